@@ -165,7 +165,7 @@ def test_json_has_the_names_that_other_programs_rely_on(run: Path) -> None:
     }
     assert set(found["idle"][0]) == {"cause", "ns", "share", "gaps", "site"}
     assert set(found["kernels"][0]) >= {"name", "kind", "calls", "ns", "share", "tensor_cores"}
-    assert set(found["integrity"][0]) == {"what", "effect", "severity"}
+    assert set(found["integrity"][0]) == {"what", "effect", "severity", "doubts"}
     assert sum(one["ns"] for one in found["idle"]) == found["breakdown"]["idle_ns"]
 
 

@@ -148,12 +148,12 @@ EXAMPLES = [
         ---
         4 steps of 100.5
         rank 1 of 2
-        cpu     aten::mm 0-0.1 | device_sync 0.3-100
+        cpu     aten::mm 0-0.1 | device_sync 0.3-90.1
         gpu     sgemm 10.1-30 @0.05 | sgemm 30-50 @0.06 | sgemm 50-70 @0.07 | sgemm 70-90 @0.08
         gpu 20  nccl 0.3-10.1 @0.2 operation=recv from=0 | nccl 50-50.1 @0.21 operation=send to=0
         gpu 21  nccl 20-20.1 @0.22 operation=recv from=0 | nccl 90-90.1 @0.23 operation=send to=0
         """,
-        saving_ms=(4.5, 11),
+        saving_ms=(5, 10),
     ),
     Fires(  # 2 micro-batches of 20 ms through 2 stages: 60 ms; 4 of 10 ms would take 50
         """
@@ -166,12 +166,12 @@ EXAMPLES = [
         ---
         4 steps of 61
         rank 1 of 2
-        cpu     aten::mm 0-0.1 | device_sync 0.3-60
+        cpu     aten::mm 0-0.1 | device_sync 0.3-50.1
         gpu     sgemm 10.1-20 @0.05 | sgemm 20-30 @0.06 | sgemm 30-40 @0.07 | sgemm 40-50 @0.08
         gpu 20  nccl 0.3-10.1 @0.2 operation=recv from=0 | nccl 30-30.1 @0.21 operation=send to=0
         gpu 21  nccl 20-20.1 @0.22 operation=recv from=0 | nccl 50-50.1 @0.23 operation=send to=0
         """,
-        saving_ms=(6.4, 9.9),
+        saving_ms=(7.7, 9.2),
     ),
     Silent(  # the same, but each micro-batch costs 13 ms besides
         """

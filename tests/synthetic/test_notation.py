@@ -115,7 +115,7 @@ def test_without_steps_everything_is_drawn_once(read: Read) -> None:
 
 
 def test_times_are_exact_to_the_nanosecond(read: Read) -> None:
-    rank = read("cpu a 0-0.000001 | b 123456.789012-123456.789013")
+    rank = read("cpu a 1-1.000001 | b 123457.789012-123457.789013")
     assert rank.spans["start_ns"].tolist() == [0, 123_456_789_012]
     assert rank.spans["dur_ns"].tolist() == [1, 1]
 

@@ -76,7 +76,7 @@ def dataflow(facts: Facts) -> Dataflow:
     """Raises Missing if nobody looked at the graph, if no recorded step is like it, and like `backward_nodes`."""
     graph = facts.rank.graph
     if graph is None:
-        raise Missing("which ops need what others make", "Record with diagnose profile.")
+        raise Missing("which ops need what others make", "Record with this version of diagnose profile.")
     order = np.argsort(graph.number, kind="stable")
     order = order[graph.number[order] >= 0]
     place = np.full(len(graph.number) + 1, -1, dtype=np.int64)

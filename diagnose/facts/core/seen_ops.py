@@ -71,7 +71,7 @@ def seen_ops(facts: Facts) -> SeenOps:
     """Raises Missing if nobody looked at values, and if few recorded steps have the same ops."""
     graph = facts.rank.values
     if graph is None:
-        raise Missing("whether ops repeat results that are known", "Record with diagnose profile.")
+        raise Missing("whether ops repeat results that are known", "Record with this version of diagnose profile.")
     last = np.flatnonzero(graph.step == 1)
     ids = _spans_of(facts, graph, last)
     used = steps(facts)

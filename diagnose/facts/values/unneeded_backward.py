@@ -37,7 +37,7 @@ _SHARDED = Missing("which gradients an optimizer uses, as ranks share them out",
 _NO_NUMBERS = Missing("the numbers of autograd's nodes", "Record with torch.profiler, of PyTorch 1.7 or later.")
 _MAY_BE_RUN_LATER = Missing("which graphs no backward pass runs later", "Record whole steps of the training.")
 _MAY_BE_SENT = Missing("whether other ranks use gradients that are sent to them", "It is not recorded.")
-_MAY_BE_READ = Missing("whether the script reads the gradient", "Record with diagnose profile.")
+_MAY_BE_READ = Missing("whether the script reads the gradient", "Record with this version of diagnose profile.")
 _UNKNOWN = Missing("which weights the optimizer updates", "torch.profiler records them in lists of up to 30.")
 
 LEAST = 2

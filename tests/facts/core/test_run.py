@@ -155,7 +155,7 @@ def loader(fetch_ms: float, **more: int) -> Loader:
 def test_workers_that_hide_loading() -> None:
     """The GPU waits 60 of 100 ms; the 40 ms that are left take two workers of 60 ms a batch."""
     found = loading(known(LOADING, loader(60)))
-    assert found == Loading(loader(60), step_ns=40 * MS, fetch_ns=60 * MS, workers=2, cores=2, cpus=None, threads=None)
+    assert found == Loading(loader(60), step_ns=40 * MS, fetch_ns=60 * MS, batches=1.0, workers=2, cores=2, cpus=None, threads=None)
     assert (found.hideable, found.best, found.most_in) == (True, 2, "")
 
 
@@ -171,13 +171,13 @@ def test_cores_are_shared_by_the_ranks_of_the_machine() -> None:
     assert (found.workers, found.cores, found.cpus, found.hideable, found.best) == (8, 8, 4, False, 4)
 
 
-def test_workers_that_wait_for_storage_need_no_core_each() -> None:
+def test_workers_are_no_more_than_cores_even_where_they_wait_for_storage() -> None:
     """300 ms a batch in 40 ms: 8 workers. 30 ms of computing keep one core busy, 600 ms on two threads 15."""
     few, many = (loader(300, fetch_cpu_ns=cpu * MS) for cpu in (30, 600))
     found = loading(known(LOADING, few, host=Host(cpus_allowed=2)))
-    assert (found.workers, found.cores, found.hideable) == (8, 1, True)
+    assert (found.workers, found.cores, found.hideable, found.best, found.best_ns) == (8, 1, False, 2, 150 * MS)
     found = loading(known(LOADING, many, host=Host(cpus_allowed=8)))
-    assert (found.workers, found.cores, found.hideable, found.best) == (8, 15, False, 4)
+    assert (found.workers, found.cores, found.hideable, found.best) == (8, 15, False, 8)
 
 
 def test_what_of_a_batch_waits_is_its_wall_less_its_cpu_time() -> None:

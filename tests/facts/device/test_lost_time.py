@@ -19,7 +19,7 @@ from tests.rules import built_in
 STAGES = """
     4 steps of 100
     rank 0 of 2
-    cpu     aten::mm 0-0.1 | c10d::recv_ 0.2-0.4 | aten::mm 0.5-0.6 | device_sync 1-97
+    cpu     aten::mm 0-0.1 | c10d::recv_ 0.2-0.4 | aten::mm 0.5-0.6 | device_sync 1-95.01
     gpu     sgemm 0.1-40 @0.05 | sgemm 80-90 @0.55 | h2d 92-95 @0.8 pinned 64MB
     gpu 20  nccl 40-80 @0.3 operation=recv from=1
 """
