@@ -105,7 +105,8 @@ def consists_of(loader: Loader) -> tuple[Evidence, ...]:
     if loader.tensors is None or loader.objects is None:
         return ()
     count = f"{loader.tensors:,} tensor{'s' * (loader.tensors != 1)} among {loader.objects:,} objects"
-    text = f"A batch has {count}: {bytes_(loader.batch_bytes or 0)} with its arrays."
+    held = f": {bytes_(loader.batch_bytes)} with its arrays" if loader.batch_bytes else ""
+    text = f"A batch has {count}{held}."
     return (Evidence(text, loader.tensors, "tensors"),)
 
 
