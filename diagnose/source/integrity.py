@@ -12,6 +12,7 @@ from diagnose.trace import frames, kinds
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.model import Ground, IntegrityNote, Provenance, Severity, Step
 from diagnose.trace.steps import is_cut_off
+from diagnose.trace.units import duration
 
 SHARE_WORTH_A_WARNING = 0.02
 """Below this share of unpaired launches or work the figures of a step hardly move."""
@@ -103,7 +104,12 @@ def notes(
     provenance: Provenance,
 ) -> tuple[IntegrityNote, ...]:
     """All notes on a recording, the gravest first."""
-    found = [*_damage(damage), *_pairs(damage, spans, links), *_unequal_replays(spans, tables, links, steps)]
+    found = [
+        *_damage(damage),
+        *_shifts(damage),
+        *_pairs(damage, spans, links),
+        *_unequal_replays(spans, tables, links, steps),
+    ]
     found += [*_steps(spans, steps), *_absent(spans, tables, provenance), *_lines(spans)]
     gravity = list(Severity)
     return tuple(sorted(found, key=lambda note: -gravity.index(note.severity)))
@@ -212,6 +218,25 @@ def _unequal_replays(
             f"Device records were dropped: busy time is too low there. {_GRAPHS_AGAIN}",
             Severity.WARNING,
             _IDLE,
+        )
+
+
+def _shifts(damage: Damage) -> Iterator[IntegrityNote]:
+    for shift in damage.shifts:
+        moved = f"{duration(abs(shift.by_ns))} {'later' if shift.by_ns > 0 else 'earlier'}"
+        if shift.drifts:
+            sure = "No one shift puts all in order, as clocks drift: launch delays are not known."
+        elif shift.sure_ns is None:
+            sure = "They may lie later still: no call that waits was recorded."
+        else:
+            sure = f"Launch delays and causes of short gaps are known to within {duration(shift.sure_ns)}."
+        early = f"{shift.early:,} operations start before their launching call"
+        late = "calls return before what they wait for has ended"
+        yield IntegrityNote(
+            f"The clocks of the host and of device {shift.device} disagree: {early if shift.by_ns > 0 else late}.",
+            f"Times of the device are taken as {moved}. {sure}",
+            Severity.WARNING,
+            (Ground.CLOCKS,),
         )
 
 
