@@ -19,6 +19,9 @@ SHARE_WORTH_A_WARNING = 0.02
 _GRAPHS_AGAIN = "Profile with a newer driver and CUPTI, or without graphs."
 _RECORD_AGAIN = "Record again, and let the run end or the profiler stop before the file is used."
 
+_CPU_TOO = "Profile with ProfilerActivity.CPU as well."
+_CALLS_TOO = "Waits for it count as work. torch.profiler records calls since PyTorch 1.8."
+
 MOST_NAMED = 3
 """Functions that a note names (our choice)."""
 
@@ -301,14 +304,13 @@ def _absent(spans: pd.DataFrame, tables: dict[str, pd.DataFrame], provenance: Pr
     elif "launches" not in recorded:
         yield IntegrityNote(
             "No runtime calls were recorded.",
-            "Why the device was idle cannot be told. Profile with ProfilerActivity.CPU as well.",
+            f"Why the device was idle cannot be told. {_CALLS_TOO if 'ops' in recorded else _CPU_TOO}",
             Severity.WARNING,
         )
     elif "ops" not in recorded:
         yield IntegrityNote(
             "No framework ops were recorded.",
-            "Kernels cannot be traced to ops, and all that the host does between calls counts as Python. Profile with "
-            "ProfilerActivity.CPU as well.",
+            f"Kernels cannot be traced to ops, and all that the host does between calls counts as Python. {_CPU_TOO}",
             Severity.WARNING,
         )
     yield from (note for option, note in WITHOUT.items() if not provenance.knows(option))
