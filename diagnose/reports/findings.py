@@ -12,7 +12,7 @@ from diagnose.facts.core.steps import Measure
 from diagnose.failures import always, part
 from diagnose.replay.saving import DOUBTFUL, Basis
 from diagnose.reports.sections import place
-from diagnose.reports.words import BASES, OUTCOMES, safety
+from diagnose.reports.words import BASES, LOOKS, OUTCOMES, safety
 from diagnose.trace.units import duration, share
 
 ORDER = "Ordered by incremental saving, weighted by confidence."
@@ -144,10 +144,14 @@ def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
         saving=_short(one, _step_ns(diagnosis)) + " per sample" * one.per_sample,
         detail=_sentence("; ".join(parts)),
         evidence=tuple(evidence.text for evidence in one.evidence),
-        fixes=tuple((fix, safety(diagnosis, fix.safety)) for fix in one.fixes),
+        fixes=tuple((fix, _does(one, fix, diagnosis)) for fix in one.fixes),
         place=place(one.site) if one.site else "",
         confidence="; ".join(filter(None, (_told(one.confidence), held(one.track_record)))),
     )
+
+
+def _does(one: RankedFinding, fix: Fix, diagnosis: Diagnosis) -> str:
+    return LOOKS if one.saving.basis is Basis.AT_MOST else safety(diagnosis, fix.safety)
 
 
 def held(record: TrackRecord | None) -> str:

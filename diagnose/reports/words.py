@@ -48,6 +48,9 @@ SAFETY = {
     Safety.NEEDS_JUDGEMENT: "changes the training: your judgement",
 }
 
+LOOKS = "where to look"
+"""In place of that, of advice that names no change."""
+
 OUTCOMES = {
     OutcomeKind.FOUND: "found something",
     OutcomeKind.CLEAN: "clean",

@@ -24,17 +24,9 @@ from diagnose.facts.data.loading import Loading
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step, waiting for batches to be made (our choice)
-LEFT = Between(1.0, 0.5, 0.1)  # of what the line takes: how much can go is not known (our choice)
+LEFT = Between(1.0, 0.5, 0.0)  # of what the line takes: half of it likely goes, at best all (our choice)
 LEFT_OF_READING = Between(0.5, 0.1, 0.02)  # what is read once, or mapped, is read no more for each item (our choice)
 READS = ("load", "open", "read", "imread", "File", "parse")  # how names of readers begin
-READ_ONCE = Fix(
-    "Read it once and keep it, map the file, or store it in a cheaper format.",
-    before='def __getitem__(self, i):\n    return np.load("coords.npy")[i]',
-    after='def __init__(self):\n    self.coords = np.load("coords.npy", mmap_mode="r")  # or whole, if it fits\n'
-    "def __getitem__(self, i):\n    return np.array(self.coords[i])",
-    effort=2,
-    link="https://numpy.org/doc/stable/reference/generated/numpy.load.html",
-)
 CHEAPER = Fix(
     "Do this once, before training, and store items as the training uses them; keep what repeats.",
     effort=2,
@@ -70,12 +62,25 @@ def dataloader_items(fetches: Fetches, input_wait: Input, steps: Steps, loading:
             *loading_evidence(loading),
         ),
         edits=(Move(fetches.ids[~(fetches.first | fetches.last)], faster(left, share), fetches.ready_ns),),
-        fixes=(READ_ONCE if reads else CHEAPER,),
+        fixes=(read_once(line.calls) if reads else CHEAPER,),
         confidence=Confidence(Level.MEDIUM, f"{loading.loader.sampled} batches were sampled in workers")
         if reads
         else Confidence(Level.LOW, "where workers are was sampled; how much cheaper it can be is not known"),
         site=Site(line.file, line.line, line.function) if line.file else None,
         basis=Basis.RULE_OF_THUMB,
+    )
+
+
+def read_once(reader: str) -> Fix:
+    mapped = reader == "numpy.load"
+    how = ', mmap_mode="r")  # or whole, if it fits' if mapped else ")"
+    return Fix(
+        "Read it once and keep it, map the file, or store it in a cheaper format.",
+        before=f"def __getitem__(self, i):\n    return {reader}(path)[i]",
+        after=f"def __init__(self, path):\n    self.items = {reader}(path{how}\n"
+        "def __getitem__(self, i):\n    return self.items[i]",
+        effort=2,
+        link="https://numpy.org/doc/stable/reference/generated/numpy.load.html" if mapped else "",
     )
 
 

@@ -99,7 +99,7 @@ def _fix(known: tuple[Optimizer, ...], recorded: tuple[OptimizerSteps, ...]) -> 
         return Fix(do, BEFORE, AFTER, Safety.NEEDS_JUDGEMENT, effort=2, link=LINK)
     sure = all(one.weight_decay is not None for one in known) and bool(known)
     do = f"{DO}: {name} takes them as it is." if sure else f"{DO}, if {name} has no momentum and no weight decay."
-    return Fix(do, BEFORE, AFTER, Safety.ROUNDING if sure else Safety.NEEDS_JUDGEMENT, link=LINK)
+    return Fix(do, BEFORE, AFTER, Safety.ROUNDING, link=LINK)  # With weight decay SGD and Adagrad refuse them.
 
 
 EXAMPLES = [

@@ -39,9 +39,7 @@ def explicit_synchronisation(host_waits: tuple[HostWait, ...], steps: Steps) -> 
                     wait.blocked_ns,
                     "ns",
                 ),
-                Evidence(
-                    f"The GPU is idle {ms(wait.drained_idle_ns)} a step after these waits.", wait.drained_idle_ns, "ns"
-                ),
+                *idle_after(wait),
             ),
             edits=(Detach(wait.ids),),
             fixes=(Fix.of(fixes.NoSynchronize()),),
@@ -49,6 +47,11 @@ def explicit_synchronisation(host_waits: tuple[HostWait, ...], steps: Steps) -> 
             site=wait.site,
             host_bound=True,
         )
+
+
+def idle_after(wait: HostWait) -> list[Evidence]:
+    idle_ns = wait.drained_idle_ns
+    return [Evidence(f"The GPU is idle {ms(idle_ns)} a step after these waits.", idle_ns, "ns")] if idle_ns else []
 
 
 EXAMPLES = [
