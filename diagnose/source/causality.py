@@ -29,7 +29,7 @@ TOLERANCE_NS = 1_000
 """Recorders of whole microseconds cut fractions off."""
 
 WITNESSES = 3
-"""A bound is what so many launches or waits agree on, all where there are fewer: torn records move nothing."""
+"""A bound is what so many launches or waits agree on: torn records move nothing."""
 
 _UNBOUNDED = np.iinfo(np.int64).max
 
@@ -57,24 +57,23 @@ def shifts(events: Events) -> Iterator[Shift]:
     devices = np.unique(events.device[launched])
     # A call does not say on which device it waits.
     slack_ns = _slack(events, calls, launch, launched) if len(devices) == 1 else np.zeros(0, dtype=np.int64)
-    most = _agreed(slack_ns) if len(slack_ns) else _UNBOUNDED
+    most = _agreed(slack_ns)
     for device in devices.tolist():
         early = early_ns[events.device[launched] == device]
-        least = -_agreed(-early)
+        least = -_agreed(-early)  # Far below 0 where too few tell.
         if least > TOLERANCE_NS:
             by_ns = least if most < least else min(least + USUAL_DELAY_NS, most)
         elif least <= most < -TOLERANCE_NS:
             by_ns = max(most - USUAL_DELAY_NS, least)
         else:
             continue
-        sure_ns = None if most == _UNBOUNDED else abs(most - least)
+        sure_ns = None if _UNBOUNDED in (most, -least) else abs(most - least)
         yield Shift(device, by_ns, int((early > TOLERANCE_NS).sum()), sure_ns, drifts=most < least - TOLERANCE_NS)
 
 
 def _agreed(values: IntArray) -> int:
     """The least value without those that too few are as low as."""
-    at = min(WITNESSES, len(values)) - 1
-    return int(np.partition(values, at)[at])
+    return int(np.partition(values, WITNESSES - 1)[WITNESSES - 1]) if len(values) >= WITNESSES else _UNBOUNDED
 
 
 def _slack(events: Events, calls: IntArray, launch: IntArray, launched: IntArray) -> IntArray:
