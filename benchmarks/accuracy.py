@@ -21,12 +21,13 @@ import diagnose
 from benchmarks import accuracy_tables, baselines
 from benchmarks.planted_cases import LEVELS, Case, Trial, Truth, cases, trials
 from benchmarks.poorer import poorer
-from benchmarks.verdicts import PARTS, Accuracy, Figure, FixedRun, Joint, Other, Poorer, Row, findings, place_of
+from benchmarks.verdicts import PARTS, Accuracy, Again, Figure, FixedRun, Joint, Other, Poorer, Row, findings, place_of
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
 
 RESULTS = Path(__file__).with_name("accuracy.json")
 FIRST_LOOK = Path(__file__).with_name("first_look.json")
+LOOKED_AGAIN = Path(__file__).with_name("looked_again.json")
 OTHERS = Path(__file__).with_name("others.json")
 
 
@@ -172,6 +173,11 @@ def by_device(found: Accuracy) -> tuple[Accuracy, Accuracy]:
 def first_look() -> Accuracy:
     """What was said of cases when rules saw them for the first time; of cases that came before, nothing."""
     return msgspec.json.decode(FIRST_LOOK.read_bytes(), type=Accuracy)
+
+
+def looked_again() -> tuple[Again, ...]:
+    """What is said today of the faults of the first look, by rules that were not written for them."""
+    return msgspec.json.decode(LOOKED_AGAIN.read_bytes(), type=tuple[Again, ...])
 
 
 def first_look_at(found: Accuracy, first: Accuracy) -> Accuracy:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from benchmarks.verdicts import PARTS, WITHOUT, Accuracy, Figure, Other, Row
+from benchmarks.verdicts import PARTS, WITHOUT, Accuracy, Again, Figure, Other, Row
 
 LARGE = 0.05
 """A finding on a healthy run that promises this share of the step or more is a false positive."""
@@ -50,9 +50,12 @@ def _in_short(some: Sequence[Row] | Sequence[Other]) -> list[str]:
     return [*named, wrong, _off([(one.predicted, one.measured) for one in some if one.predicted and one.measured])]
 
 
-def rounds(first: Sequence[Row]) -> str:
-    """How new faults did at first sight: a row for each fault, and one that sums up its round. A fault has one row."""
-    lines = list[list[str]]()
+def rounds(first: Sequence[Row], again: Sequence[Again]) -> str:
+    """How new faults did at first sight, and do today: a row for each fault, and one that sums up its round.
+
+    A fault has one row.
+    """
+    lines, today = list[list[str]](), {one.case: one for one in again}
     cases = list(dict.fromkeys(one.case for one in first))
     starts = [*map(cases.index, ROUNDS), len(cases)]
     for number, (begin, end) in enumerate(pairwise(starts), start=1):
@@ -60,12 +63,19 @@ def rounds(first: Sequence[Row]) -> str:
         healthy = [one.promised >= LARGE for one in some if not one.measured]
         mine = [one for one in some if one.measured]
         said = f"all {len(mine)} faults; {sum(healthy)} of {len(healthy)} healthy runs with a finding of 5 % or more"
-        lines.append([f"**{number}**", f"**{said}**", *(f"**{count}**" for count in _counted(some))])
-        lines += [[str(number), f"`{one.case}`", *(_yes(one, most) for most in (1, 3))] for one in mine]
-    return table(["round", "fault", "first finding", "in the first three"], lines, texts=2)
+        looked = [today[one.case] for one in mine]
+        counts = [*_counted(some), *(sum(_yes(one, most) == "yes" for one in looked) for most in (1, 3))]
+        lines.append([f"**{number}**", f"**{said}**", *(f"**{count}**" for count in counts)])
+        both = zip(mine, looked, strict=True)
+        lines += [
+            [str(number), f"`{was.case}`", *(_yes(one, most) for one in (was, now) for most in (1, 3))]
+            for was, now in both
+        ]
+    first_three = ["first finding", "in the first three"]
+    return table(["round", "fault", *first_three, *(f"today: {name}" for name in first_three)], lines, texts=2)
 
 
-def _yes(one: Row, most: int) -> str:
+def _yes(one: Row | Again, most: int) -> str:
     return "yes" if one.place is not None and one.place <= most else "no"
 
 

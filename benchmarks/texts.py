@@ -87,7 +87,7 @@ def _accuracy() -> Iterator[Text]:
     yield Text(README, summary, "accuracy")
     blocks: dict[str, Callable[[], str]] = {
         "summary": summary,
-        "rounds": partial(accuracy_tables.rounds, first.rows),
+        "rounds": partial(accuracy_tables.rounds, first.rows, accuracy.looked_again()),
         "others": partial(accuracy_tables.of_others, others, found.rows),
         "gpu-traces": gpu_traces.table,
         "multi-rank-traces": multi_rank_traces.table,

@@ -68,6 +68,20 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Again:
+    """What rules of today say of a fault of the first look, as a reviewer judged it from the training's source."""
+
+    case: str
+    left_out: tuple[str, ...]
+    """Rules that were written for it, which were not asked."""
+    found: tuple[str, ...]
+    """As in Row."""
+    place: int | None
+    """As in Row."""
+    why: str
+
+
+@dataclass(frozen=True)
 class Other:
     """What was said of a training of somebody else, and what is true."""
 
