@@ -104,7 +104,7 @@ def _more(grows: Grows, rises: list[str]) -> Finding:
         title="Each step runs more ops than the one before" * counted,
         evidence=_counts(grows, work) if work and counted else _times(grows, rises),
         edits=edits,
-        fixes=(ONCE, NEW, BOUND) if counted and not grows.in_backward else (NEW, BOUND),
+        fixes=_fixes(grows, counted),
         confidence=Confidence(Level.MEDIUM, "at the rate of now, it grew from the start of the run")
         if counted and grows.from_start
         else Confidence(Level.LOW, "since when it grows, and what it works through, is not recorded"),
@@ -112,6 +112,12 @@ def _more(grows: Grows, rises: list[str]) -> Finding:
         basis=Basis.REPLAYED if counted else Basis.RULE_OF_THUMB,
         host_bound=work is None,
     )
+
+
+def _fixes(grows: Grows, counted: bool) -> tuple[Fix, ...]:
+    if counted and not grows.in_forward:
+        return (DETACH,)
+    return (ONCE, NEW, BOUND) if counted and not grows.in_backward else (NEW, BOUND)
 
 
 def _counts(grows: Grows, work: Work) -> tuple[Evidence, ...]:

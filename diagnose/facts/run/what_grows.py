@@ -79,8 +79,13 @@ class Grows:
 
     @property
     def in_backward(self) -> bool:
-        """Whether backward passes go through some of it."""
+        """Whether backward passes run some of it."""
         return any(name.startswith(BACKWARD) for name in self.names)
+
+    @property
+    def in_forward(self) -> bool:
+        """Whether anything else does."""
+        return not all(name.startswith(BACKWARD) for name in self.names)
 
 
 def what_grows(facts: Facts, measured: Measured) -> Grows | None:

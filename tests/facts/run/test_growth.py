@@ -104,7 +104,8 @@ def test_what_runs_once_more_in_each_step_is_told_with_its_line_and_since_when()
     (found,) = growth(facts_of(counting('cpu  aten::std 10-15 {more} every 6 stack="train.py(9): hook"'))).grows
     assert (found.measured, found.names, found.site) == (Measured.OPS, ("aten::std",), Site("train.py", 9, "hook"))
     assert (found.rise.first, found.rise.last, found.rise.each) == (2, 6, 1)
-    assert (found.at_start, found.left, found.from_start, found.in_backward) == (1, 0.25, True, False)
+    assert (found.at_start, found.left, found.from_start) == (1, 0.25, True)
+    assert (found.in_forward, found.in_backward) == (True, False)
     assert found.work is not None
     assert found.work.host_ns == 20_000_000
     assert found.times.total == (1 + 2 + 3 + 4 + 5) * 1_000_000
@@ -121,8 +122,16 @@ def test_ops_of_the_backward_pass_count_where_their_nodes_were_made() -> None:
     found = growth(facts_of("\n".join(["6 steps of 100", "2 threads, 4 cores", *items])))
     assert set(found.counts) == {Count.NODES, Count.OPS}
     (more,) = found.grows
-    assert (more.rise.first, more.rise.each, more.in_backward) == (4, 2, True)
+    assert (more.rise.first, more.rise.each) == (4, 2)
+    assert (more.in_forward, more.in_backward) == (True, True)
     assert more.site == Site("train.py", 9, "loss")
+
+
+def test_nodes_without_numbers_are_told_with_no_line() -> None:
+    """Of which step they are is not known: it may be a graph that is kept."""
+    (found,) = growth(facts_of(counting(f"cpu  {NODE} 10-11 {{more}}"))).grows
+    assert (found.in_forward, found.in_backward, found.site) == (False, True, None)
+    assert (found.rise.first, found.rise.each) == (3, 1)
 
 
 def test_what_constant_ops_of_the_same_line_take_is_not_of_the_rise() -> None:
