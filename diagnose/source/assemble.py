@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from diagnose.source import clock, integrity, lines
+from diagnose.source import causality, clock, integrity, lines
 from diagnose.source.base import Damage, InputError
-from diagnose.source.columns import DEVICE_WORK, ON_DEVICE, Array, Columns, Vocabulary, is_kind, printable
+from diagnose.source.columns import DEVICE_WORK, ON_DEVICE, Array, Columns, Vocabulary, is_kind, matched, printable
 from diagnose.source.header import Header
 from diagnose.source.tables import category, sampled_lines, side_tables
 from diagnose.storage.remote import Place
@@ -49,7 +49,10 @@ def assemble(recording: Recording) -> Rank:
     raw["track"] = np.where(on_device, raw["track"] + len(columns.host_tracks), raw["track"])
     raw["track"] = track_of[raw["track"]]
     raw |= {"start_ns": times.start_ns, "dur_ns": times.dur_ns}
-    told = lines.told(lines.Told(raw, times.keep, columns.names.labels()))
+    labels = columns.names.labels()
+    times = _aligned(raw, times, tracks, labels, recording.damage)
+    raw["start_ns"] = times.start_ns
+    told = lines.told(lines.Told(raw, times.keep, labels))
     raw = told.raw
     order = clock.order(raw, told.keep, recording.damage)
     raw = {name: values[order] for name, values in raw.items()}
@@ -89,6 +92,19 @@ def _joined(columns: dict[str, list[Array]], name: str) -> Array:
     """A whole column; its pieces are let go, so that memory holds one copy."""
     pieces = columns.pop(name)
     return np.concatenate(pieces) if len(pieces) != 1 else pieces[0]
+
+
+def _aligned(
+    raw: dict[str, Array], times: clock.Times, tracks: pd.DataFrame, labels: list[str], damage: Damage
+) -> clock.Times:
+    """The times on the clock of the host, as far as they show that a device's clock differs from it."""
+    device = tracks["device"].to_numpy()[raw["track"]]
+    damage.shifts = list(causality.shifts(causality.Events(raw, times.keep, device, labels)))
+    if not damage.shifts:
+        return times
+    # CUPTI takes the times of synchronisations on the host: they lie within those of their calls.
+    by_host = raw["kind"] == enums.code(SpanKind.SYNC)
+    return clock.shifted(times, np.where(by_host, -1, device), damage.shifts)
 
 
 def _spans(raw: dict[str, Array], names: list[str]) -> pd.DataFrame:
@@ -164,13 +180,13 @@ def _links(spans: pd.DataFrame, columns: Columns, id_of: IntArray) -> pd.DataFra
     correlation = spans["correlation"].to_numpy()
     calls = np.flatnonzero(is_kind(kind, (SpanKind.RUNTIME, SpanKind.DRIVER)))
     work = np.flatnonzero(is_kind(kind, DEVICE_WORK))
-    launch = _matched(calls, correlation[calls], work, correlation[work])
+    launch = matched(calls, correlation[calls], work, correlation[work])
     syncs = columns.side.get(SpanKind.SYNC)
     waits = forward = (np.zeros(0, dtype=np.int64),) * 2
     if syncs:
         ids = id_of[np.concatenate(syncs["row"])]
         awaited = np.concatenate(syncs["wait_on_correlation"])[ids >= 0]
-        waits = _matched(calls, correlation[calls], ids[ids >= 0], awaited)
+        waits = matched(calls, correlation[calls], ids[ids >= 0], awaited)
     if ops := columns.side.get(SpanKind.OP):
         forward = _forward_of(ops, id_of)
     parts = ((LinkKind.LAUNCH, launch), (LinkKind.FORWARD_OF, forward), (LinkKind.WAITS_FOR, waits))
@@ -182,18 +198,6 @@ def _links(spans: pd.DataFrame, columns: Columns, id_of: IntArray) -> pd.DataFra
             "kind": pd.Categorical.from_codes(codes, dtype=schema.enum_dtype(LinkKind)),
         }
     )
-
-
-def _matched(
-    sources: IntArray, source_key: IntArray, targets: IntArray, target_key: IntArray
-) -> tuple[IntArray, IntArray]:
-    """(source, target) for every target whose key is positive and is a source's; of equal sources the first."""
-    order = np.argsort(source_key, kind="stable")
-    keys = source_key[order]
-    at = np.searchsorted(keys, target_key)
-    hit = (target_key > 0) & (at < len(keys))
-    hit[hit] = keys[at[hit]] == target_key[hit]
-    return sources[order[at[hit]]], targets[hit]
 
 
 def _forward_of(ops: dict[str, list[Array]], id_of: IntArray) -> tuple[IntArray, IntArray]:

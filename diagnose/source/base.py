@@ -30,6 +30,21 @@ class Reader(Protocol):
         """The rank in the file, or one of them. Raises InputError when nothing sound can be got from it."""
 
 
+@dataclass(frozen=True)
+class Shift:
+    """That the clocks of the host and of a device disagree, and by how much the device's times were moved."""
+
+    device: int
+    by_ns: int
+    """Later; negative: earlier."""
+    early: int
+    """Device operations that start before their launching call, as recorded."""
+    sure_ns: int | None
+    """How far apart the bounds are of what the clock is off by; None where no call that waits was recorded."""
+    drifts: bool
+    """The bounds contradict each other: no one shift puts all in order."""
+
+
 @dataclass
 class Damage:
     """What a reader lost or repaired on the way: counts, which become integrity notes afterwards."""
@@ -56,6 +71,8 @@ class Damage:
     """Device work that overlapped the next work on its stream by over a second, cut there."""
     outside_window: int = 0
     """Events that start before the recorder's own window or after it."""
+    shifts: list[Shift] = field(default_factory=list)
+    """Of devices whose clocks disagree with the host's."""
     told: list[str] = field(default_factory=list)
     """Sentences of the recorder's own on what it lost."""
     header_values_lost: list[str] = field(default_factory=list)

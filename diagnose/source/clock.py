@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.source.base import Damage
+from diagnose.source.base import Damage, Shift
 from diagnose.trace.intervals import IntArray
 
 SECOND_US = 1e6
@@ -74,6 +74,13 @@ def _far_from(others_us: IntArray) -> bool:
     And by a second at least: what counts time from its own start may hold little at first.
     """
     return bool(len(others_us)) and bool(others_us.min() > max(others_us.max() - others_us.min(), SECOND_US))
+
+
+def shifted(times: Times, device: IntArray, shifts: Sequence[Shift]) -> Times:
+    """The times with those of devices moved. `device`: of each row, -1 for times of the host's clock."""
+    start_ns = times.start_ns + sum(np.where(device == shift.device, shift.by_ns, 0) for shift in shifts)
+    zero_ns = int(start_ns[times.keep].min())
+    return replace(times, start_ns=start_ns - zero_ns, zero_unix_ns=times.zero_unix_ns + zero_ns)
 
 
 def outside(start_ns: IntArray, windows: Sequence[tuple[object, object]], origin_ns: int) -> int:

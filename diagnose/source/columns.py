@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
 
 Array = npt.NDArray[Any]
 DEVICE_WORK = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET)
@@ -122,6 +123,18 @@ def is_kind(codes: Array, kinds: Iterable[SpanKind]) -> npt.NDArray[np.bool_]:
     for kind in kinds:
         found |= codes == _KINDS.index(kind)
     return found
+
+
+def matched(
+    sources: IntArray, source_key: IntArray, targets: IntArray, target_key: IntArray
+) -> tuple[IntArray, IntArray]:
+    """(source, target) for every target whose key is positive and is a source's; of equal sources the first."""
+    order = np.argsort(source_key, kind="stable")
+    keys = source_key[order]
+    at = np.searchsorted(keys, target_key)
+    hit = (target_key > 0) & (at < len(keys))
+    hit[hit] = keys[at[hit]] == target_key[hit]
+    return sources[order[at[hit]]], targets[hit]
 
 
 def printable(text: str) -> str:

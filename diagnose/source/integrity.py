@@ -12,11 +12,15 @@ from diagnose.trace import frames, kinds
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.model import Ground, IntegrityNote, Provenance, Severity, Step
 from diagnose.trace.steps import is_cut_off
+from diagnose.trace.units import duration
 
 SHARE_WORTH_A_WARNING = 0.02
 """Below this share of unpaired launches or work the figures of a step hardly move."""
 _GRAPHS_AGAIN = "Profile with a newer driver and CUPTI, or without graphs."
 _RECORD_AGAIN = "Record again, and let the run end or the profiler stop before the file is used."
+
+_CPU_TOO = "Profile with ProfilerActivity.CPU as well."
+_CALLS_TOO = "Waits for it count as work. torch.profiler records calls since PyTorch 1.8."
 
 MOST_NAMED = 3
 """Functions that a note names (our choice)."""
@@ -103,7 +107,12 @@ def notes(
     provenance: Provenance,
 ) -> tuple[IntegrityNote, ...]:
     """All notes on a recording, the gravest first."""
-    found = [*_damage(damage), *_pairs(damage, spans, links), *_unequal_replays(spans, tables, links, steps)]
+    found = [
+        *_damage(damage),
+        *_shifts(damage),
+        *_pairs(damage, spans, links),
+        *_unequal_replays(spans, tables, links, steps),
+    ]
     found += [*_steps(spans, steps), *_absent(spans, tables, provenance), *_lines(spans)]
     gravity = list(Severity)
     return tuple(sorted(found, key=lambda note: -gravity.index(note.severity)))
@@ -215,6 +224,25 @@ def _unequal_replays(
         )
 
 
+def _shifts(damage: Damage) -> Iterator[IntegrityNote]:
+    for shift in damage.shifts:
+        moved = f"{duration(abs(shift.by_ns))} {'later' if shift.by_ns > 0 else 'earlier'}"
+        if shift.drifts:
+            sure = "No one shift puts all in order, as clocks drift: launch delays are not known."
+        elif shift.sure_ns is None:
+            sure = "They may lie later still: no call that waits was recorded."
+        else:
+            sure = f"Launch delays and causes of short gaps are known to within {duration(shift.sure_ns)}."
+        early = f"{shift.early:,} operations start before their launching call"
+        late = "calls return before what they wait for has ended"
+        yield IntegrityNote(
+            f"The clocks of the host and of device {shift.device} disagree: {early if shift.by_ns > 0 else late}.",
+            f"Times of the device are taken as {moved}. {sure}",
+            Severity.WARNING,
+            (Ground.CLOCKS,),
+        )
+
+
 def _causality(spans: pd.DataFrame, launch: pd.DataFrame) -> Iterator[IntegrityNote]:
     start = spans["start_ns"].to_numpy()
     early = start[launch["from_id"].to_numpy()] - start[launch["to_id"].to_numpy()]
@@ -276,14 +304,13 @@ def _absent(spans: pd.DataFrame, tables: dict[str, pd.DataFrame], provenance: Pr
     elif "launches" not in recorded:
         yield IntegrityNote(
             "No runtime calls were recorded.",
-            "Why the device was idle cannot be told. Profile with ProfilerActivity.CPU as well.",
+            f"Why the device was idle cannot be told. {_CALLS_TOO if 'ops' in recorded else _CPU_TOO}",
             Severity.WARNING,
         )
     elif "ops" not in recorded:
         yield IntegrityNote(
             "No framework ops were recorded.",
-            "Kernels cannot be traced to ops, and all that the host does between calls counts as Python. Profile with "
-            "ProfilerActivity.CPU as well.",
+            f"Kernels cannot be traced to ops, and all that the host does between calls counts as Python. {_CPU_TOO}",
             Severity.WARNING,
         )
     yield from (note for option, note in WITHOUT.items() if not provenance.knows(option))

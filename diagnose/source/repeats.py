@@ -16,6 +16,9 @@ from diagnose.trace.units import duration
 MAX_NAMED = 8
 """Recordings that are listed before it says how many more there are."""
 
+SMALL_NUMBER = 1000
+"""Below it processes of containers have their numbers, where those of two runs are often equal (our choice)."""
+
 _WORKER = re.compile(r"(.+)\.\d{10,}\.pt\.trace\.json(\.gz)?\Z")
 """As torch.profiler.tensorboard_trace_handler names files."""
 
@@ -51,7 +54,8 @@ def _processes(recordings: Sequence[Provenance], claims: Sequence[int | None]) -
         name = Path(one.path).name
         worker = _WORKER.match(name)
         named = worker[1] if worker else re.sub(r"\d+", "#", name)  # As trace_100.json, trace_200.json.
-        place = (Path(one.path).parent, named, claims[at], one.world_size, one.machine, one.format)
+        chance = one.machine < 0 and int(one.process or 0) < SMALL_NUMBER
+        place = (Path(one.path).parent, named * chance, claims[at], one.world_size, one.machine, one.format)
         lines = found.setdefault((one.process or at, *place), [])
         free = next((line for line in lines if recordings[line[-1]].end_unix_ns <= one.begin_unix_ns), None)
         if free is None:

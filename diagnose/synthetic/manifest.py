@@ -38,7 +38,8 @@ _BATCHES = _line(r"batches (?P<rows>\d+)x(?P<length>\d+), (?P<needed>\d+) needed
 _FETCHED = _line(r"fetched (?P<megabytes>\d+) MB a step")
 _MADE = _line(
     rf"batches made in (?P<made>{TIME}) of (?P<waited>{TIME})"
-    rf"(?:, computing (?P<computing>{TIME}))?(?:, handed over in (?P<handed>{TIME}), (?P<tensors>\d+) tensors)?"
+    rf"(?:, computing (?P<computing>{TIME}))?"
+    rf"(?:, handed over in (?P<handed>{TIME}), (?P<tensors>\d+) tensors(?: of (?P<bytes>\d+) MB)?)?"
     rf"(?:, by (?P<workers>\d+) workers)?(?P<late>, late)?(?:, (?P<calls>[\w.]+) (?P<percent>\d+)%)?"
 )
 _COMPARED = _line(r"(?P<how>equal|different) batches")
@@ -146,8 +147,8 @@ def _loaders(text: str) -> tuple[Loader, ...]:
     fetch_ns, wait_ns, cpu_ns, handed_ns = (
         ns(made[name]) if made and made[name] else None for name in ("made", "waited", "computing", "handed")
     )
-    workers, tensors, late, calls = (
-        (made["workers"], made["tensors"], made["late"], made["calls"]) if made else [""] * 4
+    workers, tensors, size, late, calls = (
+        (made["workers"], made["tensors"], made["bytes"], made["late"], made["calls"]) if made else [""] * 5
     )
     share = int(made["percent"]) / 100 if made and calls else 0.0
     return (
@@ -164,6 +165,7 @@ def _loaders(text: str) -> tuple[Loader, ...]:
             handing_share=1.0 if handed_ns else 0.0 if late else None,
             tensors=int(tensors) if tensors else None,
             objects=int(tensors) if tensors else None,
+            batch_bytes=int(size) * 10**6 if size else None,
             lines=(SampledLine(file="train.py", line=3, function="__getitem__", calls=calls, share=share),)
             if calls
             else (),

@@ -90,7 +90,7 @@ class KernelKind(_Kind):
     OTHER = "other", ""
 
 
-# Kineto CuptiCbidRegistry.cpp and the API references, without the leading cuda, cu or hip.
+# Kineto CuptiCbidRegistry.cpp and the API references, without the leading cuda, cu, hip or the like.
 class ApiKind(_Kind):
     """What a runtime or driver call does. HOST_MALLOC also registers; stream-ordered allocation never blocks: OTHER."""
 
@@ -296,8 +296,8 @@ def math_dtype(name: str) -> str | None:
 
 
 def api_kind(name: str) -> ApiKind:
-    """What a call of the CUDA runtime, the CUDA driver or HIP does."""
-    call = re.fullmatch(r"(?:cuda|cu|hip)([A-Z]\w*?)(?:_v\d+|_ptsz|_ptds|_spt)*", name[:200])
+    """What a call of the CUDA runtime, the CUDA driver, HIP or an API made like them does: makers differ in prefix."""
+    call = re.fullmatch(r"[a-z]{2,8}([A-Z]\w*?)(?:_v\d+|_ptsz|_ptds|_spt)*", name[:200])
     return _kind_of(ApiKind, call[1]) if call else ApiKind.OTHER
 
 

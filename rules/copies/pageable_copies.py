@@ -43,7 +43,7 @@ def pageable_copies(
 ) -> Verdicts:
     to_device = [transfer for transfer in transfers if transfer.direction is Direction.H2D]
     if to_device and all(one.host_memory is HostMemory.UNKNOWN for one in to_device):
-        raise Missing("whether host memory is pinned", "ROCm's recorder does not say: see DataLoader(pin_memory=...).")
+        raise Missing("whether host memory is pinned", "The recorder does not say: see DataLoader(pin_memory=...).")
     pageable = [one for one in to_device if one.host_memory is HostMemory.PAGEABLE]
     slow = [one for one in pageable if one.bytes is None or one.bytes >= LEAST_BYTES]
     costly = [one for one in slow if one.exposed_ns + one.call_idle_ns >= WORTH_SHARE * steps.mean_ns]

@@ -24,7 +24,7 @@ from diagnose.facts.data.loading import Loading
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step, waiting for batches to be made (our choice)
-LEFT = Between(1.0, 0.5, 0.1)  # of what the line takes: how much can go is not known (our choice)
+LEFT = Between(1.0, 0.5, 0.0)  # of what the line takes: half of it likely goes, at best all (our choice)
 LEFT_OF_READING = Between(0.5, 0.1, 0.02)  # what is read once, or mapped, is read no more for each item (our choice)
 READS = ("load", "open", "read", "imread", "File", "parse")  # how names of readers begin
 CHEAPER = Fix(

@@ -112,8 +112,9 @@ def host_work(
 
 
 def _what(pause: PythonPause) -> str:
-    place = f"{pause.site.file.rpartition('/')[2]}:{pause.site.line}" if pause.site else "an unknown line"
-    return f"`{pause.callee.name}`, called at {place}" if pause.callee else f"work at {place}"
+    site = pause.site
+    place = f"{'at' if site.line else 'in'} {site.place.rpartition('/')[2]}" if site else "at an unknown line"
+    return f"`{pause.callee.name}`, called {place}" if pause.callee else f"work {place}"
 
 
 def _evidence(pause: PythonPause, steps: Steps) -> tuple[Evidence, ...]:

@@ -61,6 +61,7 @@ def garbage_collection(
             edits=(Shorten(one.ids, LEFT if one is found.automatic else LEFT_BY_HAND),),
             fixes=(BY_HAND if one is found.automatic else NOT_IN_STEPS,),
             confidence=Confidence(Level.HIGH, "each collection is recorded"),
+            site=one.site,
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
         )

@@ -185,3 +185,20 @@ def test_work_before_the_first_call_was_launched_before_recording() -> None:
     (note,) = draw.rank().integrity
     assert note.what.startswith("5 of 45 device operations have no launch")
     assert note.severity == "note"
+
+
+@pytest.mark.parametrize(
+    ("defects", "how"),
+    [
+        ([no_runtime], "torch.profiler records calls since PyTorch 1.8."),
+        ([no_runtime, no_ops], "Profile with ProfilerActivity.CPU as well."),
+    ],
+)
+def test_the_host_is_asked_for_only_where_nothing_of_it_was_recorded(
+    defects: list[Callable[[Drawing], None]], how: str
+) -> None:
+    draw = sound()
+    for defect in defects:
+        defect(draw)
+    (effect,) = (note.effect for note in draw.rank().integrity if note.what == "No runtime calls were recorded.")
+    assert effect.endswith(how)

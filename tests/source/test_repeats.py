@@ -71,3 +71,14 @@ def test_ranks_are_compared_in_the_cycle_that_is_steadiest_on_all() -> None:
 def test_ranks_are_not_taken_for_recordings_of_one_process(other: Provenance) -> None:
     found = ranks.arrange([taken(0), other], [STEADY, STEADY])
     assert sorted(index for index in found.indexes if index is not None) == [0, 1]
+
+
+@pytest.mark.parametrize("known", [{"machine": 0}, {"pid": 3107}])
+def test_a_process_is_told_by_its_number_on_its_machine_whatever_files_are_called(known: dict[str, int]) -> None:
+    found = ranks.arrange([taken(0, name="warm.json", **known), taken(1, name="epoch1.json", **known)], [COLD, STEADY])
+    assert found.indexes == (None, 0)
+
+
+def test_small_numbers_on_unknown_machines_may_be_equal_by_chance() -> None:
+    found = ranks.arrange([taken(0, name="eager.json"), taken(1, name="compiled.json")], [STEADY, STEADY])
+    assert found.indexes == (0, 1)

@@ -552,6 +552,22 @@ def test_api_kind(name: str, kind: ApiKind) -> None:
     assert kinds.api_kind(name) is kind
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("musaStreamSynchronize", ApiKind.STREAM_SYNC),
+        ("abcDeviceSynchronize", ApiKind.DEVICE_SYNC),
+        ("abcEventSynchronize", ApiKind.EVENT_SYNC),
+        ("muLaunchKernel", ApiKind.KERNEL_LAUNCH),
+        ("abcMemcpyAsync", ApiKind.COPY),
+        ("StreamSynchronize", ApiKind.OTHER),
+        ("abcGetDevice", ApiKind.OTHER),
+    ],
+)
+def test_calls_of_other_makers_are_told_by_what_follows_the_prefix(name: str, kind: ApiKind) -> None:
+    assert kinds.api_kind(name) is kind
+
+
 def test_every_api_kind_has_a_name() -> None:
     assert set(CALLS) == set(ApiKind)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,9 @@ from diagnose.trace import enums, frames, intervals, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
+
+MOSTLY = 0.5
+"""Share of some time at one line, from which on that stands for all of it (our choice)."""
 
 
 @fact
@@ -79,6 +82,15 @@ def _edges(facts: Facts, track: int) -> IntArray:
     mine = table[table["track"] == track]
     start = mine["start_ns"].to_numpy()
     return np.concatenate((start, start + mine["dur_ns"].to_numpy()))
+
+
+def site_of_most(sites: Sequence[Site | None], ns: IntArray) -> Site | None:
+    """The line that MOSTLY of some time is at."""
+    sums: dict[Site | None, int] = {}
+    for site, lasted in zip(sites, ns.tolist(), strict=True):
+        sums[site] = sums.get(site, 0) + lasted
+    site, most = max(sums.items(), key=lambda item: item[1], default=(None, 0))
+    return site if most >= MOSTLY * ns.sum() else None
 
 
 def sites_of(facts: Facts, ids: IntArray) -> list[Site | None]:

@@ -21,15 +21,12 @@ from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
 from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.host import api_calls, host_activities, host_threads
 from diagnose.facts.core.idle import DRAIN_TOLERANCE_NS, IdleGaps, idle_gaps
-from diagnose.facts.core.source_lines import sites_at, sites_of
+from diagnose.facts.core.source_lines import site_of_most, sites_at, sites_of
 from diagnose.facts.core.spans import members
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-
-MOSTLY = 0.5
-"""Share of a loss at one line, or for one rank, from which on that stands for all of it (our choice)."""
 
 ONE_PIECE = 0.1
 """Share of a loss in one recorded step, from which on its longest piece may be start-up (our choice)."""
@@ -167,16 +164,7 @@ def _communication(facts: Facts) -> Iterator[Lost]:
 
 def _site_of(facts: Facts, table: CollectiveTable, rows: IntArray, asked: IntArray) -> Site | None:
     rows = rows[asked[rows] >= 0]
-    return _most(sites_of(facts, asked[rows]), (table.times.ends - table.times.starts)[rows])
-
-
-def _most(sites: list[Site | None], ns: IntArray) -> Site | None:
-    """The line that most of the time is at."""
-    sums: dict[Site | None, int] = {}
-    for site, one in zip(sites, ns.tolist(), strict=True):
-        sums[site] = sums.get(site, 0) + one
-    site, most = max(sums.items(), key=lambda item: item[1], default=(None, 0))
-    return site if most >= MOSTLY * ns.sum() else None
+    return site_of_most(sites_of(facts, asked[rows]), (table.times.ends - table.times.starts)[rows])
 
 
 def _awaited(facts: Facts, ids: IntArray) -> tuple[tuple[int, int], ...]:
@@ -209,7 +197,7 @@ def _rest(facts: Facts) -> Iterator[Lost]:
             (intervals.covered(Intervals(work.start_ns[copies], work.end_ns[copies]), time.exposed_copies) > 0).sum()
         ),
         ids=work.ids[copies],
-        site=_most(sites_of(facts, work.launch[copies[called]]), (work.end_ns - work.start_ns)[copies[called]]),
+        site=site_of_most(sites_of(facts, work.launch[copies[called]]), (work.end_ns - work.start_ns)[copies[called]]),
     )
     found = idle_gaps(facts)
     for code in np.unique(found.cause).tolist():
@@ -222,7 +210,7 @@ def _rest(facts: Facts) -> Iterator[Lost]:
 def _idle(facts: Facts, found: IdleGaps, cause: TimeCause, gaps: IntArray) -> Lost:
     pieces = Intervals(found.gaps.starts[gaps], found.gaps.ends[gaps])
     plain = replace(
-        _loss(cause, pieces), site=_most([found.sites[k] for k in gaps.tolist()], pieces.ends - pieces.starts)
+        _loss(cause, pieces), site=site_of_most([found.sites[k] for k in gaps.tolist()], pieces.ends - pieces.starts)
     )
     if cause is TimeCause.SYNC:
         calls = api_calls(facts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,10 +10,12 @@ from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.inputs import Mask
 from diagnose.facts.core.run import manifest, marked_ranges
+from diagnose.facts.core.source_lines import site_of_most, sites_at
 from diagnose.facts.core.spans import HostSpans, host_spans, idle_under, on_training_threads, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity
 from diagnose.trace.long_steps import never_again
@@ -40,6 +42,8 @@ class Collections:
     """Idle time of the device under them, per step; None without device work."""
     longest_ns: int
     """Longest of the used steps; 0 without any."""
+    site: Site | None = None
+    """The line that asks for most of it; None of those that no line asks for."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ def garbage_collections(facts: Facts) -> GarbageCollections:
     once = automatic & _once(facts, found, automatic)
     return GarbageCollections(
         automatic=_collections(facts, found.where(automatic & ~once)),
-        explicit=_collections(facts, found.where(~automatic)),
+        explicit=_asked(facts, found.where(~automatic)),
         automatic_recorded=marked or len(started.ids) > 0,
         once_ids=found.ids[once],
     )
@@ -88,6 +92,11 @@ def _once(facts: Facts, found: HostSpans, automatic: Mask) -> Mask:
     long: Mask = 2 * lasted >= longest
     often = len(set(used_step(facts, found.ids[long & automatic]).tolist()) - {-1}) > FEW * steps(facts).count
     return long & (not often and never_again(optional(manifest, facts), longest))
+
+
+def _asked(facts: Facts, found: HostSpans) -> Collections:
+    sites = sites_at(facts, (found.start_ns + found.end_ns) // 2, found.track)
+    return replace(_collections(facts, found), site=site_of_most(sites, found.end_ns - found.start_ns))
 
 
 def _collections(facts: Facts, found: HostSpans) -> Collections:

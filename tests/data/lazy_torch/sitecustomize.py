@@ -59,6 +59,7 @@ def disable(fn=None, recursive=True, **options):
             real.append(dynamo.disable(fn, recursive, **options))
         return real[0](*given, **named)
 
+    inner.__code__ = inner.__code__.replace(co_filename=dynamo.__spec__.origin)  # Recordings take it for torch's too.
     return inner
 
 

@@ -98,8 +98,12 @@ def test_ops_that_a_log_asks_for_are_the_log_s() -> None:
     assert (without.idle_ns, without.gaps) == (4 * MS, 2 * without.steps)
 
 
-def test_a_detail_recording_names_what_the_device_waits_for() -> None:
-    """The device is idle from 100 to 805 us of each step, while garbage is collected, and for 12 between steps."""
+@pytest.mark.parametrize("notes_collections", [False, True])
+def test_a_detail_recording_names_what_the_device_waits_for(notes_collections: bool) -> None:
+    """The device is idle from 100 to 805 us of each step, while garbage is collected, and for 12 between steps.
+
+    A collection that a call asks for is the call's, whether or not Python's own note of it was recorded.
+    """
     timing, detail = Drawing(), Drawing().frame("/home/me/train.py(3): main", 0, 4000)
     for at in range(0, 4000, 1000):
         for draw in (timing, detail):
@@ -108,6 +112,8 @@ def test_a_detail_recording_names_what_the_device_waits_for() -> None:
                 "b", (at + 800, at + 801), (at + 805, at + 998)
             )
         detail.frame("<built-in function collect>", at + 10, at + 790)
+        if notes_collections:
+            detail.frame("Python GC", at + 11, at + 789)
     longest = python_pauses(Facts(joined(timing.rank(), detail.rank())))[0]
     assert (longest.site, longest.idle_ns) == (Site("/home/me/train.py", 3, "main"), 717_000)
     assert longest.is_work

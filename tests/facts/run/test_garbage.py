@@ -11,6 +11,7 @@ from diagnose.facts.run.garbage import garbage_collections
 from diagnose.replay.edits import Shorten
 from diagnose.replay.saving import Replay
 from diagnose.synthetic.reading import facts_of
+from diagnose.trace.frames import Site
 
 STEPS = "8 steps of 10\n1 threads, 2 cores\n"
 COMPUTED = "cpu  aten::mm 0-4 | aten::mm 9-10\n"
@@ -76,3 +77,10 @@ def test_a_diagnosis_of_steps_without_it(timed: str, step_ns: int) -> None:
     found = pipeline.present(facts_of(f"{STEPS}timed {timed}\n{COMPUTED}cpu  gc 4-9 in 4"), ())
     assert found.replay is not None
     assert found.replay.step_time_ns == step_ns
+
+
+def test_what_a_line_asks_for_has_its_line() -> None:
+    asked = 'cpu  "train.py(7): step" 0-10 | "<built-in function collect>" 4-9 | gc 4.1-8.9\n'
+    found = garbage_collections(facts_of(f"{STEPS}{COMPUTED}{asked}"))
+    assert (found.explicit.host_ns, found.explicit.site) == (5_000_000, Site("train.py", 7, "step"))
+    assert garbage_collections(facts_of(f"{STEPS}{COMPUTED}cpu  gc 4-9")).automatic.site is None
