@@ -1,7 +1,7 @@
 """Steps get longer from one to the next.
 
-Each step does more than the one before: its backward pass goes through the graphs of earlier steps again, or it works
-through something that the training keeps adding to.
+Each step does more than the one before: its backward pass goes through the graphs of earlier steps again, it works
+through something that the training keeps adding to, or it runs what every step has added, such as hooks.
 
 Why it costs
     What is added stays: the time of the whole run grows with the square of its steps, and memory grows until it is
@@ -9,7 +9,7 @@ Why it costs
 
 How to fix
     Cut what is carried from step to step off its graph: `hidden = hidden.detach()`, `total += loss.item()`. Keep lists,
-    queues and tables that grow at a fixed size.
+    queues and tables that grow at a fixed size. Register hooks and wrap modules once, before the loop.
 
 Ignore when
     steps are meant to do more and more, as where sequences get longer by plan.
@@ -19,9 +19,12 @@ Sources
     https://github.com/pytorch/pytorch/issues/2769
 """
 
-from diagnose.facts.run.growth import Grows, Growth, Kept
+from diagnose.facts.core.shaped import Work
+from diagnose.facts.run.growth import Growth, Kept
+from diagnose.facts.run.what_grows import Grows, Measured
 from diagnose.rulekit.vocabulary import *
 
+NAMED = 3  # ops (our choice)
 AGAIN = 0.5  # of what grew since the run began, that is left at low estimate (our choice)
 DETACH = Fix(
     "Cut what one step hands to the next off its graph.",
@@ -30,15 +33,21 @@ DETACH = Fix(
     safety=Safety.NEEDS_JUDGEMENT,
     link="https://docs.pytorch.org/docs/stable/notes/faq.html",
 )
-BOUND = Fix(
-    "Keep what this works through at a fixed size, or do it once for what is new.",
-    effort=2,
-    safety=Safety.NEEDS_JUDGEMENT,
+ONCE = Fix(
+    "Do once, before the loop, what makes later steps run more, such as registering hooks that only watch.",
+    before="for batch in loader:\n    watch(model)  # registers its hooks again in each step",
+    after="watch(model)\nfor batch in loader:\n    ...",
 )
+NEW = Fix(
+    "Where results of earlier steps stay the same, keep them, and work through what is new.",
+    effort=2,
+    safety=Safety.ROUNDING,
+)
+BOUND = Fix("Keep what this works through at a fixed size.", effort=2, safety=Safety.NEEDS_JUDGEMENT)
 
 
 @rule("PA05")
-def growing_steps(growth: Growth, steps: Steps) -> Verdicts:
+def growing_steps(growth: Growth) -> Verdicts:
     rises = [
         f"{count.value} rise from {one.first:,.0f} to {one.last:,.0f}, {one.each:,.3g} a step"
         for count, one in growth.counts.items()
@@ -48,9 +57,8 @@ def growing_steps(growth: Growth, steps: Steps) -> Verdicts:
         rises.append(f"steps take {ms(round(one.first))} to {ms(round(one.last))}, {ms(round(one.each))} more each")
     if growth.kept is not None:
         yield _graph(growth.kept, rises)
-    elif growth.grows is not None:
-        yield _longer(growth.grows, growth.before, steps, rises)
-    elif not rises:
+    yield from (_more(one, rises) for one in growth.grows)
+    if growth.kept is None and not rises:
         yield Clean("neither what steps do nor what they take rises from step to step")
     if rises:
         yield Caution(
@@ -81,29 +89,65 @@ def _graph(kept: Kept, rises: list[str]) -> Finding:
     )
 
 
-def _longer(grows: Grows, before: int, steps: Steps, rises: list[str]) -> Finding:
-    """What it took when the run began is not known: at the rate of now, this is what was left of it."""
-    mean_ns = max((grows.ns.first + grows.ns.last) / 2, 1.0)
-    left = max(1 - grows.ns.each * (before + steps.recorded / 2) / mean_ns, 0.0)
-    what = f"`{grows.name.removeprefix('aten::')}`" if grows.name else "Python between ops"
-    rate = f"{what} takes {ms(round(grows.ns.first))}, then {ms(round(grows.ns.last))}: {ms(round(grows.ns.each))} more"
+def _more(grows: Grows, rises: list[str]) -> Finding:
+    """What it took when the run began is not recorded: at the rate of now, this is what was left of it."""
+    counted, work = grows.measured is not Measured.TIME, grows.work
+    left = Between(1 - AGAIN * (1 - grows.left), grows.left, grows.left)
+    python = Shorten(Times(grows.track, grows.times), left)
+    if work is None:
+        edits: tuple[Edit, ...] = (python,)
+    elif counted:
+        edits = (Shorten(work.ids, left), Shorten(work.work_ids, left), python)
+    else:
+        edits = (Shorten(work.ids, left),)
     return Finding(
-        evidence=(
-            Evidence(f"{rate} in each step.", grows.ns.each, "ns"),
-            *(Evidence(f"In each recorded step {rise}.") for rise in rises),
-        ),
-        edits=(
-            Shorten(
-                grows.ids if len(grows.ids) else Times(grows.track, grows.times),
-                Between(1 - AGAIN * (1 - left), left, left),
-            ),
-        ),
-        fixes=(BOUND,),
-        confidence=Confidence(Level.LOW, "since when it grows, and what it works through, is not recorded"),
+        title="Each step runs more ops than the one before" * counted,
+        evidence=_counts(grows, work) if work and counted else _times(grows, rises),
+        edits=edits,
+        fixes=_fixes(grows, counted),
+        confidence=Confidence(Level.MEDIUM, "at the rate of now, it grew from the start of the run")
+        if counted and grows.from_start
+        else Confidence(Level.LOW, "since when it grows, and what it works through, is not recorded"),
         site=grows.site,
-        basis=Basis.RULE_OF_THUMB,
-        host_bound=not grows.name,
+        basis=Basis.REPLAYED if counted else Basis.RULE_OF_THUMB,
+        host_bound=work is None,
     )
+
+
+def _fixes(grows: Grows, counted: bool) -> tuple[Fix, ...]:
+    if counted and not grows.in_forward:
+        return (DETACH,)
+    return (ONCE, NEW, BOUND) if counted and not grows.in_backward else (NEW, BOUND)
+
+
+def _counts(grows: Grows, work: Work) -> tuple[Evidence, ...]:
+    ns, rise = work.longest_ns, grows.rise
+    run, unit = ("run", "times") if grows.measured is Measured.OPS else ("launch", grows.measured.value)
+    many = f"{rise.first:,.0f} {unit} a step, then {rise.last:,.0f}"
+    if grows.from_start:
+        start = f"it was {max(grows.at_start, 0):,.0f} when the run began"
+    else:
+        start = f"it began {rise.first / rise.each:,.0f} steps before, later than the run"
+    return (
+        Evidence(f"Ops that become more take {ms(ns)} of a step, and more in each.", ns, "ns"),
+        Evidence(f"{_names(grows)} {run} {many}: {rise.each:,.3g} more in each.", rise.each),
+        Evidence(f"At this rate, {start}."),
+    )
+
+
+def _times(grows: Grows, rises: list[str]) -> tuple[Evidence, ...]:
+    rise, takes = grows.rise, "take" if len(grows.names) > 1 else "takes"
+    first, last, each = (ms(round(ns)) for ns in (rise.first, rise.last, rise.each))
+    return (
+        Evidence(f"{_names(grows)} {takes} {first}, then {last}: {each} more in each step.", rise.each, "ns"),
+        *(Evidence(f"In each recorded step {one}.") for one in rises),
+    )
+
+
+def _names(grows: Grows) -> str:
+    names = [f"`{name.rpartition(': ')[2].removeprefix('aten::')}`" for name in grows.names]
+    more = f" and {len(names) - NAMED} more ops" * (len(names) > NAMED)
+    return f"{', '.join(names[:NAMED])}{more}" or "Python between ops"
 
 
 EXAMPLES = [
@@ -119,6 +163,16 @@ EXAMPLES = [
         cpu  "autograd::engine::evaluate_function: MmBackward0" 20-25 sequence=3 "Fwd thread id"=1 in 3
         """,
         saving_ms=(10, 18.1),  # and more, as what is left gets faster
+    ),
+    Fires(  # in step n so many more of 10 ms: 4 on average in steps 1 to 5, of which there was 1 when the run began
+        """
+        6 steps of 100
+        2 threads, 4 cores
+        cpu  aten::std 10-20 in 0 | aten::std 10-20 x2 in 1 | aten::std 10-20 x3 in 2 | aten::std 10-20 x4 in 3
+        cpu  aten::std 10-20 x5 in 4 | aten::std 10-20 x6 in 5
+        cpu  aten::mm 0-1 sequence=0 | "autograd::engine::evaluate_function: MmBackward0" 80-90 "Fwd thread id"=1
+        """,
+        saving_ms=(15, 48.9),  # 30, and more, as what is left gets faster
     ),
     Silent(  # the node of one step before, as where a step ends between forward and backward pass
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
@@ -11,22 +12,18 @@ from diagnose.facts.autograd.backward import backward_nodes, forward_ops
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_threads
-from diagnose.facts.core.names import name_codes, name_of
+from diagnose.facts.core.names import name_of
 from diagnose.facts.core.run import manifest
 from diagnose.facts.core.shaped import Work, work_of
 from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.spans import host_spans, on_training_threads
+from diagnose.facts.core.spans import host_spans
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.run.slowdown import uneven
-from diagnose.facts.run.step_table import time_by_step
 from diagnose.facts.run.trend import Trend, trend
-from diagnose.trace import intervals
+from diagnose.facts.run.what_grows import LEAST_STEPS, Grows, Measured, what_grows
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
-from diagnose.trace.intervals import IntArray, Intervals
-
-LEAST_STEPS = 4
-"""Recorded steps, from which on a count tells whether it rises in each (our choice)."""
+from diagnose.trace.intervals import IntArray
 
 RARE = 0.01
 """Chance of a rise that is taken for one: of counts, which vary by what steps do (our choice)."""
@@ -36,14 +33,6 @@ RARE_TIME = 0.001
 
 RISE = 0.1
 """Of the median step, by so much at least the last timed step is longer than the first (our choice)."""
-
-MOST_SHARE = 0.5
-"""Of what each step is longer: what grows by that is why (our choice)."""
-
-
-SURE_OF_MOST = 0.05
-"""Chance of a rise that is taken for one, of what steps spend their time on, once it is known that they do get longer
-(our choice)."""
 
 
 class Count(str, Enum):
@@ -72,22 +61,6 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Grows:
-    """What takes longer in each step, of which nothing says why."""
-
-    name: str
-    """Of ops; "" of Python between ops."""
-    ns: Trend
-    """Per step."""
-    ids: IntArray
-    """Its spans; empty for Python."""
-    times: Intervals
-    """When Python ran, if it is that."""
-    track: int
-    site: Site | None
-
-
-@dataclass(frozen=True)
 class Rise:
     """Something that is more in each step, in brief."""
 
@@ -109,10 +82,8 @@ class Growth:
     counts: dict[Count, Trend]
     """What surely rises from step to step."""
     kept: Kept | None
-    grows: Grows | None
-    """What most of it is; None where `kept` is why, and where nothing stands out."""
-    before: int
-    """Steps of the run before the recorded ones."""
+    grows: tuple[Grows, ...]
+    """What most of it is, told by counts and by time; none where `kept` is why, and where nothing stands out."""
 
     @property
     def rises(self) -> tuple[Rise, ...]:
@@ -134,8 +105,7 @@ def growth(facts: Facts) -> Growth:
         time=time,
         counts=counts,
         kept=kept,
-        grows=_grows(facts) if kept is None and (time or counts) else None,
-        before=marks[0].number,
+        grows=() if kept else _grows(facts, counts, time is not None),
     )
 
 
@@ -210,30 +180,10 @@ def _per_step(step: IntArray, last: int) -> list[int]:
     return counts
 
 
-def _grows(facts: Facts) -> Grows | None:
-    """What takes longer in each used step, of the outermost ops by name and the Python between them."""
-    used = steps(facts)
-    ops = on_training_threads(facts, host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)).outermost()
-    if used.count < LEAST_STEPS or not len(ops.ids):
-        return None
-    codes, label = np.unique(name_codes(facts, ops.ids), return_inverse=True)
-    python = intervals.gaps(ops.times, used.start_ns, used.end_ns)
-    starts, ends = (np.concatenate(both) for both in ((ops.start_ns, python.starts), (ops.end_ns, python.ends)))
-    labels = np.concatenate((label, np.full(python.size, len(codes))))
-    table = time_by_step(facts, Intervals(starts, ends), labels, len(codes) + 1)
-    rises = [one for row in table if (one := trend(row.tolist()))]
-    whole = trend(used.times_ns.tolist())
-    most = max(range(len(rises)), key=lambda at: rises[at].each)
-    found = rises[most]
-    if whole is None or found.chance > SURE_OF_MOST or found.each < max(MOST_SHARE * whole.each, 1.0):
-        return None
-    mine = ops.where(label == most) if most < len(codes) else ops.where(np.zeros(len(ops.ids), dtype=bool))
-    longest = mine.ids[np.argsort(mine.start_ns - mine.end_ns, kind="stable")[:1]]
-    return Grows(
-        name=name_of(facts, int(mine.ids[0])) if len(mine.ids) else "",
-        ns=found,
-        ids=mine.ids,
-        times=python if not len(mine.ids) else intervals.EMPTY,
-        track=host_threads(facts).main,
-        site=sites_of(facts, longest)[0] if len(longest) else None,
-    )
+def _grows(facts: Facts, counts: Collection[Count], longer: bool) -> tuple[Grows, ...]:
+    """By counts where they rise, and by time where steps get `longer` by something else than that."""
+    measured = Measured.WORK if set(counts) == {Count.WORK} else Measured.OPS
+    counted = what_grows(facts, measured) if counts else None
+    timed = what_grows(facts, Measured.TIME) if longer else None
+    same = counted and timed and counted.work and timed.work and np.isin(timed.work.ids, counted.work.ids).any()
+    return tuple(one for one in (counted, None if same else timed) if one)

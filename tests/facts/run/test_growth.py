@@ -9,6 +9,7 @@ import pytest
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.run.growth import Count, growth
 from diagnose.facts.run.trend import trend
+from diagnose.facts.run.what_grows import Measured, what_grows
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 
@@ -85,10 +86,103 @@ def test_few_steps_and_those_that_vary_or_hardly_rise_are_steady(times: list[flo
 def test_what_takes_longer_in_each_step_is_named() -> None:
     sorts = "\n".join(f"cpu  aten::sort 50-{55 + 5 * step} in {step}" for step in range(6))
     times = " ".join(str(50 + 5 * step) for step in range(10))
-    found = growth(facts_of(f"6 steps of 100\n2 threads, 4 cores\ntimed {times}\ncpu  aten::mm 0-50\n{sorts}")).grows
+    drawing = f"6 steps of 100\n2 threads, 4 cores\ntimed {times}\ncpu  aten::mm 0-50\n{sorts}"
+    (found,) = growth(facts_of(drawing)).grows
+    assert (found.measured, found.names) == (Measured.TIME, ("aten::sort",))
+    assert (found.rise.first, found.rise.each) == (10_000_000, 5_000_000)
+
+
+def counting(*items: str, steps: int = 6) -> str:
+    """Steps with one op and its node, and `items`; `{more}` in them is more by one in each step, from 1."""
+    said = [f'cpu  aten::mm 0-5 sequence=0 | {NODE} 90-95 sequence=0 "Fwd thread id"=1']
+    said += [f"{item.replace('{more}', f'x{step + 1}')} in {step}" for item in items for step in range(steps)]
+    return "\n".join([f"{steps} steps of 100", "2 threads, 4 cores", *said])
+
+
+def test_what_runs_once_more_in_each_step_is_told_with_its_line_and_since_when() -> None:
+    """Used steps 1 to 5 have 2 to 6 of it: 4 on average, 20 ms, of which step 0 had 1; Python is 1 ms after each."""
+    (found,) = growth(facts_of(counting('cpu  aten::std 10-15 {more} every 6 stack="train.py(9): hook"'))).grows
+    assert (found.measured, found.names, found.site) == (Measured.OPS, ("aten::std",), Site("train.py", 9, "hook"))
+    assert (found.rise.first, found.rise.last, found.rise.each) == (2, 6, 1)
+    assert (found.at_start, found.left, found.from_start) == (1, 0.25, True)
+    assert (found.in_forward, found.in_backward) == (True, False)
+    assert found.work is not None
+    assert found.work.host_ns == 20_000_000
+    assert found.times.total == (1 + 2 + 3 + 4 + 5) * 1_000_000
+
+
+def test_ops_of_the_backward_pass_count_where_their_nodes_were_made() -> None:
+    items = []
+    for step in range(6):
+        for one in range(step + 1):
+            node, begin = 100 * step + one, 10 + 3 * one
+            items.append(f'cpu  aten::mul {begin}-{begin + 1} sequence={node} in {step} stack="train.py(9): loss"')
+            begin += 50
+            items.append(f'cpu  {NODE} {begin}-{begin + 1} sequence={node} "Fwd thread id"=1 in {step}')
+    found = growth(facts_of("\n".join(["6 steps of 100", "2 threads, 4 cores", *items])))
+    assert set(found.counts) == {Count.NODES, Count.OPS}
+    (more,) = found.grows
+    assert (more.rise.first, more.rise.each) == (4, 2)
+    assert (more.in_forward, more.in_backward) == (True, True)
+    assert more.site == Site("train.py", 9, "loss")
+
+
+def test_nodes_without_numbers_are_told_with_no_line() -> None:
+    """Of which step they are is not known: it may be a graph that is kept."""
+    (found,) = growth(facts_of(counting(f"cpu  {NODE} 10-11 {{more}}"))).grows
+    assert (found.in_forward, found.in_backward, found.site) == (False, True, None)
+    assert (found.rise.first, found.rise.each) == (3, 1)
+
+
+def test_what_constant_ops_of_the_same_line_take_is_not_of_the_rise() -> None:
+    place = 'stack="train.py(9): hook"'
+    drawing = counting(f"cpu  aten::std 10-11 {{more}} {place}", f"cpu  aten::conv2d 30-80 {place}")
+    (found,) = growth(facts_of(drawing)).grows
+    assert found.names == ("aten::std",)
+    assert found.left == 0.25
+
+
+NAMED = {"std": 10, "lt": 30, "mean": 50}
+
+
+def test_where_no_line_and_no_name_is_most_of_the_rise_all_that_rises_is_told() -> None:
+    lines = [f'cpu  aten::{name} {at}-{at + 2} {{more}} stack="train.py({at}): f"' for name, at in NAMED.items()]
+    (found,) = growth(facts_of(counting(*lines))).grows
+    assert set(found.names) == {f"aten::{name}" for name in NAMED}
+    assert (found.rise.first, found.rise.each) == (6, 3)
+
+
+def test_kernels_that_become_more_are_told_with_the_op_that_launches_them() -> None:
+    """In step n it launches n + 1 of 3 ms, of which the first used step, 1, has 2."""
+    lines = ["6 steps of 100", 'cpu  aten::_foreach_add 10-60 stack="train.py(9): f"', "cpu  aten::mm 0-5"]
+    lines.append(f'cpu  {NODE} 90-95 sequence=0 "Fwd thread id"=1')
+    for step in range(6):
+        lines += [f"gpu  foreach {at}-{at + 3} @{at} in {step}" for at in range(11, 12 + 3 * step, 3)]
+    found = growth(facts_of("\n".join(lines)))
+    assert set(found.counts) == {Count.WORK}
+    (more,) = found.grows
+    assert (more.measured, more.names) == (Measured.WORK, ("aten::_foreach_add",))
+    assert (more.rise.first, more.rise.last, more.rise.each) == (2, 6, 1)
+    assert more.work is not None
+    assert more.work.device_ns == 12_000_000
+
+
+def test_what_began_later_than_the_run_is_told_so() -> None:
+    """Steps 3 to 7 have 2 to 10 of it: at this rate there would have been 4 less than none in step 0."""
+    more = "\n".join(f"cpu  aten::std 10-11 x{2 * (step - 2)} in {step}" for step in range(3, 8))
+    facts = Facts(facts_of(f"{counting(steps=8)}\n{more}").rank, (3, 7))
+    found = what_grows(facts, Measured.OPS)
     assert found is not None
-    assert found.name == "aten::sort"
-    assert (found.ns.first, found.ns.each) == (10_000_000, 5_000_000)
+    assert (found.at_start, found.left, found.from_start) == (-4, 0, False)
+
+
+def test_counts_that_rise_by_chance_do_so_unevenly() -> None:
+    """In used steps 1 to 5 the median of slopes is 9.75: a rise of 1 is less than half of it."""
+    counts = [1, 2, 10, 11, 30, 40]
+    some = "\n".join(f"cpu  aten::std 10-11 x{count} in {step}" for step, count in enumerate(counts))
+    found = growth(facts_of(f"{counting()}\n{some}"))
+    assert set(found.counts) == {Count.OPS}
+    assert found.grows == ()
 
 
 def test_three_steps_do_not_tell() -> None:
