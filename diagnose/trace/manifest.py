@@ -247,6 +247,8 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that the process touched for the first time, per step."""
     cpu_ns: int | None = None
     """CPU time of all threads of the process, per step; not that of loader workers."""
+    cpu_times_ns: tuple[int, ...] = ()
+    """The same of each step."""
     nodes: tuple[int, ...] = ()
     """Nodes of autograd's graph that each step made: how much it did, whatever the machine. Empty if not counted."""
     phases_ns: dict[str, tuple[int, ...]] = {}

@@ -19,3 +19,5 @@ def test_sleeping_takes_no_cpu_time_and_computing_does() -> None:
     assert asleep_ns < 25_000_000
     assert 15_000_000 <= clock.cpu_ns < 40_000_000
     assert clock.timed()["cpu_ns"] == clock.cpu_ns
+    first_ns, second_ns = clock.timed()["cpu_times_ns"]  # type: ignore[misc]
+    assert (first_ns, (first_ns + second_ns) // 2) == (asleep_ns, clock.cpu_ns)

@@ -29,7 +29,7 @@ class Clock:
         self._nodes = [_nodes()]
         self._ns = [time.perf_counter_ns()]
         self._fetched = [fetched_bytes()] * 2
-        self._cpu_ns = [time.process_time_ns()] * 2
+        self._cpu_ns = [time.process_time_ns()]
         self._events: list[Any] = []
         self._mark()
 
@@ -48,7 +48,7 @@ class Clock:
         if self._spent_ns:
             self._spent_ns.append(phases.spent_ns())
         self._fetched[1] = fetched_bytes()
-        self._cpu_ns[1] = time.process_time_ns()
+        self._cpu_ns.append(time.process_time_ns())
         self._mark()
 
     @property
@@ -79,7 +79,7 @@ class Clock:
     @property
     def cpu_ns(self) -> int:
         """CPU time of all threads of the process, per step."""
-        return (self._cpu_ns[1] - self._cpu_ns[0]) // max(self.steps, 1)
+        return (self._cpu_ns[-1] - self._cpu_ns[0]) // max(self.steps, 1)
 
     def timed(self) -> dict[str, object]:
         """As in `Timed` of the manifest; steps are timed by phase no more. Waits for the device."""
@@ -92,7 +92,8 @@ class Clock:
         began_s = (self._ns[0] - _STARTED_NS) / 1e9
         times = {"first_step": self.first_step, "began_s": began_s, "wall_ns": self.wall_ns(), "device_ns": device}
         nodes = [after - before for before, after in pairwise(self._nodes)]
-        used = {"fetched_bytes": self.fetched_bytes, "cpu_ns": self.cpu_ns}
+        computed = [after - before for before, after in pairwise(self._cpu_ns)]
+        used = {"fetched_bytes": self.fetched_bytes, "cpu_ns": self.cpu_ns, "cpu_times_ns": computed}
         return {**times, "nodes": nodes, **used, "phases_ns": self._phases_ns()}
 
     def _phases_ns(self) -> dict[str, list[int]]:

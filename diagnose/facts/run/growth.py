@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -115,9 +115,17 @@ def _time(facts: Facts) -> Trend | None:
     if alone is None or uneven(facts) is not None or known is None or known.cycle > 1:
         return None
     times = alone.device_ns or alone.wall_ns
-    found = trend(times)
-    rises = found is not None and found.chance <= RARE_TIME
-    return found if found and rises and found.each * (len(times) - 1) >= RISE * np.median(times) else None
+    found = _risen(times)
+    if found is None or found.each * (len(times) - 1) < RISE * np.median(times):
+        return None
+    # A machine that others use makes steps longer, and no more to compute.
+    busier = bool(alone.device_ns) or not alone.cpu_times_ns or _risen(alone.cpu_times_ns) is not None
+    return found if busier else None
+
+
+def _risen(times_ns: Sequence[int]) -> Trend | None:
+    found = trend(times_ns)
+    return found if found is not None and found.chance <= RARE_TIME else None
 
 
 def _counts(facts: Facts) -> dict[Count, list[int]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.run.growth import Count, growth
@@ -81,6 +84,18 @@ def test_times_rise_surely_over_many_steps() -> None:
 @pytest.mark.parametrize("times", [range(50, 55), (50, 70) * 10, [50 + step / 10 for step in range(20)]])
 def test_few_steps_and_those_that_vary_or_hardly_rise_are_steady(times: list[float]) -> None:
     assert growth(timed(*times)).time is None
+
+
+@pytest.mark.parametrize(("computes", "grows"), [(range(40, 60, 2), True), ([40] * 10, False)])
+def test_steps_that_take_longer_and_compute_no_more_are_of_a_busy_machine(computes: Sequence[int], grows: bool) -> None:
+    facts = timed(*(50 + 2 * step for step in range(10)))
+    context = facts.rank.context
+    assert context is not None
+    assert context.rank.unprofiled is not None
+    times = replace(context.rank.unprofiled, cpu_times_ns=tuple(1_000_000 * ms for ms in computes))
+    known = dataclasses.replace(context, rank=replace(context.rank, unprofiled=times))
+    found = growth(Facts(dataclasses.replace(facts.rank, context=known)))
+    assert (found.time is not None) == grows
 
 
 def test_what_takes_longer_in_each_step_is_named() -> None:
