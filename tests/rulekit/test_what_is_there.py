@@ -52,8 +52,6 @@ def test_plain_optimizers_take_sparse_gradients_as_they_are(name: str) -> None:
     [
         (optimizers("SGD", momentum=0.9), "give it to SGD without momentum and weight decay"),
         (optimizers("SGD", weight_decay=0.01), "give it to SGD without momentum and weight decay"),
-        (optimizers("SGD", weight_decay=None), "if SGD has no momentum and no weight decay"),
-        ((), "if SGD has no momentum and no weight decay"),  # its name is in the trace
         (optimizers("AdamW"), "let SparseAdam update it"),
         (optimizers("Adam", "SGD"), "let SparseAdam update it"),
     ],
@@ -62,6 +60,13 @@ def test_others_move_rows_that_are_not_read(known: tuple[Optimizer, ...], says: 
     (fix,) = finding("dense_embedding_gradients", TABLE, optimizers=known).fixes
     assert says in fix.do
     assert fix.safety is Safety.NEEDS_JUDGEMENT
+
+
+@pytest.mark.parametrize("known", [optimizers("SGD", weight_decay=None), ()])  # Its name is in the trace.
+def test_what_is_not_known_of_an_optimizer_is_a_condition(known: tuple[Optimizer, ...]) -> None:
+    (fix,) = finding("dense_embedding_gradients", TABLE, optimizers=known).fixes
+    assert "if SGD has no momentum and no weight decay" in fix.do
+    assert fix.safety is Safety.ROUNDING
 
 
 def test_giving_the_memory_of_a_dense_gradient_back_is_part_of_the_price() -> None:
@@ -127,6 +132,16 @@ def half(kind: str, flags: str = "", *more: str) -> str:
 )
 def test_a_processor_without_units_is_told_by_its_rate_else_by_its_flags(drawing: str, level: Level) -> None:
     assert finding("half_precision_on_cpu", drawing).confidence.level is level
+
+
+def test_the_line_of_sixteen_bits_is_that_of_the_forward_pass() -> None:
+    """The backward pass takes three times as long, at the line of `loss.backward()`."""
+    node = '"autograd::engine::evaluate_function: MmBackward0" 20-80 sequence=0 "Fwd thread id"=1'
+    forward = HALF.format("BFloat16").replace("0-80", "1-19") + " sequence=0"
+    lines = '"train.py(3): forward" 0-20 | "train.py(9): main" 20-90'
+    ops = f"{forward} | {node} | {HALF.format('BFloat16').replace('0-80', '21-79')} | {lines}"
+    site = finding("half_precision_on_cpu", f"4 steps of 100\n1 threads, 2 cores, flags avx2\ncpu  {ops}").site
+    assert site == Site("train.py", 3, "forward")
 
 
 def test_sixteen_bits_at_the_rate_of_fp32_lose_nothing() -> None:

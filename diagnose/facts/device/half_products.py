@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.autograd.backward import backward_nodes
+from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.inputs import NO_SHAPES, Mask
 from diagnose.facts.core.run import context, trains_on_cpu
@@ -14,9 +15,10 @@ from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import HostSpans, host_spans, on_training_threads, require_ops, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.facts.device.roofline import costs_of
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
-from diagnose.trace.intervals import IntArray
+from diagnose.trace.intervals import IntArray, Intervals
 
 UNITS = {
     "bf16": {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16", "svebf16", "sve_bf16"},
@@ -44,7 +46,7 @@ class HalfProducts:
     full_rate: float | None
     """Operations a ns of products in fp32 in the same steps; None without any."""
     site: Site | None
-    """The line with the most of it."""
+    """The line with the most of it, of forward passes where these are known."""
 
 
 @fact
@@ -79,8 +81,10 @@ def half_products(facts: Facts) -> HalfProducts:
 
 
 def _most(facts: Facts, used: HostSpans, half: Mask) -> Site | None:
-    total: dict[Site, int] = {}
-    mine = used.where(half)
+    total, mine, nodes = dict[Site, int](), used.where(half), optional(backward_nodes, facts)
+    if nodes is not None:
+        backward = intervals.covered(Intervals(mine.start_ns, mine.end_ns), nodes.spans.times) > 0
+        mine = mine if backward.all() else mine.where(~backward)
     for site, ns in zip(sites_of(facts, mine.ids), (mine.end_ns - mine.start_ns).tolist(), strict=True):
         if site is not None:
             total[site] = total.get(site, 0) + ns
