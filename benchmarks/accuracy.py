@@ -130,10 +130,11 @@ def joints(trial: Trial, diagnosis: Diagnosis) -> list[Joint]:
     return found
 
 
-def accuracy(all_levels: bool = False) -> Accuracy:
+def accuracy(all_levels: bool = False, with_poorer: bool = True) -> Accuracy:
     """Over every case that counts: those whose fix surely gains something, and the healthy ones.
 
-    Of each the recording that the repository keeps, or those of all levels, as far as they are there.
+    Of each the recording that the repository keeps, or those of all levels, as far as they are there; `with_poorer`:
+    and what is said of it without parts of it, which takes most of the time.
     """
     rows, unblamed, together, less = list[Row](), list[FixedRun](), list[Joint](), list[Poorer]()
     for trial in sorted(trials(cases()), key=lambda one: (one.case.id, one.on_gpu, LEVELS.index(one.level))):
@@ -149,7 +150,7 @@ def accuracy(all_levels: bool = False) -> Accuracy:
         if trial.case.faults and not any(trial.truth((fault,)) for fault in trial.case.faults):
             continue  # Which of its faults is the largest was not measured.
         rows.append(row(trial, diagnosis))
-        less += poorer(trial, diagnosis, largest_fault(trial)[1])
+        less += poorer(trial, diagnosis, largest_fault(trial)[1]) if with_poorer else []
     return Accuracy(tuple(rows), tuple(unblamed), tuple(together), tuple(less))
 
 

@@ -19,6 +19,7 @@ from tests.rules import built_in
 ALL = frozenset(ASKS)
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 FOLDERS = sorted(one.parent for one in SAMPLES.rglob("manifest.json"))
+EVERY = 5
 FEW = FOLDERS[:: max(len(FOLDERS) // 3, 1)]
 
 
@@ -120,8 +121,8 @@ def test_no_rule_asks_to_record_what_a_recording_has(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda one: one.name)
-def test_no_rule_asks_to_record_what_any_recording_has(folder: Path) -> None:
+@pytest.mark.parametrize("folder", FOLDERS[::EVERY], ids=lambda one: one.name)
+def test_no_rule_asks_to_record_what_a_fifth_of_all_recordings_have(folder: Path) -> None:
     assert asks_for_what_is_there(diagnose.analyze(folder)) == []
 
 
