@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +22,7 @@ from diagnose.facts.core.steps import Steps, steps
 from diagnose.facts.host.callees import Callee, called, callee, whole_calls
 from diagnose.facts.run.garbage import garbage_collections
 from diagnose.trace import enums, intervals, kinds, nesting
+from diagnose.trace.callees import OWN
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
@@ -242,7 +245,10 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
 def _by_line(
     facts: Facts, pauses: Intervals, inside: Mask, python_ns: int, collecting: Intervals
 ) -> tuple[PythonPause, ...]:
-    """Pauses of the main thread on a CPU, cut where lines change. `python_ns`: of all its pauses in the used steps."""
+    """Pauses of the main thread on a CPU by line. `python_ns`: of all its pauses in the used steps.
+
+    What a function does itself in one pause is one piece of work, as a loop is. Calls of libraries have their lines.
+    """
     used, main, table = steps(facts), host_threads(facts).main, called(facts)
     pieces, owner = table.cut(pauses)
     middle, tracks = (pieces.starts + pieces.ends) // 2, np.full(pieces.size, main, dtype=np.int64)
@@ -250,7 +256,7 @@ def _by_line(
     step = np.searchsorted(used.bounds_ns, (pauses.starts + pauses.ends) // 2, side="right")[owner]
     own_ns = pieces.ends - pieces.starts - intervals.covered(pieces, collecting)
     numbers: dict[Site | None, int] = {}
-    sites = sites_at(facts, middle, tracks)
+    sites = _of_functions(sites_at(facts, middle, tracks), owner, name == table.names.index(OWN), own_ns)
     of_site = np.array([numbers.setdefault(site, len(numbers)) for site in sites], dtype=np.int64)
     blocked = host_activities(facts)[TimeCause.BLOCKED]
     in_optimizer, waiting = (intervals.covered(pieces, one) for one in (_stepping(facts).times, blocked))
@@ -280,6 +286,20 @@ def _by_line(
             )
         )
     return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
+
+
+def _of_functions(sites: Sequence[Site | None], pause: IntArray, own: Mask, ns: IntArray) -> list[Site | None]:
+    """The line of each piece; of a function's own Python in one pause that which takes most of all pauses."""
+    total, lines = Counter[Site](), dict[tuple[int, str, str], set[Site]]()
+    for site, at, lasted in zip(sites, np.where(own, pause, -1).tolist(), ns.tolist(), strict=True):
+        if site is not None and at >= 0:
+            total[site] += lasted
+            lines.setdefault((at, site.file, site.function), set()).add(site)
+    most = {key: max(some, key=lambda site: (total[site], -site.line)) for key, some in lines.items()}
+    return [
+        most[at, site.file, site.function] if site is not None and its_own else site
+        for site, at, its_own in zip(sites, pause.tolist(), own.tolist(), strict=True)
+    ]
 
 
 def _active(facts: Facts, but: tuple[TimeCause, ...]) -> Intervals:

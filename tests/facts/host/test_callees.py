@@ -118,3 +118,16 @@ def test_a_detail_recording_names_what_the_device_waits_for(notes_collections: b
     assert (longest.site, longest.idle_ns) == (Site("/home/me/train.py", 3, "main"), 717_000)
     assert longest.is_work
     assert longest.callee == Callee("gc.collect", CalleeKind.GARBAGE_COLLECTION, 705_000, 1.0)
+
+
+def test_what_a_function_does_itself_in_one_pause_is_one_piece_of_work() -> None:
+    """A loop over lines 33 and 34 takes 2 and 3 ms of each step, and json.dumps at line 36 in the same pause 1 ms."""
+    lines = ((33, 2, 4), (34, 4, 7), (36, 7, 8))
+    frames = " | ".join(f'"/home/me/train.py({line}): main" {begin}-{end}' for line, begin, end in lines)
+    step = f'aten::mm 0-2 | {frames} | "json/__init__.py(183): dumps" 7-8 | aten::add 8-10'
+    pauses = python_pauses(facts_of(f"4 steps of 10\n1 threads, 2 cores\ncpu  {step}"))
+    loop, dumps = (
+        next(pause for pause in pauses if pause.site == Site("/home/me/train.py", line, "main")) for line in (34, 36)
+    )
+    assert (loop.idle_ns, loop.callee, loop.gaps) == (5 * MS, None, loop.steps)
+    assert dumps.callee == Callee("json.dumps", CalleeKind.LOG, MS, 1.0)
