@@ -84,6 +84,7 @@ def assemble(recording: Recording) -> Rank:
         peers=None,
         graph=None,
         values=None,
+        varying=None,
         **tables,
     )
 

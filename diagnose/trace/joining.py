@@ -22,6 +22,7 @@ from diagnose.trace.enums import CALLS, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity
 from diagnose.trace.model import IntegrityNote, Rank, Severity
+from diagnose.trace.varying import VaryingShapes, varying_shapes
 
 MOST_DETAIL_STEPS = 32
 """Steps of the detail recording that each step is compared with, the first ones: bounds the time (our choice)."""
@@ -88,6 +89,7 @@ def joined(timing: Rank, detail: Rank) -> Rank:
         ops=_ops(timing, detail, ours, theirs, shaped) if "shapes" in given else timing.ops,
         memory=detail.memory if "memory" in detail.provenance.recorded - timing.provenance.recorded else timing.memory,
         lines=_lines(detail, ours, theirs, lined) if "stacks" in given else timing.lines,
+        varying=_varying(detail, ours, theirs, shaped) if "shapes" in given else None,
         provenance=replace(timing.provenance, detail=detail.provenance.path, joined=given),
         integrity=(*timing.integrity, _note(detail, given, share)),
     )
@@ -222,6 +224,16 @@ def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntA
         codes[row[both]] = texts.codes.to_numpy()[origin[both]]
         columns[name] = pd.Categorical.from_codes(codes, categories=texts.categories)
     return timing.ops.assign(**columns)
+
+
+def _varying(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> VaryingShapes:
+    """Which ops of `timing` take another shape in each step of `detail`."""
+    found = varying_shapes(detail.spans, detail.ops, tuple(step.number for step in detail.steps))
+    which = np.full(len(detail.spans), UNKNOWN, dtype=np.int64)
+    which[found.ids] = found.which
+    some = np.flatnonzero(partner >= 0)
+    of_ours = which[theirs.ids[partner[some]]]
+    return replace(found, ids=ours.ids[some][of_ours >= 0], which=of_ours[of_ours >= 0])
 
 
 def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.DataFrame:

@@ -10,6 +10,7 @@ import pandas as pd
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Job, ProcessGroup
 from diagnose.trace.manifest import Host, RankManifest
+from diagnose.trace.varying import VaryingShapes
 
 
 class Severity(str, Enum):
@@ -264,6 +265,8 @@ class Rank:
     """None: nobody looked at it."""
     values: ValueGraph | None = None
     """None: nobody looked at them."""
+    varying: VaryingShapes | None = None
+    """Of the detail recording; None: there is none that shapes are from."""
 
     @property
     def times_ns(self) -> tuple[int, ...]:

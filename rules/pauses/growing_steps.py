@@ -43,7 +43,19 @@ NEW = Fix(
     effort=2,
     safety=Safety.ROUNDING,
 )
-BOUND = Fix("Keep what this works through at a fixed size.", effort=2, safety=Safety.NEEDS_JUDGEMENT)
+BOUND = Fix(
+    "Keep what this works through at a fixed size.",
+    before="bank = torch.cat([bank, new])",
+    after="bank = torch.cat([bank, new])[-SIZE:]  # the last ones",
+    effort=2,
+    safety=Safety.NEEDS_JUDGEMENT,
+)
+TITLES = {
+    Measured.TIME: "",
+    Measured.OPS: "Each step runs more ops than the one before",
+    Measured.WORK: "Each step runs more ops than the one before",
+    Measured.SIZES: "Each step works through more than the one before",
+}
 
 
 @rule("PA05")
@@ -55,6 +67,7 @@ def growing_steps(growth: Growth) -> Verdicts:
     if growth.time is not None:
         one = growth.time
         rises.append(f"steps take {ms(round(one.first))} to {ms(round(one.last))}, {ms(round(one.each))} more each")
+    rises += [f"{_names(one)} {_size(one)}" for one in growth.grows if one.inputs]
     if growth.kept is not None:
         yield _graph(growth.kept, rises)
     yield from (_more(one, rises) for one in growth.grows)
@@ -91,48 +104,53 @@ def _graph(kept: Kept, rises: list[str]) -> Finding:
 
 def _more(grows: Grows, rises: list[str]) -> Finding:
     """What it took when the run began is not recorded: at the rate of now, this is what was left of it."""
-    counted, work = grows.measured is not Measured.TIME, grows.work
+    known, work = grows.measured is not Measured.TIME, grows.work
+    counted = known and not grows.inputs
     left = Between(1 - AGAIN * (1 - grows.left), grows.left, grows.left)
-    python = Shorten(Times(grows.track, grows.times), left)
-    if work is None:
-        edits: tuple[Edit, ...] = (python,)
-    elif counted:
-        edits = (Shorten(work.ids, left), Shorten(work.work_ids, left), python)
-    else:
-        edits = (Shorten(work.ids, left),)
+    edits: tuple[Edit, ...] = (Shorten(Times(grows.track, grows.times), left),) * (counted or work is None)
+    if work is not None:
+        edits = (Shorten(work.ids, left), *(Shorten(work.work_ids, left),) * known, *edits)
     return Finding(
-        title="Each step runs more ops than the one before" * counted,
-        evidence=_counts(grows, work) if work and counted else _times(grows, rises),
+        title=TITLES[grows.measured],
+        evidence=_amounts(grows, work) if work and known else _times(grows, rises),
         edits=edits,
         fixes=_fixes(grows, counted),
         confidence=Confidence(Level.MEDIUM, "at the rate of now, it grew from the start of the run")
-        if counted and grows.from_start
+        if known and grows.from_start
         else Confidence(Level.LOW, "since when it grows, and what it works through, is not recorded"),
         site=grows.site,
-        basis=Basis.REPLAYED if counted else Basis.RULE_OF_THUMB,
+        basis=Basis.REPLAYED if known else Basis.RULE_OF_THUMB,
         host_bound=work is None,
     )
 
 
 def _fixes(grows: Grows, counted: bool) -> tuple[Fix, ...]:
+    if grows.inputs:
+        return (BOUND, NEW)
     if counted and not grows.in_forward:
         return (DETACH,)
     return (ONCE, NEW, BOUND) if counted and not grows.in_backward else (NEW, BOUND)
 
 
-def _counts(grows: Grows, work: Work) -> tuple[Evidence, ...]:
+def _amounts(grows: Grows, work: Work) -> tuple[Evidence, ...]:
     ns, rise = work.longest_ns, grows.rise
     run, unit = ("run", "times") if grows.measured is Measured.OPS else ("launch", grows.measured.value)
-    many = f"{rise.first:,.0f} {unit} a step, then {rise.last:,.0f}"
+    many = f"{run} {rise.first:,.0f} {unit} a step, then {rise.last:,.0f}: {rise.each:,.3g} more in each"
     if grows.from_start:
         start = f"it was {max(grows.at_start, 0):,.0f} when the run began"
     else:
         start = f"it began {rise.first / rise.each:,.0f} steps before, later than the run"
+    more = "work through more" if grows.inputs else "become more"
     return (
-        Evidence(f"Ops that become more take {ms(ns)} of a step, and more in each.", ns, "ns"),
-        Evidence(f"{_names(grows)} {run} {many}: {rise.each:,.3g} more in each.", rise.each),
+        Evidence(f"Ops that {more} take {ms(ns)} of a step, and more in each.", ns, "ns"),
+        Evidence(f"{_names(grows)} {_size(grows) if grows.inputs else many}.", rise.each),
         Evidence(f"At this rate, {start}."),
     )
+
+
+def _size(grows: Grows) -> str:
+    first, last = (" x ".join(f"{extent:,}" for extent in grows.inputs[step]) for step in (0, -1))
+    return f"works through {first}, then {last}: {grows.rise.each:,.4g} more in each step"
 
 
 def _times(grows: Grows, rises: list[str]) -> tuple[Evidence, ...]:
@@ -173,6 +191,25 @@ EXAMPLES = [
         cpu  aten::mm 0-1 sequence=0 | "autograd::engine::evaluate_function: MmBackward0" 80-90 "Fwd thread id"=1
         """,
         saving_ms=(15, 48.9),  # 30, and more, as what is left gets faster
+    ),
+    Fires(  # 40 ms; in steps 1 to 5 there are 32 rows on average, of which there were 8 in step 0
+        """
+        6 steps of 100
+        2 threads, 4 cores
+        cpu  aten::cat 10-50 shapes=[[[8,4],[8,4]]] in 0 | aten::cat 10-50 shapes=[[[16,4],[8,4]]] in 1
+        cpu  aten::cat 10-50 shapes=[[[24,4],[8,4]]] in 2 | aten::cat 10-50 shapes=[[[32,4],[8,4]]] in 3
+        cpu  aten::cat 10-50 shapes=[[[40,4],[8,4]]] in 4 | aten::cat 10-50 shapes=[[[48,4],[8,4]]] in 5
+        """,
+        saving_ms=(15, 48.9),  # 30, and more, as what is left gets faster
+    ),
+    Silent(  # batches of other sizes
+        """
+        6 steps of 100
+        2 threads, 4 cores
+        cpu  aten::mm 10-50 shapes=[[8,4],[4,4]] in 0 | aten::mm 10-50 shapes=[[12,4],[4,4]] in 1
+        cpu  aten::mm 10-50 shapes=[[16,4],[4,4]] in 2 | aten::mm 10-50 shapes=[[8,4],[4,4]] in 3
+        cpu  aten::mm 10-50 shapes=[[24,4],[4,4]] in 4 | aten::mm 10-50 shapes=[[32,4],[4,4]] in 5
+        """
     ),
     Silent(  # the node of one step before, as where a step ends between forward and backward pass
         """

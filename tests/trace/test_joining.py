@@ -106,6 +106,26 @@ def test_names_that_are_called_more_or_less_often_are_left_out(timing: Rank) -> 
     assert found.integrity[-1].severity is Severity.WARNING
 
 
+def test_other_shapes_in_each_step_of_the_detail_recording_are_kept(timing: Rank) -> None:
+    """Both mm are left out: the first takes the same in each step, the second in two that follow each other."""
+    steps = [
+        [("aten::mm", [[1, 2]]), ("aten::mm", [[3, n]]), ("aten::add", [[m]])] for n, m in ((4, 5), (4, 6), (5, 5))
+    ]
+    found = joined(timing, detail(*steps))
+    assert found.varying is not None
+    assert found.varying.steps == (20, 21, 22)
+    assert found.varying.shapes == (("[[5]]", "[[6]]", "[[5]]"),)
+    assert found.varying.ids.tolist() == ids(found, "aten::add").tolist()
+    assert found.varying.which.tolist() == [0, 0]
+
+
+def test_where_steps_have_more_of_a_name_its_shapes_are_not_compared(timing: Rank) -> None:
+    steps = [[("aten::mm", [[n, 2]])] * n + [("aten::add", [[n]])] for n in (1, 2, 3)]
+    found = joined(timing, detail(*steps)).varying
+    assert found is not None
+    assert found.shapes == (("[[1]]", "[[2]]", "[[3]]"),)
+
+
 def test_the_step_most_alike_is_taken(timing: Rank) -> None:
     other = [("aten::mm", [[9, 9]]), ("aten::add", [[9]])]
     found = joined(timing, detail(other, SAME, other))

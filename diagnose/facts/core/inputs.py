@@ -80,10 +80,11 @@ def recorded_inputs(facts: Facts, ops: IntArray) -> tuple[IntArray, list[Inputs]
     pairs = [divmod(key, len(dtypes.categories)) for key in distinct.tolist()]
     texts = [(str(shapes.categories[a]), str(dtypes.categories[b])) if a >= 0 else ("", "") for a, b in pairs]
     known = np.array([bool(shape) for shape, _ in texts], dtype=bool)
-    return np.where(known[position], position, UNKNOWN), [_inputs(*text) for text in texts]
+    return np.where(known[position], position, UNKNOWN), [inputs_read(*text) for text in texts]
 
 
-def _inputs(shapes: str, dtypes: str) -> Inputs:
+def inputs_read(shapes: str, dtypes: str) -> Inputs:
+    """The inputs that these texts of the table `ops` tell."""
     sizes, types = _list(shapes), _list(dtypes)
     named = [type_ if isinstance(type_, str) else "" for type_ in types] + [""] * max(len(sizes) - len(types), 0)
     return tuple(tuple(_tensors(size, dtype)) for size, dtype in zip(sizes[:_MOST], named, strict=False))

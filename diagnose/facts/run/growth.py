@@ -18,6 +18,7 @@ from diagnose.facts.core.shaped import Work, work_of
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import host_spans
 from diagnose.facts.core.steps import Measure, steps
+from diagnose.facts.run.growing_sizes import growing_sizes
 from diagnose.facts.run.slowdown import uneven
 from diagnose.facts.run.trend import Trend, trend
 from diagnose.facts.run.what_grows import LEAST_STEPS, Grows, Measured, what_grows
@@ -83,7 +84,7 @@ class Growth:
     """What surely rises from step to step."""
     kept: Kept | None
     grows: tuple[Grows, ...]
-    """What most of it is, told by counts and by time; none where `kept` is why, and where nothing stands out."""
+    """What most of it is, told by counts, sizes and time; none where `kept` is why, and where nothing stands out."""
 
     @property
     def rises(self) -> tuple[Rise, ...]:
@@ -189,9 +190,15 @@ def _per_step(step: IntArray, last: int) -> list[int]:
 
 
 def _grows(facts: Facts, counts: Collection[Count], longer: bool) -> tuple[Grows, ...]:
-    """By counts where they rise, and by time where steps get `longer` by something else than that."""
+    """By counts where they rise, by sizes, and by time where steps get `longer` by something else than that."""
     measured = Measured.WORK if set(counts) == {Count.WORK} else Measured.OPS
-    counted = what_grows(facts, measured) if counts else None
-    timed = what_grows(facts, Measured.TIME) if longer else None
-    same = counted and timed and counted.work and timed.work and np.isin(timed.work.ids, counted.work.ids).any()
-    return tuple(one for one in (counted, None if same else timed) if one)
+    found = list[Grows]()
+    for one in (
+        what_grows(facts, measured) if counts else None,
+        growing_sizes(facts, longer),
+        what_grows(facts, Measured.TIME) if longer else None,
+    ):
+        known = np.concatenate([np.zeros(0, dtype=np.int64), *(other.work.ids for other in found if other.work)])
+        if one and not (one.work and np.isin(one.work.ids, known).any()):
+            found.append(one)
+    return tuple(found)

@@ -14,7 +14,7 @@ from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.inputs import Mask
 from diagnose.facts.core.names import BACKWARD, name_codes
-from diagnose.facts.core.shaped import Work, work_of
+from diagnose.facts.core.shaped import Shape, Work, work_of
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, on_training_threads, used_step
 from diagnose.facts.core.steps import steps
@@ -49,17 +49,18 @@ class Measured(str, Enum):
     TIME = "time"
     OPS = "ops"
     WORK = "kernels and copies"
+    SIZES = "sizes"
 
 
 @dataclass(frozen=True)
 class Grows:
-    """What there is more of in each step, or what takes longer."""
+    """What there is more of in each step, or what takes longer, or takes more."""
 
     measured: Measured
     names: tuple[str, ...]
     """Of ops, those that take longest first; none: Python between ops."""
     rise: Trend
-    """How many there are in each used step, or their ns."""
+    """How many there are in each used step, or their ns; of a size, how far it reaches in each step of `inputs`."""
     at_start: float
     """The same when the run began, if it rose by as much in each step since; below 0: it did not."""
     left: float
@@ -70,7 +71,10 @@ class Grows:
     """When Python ran, if it is that, or between two of the ops that become more, on the main thread."""
     track: int
     site: Site | None
-    """Where most of its time goes; of ops of a backward pass that of the ops that made them."""
+    """Where most of its time goes; of ops of a backward pass that of the ops that made them. Of sizes that of the op
+    that is named."""
+    inputs: tuple[Shape, ...] = ()
+    """Of sizes: what the op takes, in each step that shapes are recorded of."""
 
     @property
     def from_start(self) -> bool:
@@ -97,7 +101,7 @@ def what_grows(facts: Facts, measured: Measured) -> Grows | None:
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)).outermost()
     if used.count < LEAST_STEPS or not len(ops.ids):
         return None
-    sites, codes = _sites(facts, ops), name_codes(facts, ops.ids).tolist()
+    sites, codes = sites_by_maker(facts, ops), name_codes(facts, ops.ids).tolist()
     line, name = _numbers(site or code for site, code in zip(sites, codes, strict=True)), _numbers(codes)
     python, groups, more = intervals.gaps(ops.times, used.start_ns, used.end_ns), [line, name], line >= 0
     if measured is Measured.TIME:
@@ -169,7 +173,8 @@ def _counts(facts: Facts, ops: HostSpans, measured: Measured, chosen: Mask) -> T
     return table
 
 
-def _sites(facts: Facts, ops: HostSpans) -> list[Site | None]:
+def sites_by_maker(facts: Facts, ops: HostSpans) -> list[Site | None]:
+    """The line that led to each op; to one of a backward pass, that of the op that made it."""
     made_by = dict[int, int]()
     nodes = optional(backward_nodes, facts)
     if nodes is not None:

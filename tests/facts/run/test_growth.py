@@ -6,15 +6,18 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.run.growing_sizes import growing_sizes
 from diagnose.facts.run.growth import Count, growth
 from diagnose.facts.run.trend import trend
 from diagnose.facts.run.what_grows import Measured, what_grows
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
+from diagnose.trace.varying import VaryingShapes
 
 NODE = '"autograd::engine::evaluate_function: AddBackward0"'
 
@@ -198,6 +201,60 @@ def test_counts_that_rise_by_chance_do_so_unevenly() -> None:
     found = growth(facts_of(f"{counting()}\n{some}"))
     assert set(found.counts) == {Count.OPS}
     assert found.grows == ()
+
+
+BANK = "\n".join(
+    f'cpu  aten::mul 10-20 shapes=[[{8 * step + 8},4]] in {step} stack="train.py(3): loss"\n'
+    f'cpu  aten::cat 50-60 shapes=[[[{8 * step + 8},4],[8,4]]] in {step} stack="train.py(9): push"'
+    for step in range(6)
+)
+"""In step n there are 8 n + 8 rows; the op of line 9 adds 8."""
+
+
+def test_what_an_op_takes_is_told_of_the_one_that_adds_to_it() -> None:
+    """In used steps 1 to 5 there are 32 rows on average, of which there were 8 in step 0; both ops take 10 ms."""
+    (found,) = growth(facts_of(f"6 steps of 100\n2 threads, 4 cores\ncpu  aten::mm 0-1\n{BANK}")).grows
+    assert (found.measured, found.names, found.site) == (Measured.SIZES, ("aten::cat",), Site("train.py", 9, "push"))
+    assert (found.rise.first, found.rise.last, found.rise.each) == (8, 48, 8)
+    assert (found.inputs[0], found.inputs[-1]) == ((8, 4), (48, 4))
+    assert (found.at_start, found.left, found.from_start) == (8, 0.25, True)
+    assert found.work is not None
+    assert found.work.host_ns == 20_000_000
+
+
+def test_steps_without_an_op_that_adds_are_told_with_the_first_that_takes_more() -> None:
+    only = "\n".join(line for line in BANK.splitlines() if "mul" in line)
+    (found,) = growth(
+        facts_of(f"6 steps of 100\n2 threads, 4 cores\n{only}\n{only.replace('mul 10-20', 'add 30-70')}")
+    ).grows
+    assert (found.names, found.site) == (("aten::mul",), Site("train.py", 3, "loss"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "alone", "longer"),
+    [
+        ((15616, 15872, 16128), True, True),  # 256 more in each of 61 steps: from 0
+        ((15616, 15871, 16128), False, True),  # The same, but 255 and 257.
+        ((128, 192, 256), False, True),  # It began two steps before.
+        ((128, 129, 130), False, True),  # It was 67 when the run began, more than half.
+        ((15616, 15700, 16128), False, False),  # 84 is less than half of 256, the median slope.
+        ((128, 200, 230), False, False),  # Even enough, but neither the same in each nor since the run began.
+        ((128, 192, 192), False, False),
+        ((256, 192, 128), False, False),
+    ],
+)
+def test_three_sizes_tell_if_they_rise_evenly_and_have_doubled_or_steps_get_longer(
+    rows: Sequence[int], alone: bool, longer: bool
+) -> None:
+    facts = facts_of("6 steps of 100\n2 threads, 4 cores\ncpu  aten::mm 0-50")
+    shapes = tuple(f"[[{count}, 64], [64, 8]]" for count in rows)
+    ids = np.flatnonzero((facts.rank.spans["name"] == "aten::mm").to_numpy())
+    varying = VaryingShapes((61, 62, 63), (shapes,), ids, np.zeros_like(ids))
+    facts = Facts(dataclasses.replace(facts.rank, varying=varying))
+    assert (growing_sizes(facts, longer=False) is not None, growing_sizes(facts, longer=True) is not None) == (
+        alone,
+        longer,
+    )
 
 
 def test_three_steps_do_not_tell() -> None:
