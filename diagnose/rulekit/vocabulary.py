@@ -53,6 +53,7 @@ from diagnose.rulekit.patterns import Match, Op, Takers
 from diagnose.rulekit.rewrites import rewrite
 from diagnose.rulekit.rewritten import Found
 from diagnose.rulekit.shard_advice import memory_confidence, merged, suffices, without
+from diagnose.rulekit.sync_advice import idle_after
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.frames import Site
@@ -123,6 +124,7 @@ __all__ = [
     "guard_fixes",
     "guard_site",
     "handed_over_ns",
+    "idle_after",
     "in_workers",
     "items_line",
     "known",

@@ -115,6 +115,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     drop_last: bool = False
     in_order: bool | None = None
     sampler: str | None = None
+    sampler_at: Made | None = None
+    """Where its `__iter__` begins, if that is the script's own."""
     collate: str | None = None
     start_method: str | None = None
     """Of the workers: fork, spawn, forkserver."""

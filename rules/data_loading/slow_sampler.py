@@ -45,7 +45,7 @@ def slow_sampler(fetches: Fetches, input_wait: Input, steps: Steps, loading: Loa
     if lost_ns < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"the sampler takes {ms(lost_ns)} a step, {percent(lost_ns / max(steps.mean_ns, 1))}")
         return
-    sampler = loading.loader.sampler or "The sampler"
+    sampler, begins = loading.loader.sampler or "The sampler", loading.loader.sampler_at
     yield Finding(
         evidence=(
             Evidence(
@@ -58,6 +58,7 @@ def slow_sampler(fetches: Fetches, input_wait: Input, steps: Steps, loading: Loa
         edits=(Shorten(fetches.ids, LEFT.of_share(share)),),
         fixes=(ONCE,),
         confidence=Confidence(Level.MEDIUM, "both were timed; whether its order can be known before is not"),
+        site=None if begins is None else Site(begins.file, begins.line, begins.function),
         basis=Basis.RULE_OF_THUMB,
         host_bound=True,
     )

@@ -60,11 +60,14 @@ def half_precision_on_cpu(half_products: HalfProducts, steps: Steps, manifest: R
 
 
 def _fix(manifest: RankManifest | None) -> Fix:
-    """Of autocast, where it is entered; else of the model."""
+    """Of autocast, where it is entered; of the model, unless its weights are known to be others; else of tensors."""
     do, before, after = "keep model and data in float32", "model.to(torch.bfloat16)", "model.float()"
+    dtypes = {dtype for optimizer in manifest.optimizers for dtype in optimizer.dtypes} if manifest else set()
     if manifest is not None and "cpu" in manifest.flags.autocast:
         do, after = "leave autocast off", "loss = criterion(model(x), y)"
         before = f'with torch.autocast("cpu", dtype=torch.bfloat16):\n    {after}'
+    elif dtypes and dtypes.isdisjoint(("float16", "bfloat16")):
+        do, before, after = "do not cast tensors to 16 bits", "scores = a.half() @ b.half()", "scores = a @ b"
     return Fix(f"Compute in fp32 on this processor: {do}.", before, after, Safety.ROUNDING, link=LINK)
 
 

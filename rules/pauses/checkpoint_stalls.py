@@ -58,6 +58,7 @@ def checkpoint_stalls(checkpoints: Checkpoints, steps: Steps, manifest: RankMani
         confidence=Confidence(Level.HIGH, "the stall and how often it comes are recorded")
         if again
         else Confidence(Level.LOW, "how often the run saves is not known"),
+        site=checkpoints.site,
         basis=Basis.RULE_OF_THUMB,
     )
 

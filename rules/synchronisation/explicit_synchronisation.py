@@ -39,7 +39,7 @@ def explicit_synchronisation(host_waits: tuple[HostWait, ...], steps: Steps) -> 
                     wait.blocked_ns,
                     "ns",
                 ),
-                *idle_after(wait),
+                *idle_after(wait.drained_idle_ns, "waits"),
             ),
             edits=(Detach(wait.ids),),
             fixes=(Fix.of(fixes.NoSynchronize()),),
@@ -47,11 +47,6 @@ def explicit_synchronisation(host_waits: tuple[HostWait, ...], steps: Steps) -> 
             site=wait.site,
             host_bound=True,
         )
-
-
-def idle_after(wait: HostWait) -> list[Evidence]:
-    idle_ns = wait.drained_idle_ns
-    return [Evidence(f"The GPU is idle {ms(idle_ns)} a step after these waits.", idle_ns, "ns")] if idle_ns else []
 
 
 EXAMPLES = [

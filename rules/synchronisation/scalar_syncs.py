@@ -62,11 +62,7 @@ def scalar_syncs(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
                     wait.blocked_ns,
                     "ns",
                 ),
-                Evidence(
-                    f"The GPU is idle {ms(wait.drained_idle_ns)} a step after these reads.",
-                    wait.drained_idle_ns,
-                    "ns",
-                ),
+                *idle_after(wait.drained_idle_ns, "reads"),
             ),
             edits=(Remove(wait.op_ids[wait.op_ids >= 0]), Detach(wait.ids)),
             fixes=(ADD_UP if is_number else LATER,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import json
 import os
 import subprocess
@@ -245,6 +246,25 @@ def test_a_batch_sampler_of_its_own(install: Callable[..., LoaderWatch]) -> None
     assert len(list(data.DataLoader(dataset, batch_sampler=batches))) == 2
     found = only(watch)
     assert (found.sampler, found.batch_size, found.drop_last, found.dataset_length) == ("RandomSampler", 3, True, 7)
+
+
+class Backwards:
+    """A sampler of the script's own."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((2, 1, 0))
+
+
+def test_where_a_sampler_of_the_script_s_own_begins(install: Callable[..., LoaderWatch]) -> None:
+    watch = install()
+    assert len(list(data.DataLoader(Squares(3), sampler=Backwards()))) == 3  # type: ignore[arg-type]
+    found = only(watch)
+    assert found.sampler_at is not None
+    first = inspect.getsourcelines(Backwards.__iter__)[1]
+    assert (found.sampler_at.line, found.sampler_at.function) == (first, "__iter__")
+    watch = install()
+    list(data.DataLoader(Squares(3), shuffle=True))
+    assert only(watch).sampler_at is None
 
 
 def test_the_length_is_asked_for_only_where_torch_asks(install: Callable[..., LoaderWatch]) -> None:

@@ -24,6 +24,7 @@ from diagnose.trace.manifest import (
     Flags,
     Host,
     Loader,
+    Made,
     Manifest,
     Optimizer,
     PythonThread,
@@ -82,6 +83,10 @@ def test_no_worker_does_the_work_of_a_sampler() -> None:
         "The sampler takes 91.7 % of the 60.0 ms a step until a batch is there: 55.0 ms."
     )
     assert (found.saving.low_ns, found.saving.likely_ns) == (0, pytest.approx(49.5 * MS, rel=0.01))
+    assert found.site is None
+    begins = Made(file="train.py", line=12, function="__iter__")
+    (found,) = said("slow_sampler", IN_PROCESS, loads(5, wait_ns=60 * MS, sampler_at=begins)).findings
+    assert found.site == Site("train.py", 12, "__iter__")
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,16 @@ def test_the_line_of_sixteen_bits_is_that_of_the_forward_pass() -> None:
     assert site == Site("train.py", 3, "forward")
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "says"),
+    [({"float32": 8}, "do not cast tensors to 16 bits"), ({"bfloat16": 8}, "keep model and data in float32")],
+)
+def test_where_the_weights_are_fp32_the_cast_is_what_goes(dtypes: dict[str, int], says: str) -> None:
+    known = tuple(msgspec.structs.replace(one, dtypes=dtypes) for one in optimizers("SGD"))
+    (fix,) = finding("half_precision_on_cpu", half("BFloat16", "avx2"), optimizers=known).fixes
+    assert says in fix.do
+
+
 def test_sixteen_bits_at_the_rate_of_fp32_lose_nothing() -> None:
     """54 million operations in 80 ms, and 12.8 million in 19 ms in fp32."""
     facts = facts_of(half("BFloat16", "avx2", FULL.replace("80-82", "80-99").replace("[300,300]", "[71,300]", 1)))

@@ -27,6 +27,7 @@ def settings(loader: Any) -> dict[str, object]:
         "drop_last": bool(own.get("drop_last") or made_by.get("drop_last") is True),
         "in_order": None if own.get("in_order") is None else bool(own["in_order"]),
         "sampler": None if type(sampler).__name__ == "_InfiniteConstantSampler" else type(sampler).__name__,
+        "sampler_at": made.begins(getattr(type(sampler), "__iter__", None)),
         "collate": _name(own.get("collate_fn")),
         "start_method": None,
         "made": made.where(loader),

@@ -6,7 +6,7 @@ import ast
 import sys
 import weakref
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from .loops import is_library
@@ -41,6 +41,14 @@ def running() -> Place | None:
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return None if frame is None else Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def begins(function: object) -> dict[str, object] | None:
+    """Where a function of the user's own begins, as `Made` in the manifest; None of others."""
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType) or not is_users(code.co_filename):
+        return None
+    return Place(code.co_filename, code.co_firstlineno, code.co_name)._asdict()
 
 
 def where(made: Any) -> dict[str, object] | None:

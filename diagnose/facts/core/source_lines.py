@@ -9,6 +9,7 @@ import pandas as pd
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.host import enclosing_op, host_threads
+from diagnose.facts.core.spans import HostSpans
 from diagnose.trace import enums, frames, intervals, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
@@ -91,6 +92,13 @@ def site_of_most(sites: Sequence[Site | None], ns: IntArray) -> Site | None:
         sums[site] = sums.get(site, 0) + lasted
     site, most = max(sums.items(), key=lambda item: item[1], default=(None, 0))
     return site if most >= MOSTLY * ns.sum() else None
+
+
+def site_of_spans(facts: Facts, spans: HostSpans) -> Site | None:
+    """The line at which most of the time of host spans goes, each by its middle."""
+    return site_of_most(
+        sites_at(facts, (spans.start_ns + spans.end_ns) // 2, spans.track), spans.end_ns - spans.start_ns
+    )
 
 
 def sites_of(facts: Facts, ids: IntArray) -> list[Site | None]:

@@ -10,7 +10,7 @@ from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.inputs import Mask
 from diagnose.facts.core.run import manifest, marked_ranges
-from diagnose.facts.core.source_lines import site_of_most, sites_at
+from diagnose.facts.core.source_lines import site_of_spans
 from diagnose.facts.core.spans import HostSpans, host_spans, idle_under, on_training_threads, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals, kinds
@@ -79,7 +79,9 @@ def garbage_collections(facts: Facts) -> GarbageCollections:
     once = automatic & _once(facts, found, automatic)
     return GarbageCollections(
         automatic=_collections(facts, found.where(automatic & ~once)),
-        explicit=_asked(facts, found.where(~automatic)),
+        explicit=replace(
+            _collections(facts, found.where(~automatic)), site=site_of_spans(facts, found.where(~automatic))
+        ),
         automatic_recorded=marked or len(started.ids) > 0,
         once_ids=found.ids[once],
     )
@@ -92,11 +94,6 @@ def _once(facts: Facts, found: HostSpans, automatic: Mask) -> Mask:
     long: Mask = 2 * lasted >= longest
     often = len(set(used_step(facts, found.ids[long & automatic]).tolist()) - {-1}) > FEW * steps(facts).count
     return long & (not often and never_again(optional(manifest, facts), longest))
-
-
-def _asked(facts: Facts, found: HostSpans) -> Collections:
-    sites = sites_at(facts, (found.start_ns + found.end_ns) // 2, found.track)
-    return replace(_collections(facts, found), site=site_of_most(sites, found.end_ns - found.start_ns))
 
 
 def _collections(facts: Facts, found: HostSpans) -> Collections:

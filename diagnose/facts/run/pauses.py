@@ -14,6 +14,7 @@ from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.host import host_activities
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.run import marked_ranges
+from diagnose.facts.core.source_lines import site_of_spans
 from diagnose.facts.core.spans import HostSpans, host_spans, idle_under, in_used_steps, on_training_threads, whole_idle
 from diagnose.facts.core.steps import steps
 from diagnose.facts.run.step_table import Filler, Filling, Labels, StepTable, step_table
@@ -81,6 +82,8 @@ class Checkpoints:
     """Host time in them, per step."""
     idle_ns: int | None
     """Idle time of the device under them, per step; None without device work."""
+    site: Site | None
+    """The line that most of it is for."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -111,6 +114,7 @@ def checkpoints(facts: Facts) -> Checkpoints:
         in_steps=in_used_steps(facts, found.ids),
         host_ns=round_half_up(during.total, used.count),
         idle_ns=idle_under(facts, during),
+        site=site_of_spans(facts, found),
     )
 
 

@@ -86,6 +86,12 @@ def test_checkpoints() -> None:
     assert found.idle_ns == (55_000_000 - 1_000_000) // 2  # but for 0.4, 0.3 and 0.3 ms of copying
 
 
+def test_checkpoints_have_the_line_that_saves() -> None:
+    draw = steady(step1=80).frame("/home/me/train.py(7): main", 100_000, 220_000)
+    found = checkpoints(draw.frame("torch/serialization.py(944): save", 160_000, 200_000).facts())
+    assert found.site == Site("/home/me/train.py", 7, "main")
+
+
 def test_checkpoints_are_missing_without_stacks_and_absent_with_them() -> None:
     with pytest.raises(Missing, match="save_checkpoint"):
         checkpoints(steady().span("user_annotation", "checkpoint_wrapper.forward", 160_000, 170_000).facts())
