@@ -43,8 +43,7 @@ ERROR = "median relative error of the predicted speed-up"
 
 
 def _in_short(some: Sequence[Row] | Sequence[Other]) -> list[str]:
-    places = [one.place for one in some if one.measured]
-    named = [f"{sum(at is not None and at <= most for at in places)} of {len(places)}" for most in (1, 3)]
+    named = _counted([one.place for one in some if one.measured])
     healthy = [one.promised >= LARGE for one in some if isinstance(one, Row) and not one.measured]
     wrong = f"{sum(healthy)} of {len(healthy)}" if healthy else "-"
     return [*named, wrong, _off([(one.predicted, one.measured) for one in some if one.predicted and one.measured])]
@@ -64,7 +63,7 @@ def rounds(first: Sequence[Row], again: Sequence[Again]) -> str:
         mine = [one for one in some if one.measured]
         said = f"all {len(mine)} faults; {sum(healthy)} of {len(healthy)} healthy runs with a finding of 5 % or more"
         looked = [today[one.case] for one in mine]
-        counts = [*_counted(some), *(sum(_yes(one, most) == "yes" for one in looked) for most in (1, 3))]
+        counts = [count for rows in (mine, looked) for count in _counted([one.place for one in rows])]
         lines.append([f"**{number}**", f"**{said}**", *(f"**{count}**" for count in counts)])
         both = zip(mine, looked, strict=True)
         lines += [
@@ -79,8 +78,9 @@ def _yes(one: Row | Again, most: int) -> str:
     return "yes" if one.place is not None and one.place <= most else "no"
 
 
-def _counted(rows: Sequence[Row]) -> list[str]:
-    return _named(rows, lambda one: one.place)[:2]
+def _counted(places: Sequence[int | None]) -> list[str]:
+    """How many of them are the first, and how many among the first three."""
+    return [f"{sum(at is not None and at <= most for at in places)} of {len(places)}" for most in (1, 3)]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:

@@ -122,7 +122,7 @@ def _stretches(facts: Facts, found: Chain) -> _Stretches:
     on_host = np.isin(edge, _ON_HOST) & ~delivered
     explained = np.where(edge == EdgeKind.LAUNCH, np.maximum(found.delay_end_ns, end[call]), found.delay_end_ns)
     queued = np.isin(edge, (EdgeKind.STREAM, EdgeKind.EVENT))
-    explained = np.where(queued, np.maximum(explained, found.start_ns + TURNAROUND_NS), explained)
+    explained = np.where(queued, found.start_ns + TURNAROUND_NS, explained)
     explained = np.where(on_host | delivered | (edge == EdgeKind.WORK), found.end_ns, explained)
     explained = np.where(kind == _CODE[TimeCause.UNEXPLAINED], found.start_ns, np.minimum(explained, found.end_ns))
     track = np.where(edge == EdgeKind.HOST, some.track[found.edge], spans["track"].to_numpy()[owner])

@@ -34,14 +34,17 @@ SOON_NS = 25_000
 
 
 def before_on_stream(work: DeviceWork, on: list[Stream]) -> IntArray:
-    """The work that each operation follows on its stream: the last to end by its start, or -1. Shape (operations,)."""
+    """The work that each operation follows on its stream: the last to end by its start, or -1. Shape (operations,).
+
+    Work without a duration is the last to end by its own start: it follows the one before itself.
+    """
     found = np.full(len(work.ids), -1, dtype=np.int64)
     for stream in on:
         rows = np.sort(stream.work)
         by_end = rows[np.argsort(work.end_ns[rows], kind="stable")]
-        at = np.searchsorted(work.end_ns[by_end], work.start_ns[rows], side="right") - 1
-        found[rows] = np.where(at >= 0, by_end[np.maximum(at, 0)], -1)
-    found[found == np.arange(len(found))] = -1
+        ended = np.searchsorted(work.end_ns[by_end], work.start_ns[by_end], side="right")
+        at = np.minimum(ended, np.arange(len(rows))) - 1
+        found[by_end] = np.where(at >= 0, by_end[np.maximum(at, 0)], -1)
     return found
 
 

@@ -24,7 +24,7 @@ CAUSES = {
     TimeCause.DEVICE_WAIT: "waiting for another stream",
     TimeCause.BETWEEN_KERNELS: "gaps between queued kernels",
     TimeCause.HOST_NOT_RECORDED: "host not recorded",
-    TimeCause.UNKNOWN: "unknown: the launch was not recorded",
+    TimeCause.UNKNOWN: "unknown",
     TimeCause.UNEXPLAINED: "not explained by the recording",
     TimeCause.COMPUTE: "compute",
     TimeCause.COMMUNICATION: "communication",

@@ -6,7 +6,7 @@ from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import device_work
 from diagnose.replay import calls as host_calls
 from diagnose.replay.streams import streams
-from diagnose.replay.work_edges import event_edges
+from diagnose.replay.work_edges import before_on_stream, event_edges
 from tests.drawing import Drawing
 
 
@@ -65,3 +65,18 @@ def test_a_device_that_is_waited_for_is_not_the_other() -> None:
     synced = found.end_ns[awaited.call] == found.end_ns.max()
     assert set(work.track[awaited.work[synced]].tolist()) == {on[0].track}
     assert on[0].device == 0
+
+
+def test_work_without_a_duration_follows_the_work_before_it_on_its_stream() -> None:
+    """Also when it, or the next, starts as the one before ends."""
+    draw = Drawing().launch("a", (0, 1), (10, 100)).launch("b", (2, 3), (100, 100)).launch("c", (4, 5), (150, 150))
+    facts = draw.launch("d", (6, 7), (150, 200)).launch("other", (8, 9), (120, 130), stream=8).facts()
+    found, work = before_on_stream(device_work(facts), streams(facts)), device_work(facts)
+    name = [*facts.rank.spans["name"].iloc[work.ids], "nothing"]
+    assert {name[row]: name[one] for row, one in enumerate(found.tolist())} == {
+        "a": "nothing",
+        "b": "a",
+        "c": "b",
+        "d": "c",
+        "other": "nothing",
+    }

@@ -30,7 +30,7 @@ class DeviceTime:
     """Copies and memsets while neither compute nor communication ran."""
     idle: Intervals
     graph_not_recorded: Intervals
-    """Within a replay of a CUDA graph whose kernels were not recorded: neither busy nor idle."""
+    """While work ran that was not recorded, in graphs or not: neither busy nor idle."""
 
 
 @fact
@@ -71,7 +71,7 @@ class Breakdown:
     exposed_copy_ns: int
     measure: Measure
     graph_not_recorded_ns: int = 0
-    """Inside a CUDA graph whose kernels were not recorded there."""
+    """While work ran that was not recorded, in graphs or not."""
 
 
 @fact

@@ -36,7 +36,7 @@ class TimeCause(str, Enum):
     HOST_NOT_RECORDED = "host_not_recorded"
     """Before the first or after the last record of the host: it may have done anything."""
     UNKNOWN = "unknown"
-    """The recording does not show who launched the next work."""
+    """The recording does not show who launched the next work, or what that waited for."""
     UNEXPLAINED = "unexplained"
     """The recording does not show what is waited for."""
     COMPUTE = "compute"

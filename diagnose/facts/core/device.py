@@ -36,6 +36,11 @@ class DeviceWork:
     """Span id of the call that launched it, or -1."""
     track: IntArray
 
+    @property
+    def on_one_stream(self) -> bool:
+        """Whether no two operations are on different streams: then none waits for another stream."""
+        return bool((self.track == self.track[:1]).all())
+
     def of(self, *classes: WorkClass) -> Intervals:
         """Normal set of the time in which work of these classes ran; of no class named, any work."""
         chosen = np.isin(self.work_class, classes) if classes else slice(None)

@@ -124,7 +124,8 @@ def _queued(facts: Facts, gaps: Intervals, launch: IntArray, in_call_ns: IntArra
     in_call = in_call_ns > MOST * (gaps.ends - gaps.starts)
     slow_call = np.where(copying, IDLE_CAUSES.index(TimeCause.HOST_COPY), IDLE_CAUSES.index(TimeCause.LAUNCH))
     short = gaps.ends - gaps.starts <= TURNAROUND_NS
-    waiting = np.where(short, IDLE_CAUSES.index(TimeCause.BETWEEN_KERNELS), IDLE_CAUSES.index(TimeCause.DEVICE_WAIT))
+    long = TimeCause.UNKNOWN if device_work(facts).on_one_stream else TimeCause.DEVICE_WAIT
+    waiting = np.where(short, IDLE_CAUSES.index(TimeCause.BETWEEN_KERNELS), IDLE_CAUSES.index(long))
     return np.where(in_call & ~short, slow_call, waiting).astype(np.int8)
 
 

@@ -23,11 +23,11 @@ LAUNCHING = (ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH)
 
 @fact
 def unrecorded_work(facts: Facts) -> Intervals:
-    """When work ran that was not recorded, as waits and replays of CUDA graphs show; a normal set.
+    """When work ran that was not recorded, as waits, queues and replays of CUDA graphs show; a normal set.
 
     A replay's kernels are queued at once: between them the device waits for nothing.
     """
-    return intervals.merge(_in_replays(facts), _awaited(facts))
+    return intervals.merge(_in_replays(facts), _awaited(facts), _queued(facts))
 
 
 def _in_replays(facts: Facts) -> Intervals:
@@ -61,11 +61,45 @@ def _awaited(facts: Facts) -> Intervals:
     skew_ns = int((launched - work.start_ns).max(initial=0))
     before = np.searchsorted(work.start_ns, end)
     done, given = (np.maximum.accumulate(np.append(0, times))[before] for times in (work.end_ns, launched))
-    lost = start[np.setdiff1d(_calls(facts, *LAUNCHING), work.launch)]
-    first = np.append(lost, np.iinfo(np.int64).max)[np.searchsorted(lost, given, side="right")]
-    since = np.maximum(done, np.minimum(first, start[waits]))
+    since = np.maximum(done, np.minimum(_first_lost(facts, given), start[waits]))
     late = end - np.maximum(done, start[waits]) > LATE_NS + skew_ns
     return intervals.union(Intervals(since[late], end[late]))
+
+
+def _queued(facts: Facts) -> Intervals:
+    """When work waited that was queued on a stream behind work of which nothing is recorded.
+
+    Streams work in order: what was launched between the work before such a gap and the work after it ran in the gap,
+    not before its launch. The stream of such a launch is not known; it is asked where a gap begins and ends on one.
+    """
+    work, spans = device_work(facts), facts.rank.spans
+    timed = np.flatnonzero(work.end_ns > work.start_ns)
+    if not len(timed):
+        return intervals.EMPTY
+    busy = work.of()
+    gaps = intervals.gaps(busy, int(busy.starts[0]), int(busy.ends[-1]))
+    by_end = timed[np.argsort(work.end_ns[timed], kind="stable")]
+    before = by_end[np.searchsorted(work.end_ns[by_end], gaps.starts)]
+    after = timed[np.searchsorted(work.start_ns[timed], gaps.ends)]
+    start = spans["start_ns"].to_numpy()
+    launched = np.where(work.launch >= 0, start[work.launch], work.start_ns)
+    queued = launched + np.where(work.launch >= 0, spans["dur_ns"].to_numpy()[work.launch], 0)
+    first = _first_lost(facts, launched[before])
+    hides = (first < launched[after]) & (work.track[before] == work.track[after])
+    hides &= gaps.ends - np.maximum(gaps.starts, queued[after]) > TURNAROUND_NS
+    return Intervals(np.maximum(gaps.starts, first)[hides], gaps.ends[hides])
+
+
+def _first_lost(facts: Facts, after_ns: IntArray) -> IntArray:
+    """When the first launch after each time began whose work is not recorded; the greatest int if there is none.
+
+    Work without a duration may be that short; but on an only stream, what waits behind it can wait for nothing else.
+    """
+    work = device_work(facts)
+    recorded = work.launch[(work.end_ns > work.start_ns) | (not work.on_one_stream)]
+    lost = facts.rank.spans["start_ns"].to_numpy()[np.setdiff1d(_calls(facts, *LAUNCHING), recorded)]
+    found: IntArray = np.append(lost, np.iinfo(np.int64).max)[np.searchsorted(lost, after_ns, side="right")]
+    return found
 
 
 def _calls(facts: Facts, *api_kinds: ApiKind) -> IntArray:

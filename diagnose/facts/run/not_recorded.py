@@ -57,7 +57,7 @@ def _device(facts: Facts) -> Iterator[IntegrityNote]:
     holes = time.graph_not_recorded
     share = holes.total / used.window_ns
     yield IntegrityNote(
-        f"Graphs or waits show {holes.size:,} hole{'s' * (holes.size > 1)} without recorded kernels: "
+        f"Graphs, waits or queues show {holes.size:,} hole{'s' * (holes.size > 1)} without recorded kernels: "
         f"{duration(holes.total)}, {percent(share)} of the used steps.",
         "It counts neither as busy nor as idle. Profile with a newer driver and CUPTI, or without graphs.",
         Severity.ERROR if share >= ONLY_BOUNDS else Severity.WARNING,

@@ -41,7 +41,7 @@ def test_annotations_on_the_device_and_work_on_two_streams_or_devices_are_not_co
 
 
 work = st.lists(
-    st.tuples(st.sampled_from(["gemm", NCCL, COPY]), st.integers(0, 99), st.integers(0, 40), st.integers(1, 3)),
+    st.tuples(st.sampled_from(["gemm", NCCL, COPY]), st.integers(0, 99), st.integers(1, 40), st.integers(1, 3)),
     max_size=12,
 )
 

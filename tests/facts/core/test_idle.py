@@ -93,9 +93,12 @@ def test_a_copy_call_that_stages_pageable_memory() -> None:
     assert only_cause(draw) == TimeCause.HOST_COPY
 
 
-def test_queued_work_that_waits_long_waits_on_the_device_and_briefly_turns_around() -> None:
+def test_queued_work_that_waits_long_waits_for_another_stream_if_there_is_one_and_briefly_turns_around() -> None:
     draw = Drawing().step(0, -50, -10).launch("first", (-45, -44), (-20, 0)).step(1, -10, 40)
     draw.launch("a", (1, 2), (5, 100)).launch("b", (3, 4), (200, 300)).launch("c", (5, 6), (303, 400))
+    found = {one.cause: one.ns for one in idle(draw.facts())}
+    assert found == {TimeCause.UNKNOWN: 100_000, TimeCause.BETWEEN_KERNELS: 8_000}
+    draw.launch("other", (7, 8), (350, 390), stream=8)
     found = {one.cause: one.ns for one in idle(draw.facts())}
     assert found == {TimeCause.DEVICE_WAIT: 100_000, TimeCause.BETWEEN_KERNELS: 8_000}
 

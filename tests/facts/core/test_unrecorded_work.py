@@ -37,6 +37,41 @@ def test_clocks_that_disagree_are_allowed_for() -> None:
     assert found(draw) == []
 
 
+def queue(after: tuple[float, float], *lost: float, stream: int = 7) -> Drawing:
+    """A kernel from 10 to 100, launched at 0; launches of 5 at these times without a kernel; one from 400 to 500."""
+    draw = Drawing().launch("before", (0, 5), (10, 100))
+    for at in lost:
+        draw.call("cudaLaunchKernel", at, at + 5)
+    return draw.launch("after", after, (400, 500), stream=stream)
+
+
+def test_queued_work_waits_for_what_was_launched_before_it_and_not_recorded() -> None:
+    assert found(queue((30, 35), 10)) == [(100, 400)]
+    assert found(queue((30, 35))) == []
+
+
+def test_what_was_launched_after_the_gap_began_did_not_run_before() -> None:
+    assert found(queue((250, 255), 150, 200)) == [(150, 400)]
+
+
+def test_work_that_starts_when_it_is_launched_waited_for_the_host() -> None:
+    assert found(queue((385, 390), 10)) == []
+
+
+def test_a_launch_behind_the_gap_s_next_work_did_not_run_in_the_gap() -> None:
+    assert found(queue((30, 35), 40)) == []
+
+
+def test_which_of_two_streams_such_work_ran_on_is_not_known() -> None:
+    assert found(queue((30, 35), 10, stream=8)) == []
+
+
+def test_a_kernel_without_a_duration_ran_until_the_next_unless_that_may_wait_for_another_stream() -> None:
+    draw = Drawing().launch("a", (0, 5), (10, 100)).launch("b", (6, 11), (101, 101)).launch("c", (12, 17), (400, 500))
+    assert found(draw) == [(100, 400)]
+    assert found(draw.launch("d", (18, 23), (450, 500), stream=8)) == []
+
+
 def test_it_is_neither_busy_nor_idle() -> None:
     draw = Drawing()
     for step in range(3):

@@ -32,5 +32,5 @@ def test_holes_in_graphs_are_counted() -> None:
         """
     )
     assert [note.what for note in not_recorded(facts)] == [
-        "Graphs or waits show 3 holes without recorded kernels: 600 us, 50.0 % of the used steps."
+        "Graphs, waits or queues show 3 holes without recorded kernels: 600 us, 50.0 % of the used steps."
     ]
