@@ -101,14 +101,14 @@ VERDICTS = {
     "tracelens/mi300_qwen05b.json.gz": Verdict("The same model on another GPU.", "unfused_pointwise", unsure=True),
     "tracelens/h100_bert_small.json.gz": Verdict(
         "60 kernels in one 4 ms call under stacks: 2.4 ms idle for Python, 1.5 for dispatch, by how much is unsure."
-        " They take 122 MB of 85 GB: all of that would be shared by a larger batch.",
-        "unused_memory",
-        ("host_work", "python_overhead", "launch_bound"),
+        " They take 122 MB of 85 GB: all of that would be shared by a larger batch, which changes the training.",
+        "python_overhead",
+        ("host_work", "launch_bound", "unused_memory"),
     ),
     "hta/gpu_user_annotations.json.gz": Verdict(
-        "A toy of 1.5 ms a step: the host is slower than the GPU in all it does. What is sure to go comes first.",
-        "zero_grad_memset",
-        ("host_work", "python_overhead", "tiny_copies", "launch_bound"),
+        "A toy of 1.5 ms a step: the host is slower than the GPU in all it does, mostly in ops. No compiler knows it.",
+        "unexplained_time",
+        ("host_work", "python_overhead", "tiny_copies", "launch_bound", "zero_grad_memset"),
     ),
     "hta/cpu_only_rank34_of_300.json.gz": Verdict("No device work was recorded; one step is longer, at a collective."),
     "hta/alexnet_a100_sync_events.json.gz": Verdict("13 s of start-up with 79 kernels: no loop to improve."),
