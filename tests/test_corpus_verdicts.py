@@ -110,7 +110,10 @@ VERDICTS = {
         "unexplained_time",
         ("host_work", "python_overhead", "tiny_copies", "launch_bound", "zero_grad_memset"),
     ),
-    "hta/cpu_only_rank34_of_300.json.gz": Verdict("No device work was recorded; one step is longer, at a collective."),
+    "hta/cpu_only_rank34_of_300.json.gz": Verdict(
+        "One of 300 ranks: it is in an all-reduce for four fifths of a step, and no other rank was recorded.",
+        "unexplained_time",
+    ),
     "hta/alexnet_a100_sync_events.json.gz": Verdict("13 s of start-up with 79 kernels: no loop to improve."),
     "hta/simple_a100_sync_events.json.gz": Verdict("16 s of start-up with 79 kernels: no loop to improve."),
     "hta/cupti_counters.json.gz": Verdict("Counters replace kernels: nothing on the device can be judged."),
