@@ -38,7 +38,7 @@ def training(name: str = "sm90_gemm", file: str = "/home/me/train.py") -> Drawin
         )
         draw.op("aten::mm", at + 4_600, at + 4_700)
         draw.launch(name, (at + 4_650, at + 4_660), (at + 4_670, at + 8_000))
-        draw.op("aten::item", at + 7_000, at + 9_100).call("cudaStreamSynchronize", at + 7_510, at + 9_010)
+        draw.op("aten::item", at + 7_000, at + 9_100).call("cudaStreamSynchronize", at + 7_510, at + 8_990)
     return draw
 
 

@@ -177,6 +177,8 @@ def test_optimizers() -> None:
         manifest.Optimizer(
             name="SGD",
             foreach=None,  # The groups differ.
+            momentum=0.0,
+            weight_decay=0.0,
             groups=2,
             parameters=3,
             elements=13,
@@ -188,6 +190,7 @@ def test_optimizers() -> None:
             name="AdamW",
             fused=True,
             capturable=False,
+            weight_decay=0.01,
             groups=1,
             parameters=2,
             elements=8,

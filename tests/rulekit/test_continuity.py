@@ -64,14 +64,18 @@ CAUSES: dict[str, Callable[[float], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", sorted(CAUSES))
 def test_a_little_more_saves_a_little_more(rule: str) -> None:
-    """From 2 % of the step to the next it saves 5 % of the step more at most, in all of its findings together."""
+    """From 2 % of the step to the next it saves 5 % of the step more at most, in all of its findings together.
+
+    But for the first that a rule with a larger threshold tells.
+    """
     saved = []
     for percent in GROWTH_PERCENT:
         said = present(facts_of(CAUSES[rule](percent)), [built_in(rule)])
         saved.append(sum(finding.share_of_step for finding in said.findings))
     assert saved[0] < 0.03
     assert saved[-1] > 0.1
-    assert [at for at, (one, other) in enumerate(pairwise(saved)) if abs(other - one) > 0.05] == []
+    jumps = [one for one, other in pairwise(saved) if abs(other - one) > 0.05]
+    assert jumps == ([0.0] if rule in CHANCE else [])
 
 
 CHANCE = {
