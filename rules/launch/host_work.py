@@ -117,16 +117,22 @@ def _what(pause: PythonPause) -> str:
     return f"`{pause.callee.name}`, called {place}" if pause.callee else f"work {place}"
 
 
+def _count(a_step: float) -> str:
+    return f"{a_step:,.0f}" if a_step >= 100 else f"{a_step:.3g}"
+
+
 def _evidence(pause: PythonPause, steps: Steps) -> tuple[Evidence, ...]:
     ns, often = pause.idle_ns, pause.gaps / steps.count
     whose = f" in `{pause.site.function}`" if pause.site else ""
-    meanwhile = "nothing else is computed" if pause.on_cpu else "the GPU is idle"
+    meanwhile = "Nothing else is computed" if pause.on_cpu else "The GPU is idle"
     waits = f"; {ms(pause.waiting_ns)} a step of it waiting in the operating system" * bool(pause.waiting_ns)
     makes = f" Garbage of what is made is collected for {ms(pause.collecting_ns)} more." * bool(pause.collecting_ns)
     many = pause.callee.calls if pause.callee else 0
-    calls = f", {many:,.3g} call{'s' * (many != 1)} a step" * bool(many)
+    calls = f", {_count(many)} call{'s' * (many != 1)} a step" * bool(many)
     said = f"{percent(pause.share)} of the step is {_what(pause)}{whose}: {ms(ns)}{calls}."
-    each = f"{often:,.3g} time{'s' * (often != 1)} a step {meanwhile}, for {ms(pause.each_ns)} each{waits}.{makes}"
+    each = (
+        f"{meanwhile} for {ms(pause.each_ns)} at a time, {_count(often)} time{'s' * (often != 1)} a step{waits}.{makes}"
+    )
     return Evidence(said, ns, "ns"), Evidence(each, pause.each_ns, "ns")
 
 

@@ -68,7 +68,7 @@ def profiler_distortion(
         )
     if ratio is not None and ratio < FASTER:
         yield Caution(
-            "recorded steps take less time than those without the profiler",
+            "the median recorded step takes less time than that without the profiler",
             "Recording makes none shorter: something else kept the machine busy. Record again while nothing else runs.",
             lowers_all=True,
         )

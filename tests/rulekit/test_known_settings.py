@@ -257,7 +257,7 @@ def test_a_collection_of_garbage_does_not_interrupt_python() -> None:
     (found,) = said("host_work", drawing, own).findings
     assert found.evidence[0].value == 30 * MS
     assert found.evidence[1].text.endswith("Garbage of what is made is collected for 30.0 ms more.")
-    assert found.evidence[1].text.startswith("1 time a step nothing else is computed, for 30.0 ms each.")
+    assert found.evidence[1].text.startswith("Nothing else is computed for 30.0 ms at a time, 1 time a step.")
     assert found.saving.low_ns == 12 * MS
     unknown = drawing.replace('"/home/me/train.py(30): prepare" 0-100 |', "")
     assert said("python_overhead", unknown, own).findings[0].saving.low_ns == 6 * MS
@@ -481,7 +481,7 @@ def test_recorded_steps_that_are_shorter_mean_a_busy_machine() -> None:
     )
     assert quicker.outcomes[0].outcome is OutcomeKind.FOUND
     notes = [note.what for note in quicker.digest.integrity]
-    assert "Recorded steps take less time than those without the profiler." in notes
+    assert "The median recorded step takes less time than that without the profiler." in notes
     nearly = said(
         "profiler_distortion", BUSY_HOST, RankManifest(rank=0, unprofiled=timed(10 * MS), timing=timed(9 * MS))
     )

@@ -195,7 +195,8 @@ def idle_lines_sentence(diagnosis: Diagnosis) -> str:
 
 def _idle(diagnosis: Diagnosis) -> list[IdleShare]:
     if diagnosis.idle is None:
-        raise missing(diagnosis, "idle", Missing("why the GPU was idle", "Record with ProfilerActivity.CPU as well."))
+        how = "Record with ProfilerActivity.CPU as well." if diagnosis.provenance.devices else "No GPU was recorded."
+        raise missing(diagnosis, "idle", Missing("why the GPU was idle", how))
     found = [one for one in diagnosis.idle if one.ns]
     if not found:
         raise Missing("idle time of the GPU", "There is none in these steps.")
