@@ -323,7 +323,7 @@ def _refined(facts: Facts, found: Sequence[Found]) -> Sequence[Found]:
     found = attempt("settings of frameworks", found, library_evidence.with_framework, facts, found)
     found = attempt("functions of libraries in findings", found, library_evidence.added, facts, found)
     found = attempt("what findings ask to record", found, recording_hints.in_findings, facts.rank, found)
-    return attempt("findings that one fix mends", found, merging.merged, found)
+    return attempt("findings with one fix", found, merging.merged, found)
 
 
 def _followable(facts: Facts, found: Sequence[Found]) -> list[Found]:

@@ -119,10 +119,10 @@ def test_figures_agree_with_a_plain_sweep_and_plain_counting(corpus: Path, name:
     assert time.compute.total == compute
     assert time.exposed_communication.total == no_copies - compute
     assert time.exposed_copies.total == busy - no_copies
-    unseen = time.graph_not_recorded.total  # Within one replay of a CUDA graph, whose kernels are not all recorded.
+    unseen = time.work_not_recorded.total  # Within one replay of a CUDA graph, whose kernels are not all recorded.
     assert time.idle.total + unseen == window[1] - window[0] - busy
     parts = breakdown(facts)
-    assert parts.busy_ns + parts.idle_ns + parts.graph_not_recorded_ns == parts.step_ns
+    assert parts.busy_ns + parts.idle_ns + parts.work_not_recorded_ns == parts.step_ns
     assert parts.compute_ns + parts.exposed_communication_ns + parts.exposed_copy_ns == parts.busy_ns
     assert sum(one.ns for one in idle(facts)) == parts.idle_ns
     _kernels_agree(plain, facts)

@@ -2,7 +2,7 @@
 
 Nothing here knows how diagnose measures or replays. `judge` alone imports diagnose, and calls `analyze` only.
 
-    moments     times as the latest of other times, of all ranks together
+    moments     times as the latest of their times, of all ranks together
     layout      hosts, links, and process groups
     machine     a rank: its host threads, its streams, and how it communicates
     model       a transformer's blocks, forward and backward

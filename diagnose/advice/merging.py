@@ -12,7 +12,7 @@ Found = tuple[RuleName, Finding]
 
 
 def merged(found: Sequence[Found]) -> list[Found]:
-    """The findings, each with the others that its first fix mends, as far as these are priced alike.
+    """The findings, each with the others that its first fix is for, as far as these are priced alike.
 
     Of several rules it is that of the finding with the longest time. Without a line only those of one rule are merged.
     """
@@ -31,7 +31,7 @@ def _ns(finding: Finding) -> float:
 
 
 def _fix(page: RuleName, finding: Finding) -> Hashable:
-    """What mends it, and where; None of advice without a line."""
+    """What fixes it, and where; None of advice without a line."""
     if not finding.fixes or not (finding.site or finding.fixes[0].trial):
         return None
     first = finding.fixes[0]

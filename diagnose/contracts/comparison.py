@@ -25,7 +25,7 @@ class PartKind(str, Enum):
     EXPOSED_COMMUNICATION = "exposed_communication"
     EXPOSED_COPY = "exposed_copy"
     IDLE = "idle"
-    GRAPH_NOT_RECORDED = "graph_not_recorded"
+    WORK_NOT_RECORDED = "work_not_recorded"
     HOST = "host"
     PROFILER = "profiler"
     """By how much recorded steps differ from those without the profiler."""

@@ -30,7 +30,7 @@ class MarkKind(str, Enum):
     SYNC = "sync"
     ALLOCATION = "allocation"
     CALL = "call"
-    GRAPH_NOT_RECORDED = "graph_not_recorded"
+    WORK_NOT_RECORDED = "work_not_recorded"
 
 
 IDLE = "idle/"

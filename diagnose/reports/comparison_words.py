@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diagnose.contracts.comparison import ChangeKind, PartKind
-from diagnose.reports.words import CAUSES, GRAPH_NOT_RECORDED
+from diagnose.reports.words import CAUSES, WORK_NOT_RECORDED
 
 VERDICTS = {
     "faster": "faster",
@@ -28,7 +28,7 @@ CHANGES = {
 _UNDIVIDED = {
     PartKind.EXPOSED_COMMUNICATION: "exposed communication",
     PartKind.EXPOSED_COPY: "exposed copies and fills",
-    PartKind.GRAPH_NOT_RECORDED: GRAPH_NOT_RECORDED,
+    PartKind.WORK_NOT_RECORDED: WORK_NOT_RECORDED,
     PartKind.PROFILER: "unprofiled step less recorded step",
     PartKind.NOT_KNOWN: "not known: one side does not say what its step goes to",
 }

@@ -142,7 +142,7 @@ def _steps(diagnosis: Diagnosis) -> Iterator[Sample]:
 
 def _parts(diagnosis: Diagnosis) -> Iterator[Sample]:
     if diagnosis.breakdown is not None:
-        for part in ("compute", "exposed_communication", "exposed_copy", "idle", "graph_not_recorded"):
+        for part in ("compute", "exposed_communication", "exposed_copy", "idle", "work_not_recorded"):
             yield {"rank": diagnosis.rank, "part": part}, _seconds(getattr(diagnosis.breakdown, f"{part}_ns"))
 
 

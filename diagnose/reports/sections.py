@@ -14,7 +14,7 @@ from diagnose.facts.host.functions import FunctionTime
 from diagnose.failures import attempt
 from diagnose.replay.critical_path import PathPart
 from diagnose.reports import job_tables as jobs
-from diagnose.reports.words import CAUSES, GRAPH_NOT_RECORDED, infers, threads, why_this_rank
+from diagnose.reports.words import CAUSES, WORK_NOT_RECORDED, infers, threads, why_this_rank
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
 from diagnose.trace.frames import Site
@@ -90,7 +90,7 @@ def _breakdown(diagnosis: Diagnosis) -> Section:
         ("exposed communication", whole.exposed_communication_ns),
         ("exposed copies", whole.exposed_copy_ns),
         ("idle", whole.idle_ns),
-        *((GRAPH_NOT_RECORDED, ns) for ns in (whole.graph_not_recorded_ns,) if ns),
+        *((WORK_NOT_RECORDED, ns) for ns in (whole.work_not_recorded_ns,) if ns),
     )
     rows = (
         *(_timed(label, ns, whole.step_ns) for label, ns in parts),

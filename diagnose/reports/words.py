@@ -32,7 +32,7 @@ CAUSES = {
 }
 """The same milliseconds have the same label in every section, figure and comparison."""
 
-GRAPH_NOT_RECORDED = "work that was not recorded"
+WORK_NOT_RECORDED = "work that was not recorded"
 
 BASES = {
     Basis.REPLAYED: "found by replaying the step without it",

@@ -97,7 +97,7 @@ RANKS = Table(
         "exposed_communication_ns": Column("int64", "ns", "it communicates, and computes nothing"),
         "exposed_copy_ns": Column("int64", "ns", "it copies, and does nothing else"),
         "idle_ns": Column("int64", "ns", "it does nothing"),
-        "graph_not_recorded_ns": Column("int64", "ns", "within a CUDA graph whose kernels were not recorded"),
+        "work_not_recorded_ns": Column("int64", "ns", "while work ran that was not recorded"),
         "flops": Column("int64", "FLOP", "of matrix products, convolutions and attention, per step"),
         "mfu": Column("float64", "share", "model FLOPs utilisation, 0 to 1"),
         "peak_allocated_bytes": Column("int64", "bytes", "most that the allocator had in use, of its fullest device"),
@@ -218,7 +218,7 @@ SPENDING = Table(
         "part": Column(
             "text",
             "",
-            "compute, exposed_communication, exposed_copy, idle, graph_not_recorded; host without device work",
+            "compute, exposed_communication, exposed_copy, idle, work_not_recorded; host without device work",
         ),
         "kind": Column("text", "", "kind of kernel, cause of the idle time, or what the host's threads do"),
         "op": Column("text", "", "innermost op that launched the work, or that ran on the host"),

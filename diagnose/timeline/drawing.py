@@ -103,9 +103,9 @@ def _idle_marks(facts: Facts, number: dict[Site | None, int]) -> Marks:
     found = optional(idle_gaps, facts)
     if found is None:
         return NO_MARKS
-    holes = device_time(facts).graph_not_recorded
+    holes = device_time(facts).work_not_recorded
     starts = np.concatenate((found.gaps.starts, holes.starts))
-    order, hole = np.argsort(starts), np.full(holes.size, MARK_KINDS.index(MarkKind.GRAPH_NOT_RECORDED))
+    order, hole = np.argsort(starts), np.full(holes.size, MARK_KINDS.index(MarkKind.WORK_NOT_RECORDED))
     label = [*(number[site] for site in found.sites), *[number[None]] * holes.size]
     return Marks.single(
         lane=np.zeros(len(starts), dtype=np.int64),

@@ -126,8 +126,8 @@ def of_frames(spans: pd.DataFrame, libraries: Collection[str]) -> Callees:
     end, track = start + spans["dur_ns"].to_numpy()[ids], spans["track"].to_numpy()[ids].astype(np.int64)
     up = nesting.parents(track, start, end)
     caller, name = calls_on[codes[ids]], number[codes[ids]]
-    kinds_of = np.array([callee_kind(label) is CalleeKind.GARBAGE_COLLECTION for label in names], dtype=bool)
-    asked = (name == names[COLLECTION]) & (up >= 0) & kinds_of[name[up]]
+    collects = np.array([callee_kind(label) is CalleeKind.GARBAGE_COLLECTION for label in names], dtype=bool)
+    asked = (name == names[COLLECTION]) & (up >= 0) & collects[name[up]]
     name = np.where(asked, name[up], name)
     told = caller | ((up >= 0) & caller[up]) | np.isin(name, (names[RECORDER], names[COLLECTION]))
     calls = ((name > names[COLLECTION]) & ~asked).astype(np.int64)

@@ -27,8 +27,13 @@ LINK = "https://docs.pytorch.org/docs/stable/amp.html"
 
 
 @rule("KE11")
-def half_precision_on_cpu(half_products: HalfProducts, steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
+def half_precision_on_cpu(
+    half_products: HalfProducts | None, steps: Steps, manifest: RankManifest | None = None
+) -> Verdicts:
     found = half_products
+    if found is None:
+        yield NotApplicable("the training computes on a device")
+        return
     if not found.dtype:
         yield NotApplicable("the training multiplies nothing in 16 bits")
         return

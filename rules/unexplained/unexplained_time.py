@@ -30,7 +30,10 @@ CAUSES = {
     TimeCause.COMPILE: ("torch.compile compiles", "Record later steps, once all is compiled."),
     TimeCause.CHECKPOINT: ("a checkpoint is saved", "Save less often, or on another thread."),
     TimeCause.ALLOCATION: ("the host allocates or frees memory", "Keep memory, and use it again."),
-    TimeCause.SYNC: ("the host launches again after waiting for it", "Wait only where the host needs a result."),
+    TimeCause.SYNC: (
+        "the host, which waited for the GPU, launches again",
+        "Wait only where the host needs a result.",
+    ),
     TimeCause.LOADER: ("the next batch is fetched", "Record with diagnose profile: it tells what a batch costs."),
     TimeCause.OTHER_RANK: ("the host waits for other ranks", "Record all ranks at once."),
     TimeCause.HOST_COPY: ("the host is in calls that start copies", "Copy from pinned memory, and fewer times."),

@@ -75,7 +75,7 @@ def test_the_step_and_its_parts(synthetic: Diagnosis) -> None:
         ("exposed_communication",): 0,
         ("exposed_copy",): pytest.approx(8e-6),
         ("idle",): pytest.approx(37e-6),
-        ("graph_not_recorded",): 0,
+        ("work_not_recorded",): 0,
     }
     assert values(synthetic, "idle_seconds", "cause") == {("python",): pytest.approx(37e-6)}
     assert values(synthetic, "kernel_seconds", "kind") == {

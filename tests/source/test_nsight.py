@@ -1,4 +1,4 @@
-"""Nsight Systems' exports: real ones against SQL by hand, synthetic ones against the same drawn for torch.profiler."""
+"""Nsight Systems' exports: real ones against SQL by hand, synthetic ones against torch.profiler's of the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training on a GPU, synthetic: three steps of 100 us, each with two kernels and a copy."""
+"""A synthetic training on a GPU: three steps of 100 us, each with two kernels and a copy."""
 
 from __future__ import annotations
 

@@ -378,7 +378,7 @@ def _idle_lane_has_the_idle_time(facts: Facts, drawn: Timeline) -> None:
     for table in drawn.tables:
         marks = Marks.of(table)
         idle = (marks.kind >= len(MarkKind)) & (marks.kind < len(MarkKind) + len(IDLE_CAUSES))
-        hole = marks.kind == list(MarkKind).index(MarkKind.GRAPH_NOT_RECORDED)
+        hole = marks.kind == list(MarkKind).index(MarkKind.WORK_NOT_RECORDED)
         assert ((idle | hole) == (has_lane & (marks.lane == 0))).all()
         if has_lane and table.resolution_ns == 0:
             part = intervals.clip(device_time(facts).idle, zero + table.start_ns, zero + table.end_ns)
@@ -386,4 +386,4 @@ def _idle_lane_has_the_idle_time(facts: Facts, drawn: Timeline) -> None:
     if has_lane and len(drawn.tables) == 1:
         total = Marks.of(drawn.tables[0]).where(Marks.of(drawn.tables[0]).lane == 0).dur_ns.sum()
         parts = breakdown(facts)
-        assert total / steps(facts).count == pytest.approx(parts.idle_ns + parts.graph_not_recorded_ns, abs=2)
+        assert total / steps(facts).count == pytest.approx(parts.idle_ns + parts.work_not_recorded_ns, abs=2)

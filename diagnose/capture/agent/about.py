@@ -59,7 +59,7 @@ _UNITS = re.compile(r"(avx|amx|fma|f16c|sse4|sve|sme(?!p)|asimd|fphp|bf16|i8mm|n
 
 
 def _cpu_flags(root: Path) -> list[str] | None:
-    """Its vector and matrix units as Linux tells; None where it does not."""
+    """Flags of the processor for vector and matrix instructions, as Linux lists them; None where it does not."""
     found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _read(root / "proc/cpuinfo"), re.MULTILINE)
     return sorted(flag for flag in found[1].split() if _UNITS.match(flag)) if found else None
 

@@ -274,7 +274,7 @@ def kinds_of_ranks(job: Job) -> IntArray:
 def _more_work(others: Peers, longest: int, rest: IntArray) -> float | None:
     """How many times as long the others would take for what the longest is asked to do, of the kinds that all have.
 
-    None if these are less than COVERED of other time, or other sizes are not known.
+    None if these are less than COVERED of their time, or their sizes are not known.
     """
     own, theirs = others.job.sequences[longest].work, [others.job.sequences[at].work for at in rest.tolist()]
     kinds = reduce(np.intersect1d, [other.kind[other.size > 0] for other in theirs], own.kind[own.size > 0])

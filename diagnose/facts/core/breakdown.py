@@ -29,7 +29,7 @@ class DeviceTime:
     exposed_copies: Intervals
     """Copies and memsets while neither compute nor communication ran."""
     idle: Intervals
-    graph_not_recorded: Intervals
+    work_not_recorded: Intervals
     """While work ran that was not recorded, in graphs or not: neither busy nor idle."""
 
 
@@ -55,7 +55,7 @@ def device_time(facts: Facts) -> DeviceTime:
         exposed_communication=intervals.subtract(communication, compute),
         exposed_copies=intervals.subtract(copies, before_copies),
         idle=intervals.subtract(intervals.gaps(busy, used.start_ns, used.end_ns), holes),
-        graph_not_recorded=holes,
+        work_not_recorded=holes,
     )
 
 
@@ -70,7 +70,7 @@ class Breakdown:
     exposed_communication_ns: int
     exposed_copy_ns: int
     measure: Measure
-    graph_not_recorded_ns: int = 0
+    work_not_recorded_ns: int = 0
     """While work ran that was not recorded, in graphs or not."""
 
 
@@ -78,7 +78,7 @@ class Breakdown:
 def breakdown(facts: Facts) -> Breakdown:
     """The parts of the mean step, rounded so that they still add up. Raises Missing without device work."""
     used, time = steps(facts), device_time(facts)
-    parts = (time.compute, time.exposed_communication, time.exposed_copies, time.idle, time.graph_not_recorded)
+    parts = (time.compute, time.exposed_communication, time.exposed_copies, time.idle, time.work_not_recorded)
     compute, communication, copy, idle, missing = shared_out([part.total for part in parts], used.count)
     return Breakdown(
         step_ns=compute + communication + copy + idle + missing,
@@ -88,7 +88,7 @@ def breakdown(facts: Facts) -> Breakdown:
         exposed_communication_ns=communication,
         exposed_copy_ns=copy,
         measure=used.measure,
-        graph_not_recorded_ns=missing,
+        work_not_recorded_ns=missing,
     )
 
 

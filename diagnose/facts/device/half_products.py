@@ -9,9 +9,10 @@ import numpy as np
 from diagnose.facts.autograd.backward import backward_nodes
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.device import device_work
 from diagnose.facts.core.inputs import NO_SHAPES, Mask
-from diagnose.facts.core.run import context, trains_on_cpu
-from diagnose.facts.core.source_lines import sites_of
+from diagnose.facts.core.run import HOW, context, trains_on_cpu
+from diagnose.facts.core.source_lines import site_of_most, sites_of
 from diagnose.facts.core.spans import HostSpans, host_spans, on_training_threads, require_ops, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.facts.device.roofline import costs_of
@@ -25,8 +26,6 @@ UNITS = {
     "fp16": {"avx512_fp16", "amx_fp16", "asimdhp", "fphp"},
 }
 """Flags of processors that multiply in these types, as Linux names them (arch/x86 cpufeatures.h, arm64 hwcap)."""
-
-ON_CPU = Missing("a training on the CPU", "Nothing to record: this is about processors.")
 
 
 @dataclass(frozen=True)
@@ -46,15 +45,20 @@ class HalfProducts:
     full_rate: float | None
     """Operations a ns of products in fp32 in the same steps; None without any."""
     site: Site | None
-    """The line with the most of it, of forward passes where these are known."""
+    """The line of most of it, of forward passes where these are known."""
 
 
 @fact
-def half_products(facts: Facts) -> HalfProducts:
-    """Raises Missing unless the training computes on the CPU, without ops and without the types of their inputs."""
-    require_ops(facts)
+def half_products(facts: Facts) -> HalfProducts | None:
+    """None if the training computes on a device.
+
+    Raises Missing where that is not known, without ops, and without the types of their inputs.
+    """
     if not trains_on_cpu(facts):
-        raise ON_CPU
+        if facts.rank.context is None and not len(device_work(facts).ids):
+            raise Missing("whether the training computes on the CPU", HOW)
+        return None
+    require_ops(facts)
     if not facts.rank.provenance.knows("shapes"):
         raise NO_SHAPES
     known, count = context(facts), steps(facts).count
@@ -81,11 +85,8 @@ def half_products(facts: Facts) -> HalfProducts:
 
 
 def _most(facts: Facts, used: HostSpans, half: Mask) -> Site | None:
-    total, mine, nodes = dict[Site, int](), used.where(half), optional(backward_nodes, facts)
+    mine, nodes = used.where(half), optional(backward_nodes, facts)
     if nodes is not None:
         backward = intervals.covered(Intervals(mine.start_ns, mine.end_ns), nodes.spans.times) > 0
         mine = mine if backward.all() else mine.where(~backward)
-    for site, ns in zip(sites_of(facts, mine.ids), (mine.end_ns - mine.start_ns).tolist(), strict=True):
-        if site is not None:
-            total[site] = total.get(site, 0) + ns
-    return max(total, key=lambda site: total[site], default=None)
+    return site_of_most(sites_of(facts, mine.ids), mine.end_ns - mine.start_ns)

@@ -52,9 +52,9 @@ def _host(facts: Facts) -> Iterator[IntegrityNote]:
 
 def _device(facts: Facts) -> Iterator[IntegrityNote]:
     time, used = optional(device_time, facts), steps(facts)
-    if time is None or not time.graph_not_recorded.size:
+    if time is None or not time.work_not_recorded.size:
         return
-    holes = time.graph_not_recorded
+    holes = time.work_not_recorded
     share = holes.total / used.window_ns
     yield IntegrityNote(
         f"Graphs, waits or queues show {holes.size:,} hole{'s' * (holes.size > 1)} without recorded kernels: "

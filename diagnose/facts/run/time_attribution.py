@@ -46,7 +46,7 @@ class Part(str, Enum):
     EXPOSED_COMMUNICATION = "exposed_communication"
     EXPOSED_COPY = "exposed_copy"
     IDLE = "idle"
-    GRAPH_NOT_RECORDED = "graph_not_recorded"
+    WORK_NOT_RECORDED = "work_not_recorded"
     """In a CUDA graph whose kernels were not recorded."""
     HOST = "host"
     """What the training threads do, where no device work was recorded."""
@@ -118,8 +118,8 @@ def _on_device(facts: Facts, time: DeviceTime, used: Steps) -> Iterator[_Pieces]
         yield _work(facts, part, rows, before, used)
         before = intervals.merge(before, work.of(work_class))
     yield _idle(facts, time)
-    holes = time.graph_not_recorded
-    yield _plain(Part.GRAPH_NOT_RECORDED, "", holes, [None] * holes.size)
+    holes = time.work_not_recorded
+    yield _plain(Part.WORK_NOT_RECORDED, "", holes, [None] * holes.size)
 
 
 def _work(facts: Facts, part: Part, rows: IntArray, before: Intervals, used: Steps) -> _Pieces:

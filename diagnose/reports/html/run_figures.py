@@ -36,7 +36,7 @@ from diagnose.reports.html.style import (
     plain,
     step_bounds,
 )
-from diagnose.reports.words import GRAPH_NOT_RECORDED
+from diagnose.reports.words import WORK_NOT_RECORDED
 from diagnose.trace.units import clipped, duration, share, size
 
 MOST_BARS = 80
@@ -129,7 +129,7 @@ def ranks(diagnosis: Diagnosis) -> go.Figure:
     if several:
         _add_heat(made, shown, names, _numbers(diagnosis, count))
     for name, colour, shape, get in PARTS:
-        if name == GRAPH_NOT_RECORDED and not any(get(one.breakdown) for one in shown if one.breakdown):
+        if name == WORK_NOT_RECORDED and not any(get(one.breakdown) for one in shown if one.breakdown):
             continue
         made.add_bar(
             name=name,
@@ -148,7 +148,7 @@ PARTS: tuple[tuple[str, str, str, Callable[[Breakdown], int]], ...] = (
     ("communication", COMMUNICATION, CROSSED, lambda part: part.exposed_communication_ns),
     ("copies", COPY, DOTTED, lambda part: part.exposed_copy_ns),
     ("idle", NO_CAUSE, HATCHED, lambda part: part.idle_ns),
-    (GRAPH_NOT_RECORDED, NOT_RECORDED, HATCHED, lambda part: part.graph_not_recorded_ns),
+    (WORK_NOT_RECORDED, NOT_RECORDED, HATCHED, lambda part: part.work_not_recorded_ns),
 )
 """Name, colour, pattern and time per step of what adds up to a rank's step."""
 

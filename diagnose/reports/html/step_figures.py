@@ -35,7 +35,7 @@ from diagnose.reports.html.style import (
     small,
 )
 from diagnose.reports.sections import place
-from diagnose.reports.words import CAUSES, GRAPH_NOT_RECORDED, threads
+from diagnose.reports.words import CAUSES, WORK_NOT_RECORDED, threads
 from diagnose.trace.units import clipped, clipped_left, duration, share
 
 MOST_LINES = 12
@@ -135,7 +135,7 @@ def parts(diagnosis: Diagnosis) -> list[Part]:
             ),
             Part("exposed copies", whole.exposed_copy_ns, COPY, "is exposed copies", DOTTED),
             *_idle_parts(diagnosis, whole.idle_ns),
-            Part(GRAPH_NOT_RECORDED, whole.graph_not_recorded_ns, NOT_RECORDED, f"is {GRAPH_NOT_RECORDED}"),
+            Part(WORK_NOT_RECORDED, whole.work_not_recorded_ns, NOT_RECORDED, f"is {WORK_NOT_RECORDED}"),
         ]
     elif host is not None:
         longest = sorted(host.parts.items(), key=lambda item: -item[1])

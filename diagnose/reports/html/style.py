@@ -62,7 +62,7 @@ MARK_COLOURS = {
     MarkKind.SYNC.value: RED,
     MarkKind.ALLOCATION.value: "#8C510A",
     MarkKind.CALL.value: PALE,
-    MarkKind.GRAPH_NOT_RECORDED.value: NOT_RECORDED,
+    MarkKind.WORK_NOT_RECORDED.value: NOT_RECORDED,
     **{IDLE + cause.value: colour for cause, colour in CAUSE_COLOURS.items()},
     **{PATH + kind.value: PATH_COLOURS[kind] for kind in PATH_CAUSES if kind not in MARK_OF_PATH},
 }

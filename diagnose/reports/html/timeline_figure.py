@@ -13,7 +13,7 @@ from diagnose.contracts.timeline import IDLE, MARK_OF_PATH, PATH, MarkKind, Mark
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.causes import IDLE_CAUSES, PATH_CAUSES
 from diagnose.reports.html.style import GREY, MARK_COLOURS, figure, plain
-from diagnose.reports.words import CAUSES, GRAPH_NOT_RECORDED, why_this_rank
+from diagnose.reports.words import CAUSES, WORK_NOT_RECORDED, why_this_rank
 from diagnose.timeline.marks import Marks
 from diagnose.trace.units import duration
 
@@ -47,7 +47,7 @@ KIND_WORDS = {
     MarkKind.SYNC.value: "host synchronisation",
     MarkKind.ALLOCATION.value: "allocation",
     MarkKind.CALL.value: "other call",
-    MarkKind.GRAPH_NOT_RECORDED.value: GRAPH_NOT_RECORDED,
+    MarkKind.WORK_NOT_RECORDED.value: WORK_NOT_RECORDED,
     **{IDLE + cause.value: f"idle: {CAUSES[cause]}" for cause in IDLE_CAUSES},
     **{PATH + kind.value: f"critical path: {CAUSES[kind]}" for kind in PATH_CAUSES if kind not in MARK_OF_PATH},
 }

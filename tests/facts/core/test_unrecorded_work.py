@@ -79,4 +79,4 @@ def test_it_is_neither_busy_nor_idle() -> None:
         draw.step(step, at, at + 10_000).launch("k", (at, at + 5), (at + 10, at + 1000))
         draw.call("cudaStreamSynchronize", at + 100, at + 8000)
     time = breakdown(draw.facts())
-    assert (time.compute_ns, time.graph_not_recorded_ns, time.idle_ns) == (990_000, 7_000_000, 2_010_000)
+    assert (time.compute_ns, time.work_not_recorded_ns, time.idle_ns) == (990_000, 7_000_000, 2_010_000)
