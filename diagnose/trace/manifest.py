@@ -133,7 +133,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     fetch_queued_ns: int | None = None
     """Median time of it for which the worker's thread waited for a core; None in process, and if that is not known."""
     sampled: int = 0
-    """Batches, while workers made which it was sampled where they were."""
+    """Batches during which a worker was sampled."""
     lines: tuple[SampledLine, ...] = ()
     """Those with most of the time, most first."""
     asked: int = 0

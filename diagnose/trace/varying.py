@@ -29,6 +29,8 @@ def varying_shapes(spans: pd.DataFrame, ops: pd.DataFrame, steps: tuple[int, ...
 
     Ops of two steps are the same if they are the so-many-th of a name on a thread, and all steps have as many of these.
     """
+    if not steps:
+        return VaryingShapes((), (), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
     ids = ops.index.to_numpy().astype(np.int64)
     step = spans["step"].to_numpy()[ids].astype(np.int64)
     ids, step = ids[step >= 0], step[step >= 0]

@@ -69,7 +69,8 @@ def growing_steps(growth: Growth) -> Verdicts:
         rises.append(f"steps take {ms(round(one.first))} to {ms(round(one.last))}, {ms(round(one.each))} more each")
     rises += [f"{_names(one)} {_size(one)}" for one in growth.grows if one.inputs]
     if growth.kept is not None:
-        yield _graph(growth.kept, rises)
+        counted = tuple(count.value for count in growth.counts)  # The finding counts them itself, in other steps.
+        yield _graph(growth.kept, [rise for rise in rises if not rise.startswith(counted)])
     yield from (_more(one, rises) for one in growth.grows)
     if growth.kept is None and not rises:
         yield Clean("neither what steps do nor what they take rises from step to step")

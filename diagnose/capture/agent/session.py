@@ -215,7 +215,8 @@ class Session:
             return
         self.undisturbed = False
         yield from self._recorded("timing", self._cycle.whole(self.plan.steps) + 1)
-        (self._part.work / SAMPLING).touch()
+        with suppress(OSError):  # On a full disk the rest may still be recorded.
+            (self._part.work / SAMPLING).touch()
         if self.plan.tracer == "torch" or tells_ops():
             yield from self._recorded("attribution", min(DETAILED, self.plan.steps + 1))
         else:
