@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,7 +159,8 @@ def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
     sites = sites_of(facts, rank.ops.index.to_numpy()[names == "aten::addmm"])
     assert {site.function for site in sites if site} == {"step"}
     asleep = np.flatnonzero((rank.spans["name"] == "clock_nanosleep") & (rank.spans["dur_ns"] >= 4_000_000))
-    assert Counter(site.function for site in sites_of(facts, asleep) if site)["wait"] >= 4
+    # How many of them a sample met is a matter of what else the machine does.
+    assert {site.function for site in sites_of(facts, asleep) if site} == {"wait"}
 
 
 @pytest.mark.usefixtures("real")
