@@ -245,6 +245,10 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the start of the process to that of the first step."""
     device_ns: tuple[int, ...] | None = None
     """None without a device."""
+    bounds_unix_ns: tuple[int, ...] = ()
+    """When each step began and the last one ended, in Unix time. Shape (steps + 1,); empty if that was not noted."""
+    settling: int = 0
+    """Of these steps the first ones, in which the recorder still became faster."""
     fetched_bytes: int | None = None
     """Memory that the process touched for the first time, per step."""
     cpu_ns: int | None = None
@@ -325,6 +329,12 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Steps from one long step to the next, if long ones came at a period in these."""
     python_threads: tuple[PythonThread, ...] | None = None
     """Those that computed in these steps, most first; None if that is not known."""
+    unprofiled_after: Timed | None = None
+    """As `unprofiled`, after the timing recordings."""
+    device: str | None = None
+    """Name of the recording of device work and runtime calls alone, whose times are the truest; None without a GPU."""
+    device_timing: Timed | None = None
+    """Steps of that, by the same clocks."""
     timing: Timed | None = None
     """Steps of the timing recording, by the same clocks."""
     attribution: Timed | None = None

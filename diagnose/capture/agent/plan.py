@@ -26,7 +26,7 @@ REFUSED = "refused"
 INTERRUPTED = "interrupted"
 """What a script posts when an interrupt ends it."""
 
-FILES = {"timing": "trace", "attribution": "detail"}
+FILES = {"device_timing": "device", "timing": "trace", "attribution": "detail"}
 """What a kind of recording is called among the files."""
 
 GRAPH = "graph.json.gz"
