@@ -17,7 +17,7 @@ def uses_gpu() -> bool:
     """Whether this process computes on a GPU."""
     import torch
 
-    return torch.cuda.is_available() and torch.cuda.is_initialized()
+    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
 
 
 class Recording:

@@ -323,8 +323,9 @@ class Session:
         return max(2, self.plan.most_bytes // max(probe.recording.end_and_measure(self._part.work), 1))
 
     def _settles(self, made: _Open, steps: int) -> bool:
-        """Whether a recording goes on, as its recorder still becomes faster: on GPUs, and where no other rank waits."""
-        return made.kind in OF_TIMES and uses_gpu() and self._ranks.alone and settling(made.clock, steps - 1)
+        """Whether a recording goes on, as its recorder still becomes faster: on GPUs, where its length is free."""
+        free = self._ranks.alone and self._cycle.every == 1
+        return free and uses_gpu() and made.kind in OF_TIMES and settling(made.clock, steps - 1)
 
     def _had_room(self, made: _Open) -> bool:
         """Whether a recording for times took no memory as it went; else that is fetched, for a better one.
