@@ -21,7 +21,7 @@ from .loops import owner
 from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
 from .phases import phases
 from .place import Place
-from .plan import APART, ENDINGS, FILES, GRAPH, LEFT, REFUSED, VALUES, Part, Plan
+from .plan import APART, ENDINGS, FILES, GRAPH, LEFT, OF_TIMES, REFUSED, VALUES, Part, Plan
 from .recordings import Recording, uses_gpu
 from .threads import CompetingThreads
 from .values import values_of_two_steps
@@ -34,9 +34,6 @@ ATTEMPTS = 4
 
 MORE, MORE_S = 10, 2.0
 """Steps that are timed without the profiler once more after all recordings, in at most this time (our choice)."""
-
-OF_TIMES = ("device_timing", "timing")
-"""Kinds of recordings whose times are used."""
 
 FOREIGN_STEPS = 1_000
 """Steps to wait for the end of a profiler that the script itself has started (our choice)."""
