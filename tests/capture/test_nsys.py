@@ -145,12 +145,11 @@ def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
         "rank0.values.json.gz",
         "trace.nsys-rep",
     ]
-    assert done.rank.timing is not None
     assert done.rank.attribution is not None
-    assert (len(done.rank.timing.wall_ns), len(done.rank.attribution.wall_ns)) == (5, 3)
-    # Of steps without ranges of ops there are more: the recorder may still have become faster.
-    assert done.rank.device_timing is not None
-    assert len(done.rank.device_timing.wall_ns) == 5 + done.rank.device_timing.settling
+    assert len(done.rank.attribution.wall_ns) == 3
+    for timed in (done.rank.device_timing, done.rank.timing):
+        assert timed is not None
+        assert len(timed.wall_ns) == 5 + timed.settling  # It goes on while its recorder becomes faster.
     without = ranks.read(done.folder / "rank0.device.sqlite")
     assert (set(without.steps), len(without.ops)) == (set(), 0)
     (files,) = recording.find([done.folder]).ranks
