@@ -13,6 +13,7 @@ from . import about
 from .agreement import Agreement, Course, Lost, Over
 from .board import Board
 from .clocks import Clock, Cycle, cycle, long_enough, settling, steady, to_be_timed
+from .event_cost import event_cost
 from .foreign import turns
 from .graphs import graph_of_a_step
 from .heap import make_room
@@ -221,6 +222,7 @@ class Session:
         if uses_gpu():
             yield from self._recorded("device_timing", recorded)
         yield from self._recorded("timing", recorded)
+        self.found["event_cost"] = event_cost() if self.plan.tracer == "torch" else None
         with suppress(OSError):  # On a full disk the rest may still be recorded.
             (self._part.work / SAMPLING).touch()
         if self.plan.tracer == "torch" or tells_ops():
