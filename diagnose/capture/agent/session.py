@@ -12,7 +12,8 @@ from pathlib import Path
 from . import about
 from .agreement import Agreement, Course, Lost, Over
 from .board import Board
-from .clocks import Clock, Cycle, cycle, long_enough, steady, to_be_timed
+from .clocks import WINDOW, Clock, Cycle, cycle, long_enough, steady, to_be_timed
+from .epochs import Epochs
 from .foreign import turns
 from .graphs import graph_of_a_step
 from .heap import make_room
@@ -53,7 +54,8 @@ class _Open:
 class Session:
     """What one process records. `step_ended(number)` moves it on; it raises nothing."""
 
-    def __init__(self, part: Part, plan: Plan, here: Place) -> None:
+    def __init__(self, part: Part, plan: Plan, here: Place, epochs: Epochs | None = None) -> None:
+        self.epochs = epochs or Epochs()
         self.folder, self.plan, self.here = part.recording, plan, here
         self._part, self._number = part, -1
         self.machine = about.machine()
@@ -204,6 +206,7 @@ class Session:
     def _phases(self) -> Course[None]:
         steps = yield from self._ranks.begin("unprofiled", (yield from self._warmed_up()))
         self.settled = True
+        self.epochs.steady(2 * WINDOW)
         yield from self._timed(steps)
         if self.plan.timed is not None:
             return
@@ -214,6 +217,7 @@ class Session:
             self.found["recorded"] = False
             return
         self.undisturbed = False
+        self.epochs.close()
         yield from self._recorded("timing", self._cycle.whole(self.plan.steps) + 1)
         with suppress(OSError):  # On a full disk the rest may still be recorded.
             (self._part.work / SAMPLING).touch()
@@ -254,7 +258,8 @@ class Session:
                 clock.tick()
             if clock.steps >= steps:
                 self._timing = None
-                self._cycle, self._fetched = cycle(clock.first_step, clock.wall_ns()), clock.fetched_bytes
+                self._cycle = cycle(clock.first_step, clock.wall_ns(), self.epochs.found())
+                self._fetched = clock.fetched_bytes
                 if (every := self._cycle.every) > 1 and self._ranks.leads:
                     self.note(self._cycle.said)
                 timed, self._own_ns = clock.timed(), clock.own_ns
