@@ -26,12 +26,12 @@ TELLING = 0.01
 @part("the step time", instead=always("What to fix in this recording"))
 def headline(diagnosis: Diagnosis) -> str:
     """How long a step is, and of what that was measured. Of an epoch that recorded steps do not stand for, its own."""
-    recorded, epoch = _recorded_steps(diagnosis), diagnosis.unlike_epoch
-    if epoch is None:
+    recorded, epoch, steps = _recorded_steps(diagnosis), diagnosis.unlike_epoch, diagnosis.steps
+    if epoch is None or steps is None:
         return recorded
     unit = "iteration" if infers(diagnosis) else "step"
     whole = f"One {unit} takes {duration(epoch.step_ns)} on average over a whole epoch of {epoch.steps:,} {unit}s"
-    return f"{whole}. {_of_epoch(epoch, diagnosis.steps.used if diagnosis.steps else 0)} In them {recorded[:1].lower()}{recorded[1:]}"
+    return f"{whole}. {_of_epoch(epoch, steps.used)} In them {recorded[:1].lower()}{recorded[1:]}"
 
 
 def _of_epoch(epoch: Epoch, used: int) -> str:

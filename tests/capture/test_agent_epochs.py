@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from diagnose.capture.agent import epochs
 from diagnose.capture.agent.clocks import Cycle, cycle, whole_epoch
 from diagnose.capture.agent.epochs import Epochs
 from diagnose.trace import manifest
+from tests.capture import scripts
 
 
 class Run:
@@ -187,3 +189,48 @@ def test_of_epochs_that_are_recorded_whole_the_user_is_told() -> None:
     assert Cycle(8, 16, 9.0, epoch=True).said == (
         "An epoch has 8 steps, and much is between epochs: whole ones are recorded if they fit."
     )
+
+
+SCRIPT = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def batches(count, **more):
+    return DataLoader(TensorDataset(torch.arange(2.0 * count).reshape(-1, 1)), batch_size=2, **more)
+
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    loader, evaluated = batches(9, **MORE), batches(3)
+    for _ in range(30):
+        for (x,) in loader:
+            model(x).sum().backward()
+            optimizer.step()
+        for (x,) in evaluated:
+            model(x)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", ["{}", "{'num_workers': 1}", "{'num_workers': 1, 'persistent_workers': True}"])
+def test_epochs_of_a_recorded_training(tmp_path: Path, more: str) -> None:
+    """An epoch has nine steps, whatever evaluation takes, also where workers are kept."""
+    pytest.importorskip("torch")
+    scripts.script(tmp_path, SCRIPT.replace("MORE", more))
+    done = scripts.profile(tmp_path, "--no-analyze", "train.py")
+    assert done.code == 0, done
+    rank = done.rank
+    found = rank.epochs
+    assert found is not None
+    assert found.began == tuple(range(0, 9 * len(found.began), 9))
+    assert (found.steps, found.timed % 9) == (9, 0)
+    assert found.step_ns is not None
+    assert found.first_step_ns is not None
+    assert found.between_ns is not None
+    assert found.starting_ns is not None
+    assert 0 < found.between_ns + found.starting_ns < found.first_step_ns < 9 * found.step_ns
+    assert rank.cycle in (1, 9)
+    assert rank.timing is not None
+    assert found.place(rank.timing.first_step) == rank.timing.first_step % 9
