@@ -28,6 +28,8 @@ class Clock:
         self._spent_ns: list[dict[str, int]] = [phases.spent_ns()] if by_phase else []
         self._nodes = [_nodes()]
         self._ns = [time.perf_counter_ns()]
+        self.bounds_unix_ns = [time.time_ns()]
+        """When each step began and the last one ended."""
         self._fetched = [fetched_bytes()] * 2
         self._cpu_ns = [time.process_time_ns()]
         self._events: list[Any] = []
@@ -44,6 +46,7 @@ class Clock:
     def tick(self) -> None:
         """A step has ended."""
         self._ns.append(time.perf_counter_ns())
+        self.bounds_unix_ns.append(time.time_ns())
         self._nodes.append(_nodes())
         if self._spent_ns:
             self._spent_ns.append(phases.spent_ns())
@@ -134,6 +137,22 @@ TIMED_PER_WARMUP = 3
 
 TIMED_S = 10.0
 """Time for that, in which at least as many steps are timed as are recorded, if TIMED allows (our choice)."""
+
+
+SETTLED = 0.05
+"""Share by which the last steps of a recording may be faster than those before them (our choice)."""
+
+MOST_SETTLING, MOST_SETTLING_S = 9, 3.0
+"""Steps, and time, after which a recorder that still becomes faster is taken as it is (our choice)."""
+
+
+def settling(clock: Clock, steps: int) -> bool:
+    """Whether a recorder may still become faster, of which the last so many steps are wanted: then one more is made."""
+    if clock.steps >= steps + MOST_SETTLING or sum(clock.wall_ns()) > MOST_SETTLING_S * 1e9:
+        return False
+    times = clock.wall_ns(last=steps)
+    half = (len(times) + 1) // 2
+    return statistics.median(times[-half:]) < (1 - SETTLED) * statistics.median(times[:half])
 
 
 def long_enough(clock: Clock, warmup: int) -> bool:
