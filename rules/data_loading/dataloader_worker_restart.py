@@ -103,6 +103,15 @@ EXAMPLES = [
         gpu  sgemm 60.5-99 @60.2
         """
     ),
+    Fires(  # an epoch has ten times as many steps as were recorded: a tenth of the start counts
+        """
+        11 steps of 1000
+        epochs of 100 steps of 1000, 0 between, 700 starting
+        cpu  next 0-1 not in 6 | next 0-700 in 6 | aten::mm 701-702
+        gpu  sgemm 702.01-999 @702
+        """,
+        saving_ms=(3.5, 7),
+    ),
     Fires(  # no start is recorded: 680 of each 1600 ms
         """
         6 steps of 20
