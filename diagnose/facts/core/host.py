@@ -39,8 +39,8 @@ TRANSFERS = ("gloo:send", "gloo:recv")
 """Beginnings of the names of transfers' spans."""
 
 DISPATCH_NS = 200_000
-"""Ops that start nothing on the device took up to 0.19 ms in seven recordings on an H100 with a slow clock, but for
-those that computed on the CPU, at 39 ms and more. What takes longer is no dispatch."""
+"""Ops that start nothing on the device took up to 0.22 ms in ten recordings on an H100 with a slow clock, but for
+those that computed on the CPU, at 3 ms and more. What takes longer is no dispatch."""
 STARTING = (ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH, ApiKind.COPY, ApiKind.MEMSET)
 
 _NONE = np.zeros(0, dtype=np.int64)

@@ -8,11 +8,12 @@ import numpy as np
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_activities, host_compute_ops
+from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.names import grouped, name_codes, name_of
-from diagnose.facts.core.spans import idle_under, in_used_steps, require_ops
+from diagnose.facts.core.spans import in_used_steps, require_ops
 from diagnose.facts.core.steps import steps
 from diagnose.facts.device.transfers import host_born
 from diagnose.facts.host.callees import whole_calls
@@ -36,7 +37,8 @@ class HostCompute:
     ns: int
     """Per step."""
     idle_ns: int
-    """Of it, while the device was idle, per step."""
+    """Of it, in idle gaps of the device with cause HOST_COMPUTE, per step: not what follows a wait for the device, as
+    without that it would run beside the device's work."""
     share: float
     """`idle_ns` over the step."""
 
@@ -55,11 +57,14 @@ def host_compute(facts: Facts) -> tuple[HostCompute, ...]:
     computing = intervals.subtract(host_activities(facts)[TimeCause.HOST_COMPUTE], whole_calls(facts))
     own = intervals.covered(Intervals(start, start + ns), computing) > ns // 2
     ids, start, ns = ids[own], start[own], ns[own]
+    gaps = idle_gaps(facts)
+    idle = gaps.gaps.where(gaps.cause == IDLE_CAUSES.index(TimeCause.HOST_COMPUTE))
     seen, born, found = in_used_steps(facts, ids), host_born(facts), list[HostCompute]()
     for rows, site in grouped(facts, ids, name_codes(facts, ids)):
         mine = rows[seen[rows]]
-        idle_ns = idle_under(facts, intervals.union(Intervals(start[mine], (start + ns)[mine]))) or 0
         if len(mine):
+            pieces = intervals.intersect(intervals.union(Intervals(start[mine], (start + ns)[mine])), idle)
+            idle_ns = round_half_up(pieces.total, used.count)
             found.append(
                 HostCompute(
                     op=name_of(facts, int(ids[rows[0]])),

@@ -45,3 +45,15 @@ def test_where_the_cpu_trains_all_ops_compute() -> None:
     facts = facts_of("4 steps of 60\n1 threads, 2 cores\ncpu  aten::mm 0-50")
     assert not len(host_compute_ops(facts))
     assert host_time(facts).parts[TimeCause.OPS] == 50_000_000
+
+
+def test_what_follows_a_wait_for_the_device_is_the_wait_s() -> None:
+    facts = facts_of(
+        """
+        4 steps of 60
+        cpu  aten::item 0-20.1 | sync 1-20.02 | aten::sort 21-40 | aten::mm 41-41.1
+        gpu  d2h 20-20.01 @0.5 8B | sgemm 41.06-79.9 @41.05
+        """
+    )
+    (found,) = host_compute(facts)
+    assert (found.ns, found.idle_ns) == (19_000_000, 0)
