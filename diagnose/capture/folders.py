@@ -17,7 +17,7 @@ import msgspec
 from diagnose.capture.agent.plan import LEFT, WORK, Part, Plan
 from diagnose.capture.limits import CannotRecord
 
-_RECORDING = re.compile(r"rank\d+\.(trace|detail)\.(json\.gz|sqlite)|.*\.nsys-rep")
+_RECORDING = re.compile(r"rank\d+\.(device|trace|detail)\.(json\.gz|sqlite)|.*\.nsys-rep")
 """Files that hold recorded steps."""
 
 _BESIDE = re.compile(r"manifest\.json(\.tmp)?|report\.(html|json)|trials\.json|rank\d+\.(graph|values)\.json\.gz")

@@ -16,7 +16,7 @@ from diagnose.capture import gathering
 from diagnose.capture.agent import steps
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.chosen import MOST
-from diagnose.capture.agent.plan import Part
+from diagnose.capture.agent.plan import ENDINGS, FILES, Part
 from diagnose.trace import units
 from diagnose.trace.manifest import DeviceState, Host, Links, Manifest, RankManifest, SourceFile
 from diagnose.version import __version__
@@ -146,8 +146,9 @@ def _too_few(seen: Mapping[str, int]) -> str:
 
 
 def _with_files_that_are_there(folder: Path, rank: RankManifest) -> RankManifest:
-    there = {kind: name for kind in ("trace", "detail") if (name := getattr(rank, kind)) and (folder / name).is_file()}
-    return msgspec.structs.replace(rank, trace=there.get("trace"), detail=there.get("detail"))
+    named = {kind: getattr(rank, kind) for kind in FILES.values()}
+    there = {kind: name if name and (folder / name).is_file() else None for kind, name in named.items()}
+    return msgspec.structs.replace(rank, **there)
 
 
 def _absent(ranks: Iterable[int], folder: Path) -> str:
@@ -175,9 +176,8 @@ def _with_nodes(ranks: Sequence[RankManifest]) -> list[RankManifest]:
 
 def _left_by(folder: Path, number: int) -> RankManifest:
     """What a rank that could say nothing has left on disk."""
-    files = {kind: f"rank{number}.{kind}.json.gz" for kind in ("trace", "detail")}
-    there = {kind: file for kind, file in files.items() if (folder / file).exists()}
-    return RankManifest(rank=number, trace=there.get("trace"), detail=there.get("detail"))
+    named = {kind: f"rank{number}.{kind}.{ENDINGS['torch']}" for kind in FILES.values()}
+    return _with_files_that_are_there(folder, msgspec.convert({"rank": number, **named}, RankManifest))
 
 
 def _write(folder: Path, manifest: Manifest) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+
+import msgspec
 
 from diagnose.contracts.trials import SCHEMA_VERSION as TRIALS_VERSION
 from diagnose.contracts.trials import Report
-from diagnose.source import beside, ranks
+from diagnose.source import beside, pace, ranks
 from diagnose.source.autograd import read_graph
 from diagnose.source.base import InputError
 from diagnose.source.beside import LONGEST_NOTE
@@ -18,20 +21,22 @@ from diagnose.source.ranks import TraceFile
 from diagnose.source.values import read_values
 from diagnose.storage.listing import Listings
 from diagnose.storage.remote import Place
-from diagnose.trace import units
+from diagnose.trace import retiming, units
 from diagnose.trace.joining import joined
 from diagnose.trace.loaders import equal_batches
-from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest
-from diagnose.trace.model import Context, IntegrityNote, Rank, Severity
+from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest, Timed
+from diagnose.trace.model import Context, IntegrityNote, Rank, Severity, Step
 
 MANIFEST, TRIALS = "manifest.json", "trials.json"
 
 RECORD_AGAIN = "Record again to have them."
+NOT_TIMED = "Times are those of steps in which ops were recorded, which takes the host time."
 
 MOST_NOTES = 16
 """Notes that are shown of each part of a manifest, with LONGEST_NOTE characters of each."""
 
 _TRACE_NAME = re.compile(r"\.trace\.(json|json\.gz|sqlite)\Z")
+_DEVICE_NAMES = (".device.json.gz", ".device.json", ".device.sqlite")
 _DETAIL_NAMES = (".detail.json.gz", ".detail.json")
 """torch.profiler makes the detail recording, whatever made the other."""
 _GRAPH_NAMES = (".graph.json.gz",)
@@ -43,6 +48,8 @@ class RankFiles:
     """What is read as one rank."""
 
     trace: TraceFile
+    device: Place | None = None
+    """The recording of device work and runtime calls alone."""
     detail: Place | None = None
     """The detail recording."""
     graph: Place | None = None
@@ -53,7 +60,7 @@ class RankFiles:
 
     def absolute(self) -> RankFiles:
         """The same for a process that runs in another folder."""
-        paths = {name: getattr(self, name) for name in ("detail", "graph", "values")}
+        paths = {name: getattr(self, name) for name in ("device", "detail", "graph", "values")}
         beside = {name: path.absolute() for name, path in paths.items() if path is not None}
         return replace(self, trace=replace(self.trace, path=self.trace.path.absolute()), **beside)
 
@@ -88,12 +95,13 @@ def find(paths: Sequence[str | Path]) -> Recordings:
             told[folder] = None if manifest is None else _Told(manifest)
             tried += [] if trials is None else [trials]
             notes += [*problems, *others]
-        detail, graph, values = (
-            _beside(trace.path, names, listings) for names in (_DETAIL_NAMES, _GRAPH_NAMES, _VALUES_NAMES)
+        device, detail, graph, values = (
+            _beside(trace.path, names, listings)
+            for names in (_DEVICE_NAMES, _DETAIL_NAMES, _GRAPH_NAMES, _VALUES_NAMES)
         )
         known = told[folder]
         context = None if known is None else known.context(trace.path.name)
-        found.append(RankFiles(trace, detail, graph, values, context))
+        found.append(RankFiles(trace, device, detail, graph, values, context))
     manifests = [one.manifest for one in told.values() if one is not None]
     used = {one.context.rank.rank for one in found if one.context is not None}
     notes += [note for one in manifests for note in _run_notes(one, used)]
@@ -107,11 +115,13 @@ def read(files: RankFiles) -> Rank:
     rank = ranks.read(files.trace.path, files.trace.part)
     rank = replace(rank, context=files.context)
     if files.context is not None:
-        rank = replace(rank, integrity=(*rank.integrity, *_notes(files.context.rank.notes)))
+        told = files.context.rank
+        rank = replace(rank, integrity=(*rank.integrity, *_notes(told.notes), *pace.notes(told)))
     if files.graph is not None:
         rank = _with(rank, files.graph, _add_graph, "How ops depend on each other")
     if files.values is not None:
         rank = _with(rank, files.values, _add_values, "Which ops compute the same again")
+    rank = _timed(_settled(rank), files)
     if files.detail is None:
         return rank
     try:
@@ -121,6 +131,35 @@ def read(files: RankFiles) -> Rank:
         return replace(rank, integrity=(*rank.integrity, lost))
     obsolete = [WITHOUT[option] for option in rank.provenance.joined]
     return replace(rank, integrity=tuple(note for note in rank.integrity if note not in obsolete))
+
+
+def _settled(rank: Rank) -> Rank:
+    """Without the steps in which the recorder still became faster."""
+    timing = None if rank.context is None else rank.context.rank.timing
+    return rank if timing is None else retiming.without_first(rank, timing.settling)
+
+
+def _timed(rank: Rank, files: RankFiles) -> Rank:
+    """At the times of the recording without ops, where there is one that shows the same steps."""
+    known = None if rank.context is None else rank.context.rank
+    if files.device is None or known is None or known.device_timing is None:
+        return rank
+    try:
+        device = ranks.read(files.device)
+    except InputError as error:
+        return replace(rank, integrity=(*rank.integrity, IntegrityNote(str(error), NOT_TIMED, Severity.WARNING)))
+    moved = retiming.retimed(rank, device, _marks(device, known.device_timing))
+    if moved.provenance.timed_by is None or rank.context is None:
+        return moved
+    timed = msgspec.structs.replace(known, timing=known.device_timing)
+    return replace(moved, context=replace(rank.context, rank=timed))
+
+
+def _marks(device: Rank, timed: Timed) -> tuple[Step, ...]:
+    """The steps of a recording without ops on its clock: it marks none itself, unless Nsight Systems made it."""
+    bounds = [at - device.zero_unix_ns for at in timed.bounds_unix_ns]
+    by_clock = [Step(timed.first_step + k, *pair) for k, pair in enumerate(pairwise(bounds))]
+    return (device.steps if device.provenance.step_marker == "ProfilerStep" else tuple(by_clock))[timed.settling :]
 
 
 def _manifest_beside(trace: Place, listings: Listings) -> tuple[Manifest | None, list[IntegrityNote]]:

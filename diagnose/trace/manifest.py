@@ -245,6 +245,10 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the start of the process to that of the first step."""
     device_ns: tuple[int, ...] | None = None
     """None without a device."""
+    bounds_unix_ns: tuple[int, ...] = ()
+    """When each step began and the last one ended, in Unix time. Shape (steps + 1,); empty if that was not noted."""
+    settling: int = 0
+    """Of these steps the first ones, in which the recorder still became faster."""
     fetched_bytes: int | None = None
     """Memory that the process touched for the first time, per step."""
     cpu_ns: int | None = None
@@ -262,6 +266,15 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
         """How many cores the process kept busy, on average; None if that is not known."""
         wall_ns = sum(self.wall_ns)
         return None if self.cpu_ns is None or not wall_ns else self.cpu_ns * len(self.wall_ns) / wall_ns
+
+
+class EventCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What one recorded event adds to the time of the host, measured in the process after its timing recording."""
+
+    op_ns: float | None = None
+    """An op of torch. None: the machine got slower or faster meanwhile by more than that."""
+    call_ns: float | None = None
+    """A call that launches, with what it launches; None without a device as well."""
 
 
 class PythonThread(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,6 +298,31 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     """Most memory on the GPU, where torch uses one; else of the process."""
     reread: tuple[str, ...] = ()
     """Files that it read and had not written, but the recorded run had: it may continue what that began."""
+
+
+class Epochs(msgspec.Struct, frozen=True, kw_only=True):
+    """Passes over the DataLoader that gives the training its batches. Times are without any profiler."""
+
+    began: tuple[int, ...] = ()
+    """Number of the first step of each, the latest ones."""
+    steps: int | None = None
+    """Of the latest whole one; None if none was seen."""
+    timed: int = 0
+    """Steps that the times are of: the latest before anything was recorded, as many as are in whole epochs."""
+    step_ns: int | None = None
+    """Their mean time, with all that is between epochs; None if there were not so many once steps were steady."""
+    first_step_ns: int | None = None
+    """Of an epoch's first step, from the end of the step before it; a mean, as the others."""
+    between_ns: int | None = None
+    """Of that, until an iterator is asked for: evaluation, saving, the end of the workers before."""
+    starting_ns: int | None = None
+    """From then until its first batch is there: workers that start, and make it."""
+
+    def place(self, number: int) -> int | None:
+        """How many steps of its epoch are before the step of this number; None if that is not known."""
+        before = [first for first in self.began if first <= number]
+        place = number - before[-1] if before else 0
+        return place if before and (self.steps is None or place < self.steps) else None
 
 
 class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -325,6 +363,12 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Steps from one long step to the next, if long ones came at a period in these."""
     python_threads: tuple[PythonThread, ...] | None = None
     """Those that computed in these steps, most first; None if that is not known."""
+    unprofiled_after: Timed | None = None
+    """As `unprofiled`, after the timing recordings."""
+    device: str | None = None
+    """Name of the recording of device work and runtime calls alone, whose times are the truest; None without a GPU."""
+    device_timing: Timed | None = None
+    """Steps of that, by the same clocks."""
     timing: Timed | None = None
     """Steps of the timing recording, by the same clocks."""
     attribution: Timed | None = None
@@ -349,6 +393,10 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Installed packages that were imported: frames of their files are not the user's own."""
     ended: str | None = None
     """How the process ended: "recorded", "itself", "interrupted", "crashed"; None if it could not say."""
+    epochs: Epochs | None = None
+    """None where no loader gives the training its batches, and in recordings that do not say."""
+    event_cost: EventCost | None = None
+    """None: not measured."""
     notes: tuple[str, ...] = ()
     """Sentences for the user."""
 

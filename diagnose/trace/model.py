@@ -110,6 +110,8 @@ class Provenance:
     """When the first event starts and the last one ends, in Unix time, if that is what the recorder counts from."""
     detail: str | None = None
     """Path of the detail recording, of other steps of the same run; None if there is none."""
+    timed_by: str | None = None
+    """Path of the recording of other steps, without ops, whose times these are; None: they are its own."""
     groups: tuple[ProcessGroup, ...] = ()
     """That this rank is in, in the order in which they were made; none if the recording does not say."""
     joined: frozenset[str] = frozenset()

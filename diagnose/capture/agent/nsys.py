@@ -19,8 +19,8 @@ from .place import Place
 CAPTURE = "diagnose.capture"
 """The range: of the leader, for all processes of the run."""
 
-POSTED, OPENED, ENDED = "nsys", "nsys.open", "nsys.ended."
-"""On the board: the number of the recording, that the range is open, and who has come to its end."""
+POSTED, OPENED, ENDED = "nsys.begun.", "nsys.open.", "nsys.ended."
+"""On the board, before the kind of recording: its number, that the range is open, and who has come to its end."""
 
 SESSION = "NSYS_PROFILING_SESSION_ID"
 """Which nsys sets for what it starts."""
@@ -44,8 +44,9 @@ class CannotAsk(Exception):
 class NsysRecording:
     """From `begin` to `end`, like `recordings.Recording`; the files are written by nsys, not here."""
 
-    def __init__(self, board: Board, here: Place) -> None:
-        """Raises CannotAsk."""
+    def __init__(self, board: Board, here: Place, kind: str, ops: bool = True) -> None:
+        """`kind` of recording, by which its report is found; with a range for each op, or without. Raises CannotAsk."""
+        self._kind, self._with_ops = kind, ops
         self._board, self._leads = board, here.rank == here.first
         self._others = max(here.peers - 1, 0)
         self._nvtx = _Nvtx()
@@ -59,14 +60,14 @@ class NsysRecording:
     def begin(self, number: int | None) -> None:
         """Have nsys record, and mark the step of that number; None marks none."""
         if self._leads:
-            self._board.post(POSTED, number=next(_numbers))
+            self._board.post(f"{POSTED}{self._kind}", number=next(_numbers))
             self._range = self._nvtx.start(CAPTURE)
-            self._board.post(OPENED)
+            self._board.post(f"{OPENED}{self._kind}")
         else:
-            _wait(lambda: self._board.read(OPENED) is not None)
+            _wait(lambda: self._board.read(f"{OPENED}{self._kind}") is not None)
         time.sleep(SETTLE_S if self._others else 0)
         turns.taken()
-        self._ops = _ops_as_ranges()
+        self._ops = _ops_as_ranges() if self._with_ops else None
         self.marks_collections = self._ops is not None and self._collections.on()
         self._open(number)
 
@@ -81,9 +82,10 @@ class NsysRecording:
         self._close()
         if self._ops is not None:
             self._ops.__exit__(None, None, None)
-        self._board.post(f"{ENDED}{os.getpid()}")
+        ended = f"{ENDED}{self._kind}."
+        self._board.post(f"{ended}{os.getpid()}")
         if self._range is not None:
-            _wait(lambda: self._board.posted(ENDED) > self._others)
+            _wait(lambda: self._board.posted(ended) > self._others)
             self._nvtx.end(self._range)  # Waits until nsys has what it needs.
         turns.leave()
 

@@ -26,8 +26,11 @@ REFUSED = "refused"
 INTERRUPTED = "interrupted"
 """What a script posts when an interrupt ends it."""
 
-FILES = {"timing": "trace", "attribution": "detail"}
+FILES = {"device_timing": "device", "timing": "trace", "attribution": "detail"}
 """What a kind of recording is called among the files."""
+
+OF_TIMES = ("device_timing", "timing")
+"""Kinds whose times are used; Nsight Systems can make them."""
 
 GRAPH = "graph.json.gz"
 """How the name of the file ends that has autograd's graph of one step."""

@@ -13,21 +13,34 @@ from .lines import Lines
 from .threads import wait_for_others
 
 
+def uses_gpu() -> bool:
+    """Whether this process computes on a GPU."""
+    import torch
+
+    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
+
+
 class Recording:
     """From `begin` to `end`; steps in between are marked `ProfilerStep#n`, as torch.profiler itself would."""
 
     def __init__(
-        self, *, detailed: bool, memory: bool = False, all_threads: bool = False, host_only: bool = False
+        self,
+        *,
+        detailed: bool,
+        memory: bool = False,
+        all_threads: bool = False,
+        host_only: bool = False,
+        ops: bool = True,
     ) -> None:
         """`detailed`: with call stacks and shapes, which take time; else nothing that does.
 
-        `host_only`: nothing of the device, which only one recorder at a time can ask.
+        `host_only`: nothing of the device, which only one recorder at a time can ask. Without `ops`: nothing else; the
+        profiler has no ranges then, not even of steps.
         """
-        import torch
         from torch.profiler import ProfilerActivity, profile
 
-        device = not host_only and torch.cuda.is_available() and torch.cuda.is_initialized()
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device else [])]
+        device = not host_only and uses_gpu()
+        activities = [*([ProfilerActivity.CPU] if ops else []), *([ProfilerActivity.CUDA] if device else [])]
         options: dict[str, bool] = {"record_python_gc_info": True} if detailed else {"enable_cuda_sync_events": True}
         if all_threads:
             options["profile_all_threads"] = True
@@ -38,8 +51,8 @@ class Recording:
             profile_memory=detailed and memory,
             experimental_config=_config(options),
         )
-        self._detailed = detailed
-        self._collections = None if detailed else Collections()
+        self._detailed, self._ops = detailed, ops
+        self._collections = Collections() if ops and not detailed else None
         self._lines = Lines() if detailed else None
         self._range: Any = None
         self._traced_by: Any = None
@@ -110,7 +123,7 @@ class Recording:
     def _open(self, number: int | None) -> None:
         import torch
 
-        if number is not None:
+        if number is not None and self._ops:
             opened = torch.profiler.record_function(f"ProfilerStep#{number}")
             opened.__enter__()
             self._range = opened  # Ctrl-C may come at any line: only what is open is ever closed.

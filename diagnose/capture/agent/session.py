@@ -12,7 +12,9 @@ from pathlib import Path
 from . import about
 from .agreement import Agreement, Course, Lost, Over
 from .board import Board
-from .clocks import Clock, Cycle, cycle, long_enough, steady, to_be_timed
+from .clocks import WINDOW, Clock, Cycle, cycle, long_enough, settling, steady, to_be_timed
+from .epochs import Epochs
+from .event_cost import event_cost
 from .foreign import turns
 from .graphs import graph_of_a_step
 from .heap import make_room
@@ -21,8 +23,8 @@ from .loops import owner
 from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
 from .phases import phases
 from .place import Place
-from .plan import APART, ENDINGS, FILES, GRAPH, LEFT, REFUSED, VALUES, Part, Plan
-from .recordings import Recording
+from .plan import APART, ENDINGS, FILES, GRAPH, LEFT, OF_TIMES, REFUSED, VALUES, Part, Plan
+from .recordings import Recording, uses_gpu
 from .threads import CompetingThreads
 from .values import values_of_two_steps
 
@@ -31,6 +33,9 @@ DETAILED = 3
 
 ATTEMPTS = 4
 """At a recording that the script's own profiler interrupts, or that takes memory as it goes."""
+
+MORE, MORE_S = 10, 2.0
+"""Steps that are timed without the profiler once more after all recordings, in at most this time (our choice)."""
 
 FOREIGN_STEPS = 1_000
 """Steps to wait for the end of a profiler that the script itself has started (our choice)."""
@@ -53,7 +58,8 @@ class _Open:
 class Session:
     """What one process records. `step_ended(number)` moves it on; it raises nothing."""
 
-    def __init__(self, part: Part, plan: Plan, here: Place) -> None:
+    def __init__(self, part: Part, plan: Plan, here: Place, epochs: Epochs | None = None) -> None:
+        self.epochs = epochs or Epochs()
         self.folder, self.plan, self.here = part.recording, plan, here
         self._part, self._number = part, -1
         self.machine = about.machine()
@@ -73,7 +79,7 @@ class Session:
         """Of each kind of recording in the folder the memory that its steps fetched."""
         self.notes: list[str] = []
         self._finished = self._broken = False
-        self._fetched = self._own_ns = 0
+        self._fetched = self._own_ns = self._more = 0
         self._open: _Open | None = None
         self._timing: Clock | None = None
         self._cycle = Cycle()
@@ -136,7 +142,7 @@ class Session:
         """The process ends: keep what has been recorded so far, if it holds a whole step to use."""
         if self._open is not None:
             if self._open.clock.steps >= 2 and self._open.kind not in self.kept:
-                self._keep(self._open)
+                self._keep(self._open, self._open.clock.steps)
             else:
                 self._abandoned()
         if self._timing is not None and self._timing.steps >= (self.plan.timed or sys.maxsize):
@@ -204,6 +210,7 @@ class Session:
     def _phases(self) -> Course[None]:
         steps = yield from self._ranks.begin("unprofiled", (yield from self._warmed_up()))
         self.settled = True
+        self.epochs.steady(2 * WINDOW)
         yield from self._timed(steps)
         if self.plan.timed is not None:
             return
@@ -214,7 +221,12 @@ class Session:
             self.found["recorded"] = False
             return
         self.undisturbed = False
-        yield from self._recorded("timing", self._cycle.whole(self.plan.steps) + 1)
+        self.epochs.close()
+        recorded = self._cycle.whole(self.plan.steps) + 1
+        if uses_gpu():
+            yield from self._recorded("device_timing", recorded)
+        yield from self._recorded("timing", recorded)
+        self.found["event_cost"] = event_cost() if self.plan.tracer == "torch" else None
         with suppress(OSError):  # On a full disk the rest may still be recorded.
             (self._part.work / SAMPLING).touch()
         if self.plan.tracer == "torch" or tells_ops():
@@ -223,6 +235,7 @@ class Session:
             self.note(NO_OPS)
         self.found["graph"] = yield from graph_of_a_step(self.folder / f"rank{self.here.rank}.{GRAPH}")
         self.found["values"] = yield from values_of_two_steps(self.folder / f"rank{self.here.rank}.{VALUES}")
+        yield from self._timed_again()
 
     def _warmed_up(self) -> Course[int]:
         """Until steps are steady. Only the leader judges; to it, how many steps to time without a profiler."""
@@ -254,13 +267,26 @@ class Session:
                 clock.tick()
             if clock.steps >= steps:
                 self._timing = None
-                self._cycle, self._fetched = cycle(clock.first_step, clock.wall_ns()), clock.fetched_bytes
+                self._cycle = cycle(clock.first_step, clock.wall_ns(), self.epochs.found())
+                self._fetched = clock.fetched_bytes
                 if (every := self._cycle.every) > 1 and self._ranks.leads:
                     self.note(self._cycle.said)
                 timed, self._own_ns = clock.timed(), clock.own_ns
+                self._more = min(self._cycle.whole(MORE), clock.fitting(MORE_S)) // every * every
                 self.found |= {"python_threads": competing_threads.found(), "unprofiled": timed, "cycle": every}
                 self.found["loop"] = owner()
                 return
+
+    def _timed_again(self) -> Course[None]:
+        """Some more steps without any profiler, which tell whether the run's pace has changed meanwhile."""
+        steps = yield from self._ranks.begin("unprofiled_after", self._more, self._cycle.wait)
+        yield from self._alone_with_the_profiler()
+        clock, self._broken = Clock(self._number + 1), False
+        while clock.steps < steps and not self._broken and not turns.foreign:
+            yield
+            clock.tick()
+        if steps and clock.steps == steps:
+            self.found["unprofiled_after"] = clock.timed()
 
     def _recorded(self, kind: str, steps: int) -> Course[None]:
         """A recording, after one of a single step that tells how large it gets and warms the profiler up."""
@@ -271,21 +297,20 @@ class Session:
             yield from self._apart()
             if fitting < steps:
                 most = f"{self.plan.most_bytes / 1e6:,.3g} MB"
-                self.note(f"The {kind} recording has {fitting} steps, as more would not fit {most}.")
-            wait = self._cycle.wait if kind == "attribution" else None
-            count = yield from self._ranks.begin(kind, min(steps, fitting), wait)
+                self.note(f"The {kind.replace('_', ' ')} recording has {fitting} steps, as more would not fit {most}.")
+            count = yield from self._ranks.begin(kind, min(steps, fitting), self._cycle.wait)
             made = yield from self._begun(kind)
             while self._open is made:
                 yield
                 made.clock.tick()
-                if self._open is made and made.clock.steps == count:
-                    self._keep(made)
+                if self._open is made and made.clock.steps >= count and not self._settles(made, count):
+                    self._keep(made, count)
                     if self._had_room(made):
                         return
                 if self._open is made:
                     made.recording.mark(self._number + 1)
         if kind not in self.kept:
-            self.note(f"There is no {kind} recording: the script's own profiler kept starting.")
+            self.note(f"There is no {kind.replace('_', ' ')} recording: the script's own profiler kept starting.")
 
     def _fitting(self, kind: str, steps: int) -> Course[int]:
         """How many steps a recording can have, by the size of one of a single step; 0 if that was interrupted."""
@@ -301,6 +326,11 @@ class Session:
         make_room(probe.clock.fetched_bytes, self._fetched, steps + 1)
         return max(2, self.plan.most_bytes // max(probe.recording.end_and_measure(self._part.work), 1))
 
+    def _settles(self, made: _Open, steps: int) -> bool:
+        """Whether a recording goes on, as its recorder still becomes faster: on GPUs, where its length is free."""
+        free = self._ranks.alone and self._cycle.every == 1
+        return free and uses_gpu() and made.kind in OF_TIMES and settling(made.clock, steps - 1)
+
     def _had_room(self, made: _Open) -> bool:
         """Whether a recording for times took no memory as it went; else that is fetched, for a better one.
 
@@ -313,17 +343,21 @@ class Session:
     def _recording(self, kind: str, all_threads: bool = False) -> Recording | NsysRecording:
         if self._tracer(kind) == "nsys":
             try:
-                return NsysRecording(self.board, self.here)
+                return NsysRecording(self.board, self.here, kind, ops=kind != "device_timing")
             except CannotAsk as error:
                 raise _Hopeless(str(error)) from error
         host_only = self.plan.tracer == "nsys"  # Which holds what tells of the device, to the end of the process.
         return Recording(
-            detailed=kind == "attribution", memory=self.plan.memory, all_threads=all_threads, host_only=host_only
+            detailed=kind == "attribution",
+            memory=self.plan.memory,
+            all_threads=all_threads,
+            host_only=host_only,
+            ops=kind != "device_timing",
         )
 
     def _tracer(self, kind: str) -> str:
         """Stacks and shapes come from torch.profiler: what else there is to know of them, it knows."""
-        return self.plan.tracer if kind == "timing" else "torch"
+        return self.plan.tracer if kind in OF_TIMES else "torch"
 
     def _file(self, kind: str) -> Path:
         return self.folder / f"rank{self.here.rank}.{FILES[kind]}.{ENDINGS[self._tracer(kind)]}"
@@ -338,7 +372,7 @@ class Session:
         except BaseException:
             turns.leave()
             raise
-        made = self._open = _Open(kind, recording, Clock(self._number + 1, by_phase=kind == "timing"))
+        made = self._open = _Open(kind, recording, Clock(self._number + 1, by_phase=kind in OF_TIMES))
         self._heed()
         return made
 
@@ -347,13 +381,17 @@ class Session:
         if turns.wanted:
             self.make_way()
 
-    def _keep(self, made: _Open) -> None:
-        """End the open recording and put it into the folder, unless one is there that took less memory as it went."""
+    def _keep(self, made: _Open, steps: int) -> None:
+        """End the open recording and put it into the folder, unless one is there that took less memory as it went.
+
+        Its last so many steps are to be used.
+        """
         self._open = None
         phases.off()
         if made.clock.fetched_bytes > self.kept.get(made.kind, sys.maxsize):
             return made.recording.end(None, self._part.work)
         target, timed = self._file(made.kind), made.clock.timed()
+        timed |= {"bounds_unix_ns": made.clock.bounds_unix_ns, "settling": made.clock.steps - steps}
         made.recording.end(target, self._part.work)
         self.found |= {made.kind: timed, FILES[made.kind]: target.name}
         if made.recording.marks_collections:

@@ -1,0 +1,274 @@
+"""The ops of one recording at the times of another, which holds other steps of the same run, and no ops.
+
+Each op that is recorded takes the host some 2 us on a machine with a GPU. So steps are recorded once more with runtime
+calls and device work alone: these times are the truest. A call is the same in both recordings if it is on the same
+thread, of the same name, starts the same work, and is the so-many-th of these in its step. What lies between two such
+calls divides their time as it did where ops were recorded. Work that no such call started lies between the work around.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from diagnose.trace import enums, steps
+from diagnose.trace.enums import LinkKind, SpanKind
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.model import IntegrityNote, Rank, Severity, Step
+
+LEAST_SHARE = 0.95
+"""Of device time: with less of it in both, the recordings hardly show the same steps (our choice)."""
+
+BY_SPAN = ("kernels", "copies", "syncs", "collectives", "ops", "memory")
+"""Tables that are labelled by span id."""
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Calls and device work of the paired steps in one of the recordings. Arrays of shape (calls,) and (work,)."""
+
+    bounds_ns: IntArray
+    """Of the steps, on the host. Shape (steps + 1,)."""
+    start_ns: IntArray
+    """Of all spans."""
+    end_ns: IntArray
+    calls: IntArray
+    """Span ids."""
+    step: IntArray
+    """Of each call, from 0."""
+    work: IntArray
+    """Span ids, by call and then in order of start."""
+    call_of_work: IntArray
+    """Positions in `calls`."""
+
+    @property
+    def work_ns(self) -> IntArray:
+        """Duration of each piece of work."""
+        return (self.end_ns - self.start_ns)[self.work]
+
+
+def retimed(rank: Rank, device: Rank, marks: tuple[Step, ...]) -> Rank:
+    """`rank` at the times of `device`, with a note that says so; at its own if they do not show the same steps.
+
+    `marks`: the steps of `device` on its clock. The last ones are those of `rank`, in order.
+    """
+    count = min(len(rank.steps), len(marks))
+    if not count:
+        return replace(rank, integrity=(*rank.integrity, _not_used(device, 0.0)))
+    ours, theirs = _side(rank, rank.steps[-count:]), _side(device, marks[-count:])
+    partner = _in_order(rank, ours, theirs, _partners(rank, device, ours, theirs))
+    mine, other = _same_work(ours, theirs, partner)
+    share = min(_share(ours, mine), _share(theirs, other))
+    if share < LEAST_SHARE:
+        return replace(rank, integrity=(*rank.integrity, _not_used(device, share)))
+    known = np.flatnonzero(partner >= 0)
+    same = np.append(ours.calls[known], ours.work[mine]), np.append(theirs.calls[partner[known]], theirs.work[other])
+    warps = _warps(rank, ours, theirs, same)
+    start, end = _warped(warps, rank.spans)
+    start[same[0]], end[same[0]] = theirs.start_ns[same[1]], theirs.end_ns[same[1]]
+    begun, ended = _warped(warps, rank.lines)
+    told = replace(
+        rank,
+        lines=rank.lines.assign(start_ns=begun, dur_ns=ended - begun),
+        steps=marks[-count:],
+        zero_unix_ns=device.zero_unix_ns,
+        provenance=replace(rank.provenance, timed_by=device.provenance.path),
+        integrity=(*rank.integrity, *(one for one in device.integrity if one.doubts), _note(device, share)),
+    )
+    return _arranged(told, start, end, len(rank.steps) - count)
+
+
+def without_first(rank: Rank, count: int) -> Rank:
+    """The rank without its first steps: what is in them belongs to none."""
+    if not count:
+        return rank
+    return replace(rank, steps=rank.steps[count:], spans=rank.spans.assign(step=_later(rank, count)))
+
+
+def _later(rank: Rank, count: int) -> IntArray:
+    """The step of each span, without the first steps."""
+    step = rank.spans["step"].to_numpy()
+    return np.where(step >= count, step - count, steps.NO_STEP).astype(np.int32)
+
+
+def _side(rank: Rank, marks: tuple[Step, ...]) -> _Side:
+    """Calls and work of these steps, which follow each other."""
+    spans, links = rank.spans, rank.links
+    start = spans["start_ns"].to_numpy()
+    kind = spans["kind"].cat.codes.to_numpy()
+    calls = np.flatnonzero(np.isin(kind, [enums.code(SpanKind.RUNTIME), enums.code(SpanKind.DRIVER)]))
+    step = steps.assign(marks, start[calls])
+    calls, step = calls[step >= 0], step[step >= 0]
+    launch = links[links["kind"] == LinkKind.LAUNCH.value]
+    launching, work = launch["from_id"].to_numpy(), launch["to_id"].to_numpy()
+    position = np.full(len(spans), UNKNOWN, dtype=np.int64)
+    position[calls] = np.arange(len(calls))
+    inside = position[launching] >= 0
+    launching, work = position[launching[inside]], work[inside]
+    order = np.lexsort((work, launching))  # Span ids are in order of start.
+    return _Side(
+        bounds_ns=np.array([*(mark.start_ns for mark in marks), marks[-1].end_ns], dtype=np.int64),
+        start_ns=start,
+        end_ns=start + spans["dur_ns"].to_numpy(),
+        calls=calls,
+        step=step,
+        work=work[order],
+        call_of_work=launching[order],
+    )
+
+
+def _partners(rank: Rank, device: Rank, ours: _Side, theirs: _Side) -> IntArray:
+    """For each of our calls the position of theirs that is the same, or -1: one recorder made both of one process."""
+    threads, same_threads = (pd.Index(one.tracks["process"] + " " + one.tracks["thread"]) for one in (rank, device))
+    texts = rank.spans["name"].cat.categories
+    same_text = texts.get_indexer(device.spans["name"].cat.categories)
+    own = _identities(rank, ours, np.arange(len(rank.tracks)), np.arange(len(texts)))
+    other = _identities(device, theirs, threads.get_indexer(same_threads), same_text)
+    found: IntArray = pd.MultiIndex.from_frame(other).get_indexer(pd.MultiIndex.from_frame(own)).astype(np.int64)
+    found[(own[["track", "name"]] < 0).any(axis=1)] = UNKNOWN
+    return found
+
+
+def _identities(rank: Rank, side: _Side, track: IntArray, text: IntArray) -> pd.DataFrame:
+    """What a call is known by: how many there are like it in its step, and which of them it is. Shape (calls, 6)."""
+    spans = rank.spans
+    first = np.full(len(side.calls), UNKNOWN, dtype=np.int64)
+    some, at = np.unique(side.call_of_work, return_index=True)
+    name = text[spans["name"].cat.codes.to_numpy()]
+    first[some] = name[side.work[at]]
+    told = pd.DataFrame(
+        {
+            "step": side.step,
+            "track": track[spans["track"].to_numpy()[side.calls]],
+            "name": name[side.calls],
+            "work": first,
+            "works": np.bincount(side.call_of_work, minlength=len(side.calls)),
+        }
+    )
+    alike = told.groupby(list(told.columns), sort=False)["step"]
+    return told.assign(ordinal=alike.cumcount(), count=alike.transform("size"))
+
+
+def _in_order(rank: Rank, ours: _Side, theirs: _Side, partner: IntArray) -> IntArray:
+    """The partners, without those that another one of the same thread contradicts in order."""
+    found = partner.copy()
+    track = rank.spans["track"].to_numpy()[ours.calls]
+    some = np.flatnonzero(partner >= 0)
+    for one in np.unique(track[some]):
+        mine = some[track[some] == one]
+        found[mine[~_rising(theirs.start_ns[theirs.calls[partner[mine]]])]] = UNKNOWN
+    return found
+
+
+def _rising(values: IntArray) -> npt.NDArray[np.bool_]:
+    """Which values are no less than all before them, and no more than all after them."""
+    after = np.minimum.accumulate(values[::-1])[::-1]
+    kept: npt.NDArray[np.bool_] = (values >= np.maximum.accumulate(values)) & (values <= after)
+    return kept
+
+
+def _same_work(ours: _Side, theirs: _Side, partner: IntArray) -> tuple[IntArray, IntArray]:
+    """Positions in `work` of what calls started that are the same: as many on both sides, in order of start."""
+    mine = np.flatnonzero(partner[ours.call_of_work] >= 0)
+    begin = np.searchsorted(theirs.call_of_work, np.arange(len(theirs.calls)))
+    nth = mine - np.searchsorted(ours.call_of_work, ours.call_of_work[mine])
+    return mine, begin[partner[ours.call_of_work[mine]]] + nth
+
+
+def _share(side: _Side, same: IntArray) -> float:
+    return float(side.work_ns[same].sum() / max(side.work_ns.sum(), 1))
+
+
+class _Warp:
+    """A map of times that keeps their order: through given points, straight between them, and of slope 1 outside."""
+
+    def __init__(self, before: IntArray, after: IntArray) -> None:
+        order = np.lexsort((after, before))
+        before, after = before[order], after[order]
+        kept = _rising(after) & np.append(np.diff(before) > 0, True)
+        self._before, self._after = before[kept], after[kept]
+
+    def __call__(self, times_ns: IntArray) -> IntArray:
+        inside = np.clip(times_ns, self._before[0], self._before[-1])
+        moved: IntArray = np.rint(np.interp(inside, self._before, self._after)).astype(np.int64)
+        return moved + times_ns - inside
+
+
+def _warps(rank: Rank, ours: _Side, theirs: _Side, same: tuple[IntArray, IntArray]) -> list[_Warp]:
+    """How the times of each track of ours move, by the spans on it that are the `same` as some of theirs.
+
+    A track without any moves as the host thread that has most.
+    """
+    mine, other = same
+    on_device = rank.tracks["device"].to_numpy() >= 0
+    track = rank.spans["track"].to_numpy()[mine]
+    main = int(np.bincount(track[~on_device[track]], minlength=1).argmax())
+    known = set(np.unique(track).tolist())
+    warps = list[_Warp]()
+    for one in range(len(on_device)):
+        there = track == (one if one in known else main)
+        before = [ours.start_ns[mine[there]], ours.end_ns[mine[there]]]
+        after = [theirs.start_ns[other[there]], theirs.end_ns[other[there]]]
+        if not (one in known and on_device[one]):
+            before, after = [*before, ours.bounds_ns], [*after, theirs.bounds_ns]
+        warps.append(_Warp(np.concatenate(before), np.concatenate(after)))
+    return warps
+
+
+def _warped(warps: list[_Warp], table: pd.DataFrame) -> tuple[IntArray, IntArray]:
+    """When each row of a table with times and tracks begins and ends."""
+    track, start = table["track"].to_numpy(), table["start_ns"].to_numpy().copy()
+    end = start + table["dur_ns"].to_numpy()
+    for one in np.unique(track).tolist():
+        there = track == one
+        start[there], end[there] = warps[one](start[there]), warps[one](end[there])
+    return start, end
+
+
+def _arranged(rank: Rank, start: IntArray, end: IntArray, dropped: int) -> Rank:
+    """The rank with these times of its spans, in order, from 0; the first steps that were dropped are none."""
+    zero = min(int(start.min()), 0)
+    order = np.lexsort((np.arange(len(start)), start))
+    id_of = np.empty(len(order), dtype=np.int64)
+    id_of[order] = np.arange(len(order))
+    moved = {"start_ns": start - zero, "dur_ns": end - start, "step": _later(rank, dropped)}
+    spans = rank.spans.assign(**moved).iloc[order].reset_index(drop=True)
+    links = rank.links.assign(**{one: id_of[rank.links[one].to_numpy()] for one in ("from_id", "to_id")})
+    tables: dict[str, Any] = {name: _labelled(getattr(rank, name), id_of) for name in BY_SPAN}
+    return replace(
+        rank,
+        spans=spans,
+        links=links,
+        lines=rank.lines.assign(start_ns=rank.lines["start_ns"] - zero),
+        steps=tuple(Step(one.number, one.start_ns - zero, one.end_ns - zero) for one in rank.steps),
+        zero_unix_ns=rank.zero_unix_ns + zero,
+        **tables,
+    )
+
+
+def _labelled(table: pd.DataFrame, id_of: IntArray) -> pd.DataFrame:
+    """A table by the new ids of its spans."""
+    return table.set_axis(pd.Index(id_of[table.index.to_numpy()], name=table.index.name)).sort_index()
+
+
+def _note(device: Rank, share: float) -> IntegrityNote:
+    return IntegrityNote(
+        f"Times come from {Path(device.provenance.path).name}, which holds no ops.",
+        f"Ops are of other steps of the same run; {share:.1%} of device time is in both.",
+        Severity.NOTE,
+    )
+
+
+def _not_used(device: Rank, share: float) -> IntegrityNote:
+    return IntegrityNote(
+        "Times are those of steps in which ops were recorded, which takes the host time.",
+        f"{Path(device.provenance.path).name} holds other work: only {share:.0%} of device time is in both.",
+        Severity.WARNING,
+    )
