@@ -252,9 +252,9 @@ def _together(rest: Sequence[Finding]) -> Finding:
 def _greedy(priced: list[Priced], replay: Replay, step: Step, doubtful: Doubtful) -> list[Priced]:
     """The findings in order, with what each adds to those above: take the best, fix it, ask the rest again.
 
-    The best is what likely adds most, given how sure it is, and whether it changes the training. Once nothing adds
-    WORTH_SHARE any more, the rest follow in the order of what they save alone. What names no fix
-    fixes nothing.
+    The best is what likely adds most, given how sure it is, and whether it changes the training or needs another fix
+    first. Once nothing adds WORTH_SHARE any more, the rest follow in the order of what they save alone. What names no
+    fix fixes nothing.
     """
     rest, ordered = list(priced), list[Priced]()
     holds = {
@@ -271,7 +271,9 @@ def _greedy(priced: list[Priced], replay: Replay, step: Step, doubtful: Doubtful
         left = [one.holds_ns(gain) for one, gain in zip(rest, gains, strict=True)]
         expected = [gain * holds[id(one.finding)] for one, gain in zip(rest, left, strict=True)]
         enough = [gain >= WORTH_SHARE * step.ns for gain in left]
-        kept = _in_turn([one.finding for one in rest], left, enough)
+        turn = _in_turn([one.finding for one in rest], left, enough)
+        waited_for = {one.page.code for one, much in zip(rest, enough, strict=True) if much}
+        kept = [mine and not one.finding.after & waited_for for mine, one in zip(turn, rest, strict=True)]
         best = max(range(len(rest)), key=lambda at: (enough[at], kept[at], expected[at], rest[at].alone.likely_ns))
         if not enough[best]:
             left_over = [replace(one, added_ns=max(gain, 0)) for one, gain in zip(rest, gains, strict=True)]

@@ -116,6 +116,8 @@ class Finding:
     """The fix does more in a longer step: it saves nothing of the step itself, and nothing together with others."""
     unless_above: bool = False
     """It says where time is lost rather than why: left out if the other findings explain most of it."""
+    after: frozenset[str] = frozenset()
+    """Codes of rules whose fixes have to come first, or its own does not work."""
 
     @property
     def changes_training(self) -> bool:

@@ -18,6 +18,8 @@ CAUSES = {
     TimeCause.OTHER_RANK: "waiting for other ranks",
     TimeCause.HOST_COPY: "copy calls",
     TimeCause.LAUNCH: "launch calls",
+    TimeCause.HOST_COMPUTE: "CPU compute",
+    TimeCause.OPTIMIZER: "CPU time in the optimizer",
     TimeCause.BLOCKED: "waiting in the operating system",
     TimeCause.OPS: "CPU time in ops",
     TimeCause.PYTHON: "Python overhead",

@@ -1,7 +1,8 @@
 """The CPU launches kernels more slowly than the GPU runs them.
 
 Each op costs the host 5 to 20 us of dispatch and launch. Where kernels are shorter than that, the GPU runs dry between
-them although the host never waits.
+them although the host never waits. What the optimizer launches, what the CPU computes and reads of numbers are other
+findings.
 
 Why it costs
     The GPU is idle between kernels for as long as the host needs for the next op. A faster GPU would not help.
@@ -27,7 +28,12 @@ STARVED_SHARE = 0.01  # of the step idle while the host dispatches (our choice)
 LAUNCHES = 50  # a step: fewer ops are no reason to compile anything (our choice)
 IDLE_NS = 1_000_000  # idle per launch: dispatch takes the host up to 0.2 ms; longer is start-up, not a slow loop
 GRAPHED_SHARE = 0.50  # of the kernels launched by CUDA graphs: then launching is not what the host does
+READS = frozenset({"SY01", "SY02"})  # rules on what stands in the way of compiling
 KEPT_HOST = Between(0.7, 0.4, 0.1)  # torch.compile keeps about 40 % of the launches, a CUDA graph close to none
+
+BROKEN = (
+    "It is read from {n} times a step. Fix that first: each read breaks a compiled graph, and a CUDA graph holds none."
+)
 
 COMPILE = Fix.of(fixes.Compile(), "Compile the model, so that it launches fewer and longer kernels.")
 GRAPHS = Fix.of(
@@ -66,8 +72,9 @@ def launch_bound(
                     starvation.launches,
                     "launches",
                 ),
+                *(Evidence(BROKEN.format(n=f"{n:,}"), n) for n in [starvation.reads] if n),
             ),
-            edits=(Shorten(starvation.op_ids, KEPT_HOST),),
+            edits=tuple(Shorten(Times(*time), KEPT_HOST) for time in starvation.times),
             fixes=(
                 GRAPHS if compiling is not None and compiling.used else COMPILE,
                 Fix.of(
@@ -78,6 +85,7 @@ def launch_bound(
             confidence=Confidence(Level.MEDIUM, "how much of the dispatch a compiler removes depends on the model"),
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
+            after=READS if starvation.reads else frozenset(),
         )
 
 

@@ -54,8 +54,7 @@ def unused_memory(larger_batch: LargerBatch, steps: Steps) -> Verdicts:
                 Evidence("The saving is per sample: the step itself gets longer."),
             ),
             edits=(
-                Shorten(one.op_ids, spread),
-                *(Shorten(Times(*some), spread) for some in one.pauses),
+                *(Shorten(Times(*some), spread) for some in one.host_times),
                 Shorten(one.update_ids, spread),
                 Shorten(one.underfilled_ids, Between((1 + low) / 2, mid + 0.2 * (1 - mid), high)),
             ),

@@ -20,7 +20,7 @@ Sources
 
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.launches import Launches
-from diagnose.facts.run.quality import Distortion
+from diagnose.facts.run.quality import EVENT_NS, Distortion
 from diagnose.facts.run.slowdown import Slowdown
 from diagnose.rulekit.vocabulary import *
 
@@ -41,8 +41,6 @@ def profiler_distortion(
     launches: Launches | None = None,
 ) -> Verdicts:
     idle = 1.0 if breakdown is None else breakdown.idle_ns / max(breakdown.step_ns, 1)
-    slowing = " and ".join(one for one in ("shapes", "stacks") if one in distortion.options)
-    launch_ns = distortion.launch_ns or 0 if launches is not None and launches.per_step >= LAUNCHES else 0
     ratio = None if slowdown is None else slowdown.ratio
     said: dict[str, str] = {}
     if ratio is not None and ratio > INFLATED:
@@ -51,16 +49,8 @@ def profiler_distortion(
             if slowdown is not None and slowdown.by_phase
             else "Savings are scaled to the step without it, but those of host time are inflated all the same."
         )
-    elif ratio is None and distortion.recording_share >= RECORDING_SHARE:
-        taken = f"{ms(distortion.recording_ns)} of a step ({percent(distortion.recording_share)})"
-        again = f"Record without {slowing} for times." if slowing else "Compare with a step without the profiler."
-        said[f"recording{slowing and f' {slowing}'} took the host {taken}"] = (
-            f"Savings of host time are too high. {again}"
-        )
-    elif ratio is None and launch_ns >= LAUNCH_NS:
-        said[f"a launch takes the host {ms(launch_ns)}, where 3 to 6 us are usual"] = (
-            "The recorder slows it, or the CPU is slow or busy: compare with a step without the profiler."
-        )
+    elif ratio is None:
+        said |= _by_events(distortion, breakdown, launches)
     if distortion.overhead_share >= OVERHEAD_SHARE:
         longest = distortion.overheads[0].name
         said[f"`{longest}` and the like take {percent(distortion.overhead_share)} of the used steps"] = (
@@ -83,12 +73,51 @@ def profiler_distortion(
         yield Caution(what, effect, lowers_host=True)
 
 
+def _by_events(distortion: Distortion, breakdown: Breakdown | None, launches: Launches | None) -> dict[str, str]:
+    """What was recorded, where no step was timed without the profiler."""
+    slowing = " and ".join(one for one in ("shapes", "stacks") if one in distortion.options)
+    launch_ns = distortion.launch_ns or 0 if launches is not None and launches.per_step >= LAUNCHES else 0
+    if waits := _inflated(distortion, breakdown):
+        return {f"the {ms(waits)} that the GPU waits for launches are likely inflated by recording": _at(distortion)}
+    if distortion.recording_share >= RECORDING_SHARE:
+        taken = f"{ms(distortion.recording_ns)} of a step ({percent(distortion.recording_share)})"
+        again = f"Record without {slowing} for times." if slowing else "Compare with a step without the profiler."
+        what = f"recording{slowing and f' {slowing}'} took the host {taken}"
+        return {what: f"Savings of host time are too high. {again}"}
+    if launch_ns >= LAUNCH_NS:
+        what = f"a launch takes the host {ms(launch_ns)}, where 3 to 6 us are usual"
+        return {what: "The recorder slows it, or the CPU is slow or busy: compare with a step without the profiler."}
+    return {}
+
+
+def _inflated(distortion: Distortion, breakdown: Breakdown | None) -> int:
+    """Idle time for launches, if without the likely cost of recording it would be INFLATED times shorter; else 0."""
+    waits = distortion.launching_idle_ns or 0
+    if breakdown is None or waits < IDLE_SHARE * breakdown.step_ns:
+        return 0
+    return waits if waits > INFLATED * (waits - EVENT_NS[1] * distortion.events) else 0
+
+
+def _at(distortion: Distortion) -> str:
+    least, most = (ms(one * distortion.events) for one in (EVENT_NS[0], EVENT_NS[-1]))
+    return (
+        f"{distortion.events:,} ops and calls a step were recorded, at 1 to 3 us each: {least} to {most}. Record with"
+        " diagnose profile, which measures steps without."
+    )
+
+
 EXAMPLES = [
-    Fires(  # 1,000 ops and their launches, 0.35 us each, in steps of 10 ms
+    Fires(  # 2,000 ops and calls a step at 2 us are 4 of the 7 ms that the GPU waits
         """
         4 steps of 10
         cpu  aten::add 0.1-0.109 x1000 every 0.009
         gpu  pointwise 0.107-0.109 @0.1-0.106 x1000 every 0.009
+        """
+    ),
+    Fires(  # 2,000 ops on the CPU, 0.35 us each, in steps of 10 ms
+        """
+        4 steps of 10
+        cpu  aten::add 0.1-0.104 x2000 every 0.0045
         """
     ),
     Fires(

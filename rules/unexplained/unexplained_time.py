@@ -38,6 +38,8 @@ CAUSES = {
     TimeCause.OTHER_RANK: ("the host waits for other ranks", "Record all ranks at once."),
     TimeCause.HOST_COPY: ("the host is in calls that start copies", "Copy from pinned memory, and fewer times."),
     TimeCause.LAUNCH: ("the host is in calls that launch kernels", "Launch fewer and longer kernels."),
+    TimeCause.HOST_COMPUTE: ("the CPU computes", "Compute it on the device, or in workers of a DataLoader."),
+    TimeCause.OPTIMIZER: ("the host runs the optimizer's step", "Use its fused form, and few groups of parameters."),
     TimeCause.BLOCKED: ("the host waits in the operating system", "See which thread, file or timer it waits for."),
     TimeCause.OPS: ("the host dispatches ops", "Run fewer and larger ops."),
     TimeCause.PYTHON: ("Python runs between ops", "See which function takes it."),

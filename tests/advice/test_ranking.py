@@ -70,6 +70,16 @@ def test_what_changes_the_training_comes_last_unless_it_saves_ten_times_as_much(
     assert [one.rule for one in ordered(facts, {"a": kept, "b": finding(shorter(facts, "b"))}).findings] == ["a", "b"]
 
 
+def test_what_needs_another_fix_first_comes_after_it_however_much_more_it_saves() -> None:
+    facts = facts_of(HOST_BOUND)
+    more, less = finding(shorter(facts, "a")), finding(shorter(facts, "c"))
+    assert [one.rule for one in ordered(facts, {"more": more, "less": less}).findings] == ["more", "less"]
+    more = replace(more, after=frozenset({"LESS"}))
+    found = ordered(facts, {"more": more, "less": less})
+    assert [in_ms(one) for one in found.findings] == [("less", 10, 10), ("more", 30, 30)]
+    assert [in_ms(one) for one in ordered(facts, {"more": more}).findings] == [("more", 30, 30)]
+
+
 def test_a_bound_is_told_unless_another_finding_touches_it_or_saves_it() -> None:
     facts = facts_of(HOST_BOUND)
     bound = replace(finding(shorter(facts, "a"), basis=Basis.AT_MOST), unless_above=True)

@@ -23,6 +23,10 @@ class TimeCause(str, Enum):
     """In a call that starts a copy; from pageable memory the call does the copying."""
     LAUNCH = "launch"
     """In a call that starts a kernel, graph or memset; on the critical path also on to the start of its work."""
+    HOST_COMPUTE = "host_compute"
+    """In an op that starts nothing on the device and takes longer than dispatching: the CPU computes."""
+    OPTIMIZER = "optimizer"
+    """In the optimizer's step or its zeroing of gradients, in its ops, launches and Python, outside the calls above."""
     BLOCKED = "blocked"
     """In a long call of the operating system, or off the processor: waits for another thread, a file, a timer."""
     OPS = "ops"
@@ -44,6 +48,8 @@ class TimeCause(str, Enum):
     COPY = "copy"
 
 
+LAUNCHING = (TimeCause.OPS, TimeCause.LAUNCH)
+"""What the host does for each kernel, and does less of where fewer are launched."""
 ON_DEVICE = (TimeCause.COMPUTE, TimeCause.COMMUNICATION, TimeCause.COPY)
 IDLE_CAUSES = tuple(cause for cause in TimeCause if cause not in (*ON_DEVICE, TimeCause.UNEXPLAINED))
 """Why the device had nothing to do."""

@@ -17,7 +17,7 @@ from diagnose.facts.core.recorded import host_recorded
 from diagnose.facts.core.steps import steps
 from diagnose.trace import enums, intervals, kinds, nesting
 from diagnose.trace.enums import HostMemory, SpanKind
-from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.intervals import IntArray, Intervals, distinct
 from diagnose.trace.kinds import Activity, ApiKind
 
 
@@ -38,6 +38,12 @@ ALLOCATING = (ApiKind.MALLOC, ApiKind.FREE, ApiKind.HOST_MALLOC, ApiKind.HOST_FR
 TRANSFERS = ("gloo:send", "gloo:recv")
 """Beginnings of the names of transfers' spans."""
 
+DISPATCH_NS = 200_000
+"""Ops that start nothing on the device took up to 0.22 ms in ten recordings on an H100 with a slow clock, but for
+those that computed on the CPU, at 3 ms and more. What takes longer is no dispatch."""
+STARTING = (ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH, ApiKind.COPY, ApiKind.MEMSET)
+
+_NONE = np.zeros(0, dtype=np.int64)
 _HOST_KINDS = (SpanKind.OP, SpanKind.LOADER, SpanKind.COLLECTIVE, SpanKind.ANNOTATION)
 
 
@@ -119,6 +125,48 @@ def _copies_to_pageable(facts: Facts) -> IntArray:
     return work.launch[np.isin(work.ids, slow.to_numpy())]
 
 
+@once
+def host_compute_ops(facts: Facts) -> IntArray:
+    """Ids of the training threads' ops that compute on the CPU beside a device: the outermost that start nothing there.
+
+    None in a training on the CPU, and none where calls were not recorded.
+    """
+    if not len(device_work(facts).ids) or "launches" not in facts.rank.provenance.recorded:
+        return _NONE
+    calls, (op, start, end, track) = api_calls(facts), _ops(facts)
+    parents, position = _parents_of_ops(facts), np.zeros(len(facts.rank.spans), dtype=np.int64)
+    position[op] = np.arange(len(op))
+    starts = np.zeros(len(op) + 1, dtype=bool)
+    asking = enclosing_op(facts, calls.ids[calls.of(*STARTING, *ALLOCATING) | calls.blocks])
+    at = distinct(position[asking[asking >= 0]])
+    while len(at := at[(at >= 0) & ~starts[at]]):
+        starts[at] = True
+        at = distinct(parents[at])
+    long = (end - start > DISPATCH_NS) & np.isin(track, host_threads(facts).training)
+    outermost = ~starts[:-1] & ((parents < 0) | starts[parents])
+    return op[long & outermost]
+
+
+def after_closures(facts: Facts, start_ns: IntArray, end_ns: IntArray, also: IntArray = _NONE) -> IntArray:
+    """When calls of `Optimizer.step` in order of start begin to update: after the backward pass of a closure in them.
+
+    `also`: spans that may be in a closure, too.
+    """
+    spans, ops = facts.rank.spans, facts.rank.ops
+    inner = np.append(ops.index[ops["forward_thread"] > 0].to_numpy(), also).astype(np.int64)
+    begun = spans["start_ns"].to_numpy()[inner]
+    at = np.searchsorted(start_ns, begun, side="right") - 1
+    inside = (at >= 0) & (begun < np.append(end_ns, 0)[at])
+    begins = start_ns.copy()
+    np.maximum.at(begins, at[inside], begun[inside] + spans["dur_ns"].to_numpy()[inner[inside]])
+    return np.minimum(begins, end_ns)
+
+
+def _times(facts: Facts, ids: IntArray) -> Intervals:
+    start = facts.rank.spans["start_ns"].to_numpy()[ids]
+    return Intervals(start, start + facts.rank.spans["dur_ns"].to_numpy()[ids])
+
+
 @fact
 def host_activities(facts: Facts) -> dict[TimeCause, Intervals]:
     """For each activity but PYTHON the normal set of times when a training thread was in it, and in none before it."""
@@ -133,6 +181,9 @@ def host_activities(facts: Facts) -> dict[TimeCause, Intervals]:
     def calls_where(chosen: npt.NDArray[np.bool_]) -> Intervals:
         return Intervals(calls.start_ns[chosen], calls.end_ns[chosen])
 
+    stepping = (
+        on_thread & _named(spans, Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD) & (len(device_work(facts).ids) > 0)
+    )
     # Transfers of gloo are recorded on the thread that asks, across all it does until it has waited for them.
     transfer = _named_like(spans, lambda name: name.startswith(TRANSFERS))
     on_worker = ~on_thread | transfer
@@ -149,6 +200,8 @@ def host_activities(facts: Facts) -> dict[TimeCause, Intervals]:
         TimeCause.LOADER: spans_where(kind_is(SpanKind.LOADER)),
         TimeCause.OTHER_RANK: spans_where(kind_is(SpanKind.COLLECTIVE) & _blocking_collective(spans)),
         TimeCause.HOST_COPY: calls_where(calls.of(ApiKind.COPY)),
+        TimeCause.HOST_COMPUTE: _times(facts, host_compute_ops(facts)),
+        TimeCause.OPTIMIZER: Intervals(after_closures(facts, start[stepping], end[stepping]), end[stepping]),
         TimeCause.LAUNCH: calls_where(calls.of(ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH, ApiKind.MEMSET)),
         TimeCause.BLOCKED: spans_where(kind_is(SpanKind.SYSTEM)),
         TimeCause.OPS: spans_where(kind_is(SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)),

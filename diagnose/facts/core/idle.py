@@ -40,6 +40,8 @@ _BY_NAME = (
 _BY_LENGTH = (
     TimeCause.SYNC,
     TimeCause.HOST_COPY,
+    TimeCause.HOST_COMPUTE,
+    TimeCause.OPTIMIZER,
     TimeCause.LAUNCH,
     TimeCause.OPS,
     TimeCause.PYTHON,
@@ -81,7 +83,9 @@ def idle_gaps(facts: Facts) -> IdleGaps:
     late = Intervals(gaps.starts, np.clip(call_start, gaps.starts, gaps.ends))
     cause = _host_late(facts, gaps, late, _drained(calls, gaps.starts))
     delivery = gaps.ends - late.ends
-    queued = known & ((call_start <= gaps.starts) | (delivery > MOST * (gaps.ends - gaps.starts)))
+    # What the host launched too late begins some 7 us after its call, as soon as it can: that is no queue.
+    slow = (delivery > MOST * (gaps.ends - gaps.starts)) & (delivery > TURNAROUND_NS)
+    queued = known & ((call_start <= gaps.starts) | slow)
     cause[queued] = _queued(facts, gaps, launch, call_end - late.ends)[queued]
     missing = intervals.covered(gaps, host_activities(facts)[TimeCause.HOST_NOT_RECORDED])
     unseen = missing >= MOST * (gaps.ends - gaps.starts)

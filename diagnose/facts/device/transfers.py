@@ -211,6 +211,8 @@ class HostBorn:
     site: Site | None
     ids: IntArray
     """The ops that make them."""
+    move_ids: IntArray
+    """The ops that copy them. Shape as `ids`."""
     total_calls: int
     """In all used steps."""
 
@@ -234,7 +236,7 @@ def host_born(facts: Facts) -> tuple[HostBorn, ...]:
     for rows, site in grouped(facts, moved, name_codes(facts, ids)):
         made_by = "torch.tensor" if by_tensor[move[rows[0]]] else name_of(facts, int(ids[rows[0]]))
         if seen[rows].any():
-            found.append(HostBorn(made_by, site, ids[rows], int(seen[rows].sum())))
+            found.append(HostBorn(made_by, site, ids[rows], moved[rows], int(seen[rows].sum())))
     return tuple(sorted(found, key=lambda one: -one.total_calls))
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.host import host_activities, host_threads
+from diagnose.facts.core.idle import idle
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
 from diagnose.facts.device.filling import filling
@@ -14,6 +17,7 @@ from diagnose.facts.device.memory import memory
 from diagnose.facts.host.python import python_pauses
 from diagnose.facts.host.starvation import starvation
 from diagnose.facts.optimizer.optimizer import for_parameters
+from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 
 MOST_TIMES = 8
@@ -34,11 +38,9 @@ class LargerBatch:
     """Most that the allocator held."""
     capacity_bytes: int
     host_idle_ns: int
-    """Idle time of the device while the host dispatches ops or calls modules."""
-    op_ids: IntArray
-    """Ops for which the device was idle."""
-    pauses: tuple[tuple[int, Intervals], ...]
-    """Python between them: thread and times."""
+    """Idle time of the device while the host dispatches ops, calls modules, or is in the optimizer's step."""
+    host_times: tuple[tuple[int, Intervals], ...]
+    """Of these: thread and times."""
     update_ids: IntArray
     """Device work for parameters: updates, and zeroing of gradients."""
     update_ns: int
@@ -69,16 +71,22 @@ def larger_batch(facts: Facts) -> LargerBatch:
         for one in optional(python_pauses, facts) or ()
         if not one.on_cpu and one.idle_ns * count <= SHORT_NS * one.gaps
     ]
-    none = np.empty(0, dtype=np.int64)
-    under = none if kernels is None else np.setdiff1d(kernels.underfilled_ids, table.ids[update])
+    activities = optional(host_activities, facts)
+    stepping = activities[TimeCause.OPTIMIZER] if activities else intervals.EMPTY
+    under = np.empty(0, dtype=np.int64) if kernels is None else np.setdiff1d(kernels.underfilled_ids, table.ids[update])
     within = np.isin(table.ids, under) & table.in_steps
     return LargerBatch(
         times=max(fits, default=1),
         used_bytes=used,
         capacity_bytes=capacity,
-        host_idle_ns=(starved.idle_ns if starved else 0) + sum(pause.idle_ns for pause in pauses),
-        op_ids=starved.op_ids if starved else none,
-        pauses=tuple(some for pause in pauses for some in pause.times),
+        host_idle_ns=(starved.idle_ns if starved else 0)
+        + sum(pause.idle_ns for pause in pauses)
+        + sum(one.ns for one in optional(idle, facts) or () if one.cause is TimeCause.OPTIMIZER),
+        host_times=(
+            *(starved.times if starved else ()),
+            *(some for pause in pauses for some in pause.times),
+            *([(host_threads(facts).main, stepping)] if stepping.size else []),
+        ),
         update_ids=table.ids[update],
         update_ns=int(table.dur_ns[update & table.in_steps].sum()) // count,
         underfilled_ids=under,

@@ -10,7 +10,7 @@ import numpy as np
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
+from diagnose.facts.core.causes import IDLE_CAUSES, LAUNCHING, TimeCause
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import api_calls, host_activities, host_threads
 from diagnose.facts.core.idle import idle_gaps
@@ -57,7 +57,7 @@ USUAL = 0.5
 _PAUSES = (TimeCause.PYTHON, TimeCause.BLOCKED)
 """What Python does between ops; that it waits in the operating system only some recorders tell."""
 
-_IN_CALLS = (TimeCause.OPS, TimeCause.LAUNCH, TimeCause.SYNC, TimeCause.HOST_COPY)
+_IN_CALLS = (*LAUNCHING, TimeCause.SYNC, TimeCause.HOST_COPY, TimeCause.HOST_COMPUTE)
 """What `whole_calls` do as well."""
 
 

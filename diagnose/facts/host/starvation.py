@@ -7,37 +7,47 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import breakdown, round_half_up
-from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
+from diagnose.facts.core.causes import IDLE_CAUSES, LAUNCHING
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.host import api_calls
+from diagnose.facts.core.host import api_calls, host_activities
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.launches import launch_table
 from diagnose.facts.core.spans import (
     host_spans,
     on_training_threads,
     require_ops,
+    used_step,
 )
 from diagnose.facts.core.steps import steps
+from diagnose.facts.host.waits import WaitReason, host_waits
 from diagnose.trace import enums, intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import ApiKind
 
+READING = (WaitReason.SCALAR_READ, WaitReason.TENSOR_READ, WaitReason.DATA_DEPENDENT_SHAPE)
+FEW_LAUNCHES = 50
+"""Fewer are no reason to compile anything (our choice)."""
+
 
 @dataclass(frozen=True)
 class Starvation:
-    """Idle time of the device for which the host dispatched too slowly."""
+    """Idle time of the device for which the host launched too slowly."""
 
     idle_ns: int
-    """Idle time with cause `ops` or `launch`, per step."""
+    """Idle time with a cause in `LAUNCHING`, per step."""
     share: float
     """`idle_ns` over the step."""
     gaps: Intervals
     """These idle gaps, in the used steps."""
-    op_ids: IntArray
-    """Outermost ops of the training threads that were open in such a gap."""
+    times: tuple[tuple[int, Intervals], ...]
+    """Host time of launching by thread: that of outermost ops that were open in such a gap, without what in them has a
+    cause of its own, and without ops that only read a number."""
+    reads: int
+    """Reads of the device's tensors, per step, if after most of them the next comes before FEW_LAUNCHES launches; else
+    0. Each ends what can be compiled as one, and no CUDA graph may hold one."""
     launches: int
     """Calls that launch device work, per step; a CUDA graph is one."""
     empty_queue_share: float
@@ -55,7 +65,7 @@ def starvation(facts: Facts) -> Starvation:
     """Starvation in the used steps. Raises Missing like idle_gaps and launch_table, without ops or kernels."""
     table, used, found = launch_table(facts), steps(facts), idle_gaps(facts)
     require_ops(facts)
-    late = np.isin(found.cause, [IDLE_CAUSES.index(cause) for cause in (TimeCause.OPS, TimeCause.LAUNCH)])
+    late = np.isin(found.cause, [IDLE_CAUSES.index(cause) for cause in LAUNCHING])
     gaps = Intervals(found.gaps.starts[late], found.gaps.ends[late])
     _, first = np.unique(table.call, return_index=True)
     kernels, by_graph = _kernels(facts)
@@ -67,7 +77,8 @@ def starvation(facts: Facts) -> Starvation:
         idle_ns=idle_ns,
         share=idle_ns / max(breakdown(facts).step_ns, 1),
         gaps=gaps,
-        op_ids=_ops_in(facts, gaps),
+        times=_launching(facts, gaps),
+        reads=_reads(facts, np.unique(table.call)),
         launches=round_half_up(len(first), used.count),
         empty_queue_share=float((table.depth[first] == 0).mean()),
         kernels=round_half_up(len(kernels), used.count),
@@ -86,6 +97,24 @@ def _kernels(facts: Facts) -> tuple[IntArray, npt.NDArray[np.bool_]]:
     return ids, in_graph | np.isin(work.launch[inside], calls.ids[calls.of(ApiKind.GRAPH_LAUNCH)])
 
 
-def _ops_in(facts: Facts, gaps: Intervals) -> IntArray:
+def _launching(facts: Facts, gaps: Intervals) -> tuple[tuple[int, Intervals], ...]:
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)).outermost()
-    return ops.ids[intervals.covered(Intervals(ops.start_ns, ops.end_ns), gaps) > 0]
+    ops = ops.where(intervals.covered(Intervals(ops.start_ns, ops.end_ns), gaps) > 0)
+    launching = intervals.merge(*(host_activities(facts)[cause] for cause in LAUNCHING))
+    waits, table = optional(host_waits, facts) or (), facts.rank.spans
+    reading = np.concatenate([ops.ids[:0], *(one.op_ids[one.op_ids >= 0] for one in waits)])
+    start = table["start_ns"].to_numpy()[reading]
+    own = intervals.subtract(launching, intervals.union(Intervals(start, start + table["dur_ns"].to_numpy()[reading])))
+    return tuple(
+        (int(track), intervals.intersect(ops.where(ops.track == track).times, own)) for track in np.unique(ops.track)
+    )
+
+
+def _reads(facts: Facts, launches: IntArray) -> int:
+    """`launches`: the calls, whose ids are in the order of their starts."""
+    waits = [one for one in optional(host_waits, facts) or () if one.reason in READING]
+    ids = np.concatenate([launches[:0], *(one.ids for one in waits)])
+    step, after = np.unique(np.stack((used_step(facts, ids), np.searchsorted(launches, ids, side="right"))), axis=1)
+    after = after[step >= 0]
+    close = int(((np.diff(after) < FEW_LAUNCHES) & (np.diff(step[step >= 0]) == 0)).sum())
+    return round_half_up(len(after), steps(facts).count) if 2 * close > len(after) else 0

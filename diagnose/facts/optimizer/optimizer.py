@@ -11,6 +11,7 @@ import numpy as np
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.host import after_closures
 from diagnose.facts.core.inputs import Inputs, Mask, named, recorded_inputs
 from diagnose.facts.core.names import name_codes, name_of
 from diagnose.facts.core.run import trains_on_cpu
@@ -20,7 +21,7 @@ from diagnose.facts.core.work import KERNEL_KINDS, work_table
 from diagnose.facts.optimizer.zeroing import NO_LAUNCHES, zeroings
 from diagnose.trace import kinds, nesting
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.intervals import IntArray
+from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity, KernelKind
 
 NO_STEPS = Missing(
@@ -66,6 +67,8 @@ class OptimizerSteps:
     """Annotations of the calls. With a closure, its forward and backward are inside."""
     op_ids: IntArray
     """Outermost ops in the calls."""
+    times: tuple[tuple[int, Intervals], ...]
+    """The calls by thread."""
     work_ids: IntArray
     """Device work launched in the calls."""
     elements: int | None
@@ -80,14 +83,8 @@ def updates(facts: Facts) -> HostSpans:
     calls = host_spans(facts, SpanKind.ANNOTATION, named=_is_update)
     outer = calls.parents
     calls = calls.where(~np.isin(np.arange(len(outer)), outer))
-    spans, ops = facts.rank.spans, facts.rank.ops
-    inner = np.append(ops.index[ops["forward_thread"] > 0].to_numpy(), zeroings(facts).ids).astype(np.int64)
-    start = spans["start_ns"].to_numpy()[inner]
-    at = np.searchsorted(calls.start_ns, start, side="right") - 1
-    inside = (at >= 0) & (start < np.append(calls.end_ns, 0)[at])
-    begins = calls.start_ns.copy()
-    np.maximum.at(begins, at[inside], start[inside] + spans["dur_ns"].to_numpy()[inner[inside]])
-    return HostSpans(calls.ids, np.minimum(begins, calls.end_ns), calls.end_ns, calls.track)
+    begins = after_closures(facts, calls.start_ns, calls.end_ns, zeroings(facts).ids)
+    return HostSpans(calls.ids, begins, calls.end_ns, calls.track)
 
 
 def _is_update(name: str) -> bool:
@@ -134,6 +131,7 @@ def _summed(facts: Facts, calls: HostSpans) -> OptimizerSteps:
         host_ns=round_half_up(int((calls.end_ns - calls.start_ns)[used].sum()), count),
         ids=calls.ids,
         op_ids=outermost.ids,
+        times=tuple((int(track), calls.where(calls.track == track).times) for track in np.unique(calls.track)),
         work_ids=launched.work_ids,
         elements=_elements(facts, _within(calls.where(used), ops), int(used.sum())),
     )

@@ -10,8 +10,10 @@ import numpy.typing as npt
 
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import breakdown, round_half_up
+from diagnose.facts.core.causes import LAUNCHING, TimeCause
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import api_calls, host_threads
+from diagnose.facts.core.idle import idle
 from diagnose.facts.core.launches import launch_table
 from diagnose.facts.core.run import manifest
 from diagnose.facts.core.spans import HostSpans, host_spans, members, on_training_threads, used_step
@@ -42,6 +44,10 @@ SHAPES_NS = 220
 
 FRAME_NS = 300
 """Host time to record a Python frame (measured with SPAN_NS: 0.27 to 0.33 us)."""
+
+EVENT_NS = (1_000, 2_000, 3_000)
+"""Host time to record an op, annotation or call beside a GPU: 1.4 to 2.8 us in four trainings on an H100 whose clock is
+slow to read, timed without the profiler as well; about 3.4 us at most in pairs recorded there."""
 
 VIEWS = ("aten::view", "aten::as_strided")
 """Ops that only say how memory is read."""
@@ -170,6 +176,10 @@ class Distortion:
     step; no part of the overheads."""
     recording_share: float
     """Of the step."""
+    events: int
+    """Ops, annotations and calls that were recorded of the training threads, per step."""
+    launching_idle_ns: int | None
+    """Idle time of the device with a cause in `LAUNCHING`, or in the optimizer, per step; None without device work."""
     launch_ns: int | None
     """Median host time of kernel launches that found room in the queue; None if none was recorded."""
     view_ns: int | None
@@ -187,30 +197,36 @@ def distortion(facts: Facts) -> Distortion:
         Overhead(str(names.cat.categories[code]), len(same), round_half_up(int(dur[same].sum()), used.count))
         for code, same in zip(codes, members(label, len(codes)), strict=True)
     ]
-    overhead_ns, recording_ns = inside.times.total, _recording_ns(facts)
+    overhead_ns, ops, others = inside.times.total, _recorded(facts, *_OPS), _recorded(facts, *_OTHERS)
+    shapes = SHAPES_NS * ops if "shapes" in facts.rank.provenance.recorded else 0
+    recording_ns = SPAN_NS * (ops + others) + shapes + FRAME_NS * _recorded(facts, SpanKind.PYTHON)
     return Distortion(
         overhead_share=overhead_ns / max(used.window_ns, 1),
         overheads=tuple(sorted(overheads, key=lambda overhead: (-overhead.ns, overhead.name))),
         options=tuple(option for option in SLOWING if option in facts.rank.provenance.recorded),
         recording_ns=round_half_up(recording_ns, used.count),
         recording_share=recording_ns / max(used.window_ns, 1),
+        events=round_half_up(ops + others, used.count),
+        launching_idle_ns=_launching_idle_ns(facts),
         launch_ns=_launch_ns(facts),
         view_ns=_view_ns(facts),
     )
 
 
-def _recording_ns(facts: Facts) -> int:
-    """In all used steps."""
+_OPS = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.LOADER)
+_OTHERS = (SpanKind.ANNOTATION, SpanKind.RUNTIME, SpanKind.DRIVER)
 
-    def recorded(*kinds: SpanKind) -> int:
-        return len(on_training_threads(facts, host_spans(facts, *kinds)).in_steps(facts).ids)
 
+def _recorded(facts: Facts, *kinds: SpanKind) -> int:
+    """How many spans of the training threads, in all used steps."""
     if optional(host_threads, facts) is None:
         return 0
-    ops = recorded(SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.LOADER)
-    others = recorded(SpanKind.ANNOTATION, SpanKind.RUNTIME, SpanKind.DRIVER)
-    shapes = SHAPES_NS * ops if "shapes" in facts.rank.provenance.recorded else 0
-    return SPAN_NS * (ops + others) + shapes + FRAME_NS * recorded(SpanKind.PYTHON)
+    return len(on_training_threads(facts, host_spans(facts, *kinds)).in_steps(facts).ids)
+
+
+def _launching_idle_ns(facts: Facts) -> int | None:
+    found, causes = optional(idle, facts), (*LAUNCHING, TimeCause.OPTIMIZER)
+    return None if found is None else sum(one.ns for one in found if one.cause in causes)
 
 
 def _view_ns(facts: Facts) -> int | None:

@@ -40,6 +40,8 @@ CAUSE_COLOURS = {
     TimeCause.COMPILE: "#7A5195",
     TimeCause.CHECKPOINT: "#A6761D",
     TimeCause.OTHER_RANK: "#B04A84",
+    TimeCause.HOST_COMPUTE: "#E7298A",
+    TimeCause.OPTIMIZER: "#5E7F2E",
     TimeCause.BLOCKED: "#8DA0CB",
     TimeCause.DEVICE_WAIT: GREY,
     TimeCause.BETWEEN_KERNELS: PALE,

@@ -114,7 +114,7 @@ def test_a_spike_is_filled_by_what_other_steps_do_not_do() -> None:
     assert Filling.OP not in told  # 10 of 80 ms is less than a fifth
     told = {filler.filling: (filler.name, filler.site, filler.ns) for filler in fifth.fillers}
     assert told[Filling.OP] == ("aten::item", None, 55_000_000)
-    assert told[Filling.ACTIVITY] == ("ops", None, 55_000_000)
+    assert told[Filling.ACTIVITY] == ("host_compute", None, 55_000_000)
 
 
 @pytest.mark.parametrize(("late", "period"), [((1, 3, 5), 2), ((1, 3, 6), None), ((2, 6), 4), ((4,), None)])
