@@ -18,9 +18,10 @@ test: .venv/browser  ## run the tests but slow ones, on all cores; PYTEST_ARGS g
 	$(BIN)/pytest --numprocesses=auto --dist=worksteal -m "not slow" $(PYTEST_ARGS)
 
 test-slow: .venv/browser  ## run those that take seconds: they record trainings, drive a browser, judge recordings
-	$(BIN)/pytest --numprocesses=auto --dist=worksteal -m slow --hypothesis-profile=thorough $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses=auto --dist=worksteal -m "slow and not exhaustive" $(PYTEST_ARGS)
 
-test-all: test test-slow  ## run all tests
+test-all: test  ## run all tests, and property tests with 100 examples each
+	$(BIN)/pytest --numprocesses=auto --dist=worksteal -m slow --hypothesis-profile=thorough $(PYTEST_ARGS)
 
 check: .venv/full  ## lint, format, types, import contracts, dead code and generated texts
 	$(BIN)/ruff check

@@ -156,6 +156,7 @@ def test_a_recording_is_analyzed_and_over_the_limit_the_job_fails(checkout: Path
     assert int(ET.parse(workspace / over.outputs["junit"]).getroot().get("failures", "")) > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_cannot_be_analyzed_fails_the_job(checkout: Path, workspace: Path, path: str) -> None:
     nothing = run(checkout, workspace, path)
@@ -169,6 +170,7 @@ def test_what_cannot_be_analyzed_fails_the_job(checkout: Path, workspace: Path, 
     assert broken.outputs["sarif"] == ""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_script_is_recorded_and_analyzed_as_the_workflow_asks(checkout: Path, workspace: Path, path: str) -> None:
     """As often as asked, and all recordings are compared. The action installs torch. The script's words reach it whole,
@@ -198,6 +200,7 @@ def test_a_script_is_recorded_and_analyzed_as_the_workflow_asks(checkout: Path, 
     assert not (workspace / "injected").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_with_a_baseline_the_comparison_decides(checkout: Path, workspace: Path, path: str) -> None:
     """A single recording is not known to be slower than itself, whatever its findings are; barriers are slower."""
@@ -215,6 +218,7 @@ def test_with_a_baseline_the_comparison_decides(checkout: Path, workspace: Path,
     assert (workspace / slower.outputs["comparison"]).is_file()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_job_of_gitlab(checkout: Path, workspace: Path, path: str) -> None:
     """Its lines, one bash for all, as GitLab's runner does; its variables, of which the project sets some."""

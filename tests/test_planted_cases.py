@@ -250,6 +250,8 @@ def row(measured: float | None, predicted: float | None, place: int | None = 1, 
 def test_errors_are_of_speed_ups_that_were_both_predicted_and_measured() -> None:
     rows = [row(2.0, 1.5), row(1.0, 1.1), row(2.0, None, place=None), row(None, None, place=None)]
     assert accuracy_tables.errors(rows).tolist() == pytest.approx([-0.25, 0.1])
+    # Two thirds of the step were said to be left where a half was, and 10 of 11 parts where all of it was.
+    assert accuracy_tables.errors_left(rows).tolist() == pytest.approx([2 / 1.5 - 1, 1 / 1.1 - 1])
     # 1.9 to 2.1 against 1.45 to 1.55; 0.9 to 1.1 against 1.05 to 1.15.
     assert [accuracy_tables.covers(one) for one in rows] == [False, True, False, False]
 

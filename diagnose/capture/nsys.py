@@ -13,7 +13,7 @@ from pathlib import Path
 from diagnose.capture import limits
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.nsys import CAPTURE, POSTED, SESSION
-from diagnose.capture.agent.plan import Part
+from diagnose.capture.agent.plan import FILES, OF_TIMES, Part
 from diagnose.capture.limits import CannotRecord
 from diagnose.trace import nsys_files
 from diagnose.trace.manifest import RankManifest
@@ -92,16 +92,18 @@ def command(nsys: str, folder: Path, run: Sequence[str], say: Callable[[str], No
 
 def collect(part: Part, nsys: str, ranks: Sequence[RankManifest]) -> Iterator[str]:
     """Make the files that the ranks name of what nsys recorded. Yields what went wrong, in sentences."""
-    wanted = {rank.trace: rank for rank in ranks if rank.trace is not None}
-    post = Board(part.work).read(POSTED)
-    if wanted and post is not None:
-        yield from _collected(part, nsys, f"{post['number']:.0f}", wanted)
+    for kind in OF_TIMES:
+        named = {getattr(rank, FILES[kind]): rank for rank in ranks}
+        wanted = {file: rank for file, rank in named.items() if file is not None}
+        post = Board(part.work).read(f"{POSTED}{kind}")
+        if wanted and post is not None:
+            yield from _collected(part, nsys, f"{post['number']:.0f}", FILES[kind], wanted)
     for report in part.recording.glob(f"{REPORT}*.nsys-rep"):
         report.unlink()  # Of recordings that were interrupted, and made again.
 
 
-def _collected(part: Part, nsys: str, number: str, wanted: Mapping[str, RankManifest]) -> Iterator[str]:
-    """The same of one report, by its number. `wanted`: ranks by the names of their files."""
+def _collected(part: Part, nsys: str, number: str, name: str, wanted: Mapping[str, RankManifest]) -> Iterator[str]:
+    """The same of one report, by its number, which gets this name. `wanted`: ranks by the names of their files."""
     folder = part.recording
     report = folder / f"{REPORT}.{number}.nsys-rep"
     if number == "1" and not report.is_file():
@@ -113,7 +115,7 @@ def _collected(part: Part, nsys: str, number: str, wanted: Mapping[str, RankMani
         return
     export = part.work / "trace.sqlite"
     failure = nsys_files.export(nsys, report, export)
-    report.rename(folder / "trace.nsys-rep")
+    report.rename(folder / f"{name}.nsys-rep")
     if failure:
         yield f"The report of Nsight Systems could not be exported: {failure}."
         return

@@ -12,7 +12,7 @@ import msgspec
 
 from diagnose.contracts.trials import SCHEMA_VERSION as TRIALS_VERSION
 from diagnose.contracts.trials import Report
-from diagnose.source import beside, ranks
+from diagnose.source import beside, pace, ranks
 from diagnose.source.autograd import read_graph
 from diagnose.source.base import InputError
 from diagnose.source.beside import LONGEST_NOTE
@@ -115,7 +115,8 @@ def read(files: RankFiles) -> Rank:
     rank = ranks.read(files.trace.path, files.trace.part)
     rank = replace(rank, context=files.context)
     if files.context is not None:
-        rank = replace(rank, integrity=(*rank.integrity, *_notes(files.context.rank.notes)))
+        told = files.context.rank
+        rank = replace(rank, integrity=(*rank.integrity, *_notes(told.notes), *pace.notes(told)))
     if files.graph is not None:
         rank = _with(rank, files.graph, _add_graph, "How ops depend on each other")
     if files.values is not None:

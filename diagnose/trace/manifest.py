@@ -268,6 +268,15 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.cpu_ns is None or not wall_ns else self.cpu_ns * len(self.wall_ns) / wall_ns
 
 
+class EventCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What one recorded event adds to the time of the host, measured in the process after its timing recording."""
+
+    op_ns: float | None = None
+    """An op of torch. None: the machine got slower or faster meanwhile by more than that."""
+    call_ns: float | None = None
+    """A call that launches, with what it launches; None without a device as well."""
+
+
 class PythonThread(msgspec.Struct, frozen=True, kw_only=True):
     """A thread of Python beside the one that trains."""
 
@@ -359,6 +368,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Installed packages that were imported: frames of their files are not the user's own."""
     ended: str | None = None
     """How the process ended: "recorded", "itself", "interrupted", "crashed"; None if it could not say."""
+    event_cost: EventCost | None = None
+    """None: not measured."""
     notes: tuple[str, ...] = ()
     """Sentences for the user."""
 

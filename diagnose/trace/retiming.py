@@ -77,10 +77,7 @@ def retimed(rank: Rank, device: Rank, marks: tuple[Step, ...]) -> Rank:
     told = replace(
         rank,
         lines=rank.lines.assign(start_ns=begun, dur_ns=ended - begun),
-        steps=tuple(
-            Step(mark.number, begin, done)
-            for mark, begin, done in zip(marks[-count:], *_pairs(theirs.bounds_ns), strict=True)
-        ),
+        steps=marks[-count:],
         zero_unix_ns=device.zero_unix_ns,
         provenance=replace(rank.provenance, timed_by=device.provenance.path),
         integrity=(*rank.integrity, *(one for one in device.integrity if one.doubts), _note(device, share)),
@@ -99,10 +96,6 @@ def _later(rank: Rank, count: int) -> IntArray:
     """The step of each span, without the first steps."""
     step = rank.spans["step"].to_numpy()
     return np.where(step >= count, step - count, steps.NO_STEP).astype(np.int32)
-
-
-def _pairs(bounds: IntArray) -> tuple[list[int], list[int]]:
-    return bounds[:-1].tolist(), bounds[1:].tolist()
 
 
 def _side(rank: Rank, marks: tuple[Step, ...]) -> _Side:

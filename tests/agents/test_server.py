@@ -294,6 +294,7 @@ def test_the_page_lists_every_tool() -> None:
     assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == TOOLS
 
 
+@pytest.mark.exhaustive
 def test_a_training_is_recorded_tried_and_patched(tmp_path: Path) -> None:
     script(tmp_path, LOADER)
     told = list[str]()

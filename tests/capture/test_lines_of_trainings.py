@@ -11,6 +11,7 @@ import pytest
 from benchmarks.others import FOLDER, cases
 from tests.capture.scripts import profile
 from tests.capture.written import Source, Verdict, Work, judged
+from tests.exhaustive import some_of
 
 IN_THE_LOOP = (Work.BACKWARD, Work.OPTIMIZER_STEP, Work.ZERO_GRAD)
 """What these trainings do in the function that has the loop, which is on the stack when the recording begins."""
@@ -47,7 +48,7 @@ for x in loader:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("case", some_of(cases(), list(cases())[::5]))
 def test_lines_are_those_of_the_source(case: str, tmp_path: Path) -> None:
     """Of a function that is called, where it starts is known; of the one with the loop, each line."""
     if sys.gettrace() is not None:

@@ -116,7 +116,7 @@ class Ranges(TorchDispatchMode):
 
 nvtx, agent._ops_as_ranges = agent._Nvtx(), lambda: Ranges().__enter__()
 for one in knowing:
-    one.tells_ops = lambda: True
+    one.tells_ops = one.uses_gpu = lambda: True
 
 def wait():
     time.sleep(0.004)
@@ -136,16 +136,22 @@ def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
     done = profile(tmp_path, "--tracer", "nsys", "--memory", "--steps", 4, "train.py")
     assert done.code == 0, done.stderr
     assert done.files == [
+        "device.nsys-rep",
         "manifest.json",
         "rank0.detail.json.gz",
+        "rank0.device.sqlite",
         "rank0.graph.json.gz",
         "rank0.trace.sqlite",
         "rank0.values.json.gz",
         "trace.nsys-rep",
     ]
-    assert done.rank.timing is not None
     assert done.rank.attribution is not None
-    assert (len(done.rank.timing.wall_ns), len(done.rank.attribution.wall_ns)) == (5, 3)
+    assert len(done.rank.attribution.wall_ns) == 3
+    for timed in (done.rank.device_timing, done.rank.timing):
+        assert timed is not None
+        assert len(timed.wall_ns) == 5 + timed.settling  # It goes on while its recorder becomes faster.
+    without = ranks.read(done.folder / "rank0.device.sqlite")
+    assert (set(without.steps), len(without.ops)) == (set(), 0)
     (files,) = recording.find([done.folder]).ranks
     rank = recording.read(files)
     assert (rank.provenance.format, rank.provenance.joined) == ("nsight", {"shapes", "stacks"})

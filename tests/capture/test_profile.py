@@ -59,6 +59,7 @@ def test_a_script_is_recorded_and_ended(recorded: Done) -> None:
     # not: what one recording opens must be closed before the next begins.
     assert rank.timing.first_step == rank.unprofiled.first_step + len(rank.unprofiled.wall_ns) + 3
     assert rank.attribution.first_step > rank.timing.first_step + len(rank.timing.wall_ns)
+    assert rank.event_cost is not None
 
 
 def test_long_steps_at_a_period_are_recorded_with_the_others(tmp_path: Path) -> None:

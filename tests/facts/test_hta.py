@@ -6,8 +6,8 @@ Every difference has a reason, and is bounded by what that reason can do:
 - HTA moves starts up and ends down to whole microseconds: what runs from s to e becomes the whole microseconds inside,
   so it loses less than 1 us at either end. Nothing else loses time.
 - HTA leaves out device work launched in the last step, and, where there are steps, work without a recorded launch.
-- Of Python functions that stand when the recording begins we know no line, and say 0; HTA reads the profiler's, which is
-  the one of some other moment.
+- Of Python functions that stand when the recording begins we know no line, and say 0; HTA reads the profiler's, of
+  some other moment.
 """
 
 from __future__ import annotations

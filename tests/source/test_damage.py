@@ -292,6 +292,7 @@ def test_any_value_in_any_field_does_no_harm(
     assert len(ranks.read(path).spans) >= EVENTS - 1
 
 
+@pytest.mark.exhaustive
 def test_real_traces_cut_and_flipped(corpus: Path, tmp_path: Path) -> None:
     """Each is damaged in one of three ways."""
     chance = random.Random(7)
@@ -329,6 +330,7 @@ def limited(script: str, megabytes: int) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("filling", ["spaces", "zeros", "string", "events"])
 def test_a_compression_bomb_is_refused_in_little_memory(tmp_path: Path, filling: str) -> None:

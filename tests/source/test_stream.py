@@ -151,6 +151,7 @@ def test_a_pipe_is_refused_not_waited_for(tmp_path: Path) -> None:
         ranks.read(tmp_path / "trace.json")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("filling", ["spaces", "events"])
 def test_two_gigabytes_from_a_few_megabytes_take_little_memory(tmp_path: Path, filling: str) -> None:

@@ -29,6 +29,9 @@ INTERRUPTED = "interrupted"
 FILES = {"device_timing": "device", "timing": "trace", "attribution": "detail"}
 """What a kind of recording is called among the files."""
 
+OF_TIMES = ("device_timing", "timing")
+"""Kinds whose times are used; Nsight Systems can make them."""
+
 GRAPH = "graph.json.gz"
 """How the name of the file ends that has autograd's graph of one step."""
 

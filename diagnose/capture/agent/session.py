@@ -13,6 +13,7 @@ from . import about
 from .agreement import Agreement, Course, Lost, Over
 from .board import Board
 from .clocks import Clock, Cycle, cycle, long_enough, settling, steady, to_be_timed
+from .event_cost import event_cost
 from .foreign import turns
 from .graphs import graph_of_a_step
 from .heap import make_room
@@ -21,7 +22,7 @@ from .loops import owner
 from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
 from .phases import phases
 from .place import Place
-from .plan import APART, ENDINGS, FILES, GRAPH, LEFT, REFUSED, VALUES, Part, Plan
+from .plan import APART, ENDINGS, FILES, GRAPH, LEFT, OF_TIMES, REFUSED, VALUES, Part, Plan
 from .recordings import Recording, uses_gpu
 from .threads import CompetingThreads
 from .values import values_of_two_steps
@@ -34,9 +35,6 @@ ATTEMPTS = 4
 
 MORE, MORE_S = 10, 2.0
 """Steps that are timed without the profiler once more after all recordings, in at most this time (our choice)."""
-
-OF_TIMES = ("device_timing", "timing")
-"""Kinds of recordings whose times are used."""
 
 FOREIGN_STEPS = 1_000
 """Steps to wait for the end of a profiler that the script itself has started (our choice)."""
@@ -224,6 +222,7 @@ class Session:
         if uses_gpu():
             yield from self._recorded("device_timing", recorded)
         yield from self._recorded("timing", recorded)
+        self.found["event_cost"] = event_cost() if self.plan.tracer == "torch" else None
         with suppress(OSError):  # On a full disk the rest may still be recorded.
             (self._part.work / SAMPLING).touch()
         if self.plan.tracer == "torch" or tells_ops():

@@ -436,6 +436,7 @@ def test_names_in_sentences_are_as_they_are(evil: str) -> None:
         assert evil in FIGURES[name][1](found)
 
 
+@pytest.mark.exhaustive
 def test_every_real_trace_is_drawn_or_what_is_missing_is_said(
     corpus: Path, analyzed: Callable[[str], Diagnosis]
 ) -> None:
