@@ -6,12 +6,14 @@ import ast
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from benchmarks import simulated, texts
 from benchmarks.simulated import kineto, tables
+from benchmarks.simulated import recorded as recorded_rows
 from benchmarks.simulated.cases import SIZES, cases
 from benchmarks.simulated.cases.case import changed
 from benchmarks.simulated.cases.ranks import several
@@ -55,7 +57,7 @@ from benchmarks.simulated.program import (
     WaitEvent,
     Work,
 )
-from benchmarks.simulated.recorded import leave, record
+from benchmarks.simulated.recorded import Row, Truth, leave, record
 from benchmarks.simulated.tensor import Tensor
 from diagnose.rulekit.page import built_in_rules, files
 
@@ -236,6 +238,16 @@ def test_parts_are_left_as_the_recorder_leaves_them(tmp_path: Path) -> None:
     assert bounds[0] < first < last < bounds[-1] == at_the_stop
 
 
+def test_what_is_said_is_judged_by_the_truth() -> None:
+    # 8 ms, of which 2 are left when the fault is fixed; 5 of 10 ms are said to be saved.
+    truth = Truth("a case", 8.0, 2.0, ("a_rule",), busy=0.9)
+    row = Row(truth, 2.0, True, 2.0, 1.2, 10.0, 5.0, 2, ("launch_bound", "a_rule"))
+    assert (row.gain, row.left) == (0.5, 2.5)
+    assert row.is_falsely_launch_bound
+    by_host = replace(row, truth=replace(truth, busy=0.89), saved=None)
+    assert (by_host.gain, by_host.left, by_host.is_falsely_launch_bound) == (None, None, False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_runs_are_the_same_every_time(size: str) -> None:
@@ -329,6 +341,9 @@ def test_only_the_judge_knows_diagnose() -> None:
 def test_the_published_tables_are_those_of_the_published_rows() -> None:
     rows = tables.published()
     assert {(row.case, row.size) for row in rows} == {(case.name, size) for case in cases() for size in SIZES}
-    published = [text for text in texts.texts() if text.block in ("simulated", "simulated-missed")]
+    made = {(row.truth.case, row.distortion, row.in_parts) for row in recorded_rows.published()}
+    assert made == set(product(recorded_rows.CHOSEN, recorded_rows.DISTORTIONS, recorded_rows.PARTS))
+    blocks = ("simulated", "simulated-missed", "simulated-recorded", "simulated-recorded-parts")
+    published = [text for text in texts.texts() if text.block in blocks]
     assert [table.block for table in published if not table.current] == []
-    assert len(published) == 2
+    assert len(published) == len(blocks)
