@@ -48,6 +48,7 @@ from diagnose.facts.core.base import Facts, Failed, Missing, failed, optional
 from diagnose.facts.core.run import busy_share
 from diagnose.facts.core.steps import steps
 from diagnose.facts.digest import RankDigest, digest, outline
+from diagnose.facts.run.epochs import epoch
 from diagnose.facts.run.program import program
 from diagnose.facts.run.slowdown import slowdown
 from diagnose.failures import attempt
@@ -252,6 +253,7 @@ def present(
         outcomes=_outcomes(facts, found),
         replay=found.quality,
         slowdown=optional(slowdown, facts),
+        epoch=optional(epoch, facts),
         timeline=attempt("the timeline", None, optional, timeline, facts),
         pictures=attempt("the samples that figures show", None, optional, pictures, facts),
         critical_path=attempt("the critical path", None, optional, path_parts, facts),

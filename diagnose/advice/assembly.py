@@ -15,6 +15,7 @@ from diagnose.contracts.trials import Report
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.digest import RankDigest, StepTimes, merged_notes
+from diagnose.facts.run.epochs import Epoch
 from diagnose.facts.run.slowdown import Slowdown
 from diagnose.failures import always, attempt, part
 from diagnose.trace.manifest import Manifest
@@ -40,7 +41,7 @@ def of_ranks(
         tool_version=tool_version,
         provenance=_provenance(ranks, manifest),
         rank=shown.index,
-        steps=_steps(shown, said.slowdown),
+        steps=_steps(shown, said.slowdown, said.epoch),
         program=shown.program,
         breakdown=shown.breakdown,
         idle=shown.idle,
@@ -124,7 +125,7 @@ def _provenance(ranks: Sequence[RankBrief], manifest: Manifest | None) -> Proven
 
 
 @part("the step time", instead=always(None))
-def _steps(shown: RankDigest, cost: Slowdown | None) -> Steps | None:
+def _steps(shown: RankDigest, cost: Slowdown | None, epoch: Epoch | None) -> Steps | None:
     time = _step_time(shown.steps)
     if shown.steps is None or time is None:
         return None
@@ -139,6 +140,7 @@ def _steps(shown: RankDigest, cost: Slowdown | None) -> Steps | None:
         overhead_ratio=None if cost is None else cost.ratio,
         size_ratio=1.0 if cost is None else cost.size,
         rises=shown.steps.rises,
+        epoch=epoch,
     )
 
 

@@ -14,6 +14,7 @@ from diagnose.facts.communication.kept_collectives import KeptSequence, kept
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.host import HostTime
 from diagnose.facts.digest import RankDigest, StepTimes
+from diagnose.facts.run.epochs import Epoch
 from diagnose.facts.run.slowdown import Slowdown
 from diagnose.failures import attempt
 from diagnose.replay.critical_path import PathPart
@@ -31,6 +32,7 @@ class RankDiagnosis:
     outcomes: tuple[Outcome, ...] = ()
     replay: ReplayQuality | None = None
     slowdown: Slowdown | None = None
+    epoch: Epoch | None = None
     """What recording cost; None where that was not measured."""
     timeline: Timeline | None = None
     pictures: Pictures | None = None

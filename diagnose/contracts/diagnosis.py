@@ -28,6 +28,7 @@ from diagnose.facts.digest import Absent
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.facts.host.python import Op
 from diagnose.facts.host.syncs import Sync
+from diagnose.facts.run.epochs import Epoch
 from diagnose.facts.run.growth import Rise
 from diagnose.facts.run.program import Program
 from diagnose.facts.run.time_attribution import AttributedTime
@@ -95,6 +96,8 @@ class Steps(msgspec.Struct, frozen=True):
     size_ratio: float  # How many times as much work they do.
     rises: tuple[Rise, ...] = ()
     """What is more in each step than in the one before: the steps are not steady."""
+    epoch: Epoch | None = None
+    """None: no whole epoch was seen before the recording."""
 
 
 class RankFinding(msgspec.Struct, frozen=True):
@@ -196,6 +199,12 @@ class Diagnosis(msgspec.Struct, frozen=True):
         if self.steps is not None and self.steps.unprofiled_step_time_ns is not None:
             return self.steps.unprofiled_step_time_ns
         return self.replay.step_time_ns if self.replay else None
+
+    @property
+    def unlike_epoch(self) -> Epoch | None:
+        """The epoch, where its mean step is another one than that which savings are of."""
+        epoch, step_ns = None if self.steps is None else self.steps.epoch, self.step_ns
+        return epoch if epoch is not None and step_ns is not None and epoch.unlike(step_ns) else None
 
     def to_json(self) -> str:
         """The Diagnosis as JSON text, indented. A field that cannot be written, by a fault of ours, is empty."""

@@ -211,10 +211,10 @@ def _lost(
 class Desk:
     """A graph with all that edits are looked up by."""
 
-    def __init__(self, facts: Facts, graph: Graph, own: RecordingCost | None = None) -> None:
-        """With `own` host time is counted without what recording added."""
-        self.facts, self._own = facts, own
-        self.graph = graph if own is None else self._without_recording(graph, own)
+    def __init__(self, facts: Facts, graph: Graph, own: Sequence[RecordingCost] = ()) -> None:
+        """With `own` host time of these threads is counted without what recording added."""
+        self.facts, self._own = facts, {one.track: one for one in own}
+        self.graph = self._without_recording(graph)
         self._owners: dict[EdgeKind, Owners] = {}
         self._host: dict[int, tuple[IntArray, Intervals]] = {}
         self._waits: dict[int, tuple[IntArray, Intervals]] = {}
@@ -249,17 +249,19 @@ class Desk:
 
     def own_time(self, track: int) -> Clock:
         """How a thread's own time goes on."""
-        own = self._own
-        if own is None or own.track != track:
+        own = self._own.get(track)
+        if own is None:
             return lambda moments: moments.astype(np.float64)
         return lambda moments: np.interp(moments, own.at_ns, own.own_ns)
 
-    def _without_recording(self, graph: Graph, own: RecordingCost) -> Graph:
-        some, clock = graph.edges, self.own_time(own.track)
-        mine = np.flatnonzero((some.kind == EdgeKind.HOST) & (some.track == own.track) & (some.until_ns > some.from_ns))
-        begin, end = some.from_ns[mine], some.until_ns[mine]
-        delay_ns = graph.delay_ns.copy()
-        delay_ns[mine] = np.rint(delay_ns[mine] * (clock(end) - clock(begin)) / (end - begin)).astype(np.int64)
+    def _without_recording(self, graph: Graph) -> Graph:
+        some, delay_ns = graph.edges, graph.delay_ns.copy()
+        for track in self._own:
+            clock = self.own_time(track)
+            on_it = (some.kind == EdgeKind.HOST) & (some.track == track) & (some.until_ns > some.from_ns)
+            mine = np.flatnonzero(on_it)
+            begin, end = some.from_ns[mine], some.until_ns[mine]
+            delay_ns[mine] = np.rint(delay_ns[mine] * (clock(end) - clock(begin)) / (end - begin)).astype(np.int64)
         return replace(graph, delay_ns=delay_ns)
 
     def owners(self, kind: EdgeKind) -> Owners:

@@ -36,7 +36,7 @@ class JobReplay(Replay):
     """A rank's graph with the other ranks around it: what would the job's step take if ...?"""
 
     def __init__(
-        self, facts: Facts, job: Job, uncounted: Sequence[Edit] = (), cost: RecordingCost | None = None
+        self, facts: Facts, job: Job, uncounted: Sequence[Edit] = (), cost: Sequence[RecordingCost] = ()
     ) -> None:
         """As a Replay. `job`: the ranks, this one among them, as its `peers` say."""
         self._job, self._joined = job, jobs.joined_ranks(facts)

@@ -83,7 +83,7 @@ class Quality:
 class Replay:
     """A rank's graph, ready to be asked: what would a step take if ...?"""
 
-    def __init__(self, facts: Facts, uncounted: Sequence[Edit] = (), cost: RecordingCost | None = None) -> None:
+    def __init__(self, facts: Facts, uncounted: Sequence[Edit] = (), cost: Sequence[RecordingCost] = ()) -> None:
         """Every answer is of steps after the edits `uncounted`, which take away what other steps do not have.
 
         And without what recording them cost the host, where that is known.
@@ -118,11 +118,11 @@ class Replay:
 
     def _step_time_ns(self) -> int:
         measured = self._measured_ns()
-        if not self._uncounted and self._cost is None:
+        if not self._uncounted and not self._cost:
             return measured
         replayed = int(self._run([self._scenario((), Estimate.LIKELY)])[0])
         # Recorded steps may have been the quicker ones, by chance.
-        return min(measured, replayed) if self._cost is None else replayed
+        return min(measured, replayed) if not self._cost else replayed
 
     def _scenario(self, edits: Sequence[Edit], level: Estimate) -> Scenario:
         return self._desk.scenario([*self._uncounted, *edits], level)

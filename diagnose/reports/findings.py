@@ -299,6 +299,8 @@ def lost(diagnosis: Diagnosis) -> str:
     if steps is not None and steps.unprofiled_step_time_ns is not None:
         savings = "Savings are of the step without the profiler; all other" if diagnosis.findings else "All"
         text += f" {savings} times are of recorded steps ({duration(steps.step_time_ns.mean)})."
+    if diagnosis.unlike_epoch is not None:
+        text += " None of them are of the whole epoch."
     quality = diagnosis.replay
     doubt = max(abs(quality.error_share), quality.unexplained_share)
     if doubt >= DOUBTFUL and any(not finding.minor for finding in diagnosis.findings):

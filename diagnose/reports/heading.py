@@ -7,20 +7,57 @@ from pathlib import PurePath
 
 from diagnose.contracts.diagnosis import Diagnosis, Steps
 from diagnose.facts.core.steps import Measure
+from diagnose.facts.run.epochs import Epoch
 from diagnose.facts.run.growth import Rise
 from diagnose.failures import always, part
 from diagnose.fixes.frameworks import NAMES
 from diagnose.reports.words import infers
 from diagnose.trace.manifest import Manifest
-from diagnose.trace.units import clipped, duration
+from diagnose.trace.units import clipped, duration, percent
 
 MOST_COMMAND = 60
 """Characters of the command that ran."""
 
 
+TELLING = 0.01
+"""Of an epoch: less of it that recorded steps lack is not named (our choice)."""
+
+
 @part("the step time", instead=always("What to fix in this recording"))
 def headline(diagnosis: Diagnosis) -> str:
-    """How long a step is, and of what that was measured."""
+    """How long a step is, and of what that was measured. Of an epoch that recorded steps do not stand for, its own."""
+    recorded, epoch, steps = _recorded_steps(diagnosis), diagnosis.unlike_epoch, diagnosis.steps
+    if epoch is None or steps is None:
+        return recorded
+    unit = "iteration" if infers(diagnosis) else "step"
+    whole = f"One {unit} takes {duration(epoch.step_ns)} on average over a whole epoch of {epoch.steps:,} {unit}s"
+    return f"{whole}. {_of_epoch(epoch, steps.used)} In them {recorded[:1].lower()}{recorded[1:]}"
+
+
+def _of_epoch(epoch: Epoch, used: int) -> str:
+    """Where the recorded steps are, of which so many are used, and what they lack, as sentences."""
+    if epoch.begun:
+        more = ", which is more often than on average" if epoch.begun * epoch.steps > used else ""
+        return f"An epoch begins in the recorded steps {_often(epoch.begun)}{more}."
+    where = "The recorded steps are in an epoch"
+    if epoch.first is not None and epoch.last is not None:
+        where = f"The recorded steps are {epoch.first:,} to {epoch.last:,} of an epoch"
+    parts = {"workers that start anew": epoch.starting_ns, "evaluation, saving and the like": epoch.between_ns}
+    whole_ns = epoch.steps * epoch.step_ns
+    lacking = [
+        f"{what} ({duration(ns)} an epoch, {percent(ns / whole_ns)})"
+        for what, ns in parts.items()
+        if ns >= TELLING * whole_ns
+    ]
+    return f"{where}." + (f" Not in them: {' and '.join(lacking)}." if lacking else "")
+
+
+def _often(times: int) -> str:
+    return "once" if times == 1 else f"{times} times"
+
+
+def _recorded_steps(diagnosis: Diagnosis) -> str:
+    """How long a step is where it was recorded."""
     steps = diagnosis.steps
     if steps is None:
         return "Nothing in this recording could be measured."

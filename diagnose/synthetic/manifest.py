@@ -9,6 +9,7 @@ import numpy as np
 
 from diagnose.trace.manifest import (
     Distributed,
+    Epochs,
     Flags,
     Host,
     Loader,
@@ -42,10 +43,13 @@ _MADE = _line(
     rf"(?:, handed over in (?P<handed>{TIME}), (?P<tensors>\d+) tensors(?: of (?P<bytes>\d+) MB)?)?"
     rf"(?:, by (?P<workers>\d+) workers)?(?P<late>, late)?(?:, (?P<calls>[\w.]+) (?P<percent>\d+)%)?"
 )
+_EPOCHS = _line(
+    rf"epochs of (?P<steps>\d+) steps of (?P<mean>{TIME}), (?P<between>{TIME}) between, (?P<starting>{TIME}) starting"
+)
 _COMPARED = _line(r"(?P<how>equal|different) batches")
 _VALUES = _line(r"values (?P<ops>[^#\n]*[^#\n ])")
 _BENCHMARK = _line(r"cudnn\.benchmark (?P<value>on|off)")
-_NOTED = (_BENCHMARK, _THREADS, _RIVAL, _TIMED, _BATCHES, _FETCHED, _MADE, _COMPARED, _VALUES)
+_NOTED = (_BENCHMARK, _THREADS, _RIVAL, _TIMED, _BATCHES, _FETCHED, _MADE, _EPOCHS, _COMPARED, _VALUES)
 _VALUE = re.compile(
     r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>(?:-|\d+)(?:,(?:-|\d+))*))?"
     r"(?P<always> always)?(?P<back> back)?"
@@ -71,6 +75,7 @@ def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
         unprofiled=Timed(first_step=0, wall_ns=times, fetched_bytes=_fetched(text)) if said or timed else None,
         python_threads=tuple(PythonThread(name=name, cpu_share=float(share)) for name, share in _RIVAL.findall(text)),
         loaders=_loaders(text),
+        epochs=_epochs(text),
         distributed=Distributed(backend="gloo", ddp=({},)) if compared else None,
     )
     equal = None if compared is None else compared["how"] == "equal"
@@ -127,6 +132,23 @@ def _rows(said: list[dict[str, int]]) -> RowCounts:
     looked = [one.get("looked", -1) for one in said]
     both = [*looked, *(one + len(said) if one >= 0 else -1 for one in looked)]
     return RowCounts(sparse=np.array([one.get("sparse", 0) for one in said] * 2), looked_up=np.array(both))
+
+
+def _epochs(text: str) -> Epochs | None:
+    """As seen before the drawing, which is in the middle of one."""
+    if (said := _EPOCHS.search(text)) is None:
+        return None
+    steps, mean_ns = int(said["steps"]), ns(said["mean"])
+    between_ns, starting_ns = ns(said["between"]), ns(said["starting"])
+    return Epochs(
+        began=(-(steps // 2),),
+        steps=steps,
+        timed=steps,
+        step_ns=mean_ns,
+        first_step_ns=mean_ns + round((between_ns + starting_ns) * (1 - 1 / steps)),
+        between_ns=between_ns,
+        starting_ns=starting_ns,
+    )
 
 
 def _fetched(text: str) -> int | None:

@@ -22,6 +22,8 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
                                             `, computing 0.1`, its CPU time; `, handed over in 5, 64 tensors of 8 MB`,
                                             where it was made before; `, by 2 workers`; `, late`, where it was after;
                                             `, numpy.load 90%`, what a line calls that takes so much of it
+    epochs of 32 steps of 50, 90 between, 680 starting  it saw whole epochs before, whose steps take 50 ms on average
+                                            with 90 ms between epochs, and 680 until workers have the first batch
     fetched 80 MB a step                    it saw how much memory the process touched first, without the profiler
     cudnn.benchmark off, cudnn.benchmark on     it saw that setting of PyTorch's
     equal batches, different batches        it saw what the ranks take, which use DistributedDataParallel

@@ -300,6 +300,31 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     """Files that it read and had not written, but the recorded run had: it may continue what that began."""
 
 
+class Epochs(msgspec.Struct, frozen=True, kw_only=True):
+    """Passes over the DataLoader that gives the training its batches. Times are without any profiler."""
+
+    began: tuple[int, ...] = ()
+    """Number of the first step of each, the latest ones."""
+    steps: int | None = None
+    """Of the latest whole one; None if none was seen."""
+    timed: int = 0
+    """Steps that the times are of: the latest before anything was recorded, as many as are in whole epochs."""
+    step_ns: int | None = None
+    """Their mean time, with all that is between epochs; None if there were not so many once steps were steady."""
+    first_step_ns: int | None = None
+    """Of an epoch's first step, from the end of the step before it; a mean, as the others."""
+    between_ns: int | None = None
+    """Of that, until an iterator is asked for: evaluation, saving, the end of the workers before."""
+    starting_ns: int | None = None
+    """From then until its first batch is there: workers that start, and make it."""
+
+    def place(self, number: int) -> int | None:
+        """How many steps of its epoch are before the step of this number; None if that is not known."""
+        before = [first for first in self.began if first <= number]
+        place = number - before[-1] if before else 0
+        return place if before and (self.steps is None or place < self.steps) else None
+
+
 class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What one process of the run knows of itself."""
 
@@ -368,6 +393,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Installed packages that were imported: frames of their files are not the user's own."""
     ended: str | None = None
     """How the process ended: "recorded", "itself", "interrupted", "crashed"; None if it could not say."""
+    epochs: Epochs | None = None
+    """None where no loader gives the training its batches, and in recordings that do not say."""
     event_cost: EventCost | None = None
     """None: not measured."""
     notes: tuple[str, ...] = ()

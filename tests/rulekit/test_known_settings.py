@@ -21,6 +21,7 @@ from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import (
     Distributed,
+    Epochs,
     Flags,
     Host,
     Loader,
@@ -352,10 +353,76 @@ def test_workers_that_are_fast_enough_need_a_deeper_queue() -> None:
     """Only where batches lie ready most times: else workers are late for a reason that a queue does not mend."""
     (found,) = said("dataloader_starvation", STARVED, loads(60, workers=4, empty_share=0.2), cpus=8).findings
     assert [fix.do.partition(":")[0] for fix in found.fixes] == ["Keep more batches ready"]
-    assert found.evidence[1].text == "A batch takes 60.0 ms to make, and a step without the wait 40.0 ms."
+    assert [one.text for one in found.evidence[1:]] == [
+        "A batch takes 60.0 ms to make, and a step without the wait 40.0 ms: 4 workers, with a core each, would be"
+        " enough.",
+        "Batches lie ready most times, and some are late.",
+    ]
     for more in ({}, {"empty_share": 0.6}):
         (found,) = said("dataloader_starvation", STARVED, loads(60, workers=4, **more), cpus=8).findings
         assert [fix.do.partition(":")[0] for fix in found.fixes] == ["Make batches cheaper"]
+
+
+@pytest.mark.parametrize(
+    ("own", "cpus", "epochs", "why"),
+    [
+        ({"empty_share": 0.9}, 8, None, "Why batches are late all the same cannot be told from this recording."),
+        ({"empty_share": 0.9}, 1, None, "They do not have a core each."),
+        (  # With 40 ms in line a batch comes each (60 + 140) / 4 = 50 ms.
+            {"empty_share": 0.9, "fetch_ns": 200 * MS, "fetch_cpu_ns": 60 * MS, "fetch_queued_ns": 140 * MS},
+            8,
+            None,
+            "They do not have a core each, for which they wait 140 ms a batch.",
+        ),
+        (  # Of 300 - 40 ms that a step waits 1,600 of 8 steps are 200.
+            {"empty_share": 0.9},
+            8,
+            Epochs(began=(0,), steps=8, timed=8, step_ns=300 * MS, first_step_ns=2_100 * MS, starting_ns=1_600 * MS),
+            "Most of the wait is for workers that start: 1.60 s an epoch, 66.7 % of it.",
+        ),
+    ],
+)
+def test_workers_that_would_be_enough_are_late_for_a_reason(
+    own: dict[str, float], cpus: int, epochs: Epochs | None, why: str
+) -> None:
+    """Four workers that take 60 ms for a batch give one each 15 ms, and a step takes 40."""
+    loader = Loader(**{"dataset": "D", "fetch_ns": 60 * MS, "num_workers": 4, **own})  # type: ignore[arg-type]
+    known = RankManifest(rank=0, loaders=(loader,), epochs=epochs)
+    (found,) = said("dataloader_starvation", STARVED, known, cpus=cpus).findings
+    assert found.evidence[2].text == why
+    assert not any("hide" in one.text or one.unit == "workers" for one in found.evidence)
+
+
+def epochs_of(step_ms: int) -> Epochs:
+    return Epochs(began=(0,), steps=32, timed=32, step_ns=step_ms * MS)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "told"),
+    [
+        (None, ": steps of 100 ms use up batches that were made before."),
+        (epochs_of(187), "."),
+        (epochs_of(95), ": steps of 95.0 ms use up batches that were made before."),
+    ],
+)
+def test_what_workers_can_do_is_compared_with_the_epoch(epochs: Epochs | None, told: str) -> None:
+    """Four that take 502 ms for a batch give one each 125.5 ms; the drawn steps take 100."""
+    loader = Loader(dataset="D", fetch_ns=502 * MS, num_workers=4)
+    known = RankManifest(rank=0, loaders=(loader,), epochs=epochs)
+    (found,) = said("dataloader_starvation", STARVED, known, cpus=16).findings
+    assert [one.text for one in found.evidence[1:]] == [
+        "A batch takes 502 ms to make, and a step without the wait 40.0 ms: 13 workers would hide loading.",
+        f"The 4 that are there make those of a step in 126 ms at best{told}",
+    ]
+
+
+def test_a_step_without_the_wait_is_of_steps_without_the_profiler() -> None:
+    """They take 50 ms but for the wait; 40 ms of the drawn ones are the device's work."""
+    alone = Timed(first_step=0, wall_ns=(60 * MS, 90 * MS), phases_ns={"loader": (10 * MS, 40 * MS)})
+    loader = Loader(dataset="D", fetch_ns=502 * MS, num_workers=4)
+    known = RankManifest(rank=0, loaders=(loader,), unprofiled=alone)
+    (found,) = said("dataloader_starvation", STARVED, known, cpus=16).findings
+    assert found.evidence[1].text.endswith("a step without the wait 50.0 ms: 11 workers would hide loading.")
 
 
 @pytest.mark.parametrize(("workers", "cpus", "count"), [(1, 2, 2), (1, 8, 6), (2, 2, None), (6, 8, None), (8, 4, None)])

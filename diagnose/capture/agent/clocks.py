@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
@@ -202,10 +202,14 @@ class Cycle:
     """Of one long step."""
     ratio: float = 1.0
     """How many times as long as the others they are."""
+    epoch: bool = False
+    """It is an epoch, whose first step is the long one: with it goes what is between epochs."""
 
     @property
     def said(self) -> str:
         """To the user, who may have asked for fewer steps."""
+        if self.epoch:
+            return f"An epoch has {self.every} steps, and much is between epochs: whole ones are recorded if they fit."
         return f"Of {self.every} steps one takes {self.ratio:.0f} times as long: whole cycles are recorded if they fit."
 
     def whole(self, steps: int) -> int:
@@ -217,13 +221,31 @@ class Cycle:
         return (self.number - 1 - number) % self.every
 
 
-def cycle(first_step: int, wall_ns: Sequence[int]) -> Cycle:
+def cycle(first_step: int, wall_ns: Sequence[int], epochs: Mapping[str, Any] | None = None) -> Cycle:
     """The cycle in steps that were timed: of one step if fewer than two long ones are among them, or if these are not
     evenly apart (by one step more or less).
+
+    Short epochs are cycles by themselves, and the first steps of known ones are in no other. `epochs`: as in the
+    manifest.
     """
+    if (epoch := whole_epoch(epochs, len(wall_ns))) is not None:
+        return epoch
+    firsts = epochs["began"] if epochs is not None and epochs.get("step_ns") else ()
     usual = statistics.median(wall_ns)
-    long = [k for k, ns in enumerate(wall_ns) if ns > LONG * usual]
+    long = [k for k, ns in enumerate(wall_ns) if ns > LONG * usual and first_step + k not in firsts]
     gaps = [after - before for before, after in pairwise(long)]
     if not gaps or max(gaps) - min(gaps) > 1:
         return Cycle()
     return Cycle(max(gaps), first_step + long[-1], statistics.median(wall_ns[k] for k in long) / usual)
+
+
+def whole_epoch(epochs: Mapping[str, Any] | None, most: int) -> Cycle | None:
+    """The cycle that an epoch is, if it has at most so many steps, and over ALIKE of it is between epochs."""
+    told = epochs or {}
+    steps, step_ns, first_ns = told.get("steps"), told.get("step_ns"), told.get("first_step_ns")
+    if not steps or not step_ns or not first_ns or not 1 < steps <= most:
+        return None
+    other_ns = (steps * step_ns - first_ns) / (steps - 1)
+    if first_ns - other_ns <= ALIKE * steps * step_ns:
+        return None
+    return Cycle(steps, told["began"][-1], first_ns / max(other_ns, 1), epoch=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .epochs import Epochs
 from .imports import failures, when_imported
 from .interruptions import STARTING, STOPPING, marked
 from .loaders_measured import Fetch, Loader, WorkerFile
@@ -48,6 +49,7 @@ class LoaderWatch:
         """Whether to measure; if not, the hooks cost about a microsecond."""
         self.looking = True
         """Whether to look into batches, too: while nothing is timed."""
+        self.epochs = Epochs()
         self._work = work
         self._on_batch = on_batch
         self.trains_here = True
@@ -61,16 +63,26 @@ class LoaderWatch:
         """The DataLoaders that were iterated over, each with the fields of `Loader` in the manifest."""
         return [loader.found(self._work) for loader in self._loaders]
 
-    def _begins(self, iterator: Any, loader: Any) -> None:
-        """An iterator was made of a loader."""
+    def _of(self, loader: Any) -> Loader | None:
+        """What is kept of a loader; None if there are too many."""
         known = self._known.get(id(loader))
         if known is None or known[0]() is not loader:
             if len(self._loaders) >= MOST_LOADERS:
-                return
+                return None
             known = weakref.ref(loader), Loader(settings(loader))
             self._known[id(loader)] = known
             self._loaders.append(known[1])
-        self._iterating[iterator] = known[1]
+        return known[1]
+
+    def _begins(self, loader: Any) -> None:
+        """An iterator of a loader is about to be made, or to begin again."""
+        if (known := self._of(loader)) is not None:
+            self.epochs.begins(known, known.line)
+
+    def _made(self, iterator: Any, loader: Any) -> None:
+        """An iterator was made of a loader."""
+        if (known := self._of(loader)) is not None:
+            self._iterating[iterator] = known
 
     def _asked(self) -> None:
         """The training asks for a batch."""
@@ -93,6 +105,7 @@ class LoaderWatch:
     def _got(self, loader: Loader, asked_ns: int, got_ns: int, ready: int | None, iterator: Any, batch: Any) -> None:
         """The training got its batch."""
         try:
+            self.epochs.got(loader)
             loader.waited(asked_ns, got_ns, ready, iterator, timed=not self.looking)
             if self.looking:
                 loader.batches.look(batch)
@@ -157,6 +170,7 @@ def _note(where: str, error: Exception) -> None:
 def _hook_iterators(module: ModuleType) -> None:
     if module.__name__ not in _hooked:
         _hooked.add(module.__name__)
+        module.DataLoader.__iter__ = _beginning(module.DataLoader.__iter__)
         module.DataLoader._get_iterator = _iterating(module.DataLoader._get_iterator)
         # The name of the range that `__next__` records: read first of all, before the range begins.
         module._BaseDataLoaderIter._profile_name = Noticed("_profile_name", _asked)
@@ -188,6 +202,22 @@ def _collates() -> None:
         _thread.collates_ns = time.perf_counter_ns()
 
 
+def _beginning(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`DataLoader.__iter__`, with which an epoch begins; its iterator may be one that has been there before."""
+
+    @functools.wraps(original)
+    def __iter__(self: Any) -> Any:  # noqa: N807
+        watch = _watch
+        if watch is not None and not _thread.asking and watch.trains_here:
+            try:
+                watch._begins(self)
+            except Exception as error:
+                _note("__iter__", error)
+        return original(self)
+
+    return __iter__
+
+
 def _iterating(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`DataLoader._get_iterator`, which tells us both."""
 
@@ -199,7 +229,7 @@ def _iterating(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             iterator = original(self)
         if watch is not None and mine:
             try:
-                watch._begins(iterator, self)
+                watch._made(iterator, self)
             except Exception as error:
                 _note("_get_iterator", error)
         return iterator

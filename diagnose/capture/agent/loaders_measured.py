@@ -74,6 +74,12 @@ class Loader:
         self._workers: dict[int, None] = {}
         self.batches = Batches()
 
+    @property
+    def line(self) -> tuple[object, object] | None:
+        """That makes it; None if that is not known."""
+        place = self._settings.get("made")
+        return (place["file"], place["line"]) if isinstance(place, dict) else None
+
     def ready(self, iterator: Any) -> int | None:
         """How many batches its workers have ready; None without workers."""
         if not iterator._num_workers:

@@ -47,6 +47,7 @@ class Recorder:
         if self.over:
             return
         self._made = number + 1
+        self._watch.epochs.step_ended(number)
         try:
             self.session = self.session or self._begun()
             self.over = self.session is None or self.session.step_ended(number)
@@ -94,7 +95,7 @@ class Recorder:
     def _begun(self) -> Session | None:
         """A session, unless another process is recorded as this rank."""
         self._script = sources.script()
-        session = Session(self.part, self.plan, place.find())
+        session = Session(self.part, self.plan, place.find(), self._watch.epochs)
         return session if session.join() else None
 
     def _make_way(self) -> None:
@@ -132,6 +133,7 @@ class Recorder:
             "libraries": about.libraries(),
             "arm": None if self._arm is None else self._arm.found(),
             "writes": writes.found(),
+            "epochs": self._watch.epochs.found(),
             "notes": [*session.notes, *(f"Could not observe {failure}." for failure in imports.failures)],
         }
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from . import about
 from .agreement import Agreement, Course, Lost, Over
 from .board import Board
-from .clocks import Clock, Cycle, cycle, long_enough, settling, steady, to_be_timed
+from .clocks import WINDOW, Clock, Cycle, cycle, long_enough, settling, steady, to_be_timed
+from .epochs import Epochs
 from .event_cost import event_cost
 from .foreign import turns
 from .graphs import graph_of_a_step
@@ -57,7 +58,8 @@ class _Open:
 class Session:
     """What one process records. `step_ended(number)` moves it on; it raises nothing."""
 
-    def __init__(self, part: Part, plan: Plan, here: Place) -> None:
+    def __init__(self, part: Part, plan: Plan, here: Place, epochs: Epochs | None = None) -> None:
+        self.epochs = epochs or Epochs()
         self.folder, self.plan, self.here = part.recording, plan, here
         self._part, self._number = part, -1
         self.machine = about.machine()
@@ -208,6 +210,7 @@ class Session:
     def _phases(self) -> Course[None]:
         steps = yield from self._ranks.begin("unprofiled", (yield from self._warmed_up()))
         self.settled = True
+        self.epochs.steady(2 * WINDOW)
         yield from self._timed(steps)
         if self.plan.timed is not None:
             return
@@ -218,6 +221,7 @@ class Session:
             self.found["recorded"] = False
             return
         self.undisturbed = False
+        self.epochs.close()
         recorded = self._cycle.whole(self.plan.steps) + 1
         if uses_gpu():
             yield from self._recorded("device_timing", recorded)
@@ -263,7 +267,8 @@ class Session:
                 clock.tick()
             if clock.steps >= steps:
                 self._timing = None
-                self._cycle, self._fetched = cycle(clock.first_step, clock.wall_ns()), clock.fetched_bytes
+                self._cycle = cycle(clock.first_step, clock.wall_ns(), self.epochs.found())
+                self._fetched = clock.fetched_bytes
                 if (every := self._cycle.every) > 1 and self._ranks.leads:
                     self.note(self._cycle.said)
                 timed, self._own_ns = clock.timed(), clock.own_ns

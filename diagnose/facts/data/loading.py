@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from statistics import fmean
+
+import numpy as np
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.run import HOW, context
 from diagnose.facts.core.steps import steps
 from diagnose.facts.data.input import Input, input_wait
-from diagnose.facts.run.slowdown import slowdown
+from diagnose.facts.run.epochs import Epoch, epoch
+from diagnose.facts.run.slowdown import comparable, slowdown
 from diagnose.trace.loaders import most_asked
 from diagnose.trace.manifest import Loader
 
@@ -22,6 +27,8 @@ SPLIT = 0.25
 """Batches of a step by which the count in a few steps may be off: a step at the edge asks outside of them."""
 LIE_READY = 0.5
 """Of the requests find no batch ready, at most, where batches are said to lie ready (our choice)."""
+SLOWER = 1.1
+"""Times what workers can do at best, at which steps agree with it (our choice)."""
 BUSY_SHARE = 0.5
 """Of the cores: where more of them are busy, a worker may have waited for one (our choice)."""
 
@@ -34,6 +41,8 @@ class Loading:
     """The one that is asked most often."""
     step_ns: int
     """A step that waits for no batch; without the profiler where that was timed."""
+    mean_ns: int
+    """A step with all its waits: over whole epochs where these were seen, else without the profiler, if known."""
     fetch_ns: int
     """Median time to make a batch, on one worker that has a core, as far as is known, or in process."""
     batches: float
@@ -46,6 +55,7 @@ class Loading:
     """Cores that there are for each process of the run on this machine; None if that is not known."""
     threads: int | None
     """That CPU ops run on; None if that is not known."""
+    epoch: Epoch | None = None
 
     @property
     def hideable(self) -> bool:
@@ -63,6 +73,28 @@ class Loading:
         if self.hideable or self.cpus is None:
             return None
         return round(max(self.fetch_ns, self.cpu_ns) * self.batches / self.cpus)
+
+    @property
+    def pace_ns(self) -> int | None:
+        """What the workers that are there take for the batches of a step at best, each on a core; None without any.
+
+        k workers, each of which makes a batch in t, give one each t / k.
+        """
+        present = self.loader.num_workers
+        return round(self.fetch_ns * self.batches / present) if present else None
+
+    @property
+    def crowded(self) -> bool:
+        """Whether workers that would be enough, with a core each, do not get that: by what they waited for one, or by
+        how many cores there are."""
+        queued, present = self.loader.fetch_queued_ns or 0, self.loader.num_workers
+        waits = (self.fetch_ns + queued) * self.batches > SLOWER * present * self.step_ns
+        return waits or (self.cpus is not None and self.cores > self.cpus)
+
+    @property
+    def from_before(self) -> bool:
+        """Whether steps are faster than the workers can be: they use up batches that were made before them."""
+        return self.pace_ns is not None and self.pace_ns > SLOWER * self.mean_ns
 
     @property
     def lie_ready(self) -> bool:
@@ -143,12 +175,14 @@ def loading(facts: Facts) -> Loading:
     loader = most_asked(fitting or timed)
     assert loader is not None
     fetch_ns = _on_a_core_ns(loader)
-    step_ns = max(round(_step_ns(facts) * (1 - _waited_share(wait, used.mean_ns))), 1)
+    whole, step_ns = optional(epoch, facts), max(_without_wait_ns(facts, wait), 1)
     batches = _of_a_step(wait.fetches / used.count)
     cpus = known.host.cpus_allowed
     return Loading(
         loader=loader,
         step_ns=step_ns,
+        mean_ns=_with_all_waits_ns(facts) if whole is None else whole.step_ns,
+        epoch=whole,
         fetch_ns=fetch_ns,
         batches=batches,
         workers=max(ceil(fetch_ns * batches / step_ns), 1),
@@ -174,6 +208,25 @@ def _of_a_step(batches: float) -> float:
 def _step_ns(facts: Facts) -> int:
     known = optional(slowdown, facts)
     return steps(facts).mean_ns if known is None else known.unprofiled_ns
+
+
+def _with_all_waits_ns(facts: Facts) -> int:
+    alone = context(facts).rank.unprofiled
+    return steps(facts).mean_ns if alone is None or not alone.wall_ns else round(fmean(alone.wall_ns))
+
+
+def _without_wait_ns(facts: Facts, wait: Input) -> int:
+    """A step that waits for no batch: of those without the profiler what is no wait, and at least the device's work.
+
+    Recorded steps may wait more than others, or less.
+    """
+    used, time, alone = steps(facts), optional(device_time, facts), context(facts).rank.unprofiled
+    waits = () if alone is None else alone.phases_ns.get("loader", ())
+    which = comparable(facts)
+    if alone is None or len(waits) != len(alone.wall_ns) or not len(which):
+        return round(_step_ns(facts) * (1 - _waited_share(wait, used.mean_ns)))
+    busy_ns = 0 if time is None else used.mean_ns - round_half_up(time.idle.total, used.count)
+    return max(round(fmean((np.array(alone.wall_ns) - np.array(waits))[which])), busy_ns)
 
 
 def _waited_share(wait: Input, step_ns: int) -> float:

@@ -294,6 +294,8 @@ def _tiles(diagnosis: Diagnosis) -> Iterator[Tile]:
     if steps is None:
         return
     alone, time = steps.unprofiled_step_time_ns, steps.step_time_ns
+    if (epoch := diagnosis.unlike_epoch) is not None:
+        yield Tile("a step, over a whole epoch", duration(epoch.step_ns))
     if alone is not None:
         yield Tile("a step, without the profiler", duration(alone))
         yield Tile("a step, recorded", duration(time.mean), f"(x {time.mean / max(alone, 1):.2f})")

@@ -75,7 +75,7 @@ def test_within_a_phase_events_cost_the_same_however_long_they_are() -> None:
 
 def test_savings_are_of_the_training_s_own_time() -> None:
     facts = known(TWO_PRODUCTS, timed(80, 20), timed(100, 30))
-    replay, product = Replay(facts, (), recording_cost(facts)), of_name(facts, "aten::addmm")
+    replay, product = Replay(facts, (), [recording_cost(facts)]), of_name(facts, "aten::addmm")
     assert replay.quality.step_time_ns == pytest.approx(80 * MS, abs=1000)
     (saving,) = replay.savings([[Shorten(product, 0.0)]])
     assert saving.likely_ns == pytest.approx((20 - 40 * 2 / 55) * MS, abs=1000)
@@ -85,7 +85,7 @@ def test_savings_are_of_the_training_s_own_time() -> None:
 def test_recorded_steps_may_be_quicker_by_chance() -> None:
     """Of 105 ms, where 100 were recorded, the optimizer takes 33: what it saves is not less for that."""
     facts = known(TWO_PRODUCTS, timed(105, 33), timed(100, 30))
-    replay, update = Replay(facts, (), recording_cost(facts)), of_name(facts, "Optimizer.step#AdamW.step")
+    replay, update = Replay(facts, (), [recording_cost(facts)]), of_name(facts, "Optimizer.step#AdamW.step")
     assert replay.quality.step_time_ns == pytest.approx(105 * MS, abs=1000)
     assert replay.savings([[Shorten(update, 0.0)]])[0].likely_ns == pytest.approx(33 * MS, abs=1000)
 
