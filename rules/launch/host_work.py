@@ -24,6 +24,7 @@ from diagnose.rulekit.vocabulary import *
 WORTH_SHARE = 0.05  # of the step, at one line (our choice)
 GAPS = 3  # pauses in the used steps: one or two may be start-up, not a loop (our choice)
 LEFT = Between(0.8, 0.5, 0.0)  # of the time: half of it likely goes, at best all (our choice)
+LEFT_OF_SELDOM = Between(0.5, 0.01, 0.0)  # of what is done in every hundredth step, as advised
 LEFT_OF_CALL = Between(0.5, 0.1, 0.0)  # of a call that need not be in each step: planted ones went as a whole
 
 SELDOM = Fix(
@@ -32,10 +33,10 @@ SELDOM = Fix(
     after="if step % 100 == 0: log(step, model)",
 )
 ADVICE = {
-    CalleeKind.LOG: (SELDOM, LEFT_OF_CALL),
-    CalleeKind.METRIC: (SELDOM, LEFT_OF_CALL),
-    CalleeKind.SAVE: (SELDOM, LEFT_OF_CALL),
-    CalleeKind.GARBAGE_COLLECTION: (Fix.of(fixes.SeldomCollect()), LEFT_OF_CALL),
+    CalleeKind.LOG: (SELDOM, LEFT_OF_SELDOM),
+    CalleeKind.METRIC: (SELDOM, LEFT_OF_SELDOM),
+    CalleeKind.SAVE: (SELDOM, LEFT_OF_SELDOM),
+    CalleeKind.GARBAGE_COLLECTION: (Fix.of(fixes.SeldomCollect()), LEFT_OF_SELDOM),
     CalleeKind.READ: (
         Fix("Read all numbers at once, and seldom: each read makes Python numbers of a tensor.", effort=2),
         LEFT,

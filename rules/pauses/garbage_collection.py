@@ -27,7 +27,7 @@ LONGEST_NS = 1_000_000  # shorter ones are of the youngest objects, and no pause
 OFTEN = 0.5  # collections a step that the script asks for: rarer ones may be the remedy (our choice)
 DEAR_SHARE = 0.05  # of the step, from which on they are not, if steps without the profiler show them again (our choice)
 LEFT = Between(0.5, 0.1, 0.02)  # of the time, when collecting every some hundred steps instead (our choice)
-LEFT_BY_HAND = Between(0.3, 0.02, 0.0)  # of what the script asks for, if it no longer does (our choice)
+LEFT_BY_HAND = Between(0.3, 0.002, 0.0)  # of what the script asks for: the fix makes one call of 500
 
 BY_HAND = Fix.of(fixes.CollectByHand())
 NOT_IN_STEPS = Fix.of(fixes.SeldomCollect())
