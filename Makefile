@@ -48,6 +48,7 @@ pictures: .venv/browser  ## take the pictures of the report again; CORPUS=DIR ha
 accuracy: .venv/full  ## measure how often diagnoses of planted and of simulated cases are right, and publish it
 	$(BIN)/python -m benchmarks.accuracy --write
 	$(BIN)/python -m benchmarks.simulated --write
+	$(BIN)/python -m benchmarks.simulated.recorded --write
 	$(BIN)/python -m benchmarks.simulated_jobs --write
 	$(BIN)/python -m benchmarks.jobs --write
 	$(if $(wildcard $(CORPUS)),$(BIN)/python -m benchmarks.gpu_traces $(CORPUS) --write)

@@ -25,6 +25,7 @@ from benchmarks.jobs import tables as job_tables
 from benchmarks.noise import results as noise_results
 from benchmarks.noise import tables as noise_tables
 from benchmarks.scale import tables as scale
+from benchmarks.simulated import recorded
 from benchmarks.simulated import tables as simulated
 from benchmarks.simulated_jobs import tables as simulated_jobs
 from benchmarks.trials import results as trial_results
@@ -110,6 +111,9 @@ def _accuracy() -> Iterator[Text]:
     rows = simulated.published()
     blocks["simulated"] = partial(simulated.families, rows)
     blocks["simulated-missed"] = partial(simulated.missed, rows)
+    costly = recorded.published()
+    blocks["simulated-recorded"] = partial(recorded.by_distortion, costly)
+    blocks["simulated-recorded-parts"] = partial(recorded.longer, costly)
     of_jobs = simulated_jobs.published()
     blocks["simulated-jobs"] = partial(simulated.families, of_jobs, "simulated jobs")
     blocks["simulated-jobs-each"] = partial(simulated_jobs.each, of_jobs)

@@ -14,4 +14,5 @@ Nothing here knows how diagnose measures or replays. `judge` alone imports diagn
     cases         trainings with a fault and without
     judge         what diagnose says of a trace, beside what is true
     tables        the published tables
+    recorded      what is said of trainings whose recorder takes the host more and more time
 """

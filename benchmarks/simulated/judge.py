@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import diagnose
 from benchmarks.simulated import kineto
 from benchmarks.simulated.cases.case import Case
-from benchmarks.simulated.machine import PROFILED_CALL_NS, PROFILED_OP_NS, Costs, Recording, host_step_ns, run, step_ns
+from benchmarks.simulated.machine import FAST, Costs, Recorder, Recording, host_step_ns, run, step_ns
 from benchmarks.simulated.manifest import manifest
 from benchmarks.simulated.training import Training
 
@@ -98,25 +98,29 @@ def rounded(time_ns: float) -> float:
     return round(time_ns / MS, 3)
 
 
-def plain(training: Training, measured: int) -> Sequence[Recording]:
+def plain(training: Training, measured: int, seed: int = 0) -> Sequence[Recording]:
     """Steps without a profiler."""
-    steps = range(SETTLING, SETTLING + measured)
-    return run(training.programs(steps.stop), _costs(training), steps, keeping=False)
+    return profiled(training, measured, None, seed=seed)
 
 
-def profiled(training: Training, before: Sequence[Recording]) -> Sequence[Recording]:
-    """The same under the profiler, which starts when the launch queue is as full as it gets."""
-    measured = len(before[0].steps)
+def profiled(
+    training: Training,
+    measured: int,
+    recorder: Recorder | None,
+    before: Sequence[Recording] | None = None,
+    seed: int = 0,
+) -> Sequence[Recording]:
+    """The same under a profiler that has warmed up.
+
+    It starts with a launch queue as full as it gets where steps take as long as those `before`; else with an empty one.
+    """
     queued_ns = 0
-    if step_ns(before) > host_step_ns(before) * RUNS_AHEAD:
-        queued_ns = round(step_ns(before) * measured / before[0].launched)
-    costs = replace(_costs(training), op_ns=PROFILED_OP_NS, call_ns=PROFILED_CALL_NS)
-    steps = range(SETTLING, SETTLING + measured)
-    return run(training.programs(steps.stop), costs, steps, queued_ns=queued_ns)
-
-
-def _costs(training: Training) -> Costs:
-    return Costs(host=training.gpu.host, gap_ns=training.gpu.gap_ns)
+    if before and step_ns(before) > host_step_ns(before) * RUNS_AHEAD:
+        queued_ns = round(step_ns(before) * len(before[0].steps) / before[0].launched)
+    costs = Costs(recorder, host=training.gpu.host, gap_ns=training.gpu.gap_ns)
+    settling = max(SETTLING, len(recorder.warm_up) if recorder else 0)
+    steps = range(settling, settling + measured)
+    return run(training.programs(steps.stop), costs, steps, seed, queued_ns)
 
 
 def true_ms(training: Training, measured: int) -> float:
@@ -127,9 +131,15 @@ def true_ms(training: Training, measured: int) -> float:
 def write(training: Training, before: Sequence[Recording], folder: Path) -> None:
     """The recording, as `diagnose profile` leaves it: the traces of all its ranks, and a manifest."""
     names = [f"rank{one.rank}.trace.json" for one in before]
-    for one, name in zip(profiled(training, before), names, strict=True):
+    traced = profiled(training, len(before[0].steps), FAST, before)
+    for one, name in zip(traced, names, strict=True):
         kineto.write(one, training.gpu, folder / name, training.gpus, training.memory(len(one.steps)))
     (folder / "manifest.json").write_text(json.dumps(manifest(training, names)), encoding="utf-8")
+
+
+def diagnosed(folder: Path) -> Any:
+    """What is said of a recording."""
+    return diagnose.analyze(folder)
 
 
 def judge(case: Case, size: str) -> Row:
@@ -142,7 +152,7 @@ def judge(case: Case, size: str) -> Row:
     expected = case.faults[gains.index(saving)].rules if saving is not None else ()
     with tempfile.TemporaryDirectory() as folder:
         write(bad, before, Path(folder))
-        diagnosis = diagnose.analyze(folder)
+        diagnosis = diagnosed(Path(folder))
     said = [finding for finding in diagnosis.findings if not finding.minor]
     place = place_of(expected, [one.rule for one in said])
     return Row(

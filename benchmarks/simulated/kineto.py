@@ -103,6 +103,11 @@ def _distributed(recording: Recording) -> Event:
     }
 
 
+def unix_ns(time_ns: int) -> int:
+    """A moment of the simulation."""
+    return BASE_NS + START_NS + time_ns
+
+
 def _us(time_ns: int) -> float:
     return round((START_NS + time_ns) / 1e3, 3)
 

@@ -54,14 +54,44 @@ COLLECTIVE_CALL_NS = 12_000
 """Launching a NCCL kernel takes 20 us under the profiler."""
 
 MAIN, AUTOGRAD = 0, 1
+CALLS = ("cuda_runtime", "cuda_driver")
+PHASES = {"enumerate(DataLoader)": "loader", "Optimizer.step": "optimizer", "torch/serialization": "save"}
+"""How ranges begin that are a phase of a step, and what `diagnose profile` calls it."""
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """A profiler: what it notes, and how much longer the host takes for it."""
+
+    op_ns: int = 0
+    """For each op, annotation or Python frame."""
+    call_ns: int = 0
+    """For each call of the runtime or the driver."""
+    clock: float = 1.0
+    """How many times as long all that takes: a machine whose clock is slow to read."""
+    warm_up: tuple[float, ...] = ()
+    """The same of its first steps, one by one."""
+    ops: bool = True
+    """Without them it notes calls and device work alone, as torch.profiler does of CUDA activities alone."""
+
+    def notes(self, category: str) -> bool:
+        """Whether it has events of this kind."""
+        return self.ops or category in CALLS
+
+    def cost_ns(self, category: str, step: int) -> int:
+        """What an event of this kind costs in a step since it began."""
+        if not self.notes(category):
+            return 0
+        warming = self.warm_up[step] if step < len(self.warm_up) else 1.0
+        return round((self.call_ns if category in CALLS else self.op_ns) * self.clock * warming)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What recording adds, and how much times vary."""
+    """What records, and how much times vary."""
 
-    op_ns: int = 0
-    call_ns: int = 0
+    recorder: Recorder | None = None
+    """From the first step on; None: none does, and no events are kept."""
     host_jitter: float = 0.08
     device_jitter: float = 0.01
     host: float = 1.0
@@ -69,8 +99,11 @@ class Costs:
     gap_ns: int = 1_150
 
 
-# Ops of a V100 ResNet trace take about 2 us more than without a profiler; CUPTI's callbacks take less than that.
-PROFILED_OP_NS, PROFILED_CALL_NS = 1_500, 800
+FAST = Recorder(op_ns=1_500, call_ns=800)
+"""Ops of a V100 ResNet trace take about 2 us more than without a profiler; CUPTI's callbacks take less than that."""
+SLOW = Recorder(op_ns=2_000, call_ns=2_000, warm_up=(2.4, 1.7, 1.5, 1.2, 1.2))
+"""On an H100 in a virtual machine, whose clock is slow, four trainings took 1.4 to 2.8 us longer an event, op or call.
+nanoGPT, of 12 ms a step, took 39, 31, 29, 25, 25, and then 23 ms."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +142,16 @@ class Recording:
 
     rank: int
     world: int
+    first_step: int
+    """Its number."""
     steps: tuple[tuple[int, int], ...]
     """Start and end of each step on the main thread."""
     done_ns: tuple[int, ...]
     """When what each step launched was done, and before them what the step before launched."""
     launched: int
     """What was put onto streams in these steps."""
+    phases_ns: tuple[Mapping[str, int], ...] = ()
+    """Of each step, host time by phase."""
     host: tuple[HostEvent, ...] = ()
     device: tuple[DeviceEvent, ...] = ()
 
@@ -150,14 +187,14 @@ class Batches:
 class Rank:
     """A process and its GPU."""
 
-    def __init__(self, rank: int, program: Program, costs: Costs, recorded: range, seed: int, keeping: bool) -> None:
+    def __init__(self, rank: int, program: Program, costs: Costs, recorded: range, seed: int) -> None:
         self._rank = rank
         self._program = program
         self._costs = costs
         self._recorded = recorded
-        self._recording = self._measuring = False
+        self._recorder = costs.recorder
+        self._measuring = False
         self._number = 0
-        self._keeping = keeping
         self._random = random.Random(seed * 1_000 + rank)
         self._batches = Batches(program.loader) if program.loader else None
         self.now_ns = 0
@@ -173,6 +210,7 @@ class Rank:
         self.steps = list[tuple[int, int]]()
         self.done_ns = list[int]()
         self.launched = 0
+        self._phases = list[dict[str, int]]()
 
     def fill_queue(self, each_ns: int) -> None:
         """Start with a full launch queue, as a host that is faster than its device has after a while."""
@@ -184,7 +222,7 @@ class Rank:
         """All steps, and what torch.profiler does after the last recorded one."""
         for number, body in enumerate(self._program.steps):
             self._measuring, self._number = number in self._recorded, number
-            self._recording = self._measuring and self._keeping
+            self._phases.append(dict.fromkeys((*PHASES.values(), "backward"), 0))
             start = self.now_ns
             yield from self._range(Range(f"ProfilerStep#{FIRST_STEP + number}", body, "user_annotation"))
             self.steps.append((start, self.now_ns))
@@ -196,7 +234,16 @@ class Rank:
         steps = tuple(self.steps[number] for number in self._recorded)
         first = self._recorded.start
         done_ns = tuple(self.done_ns[first - 1 : self._recorded.stop])
-        return Recording(self._rank, world, steps, done_ns, self.launched, tuple(self._host), tuple(self._device))
+        phases_ns = tuple(self._phases[number] for number in self._recorded)
+        events = tuple(self._host), tuple(self._device)
+        return Recording(self._rank, world, FIRST_STEP + first, steps, done_ns, self.launched, phases_ns, *events)
+
+    @property
+    def _recording(self) -> bool:
+        return self._measuring and self._recorder is not None
+
+    def _cost_ns(self, category: str) -> int:
+        return 0 if self._recorder is None else self._recorder.cost_ns(category, self._number)
 
     def _run(self, nodes: Sequence[Node]) -> Entering:
         for node in nodes:
@@ -236,12 +283,16 @@ class Rank:
     def _range(self, node: Range) -> Entering:
         self._ids += 1
         own, start = self._ids, self.now_ns
-        if node.category != "python_function":
+        has_id = node.category != "python_function" and (self._recorder is None or self._recorder.ops)
+        if has_id:
             self._open.append(own)
-        self.now_ns += self._costs.op_ns
+        self.now_ns += self._cost_ns(node.category)
         yield from self._run(node.body)
-        if node.category != "python_function":
+        if has_id:
             self._open.pop()
+        phase = next((phase for begin, phase in PHASES.items() if node.name.startswith(begin)), None)
+        if phase:
+            self._phases[self._number][phase] += self.now_ns - start
         self._note(node.category, node.name, start, own, 0, node.args, node.sequence, node.is_backward)
 
     def _note(
@@ -255,18 +306,20 @@ class Rank:
         sequence: int | None = None,
         is_backward: bool = False,
     ) -> None:
-        if self._recording:
+        if self._recorder is not None and self._measuring and self._recorder.notes(category):
             if sequence is not None:
                 sequence += self._number * SEQUENCES
             spent = (category, name, self._thread, start, self.now_ns, op, correlation, args or {})
             self._host.append(HostEvent(*spent, sequence, is_backward))
 
     def _backward(self, node: Backward) -> Entering:
+        start = self.now_ns
         self._pass(THREAD_SWITCH_NS)
         self._thread, opened, self._open = AUTOGRAD, self._open, []
         yield from self._run(node.body)
         self._thread, self._open = MAIN, opened
         self._pass(THREAD_SWITCH_NS)
+        self._phases[self._number]["backward"] += self.now_ns - start
 
     @property
     def _op(self) -> int:
@@ -278,7 +331,7 @@ class Rank:
 
     def _begin_call(self) -> int:
         start = self.now_ns
-        self.now_ns += self._costs.call_ns
+        self.now_ns += self._cost_ns("cuda_runtime")
         return start
 
     def _call(self, node: Call) -> None:
@@ -369,13 +422,9 @@ def run(
     recorded: range,
     seed: int = 0,
     queued_ns: int = 0,
-    keeping: bool = True,
 ) -> tuple[Recording, ...]:
-    """Run the ranks' programs side by side.
-
-    `queued_ns` is as in Rank.fill_queue; events are left out unless `keeping`.
-    """
-    ranks = [Rank(number, program, costs, recorded, seed, keeping) for number, program in enumerate(programs)]
+    """Run the ranks' programs side by side. `queued_ns` is as in Rank.fill_queue."""
+    ranks = [Rank(number, program, costs, recorded, seed) for number, program in enumerate(programs)]
     for rank in ranks:
         rank.fill_queue(queued_ns)
     arrivals = _step([(rank.run(), None) for rank in ranks])
@@ -407,3 +456,11 @@ def step_ns(recordings: Sequence[Recording]) -> float:
 def host_step_ns(recordings: Sequence[Recording]) -> float:
     """The same by when the host is through with it."""
     return max((recording.steps[-1][1] - recording.steps[0][0]) / len(recording.steps) for recording in recordings)
+
+
+def busy_ns(recording: Recording) -> float:
+    """Time of a step, on average, in which the device does anything."""
+    busy = until = 0
+    for start, end in sorted((one.start_ns, one.end_ns) for one in recording.device):
+        busy, until = busy + max(end - max(start, until), 0), max(end, until)
+    return busy / len(recording.steps)

@@ -1,13 +1,13 @@
-"""The manifest that `diagnose profile` would write of a simulated training: its settings.
-
-Times of steps without the profiler are left out: a real manifest has them by phase, which the machine does not tell.
-"""
+"""The manifest that `diagnose profile` would write of a simulated training: its settings, and how long steps took."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
+from benchmarks.simulated.kineto import unix_ns
+from benchmarks.simulated.machine import Recorder, Recording
 from benchmarks.simulated.training import Training
 
 SCRIPT = "/home/user/train.py"
@@ -16,8 +16,8 @@ CORES = 96
 """Of a machine with eight GPUs."""
 
 
-def manifest(training: Training, traces: Sequence[str]) -> dict[str, Any]:
-    """Of all ranks, whose traces have these names."""
+def manifest(training: Training, traces: Sequence[str], times: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Of all ranks, whose traces have these names; `times` of steps are the same of all, if they were taken."""
     return {
         "schema_version": 1,
         "complete": True,
@@ -34,8 +34,26 @@ def manifest(training: Training, traces: Sequence[str]) -> dict[str, Any]:
                 "multiprocessors": training.gpu.sms,
             }
         ],
-        "ranks": [_rank(training, rank, len(traces), trace) for rank, trace in enumerate(traces)],
+        "ranks": [{**_rank(training, rank, len(traces), trace), **(times or {})} for rank, trace in enumerate(traces)],
     }
+
+
+def timed(recording: Recording) -> dict[str, Any]:
+    """Steps by the clocks of the process and of the device, and where they are in time."""
+    bounds = [start for start, _ in recording.steps] + [recording.steps[-1][1]]
+    phases = {phase: [one[phase] for one in recording.phases_ns] for phase in recording.phases_ns[0]}
+    return {
+        "first_step": recording.first_step,
+        "wall_ns": [end - start for start, end in pairwise(bounds)],
+        "device_ns": [end - start for start, end in pairwise(recording.done_ns)],
+        "bounds_unix_ns": [unix_ns(bound) for bound in bounds],
+        "phases_ns": {phase: spent for phase, spent in phases.items() if any(spent)},
+    }
+
+
+def event_cost(recorder: Recorder) -> dict[str, float]:
+    """What one event costs the host, as a loop of events would tell."""
+    return {"op_ns": recorder.op_ns * recorder.clock, "call_ns": recorder.call_ns * recorder.clock}
 
 
 def _rank(training: Training, rank: int, ranks: int, trace: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import diagnose
 from benchmarks.simulated.judge import LARGE, MS, Said, place_of, predicted, rounded
-from benchmarks.simulated.machine import PROFILED_CALL_NS, PROFILED_OP_NS, Recording
+from benchmarks.simulated.machine import FAST, Recording
 from benchmarks.simulated_jobs import kineto
 from benchmarks.simulated_jobs.cases import Case
 from benchmarks.simulated_jobs.machine import Costs
@@ -42,7 +42,7 @@ def judge(case: Case) -> Row:
     """Simulate, analyse, compare."""
     step = step_ms(case.bad.run(case.recorded, Costs()))
     saving = step - step_ms(case.good.run(case.recorded, Costs())) if case.fault else None
-    profiled = case.bad.run(case.recorded, Costs(PROFILED_OP_NS, PROFILED_CALL_NS))
+    profiled = case.bad.run(case.recorded, Costs(FAST.op_ns, FAST.call_ns))
     with tempfile.TemporaryDirectory() as folder:
         kineto.write(case.bad, profiled, Path(folder))
         diagnosis = diagnose.analyze(folder)

@@ -397,7 +397,7 @@ class Rank:
         steps = tuple((at(self._steps[k][0]), at(self._steps[k][1])) for k in kept_steps)
         done = tuple(at(self._done[k]) for k in range(kept_steps.start - 1, kept_steps.stop))
         world = self.world.layout.world
-        return Recording(self.number, world, steps, done, 0, tuple(host), tuple(device))
+        return Recording(self.number, world, 0, steps, done, 0, host=tuple(host), device=tuple(device))
 
 
 def _kernel(name: str) -> str:

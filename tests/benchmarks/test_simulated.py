@@ -6,12 +6,14 @@ import ast
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from benchmarks import simulated, texts
 from benchmarks.simulated import kineto, tables
+from benchmarks.simulated import recorded as recorded_rows
 from benchmarks.simulated.cases import SIZES, cases
 from benchmarks.simulated.cases.case import changed
 from benchmarks.simulated.cases.ranks import several
@@ -20,18 +22,27 @@ from benchmarks.simulated.gpus import A100
 from benchmarks.simulated.judge import plain, profiled, true_ms
 from benchmarks.simulated.machine import (
     CALL_NS,
+    CALLS,
     COLLECTIVE_CALL_NS,
+    FAST,
     LAUNCH_LATENCY_NS,
     QUEUE_LIMIT,
+    SLOW,
     SYNC_NS,
+    THREAD_SWITCH_NS,
     Costs,
+    Recorder,
     Recording,
+    busy_ns,
     run,
+    step_ns,
 )
+from benchmarks.simulated.manifest import timed
 from benchmarks.simulated.program import (
     COLLECTIVE_STREAM,
     COPY_STREAM,
     DEFAULT_STREAM,
+    Backward,
     Call,
     Collective,
     Host,
@@ -46,10 +57,11 @@ from benchmarks.simulated.program import (
     WaitEvent,
     Work,
 )
+from benchmarks.simulated.recorded import Row, Truth, leave, record
 from benchmarks.simulated.tensor import Tensor
 from diagnose.rulekit.page import built_in_rules, files
 
-EXACT = Costs(host_jitter=0.0, device_jitter=0.0, gap_ns=0)
+EXACT = Costs(Recorder(), host_jitter=0.0, device_jitter=0.0, gap_ns=0)
 """Times as they are written, so that they can be added up by hand."""
 LAUNCH_NS = 4_000
 
@@ -146,11 +158,94 @@ def test_ranks_must_enter_the_same_collectives() -> None:
         run([Program(((Collective(work(1_000)),),)), Program(((Host(1),),))], EXACT, range(1))
 
 
+# An op that launches and waits, in a step: two ranges and two calls.
+ADDED = Range("aten::add", (launch(2_000), Synchronize()))
+
+
+def under(recorder: Recorder | None, steps: int = 1) -> Recording:
+    return recorded(ADDED, steps=steps, costs=replace(EXACT, recorder=recorder))
+
+
 def test_recording_costs_host_time_for_every_op_and_call() -> None:
-    nodes = Range("aten::add", (launch(2_000),))
-    costs = replace(EXACT, op_ns=1_500, call_ns=800)
-    # The op, the step around it, and the launch.
-    assert recorded(nodes, costs=costs).steps[0][1] == recorded(nodes).steps[0][1] + 2 * 1_500 + 800
+    alone_ns = under(Recorder()).steps[0][1]
+    assert under(Recorder(op_ns=1_500)).steps[0][1] == alone_ns + 2 * 1_500
+    # What the launch costs delays its kernel; what the wait costs passes while the kernel runs: here, all 800 ns.
+    assert under(Recorder(call_ns=800)).steps[0][1] == alone_ns + 800
+    slow = Recorder(op_ns=1_500, call_ns=800, clock=2.0)
+    assert under(slow).steps[0][1] == alone_ns + 2 * (2 * 1_500 + 800)
+
+
+def test_a_recorder_is_slower_while_it_warms_up() -> None:
+    alone_ns = under(Recorder()).steps[0][1]
+    recording = under(Recorder(op_ns=1_000, warm_up=(3.0, 1.5)), steps=3)
+    assert [end - start - alone_ns for start, end in recording.steps] == [6_000, 3_000, 2_000]
+
+
+def test_without_ops_calls_alone_are_noted_and_cost() -> None:
+    recorder = Recorder(op_ns=1_500, call_ns=800)
+    with_ops, without = under(recorder), under(replace(recorder, ops=False))
+    calls = ["cudaLaunchKernel", "cudaDeviceSynchronize"]
+    # The profiler itself waits for the device when it stops.
+    assert [one.name for one in with_ops.host] == [*calls, "aten::add", "ProfilerStep#100", calls[1]]
+    assert [(one.name, one.op) for one in without.host] == [(name, 0) for name in (*calls, calls[1])]
+    assert without.steps[0][1] == with_ops.steps[0][1] - 2 * 1_500
+    assert [one.op for one in without.device] == [0]
+
+
+def test_what_costs_nothing_and_what_is_not_there_changes_no_time() -> None:
+    parts = [under(recorder, steps=3) for recorder in (None, Recorder(), Recorder(ops=False))]
+    assert [(one.steps, one.done_ns) for one in parts] == [(parts[0].steps, parts[0].done_ns)] * 3
+    assert (parts[0].host, parts[0].device) == ((), ())
+    assert tuple(replace(one, op=0) for one in parts[1].device) == parts[2].device
+
+
+def test_phases_are_those_of_the_manifest() -> None:
+    load = Range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", (Host(5_000),), "user_annotation")
+    update = Range("Optimizer.step#SGD.step", (Host(7_000),), "user_annotation")
+    recording = recorded(load, Host(1_000), Backward((Host(9_000),)), update)
+    spent = {"loader": 5_000, "backward": 9_000 + 2 * THREAD_SWITCH_NS, "optimizer": 7_000, "save": 0}
+    assert recording.phases_ns == (spent,)
+    told = timed(recording)
+    assert told["phases_ns"] == {phase: [ns] for phase, ns in spent.items() if ns}
+    assert told["wall_ns"] == [sum(spent.values()) + 1_000]
+
+
+def test_the_device_is_busy_while_any_stream_is() -> None:
+    # Half of the second kernel, on a stream of its own, lies beside the first; the step is launched twice.
+    recording = recorded(launch(LAUNCH_NS), launch(2 * LAUNCH_NS, COPY_STREAM), Synchronize(), steps=2)
+    assert busy_ns(recording) == 3 * LAUNCH_NS
+
+
+def test_parts_are_left_as_the_recorder_leaves_them(tmp_path: Path) -> None:
+    training, recorder = little("small"), replace(SLOW, clock=2.0)
+    made = record(training, 3, recorder)
+    assert step_ns([made["ops"]]) > step_ns([made["device"]]) > step_ns([made["before"]])
+    known = []
+    for in_parts in (False, True):
+        leave(made, training, recorder, tmp_path, in_parts)
+        known += json.loads((tmp_path / "manifest.json").read_text())["ranks"]
+    before, told = known
+    assert {**told, **before} == told
+    assert told.keys() - before.keys() == {"device", "device_timing", "unprofiled_after", "event_cost"}
+    assert told["event_cost"] == {"op_ns": 4_000.0, "call_ns": 4_000.0}
+    document = json.loads((tmp_path / told["device"]).read_text())
+    kinds = {event["cat"] for event in document["traceEvents"] if event["ph"] == "X"}
+    assert kinds == {*CALLS[:1], "kernel", "gpu_memcpy", "Trace"}
+    bounds = told["device_timing"]["bounds_unix_ns"]
+    calls = sorted(event["ts"] for event in document["traceEvents"] if event.get("cat") in CALLS)
+    first, *_, last, at_the_stop = (document["baseTimeNanoseconds"] + round(ts * 1e3) for ts in calls)
+    assert len(bounds) == 4
+    assert bounds[0] < first < last < bounds[-1] == at_the_stop
+
+
+def test_what_is_said_is_judged_by_the_truth() -> None:
+    # 8 ms, of which 2 are left when the fault is fixed; 5 of 10 ms are said to be saved.
+    truth = Truth("a case", 8.0, 2.0, ("a_rule",), busy=0.9)
+    row = Row(truth, 2.0, True, 2.0, 1.2, 10.0, 5.0, 2, ("launch_bound", "a_rule"))
+    assert (row.gain, row.left) == (0.5, 2.5)
+    assert row.is_falsely_launch_bound
+    by_host = replace(row, truth=replace(truth, busy=0.89), saved=None)
+    assert (by_host.gain, by_host.left, by_host.is_falsely_launch_bound) == (None, None, False)
 
 
 @pytest.mark.slow
@@ -176,7 +271,7 @@ def trace_of(recordings: Sequence[Recording]) -> list[dict[str, object]]:
 
 def test_a_trace_has_what_torch_writes(tmp_path: Path) -> None:
     training = several(little("small", loading=replace(little("small").loading, own_stream=True)))
-    recordings = profiled(training, plain(training, 3))
+    recordings = profiled(training, 3, FAST)
     kineto.write(recordings[1], A100, tmp_path / "rank1.json.gz")
     events = trace_of(recordings)
     by_kind = {
@@ -194,7 +289,7 @@ def test_a_trace_has_what_torch_writes(tmp_path: Path) -> None:
 
 def test_a_backward_op_has_the_sequence_number_of_its_forward_op() -> None:
     training = little("small")
-    events = trace_of(profiled(training, plain(training, 2)))
+    events = trace_of(profiled(training, 2, FAST))
     numbers: list[set[object]] = [set(), set()]
     for event in events:
         args = event.get("args")
@@ -246,6 +341,9 @@ def test_only_the_judge_knows_diagnose() -> None:
 def test_the_published_tables_are_those_of_the_published_rows() -> None:
     rows = tables.published()
     assert {(row.case, row.size) for row in rows} == {(case.name, size) for case in cases() for size in SIZES}
-    published = [text for text in texts.texts() if text.block in ("simulated", "simulated-missed")]
+    made = {(row.truth.case, row.distortion, row.in_parts) for row in recorded_rows.published()}
+    assert made == set(product(recorded_rows.CHOSEN, recorded_rows.DISTORTIONS, recorded_rows.PARTS))
+    blocks = ("simulated", "simulated-missed", "simulated-recorded", "simulated-recorded-parts")
+    published = [text for text in texts.texts() if text.block in blocks]
     assert [table.block for table in published if not table.current] == []
-    assert len(published) == 2
+    assert len(published) == len(blocks)
