@@ -22,6 +22,7 @@ from diagnose.source.values import read_values
 from diagnose.storage.listing import Listings
 from diagnose.storage.remote import Place
 from diagnose.trace import retiming, units
+from diagnose.trace.event_cost import EVENT_NS
 from diagnose.trace.joining import joined
 from diagnose.trace.loaders import equal_batches
 from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest, Timed
@@ -148,7 +149,9 @@ def _timed(rank: Rank, files: RankFiles) -> Rank:
         device = ranks.read(files.device)
     except InputError as error:
         return replace(rank, integrity=(*rank.integrity, IntegrityNote(str(error), NOT_TIMED, Severity.WARNING)))
-    moved = retiming.retimed(rank, device, _marks(device, known.device_timing))
+    measured = known.event_cost
+    op_ns = EVENT_NS if measured is None or measured.op_ns is None else measured.op_ns
+    moved = retiming.retimed(rank, device, _marks(device, known.device_timing), op_ns)
     if moved.provenance.timed_by is None or rank.context is None:
         return moved
     timed = msgspec.structs.replace(known, timing=known.device_timing)

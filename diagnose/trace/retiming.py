@@ -3,11 +3,13 @@
 Each op that is recorded takes the host some 2 us on a machine with a GPU. So steps are recorded once more with runtime
 calls and device work alone: these times are the truest. A call is the same in both recordings if it is on the same
 thread, of the same name, starts the same work, and is the so-many-th of these in its step. What lies between two such
-calls divides their time as it did where ops were recorded. Work that no such call started lies between the work around.
+calls divides their time as it did where ops were recorded, without what recording them took. Work that no such call
+started lies between the work around.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import pandas as pd
 
 from diagnose.trace import enums, steps
 from diagnose.trace.enums import LinkKind, SpanKind
+from diagnose.trace.event_cost import EVENT_NS, FloatArray, moments, own_ns
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import IntegrityNote, Rank, Severity, Step
 
@@ -26,6 +29,9 @@ LEAST_SHARE = 0.95
 
 BY_SPAN = ("kernels", "copies", "syncs", "collectives", "ops", "memory")
 """Tables that are labelled by span id."""
+
+OPS = (SpanKind.OP, SpanKind.LOADER, SpanKind.ANNOTATION, SpanKind.COLLECTIVE)
+"""What is only recorded with ops."""
 
 UNKNOWN = -1
 
@@ -54,10 +60,11 @@ class _Side:
         return (self.end_ns - self.start_ns)[self.work]
 
 
-def retimed(rank: Rank, device: Rank, marks: tuple[Step, ...]) -> Rank:
+def retimed(rank: Rank, device: Rank, marks: tuple[Step, ...], op_ns: float = EVENT_NS) -> Rank:
     """`rank` at the times of `device`, with a note that says so; at its own if they do not show the same steps.
 
-    `marks`: the steps of `device` on its clock. The last ones are those of `rank`, in order.
+    `marks`: the steps of `device` on its clock. The last ones are those of `rank`, in order. `op_ns`: what recording an
+    op takes the host.
     """
     count = min(len(rank.steps), len(marks))
     if not count:
@@ -70,7 +77,7 @@ def retimed(rank: Rank, device: Rank, marks: tuple[Step, ...]) -> Rank:
         return replace(rank, integrity=(*rank.integrity, _not_used(device, share)))
     known = np.flatnonzero(partner >= 0)
     same = np.append(ours.calls[known], ours.work[mine]), np.append(theirs.calls[partner[known]], theirs.work[other])
-    warps = _warps(rank, ours, theirs, same)
+    warps = _warps(rank, ours, theirs, same, op_ns)
     start, end = _warped(warps, rank.spans)
     start[same[0]], end[same[0]] = theirs.start_ns[same[1]], theirs.end_ns[same[1]]
     begun, ended = _warped(warps, rank.lines)
@@ -186,10 +193,15 @@ def _share(side: _Side, same: IntArray) -> float:
     return float(side.work_ns[same].sum() / max(side.work_ns.sum(), 1))
 
 
-class _Warp:
-    """A map of times that keeps their order: through given points, straight between them, and of slope 1 outside."""
+_Own = Callable[[IntArray], FloatArray]
+"""How a thread's own time goes on."""
 
-    def __init__(self, before: IntArray, after: IntArray) -> None:
+
+class _Warp:
+    """A map of times that keeps their order: through given points, between them by own time, and of slope 1 outside."""
+
+    def __init__(self, before: IntArray, after: IntArray, own: _Own) -> None:
+        self._own = own
         order = np.lexsort((after, before))
         before, after = before[order], after[order]
         kept = _rising(after) & np.append(np.diff(before) > 0, True)
@@ -197,11 +209,12 @@ class _Warp:
 
     def __call__(self, times_ns: IntArray) -> IntArray:
         inside = np.clip(times_ns, self._before[0], self._before[-1])
-        moved: IntArray = np.rint(np.interp(inside, self._before, self._after)).astype(np.int64)
+        found = np.interp(self._own(inside), self._own(self._before), self._after)
+        moved: IntArray = np.rint(found).astype(np.int64)
         return moved + times_ns - inside
 
 
-def _warps(rank: Rank, ours: _Side, theirs: _Side, same: tuple[IntArray, IntArray]) -> list[_Warp]:
+def _warps(rank: Rank, ours: _Side, theirs: _Side, same: tuple[IntArray, IntArray], op_ns: float) -> list[_Warp]:
     """How the times of each track of ours move, by the spans on it that are the `same` as some of theirs.
 
     A track without any moves as the host thread that has most.
@@ -218,8 +231,21 @@ def _warps(rank: Rank, ours: _Side, theirs: _Side, same: tuple[IntArray, IntArra
         after = [theirs.start_ns[other[there]], theirs.end_ns[other[there]]]
         if not (one in known and on_device[one]):
             before, after = [*before, ours.bounds_ns], [*after, theirs.bounds_ns]
-        warps.append(_Warp(np.concatenate(before), np.concatenate(after)))
+        warps.append(_Warp(np.concatenate(before), np.concatenate(after), _own(rank, ours, one, op_ns)))
     return warps
+
+
+def _own(rank: Rank, ours: _Side, track: int, op_ns: float) -> _Own:
+    """Of a host thread without what its ops took to be recorded; of a stream all time."""
+    kind = rank.spans["kind"].cat.codes.to_numpy()
+    on_it = np.isin(kind, [enums.code(one) for one in OPS]) & (rank.spans["track"].to_numpy() == track)
+    ops = np.flatnonzero(on_it)
+    if not len(ops):
+        return lambda times: times.astype(np.float64)
+    at, spent = moments(ours.start_ns[ops], ours.end_ns[ops], np.full(len(ops), op_ns))
+    own = own_ns(at, spent)
+    before, past = at[0], at[-1]
+    return lambda times: np.interp(times, at, own) + np.minimum(times - before, 0) + np.maximum(times - past, 0)
 
 
 def _warped(warps: list[_Warp], table: pd.DataFrame) -> tuple[IntArray, IntArray]:

@@ -40,13 +40,22 @@ def without_ops(count: int) -> Drawing:
     return draw
 
 
-def read(folder: Path, ops: Drawing, device: Drawing, first: int, bounds_us: list[int], settling: int = 0) -> Rank:
+def read(
+    folder: Path,
+    ops: Drawing,
+    device: Drawing,
+    first: int,
+    bounds_us: list[int],
+    settling: int = 0,
+    op_ns: float = 0.0,
+) -> Rank:
     """As a recording in a folder; `first` step of that without ops, and its bounds."""
     for name, draw in (("trace", ops), ("device", device)):
         (folder / f"rank0.{name}.json.gz").write_bytes(gzip.compress(draw.text().encode()))
     timed = {"first_step": first, "wall_ns": (1000 * np.diff(bounds_us)).tolist(), "settling": settling}
     timed["bounds_unix_ns"] = [1000 * at for at in bounds_us]
     rank = {"rank": 0, "trace": "rank0.trace.json.gz", "device": "rank0.device.json.gz", "device_timing": timed}
+    rank["event_cost"] = {"op_ns": op_ns}
     rank["timing"] = {"first_step": 7, "wall_ns": [100_000, 100_000]}
     (folder / "manifest.json").write_text(json.dumps({"schema_version": 1, "ranks": [rank]}))
     (files,) = recording.find([folder]).ranks
@@ -91,6 +100,20 @@ def test_calls_and_work_have_the_other_times_and_ops_lie_between(tmp_path: Path)
     assert (steps(Facts(rank)).numbers, steps(Facts(rank)).mean_ns) == ((21,), 50_000)
 
 
+def test_what_recording_an_op_took_is_no_time_of_its_own(tmp_path: Path) -> None:
+    """Of 4 us each: half of that when it begins, half when it ends, and of these halves again half before and after.
+
+    From call to call 46 us are 14.93 until mm ends (2 of 30 us less there), 18 until add begins, 9.33 in add.
+    """
+    ops, device = with_ops("pointwise", "pointwise"), without_ops(2)
+    rank = read(tmp_path, ops, device, 20, [1000, 1050, 1100], op_ns=4000)
+    (_, end), _ = times_us(rank, "aten::mm")
+    (start, _), _ = times_us(rank, "aten::add")
+    whole = (16 + 10) * 28 / 30 + 18
+    assert end == pytest.approx(1006 + 24 * 16 * 28 / 30 / whole, abs=1e-3)
+    assert start == pytest.approx(1006 + 24 * (16 * 28 / 30 + 18) / whole, abs=1e-3)
+
+
 def test_the_last_steps_are_the_same_ones(tmp_path: Path) -> None:
     """Of three without ops the first was too slow, as its recorder still became faster."""
     rank = read(tmp_path, with_ops("pointwise", "pointwise"), without_ops(3), 20, [1000, 1050, 1100, 1150], settling=1)
@@ -129,7 +152,7 @@ TABLES = ("spans", "kernels", "copies", "syncs", "collectives", "ops", "memory",
 @pytest.mark.parametrize("name", ["nanogpt_eager", "hf_trainer_bert", "imagenet_resnet50", "word_language_model"])
 def test_a_real_recording_at_its_own_times_stays_as_it_is(corpus: Path, name: str) -> None:
     rank = ranks.read(corpus / "h100" / name / "rank0.trace.json.gz")
-    found = retimed(rank, rank, rank.steps)
+    found = retimed(rank, rank, rank.steps, op_ns=0.0)
     assert found.steps == rank.steps
     for table in TABLES:
         pd.testing.assert_frame_equal(getattr(found, table), getattr(rank, table))
@@ -142,7 +165,7 @@ def test_a_real_recording_at_twice_its_times_takes_twice_as_long(corpus: Path) -
         spans=rank.spans.assign(start_ns=2 * rank.spans["start_ns"], dur_ns=2 * rank.spans["dur_ns"]),
         steps=tuple(replace(one, start_ns=2 * one.start_ns, end_ns=2 * one.end_ns) for one in rank.steps),
     )
-    found = retimed(rank, twice, twice.steps)
+    found = retimed(rank, twice, twice.steps, op_ns=0.0)
     inside = found.spans["step"].to_numpy() >= 0
     for column in ("start_ns", "dur_ns"):
         np.testing.assert_array_equal(found.spans[column][inside], twice.spans[column][inside])

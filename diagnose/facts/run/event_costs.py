@@ -14,15 +14,12 @@ from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.run import HOW, manifest
 from diagnose.facts.core.spans import HostSpans, host_spans
-from diagnose.facts.run.recording_cost import LEAST, FloatArray, RecordingCost
-from diagnose.trace import intervals
+from diagnose.facts.run.recording_cost import RecordingCost
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.event_cost import EVENT_NS, FloatArray, moments, own_ns
 from diagnose.trace.intervals import IntArray
+from diagnose.trace.retiming import OPS
 
-EVENT_NS = 2_000.0
-"""Of an op or a call, where nobody measured it: 1.4 to 2.8 us in four trainings that an H100 recorded."""
-
-OPS = (SpanKind.OP, SpanKind.LOADER, SpanKind.ANNOTATION, SpanKind.COLLECTIVE)
 CALLS = (SpanKind.RUNTIME, SpanKind.DRIVER)
 
 
@@ -39,7 +36,7 @@ class EventCosts:
     def times(self, share: float) -> tuple[RecordingCost, ...]:
         """The own time of each thread, if an event costs `share` of this."""
         return tuple(
-            RecordingCost(track, at, _own_ns(at, share * costs))
+            RecordingCost(track, at, own_ns(at, share * costs))
             for track, at, costs in zip(self.tracks, self.at_ns, self.costs_ns, strict=True)
         )
 
@@ -64,14 +61,8 @@ def event_costs(facts: Facts) -> EventCosts:
 
 
 def _moments(events: list[tuple[HostSpans, float]]) -> tuple[IntArray, FloatArray]:
-    moments = np.concatenate([np.append(spans.start_ns, spans.end_ns) for spans, _ in events])
-    halves = np.concatenate([np.full(2 * len(spans.ids), cost / 2, dtype=np.float64) for spans, cost in events])
-    at = intervals.distinct(np.sort(moments))
-    return at, np.bincount(np.searchsorted(at, moments), halves, len(at)).astype(np.float64)
-
-
-def _own_ns(at: IntArray, costs: FloatArray) -> FloatArray:
-    """As `RecordingCost.own_ns`: half of what is spent at a moment is spent before it, and half after it."""
-    length = np.diff(at).astype(np.float64)
-    spent = np.minimum((costs[:-1] + costs[1:]) / 2, (1.0 - LEAST) * length)
-    return np.concatenate(([0.0], np.cumsum(length - spent)))
+    return moments(
+        np.concatenate([spans.start_ns for spans, _ in events]),
+        np.concatenate([spans.end_ns for spans, _ in events]),
+        np.concatenate([np.full(len(spans.ids), cost) for spans, cost in events]),
+    )

@@ -22,14 +22,10 @@ from diagnose.facts.core.steps import steps
 from diagnose.facts.run.slowdown import comparable, slowdown, uneven
 from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.event_cost import LEAST, FloatArray
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity
 from diagnose.trace.manifest import Timed
-
-FloatArray = npt.NDArray[np.float64]
-
-LEAST = 0.05
-"""Share of a stretch that is left at least, as what an event costs is a mean (our choice)."""
 
 MOST = 1.25
 """Times as long a phase may take without the profiler: more is chance (our choice)."""
