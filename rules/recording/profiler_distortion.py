@@ -47,6 +47,8 @@ def profiler_distortion(
         said[f"recording makes steps over {INFLATED:g} times as long"] = (
             "What it adds is subtracted by phase of the step, and in each phase evenly by event: an estimate."
             if slowdown is not None and slowdown.by_phase
+            else "What ops and calls likely cost is subtracted from the host's time: an estimate."
+            if launches is not None
             else "Savings are scaled to the step without it, but those of host time are inflated all the same."
         )
     elif ratio is None:
