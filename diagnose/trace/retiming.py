@@ -132,33 +132,55 @@ def _side(rank: Rank, marks: tuple[Step, ...]) -> _Side:
 
 
 def _partners(rank: Rank, device: Rank, ours: _Side, theirs: _Side) -> IntArray:
-    """For each of our calls the position of theirs that is the same, or -1: one recorder made both of one process."""
-    threads, same_threads = (pd.Index(one.tracks["process"] + " " + one.tracks["thread"]) for one in (rank, device))
+    """For each of our calls the position of theirs that is the same, or -1."""
     texts = rank.spans["name"].cat.categories
     same_text = texts.get_indexer(device.spans["name"].cat.categories)
-    own = _identities(rank, ours, np.arange(len(rank.tracks)), np.arange(len(texts)))
-    other = _identities(device, theirs, threads.get_indexer(same_threads), same_text)
+    own = _numbered(_identities(rank, ours, np.arange(len(texts))))
+    other = _identities(device, theirs, same_text)
+    threads = _same_threads(rank, device, own, other)
+    other = _numbered(other.assign(track=threads[other["track"].to_numpy()]))
     found: IntArray = pd.MultiIndex.from_frame(other).get_indexer(pd.MultiIndex.from_frame(own)).astype(np.int64)
     found[(own[["track", "name"]] < 0).any(axis=1)] = UNKNOWN
     return found
 
 
-def _identities(rank: Rank, side: _Side, track: IntArray, text: IntArray) -> pd.DataFrame:
-    """What a call is known by: how many there are like it in its step, and which of them it is. Shape (calls, 6)."""
+def _same_threads(rank: Rank, device: Rank, own: pd.DataFrame, other: pd.DataFrame) -> IntArray:
+    """For each track of `device` the thread of ours that it is, or -1: by its id, else by what most of its calls start.
+
+    Kineto writes another number for a thread of which it has recorded no op yet.
+    """
+    labels = [pd.Index(one.tracks["process"] + " " + one.tracks["thread"]) for one in (rank, device)]
+    found: IntArray = labels[0].get_indexer(labels[1]).astype(np.int64)
+    counts = [told.groupby(["name", "work", "track"]).size() for told in (own, other)]
+    both = counts[0].rename("own").reset_index().merge(counts[1].rename("other").reset_index(), on=["name", "work"])
+    both = both[~both["track_y"].isin(np.flatnonzero(found >= 0)) & ~both["track_x"].isin(found)]
+    alike = both.assign(calls=both[["own", "other"]].min(axis=1)).groupby(["track_y", "track_x"])["calls"].sum()
+    for theirs, ours in alike.sort_values(ascending=False, kind="stable").index:
+        if found[theirs] < 0 and ours not in found:
+            found[theirs] = ours
+    return found
+
+
+def _identities(rank: Rank, side: _Side, text: IntArray) -> pd.DataFrame:
+    """What a call is known by, `text` being our number of each of the rank's names. Shape (calls, 5)."""
     spans = rank.spans
     first = np.full(len(side.calls), UNKNOWN, dtype=np.int64)
     some, at = np.unique(side.call_of_work, return_index=True)
     name = text[spans["name"].cat.codes.to_numpy()]
     first[some] = name[side.work[at]]
-    told = pd.DataFrame(
+    return pd.DataFrame(
         {
             "step": side.step,
-            "track": track[spans["track"].to_numpy()[side.calls]],
+            "track": spans["track"].to_numpy()[side.calls].astype(np.int64),
             "name": name[side.calls],
             "work": first,
             "works": np.bincount(side.call_of_work, minlength=len(side.calls)),
         }
     )
+
+
+def _numbered(told: pd.DataFrame) -> pd.DataFrame:
+    """And how many there are like it in its step, and which of them it is. Shape (calls, 7)."""
     alike = told.groupby(list(told.columns), sort=False)["step"]
     return told.assign(ordinal=alike.cumcount(), count=alike.transform("size"))
 

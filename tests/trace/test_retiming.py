@@ -129,6 +129,22 @@ def test_work_that_is_in_one_only_lies_between_the_work_around(tmp_path: Path) -
     assert times_us(rank, "fill") == [(1038.5, 1038.9)]
 
 
+def test_a_thread_of_another_number_is_known_by_what_it_starts(tmp_path: Path) -> None:
+    """Of a backward pass on a thread of its own; without ops the numbers of both are others."""
+    ops, device = with_ops("pointwise", "pointwise"), Drawing()
+    for k in range(2):
+        ops.op("MmBackward0", 100 * k + 91, 100 * k + 97, tid=200)
+        ops.launch("dgrad", (100 * k + 92, 100 * k + 93), (100 * k + 93, 100 * k + 98), tid=200)
+        at = 1000 + 50 * k
+        device.launch("gemm", (at + 4, at + 6), (at + 8, at + 38), tid=900)
+        device.launch("pointwise", (at + 30, at + 34), (at + 40, at + 45), tid=900)
+        device.launch("dgrad", (at + 44, at + 45), (at + 45, at + 50), tid=800)
+    rank = read(tmp_path, ops, device, 20, [1000, 1050, 1100])
+    assert times_us(rank, "gemm") == [(1008, 1038), (1058, 1088)]
+    assert times_us(rank, "dgrad") == [(1045, 1050), (1095, 1100)]
+    assert note(rank).severity is Severity.NOTE
+
+
 def test_other_work_is_not_retimed(tmp_path: Path) -> None:
     """Ten of each 40 us are of another kernel in the one recording."""
     rank = read(tmp_path, with_ops("pointwise", "softmax"), without_ops(2), 20, [1000, 1050, 1100])

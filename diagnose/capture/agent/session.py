@@ -223,9 +223,9 @@ class Session:
         self.undisturbed = False
         self.epochs.close()
         recorded = self._cycle.whole(self.plan.steps) + 1
+        yield from self._recorded("timing", recorded)
         if uses_gpu():
             yield from self._recorded("device_timing", recorded)
-        yield from self._recorded("timing", recorded)
         self.found["event_cost"] = event_cost() if self.plan.tracer == "torch" else None
         with suppress(OSError):  # On a full disk the rest may still be recorded.
             (self._part.work / SAMPLING).touch()
