@@ -98,6 +98,8 @@ class Replay:
         self._cost = cost
         self._busy = _busy_edges(graph)
         self.quality = self._quality(graph, unexplained(recorded_chain(facts)))
+        taken_ns = 0 if all(one.measured for one in cost) else self._measured_ns() - self.quality.step_time_ns
+        self._guessed_share = max(taken_ns, 0) / max(self._measured_ns(), 1)
 
     def _quality(self, graph: Graph, unexplained_ns: int) -> Quality:
         window = max(self._used.window_ns, 1)
@@ -165,6 +167,8 @@ class Replay:
     def _saving(self, base_ns: int, times_ns: list[int], most_ns: int) -> Saving:
         """A saving from the step at the three levels, widened by the replay's doubt, but not beyond `most_ns`.
 
+        And by half of what recording is thought to have added to the step.
+
         Work that moves across the border of the used steps can make them seem shorter than their busiest resource.
         """
         low, likely, high = sorted(min(max(base_ns - time, 0), max(most_ns, 0)) for time in times_ns)
@@ -172,6 +176,7 @@ class Replay:
         doubt = min(self.quality.doubt, 1.0)
         if doubt >= ONLY_BOUNDS:
             return Saving(0, likely, high, Basis.BOUNDED, replayed)
+        doubt = max(doubt, self._guessed_share / 2)
         wide = min(round(high * (1.0 + doubt)), most_ns)
         return Saving(round(low * (1.0 - doubt)), likely, max(wide, high), Basis.REPLAYED, replayed)
 

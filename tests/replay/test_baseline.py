@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from msgspec.structs import replace as with_fields
 
@@ -11,6 +12,7 @@ from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.steps import steps
 from diagnose.facts.run.event_costs import event_costs
 from diagnose.replay.baseline import baseline
+from diagnose.replay.edits import Shorten
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import EventCost
 
@@ -71,3 +73,15 @@ def test_what_was_not_timed_is_left_alone() -> None:
     with pytest.raises(Missing):
         event_costs(facts)
     assert step_ms(facts) == pytest.approx(2.0)
+
+
+def test_a_range_widens_by_half_of_what_recording_is_thought_to_have_added() -> None:
+    """0.2 of 2 ms: the ops that are shortened to half leave 5 % more or less."""
+    plain, corrected = (baseline(known(HOST_BOUND, *timed)) for timed in ((), (1.8,) * 3))
+    facts = known(HOST_BOUND)
+    ids = np.flatnonzero((facts.rank.spans["name"] == "aten::add").to_numpy())
+    for replay, wide in ((plain, 0.0), (corrected, 0.05)):
+        (saving,) = replay.savings([[Shorten(ids, 0.5)]])
+        doubt = max(replay.quality.doubt, wide)
+        assert saving.low_ns == pytest.approx(saving.likely_ns * (1 - doubt), rel=0.01)
+        assert saving.high_ns == pytest.approx(saving.likely_ns * (1 + doubt), rel=0.01)

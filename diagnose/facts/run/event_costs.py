@@ -36,7 +36,7 @@ class EventCosts:
     def times(self, share: float) -> tuple[RecordingCost, ...]:
         """The own time of each thread, if an event costs `share` of this."""
         return tuple(
-            RecordingCost(track, at, own_ns(at, share * costs))
+            RecordingCost(track, at, own_ns(at, share * costs), measured=False)
             for track, at, costs in zip(self.tracks, self.at_ns, self.costs_ns, strict=True)
         )
 

@@ -45,6 +45,8 @@ class RecordingCost:
     """Moments, in order."""
     own_ns: FloatArray
     """The thread's own time from the first moment to each. Shape of `at_ns`."""
+    measured: bool = True
+    """False: by what an event costs, not by what the training's phases took without the recorder."""
 
 
 @fact
