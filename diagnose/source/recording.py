@@ -137,7 +137,7 @@ def read(files: RankFiles) -> Rank:
 def _settled(rank: Rank) -> Rank:
     """Without the steps in which the recorder still became faster."""
     timing = None if rank.context is None else rank.context.rank.timing
-    return rank if timing is None else retiming.without_first(rank, timing.settling)
+    return rank if timing is None else retiming.without_first(rank, timing.settling or 0)
 
 
 def _timed(rank: Rank, files: RankFiles) -> Rank:
@@ -162,7 +162,7 @@ def _marks(device: Rank, timed: Timed) -> tuple[Step, ...]:
     """The steps of a recording without ops on its clock: it marks none itself, unless Nsight Systems made it."""
     bounds = [at - device.zero_unix_ns for at in timed.bounds_unix_ns]
     by_clock = [Step(timed.first_step + k, *pair) for k, pair in enumerate(pairwise(bounds))]
-    return (device.steps if device.provenance.step_marker == "ProfilerStep" else tuple(by_clock))[timed.settling :]
+    return (device.steps if device.provenance.step_marker == "ProfilerStep" else tuple(by_clock))[timed.settling or 0 :]
 
 
 def _manifest_beside(trace: Place, listings: Listings) -> tuple[Manifest | None, list[IntegrityNote]]:

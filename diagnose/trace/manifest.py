@@ -247,8 +247,8 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """None without a device."""
     bounds_unix_ns: tuple[int, ...] = ()
     """When each step began and the last one ended, in Unix time. Shape (steps + 1,); empty if that was not noted."""
-    settling: int = 0
-    """Of these steps the first ones, in which the recorder still became faster."""
+    settling: int | None = None
+    """Of these steps the first ones, in which the recorder still became faster; None without a recorder."""
     fetched_bytes: int | None = None
     """Memory that the process touched for the first time, per step."""
     cpu_ns: int | None = None
