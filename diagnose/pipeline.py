@@ -64,7 +64,7 @@ from diagnose.source.recording import RankFiles, Recordings
 from diagnose.timeline import spots
 from diagnose.timeline.drawing import timeline
 from diagnose.timeline.pictures import pictures
-from diagnose.trace.model import IntegrityNote, Peers
+from diagnose.trace.model import Ground, IntegrityNote, Peers, Severity
 from diagnose.version import __version__
 
 StepRange = tuple[int, int]
@@ -99,7 +99,7 @@ def diagnose(
             said, briefs, notes = _of_one(given.ranks[0], in_full, progress)
         else:
             brief = partial(brief_of_files, step_range=step_range, rules=rules, ranks=len(given.ranks), records=records)
-            briefly = processes.results(brief, given.ranks, jobs or 1, cluster)
+            briefly = partial(processes.results, brief, jobs=jobs or 1, cluster=cluster)
             said, briefs, notes = _of_many(given.ranks, briefly, in_full, progress)
         notes = [*given.integrity, *notes]
         whole = assembly.of_ranks(said, briefs, notes, __version__, given.manifest, pages, given.trials)
@@ -126,12 +126,16 @@ def _of_one(files: RankFiles, in_full: InFull, progress: Progress) -> Known:
 
 def _of_many(
     files: Sequence[RankFiles],
-    briefly: Iterable[tuple[int, RankBrief | InputError]],
+    briefly: Callable[[Sequence[RankFiles]], Iterable[tuple[int, RankBrief | InputError]]],
     in_full: InFull,
     progress: Progress,
 ) -> Known:
     """All ranks in brief; then the one that the others wait for in full, with what they tell. Raises InputError."""
-    read, notes = _readable(files, briefly, progress)
+    read, notes = _readable(files, briefly(files), progress)
+    if len({one.provenance.timed_by is None for one in read.values()}) > 1:  # Times of different steps: none compare.
+        files = [replace(one, device=None) for one in files]
+        read, notes = _readable(files, briefly(files), progress)
+        notes.append(WITH_OPS)
     while True:
         times = [() if one.steps is None else one.steps.times_ns for one in read.values()]
         arranged = ranks.arrange([one.provenance for one in read.values()], times)
@@ -151,6 +155,14 @@ def _of_many(
         if again.trace.named or not read:
             raise said
         notes.append(ranks.unreadable(said))
+
+
+WITH_OPS = IntegrityNote(
+    "Ranks are compared in steps in which ops were recorded, which takes the host time.",
+    "Of some ranks the steps without ops show other work.",
+    Severity.WARNING,
+    (Ground.HOST_TIMES,),
+)
 
 
 def _sound(said: RankDiagnosis | InputError) -> RankDiagnosis:

@@ -117,6 +117,7 @@ def _collected(part: Part, nsys: str, number: str, name: str, wanted: Mapping[st
     failure = nsys_files.export(nsys, report, export)
     report.rename(folder / f"{name}.nsys-rep")
     if failure:
+        export.unlink(missing_ok=True)
         yield f"The report of Nsight Systems could not be exported: {failure}."
         return
     for file, rank in wanted.items():

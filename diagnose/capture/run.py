@@ -58,6 +58,7 @@ NEWS = {
     "foreign": "the script's own torch.profiler is recording; waiting for it to end",
     "unprofiled": "warmed up; timing {steps:.0f} steps without a profiler",
     "timing": "recording {steps:.0f} steps",
+    "device_timing": "recording {steps:.0f} steps without ops",
     "attribution": "recording {steps:.0f} steps with call stacks and shapes",
     "unfound": "no step was found in {seconds:.0f} s. To mark steps, change the script {where},"
     " and run it with python:\n"

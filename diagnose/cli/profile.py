@@ -190,7 +190,7 @@ def _name(path: str) -> str:
 
 
 def _kept(recorded: Recorded) -> str:
-    files = [file for rank in recorded.manifest.ranks for file in (rank.trace, rank.detail) if file]
+    files = [file for rank in recorded.manifest.ranks for file in (rank.trace, rank.device, rank.detail) if file]
     if not files:
         return "Nothing had been recorded yet."
     return f"What had been recorded is in {recorded.folder}: diagnose analyze {recorded.folder}"

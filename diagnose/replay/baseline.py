@@ -56,8 +56,8 @@ def _at_the_step_without_the_profiler(facts: Facts, by_event: EventCosts) -> Rep
         return replay
     too_short = replay.quality.step_time_ns < wanted_ns
     low, high = (low, 1.0) if too_short else (1.0, high)
-    ends = [known(by_event.times(share)).quality.step_time_ns for share in (low, high)]
-    if abs(ends[0] - ends[1]) <= NEAR * wanted_ns:
+    other = known(by_event.times(low if too_short else high))
+    if abs(other.quality.step_time_ns - replay.quality.step_time_ns) <= NEAR * wanted_ns:
         return replay
     for _ in range(ROUNDS):
         middle = (low + high) / 2

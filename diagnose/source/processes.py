@@ -169,6 +169,6 @@ def _worth_a_pool(files: Sequence[RankFiles]) -> bool:
 
 def _size(files: RankFiles) -> int:
     try:
-        return sum(path.stat().st_size for path in (files.trace.path, files.detail) if path is not None)
+        return sum(path.stat().st_size for path in (files.trace.path, files.device, files.detail) if path is not None)
     except OSError:
         return 0

@@ -12,6 +12,7 @@ import msgspec
 
 from diagnose.contracts.trials import SCHEMA_VERSION as TRIALS_VERSION
 from diagnose.contracts.trials import Report
+from diagnose.failures import attempt
 from diagnose.source import beside, pace, ranks
 from diagnose.source.autograd import read_graph
 from diagnose.source.base import InputError
@@ -151,7 +152,8 @@ def _timed(rank: Rank, files: RankFiles) -> Rank:
         return replace(rank, integrity=(*rank.integrity, IntegrityNote(str(error), NOT_TIMED, Severity.WARNING)))
     measured = known.event_cost
     op_ns = EVENT_NS if measured is None or measured.op_ns is None else measured.op_ns
-    moved = retiming.retimed(rank, device, _marks(device, known.device_timing), op_ns)
+    marks = _marks(device, known.device_timing)
+    moved = attempt("the times of the recording without ops", rank, retiming.retimed, rank, device, marks, op_ns)
     if moved.provenance.timed_by is None or rank.context is None:
         return moved
     timed = msgspec.structs.replace(known, timing=known.device_timing)

@@ -9,8 +9,10 @@ started lies between the work around.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from diagnose.trace import enums, steps
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.event_cost import EVENT_NS, FloatArray, moments, own_ns
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.model import IntegrityNote, Rank, Severity, Step
+from diagnose.trace.model import Ground, IntegrityNote, Rank, Severity, Step
 
 LEAST_SHARE = 0.95
 """Of device time: with less of it in both, the recordings hardly show the same steps (our choice)."""
@@ -66,15 +68,21 @@ def retimed(rank: Rank, device: Rank, marks: tuple[Step, ...], op_ns: float = EV
     `marks`: the steps of `device` on its clock. The last ones are those of `rank`, in order. `op_ns`: what recording an
     op takes the host.
     """
-    count = min(len(rank.steps), len(marks))
-    if not count:
-        return replace(rank, integrity=(*rank.integrity, _not_used(device, 0.0)))
+    count = len(rank.steps)
+    if not count or len(marks) < count:
+        return replace(rank, integrity=(*rank.integrity, _not_used(device, f"holds {len(marks)} of {count} steps")))
     ours, theirs = _side(rank, rank.steps[-count:]), _side(device, marks[-count:])
     partner = _in_order(rank, ours, theirs, _partners(rank, device, ours, theirs))
     mine, other = _same_work(ours, theirs, partner)
     share = min(_share(ours, mine), _share(theirs, other))
     if share < LEAST_SHARE:
-        return replace(rank, integrity=(*rank.integrity, _not_used(device, share)))
+        return replace(
+            rank,
+            integrity=(
+                *rank.integrity,
+                _not_used(device, f"holds only {share:.0%} of the device's time in the same order"),
+            ),
+        )
     known = np.flatnonzero(partner >= 0)
     same = np.append(ours.calls[known], ours.work[mine]), np.append(theirs.calls[partner[known]], theirs.work[other])
     warps = _warps(rank, ours, theirs, same, op_ns)
@@ -89,20 +97,16 @@ def retimed(rank: Rank, device: Rank, marks: tuple[Step, ...], op_ns: float = EV
         provenance=replace(rank.provenance, timed_by=device.provenance.path),
         integrity=(*rank.integrity, *(one for one in device.integrity if one.doubts), _note(device, share)),
     )
-    return _arranged(told, start, end, len(rank.steps) - count)
+    return _arranged(told, start, end)
 
 
 def without_first(rank: Rank, count: int) -> Rank:
     """The rank without its first steps: what is in them belongs to none."""
     if not count:
         return rank
-    return replace(rank, steps=rank.steps[count:], spans=rank.spans.assign(step=_later(rank, count)))
-
-
-def _later(rank: Rank, count: int) -> IntArray:
-    """The step of each span, without the first steps."""
     step = rank.spans["step"].to_numpy()
-    return np.where(step >= count, step - count, steps.NO_STEP).astype(np.int32)
+    later = np.where(step >= count, step - count, steps.NO_STEP).astype(np.int32)
+    return replace(rank, steps=rank.steps[count:], spans=rank.spans.assign(step=later))
 
 
 def _side(rank: Rank, marks: tuple[Step, ...]) -> _Side:
@@ -197,9 +201,25 @@ def _in_order(rank: Rank, ours: _Side, theirs: _Side, partner: IntArray) -> IntA
 
 
 def _rising(values: IntArray) -> npt.NDArray[np.bool_]:
-    """Which values are no less than all before them, and no more than all after them."""
-    after = np.minimum.accumulate(values[::-1])[::-1]
-    kept: npt.NDArray[np.bool_] = (values >= np.maximum.accumulate(values)) & (values <= after)
+    """Which values are a longest part of them that never falls (patience sorting), between steps of which none do."""
+    kept = np.ones(len(values), dtype=bool)
+    highest, lowest = np.maximum.accumulate(values), np.minimum.accumulate(values[::-1])[::-1]
+    edges = np.flatnonzero(np.append(True, highest[:-1] <= lowest[1:]))
+    for begin, end in pairwise([*edges.tolist(), len(values)]):
+        if end - begin > 1:
+            kept[begin:end] = _longest_rising(values[begin:end].tolist())
+    return kept
+
+
+def _longest_rising(values: list[int]) -> npt.NDArray[np.bool_]:
+    least, last, before = list[int](), list[int](), np.full(len(values), UNKNOWN)
+    for at, value in enumerate(values):
+        length = bisect_right(least, value)
+        before[at] = last[length - 1] if length else UNKNOWN
+        least[length : length + 1], last[length : length + 1] = [value], [at]
+    kept, at = np.zeros(len(values), dtype=bool), last[-1]
+    while at != UNKNOWN:
+        kept[at], at = True, int(before[at])
     return kept
 
 
@@ -280,13 +300,14 @@ def _warped(warps: list[_Warp], table: pd.DataFrame) -> tuple[IntArray, IntArray
     return start, end
 
 
-def _arranged(rank: Rank, start: IntArray, end: IntArray, dropped: int) -> Rank:
-    """The rank with these times of its spans, in order, from 0; the first steps that were dropped are none."""
+def _arranged(rank: Rank, start: IntArray, end: IntArray) -> Rank:
+    """The rank with these times of its spans, in order, from 0; without what recording ops took the recorder itself."""
     zero = min(int(start.min()), 0)
     order = np.lexsort((np.arange(len(start)), start))
-    id_of = np.empty(len(order), dtype=np.int64)
+    order = order[(rank.spans["kind"] != SpanKind.OVERHEAD.value).to_numpy()[order]]
+    id_of = np.full(len(start), UNKNOWN, dtype=np.int64)
     id_of[order] = np.arange(len(order))
-    moved = {"start_ns": start - zero, "dur_ns": end - start, "step": _later(rank, dropped)}
+    moved = {"start_ns": start - zero, "dur_ns": end - start}
     spans = rank.spans.assign(**moved).iloc[order].reset_index(drop=True)
     links = rank.links.assign(**{one: id_of[rank.links[one].to_numpy()] for one in ("from_id", "to_id")})
     tables: dict[str, Any] = {name: _labelled(getattr(rank, name), id_of) for name in BY_SPAN}
@@ -314,9 +335,10 @@ def _note(device: Rank, share: float) -> IntegrityNote:
     )
 
 
-def _not_used(device: Rank, share: float) -> IntegrityNote:
+def _not_used(device: Rank, why: str) -> IntegrityNote:
     return IntegrityNote(
         "Times are those of steps in which ops were recorded, which takes the host time.",
-        f"{Path(device.provenance.path).name} holds other work: only {share:.0%} of device time is in both.",
+        f"{Path(device.provenance.path).name} {why}. Record again for truer times.",
         Severity.WARNING,
+        (Ground.RANKS,),
     )

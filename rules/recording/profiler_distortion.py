@@ -20,7 +20,7 @@ Sources
 
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.launches import Launches
-from diagnose.facts.run.quality import EVENT_NS, Distortion
+from diagnose.facts.run.quality import EVENTS_NS, Distortion
 from diagnose.facts.run.slowdown import Slowdown
 from diagnose.rulekit.vocabulary import *
 
@@ -97,11 +97,11 @@ def _inflated(distortion: Distortion, breakdown: Breakdown | None) -> int:
     waits = distortion.launching_idle_ns or 0
     if breakdown is None or waits < IDLE_SHARE * breakdown.step_ns:
         return 0
-    return waits if waits > INFLATED * (waits - EVENT_NS[1] * distortion.events) else 0
+    return waits if waits > INFLATED * (waits - EVENTS_NS[1] * distortion.events) else 0
 
 
 def _at(distortion: Distortion) -> str:
-    least, most = (ms(one * distortion.events) for one in (EVENT_NS[0], EVENT_NS[-1]))
+    least, most = (ms(one * distortion.events) for one in (EVENTS_NS[0], EVENTS_NS[-1]))
     return (
         f"{distortion.events:,} ops and calls a step were recorded, at 1 to 3 us each: {least} to {most}. Record with"
         " diagnose profile, which measures steps without."

@@ -76,21 +76,26 @@ class Agreement:
         """Whether any rank has said so."""
         return self._words.counted("elsewhere") > 0
 
-    def begin(self, what: str, steps: int, wait: Callable[[int], int] | None = None) -> Course[int]:
+    def begin(
+        self, what: str, steps: int, wait: Callable[[int], int] | None = None, unless: str | None = None
+    ) -> Course[int]:
         """Wait for the step at which all ranks begin something; to the number of steps that the leader says.
 
-        `wait(number)`: how many steps later than with that of this number it may begin at the earliest. Raises Over
-        if the leader has ended the recording, Lost if nobody can be reached.
+        `wait(number)`: how many steps later than with that of this number it may begin at the earliest. 0 where the
+        leader has said `unless` instead, which comes later. Raises Over if the leader has ended the recording, Lost if
+        nobody can be reached.
         """
         if self.leads:
             step = self._number() + self._lead()
             self._words.post(what, step=step + (wait(step + 1) if wait else 0), steps=steps)
-        return int((yield from self._awaited(what))["steps"])
+        return int((yield from self._awaited(what, unless)).get("steps", 0))
 
-    def _awaited(self, what: str) -> Course[dict[str, Any]]:
-        """A word of the leader, once the step has ended that it names. Raises Over and Lost."""
+    def _awaited(self, what: str, unless: str | None = None) -> Course[dict[str, Any]]:
+        """A word of the leader, once the step has ended that it names; empty if it was left out. Raises Over, Lost."""
         while True:
             word = self._heard(what)
+            if word is None and unless not in (None, what) and self._heard(str(unless)) is not None:
+                return {}
             if what != END and self._heard(END) is not None:
                 raise Over
             if word is not None:

@@ -28,12 +28,12 @@ class Clock:
         self._spent_ns: list[dict[str, int]] = [phases.spent_ns()] if by_phase else []
         self._nodes = [_nodes()]
         self._ns = [time.perf_counter_ns()]
-        self.bounds_unix_ns = [time.time_ns()]
-        """When each step began and the last one ended."""
         self._fetched = [fetched_bytes()] * 2
         self._cpu_ns = [time.process_time_ns()]
         self._events: list[Any] = []
         self._mark()
+        self.bounds_unix_ns = [time.time_ns()]
+        """When each step began and the last one ended: our own call, as ranges of recorded steps hold it, is before."""
 
     def _mark(self) -> None:
         import torch
@@ -46,13 +46,13 @@ class Clock:
     def tick(self) -> None:
         """A step has ended."""
         self._ns.append(time.perf_counter_ns())
-        self.bounds_unix_ns.append(time.time_ns())
         self._nodes.append(_nodes())
         if self._spent_ns:
             self._spent_ns.append(phases.spent_ns())
         self._fetched[1] = fetched_bytes()
         self._cpu_ns.append(time.process_time_ns())
         self._mark()
+        self.bounds_unix_ns.append(time.time_ns())
 
     @property
     def steps(self) -> int:

@@ -94,7 +94,7 @@ class Epochs:
         ((kind, most),) = trained.most_common(1) or ((None, 0),)
         if 2 * most < self._trained.total():
             return []
-        mine = [one for one in self._begun if self._trained[one.loader] and self._kinds[one.loader] == kind]
+        mine = [one for one in list(self._begun) if self._trained[one.loader] and self._kinds[one.loader] == kind]
         # Of several before one step, as where a script looks at a batch, the last is trained on.
         return list({one.step: one for one in mine}.values())
 

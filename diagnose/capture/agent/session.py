@@ -225,7 +225,7 @@ class Session:
         recorded = self._cycle.whole(self.plan.steps) + 1
         yield from self._recorded("timing", recorded)
         if uses_gpu():
-            yield from self._recorded("device_timing", recorded)
+            yield from self._without_ops(recorded)
         self.found["event_cost"] = event_cost() if self.plan.tracer == "torch" else None
         with suppress(OSError):  # On a full disk the rest may still be recorded.
             (self._part.work / SAMPLING).touch()
@@ -279,7 +279,8 @@ class Session:
 
     def _timed_again(self) -> Course[None]:
         """Some more steps without any profiler, which tell whether the run's pace has changed meanwhile."""
-        steps = yield from self._ranks.begin("unprofiled_after", self._more, self._cycle.wait)
+        wait = self._cycle.wait if self._more else None
+        steps = yield from self._ranks.begin("unprofiled_after", self._more, wait)
         yield from self._alone_with_the_profiler()
         clock, self._broken = Clock(self._number + 1), False
         while clock.steps < steps and not self._broken and not turns.foreign:
@@ -288,6 +289,15 @@ class Session:
         if steps and clock.steps == steps:
             self.found["unprofiled_after"] = clock.timed()
 
+    def _without_ops(self, steps: int) -> Course[None]:
+        """A recording of device work and calls alone, without which all else can be recorded."""
+        try:
+            yield from self._recorded("device_timing", steps)
+        except (Over, Lost, _Hopeless):
+            raise
+        except Exception as error:
+            self._give_up(f"There is no recording without ops: {type(error).__name__}: {error}.")
+
     def _recorded(self, kind: str, steps: int) -> Course[None]:
         """A recording, after one of a single step that tells how large it gets and warms the profiler up."""
         for _ in range(ATTEMPTS):
@@ -295,15 +305,13 @@ class Session:
             if not (fitting := (yield from self._fitting(kind, steps))):
                 continue
             yield from self._apart()
-            if fitting < steps:
-                most = f"{self.plan.most_bytes / 1e6:,.3g} MB"
-                self.note(f"The {kind.replace('_', ' ')} recording has {fitting} steps, as more would not fit {most}.")
-            count = yield from self._ranks.begin(kind, min(steps, fitting), self._cycle.wait)
+            if not (count := (yield from self._agreed(kind, steps, fitting))):
+                return  # The leader has no GPU, and records none.
             made = yield from self._begun(kind)
             while self._open is made:
                 yield
                 made.clock.tick()
-                if self._open is made and made.clock.steps >= count and not self._settles(made, count):
+                if self._open is made and made.clock.steps >= count and not self._settles(made, count, fitting):
                     self._keep(made, count)
                     if self._had_room(made):
                         return
@@ -311,6 +319,13 @@ class Session:
                     made.recording.mark(self._number + 1)
         if kind not in self.kept:
             self.note(f"There is no {kind.replace('_', ' ')} recording: the script's own profiler kept starting.")
+
+    def _agreed(self, kind: str, steps: int, fitting: int) -> Course[int]:
+        """How many steps all ranks record from now on; 0 where the leader leaves that recording out."""
+        if fitting < steps:
+            most = f"{self.plan.most_bytes / 1e6:,.3g} MB"
+            self.note(f"The {kind.replace('_', ' ')} recording has {fitting} steps, as more would not fit {most}.")
+        return (yield from self._ranks.begin(kind, min(steps, fitting), self._cycle.wait, unless="attribution"))
 
     def _fitting(self, kind: str, steps: int) -> Course[int]:
         """How many steps a recording can have, by the size of one of a single step; 0 if that was interrupted."""
@@ -326,9 +341,9 @@ class Session:
         make_room(probe.clock.fetched_bytes, self._fetched, steps + 1)
         return max(2, self.plan.most_bytes // max(probe.recording.end_and_measure(self._part.work), 1))
 
-    def _settles(self, made: _Open, steps: int) -> bool:
+    def _settles(self, made: _Open, steps: int, fitting: int) -> bool:
         """Whether a recording goes on, as its recorder still becomes faster: on GPUs, where its length is free."""
-        free = self._ranks.alone and self._cycle.every == 1
+        free = self._ranks.alone and self._cycle.every == 1 and made.clock.steps < fitting
         return free and uses_gpu() and made.kind in OF_TIMES and settling(made.clock, steps - 1)
 
     def _had_room(self, made: _Open) -> bool:

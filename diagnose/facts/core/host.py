@@ -181,9 +181,12 @@ def host_activities(facts: Facts) -> dict[TimeCause, Intervals]:
     def calls_where(chosen: npt.NDArray[np.bool_]) -> Intervals:
         return Intervals(calls.start_ns[chosen], calls.end_ns[chosen])
 
-    stepping = (
-        on_thread & _named(spans, Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD) & (len(device_work(facts).ids) > 0)
+    on_device = len(device_work(facts).ids) > 0
+    updating, zeroing = (
+        np.flatnonzero(on_thread & _named(spans, activity) & on_device)
+        for activity in (Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD)
     )
+    updated = Intervals(after_closures(facts, start[updating], end[updating], zeroing), end[updating])
     # Transfers of gloo are recorded on the thread that asks, across all it does until it has waited for them.
     transfer = _named_like(spans, lambda name: name.startswith(TRANSFERS))
     on_worker = ~on_thread | transfer
@@ -201,7 +204,9 @@ def host_activities(facts: Facts) -> dict[TimeCause, Intervals]:
         TimeCause.OTHER_RANK: spans_where(kind_is(SpanKind.COLLECTIVE) & _blocking_collective(spans)),
         TimeCause.HOST_COPY: calls_where(calls.of(ApiKind.COPY)),
         TimeCause.HOST_COMPUTE: _times(facts, host_compute_ops(facts)),
-        TimeCause.OPTIMIZER: Intervals(after_closures(facts, start[stepping], end[stepping]), end[stepping]),
+        TimeCause.OPTIMIZER: Intervals(
+            np.append(updated.starts, start[zeroing]), np.append(updated.ends, end[zeroing])
+        ),
         TimeCause.LAUNCH: calls_where(calls.of(ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH, ApiKind.MEMSET)),
         TimeCause.BLOCKED: spans_where(kind_is(SpanKind.SYSTEM)),
         TimeCause.OPS: spans_where(kind_is(SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)),

@@ -14,6 +14,7 @@ from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.run import HOW, manifest
 from diagnose.facts.core.spans import HostSpans, host_spans
+from diagnose.facts.core.steps import Steps, steps
 from diagnose.facts.run.recording_cost import RecordingCost
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.event_cost import EVENT_NS, FloatArray, moments, own_ns
@@ -47,7 +48,7 @@ def event_costs(facts: Facts) -> EventCosts:
 
     Where times are of a recording without ops, ops cost nothing.
     """
-    known = manifest(facts)
+    known, used = manifest(facts), steps(facts)
     if known.unprofiled is None or not len(device_work(facts).ids):
         raise Missing("what recording adds to the host's time", HOW)
     measured = known.event_cost
@@ -56,13 +57,14 @@ def event_costs(facts: Facts) -> EventCosts:
     with_ops = facts.rank.provenance.timed_by is None
     events = [(host_spans(facts, *CALLS), call_ns), *([(host_spans(facts, *OPS), op_ns)] if with_ops else [])]
     tracks = tuple(host_threads(facts).training.tolist())
-    found = [_moments([(spans.where(spans.track == track), cost) for spans, cost in events]) for track in tracks]
+    found = [_moments(used, [(spans.where(spans.track == track), cost) for spans, cost in events]) for track in tracks]
     return EventCosts(tracks, tuple(at for at, _ in found), tuple(costs for _, costs in found))
 
 
-def _moments(events: list[tuple[HostSpans, float]]) -> tuple[IntArray, FloatArray]:
+def _moments(used: Steps, events: list[tuple[HostSpans, float]]) -> tuple[IntArray, FloatArray]:
+    """Those of the events of a thread, and of the used steps, which cost nothing."""
     return moments(
-        np.concatenate([spans.start_ns for spans, _ in events]),
-        np.concatenate([spans.end_ns for spans, _ in events]),
-        np.concatenate([np.full(len(spans.ids), cost) for spans, cost in events]),
+        np.concatenate([spans.start_ns for spans, _ in events] + [[used.start_ns]]),
+        np.concatenate([spans.end_ns for spans, _ in events] + [[used.end_ns]]),
+        np.concatenate([np.full(len(spans.ids), cost) for spans, cost in events] + [[0.0]]),
     )

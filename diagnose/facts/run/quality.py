@@ -20,6 +20,7 @@ from diagnose.facts.core.spans import HostSpans, host_spans, members, on_trainin
 from diagnose.facts.core.steps import ALIKE, LONG, Measure, steps
 from diagnose.trace import kinds
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.event_cost import EVENT_NS
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity, ApiKind
 
@@ -45,7 +46,7 @@ SHAPES_NS = 220
 FRAME_NS = 300
 """Host time to record a Python frame (measured with SPAN_NS: 0.27 to 0.33 us)."""
 
-EVENT_NS = (1_000, 2_000, 3_000)
+EVENTS_NS = (round(EVENT_NS / 2), round(EVENT_NS), round(1.5 * EVENT_NS))
 """Host time to record an op, annotation or call beside a GPU: 1.4 to 2.8 us in four trainings on an H100 whose clock is
 slow to read, timed without the profiler as well; about 3.4 us at most in pairs recorded there."""
 
@@ -197,7 +198,8 @@ def distortion(facts: Facts) -> Distortion:
         Overhead(str(names.cat.categories[code]), len(same), round_half_up(int(dur[same].sum()), used.count))
         for code, same in zip(codes, members(label, len(codes)), strict=True)
     ]
-    overhead_ns, ops, others = inside.times.total, _recorded(facts, *_OPS), _recorded(facts, *_OTHERS)
+    overhead_ns, others = inside.times.total, _recorded(facts, *_OTHERS)
+    ops = _recorded(facts, *_OPS) if facts.rank.provenance.timed_by is None else 0
     shapes = SHAPES_NS * ops if "shapes" in facts.rank.provenance.recorded else 0
     recording_ns = SPAN_NS * (ops + others) + shapes + FRAME_NS * _recorded(facts, SpanKind.PYTHON)
     return Distortion(
