@@ -19,6 +19,11 @@ MOST_COMMAND = 60
 """Characters of the command that ran."""
 
 
+BETWEEN = "what is between epochs, such as evaluation, saving and the end of workers"
+
+MUCH = 0.1
+"""Of an epoch between its steps: as much is said of any recording (our choice)."""
+
 TELLING = 0.01
 """Of an epoch: less of it that recorded steps lack is not named (our choice)."""
 
@@ -28,7 +33,7 @@ def headline(diagnosis: Diagnosis) -> str:
     """How long a step is, and of what that was measured. Of an epoch that recorded steps do not stand for, its own."""
     recorded, epoch, steps = _recorded_steps(diagnosis), diagnosis.unlike_epoch, diagnosis.steps
     if epoch is None or steps is None:
-        return recorded
+        return recorded + _between(steps)
     unit = "iteration" if infers(diagnosis) else "step"
     whole = f"One {unit} takes {duration(epoch.step_ns)} on average over a whole epoch of {epoch.steps:,} {unit}s"
     return f"{whole}. {_of_epoch(epoch, steps.used)} In them {recorded[:1].lower()}{recorded[1:]}"
@@ -42,7 +47,7 @@ def _of_epoch(epoch: Epoch, used: int) -> str:
     where = "The recorded steps are in an epoch"
     if epoch.first is not None and epoch.last is not None:
         where = f"The recorded steps are {epoch.first:,} to {epoch.last:,} of an epoch"
-    parts = {"workers that start anew": epoch.starting_ns, "evaluation, saving and the like": epoch.between_ns}
+    parts = {"workers that start anew": epoch.starting_ns, BETWEEN: epoch.between_ns}
     whole_ns = epoch.steps * epoch.step_ns
     lacking = [
         f"{what} ({duration(ns)} an epoch, {percent(ns / whole_ns)})"
@@ -50,6 +55,17 @@ def _of_epoch(epoch: Epoch, used: int) -> str:
         if ns >= TELLING * whole_ns
     ]
     return f"{where}." + (f" Not in them: {' and '.join(lacking)}." if lacking else "")
+
+
+def _between(steps: Steps | None) -> str:
+    """How much of an epoch is between its steps, as a sentence; empty if that is little, or no epoch was seen."""
+    epoch = None if steps is None else steps.epoch
+    if epoch is None:
+        return ""
+    ns, whole_ns = epoch.between_ns + epoch.starting_ns, epoch.steps * epoch.step_ns
+    if ns < MUCH * whole_ns:
+        return ""
+    return f". Of an epoch of {epoch.steps:,} steps {percent(ns / whole_ns)} ({duration(ns)}) is {BETWEEN}"
 
 
 def _often(times: int) -> str:

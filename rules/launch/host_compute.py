@@ -26,7 +26,7 @@ MADE = Between(0.1, 0.02, 0.0)  # of making a tensor: a GPU fills 8 million numb
 LEFT = Between(0.5, 0.1, 0.0)  # of other ops, on the device or in workers (our choice)
 
 ON_DEVICE = Fix(
-    "Make it on the device.",
+    "Make it on the device. Random numbers are other ones there.",
     before="x = torch.randn(n).to(device)",
     after="x = torch.randn(n, device=device)",
     safety=Safety.ROUNDING,

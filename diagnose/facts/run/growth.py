@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -121,7 +121,13 @@ def _time(facts: Facts) -> Trend | None:
         return None
     # A machine that others use makes steps longer, and no more to compute.
     busier = bool(alone.device_ns) or not alone.cpu_times_ns or _risen(alone.cpu_times_ns) is not None
-    return found if busier else None
+    return _along_its_line(found, times) if busier else None
+
+
+def _along_its_line(found: Trend, times_ns: Sequence[int]) -> Trend:
+    """The ends of a line of its slope through the median time: single times vary by more than a step adds."""
+    begin = float(np.median(np.array(times_ns) - found.each * np.arange(len(times_ns))))
+    return replace(found, first=begin, last=begin + found.each * (len(times_ns) - 1))
 
 
 def _risen(times_ns: Sequence[int]) -> Trend | None:
