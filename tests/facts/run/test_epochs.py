@@ -60,7 +60,8 @@ def test_a_window_that_stands_for_no_epoch_is_not_the_headline() -> None:
     assert headline(found) == (
         "One step takes 50.0 ms on average over a whole epoch of 32 steps. The recorded steps are 22 to 26 of an epoch."
         " Not in them: workers that start anew (680 ms an epoch, 42.5 %) and what is between epochs, such as"
-        " evaluation, saving and the end of workers (280 ms an epoch, 17.5 %). In them one step takes 20.0 ms (mean of 5 of 6 recorded, 20.0 ms to 20.0 ms)"
+        " evaluation, saving and the end of workers (280 ms an epoch, 17.5 %)."
+        " In them one step takes 20.0 ms (mean of 5 of 6 recorded, 20.0 ms to 20.0 ms)"
     )
 
 
