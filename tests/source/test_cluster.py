@@ -34,6 +34,12 @@ def address() -> Iterator[str]:
         yield started.scheduler_address
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker starts as fast as a busy machine lets it."""
+    monkeypatch.setattr(cluster, "WORKERS_S", 600.0)
+
+
 def files(folder: Path, count: int) -> list[RankFiles]:
     return [RankFiles(TraceFile(folder / f"rank{index}.json", named=False)) for index in range(count)]
 
