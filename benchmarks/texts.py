@@ -20,7 +20,17 @@ import click
 import msgspec
 from click.testing import CliRunner
 
-from benchmarks import accuracy, accuracy_tables, gpu_traces, h100, load, multi_rank_traces, nsight, queries
+from benchmarks import (
+    accuracy,
+    accuracy_tables,
+    gpu_traces,
+    h100,
+    load,
+    multi_rank_traces,
+    nsight,
+    queries,
+    recorded_samples,
+)
 from benchmarks.jobs import tables as job_tables
 from benchmarks.noise import results as noise_results
 from benchmarks.noise import tables as noise_tables
@@ -104,6 +114,7 @@ def _accuracy() -> Iterator[Text]:
         "gpu-planted": partial(accuracy_tables.details, on_gpu.rows),
         "gpu-controls": partial(accuracy_tables.controls, on_gpu.rows),
         "gpu-recorded": partial(h100.recorded, on_h100),
+        "samples-recorded": recorded_samples.longer,
     }
     jobs = job_tables.published()
     blocks["jobs"] = partial(job_tables.summary, jobs)
