@@ -33,6 +33,9 @@ class HostThreads:
 
 NO_CALLS = Missing("runtime calls", "Profile with ProfilerActivity.CPU and ProfilerActivity.CUDA together.")
 
+MANY_VIEWS = ("aten::unflatten_dense_tensors", "aten::split", "aten::unbind", "aten::chunk")
+"""Ops that make views of a tensor, and compute nothing however long that takes: DDP's buffers may be hundreds."""
+
 BLOCKING = (ApiKind.STREAM_SYNC, ApiKind.DEVICE_SYNC, ApiKind.EVENT_SYNC)
 ALLOCATING = (ApiKind.MALLOC, ApiKind.FREE, ApiKind.HOST_MALLOC, ApiKind.HOST_FREE)
 TRANSFERS = ("gloo:send", "gloo:recv")
@@ -143,6 +146,7 @@ def host_compute_ops(facts: Facts) -> IntArray:
         starts[at] = True
         at = distinct(parents[at])
     long = (end - start > DISPATCH_NS) & np.isin(track, host_threads(facts).training)
+    long &= ~_named_like(facts.rank.spans, lambda name: name in MANY_VIEWS)[op]
     outermost = ~starts[:-1] & ((parents < 0) | starts[parents])
     return op[long & outermost]
 
