@@ -344,7 +344,7 @@ def collected(tmp_path: Path, tool: str, reports: list[str], number: int) -> lis
     part.work.mkdir(parents=True)
     for name in reports:
         (tmp_path / name).write_text(name)
-    Board(part.work).post("nsys", number=number)
+    Board(part.work).post(f"{agent.POSTED}timing", number=number)
     return list(nsys.collect(part, tool, [RankManifest(rank=0, pid=100, trace="rank0.trace.sqlite")]))
 
 
