@@ -24,7 +24,7 @@ from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import WORK, Part
 from diagnose.capture.limits import CannotRecord
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.source_lines import sites_of
+from diagnose.facts.core.source_lines import sites_of, user_frames
 from diagnose.source import nvtx, ranks, recording
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Manifest, RankManifest
@@ -165,8 +165,9 @@ def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
     sites = sites_of(facts, rank.ops.index.to_numpy()[names == "aten::addmm"])
     assert {site.function for site in sites if site} == {"step"}
     asleep = np.flatnonzero((rank.spans["name"] == "clock_nanosleep") & (rank.spans["dur_ns"] >= 4_000_000))
-    # How many of them a sample met is a matter of what else the machine does.
-    assert {site.function for site in sites_of(facts, asleep) if site} == {"wait"}
+    # Between two ops, times of the two recordings are only alike: a sleep may begin while its caller's line stands.
+    assert {site.function for site in sites_of(facts, asleep) if site} <= {"wait", "<module>"}
+    assert "wait" in {site.function for site in user_frames(facts)[1].values()}
 
 
 @pytest.mark.usefixtures("real")
@@ -239,7 +240,10 @@ def test_an_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
         start_new_session=True,
     )
     deadline = time.monotonic() + 600
-    while not list((tmp_path / "out" / WORK).glob("*/nsys.open.post")) and time.monotonic() < deadline:
+    opened = f"*/{agent.OPENED}timing.post"
+    while not list((tmp_path / "out" / WORK).glob(opened)):
+        assert time.monotonic() < deadline
+        assert child.poll() is None
         time.sleep(0.05)
     time.sleep(0.5)
     child.send_signal(signal.SIGINT)
