@@ -133,6 +133,7 @@ def run(checkout: Path, workspace: Path, path: str, **inputs: str) -> Ran:
     return actions.run(checkout, workspace, path, given, workspace.parent)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_recording_is_analyzed_and_over_the_limit_the_job_fails(checkout: Path, workspace: Path, path: str) -> None:
     """Without torch, which reading traces does not need."""

@@ -21,6 +21,7 @@ from diagnose.reports import notebook
 from diagnose.rulekit.engine import RuleSet
 from diagnose.source import recording
 from tests.breaking import broken, called, function, functions
+from tests.exhaustive import some_of
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 GPU = SAMPLES / "planted" / "fusion" / "attention_written_out" / "gpu_medium"
@@ -30,6 +31,7 @@ RULES = RuleSet(select=("AT", "KE", "LB01"))
 """Some, for time."""
 
 FOR_PEOPLE = ("terminal", "markdown", "html")
+SAID_BY = "diagnose.advice diagnose.timeline diagnose.reports"
 FORMS = (*FOR_PEOPLE, "brief", "json", "perfetto", "sarif", "junit", "metrics")
 SAYS = "diagnose itself failed"
 
@@ -199,9 +201,7 @@ def test_a_page_comes_without_a_figure(figure: str, sound: Diagnosis, capsys: py
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "rooms", ["diagnose.advice diagnose.timeline diagnose.reports", "diagnose.replay", "diagnose.facts"]
-)
+@pytest.mark.parametrize("rooms", some_of([SAID_BY, "diagnose.replay", "diagnose.facts"], {SAID_BY}))
 def test_an_analysis_comes_whatever_fails(rooms: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The recording is read once: nothing that reads it fails here."""
     rank = recording.read(recording.find([GPU]).ranks[0])

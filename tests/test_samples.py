@@ -16,6 +16,7 @@ import diagnose
 from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.steps import Measure
 from diagnose.rulekit.page import built_in_rules
+from tests.exhaustive import some_of
 
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
 FOLDERS = sorted(path.parent for path in SAMPLES.glob("recorded/*/trace.json.gz"))
@@ -120,7 +121,7 @@ def test_all_trainings_are_run() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("training", sorted(SMALL))
+@pytest.mark.parametrize("training", some_of(sorted(SMALL), {"image_classifier", "small_gpt"}))
 def test_a_training_trains_and_its_fixes_change_no_number(training: str) -> None:
     pytest.importorskip("torch")
     found = losses(training, "")

@@ -68,6 +68,7 @@ def test_the_batch_script_of_slurm(tmp_path: Path, free_port: int) -> None:
     assert (tmp_path / "diagnose-runs" / "4711" / "report.html").is_file()
 
 
+@pytest.mark.exhaustive
 def test_the_job_of_kubernetes(tmp_path: Path, free_port: int) -> None:
     """Two pods are played; the volume that they share is a folder."""
     script(tmp_path, DDP)

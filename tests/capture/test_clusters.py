@@ -131,6 +131,7 @@ def free_port() -> int:
         return int(some.getsockname()[1])
 
 
+@pytest.mark.exhaustive
 def test_a_command_for_each_rank_as_srun_starts_them(tmp_path: Path, free_port: int) -> None:
     script(tmp_path, DDP)
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port, "WORLD_SIZE": 2}
@@ -157,6 +158,7 @@ def test_a_command_for_each_rank_as_srun_starts_them(tmp_path: Path, free_port: 
     assert [said.count("recording") for said in done.said] == [1, 3], done.said  # Only rank 0's tells the course.
 
 
+@pytest.mark.exhaustive
 def test_machines_that_share_no_folder(tmp_path: Path, free_port: int) -> None:
     """Each has a recording of its own ranks, of the same steps; together they are the job's."""
     script(tmp_path, DDP)
@@ -178,6 +180,7 @@ def test_machines_that_share_no_folder(tmp_path: Path, free_port: int) -> None:
     assert len(job.ranks) == 2
 
 
+@pytest.mark.exhaustive
 def test_a_second_job_in_the_same_folder_is_refused_and_the_first_is_whole(tmp_path: Path) -> None:
     script(tmp_path, WAITING)
     words = command("-o", "out", "--steps", 3, "--no-analyze", "--")
@@ -192,6 +195,7 @@ def test_a_second_job_in_the_same_folder_is_refused_and_the_first_is_whole(tmp_p
     assert [(rank.rank, rank.world_size) for rank in manifest(tmp_path / "out").ranks] == [(0, 2), (1, 2)]
 
 
+@pytest.mark.exhaustive
 def test_ranks_of_another_job_that_bears_the_same_name_write_nothing(tmp_path: Path, free_port: int) -> None:
     """Rank 0 of the second finds its place taken, and tells its other ranks, of which the first job has fewer."""
     script(tmp_path, WAITING)
@@ -217,6 +221,7 @@ def test_ranks_of_another_job_that_bears_the_same_name_write_nothing(tmp_path: P
     assert not list((tmp_path / "out").glob("rank2.*"))
 
 
+@pytest.mark.exhaustive
 def test_a_second_attempt_of_an_elastic_launcher_is_left_alone(tmp_path: Path) -> None:
     """Its first attempt fails before anything is recorded; what counts is that the training goes on and is told."""
     fails = 'sys.exit(3 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)\n'
@@ -259,6 +264,7 @@ def test_of_many_ranks_some_and_the_slowest_are_recorded(tmp_path: Path, monkeyp
     assert not any("left no trace" in one for one in notes)
 
 
+@pytest.mark.exhaustive
 def test_ranks_that_are_named_are_recorded_without_rank_0(tmp_path: Path) -> None:
     script(tmp_path, DDP)
     words = launcher("--standalone", "--nproc-per-node", 2, "train.py")
@@ -267,6 +273,7 @@ def test_ranks_that_are_named_are_recorded_without_rank_0(tmp_path: Path) -> Non
     assert whole.complete
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_hangs_before_the_recording_holds_nobody_up(tmp_path: Path) -> None:
     """The others record and end without it; it goes on to its own end."""
     script(tmp_path, APART)
@@ -290,6 +297,7 @@ def test_a_first_rank_that_is_killed_before_the_recording_holds_nobody_up(tmp_pa
         assert rank.notes == ("Recording stopped: the other ranks cannot be reached any more.",)
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_cannot_write_ends_with_the_others(tmp_path: Path) -> None:
     """Its file's name is taken. Would it leave at once, the other would fail in its next all-reduce."""
     script(tmp_path, DDP.replace("for i in", "if rank == 1: os.mkdir('out/rank1.trace.json.gz')\nfor i in"))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.capture.scripts import Done, plain, profile, script, steps_in
+from tests.exhaustive import some_of
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -117,7 +118,7 @@ def test_a_trainer_is_recorded_as_it_is(tmp_path: Path, package: str) -> None:
     recorded(done)
 
 
-@pytest.mark.parametrize("package", TRAINERS)
+@pytest.mark.parametrize("package", some_of(TRAINERS, {"lightning"}))
 def test_a_callback_records_from_inside_also_after_a_training_that_failed(tmp_path: Path, package: str) -> None:
     pytest.importorskip(package)
     script(tmp_path, AFTER_A_CRASH if package == "transformers" else TRAINERS[package])
@@ -132,6 +133,7 @@ def test_a_callback_records_from_inside_also_after_a_training_that_failed(tmp_pa
     assert package != "transformers" or not Done(0, "", "", tmp_path / "first").manifest.complete
 
 
+@pytest.mark.exhaustive
 def test_accelerate_launch(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     script(tmp_path, ACCELERATE)

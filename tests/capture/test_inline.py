@@ -87,6 +87,7 @@ def test_no_steps_and_no_ranks_are_refused(tmp_path: Path, wrong: dict[str, int]
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 def test_ranks_that_record_themselves_are_all_in_the_manifest(tmp_path: Path) -> None:
     """The second says what it knows a second later than the first, which waits for it."""
     text = (

@@ -170,6 +170,7 @@ def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
     assert "wait" in {site.function for site in user_frames(facts)[1].values()}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("real")
 def test_each_rank_gets_a_file_of_its_own(tmp_path: Path) -> None:
     source = STEP.replace(

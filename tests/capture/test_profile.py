@@ -99,6 +99,7 @@ def test_what_the_two_recordings_hold(recorded: Done) -> None:
     assert kinds == {"trace": (False, False), "detail": (True, True)}
 
 
+@pytest.mark.exhaustive
 def test_collections_and_saves_are_ranges_of_the_timing_recording(tmp_path: Path) -> None:
     """Also while torch.compile traces, where a collection that called ops would leave them in the graph."""
     source = (
@@ -134,6 +135,7 @@ for number in range(100_000):
     assert sum(names.count("Python GC") for names in timing.values()) > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux tells the CPU time of single threads")
 def test_threads_of_python_that_compute_beside_the_training_are_noted(tmp_path: Path) -> None:
     source = (
@@ -393,6 +395,7 @@ def test_scaled_gradients_a_schedule_and_several_optimizers(tmp_path: Path) -> N
     assert [optimizer.name for optimizer in done.rank.optimizers] == ["SGD", "SGD"]
 
 
+@pytest.mark.exhaustive
 def test_an_optimizer_step_within_torch_compile_is_left_alone(tmp_path: Path) -> None:
     """A profiler that starts in there crashes the process, sooner or later; backward passes are steps instead."""
     loop = (

@@ -123,6 +123,7 @@ def test_a_tuple_that_the_script_is_making_is_not_held_while_its_model_is_looked
     assert done.stdout.split() == ["40", "True"], done.stderr
 
 
+@pytest.mark.exhaustive
 def test_inference_is_recorded_by_calls_of_the_model(tmp_path: Path) -> None:
     rank, _ = run_with(
         tmp_path,

@@ -218,6 +218,7 @@ def test_ranks_are_corrected_in_all_processes() -> None:
     assert first.saving_uncorrected is not None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_trial_is_remembered_and_the_next_analysis_shows_it(file: Path, tmp_path: Path) -> None:
     """Its first line is the prediction as it was before the second trial's analysis knew of any."""

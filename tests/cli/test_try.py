@@ -76,6 +76,7 @@ def tried(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
     return run("try", *words, cwd=folder, OMP_NUM_THREADS="1")
 
 
+@pytest.mark.exhaustive
 def test_a_loader_in_the_training_process_gets_workers_and_they_are_kept(recorded: Path) -> None:
     """Without the waits it is three times as fast, or more: only workers were added. Reports of the recording tell."""
     files = ["--json", "trials.json", "--markdown", "tried.md", "--html", "tried.html"]
@@ -142,6 +143,7 @@ def test_a_dry_run_says_what_would_be_run_and_runs_nothing(recorded: Path) -> No
     (recorded / "log.txt").touch()
 
 
+@pytest.mark.exhaustive
 def test_a_fix_that_the_script_no_longer_has_a_place_for_is_not_injected(recorded: Path) -> None:
     changed = LOADER.replace("DataLoader(Stored(), batch_size=16, shuffle=True)", "batches()").replace(
         "def main",

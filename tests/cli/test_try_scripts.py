@@ -163,8 +163,11 @@ def line_of_loader(text: str) -> int:
 
 @pytest.mark.parametrize(
     ("text", "losses_a_step"),
-    [(LIGHTNING, 1), (TRAINER, 2), (ACCELERATE, 2)],
-    ids=["lightning", "trainer", "accelerate"],
+    [
+        pytest.param(LIGHTNING, 1, id="lightning"),
+        pytest.param(TRAINER, 2, id="trainer", marks=pytest.mark.exhaustive),
+        pytest.param(ACCELERATE, 2, id="accelerate", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_the_loader_of_a_framework_gets_workers(
     tmp_path: Path, text: str, losses_a_step: int, monkeypatch: pytest.MonkeyPatch
@@ -178,6 +181,7 @@ def test_the_loader_of_a_framework_gets_workers(
     assert first.step_ns > losses_a_step * 8 * 0.5e6
 
 
+@pytest.mark.exhaustive
 def test_gradients_that_are_accumulated_and_an_exit_that_is_caught(tmp_path: Path) -> None:
     found = tried(tmp_path, ACCUMULATION)
     (trial,) = found["trials"]
@@ -190,6 +194,7 @@ def test_gradients_that_are_accumulated_and_an_exit_that_is_caught(tmp_path: Pat
     assert found["baseline"]["step_ns"]["low"] > 4 * 8 * 0.5e6
 
 
+@pytest.mark.exhaustive
 def test_a_warm_up_that_the_user_names_holds_in_runs_as_well(tmp_path: Path) -> None:
     """The first 200 steps sleep for 20 ms more."""
     found = tried(tmp_path, SLOW_START, "--warmup", "200")

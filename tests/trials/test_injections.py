@@ -141,6 +141,7 @@ def test_again_other_fixes_are_made_and_say_where(tmp_path: Path) -> None:
     assert list(changed.injected) == [*fixes.values()]
 
 
+@pytest.mark.exhaustive
 def test_attention_of_transformers(tmp_path: Path) -> None:
     fix = "patch:transformers(attn_implementation=sdpa)"
     before = arm(tmp_path, TRANSFORMERS.format(attention="eager"))
@@ -168,6 +169,7 @@ def test_calls_of_torch_compile_are_changed(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
 def test_a_model_is_compiled_by_mode_but_not_twice(tmp_path: Path) -> None:
     fix = "wrap:torch.compile(mode=reduce-overhead)"

@@ -46,6 +46,7 @@ def test_gradients_are_reduced_in_the_last_backward_pass(tmp_path: Path) -> None
     assert compared(before.losses, before.losses, changed.losses) in ("same", "rounding")
 
 
+@pytest.mark.exhaustive
 def test_a_step_with_fewer_or_more_passes_stays_right(tmp_path: Path) -> None:
     """Step 4 has 2 passes, and none of these reduces; step 7 has 5, which is two more than those before it."""
     text = ranks("{4: 2, 7: 5}.get(number, 3)")
@@ -63,6 +64,7 @@ def test_one_pass_a_step_has_nothing_to_leave_out(tmp_path: Path) -> None:
         both(tmp_path, ranks("1"), NO_SYNC)
 
 
+@pytest.mark.exhaustive
 def test_options_and_hooks_of_ddp_and_barriers(tmp_path: Path) -> None:
     fixes = {
         "wrap:DistributedDataParallel(static_graph=True)": f"{DDP}:10: static_graph False -> True",

@@ -50,6 +50,7 @@ def candidate(trial: str) -> Candidate:
     return Candidate("some_rule", 1, Fix("Do it.", trial=trial), trial, None)
 
 
+@pytest.mark.exhaustive
 def test_a_fix_that_makes_it_slower_is_reported_as_that(tmp_path: Path) -> None:
     made = bench(tmp_path, IN_MEMORY, 900)
     made.begin()
