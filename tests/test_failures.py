@@ -31,9 +31,10 @@ RULES = RuleSet(select=("AT", "KE", "LB01"))
 """Some, for time."""
 
 FOR_PEOPLE = ("terminal", "markdown", "html")
-SAID_BY = "diagnose.advice diagnose.timeline diagnose.reports"
 FORMS = (*FOR_PEOPLE, "brief", "json", "perfetto", "sarif", "junit", "metrics")
 SAYS = "diagnose itself failed"
+AFTER_REPLAY = "diagnose.advice diagnose.timeline diagnose.reports"
+"""Rooms whose functions are broken together."""
 
 pytestmark = pytest.mark.usefixtures("as_for_users")
 
@@ -201,7 +202,7 @@ def test_a_page_comes_without_a_figure(figure: str, sound: Diagnosis, capsys: py
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rooms", some_of([SAID_BY, "diagnose.replay", "diagnose.facts"], {SAID_BY}))
+@pytest.mark.parametrize("rooms", some_of([AFTER_REPLAY, "diagnose.replay", "diagnose.facts"], {AFTER_REPLAY}))
 def test_an_analysis_comes_whatever_fails(rooms: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The recording is read once: nothing that reads it fails here."""
     rank = recording.read(recording.find([GPU]).ranks[0])

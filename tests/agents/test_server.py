@@ -104,7 +104,6 @@ def test_a_patch_is_the_one_of_the_command(folder: Path) -> None:
     assert any("predicted" in line["note"] for line in found.structured_content["lines"] if isinstance(line, dict))
 
 
-@pytest.mark.exhaustive
 def test_a_patch_is_written_only_where_commands_may_run(folder: Path) -> None:
     before = (folder / "make.py").read_text()
 
@@ -123,7 +122,6 @@ def test_a_patch_is_written_only_where_commands_may_run(folder: Path) -> None:
     assert "gradient_as_bucket_view=True" in (folder / "make.py").read_text()
 
 
-@pytest.mark.exhaustive
 def test_a_patch_of_files_above_the_folder_is_refused(folder: Path) -> None:
     inner = folder / "inner"
     inner.mkdir()

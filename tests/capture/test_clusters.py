@@ -180,7 +180,6 @@ def test_machines_that_share_no_folder(tmp_path: Path, free_port: int) -> None:
     assert len(job.ranks) == 2
 
 
-@pytest.mark.exhaustive
 def test_a_second_job_in_the_same_folder_is_refused_and_the_first_is_whole(tmp_path: Path) -> None:
     script(tmp_path, WAITING)
     words = command("-o", "out", "--steps", 3, "--no-analyze", "--")
@@ -195,7 +194,6 @@ def test_a_second_job_in_the_same_folder_is_refused_and_the_first_is_whole(tmp_p
     assert [(rank.rank, rank.world_size) for rank in manifest(tmp_path / "out").ranks] == [(0, 2), (1, 2)]
 
 
-@pytest.mark.exhaustive
 def test_ranks_of_another_job_that_bears_the_same_name_write_nothing(tmp_path: Path, free_port: int) -> None:
     """Rank 0 of the second finds its place taken, and tells its other ranks, of which the first job has fewer."""
     script(tmp_path, WAITING)
@@ -297,7 +295,6 @@ def test_a_first_rank_that_is_killed_before_the_recording_holds_nobody_up(tmp_pa
         assert rank.notes == ("Recording stopped: the other ranks cannot be reached any more.",)
 
 
-@pytest.mark.exhaustive
 def test_a_rank_that_cannot_write_ends_with_the_others(tmp_path: Path) -> None:
     """Its file's name is taken. Would it leave at once, the other would fail in its next all-reduce."""
     script(tmp_path, DDP.replace("for i in", "if rank == 1: os.mkdir('out/rank1.trace.json.gz')\nfor i in"))
