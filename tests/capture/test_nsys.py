@@ -24,7 +24,7 @@ from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import WORK, Part
 from diagnose.capture.limits import CannotRecord
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.source_lines import sites_of, user_frames
+from diagnose.facts.core.source_lines import sites_of
 from diagnose.source import nvtx, ranks, recording
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Manifest, RankManifest
@@ -165,9 +165,8 @@ def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
     sites = sites_of(facts, rank.ops.index.to_numpy()[names == "aten::addmm"])
     assert {site.function for site in sites if site} == {"step"}
     asleep = np.flatnonzero((rank.spans["name"] == "clock_nanosleep") & (rank.spans["dur_ns"] >= 4_000_000))
-    # Between two ops, times of the two recordings are only alike: a sleep may begin while its caller's line stands.
-    assert {site.function for site in sites_of(facts, asleep) if site} <= {"wait", "<module>"}
-    assert "wait" in {site.function for site in user_frames(facts)[1].values()}
+    # How many of them a sample met is a matter of what else the machine does.
+    assert {site.function for site in sites_of(facts, asleep) if site} == {"wait"}
 
 
 @pytest.mark.exhaustive

@@ -102,9 +102,16 @@ def site_of_spans(facts: Facts, spans: HostSpans) -> Site | None:
 
 
 def sites_of(facts: Facts, ids: IntArray) -> list[Site | None]:
-    """The line of the user's code that led to each host span; also from an op's own call stack (old recordings)."""
+    """The line of the user's code that led to each host span; also from an op's own call stack (old recordings).
+
+    A call of the system runs no Python, so its middle has the line as well: stacks of other steps are placed between
+    ops, and less exactly than that it begins.
+    """
     spans = facts.rank.spans
-    found = sites_at(facts, spans["start_ns"].to_numpy()[ids], spans["track"].to_numpy()[ids].astype(np.int64))
+    dur_ns = spans["dur_ns"].to_numpy()[ids]
+    is_system = spans["kind"].cat.codes.to_numpy()[ids] == enums.code(SpanKind.SYSTEM)
+    moments_ns = spans["start_ns"].to_numpy()[ids] + np.where(is_system, dur_ns // 2, 0)
+    found = sites_at(facts, moments_ns, spans["track"].to_numpy()[ids].astype(np.int64))
     stacks = facts.rank.ops["stack"]
     if any(site is None for site in found) and len(stacks.cat.categories) > 1:
         for k, op in enumerate(enclosing_op(facts, ids)):
