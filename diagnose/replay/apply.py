@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.costs.book import cost_book
 from diagnose.facts.communication.host_collectives import host_collectives
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.device import device_work
@@ -21,6 +22,7 @@ from diagnose.replay.edits import (
     Even,
     Move,
     Rechunk,
+    Recost,
     Remove,
     Replace,
     Shorten,
@@ -42,11 +44,14 @@ class Owners:
 
     def of(self, ids: IntArray) -> IntArray:
         """The edges that these spans own."""
+        return self.with_position(ids)[0]
+
+    def with_position(self, ids: IntArray) -> tuple[IntArray, IntArray]:
+        """The edges that these spans own, and of each the position of its span in `ids`."""
         first = np.searchsorted(self.span, ids, side="left")
         count = np.searchsorted(self.span, ids, side="right") - first
         within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        edges: IntArray = self.edge[np.repeat(first, count) + within]
-        return edges
+        return self.edge[np.repeat(first, count) + within], np.repeat(np.arange(len(ids)), count)
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class Scenario:
         self.residual_ns = desk.graph.residual_ns.copy()
         self.of_ranks: list[Even | Rechunk] = []
         """What happens on all ranks: not in this graph, but where ranks are joined."""
+        self._recosts: list[Recost] = []
         self._shares: list[tuple[IntArray, npt.NDArray[np.float64]]] = []
 
     @singledispatchmethod
@@ -129,20 +135,39 @@ class Scenario:
         self.of_ranks.append(edit)
 
     @apply.register
+    def _(self, edit: Recost) -> None:
+        self._recosts.append(edit)
+
+    @apply.register
     def _(self, edit: Replace) -> None:
         order = np.lexsort((edit.what, edit.group))
         group = edit.group[order]
         first = np.concatenate(([True], group[1:] != group[:-1])) if len(group) else np.zeros(0, dtype=bool)
-        self._gone(edit.what[order][~first])
-        self._remove(self.desk.edges_of_work(edit.what[order][~first]))
-        for track, pieces in self.desk.host_time(self.desk.launches_of(edit.what[order][~first])):
-            self._shorten_host(track, pieces, 0.0)
+        self._not_launched(edit.what[order][~first])
         leading = edit.what[order][first]
         known = np.isin(leading, self.desk.owners(EdgeKind.WORK).span)
         edges = self.desk.owners(EdgeKind.WORK).of(leading[known])
         before_ns, after_ns = self.delay_ns[edges], edit.dur_ns[self.level][group[first]][known]
         self._shares.append((leading[known], after_ns / np.maximum(before_ns, 1)))
         self.delay_ns[edges] = after_ns
+
+    def _not_launched(self, ids: IntArray) -> None:
+        self._gone(ids)
+        self._remove(self.desk.edges_of_work(ids))
+        for track, pieces in self.desk.host_time(self.desk.launches_of(ids)):
+            self._shorten_host(track, pieces, 0.0)
+
+    def _recost(self) -> None:
+        """Price all changes of device operations together, so that their order does not matter."""
+        book = optional(cost_book, self.desk.facts) if self._recosts else None
+        if book is not None:
+            left = book.left(self._recosts, self.level)
+            work = self.desk.owners(EdgeKind.WORK)
+            self._shares.append((left.ids, left.share))
+            edges, position = work.with_position(left.ids)
+            self._scale(edges, left.share[position])
+            self._not_launched(left.gone)
+        self._recosts = []
 
     def _gone(self, ids: IntArray) -> None:
         self._shares.append((ids, np.full(len(ids), np.nan)))
@@ -173,7 +198,8 @@ class Scenario:
         self._cuts.setdefault(track, []).append((pieces, keep))
 
     def finish(self) -> None:
-        """Carry out what was collected: on host edges, and on what calls do after waiting."""
+        """Carry out what was collected: on device work, on host edges, and on what calls do after waiting."""
+        self._recost()
         for track, cuts in self._cuts.items():
             clock = self.desk.own_time(track)
             at, lost = _lost(cuts, clock)

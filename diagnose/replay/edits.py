@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.costs.changes import Recost
 from diagnose.trace.intervals import IntArray, Intervals
 
 
@@ -150,7 +151,7 @@ class Rechunk:
     """Of one micro-batch more, per step."""
 
 
-Edit: TypeAlias = "Shorten | Remove | Detach | Move | Replace | Even | Rechunk"
+Edit: TypeAlias = "Shorten | Remove | Detach | Move | Replace | Recost | Even | Rechunk"
 
 
 def shares(keep: Number) -> npt.NDArray[np.float64]:
@@ -168,14 +169,10 @@ __all__ = [
     "Number",
     "Own",
     "Rechunk",
+    "Recost",
     "Remove",
     "Replace",
     "Selection",
     "Shorten",
     "Times",
 ]
-
-
-def toward(floor: float) -> Between:
-    """A share that a fix leaves: high `floor`, likely half-way there, low a quarter of it (our choice)."""
-    return Between(1.0 - 0.25 * (1.0 - floor), 1.0 - 0.5 * (1.0 - floor), floor)

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from diagnose.costs.changes import Fused
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import WorkClass, device_work
-from diagnose.replay.edits import Edit, Even, Rechunk, Remove, Replace, Times
+from diagnose.replay.edits import Edit, Even, Rechunk, Recost, Remove, Replace, Times
 from diagnose.trace.model import Ground
 
 
@@ -32,7 +33,7 @@ def _of(facts: Facts, edit: Edit) -> Iterator[Ground]:
             return
     if len(row):
         yield Ground.DEVICE_TIMES
-        if isinstance(edit, Remove | Replace):
+        if isinstance(edit, Remove | Replace) or (isinstance(edit, Recost) and isinstance(edit.change, Fused)):
             yield Ground.LAUNCHES
         if facts.rank.peers is not None and (work.work_class[row] == WorkClass.COMMUNICATION).any():
             yield Ground.RANKS

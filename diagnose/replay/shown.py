@@ -8,8 +8,9 @@ from enum import Enum
 
 import numpy as np
 
+from diagnose.costs.book import cost_book
 from diagnose.facts.communication.own_time import own_time_ns
-from diagnose.facts.core.base import Facts
+from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.spans import in_used_steps
 from diagnose.facts.core.steps import steps
@@ -21,6 +22,7 @@ from diagnose.replay.edits import (
     Move,
     Own,
     Rechunk,
+    Recost,
     Remove,
     Replace,
     Shorten,
@@ -45,6 +47,8 @@ class ChangeKind(str, Enum):
     """Several operations become one."""
     EVEN = "even"
     """Ranks take as long as others."""
+    RECOST = "recost"
+    """Device operations compute otherwise, or several become one."""
     RECHUNK = "rechunk"
     """A batch is cut into more micro-batches."""
 
@@ -79,7 +83,7 @@ def change(facts: Facts, edit: Edit) -> Change:
         kind=_KINDS[type(edit)],
         count=int(inside.sum()),
         ns=round_half_up(within.total, used.count),
-        left=_left(edit, times),
+        left=_recost_left(facts, edit) if isinstance(edit, Recost) else _left(edit, times),
     )
 
 
@@ -89,6 +93,7 @@ _KINDS = {
     Detach: ChangeKind.DETACH,
     Move: ChangeKind.MOVE,
     Replace: ChangeKind.REPLACE,
+    Recost: ChangeKind.RECOST,
 }
 
 
@@ -103,6 +108,20 @@ def _evened(facts: Facts, edit: Even) -> Change:
     kept = float((took_ns * np.minimum(edit.keep, 1.0))[less].sum()) / max(total, 1.0)
     low, likely, high = (1.0 - at(edit.much, level) * (1.0 - kept) for level in Estimate)
     return Change(ChangeKind.EVEN, len(less), round(total / max(len(others.steps), 1)), (low, likely, high))
+
+
+def _recost_left(facts: Facts, edit: Recost) -> tuple[float, float, float] | None:
+    """By this change alone."""
+    book = optional(cost_book, facts)
+    if book is None:
+        return None
+    dur_ns = facts.rank.spans["dur_ns"].to_numpy()
+    whole = max(int(dur_ns[edit.what].sum()), 1)
+    found = [book.left([edit], level) for level in Estimate]
+    low, likely, high = (
+        1 - float((dur_ns[left.gone].sum() + (dur_ns[left.ids] * (1 - left.share)).sum()) / whole) for left in found
+    )
+    return low, likely, high
 
 
 def _left(edit: Edit, times: Intervals) -> tuple[float, float, float] | None:

@@ -17,6 +17,7 @@ _DONE = {
     ChangeKind.DETACH: "waited for by nobody any more",
     ChangeKind.MOVE: "run beside the rest",
     ChangeKind.REPLACE: "joined into fewer",
+    ChangeKind.RECOST: "computed otherwise",
 }
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from diagnose.contracts.finding import Evidence, Fix
+from diagnose.costs.changes import Attended, Chained, Scattered, UpdatedAtOnce
 from diagnose.facts.core.base import Missing
 from diagnose.facts.device.chains import PointwiseChains
+from diagnose.facts.device.fusion import AttentionChain
+from diagnose.facts.device.indexing import SortedIndexing
 from diagnose.facts.host.compiling import Compiling
+from diagnose.facts.optimizer.optimizer import OptimizerSteps
 from diagnose.fixes.setting import Safety
-from diagnose.replay.edits import Between, Edit, Replace, Shorten, Times
+from diagnose.replay.edits import Between, Edit, Recost, Shorten, Times
 from diagnose.trace.units import duration as ms
 
 MOST_SHOWN = 4
@@ -16,11 +22,34 @@ MOST_SHOWN = 4
 
 def fusing(chains: PointwiseChains) -> tuple[Edit, ...]:
     """Each chain as one kernel; on the CPU, each thread's chains in the time that is left of them together."""
-    if not chains.on_cpu:
-        return (Replace(chains.ids, chains.group, chains.fused_ns),)
+    if not chains.on_cpu or chains.fused_ns is None:
+        return (Recost(chains.ids, Chained(chains.group, chains.bytes.astype(np.float64))),)
     whole = max(int(chains.ns.sum()), 1)
     keep = Between(*(float(level.sum()) / whole for level in chains.fused_ns))
     return tuple(Shorten(Times(*times), keep) for times in chains.times)
+
+
+def attended(chain: AttentionChain) -> Recost:
+    """Attention that is written out as one op."""
+    return Recost(chain.ids, Attended(chain.group, chain.flops, chain.elements, chain.backward, chain.masked))
+
+
+def unsorted(found: SortedIndexing) -> Recost:
+    """Each addition at sorted indices as one that adds with atomics."""
+    return Recost(found.work.work_ids, Scattered(found.call, found.moved_bytes.astype(np.float64)))
+
+
+_TENSORS = {"Adam": 7, "AdamW": 7, "SGD": 5}
+"""That a fused update reads and writes, of the size of the parameters: parameters, gradients, and of each state, too;
+SGD with momentum."""
+_BYTES = 4  # Of an element: states are kept in fp32.
+
+
+def updated_at_once(one: OptimizerSteps, fused: bool) -> Recost:
+    """The device work of each call of an optimizer in its fused form; without one, in fewer passes."""
+    count = int(one.work_call.max(initial=-1)) + 1
+    moved = _TENSORS.get(one.optimizer, 0) * _BYTES * (one.elements or 0) * fused
+    return Recost(one.work_ids, UpdatedAtOnce(one.work_call, np.full(count, float(moved))))
 
 
 def known(chains: PointwiseChains | None) -> PointwiseChains:

@@ -8,6 +8,15 @@ default None is optional, and a missing one that is not ends the rule as "cannot
 from __future__ import annotations
 
 from diagnose.contracts.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Risk
+from diagnose.costs.changes import (
+    Enlarged,
+    InPrecision,
+    Padded,
+    Pinned,
+    Recost,
+    Searched,
+    WellChosen,
+)
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
 from diagnose.facts.values.wasted_work import Cause
@@ -26,12 +35,20 @@ from diagnose.replay.edits import (
     Replace,
     Shorten,
     Times,
-    toward,
 )
 from diagnose.replay.saving import Basis
 from diagnose.rulekit.check import Check, RuleError, Verdicts, rule
 from diagnose.rulekit.examples import CannotTell, Fires, Silent
-from diagnose.rulekit.fusing_advice import chains_taken, fusing, gave_up, known, torchs_own
+from diagnose.rulekit.fusing_advice import (
+    attended,
+    chains_taken,
+    fusing,
+    gave_up,
+    known,
+    torchs_own,
+    unsorted,
+    updated_at_once,
+)
 from diagnose.rulekit.guard_advice import guard_evidence, guard_fixes, guard_site, why_not
 from diagnose.rulekit.loading_advice import (
     HANDED_OVER_NS,
@@ -78,6 +95,7 @@ __all__ = [
     "Detach",
     "Direction",
     "Edit",
+    "Enlarged",
     "Estimate",
     "Even",
     "Evidence",
@@ -86,6 +104,7 @@ __all__ = [
     "Fix",
     "Found",
     "HostMemory",
+    "InPrecision",
     "Level",
     "Loader",
     "Match",
@@ -95,13 +114,17 @@ __all__ = [
     "Op",
     "Optimizer",
     "Own",
+    "Padded",
+    "Pinned",
     "RankManifest",
     "Rechunk",
+    "Recost",
     "Remove",
     "Replace",
     "Risk",
     "RuleError",
     "Safety",
+    "Searched",
     "Shorten",
     "Silent",
     "Site",
@@ -109,6 +132,8 @@ __all__ = [
     "Takers",
     "Times",
     "Verdicts",
+    "WellChosen",
+    "attended",
     "batches_that_wait",
     "bytes_",
     "chains_taken",
@@ -140,7 +165,8 @@ __all__ = [
     "seen_again",
     "suffices",
     "torchs_own",
-    "toward",
+    "unsorted",
+    "updated_at_once",
     "wasted",
     "what_takes_it",
     "why_not",

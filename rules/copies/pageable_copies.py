@@ -24,7 +24,6 @@ from diagnose.rulekit.vocabulary import *
 LEAST_BYTES = 1_000_000  # a step: smaller copies cost their launch, not their bytes
 WORTH_SHARE = 0.01  # of the step in which the GPU only copies or waits for the copying host (our choice)
 CALL = Between(0.5, 0.1, 0.03)  # of the host's time: a copy from pinned memory is queued in a few us
-COPY = Between(1.0, 0.6, 0.3)  # of the copy's time: pageable copies reach 25 to 60 % of pinned ones' speed
 NATIVE = Fix("Copy asynchronously from page-locked memory.")
 REACH = Fix(
     "The DataLoader pins already: give a batch type of your own pin_memory(), or pin what is made outside the loader.",
@@ -62,13 +61,21 @@ def pageable_copies(
                     one.exposed_ns + one.call_idle_ns,
                     "ns",
                 ),
+                *([_rate(one)] if one.bandwidth_bytes_per_s else []),
             ),
-            edits=(Detach(one.sync_ids), Shorten(one.call_ids, CALL), Shorten(one.ids, COPY)),
+            edits=(Detach(one.sync_ids), Shorten(one.call_ids, CALL), Recost(one.ids, Pinned())),
             fixes=(fix,),
             confidence=Confidence(Level.HIGH, f"the recorder names the kind of memory{known}"),
             site=one.site,
             host_bound=True,
         )
+
+
+def _rate(one: Transfer) -> Evidence:
+    rate = one.bandwidth_bytes_per_s or 0.0
+    slow, fast = one.most_bytes_per_s or (rate, rate)
+    most = f", eight of ten between {bytes_(round(slow))}/s and {bytes_(round(fast))}/s" if slow < fast else ""
+    return Evidence(f"These copies reach {bytes_(round(rate))}/s{most}.", rate, "bytes/s")
 
 
 def _fix(manifest: RankManifest | None) -> tuple[Fix, str]:

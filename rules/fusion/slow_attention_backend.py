@@ -79,7 +79,7 @@ def slow_attention_backend(
                     "ns",
                 ),
             ),
-            edits=tuple(Replace(one.ids, one.group, one.fused_ns) for one in math),
+            edits=tuple(attended(one) for one in math),
             fixes=(FLASH, NO_MASK),
             confidence=Confidence(Level.MEDIUM, "what keeps it from a fused kernel is not recorded"),
             basis=Basis.RULE_OF_THUMB,
@@ -102,7 +102,7 @@ def slow_attention_backend(
                     else "FlashAttention takes 16 bits and heads of this size; it takes no mask but a causal one."
                 ),
             ),
-            edits=(Shorten(one.ids, Between(*one.left)),),
+            edits=(Shorten(one.ids, Between(*one.left)) if one.left else Recost(one.ids, WellChosen(not one.masked)),),
             fixes=(CUDNN,) if newer else (NO_MASK,) if one.masked else (FLASH,),
             confidence=Confidence(Level.LOW, "whether its mask can go is not recorded")
             if one.masked

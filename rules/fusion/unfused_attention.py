@@ -44,7 +44,7 @@ def unfused_attention(attention_chains: tuple[AttentionChain, ...], steps: Steps
                     "ns",
                 ),
             ),
-            edits=tuple(Replace(chain.ids, chain.group, chain.fused_ns) for chain in long),
+            edits=tuple(attended(chain) for chain in long),
             fixes=(Fix.of(fixes.Attention()),),
             confidence=Confidence(Level.HIGH, "shapes and order of the three ops are recorded"),
             basis=Basis.RULE_OF_THUMB,

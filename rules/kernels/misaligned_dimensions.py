@@ -1,10 +1,10 @@
 """Matrix dimensions do not suit Tensor Cores.
 
-16-bit Tensor Cores work on blocks of 8 numbers. Where a size (features, vocabulary, channels, head size) is no multiple
-of 8, slower kernels run.
+Tensor Cores take rows of 16 bytes: 8 numbers of 16 bits, or 4 of TF32. Where a size (features, vocabulary, head size)
+is no multiple of that, slower kernels run.
 
 Why it costs
-    A size of 10,922 instead of 10,944 was measured at 273 instead of 398 TFLOP/s on an H100.
+    On an H100 products in 16 bits reach 79 % of the peak; 27 % where a size is even, 14 % where it is odd.
 
 How to fix
     Round sizes up: the vocabulary to a multiple of 64, hidden sizes and channels to multiples of 8 or 64; pad batches.
@@ -31,13 +31,14 @@ def misaligned_dimensions(roofline: Roofline, steps: Steps) -> Verdicts:
         yield Finding(
             evidence=(
                 Evidence(
-                    f"16-bit kernels with a size that is no multiple of 8 take {ms(roofline.misaligned_ns)} a step;"
-                    f" at best they would take {percent(roofline.misaligned_floor)} of that.",
+                    f"Kernels on Tensor Cores with a size that is no multiple of 16 bytes take"
+                    f" {ms(roofline.misaligned_ns)} a step; at best they would take"
+                    f" {percent(roofline.misaligned_floor)} of that.",
                     roofline.misaligned_ns,
                     "ns",
                 ),
             ),
-            edits=(Shorten(roofline.misaligned_ids, toward(roofline.misaligned_floor)),),
+            edits=(Recost(roofline.misaligned_ids, Padded()),),
             fixes=(
                 Fix(
                     "Round the odd sizes up.",

@@ -22,8 +22,6 @@ from diagnose.facts.run.program import Program
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in 32-bit matrix work (our choice)
-MOVED = (0.0, 0.25, 0.45)  # of the time of memory-bound kernels: they move half the bytes, and casts come on top
-BETWEEN = 0.4  # of the step in matrix work, from which on what moves data lies between it; of less, less (our choice)
 WEIGHTS = Fix(
     "Run the model with weights in 16 bits.",
     after="model = model.to(torch.bfloat16)  # torch.float16 before Ampere",
@@ -47,7 +45,8 @@ def no_mixed_precision(
     elif precision.full_share < WORTH_SHARE:
         yield Clean(f"32-bit matrix work takes {percent(precision.full_share)} of the step")
     else:
-        between = min(precision.full_share / BETWEEN, 1.0)
+        infers = program is not None and program.infers
+        narrow = InPrecision(precision.half_dtype, autocast=not infers)
         yield Finding(
             evidence=(
                 Evidence(
@@ -58,17 +57,17 @@ def no_mixed_precision(
                 ),
                 Evidence(
                     f"In 16 bits {precision.device} would need at best"
-                    f" {ms(round(precision.half_left[-1] * precision.full_ns))} for them"
+                    f" {ms(round(precision.half_left * precision.full_ns))} for them"
                     f"{'' if precision.rates_known else ', as other GPUs of its family'}; kernels that move data move"
                     " half the bytes."
                 ),
                 *([Evidence(f"Autocast to {entered} is entered: this work runs outside of it.")] if entered else []),
             ),
             edits=(
-                Shorten(precision.full_ids, Between(*precision.half_left)),
-                Shorten(precision.pointwise_ids, Between(*(1 - between * saved for saved in MOVED))),
+                Recost(precision.full_ids, narrow),
+                Recost(precision.pointwise_ids, narrow),
             ),
-            fixes=(WEIGHTS if program and program.infers else _fix(entered or half, bool(entered)),),
+            fixes=(WEIGHTS if infers else _fix(entered or half, bool(entered)),),
             confidence=Confidence(
                 Level.MEDIUM, "the precision is recorded; how near the peak the new kernels get is not"
             ),

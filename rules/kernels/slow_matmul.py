@@ -44,7 +44,7 @@ def slow_matmul(roofline: Roofline, steps: Steps, manifest: RankManifest | None 
                     "ns",
                 ),
             ),
-            edits=(Shorten(roofline.slow_ids, toward(roofline.slow_floor)),),
+            edits=(Recost(roofline.slow_ids, WellChosen(certain=False)),),
             fixes=(TRY, measure) if convolutions and not known else (measure,),
             confidence=Confidence(Level.LOW, "what a better kernel reaches on these sizes is not known"),
             basis=Basis.RULE_OF_THUMB,

@@ -23,7 +23,6 @@ from diagnose.facts.device.indexing import SortedIndexing
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in such additions (our choice)
-UNKNOWN = 0.5  # of their time at least, where sizes or the GPU are not known (our choice)
 SELECT = Fix(
     "Select rows by an op whose backward pass adds with atomics.",
     before="y = x[indices]",
@@ -53,7 +52,7 @@ def sorted_indexing(sorted_indexing: tuple[SortedIndexing, ...], steps: Steps) -
                     "ns",
                 ),
             ),
-            edits=(Shorten(one.work.work_ids, toward(one.floor if one.floor is not None else UNKNOWN)),),
+            edits=(unsorted(one),),
             fixes=(ALLOW,) if one.deterministic else (SELECT,),
             confidence=Confidence(
                 Level.MEDIUM if known else Level.LOW,

@@ -49,11 +49,9 @@ def tf32_off(
                     precision.fp32_ns,
                     "ns",
                 ),
-                Evidence(
-                    f"{precision.device} could do them in {percent(precision.tf32_left[-1])} of that time at best."
-                ),
+                Evidence(f"{precision.device} could do them in {percent(precision.tf32_left)} of that time at best."),
             ),
-            edits=(Shorten(precision.fp32_ids, Between(*precision.tf32_left)),),
+            edits=(Recost(precision.fp32_ids, InPrecision("tf32")),),
             fixes=((UNSET,) if forbidden else ()) + (() if allowed else (ALLOW,)),
             confidence=Confidence(Level.HIGH, f"{known}the kernels' names say in what they multiply"),
             basis=Basis.RULE_OF_THUMB,

@@ -35,7 +35,6 @@ def underfilled_gpu(
     filling: GridFilling, larger_batch: LargerBatch | None = None, program: Program | None = None
 ) -> Verdicts:
     free = filling.free_memory_share
-    left = max(filling.filled_share, 0.5)  # with twice the batch such a kernel takes as long, or fills the GPU
     if filling.underfilled_share < UNDERFILLED_SHARE:
         yield Clean(f"kernels too small for the GPU take {percent(filling.underfilled_share)} of the compute time")
     elif larger_batch is not None and larger_batch.times > 1:
@@ -54,7 +53,7 @@ def underfilled_gpu(
                 ),
                 Evidence("The saving is per sample: a step with twice the batch is less than twice as long."),
             ),
-            edits=(Shorten(filling.underfilled_ids, Between((1 + left) / 2, left + 0.2 * (1 - left), left)),),
+            edits=(Recost(filling.underfilled_ids, Enlarged(2)),),
             fixes=(MORE_WORK if program and (program.infers or program.language is not Language.PYTHON) else DOUBLE,),
             confidence=Confidence(
                 Level.LOW if free is None else Level.MEDIUM, "kernels of larger batches were not seen"

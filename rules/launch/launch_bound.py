@@ -19,6 +19,7 @@ Sources
     https://docs.pytorch.org/docs/stable/torch.compiler.html
 """
 
+from diagnose.facts.device.chains import PointwiseChains
 from diagnose.facts.host.blocking_launches import BlockingLaunches
 from diagnose.facts.host.compiling import Compiling
 from diagnose.facts.host.starvation import Starvation
@@ -29,7 +30,7 @@ LAUNCHES = 50  # a step: fewer ops are no reason to compile anything (our choice
 IDLE_NS = 1_000_000  # idle per launch: dispatch takes the host up to 0.2 ms; longer is start-up, not a slow loop
 GRAPHED_SHARE = 0.50  # of the kernels launched by CUDA graphs: then launching is not what the host does
 READS = frozenset({"SY01", "SY02"})  # rules on what stands in the way of compiling
-KEPT_HOST = Between(0.7, 0.4, 0.1)  # torch.compile keeps about 40 % of the launches, a CUDA graph close to none
+KEPT_HOST = Between(0.7, 0.4, 0.1)  # of what it needs for launches; a CUDA graph needs close to none
 
 BROKEN = (
     "It is read from {n} times a step. Fix that first: each read breaks a compiled graph, and a CUDA graph holds none."
@@ -47,7 +48,10 @@ def launch_bound(
     starvation: Starvation,
     blocking_launches: BlockingLaunches | None = None,
     compiling: Compiling | None = None,
+    pointwise_chains: PointwiseChains | None = None,
 ) -> Verdicts:
+    compiled = compiling is not None and compiling.used
+    chains = pointwise_chains if pointwise_chains and pointwise_chains.chains and not compiled else None
     if starvation.graph_share > GRAPHED_SHARE:
         yield NotApplicable("CUDA graphs launch most kernels")
     elif blocking_launches is not None and blocking_launches.block:
@@ -72,11 +76,15 @@ def launch_bound(
                     starvation.launches,
                     "launches",
                 ),
+                *([chains_taken(chains)] if chains is not None else []),
                 *(Evidence(BROKEN.format(n=f"{n:,}"), n) for n in [starvation.reads] if n),
             ),
-            edits=tuple(Shorten(Times(*time), KEPT_HOST) for time in starvation.times),
+            edits=(
+                *(Shorten(Times(*time), KEPT_HOST) for time in starvation.times),
+                *(fusing(chains) if chains is not None else ()),
+            ),
             fixes=(
-                GRAPHS if compiling is not None and compiling.used else COMPILE,
+                GRAPHS if compiled else COMPILE,
                 Fix.of(
                     fixes.GraphCapture(),
                     "Or replay it as a CUDA graph, if its shapes stay the same and it reads nothing on the host.",
@@ -93,8 +101,8 @@ EXAMPLES = [
     Fires(
         """
         4 steps of 2
-        cpu  aten::add 0.1-0.118 x90 every 0.02
-        gpu  pointwise 0.111-0.114 @0.104 x90 every 0.02
+        cpu  aten::mm 0.1-0.118 x90 every 0.02
+        gpu  sgemm 0.111-0.114 @0.104 x90 every 0.02
         """,
         saving_ms=(0.486, 1.458),  # 1.62 ms in ops, of which 30 to 90 % go
     ),

@@ -22,7 +22,6 @@ FUSED = "SGD Adam AdamW"
 FOREACH = "Adadelta Adagrad Adamax ASGD NAdam RAdam RMSprop Rprop"
 IN_PIECES = (Implementation.SINGLE_TENSOR, Implementation.FOREACH)
 LAUNCHES = 20  # a step: fewer are not worth another form (a foreach step launches about ten)
-DEVICE = Between(1.0, 0.6, 0.3)  # of device time: a fused Adam moves 28 bytes a parameter, foreach 4 to 6 times as much
 HOST = Between(0.6, 0.3, 0.1)  # of the host time of a foreach step: launches go from tens to a few
 ONE_BY_ONE = Between(0.4, 0.1, 0.04)  # where each parameter has launches of its own: an H100's host took 0.04
 CPU = Between(0.5, 0.2, 0.1)  # of ops that compute: a fused Adam moves 28 bytes a parameter, many ops 72; 0.17 seen
@@ -59,7 +58,7 @@ def unfused_optimizer(
         form = "fused" if has_fused else "foreach" if has_foreach else ""
         yield Finding(
             evidence=(_evidence(one, single), *(Evidence(f"It was made with {known}.") for known in settings)),
-            edits=(Shorten(one.work_ids, DEVICE), *_on_host(one, single)),
+            edits=(updated_at_once(one, has_fused), *_on_host(one, single)),
             fixes=(
                 Fix.of(
                     fixes.OptimizerArgument(form, True),

@@ -10,10 +10,8 @@ import numpy as np
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.inputs import NO_SHAPES, Mask
-from diagnose.facts.core.matmuls import peaks
 from diagnose.facts.core.shaped import inputs_of
 from diagnose.facts.core.steps import steps
-from diagnose.facts.device.fusion import BACKWARD_REACHED, CAUSAL, REACHED
 from diagnose.facts.device.roofline import MatmulOps, matmul_ops
 from diagnose.trace.costs import DTYPES
 from diagnose.trace.intervals import IntArray
@@ -52,8 +50,8 @@ class SlowAttention:
     ids: IntArray
     """Kernels of the whole recording."""
     ns: int
-    left: tuple[float, float, float]
-    """Share of their time with the faster one: low, likely and high estimate."""
+    left: tuple[float, float, float] | None
+    """Share of their time with the faster one: low, likely and high estimate; None of what costs has prices for."""
 
 
 @fact
@@ -110,14 +108,7 @@ def _has_mask(facts: Facts, ops: MatmulOps, at: int) -> bool:
 
 
 def _slow(facts: Facts, ops: MatmulOps, chosen: Mask, backend: Backend, masked: bool) -> SlowAttention:
-    dur, used = ops.dur_ns[chosen].astype(np.float64), np.flatnonzero(chosen & ops.in_steps)
-    left = NEWER_LEFT
-    if backend is Backend.EFFICIENT:
-        rate = peaks(facts).fp16_tflops * 1e3 * REACHED[_capability(facts)[0]]
-        backward = _named(ops, "backward")[chosen]
-        target = ops.flops[chosen] / (rate * np.where(backward, BACKWARD_REACHED, 1.0))
-        low, high = (float(np.minimum(target * one, dur).sum() / dur.sum()) for one in (1.0, CAUSAL))
-        left = (1.0 if masked else low, (low + high) / 2, high)
+    used = np.flatnonzero(chosen & ops.in_steps)
     longest = used[np.argmax(ops.dur_ns[used])]
     queries, keys, head_dim = ops.dims[longest].tolist()
     count = steps(facts).count
@@ -130,5 +121,5 @@ def _slow(facts: Facts, ops: MatmulOps, chosen: Mask, backend: Backend, masked: 
         head_dim=head_dim,
         ids=ops.work[chosen[ops.row]],
         ns=round_half_up(int(ops.dur_ns[used].sum()), count),
-        left=left,
+        left=NEWER_LEFT if backend is Backend.FLASH_2 else None,
     )

@@ -35,9 +35,8 @@ class PointwiseChains:
     """Of its largest kernel; 0 unknown."""
     ns: IntArray
     """Sum of durations."""
-    fused_ns: IntArray
-    """As one kernel: low, likely, and high estimate: reading inputs and writing an output, as fast per byte as now.
-    Where shapes do not tell bytes, or all its kernels are short: as long as the longest. Shape (3, chains)."""
+    bytes: IntArray
+    """What it reads and writes as one kernel; 0 unknown."""
     in_steps: Mask
     """It begins in a used step."""
     chains: int
@@ -48,6 +47,9 @@ class PointwiseChains:
     """Of the time of compute that all such kernels take; above 1 only where streams run side by side."""
     times: tuple[tuple[int, Intervals], ...] = ()
     """On the CPU: thread, and when it is in them."""
+    fused_ns: IntArray | None = None
+    """On the CPU, as one op: low, likely, and high estimate: reading inputs and writing an output, as fast per byte as
+    now. Shape (3, chains)."""
 
 
 def chained(run: IntArray, own: IntArray, recorded: Mask) -> tuple[IntArray, Mask]:
@@ -71,9 +73,14 @@ def chained(run: IntArray, own: IntArray, recorded: Mask) -> tuple[IntArray, Mas
 
 def share_of_bytes(group: IntArray, read: IntArray, written: IntArray) -> npt.NDArray[np.float64]:
     """Of each chain's bytes, what is left when no op stores its result for the next to read; 0 unknown."""
+    return bytes_left(group, read, written) / np.maximum(np.bincount(group, read + written), 1)
+
+
+def bytes_left(group: IntArray, read: IntArray, written: IntArray) -> npt.NDArray[np.float64]:
+    """Of each chain, the bytes that are left when no op stores its result for the next to read; 0 unknown."""
     handed_on = np.where(group[1:] == group[:-1], written[:-1] + np.minimum(written[:-1], read[1:]), 0)
     total, unknown = np.bincount(group, read + written), np.bincount(group, read + written == 0)
-    return np.where(unknown, 0, 1 - np.bincount(group[:-1], handed_on, minlength=len(total)) / np.maximum(total, 1))
+    return np.where(unknown, 0, total - np.bincount(group[:-1], handed_on, minlength=len(total)))
 
 
 def fused(ns: IntArray, high_ns: IntArray) -> IntArray:

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
-from diagnose.facts.core.base import Facts, fact, optional
+from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import breakdown, round_half_up
 from diagnose.facts.core.inputs import NO_SHAPES, Inputs, Mask, named, recorded_inputs
-from diagnose.facts.core.matmuls import type_rates
 from diagnose.facts.core.names import name_codes, name_of
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.spans import NO_OPS, HostSpans, launched_in, members
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
-from diagnose.facts.device.chains import LONG, PointwiseChains, chained, fused, share_of_bytes
+from diagnose.facts.device.chains import LONG, PointwiseChains, bytes_left, chained
 from diagnose.facts.device.host_chains import chains_on_cpu
 from diagnose.facts.device.layout import eager, for_parallelism, traffic
 from diagnose.facts.optimizer.optimizer import for_parameters
@@ -28,24 +28,16 @@ from diagnose.trace.kinds import KernelKind
 _POINTWISE = (KernelKind.ELEMENTWISE, KernelKind.ROPE, KernelKind.RNG_DROPOUT, KernelKind.CAST_QUANT, KernelKind.COPY)
 MEMORY_BOUND = (*_POINTWISE, KernelKind.FILL, KernelKind.REDUCTION, KernelKind.NORM, KernelKind.SOFTMAX_LOSS)
 
-SHORT_NS = 4_000  # Twice the shortest useful kernel (2 us): the time of shorter ones does not tell bytes.
-
-REACHED = {7: 0.3, 8: 0.55, 9: 0.55, 10: 0.5, 12: 0.5}
-"""Share of the 16-bit peak that fused attention reaches forward, by compute capability. FlashAttention 2 gets 0.50 to
-0.73 on an A100 (arXiv 2307.08691) and 0.35 on an H100, FlashAttention 3 0.75 there (arXiv 2407.08608); PyTorch's
-version decides which is taken. Of others our choice."""
-BACKWARD_REACHED = 0.8
-"""Of REACHED, backward: 10 to 20 points less of the peak."""
 FORWARD_FLOPS, BACKWARD_FLOPS = 4, 10
 """For each query, key and element of a head: two matmuls, and five in a backward pass that computes scores again."""
 MOST_FLOPS = 1 << 62
 """Of a pass: shapes of a damaged trace may be any."""
-CAUSAL = 0.5
-"""Of these, where a mask spares what lies ahead: at best, as masks are not recorded."""
-
+FloatArray = npt.NDArray[np.float64]
 Dims = tuple[int, int, int, int]
 _MATMULS = ("aten::bmm", "aten::baddbmm")
-_HALF = ("c10::Half", "c10::BFloat16")
+_MASKING = ("aten::masked_fill*", "aten::where", "aten::tril*", "aten::triu*")
+FORWARD_TENSORS, BACKWARD_TENSORS = 4, 8
+"""Queries, keys, values and the result; backward these, and a gradient of each."""
 
 
 @fact
@@ -66,9 +58,7 @@ def pointwise_chains(facts: Facts) -> PointwiseChains:
     rows, group, opens = order[chosen], (np.cumsum(long) - 1)[chain[chosen]], opens[chosen]
     of_op, in_op = rows[opens], group[opens]
     first = np.flatnonzero(np.diff(group, prepend=-1))
-    ns, longest = (operation.reduceat(table.dur_ns[rows], first) for operation in (np.add, np.maximum))
-    share = share_of_bytes(in_op, read[of_op], written[of_op])
-    high = np.where((share > 0) & (longest > SHORT_NS), np.rint(ns * share).astype(np.int64), longest)
+    ns = np.add.reduceat(table.dur_ns[rows], first) if len(first) else table.dur_ns[:0]
     in_steps = table.in_steps[rows[first]]
     bound_ns = round_half_up(int(table.dur_ns[bound & table.in_steps].sum()), count)
     told = ns * in_steps * (np.bincount(in_op, table.op[of_op] < 0) == 0)
@@ -79,7 +69,7 @@ def pointwise_chains(facts: Facts) -> PointwiseChains:
         group=group,
         elements=np.maximum.reduceat(elements[rows], first),
         ns=ns,
-        fused_ns=fused(ns, high),
+        bytes=bytes_left(in_op, read[of_op], written[of_op]).astype(np.int64),
         in_steps=in_steps,
         chains=round_half_up(int(in_steps.sum()), count),
         chains_ns=round_half_up(int(ns[in_steps].sum()), count),
@@ -129,9 +119,14 @@ class AttentionChain:
     ids: IntArray
     group: IntArray
     """Number of the pass that each of `ids` is in."""
-    fused_ns: IntArray
-    """A pass as one kernel; low, likely and high. By FLOPs, where the rates of the GPU and the type are known, else the
-    last is as long as its matmuls, of which a fused backward has five for four. Shape (3, passes)."""
+    backward: Mask
+    """Of each pass. Shape (passes,), like the next two."""
+    flops: FloatArray
+    """Of a pass as one kernel, without a mask."""
+    elements: FloatArray
+    """That it reads and writes."""
+    masked: bool
+    """Something between the products sets scores to what they are told: a mask, of whatever form."""
 
 
 @fact
@@ -155,8 +150,7 @@ def attention_chains(facts: Facts) -> tuple[AttentionChain, ...]:
         shape = _shape(*(inputs[call] if call >= 0 else () for call in key[:3]))
         passes = [[rows[k] for k in alike.tolist()] for rows in (forward, backward)]
         if shape and table.in_steps[np.concatenate(passes[0])].any():
-            half = inputs[key[0]][0][0].dtype in _HALF
-            found.append(_attention(facts, shape, passes[0], passes[1], _flops_per_ns(facts) if half else None))
+            found.append(_attention(facts, shape, passes[0], passes[1]))
     return tuple(sorted(found, key=lambda one: -one.forward_ns))
 
 
@@ -197,37 +191,25 @@ def _backward_of(facts: Facts, first: IntArray, last: IntArray) -> list[IntArray
     return [rows[mine] for mine in members(chain[held[rows]], len(first))]
 
 
-def _flops_per_ns(facts: Facts) -> float | None:
-    """What fused attention in 16 bits reaches, forward; None if that is not known."""
-    rates, devices = optional(type_rates, facts), facts.rank.provenance.devices
-    reached = REACHED.get(devices[0].compute_capability[0]) if devices and devices[0].warp_size == 32 else None
-    return None if rates is None or reached is None else rates.fp16_tflops * 1e3 * reached
-
-
-def _attention(
-    facts: Facts, shape: Dims, forward: list[IntArray], backward: list[IntArray], flops_per_ns: float | None
-) -> AttentionChain:
+def _attention(facts: Facts, shape: Dims, forward: list[IntArray], backward: list[IntArray]) -> AttentionChain:
     table, count = work_table(facts), steps(facts).count
     passes = [*forward, *(rows for rows in backward if len(rows))]
     rows, group = np.concatenate(passes), np.repeat(np.arange(len(passes)), [len(pass_) for pass_ in passes])
-    matmul = named(facts, table.op[rows], *_MATMULS)
-    ns, matmul_ns = (np.bincount(group, table.dur_ns[rows] * some) for some in (1, matmul))
-    high = np.where(np.arange(len(ns)) < len(forward), matmul_ns, np.minimum(matmul_ns * 5 / 4, ns))
-    times = fused(ns, high)
-    if flops_per_ns is not None:
-        each = np.where(np.arange(len(ns)) < len(forward), FORWARD_FLOPS, BACKWARD_FLOPS / BACKWARD_REACHED)
-        by_flops = each * float(min(prod(shape), MOST_FLOPS)) / flops_per_ns
-        longest = np.maximum(high, by_flops)
-        times = np.minimum(np.rint([longest, by_flops, CAUSAL * by_flops]), ns).astype(np.int64)
     told = LinkKind.FORWARD_OF.value in facts.rank.links["kind"].to_numpy()
-    spent, is_backward = table.dur_ns[rows] * table.in_steps[rows], group >= len(forward)
+    is_backward = np.arange(len(passes)) >= len(forward)
+    batch, queries, keys, size = shape
+    one = float(min(batch * (queries + keys) * size / 2, MOST_FLOPS))
+    spent, behind = table.dur_ns[rows] * table.in_steps[rows], is_backward[group]
     return AttentionChain(
         name_of(facts, int(table.asked_by[rows[0]])),
         *shape,
         calls=round_half_up(sum(bool(table.in_steps[one[0]]) for one in forward), count),
-        forward_ns=round_half_up(int(spent[~is_backward].sum()), count),
-        backward_ns=round_half_up(int(spent[is_backward].sum()), count) if told else None,
+        forward_ns=round_half_up(int(spent[~behind].sum()), count),
+        backward_ns=round_half_up(int(spent[behind].sum()), count) if told else None,
         ids=table.ids[rows],
         group=group,
-        fused_ns=times,
+        backward=is_backward,
+        flops=np.where(is_backward, BACKWARD_FLOPS, FORWARD_FLOPS) * float(min(prod(shape), MOST_FLOPS)),
+        elements=np.where(is_backward, BACKWARD_TENSORS, FORWARD_TENSORS) * one,
+        masked=bool(named(facts, table.op[forward[0]], *_MASKING).any()),
     )

@@ -10,7 +10,7 @@ from diagnose.facts.core.inputs import NO_SHAPES, Mask, named
 from diagnose.facts.core.names import name_of
 from diagnose.facts.core.spans import NO_OPS, HostSpans, host_spans, in_used_steps, on_training_threads
 from diagnose.facts.core.steps import steps
-from diagnose.facts.device.chains import LONG, PointwiseChains, chained, fused, share_of_bytes
+from diagnose.facts.device.chains import LONG, PointwiseChains, bytes_left, chained, fused, share_of_bytes
 from diagnose.facts.device.layout import traffic_of
 from diagnose.facts.optimizer.optimizer import updates
 from diagnose.facts.optimizer.zeroing import zeroings
@@ -72,6 +72,7 @@ def chains_on_cpu(facts: Facts) -> PointwiseChains:
         group=group,
         elements=np.maximum.reduceat(elements[rows], first) if len(rows) else elements[:0],
         ns=ns,
+        bytes=bytes_left(group, read[rows], written[rows]).astype(np.int64),
         fused_ns=fused(ns, high),
         in_steps=counted,
         chains=round_half_up(int(counted.sum()), count),

@@ -16,6 +16,7 @@ from diagnose.facts.core.spans import HostSpans, host_spans, launched_in
 from diagnose.facts.core.steps import steps
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
 
 STREAMS = 3
 """Adding rows reads them and what they are added to, and writes that."""
@@ -34,6 +35,10 @@ class SortedIndexing:
     what `x[indices]` runs in the backward pass."""
     calls: float
     work: Work
+    call: IntArray
+    """The call, 0.., that each of `work.work_ids` is launched in."""
+    moved_bytes: IntArray
+    """What each call reads and writes without sorting; 0 unknown. Shape (calls,)."""
     floor: float | None
     """Share of the device's time that adding without sorting would at least take; None if sizes or the device are not
     known."""
@@ -58,10 +63,15 @@ def sorted_indexing(facts: Facts) -> tuple[SortedIndexing, ...]:
 def _sorted(facts: Facts, puts: HostSpans, deterministic: bool) -> SortedIndexing:
     used, count, known = puts.in_steps(facts), max(steps(facts).count, 1), optional(peaks, facts)
     work = work_of(facts, puts.ids)
-    values = [given[2][0].bytes if len(given) > 2 and given[2] else None for given in inputs_of(facts, used.ids)]
-    floor = None
-    if known is not None and work.device_ns and None not in values:
-        rate = known.memory_gbps * REACHED
-        least = sum(max(STREAMS * (size or 0) / rate, SHORTEST_NS) for size in values) / count
-        floor = min(least / work.device_ns, 1.0)
-    return SortedIndexing(deterministic, len(used.ids) / count, work, floor)
+    moved = _moved_bytes(facts, puts)
+    mine, floor = moved[np.isin(puts.ids, used.ids)], None
+    if known is not None and work.device_ns and (mine > 0).all():
+        least = np.maximum(mine / (known.memory_gbps * REACHED), SHORTEST_NS).sum() / count
+        floor = min(float(least) / work.device_ns, 1.0)
+    call = launched_in(facts, puts)[np.isin(device_work(facts).ids, work.work_ids)]
+    return SortedIndexing(deterministic, len(used.ids) / count, work, call, moved, floor)
+
+
+def _moved_bytes(facts: Facts, puts: HostSpans) -> IntArray:
+    values = [given[2][0].bytes if len(given) > 2 and given[2] else None for given in inputs_of(facts, puts.ids)]
+    return np.array([STREAMS * (size or 0) for size in values], dtype=np.int64)

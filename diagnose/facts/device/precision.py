@@ -12,13 +12,10 @@ from diagnose.facts.core.breakdown import breakdown, round_half_up
 from diagnose.facts.core.matmuls import type_rates
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
-from diagnose.facts.device.roofline import MatmulOps, matmul_ops, op_roofline
-from diagnose.trace.costs import DTYPES
+from diagnose.facts.device.roofline import ALIGNED_BYTES, MatmulOps, inner_sizes, matmul_ops, op_roofline
+from diagnose.trace.costs import DTYPE_BYTES, DTYPES
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import KernelKind
-
-ALIGNED = 8
-"""Elements: sizes that are multiples of it suit 16-bit Tensor Cores (NVIDIA's guide to matrix multiplication)."""
 
 SLOW_SHARE = 0.5
 """Calls that reach less than this share of the roofline are slow (our choice)."""
@@ -34,20 +31,12 @@ _MEMORY_BOUND = (
     KernelKind.ROPE,
 )
 
-TYPICAL = 0.75
-"""Of the best product's rate, what those of trainings reach on Tensor Cores: 0.78 and 0.67 in public traces of a
-Qwen2 0.5B on an H100 and an MI300X."""
-CAREFUL = 0.6
-"""Of that, what they reach at least (our choice)."""
-
 LARGE = 2_048
 """Rows, columns and inner size of products from which on fp8 pays for its casts (our choice; torchao measures gains
 from some thousands on)."""
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear", "aten::matmul")
 
 Mask = npt.NDArray[np.bool_]
-Left = tuple[float, float, float]
-"""Share of its time that a change of precision leaves of some work: low, likely and high estimate."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +51,10 @@ class Precision:
     full_ns: int
     full_share: float
     """Of the step."""
-    tf32_left: Left | None
-    """Of `fp32_ns`, in tf32; None if there is none, or the device has no tf32."""
-    half_left: Left | None
-    """Of `full_ns`, in 16 bits; None if there is none, or the device has no such type."""
+    tf32_left: float | None
+    """Share of `fp32_ns` that it takes at best in tf32; None if there is none, or the device has no tf32."""
+    half_left: float | None
+    """Share of `full_ns` that it takes at best in 16 bits; None if there is none, or the device has no such type."""
     half_dtype: str
     """bf16 where the device has it, else fp16."""
     pointwise_ids: IntArray
@@ -113,25 +102,21 @@ def _ns(facts: Facts, ops: MatmulOps, chosen: Mask) -> int:
     return round_half_up(int(ops.dur_ns[chosen & ops.in_steps].sum()), steps(facts).count)
 
 
-def _left(facts: Facts, ops: MatmulOps, chosen: Mask, dtype: str) -> Left | None:
-    """Share of their time that some rows would take when multiplying in `dtype`.
+def _left(facts: Facts, ops: MatmulOps, chosen: Mask, dtype: str) -> float | None:
+    """Share of their time that some rows would take at best when multiplying in `dtype`.
 
-    At best by the roofline where their cost is known, else by the ratio of the device's rates. A row likely comes as
-    near to that as it comes to its own roofline now, but no nearer than TYPICAL.
+    By the roofline where their cost is known, else by the ratio of the device's rates.
     """
     known, dur = type_rates(facts), ops.dur_ns[chosen].astype(np.float64)
     rate = known.tflops(dtype)
     if rate is None or not dur.sum():
         return None
     own = np.where(_in(ops, "tf32")[chosen], known.tf32_tflops or known.fp32_tflops, known.fp32_tflops)
-    least, reached = dur * np.minimum(own / rate, 1.0), np.full(len(dur), TYPICAL)
+    least = dur * np.minimum(own / rate, 1.0)
     if (told := optional(op_roofline, facts)) is not None:
         floor = told.floor_ns(dtype)[chosen]
         least = np.where(np.isnan(floor), least, np.minimum(floor, dur))
-        reached = np.fmin(told.achieved_share[chosen], TYPICAL)
-    low, likely = (np.minimum(least / np.maximum(share * reached, 1e-6), dur) for share in (CAREFUL, 1.0))
-    whole = float(dur.sum())
-    return float(low.sum()) / whole, float(likely.sum()) / whole, float(least.sum()) / whole
+    return float(least.sum() / dur.sum())
 
 
 @dataclass(frozen=True)
@@ -148,7 +133,8 @@ class Roofline:
     slow_conv_share: float
     """Of `slow_ns` in convolutions."""
     misaligned_ids: IntArray
-    """Kernels of slow 16-bit calls with an N or K (channels of a convolution) that is no multiple of ALIGNED."""
+    """Kernels of slow calls on Tensor Cores with an inner size (channels of a convolution) that is no multiple of
+    ALIGNED_BYTES."""
     misaligned_ns: int
     misaligned_floor: float | None
 
@@ -161,11 +147,12 @@ def roofline(facts: Facts) -> Roofline:
     # Attention is left out: what part of it a mask spares is not recorded, and its sizes are lengths of sequences.
     judged &= ~np.append(["attention" in name or "fmha" in name for name in ops.names], False)[ops.name].astype(bool)
     slow = judged & (np.nan_to_num(reached, nan=1.0) < SLOW_SHARE)
-    half = np.isin(ops.dtype, [DTYPES.index(one) for one in ("fp16", "bf16")])
+    math = op_roofline(facts).math_dtype
+    on_units = np.isin(math, [DTYPES.index(one) for one in ("tf32", "fp16", "bf16")])
+    grain = ALIGNED_BYTES / np.array([*(DTYPE_BYTES[one] for one in DTYPES), 1.0])[math]
     depthwise = (ops.dims[:, 1] == 1) & (ops.dims[:, 2] == 1)
-    # The rows of a product need no alignment: they are the number of tokens.
-    odd = ((ops.dims[:, 1:] > 0) & (ops.dims[:, 1:] % ALIGNED > 0)).any(axis=1)
-    misaligned = slow & half & odd & ~depthwise
+    odd = (inner_sizes(ops) % grain[:, None] > 0).any(axis=1)
+    misaligned = slow & on_units & odd & ~depthwise
     slow &= ~misaligned
 
     def floor(chosen: Mask) -> float | None:

@@ -24,6 +24,11 @@ Codes = npt.NDArray[np.int8]
 
 UNKNOWN = -1
 
+ALIGNED_BYTES = 16
+"""Rows of operands that are multiples of it suit Tensor Cores: 8 numbers of 16 bits, 4 of tf32 (NVIDIA's guide to
+matrix multiplication)."""
+_ODD = 8  # Elements: multiples of it are odd in no type.
+
 # Share of the peak that the best matrix product reaches, by `Peaks.name` and longest name first: TFLOP/s of
 # ml-engineering's MAMF finder over the peak, of MI300X and MI325X the higher ones of TraceLens (both published).
 _REACHED_16 = {
@@ -224,6 +229,19 @@ def _blocks(facts: Facts, kernel: IntArray) -> IntArray:
     grid = facts.rank.kernels[["grid_x", "grid_y", "grid_z"]].reindex(kernel, fill_value=0).to_numpy(np.float64)
     blocks = np.where((grid > 0).all(axis=1), np.minimum(grid.prod(axis=1), 2.0**53), UNKNOWN)
     return blocks.astype(np.int64)
+
+
+def inner_sizes(ops: MatmulOps) -> IntArray:
+    """Sizes along which the operands of products lie in memory: N, K, and M where it is another's N or K and is odd.
+
+    Else M is the number of tokens, which needs no alignment; but the product that gives a weight's gradient has one of
+    the weight's sizes as M. 0 where unknown. Shape (rows, 3).
+    """
+    sizes = np.maximum(ops.dims, 0)
+    inner = sizes[:, 1:]
+    odd = np.unique(inner[inner % _ODD > 0])
+    found: IntArray = np.column_stack((np.where(np.isin(sizes[:, 0], odd), sizes[:, 0], 0), inner))
+    return found
 
 
 @dataclass(frozen=True)

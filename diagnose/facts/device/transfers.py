@@ -80,6 +80,8 @@ class Transfer:
     """Idle time of the device while the host was in these, per step."""
     bandwidth_bytes_per_s: float | None
     """Bytes over device time, of the copies whose size was recorded."""
+    most_bytes_per_s: tuple[float, float] | None
+    """Between which of these rates eight of ten copies of TINY_BYTES and more are; None without any."""
 
     @property
     def offloads(self) -> bool:
@@ -165,7 +167,16 @@ def _transfer(facts: Facts, every: pd.DataFrame, site: Site | None) -> Transfer:
         host_ns=round_half_up(on_host.total, used.count),
         host_idle_ns=round_half_up(int(intervals.covered(in_ops, time.idle).sum()), used.count),
         bandwidth_bytes_per_s=int(size.sum()) / timed * 1e9 if timed else None,
+        most_bytes_per_s=_most_bytes_per_s(sizes, end - start),
     )
+
+
+def _most_bytes_per_s(sizes: IntArray, dur_ns: IntArray) -> tuple[float, float] | None:
+    large = (sizes >= TINY_BYTES) & (dur_ns > 0)
+    if not large.any():
+        return None
+    slow, fast = np.quantile(sizes[large] / dur_ns[large] * 1e9, [0.1, 0.9]).tolist()
+    return slow, fast
 
 
 def _known(ids: pd.DataFrame | pd.Series[int]) -> IntArray:

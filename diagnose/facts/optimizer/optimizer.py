@@ -71,6 +71,8 @@ class OptimizerSteps:
     """The calls by thread."""
     work_ids: IntArray
     """Device work launched in the calls."""
+    work_call: IntArray
+    """The call, 0.., that each of `work_ids` is launched in."""
     elements: int | None
     """Of all parameters that one call updates; None if no recorded shapes tell."""
 
@@ -133,6 +135,7 @@ def _summed(facts: Facts, calls: HostSpans) -> OptimizerSteps:
         op_ids=outermost.ids,
         times=tuple((int(track), calls.where(calls.track == track).times) for track in np.unique(calls.track)),
         work_ids=launched.work_ids,
+        work_call=launched.work_call,
         elements=_elements(facts, _within(calls.where(used), ops), int(used.sum())),
     )
 
@@ -145,20 +148,23 @@ class _Launched:
     launches: int
     device_ns: int
     work_ids: IntArray
+    work_call: IntArray
 
 
-_NOTHING = _Launched(Implementation.OTHER, 0, 0, np.zeros(0, dtype=np.int64))
+_NOTHING = _Launched(Implementation.OTHER, 0, 0, *np.zeros((2, 0), dtype=np.int64))
 
 
 def _launched(facts: Facts, calls: HostSpans) -> _Launched:
     table, count = work_table(facts), steps(facts).count
-    mine = launched_in(facts, calls) >= 0
+    held = launched_in(facts, calls)
+    mine = held >= 0
     inside = mine & table.in_steps
     return _Launched(
         implementation=_implementation(facts, mine),
         launches=round_half_up(len(np.unique(table.launch[inside])), count),
         device_ns=round_half_up(int(table.dur_ns[inside].sum()), count),
         work_ids=table.ids[mine],
+        work_call=np.unique(held[mine], return_inverse=True)[1].reshape(-1),
     )
 
 

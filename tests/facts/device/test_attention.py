@@ -23,24 +23,15 @@ def slow(
     return list(slow_attention(facts))
 
 
-def test_memory_efficient_attention_is_priced_by_what_flash_attention_reaches() -> None:
+def test_memory_efficient_attention_where_the_gpu_has_flash_attention() -> None:
     (found,) = slow(EFFICIENT, FMHA)
     assert (found.backend, found.masked, found.calls, found.ns) == (Backend.EFFICIENT, False, 1, 10_000_000)
-    assert (found.queries, found.keys, found.head_dim) == (2048, 2048, 64)
-    # Two products of 4 x 8 heads, 2048 x 2048 pairs and 64 elements, at 55 % of 312 TFLOP/s; half if causal.
-    share = 2 * 2 * 4 * 8 * 2048**2 * 64 / (312e12 * 0.55) / 10e-3
-    assert found.left == pytest.approx((share, 0.75 * share, 0.5 * share))
-
-
-def test_backward_flash_attention_reaches_less() -> None:
-    (found,) = slow(f"{EFFICIENT}_backward", FMHA.replace("cutlassF", "cutlassB"), shapes=f"[4,8,2048,64],{QKV}")
-    share = 5 * 2 * 4 * 8 * 2048**2 * 64 / (312e12 * 0.55 * 0.8) / 10e-3
-    assert found.left[0] == pytest.approx(share)
+    assert (found.queries, found.keys, found.head_dim, found.left) == (2048, 2048, 64, None)
 
 
 def test_with_a_mask_it_may_have_to_stay() -> None:
     (found,) = slow(EFFICIENT, FMHA, shapes=f"{QKV},[4,8,2048,2048]")
-    assert (found.masked, found.left[0]) == (True, 1.0)
+    assert found.masked
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 from diagnose.facts.core.base import Missing
 from diagnose.facts.device.chains import PointwiseChains
 from diagnose.facts.device.fusion import attention_chains, pointwise_chains
-from diagnose.synthetic.reading import facts_of
 from tests.drawing import MAIN, Drawing
 
 ATEN = "void at::native::"
@@ -62,7 +61,7 @@ def test_a_chain_and_what_it_would_take_as_one_kernel() -> None:
     assert found.elements.tolist() == [1024 * 1024]
     assert found.ns.tolist() == [80_000]
     # Of 4 MiB each they move 3 + 3 + 2; mul and add each need not write one, that the next need not read: half is left.
-    assert found.fused_ns.tolist() == [[70_000], [56_000], [40_000]]
+    assert found.bytes.tolist() == [16 * 2**20]
     assert (found.chains, found.chains_ns) == (1, 80_000)
     assert found.ops == ("aten::mul", "aten::add", "aten::relu")
     assert found.memory_bound_share == 0.08
@@ -85,11 +84,6 @@ def test_chains_are_of_the_whole_recording_and_totals_of_the_used_steps() -> Non
     assert (found.chains, found.chains_ns) == (1, 34_000)
 
 
-def test_short_kernels_become_as_short_as_the_longest() -> None:
-    found = Stream().op("aten::mul", [X], 2).op("aten::add", [X], 4).op("aten::relu", [X], 3).chains()
-    assert found.fused_ns[2].tolist() == [4_000]
-
-
 def test_what_is_cast_filled_and_reduced_moves_other_bytes() -> None:
     casts = {"Input type": ["c10::BFloat16", "float"]}
     stream = Stream()
@@ -97,7 +91,7 @@ def test_what_is_cast_filled_and_reduced_moves_other_bytes() -> None:
     stream.op("aten::copy_", None, 10, op={"Input Dims": [X, X], **casts})  # reads 4 MiB, writes 2 MiB
     stream.op("aten::sum", [X], 20, REDUCE)  # reads 4 MiB
     # 14 MiB; not written 4 and 2, not read 4 and 2.
-    assert stream.chains().fused_ns[2].tolist() == [round(40_000 * 2 / 14)]
+    assert stream.chains().bytes.tolist() == [2 * 2**20]
 
 
 def test_equally_many_elements_or_halves_of_them() -> None:
@@ -119,7 +113,7 @@ def test_without_shapes_threads_tell() -> None:
     found = Stream().threads(2048).threads(8192).threads(2048, run=30).chains()
     assert found.group.tolist() == [0, 0, 0]
     assert found.elements.tolist() == [8192 * 128]
-    assert found.fused_ns.tolist() == [[45_000], [38_000], [30_000]]
+    assert found.bytes.tolist() == [0]  # threads do not tell types
     stream = Stream().threads(2048).threads(2048).threads(2048)
     assert stream.threads(16384).threads(16384).threads(16384).lengths() == [3, 3]
 
@@ -157,7 +151,7 @@ def test_kernels_of_one_op_are_no_chain() -> None:
     for k in range(3):
         draw.launch(MUL, (10 * k, 10 * k + 1), (200 + 10 * k, 210 + 10 * k))
     found = pointwise_chains(draw.facts())
-    assert (found.ids.tolist(), found.fused_ns.shape, found.ops, found.chains) == ([], (3, 0), (), 0)
+    assert (found.ids.tolist(), found.bytes.tolist(), found.ops, found.chains) == ([], [], (), 0)
     assert found.memory_bound_share == 1.0
 
 
@@ -173,7 +167,7 @@ def test_chains_without_any_host_recording() -> None:
     for k in range(4):
         draw.work(MUL, (10 * k, 10 * k + 10), grid=[64, 1, 1], block=[128, 1, 1])
     found = pointwise_chains(draw.facts())
-    assert (found.group.tolist(), found.ops, found.fused_ns[2].tolist()) == ([0, 0, 0, 0], (), [10_000])
+    assert (found.group.tolist(), found.ops, found.bytes.tolist()) == ([0, 0, 0, 0], (), [0])
 
 
 def test_hostile_sizes_do_no_harm() -> None:
@@ -211,8 +205,10 @@ def test_attention_written_out() -> None:
     assert (found.batch, found.queries, found.keys, found.head_dim) == (8, 64, 64, 32)
     assert (found.asked_by, found.calls, found.forward_ns, found.backward_ns) == ("aten::bmm", 1, 52_000, None)
     assert found.group.tolist() == [0] * 5
-    # At best what the two matmuls take, 22 of 52 us.
-    assert found.fused_ns.tolist() == [[44_500], [34_000], [22_000]]
+    # Two products of 8 x 64 x 64 pairs and 32 elements; four tensors of 8 x 64 x 32.
+    assert found.flops.tolist() == [4 * 8 * 64 * 64 * 32]
+    assert found.elements.tolist() == [4 * 8 * 64 * 32]
+    assert (found.backward.tolist(), found.masked) == ([False], False)
 
 
 def test_its_backward_follows_the_links() -> None:
@@ -232,38 +228,15 @@ def test_its_backward_follows_the_links() -> None:
     (found,) = attention_chains(stream.draw.facts())
     assert (found.forward_ns, found.backward_ns) == (52_000, 80_000)
     assert found.group.tolist() == [0] * 5 + [1] * 5
-    # A fused backward multiplies five times for these four: 40 us become 50.
-    assert found.fused_ns.tolist() == [[44_500, 72_500], [34_000, 62_000], [22_000, 50_000]]
+    # A fused backward multiplies five times, and reads and writes the gradients as well.
+    assert found.flops.tolist() == [4 * 8 * 64 * 64 * 32, 10 * 8 * 64 * 64 * 32]
+    assert found.elements.tolist() == [4 * 8 * 64 * 32, 8 * 8 * 64 * 32]
+    assert found.backward.tolist() == [False, True]
 
 
-ATTENTION = """
-4 steps of 40
-device {device}
-cpu  aten::bmm 0-0.1 shapes=[[96,1024,64],[96,64,1024]] types=["{dtype}","{dtype}"]
-cpu  aten::_softmax 0.2-0.3 shapes=[[96,1024,1024],[],[]] types=["{dtype}","Scalar","Scalar"]
-cpu  aten::bmm 0.4-0.5 shapes=[[96,1024,1024],[96,1024,64]] types=["{dtype}","{dtype}"]
-cpu  sync 1-39.01
-gpu  bf16_gemm 1-{end} @0.05 | softmax 5.1-15 @0.25 | bf16_gemm 15.1-15.2 @0.45
-"""
-
-
-def test_in_16_bits_it_takes_what_its_flops_take() -> None:
-    """4 x 96 x 1,024 x 1,024 x 64 FLOPs at 0.55 of 312 and of 989 TFLOP/s: 150 and 47.4 us, half if it is causal."""
-    for device, likely_ns in (("A100", 150_174), ("H100", 47_376)):
-        synthetic = ATTENTION.format(device=device, dtype="c10::BFloat16", end=1.02)
-        (found,) = attention_chains(facts_of(synthetic))
-        (slow,), (likely,), (high,) = found.fused_ns[:, :1].tolist()
-        assert (likely, high) == (pytest.approx(likely_ns, rel=1e-3), pytest.approx(likely_ns / 2, rel=1e-3))
-        # The matmuls that are there take 120 us: as long at least, or as the FLOPs take.
-        assert slow == pytest.approx(max(120_000, likely_ns), rel=1e-3)
-
-
-def test_it_takes_no_longer_than_it_did() -> None:
-    synthetic = ATTENTION.format(device="A100", dtype="c10::BFloat16", end=1.01).replace(
-        "softmax 5.1-15", "softmax 5.1-5.11"
-    )
-    (found,) = attention_chains(facts_of(synthetic))
-    assert found.fused_ns[:2, 0].tolist() == [120_000, 120_000]  # 10, 10 and 100 us
+def test_a_mask_between_the_products_is_seen() -> None:
+    (found,) = attention_chains(attention(Stream(), mask="aten::masked_fill_").draw.facts())
+    assert found.masked
 
 
 def test_passes_of_one_shape_are_together() -> None:

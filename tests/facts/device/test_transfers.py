@@ -53,6 +53,8 @@ def test_a_transfer_with_its_calls_syncs_ops_and_what_it_exposes() -> None:
     # The first op takes 20 us, of which the copy 5; the second counts its calls only: 8 us, of which 4 idle.
     assert (found.host_ns, found.host_idle_ns) == (14_000, 9_500)
     assert found.bandwidth_bytes_per_s == pytest.approx(4 * MIB / 10e-6)
+    # One copies 1 MiB and one 3 in 5 us: a tenth and nine tenths of the way between their rates.
+    assert found.most_bytes_per_s == pytest.approx((1.2 * MIB / 5e-6, 2.8 * MIB / 5e-6))
 
 
 def test_transfers_are_apart_by_direction_memory_op_and_line() -> None:

@@ -1,0 +1,110 @@
+"""How a fix changes device operations: what rules say, and the book of costs prices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.trace.intervals import IntArray
+
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
+FloatArray: TypeAlias = "npt.NDArray[np.float64]"
+
+
+@dataclass(frozen=True)
+class InPrecision:
+    """Ops compute in another type, and what they read and write has it, unless that is tf32."""
+
+    dtype: str
+    """One of `trace.costs.DTYPES`."""
+    autocast: bool = False
+    """Ops that autocast leaves in fp32 stay so; casts lie between them and the others."""
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Inner sizes of products are rounded up to what suits Tensor Cores."""
+
+
+@dataclass(frozen=True)
+class WellChosen:
+    """Kernels that reach what those of such ops do where they were measured."""
+
+    certain: bool = True
+    """False: something that is not known may keep these from being taken."""
+
+
+@dataclass(frozen=True)
+class Enlarged:
+    """Batches are so many times as large; the time is of the share that the batch of today has in it."""
+
+    times: int
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Of the kernels for a convolution's sizes the library takes the fastest, by trying them."""
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """Copies come from page-locked memory of the host, or go to it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """Groups of operations each become one, in the place of their first."""
+
+    group: IntArray
+    """Of each operation: 0..n-1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Attended(Fused):
+    """Each group is one pass of attention, forward or backward."""
+
+    flops: FloatArray = field(repr=False)
+    """Of each pass, with nothing masked. Shape (n,)."""
+    elements: FloatArray = field(repr=False)
+    """That it reads and writes. Shape (n,)."""
+    backward: Mask = field(repr=False)
+    masked: bool
+    """Something sets scores to nothing: half of them if the mask is causal."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chained(Fused):
+    """Each group reads its inputs and writes its outputs once."""
+
+    bytes: FloatArray = field(repr=False)
+    """What these have, as recorded; 0 unknown. Shape (n,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scattered(Chained):
+    """The same, at places all over memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class UpdatedAtOnce(Fused):
+    """Each group is an update of parameters that reads and writes each parameter, gradient and state once.
+
+    It is still launched from as many places: what its host saves is another edit.
+    """
+
+    bytes: FloatArray = field(repr=False)
+    """Of these; 0 unknown. Shape (n,)."""
+
+
+Change: TypeAlias = "InPrecision | Padded | WellChosen | Searched | Pinned | Enlarged | Fused"
+
+
+@dataclass(frozen=True, eq=False)
+class Recost:
+    """Device operations take what they cost after a change, together with all other changes of theirs."""
+
+    what: IntArray
+    change: Change
