@@ -12,10 +12,11 @@ from diagnose.cli.files import STDOUT, write
 @click.command(name="patch")
 @click.argument("run", metavar="RUN")
 @click.option("--fix", "fixes", multiple=True, metavar="N|RULE", help="Only this finding's fix (repeatable).")
+@click.option("--kept", is_flag=True, help="Only what `diagnose try` has kept, and all of that.")
 @click.option("--write", "write_it", is_flag=True, help="Also change the files, unless they have changed since.")
 @click.option("--output", metavar="FILE", default=STDOUT, help="Where the diff goes.  [default: standard output]")
 @click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
-def command(run: str, fixes: tuple[str, ...], write_it: bool, output: str, quiet: bool) -> None:
+def command(run: str, fixes: tuple[str, ...], kept: bool, write_it: bool, output: str, quiet: bool) -> None:
     """Write the fixes of a run's findings as a unified diff of your files.
 
     RUN is a folder that `diagnose profile` made. Standard output has the diff and nothing else; what each fix does,
@@ -30,6 +31,8 @@ def command(run: str, fixes: tuple[str, ...], write_it: bool, output: str, quiet
     from diagnose.patches.errors import CannotPatch
     from diagnose.reports import patches
 
+    if kept and fixes:
+        raise click.ClickException("--kept takes all that trials have kept. Leave out --fix, or --kept.")
     if output.endswith(".py"):
         raise click.ClickException(f"{output} is a file of Python. Name one such as fixes.diff.")
     with opened([run], [output], quiet=quiet) as recordings:
@@ -39,6 +42,7 @@ def command(run: str, fixes: tuple[str, ...], write_it: bool, output: str, quiet
         patch = making.make(
             *(diagnosis.findings, manifest, diagnosis.rank, fixes, Path.cwd(), diagnosis.trials),
             None if diagnosis.program is None else diagnosis.program.loop,
+            kept,
         )
         if not quiet:
             click.echo(patches.render(patch, diagnosis), nl=False, err=True)

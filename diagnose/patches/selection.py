@@ -58,6 +58,23 @@ def select(
     return wanted, others
 
 
+def kept(findings: Sequence[RankedFinding], tried: Report | None) -> list[Wanted]:
+    """Those that trials have kept, in the order of the findings. Raises CannotPatch if there are none."""
+    if tried is None:
+        raise CannotPatch("This run has no trials yet. Run diagnose try with it first.")
+    found = [
+        Wanted(finding, fix, setting)
+        for finding in findings
+        for fix in finding.fixes
+        if (setting := fix.setting) is not None
+        and (trial := tried.of(finding.rule, fix.trial)) is not None
+        and trial.verdict == "keep"
+    ]
+    if not found:
+        raise CannotPatch("Trials of this run have kept no fix.")
+    return found
+
+
 def _why_not(one: Wanted, by_name: bool, tried: Tried | None) -> str:
     """Why it is only made when asked for by its name; empty if it is made."""
     adds = f"--fix {one.finding.rank_order} adds it"

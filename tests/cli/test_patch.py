@@ -237,3 +237,12 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert done.stderr.startswith(b"Error: ")
         assert done.stderr.count(b"\n") == 1
+
+
+def test_what_was_kept_needs_trials(tmp_path: Path) -> None:
+    case = CASES / "optimizer" / "optimizer_one_by_one" / "medium"
+    done = patched(tmp_path, case, "--kept")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == b"Error: This run has no trials yet. Run diagnose try with it first.\n"
+    done = patched(tmp_path, case, "--kept", "--fix", "1")
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from diagnose.contracts.trials import Verdict
+from diagnose.contracts.trials import Trial, Verdict
 from diagnose.fixes.setting import Safety
 from diagnose.patches.errors import CannotPatch
-from diagnose.patches.selection import select
+from diagnose.patches.selection import kept, select
 from tests.patches.patching import finding
 from tests.reports.test_trials import WORKERS, report
 
@@ -77,3 +77,16 @@ def test_what_trials_have_found_counts_more_than_what_was_predicted(
     assert [one.finding.rank_order for one in wanted] == made
     assert [other.why for other in others] == why
     assert len(select(alone, ("1", "4"), report(*of))[0]) == 2
+
+
+def test_what_trials_have_kept_is_made_whatever_judgement_it_needs() -> None:
+    def tried(place: int, verdict: Verdict) -> Trial:
+        one = FINDINGS[place]
+        return replace(WORKERS, rule=one.rule, trial=(one.fixes[0].trial or "",), verdict=verdict)
+
+    found = kept(FINDINGS, report(tried(0, "no_gain"), tried(1, "keep"), tried(3, "keep")))
+    assert [one.finding.rank_order for one in found] == [2, 4]
+    with pytest.raises(CannotPatch, match=r"^Trials of this run have kept no fix\.$"):
+        kept(FINDINGS, report(tried(0, "slower")))
+    with pytest.raises(CannotPatch, match=r"^This run has no trials yet\."):
+        kept(FINDINGS, None)
