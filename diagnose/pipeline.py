@@ -43,9 +43,12 @@ from diagnose.contracts.diagnosis import Diagnosis, note_of
 from diagnose.contracts.finding import Finding, Outcome, ReplayQuality, RuleName
 from diagnose.contracts.ledger import Entry
 from diagnose.contracts.track_record import TrackRecord
+from diagnose.costs.book import rest_on_measurements, wanted
+from diagnose.costs.changes import Recost
+from diagnose.costs.measured import Wanted
 from diagnose.facts.communication.kept_collectives import compared
 from diagnose.facts.core.base import Facts, Failed, Missing, failed, optional
-from diagnose.facts.core.run import busy_share
+from diagnose.facts.core.run import busy_share, trains_on_cpu
 from diagnose.facts.core.steps import steps
 from diagnose.facts.digest import RankDigest, digest, outline
 from diagnose.facts.run.epochs import epoch
@@ -54,7 +57,7 @@ from diagnose.facts.run.slowdown import slowdown
 from diagnose.failures import attempt
 from diagnose.replay.baseline import baseline
 from diagnose.replay.critical_path import path_parts
-from diagnose.replay.saving import Replay
+from diagnose.replay.saving import Basis, Replay
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import Examined, LoadedRule, RuleSet
 from diagnose.rulekit.vocabulary import RuleError
@@ -64,12 +67,16 @@ from diagnose.source.recording import RankFiles, Recordings
 from diagnose.timeline import spots
 from diagnose.timeline.drawing import timeline
 from diagnose.timeline.pictures import pictures
+from diagnose.trace.measured import Measurements
 from diagnose.trace.model import Ground, IntegrityNote, Peers, Severity
 from diagnose.version import __version__
 
 StepRange = tuple[int, int]
 Found = tuple[RuleName, Finding]
 Progress = Callable[[int, int], None]
+
+WORTH_MEASURING = 0.01
+"""Of the step: ops that take less of it are not measured (our choice)."""
 
 
 def diagnose(
@@ -243,6 +250,42 @@ def of_files(
     return replace(said, digest=replace(said.digest, integrity=notes))
 
 
+@dataclass(frozen=True)
+class ToMeasure:
+    """What to measure of a rank's ops, and how they ran."""
+
+    wanted: tuple[Wanted, ...]
+    device: str
+    """Name of the GPU; "" where the CPU trains."""
+    cpu: str
+    """Name of the processor; "" if it was not recorded."""
+    threads: int | None
+    tf32: bool
+    before: Measurements | None
+    """What was measured already."""
+
+
+def to_measure(files: RankFiles, rules: RuleSet | None = None) -> ToMeasure:
+    """The ops that fixes of a rank change. Raises InputError, and Missing where nothing can be said of it."""
+    facts = Facts(recording.read(files))
+    examined = engine.examine(facts, engine.load(rules or RuleSet()))
+    recosts = [
+        [one for one in finding.edits if isinstance(one, Recost)] for _, finding in _refined(facts, examined.findings)
+    ]
+    found = wanted(facts, [some for some in recosts if some], WORTH_MEASURING * steps(facts).mean_ns)
+    context = facts.rank.context
+    flags = None if context is None else context.rank.flags
+    devices = facts.rank.provenance.devices
+    return ToMeasure(
+        wanted=tuple(found),
+        device="" if trains_on_cpu(facts) or not devices else devices[0].name,
+        cpu=(context.host.cpu if context else None) or "",
+        threads=flags.threads if flags else None,
+        tf32=bool(flags and flags.cuda_matmul_allow_tf32),
+        before=facts.rank.measured,
+    )
+
+
 def study(
     facts: Facts, rules: Sequence[LoadedRule], records: Mapping[str, TrackRecord] = MappingProxyType({})
 ) -> RankDiagnosis:
@@ -271,6 +314,7 @@ def present(
         critical_path=attempt("the critical path", None, optional, path_parts, facts),
         job=attempt("the job's summary", None, optional, job_summary, facts),
         peers=facts.rank.peers,
+        measured=facts.rank.measured,
     )
 
 
@@ -318,6 +362,7 @@ def _replayed(facts: Facts) -> Replay | Missing:
 
 def _priced(facts: Facts, examined: Examined, replay: Replay, records: Mapping[str, TrackRecord]) -> Studied:
     found, cost = _refined(facts, examined.findings), optional(slowdown, facts)
+    found = attempt("which prices were measured", found, _by_measurements, facts, found)
     order = ranking.ranked(
         found,
         replay,
@@ -338,6 +383,17 @@ def _refined(facts: Facts, found: Sequence[Found]) -> Sequence[Found]:
     found = attempt("functions of libraries in findings", found, library_evidence.added, facts, found)
     found = attempt("what findings ask to record", found, recording_hints.in_findings, facts.rank, found)
     return attempt("findings with one fix", found, merging.merged, found)
+
+
+def _by_measurements(facts: Facts, found: Sequence[Found]) -> list[Found]:
+    """The findings, of which those say so whose price rests on measurements of changed ops alone."""
+    told = list[Found]()
+    for page, finding in found:
+        recosts = [edit for edit in finding.edits if isinstance(edit, Recost)]
+        if recosts and len(recosts) == len(finding.edits) and rest_on_measurements(facts, recosts):
+            finding = replace(finding, basis=Basis.MEASURED)
+        told.append((page, finding))
+    return told
 
 
 def _followable(facts: Facts, found: Sequence[Found]) -> list[Found]:

@@ -9,7 +9,16 @@ import msgspec
 
 from diagnose.advice import risks
 from diagnose.advice.rank_diagnosis import RankBrief, RankDiagnosis
-from diagnose.contracts.diagnosis import SCHEMA_VERSION, Diagnosis, Provenance, RankSummary, Source, Steps, StepTime
+from diagnose.contracts.diagnosis import (
+    SCHEMA_VERSION,
+    Diagnosis,
+    MeasuredOps,
+    Provenance,
+    RankSummary,
+    Source,
+    Steps,
+    StepTime,
+)
 from diagnose.contracts.finding import RankedFinding, RulePage
 from diagnose.contracts.trials import Report
 from diagnose.facts.core.breakdown import round_half_up
@@ -19,6 +28,7 @@ from diagnose.facts.run.epochs import Epoch
 from diagnose.facts.run.slowdown import Slowdown
 from diagnose.failures import always, attempt, part
 from diagnose.trace.manifest import Manifest
+from diagnose.trace.measured import Measurements
 from diagnose.trace.model import IntegrityNote, Peers
 
 
@@ -73,7 +83,14 @@ def of_ranks(
         spending=shown.time_attribution,
         risks=attempt("risks", (), risks.of_all, [rank.risks for rank in ranks]),
         trials=trials,
+        measured=_measured(said.measured),
     )
+
+
+def _measured(found: Measurements | None) -> MeasuredOps | None:
+    if found is None:
+        return None
+    return MeasuredOps(found.count, len({one.spec for one in found.ops}) - found.count, found.seconds)
 
 
 @part("notes on the recordings of other ranks", instead=lambda shown, ranks: shown.integrity)

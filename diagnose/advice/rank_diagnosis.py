@@ -18,6 +18,7 @@ from diagnose.facts.run.epochs import Epoch
 from diagnose.facts.run.slowdown import Slowdown
 from diagnose.failures import attempt
 from diagnose.replay.critical_path import PathPart
+from diagnose.trace.measured import Measurements
 from diagnose.trace.model import IntegrityNote, Peers, Provenance
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class RankDiagnosis:
     peers: Peers | None = None
     """What the other ranks tell, where it was looked at with that: they wait for this one."""
     risks: tuple[ShownRisk, ...] = ()
+    measured: Measurements | None = None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from diagnose.capture.limits import CannotRecord
 _RECORDING = re.compile(r"rank\d+\.(device|trace|detail)\.(json\.gz|sqlite)|.*\.nsys-rep")
 """Files that hold recorded steps."""
 
-_BESIDE = re.compile(r"manifest\.json(\.tmp)?|report\.(html|json)|trials\.json|rank\d+\.(graph|values)\.json\.gz")
+_BESIDE = re.compile(r"manifest\.json(\.tmp)?|report\.(html|json)|trials\.json|rank\d+\.(graph|values|costs)\.json\.gz")
 """Files that we write beside them."""
 
 HEARTBEAT_S = 10.0

@@ -15,6 +15,7 @@ from diagnose.version import __version__
 COMMANDS = {
     "profile": "Run a training, record a few of its steps, and say what to fix.",
     "analyze": "Say what to fix in recorded training steps, and what each fix would save.",
+    "measure": "Measure what the ops that fixes change would take on this machine.",
     "try": "Inject fixes into the unmodified script, measure them, and say what to keep.",
     "patch": "Write the fixes of a run's findings as a unified diff of your files.",
     "compare": "Say whether a training got slower, why, and whether it is noise.",

@@ -17,6 +17,7 @@ from diagnose.capture.agent.clocks import needed
 from diagnose.capture.agent.plan import Plan
 from diagnose.capture.job import of as job_of
 from diagnose.cli import upload
+from diagnose.cli.measure import DEFAULT_S, Duration, by_profile
 from diagnose.cli.reading import opened
 from diagnose.cli.results import open_page, put, rendered
 
@@ -83,6 +84,14 @@ class Launching(click.Command):
 )
 @click.option("--memory", is_flag=True, help="Also record allocations.")
 @click.option("--keep-running", is_flag=True, help="Let the run go on after recording, instead of ending it.")
+@click.option(
+    "--measure",
+    type=Duration(),
+    default=DEFAULT_S,
+    show_default="20s",
+    metavar="DURATION",
+    help="Afterwards, measure at most so long what ops take that fixes change; 0: not.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace a recording that is in DIR.")
 @click.option("--no-analyze", is_flag=True, help="Record only.")
 @click.option("--open", "open_it", is_flag=True, help="Open the report in a browser.")
@@ -97,6 +106,7 @@ def command(
     ranks: str,
     memory: bool,
     keep_running: bool,
+    measure: float,
     overwrite: bool,
     no_analyze: bool,
     open_it: bool,
@@ -136,6 +146,8 @@ def command(
         raise click.exceptions.Exit(recorded.exit_code or 2)
     say(f"the recording is in {folder}")
     with upload.put_at_the_end(folder, url, say):
+        if measure and not (no_analyze or keep_running):
+            by_profile(folder, measure, quiet, say)
         if not no_analyze:
             _analyze(folder, open_it, quiet, say)
     raise click.exceptions.Exit(recorded.exit_code)

@@ -126,6 +126,14 @@ class RankSummary(msgspec.Struct, frozen=True):
     """Worth a line, in order."""
 
 
+class MeasuredOps(msgspec.Struct, frozen=True):
+    """What was measured of ops that fixes change, on the machine of the recording."""
+
+    ops: int
+    not_measured: int
+    seconds: float
+
+
 class Diagnosis(msgspec.Struct, frozen=True):
     """What is known about a run. Sections about one rank are of `rank`: the one that the others wait for.
 
@@ -184,6 +192,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     spending: tuple[AttributedTime, ...] | None = None
     """What the mean step of `rank` goes to, to compare recordings by; adds up to it exactly. None: not known."""
+
+    measured: MeasuredOps | None = None
+    """How much of changed ops was measured for `rank`; None: nothing."""
 
     trials: Report | None = None
     """What `diagnose try` has measured of fixes of this recording; None if it has not."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from diagnose.costs.changes import (
     FloatArray,
     Fused,
     InPrecision,
+    Left,
     Mask,
     Padded,
     Pinned,
@@ -24,14 +25,19 @@ from diagnose.costs.changes import (
     UpdatedAtOnce,
     WellChosen,
 )
+from diagnose.costs.host import HostBook
 from diagnose.costs.known import BANDWIDTH, SEARCHED, SEARCHED_ELSEWHERE, Family, Grade, Known, known
+from diagnose.costs.measured import MOSTLY, Key, Wanted, change_of, measured_costs, specs_of
 from diagnose.costs.ops import FAMILIES, GRADES, CostedOps, costed_ops, grades_in
 from diagnose.costs.seen import seen
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.matmuls import SHORTEST_NS, type_rates
+from diagnose.facts.core.run import trains_on_cpu
+from diagnose.facts.core.steps import steps
 from diagnose.trace.costs import DTYPE_BYTES, DTYPES
 from diagnose.trace.hardware import Peaks
 from diagnose.trace.intervals import IntArray
+from diagnose.trace.measured import OpSpec
 
 LEVELS = 3
 """Low, likely and high estimate of what a fix saves, as `replay.edits.Estimate`."""
@@ -68,17 +74,6 @@ UNKNOWN_COPY = (1.0, 0.6, 0.3)
 """Of a copy from pageable memory: such reach 25 to 60 % of the speed of pinned ones."""
 SCATTERED = 0.6
 """Of the memory's rate, with accesses all over it (our choice)."""
-
-
-@dataclass(frozen=True)
-class Left:
-    """What is left of device operations."""
-
-    ids: IntArray
-    share: FloatArray
-    """Of what each takes; it can be more than 1. Shape (operations,)."""
-    gone: IntArray
-    """Operations that are part of another one now."""
 
 
 class _Changed:
@@ -125,7 +120,8 @@ class CostBook:
 
     def __init__(self, facts: Facts) -> None:
         """Raises Missing without device work."""
-        self._ops, self._seen = costed_ops(facts), seen(facts)
+        self._facts, self._ops, self._seen = facts, costed_ops(facts), seen(facts)
+        self._measured, self._steps = measured_costs(facts), max(steps(facts).count, 1)
         self._peaks: Peaks | None = optional(type_rates, facts)
         self._at = np.full(len(facts.rank.spans), -1, dtype=np.int64)
         self._at[self._ops.ids] = np.arange(len(self._ops.ids))
@@ -137,6 +133,11 @@ class CostBook:
         for one in recosts:
             changed.mark(self._rows(one.what), one.change)
         share = self._shares(changed, level)
+        for key, rows in self._keys(changed) if self._measured.found else ():
+            told = self._measured.share(key, float(np.median(self._of_call_ns(rows))))
+            if told is not None:
+                share[rows] = told[level]
+        share += self._casts(changed, level)
         gone = np.zeros(len(share), dtype=bool)
         for kind in (Chained, Scattered, UpdatedAtOnce, Attended):  # What is in attention is no longer in a chain.
             for one in recosts:
@@ -144,6 +145,45 @@ class CostBook:
                     self._fuse(one, one.change, changed, share, gone, level)
         touched = np.flatnonzero(changed.touched & ~gone)
         return Left(self._ops.ids[touched], share[touched], self._ops.ids[gone])
+
+    def asked(self, recosts: Sequence[Recost]) -> Iterator[tuple[Key, float]]:
+        """What would have to be measured to price these changes together, and the time that it is about, per step."""
+        changed = _Changed(self._ops)
+        for one in recosts:
+            changed.mark(self._rows(one.what), one.change)
+        for key, rows in self._keys(changed):
+            yield key, float((self._ops.dur_ns * self._ops.in_steps)[rows].sum()) / self._steps
+
+    def _keys(self, changed: _Changed) -> Iterator[tuple[Key, IntArray]]:
+        """Operations that can be measured after these changes: op with shapes and change, and their rows."""
+        ops, products = self._ops, self._ops.products
+        multiplies = ops.row >= 0
+        before = np.append(products.dtype, -1)[ops.row].astype(np.int64)
+        narrows = np.where(multiplies, changed.dtype > _PLACE[before], ops.element_bytes > _BYTES[changed.dtype])
+        narrows &= (changed.dtype >= 0) & ~(~multiplies & changed.autocast & (ops.casts >= 0))
+        padded = changed.padded & multiplies & (np.append(products.family, -1)[ops.row] == 0)
+        rows = np.flatnonzero((narrows | padded) & (ops.op >= 0))
+        which, specs = specs_of(self._facts, ops.op[rows])
+        states = np.stack((which, np.where(narrows, changed.dtype, -1)[rows], padded[rows]))
+        for at, dtype, is_padded in np.unique(states[:, which >= 0], axis=1).T.tolist():
+            mine = (states == np.array([[at], [dtype], [is_padded]])).all(axis=0)
+            yield (specs[at], change_of(_NARROWER[dtype] if dtype >= 0 else "", bool(is_padded))), rows[mine]
+
+    def _of_call_ns(self, rows: IntArray) -> FloatArray:
+        """What the op of each of these kernels takes with all its kernels."""
+        _, call = np.unique(self._ops.op[rows], return_inverse=True)
+        taken: FloatArray = np.bincount(call.reshape(-1), self._ops.dur_ns[rows]).astype(np.float64)
+        return taken
+
+    def _casts(self, changed: _Changed, level: int) -> FloatArray:
+        """Casts of weights beside products, as shares of the time of these."""
+        products, found = self._ops.products, np.zeros(len(self._ops.ids))
+        rows = np.flatnonzero(changed.autocast & (changed.dtype >= _RANK["fp16"]) & (self._ops.row >= 0))
+        calls = self._ops.row[rows]
+        casts = (products.family[calls] == 0) & (products.dtype[calls] >= 0) & ~np.isin(products.dtype[calls], _SIXTEEN)
+        cast_ns = CAST_BYTES * CAST[level] * WEIGHTS * products.weights[calls] / self._bandwidth
+        found[rows] = np.where(casts, cast_ns / np.maximum(products.table.dur_ns[calls], 1), 0.0)
+        return found
 
     def _rows(self, ids: IntArray) -> IntArray:
         rows: IntArray = self._at[ids]
@@ -190,8 +230,6 @@ class CostBook:
         for kind in np.unique(kinds[:, before >= 0], axis=1).T.tolist():
             mine = (kinds == np.array(kind)[:, None]).all(axis=0)
             left[mine] = self._of_kind(tuple(kind), calls[mine], took[mine], level)
-        casts = changed.autocast[at] & plain & np.isin(after, _SIXTEEN) & ~np.isin(before, _SIXTEEN)
-        left += np.where(casts, CAST_BYTES * CAST[level] * WEIGHTS * products.weights[calls] / self._bandwidth, 0.0)
         return (left / np.maximum(took, 1))[position.reshape(-1)]
 
     def _all(self, calls: IntArray, dtypes: IntArray) -> IntArray:
@@ -276,6 +314,8 @@ class CostBook:
             narrowed = np.minimum(left / np.maximum(np.bincount(group, took), 1.0), 1.0)
             longest = np.maximum.reduceat(took * share[rows], np.flatnonzero(first))
             new = self._passed_once(fused, narrowed, left, longest, level)
+            if isinstance(fused, Chained) and fused.stays is not None:
+                new = new + np.bincount(group, took * share[rows] * fused.stays[order])
         if isinstance(fused, UpdatedAtOnce):
             share[rows] *= np.fmin(new / np.maximum(left, 1.0), 1.0)[group]
             changed.touched[rows] = True
@@ -329,6 +369,33 @@ class CostBook:
 
 
 @fact
-def cost_book(facts: Facts) -> CostBook:
-    """The prices. Raises Missing without device work."""
-    return CostBook(facts)
+def cost_book(facts: Facts) -> CostBook | HostBook:
+    """The prices; where the CPU trains, of ops. Raises Missing without device work elsewhere."""
+    return HostBook(facts) if trains_on_cpu(facts) else CostBook(facts)
+
+
+def wanted(facts: Facts, fixes: Sequence[Sequence[Recost]], least_ns: float) -> list[Wanted]:
+    """What is to be measured for the changes of each fix alone, and of all together; what takes most of a step first.
+
+    Nothing that was measured, and nothing that takes less of a step. Raises Missing like `cost_book`.
+    """
+    book, known = cost_book(facts), measured_costs(facts).found
+    changes, taken = defaultdict[OpSpec, list[str]](list), dict[OpSpec, float]()
+    for recosts in (*fixes, [one for fix in fixes for one in fix]):
+        for (spec, change), ns in book.asked(recosts):
+            if (spec, change) not in known and change not in changes[spec] and ns >= least_ns:
+                changes[spec].append(change)
+                taken[spec] = max(ns, taken.get(spec, 0.0))
+    ordered = sorted(taken, key=lambda spec: -taken[spec])
+    return [Wanted(spec, tuple(changes[spec]), taken[spec]) for spec in ordered]
+
+
+def rest_on_measurements(facts: Facts, recosts: Sequence[Recost]) -> bool:
+    """Whether most of the time that these change was measured after the change."""
+    measured = measured_costs(facts)
+    book = optional(cost_book, facts) if measured.found else None
+    if book is None:
+        return False
+    asked = list(book.asked(recosts))
+    known = sum(ns for key, ns in asked if measured.share(key, 1.0) is not None)
+    return known > 0 and known >= MOSTLY * sum(ns for _, ns in asked)

@@ -81,6 +81,8 @@ class Chained(Fused):
 
     bytes: FloatArray = field(repr=False)
     """What these have, as recorded; 0 unknown. Shape (n,)."""
+    stays: Mask | None = field(default=None, repr=False)
+    """Operations that take as long as part of it, besides. Shape (operations,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,3 +110,14 @@ class Recost:
 
     what: IntArray
     change: Change
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is left of operations."""
+
+    ids: IntArray
+    share: FloatArray
+    """Of what each takes; it can be more than 1. Shape (operations,)."""
+    gone: IntArray
+    """Operations that are part of another one now."""

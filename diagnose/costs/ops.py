@@ -34,6 +34,9 @@ class CostedOps:
 
     ids: IntArray
     dur_ns: IntArray
+    op: IntArray
+    """The op that launched it, of what multiplies the one whose cost is known; or -1."""
+    in_steps: Mask
     row: IntArray
     """In `products`, or -1."""
     products: Products
@@ -79,6 +82,8 @@ def costed_ops(facts: Facts) -> CostedOps:
     return CostedOps(
         ids=table.ids,
         dur_ns=table.dur_ns,
+        op=np.where(row[table.ids] >= 0, np.append(ops.op, -1)[row[table.ids]], table.op),
+        in_steps=table.in_steps,
         row=row[table.ids],
         products=_products(facts, ops),
         element_bytes=sizes[:, 0],

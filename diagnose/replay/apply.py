@@ -166,6 +166,10 @@ class Scenario:
             self._shares.append((left.ids, left.share))
             edges, position = work.with_position(left.ids)
             self._scale(edges, left.share[position])
+            on_host = self.desk.is_host(left.ids)
+            for share in np.unique(left.share[on_host]):
+                for track, pieces in self.desk.host_time(left.ids[on_host & (left.share == share)]):
+                    self._shorten_host(track, pieces, float(share))
             self._not_launched(left.gone)
         self._recosts = []
 
@@ -335,12 +339,16 @@ class Desk:
             for mine in [track[order] == one]
         ]
 
+    def is_host(self, ids: IntArray) -> npt.NDArray[np.bool_]:
+        """Which of these spans are a thread's."""
+        rank = self.facts.rank
+        found: npt.NDArray[np.bool_] = rank.tracks["device"].to_numpy()[rank.spans["track"].to_numpy()[ids]] < 0
+        return found
+
     def host_time(self, ids: IntArray) -> list[tuple[int, Intervals]]:
         """By thread, when any of these spans was open; device work counts for nothing."""
-        rank = self.facts.rank
+        rank, ids = self.facts.rank, ids[self.is_host(ids)]
         track = rank.spans["track"].to_numpy()[ids]
-        on_host = rank.tracks["device"].to_numpy()[track] < 0
-        ids, track = ids[on_host], track[on_host]
         start, dur = rank.spans["start_ns"].to_numpy()[ids], rank.spans["dur_ns"].to_numpy()[ids]
         return [
             (one, intervals.union(Intervals(start[track == one], (start + dur)[track == one])))

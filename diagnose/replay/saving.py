@@ -38,6 +38,8 @@ class Basis(str, Enum):
     """What an estimate rests on."""
 
     REPLAYED = "replayed"
+    MEASURED = "measured"
+    """Replayed with what changed ops were measured to take on this machine."""
     BOUNDED = "bounded"
     """The replay explains too little of this recording: the saving is at most the upper end."""
     RULE_OF_THUMB = "rule_of_thumb"

@@ -134,7 +134,17 @@ def subject(diagnosis: Diagnosis) -> str:
     versions = [f"{name.replace('_', ' ')} {version}" for name, version in sorted(provenance.framework.items())]
     owner = "" if diagnosis.program is None else NAMES.get(diagnosis.program.loop, "")
     run = [*_recorded_run(provenance.manifest), *([owner] if owner else [])]
-    return " · ".join([*run, device, which, *inference, *versions[:2]])
+    return " · ".join([*run, device, which, *inference, *versions[:2], *_measured(diagnosis)])
+
+
+def _measured(diagnosis: Diagnosis) -> list[str]:
+    """How many changed ops were measured."""
+    found = diagnosis.measured
+    if found is None:
+        return []
+    of = f" of {found.ops + found.not_measured:,}" * bool(found.not_measured)
+    ops = f"op{'s' * (found.ops + found.not_measured != 1)}"
+    return [f"{found.ops:,}{of} changed {ops} measured on this machine, {found.seconds:.0f} s"]
 
 
 def _recorded_run(manifest: Manifest | None) -> list[str]:

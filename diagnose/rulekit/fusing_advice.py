@@ -23,7 +23,7 @@ MOST_SHOWN = 4
 def fusing(chains: PointwiseChains) -> tuple[Edit, ...]:
     """Each chain as one kernel; on the CPU, each thread's chains in the time that is left of them together."""
     if not chains.on_cpu or chains.fused_ns is None:
-        return (Recost(chains.ids, Chained(chains.group, chains.bytes.astype(np.float64))),)
+        return (Recost(chains.ids, Chained(chains.group, chains.bytes.astype(np.float64), chains.stays)),)
     whole = max(int(chains.ns.sum()), 1)
     keep = Between(*(float(level.sum()) / whole for level in chains.fused_ns))
     return tuple(Shorten(Times(*times), keep) for times in chains.times)

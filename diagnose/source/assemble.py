@@ -85,6 +85,7 @@ def assemble(recording: Recording) -> Rank:
         graph=None,
         values=None,
         varying=None,
+        measured=None,
         **tables,
     )
 

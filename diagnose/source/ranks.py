@@ -25,7 +25,7 @@ READERS: tuple[Reader, ...] = (KinetoReader(), NsightReader())
 
 _TRACE_NAMES = ("*.json", "*.json.gz", "*.trace", "*.trace.gz", "*.sqlite")
 _NOT_TRACES = re.compile(
-    r"(^|/)(manifest|report|trials|about|expected|diagnose-export)\.json$|\.(device|detail|graph|values)\.(json(\.gz)?|sqlite)$|\.tmp$|(^|/)\.work/"
+    r"(^|/)(manifest|report|trials|about|expected|diagnose-export)\.json$|\.(device|detail|graph|values|costs)\.(json(\.gz)?|sqlite)$|\.tmp$|(^|/)\.work/"
 )
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|gpu|node)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _EXPORT = ".sqlite"

@@ -17,6 +17,7 @@ from diagnose.source import beside, pace, ranks
 from diagnose.source.autograd import read_graph
 from diagnose.source.base import InputError
 from diagnose.source.beside import LONGEST_NOTE
+from diagnose.source.costs import read_costs
 from diagnose.source.integrity import WITHOUT
 from diagnose.source.ranks import TraceFile
 from diagnose.source.values import read_values
@@ -43,6 +44,7 @@ _DETAIL_NAMES = (".detail.json.gz", ".detail.json")
 """torch.profiler makes the detail recording, whatever made the other."""
 _GRAPH_NAMES = (".graph.json.gz",)
 _VALUES_NAMES = (".values.json.gz",)
+_COSTS_NAMES = (".costs.json.gz",)
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,13 @@ class RankFiles:
     """Of autograd."""
     values: Place | None = None
     """Which ops made equal ones."""
+    costs: Place | None = None
+    """What changed ops were measured to take."""
     context: Context | None = None
 
     def absolute(self) -> RankFiles:
         """The same for a process that runs in another folder."""
-        paths = {name: getattr(self, name) for name in ("device", "detail", "graph", "values")}
+        paths = {name: getattr(self, name) for name in ("device", "detail", "graph", "values", "costs")}
         beside = {name: path.absolute() for name, path in paths.items() if path is not None}
         return replace(self, trace=replace(self.trace, path=self.trace.path.absolute()), **beside)
 
@@ -97,13 +101,13 @@ def find(paths: Sequence[str | Path]) -> Recordings:
             told[folder] = None if manifest is None else _Told(manifest)
             tried += [] if trials is None else [trials]
             notes += [*problems, *others]
-        device, detail, graph, values = (
+        device, detail, graph, values, costs = (
             _beside(trace.path, names, listings)
-            for names in (_DEVICE_NAMES, _DETAIL_NAMES, _GRAPH_NAMES, _VALUES_NAMES)
+            for names in (_DEVICE_NAMES, _DETAIL_NAMES, _GRAPH_NAMES, _VALUES_NAMES, _COSTS_NAMES)
         )
         known = told[folder]
         context = None if known is None else known.context(trace.path.name)
-        found.append(RankFiles(trace, device, detail, graph, values, context))
+        found.append(RankFiles(trace, device, detail, graph, values, costs, context))
     manifests = [one.manifest for one in told.values() if one is not None]
     used = {one.context.rank.rank for one in found if one.context is not None}
     notes += [note for one in manifests for note in _run_notes(one, used)]
@@ -123,6 +127,8 @@ def read(files: RankFiles) -> Rank:
         rank = _with(rank, files.graph, _add_graph, "How ops depend on each other")
     if files.values is not None:
         rank = _with(rank, files.values, _add_values, "Which ops compute the same again")
+    if files.costs is not None:
+        rank = _with(rank, files.costs, _add_costs, "What changed ops take on this machine")
     rank = _timed(_settled(rank), files)
     if files.detail is None:
         return rank
@@ -187,6 +193,10 @@ def _add_values(rank: Rank, path: Place) -> Rank:
     return replace(rank, values=read_values(path))
 
 
+def _add_costs(rank: Rank, path: Place) -> Rank:
+    return replace(rank, measured=read_costs(path))
+
+
 def _with(rank: Rank, path: Place, added: Callable[[Rank, Place], Rank], lost: str) -> Rank:
     """The rank with what a file adds, or with a note of what is lost."""
     try:
@@ -195,6 +205,12 @@ def _with(rank: Rank, path: Place, added: Callable[[Rank, Place], Rank], lost: s
         why = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         note = IntegrityNote(f"{path.name} {why}.", f"{lost} is not known. Record again to know it.", Severity.WARNING)
         return replace(rank, integrity=(*rank.integrity, note))
+
+
+def costs_beside(trace: Place) -> str | None:
+    """Name of the file for what changed ops take, beside a trace; None of a trace that our recorder did not name."""
+    name = _TRACE_NAME.sub("", trace.name)
+    return None if name == trace.name else name + _COSTS_NAMES[0]
 
 
 def _beside(trace: Place, names: Sequence[str], listings: Listings) -> Place | None:

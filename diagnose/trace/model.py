@@ -10,6 +10,7 @@ import pandas as pd
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Job, ProcessGroup
 from diagnose.trace.manifest import Host, RankManifest
+from diagnose.trace.measured import Measurements
 from diagnose.trace.varying import VaryingShapes
 
 
@@ -269,6 +270,8 @@ class Rank:
     """None: nobody looked at them."""
     varying: VaryingShapes | None = None
     """Of the detail recording; None: there is none that shapes are from."""
+    measured: Measurements | None = None
+    """What changed ops take; None: nothing was measured."""
 
     @property
     def times_ns(self) -> tuple[int, ...]:

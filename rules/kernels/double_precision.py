@@ -21,7 +21,6 @@ from diagnose.facts.device.doubles import Doubles
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in double precision (our choice)
-CPU_LEFT = Between(0.7, 0.5, 0.4)  # half the bytes, and twice the elements in a vector
 FLOAT = Fix(
     "Convert what is read to float32, once.",
     before="torch.from_numpy(readings)",
@@ -44,7 +43,7 @@ def double_precision(doubles: Doubles, steps: Steps) -> Verdicts:
                 "ns",
             ),
         ),
-        edits=(Shorten(doubles.ids, CPU_LEFT),) if doubles.on_cpu else (Recost(doubles.work_ids, InPrecision("fp32")),),
+        edits=(Recost(doubles.ids if doubles.on_cpu else doubles.work_ids, InPrecision("fp32")),),
         fixes=(FLOAT,),
         confidence=Confidence(Level.MEDIUM, "whether the numbers need the digits is not recorded"),
         basis=Basis.RULE_OF_THUMB,

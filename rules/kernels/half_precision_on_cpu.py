@@ -21,7 +21,6 @@ from diagnose.facts.device.half_products import UNITS, HalfProducts
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in such products (our choice)
-FULL_RATE = Between(5.0, 20.0, 60.0)  # operations a ns and thread in fp32, where none were recorded: cores with AVX2
 SLOW = 0.5  # of the rate in fp32: below it, products in 16 bits are slow whatever the processor is (our choice)
 LINK = "https://docs.pytorch.org/docs/stable/amp.html"
 
@@ -37,22 +36,20 @@ def half_precision_on_cpu(
     if not found.dtype:
         yield NotApplicable("the training multiplies nothing in 16 bits")
         return
-    measured = found.full_rate
-    rates = [measured] * 3 if measured else [one * found.threads for one in vars(FULL_RATE).values()]
-    left = Between(*(min(found.flops / rate / max(found.ns, 1), 1.0) for rate in rates))
-    rate, slow = found.flops / max(found.ns, 1), SLOW * rates[1]
+    measured, usual = found.full_rate_seen, found.full_rates[1]
+    rate, slow = found.flops / max(found.ns, 1), SLOW * usual
     if found.ns < WORTH_SHARE * steps.mean_ns or found.has_units or rate >= slow:
         units = {True: "has units for it", False: "has no unit for it", None: "is not known"}[found.has_units]
         yield Clean(f"{found.dtype} products take {ms(found.ns)} a step, at {rate:,.3g} GFLOP/s; the CPU {units}")
         return
-    fp32 = f"fp32 reaches {rates[1]:,.3g} here" if measured else f"fp32 typically reaches {rates[1]:,.3g}"
+    fp32 = f"fp32 reaches {usual:,.3g} here" if measured else f"fp32 typically reaches {usual:,.3g}"
     lacks = f" Its processor lists none of {', '.join(sorted(UNITS[found.dtype]))}." * (found.has_units is False)
     yield Finding(
         evidence=(
             Evidence(f"Products in {found.dtype} on the CPU take {ms(found.ns)} a step.", found.ns, "ns"),
             Evidence(f"They reach {rate:,.3g} GFLOP/s; {fp32}.{lacks}", rate, "GFLOP/s"),
         ),
-        edits=(Shorten(found.ids, left),),
+        edits=(Recost(found.ids, InPrecision("fp32")),),
         fixes=(_fix(manifest),),
         confidence=Confidence(Level.HIGH, "the rates of both types are recorded")
         if measured

@@ -236,6 +236,13 @@ def test_a_chain_reads_and_writes_once() -> None:
     assert both == [pytest.approx(half / 1e3, abs=1e-2), 0, 0]
 
 
+def test_what_stays_in_a_chain_takes_its_time() -> None:
+    facts, one = facts_of(CHAIN.format(mul=TWO, relu=ONE)), row(Family.CHAIN, "", Grade.ANY)
+    chain = Chained(np.zeros(3, dtype=np.int64), np.array([1e9]), np.array([False, True, False]))
+    us = 400 + (1e9 / (MEMORY * one.share) + one.fixed_ns) / 1e3
+    assert left_us(facts, LIKELY, chain) == [pytest.approx(us, abs=1e-2), 0, 0]
+
+
 def test_a_chain_of_unknown_bytes_takes_its_longest_at_least() -> None:
     facts, group = facts_of(CHAIN.format(mul="", relu="")), np.zeros(3, dtype=np.int64)
     for level in (LOW, LIKELY, HIGH):

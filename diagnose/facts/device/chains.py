@@ -17,6 +17,10 @@ _VECTOR = 4  # ATen gives a thread 1 to 8 elements, mostly 4: thread counts with
 # An operation on so many times fewer elements than a near one works on a statistic of them, one per row. Chosen.
 _STATISTIC, _NEAR = 64, 4
 
+WHOLE = tuple(f"aten::{kind}batch_norm*" for kind in ("", "native_", "cudnn_", "miopen_"))
+"""Ops that need all of their input before they give anything, and are bound by that: statistics over the batch take an
+H100 two to ten times as long as moving its bytes (benchmarks/rates)."""
+
 
 @dataclass(frozen=True)
 class PointwiseChains:
@@ -31,12 +35,14 @@ class PointwiseChains:
     ids: IntArray
     group: IntArray
     """Number of each kernel's chain. Shape (kernels,), as of `ids`."""
+    stays: Mask
+    """Kernels that take as long in one with the others: of WHOLE. Shape (kernels,)."""
     elements: IntArray
     """Of its largest kernel; 0 unknown."""
     ns: IntArray
     """Sum of durations."""
     bytes: IntArray
-    """What it reads and writes as one kernel; 0 unknown."""
+    """What it reads and writes as one kernel, without those that stay; 0 unknown."""
     in_steps: Mask
     """It begins in a used step."""
     chains: int
@@ -73,13 +79,19 @@ def chained(run: IntArray, own: IntArray, recorded: Mask) -> tuple[IntArray, Mas
 
 def share_of_bytes(group: IntArray, read: IntArray, written: IntArray) -> npt.NDArray[np.float64]:
     """Of each chain's bytes, what is left when no op stores its result for the next to read; 0 unknown."""
-    return bytes_left(group, read, written) / np.maximum(np.bincount(group, read + written), 1)
+    stays = np.zeros(len(group), dtype=bool)
+    return bytes_left(group, read, written, stays) / np.maximum(np.bincount(group, read + written), 1)
 
 
-def bytes_left(group: IntArray, read: IntArray, written: IntArray) -> npt.NDArray[np.float64]:
-    """Of each chain, the bytes that are left when no op stores its result for the next to read; 0 unknown."""
-    handed_on = np.where(group[1:] == group[:-1], written[:-1] + np.minimum(written[:-1], read[1:]), 0)
-    total, unknown = np.bincount(group, read + written), np.bincount(group, read + written == 0)
+def bytes_left(group: IntArray, read: IntArray, written: IntArray, stays: Mask) -> npt.NDArray[np.float64]:
+    """Of each chain, the bytes that are left when no op stores its result for the next to read; 0 unknown.
+
+    Without those of ops that stay as they are: these need all of what the op before makes, and hand on what they make.
+    """
+    joined, stays_before, stays_after = group[1:] == group[:-1], stays[:-1], stays[1:]
+    not_read = np.minimum(written[:-1], read[1:])
+    handed_on = np.where(joined & ~stays_after, not_read + np.where(stays_before, 0, written[:-1]), 0)
+    total, unknown = np.bincount(group, (read + written) * ~stays), np.bincount(group, read + written == 0)
     return np.where(unknown, 0, total - np.bincount(group[:-1], handed_on, minlength=len(total)))
 
 

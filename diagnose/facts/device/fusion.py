@@ -16,7 +16,7 @@ from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.spans import NO_OPS, HostSpans, launched_in, members
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
-from diagnose.facts.device.chains import LONG, PointwiseChains, bytes_left, chained
+from diagnose.facts.device.chains import LONG, WHOLE, PointwiseChains, bytes_left, chained
 from diagnose.facts.device.host_chains import chains_on_cpu
 from diagnose.facts.device.layout import eager, for_parallelism, traffic
 from diagnose.facts.optimizer.optimizer import for_parameters
@@ -67,9 +67,10 @@ def pointwise_chains(facts: Facts) -> PointwiseChains:
         on_cpu=False,
         ids=table.ids[rows],
         group=group,
+        stays=named(facts, table.op[rows], *WHOLE),
         elements=np.maximum.reduceat(elements[rows], first),
         ns=ns,
-        bytes=bytes_left(in_op, read[of_op], written[of_op]).astype(np.int64),
+        bytes=bytes_left(in_op, read[of_op], written[of_op], named(facts, table.op[of_op], *WHOLE)).astype(np.int64),
         in_steps=in_steps,
         chains=round_half_up(int(in_steps.sum()), count),
         chains_ns=round_half_up(int(ns[in_steps].sum()), count),

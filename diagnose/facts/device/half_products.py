@@ -28,6 +28,10 @@ UNITS = {
 """Flags of processors that multiply in these types, as Linux names them (arch/x86 cpufeatures.h, arm64 hwcap)."""
 
 
+FULL_RATE = (5.0, 20.0, 60.0)
+"""Operations a ns and thread of products in fp32 where none were recorded: cores with AVX2 (our choice)."""
+
+
 @dataclass(frozen=True)
 class HalfProducts:
     """Products in 16 bits on the training threads, none around another; times per step."""
@@ -42,8 +46,10 @@ class HalfProducts:
     """Whether the processor multiplies in that type; None if its flags are not known."""
     threads: int
     """Of CPU ops; 1 if not known."""
-    full_rate: float | None
-    """Operations a ns of products in fp32 in the same steps; None without any."""
+    full_rates: tuple[float, float, float]
+    """Operations a ns that products in fp32 reach: low, likely and high. All alike if they are of the same steps."""
+    full_rate_seen: bool
+    """They are."""
     site: Site | None
     """The line of most of it, of forward passes where these are known."""
 
@@ -62,6 +68,7 @@ def half_products(facts: Facts) -> HalfProducts | None:
     if not facts.rank.provenance.knows("shapes"):
         raise NO_SHAPES
     known, count = context(facts), steps(facts).count
+    threads = known.rank.flags.threads or 1
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP))
     code, costs = costs_of(facts, ops.ids)
     ops, code = ops.where(code >= 0), code[code >= 0]
@@ -78,10 +85,16 @@ def half_products(facts: Facts) -> HalfProducts | None:
         ns=round_half_up(int(ns[half].sum()), count),
         flops=float(flops[half].sum()) / count,
         has_units=None if flags is None else bool(UNITS[name].intersection(flags)),
-        threads=known.rank.flags.threads or 1,
-        full_rate=float(flops[full].sum() / max(ns[full].sum(), 1)) if full.any() else None,
+        threads=threads,
+        full_rates=_rates(float(flops[full].sum() / max(ns[full].sum(), 1)) if full.any() else 0.0, threads),
+        full_rate_seen=bool(full.any()),
         site=_most(facts, used, half),
     )
+
+
+def _rates(seen: float, threads: int) -> tuple[float, float, float]:
+    low, likely, high = (seen or rate * threads for rate in FULL_RATE)
+    return low, likely, high
 
 
 def _most(facts: Facts, used: HostSpans, half: Mask) -> Site | None:

@@ -60,7 +60,7 @@ def chains_on_cpu(facts: Facts) -> PointwiseChains:
     rows = np.flatnonzero(long[chain])
     group = (np.cumsum(long) - 1)[chain[rows]]
     ns, longest = _sums(dur[rows], group)
-    share = share_of_bytes(group, read[rows], written[rows])
+    share, stays = share_of_bytes(group, read[rows], written[rows]), np.zeros(len(rows), dtype=bool)
     high = np.where(share > 0, np.rint(ns * share).astype(np.int64), longest)
     first = np.flatnonzero(np.diff(group, prepend=-1))
     counted = in_steps[rows[first]]
@@ -70,9 +70,10 @@ def chains_on_cpu(facts: Facts) -> PointwiseChains:
         on_cpu=True,
         ids=ops.ids[rows],
         group=group,
+        stays=stays,
         elements=np.maximum.reduceat(elements[rows], first) if len(rows) else elements[:0],
         ns=ns,
-        bytes=bytes_left(group, read[rows], written[rows]).astype(np.int64),
+        bytes=bytes_left(group, read[rows], written[rows], stays).astype(np.int64),
         fused_ns=fused(ns, high),
         in_steps=counted,
         chains=round_half_up(int(counted.sum()), count),

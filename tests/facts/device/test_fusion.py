@@ -94,6 +94,15 @@ def test_what_is_cast_filled_and_reduced_moves_other_bytes() -> None:
     assert stream.chains().bytes.tolist() == [2 * 2**20]
 
 
+def test_a_batch_norm_stays_and_needs_what_comes_before() -> None:
+    norm = "void at::native::batch_norm_transform_input_kernel<float, float, float, true, int>(float)"
+    stream = Stream().op("aten::add", [X, X]).op("aten::native_batch_norm", [X], 10, norm).op("aten::relu", [X])
+    found = stream.chains()
+    assert found.stays.tolist() == [False, True, False]
+    # 4 MiB each: add reads two and writes one, which the norm needs; relu need not read what the norm makes.
+    assert found.bytes.tolist() == [(3 + 1) * 4 * 2**20]
+
+
 def test_equally_many_elements_or_halves_of_them() -> None:
     assert three(three(Stream(), X), [100, 1024]).lengths() == [3, 3]
     assert three(three(Stream(), X), Y).lengths() == [6]

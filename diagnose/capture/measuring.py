@@ -1,0 +1,163 @@
+"""Measuring what changed ops take, in a process of its own, once a training has ended."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from diagnose.capture import timed_ops
+from diagnose.capture.agent import about
+from diagnose.trace.measured import MeasuredOp, Measurements, OpSpec
+
+NOT_REACHED = "the time was over"
+INTERRUPTED = "it was interrupted"
+DIED = "the process that measures died"
+
+
+class CannotMeasure(Exception):
+    """Why nothing can be measured, as a sentence, with what to do."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How ops ran when they were recorded."""
+
+    device: str
+    """Name of the GPU; "" of the CPU."""
+    threads: int | None
+    tf32: bool
+    cpu: str = ""
+    """Name of the processor; "" unknown."""
+
+
+@dataclass
+class _Found:
+    """What the process has said so far."""
+
+    device: str | None = None
+    torch: str = ""
+    done: dict[tuple[int, str], MeasuredOp] = field(default_factory=dict)
+    why: str = NOT_REACHED
+    """Why it said no more."""
+
+
+def measure(
+    asked: Sequence[tuple[OpSpec, Sequence[str]]],
+    setting: Setting,
+    seconds: float,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    python: str = sys.executable,
+) -> Measurements:
+    """Measure ops and their changes in this order, for at most so many seconds.
+
+    What is not reached, cannot be called again, or fails, is in the result with the reason. An interrupt ends it early.
+    `progress` gets (changes done, all). Raises CannotMeasure without torch, or on another device or processor.
+    """
+    here = about.host()["cpu"]
+    if not setting.device and setting.cpu and here and setting.cpu != here:
+        raise CannotMeasure(
+            f"It was recorded on an {setting.cpu}, and this is an {here}. Measure where it was recorded."
+        )
+    begin, total = time.monotonic(), sum(len(changes) for _, changes in asked)
+    found = _Found()
+    with closing(_lines(python, _question(asked, setting), begin + seconds, found)) as lines:
+        try:
+            for line in lines:
+                if "torch" in line:
+                    found.device, found.torch = str(line["device"]), str(line["torch"])
+                    _check(found.device, setting.device)
+                    continue
+                spec = asked[int(str(line["index"]))][0]
+                one = msgspec.convert({**line, "spec": msgspec.to_builtins(spec)}, MeasuredOp)
+                found.done[int(str(line["index"])), one.change] = one
+                progress(len(found.done), total)
+        except KeyboardInterrupt:
+            found.why = INTERRUPTED
+    if found.device is None and found.why == DIED:
+        raise CannotMeasure(f"Nothing was measured: {python} cannot import torch, or it died on that.")
+    ops = tuple(
+        found.done.get((at, change), MeasuredOp(spec, change, why=found.why))
+        for at, (spec, changes) in enumerate(asked)
+        for change in changes
+    )
+    return Measurements(found.device or setting.device, found.torch, time.monotonic() - begin, ops)
+
+
+def _check(here: str, there: str) -> None:
+    if here != there:
+        names = (f"an {name}" if name else "no GPU" for name in (there, here))
+        raise CannotMeasure(
+            "It was recorded with {}, and there is {} here. Measure where it was recorded.".format(*names)
+        )
+
+
+def _question(asked: Sequence[tuple[OpSpec, Sequence[str]]], setting: Setting) -> bytes:
+    ops = [{**msgspec.to_builtins(spec), "changes": list(changes)} for spec, changes in asked]
+    where = "cuda" if setting.device else "cpu"
+    return json.dumps({"device": where, "threads": setting.threads, "tf32": setting.tf32, "ops": ops}).encode()
+
+
+def _lines(python: str, question: bytes, deadline: float, found: _Found) -> Generator[dict[str, object]]:
+    """What the process says until it ends, the time is over, or somebody interrupts; then it is killed."""
+    command = [python, str(Path(timed_ops.__file__))]
+    # A session of its own: an interrupt at the terminal is ours, and what was measured is kept.
+    child = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        with suppress(BrokenPipeError), child.stdin:
+            child.stdin.write(question)
+        yield from _said(child.stdout.fileno(), deadline, found)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+
+
+def _said(output: int, deadline: float, found: _Found) -> Generator[dict[str, object]]:
+    rest = b""
+    with selectors.DefaultSelector() as ready:
+        ready.register(output, selectors.EVENT_READ)
+        while (left := deadline - time.monotonic()) > 0:
+            if not ready.select(left):
+                return
+            some = os.read(output, 1 << 16)
+            if not some:
+                found.why = DIED
+                return
+            *lines, rest = (rest + some).split(b"\n")
+            for line in lines:
+                if line.startswith(timed_ops.MARK.encode()):
+                    yield json.loads(line[len(timed_ops.MARK) :])
+
+
+def together(before: Measurements, now: Measurements) -> Measurements:
+    """Both, each op and change as measured last."""
+    again = {(one.spec, one.change) for one in now.ops}
+    kept = [one for one in before.ops if (one.spec, one.change) not in again]
+    return msgspec.structs.replace(now, ops=(*kept, *now.ops), seconds=before.seconds + now.seconds)
+
+
+def write(path: Path, measured: Measurements) -> None:
+    """The file, whole or not at all. Raises OSError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(gzip.compress(msgspec.json.encode(measured)))
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

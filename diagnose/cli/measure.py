@@ -1,0 +1,124 @@
+"""`diagnose measure`, and what `diagnose profile` measures once it has recorded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from diagnose import failures
+from diagnose.cli.reading import opened
+from diagnose.cli.results import rendered
+
+if TYPE_CHECKING:
+    from diagnose.source.recording import Recordings
+
+DEFAULT_S = 20.0
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m)?")
+
+
+class Duration(click.ParamType[float]):
+    """Seconds, or as in 20s and 2m."""
+
+    name = "DURATION"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """In seconds."""
+        if isinstance(value, float):
+            return value
+        found = _DURATION.fullmatch(str(value))
+        if found is None:
+            self.fail(f"{value} is no time. Write 20s, 2m or 0.", param, ctx)
+        return float(found[1]) * (60 if found[2] == "m" else 1)
+
+
+@click.command(name="measure")
+@click.argument("run", metavar="RUN")
+@click.option(
+    "--seconds",
+    type=Duration(),
+    default=DEFAULT_S,
+    show_default="20s",
+    metavar="DURATION",
+    help="Measure at most so long.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
+def command(run: str, seconds: float, quiet: bool) -> None:
+    """Measure what the ops that fixes change would take on this machine, and price the fixes by that.
+
+    RUN is a folder that `diagnose profile` made, on a machine of this kind: `profile` measures by itself, and this
+    command later, or longer. No code of the training runs.
+
+    Example: diagnose measure diagnose-runs/train-20261121-101500 --seconds 60s
+    """
+
+    def say(what: str) -> None:
+        if not quiet:
+            click.echo(f"diagnose: {what}", err=True)
+
+    from diagnose.capture.measuring import CannotMeasure
+    from diagnose.facts.core.base import Missing
+
+    if not Path(run).is_dir():
+        raise click.ClickException(f"{run} is no folder. Name one that diagnose profile made.")
+    with opened([run], quiet=quiet) as recordings:
+        try:
+            measured = measure(recordings.given, seconds, quiet, say)
+        except Missing as missing:
+            raise click.ClickException(f"There is no {missing.what} in {run}. {missing.how_to_record_it}") from None
+        except CannotMeasure as error:
+            raise click.ClickException(str(error)) from error
+    if not measured:
+        say("no fix changes an op that takes 1 % of a step and was not measured: nothing to do")
+    with opened([run], quiet=quiet) as recordings:
+        click.echo(rendered(recordings.diagnosed(), "terminal") or "", nl=False)
+
+
+def measure(given: Recordings, seconds: float, quiet: bool, say: Callable[[str], None]) -> bool:
+    """Measure for the first rank, and write it beside its trace; False if nothing was to be measured.
+
+    Raises Missing, CannotMeasure and click.ClickException.
+    """
+    from diagnose.capture import measuring
+    from diagnose.cli.progress import shown
+    from diagnose.pipeline import to_measure
+    from diagnose.source.recording import costs_beside
+
+    trace = given.ranks[0].trace.path
+    name = costs_beside(trace)
+    if name is None or not isinstance(trace, Path):
+        raise measuring.CannotMeasure(f"{trace} is no recording of diagnose profile on this machine.")
+    asked = to_measure(given.ranks[0])
+    if not asked.wanted:
+        return False
+    setting = measuring.Setting(asked.device, asked.threads, asked.tf32, asked.cpu)
+    ops = [(one.spec, one.changes) for one in asked.wanted]
+    with shown("Measuring ops", quiet) as progress:
+        found = measuring.measure(ops, setting, seconds, progress)
+    if asked.before is not None:
+        found = measuring.together(asked.before, found)
+    try:
+        measuring.write(trace.with_name(name), found)
+    except OSError as error:
+        raise click.ClickException(f"Cannot write {trace.with_name(name)}: {error.strerror}.") from error
+    say(f"measured {found.count} ops after changes, in {found.seconds:.0f} s")
+    return True
+
+
+def by_profile(folder: Path, seconds: float, quiet: bool, say: Callable[[str], None]) -> None:
+    """After a recording: whatever goes wrong is told, and takes nothing from the recording."""
+    from diagnose.capture.measuring import CannotMeasure
+    from diagnose.facts.core.base import Missing
+
+    with failures.collected() as lost, opened([str(folder)], quiet=True) as recordings:
+        try:
+            failures.attempt("measuring", False, measure, recordings.given, seconds, quiet, say)
+        except (CannotMeasure, click.ClickException) as error:
+            say(str(error))
+        except Missing:
+            pass
+    for one in lost:
+        say(str(one))

@@ -1,0 +1,78 @@
+"""What ops take after changes where the CPU trains: measured, or by what is known of CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from diagnose.costs.changes import FloatArray, InPrecision, Left, Recost
+from diagnose.costs.measured import Key, measured_costs, specs_of
+from diagnose.facts.core.base import Facts, optional
+from diagnose.facts.core.inputs import inputs_read
+from diagnose.facts.core.spans import host_spans, in_used_steps
+from diagnose.facts.core.steps import steps
+from diagnose.facts.device.half_products import half_products
+from diagnose.facts.device.roofline import costs_of
+from diagnose.trace import nesting
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.measured import OpSpec
+
+DOUBLE_LEFT = (0.7, 0.5, 0.4)
+"""In fp32, of the time of ops in fp64: half the bytes, and twice the elements in a vector."""
+_HALF = ("c10::Half", "c10::BFloat16")
+
+
+class HostBook:
+    """Prices of changes of a training's ops on the CPU."""
+
+    def __init__(self, facts: Facts) -> None:
+        """Of the ops of a rank."""
+        self._facts, self._measured = facts, measured_costs(facts)
+        self._dur_ns = facts.rank.spans["dur_ns"].to_numpy()
+
+    def left(self, recosts: Sequence[Recost], level: int) -> Left:
+        """What is left of ops, at a level."""
+        ids, share = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
+        for spec, dtype, mine in self._alike(recosts):
+            told = self._measured.share((spec, dtype), float(np.median(self._dur_ns[mine])))
+            ids.append(mine)
+            share.append(np.full(len(mine), told[level]) if told is not None else self._unmeasured(spec, mine, level))
+        return Left(np.concatenate(ids), np.concatenate(share), ids[0])
+
+    def asked(self, recosts: Sequence[Recost]) -> Iterator[tuple[Key, float]]:
+        """As `CostBook.asked`."""
+        for spec, dtype, mine in self._alike(recosts):
+            used = mine[in_used_steps(self._facts, mine)]
+            yield (spec, dtype), float(self._dur_ns[used].sum()) / max(steps(self._facts).count, 1)
+
+    def _alike(self, recosts: Sequence[Recost]) -> Iterator[tuple[OpSpec, str, IntArray]]:
+        """Ops with the same inputs that compute in another type then."""
+        for one in recosts:
+            if isinstance(one.change, InPrecision):
+                ops = self._computing(one.what)
+                which, specs = specs_of(self._facts, ops)
+                for place, spec in enumerate(specs):
+                    yield spec, one.change.dtype, ops[which == place]
+
+    def _computing(self, ids: IntArray) -> IntArray:
+        """Torch's own ops in these spans or among them, none inside another: nodes of autograd only hold them."""
+        spans = self._facts.rank.spans
+        start, track = spans["start_ns"].to_numpy()[ids], spans["track"].to_numpy()[ids].astype(np.int64)
+        order = np.lexsort((start, track))
+        ids, start, track = ids[order], start[order], track[order]
+        ops = host_spans(self._facts, SpanKind.OP, named=lambda name: name.startswith("aten::"))
+        inside = nesting.innermost_at(ops.start_ns, ops.track, track, start, start + self._dur_ns[ids])
+        return ops.where(inside >= 0).outermost().ids
+
+    def _unmeasured(self, spec: OpSpec, mine: IntArray, level: int) -> FloatArray:
+        types = {tensor.dtype for given in inputs_read(spec.shapes, spec.dtypes) for tensor in given}
+        if types.isdisjoint(_HALF):
+            return np.full(len(mine), DOUBLE_LEFT[level] if "double" in types else 1.0)
+        rates, (code, costs) = optional(half_products, self._facts), costs_of(self._facts, mine[:1])
+        if rates is None or code[0] < 0:
+            return np.ones(len(mine))
+        in_fp32_ns = costs[code[0]].flops / rates.full_rates[level]
+        left: FloatArray = np.minimum(in_fp32_ns / np.maximum(self._dur_ns[mine], 1), 1.0)
+        return left

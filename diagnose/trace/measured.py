@@ -1,0 +1,48 @@
+"""What changed ops take on the machine of a recording, as `diagnose measure` leaves it beside the trace."""
+
+from __future__ import annotations
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+
+class OpSpec(msgspec.Struct, frozen=True):
+    """An op with all that it is called again by, as the table `ops` has it."""
+
+    op: str
+    shapes: str
+    dtypes: str
+    strides: str = ""
+
+
+class MeasuredOp(msgspec.Struct, frozen=True):
+    """One op, as it is and after a change."""
+
+    spec: OpSpec
+    change: str
+    """As `costs.measured.change_of` names it, such as "bf16" or "bf16+padded"."""
+    before_ns: float | None = None
+    after_ns: float | None = None
+    """The least of one call; None: it was not measured."""
+    spread: float = 0.0
+    """By which share the median run is over the least, of the two the larger."""
+    runs: int = 0
+    why: str = ""
+    """Why it was not measured."""
+
+
+class Measurements(msgspec.Struct, frozen=True):
+    """All that was measured for a recording."""
+
+    device: str
+    """Name of the GPU; "" of the CPU."""
+    torch: str
+    seconds: float
+    ops: tuple[MeasuredOp, ...]
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def count(self) -> int:
+        """How many different ops were measured."""
+        return len({one.spec for one in self.ops if one.after_ns is not None})

@@ -1,0 +1,118 @@
+"""Measuring changed ops: for real on the CPU, and what is kept when the process that measures hangs or dies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from diagnose.capture import measuring
+from diagnose.capture.measuring import CannotMeasure, Setting, measure
+from diagnose.source.costs import read_costs
+from diagnose.trace.measured import MeasuredOp, Measurements, OpSpec
+
+CPU = Setting(device="", threads=1, tf32=False)
+MM = OpSpec("aten::mm", "[[64,64],[64,64]]", '["double","double"]')
+
+
+def said(tmp_path: Path, *lines: str) -> str:
+    """A program in place of Python that says these lines, as the real one does, and then runs a last one."""
+    path = tmp_path / "python"
+    text = ["#!/bin/sh", "cat > /dev/null", *(f"echo 'diagnose-timed:{line}'" for line in lines[:-1]), lines[-1]]
+    path.write_text("\n".join(text) + "\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+READY = json.dumps({"device": "", "torch": "2.9"})
+DONE = json.dumps({"index": 0, "change": "fp32", "before_ns": 4e6, "after_ns": 1e6, "spread": 0.1, "runs": 5})
+
+
+@pytest.mark.slow
+def test_ops_are_called_again_as_they_are_and_after_a_change() -> None:
+    asked = [
+        (OpSpec("aten::mm", "[[512,512],[512,512]]", '["double","double"]'), ["fp32"]),
+        (
+            OpSpec("aten::addmm", "[[64],[32,48],[48,64],[],[]]", '["float","float","float","Scalar","Scalar"]'),
+            ["bf16"],
+        ),
+        (OpSpec("aten::mm", "[[64,30],[30,50]]", '["float","float"]'), ["padded"]),
+        (OpSpec("aten::_softmax", "[[64,128],[],[]]", '["double","Scalar","Scalar"]'), ["fp32"]),
+        (OpSpec("aten::native_layer_norm", "[[8,64],[],[64],[64],[]]", '["double","","double","double",""]'), ["fp32"]),
+        (OpSpec("aten::tanh_backward", "[[64,64],[64,64]]", '["double","double"]'), ["fp32"]),
+        (OpSpec("aten::convolution", "[[1,3,8,8],[4,3,3,3],[],[],[],[],[],[],[]]", '["float","float"]'), ["bf16"]),
+        (OpSpec("aten::mm", "[[1000000000,1000000],[1000000,1]]", '["float","float"]'), ["bf16"]),
+        (OpSpec("mine::op", "[[8,8]]", '["float"]'), ["bf16"]),
+    ]
+    found = measure(asked, CPU, seconds=120)
+    assert found.device == ""
+    assert found.count == 6
+    measured, others = found.ops[:6], found.ops[6:]
+    for one in measured:
+        assert one.why == ""
+        assert one.before_ns
+        assert one.after_ns
+        assert one.runs >= 5
+    # 2 x 512^3 operations on numbers of half the size.
+    assert (measured[0].after_ns or 0) < (measured[0].before_ns or 0)
+    assert [one.why.partition(",")[0] for one in others] == [
+        "its stride was not recorded",
+        "it needs 24000000.0 GB",
+        "torch has no such op",
+    ]
+
+
+@pytest.mark.slow
+def test_on_another_device_nothing_is_measured() -> None:
+    with pytest.raises(CannotMeasure, match=r"^It was recorded with an NVIDIA H100, and there is no GPU here\."):
+        measure([(MM, ["fp32"])], Setting("NVIDIA H100", None, False), seconds=60)
+
+
+def test_on_another_processor_nothing_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(CannotMeasure, match=r"^It was recorded on an Abacus 9000, and this is an "):
+        measure([(MM, ["fp32"])], Setting("", 1, False, "Abacus 9000"), 60, python=said(tmp_path, READY, "true"))
+
+
+@pytest.mark.parametrize(
+    ("last", "why"), [("sleep 600", "the time was over"), ("kill -9 $$", "the process that measures died")]
+)
+def test_what_was_measured_before_a_hang_or_a_death_is_kept(tmp_path: Path, last: str, why: str) -> None:
+    progress = list[tuple[int, int]]()
+    found = measure(
+        *([(MM, ["fp32", "bf16"])], CPU, 1.0),
+        progress=lambda done, total: progress.append((done, total)),
+        python=said(tmp_path, READY, DONE, last),
+    )
+    assert found.ops == (MeasuredOp(MM, "fp32", 4e6, 1e6, 0.1, 5), MeasuredOp(MM, "bf16", why=why))
+    assert (found.torch, found.count, progress) == ("2.9", 1, [(1, 2)])
+
+
+def test_without_torch_there_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(CannotMeasure, match="cannot import torch"):
+        measure([(MM, ["fp32"])], CPU, 60, python=said(tmp_path, "exit 1"))
+
+
+def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    found = measure([(MM, ["fp32", "bf16"])], CPU, 60, stop, said(tmp_path, READY, DONE, "sleep 600"))
+    assert [one.why for one in found.ops] == ["", "it was interrupted"]
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    found = Measurements("NVIDIA H100", "2.9", 3.0, (MeasuredOp(MM, "fp32", 4e6, 1e6, 0.1, 5),))
+    path = tmp_path / "rank0.costs.json.gz"
+    measuring.write(path, found)
+    assert read_costs(path) == found
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_later_measurements_count() -> None:
+    before = Measurements(
+        "", "2.8", 3.0, (MeasuredOp(MM, "fp32", why="the time was over"), MeasuredOp(MM, "bf16", 2, 1))
+    )
+    now = Measurements("", "2.9", 2.0, (MeasuredOp(MM, "fp32", 4, 1),))
+    both = measuring.together(before, now)
+    assert both == Measurements("", "2.9", 5.0, (MeasuredOp(MM, "bf16", 2, 1), MeasuredOp(MM, "fp32", 4, 1)))
