@@ -47,10 +47,10 @@ class Duration(click.ParamType[float]):
 )
 @click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
 def command(run: str, seconds: float, quiet: bool) -> None:
-    """Measure what the ops that fixes change would take on this machine, and price the fixes by that.
+    """Measure what the ops that fixes change would take on this machine.
 
-    RUN is a folder that `diagnose profile` made, on a machine of this kind: `profile` measures by itself, and this
-    command later, or longer. No code of the training runs.
+    Fixes are priced by that from then on. RUN is a folder that `diagnose profile` made, on a machine of this kind:
+    `profile` measures by itself, and this command later, or longer. No code of the training runs.
 
     Example: diagnose measure diagnose-runs/train-20261121-101500 --seconds 60s
     """
