@@ -1,147 +1,267 @@
-"""What ops of a kind reach on a device: `python -m benchmarks.known_costs [--write]` fits it to benchmarks/rates.
+"""What ops are said to take against what they took: `python -m benchmarks.known_costs [--corpus DIR] [--write]`.
 
-An op takes max(flops / (share x peak), bytes / (0.9 x bandwidth)) + a fixed time. `share` and the fixed time of each
-kind of op are those with the least error, the sum of median and mean of |log(said / true)|; the range has 80 % of what
-is left. The result is diagnose/costs/known.json, which the package takes along.
+What is known of a device is fitted to benchmarks/rates, and to the recordings of a corpus where one is given. The
+result is diagnose/costs/known.json, which the package takes along. known_costs.json has how well it holds for ops that
+it was not fitted to.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.costs.known import KNOWN, Family, Grade, Known, grade_of
-from diagnose.facts.core.matmuls import MATMULS
-from diagnose.trace import hardware, kinds
-from diagnose.trace.costs import DTYPE_BYTES
-from diagnose.trace.hardware import Peaks
+from benchmarks.accuracy_tables import table as markdown
+from benchmarks.fitting import FEWEST, RATES_SOURCE, as_elsewhere, by_kind, held_out, of_rates, of_recordings, said_ns
+from benchmarks.recorded_ops import SHORTEST_NS, Recorded, ops_of, recordings
+from diagnose.costs.book import CAUSAL, FIXED_NS
+from diagnose.costs.known import KNOWN, MEASURED_ON, Family, Known, known, table
+from diagnose.costs.ops import costed_ops
+from diagnose.costs.seen import seen_in
+from diagnose.facts.core.base import Facts
 
-FloatArray = npt.NDArray[np.float64]
-RATES = Path(__file__).with_name("rates")
-DEVICES = {"nvidia_h100_80gb_hbm3": hardware.H100}
-"""Files in benchmarks/rates, and what they are of."""
+RESULTS = Path(__file__).with_name("known_costs.json")
+BY_H100, BY_OTHERS = "rates of an H100", "other recordings of the device"
+"""What an op's time is said by."""
+UNSEEN_NS = 100
+"""What the bytes of an op take at most whose time does not depend on them."""
 
-SHARES = np.arange(0.02, 1.001, 0.01)
-FIXED_NS = np.array([0, 1_000, 2_000, 4_000, 6_000, 10_000, 16_000, 25_000])
-FEWEST = 4  # Rows that tell a kind of op.
+
+class Error(msgspec.Struct, frozen=True):
+    """How well a kind of prediction holds for distinct ops of a family on a device."""
+
+    device: str
+    family: Family
+    by: str
+    recordings: int
+    ops: int
+    error: float
+    """Median |relative error|."""
+    within: float
+    """Share of the ops whose time is in the range."""
+    seen_error: float | None
+    """The same where the other ops of the recording correct what is said; None if they are not asked."""
+    seen_within: float | None
+
+
+class Streamed(msgspec.Struct, frozen=True):
+    """What memory-bound ops reach on a device."""
+
+    device: str
+    ops: int
+    """Of `SHORTEST_NS` or more."""
+    share: tuple[float, float, float] | None
+    """Of the memory's peak that these reach, without the fixed time: at 10 %, half and 90 % of them; None: too few."""
+    short: int
+    """Ops whose bytes take less than `UNSEEN_NS`."""
+    short_ns: tuple[float, float, float] | None
+    """What these take."""
+
+
+class Published(msgspec.Struct, frozen=True):
+    """All that was found out."""
+
+    errors: tuple[Error, ...]
+    streamed: tuple[Streamed, ...]
 
 
 @dataclass(frozen=True)
-class Timed:
-    """One op that was timed."""
+class Said:
+    """What is said of an op, and whether it holds."""
 
-    flops: float
-    bytes: float
-    took_ns: float
-
-
-Kind = tuple[Family, str, Grade]
-_MOVING = {
-    ("chain", "compiled"): (Family.CHAIN, "", Grade.ANY),
-    ("copy", "pinned_on_device_clock"): (Family.COPY, "", Grade.ANY),
-    ("optimizer", "fused"): (Family.OPTIMIZER, "fp32", Grade.ANY),
-}
-"""What is bound by what it moves, by family of row, and implementation or op."""
+    op: Recorded
+    by: str
+    error: float
+    within: bool
+    seen: tuple[float, bool] | None
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    """What a file of rates has timed, without rows that have a fault."""
-    rows: list[dict[str, Any]] = msgspec.json.decode(gzip.decompress(path.read_bytes()))["rows"]
-    return [row for row in rows if _took_us(row) and not row.get("note")]
+def published() -> Published:
+    """What stands in benchmarks/known_costs.json."""
+    return msgspec.json.decode(RESULTS.read_bytes(), type=Published)
 
 
-def _took_us(row: dict[str, Any]) -> float:
-    """What the device took: of copies the time between two events."""
-    return float(row["median_us"] if row["op"] == "pinned_on_device_clock" else row.get("device_busy_us") or 0.0)
+def read(corpus: Path) -> list[tuple[Recorded, Known | None]]:
+    """Distinct ops of all recordings, with what the other ops of the recording tell of the kind, where they do."""
+    return [(op, _by_the_others(op, facts)) for source, facts in recordings(corpus) for op in ops_of(source, facts)]
 
 
-def kinds_of(rows: list[dict[str, Any]]) -> dict[Kind, list[Timed]]:
-    """Rows by kind of op, type and grade."""
-    found = defaultdict[Kind, list[Timed]](list)
-    for kind, timed in _kinds(rows):
-        found[kind].append(timed)
-    return dict(found)
+def _by_the_others(op: Recorded, facts: Facts) -> Known | None:
+    if op.kind[0] is not Family.PRODUCT:
+        return None
+    products = costed_ops(facts).products
+    others = products.table.in_steps & ~np.isin(np.arange(len(products.flops)), op.rows)
+    return seen_in(products, op.device, others).known(op.device, *op.kind)
 
 
-def _kinds(rows: list[dict[str, Any]]) -> Iterator[tuple[Kind, Timed]]:
-    forward = {_key(row): row for row in rows if row["extra"].get("way") == "forward"}
-    for row in rows:
-        way, math = row["extra"].get("way"), row["math"]
-        timed = Timed(row["flop"], row["bytes"], _took_us(row) * 1e3)
-        if row["family"] == "gemm":
-            inner = row["shape"][2:4] if row["op"] == "bmm" else row["shape"][1:3]
-            yield (Family.PRODUCT, math, grade_of(inner, DTYPE_BYTES[math])), timed
-        elif row["family"] == "conv" and row["extra"]["groups"] == 1 and not row["extra"]["benchmark"]:
-            # Kernels that change the layout are none of the convolution's: without them both layouts take as long.
-            own_us = sum(us for name, _, us in row["kernels"] if kinds.kernel_kind(name) in MATMULS)
-            if own_us:
-                way_of = Grade.FORWARD if way == "forward" else Grade.BACKWARD
-                yield (Family.CONVOLUTION, math, way_of), replace(timed, took_ns=own_us * 1e3)
-        elif row["op"] == "sdpa" and math != "tf32":
-            if way == "forward":
-                yield (Family.ATTENTION, math, Grade.FORWARD), timed
-            elif (first := forward.get(_key(row))) is not None:
-                back_ns = timed.took_ns - first["device_busy_us"] * 1e3
-                back = Timed(row["flop"] - first["flop"], row["bytes"] - first["bytes"], back_ns)
-                yield (Family.ATTENTION, math, Grade.BACKWARD), back
-        elif (kind := _MOVING.get((row["family"], row["extra"].get("impl", row["op"])))) is not None:
-            yield kind, timed
+def judged(ops: Sequence[tuple[Recorded, Known | None]]) -> Published:
+    """How well what is known holds for ops of recordings that it was not fitted to."""
+    seen, groups = {id(op): by for op, by in ops}, defaultdict[tuple[str, Family, str], list[Said]](list)
+    for mine in by_kind([op for op, _ in ops]):
+        for one in _said(mine, seen):
+            groups[one.op.device.name, one.op.kind[0], one.by].append(one)
+    memory = [mine for mine in by_kind([op for op, _ in ops]) if mine[0].kind[0] is Family.MEMORY]
+    return Published(
+        errors=tuple(one for _, some in sorted(groups.items()) if (one := _summed(some)).ops >= FEWEST),
+        streamed=tuple(streamed(mine) for mine in memory),
+    )
 
 
-def _key(row: dict[str, Any]) -> tuple[object, ...]:
-    return row["op"], row["dtype"], row["math"], tuple(row["shape"]), row["layout"], str(row["extra"].get("causal"))
+def _said(ops: Sequence[Recorded], seen: Mapping[int, Known | None]) -> Iterator[Said]:
+    """What is said of ops of a kind on a device: by an H100's rates, and where it has own ones by its recordings."""
+    device, kind = ops[0].device, ops[0].kind
+    own = device.name != MEASURED_ON and (device.name, *kind) in table()
+    general, others = as_elsewhere(device, kind), held_out(ops) if own else {}
+    for op in ops:
+        if op.timed.took_ns >= SHORTEST_NS and general is not None:
+            by = seen[id(op)]
+            yield Said(op, BY_H100, *_held(op, general), _held(op, by) if by else None)
+            if op.source in others:
+                yield Said(op, BY_OTHERS, *_held(op, others[op.source]), None)
 
 
-def said_ns(one: Known, peaks: Peaks, flops: FloatArray, bytes_: FloatArray) -> FloatArray:
-    """What is said of ops of a kind."""
-    return one.took_ns(peaks, flops, bytes_)
+def _held(op: Recorded, by: Known) -> tuple[float, bool]:
+    """Relative error of what is said, and whether the truth is in the range. Attention may be causal, or not."""
+    seen = (1.0, (1.0 + CAUSAL) / 2, CAUSAL) if op.kind[0] is Family.ATTENTION else (1.0, 1.0, 1.0)
+    most, likely, least = (
+        float(said_ns(by, op.device, [replace(op.timed, flops=op.timed.flops * share)])[0]) * by.at(level)
+        for level, share in enumerate(seen)
+    )
+    return abs(likely / op.timed.took_ns - 1.0), least <= op.timed.took_ns <= most
 
 
-def fitted(kind: Kind, timed: list[Timed], peaks: Peaks) -> Known:
-    """The share and fixed time that fit best."""
-    family, math, grade = kind
-    flops, bytes_, took = (np.array([getattr(one, name) for one in timed]) for name in ("flops", "bytes", "took_ns"))
-    best, error = None, np.inf
-    for share in SHARES:
-        for fixed_ns in FIXED_NS.tolist():
-            tried = Known(peaks.name, family, math, grade, round(float(share), 2), fixed_ns, 1.0, 1.0, len(timed))
-            off = np.abs(np.log(said_ns(tried, peaks, flops, bytes_) / took))
-            if float(np.median(off) + off.mean()) < error - 1e-9:
-                best, error = tried, float(np.median(off) + off.mean())
-    assert best is not None
-    true = took / said_ns(best, peaks, flops, bytes_)
-    low, high = np.quantile(true, [0.1, 0.9])
-    return msgspec.structs.replace(best, least=round(float(low), 2), most=round(float(high), 2))
+def _summed(some: Sequence[Said]) -> Error:
+    """Of distinct ops; what several recordings have counts by its median."""
+    first, seen = some[0], [(one.op, *one.seen) for one in some if one.seen is not None]
+    error, within = _medians([(one.op, one.error, one.within) for one in some])
+    seen_error, seen_within = _medians(seen) if seen else (None, None)
+    distinct, sources = {one.op.op for one in some}, {one.op.source for one in some}
+    return Error(
+        first.op.device.name,
+        first.op.kind[0],
+        first.by,
+        len(sources),
+        len(distinct),
+        error,
+        within,
+        seen_error,
+        seen_within,
+    )
 
 
-def fit() -> list[Known]:
-    """All kinds of ops of all devices that were measured."""
-    return [
-        fitted(kind, timed, peaks)
-        for name, peaks in DEVICES.items()
-        for kind, timed in sorted(kinds_of(rows_of(RATES / f"{name}.json.gz")).items())
-        if len(timed) >= FEWEST
+def _medians(some: Sequence[tuple[Recorded, float, bool]]) -> tuple[float, float]:
+    errors, held = defaultdict[tuple[object, ...], list[float]](list), defaultdict[tuple[object, ...], list[bool]](list)
+    for op, error, within in some:
+        errors[op.op].append(error)
+        held[op.op].append(within)
+    shares = [float(np.mean(one)) for one in held.values()]
+    return round(float(np.median([np.median(one) for one in errors.values()])), 3), round(float(np.mean(shares)), 3)
+
+
+def streamed(ops: Sequence[Recorded]) -> Streamed:
+    """What memory-bound ops of a device reach."""
+    device, kind = ops[0].device, ops[0].kind
+    one = known(device, *kind)
+    fixed_ns = one.fixed_ns if one else FIXED_NS
+    long = [op.timed for op in ops if op.timed.took_ns >= SHORTEST_NS]
+    short = [op.timed.took_ns for op in ops if op.timed.bytes / device.memory_gbps < UNSEEN_NS]
+    reached = [op.bytes / (op.took_ns - fixed_ns) / device.memory_gbps for op in long]
+    return Streamed(device.name, len(long), _spread(reached, 2), len(short), _spread(short, -2))
+
+
+def _spread(values: Sequence[float], digits: int) -> tuple[float, float, float] | None:
+    """At 10 %, half and 90 %; None of too few."""
+    if len(values) < FEWEST:
+        return None
+    low, half, high = np.quantile(values, [0.1, 0.5, 0.9]).tolist()
+    return round(low, digits), round(half, digits), round(high, digits)
+
+
+def rates() -> str:
+    """What is known of devices, row by row."""
+    head = [
+        "device",
+        "kind of op",
+        "type",
+        "sizes or pass",
+        "source",
+        "share of the peak",
+        "fixed time, us",
+        "range",
+        "ops",
     ]
+    lines = []
+    for one in table().values():
+        source = one.source.replace("kineto/", "").replace(".json.gz", "")
+        kind = [one.device, one.family.value, one.dtype or "-", one.grade.value or "-", source]
+        figures = [f"{one.share:.2f}", f"{one.fixed_ns / 1e3:g}", f"{one.least:.2f} to {one.most:.2f}", str(one.rows)]
+        lines.append([*kind, *figures])
+    return markdown(head, lines, texts=5)
+
+
+def errors(found: Published) -> str:
+    """By device and family: how well what is said holds."""
+    head = ["device", "kind of op", "said by", "recordings", "ops", "median error", "in the range"]
+    head += ["corrected by the recording", "in the range"]
+    lines = []
+    for one in found.errors:
+        counts = [str(one.recordings), str(one.ops)]
+        held = [_percent(one.error), _percent(one.within), _percent(one.seen_error), _percent(one.seen_within)]
+        lines.append([one.device, one.family.value, one.by, *counts, *held])
+    return markdown(head, lines, texts=3)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def memory_bound(found: Published) -> str:
+    """By device: what memory-bound ops reach."""
+    head = ["device", "ops of 10 us or more", "share of the bandwidth", "short ops", "take, us"]
+    lines = []
+    for one in found.streamed:
+        share = "-" if one.share is None else "{1:.2f} ({0:.2f} to {2:.2f})".format(*one.share)
+        short = (
+            "-" if one.short_ns is None else "{1:.1f} ({0:.1f} to {2:.1f})".format(*(ns / 1e3 for ns in one.short_ns))
+        )
+        lines.append([one.device, str(one.ops), share, str(one.short), short])
+    return markdown(head, lines)
+
+
+def known_of(ops: Sequence[Recorded] | None) -> list[Known]:
+    """All that is known: by benchmarks/rates, and by recordings; without these what they told last."""
+    told = [one for one in table().values() if one.source != RATES_SOURCE] if ops is None else of_recordings(ops)
+    return sorted([*of_rates(), *told], key=lambda one: (one.device, one.family, one.dtype, one.grade))
+
+
+def encoded(rows: Sequence[Known]) -> bytes:
+    """Rows as known.json has them."""
+    return b"[\n" + b",\n".join(msgspec.json.encode(one) for one in rows) + b"\n]\n"
 
 
 def main() -> None:
-    """Print what fits, or write it."""
+    """Print what fits and how well it holds, or write it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--corpus", type=Path, help="folder of public traces")
     parser.add_argument("--write", action="store_true")
-    found = b"[\n" + b",\n".join(msgspec.json.encode(one) for one in fit()) + b"\n]\n"
-    if parser.parse_args().write:
+    given = parser.parse_args()
+    ops = None if given.corpus is None else read(given.corpus)
+    found = encoded(known_of(None if ops is None else [op for op, _ in ops]))
+    if given.write:
         KNOWN.write_bytes(found)
+        table.cache_clear()
     else:
         print(found.decode(), end="")
+    if ops is not None:
+        judgement = judged(ops)
+        print(f"{errors(judgement)}\n\n{memory_bound(judgement)}")
+        if given.write:
+            RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(judgement), indent=1) + b"\n")
 
 
 if __name__ == "__main__":

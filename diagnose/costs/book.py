@@ -58,7 +58,8 @@ TOLERATED = 1.5
 """By how much single products differ from what is known without a reason: 80 % of those measured lie between 0.64 and
 1.6. What one takes beyond it is thought to be there after the change as well."""
 FIXED_NS = 1_500
-"""Of a memory-bound kernel, what does not depend on its bytes: those of an H100 take 1.5 to 2.5 us at least."""
+"""Of a memory-bound kernel, what does not depend on its bytes, where no row of its device says otherwise: those of an
+H100 take 1.5 to 2.5 us at least."""
 CAUSAL = 0.5
 """Of the flops of attention, what a causal mask leaves."""
 UNKNOWN_CHAIN = (0.75, 0.4, 0.0)
@@ -125,7 +126,9 @@ class CostBook:
         self._peaks: Peaks | None = optional(type_rates, facts)
         self._at = np.full(len(facts.rank.spans), -1, dtype=np.int64)
         self._at[self._ops.ids] = np.arange(len(self._ops.ids))
-        self._bandwidth = self._peaks.memory_gbps * BANDWIDTH if self._peaks else np.inf
+        moved = known(self._peaks, Family.MEMORY, "") if self._peaks else None
+        self._fixed_ns = moved.fixed_ns if moved else FIXED_NS
+        self._bandwidth = self._peaks.memory_gbps * (moved.share if moved else BANDWIDTH) if self._peaks else np.inf
 
     def left(self, recosts: Sequence[Recost], level: int) -> Left:
         """What is left after all changes together, at a level."""
@@ -288,7 +291,7 @@ class CostBook:
         casts_ns = np.where(
             stays, CAST_BYTES * CAST[level] * ops.casts[rows] * ops.elements[rows] / self._bandwidth, 0.0
         )
-        fixed = np.minimum(FIXED_NS, took)
+        fixed = np.minimum(self._fixed_ns, took)
         return (fixed + (took - fixed) * left + casts_ns) / np.maximum(took, 1.0)
 
     def _of_copies(self, rows: IntArray, level: int) -> FloatArray:

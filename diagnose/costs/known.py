@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cache
 from math import gcd
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.device.roofline import reached_share
+from diagnose.trace.costs import DTYPES
 from diagnose.trace.hardware import Peaks
 
 FloatArray = npt.NDArray[np.float64]
@@ -23,7 +24,8 @@ MEASURED_ON = "H100 SXM"
 ELSEWHERE = (0.8, 1.5)
 """Of what is said, what it may take on another device than was measured (our choice)."""
 BANDWIDTH = 0.9
-"""Of the memory's peak, what kernels reach that stream through large tensors: 0.86 to 0.91 on an H100."""
+"""Of the memory's peak, what kernels reach that stream through large tensors: 0.86 to 0.91 on an H100, 0.90 on an
+MI300X (`benchmarks.known_costs`)."""
 
 
 PCIE_GBPS = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
@@ -48,6 +50,8 @@ class Family(str, Enum):
     """Fused: all parameters in a few kernels."""
     COPY = "copy"
     """From page-locked memory of the host, over PCIe."""
+    MEMORY = "memory"
+    """Memory-bound ops that read each input once, and write one output."""
 
 
 class Grade(str, Enum):
@@ -81,6 +85,8 @@ class Known(msgspec.Struct, frozen=True):
     """at most."""
     rows: int
     """Ops that were measured."""
+    source: str
+    """Where: "benchmarks/rates", or recordings in the corpus of public traces."""
 
     def at(self, level: int) -> float:
         """Of what is said, what to count with at a level of saving: low, likely, high."""
@@ -90,7 +96,7 @@ class Known(msgspec.Struct, frozen=True):
         """What ops of this kind likely take on a device with these peaks; NaN of a type that it has not."""
         if self.family is Family.COPY:
             return bytes_ / (PCIE_GBPS.get(peaks.pcie_generation or 0, np.nan) * self.share) + self.fixed_ns
-        if self.family in (Family.CHAIN, Family.OPTIMIZER):
+        if self.family in (Family.CHAIN, Family.OPTIMIZER, Family.MEMORY):
             return bytes_ / (peaks.memory_gbps * self.share) + self.fixed_ns
         in_fp32 = self.family is Family.ATTENTION and self.dtype == "tf32"  # Fused, its products are in fp32.
         rate = peaks.tflops("fp32" if in_fp32 else self.dtype) or np.nan
@@ -108,24 +114,43 @@ def grade_of(inner: Sequence[int], element_bytes: float) -> Grade:
 _GRADES = {16: Grade.ALIGNED, 8: Grade.EVEN, 4: Grade.EVEN, 2: Grade.ODD, 1: Grade.ODD}
 
 
+Table = Mapping[tuple[str, Family, str, Grade], Known]
+
+
 @cache
-def table() -> dict[tuple[str, Family, str, Grade], Known]:
+def table() -> Table:
     """All that is known, by device, family, type and grade."""
     rows = msgspec.json.decode(KNOWN.read_bytes(), type=list[Known])
     return {(row.device, row.family, row.dtype, row.grade): row for row in rows}
 
 
-def known(peaks: Peaks, family: Family, dtype: str, grade: Grade = Grade.ANY) -> Known | None:
-    """What ops of a kind reach on a device, else on the one that was measured; None if that was not, either."""
-    rows, like = table(), _LIKE.get((family, dtype), dtype)
+def known(
+    peaks: Peaks, family: Family, dtype: str, grade: Grade = Grade.ANY, rows: Table | None = None
+) -> Known | None:
+    """What ops of a kind reach on a device, else on the one that was measured; None if that was not, either.
+
+    `rows`: what is known; by default all.
+    """
+    rows, like = table() if rows is None else rows, _LIKE.get((family, dtype), dtype)
     own = rows.get((peaks.name, family, like, grade))
     if own is None and (other := rows.get((MEASURED_ON, family, like, grade))) is not None:
         least, most = (bound * elsewhere for bound, elsewhere in zip((other.least, other.most), ELSEWHERE, strict=True))
-        own = msgspec.structs.replace(other, device=peaks.name, least=least, most=most)
+        share = other.share * _in_other_types(peaks, other, rows)
+        own = msgspec.structs.replace(other, device=peaks.name, share=share, least=least, most=most)
     if own is None or like == dtype:
         return own
     share = own.share * reached_share(peaks, dtype) / reached_share(peaks, like)
     return msgspec.structs.replace(own, dtype=dtype, share=share)
+
+
+def _in_other_types(peaks: Peaks, measured: Known, rows: Table) -> float:
+    """What ops on a device reach of the share of those measured, by those of the same kind in other types."""
+    if peaks.name == MEASURED_ON:
+        return 1.0
+    family, grade = measured.family, measured.grade
+    pairs = [(rows.get((of, family, dtype, grade)) for of in (peaks.name, MEASURED_ON)) for dtype in DTYPES]
+    shares = [own.share / other.share for own, other in pairs if own and other]
+    return float(np.median(shares)) if shares else 1.0
 
 
 _LIKE = {

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from diagnose.costs.changes import Mask
 from diagnose.costs.known import Family, Grade, Known, known
-from diagnose.costs.ops import FAMILIES, GRADES, costed_ops, grades_in
+from diagnose.costs.ops import FAMILIES, GRADES, Products, costed_ops, grades_in
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.matmuls import peaks
 from diagnose.trace.costs import DTYPES
@@ -51,10 +52,13 @@ class Seen:
 def seen(facts: Facts) -> Seen:
     """What was seen; nothing if the device's rates, or flops, are not known. Raises Missing without device work."""
     device, products = optional(peaks, facts), costed_ops(facts).products
-    if device is None:
-        return Seen({})
+    return Seen({}) if device is None else seen_in(products, device, products.table.in_steps)
+
+
+def seen_in(products: Products, device: Peaks, rows: Mask) -> Seen:
+    """What some rows tell."""
     table, taken = products.table, dict[Kind, tuple[float, float, float]]()
-    tells = table.in_steps & table.exact & ~np.isnan(products.flops) & (products.dtype >= 0)
+    tells = rows & table.exact & ~np.isnan(products.flops) & (products.dtype >= 0)
     tells &= (products.family == FAMILIES.index(Family.PRODUCT)) & (table.dur_ns >= LONG_NS)
     grade = grades_in(products, products.dtype)
     kinds = np.stack((products.dtype, grade))
