@@ -54,6 +54,7 @@ accuracy: .venv/full  ## measure how often diagnoses of planted and of simulated
 	$(if $(wildcard $(CORPUS)),$(BIN)/python -m benchmarks.gpu_traces $(CORPUS) --write)
 	$(if $(wildcard $(CORPUS)),$(BIN)/python -m benchmarks.multi_rank_traces $(CORPUS) --write)
 	$(if $(wildcard $(CORPUS)/h100),$(BIN)/python -m benchmarks.h100 $(CORPUS) --write)
+	$(if $(wildcard $(CORPUS)/h100),$(BIN)/python -m benchmarks.known_costs --corpus $(CORPUS) --write)
 	$(BIN)/python -m benchmarks.texts --write
 
 truth: .venv/full  ## measure planted cases that need no GPU and record all their levels, as far as that is missing; takes an hour

@@ -154,7 +154,7 @@ def _tells(ops: Sequence[Recorded]) -> bool:
         return False
     fits = held_out(ops)
     tested = [one for one in long if one.source in fits]
-    own, other = ([abs(off(op, by(op))) for op in tested] for by in (lambda op: fits[op.source], lambda _: elsewhere))
+    own, other = ([abs(off(op, by or fits[op.source])) for op in tested] for by in (None, elsewhere))
     return bool(tested) and bool(np.median(own) < np.median(other))
 
 

@@ -107,7 +107,7 @@ def judged(ops: Sequence[tuple[Recorded, Known | None]]) -> Published:
             groups[one.op.device.name, one.op.kind[0], one.by].append(one)
     memory = [mine for mine in by_kind([op for op, _ in ops]) if mine[0].kind[0] is Family.MEMORY]
     return Published(
-        errors=tuple(one for _, some in sorted(groups.items()) if (one := _summed(some)).ops >= FEWEST),
+        errors=tuple(row for row in (_summed(groups[key]) for key in sorted(groups)) if row.ops >= FEWEST),
         streamed=tuple(streamed(mine) for mine in memory),
     )
 

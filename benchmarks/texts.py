@@ -25,6 +25,7 @@ from benchmarks import (
     accuracy_tables,
     gpu_traces,
     h100,
+    known_costs,
     load,
     multi_rank_traces,
     nsight,
@@ -85,7 +86,7 @@ SHOWN_LINES = 14
 
 def texts(corpus: Path | None = None) -> list[Text]:
     """All of them; those of public traces only where there is a corpus."""
-    own = [*_accuracy(), *_speed(), *_help(), *_trials(), *_comparisons(), *_metrics(), *_agents()]
+    own = [*_accuracy(), *_rates(), *_speed(), *_help(), *_trials(), *_comparisons(), *_metrics(), *_agents()]
     return [*own, *_reports(corpus), *queries.texts(corpus)]
 
 
@@ -113,6 +114,7 @@ def _accuracy() -> Iterator[Text]:
         "gpu-pairs": partial(h100.pairs, on_h100),
         "gpu-planted": partial(accuracy_tables.details, on_gpu.rows),
         "gpu-controls": partial(accuracy_tables.controls, on_gpu.rows),
+        "known-costs": partial(known_costs.errors, known_costs.published()),
         "gpu-recorded": partial(h100.recorded, on_h100),
         "samples-recorded": recorded_samples.longer,
     }
@@ -130,6 +132,11 @@ def _accuracy() -> Iterator[Text]:
     blocks["simulated-jobs-each"] = partial(simulated_jobs.each, of_jobs)
     for name, make in blocks.items():
         yield Text(SITE / "accuracy.md", make, name)
+
+
+def _rates() -> Iterator[Text]:
+    yield Text(SITE / "rates.md", known_costs.rates, "rates")
+    yield Text(SITE / "rates.md", partial(known_costs.memory_bound, known_costs.published()), "memory-bound")
 
 
 def _speed() -> Iterator[Text]:

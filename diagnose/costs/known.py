@@ -148,8 +148,12 @@ def _in_other_types(peaks: Peaks, measured: Known, rows: Table) -> float:
     if peaks.name == MEASURED_ON:
         return 1.0
     family, grade = measured.family, measured.grade
-    pairs = [(rows.get((of, family, dtype, grade)) for of in (peaks.name, MEASURED_ON)) for dtype in DTYPES]
-    shares = [own.share / other.share for own, other in pairs if own and other]
+    shares = [
+        own.share / other.share
+        for dtype in DTYPES
+        if (own := rows.get((peaks.name, family, dtype, grade))) is not None
+        and (other := rows.get((MEASURED_ON, family, dtype, grade))) is not None
+    ]
     return float(np.median(shares)) if shares else 1.0
 
 

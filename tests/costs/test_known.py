@@ -1,0 +1,138 @@
+"""What is known of devices: figures by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from diagnose.costs.book import cost_book
+from diagnose.costs.changes import InPrecision, Recost
+from diagnose.costs.known import ELSEWHERE, Family, Grade, Known, grade_of, known, table
+from diagnose.facts.core.work import work_table
+from diagnose.synthetic.reading import facts_of
+from diagnose.trace.hardware import A100_40, A100_80, H100, H100_PCIE, MI300X, V100_32, Peaks
+
+
+def one(family: Family, dtype: str = "", share: float = 0.5, grade: Grade = Grade.ANY, device: Peaks = H100) -> Known:
+    return Known(device.name, family, dtype, grade, share, 2_000, 0.9, 1.2, 20, "by hand")
+
+
+def took(row: Known, flops: float, moved: float, peaks: Peaks = H100) -> float:
+    return float(row.took_ns(peaks, np.array([flops]), np.array([moved]))[0])
+
+
+@pytest.mark.parametrize(
+    ("inner", "element_bytes", "grade"),
+    [
+        ((768, 50304), 2, Grade.ALIGNED),
+        ((768, 50257), 2, Grade.ODD),
+        ((768, 50258), 2, Grade.EVEN),
+        ((768, 50260), 2, Grade.EVEN),
+        ((768, 50257), 4, Grade.EVEN),
+        ((768, 50260), 4, Grade.ALIGNED),
+        ((768, 50257), 1, Grade.ODD),
+        ((768, 50264), 1, Grade.EVEN),
+        ((768, 50272), 1, Grade.ALIGNED),
+        ((0, 8), 2, Grade.ALIGNED),
+        ((0, 0), 2, Grade.ALIGNED),
+    ],
+)
+def test_how_sizes_suit_tensor_cores(inner: tuple[int, int], element_bytes: float, grade: Grade) -> None:
+    assert grade_of(inner, element_bytes) == grade
+
+
+def test_what_multiplies_takes_its_operations_or_its_bytes() -> None:
+    product = one(Family.PRODUCT, "bf16")
+    # 989 TFLOP/s are 989,000 operations a ns, and half of them are reached; 0.9 of 3,350 bytes a ns.
+    assert took(product, 989e6, 1.0) == pytest.approx(2_000 + 2_000)
+    assert took(product, 1.0, 3_015e6) == pytest.approx(1e6 + 2_000)
+    assert took(product, 989e6, np.nan) == pytest.approx(4_000)  # Bytes are not known.
+    assert np.isnan(took(product, 989e6, 1.0, V100_32))  # It has no bf16.
+
+
+def test_fused_attention_in_tf32_multiplies_in_fp32() -> None:
+    assert took(one(Family.ATTENTION, "tf32"), 67e6, 1.0) == pytest.approx(2_000 + 2_000)
+
+
+@pytest.mark.parametrize("family", [Family.CHAIN, Family.OPTIMIZER, Family.MEMORY])
+def test_what_moves_data_takes_its_bytes(family: Family) -> None:
+    assert took(one(family), 1e15, 3_350e3) == pytest.approx(2_000 + 2_000)
+
+
+def test_copies_take_their_bytes_over_pcie() -> None:
+    assert took(one(Family.COPY), 0.0, 31.5e3) == pytest.approx(1_000 + 2_000)  # Half of 63 GB/s.
+    assert np.isnan(took(one(Family.COPY), 0.0, 1e3, replace(H100, pcie_generation=None)))
+
+
+def test_a_cautious_saving_counts_with_the_longest_time() -> None:
+    assert [one(Family.CHAIN).at(level) for level in range(3)] == [1.2, 1.0, 0.9]
+
+
+def test_another_device_reaches_the_share_of_the_one_that_was_measured() -> None:
+    measured, there = (known(device, Family.PRODUCT, "bf16", Grade.ALIGNED) for device in (H100, A100_40))
+    assert measured is not None
+    assert there == msgspec.structs.replace(
+        measured, device=A100_40.name, least=measured.least * ELSEWHERE[0], most=measured.most * ELSEWHERE[1]
+    )
+    assert known(A100_40, Family.PRODUCT, "fp64", Grade.ALIGNED) is None
+
+
+def test_a_type_that_was_not_measured_is_like_another() -> None:
+    rows = {("H100 SXM", Family.PRODUCT, "bf16", Grade.ALIGNED): one(Family.PRODUCT, "bf16", grade=Grade.ALIGNED)}
+    fp8 = known(H100, Family.PRODUCT, "fp8", Grade.ALIGNED, rows)
+    # The best products of an H100 reach 1,403 of 1,979 TFLOP/s in fp8, and 794.5 of 989 in bf16.
+    assert fp8 is not None
+    assert fp8.share == pytest.approx(0.5 * (1403 / 1979) / (794.5 / 989))
+
+
+def test_rows_of_a_device_come_first_and_tell_of_its_other_types() -> None:
+    kinds = [("bf16", Grade.FORWARD, H100), ("fp32", Grade.FORWARD, H100), ("bf16", Grade.BACKWARD, H100)]
+    shares = (0.6, 0.5, 0.4)
+    measured = [
+        one(Family.CONVOLUTION, dtype, share, grade, device)
+        for (dtype, grade, device), share in zip(kinds, shares, strict=True)
+    ]
+    own = one(Family.CONVOLUTION, "bf16", 0.3, Grade.FORWARD, MI300X)
+    rows = {(row.device, row.family, row.dtype, row.grade): row for row in (*measured, own)}
+    assert known(MI300X, Family.CONVOLUTION, "bf16", Grade.FORWARD, rows) == own
+    fp16 = known(MI300X, Family.CONVOLUTION, "fp16", Grade.FORWARD, rows)
+    assert fp16 is not None
+    assert (fp16.dtype, fp16.share, fp16.most) == ("fp16", 0.3, own.most)
+    # In bf16 it reaches half of what an H100 does, so in fp32 as well; of the backward pass nothing is known.
+    for device, grade, dtype, share in (
+        (MI300X, Grade.FORWARD, "fp32", 0.25),
+        (MI300X, Grade.BACKWARD, "bf16", 0.4),
+        (A100_80, Grade.FORWARD, "fp32", 0.5),
+        (H100_PCIE, Grade.FORWARD, "bf16", 0.6),
+        (H100, Grade.FORWARD, "fp32", 0.5),
+    ):
+        found = known(device, Family.CONVOLUTION, dtype, grade, rows)
+        assert found is not None
+        assert found.share == pytest.approx(share)
+
+
+def test_no_row_is_there_twice_and_all_have_sources() -> None:
+    encoded = msgspec.json.encode(list(table().values()))
+    assert all(row.source and row.rows >= 4 for row in table().values())
+    assert encoded == msgspec.json.encode(sorted(table().values(), key=lambda row: (row.device, *_kind(row))))
+
+
+def _kind(row: Known) -> tuple[str, str, str]:
+    return row.family, row.dtype, row.grade
+
+
+@pytest.mark.parametrize(("device", "fixed_us"), [("MI300X", 4.5), ("A100", 1.5)])
+def test_what_does_not_depend_on_bytes_is_known_of_a_device(device: str, fixed_us: float) -> None:
+    facts = facts_of(
+        f"""
+        1 steps of 100
+        device {device}
+        cpu  aten::mul 0-1 shapes=[[1024,1024],[1024,1024]] types=["float","float"]
+        gpu  pointwise 10-10.02 @0.5
+        """
+    )
+    left = cost_book(facts).left([Recost(work_table(facts).ids, InPrecision("bf16"))], 1)
+    assert left.share.tolist() == [pytest.approx((fixed_us + (20 - fixed_us) / 2) / 20)]
