@@ -26,7 +26,7 @@ from diagnose.costs.changes import (
     WellChosen,
 )
 from diagnose.costs.host import HostBook
-from diagnose.costs.known import BANDWIDTH, SEARCHED, SEARCHED_ELSEWHERE, Family, Grade, Known, known
+from diagnose.costs.known import BANDWIDTH, SEARCHED, SEARCHED_ELSEWHERE, Family, Grade, Known, known, table
 from diagnose.costs.measured import MOSTLY, Key, Wanted, change_of, measured_costs, specs_of
 from diagnose.costs.ops import FAMILIES, GRADES, CostedOps, costed_ops, grades_in
 from diagnose.costs.seen import seen
@@ -246,8 +246,8 @@ class CostBook:
         if (before, was) == (after, now) and not chosen:
             return took
         assert self._peaks is not None
-        new = self._seen.known(self._peaks, FAMILIES[family], DTYPES[after], GRADES[now])
-        old = self._seen.known(self._peaks, FAMILIES[family], DTYPES[before], GRADES[was])
+        new = self._known(FAMILIES[family], DTYPES[after], GRADES[now])
+        old = self._known(FAMILIES[family], DTYPES[before], GRADES[was])
         if new is None or self._peaks.tflops(DTYPES[after]) is None:
             return took
         flops, moved = self._ops.products.flops[calls], self._ops.products.bytes[calls]
@@ -267,6 +267,15 @@ class CostBook:
         if np.isnan(said).any():
             said = np.where(np.isnan(said), took * self._by_rates(before, after, old, new) * UNKNOWN_RATIO[level], said)
         return np.minimum(said, took) if before == after or level == LEVELS - 1 else said
+
+    def _known(self, family: Family, dtype: str, grade: Grade) -> Known | None:
+        """What is known of the device; of one that was not measured, corrected by what the recording shows.
+
+        On an H100 the correction was measured to gain nothing (docs/accuracy.md).
+        """
+        assert self._peaks is not None
+        own = (self._peaks.name, family, dtype, grade) in table()
+        return known(self._peaks, family, dtype, grade) if own else self._seen.known(self._peaks, family, dtype, grade)
 
     def _by_rates(self, before: int, after: int, old: Known | None, new: Known) -> float:
         """What is left of work of unknown size, by what is reached of each type's rate; 1 unknown."""
