@@ -1,8 +1,8 @@
 """What ops are said to take against what they took: `python -m benchmarks.known_costs [--corpus DIR] [--write]`.
 
-What is known of a device is fitted to benchmarks/rates, and to the recordings of a corpus where one is given. The
-result is diagnose/costs/known.json, which the package takes along. known_costs.json has how well it holds for ops that
-it was not fitted to.
+What is known of a device is fitted to benchmarks/rates, and to the recordings of a corpus where one is given; some is
+published elsewhere. The result is diagnose/costs/known.json, which the package takes along. known_costs.json has how
+well it holds for ops that it was not fitted to.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.accuracy_tables import table as markdown
 from benchmarks.fitting import FEWEST, RATES_SOURCE, as_elsewhere, by_kind, held_out, of_rates, of_recordings, said_ns
 from benchmarks.recorded_ops import SHORTEST_NS, Recorded, ops_of, recordings
 from diagnose.costs.book import CAUSAL, FIXED_NS
-from diagnose.costs.known import KNOWN, MEASURED_ON, Family, Known, known, table
+from diagnose.costs.known import KNOWN, MEASURED_ON, Family, Grade, Known, known, table
 from diagnose.costs.ops import costed_ops
 from diagnose.costs.seen import seen_in
 from diagnose.facts.core.base import Facts
@@ -28,6 +28,14 @@ from diagnose.facts.core.base import Facts
 RESULTS = Path(__file__).with_name("known_costs.json")
 BY_H100, BY_OTHERS = "rates of an H100", "other recordings of the device"
 """What an op's time is said by."""
+FLASH = "arXiv 2307.08691"
+PUBLISHED = tuple(
+    Known("A100", Family.ATTENTION, dtype, grade, share, 10_000, least, most, 0, FLASH)
+    for dtype in ("bf16", "fp16")
+    for grade, share, least, most in ((Grade.FORWARD, 0.6, 0.82, 1.2), (Grade.BACKWARD, 0.5, 0.8, 1.25))
+)
+"""What others have measured: FlashAttention 2 reaches 0.50 to 0.73 of an A100's peak forward, and 10 to 20 points less
+backward. The fixed time is that of an H100."""
 UNSEEN_NS = 100
 """What the bytes of an op take at most whose time does not depend on them."""
 
@@ -235,8 +243,9 @@ def memory_bound(found: Published) -> str:
 
 def known_of(ops: Sequence[Recorded] | None) -> list[Known]:
     """All that is known: by benchmarks/rates, and by recordings; without these what they told last."""
-    told = [one for one in table().values() if one.source != RATES_SOURCE] if ops is None else of_recordings(ops)
-    return sorted([*of_rates(), *told], key=lambda one: (one.device, one.family, one.dtype, one.grade))
+    others = (RATES_SOURCE, *{one.source for one in PUBLISHED})
+    told = [one for one in table().values() if one.source not in others] if ops is None else of_recordings(ops)
+    return sorted([*of_rates(), *PUBLISHED, *told], key=lambda one: (one.device, one.family, one.dtype, one.grade))
 
 
 def encoded(rows: Sequence[Known]) -> bytes:

@@ -26,7 +26,7 @@ from diagnose.costs.changes import (
     WellChosen,
 )
 from diagnose.costs.host import HostBook
-from diagnose.costs.known import BANDWIDTH, SEARCHED, SEARCHED_ELSEWHERE, Family, Grade, Known, known, table
+from diagnose.costs.known import BANDWIDTH, SEARCHED, SEARCHED_ELSEWHERE, Family, Grade, Known, known, own_row
 from diagnose.costs.measured import MOSTLY, Key, Wanted, change_of, measured_costs, specs_of
 from diagnose.costs.ops import FAMILIES, GRADES, CostedOps, costed_ops, grades_in
 from diagnose.costs.seen import seen
@@ -274,7 +274,7 @@ class CostBook:
         On an H100 the correction was measured to gain nothing (docs/accuracy.md).
         """
         assert self._peaks is not None
-        own = (self._peaks.name, family, dtype, grade) in table()
+        own = own_row(self._peaks, family, dtype, grade)
         return known(self._peaks, family, dtype, grade) if own else self._seen.known(self._peaks, family, dtype, grade)
 
     def _by_rates(self, before: int, after: int, old: Known | None, new: Known) -> float:

@@ -84,9 +84,9 @@ class Known(msgspec.Struct, frozen=True):
     most: float
     """at most."""
     rows: int
-    """Ops that were measured."""
+    """Ops that were measured; 0 of what others have published."""
     source: str
-    """Where: "benchmarks/rates", or recordings in the corpus of public traces."""
+    """Where: "benchmarks/rates", recordings in the corpus of public traces, or an article."""
 
     def at(self, level: int) -> float:
         """Of what is said, what to count with at a level of saving: low, likely, high."""
@@ -132,7 +132,7 @@ def known(
     `rows`: what is known; by default all.
     """
     rows, like = table() if rows is None else rows, _LIKE.get((family, dtype), dtype)
-    own = rows.get((peaks.name, family, like, grade))
+    own = own_row(peaks, family, like, grade, rows)
     if own is None and (other := rows.get((MEASURED_ON, family, like, grade))) is not None:
         least, most = (bound * elsewhere for bound, elsewhere in zip((other.least, other.most), ELSEWHERE, strict=True))
         share = other.share * _in_other_types(peaks, other, rows)
@@ -143,6 +143,13 @@ def known(
     return msgspec.structs.replace(own, dtype=dtype, share=share)
 
 
+def own_row(peaks: Peaks, family: Family, dtype: str, grade: Grade, rows: Table | None = None) -> Known | None:
+    """What is known of a device itself, or of all of its name's first word: A100."""
+    rows = table() if rows is None else rows
+    names = (peaks.name, peaks.name.partition(" ")[0])
+    return next((found for name in names if (found := rows.get((name, family, dtype, grade))) is not None), None)
+
+
 def _in_other_types(peaks: Peaks, measured: Known, rows: Table) -> float:
     """What ops on a device reach of the share of those measured, by those of the same kind in other types."""
     if peaks.name == MEASURED_ON:
@@ -151,7 +158,7 @@ def _in_other_types(peaks: Peaks, measured: Known, rows: Table) -> float:
     shares = [
         own.share / other.share
         for dtype in DTYPES
-        if (own := rows.get((peaks.name, family, dtype, grade))) is not None
+        if (own := own_row(peaks, family, dtype, grade, rows)) is not None
         and (other := rows.get((MEASURED_ON, family, dtype, grade))) is not None
     ]
     return float(np.median(shares)) if shares else 1.0
