@@ -10,10 +10,10 @@ import pytest
 
 from diagnose.costs.book import cost_book
 from diagnose.costs.changes import InPrecision, Recost
-from diagnose.costs.known import ELSEWHERE, Family, Grade, Known, grade_of, known, table
+from diagnose.costs.known import ELSEWHERE, Family, Grade, Known, grade_of, known, own_row, table
 from diagnose.facts.core.work import work_table
 from diagnose.synthetic.reading import facts_of
-from diagnose.trace.hardware import A100_40, A100_80, H100, H100_PCIE, MI300X, V100_32, Peaks
+from diagnose.trace.hardware import A100_40, A100_80, A100_PCIE_40, H100, H100_PCIE, MI300X, V100_32, Peaks
 
 
 def one(family: Family, dtype: str = "", share: float = 0.5, grade: Grade = Grade.ANY, device: Peaks = H100) -> Known:
@@ -114,9 +114,17 @@ def test_rows_of_a_device_come_first_and_tell_of_its_other_types() -> None:
         assert found.share == pytest.approx(share)
 
 
+def test_all_of_a_name_share_what_is_published() -> None:
+    for device in (A100_80, A100_PCIE_40):
+        found = known(device, Family.ATTENTION, "fp16", Grade.FORWARD)
+        assert found is not None
+        assert (found.share, found.source) == (0.6, "arXiv 2307.08691")
+    assert own_row(H100_PCIE, Family.ATTENTION, "bf16", Grade.FORWARD) is None
+
+
 def test_no_row_is_there_twice_and_all_have_sources() -> None:
     encoded = msgspec.json.encode(list(table().values()))
-    assert all(row.source and row.rows >= 4 for row in table().values())
+    assert all(row.source and (row.rows >= 4 or row.source.startswith("arXiv")) for row in table().values())
     assert encoded == msgspec.json.encode(sorted(table().values(), key=lambda row: (row.device, *_kind(row))))
 
 
