@@ -23,6 +23,7 @@ from .setting import (
     Setting,
     Words,
     as_in_own_loop,
+    by_calls,
     not_possible,
     nothing,
     said_itself,
@@ -45,6 +46,7 @@ class _OfCuda(Setting):
     takes = {"": nothing}
 
     in_force = IN_RECORDING
+    switch = by_calls
     took_effect = said_itself
     edit = _without
 
@@ -58,7 +60,7 @@ class _OfCuda(Setting):
 
             @functools.wraps(original)
             def left_out(*args: Any, **kwargs: Any) -> Any:
-                if injection.caller() is None:
+                if not injection.on or injection.caller() is None:
                     return original(*args, **kwargs)
                 injection.note(f"{name}()", "left out")
                 return None
@@ -107,6 +109,7 @@ class NoBarrier(Setting):
 
     framework = as_in_own_loop
     in_force = IN_RECORDING
+    switch = by_calls
     took_effect = said_itself
     edit = _without
 
@@ -120,7 +123,13 @@ class NoBarrier(Setting):
             @functools.wraps(original)
             def barrier(*args: Any, **kwargs: Any) -> Any:
                 place = injection.caller()
-                if place is None or place not in met or kwargs.get("async_op") or args[1:2] == (True,):
+                if (
+                    not injection.on
+                    or place is None
+                    or place not in met
+                    or kwargs.get("async_op")
+                    or args[1:2] == (True,)
+                ):
                     if place is not None:
                         met.add(place)
                     return original(*args, **kwargs)
@@ -145,7 +154,9 @@ class SeldomCollect(Setting):
 
     framework = as_in_own_loop
     in_force = IN_RECORDING
+    switch = by_calls
     took_effect = said_itself
+    is_of_collections = True
 
     def words(self) -> Words:
         return Words("Take `gc.collect()` out of the step, or call it seldom.")
@@ -156,7 +167,7 @@ class SeldomCollect(Setting):
         @functools.wraps(original)
         def seldom(*args: Any, **kwargs: Any) -> int:
             nonlocal calls
-            if injection.caller() is None:
+            if not injection.on or injection.caller() is None:
                 return original(*args, **kwargs)
             calls += 1
             if calls % self.value == 0:
@@ -179,6 +190,7 @@ class NoCheckpointing(Setting):
     link = "https://docs.pytorch.org/docs/stable/checkpoint.html"
 
     in_force = IN_RECORDING
+    switch = by_calls
     took_effect = said_itself
     edit = not_possible("it needs an edit by hand")
 
@@ -201,7 +213,7 @@ class NoCheckpointing(Setting):
 
             @functools.wraps(original)
             def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-                if sys.modules["torch"].compiler.is_compiling():
+                if not injection.on or sys.modules["torch"].compiler.is_compiling():
                     return original(function, *args, **kwargs)
                 injection.note("checkpoint()", "activations are kept")
                 return function(*args, **{name: value for name, value in kwargs.items() if name not in own})
@@ -223,6 +235,7 @@ class SaveInBackground(Setting):
     effort = 2
 
     in_force = IN_RECORDING
+    switch = not_possible("saves are seldom, and a run has to be long enough for some")
     took_effect = said_itself
     edit = not_possible("it needs an edit by hand")
 

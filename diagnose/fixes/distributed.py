@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .interfaces import Editor, Edits, Injection
 from .setting import (
     DS_CONFIG,
+    WHEN_MADE,
     Argument,
     Code,
     Loop,
@@ -99,6 +100,8 @@ class DdpArgument(Setting):
     def inject(self, injection: Injection) -> None:
         injection.change_calls("torch.nn.parallel.distributed", DDP, "__init__", DDP)
 
+    switch = WHEN_MADE
+
     def took_effect(self, rank: RankManifest) -> str:
         """Of options that DDP says of itself."""
         ddp = rank.distributed.ddp if rank.distributed else ()
@@ -124,6 +127,7 @@ class CommunicationHook(Setting):
     link = "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html"
 
     in_force = not_possible("the types that are sent are in the recording")
+    switch = not_possible("a hook is registered before the first forward pass, and stays")
     took_effect = said_itself
     edit = not_possible("it needs an edit by hand")
 
@@ -169,6 +173,7 @@ class NoSync(Setting):
     link = LINK
 
     in_force = not_possible("how often gradients are reduced is in the recording")
+    switch = not_possible("the first steps tell how many backward passes a step has")
     took_effect = said_itself
     edit = not_possible("it needs an edit by hand")
 
@@ -208,6 +213,7 @@ class FsdpArgument(Setting):
 
     framework = as_in_own_loop
     in_force = not_possible("what is gathered twice is in the recording")
+    switch = WHEN_MADE
     took_effect = said_itself
 
     def words(self) -> Words:

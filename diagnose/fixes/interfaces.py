@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,8 +18,33 @@ Given = dict[str, Any]
 """Arguments of a call by name."""
 
 
+class CannotSwitch(Exception):
+    """A setting cannot be turned on and off in this process; the message is a clause that says why."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A setting that is turned on and off between two steps of a running training."""
+
+    turn: Callable[[bool], None]
+    """It begins off, and is turned to what it is not. Off leaves all as it was."""
+    why_none: Callable[[], str]
+    """While it is on: a clause on why it is not in force; empty if it is."""
+    what: str = ""
+    """Where it takes effect; empty: its notes say it."""
+    of_optimizer: Callable[[Any, bool], None] | None = None
+    """Turn it for one optimizer, as for a copy of one; None where it changes none."""
+    changes_outputs: bool = False
+    """If the model gives the same bits with it, it is not in force."""
+    collects: bool = False
+    """It changes when garbage is collected: collections are part of what it costs or saves."""
+
+
 class Injection(Protocol):
     """A setting in the process of the script that is tried, and where it took effect."""
+
+    on: bool
+    """Whether calls that it stands in for are changed. Those made while it is off are made as the script makes them."""
 
     check: Callable[[], str]
     """Called when the process ends: a clause on why the setting is not in force; empty if it is."""
@@ -64,6 +90,15 @@ class Injection(Protocol):
 
     def when_backward_ends(self, act: Callable[[], None]) -> None:
         """Call `act()` after each backward pass."""
+
+    def trained_model(self) -> Any:
+        """The largest of the modules that a training step calls. Raises CannotSwitch if none was called."""
+
+    def optimizers(self) -> Sequence[Any]:
+        """Those of torch.optim that stepped."""
+
+    def noted(self) -> bool:
+        """Whether it has changed something."""
 
     def largest_model(self) -> Any:
         """The module with most parameters of those that are part of no other; None without any."""

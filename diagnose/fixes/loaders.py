@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .interfaces import Editor, Edits, Given, Injection, no_gpu
-from .setting import Argument, Code, Loop, Multiple, Run, Safety, Setting, Words, flag, times, whole
+from .setting import WHEN_MADE, Argument, Code, Loop, Multiple, Run, Safety, Setting, Words, flag, times, whole
 
 if TYPE_CHECKING:
     from ..trace.frames import Site
@@ -120,6 +120,8 @@ class LoaderArgument(Setting):
             injection.change_argument(module.DataLoader, "__init__", "DataLoader", prevented, wanted)
 
         injection.when_imported("torch.utils.data.dataloader", act)
+
+    switch = WHEN_MADE
 
     def took_effect(self, rank: RankManifest) -> str:
         """Of loaders that gave batches."""

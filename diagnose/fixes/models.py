@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .interfaces import Editor, Edits, Given, Injection
+from .interfaces import CannotSwitch, Editor, Edits, Given, Injection, Switch
 from .setting import (
     DS_CONFIG,
+    WHEN_MADE,
     Argument,
     Loop,
     Run,
@@ -30,6 +32,13 @@ COMPILED_FROM = (7, 0)
 """Compute capability from which on torch.compile makes code for a GPU (Triton asks for it; AMD's are 8 and more)."""
 
 COMPILED_ALREADY = "the script compiles the model itself"
+
+
+def compiled_nothing() -> str:
+    """A clause on that; empty if something was compiled."""
+    frames = sys.modules.get("torch._dynamo.utils")
+    done = frames is not None and frames.counters["frames"]["ok"] > 0
+    return "" if done else "torch.compile compiled nothing: it could trace no part of the model"
 
 
 def _compiler_fits(self: Setting, capability: tuple[int, int]) -> bool:
@@ -64,11 +73,6 @@ class Compile(Setting):
     def inject(self, injection: Injection) -> None:
         """By Module.compile(), which changes what a call of it does."""
 
-        def compiled_nothing() -> str:
-            frames = sys.modules.get("torch._dynamo.utils")
-            done = frames is not None and frames.counters["frames"]["ok"] > 0
-            return "" if done else "torch.compile compiled nothing: it could trace no part of the model"
-
         def change(model: Any, torch: Any) -> str:
             if any(
                 hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules()
@@ -80,6 +84,19 @@ class Compile(Setting):
             return f"compiled when it is called{self._options(', ', str)}"
 
         injection.when_called(change)
+
+    def switch(self, injection: Injection) -> Switch:
+        """Both ways to call the model stay."""
+        model, torch = injection.trained_model(), sys.modules["torch"]
+        if any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules()):
+            raise CannotSwitch(COMPILED_ALREADY)
+        compiled = torch.compile(model._call_impl, **({self.argument: self.value} if self.argument else {}))
+
+        def turn(on: bool) -> None:
+            model._compiled_call_impl = compiled if on else None
+
+        what = f"{type(model).__name__}: compiled when it is called{self._options(', ', str)}"
+        return Switch(turn, compiled_nothing, what)
 
     def _options(self, before: str, written: Any = repr) -> str:
         return f"{before}{self.argument}={written(self.value)}" if self.argument else ""
@@ -99,6 +116,7 @@ class CompileArgument(Setting):
 
     fits = _compiler_fits
     in_force = not_possible("what compiled code does is in the recording")
+    switch = WHEN_MADE
     took_effect = said_itself
 
     @property
@@ -140,6 +158,7 @@ class GraphCapture(Setting):
     effort = 2
 
     in_force = not_possible("graphs are in the recording")
+    switch = not_possible("its sizes and inputs have to stay in place, which only the script can arrange")
     inject = not_possible("its sizes and inputs have to stay in place, which only the script can arrange")
     took_effect = said_itself
     edit = not_possible("it needs an edit by hand")
@@ -185,14 +204,45 @@ class Autocast(Setting):
 
     def inject(self, injection: Injection) -> None:
         def change(model: Any, torch: Any) -> str:
-            device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-            if device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device) < (8, 0):
-                injection.refuse("this GPU has no bfloat16, and float16 needs a GradScaler in the script")
+            device = _device_of(model, torch)
+            if why := _no_bfloat16(device, torch):
+                injection.refuse(why)
                 return ""
             model.forward = torch.autocast(device.type, torch.bfloat16)(model.forward)
             return "forward() in autocast to bfloat16"
 
         injection.when_called(change)
+
+    def switch(self, injection: Injection) -> Switch:
+        """Around calls of the model, so that compiled code stays valid, which looks whether autocast is on."""
+        model, torch = injection.trained_model(), sys.modules["torch"]
+        kind, device = type(model), _device_of(model, torch)
+        if why := _no_bfloat16(device, torch):
+            raise CannotSwitch(why)
+        own, original, entered = vars(kind).get("__call__"), kind.__call__, False
+
+        @functools.wraps(original)
+        def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal entered
+            if self is not model:
+                return original(self, *args, **kwargs)
+            entered = True
+            with torch.autocast(device.type, torch.bfloat16):
+                return original(self, *args, **kwargs)
+
+        def turn(on: bool) -> None:
+            if on:
+                kind.__call__ = called
+            elif own is None:
+                del kind.__call__
+            else:
+                kind.__call__ = own
+
+        def why_none() -> str:
+            return "" if entered else "autocast to bfloat16 was not entered"
+
+        what = f"{kind.__name__}: called in autocast to bfloat16"
+        return Switch(turn, why_none, what, changes_outputs=True)
 
     def took_effect(self, rank: RankManifest) -> str:
         entered = "bfloat16" in rank.flags.autocast.values()
@@ -236,6 +286,32 @@ class ChannelsLast(Setting):
             return f"{count} weights to channels_last, and with them what convolutions give" if count else ""
 
         injection.when_complete(change)
+
+    def switch(self, injection: Injection) -> Switch:
+        """With what optimizers keep of the weights, and their gradients. Only the order in memory changes."""
+        model, torch = injection.trained_model(), sys.modules["torch"]
+        last, optimizers = torch.channels_last, injection.optimizers()
+        weights = [one for one in model.parameters() if one.dim() == 4 and not one.is_contiguous(memory_format=last)]
+        if not weights:
+            raise CannotSwitch("the model has no weights of four dimensions that are not channels_last already")
+
+        def turn(on: bool) -> None:
+            order = last if on else torch.contiguous_format
+            for weight in weights:
+                weight.data = weight.data.contiguous(memory_format=order)
+                if weight.grad is not None and not torch.distributed.is_initialized():  # DDP's are parts of others.
+                    weight.grad = weight.grad.contiguous(memory_format=order)
+                for state in [one.state[weight] for one in optimizers if weight in one.state]:
+                    for name, value in state.items():
+                        if torch.is_tensor(value) and value.shape == weight.shape:
+                            state[name] = value.contiguous(memory_format=order)
+
+        def why_none() -> str:
+            kept = all(weight.is_contiguous(memory_format=last) for weight in weights)
+            return "" if kept else "the script changes the memory format of weights itself"
+
+        what = f"{type(model).__name__}: {len(weights)} weights to channels_last, and with them what convolutions give"
+        return Switch(turn, why_none, what)
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
         return editor.after_optimizer("to(memory_format={torch}.channels_last)")
@@ -296,8 +372,38 @@ class Attention(Setting):
 
         injection.when_complete(change)
 
+    def switch(self, injection: Injection) -> Switch:
+        wanted, model = self.value, injection.trained_model()
+        known = [module for module in model.modules() if hasattr(module, "set_attn_implementation")]
+        others = [one for one in known if one.config._attn_implementation != wanted]
+        if not known:
+            raise CannotSwitch("the model has no attn_implementation, which models of transformers have")
+        if not others:
+            raise CannotSwitch(f"the script has attn_implementation={wanted} already")
+        first, before = others[0], others[0].config._attn_implementation
+
+        def turn(on: bool) -> None:
+            first.set_attn_implementation(wanted if on else before)
+
+        def why_none() -> str:
+            kept = first.config._attn_implementation == wanted
+            return "" if kept else f"{type(first).__name__} cannot change its attn_implementation"
+
+        return Switch(turn, why_none, f"{type(first).__name__}: attn_implementation {before} -> {wanted}")
+
     def edit(self, editor: Editor, site: Site | None) -> Edits:
         return editor.loaded_by_transformers(self.argument, self.value)
+
+
+def _device_of(model: Any, torch: Any) -> Any:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def _no_bfloat16(device: Any, torch: Any) -> str:
+    """A clause on why it cannot be used there; empty if it can."""
+    if device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device) < (8, 0):
+        return "this GPU has no bfloat16, and float16 needs a GradScaler in the script"
+    return ""
 
 
 def _quoted(value: object) -> str:

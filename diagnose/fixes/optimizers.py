@@ -6,8 +6,21 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .interfaces import Editor, Edits, Given, Injection
-from .setting import Argument, Loop, Run, Safety, Setting, Words, as_in_own_loop, flag, not_possible, only, said_itself
+from .interfaces import CannotSwitch, Editor, Edits, Given, Injection, Switch
+from .setting import (
+    Argument,
+    Loop,
+    Run,
+    Safety,
+    Setting,
+    Words,
+    as_in_own_loop,
+    by_calls,
+    flag,
+    not_possible,
+    only,
+    said_itself,
+)
 
 if TYPE_CHECKING:
     from ..trace.frames import Site
@@ -15,6 +28,17 @@ if TYPE_CHECKING:
 
 OF_TRANSFORMERS = {"Adam": "adamw_torch_fused", "AdamW": "adamw_torch_fused"}
 """Classes of optimizers -> `optim` of TrainingArguments (transformers.training_args.OptimizerNames)."""
+
+
+OTHER = {"fused": "foreach", "foreach": "fused"}
+"""They exclude each other."""
+
+Forms = dict[str, Any]
+"""Both, of a group."""
+
+
+def _forms(group: dict[str, Any]) -> Forms:
+    return {name: group.get(name) for name in OTHER}
 
 
 @dataclass(frozen=True)
@@ -51,7 +75,7 @@ class OptimizerArgument(Setting):
         return bool(has) and all(one is self.value for one in has)
 
     def inject(self, injection: Injection) -> None:
-        other = {"fused": "foreach", "foreach": "fused"}[self.argument]
+        other = OTHER[self.argument]
 
         def prevented(given: Given) -> str:
             """They exclude each other."""
@@ -66,6 +90,43 @@ class OptimizerArgument(Setting):
                     injection.change_argument(kind, "__init__", "", prevented)
 
         injection.when_imported("torch.optim", act)
+
+    def switch(self, injection: Injection) -> Switch:
+        """What it keeps of parameters stays. Only the number of steps moves: fused ones read it on the GPU."""
+        some = [one for one in injection.optimizers() if self.argument in one.defaults]
+        others = [one for one in some if any(group[self.argument] != self.value for group in one.param_groups)]
+        if not some:
+            raise CannotSwitch(f"no optimizer that stepped has {self.argument}")
+        if not others:
+            raise CannotSwitch(f"the script has {self.argument}={self.value} already")
+        before = {id(one): [_forms(group) for group in one.param_groups] for one in others}
+        first = others[0]
+        names = ", ".join(dict.fromkeys(type(one).__name__ for one in others))
+
+        def turn(on: bool) -> None:
+            for one in others:
+                self._turn(one, on, before[id(one)])
+
+        def of_copy(optimizer: Any, on: bool) -> None:
+            self._turn(optimizer, on, [_forms(group) for group in optimizer.param_groups])
+
+        def why_none() -> str:
+            kept = all(group[self.argument] == self.value for one in others for group in one.param_groups)
+            return "" if kept else f"the script sets {self.argument} of its optimizer back"
+
+        what = f"{names}: {self.argument} {before[id(first)][0][self.argument]} -> {self.value}"
+        return Switch(turn, why_none, what, of_optimizer=of_copy)
+
+    def _turn(self, optimizer: Any, on: bool, before: list[Forms]) -> None:
+        other = OTHER[self.argument]
+        for group, forms in zip(optimizer.param_groups, before, strict=False):
+            group[self.argument] = self.value if on else forms[self.argument]
+            group[other] = False if on and forms[other] else forms[other]
+            fused = group["fused"] or group.get("capturable")
+            for weight in group["params"]:
+                step = optimizer.state[weight].get("step") if weight in optimizer.state else None
+                if hasattr(step, "to"):
+                    optimizer.state[weight]["step"] = step.to(weight.device if fused else "cpu")
 
     def took_effect(self, rank: RankManifest) -> str:
         said = any(getattr(optimizer, self.argument) == self.value for optimizer in rank.optimizers)
@@ -89,6 +150,7 @@ class ZeroGrad(Setting):
 
     framework = as_in_own_loop
     in_force = not_possible("the zeros that it writes are in the recording")
+    switch = by_calls
     took_effect = said_itself
 
     def words(self) -> Words:

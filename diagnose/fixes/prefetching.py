@@ -23,6 +23,7 @@ class Prefetch(Setting):
     effort = 2
 
     in_force = not_possible("the copies are in the recording")
+    switch = not_possible("batches are made some steps before they are used")
     took_effect = said_itself
     edit = not_possible("it needs an edit by hand")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .interfaces import Editor, Edits, Injection, no_gpu
+from .interfaces import CannotSwitch, Editor, Edits, Injection, Switch, no_gpu
 from .setting import (
     Argument,
     Loop,
@@ -94,6 +95,8 @@ class Environment(Setting):
         """The parent of the process sets them: only what is to be out has to go."""
         take_out(injection, self.value)
 
+    switch = not_possible("what reads it starts with the process")
+
     def took_effect(self, rank: RankManifest) -> str:
         threads = dict(self.value).get("OMP_NUM_THREADS", "")  # Empty: it is taken out, and torch counts cores.
         if rank.flags.threads is not None and threads not in ("", str(rank.flags.threads)):
@@ -165,6 +168,27 @@ class Tf32(Setting):
     def inject(self, injection: Injection) -> None:
         take_out(injection, self.variables)
 
+    @property
+    def why_no_switch(self) -> str:
+        return f"{FORBID_TF32[0]} is read when the process starts" if self.value else ""
+
+    def switch(self, injection: Injection) -> Switch:
+        torch = sys.modules["torch"]
+        if why := no_gpu(torch):
+            raise CannotSwitch(f"{why}, to which TF32 applies")
+        before, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        if torch.backends.cuda.matmul.allow_tf32:
+            raise CannotSwitch("the script allows TF32 already")
+
+        def turn(on: bool) -> None:
+            torch.set_float32_matmul_precision("high" if on else before)
+            torch.backends.cudnn.allow_tf32 = on or cudnn
+
+        def why_none() -> str:
+            return "" if torch.backends.cuda.matmul.allow_tf32 else "the script forbids TF32 itself"
+
+        return Switch(turn, why_none, f"torch.get_float32_matmul_precision() {before} -> high")
+
     def took_effect(self, rank: RankManifest) -> str:
         if rank.flags.cuda_matmul_allow_tf32 is False:
             return "torch does not allow TF32 all the same"
@@ -204,6 +228,19 @@ class CudnnBenchmark(Setting):
             injection.check = lambda: no_gpu(module) or ("" if cudnn.is_available() else "PyTorch has no cuDNN here")
 
         injection.when_imported("torch", act)
+
+    def switch(self, injection: Injection) -> Switch:
+        torch = sys.modules["torch"]
+        if why := no_gpu(torch):
+            raise CannotSwitch(why)
+        cudnn = torch.backends.cudnn
+        if cudnn.benchmark:
+            raise CannotSwitch("the script has benchmark=True already")
+
+        def turn(on: bool) -> None:
+            cudnn.benchmark = on
+
+        return Switch(turn, lambda: "" if cudnn.benchmark else "the script switches cudnn.benchmark off", self.name)
 
     def took_effect(self, rank: RankManifest) -> str:
         return "the script switches cudnn.benchmark off" if rank.flags.cudnn_benchmark is False else ""
@@ -251,6 +288,21 @@ class Threads(Setting):
 
         injection.when_imported("torch", act)
 
+    def switch(self, injection: Injection) -> Switch:
+        torch = sys.modules["torch"]
+        before = torch.get_num_threads()
+        if before == self.value:
+            raise CannotSwitch(f"torch computes with {before} threads already")
+
+        def turn(on: bool) -> None:
+            torch.set_num_threads(self.value if on else before)
+
+        def why_none() -> str:
+            now = torch.get_num_threads()
+            return "" if now == self.value else f"torch computes with {now} threads, which the script sets itself"
+
+        return Switch(turn, why_none, f"torch.get_num_threads() {before} -> {self.value}")
+
     def took_effect(self, rank: RankManifest) -> str:
         return (
             ""
@@ -285,6 +337,20 @@ class AnomalyMode(Setting):
 
     def inject(self, injection: Injection) -> None:
         injection.change_calls("torch.autograd.anomaly_mode", "set_detect_anomaly", "__init__")
+
+    def switch(self, injection: Injection) -> Switch:
+        torch = sys.modules["torch"]
+        if not torch.is_anomaly_enabled():
+            raise CannotSwitch("anomaly detection is off between steps")
+        looks_for_nan = torch.is_anomaly_check_nan_enabled()
+
+        def turn(on: bool) -> None:
+            torch.autograd.set_detect_anomaly(not on, looks_for_nan)
+
+        def why_none() -> str:
+            return "the script switches anomaly detection on itself" if torch.is_anomaly_enabled() else ""
+
+        return Switch(turn, why_none, "torch.is_anomaly_enabled() True -> False")
 
     def took_effect(self, rank: RankManifest) -> str:
         return "anomaly detection is on all the same" if rank.flags.anomaly_mode else ""
@@ -322,6 +388,21 @@ class Determinism(Setting):
         shown = "torch.use_deterministic_algorithms"
         injection.change_calls("torch", "", "use_deterministic_algorithms", shown)
 
+    def switch(self, injection: Injection) -> Switch:
+        torch = sys.modules["torch"]
+        if not torch.are_deterministic_algorithms_enabled():
+            raise CannotSwitch("the script allows algorithms that add in any order already")
+        warns = torch.is_deterministic_algorithms_warn_only_enabled()
+
+        def turn(on: bool) -> None:
+            torch.use_deterministic_algorithms(not on, warn_only=warns)
+
+        def why_none() -> str:
+            on = torch.are_deterministic_algorithms_enabled()
+            return "the script switches deterministic algorithms on itself" if on else ""
+
+        return Switch(turn, why_none, "torch.are_deterministic_algorithms_enabled() True -> False")
+
     def took_effect(self, rank: RankManifest) -> str:
         return "deterministic algorithms are on all the same" if rank.flags.deterministic_algorithms else ""
 
@@ -340,6 +421,7 @@ class CollectByHand(Setting):
     takes = {"every": whole(1)}
     link = "https://docs.python.org/3/library/gc.html"
 
+    is_of_collections = True
     in_force = not_possible("collections are in the recording")
     took_effect = said_itself
     edit = not_possible("it needs an edit by hand")
@@ -378,3 +460,22 @@ class CollectByHand(Setting):
 
         injection.refuse("no optimizer of torch.optim stepped")
         injection.when_imported("torch.optim.optimizer", act)
+
+    def switch(self, injection: Injection) -> Switch:
+        """Blocks are too short for the seldom collections by hand."""
+        if not gc.isenabled():
+            raise CannotSwitch("the script has switched automatic collection off")
+
+        def turn(on: bool) -> None:
+            if on:
+                gc.collect()
+                gc.freeze()
+                gc.disable()
+            else:
+                gc.unfreeze()
+                gc.enable()
+
+        def why_none() -> str:
+            return "the script switches automatic collection on" if gc.isenabled() else ""
+
+        return Switch(turn, why_none, "gc.freeze(), and no automatic collection", collects=True)

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from .interfaces import Editor, Edits, Injection, Switch
+
 if TYPE_CHECKING:
     from ..trace.frames import Site
     from ..trace.manifest import Loader, Made, RankManifest
-    from .interfaces import Editor, Edits, Injection
 
 NAMED = re.compile(r"(?P<form>(patch|wrap):[\w.]+?)(\((?P<argument>\w+)(=(?P<value>[\w.-]+))?\)|\(\))?")
 
-PARTS = ("words", "framework", "in_force", "inject", "took_effect", "edit")
+PARTS = ("words", "framework", "in_force", "inject", "switch", "took_effect", "edit")
 """What each kind defines, or says that it is not possible and why."""
 
 
@@ -181,9 +182,24 @@ class Setting:
         return str(getattr(type(self).inject, "why", ""))
 
     @property
+    def why_no_switch(self) -> str:
+        """A clause on why it cannot be turned on and off in a running training; empty if it can."""
+        return str(getattr(type(self).switch, "why", ""))
+
+    @property
+    def stands_in_for_calls(self) -> bool:
+        """Its switch is its injection, made when the process starts and off until it is turned on."""
+        return type(self).switch is by_calls
+
+    @property
     def variables(self) -> tuple[tuple[str, str], ...]:
         """Of the environment that it sets, which the parent of the process has to do; an empty value takes one out."""
         return ()
+
+    @property
+    def is_of_collections(self) -> bool:
+        """It changes when garbage is collected."""
+        return False
 
     @property
     def batch_factor(self) -> int:
@@ -223,6 +239,10 @@ class Setting:
         """Set it in this process, in which the script has imported nothing yet. Each place that it changes is noted."""
         raise NotImplementedError
 
+    def switch(self, injection: Injection) -> Switch:
+        """How it is turned on and off between two steps. Raises CannotSwitch."""
+        raise NotImplementedError
+
     def took_effect(self, rank: RankManifest) -> str:
         """A clause on why the process does not have it all the same, by what it says of itself; empty if it has."""
         raise NotImplementedError
@@ -239,6 +259,22 @@ def as_in_own_loop(self: Setting, loop: Loop, run: Run) -> None:
 def said_itself(self: Setting, rank: RankManifest) -> str:
     """For `took_effect` of kinds of which the injection has noted all that there is to know."""
     return ""
+
+
+WHEN_MADE = not_possible("it counts when something is made")
+"""For `switch`."""
+
+
+def by_calls(self: Setting, injection: Injection) -> Switch:
+    """For `switch` of kinds that stand in for calls of the script's."""
+
+    def turn(on: bool) -> None:
+        injection.on = on
+
+    return Switch(turn, lambda: "" if injection.noted() else NO_LINE, collects=self.is_of_collections)
+
+
+NO_LINE = "no line of the script was met that it changes"
 
 
 def split(name: str) -> tuple[str, str, Any] | None:

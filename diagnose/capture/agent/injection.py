@@ -18,6 +18,9 @@ from . import backwards, made
 from .imports import when_imported
 from .models import largest
 
+MOST_SAID = 200
+"""Characters of an error's text (our choice)."""
+
 MOST_LINES = 8
 """That are named for one setting (our choice)."""
 
@@ -50,6 +53,32 @@ def inject(names: Sequence[str]) -> None:
         setting.inject(injection)
 
 
+def prepare(names: Sequence[str]) -> None:
+    """Make settings ready to be turned on and off later; until then all is as the script makes it."""
+    for name in names:
+        setting = _fixes().parsed(name)
+        assert setting is not None, name
+        injection = _injected[name] = Injection(setting)
+        if setting.stands_in_for_calls:
+            injection.on = False
+            setting.inject(injection)
+
+
+def switch(name: str, model: Any, optimizers: Sequence[Any]) -> tuple[Any, str]:
+    """The switch of a setting that is ready, as `diagnose.fixes.interfaces.Switch`; else None, and a clause on why.
+
+    `model`: the largest module that a training step calls; None if none was called.
+    """
+    injection = _injected[name]
+    injection.of(model, optimizers)
+    try:
+        return injection.setting.switch(injection), ""
+    except Exception as error:
+        if type(error).__name__ in ("CannotSwitch", "NotPossible"):
+            return None, str(error)
+        return None, f"it raises {type(error).__name__}: {str(error)[:MOST_SAID]}"
+
+
 def effects() -> dict[str, list[str]]:
     """Of each setting where it took effect."""
     return {name: injection.found()[0] for name, injection in _injected.items()}
@@ -69,7 +98,10 @@ class Injection:
     running = staticmethod(made.running)
 
     def __init__(self, setting: Any) -> None:
-        self._setting, self._lines, self._refused = setting, dict[str, None](), ""
+        self.setting, self._lines, self._refused = setting, dict[str, None](), ""
+        self._model: Any = None
+        self._optimizers: Sequence[Any] = ()
+        self.on = True
         self.check: Callable[[], str] = str
 
     def note(self, what: str, change: str, place: made.Place | None = None) -> None:
@@ -85,6 +117,24 @@ class Injection:
     def refuse(self, why: str) -> None:
         """It could not change what it met; the last clause on that is kept."""
         self._refused = why
+
+    def of(self, model: Any, optimizers: Sequence[Any]) -> None:
+        """What a training step calls and steps is known by now."""
+        self._model, self._optimizers = model, optimizers
+
+    def trained_model(self) -> Any:
+        """The largest of the modules that a training step calls. Raises CannotSwitch if none was called."""
+        if self._model is None:
+            raise sys.modules[f"{_fixes().__package__}.interfaces"].CannotSwitch("no module was called in a step")
+        return self._model
+
+    def optimizers(self) -> Sequence[Any]:
+        """Those of torch.optim that stepped."""
+        return self._optimizers
+
+    def noted(self) -> bool:
+        """Whether it has changed something."""
+        return bool(self._lines)
 
     def found(self) -> tuple[list[str], str]:
         """Sentences on where it took effect; without any, a clause on why, if that is known."""
@@ -106,7 +156,7 @@ class Injection:
         wanted: Callable[[Any], Any] | None = None,
     ) -> None:
         """Have every call of a function get the setting's argument."""
-        original, name, value = getattr(owner, function), self._setting.argument, self._setting.value
+        original, name, value = getattr(owner, function), self.setting.argument, self.setting.value
         signature = inspect.signature(original)
         if name not in signature.parameters:
             self.refuse(f"{shown or owner.__name__} has no {name} in this version of PyTorch")
@@ -115,6 +165,8 @@ class Injection:
 
         @functools.wraps(original)
         def changed(*args: Any, **kwargs: Any) -> Any:
+            if not self.on:
+                return original(*args, **kwargs)
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
