@@ -130,11 +130,12 @@ def run(
     variables: Mapping[str, str] | None = None,
     output: IO[bytes] | None = None,
     limit_s: float = inf,
+    look: Callable[[], None] = lambda: None,
 ) -> Recorded:
     """Run a command to its end, or until all is recorded. Raises CannotRecord if it does not start.
 
     `variables` are added to its environment. With `output`, which gets all that it prints, it has no input. It is ended
-    once it has run for `limit_s` seconds.
+    once it has run for `limit_s` seconds. Meanwhile `look()` is called about every LOOK_S.
     """
     environment = {**os.environ, **(variables or {}), RECORDING: str(part.work)}
     no_input = None if output is None else subprocess.DEVNULL
@@ -148,7 +149,7 @@ def run(
         raise CannotRecord(f"Cannot run {command[0]}: {error.strerror}. Check its name and path.") from error
     board = Board(part.work)
     with _signals_for(child, board) as received:
-        ended_by_us = _watch(child, part, board, plan, say, received, limit_s)
+        ended_by_us = _watch(child, part, board, plan, say, received, limit_s, look)
     if board.read(REFUSED) is not None:
         raise CannotRecord(f"Another run is recorded in {part.recording}. Name a new folder for this one.")
     if ended_by_us or OVERDUE in received or signal.SIGINT in received:
@@ -188,6 +189,7 @@ def _watch(
     say: Callable[[str], None],
     received: list[int],
     limit_s: float,
+    look: Callable[[], None],
 ) -> bool:
     """Wait for the end of the child. Returns whether it ended because all was recorded."""
     over, looked, begun, alive = 0.0, 0.0, time.monotonic(), folders.Heartbeat(part)
@@ -200,6 +202,7 @@ def _watch(
         _end_overdue(child, looked - begun - limit_s, received)
         alive.beat()
         news.tell()
+        look()
         if "end" in news.told:
             over = over or time.monotonic()
             waited = time.monotonic() - over

@@ -38,6 +38,15 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     power_w: Both | None
 
 
+class Numbers(msgspec.Struct, frozen=True):
+    """How far results with a fix are from those without, for the same batch: as shares of the results' spread."""
+
+    largest: float
+    typical: float
+    """Mean absolute difference."""
+    kind: Literal["same", "rounding", "differ", "not_deterministic"]
+
+
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A fix that was tried, or several together."""
 
@@ -54,15 +63,25 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     predicted: Range | None
     measured: Range | None
     """Interval of 95 %, corrected for looks; None: it was not measured."""
+    measured_by: Literal["blocks", "runs"] = "runs"
+    """Pairs of blocks of steps in one running process, or pairs of runs."""
+    added: Range | None = None
+    """As `measured`, on top of `on_top_of`; None: it was measured alone only."""
+    on_top_of: tuple[int, ...] = ()
+    """Findings whose fixes both sides of `added` had."""
+    outputs: Numbers | None = None
+    """Of the model, both ways on one batch; None: that was not computed."""
+    updates: Numbers | None = None
+    """Of parameters in one step of the optimizer, on copies."""
     pairs: int
     steps: int
-    """Timed in each arm."""
+    """Timed in each run, or block."""
     losses: Losses | None
     """None: no backward pass began at a number."""
     losses_compared: int
     peak_bytes: Both | None
     warmup_s: Both | None
-    """From the start of the process to the first timed step."""
+    """From the start of the process to the first timed step; of blocks: until steps with the fix became no faster."""
     pays_after_steps: int | None
     """Steps after which a longer warm-up is made up for; None: it is not longer, or never is."""
     batch_factor: int = 1
@@ -91,6 +110,7 @@ class Baseline(msgspec.Struct, frozen=True):
     noise_share: float
     """By which equal arms differ: a standard deviation."""
     arms: int
+    """0: steps were timed in blocks of one run only."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -97,8 +97,8 @@ class Injection(Protocol):
     def optimizers(self) -> Sequence[Any]:
         """Those of torch.optim that stepped."""
 
-    def noted(self) -> bool:
-        """Whether it has changed something."""
+    def changed_nothing(self) -> str:
+        """A clause on that, once calls have been made; empty if it has changed something."""
 
     def largest_model(self) -> Any:
         """The module with most parameters of those that are part of no other; None without any."""

@@ -271,10 +271,7 @@ def by_calls(self: Setting, injection: Injection) -> Switch:
     def turn(on: bool) -> None:
         injection.on = on
 
-    return Switch(turn, lambda: "" if injection.noted() else NO_LINE, collects=self.is_of_collections)
-
-
-NO_LINE = "no line of the script was met that it changes"
+    return Switch(turn, injection.changed_nothing, collects=self.is_of_collections)
 
 
 def split(name: str) -> tuple[str, str, Any] | None:

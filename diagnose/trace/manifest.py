@@ -300,6 +300,50 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     """Files that it read and had not written, but the recorded run had: it may continue what that began."""
 
 
+class Difference(msgspec.Struct, frozen=True):
+    """Of two results that should be the same, as shares of the spread of the first (a standard deviation)."""
+
+    largest: float
+    typical: float
+    """Mean absolute difference."""
+    kind: str
+    """"same" bits, "rounding", "differ", or "not_deterministic": they differ as much without any change."""
+
+
+class Screened(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting that was turned on and off while the training ran."""
+
+    name: str
+    injected: tuple[str, ...] = ()
+    """Where it took effect."""
+    void: str = ""
+    """A clause on why it could not be measured so; empty if it could."""
+    out_of_memory: bool = False
+    alone: tuple[tuple[float, float], ...] = ()
+    """Pairs of blocks without any other switch: mean time of a step without and with it, in ns."""
+    added: tuple[tuple[float, float], ...] = ()
+    """Pairs of blocks on top of those that were kept before."""
+    on_top_of: tuple[str, ...] = ()
+    steps: int = 0
+    """Of a block."""
+    settling_s: float = 0.0
+    """By which its first steps took longer than later ones: compiling, mostly."""
+    outputs: Difference | None = None
+    """Of the model, for one batch; None: it could not be asked."""
+    updates: Difference | None = None
+    """Of parameters in one step of an optimizer; None: it does not change that, or memory did not allow it."""
+    peak_bytes: tuple[int, ...] = ()
+    """Without and with it; empty where it is not known."""
+    repeated: int = 0
+    """Pairs of blocks in which something else fell."""
+    seconds: float = 0.0
+    kept: bool = False
+    """It stayed on for those after it."""
+    ended: bool = False
+    is_on: bool = False
+    """The script ended while it was on."""
+
+
 class Epochs(msgspec.Struct, frozen=True, kw_only=True):
     """Passes over the DataLoader that gives the training its batches. Times are without any profiler."""
 
@@ -383,6 +427,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     distributed: Distributed | None = None
     arm: Arm | None = None
     """None: it was recorded, and is no arm of a trial."""
+    screened: tuple[Screened, ...] | None = None
+    """None: nothing was screened."""
     writes: tuple[str, ...] | None = None
     """Files that the script opened for writing, relative to its working folder, and folders that it made, which end in
     a slash; None if that was not looked at."""

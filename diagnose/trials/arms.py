@@ -8,10 +8,11 @@ import re
 import signal
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from diagnose.capture.agent.injection import NO_LINE
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.limits import CannotRecord
 from diagnose.capture.run import OVERDUE, Recorded, end_orphans, prepare, run
@@ -143,14 +144,14 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
     limit_s = PATIENCE * max(size.expected_s, LEAST_S) + COMPILING_S * compiles + UNKNOWN_S * (size.timed_s > 0)
     begun_s, printed = time.monotonic(), folder.with_suffix(".log")
     try:
-        recorded = _run(command, prepare(folder, plan, command), plan, {**QUIET, **variables}, printed, limit_s)
+        recorded = run_quietly(command, prepare(folder, plan, command), plan, variables, printed, limit_s)
     except CannotRecord as error:
         raise CannotTry(str(error)) from error
     if {signal.SIGINT, signal.SIGTERM} & set(recorded.signals):
         raise KeyboardInterrupt
     ranks = recorded.manifest.ranks
     if not ranks or any(rank.unprofiled is None for rank in ranks):
-        raise _void(recorded, _last_line(printed), limit_s)
+        raise void(recorded, last_line(printed), limit_s)
     for setting in settings:
         if why := next(filter(None, (why_none(setting, rank) for rank in _changed(setting.name, ranks))), ""):
             raise Void("not_injected", f"{why[0].upper()}{why[1:]}.")
@@ -171,7 +172,7 @@ def why_none(setting: Setting, rank: RankManifest) -> str:
     """A clause on why the setting is not in force in a process; empty if it is."""
     if rank.arm is None or not rank.arm.injected.get(setting.name):
         why = "" if rank.arm is None else rank.arm.refused.get(setting.name, "")
-        return why or "no line of the script was met that it changes"
+        return why or NO_LINE
     return setting.took_effect(rank)
 
 
@@ -180,12 +181,19 @@ def _changed(fix: str, ranks: Sequence[RankManifest]) -> Sequence[RankManifest]:
     return [rank for rank in ranks if rank.arm is not None and rank.arm.injected.get(fix)] or ranks
 
 
-def _run(
-    command: Sequence[str], part: Part, plan: Plan, variables: dict[str, str], printed: Path, limit_s: float
+def run_quietly(
+    command: Sequence[str],
+    part: Part,
+    plan: Plan,
+    variables: dict[str, str],
+    printed: Path,
+    limit_s: float,
+    look: Callable[[], None] = lambda: None,
 ) -> Recorded:
+    """Run a command without input, what it prints in a file, and experiment trackers offline."""
     try:
         with printed.open("wb") as output:
-            return run(command, part, plan, lambda said: None, variables, output, limit_s)
+            return run(command, part, plan, lambda said: None, {**QUIET, **variables}, output, limit_s, look)
     except KeyboardInterrupt:  # Where the run has not begun to listen for it.
         end_orphans(part)
         raise
@@ -210,7 +218,7 @@ def _measured(ranks: Sequence[RankManifest], devices: Sequence[DeviceState], fac
     )
 
 
-def _void(recorded: Recorded, last: str, limit_s: float) -> Void:
+def void(recorded: Recorded, last: str, limit_s: float) -> Void:
     """Why an arm has timed nothing."""
     code = recorded.exit_code
     if OVERDUE in recorded.signals:
@@ -250,7 +258,7 @@ def busy() -> str:
     return f"The machine is busy: its load is {load:.1f} on {cpus} CPUs." if load > cpus + 1 else ""
 
 
-def _last_line(printed: Path) -> str:
+def last_line(printed: Path) -> str:
     """The last that the script has printed, in at most 200 characters; of ranks, the last error before torchrun's."""
     with printed.open("rb") as file:
         file.seek(max(0, printed.stat().st_size - LAST_BYTES), os.SEEK_SET)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diagnose.advice.naming import names, why_unknown
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Fix, RankedFinding, SavingRange
 from diagnose.contracts.trials import NotTried, Range
+from diagnose.fixes.models import Compile, CompileArgument
 from diagnose.fixes.setting import Safety
 
 BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING, Safety.PRECISION)
@@ -30,6 +31,22 @@ class Candidate:
     """As in `Fix.trial`."""
     predicted: Range | None
     """As analysis says it: corrected by earlier trials."""
+
+    @property
+    def is_switch(self) -> bool:
+        """It can be turned on and off in a running training."""
+        setting = self.fix.setting
+        return setting is not None and not setting.why_no_switch
+
+    @property
+    def compiles(self) -> bool:
+        """It takes its time to begin."""
+        return isinstance(self.fix.setting, Compile | CompileArgument)
+
+    @property
+    def is_judged(self) -> bool:
+        """It may change numbers by more than rounding."""
+        return self.fix.safety in (Safety.PRECISION, Safety.NEEDS_JUDGEMENT)
 
 
 def select(
@@ -57,6 +74,15 @@ def select(
         predicted = _predicted(finding, step_ns)
         tried.append(Candidate(finding.rule, finding.rank_order, fix, fix.trial, predicted))
     return tried, others
+
+
+def in_order(some: Sequence[Candidate], seconds_of: Callable[[Candidate], float]) -> list[Candidate]:
+    """Those first that are predicted to gain most for each second that measuring them takes."""
+
+    def worth(one: Candidate) -> float:
+        return 0.0 if one.predicted is None else (one.predicted.likely - 1) / seconds_of(one)
+
+    return sorted(some, key=worth, reverse=True)
 
 
 def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix, str]:

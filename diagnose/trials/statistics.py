@@ -4,63 +4,39 @@ from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect_left
 from collections.abc import Sequence
 
 from diagnose.advice.student import student
-from diagnose.contracts.trials import Range
-
-ALPHA = 0.05
-"""What all looks at one fix together may be wrong: intervals are of 95 %."""
-
-NARROW = 0.02
-"""Width of an interval, as a share, at which more pairs tell nothing new (trials.md)."""
-
-MARGIN = 0.01
-"""By which an interval that excludes 1 does so clearly (our choice)."""
-
-MOST_PAIRS = 12
-"""Of one fix (our choice)."""
-
+from diagnose.capture.agent import intervals
+from diagnose.capture.agent.intervals import MARGIN, NARROW
+from diagnose.capture.agent.intervals import MOST_PAIRS as MOST_PAIRS
+from diagnose.capture.agent.intervals import alpha_of as alpha_of
+from diagnose.capture.agent.intervals import look_of as look_of
+from diagnose.capture.agent.intervals import schedule as schedule
+from diagnose.contracts.trials import Range, Verdict
 
 LEAST_FOR_HOPELESS = 5
 """Pairs, before which their spread is not known well enough to give up (our choice)."""
 
-GROWTH = 1.5
-"""Times as many pairs at each look as at the one before: few looks cost little of ALPHA (our choice)."""
 
-
-def look_of(pairs: int, least: int) -> int:
-    """The number of the look at so many pairs, from 1; between two looks it is that of the later one."""
-    return bisect_left(schedule(least), pairs) + 1
-
-
-def schedule(least: int) -> list[int]:
-    """After how many pairs it is looked: 3, 5, 8 and 12."""
-    numbers = [least]
-    while numbers[-1] < MOST_PAIRS:
-        numbers.append(min(math.ceil(GROWTH * numbers[-1]), MOST_PAIRS))
-    return numbers
-
-
-def alpha_of(look: int) -> float:
-    """What the look of this number, from 1, may be wrong.
-
-    The shares 1/2, 1/6, 1/12, ... of ALPHA add up to all of it. So by Boole's inequality all looks hold together, and
-    it may be stopped at any: alpha spending, as in Lan and DeMets, Biometrika 70 (1983).
-    """
-    return ALPHA / (look * (look + 1))
-
-
-def interval(log_ratios: Sequence[float], look: int) -> Range:
-    """The speed-up of a fix, paired: Student's t on the logarithms of without / with. Takes two pairs or more."""
-    mean, half = statistics.fmean(log_ratios), _half_width(log_ratios, look)
-    return Range(math.exp(mean - half), math.exp(mean), math.exp(mean + half))
+def interval(log_ratios: Sequence[float], look: int, others: Sequence[Sequence[float]] = ()) -> Range:
+    """The speed-up of a fix, as `diagnose.capture.agent.intervals` says it."""
+    found = intervals.interval(log_ratios, look, others)
+    return Range(found.low, found.likely, found.high)
 
 
 def enough(measured: Range) -> bool:
     """Whether more pairs would not change what to do."""
-    return measured.high / measured.low < 1 + NARROW or measured.low > 1 + MARGIN or measured.high < 1 - MARGIN
+    return intervals.enough(measured.low, measured.high)
+
+
+def verdict(measured: Range) -> Verdict:
+    """By an interval alone."""
+    if measured.low > 1:
+        return "keep"
+    if measured.high < 1:
+        return "slower"
+    return "no_gain" if enough(measured) else "inconclusive"
 
 
 def hopeless(log_ratios: Sequence[float], look: int) -> bool:
@@ -81,8 +57,3 @@ def spread(log_ratios: Sequence[float]) -> float:
 def noise(step_ns: Sequence[float]) -> float:
     """By which share the steps of equal arms differ: the standard deviation of their logarithms."""
     return statistics.stdev(map(math.log, step_ns))
-
-
-def _half_width(log_ratios: Sequence[float], look: int) -> float:
-    error = statistics.stdev(log_ratios) / math.sqrt(len(log_ratios))
-    return student(1 - alpha_of(look) / 2, len(log_ratios) - 1) * error

@@ -18,6 +18,8 @@ from . import backwards, made
 from .imports import when_imported
 from .models import largest
 
+NO_LINE = "no line of the script was met that it changes"
+
 MOST_SAID = 200
 """Characters of an error's text (our choice)."""
 
@@ -79,6 +81,16 @@ def switch(name: str, model: Any, optimizers: Sequence[Any]) -> tuple[Any, str]:
         return None, f"it raises {type(error).__name__}: {str(error)[:MOST_SAID]}"
 
 
+def lines(name: str) -> list[str]:
+    """Where it has changed calls by now."""
+    return _injected[name].noted()
+
+
+def may_not_change(name: str) -> bool:
+    """Whether results are to stay what they are, up to rounding."""
+    return _injected[name].setting.changes.value in ("same_numbers", "rounding")
+
+
 def effects() -> dict[str, list[str]]:
     """Of each setting where it took effect."""
     return {name: injection.found()[0] for name, injection in _injected.items()}
@@ -132,9 +144,13 @@ class Injection:
         """Those of torch.optim that stepped."""
         return self._optimizers
 
-    def noted(self) -> bool:
-        """Whether it has changed something."""
-        return bool(self._lines)
+    def noted(self) -> list[str]:
+        """Where it has changed something by now."""
+        return list(self._lines)
+
+    def changed_nothing(self) -> str:
+        """A clause on that, once calls have been made; empty if it has changed something."""
+        return "" if self._lines else self._refused or NO_LINE
 
     def found(self) -> tuple[list[str], str]:
         """Sentences on where it took effect; without any, a clause on why, if that is known."""

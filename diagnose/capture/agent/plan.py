@@ -106,6 +106,10 @@ class Plan:
     """Of such an arm: go on timing for so long, if the script makes that many steps."""
     fixes: tuple[str, ...] = ()
     """What to inject, as in `Fix.trial`."""
+    switches: tuple[str, ...] = ()
+    """What to screen: names of settings that are turned on and off while the script runs, the best first."""
+    screen_s: float = 0.0
+    """How long that may take."""
     written: tuple[str, ...] = ()
     """Of such an arm: files that an earlier run of the script wrote, as in `RankManifest.writes`."""
 
@@ -118,4 +122,4 @@ class Plan:
     def read(part: Part) -> Plan:
         """The plan of a part."""
         said = json.loads((part.work / "plan.json").read_text(encoding="utf-8"))
-        return Plan(**{**said, "fixes": tuple(said["fixes"]), "written": tuple(said["written"])})
+        return Plan(**said | {name: tuple(said[name]) for name in ("fixes", "switches", "written")})

@@ -95,8 +95,11 @@ class Recorder:
     def _begun(self) -> Session | None:
         """A session, unless another process is recorded as this rank."""
         self._script = sources.script()
-        session = Session(self.part, self.plan, place.find(), self._watch.epochs)
+        session = Session(self.part, self.plan, place.find(), self._watch.epochs, self._stepped)
         return session if session.join() else None
+
+    def _stepped(self) -> list[object]:
+        return [one for ref in self.optimizers if (one := ref()) is not None]
 
     def _make_way(self) -> None:
         if self.session is not None:
@@ -123,14 +126,13 @@ class Recorder:
             "pid": os.getpid(),
             **session.found,
             "loaders": self._watch.loaders(),
-            "optimizers": about.optimizers(
-                [one for ref in self.optimizers if (one := ref()) is not None] or about.alive()
-            ),
+            "optimizers": about.optimizers(self._stepped() or about.alive()),
             "flags": self._settings.flags(),
             "failed_guards": guards.failed(),
             "distributed": self._settings.distributed(),
             "allocator": self._settings.allocator(),
             "libraries": about.libraries(),
+            "screened": None if session.screening is None else session.screening.found(),
             "arm": None if self._arm is None else self._arm.found(),
             "writes": writes.found(),
             "epochs": self._watch.epochs.found(),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from . import about
 from .agreement import Agreement, Course, Lost, Over
@@ -25,6 +27,7 @@ from .phases import phases
 from .place import Place
 from .plan import APART, ENDINGS, FILES, GRAPH, LEFT, OF_TIMES, REFUSED, VALUES, Part, Plan
 from .recordings import Recording, uses_gpu
+from .screening import LIVE, Screening
 from .threads import CompetingThreads
 from .values import values_of_two_steps
 
@@ -58,7 +61,15 @@ class _Open:
 class Session:
     """What one process records. `step_ended(number)` moves it on; it raises nothing."""
 
-    def __init__(self, part: Part, plan: Plan, here: Place, epochs: Epochs | None = None) -> None:
+    def __init__(
+        self,
+        part: Part,
+        plan: Plan,
+        here: Place,
+        epochs: Epochs | None = None,
+        optimizers: Callable[[], Sequence[Any]] = tuple,
+    ) -> None:
+        """`optimizers()`: those that stepped, where that is known."""
         self.epochs = epochs or Epochs()
         self.folder, self.plan, self.here = part.recording, plan, here
         self._part, self._number = part, -1
@@ -78,6 +89,8 @@ class Session:
         self.kept: dict[str, int] = {}
         """Of each kind of recording in the folder the memory that its steps fetched."""
         self.notes: list[str] = []
+        self.screening: Screening | None = None
+        self._optimizers = optimizers
         self._finished = self._broken = False
         self._fetched = self._own_ns = self._more = 0
         self._open: _Open | None = None
@@ -212,6 +225,8 @@ class Session:
         self.settled = True
         self.epochs.steady(2 * WINDOW)
         yield from self._timed(steps)
+        if self.plan.switches:
+            yield from self._screened()
         if self.plan.timed is not None:
             return
         some = yield from self._ranks.choose(self.plan.ranks, self.plan.most_ranks, self._own_ns)
@@ -236,6 +251,20 @@ class Session:
         self.found["graph"] = yield from graph_of_a_step(self.folder / f"rank{self.here.rank}.{GRAPH}")
         self.found["values"] = yield from values_of_two_steps(self.folder / f"rank{self.here.rank}.{VALUES}")
         yield from self._timed_again()
+
+    def _screened(self) -> Course[None]:
+        yield from self._alone_with_the_profiler()
+        self.screening = Screening(
+            self.plan.switches,
+            self.plan.screen_s,
+            self._ranks,
+            lambda: self._number,
+            self._optimizers,
+            self.epochs,
+            self._cycle,
+            self._part.work / LIVE if self._ranks.leads else None,
+        )
+        yield from self.screening.course()
 
     def _warmed_up(self) -> Course[int]:
         """Until steps are steady. Only the leader judges; to it, how many steps to time without a profiler."""

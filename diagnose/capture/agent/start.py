@@ -51,6 +51,7 @@ class Script:
         Board(part.work).claim("python")
         self._exits = 0
         injection.inject(self._plan.fixes)
+        injection.prepare(self._plan.switches)
         self._begin()
         self._optimizers = watch_optimizers(self._optimizer_stepped)
         when_imported("torch", self._wait_for_steps)

@@ -1,0 +1,395 @@
+"""Screening: settings that are switches are turned on and off in one running training, block by block, and measured."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from . import injection, intervals
+from .agreement import Agreement, Course
+from .clocks import LONG, Clock, Cycle
+from .epochs import Epochs
+from .phases import SAVE, YOUNGEST
+from .same_batch import Called, Difference, SameBatch, update_compared
+
+LEAST_STEPS, LEAST_S = 5, 0.3
+"""Of a block (trials.md)."""
+
+LEAST_OF_COLLECTIONS_S = 1.0
+"""Of a block where collections of garbage are what is measured: they are seldom (our choice)."""
+
+LEAST_PAIRS = 5
+"""Of blocks, before the first look (our choice)."""
+
+FEWEST_PAIRS = 2
+"""Where time is over: an interval needs them."""
+
+MOST_REPEATS = 3
+"""Of a pair in which something else fell (our choice)."""
+
+COMPARED = 3
+"""Steps whose median is compared with that of as many before, to see whether they still get faster (our choice)."""
+
+STILL_FASTER = 0.05
+"""Share by which it then is lower (our choice)."""
+
+MOST_SETTLING, MOST_SETTLING_S = 40, 20.0
+"""Steps, and time after the first two of them, in which a switch settles (our choice)."""
+
+SETTLING_OF_RANKS = 8
+"""Steps in which a switch settles on several ranks, which all have to count alike (our choice)."""
+
+COLLECTED = 0.02
+"""Share of a block that collections of garbage may take without a fault (our choice)."""
+
+LIVE = "screening.json"
+"""File of the part's working folder that tells how far it is."""
+
+SEED = 20261127
+"""Of the order of blocks, which has to be the same on all ranks."""
+
+Pair = tuple[float, float]
+"""Mean time of a step without and with a switch, in ns."""
+
+
+@dataclass
+class Screened:
+    """A setting, and what is known of it by now: `Screened` in the manifest."""
+
+    name: str
+    injected: list[str] = field(default_factory=list)
+    """Where it took effect."""
+    void: str = ""
+    """A clause on why it could not be measured here; empty if it could."""
+    out_of_memory: bool = False
+    alone: list[Pair] = field(default_factory=list)
+    """Blocks without any other switch."""
+    added: list[Pair] = field(default_factory=list)
+    """Blocks on top of those that were kept before."""
+    on_top_of: list[str] = field(default_factory=list)
+    steps: int = 0
+    """Of a block."""
+    settling_s: float = 0.0
+    """By which the first steps with it, and its first forward pass, took longer than later ones: compiling, mostly."""
+    outputs: Difference | None = None
+    updates: Difference | None = None
+    peak_bytes: list[int] = field(default_factory=list)
+    """Without and with it; empty where it is not known."""
+    repeated: int = 0
+    seconds: float = 0.0
+    kept: bool = False
+    ended: bool = False
+    is_on: bool = False
+    """While blocks with it run: an error that ends the script then is its error."""
+
+
+class Screening:
+    """Of one process. Its course is part of a session's."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        limit_s: float,
+        ranks: Agreement,
+        number: Callable[[], int],
+        optimizers: Callable[[], Sequence[Any]],
+        epochs: Epochs,
+        cycle: Cycle,
+        live: Path | None,
+    ) -> None:
+        """`limit_s`: how long it may take. `number()`: of the last step. `live`: where it tells of itself."""
+        self._limit_s, self._ranks, self._number, self._optimizers = limit_s, ranks, number, optimizers
+        self._epochs, self._cycle, self._live = epochs, cycle, live
+        self._screened = [Screened(name) for name in names]
+        self._switches: dict[str, Any] = {}
+        self._on: set[str] = set()
+        self._batch: SameBatch | None = None
+        self._order = random.Random(SEED)
+        self._agreed = 0
+
+    def found(self) -> list[dict[str, Any]]:
+        """What is known by now."""
+        return [asdict(one) for one in self._screened]
+
+    def course(self) -> Course[None]:
+        """Measure all, one after the other; in the end all are off."""
+        begun_s, kept = time.monotonic(), list[Screened]()
+        model = yield from self._model()
+        try:
+            for place, one in enumerate(self._screened):
+                left_s = self._limit_s - (time.monotonic() - begun_s)
+                if not (yield from self._agree(int(left_s > 0))):
+                    break
+                since_s = time.monotonic()
+                yield from self._try(one, model, kept, since_s + left_s / (len(self._screened) - place))
+                one.seconds, one.ended, one.is_on = time.monotonic() - since_s, True, False
+                if one.kept:
+                    kept.append(one)
+                self._tell()
+        finally:
+            self._turn(())
+
+    def _model(self) -> Course[Any]:
+        """The largest that a step calls, and the batch that it calls it with, by two steps."""
+        called = Called()
+        yield
+        model = called.largest()
+        if model is None:
+            return None
+        batch = SameBatch(model)
+        yield
+        self._batch = batch if batch.close() else None
+        return model
+
+    def _try(self, one: Screened, model: Any, kept: Sequence[Screened], until_s: float) -> Course[None]:
+        switch, one.void = injection.switch(one.name, model, self._optimizers())
+        if switch is not None:
+            self._switches[one.name] = switch
+            self._numbers(one, switch)
+        else:  # Another rank may have it all the same.
+            nothing = SimpleNamespace(turn=lambda on: None, why_none=str, what="", of_optimizer=None, collects=False)
+            self._switches[one.name] = switch = nothing
+        if not (yield from self._agree(int(not one.void and not one.out_of_memory))):
+            return
+        faster = yield from self._measured(one, switch, (), one.alone, until_s)
+        if faster and kept:
+            one.on_top_of = [other.name for other in kept]
+            faster = yield from self._measured(one, switch, one.on_top_of, one.added, until_s + self._seconds(one))
+        self._read_back(one, switch)
+        changed = injection.may_not_change(one.name) and "differ" in self._kinds(one)
+        one.kept = bool((yield from self._agree(int(faster and not one.void and not changed))))
+        self._turn([other.name for other in (*kept, *[one] * one.kept)])
+
+    def _seconds(self, one: Screened) -> float:
+        """That its blocks have taken."""
+        return sum(one.steps * sum(pair) for pair in one.alone) / 1e9
+
+    def _kinds(self, one: Screened) -> set[str]:
+        return {found.kind for found in (one.outputs, one.updates) if found is not None}
+
+    def _read_back(self, one: Screened, switch: Any) -> None:
+        if one.alone and not one.void:
+            one.injected = injection.lines(one.name) or [switch.what or one.name]
+
+    def _numbers(self, one: Screened, switch: Any) -> None:
+        """Both ways on the same batch, without a step. What fails here would have ended the script."""
+        self._turn(())
+        begun_s = time.perf_counter()
+        try:
+            if self._batch is not None:
+                one.outputs = self._batch.compared(lambda on: self._turn([one.name] * on))
+                if switch.changes_outputs and one.outputs.largest == 0:
+                    one.void = "the model gives the same bits with it: it computes so already"
+            one.settling_s = time.perf_counter() - begun_s
+            if switch.of_optimizer is not None:
+                one.updates = update_compared(self._optimizers(), switch.of_optimizer)
+        except Exception as error:
+            one.out_of_memory = type(error).__name__ == "OutOfMemoryError"
+            one.void = f"with it PyTorch raises {type(error).__name__}: {str(error)[: injection.MOST_SAID]}"
+            self._turn(())
+
+    def _measured(
+        self, one: Screened, switch: Any, base: Sequence[str], pairs: list[Pair], until_s: float
+    ) -> Course[bool]:
+        """Pairs of blocks without and with it, on top of `base`, until enough is known. Whether it is faster."""
+        usual_ns = yield from self._settled([*base], one, counts=False)
+        usual_ns = min(usual_ns, (yield from self._settled([*base, one.name], one, counts=not base)))
+        one.void = one.void or switch.why_none()
+        one.is_on = False
+        one.steps = yield from self._agree(self._steps(usual_ns, switch.collects))
+        if not (yield from self._agree(int(not one.void))):
+            return False
+        for wanted in intervals.schedule(LEAST_PAIRS):
+            while len(pairs) < wanted and (len(pairs) < FEWEST_PAIRS or not self._ranks.alone or until_s > _now()):
+                yield from self._pair(one, switch, base, pairs)
+                if one.void and self._ranks.alone:
+                    break
+            low, _, high = self._interval(pairs) if len(pairs) >= FEWEST_PAIRS else (0.0, 1.0, math.inf)
+            over = one.void or intervals.enough(low, high) or until_s < _now()
+            if not (yield from self._agree(int(not over))):
+                break
+        return not one.void and low > 1
+
+    def _steps(self, usual_ns: float, collects: bool) -> int:
+        """Of a block, in whole cycles."""
+        least_s = LEAST_OF_COLLECTIONS_S if collects else LEAST_S
+        return self._cycle.whole(max(LEAST_STEPS, math.ceil(least_s * 1e9 / max(usual_ns, 1))))
+
+    def _interval(self, pairs: Sequence[Pair]) -> intervals.Interval:
+        others = [
+            log_ratios(other)
+            for one in self._screened
+            for other in (one.alone, one.added)
+            if other is not pairs and len(other) >= FEWEST_PAIRS
+        ]
+        return intervals.interval(log_ratios(pairs), intervals.look_of(len(pairs), LEAST_PAIRS), others)
+
+    def _pair(self, one: Screened, switch: Any, base: Sequence[str], pairs: list[Pair]) -> Course[None]:
+        """One more, in random order; again where something else fell into it."""
+        for attempt in range(1 + MOST_REPEATS * self._ranks.alone):
+            if attempt:
+                one.repeated += 1
+            times, faults = {}, False
+            for on in self._order.sample((False, True), 2):
+                self._turn([*base, *[one.name] * on])
+                one.is_on = on
+                yield  # The step in which it is turned is of neither side.
+                block = _Block(self._number() + 1)
+                for _ in range(one.steps):
+                    yield
+                    block.clock.tick()
+                if on and (why := switch.why_none()):
+                    one.void = why
+                block.end(one, on)
+                times[on] = block
+            one.is_on = False
+            for block in times.values():
+                block.read()
+                faults |= block.fault(self._epochs, self._cycle, switch.collects)
+            if not faults:
+                break
+        pairs.append((times[False].step_ns, times[True].step_ns))
+        self._tell()
+
+    def _settled(self, on: Sequence[str], one: Screened, counts: bool) -> Course[float]:
+        """Turn to these, and wait until steps no longer get faster; to the time of one, in ns."""
+        self._turn(on)
+        one.is_on = one.name in on
+        clock = Clock(self._number() + 1)
+        while True:
+            yield
+            clock.tick()
+            if self._settles(clock):
+                break
+        times = clock.wall_ns()
+        usual = statistics.median(times[-COMPARED:])
+        if counts:
+            one.settling_s += max(0.0, sum(times) - usual * len(times)) / 1e9
+        return usual
+
+    def _settles(self, clock: Clock) -> bool:
+        if not self._ranks.alone:
+            return clock.steps >= SETTLING_OF_RANKS
+        if clock.steps < 2 * COMPARED:
+            return False
+        times = clock.wall_ns()
+        if clock.steps >= MOST_SETTLING or sum(times[2:]) > MOST_SETTLING_S * 1e9:
+            return True
+        before, last = times[-2 * COMPARED : -COMPARED], times[-COMPARED:]
+        return statistics.median(last) >= (1 - STILL_FASTER) * statistics.median(before)
+
+    def _turn(self, on: Sequence[str]) -> None:
+        """These are on from now on, and no others."""
+        for name in self._on - set(on):
+            self._switches[name].turn(False)
+        for name in on:
+            if name not in self._on:
+                self._switches[name].turn(True)
+        self._on = set(on)
+
+    def _agree(self, own: int) -> Course[int]:
+        """What the leader says; all go on at the same step."""
+        if self._ranks.alone:
+            return own
+        self._agreed += 1
+        return (yield from self._ranks.begin(f"screening{self._agreed}", own))
+
+    def _tell(self) -> None:
+        """How far it is, to the command that started the process."""
+        if self._live is not None:
+            with suppress(OSError):
+                written = self._live.with_suffix(".new")
+                written.write_text(json.dumps(self.found()), encoding="utf-8")
+                written.replace(self._live)
+
+
+class _Block:
+    """Steps of one side. Its device is asked only after the block that follows."""
+
+    def __init__(self, first_step: int) -> None:
+        self._peak = _Peak()
+        self._first, self._collected, self._since_ns = first_step, 0, 0
+        gc.callbacks.append(self._collects)
+        self.clock = Clock(first_step, by_phase=True)
+        self.step_ns = 0.0
+        self._phases: dict[str, list[int]] = {}
+
+    def end(self, one: Screened, on: bool) -> None:
+        """Its last step has ended."""
+        gc.callbacks.remove(self._collects)
+        peak = self._peak.found()
+        if peak is not None:
+            one.peak_bytes = one.peak_bytes or [0, 0]
+            one.peak_bytes[on] = max(one.peak_bytes[on], peak)
+
+    def read(self) -> None:
+        """Waits for the device."""
+        timed: Any = self.clock.timed()
+        self._times = timed["device_ns"] or timed["wall_ns"]
+        self._phases = timed["phases_ns"]
+        self.step_ns = statistics.fmean(self._times)
+
+    def fault(self, epochs: Epochs, cycle: Cycle, collects: bool) -> bool:
+        """Whether something fell into it that belongs to neither side."""
+        told = epochs.found() or {}
+        began: Any = told.get("began", ())
+        last = self._first + len(self._times) - 1
+        turned = not cycle.epoch and any(self._first <= number <= last + 1 for number in began)
+        long = cycle.every == 1 and max(self._times) > LONG * statistics.median(self._times)
+        collected = not collects and self._collected > COLLECTED * sum(self._times)
+        return turned or long or collected or any(self._phases.get(SAVE, ()))
+
+    def _collects(self, when: str, info: dict[str, int]) -> None:
+        if info["generation"] == YOUNGEST:
+            return
+        if when == "start":
+            self._since_ns = time.perf_counter_ns()
+        elif self._since_ns:
+            self._collected += time.perf_counter_ns() - self._since_ns
+
+
+class _Peak:
+    """Most memory from now on: of tensors on GPUs where there are any, else of the process."""
+
+    def __init__(self) -> None:
+        torch = sys.modules["torch"]
+        self._gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+        self._known = True
+        if self._gpu:
+            for index in range(torch.cuda.device_count()):
+                torch.cuda.reset_peak_memory_stats(index)
+            return
+        try:
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # proc(5): resets VmHWM.
+        except OSError:
+            self._known = False
+
+    def found(self) -> int | None:
+        """None where the system does not say."""
+        torch = sys.modules["torch"]
+        if self._gpu:
+            return sum(torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count()))
+        with suppress(OSError, StopIteration):
+            lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if self._known else []
+            return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
+        return None
+
+
+def log_ratios(pairs: Sequence[Pair]) -> list[float]:
+    """Logarithms of speed-ups."""
+    return [math.log(without / changed) for without, changed in pairs]
+
+
+def _now() -> float:
+    return time.monotonic()

@@ -1,0 +1,211 @@
+"""Fixes that are switches, measured in one running process of the user's command."""
+
+from __future__ import annotations
+
+import math
+import signal
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from diagnose.capture.agent.plan import Part, Plan
+from diagnose.capture.agent.screening import FEWEST_PAIRS, LEAST_PAIRS, LIVE, log_ratios
+from diagnose.capture.limits import CannotRecord
+from diagnose.capture.run import prepare
+from diagnose.contracts.trials import Both, Numbers, Range, Trial, Verdict
+from diagnose.trace.manifest import Difference, Screened
+from diagnose.trials import arms
+from diagnose.trials import statistics as looks
+from diagnose.trials.arms import Size
+from diagnose.trials.selection import Candidate, CannotTry
+
+TIMED, TIMED_S = 10, 1.0
+"""Steps to time before anything is switched, at least, and for how long (our choice)."""
+
+PER_SWITCH_S, COMPILING_S = 15.0, 60.0
+"""That screening one may take, and more for one that compiles (trials.md: 10 s are usual)."""
+
+BETWEEN_S = 30.0
+"""More patience with the script between its start and its end (our choice)."""
+
+Told = Callable[[Sequence[Screened]], None]
+_SCREENED = msgspec.json.Decoder(tuple[Screened, ...])
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What one process has measured."""
+
+    screened: tuple[Screened, ...]
+    """Of several ranks the slowest of each block."""
+    failed: arms.Void | None
+    """Why it ended before all was measured; None if it did not."""
+    interrupted: bool
+
+
+def seconds_of(candidate: Candidate) -> float:
+    """That screening it may take."""
+    return PER_SWITCH_S + COMPILING_S * candidate.compiles
+
+
+def screen(
+    command: Sequence[str],
+    folder: Path,
+    size: Size,
+    some: Sequence[Candidate],
+    screen_s: float,
+    told: Told,
+    written: Sequence[str] = (),
+    fixes: Sequence[str] = (),
+) -> Screen:
+    """Measure switches in one process, in a folder that is new. `fixes`: what is in force all the time.
+
+    Raises CannotTry if the command does not start.
+    """
+    plan = Plan(
+        warmup=size.warmup,
+        steps=1,
+        timed=TIMED,
+        timed_s=TIMED_S,
+        fixes=tuple(fixes),
+        switches=tuple(one.trial for one in some),
+        screen_s=screen_s,
+        written=tuple(written),
+    )
+    printed = folder.with_suffix(".log")
+    limit_s = arms.PATIENCE * max(size.expected_s, arms.LEAST_S) + arms.UNKNOWN_S + 2 * screen_s + BETWEEN_S
+    limit_s += arms.COMPILING_S * any(one.compiles for one in some)
+    try:
+        part = prepare(folder, plan, command)
+        recorded = arms.run_quietly(command, part, plan, {}, printed, limit_s, lambda: _look(part, told))
+    except CannotRecord as error:
+        raise CannotTry(str(error)) from error
+    ranks = recorded.manifest.ranks
+    found = _slowest([rank.screened for rank in ranks if rank.screened is not None])
+    interrupted = bool({signal.SIGINT, signal.SIGTERM} & set(recorded.signals))
+    failed = None
+    if not interrupted and (len(found) < len(some) or not all(one.ended for one in found)):
+        failed = _failed(recorded.exit_code, found) or arms.void(recorded, arms.last_line(printed), limit_s)
+    return Screen(found, failed, interrupted)
+
+
+def _failed(code: int, found: Sequence[Screened]) -> arms.Void | None:
+    """None: why is in what the script has said."""
+    if code or not any(one.alone for one in found):
+        return None
+    return arms.Void("inconclusive", "The script ended before enough blocks were measured. Let it make more steps.")
+
+
+def _look(part: Part, told: Told) -> None:
+    """How far it is."""
+    with suppress(OSError, msgspec.MsgspecError):
+        told(_SCREENED.decode((part.work / LIVE).read_bytes()))
+
+
+def _slowest(ranks: Sequence[tuple[Screened, ...]]) -> tuple[Screened, ...]:
+    """The same blocks of all ranks: a step is over when the slowest has made it."""
+    if not ranks:
+        return ()
+    return tuple(
+        msgspec.structs.replace(
+            some[0],
+            injected=next((one.injected for one in some if one.injected), ()),
+            alone=_slowest_pairs([one.alone for one in some]),
+            added=_slowest_pairs([one.added for one in some]),
+        )
+        for some in zip(*ranks, strict=False)
+    )
+
+
+def _slowest_pairs(ranks: Sequence[tuple[tuple[float, float], ...]]) -> tuple[tuple[float, float], ...]:
+    return tuple(
+        (max(pair[0] for pair in pairs), max(pair[1] for pair in pairs)) for pairs in zip(*ranks, strict=False)
+    )
+
+
+def so_far(one: Screened, all_of_them: Sequence[Screened]) -> tuple[Range | None, Range | None]:
+    """The speed-ups of a switch alone, and on top of others; None of what has not been measured twice."""
+    known = [pairs for other in all_of_them for pairs in (other.alone, other.added)]
+
+    def found(pairs: Sequence[tuple[float, float]]) -> Range | None:
+        if len(pairs) < FEWEST_PAIRS:
+            return None
+        others = [log_ratios(other) for other in known if other is not pairs and len(other) >= FEWEST_PAIRS]
+        return looks.interval(log_ratios(pairs), looks.look_of(len(pairs), LEAST_PAIRS), others)
+
+    return found(one.alone), found(one.added)
+
+
+def trial_of(
+    candidate: Candidate, one: Screened, all_of_them: Sequence[Screened], kept: dict[str, int], why: str = ""
+) -> Trial:
+    """What was found of a fix. `kept`: names of settings -> numbers of findings; `why`: it ended early, a sentence."""
+    alone, added = so_far(one, all_of_them)
+    verdict, because = _verdict(one, alone, added, why, judged=candidate.is_judged)
+    return Trial(
+        rule=candidate.rule,
+        numbers=(candidate.number,),
+        fix=candidate.fix.do,
+        trial=(candidate.trial,),
+        injected="; ".join(one.injected) or None,
+        predicted=candidate.predicted,
+        measured=alone,
+        measured_by="blocks",
+        added=added,
+        on_top_of=tuple(kept[name] for name in one.on_top_of if name in kept) if added else (),
+        outputs=_numbers(one.outputs),
+        updates=_numbers(one.updates),
+        pairs=len(one.added or one.alone),
+        steps=one.steps,
+        losses=None,
+        losses_compared=0,
+        peak_bytes=Both(*one.peak_bytes) if len(one.peak_bytes) == 2 and all(one.peak_bytes) else None,
+        warmup_s=None if alone is None else Both(0.0, one.settling_s),
+        pays_after_steps=_pays_after(one) if verdict == "keep" else None,
+        verdict=verdict,
+        why=because,
+    )
+
+
+def _verdict(one: Screened, alone: Range | None, added: Range | None, why: str, judged: bool) -> tuple[Verdict, str]:
+    """And a sentence on why."""
+    if one.out_of_memory:
+        return "out_of_memory", f"{one.void[0].upper()}{one.void[1:]}."
+    if one.void:
+        failed: Verdict = "inconclusive" if one.void.startswith("with it ") else "not_injected"
+        return failed, f"{one.void[0].upper()}{one.void[1:]}."
+    decisive = added if one.on_top_of else alone
+    kinds = {found.kind for found in (one.outputs, one.updates) if found is not None}
+    if "differ" in kinds and not judged and alone is not None:
+        return "changes_numbers", ""
+    if decisive is None:
+        return "inconclusive", why or "Too few blocks could be measured."
+    verdict = looks.verdict(decisive)
+    spread = looks.spread(log_ratios(one.added or one.alone))
+    return verdict, why or f"Blocks differ by {spread:.1%}." if verdict == "inconclusive" else ""
+
+
+def _numbers(found: Difference | None) -> Numbers | None:
+    return None if found is None else msgspec.convert(msgspec.to_builtins(found), Numbers)
+
+
+def _pays_after(one: Screened) -> int | None:
+    """Steps that make up for settling; None if that took no time to speak of."""
+    pairs = one.added or one.alone
+    saved_ns = statistics.fmean(without - changed for without, changed in pairs)
+    if one.settling_s < LONGER_S or saved_ns <= 0:
+        return None
+    return math.ceil(one.settling_s * 1e9 / saved_ns)
+
+
+LONGER_S = 1.0
+"""Settling that is said to have to be paid for (our choice)."""
+
+
+def as_it_is(all_of_them: Sequence[Screened]) -> list[float]:
+    """Mean times of a step in blocks without any fix, in ns."""
+    return [without for one in all_of_them for without, _ in one.alone]
