@@ -19,9 +19,25 @@ def lines(
     words: Sequence[str], candidates: Sequence[Candidate], others: Sequence[NotTried], pairs: int, arm_s: float
 ) -> list[str]:
     """What would be run, with the time it is expected to take."""
-    plan = [f"Command: {shlex.join(words)}", f"As it is: 2 runs of about {arm_s:.0f} s"]
+    from diagnose.trials.course import seconds_of
+
+    switches = [fix for fix in candidates if fix.is_switch]
+    whole_s, plan = 0.0, [f"Command: {shlex.join(words)}"]
+    if switches:
+        plan.append(f"One run in which fixes are turned on and off: about {arm_s:.0f} s, and for each fix as below")
+        whole_s += arm_s
+    else:
+        plan.append(f"As it is: 2 runs of about {arm_s:.0f} s")
+        whole_s += 2 * arm_s
     for fix in candidates:
-        plan.append(f"{fix.number}. {fix.rule}: {fix.trial}, from {pairs} pairs on, about {2 * pairs * arm_s:.0f} s")
+        took_s = seconds_of(fix, arm_s, pairs)
+        how = "in blocks of steps, at most about" if fix.is_switch else f"from {pairs} pairs of runs on, about"
+        plan.append(f"{fix.number}. {fix.rule}: {fix.trial}, {how} {took_s:.0f} s")
+        whole_s += took_s
+    if switches or len(candidates) > 1:
+        plan.append(f"What is kept, together: from {pairs} pairs of runs on, about {2 * pairs * arm_s:.0f} s")
+        whole_s += 2 * pairs * arm_s
+    plan.append(f"In all about {whole_s:.0f} s, and not more than --budget")
     return [*plan, *(f"Not tried: {other.number}. {other.rule}: {other.why}." for other in others)]
 
 

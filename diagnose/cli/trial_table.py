@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich import table
 
     from diagnose.contracts.trials import Range, Trial
+    from diagnose.trace.manifest import Screened
     from diagnose.trials.protocol import Standing
     from diagnose.trials.selection import Candidate
 
@@ -24,6 +25,9 @@ class Watch(Protocol):
 
     def ended(self, trial: Trial) -> None:
         """A trial has ended."""
+
+    def screens(self, found: Sequence[Screened]) -> None:
+        """So far a process has come that turns fixes on and off."""
 
 
 @contextmanager
@@ -46,13 +50,20 @@ class _Lines:
     """A line for each pair, and for what came of it."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._pair = say, ("", 0)
+        self._say, self._pair, self._screened = say, ("", 0), set[str]()
 
     def begins(self, standing: Standing) -> None:
         pair = standing.name, standing.pair
         if pair != self._pair:
             self._pair = pair
             self._say(f"running {standing.name}: {'pair' if standing.numbers else 'run'} {standing.pair}")
+
+    def screens(self, found: Sequence[Screened]) -> None:
+        """A line for each that has ended."""
+        for one in found:
+            if one.ended and one.name not in self._screened:
+                self._screened.add(one.name)
+                self._say(f"{one.name}: {_blocks(one, found)}")
 
     def ended(self, trial: Trial) -> None:
         from diagnose.reports import trials
@@ -67,16 +78,24 @@ class Table:
         self._candidates, self._budget_s = candidates, budget_s
         self._begun_s = time.monotonic()
         self._now: Standing | None = None
+        self._screened: dict[str, tuple[str, str]] = {}
         self._ended: dict[tuple[int, ...], Trial] = {}
 
     def begins(self, standing: Standing) -> None:
         """A run begins."""
         self._ended.pop(standing.numbers, None)  # It goes on.
         self._now = standing
+        self._screened.clear()
 
     def ended(self, trial: Trial) -> None:
         """A trial has ended."""
         self._ended[trial.numbers] = trial
+
+    def screens(self, found: Sequence[Screened]) -> None:
+        """So far a process has come that turns fixes on and off."""
+        for one in found:
+            if one.alone or one.added or one.is_on or one.ended:
+                self._screened[one.name] = _interval(one, found), _blocks(one, found).rpartition(", ")[2]
 
     def drawn(self) -> table.Table:
         """As it stands at this moment."""
@@ -105,6 +124,9 @@ class Table:
 
         if (trial := self._ended.get(numbers)) is not None:
             return ("" if trial.measured is None else trials.factors(trial.measured)), trials.VERDICTS[trial.verdict]
+        screened = [self._screened.get(one.trial) for one in self._candidates if (one.number,) == numbers]
+        if screened and screened[0] is not None:
+            return screened[0]
         now = self._now
         if now is None or now.numbers != numbers:
             return "", "waits"
@@ -112,6 +134,25 @@ class Table:
             return "", f"run {now.pair} of 2"
         measured = "" if now.measured is None else trials.factors(now.measured)
         return measured, f"pair {now.pair}, {'with' if now.with_fix else 'without'} the fix"
+
+
+def _interval(one: Screened, found: Sequence[Screened]) -> str:
+    """The speed-up by the blocks so far; empty before there are two pairs."""
+    from diagnose.reports import trials
+    from diagnose.trials.screening import so_far
+
+    alone, added = so_far(one, found)
+    measured = added or alone
+    return "" if measured is None else trials.factors(measured)
+
+
+def _blocks(one: Screened, found: Sequence[Screened]) -> str:
+    """How far it is, with the speed-up so far."""
+    pairs, on_top = one.added or one.alone, " on top of others" if one.added else ""
+    counted = "waits until it is steady" if not pairs else f"{len(pairs)} pairs of blocks of {one.steps} steps{on_top}"
+    if one.ended and (one.void or not pairs):
+        counted = "not measured"
+    return ", ".join(filter(None, (_interval(one, found), counted)))
 
 
 def _factor(found: Range | None) -> str:

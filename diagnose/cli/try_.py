@@ -22,7 +22,7 @@ from diagnose.cli.trial_table import Watch, watched
 
 if TYPE_CHECKING:
     from diagnose.contracts.diagnosis import Diagnosis
-    from diagnose.contracts.trials import NotTried, Report
+    from diagnose.contracts.trials import NotTried, Range, Report
     from diagnose.trace.manifest import Manifest
     from diagnose.trials.protocol import Bench
     from diagnose.trials.selection import Candidate
@@ -76,9 +76,9 @@ def _names_a_recording(word: str) -> bool:
     options_metavar="[OPTIONS] RUN | SCRIPT [ARGS]...",
 )
 @click.option("--fix", "fixes", multiple=True, metavar="N|RULE", help="Only this finding's fix (repeatable).")
-@click.option("--budget", type=Duration(), default="10m", show_default=True, help="Time for all trials.")
+@click.option("--budget", type=Duration(), default="5m", show_default=True, help="Time for all trials.")
 @click.option(
-    "--pairs", type=click.IntRange(2, 12), default=3, show_default=True, metavar="N", help="Pairs of runs, at least."
+    "--pairs", type=click.IntRange(2, 12), default=2, show_default=True, metavar="N", help="Pairs of runs, at least."
 )
 @click.option(
     "--safety",
@@ -111,15 +111,16 @@ def command(
 ) -> None:
     """Inject fixes into the unmodified script, measure them, and say what to keep.
 
-    RUN is a folder that `diagnose profile` made. Its command runs again, several times without and with each fix;
-    each run ends after some timed steps. RUN -- COMMAND runs that instead. A SCRIPT (also -m MODULE, or -- COMMAND
-    with a launcher) is profiled first.
+    RUN is a folder that `diagnose profile` made. Its command runs again: once while fixes are turned on and off
+    between steps, then several times without and with what is kept, and with each fix that counts from the start
+    only. Each run ends after some timed steps. RUN -- COMMAND runs that instead. A SCRIPT (also -m MODULE, or
+    -- COMMAND with a launcher) is profiled first.
 
     Example: diagnose try train.py --epochs 3
     """
     from diagnose import ledger
     from diagnose.fixes.setting import Safety
-    from diagnose.trials import arms
+    from diagnose.trials import arms, course
     from diagnose.trials.protocol import Bench
     from diagnose.trials.selection import CannotTry, select, step_of
 
@@ -136,6 +137,7 @@ def command(
         words = _command(run, manifest, given)
         candidates, others = select(diagnosis.findings, step_of(diagnosis), fixes, Safety(SAFETIES[safety]))
         size = arms.first_size(manifest)
+        candidates = course.ordered(candidates, size.expected_s, pairs)
         if dry_run:
             return click.echo("\n".join(trial_plan.lines(words, candidates, others, pairs, size.expected_s)))
         if candidates:
@@ -144,7 +146,8 @@ def command(
             _work_folder(run) as folder,
             watched(candidates, budget, quiet, say) as watch,
         ):
-            bench = Bench(words, Path(folder), size, pairs, budget, watch.begins, written=trial_plan.written(manifest))
+            bench = Bench(words, Path(folder), size, pairs, budget, watch.begins)
+            bench.written, bench.screens = trial_plan.written(manifest), watch.screens
             found = _measured(run, bench, watch, candidates, others, together)
     except CannotTry as error:
         raise click.ClickException(str(error)) from error
@@ -230,24 +233,18 @@ def _measured(
 ) -> Report:
     """Try all, up to an interrupt. Raises CannotTry."""
     from diagnose.contracts.trials import NotTried
-    from diagnose.trials import joint, protocol
+    from diagnose.trials import course, joint, protocol
+
+    def predicted(kept: Sequence[Candidate]) -> Range | None:
+        rules = tuple(one.rule for one in kept)
+        return joint.predicted(_analyzed(run, Rules(select=rules)), rules)
 
     complete = not candidates
     with suppress(KeyboardInterrupt):
-        if candidates:
-            bench.begin()
-        for one, rest in zip(candidates, reversed(range(len(candidates))), strict=True):
-            watch.ended(bench.measure([one], one.predicted, rest + together))
-        spent = sorted(bench.spent)
-        for number, rest in zip(spent, reversed(range(len(spent))), strict=True):
-            one = candidates[number]
-            watch.ended(bench.go_on(number, [one], one.predicted, rest + together))
-        kept = [one for one, trial in zip(candidates, bench.trials, strict=True) if trial.verdict == "keep"]
-        if together and len(kept) > 1:
-            rules = tuple(one.rule for one in kept)
-            watch.ended(bench.measure(kept, joint.predicted(_analyzed(run, Rules(select=rules)), rules)))
+        course.run(bench, candidates, predicted, watch, together)
         complete = True
-    left = candidates[len(bench.trials) :]
+    tried = {number for trial in (*bench.in_blocks, *bench.trials) for number in trial.numbers}
+    left = [one for one in candidates if one.number not in tried]
     untried = [*others, *(NotTried(one.rule, one.number, one.fix.do, "interrupted before") for one in left)]
     return protocol.report(bench, untried, complete)
 

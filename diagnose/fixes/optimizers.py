@@ -124,9 +124,9 @@ class OptimizerArgument(Setting):
             group[other] = False if on and forms[other] else forms[other]
             fused = group["fused"] or group.get("capturable")
             for weight in group["params"]:
-                step = optimizer.state[weight].get("step") if weight in optimizer.state else None
-                if hasattr(step, "to"):
-                    optimizer.state[weight]["step"] = step.to(weight.device if fused else "cpu")
+                state = optimizer.state.get(weight, {})
+                if hasattr(state.get("step"), "to"):
+                    state["step"] = state["step"].to(weight.device if fused else "cpu")
 
     def took_effect(self, rank: RankManifest) -> str:
         said = any(getattr(optimizer, self.argument) == self.value for optimizer in rank.optimizers)

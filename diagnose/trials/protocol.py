@@ -1,4 +1,5 @@
-"""The order of arms: the script as it is twice, then pairs of arms without and with a fix, until enough is known."""
+"""The order of measuring: switches in blocks of one running process, other fixes in pairs of runs on top of those that
+these kept, and all that is kept in pairs of runs against the script as it is, until enough is known."""
 
 from __future__ import annotations
 
@@ -11,13 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnose.contracts.trials import Baseline, Both, GpuState, NotTried, Range, Report, Trial, Verdict
-from diagnose.trials import arms, losses
+from diagnose.trace.manifest import Screened
+from diagnose.trials import arms, losses, screening
 from diagnose.trials import statistics as looks
 from diagnose.trials.arms import Arm, Size, Void
 from diagnose.trials.selection import Candidate, CannotTry
 from diagnose.version import __version__
 
 AS_IT_IS = "the script as it is"
+
+NOTHING = "Without any fix nothing could be measured."
+
+SPENT = "The budget was spent."
 
 LEAST_FOR_INTERVAL = 2
 """Pairs."""
@@ -75,26 +81,95 @@ class Bench:
     """Runs that count all the same."""
     written: Sequence[str] = ()
     """What the recorded run has written."""
+    screens: Callable[[Sequence[Screened]], None] = lambda found: None
+    """Told now and then while a process screens."""
+    in_blocks: list[Trial] = field(default_factory=list)
+    """Of switches."""
+    base: list[Candidate] = field(default_factory=list)
+    """Fixes that screening has kept: runs of pairs have them on both sides."""
+    together: Trial | None = None
+    """All that is kept, against the script as it is."""
     spent: set[int] = field(default_factory=set)
     """Numbers, from 0, of trials that the budget has ended."""
     _pairs_of: list[list[tuple[Arm, Arm]]] = field(default_factory=list)
     """Of each trial."""
+    _screened: list[Screened] = field(default_factory=list)
     _count: int = 0
     _begun_s: float = field(default_factory=time.monotonic)
 
     def begin(self) -> None:
         """The script as it is, twice: A/A. Raises CannotTry if it cannot be timed."""
         try:
-            self.begins(Standing((), AS_IT_IS, 1, False, None))
-            self.without.append(self._run(()))
-            self.size = arms.next_size(self.size, self.without[0])
-            self.begins(Standing((), AS_IT_IS, 2, False, None))
-            self.without.append(self._run(()))
+            for number in (1, 2):
+                self.begins(Standing((), AS_IT_IS, number, False, None))
+                self.without.append(self._sized(()))
         except Void as error:
-            raise CannotTry(f"Without any fix nothing could be measured. {error}") from error
+            raise CannotTry(f"{NOTHING} {error}") from error
+
+    def screen(self, some: Sequence[Candidate], limit_s: float) -> list[Candidate]:
+        """Measure switches in one process; in another one what is left where one of them ends the script.
+
+        Returns those that could not be measured so. Raises CannotTry if nothing could.
+        """
+        left, until_s = list(some), time.monotonic() + limit_s
+        while left and time.monotonic() < until_s:
+            self._count += 1
+            found = screening.screen(
+                self.command,
+                self.folder / f"arm{self._count}",
+                self.size,
+                left,
+                until_s - time.monotonic(),
+                self.screens,
+                self.written,
+                [one.trial for one in self.base],
+            )
+            if not found.screened and found.failed is not None and not self.in_blocks:
+                raise CannotTry(f"{NOTHING} {found.failed}")
+            begun, blamed = self._taken(left, found)
+            if found.interrupted:
+                raise KeyboardInterrupt
+            left = left[begun:]
+            if not blamed:
+                break
+        return left
+
+    def _taken(self, some: Sequence[Candidate], found: screening.Screen) -> tuple[int, bool]:
+        """Keep what a process has measured. Returns of how many, and whether the last of these has ended the script."""
+        base, numbers, blamed = [one.trial for one in self.base], {one.trial: one.number for one in self.base}, False
+        begun = [one for one in found.screened if one.ended or one.alone or one.is_on]
+        if base:  # In force since the process began.
+            begun = [screening.on_top_of(base, one) for one in begun]
+        if begun and begun[-1].is_on and found.failed is not None:
+            begun[-1], blamed = screening.blamed(begun[-1], found.failed), True
+        self._screened += begun
+        why = "It was interrupted." if found.interrupted else str(found.failed or SPENT)
+        for candidate, one in zip(some, begun, strict=False):
+            numbers[candidate.trial] = candidate.number
+            trial = screening.trial_of(candidate, one, self._screened, numbers, "" if one.ended else why)
+            self.in_blocks.append(trial)
+            if trial.verdict == "keep":
+                self.base.append(candidate)
+        return len(begun), blamed
+
+    def confirm(self, some: Sequence[Candidate], predicted: Range | None) -> Trial:
+        """All that is kept, against the script as it is; what came of it stays even if it is interrupted."""
+        self.base, pairs = [], list[tuple[Arm, Arm]]()
+        self._pairs_of.append(pairs)
+        verdict: Verdict | None = "inconclusive"
+        why = "It was interrupted."
+        try:
+            why, verdict = self._pairs(some, pairs, 0.0), None
+        except _Spent as spent:
+            why, verdict = str(spent), None
+        except Void as error:
+            why, verdict = str(error), error.verdict
+        finally:
+            self.together = self._trial(some, predicted, pairs, verdict, why)
+        return self.together
 
     def measure(self, some: Sequence[Candidate], predicted: Range | None, rest: int = 0) -> Trial:
-        """Try fixes, one or several together; what came of it is kept even if it is interrupted.
+        """Try fixes on top of those in `base`; what came of it is kept even if it is interrupted.
 
         `rest`: how many trials are to come, which get as much of the budget each.
         """
@@ -132,10 +207,11 @@ class Bench:
             turned = with_first ^ (len(pairs) % 2 == 1)
             both = [self._of_pair(some, pairs, with_fix) for with_fix in (turned, not turned)]
             pairs.append((both[1], both[0]) if turned else (both[0], both[1]))
-            self.without.append(pairs[-1][0])
+            if not self.base:
+                self.without.append(pairs[-1][0])
             if len(pairs) in looks.schedule(self.least_pairs):
                 ratios, look = _log_ratios(pairs), looks.look_of(len(pairs), self.least_pairs)
-                if looks.enough(looks.interval(ratios, look)):
+                if looks.enough(looks.interval(ratios, look, self._others(pairs))):
                     return ""
                 if looks.hopeless(ratios, look):
                     return f"Pairs differ by {looks.spread(ratios):.0%}: even many more would not tell."
@@ -146,12 +222,20 @@ class Bench:
         """One run of the next pair."""
         numbers, name = tuple(one.number for one in some), " + ".join(one.rule for one in some)
         self.begins(Standing(numbers, name, len(pairs) + 1, with_fix, self._so_far(pairs)))
+        base = [one.trial for one in self.base]
         if with_fix:
-            return self._run([one.trial for one in some])
+            return self._sized([*base, *(one.trial for one in some)])
         try:
-            return self._run(())
+            return self._sized(base)
         except Void as error:
             raise Void("inconclusive", f"Without the fix: {error}") from error
+
+    def _sized(self, fixes: Sequence[str]) -> Arm:
+        """A run; all after the first make as many steps as that."""
+        arm = self._run(fixes)
+        if self.size.timed_s > 0:
+            self.size = arms.next_size(self.size, arm)
+        return arm
 
     def _run(self, fixes: Sequence[str]) -> Arm:
         """A run; again after a while where heat has held the GPU back."""
@@ -169,7 +253,17 @@ class Bench:
     def _so_far(self, pairs: Sequence[tuple[Arm, Arm]]) -> Range | None:
         if len(pairs) < LEAST_FOR_INTERVAL:
             return None
-        return looks.interval(_log_ratios(pairs), looks.look_of(len(pairs), self.least_pairs))
+        look = looks.look_of(len(pairs), self.least_pairs)
+        return looks.interval(_log_ratios(pairs), look, self._others(pairs))
+
+    def _others(self, pairs: Sequence[tuple[Arm, Arm]]) -> list[list[float]]:
+        """Pairs of all other trials, which tell how much equal runs differ here."""
+        return [_log_ratios(one) for one in self._pairs_of if one is not pairs and len(one) >= LEAST_FOR_INTERVAL]
+
+    @property
+    def blocks_as_it_is(self) -> list[float]:
+        """Mean times of a step in blocks without any fix, in ns."""
+        return [without for one in self._screened for without, _ in one.alone]
 
     @property
     def left_s(self) -> float:
@@ -186,8 +280,8 @@ class Bench:
     ) -> Trial:
         measured, factor = self._so_far(pairs), arms.batch_factor([one.trial for one in some])
         last = pairs[-1][1] if pairs else None
-        numbers = [one.losses for one in self.without[:2]]
-        same = losses.compared(numbers[0], numbers[1], last.losses) if last else None
+        numbers = [one.losses for one in ([pair[0] for pair in pairs] if self.base else self.without)[:2]]
+        same = losses.compared(numbers[0], numbers[1], last.losses) if last and len(numbers) == 2 else None
         warm_up, memory = _both(pairs, lambda one: one.warmup_s), _both(pairs, lambda one: one.peak_bytes)
         concluded: Verdict = verdict or _verdict(some, measured, same, why)
         return Trial(
@@ -197,11 +291,13 @@ class Bench:
             trial=tuple(one.trial for one in some),
             injected="; ".join(last.injected) if last else None,
             predicted=predicted,
-            measured=measured,
+            measured=None if self.base else measured,
+            added=measured if self.base else None,
+            on_top_of=tuple(one.number for one in self.base) if measured else (),
             pairs=len(pairs),
             steps=last.steps if last else 0,
             losses=same,
-            losses_compared=min(map(len, (*numbers, last.losses))) if last else 0,
+            losses_compared=min(map(len, (*numbers, last.losses))) if same and last else 0,
             peak_bytes=memory,
             warmup_s=warm_up,
             pays_after_steps=_pays_after(pairs) if concluded == "keep" and factor == 1 else None,
@@ -214,15 +310,17 @@ class Bench:
 
 def report(bench: Bench, others: Sequence[NotTried], complete: bool) -> Report:
     """Of all that has been tried so far."""
-    took, baseline = sorted(one.step_ns for one in bench.without), None
+    runs, baseline = len(bench.without), None
+    took = sorted(one.step_ns for one in bench.without) if runs > 1 else sorted(bench.blocks_as_it_is)
     if len(took) > 1:
-        baseline = Baseline(Range(took[0], statistics.median(took), took[-1]), looks.noise(took), len(took))
-    alone = tuple(trial for trial in bench.trials if len(trial.numbers) == 1)
+        runs = runs if runs > 1 else 0
+        baseline = Baseline(Range(took[0], statistics.median(took), took[-1]), looks.noise(took), runs)
+    alone = tuple(sorted((*bench.in_blocks, *bench.trials), key=lambda one: one.numbers))
     return Report(
         tool_version=__version__,
         baseline=baseline,
         trials=alone,
-        together=next((trial for trial in bench.trials if len(trial.numbers) > 1), None),
+        together=bench.together,
         keep=tuple(one.rule for one in alone if one.verdict == "keep"),
         not_tried=tuple(others),
         notes=() if baseline is None else (*_heat(bench), *_notes(baseline, bench.without)),
@@ -285,6 +383,8 @@ def _heat(bench: Bench) -> Iterator[str]:
 
 def _notes(baseline: Baseline, without: Sequence[Arm]) -> list[str]:
     notes = list[str]()
+    if len(without) < LEAST_FOR_INTERVAL:
+        return [told] if (told := arms.busy()) else []
     first, second = (one.losses for one in without[:2])
     if losses.compared(first, second, second) == "not_deterministic" and (resumes := arms.resuming(without[1].reread)):
         notes.append(f"Losses differ between equal runs of the script. {resumes}")

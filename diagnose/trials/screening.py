@@ -81,14 +81,15 @@ def screen(
     limit_s += arms.COMPILING_S * any(one.compiles for one in some)
     try:
         part = prepare(folder, plan, command)
-        recorded = arms.run_quietly(command, part, plan, {}, printed, limit_s, lambda: _look(part, told))
+        look = _Look(part, told)
+        recorded = arms.run_quietly(command, part, plan, {}, printed, limit_s, look)
     except CannotRecord as error:
         raise CannotTry(str(error)) from error
     ranks = recorded.manifest.ranks
-    found = _slowest([rank.screened for rank in ranks if rank.screened is not None])
+    found = _slowest([rank.screened for rank in ranks if rank.screened is not None]) or look.seen
     interrupted = bool({signal.SIGINT, signal.SIGTERM} & set(recorded.signals))
     failed = None
-    if not interrupted and (len(found) < len(some) or not all(one.ended for one in found)):
+    if not interrupted and not any(rank.ended == "recorded" for rank in ranks):
         failed = _failed(recorded.exit_code, found) or arms.void(recorded, arms.last_line(printed), limit_s)
     return Screen(found, failed, interrupted)
 
@@ -100,10 +101,28 @@ def _failed(code: int, found: Sequence[Screened]) -> arms.Void | None:
     return arms.Void("inconclusive", "The script ended before enough blocks were measured. Let it make more steps.")
 
 
-def _look(part: Part, told: Told) -> None:
-    """How far it is."""
-    with suppress(OSError, msgspec.MsgspecError):
-        told(_SCREENED.decode((part.work / LIVE).read_bytes()))
+def on_top_of(base: Sequence[str], one: Screened) -> Screened:
+    """What was measured in a process in which others were in force since it began."""
+    return msgspec.structs.replace(one, alone=(), added=one.added or one.alone, on_top_of=(*base, *one.on_top_of))
+
+
+def blamed(one: Screened, failed: arms.Void) -> Screened:
+    """What was measured of one that was on when the script ended."""
+    void = f"with it this happened: {str(failed).rstrip('.')}"
+    return msgspec.structs.replace(one, void=void, out_of_memory=failed.verdict == "out_of_memory")
+
+
+class _Look:
+    """How far a process is. Of one that is killed nothing else is left."""
+
+    def __init__(self, part: Part, told: Told) -> None:
+        self._file, self._told = part.work / LIVE, told
+        self.seen: tuple[Screened, ...] = ()
+
+    def __call__(self) -> None:
+        with suppress(OSError, msgspec.MsgspecError):
+            self.seen = _SCREENED.decode(self._file.read_bytes())
+            self._told(self.seen)
 
 
 def _slowest(ranks: Sequence[tuple[Screened, ...]]) -> tuple[Screened, ...]:
@@ -204,8 +223,3 @@ def _pays_after(one: Screened) -> int | None:
 
 LONGER_S = 1.0
 """Settling that is said to have to be paid for (our choice)."""
-
-
-def as_it_is(all_of_them: Sequence[Screened]) -> list[float]:
-    """Mean times of a step in blocks without any fix, in ns."""
-    return [without for one in all_of_them for without, _ in one.alone]

@@ -68,7 +68,8 @@ class SameBatch:
     """The last batch that a model was called with while gradients were taken."""
 
     def __init__(self, model: Any) -> None:
-        self._model, self._given = model, None
+        self._model = model
+        self._given: tuple[Any, Any] | None = None
         self._handle = model.register_forward_pre_hook(self._keep, with_kwargs=True)
         self._as_it_trains = True
         self._own = 0.0
@@ -169,7 +170,7 @@ def _fits(optimizer: Any, weights: Sequence[Any]) -> bool:
         free: int = torch.cuda.mem_get_info(weights[0].device)[0]
     else:
         free = _free_bytes()
-    return needed < SHARE_OF_MEMORY * free
+    return bool(needed < SHARE_OF_MEMORY * free)
 
 
 def _free_bytes() -> int:

@@ -132,6 +132,7 @@ class Screening:
                 if not (yield from self._agree(int(left_s > 0))):
                     break
                 since_s = time.monotonic()
+                self._tell()
                 yield from self._try(one, model, kept, since_s + left_s / (len(self._screened) - place))
                 one.seconds, one.ended, one.is_on = time.monotonic() - since_s, True, False
                 if one.kept:
@@ -215,11 +216,10 @@ class Screening:
                 yield from self._pair(one, switch, base, pairs)
                 if one.void and self._ranks.alone:
                     break
-            low, _, high = self._interval(pairs) if len(pairs) >= FEWEST_PAIRS else (0.0, 1.0, math.inf)
-            over = one.void or intervals.enough(low, high) or until_s < _now()
-            if not (yield from self._agree(int(not over))):
+            over = one.void or len(pairs) < FEWEST_PAIRS or until_s < _now()
+            if not (yield from self._agree(int(not (over or intervals.enough(*self._interval(pairs)[::2]))))):
                 break
-        return not one.void and low > 1
+        return not one.void and len(pairs) >= FEWEST_PAIRS and self._interval(pairs).low > 1
 
     def _steps(self, usual_ns: float, collects: bool) -> int:
         """Of a block, in whole cycles."""
@@ -237,10 +237,9 @@ class Screening:
 
     def _pair(self, one: Screened, switch: Any, base: Sequence[str], pairs: list[Pair]) -> Course[None]:
         """One more, in random order; again where something else fell into it."""
+        blocks = dict[bool, _Block]()
         for attempt in range(1 + MOST_REPEATS * self._ranks.alone):
-            if attempt:
-                one.repeated += 1
-            times, faults = {}, False
+            one.repeated += attempt > 0
             for on in self._order.sample((False, True), 2):
                 self._turn([*base, *[one.name] * on])
                 one.is_on = on
@@ -252,14 +251,13 @@ class Screening:
                 if on and (why := switch.why_none()):
                     one.void = why
                 block.end(one, on)
-                times[on] = block
+                blocks[on] = block
             one.is_on = False
-            for block in times.values():
+            for block in blocks.values():
                 block.read()
-                faults |= block.fault(self._epochs, self._cycle, switch.collects)
-            if not faults:
+            if not any(block.fault(self._epochs, self._cycle, switch.collects) for block in blocks.values()):
                 break
-        pairs.append((times[False].step_ns, times[True].step_ns))
+        pairs.append((blocks[False].step_ns, blocks[True].step_ns))
         self._tell()
 
     def _settled(self, on: Sequence[str], one: Screened, counts: bool) -> Course[float]:
@@ -379,7 +377,7 @@ class _Peak:
         """None where the system does not say."""
         torch = sys.modules["torch"]
         if self._gpu:
-            return sum(torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count()))
+            return int(sum(torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count())))
         with suppress(OSError, StopIteration):
             lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if self._known else []
             return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
