@@ -123,7 +123,7 @@ class Table:
         from diagnose.reports import trials
 
         if (trial := self._ended.get(numbers)) is not None:
-            return ("" if trial.measured is None else trials.factors(trial.measured)), trials.VERDICTS[trial.verdict]
+            return ("" if trial.found is None else trials.factors(trial.found)), trials.VERDICTS[trial.verdict]
         screened = [self._screened.get(one.trial) for one in self._candidates if (one.number,) == numbers]
         if screened and screened[0] is not None:
             return screened[0]

@@ -92,6 +92,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     """A sentence."""
 
+    @property
+    def found(self) -> Range | None:
+        """What was measured: alone, else on top of others."""
+        return self.measured or self.added
+
 
 class NotTried(msgspec.Struct, frozen=True):
     """A fix that was not tried."""

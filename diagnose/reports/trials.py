@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
-from diagnose.contracts.trials import Baseline, Both, GpuState, Range, Report, Trial
+from diagnose.contracts.trials import Baseline, Both, GpuState, Numbers, Range, Report, Trial
 from diagnose.trace import units
 
 WIDTH = 100
@@ -23,6 +23,8 @@ VERDICTS = {
     "inconclusive": "inconclusive",
 }
 
+CONFIRMED = "What is kept, in runs of its own against the script as it is:"
+
 LOSSES = {
     "same": "the same numbers in {count} steps",
     "rounding": "equal up to rounding in the first steps",
@@ -37,8 +39,10 @@ def render(report: Report) -> str:
     lines = list[str]()
     if base is not None:
         lines += [as_it_is(base), ""]
-    for one in all_of(report):
+    for one in report.trials:
         lines += [*_trial(one), ""]
+    if report.together is not None:
+        lines += [CONFIRMED, *_trial(report.together), ""]
     if report.not_tried:
         lines.append("Not tried:")
         lines += [f"  {one.number}. {one.rule}: {one.why}." for one in report.not_tried]
@@ -50,7 +54,8 @@ def render(report: Report) -> str:
 
 def as_it_is(base: Baseline) -> str:
     """A sentence on the script without a fix, without its full stop."""
-    differ = f"{base.arms} runs; equal runs differ by {base.noise_share:.1%}"
+    which = f"{base.arms} runs; equal runs" if base.arms else "blocks of one run, which"
+    differ = f"{which} differ by {base.noise_share:.1%}"
     return f"Step time as it is: {_times(base.step_ns)} ({differ})"
 
 
@@ -67,22 +72,25 @@ def conclusion(report: Report) -> str:
 
 
 def _to_keep(report: Report, kept: Sequence[Trial]) -> str:
-    best = report.together or max(kept, key=lambda one: one.measured.likely if one.measured else 0.0)
-    several = len(kept) > 1 and (report.together is None or report.together.verdict != "keep")
-    if several:
-        return f"Keep {_listed(kept)}: each pays alone; together they were not measured, or do not pay."
-    assert best.measured is not None
-    assert report.baseline is not None
-    now, then = report.baseline.step_ns.likely, report.baseline.step_ns.likely / best.measured.likely
+    best = report.together or kept[0]
+    if best.verdict != "keep" or (len(kept) > 1 and report.together is None):
+        in_blocks = all(one.measured_by == "blocks" for one in kept)
+        how = "in blocks of one run" if in_blocks else "alone" if len(kept) > 1 else "where it was tried"
+        pays = f"each pays {how}; together they were" if len(kept) > 1 else f"it pays {how}; in runs of its own it was"
+        return f"Keep {_listed(kept)}: {pays} not measured, or not shown to pay."
+    assert best.found is not None
+    if report.baseline is None:
+        return f"Keep {_listed(kept)}: {factors(best.found)}."
+    now, then = report.baseline.step_ns.likely, report.baseline.step_ns.likely / best.found.likely
     predicted = "" if best.predicted is None else f"; predicted {best.predicted.likely:.2f}x"
     per = "a step" if best.batch_factor == 1 else "for as many samples"
     times = f"{units.duration(now)} -> {units.duration(then)} {per}"
-    return f"Keep {_listed(kept)}: {times} ({factors(best.measured)}{predicted})."
+    return f"Keep {_listed(kept)}: {times} ({factors(best.found)}{predicted})."
 
 
 def brief(one: Trial) -> str:
     """One line on a fix, while others are still being tried."""
-    measured = "" if one.measured is None else f"{factors(one.measured)}, "
+    measured = "" if one.found is None else f"{factors(one.found)}, "
     return f"{one.rule}: {measured}{VERDICTS[one.verdict]}"
 
 
@@ -99,7 +107,12 @@ def rows(one: Trial) -> Iterator[tuple[str, str]]:
         "predicted": None if one.predicted is None else factors(one.predicted),
         "measured": None
         if one.measured is None
-        else f"{factors(one.measured)}{_of_samples(one)}, {one.pairs} pairs of {one.steps} steps",
+        else f"{factors(one.measured)}{_of_samples(one)}{'' if one.added else _pairs(one)}",
+        "on top": None
+        if one.added is None
+        else f"{factors(one.added)} on top of {' + '.join(map(str, one.on_top_of))}{_pairs(one)}",
+        "outputs": None if one.outputs is None else _apart(one.outputs, "of the model for the same batch"),
+        "updates": None if one.updates is None else _apart(one.updates, "of parameters in one step of copies"),
         "losses": None if one.losses is None else LOSSES[one.losses].format(count=one.losses_compared),
         "memory": None if one.peak_bytes is None else _both(one.peak_bytes, units.size),
         "warm-up": None if one.warmup_s is None else _both(one.warmup_s, lambda s: f"{s:.1f} s") + _pays(one),
@@ -118,6 +131,18 @@ def _trial(one: Trial) -> Iterator[str]:
     yield f"{name(one)}: {VERDICTS[one.verdict].upper()}"
     for label, text in rows(one):
         yield from textwrap.wrap(f"{label:<10} {text}", WIDTH, initial_indent="   ", subsequent_indent=" " * 14)
+
+
+def _pairs(one: Trial) -> str:
+    blocks = "blocks in one run, each " if one.measured_by == "blocks" else ""
+    return f", {one.pairs} pairs of {blocks}{'of ' if blocks else ''}{one.steps} steps"
+
+
+def _apart(found: Numbers, what: str) -> str:
+    if found.kind == "same":
+        return f"the same bits {what}"
+    said = {"not_deterministic": "; equal ones differ as much", "rounding": ", which is rounding"}.get(found.kind, "")
+    return f"{what[3:]}: {found.typical:.1e} of their spread apart, at most {found.largest:.1e}{said}"
 
 
 def _gpu(state: GpuState) -> Iterator[str]:

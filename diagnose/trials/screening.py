@@ -32,6 +32,9 @@ PER_SWITCH_S, COMPILING_S = 15.0, 60.0
 BETWEEN_S = 30.0
 """More patience with the script between its start and its end (our choice)."""
 
+LONGER_S = 1.0
+"""Settling that has to be paid for: less is not told (our choice)."""
+
 Told = Callable[[Sequence[Screened]], None]
 _SCREENED = msgspec.json.Decoder(tuple[Screened, ...])
 
@@ -183,7 +186,7 @@ def trial_of(
         losses=None,
         losses_compared=0,
         peak_bytes=Both(*one.peak_bytes) if len(one.peak_bytes) == 2 and all(one.peak_bytes) else None,
-        warmup_s=None if alone is None else Both(0.0, one.settling_s),
+        warmup_s=Both(0.0, one.settling_s) if one.settling_s >= LONGER_S else None,
         pays_after_steps=_pays_after(one) if verdict == "keep" else None,
         verdict=verdict,
         why=because,
@@ -219,7 +222,3 @@ def _pays_after(one: Screened) -> int | None:
     if one.settling_s < LONGER_S or saved_ns <= 0:
         return None
     return math.ceil(one.settling_s * 1e9 / saved_ns)
-
-
-LONGER_S = 1.0
-"""Settling that is said to have to be paid for (our choice)."""

@@ -19,18 +19,18 @@ def speed_ups(diagnosis: Diagnosis) -> go.Figure:
     shown = _shown(diagnosis)
     made = figure(**rows([(plain(_name(one), 40), plain(_told(one))) for one in shown]))
     made.update_layout(showlegend=True, height=TWO_LINES * len(shown) + 80)
-    ranges = [found for one in shown for found in (one.predicted, one.measured) if found is not None]
+    ranges = [found for one in shown for found in (one.predicted, one.found) if found is not None]
     least, most = min(0.95, *(range_.low for range_ in ranges)), max(1.05, *(range_.high for range_ in ranges))
     made.update_xaxes(title={"text": "times as fast"}, range=[0.98 * least, 1.02 * most], fixedrange=True)
     made.add_vline(x=1, line={"color": DARK, "dash": "dot", "width": 1})
     _add(made, "predicted", [(k + ABOVE, one.predicted, BLUE) for k, one in enumerate(shown)], "diamond-open")
-    _add(made, "measured", [(k + BELOW, one.measured, _colour(one)) for k, one in enumerate(shown)], "circle")
+    _add(made, "measured", [(k + BELOW, one.found, _colour(one)) for k, one in enumerate(shown)], "circle")
     return made
 
 
 def speed_ups_sentence(diagnosis: Diagnosis) -> str:
     """What to see in it."""
-    both = [one for one in _shown(diagnosis) if one.predicted is not None and one.measured is not None]
+    both = [one for one in _shown(diagnosis) if one.predicted is not None and one.found is not None]
     held = [one for one in both if _overlap(one)]
     if not both:
         return "Bars are intervals. A fix pays where all of its measured interval lies above 1."
@@ -58,7 +58,7 @@ def _add(made: go.Figure, name: str, points: list[tuple[float, Range | None, str
 def _shown(diagnosis: Diagnosis) -> list[Trial]:
     """Trials with an interval to draw."""
     tried = [] if diagnosis.trials is None else trials.all_of(diagnosis.trials)
-    shown = [one for one in tried if one.measured is not None]
+    shown = [one for one in tried if one.found is not None]
     if not shown:
         raise Missing("a measured fix", "Try fixes of a recording: diagnose try.")
     return shown
@@ -69,7 +69,7 @@ def _name(one: Trial) -> str:
 
 
 def _told(one: Trial) -> str:
-    return "" if one.measured is None else f"{one.measured.likely:.2f}x, {trials.VERDICTS[one.verdict]}"
+    return "" if one.found is None else f"{one.found.likely:.2f}x, {trials.VERDICTS[one.verdict]}"
 
 
 def _colour(one: Trial) -> str:
@@ -78,5 +78,5 @@ def _colour(one: Trial) -> str:
 
 def _overlap(one: Trial) -> bool:
     assert one.predicted is not None
-    assert one.measured is not None
-    return one.predicted.low <= one.measured.high and one.measured.low <= one.predicted.high
+    assert one.found is not None
+    return one.predicted.low <= one.found.high and one.found.low <= one.predicted.high
