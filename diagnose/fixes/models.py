@@ -71,7 +71,7 @@ class Compile(Setting):
         return "before trainer.fit(model)" if loop is Loop.LIGHTNING else None
 
     def inject(self, injection: Injection) -> None:
-        """By Module.compile(), which changes what a call of it does."""
+        """As Module.compile() does, which changes what a call of it does."""
 
         def change(model: Any, torch: Any) -> str:
             if any(
@@ -80,7 +80,7 @@ class Compile(Setting):
                 injection.refuse(COMPILED_ALREADY)
                 return ""
             injection.check = compiled_nothing
-            model.compile(**({self.argument: self.value} if self.argument else {}))
+            model._compiled_call_impl = self._compiled(model, torch)
             return f"compiled when it is called{self._options(', ', str)}"
 
         injection.when_called(change)
@@ -90,13 +90,23 @@ class Compile(Setting):
         model, torch = injection.trained_model(), sys.modules["torch"]
         if any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules()):
             raise CannotSwitch(COMPILED_ALREADY)
-        compiled = torch.compile(model._call_impl, **({self.argument: self.value} if self.argument else {}))
+        compiled = self._compiled(model, torch)
 
         def turn(on: bool) -> None:
             model._compiled_call_impl = compiled if on else None
 
         what = f"{type(model).__name__}: compiled when it is called{self._options(', ', str)}"
         return Switch(turn, compiled_nothing, what)
+
+    def _compiled(self, model: Any, torch: Any) -> Any:
+        """Module.compile() compiles nothing of a Sequential of torch's own modules alone, in whose files no compiled
+        code may begin (torch 2.13): it begins here.
+        """
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return model._call_impl(*args, **kwargs)
+
+        return torch.compile(called, **({self.argument: self.value} if self.argument else {}))
 
     def _options(self, before: str, written: Any = repr) -> str:
         return f"{before}{self.argument}={written(self.value)}" if self.argument else ""

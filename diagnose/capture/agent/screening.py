@@ -53,6 +53,9 @@ SETTLING_OF_RANKS = 8
 COLLECTED = 0.02
 """Share of a block that collections of garbage may take without a fault (our choice)."""
 
+PAUSED = 0.05
+"""Share of a block that steps of another kind may add without a fault (our choice)."""
+
 LIVE = "screening.json"
 """File of the part's working folder that tells how far it is."""
 
@@ -344,7 +347,9 @@ class _Block:
         began: Any = told.get("began", ())
         last = self._first + len(self._times) - 1
         turned = not cycle.epoch and any(self._first <= number <= last + 1 for number in began)
-        long = cycle.every == 1 and max(self._times) > LONG * statistics.median(self._times)
+        usual = statistics.median(self._times)
+        paused = sum(one - usual for one in self._times if one > LONG * usual) if cycle.every == 1 else 0.0
+        long = paused > PAUSED * sum(self._times)
         collected = not collects and self._collected > COLLECTED * sum(self._times)
         return turned or long or collected or any(self._phases.get(SAVE, ()))
 
