@@ -325,7 +325,7 @@ class Screened(msgspec.Struct, frozen=True, kw_only=True):
     """Pairs of blocks on top of those that were kept before."""
     on_top_of: tuple[str, ...] = ()
     steps: int = 0
-    """Of a block."""
+    """Of a block, at least."""
     settling_s: float = 0.0
     """By which its first steps took longer than later ones: compiling, mostly."""
     outputs: Difference | None = None
@@ -335,7 +335,7 @@ class Screened(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: tuple[int, ...] = ()
     """Without and with it; empty where it is not known."""
     repeated: int = 0
-    """Pairs of blocks in which something else fell."""
+    """Blocks into which something else fell, so that they were made again."""
     seconds: float = 0.0
     kept: bool = False
     """It stayed on for those after it."""

@@ -189,7 +189,7 @@ def _unchanged(model: Any, training: bool) -> Iterator[None]:
     states = torch.get_rng_state(), torch.cuda.get_rng_state_all() if gpu else None, random.getstate()
     of_numpy = numpy.random.get_state() if numpy is not None else None
     kept = [
-        (module._buffers, name, one, one._version, one.detach().clone())
+        (module._buffers, name, one, one.detach().clone())
         for module in model.modules()
         for name, one in module._buffers.items()
         if one is not None and not one.is_inference()
@@ -203,10 +203,9 @@ def _unchanged(model: Any, training: bool) -> Iterator[None]:
         for module, mode in modes:
             module.training = mode
         with torch.no_grad():
-            for buffers, name, one, version, value in kept:
+            for buffers, name, one, value in kept:  # Batch norm changes them and leaves their version as it was.
                 buffers[name] = one
-                if one._version != version:
-                    one.copy_(value)
+                one.copy_(value)
         torch.set_rng_state(states[0])
         if states[1] is not None:
             torch.cuda.set_rng_state_all(states[1])

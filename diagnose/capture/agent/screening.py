@@ -26,17 +26,20 @@ from .same_batch import Called, Difference, SameBatch, update_compared
 LEAST_STEPS, LEAST_S = 5, 0.3
 """Of a block (trials.md)."""
 
-LEAST_OF_COLLECTIONS_S = 1.0
+LEAST_OF_COLLECTIONS_S = 0.6
 """Of a block where collections of garbage are what is measured: they are seldom (our choice)."""
 
 LEAST_PAIRS = 5
 """Of blocks, before the first look (our choice)."""
 
-FEWEST_PAIRS = 2
-"""Where time is over: an interval needs them."""
+FEWEST_PAIRS = 3
+"""Where time is over: the spread of fewer is not known (our choice)."""
 
-MOST_REPEATS = 3
-"""Of a pair in which something else fell (our choice)."""
+SHARES = 2
+"""Times an equal share of the time that one may take (our choice)."""
+
+MOST_REPEATS = 2
+"""Of a block into which something else fell (our choice)."""
 
 COMPARED = 3
 """Steps whose median is compared with that of as many before, to see whether they still get faster (our choice)."""
@@ -82,7 +85,7 @@ class Screened:
     """Blocks on top of those that were kept before."""
     on_top_of: list[str] = field(default_factory=list)
     steps: int = 0
-    """Of a block."""
+    """Of a block, at least."""
     settling_s: float = 0.0
     """By which the first steps with it, and its first forward pass, took longer than later ones: compiling, mostly."""
     outputs: Difference | None = None
@@ -120,6 +123,8 @@ class Screening:
         self._batch: SameBatch | None = None
         self._order = random.Random(SEED)
         self._agreed = 0
+        self._steps_of = dict[bool, int]()
+        """Of blocks without and with the switch that is being measured."""
 
     def found(self) -> list[dict[str, Any]]:
         """What is known by now."""
@@ -136,13 +141,17 @@ class Screening:
                     break
                 since_s = time.monotonic()
                 self._tell()
-                yield from self._try(one, model, kept, since_s + left_s / (len(self._screened) - place))
+                yield from self._try(one, model, kept, since_s + self._share_s(left_s, place))
                 one.seconds, one.ended, one.is_on = time.monotonic() - since_s, True, False
                 if one.kept:
                     kept.append(one)
                 self._tell()
         finally:
             self._turn(())
+
+    def _share_s(self, left_s: float, place: int) -> float:
+        """Of the time that is left, for the setting of that number from 0: some of those after it end early."""
+        return min(left_s, SHARES * left_s / (len(self._screened) - place))
 
     def _model(self) -> Course[Any]:
         """The largest that a step calls, and the batch that it calls it with, by two steps."""
@@ -177,7 +186,8 @@ class Screening:
 
     def _seconds(self, one: Screened) -> float:
         """That its blocks have taken."""
-        return sum(one.steps * sum(pair) for pair in one.alone) / 1e9
+        without, changed = self._steps_of[False], self._steps_of[True]
+        return sum(without * pair[0] + changed * pair[1] for pair in one.alone) / 1e9
 
     def _kinds(self, one: Screened) -> set[str]:
         return {found.kind for found in (one.outputs, one.updates) if found is not None}
@@ -207,11 +217,13 @@ class Screening:
         self, one: Screened, switch: Any, base: Sequence[str], pairs: list[Pair], until_s: float
     ) -> Course[bool]:
         """Pairs of blocks without and with it, on top of `base`, until enough is known. Whether it is faster."""
-        usual_ns = yield from self._settled([*base], one, counts=False)
-        usual_ns = min(usual_ns, (yield from self._settled([*base, one.name], one, counts=not base)))
+        without_ns = yield from self._settled([*base], one, counts=False)
+        with_ns = yield from self._settled([*base, one.name], one, counts=not base)
         one.void = one.void or switch.why_none()
         one.is_on = False
-        one.steps = yield from self._agree(self._steps(usual_ns, switch.collects))
+        for on, usual_ns in ((False, without_ns), (True, with_ns)):
+            self._steps_of[on] = yield from self._agree(self._steps(usual_ns, switch.collects))
+        one.steps = min(self._steps_of.values())
         if not (yield from self._agree(int(not one.void))):
             return False
         for wanted in intervals.schedule(LEAST_PAIRS):
@@ -239,29 +251,33 @@ class Screening:
         return intervals.interval(log_ratios(pairs), intervals.look_of(len(pairs), LEAST_PAIRS), others)
 
     def _pair(self, one: Screened, switch: Any, base: Sequence[str], pairs: list[Pair]) -> Course[None]:
-        """One more, in random order; again where something else fell into it."""
-        blocks = dict[bool, _Block]()
+        """One more, in random order; a block into which something else fell is made again."""
+        blocks, wanted = dict[bool, _Block](), self._order.sample((False, True), 2)
         for attempt in range(1 + MOST_REPEATS * self._ranks.alone):
-            one.repeated += attempt > 0
-            for on in self._order.sample((False, True), 2):
-                self._turn([*base, *[one.name] * on])
-                one.is_on = on
-                yield  # The step in which it is turned is of neither side.
-                block = _Block(self._number() + 1)
-                for _ in range(one.steps):
-                    yield
-                    block.clock.tick()
+            one.repeated += len(wanted) * (attempt > 0)
+            for on in wanted:
+                blocks[on] = yield from self._block(one, [*base, *[one.name] * on])
                 if on and (why := switch.why_none()):
                     one.void = why
-                block.end(one, on)
-                blocks[on] = block
             one.is_on = False
-            for block in blocks.values():
-                block.read()
-            if not any(block.fault(self._epochs, self._cycle, switch.collects) for block in blocks.values()):
+            for on in wanted:
+                blocks[on].read()
+            wanted = [on for on in wanted if blocks[on].fault(self._epochs, self._cycle, switch.collects)]
+            if not wanted:
                 break
         pairs.append((blocks[False].step_ns, blocks[True].step_ns))
         self._tell()
+
+    def _block(self, one: Screened, on: Sequence[str]) -> Course[_Block]:
+        self._turn(on)
+        one.is_on = one.name in on
+        yield  # The step in which it is turned is of neither side.
+        block = _Block(self._number() + 1)
+        for _ in range(self._steps_of[one.is_on]):
+            yield
+            block.clock.tick()
+        block.end(one, one.is_on)
+        return block
 
     def _settled(self, on: Sequence[str], one: Screened, counts: bool) -> Course[float]:
         """Turn to these, and wait until steps no longer get faster; to the time of one, in ns."""
@@ -346,7 +362,8 @@ class _Block:
         told = epochs.found() or {}
         began: Any = told.get("began", ())
         last = self._first + len(self._times) - 1
-        turned = not cycle.epoch and any(self._first <= number <= last + 1 for number in began)
+        often = cycle.epoch or 2 * len(self._times) >= (told.get("steps") or math.inf)  # Each block has some.
+        turned = not often and any(self._first <= number <= last + 1 for number in began)
         usual = statistics.median(self._times)
         paused = sum(one - usual for one in self._times if one > LONG * usual) if cycle.every == 1 else 0.0
         long = paused > PAUSED * sum(self._times)
