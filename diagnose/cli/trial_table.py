@@ -36,7 +36,7 @@ def watched(
 ) -> Iterator[Watch]:
     """Yields who is to be told. On a terminal the table goes when it is left."""
     if quiet or not sys.stderr.isatty():
-        yield _Lines(say)
+        yield _Lines(candidates, say)
         return
     from rich.console import Console
     from rich.live import Live
@@ -49,7 +49,8 @@ def watched(
 class _Lines:
     """A line for each pair, and for what came of it."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, candidates: Sequence[Candidate], say: Callable[[str], None]) -> None:
+        self._rules = {one.trial: one.rule for one in candidates}
         self._say, self._pair, self._screened = say, ("", 0), set[str]()
 
     def begins(self, standing: Standing) -> None:
@@ -63,7 +64,7 @@ class _Lines:
         for one in found:
             if one.ended and one.name not in self._screened:
                 self._screened.add(one.name)
-                self._say(f"{one.name}: {_blocks(one, found)}")
+                self._say(f"{self._rules.get(one.name, one.name)}: {_blocks(one, found)}")
 
     def ended(self, trial: Trial) -> None:
         from diagnose.reports import trials
@@ -102,7 +103,8 @@ class Table:
         from rich.table import Table as Drawn
         from rich.text import Text
 
-        spent = f"{_clock(time.monotonic() - self._begun_s)} of at most {_clock(self._budget_s)}"
+        passed_s = time.monotonic() - self._begun_s
+        spent = f"{_clock(passed_s)}; at most {_clock(max(0.0, self._budget_s - passed_s))} left"
         made = Drawn(box=None, padding=(0, 2, 0, 0), caption=spent, caption_justify="left")
         for head in ("", "fix", "predicted", "measured", ""):
             made.add_column(head, header_style="dim")

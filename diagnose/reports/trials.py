@@ -74,10 +74,10 @@ def conclusion(report: Report) -> str:
 def _to_keep(report: Report, kept: Sequence[Trial]) -> str:
     best = report.together or kept[0]
     if best.verdict != "keep" or (len(kept) > 1 and report.together is None):
-        in_blocks = all(one.measured_by == "blocks" for one in kept)
-        how = "in blocks of one run" if in_blocks else "alone" if len(kept) > 1 else "where it was tried"
-        pays = f"each pays {how}; together they were" if len(kept) > 1 else f"it pays {how}; in runs of its own it was"
-        return f"Keep {_listed(kept)}: {pays} not measured, or not shown to pay."
+        how = "in blocks of one run" if all(one.measured_by == "blocks" for one in kept) else "alone"
+        if len(kept) > 1:
+            return f"Keep {_listed(kept)}: each pays {how}; together they were not measured, or do not pay."
+        return f"Keep {_listed(kept)}: it pays {how}; in runs of its own it was not measured, or does not pay."
     assert best.found is not None
     if report.baseline is None:
         return f"Keep {_listed(kept)}: {factors(best.found)}."

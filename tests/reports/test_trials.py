@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from diagnose import pipeline
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.trials import Baseline, Both, GpuState, NotTried, Range, Report, Trial
+from diagnose.contracts.trials import Baseline, Both, GpuState, NotTried, Numbers, Range, Report, Trial
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.reports import markdown, terminal, trials
 from diagnose.reports.html import page, tried
@@ -92,6 +92,46 @@ def test_a_fix_that_was_not_made_says_why_and_no_number() -> None:
     assert "because    No DataLoader that gave batches has num_workers=4.\n" in text
     assert "measured" not in text
     assert text.endswith("Keep the script as it is: no fix that was tried is shown to pay.\n")
+
+
+IN_BLOCKS = replace(
+    FUSED,
+    injected="AdamW: fused None -> True",
+    measured_by="blocks",
+    added=Range(1.02, 1.05, 1.08),
+    on_top_of=(1,),
+    outputs=Numbers(0.0, 0.0, "same"),
+    updates=Numbers(1.5e-5, 8.8e-7, "rounding"),
+    losses=None,
+    peak_bytes=None,
+    warmup_s=None,
+    pays_after_steps=None,
+)
+
+
+def test_a_fix_that_was_turned_on_and_off_in_one_run() -> None:
+    """It is told what it gains alone, and on top of others; and how far numbers of the same batch are apart."""
+    apart = "8.8e-07 of their spread apart, at most 1.5e-05, which is rounding"
+    assert dict(trials.rows(IN_BLOCKS)) == {
+        "fix": "Load in worker processes.",
+        "injected": "AdamW: fused None -> True",
+        "measured": "1.10x, 1.01 to 1.20",
+        "on top": "1.05x, 1.02 to 1.08 on top of 1, 3 pairs of blocks in one run, each of 30 steps",
+        "outputs": "the same bits of the model for the same batch",
+        "updates": f"parameters in one step of copies: {apart}",
+    }
+
+
+def test_what_was_kept_in_blocks_alone_is_told_so() -> None:
+    blocks = replace(IN_BLOCKS, added=None, on_top_of=())
+    told = "Keep 2 (unfused_optimizer): it pays in blocks of one run; in runs of its own it was not measured, or does"
+    undecided = replace(blocks, verdict="inconclusive", measured_by="runs")
+    assert trials.conclusion(report(blocks, together=undecided)) == f"{told} not pay."
+    confirmed = replace(blocks, measured=Range(1.05, 1.25, 1.3), measured_by="runs")
+    assert trials.conclusion(report(blocks, together=confirmed)) == (
+        "Keep 2 (unfused_optimizer): 80.0 ms -> 64.0 ms a step (1.25x, 1.05 to 1.30)."
+    )
+    assert trials.CONFIRMED in trials.render(report(blocks, together=confirmed))
 
 
 def test_of_several_fixes_what_they_bring_together_counts() -> None:

@@ -117,3 +117,16 @@ def test_each_look_has_half_as_many_pairs_again() -> None:
 def test_noise_is_the_deviation_of_equal_arms() -> None:
     """Of two that differ by 2 %: half of that, by the square root of two."""
     assert looks.noise([100.0, 102.0]) == pytest.approx(math.log(1.02) / math.sqrt(2))
+
+
+def test_few_pairs_are_judged_by_the_spread_of_all() -> None:
+    """Two pairs of deviation 0.014 with three of 0.01: 0.012 of three degrees of freedom, of which t is 4.177."""
+    own, others = [0.1, 0.12], [[0.3, 0.31, 0.32]]
+    half = 4.1765 * math.sqrt((0.0002 + 2 * 0.0001) / 3 / 2)
+    found = looks.interval(own, 1, others)
+    assert (math.log(found.low), math.log(found.high)) == pytest.approx((0.11 - half, 0.11 + half), abs=1e-4)
+    assert found.high / found.low < looks.interval(own, 1).high / looks.interval(own, 1).low
+
+
+def test_pairs_that_spread_far_more_than_all_others_are_judged_alone() -> None:
+    assert looks.interval([0.1, 0.2, 0.3], 1, [[0.3, 0.31, 0.32]]) == looks.interval([0.1, 0.2, 0.3], 1)
