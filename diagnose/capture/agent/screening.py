@@ -359,8 +359,8 @@ class _Block:
 
     def fault(self, epochs: Epochs, cycle: Cycle, collects: bool) -> bool:
         """Whether something fell into it that belongs to neither side."""
-        told = epochs.found() or {}
-        began: Any = told.get("began", ())
+        told: dict[str, Any] = epochs.found() or {}
+        began = told.get("began", ())
         last = self._first + len(self._times) - 1
         often = cycle.epoch or 2 * len(self._times) >= (told.get("steps") or math.inf)  # Each block has some.
         turned = not often and any(self._first <= number <= last + 1 for number in began)
