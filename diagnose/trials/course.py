@@ -66,4 +66,4 @@ def run(
 def kept_of(bench: Bench, some: Sequence[Candidate]) -> list[Candidate]:
     """Those that pay."""
     kept = [trial.numbers for trial in (*bench.in_blocks, *bench.trials) if trial.verdict == "keep"]
-    return [one for one in some if (one.number,) in kept]
+    return sorted((one for one in some if (one.number,) in kept), key=lambda one: one.number)

@@ -289,7 +289,7 @@ class Bench:
             numbers=tuple(one.number for one in some),
             fix=" ".join(one.fix.do for one in some),
             trial=tuple(one.trial for one in some),
-            injected="; ".join(last.injected) if last else None,
+            injected="; ".join(line for line in last.injected if line not in pairs[-1][0].injected) if last else None,
             predicted=predicted,
             measured=None if self.base else measured,
             added=measured if self.base else None,

@@ -109,6 +109,41 @@ def test_a_loader_in_the_training_process_gets_workers_and_they_are_kept(recorde
     assert Diagnosis.from_json(run("analyze", "out", "--json", "-", cwd=recorded).stdout).trials == kept
 
 
+ONE_BY_ONE = """
+import torch
+
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(60)], torch.nn.Dropout(0.1))
+optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+for number in range(1_000_000):
+    optimizer.zero_grad()
+    model(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step()
+"""
+"""It sets no seed."""
+
+
+@pytest.mark.exhaustive
+def test_a_switch_is_decided_in_one_run_and_confirmed_in_others(tmp_path: Path) -> None:
+    name = script(tmp_path, ONE_BY_ONE).name
+    done = tried(tmp_path, "--fix", "unfused_optimizer", "--yes", "--json", "trials.json", name)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "trials.json").read_text())
+    jsonschema.validate(found, json.loads(docs.TRIALS_SCHEMA_FILE.read_text()))
+    (trial,), together = found["trials"], found["together"]
+    assert (trial["measured_by"], trial["verdict"], found["keep"]) == ("blocks", "keep", ["unfused_optimizer"])
+    assert (trial["injected"], trial["losses"]) == ("AdamW: fused None -> True", None)
+    assert trial["outputs"]["kind"] == "same"
+    assert trial["updates"]["kind"] in ("same", "rounding")
+    assert trial["steps"] >= 5
+    assert (together["measured_by"], together["losses"]) == ("runs", "not_deterministic")
+    assert together["injected"] == "AdamW at train.py:6: fused None -> True"
+    assert together["pairs"] >= 2
+    assert found["baseline"]["arms"] == together["pairs"]
+    assert trials.CONFIRMED in done.stdout
+    assert "pairs of blocks in one run" in done.stdout
+
+
 def test_a_script_is_recorded_first_and_keeps_its_arguments(tmp_path: Path) -> None:
     text = LOADER.replace("def main():", "def main():\n    assert sys.argv[1:] == ['--fix', '3']").replace(
         "import time", "import sys, time"
@@ -139,6 +174,7 @@ def test_a_dry_run_says_what_would_be_run_and_runs_nothing(recorded: Path) -> No
     assert done.returncode == 0
     assert "Command: " in done.stdout
     assert "1. dataloader_no_workers: patch:DataLoader(num_workers=" in done.stdout
+    assert "from 2 pairs of runs on, about " in done.stdout
     assert not (recorded / "log.txt").exists()
     (recorded / "log.txt").touch()
 
