@@ -23,7 +23,7 @@ from diagnose.trials.arms import Size
 from diagnose.trials.screening import Screen, on_top_of, screen, so_far, trial_of
 from diagnose.trials.selection import Candidate
 from tests.capture.scripts import script
-from tests.trials.scripts import RANKS
+from tests.trials.scripts import LIGHTNING, RANKS
 
 pytestmark = pytest.mark.slow
 
@@ -234,6 +234,61 @@ def test_ranks_turn_at_the_same_step(tmp_path: Path) -> None:
     assert found.failed is None
     assert [one.void for one in found.screened] == ["", ""]
     assert all(len(one.alone) >= 5 for one in found.screened)
+
+
+TRAINER = """
+import tempfile
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+torch.set_num_threads(1)
+sizes = dict(n_embd=32, n_head=2, n_layer=2, n_positions=32, vocab_size=100)
+model = GPT2LMHeadModel(GPT2Config(**sizes, attn_implementation="eager"))
+rows = [{"input_ids": torch.randint(0, 100, (32,)), "labels": torch.randint(0, 100, (32,))} for _ in range(4096)]
+arguments = dict(max_steps=1_000_000, report_to=[], use_cpu=True, optim="adamw_torch", disable_tqdm=True)
+arguments |= dict(logging_steps=1000, save_strategy="no")
+Trainer(model, TrainingArguments(tempfile.mkdtemp(), **arguments), train_dataset=rows).train()
+"""
+
+ACCELERATED = """
+import torch
+from accelerate import Accelerator
+
+torch.set_num_threads(1)
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(20)])
+optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(4096, 64)), batch_size=8)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for epoch in range(1000):
+    for (rows,) in loader:
+        optimizer.zero_grad()
+        accelerator.backward(model(rows).square().mean())
+        optimizer.step()
+"""
+
+OF_ADAM = LIGHTNING.replace("torch.optim.SGD(self.parameters(), lr=0.01)", "torch.optim.AdamW(self.parameters())")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [(TRAINER, "GPT2LMHeadModel"), (OF_ADAM, "Sequential"), (ACCELERATED, "Sequential")],
+    ids=["transformers", "lightning", "accelerate"],
+)
+def test_frameworks_are_screened_like_plain_loops(tmp_path: Path, text: str, model: str) -> None:
+    """Their steps are an optimizer's, their model is the largest that a step calls."""
+    found = screened(tmp_path, text, FUSED, BFLOAT16, seconds=12)
+    assert found.failed is None
+    fused, autocast = found.screened
+    assert (fused.void, autocast.void) == ("", "")
+    assert fused.injected[0].startswith("AdamW: fused ")
+    assert autocast.injected == (f"{model}: called in autocast to bfloat16",)
+    assert fused.updates is not None
+    assert fused.updates.kind in ("same", "rounding")
+    assert autocast.outputs is not None
+    assert autocast.outputs.kind == "differ"
+    assert min(len(fused.alone), len(autocast.alone)) >= 3
 
 
 def test_in_a_later_process_all_is_on_top_of_what_was_kept() -> None:
