@@ -163,7 +163,7 @@ def commands() -> list[str]:
 def help_of(command: str) -> str:
     """What `--help` prints."""
     printed = CliRunner().invoke(group, [*command.split(), "--help"], prog_name="diagnose", terminal_width=80)
-    return f"```text\n{printed.output.strip()}\n```"
+    return f"```text\n{printed.stdout.strip()}\n```"
 
 
 def _trials() -> Iterator[Text]:
