@@ -33,6 +33,7 @@ from benchmarks import (
     recorded_samples,
 )
 from benchmarks.jobs import tables as job_tables
+from benchmarks.noise import gpus as noise_gpus
 from benchmarks.noise import results as noise_results
 from benchmarks.noise import tables as noise_tables
 from benchmarks.scale import tables as scale
@@ -203,6 +204,10 @@ def _comparisons() -> Iterator[Text]:
     yield Text(SITE / "comparing.md", shown_comparison, "compare")
     yield Text(SITE / "comparing.md", partial(noise_tables.table, recorded), "compare-noise")
     yield Text(SITE / "comparing.md", partial(noise_tables.sentence, recorded), "compare-noise-machine")
+    on_gpus = noise_gpus.published()
+    yield Text(SITE / "comparing.md", noise_tables.priors, "compare-noise-usual")
+    yield Text(SITE / "comparing.md", partial(noise_gpus.table, on_gpus), "compare-noise-gpus")
+    yield Text(SITE / "comparing.md", partial(noise_gpus.sentence, on_gpus), "compare-noise-gpus-what")
 
 
 def shown_comparison() -> str:

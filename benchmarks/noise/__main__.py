@@ -20,10 +20,10 @@ from pathlib import Path
 
 from benchmarks.blocks import machine
 from benchmarks.noise import tables
-from benchmarks.noise.between import blocks, fitted
+from benchmarks.noise.between import blocks, fitted, freedom_within_cases, healthy
 from benchmarks.noise.results import SLOWDOWNS, Recorded, Timed, published, write
 from benchmarks.planted_cases import ROOT, Trial, cases, trials
-from diagnose.comparing.noise import BETWEEN
+from diagnose.advice.equal_runs import CPU, RANKS, SESSION
 
 CONTROLS = 14
 """Healthy trainings of one process on the CPU: the first by name."""
@@ -54,7 +54,10 @@ def main() -> None:
         if given.write:
             write(found)
     print(tables.table(found))
-    print(f"By the recorded truth of planted cases, runs differ by {fitted(blocks())}; used: {BETWEEN}")
+    print(f"By healthy trainings runs differ by {fitted(healthy())}, used: {CPU}")
+    print(f"By planted cases blocks differ by {fitted(blocks(several_ranks=False))}")
+    print(f"By planted cases of several ranks runs differ by {fitted(blocks(several_ranks=True))}, used: {RANKS}")
+    print(f"Spreads with and without a fault agree by {freedom_within_cases():.1f} degrees of freedom, used: {SESSION}")
 
 
 def missing(found: Recorded) -> Iterator[tuple[Trial, int, float]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from itertools import combinations, product
 
 from benchmarks.noise.results import SLOWDOWNS, Recorded, Timed
+from diagnose.advice.equal_runs import CPU, RANKS, of_waiting
+from diagnose.advice.student import student
 from diagnose.comparing.compare import compare
 from diagnose.contracts.baseline import Baseline, Run
 from diagnose.contracts.comparison import Comparison
@@ -85,3 +88,22 @@ def sentence(found: Recorded) -> str:
         f"{count} recordings of {len(found.controls)} healthy trainings, on {machine.cores} cores of {machine.cpu},"
         f" with torch {machine.torch}."
     )
+
+
+USUAL = (
+    ("a GPU that computes all the time", of_waiting(0.0)),
+    ("a GPU that waits for a fifth of the step", of_waiting(0.2)),
+    ("a GPU that waits for half of it", of_waiting(0.5)),
+    ("a CPU, one process", CPU),
+    ("a CPU, several processes", RANKS),
+)
+
+
+def priors() -> str:
+    """How equal runs usually differ, and what one recording a side shows of that."""
+    lines = ["| trained by | equal runs usually differ by | degrees of freedom | one recording a side shows |"]
+    lines.append("|---" + "|--:" * 3 + "|")
+    for what, spread in USUAL:
+        half = student(0.975, spread.freedom) * math.sqrt(2) * spread.share
+        lines.append(f"| {what} | {spread.share:.2%} | {spread.freedom} | {math.expm1(half):.1%} |")
+    return "\n".join(lines)

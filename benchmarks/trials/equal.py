@@ -16,6 +16,8 @@ from benchmarks.planted_cases import Trial as Planting
 from benchmarks.trials.planted import BUDGET_S, figure, program
 from benchmarks.trials.results import Claim, Equal, Harmful
 from benchmarks.verdicts import Figure
+from diagnose.advice.equal_runs import CPU, RANKS
+from diagnose.advice.student import Spread
 from diagnose.contracts.finding import Fix
 from diagnose.contracts.trials import Trial
 from diagnose.trials import arms
@@ -96,18 +98,24 @@ def equal(planting: Planting, count: int = EACH) -> Equal:
         bench = Recorder(
             _command(planting, fixed=False), Path(folder), _size(TIMED_S), LEAST_PAIRS, UNLIMITED_S, _quiet
         )
+        bench.between = usual(planting.ranks)
         bench.begin()
         spent_s = bench.budget_s - bench.left_s
         bench.budget_s = spent_s + count * ARMS * bench.size.expected_s
         claims = [_claim(bench.measure([], None, rest)) for rest in reversed(range(count))]
     arms_ns = tuple(one.step_ns for one in bench.ran)
     overhead_s = statistics.median(one.seconds - one.steps * one.step_ns / 1e9 for one in bench.ran)
-    replayed = replay(arms_ns)
+    replayed = replay(arms_ns, bench.between)
     changed = sum(one.verdict in CLAIMS for one in replayed)
     return Equal(planting.case.name, arms_ns, overhead_s, tuple(claims), len(replayed), changed)
 
 
-def replay(arms_ns: Sequence[float]) -> list[Trial]:
+def usual(ranks: int) -> Spread:
+    """How equal runs on the CPU usually differ."""
+    return RANKS if ranks > 1 else CPU
+
+
+def replay(arms_ns: Sequence[float], between: Spread) -> list[Trial]:
     """The trials that arms would have made, one from each pair on; after the last pair comes the first.
 
     None where there are so few pairs that one of these trials could meet a pair twice.
@@ -118,6 +126,7 @@ def replay(arms_ns: Sequence[float]) -> list[Trial]:
     found = []
     for start in range(len(pairs)):
         bench = Replayed([], Path(), Size(1, 1, 0.0, 0.0), LEAST_PAIRS, UNLIMITED_S, _quiet, list(map(past, two)))
+        bench.between = between
         bench.past_ns = [one for pair in (*pairs[start:], *pairs[:start]) for one in pair]
         found.append(bench.measure([], None))
     return found
@@ -128,6 +137,7 @@ def harmful(planting: Planting, injection: str) -> Harmful:
     with tempfile.TemporaryDirectory() as folder:
         size = _size(arms.TIMED_S)
         bench = Bench(_command(planting, fixed=True), Path(folder), size, LEAST_PAIRS, BUDGET_S, _quiet)
+        bench.between = usual(planting.ranks)
         bench.begin()
         fault = Candidate("fault", 1, Fix(planting.case.planted, trial=injection), injection, None)
         trial = bench.measure([fault], None)

@@ -1,10 +1,37 @@
-"""Student's t-distribution."""
+"""Student's t-distribution, and the spread that it is taken with. Of the standard library alone."""
 
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 
+@dataclass(frozen=True)
+class Spread:
+    """How far something measured may be off."""
+
+    share: float
+    """Its standard deviation, or that of a mean, over the mean."""
+    freedom: int
+    """Degrees of freedom that it is known with."""
+
+
+def moderated(prior: Spread, groups: Sequence[Sequence[float]]) -> Spread:
+    """What is known beforehand of how values spread within groups, and what the groups show of it.
+
+    `groups`: logarithms of what was measured, of equal things within each. Variances count by their degrees of freedom:
+    Smyth, Statistical Applications in Genetics and Molecular Biology 3 (2004), article 3.
+    """
+    known = [(statistics.variance(group), len(group) - 1) for group in groups if len(group) > 1]
+    freedom = prior.freedom + sum(own for _, own in known)
+    seen = sum(variance * own for variance, own in known)
+    return Spread(math.sqrt((prior.share**2 * prior.freedom + seen) / freedom), freedom)
+
+
+@lru_cache
 def student(probability: float, freedom: int) -> float:
     """The quantile of Student's t for whole degrees of freedom and a probability over 1/2.
 

@@ -6,8 +6,8 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from diagnose.advice.student import Spread
 from diagnose.trace.manifest import RankManifest
 
 BLOCKS = 6
@@ -16,16 +16,6 @@ drifts (batch means: Law and Kelton, Operations Research 32 (1984)). Six leave f
 
 LEAST_STEPS = 3
 """Fewer say nothing of noise."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How far a mean step may be off."""
-
-    share: float
-    """Its standard error, over the mean."""
-    freedom: int
-    """Degrees of freedom that it is known with."""
 
 
 def without_profiler(ran: RankManifest) -> tuple[int, ...]:
@@ -39,11 +29,17 @@ def without_profiler(ran: RankManifest) -> tuple[int, ...]:
     return (times[-whole:] if whole else times) if min(times, default=0) > 0 else ()
 
 
-def error_of(times_ns: Sequence[float]) -> Spread | None:
-    """The error of the mean of consecutive steps; None of fewer than LEAST_STEPS."""
+def blocks_of(times_ns: Sequence[float]) -> Spread | None:
+    """How means of BLOCKS blocks of consecutive steps differ; None of fewer steps than LEAST_STEPS."""
     if len(times_ns) < LEAST_STEPS:
         return None
     count = min(BLOCKS, len(times_ns))
     edges = [round(k * len(times_ns) / count) for k in range(count + 1)]
     means = [statistics.fmean(times_ns[a:b]) for a, b in itertools.pairwise(edges)]
-    return Spread(statistics.stdev(means) / math.sqrt(count) / statistics.fmean(times_ns), count - 1)
+    return Spread(statistics.stdev(means) / statistics.fmean(times_ns), count - 1)
+
+
+def error_of(times_ns: Sequence[float]) -> Spread | None:
+    """The error of the mean of consecutive steps; None of fewer than LEAST_STEPS."""
+    blocks = blocks_of(times_ns)
+    return None if blocks is None else Spread(blocks.share / math.sqrt(blocks.freedom + 1), blocks.freedom)

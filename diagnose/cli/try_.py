@@ -122,7 +122,7 @@ def command(
     from diagnose.fixes.setting import Safety
     from diagnose.trials import arms, course
     from diagnose.trials.protocol import Bench
-    from diagnose.trials.selection import CannotTry, select, step_of
+    from diagnose.trials.selection import CannotTry, between_runs, select, step_of
 
     def say(what: str) -> None:
         if not quiet:
@@ -148,6 +148,7 @@ def command(
         ):
             bench = Bench(words, Path(folder), size, pairs, budget, watch.begins)
             bench.written, bench.screens = trial_plan.written(manifest), watch.screens
+            bench.between = between_runs(diagnosis)
             found = _measured(run, bench, watch, candidates, others, together)
     except CannotTry as error:
         raise click.ClickException(str(error)) from error

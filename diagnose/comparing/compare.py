@@ -19,13 +19,13 @@ def compare(before: Baseline, after: Baseline) -> Comparison:
     """
     sides = before.runs, after.runs
     timed = all(run.unprofiled_ns for runs in sides for run in runs)
-    then, now = (noise.times_of(runs, timed) for runs in sides)
+    then, now = (noise.side_of(runs, timed) for runs in sides)
     before_ns, after_ns = round(then.mean_ns), round(now.mean_ns)
     basis = noise.basis_of(*sides)
-    share = noise.difference(then, now, noise.BETWEEN)
+    share = noise.difference(then, now)
     first, second = (runs[middle(runs)] for runs in sides)
     found = parts(*sides, before_ns, after_ns)
-    verdict = _verdict(share)
+    verdict = verdict_of(share)
     return Comparison(
         tool_version=__version__,
         before_ns=before_ns,
@@ -52,7 +52,8 @@ def _ns(share: Range, before_ns: int, after_ns: int) -> Ns:
     return Ns(low, after_ns - before_ns, high)
 
 
-def _verdict(share: Range) -> Verdict:
+def verdict_of(share: Range) -> Verdict:
+    """By the interval alone."""
     if share.low is None or share.high is None:
         return "cannot_tell"
     if share.low > 0:

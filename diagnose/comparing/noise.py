@@ -1,20 +1,20 @@
 """Is the difference more than noise? An interval of the ratio of two mean steps.
 
-Steps of one run tell how far its own mean is off. They do not tell how far another run of the same script would be
-off: memory lies elsewhere, cores and clocks are others. That is known from many runs of trainings (`BETWEEN`), and from
-several recordings of a side, if there are any; both count by their degrees of freedom, as variances are moderated in
-Smyth, Statistical Applications in Genetics and Molecular Biology 3 (2004), article 3.
+How far a run's own mean is off comes from its steps; how equal runs differ, from what bounds the step
+(`diagnose.advice.equal_runs`) and from several recordings of a side, if there are any. Both count by their degrees of
+freedom.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from diagnose.advice.student import student
-from diagnose.advice.timing import LEAST_STEPS, Spread, error_of
+from diagnose.advice.equal_runs import between_runs
+from diagnose.advice.student import Spread, moderated, student
+from diagnose.advice.timing import LEAST_STEPS, error_of
 from diagnose.contracts.baseline import Run
 from diagnose.contracts.comparison import Basis, Range
 
@@ -25,10 +25,8 @@ WIDE = 0.1
 """Half of an interval that is wider says nothing that helps (our choice)."""
 
 
-BETWEEN = Spread(0.024, 2)
-"""How mean steps of runs of one script usually differ: fitted to 720 groups of five runs of planted cases on CPUs, by
-`benchmarks.noise.between` (0.0248 of the 474 that are kept). Trainings differ in it so much that it counts for two
-degrees of freedom. No runs on GPUs were measured so: it is taken for these too."""
+ALIKE = 2.0
+"""Times as far as those of the other side may runs of a side usually differ, to tell how these do (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,8 @@ class Side:
     means_ns: tuple[float, ...]
     errors: tuple[Spread | None, ...]
     """Their standard errors; None where too few steps were timed."""
+    between: Spread
+    """How equal runs usually differ."""
 
     @property
     def mean_ns(self) -> float:
@@ -53,33 +53,49 @@ def basis_of(before: Sequence[Run], after: Sequence[Run]) -> Basis:
     return Basis.UNPROFILED_STEPS if timed else Basis.RECORDED_STEPS
 
 
-def times_of(runs: Sequence[Run], unprofiled: bool) -> Side:
+def side_of(runs: Sequence[Run], unprofiled: bool) -> Side:
     """The side, by its steps without a profiler or by the recorded ones."""
     times = [run.unprofiled_ns if unprofiled else run.times_ns for run in runs]
-    return Side(tuple(map(statistics.fmean, times)), tuple(map(error_of, times)))
+    usual = [between_of(run) for run in runs]
+    between = Spread(statistics.fmean(one.share for one in usual), min(one.freedom for one in usual))
+    return Side(tuple(map(statistics.fmean, times)), tuple(map(error_of, times)), between)
 
 
-def difference(before: Side, after: Side, between: Spread) -> Range:
+def between_of(run: Run) -> Spread:
+    """How equal runs of it usually differ."""
+    step_ns = statistics.fmean(run.unprofiled_ns or run.times_ns)
+    return between_runs(run.measure, run.spending, step_ns, run.world_size)
+
+
+def difference(before: Side, after: Side) -> Range:
     """The difference of the mean steps, as a share of the step before, with its interval of 95 %.
 
     Degrees of freedom are those of Satterthwaite, Biometrics Bulletin 2 (1946), rounded down.
     """
     ratio = after.mean_ns / before.mean_ns
-    sides = (before, after)
-    errors = [(error, len(side.errors)) for side in sides for error in side.errors]
-    logs = [[math.log(mean) for mean in side.means_ns] for side in sides]
-    seen = sum(statistics.variance(log) * (len(log) - 1) for log in logs if len(log) > 1)
-    freedom = between.freedom + sum(len(log) - 1 for log in logs)
-    usual = (between.freedom * between.share**2 + seen) / freedom
-    parts = [(usual * sum(1 / len(log) for log in logs), freedom)]
-    for error, count in errors:
-        if error is None:
-            return Range(None, ratio - 1, None)
-        parts.append(((error.share / count) ** 2, error.freedom))
+    parts = list(_between(before, after))
+    for side in (before, after):
+        for error in side.errors:
+            if error is None:
+                return Range(None, ratio - 1, None)
+            parts.append(((error.share / len(side.errors)) ** 2, error.freedom))
     variance = sum(part for part, _ in parts)
     together = variance**2 / sum(part**2 / own for part, own in parts)
     half = student(1 - ALPHA / 2, max(math.floor(together + 1e-9), 1)) * math.sqrt(variance)
     return Range(ratio * math.exp(-half) - 1, ratio - 1, ratio * math.exp(half) - 1)
+
+
+def _between(before: Side, after: Side) -> Iterator[tuple[float, int]]:
+    """Variances of the logarithm by how runs differ, and their degrees of freedom.
+
+    Recordings tell by how much more than usual runs differ here: of both sides, if these are alike.
+    """
+    shares = [side.between.share for side in (before, after)]
+    alike = max(shares) <= ALIKE * min(shares)
+    for sides in [(before, after)] if alike else [(before,), (after,)]:
+        scaled = [[math.log(mean) / side.between.share for mean in side.means_ns] for side in sides]
+        here = moderated(Spread(1.0, min(side.between.freedom for side in sides)), scaled)
+        yield here.share**2 * sum(side.between.share**2 / len(side.means_ns) for side in sides), here.freedom
 
 
 def visible_share(share: Range) -> float | None:

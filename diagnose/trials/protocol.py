@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from diagnose.advice.equal_runs import CPU
+from diagnose.advice.student import Spread
 from diagnose.contracts.trials import Baseline, Both, GpuState, NotTried, Range, Report, Trial, Verdict
 from diagnose.trace.manifest import Screened
 from diagnose.trials import arms, losses, screening
@@ -89,6 +91,8 @@ class Bench:
     """Fixes that screening has kept: runs of pairs have them on both sides."""
     together: Trial | None = None
     """All that is kept, against the script as it is."""
+    between: Spread = CPU
+    """How equal runs of such a training usually differ."""
     spent: set[int] = field(default_factory=set)
     """Numbers, from 0, of trials that the budget has ended."""
     _pairs_of: list[list[tuple[Arm, Arm]]] = field(default_factory=list)
@@ -211,7 +215,7 @@ class Bench:
                 self.without.append(pairs[-1][0])
             if len(pairs) in looks.schedule(self.least_pairs):
                 ratios, look = _log_ratios(pairs), looks.look_of(len(pairs), self.least_pairs)
-                if looks.enough(looks.interval(ratios, look, self._others(pairs))):
+                if looks.enough(self._interval(pairs)):
                     return ""
                 if looks.hopeless(ratios, look):
                     return f"Pairs differ by {looks.spread(ratios):.0%}: even many more would not tell."
@@ -253,12 +257,14 @@ class Bench:
     def _so_far(self, pairs: Sequence[tuple[Arm, Arm]]) -> Range | None:
         if len(pairs) < LEAST_FOR_INTERVAL:
             return None
-        look = looks.look_of(len(pairs), self.least_pairs)
-        return looks.interval(_log_ratios(pairs), look, self._others(pairs))
+        return self._interval(pairs)
 
-    def _others(self, pairs: Sequence[tuple[Arm, Arm]]) -> list[list[float]]:
-        """Pairs of all other trials, which tell how much equal runs differ here."""
-        return [_log_ratios(one) for one in self._pairs_of if one is not pairs and len(one) >= LEAST_FOR_INTERVAL]
+    def _interval(self, pairs: Sequence[tuple[Arm, Arm]]) -> Range:
+        """By these pairs, and by what all other runs of the session tell of how equal runs differ here."""
+        others = [_log_ratios(some) for some in self._pairs_of if some is not pairs]
+        as_it_is = looks.like_pairs([one.step_ns for one in self.without[:2]])
+        look = looks.look_of(len(pairs), self.least_pairs)
+        return looks.of_runs(_log_ratios(pairs), look, self.between, [as_it_is, *others])
 
     @property
     def blocks_as_it_is(self) -> list[float]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from diagnose.advice import equal_runs
 from diagnose.advice.naming import names, why_unknown
+from diagnose.advice.student import Spread
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Fix, RankedFinding, SavingRange
 from diagnose.contracts.trials import NotTried, Range
@@ -131,3 +133,12 @@ def step_of(diagnosis: Diagnosis) -> int | None:
     """The step that savings are of, in ns."""
     steps = diagnosis.steps
     return None if steps is None else steps.unprofiled_step_time_ns or steps.step_time_ns.mean
+
+
+def between_runs(diagnosis: Diagnosis) -> Spread:
+    """How equal runs of the recorded training usually differ. Raises CannotTry if nothing in it could be measured."""
+    steps, step_ns = diagnosis.steps, step_of(diagnosis)
+    if steps is None or step_ns is None:
+        raise CannotTry("Nothing in the recording could be measured. Record more steps: diagnose profile --steps 10.")
+    ranks = diagnosis.provenance.world_size
+    return equal_runs.between_runs(steps.measure, diagnosis.spending or (), step_ns, ranks)

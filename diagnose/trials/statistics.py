@@ -6,7 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from diagnose.advice.student import student
+from diagnose.advice import equal_runs
+from diagnose.advice.student import Spread, moderated, student
 from diagnose.capture.agent import intervals
 from diagnose.capture.agent.intervals import MARGIN, NARROW
 from diagnose.capture.agent.intervals import MOST_PAIRS as MOST_PAIRS
@@ -14,6 +15,10 @@ from diagnose.capture.agent.intervals import alpha_of as alpha_of
 from diagnose.capture.agent.intervals import look_of as look_of
 from diagnose.capture.agent.intervals import schedule as schedule
 from diagnose.contracts.trials import Range, Verdict
+
+OWN = 0.2
+"""Share of what a look may be wrong that is for the interval by the pairs alone: on a machine that is quieter than
+others it gets narrow all the same (our choice)."""
 
 LEAST_FOR_HOPELESS = 5
 """Pairs, before which their spread is not known well enough to give up (our choice)."""
@@ -23,6 +28,26 @@ def interval(log_ratios: Sequence[float], look: int, others: Sequence[Sequence[f
     """The speed-up of a fix, as `diagnose.capture.agent.intervals` says it."""
     found = intervals.interval(log_ratios, look, others)
     return Range(found.low, found.likely, found.high)
+
+
+def of_runs(log_ratios: Sequence[float], look: int, between: Spread, others: Sequence[Sequence[float]] = ()) -> Range:
+    """The speed-up of a fix by pairs of runs: Student's t on the logarithms of without / with. Takes two pairs or more.
+
+    `between`: how equal runs usually differ; `others`: log ratios of other fixes of the session, each of which has a
+    mean of its own. Where pairs spread far less than these let expect, their own spread alone counts: of both intervals
+    it is the narrower one, and they share what the look may be wrong.
+    """
+    prior = equal_runs.in_session(equal_runs.of_pairs(between), others)
+    alpha, nothing = alpha_of(look), Spread(0.0, 0)
+    spreads = (moderated(prior, [log_ratios]), (1 - OWN) * alpha), (moderated(nothing, [log_ratios]), OWN * alpha)
+    error = min(student(1 - wrong / 2, found.freedom) * found.share for found, wrong in spreads)
+    mean, half = statistics.fmean(log_ratios), error / math.sqrt(len(log_ratios))
+    return Range(math.exp(mean - half), math.exp(mean), math.exp(mean + half))
+
+
+def like_pairs(step_ns: Sequence[float]) -> list[float]:
+    """Logarithms of steps of equal runs, scaled so that they spread as log ratios of pairs do: for `others`."""
+    return [math.sqrt(2) * math.log(ns) for ns in step_ns]
 
 
 def enough(measured: Range) -> bool:

@@ -5,13 +5,13 @@ import random
 
 import pytest
 
-from benchmarks.noise import between, tables
-from benchmarks.noise.results import Recorded, Timed
-from diagnose.comparing import noise
+from benchmarks.noise import between, gpus, tables
+from benchmarks.noise.results import Recorded, Timed, published
+from diagnose.advice import equal_runs
+from diagnose.advice.student import Spread
 
 
-def test_the_derivatives_of_the_gamma_function() -> None:
-    assert between.digamma(1) == pytest.approx(-0.5772156649)
+def test_the_second_derivative_of_the_logarithm_of_the_gamma_function() -> None:
     assert between.trigamma(1) == pytest.approx(math.pi**2 / 6)
     assert between.trigamma(0.5) == pytest.approx(math.pi**2 / 2)
 
@@ -19,18 +19,40 @@ def test_the_derivatives_of_the_gamma_function() -> None:
 def test_the_fit_finds_what_groups_were_drawn_with() -> None:
     draw = random.Random(0)
     groups = []
-    for _ in range(4000):
+    for size in (3, 5) * 1000:
         spread = 0.03 * math.sqrt(6 / sum(draw.gauss(0, 1) ** 2 for _ in range(6)))
-        groups.append([math.exp(draw.gauss(5, spread)) for _ in range(5)])
+        groups.append([draw.gauss(5, spread) for _ in range(size)])
     found = between.fitted(groups)
     assert found.share == pytest.approx(0.03, rel=0.05)
     assert found.freedom == pytest.approx(6, abs=1)
 
 
 def test_what_is_used_is_what_the_recorded_truth_gives() -> None:
-    found = between.fitted(between.blocks())
-    assert noise.BETWEEN.freedom == found.freedom
-    assert noise.BETWEEN.share == pytest.approx(found.share, abs=1e-3)  # It was fitted to more.
+    healthy, planted, ranks = map(between.fitted, (between.healthy(), between.blocks(False), between.blocks(True)))
+    assert equal_runs.CPU.share == pytest.approx(healthy.share, abs=1e-3)
+    assert (planted.freedom, equal_runs.CPU.freedom, healthy.freedom) == (3, 4, 6)
+    assert Spread(pytest.approx(ranks.share, abs=1e-3), ranks.freedom) == equal_runs.RANKS
+    assert round(between.freedom_within_cases()) == equal_runs.SESSION
+
+
+def test_what_is_used_on_gpus_is_what_their_runs_give() -> None:
+    found = gpus.fit(gpus.published().groups)
+    assert Spread(pytest.approx(found.share, abs=5e-3), found.freedom) == equal_runs.WAITING
+
+
+def shares_of_differences(table: str) -> list[float]:
+    """Of the rows on equal runs: slower and faster, in percent."""
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    at = [index for index, row in enumerate(rows) if row[0] == "nothing" or "run" in row[0]]
+    return [sum(float(cell.rstrip("%")) for cell in rows[index][-5:-3]) for index in at]
+
+
+def test_at_most_5_of_100_pairs_of_equal_runs_are_said_to_differ() -> None:
+    recorded, equal = tables.table(published()), gpus.table(gpus.published())
+    assert [share <= 5 for share in shares_of_differences(recorded)] == [True] * 2
+    # Of several processes on two cores a few more.
+    limits = (5, 6, 5, 5, 5, 5)
+    assert [share <= limit for share, limit in zip(shares_of_differences(equal), limits, strict=True)] == [True] * 6
 
 
 def timed(number: int, slowdown: float = 0.0) -> Timed:

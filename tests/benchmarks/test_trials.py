@@ -16,6 +16,7 @@ from benchmarks.trials import equal, planted, tables
 from benchmarks.trials.__main__ import done, work
 from benchmarks.trials.results import Claim, Equal, Harmful, Measured, Planted, published, write
 from benchmarks.verdicts import Figure
+from diagnose.advice.equal_runs import CPU
 from diagnose.contracts.trials import Baseline, Range, Report, Trial
 from diagnose.fixes.catalogue import parsed
 
@@ -216,15 +217,15 @@ def test_controls_are_healthy_and_the_shortest_steps_come_first() -> None:
 
 def test_arms_are_replayed_by_the_protocol() -> None:
     """Where every arm takes just as long, the interval has no width and holds 1."""
-    assert [(one.verdict, one.pairs) for one in equal.replay((100.0,) * 26)] == [("no_gain", 3)] * 12
+    assert [(one.verdict, one.pairs) for one in equal.replay((100.0,) * 26, CPU)] == [("no_gain", 3)] * 12
     # In every pair the second arm takes twice as long. Orders turn, so that no trial may claim that.
-    drifting = equal.replay((100.0, 100.0, *(100.0, 200.0) * 12))
+    drifting = equal.replay((100.0, 100.0, *(100.0, 200.0) * 12), CPU)
     assert [(one.verdict, one.pairs) for one in drifting] == [("inconclusive", 5)] * 12
     # If that turns with the order, it looks like a gain or a loss.
-    turning = equal.replay((100.0, 100.0, *(100.0, 201.0, 200.0, 100.0) * 6))
+    turning = equal.replay((100.0, 100.0, *(100.0, 201.0, 200.0, 100.0) * 6), CPU)
     assert {one.verdict for one in turning} <= {"keep", "slower"}
     assert len(turning) == 12
-    assert equal.replay((100.0,) * 25) == []
+    assert equal.replay((100.0,) * 25, CPU) == []
 
 
 def test_results_are_kept_one_by_one_and_a_later_one_takes_the_place(tmp_path: Path) -> None:

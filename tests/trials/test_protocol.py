@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,43 @@ def test_a_fix_with_which_the_script_fails_is_inconclusive_and_says_why(tmp_path
 def test_nothing_is_tried_on_a_script_that_fails_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(CannotTry, match=r"Without any fix nothing could be measured\. The script ended with exit code"):
         bench(tmp_path, "raise ValueError('no data')", 300).begin()
+
+
+RAISES = """
+import torch
+
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(20)])
+optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+for number in range(1_000_000):
+    optimizer.zero_grad(set_to_none=False)
+    model(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step()
+    if number > 40 and optimizer.param_groups[0]["fused"]:
+        raise ValueError("fused")
+"""
+
+
+def test_after_a_switch_that_ends_the_script_another_run_measures_the_rest(tmp_path: Path) -> None:
+    made = bench(tmp_path, RAISES, 300)
+    made.size = Size(5, 10, 0.0, 30.0)
+    some = [replace(candidate(trial), number=number) for number, trial in enumerate(SWITCHES, 1)]
+    assert made.screen(some, 30.0) == []
+    raised, zeroed = made.in_blocks
+    assert (raised.verdict, raised.measured) == ("inconclusive", None)
+    assert raised.why == "With it this happened: The script ended with exit code 1: ValueError: fused."
+    assert (zeroed.numbers, zeroed.measured_by) == ((2,), "blocks")
+    assert zeroed.measured is not None
+    assert zeroed.injected == "zero_grad() at train.py:8: set_to_none False -> True"
+    told = report(made, (), complete=True)
+    assert told.trials == (raised, zeroed)
+    assert told.baseline is not None
+    assert told.baseline.arms == 0
+
+
+SWITCHES = "patch:torch.optim(fused=True)", "patch:zero_grad(set_to_none=True)"
+
+
+def test_nothing_is_screened_in_a_script_that_fails_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(CannotTry, match=r"Without any fix nothing could be measured\. The script ended with exit code"):
+        bench(tmp_path, "raise ValueError('no data')", 300).screen([candidate(SWITCHES[0])], 30.0)

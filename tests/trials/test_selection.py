@@ -5,11 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from benchmarks.planted_cases import SAMPLES
+from diagnose import pipeline
+from diagnose.advice.equal_runs import CPU, RANKS, of_waiting
+from diagnose.advice.student import Spread
 from diagnose.contracts.finding import Confidence, Fix, Level, PricedSaving, RankedFinding, SavingRange, Where
 from diagnose.contracts.trials import Range
 from diagnose.fixes.setting import Safety
 from diagnose.replay.saving import Basis
-from diagnose.trials.selection import CannotTry, select, uncorrected
+from diagnose.trials.selection import CannotTry, between_runs, select, uncorrected
 
 WORKERS = Fix("Load in workers.", trial="patch:DataLoader(num_workers=2)")
 AUTOCAST = Fix("Use autocast.", safety=Safety.PRECISION, trial="wrap:torch.autocast")
@@ -115,3 +119,15 @@ def test_what_is_asked_for_is_tried_whatever_it_changes() -> None:
 def test_a_name_of_no_finding_is_refused_with_those_that_are() -> None:
     with pytest.raises(CannotTry, match=r"--fix 7 names no finding of this run\. There are: 1 rule_1, 2 rule_2\."):
         select([found(1, WORKERS), found(2, EDIT)], None, ("7",), Safety.ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("recording", "usual"),
+    [
+        ("planted/kernels/odd_vocabulary/gpu_medium", of_waiting(0.0)),
+        ("planted/optimizer/optimizer_one_by_one/medium", CPU),
+        ("planted/communication/ranks_meet_to_print/strong", RANKS),
+    ],
+)
+def test_how_runs_differ_follows_what_bounds_the_recorded_training(recording: str, usual: Spread) -> None:
+    assert between_runs(pipeline.diagnose([SAMPLES / recording])) == usual

@@ -40,16 +40,16 @@ class Interval(NamedTuple):
     high: float
 
 
-def look_of(pairs: int, least: int) -> int:
+def look_of(pairs: int, least: int, most: int = MOST_PAIRS) -> int:
     """The number of the look at so many pairs, from 1; between two looks it is that of the later one."""
-    return bisect_left(schedule(least), pairs) + 1
+    return bisect_left(schedule(least, most), pairs) + 1
 
 
-def schedule(least: int) -> list[int]:
+def schedule(least: int, most: int = MOST_PAIRS) -> list[int]:
     """After how many pairs it is looked: 3, 5, 8 and 12."""
     numbers = [least]
-    while numbers[-1] < MOST_PAIRS:
-        numbers.append(min(math.ceil(GROWTH * numbers[-1]), MOST_PAIRS))
+    while numbers[-1] < most:
+        numbers.append(min(math.ceil(GROWTH * numbers[-1]), most))
     return numbers
 
 

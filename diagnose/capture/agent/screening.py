@@ -32,10 +32,13 @@ LEAST_OF_COLLECTIONS_S = 0.6
 LEAST_PAIRS = 5
 """Of blocks, before the first look (our choice)."""
 
+MOST_PAIRS = 27
+"""Of blocks, if there is time: those of a machine that does other work differ much (our choice)."""
+
 FEWEST_PAIRS = 3
 """Where time is over: the spread of fewer is not known (our choice)."""
 
-SHARES = 2
+SHARES = 1.5
 """Times an equal share of the time that one may take (our choice)."""
 
 MOST_REPEATS = 2
@@ -64,6 +67,9 @@ LIVE = "screening.json"
 
 SEED = 20261127
 """Of the order of blocks, which has to be the same on all ranks."""
+
+NOTHING = {"of_optimizer": None, "changes_outputs": False, "collects": False}
+"""Of a switch on a rank that has nothing to turn."""
 
 Pair = tuple[float, float]
 """Mean time of a step without and with a switch, in ns."""
@@ -167,19 +173,19 @@ class Screening:
 
     def _try(self, one: Screened, model: Any, kept: Sequence[Screened], until_s: float) -> Course[None]:
         switch, one.void = injection.switch(one.name, model, self._optimizers())
-        if switch is not None:
-            self._switches[one.name] = switch
-            self._numbers(one, switch)
-        else:  # Another rank may have it all the same.
-            nothing = SimpleNamespace(turn=lambda on: None, why_none=str, what="", of_optimizer=None, collects=False)
-            self._switches[one.name] = switch = nothing
+        if not (yield from self._agree(int(switch is not None))):
+            return
+        if switch is None:  # The first rank has it all the same, and all compute alike.
+            switch = SimpleNamespace(turn=lambda on: None, why_none=str, what="", **NOTHING)
+        self._switches[one.name] = switch
+        self._numbers(one, switch)
         if not (yield from self._agree(int(not one.void and not one.out_of_memory))):
             return
         faster = yield from self._measured(one, switch, (), one.alone, until_s)
+        faster = bool((yield from self._agree(int(faster))))
         if faster and kept:
             one.on_top_of = [other.name for other in kept]
             faster = yield from self._measured(one, switch, one.on_top_of, one.added, until_s + self._seconds(one))
-        self._read_back(one, switch)
         changed = injection.may_not_change(one.name) and "differ" in self._kinds(one)
         one.kept = bool((yield from self._agree(int(faster and not one.void and not changed))))
         self._turn([other.name for other in (*kept, *[one] * one.kept)])
@@ -191,10 +197,6 @@ class Screening:
 
     def _kinds(self, one: Screened) -> set[str]:
         return {found.kind for found in (one.outputs, one.updates) if found is not None}
-
-    def _read_back(self, one: Screened, switch: Any) -> None:
-        if one.alone and not one.void:
-            one.injected = injection.lines(one.name) or [switch.what or one.name]
 
     def _numbers(self, one: Screened, switch: Any) -> None:
         """Both ways on the same batch, without a step. What fails here would have ended the script."""
@@ -226,7 +228,7 @@ class Screening:
         one.steps = min(self._steps_of.values())
         if not (yield from self._agree(int(not one.void))):
             return False
-        for wanted in intervals.schedule(LEAST_PAIRS):
+        for wanted in intervals.schedule(LEAST_PAIRS, MOST_PAIRS):
             while len(pairs) < wanted and (len(pairs) < FEWEST_PAIRS or not self._ranks.alone or until_s > _now()):
                 yield from self._pair(one, switch, base, pairs)
                 if one.void and self._ranks.alone:
@@ -248,7 +250,7 @@ class Screening:
             for other in (one.alone, one.added)
             if other is not pairs and len(other) >= FEWEST_PAIRS
         ]
-        return intervals.interval(log_ratios(pairs), intervals.look_of(len(pairs), LEAST_PAIRS), others)
+        return intervals.interval(log_ratios(pairs), look_of(len(pairs)), others)
 
     def _pair(self, one: Screened, switch: Any, base: Sequence[str], pairs: list[Pair]) -> Course[None]:
         """One more, in random order; a block into which something else fell is made again."""
@@ -266,6 +268,7 @@ class Screening:
             if not wanted:
                 break
         pairs.append((blocks[False].step_ns, blocks[True].step_ns))
+        one.injected = [] if one.void else injection.lines(one.name) or [switch.what or one.name]
         self._tell()
 
     def _block(self, one: Screened, on: Sequence[str]) -> Course[_Block]:
@@ -404,6 +407,11 @@ class _Peak:
             lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if self._known else []
             return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
         return None
+
+
+def look_of(pairs: int) -> int:
+    """The number of the look at so many pairs of blocks."""
+    return intervals.look_of(pairs, LEAST_PAIRS, MOST_PAIRS)
 
 
 def log_ratios(pairs: Sequence[Pair]) -> list[float]:

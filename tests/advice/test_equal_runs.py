@@ -1,0 +1,90 @@
+"""How equal runs usually differ: by what bounds the step, and moderated by hand."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diagnose.advice import equal_runs
+from diagnose.advice.equal_runs import CPU, RANKS, between_runs, in_session, of_pairs, of_waiting
+from diagnose.advice.student import Spread, moderated
+from diagnose.advice.timing import blocks_of
+from diagnose.facts.core.steps import Measure
+from diagnose.facts.run.time_attribution import AttributedTime, Part
+from tests.runs import spent
+
+COMPUTED = spent(Part.COMPUTE, "gemm", 70)
+ON_DEVICE = (
+    spent(Part.EXPOSED_COPY, "memory", 8, name="Memcpy DtoD (Device -> Device)"),
+    spent(Part.EXPOSED_COPY, "memory", 2, name="Memset (Device)"),
+)
+FROM_HOST = spent(Part.EXPOSED_COPY, "memory", 10, name="Memcpy HtoD (Pageable -> Device)")
+
+
+def test_variances_count_by_their_degrees_of_freedom() -> None:
+    # Variances 0.02 of two values (one degree) and 0.01 of three (two); 0.04 beforehand for four: (0.16 + 0.04) / 7.
+    found = moderated(Spread(0.2, 4), [[0.0, 0.2], [0.1, 0.2, 0.3], [5.0]])
+    assert found.share == pytest.approx(math.sqrt((4 * 0.04 + 0.02 + 2 * 0.01) / 7))
+    assert found.freedom == 7
+
+
+def test_without_any_measurement_that_is_known_which_was_known_before() -> None:
+    assert moderated(CPU, []) == CPU
+
+
+@given(st.lists(st.lists(st.floats(-1, 1), min_size=2, max_size=5), max_size=4), st.floats(-3, 3))
+def test_the_mean_of_a_group_does_not_count(groups: list[list[float]], shift: float) -> None:
+    moved = [[one + shift for one in group] for group in groups]
+    assert moderated(CPU, moved).share == pytest.approx(moderated(CPU, groups).share, abs=1e-9)
+
+
+@pytest.mark.parametrize(("ranks", "spread"), [(None, CPU), (1, CPU), (2, RANKS)])
+def test_on_a_cpu_it_counts_whether_processes_wait_for_each_other(ranks: int | None, spread: Spread) -> None:
+    assert between_runs(Measure.HOST, (spent(Part.HOST, "ops", 100),), 100, ranks) == spread
+
+
+@pytest.mark.parametrize(
+    ("rows", "step_ns", "waits"),
+    [
+        ((COMPUTED, *ON_DEVICE), 100, 0.2),
+        ((COMPUTED, *ON_DEVICE, FROM_HOST, spent(Part.IDLE, "ops", 10)), 100, 0.2),
+        # Recording has made the host slower; without it the step takes 90.
+        ((COMPUTED, *ON_DEVICE, spent(Part.IDLE, "ops", 60)), 90, 1 / 9),
+        ((COMPUTED, spent(Part.EXPOSED_COMMUNICATION, "all_reduce", 30)), 100, 0.3),
+        # Recording has made the kernels slower.
+        ((COMPUTED,), 60, 0.0),
+        ((), 100, 1.0),
+    ],
+)
+def test_on_a_gpu_the_share_of_the_step_counts_in_which_it_waits(
+    rows: tuple[AttributedTime, ...], step_ns: float, waits: float
+) -> None:
+    assert equal_runs.waiting_share(rows, step_ns) == pytest.approx(waits)
+    assert between_runs(Measure.DEVICE, rows, step_ns, None).share == pytest.approx(of_waiting(waits).share)
+
+
+def test_the_longer_a_gpu_waits_the_more_runs_differ_and_never_by_nothing() -> None:
+    # 0.19 of a step that only waits; of half of it that by 2 ** 1.25 less; under 2 % as with 2 %.
+    assert of_waiting(1.0) == Spread(0.19, 2)
+    assert of_waiting(0.5) == Spread(pytest.approx(0.19 / 2.3784, rel=1e-4), 2)
+    assert of_waiting(0.0) == of_waiting(0.02) == Spread(pytest.approx(0.19 * 0.0075212, rel=1e-4), 2)
+
+
+def test_a_log_ratio_of_two_runs_has_twice_the_variance_of_one() -> None:
+    assert of_pairs(Spread(0.03, 5)) == Spread(pytest.approx(0.0424264), 5)
+
+
+def test_blocks_of_a_run_spread_as_sixths_of_its_steps_do() -> None:
+    # Sixths of two steps have means 1.5, 3.5, ... 11.5: standard deviation 2 * sqrt(3.5), mean 6.5.
+    assert blocks_of(range(1, 13)) == Spread(pytest.approx(2 * math.sqrt(3.5) / 6.5), 5)
+    assert blocks_of((100, 101)) is None
+
+
+def test_other_runs_of_a_session_count_for_few_degrees_of_freedom_only() -> None:
+    others = [[0.0, 0.1, 0.2]] * 10
+    found = in_session(Spread(0.05, 3), others)
+    # Each group has the variance 0.01, for two degrees of freedom.
+    assert found == Spread(pytest.approx(math.sqrt((3 * 0.0025 + 20 * 0.01) / 23)), equal_runs.SESSION)
+    assert in_session(Spread(0.05, 2), [[0.0, 0.1]]).freedom == 3
+    assert in_session(Spread(0.05, 7), others).freedom == 7
