@@ -29,7 +29,8 @@ runs on an H100, of planted cases and public trainings. Equal runs on several GP
 
 POWER = 1.25
 """The longer the GPU waits, the more this itself differs. Our choice, made with the same 68 pairs of runs in view: of
-1 to 2 in steps of 1/4, with LEAST_WAITING from 0.02 to 0.06, these call the fewest of them different (one)."""
+powers from 1 to 2, with LEAST_WAITING from 0.02 to 0.06 and two degrees of freedom, it calls the fewest of them
+different (one)."""
 
 LEAST_WAITING = 0.02
 """Of the step: runs in which the GPU never waits differ as well, by some 0.15 %."""

@@ -24,7 +24,6 @@ ALPHA = 0.05
 WIDE = 0.1
 """Half of an interval that is wider says nothing that helps (our choice)."""
 
-
 ALIKE = 2.0
 """Times as far as those of the other side may runs of a side usually differ, to tell how these do (our choice)."""
 
