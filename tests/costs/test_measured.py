@@ -157,7 +157,11 @@ def priced(folder: Path) -> PricedSaving:
     return one.saving
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", gzip.compress(b"[1]"), gzip.compress(b'{"ops": 1}')])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", gzip.compress(b"[1]"), gzip.compress(b'{"ops": 1}')],
+    ids=["empty", "plain", "a list", "no ops"],
+)
 def test_a_damaged_file_is_named_and_changes_nothing(tmp_path: Path, content: bytes) -> None:
     recording(tmp_path)
     (tmp_path / "rank0.costs.json.gz").write_bytes(content)
