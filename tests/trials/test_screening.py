@@ -92,13 +92,13 @@ def trial(found: Screen, number: int = 0, why: str = "") -> Trial:
 def test_what_gains_is_kept_and_nothing_is_void(tmp_path: Path) -> None:
     """A collection by hand takes ten times the rest of the step."""
     text = small(after="gc.collect()").replace("import sys", "import gc")
-    found = screened(tmp_path, text, SELDOM, FUSED, "wrap:channels_last", "patch:torch.cuda.synchronize", seconds=20)
+    found = screened(tmp_path, text, "wrap:channels_last", "patch:torch.cuda.synchronize", SELDOM, FUSED, seconds=30)
     assert (found.failed, found.interrupted) == (None, False)
-    seldom, fused, layout, waiting = found.screened
+    layout, waiting, seldom, fused = found.screened
     assert seldom.kept
     assert seldom.injected == ("gc.collect() at train.py:14: made once in 500 calls",)
     assert min(seldom.peak_bytes) > 50e6
-    gained = trial(found)
+    gained = trial(found, 2)
     assert gained.verdict == "keep"
     assert gained.measured is not None
     assert gained.measured.likely > 2
@@ -112,10 +112,10 @@ def test_what_gains_is_kept_and_nothing_is_void(tmp_path: Path) -> None:
     assert fused.on_top_of in ((), (SELDOM,))
     assert bool(fused.added) == bool(fused.on_top_of)
 
-    assert trial(found, 2).verdict == "not_injected"
+    assert trial(found, 0).verdict == "not_injected"
     assert layout.void == "the model has no weights of four dimensions that are not channels_last already"
-    assert (trial(found, 3).verdict, waiting.alone) == ("not_injected", ())
-    assert trial(found, 3).why == "No line of the script was met that it changes."
+    assert (trial(found, 1).verdict, waiting.alone) == ("not_injected", ())
+    assert trial(found, 1).why == "No line of the script was met that it changes."
 
 
 def test_what_harms_is_not_kept(tmp_path: Path) -> None:
@@ -231,10 +231,10 @@ def test_ranks_turn_at_the_same_step(tmp_path: Path) -> None:
     check += "        dist.all_gather(weights, model.module[0].weight.detach())\n        assert torch.equal(*weights)\n"
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     text = text.replace("    dist.barrier()\n", f"    dist.barrier()\n{check}")
-    found = screened(tmp_path, text, FUSED, "patch:torch.distributed.barrier", words=words, seconds=30)
+    found = screened(tmp_path, text, FUSED, "patch:torch.distributed.barrier", words=words, seconds=80)
     assert found.failed is None
     assert [one.void for one in found.screened] == ["", ""]
-    assert all(len(one.alone) >= 5 for one in found.screened)
+    assert all(len(one.alone) >= 3 for one in found.screened)
 
 
 TRAINER = """
