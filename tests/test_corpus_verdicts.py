@@ -157,6 +157,6 @@ def test_what_the_loader_hid_is_what_is_found_once_it_is_fixed(analyzed: Callabl
     before, after = (analyzed(f"kineto/tensorboard/resnet50_autograd_{k}_workers.json.gz").findings for k in (0, 4))
     assert "dataloader_no_workers" in {one.rule for one in before}
     assert not {"dataloader_no_workers", "dataloader_starvation"} & {one.rule for one in after}
-    (hidden,) = [one.hidden for one in before if one.rule == "unfused_pointwise" and one.hidden]
-    (found,) = [one for one in after if one.rule == "unfused_pointwise" and not one.minor]
+    (hidden,) = [one.hidden for one in before if one.rule == "no_mixed_precision" and one.hidden]
+    (found,) = [one for one in after if one.rule == "no_mixed_precision" and not one.minor]
     assert hidden[0] <= found.saving.likely_ns <= hidden[2]

@@ -83,7 +83,7 @@ def of_ranks(
         spending=shown.time_attribution,
         risks=attempt("risks", (), risks.of_all, [rank.risks for rank in ranks]),
         trials=trials,
-        measured=_measured(said.measured),
+        measured=attempt("how many changed ops were measured", None, _measured, said.measured),
     )
 
 

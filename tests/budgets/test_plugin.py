@@ -145,7 +145,9 @@ def test_the_fixture_records_into_the_test_s_folder(inner: pytest.Pytester) -> N
                         budget.step()
             found = sorted(path.name for path in tmp_path.glob("*/rank0.trace.json.gz"))
             assert len(found) == 2
-            assert budget.diagnosis.steps.used == 3
+            # Long steps of a busy machine may look like a cycle, and whole cycles are recorded.
+            every = budget.diagnosis.provenance.manifest.ranks[0].cycle
+            assert budget.diagnosis.steps.used == -(-3 // every) * every
         """
     )
     inner.runpytest_subprocess("--diagnose-budget", "step=30s").assert_outcomes(passed=1)
