@@ -128,7 +128,8 @@ def read(files: RankFiles) -> Rank:
     if files.values is not None:
         rank = _with(rank, files.values, _add_values, "Which ops compute the same again")
     if files.costs is not None:
-        rank = _with(rank, files.costs, _add_costs, "What changed ops take on this machine")
+        what = "What changed ops take on this machine"
+        rank = _with(rank, files.costs, _add_costs, what, "Measure again: diagnose measure.")
     rank = _timed(_settled(rank), files)
     if files.detail is None:
         return rank
@@ -197,13 +198,15 @@ def _add_costs(rank: Rank, path: Place) -> Rank:
     return replace(rank, measured=read_costs(path))
 
 
-def _with(rank: Rank, path: Place, added: Callable[[Rank, Place], Rank], lost: str) -> Rank:
+def _with(
+    rank: Rank, path: Place, added: Callable[[Rank, Place], Rank], lost: str, again: str = "Record again to know it."
+) -> Rank:
     """The rank with what a file adds, or with a note of what is lost."""
     try:
         return added(rank, path)
     except (OSError, ValueError) as error:
         why = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
-        note = IntegrityNote(f"{path.name} {why}.", f"{lost} is not known. Record again to know it.", Severity.WARNING)
+        note = IntegrityNote(f"{path.name} {why}.", f"{lost} is not known. {again}", Severity.WARNING)
         return replace(rank, integrity=(*rank.integrity, note))
 
 

@@ -168,4 +168,6 @@ def test_a_damaged_file_is_named_and_changes_nothing(tmp_path: Path, content: by
     found = diagnose.analyze(tmp_path)
     assert found.conclusive
     assert found.measured is None
-    assert [note.what.split()[0] for note in found.integrity if "costs" in note.what] == ["rank0.costs.json.gz"]
+    (note,) = [note for note in found.integrity if "costs" in note.what]
+    assert note.what.startswith("rank0.costs.json.gz ")
+    assert note.effect.endswith("is not known. Measure again: diagnose measure.")
