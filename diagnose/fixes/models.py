@@ -59,7 +59,7 @@ class Compile(Setting):
     took_effect = said_itself
 
     def words(self) -> Words:
-        after = f"model = torch.compile(model{self._options(', ')})"
+        after = f"model = torch.compile(model{self._options(', ', _quoted)})"
         return Words("Compile the model.", after=after)
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:

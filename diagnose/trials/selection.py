@@ -67,15 +67,21 @@ def select(
         if asked and not by_name:
             continue
         fix, why_not = _fix_of(finding, safety, by_name)
-        if not why_not and fix.trial in known:
-            why_not = f"it is the trial of {known[fix.trial]}"
+        same = _same(fix)
+        if not why_not and same in known:
+            why_not = f"it is the trial of {known[same]}"
         if why_not or fix.trial is None:
             others.append(NotTried(finding.rule, finding.rank_order, fix.do, why_not))
             continue
-        known[fix.trial] = finding.rank_order
+        known[same] = finding.rank_order
         predicted = _predicted(finding, step_ns)
         tried.append(Candidate(finding.rule, finding.rank_order, fix, fix.trial, predicted))
     return tried, others
+
+
+def _same(fix: Fix) -> str:
+    """What is tried once: a model is compiled in one mode."""
+    return fix.setting.form if isinstance(fix.setting, Compile) else fix.trial or ""
 
 
 def in_order(some: Sequence[Candidate], seconds_of: Callable[[Candidate], float]) -> list[Candidate]:

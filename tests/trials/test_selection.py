@@ -48,6 +48,15 @@ def tried(*findings: RankedFinding, asked: tuple[str, ...] = (), safety: Safety 
     return [one.number for one in select(findings, 100_000_000, asked, safety)[0]]
 
 
+def test_a_model_is_compiled_in_one_mode() -> None:
+    """The first that is found says which."""
+    graphs = Fix("Compile.", trial="wrap:torch.compile(mode=reduce-overhead)")
+    plain = Fix("Compile.", trial="wrap:torch.compile")
+    chosen, others = select([found(1, graphs), found(2, plain)], 100_000_000, (), Safety.ROUNDING)
+    assert [one.number for one in chosen] == [1]
+    assert [one.why for one in others] == ["it is the trial of 1"]
+
+
 def test_predictions_are_factors_of_the_step() -> None:
     """Of 100 ms: 90, 80 and 75 are left."""
     ((one,), others) = select([found(1, WORKERS)], 100_000_000, (), Safety.ROUNDING)
