@@ -130,7 +130,7 @@ _ABSOLUTE = re.compile(r"(?<![\w.])/(?:home|mnt|opt|root|tmp|Users|usr|var|work)
 
 
 _UNREAD = ("Ev Idx", "Record function id", "Python parent id", "Concrete Inputs", "Input Strides")
-"""Arguments of events that count them, which nothing refers to, and what no reader here asks for."""
+"""Arguments of events that count them, which nothing refers to, and what only `diagnose measure` asks for."""
 
 _OF_DEVICE = "External id"
 """Another one, where there is no work of a device."""

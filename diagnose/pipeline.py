@@ -67,6 +67,7 @@ from diagnose.source.recording import RankFiles, Recordings
 from diagnose.timeline import spots
 from diagnose.timeline.drawing import timeline
 from diagnose.timeline.pictures import pictures
+from diagnose.trace.manifest import Flags
 from diagnose.trace.measured import Measurements
 from diagnose.trace.model import Ground, IntegrityNote, Peers, Severity
 from diagnose.version import __version__
@@ -259,8 +260,8 @@ class ToMeasure:
     """Name of the GPU; "" where the CPU trains."""
     cpu: str
     """Name of the processor; "" if it was not recorded."""
-    threads: int | None
-    tf32: bool
+    flags: Flags
+    """What was set; nothing where that was not recorded."""
     before: Measurements | None
     """What was measured already."""
 
@@ -274,14 +275,12 @@ def to_measure(files: RankFiles, rules: RuleSet | None = None) -> ToMeasure:
     ]
     found = wanted(facts, [some for some in recosts if some], WORTH_MEASURING * steps(facts).mean_ns)
     context = facts.rank.context
-    flags = None if context is None else context.rank.flags
     devices = facts.rank.provenance.devices
     return ToMeasure(
         wanted=tuple(found),
         device="" if trains_on_cpu(facts) or not devices else devices[0].name,
         cpu=(context.host.cpu if context else None) or "",
-        threads=flags.threads if flags else None,
-        tf32=bool(flags and flags.cuda_matmul_allow_tf32),
+        flags=context.rank.flags if context else Flags(),
         before=facts.rank.measured,
     )
 

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from diagnose.capture import timed_ops
 from diagnose.capture.agent import about
+from diagnose.capture.timed import MARK
 from diagnose.trace.measured import MeasuredOp, Measurements, OpSpec
 
+PACKAGES = str(Path(__file__).parents[2])
 NOT_REACHED = "the time was over"
 INTERRUPTED = "it was interrupted"
 DIED = "the process that measures died"
@@ -37,9 +38,12 @@ class Setting:
     device: str
     """Name of the GPU; "" of the CPU."""
     threads: int | None
-    tf32: bool
+    matmul_tf32: bool
     cpu: str = ""
     """Name of the processor; "" unknown."""
+    cudnn_tf32: bool = True
+    benchmark: bool = False
+    deterministic: bool = False
 
 
 @dataclass
@@ -72,7 +76,7 @@ def measure(
         )
     begin, total = time.monotonic(), sum(len(changes) for _, changes in asked)
     found = _Found()
-    with closing(_lines(python, _question(asked, setting), begin + seconds, found)) as lines:
+    with closing(_lines(python, _question(asked, setting, seconds), begin + seconds, found)) as lines:
         try:
             for line in lines:
                 if "torch" in line:
@@ -103,15 +107,19 @@ def _check(here: str, there: str) -> None:
         )
 
 
-def _question(asked: Sequence[tuple[OpSpec, Sequence[str]]], setting: Setting) -> bytes:
+def _question(asked: Sequence[tuple[OpSpec, Sequence[str]]], setting: Setting, seconds: float) -> bytes:
     ops = [{**msgspec.to_builtins(spec), "changes": list(changes)} for spec, changes in asked]
     where = "cuda" if setting.device else "cpu"
-    return json.dumps({"device": where, "threads": setting.threads, "tf32": setting.tf32, "ops": ops}).encode()
+    flags = {name: getattr(setting, name) for name in ("matmul_tf32", "cudnn_tf32", "benchmark", "deterministic")}
+    asked_for = {"device": where, "threads": setting.threads, "flags": flags, "seconds": seconds, "ops": ops}
+    return json.dumps(asked_for).encode()
 
 
 def _lines(python: str, question: bytes, deadline: float, found: _Found) -> Generator[dict[str, object]]:
     """What the process says until it ends, the time is over, or somebody interrupts; then it is killed."""
-    command = [python, str(Path(timed_ops.__file__))]
+    # By its own path, and without the user's folder: nothing there is to stand in the way of a module.
+    begin = f"import sys; sys.path[0] = {PACKAGES!r}; from diagnose.capture.timed.program import main; main()"
+    command = [python, "-c", begin]
     # A session of its own: an interrupt at the terminal is ours, and what was measured is kept.
     child = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
@@ -142,8 +150,8 @@ def _said(output: int, deadline: float, found: _Found) -> Generator[dict[str, ob
                 return
             *lines, rest = (rest + some).split(b"\n")
             for line in lines:
-                if line.startswith(timed_ops.MARK.encode()):
-                    yield json.loads(line[len(timed_ops.MARK) :])
+                if line.startswith(MARK.encode()):
+                    yield json.loads(line[len(MARK) :])
 
 
 def together(before: Measurements, now: Measurements) -> Measurements:

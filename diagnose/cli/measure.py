@@ -16,23 +16,21 @@ from diagnose.cli.results import rendered
 if TYPE_CHECKING:
     from diagnose.source.recording import Recordings
 
-DEFAULT_S = 20.0
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m)?")
+DEFAULT = "20s"
+_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 class Duration(click.ParamType[float]):
-    """Seconds, or as in 20s and 2m."""
+    """A time such as 90s, 10m or 1h, in seconds."""
 
-    name = "DURATION"
+    name = "duration"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """In seconds."""
-        if isinstance(value, float):
-            return value
-        found = _DURATION.fullmatch(str(value))
+        """Reads it, or fails."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
         if found is None:
-            self.fail(f"{value} is no time. Write 20s, 2m or 0.", param, ctx)
-        return float(found[1]) * (60 if found[2] == "m" else 1)
+            self.fail(f"{value!r} is no time such as 90s, 10m or 1h.", param, ctx)
+        return float(found[1]) * _UNITS_S[found[2]]
 
 
 @click.command(name="measure")
@@ -40,8 +38,8 @@ class Duration(click.ParamType[float]):
 @click.option(
     "--seconds",
     type=Duration(),
-    default=DEFAULT_S,
-    show_default="20s",
+    default=DEFAULT,
+    show_default=True,
     metavar="DURATION",
     help="Measure at most so long.",
 )
@@ -94,7 +92,15 @@ def measure(given: Recordings, seconds: float, quiet: bool, say: Callable[[str],
     asked = to_measure(given.ranks[0])
     if not asked.wanted:
         return False
-    setting = measuring.Setting(asked.device, asked.threads, asked.tf32, asked.cpu)
+    setting = measuring.Setting(
+        asked.device,
+        asked.flags.threads,
+        matmul_tf32=bool(asked.flags.cuda_matmul_allow_tf32),
+        cpu=asked.cpu,
+        cudnn_tf32=asked.flags.cudnn_allow_tf32 is not False,
+        benchmark=bool(asked.flags.cudnn_benchmark),
+        deterministic=bool(asked.flags.cudnn_deterministic),
+    )
     ops = [(one.spec, one.changes) for one in asked.wanted]
     with shown("Measuring ops", quiet) as progress:
         found = measuring.measure(ops, setting, seconds, progress)

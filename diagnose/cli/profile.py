@@ -17,7 +17,7 @@ from diagnose.capture.agent.clocks import needed
 from diagnose.capture.agent.plan import Plan
 from diagnose.capture.job import of as job_of
 from diagnose.cli import upload
-from diagnose.cli.measure import DEFAULT_S, Duration, by_profile
+from diagnose.cli.measure import DEFAULT, Duration, by_profile
 from diagnose.cli.reading import opened
 from diagnose.cli.results import open_page, put, rendered
 
@@ -87,8 +87,8 @@ class Launching(click.Command):
 @click.option(
     "--measure",
     type=Duration(),
-    default=DEFAULT_S,
-    show_default="20s",
+    default=DEFAULT,
+    show_default=True,
     metavar="DURATION",
     help="Afterwards, measure at most so long what ops take that fixes change; 0: not.",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ import msgspec
 from diagnose.capture.job import of as job_of
 from diagnose.cli import profile, trial_plan
 from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
+from diagnose.cli.measure import Duration
 from diagnose.cli.reading import Rules, opened
 from diagnose.cli.results import put
 from diagnose.cli.trial_table import Watch, watched
@@ -33,21 +33,6 @@ SAFETIES = {"same": "same_numbers", "rounding": "rounding", "precision": "precis
 
 TRACES = (".json", ".gz", ".sqlite", ".nsys-rep")
 """Ends of names of files that are no scripts."""
-
-_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600}
-
-
-class Duration(click.ParamType[float]):
-    """A time such as 90s, 10m or 1h, in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Reads it, or fails."""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
-        if found is None:
-            self.fail(f"{value!r} is no time such as 90s, 10m or 1h.", param, ctx)
-        return float(found[1]) * _UNITS_S[found[2]]
 
 
 class Trying(profile.Launching):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -37,7 +38,7 @@ from diagnose.facts.core.steps import steps
 from diagnose.trace.costs import DTYPE_BYTES, DTYPES
 from diagnose.trace.hardware import Peaks
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.measured import OpSpec
+from diagnose.trace.measured import ATTENTION, ATTENTION_BACKWARD, OpSpec
 
 LEVELS = 3
 """Low, likely and high estimate of what a fix saves, as `replay.edits.Estimate`."""
@@ -112,6 +113,8 @@ UNSURE, SURE = 1, 2
 _NARROWER = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 _RANK = {dtype: place for place, dtype in enumerate(_NARROWER)}
 _DTYPE = np.array([DTYPES.index(dtype) for dtype in _NARROWER])
+_WRITTEN = {"fp64": "double", "fp32": "float", "tf32": "float", "fp16": "c10::Half", "bf16": "c10::BFloat16"}
+"""As torch writes types of inputs."""
 _BYTES = np.array([DTYPE_BYTES[dtype] for dtype in _NARROWER])
 _PLACE = np.array([_RANK.get(dtype, len(_NARROWER) - 1) for dtype in DTYPES])
 
@@ -154,8 +157,49 @@ class CostBook:
         changed = _Changed(self._ops)
         for one in recosts:
             changed.mark(self._rows(one.what), one.change)
+        taken = self._ops.dur_ns * self._ops.in_steps / self._steps
         for key, rows in self._keys(changed):
-            yield key, float((self._ops.dur_ns * self._ops.in_steps)[rows].sum()) / self._steps
+            yield key, float(taken[rows].sum())
+        for one in recosts:
+            if isinstance(one.change, Fused) and len(one.what):
+                rows, group = self._in_groups(one.what, one.change)
+                for key, mine in self._keys_of_groups(one.change, rows, group, changed):
+                    yield key, float((taken[rows] * mine[group]).sum())
+
+    def _in_groups(self, what: IntArray, fused: Fused) -> tuple[IntArray, IntArray]:
+        """Rows of operations by group, and the group of each."""
+        order = np.lexsort((what, fused.group))
+        return self._at[what[order]], fused.group[order]
+
+    def _keys_of_groups(
+        self, fused: Fused, rows: IntArray, group: IntArray, changed: _Changed
+    ) -> Iterator[tuple[Key, Mask]]:
+        """What groups that become one can be measured as, and which these are. Masks of shape (groups,)."""
+        count = int(group[-1]) + 1
+        if isinstance(fused, UpdatedAtOnce) and fused.key is not None:
+            yield fused.key, np.ones(count, dtype=bool)
+        if not isinstance(fused, Attended) or fused.shape is None:
+            return
+        batch, queries, keys, size = fused.shape
+        shapes = json.dumps([[batch, queries, size], [batch, keys, size], [batch, keys, size]])
+        multiplied = self._ops.row[rows] >= 0
+        dtype = self._ops.products.dtype[self._ops.row[rows[multiplied]]].astype(np.int64)
+        before, after = np.full((2, count), -1)
+        np.maximum.at(before, group[multiplied], np.where(dtype >= 0, _PLACE[dtype], -1))
+        np.maximum.at(
+            after,
+            group[multiplied],
+            np.maximum(np.where(dtype >= 0, _PLACE[dtype], -1), changed.dtype[rows[multiplied]]),
+        )
+        states = np.stack((fused.backward, before, after))
+        for state in np.unique(states[:, before >= 0], axis=1).T.tolist():
+            behind, was, now = state
+            written = _WRITTEN.get(_NARROWER[was])
+            if written is not None:
+                op = ATTENTION_BACKWARD if behind else ATTENTION
+                spec = OpSpec(op, shapes, json.dumps([written] * 3))
+                change = change_of(_NARROWER[now] if now > was else "", fused=True)
+                yield (spec, change), (states == np.array(state)[:, None]).all(axis=0)
 
     def _keys(self, changed: _Changed) -> Iterator[tuple[Key, IntArray]]:
         """Operations that can be measured after these changes: op with shapes and change, and their rows."""
@@ -165,12 +209,14 @@ class CostBook:
         narrows = np.where(multiplies, changed.dtype > _PLACE[before], ops.element_bytes > _BYTES[changed.dtype])
         narrows &= (changed.dtype >= 0) & ~(~multiplies & changed.autocast & (ops.casts >= 0))
         padded = changed.padded & multiplies & (np.append(products.family, -1)[ops.row] == 0)
-        rows = np.flatnonzero((narrows | padded) & (ops.op >= 0))
+        rows = np.flatnonzero((narrows | padded | changed.searched) & (ops.op >= 0))
         which, specs = specs_of(self._facts, ops.op[rows])
-        states = np.stack((which, np.where(narrows, changed.dtype, -1)[rows], padded[rows]))
-        for at, dtype, is_padded in np.unique(states[:, which >= 0], axis=1).T.tolist():
-            mine = (states == np.array([[at], [dtype], [is_padded]])).all(axis=0)
-            yield (specs[at], change_of(_NARROWER[dtype] if dtype >= 0 else "", bool(is_padded))), rows[mine]
+        states = np.stack((which, np.where(narrows, changed.dtype, -1)[rows], padded[rows], changed.searched[rows]))
+        for state in np.unique(states[:, which >= 0], axis=1).T.tolist():
+            at, dtype, is_padded, searched = state
+            mine = (states == np.array(state)[:, None]).all(axis=0)
+            narrower = _NARROWER[dtype] if dtype >= 0 else ""
+            yield (specs[at], change_of(narrower, padded=bool(is_padded), searched=bool(searched))), rows[mine]
 
     def _of_call_ns(self, rows: IntArray) -> FloatArray:
         """What the op of each of these kernels takes with all its kernels."""
@@ -314,8 +360,7 @@ class CostBook:
 
     def _fuse(self, one: Recost, fused: Fused, changed: _Changed, share: FloatArray, gone: Mask, level: int) -> None:
         """Each group's first takes what the group takes as one; the others are gone."""
-        order = np.lexsort((one.what, fused.group))
-        rows, group = self._at[one.what[order]], fused.group[order]
+        rows, group = self._in_groups(one.what, fused)
         first = np.diff(group, prepend=-1) > 0
         took = self._ops.dur_ns[rows].astype(np.float64)
         left: FloatArray = np.bincount(group, took * share[rows] * ~gone[rows]).astype(np.float64)
@@ -327,7 +372,14 @@ class CostBook:
             longest = np.maximum.reduceat(took * share[rows], np.flatnonzero(first))
             new = self._passed_once(fused, narrowed, left, longest, level)
             if isinstance(fused, Chained) and fused.stays is not None:
+                order = np.lexsort((one.what, fused.group))
                 new = new + np.bincount(group, took * share[rows] * fused.stays[order])
+        taken = np.bincount(group, took)
+        for key, mine in self._keys_of_groups(fused, rows, group, changed) if self._measured.found else ():
+            told = self._measured.share(key, float(np.median(taken[mine])))
+            if told is not None:
+                in_sight = _in_sight(fused, level) if isinstance(fused, Attended) else 1.0
+                new = np.where(mine, taken * told[level] * in_sight, new)
         if isinstance(fused, UpdatedAtOnce):
             share[rows] *= np.fmin(new / np.maximum(left, 1.0), 1.0)[group]
             changed.touched[rows] = True
@@ -368,7 +420,7 @@ class CostBook:
         said, device = np.full(len(fused.flops), np.nan), self._peaks
         if device is None:
             return said
-        in_sight = (1.0, CAUSAL if fused.masked else 1.0, CAUSAL)[level]
+        in_sight = _in_sight(fused, level)
         half = "bf16" if device.bf16_tflops else "fp16"
         for dtype in (half, "fp32"):
             for grade in (Grade.FORWARD, Grade.BACKWARD):
@@ -378,6 +430,11 @@ class CostBook:
                     flops, moved = fused.flops[mine] * in_sight, fused.elements[mine] * size[mine]
                     said[mine] = one.took_ns(device, flops, moved) * one.at(level)
         return said
+
+
+def _in_sight(fused: Attended, level: int) -> float:
+    """Of the flops of attention, what its mask is thought to leave."""
+    return (1.0, CAUSAL if fused.masked else 1.0, CAUSAL)[level]
 
 
 @fact

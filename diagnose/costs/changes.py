@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.trace.intervals import IntArray
+from diagnose.trace.measured import OpSpec
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 FloatArray: TypeAlias = "npt.NDArray[np.float64]"
@@ -73,6 +74,8 @@ class Attended(Fused):
     backward: Mask = field(repr=False)
     masked: bool
     """Something sets scores to nothing: half of them if the mask is causal."""
+    shape: tuple[int, int, int, int] | None = None
+    """Batch times heads, queries, keys, size of a head; None: not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +102,17 @@ class UpdatedAtOnce(Fused):
 
     bytes: FloatArray = field(repr=False)
     """Of these; 0 unknown. Shape (n,)."""
+    spec: OpSpec | None = None
+    """One call of the optimizer; None: its parameters are not known."""
+    form: str = ""
+    """The argument by which torch.optim updates so: "fused" or "foreach"; "" if it has none."""
+    calls: IntArray | None = field(default=None, repr=False)
+    """Where the CPU trains: the host's spans of the calls, with the Python around ops."""
+
+    @property
+    def key(self) -> tuple[OpSpec, str] | None:
+        """What is measured of it."""
+        return (self.spec, self.form) if self.spec is not None and self.form else None
 
 
 Change: TypeAlias = "InPrecision | Padded | WellChosen | Searched | Pinned | Enlarged | Fused"
@@ -106,7 +120,10 @@ Change: TypeAlias = "InPrecision | Padded | WellChosen | Searched | Pinned | Enl
 
 @dataclass(frozen=True, eq=False)
 class Recost:
-    """Device operations take what they cost after a change, together with all other changes of theirs."""
+    """Device operations, or ops of a training on the CPU, take what they cost after a change.
+
+    They are priced together with all other changes of theirs.
+    """
 
     what: IntArray
     change: Change

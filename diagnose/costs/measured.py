@@ -27,9 +27,9 @@ MOSTLY = 0.8
 Key = tuple[OpSpec, str]
 
 
-def change_of(dtype: str, padded: bool) -> str:
+def change_of(dtype: str, **others: bool) -> str:
     """The name of a change, as measurements have it; "" for none."""
-    return "+".join(filter(None, (dtype, "padded" * padded)))
+    return "+".join(filter(None, (dtype, *(name for name, holds in others.items() if holds))))
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def specs_of(facts: Facts, ops: IntArray) -> tuple[IntArray, list[OpSpec]]:
     """The distinct specs of ops, and which of them each has; -1 of those that are -1 or have no shapes."""
     table, names = facts.rank.ops, facts.rank.spans["name"].cat.categories
     row = table.index.get_indexer(pd.Index(ops))
-    columns = [table[name].cat for name in ("shapes", "dtypes", "strides")]
+    columns = [table[name].cat for name in ("shapes", "dtypes", "strides", "scalars")]
     codes: npt.NDArray[np.int64] = np.stack((name_codes(facts, ops), *(one.codes.to_numpy()[row] for one in columns)))
     known = np.flatnonzero((row >= 0) & (codes[1] >= 0))
     which = np.full(len(ops), -1, dtype=np.int64)

@@ -116,8 +116,9 @@ def _recost_left(facts: Facts, edit: Recost) -> tuple[float, float, float] | Non
     if book is None:
         return None
     dur_ns = facts.rank.spans["dur_ns"].to_numpy()
-    whole = max(int(dur_ns[edit.what].sum()), 1)
     found = [book.left([edit], level) for level in Estimate]
+    # Of ops between which there is Python, the call around them may be what is priced.
+    whole = max(int(dur_ns[edit.what].sum()), *(int(dur_ns[left.ids].sum()) for left in found), 1)
     low, likely, high = (
         1 - float((dur_ns[left.gone].sum() + (dur_ns[left.ids] * (1 - left.share)).sum()) / whole) for left in found
     )

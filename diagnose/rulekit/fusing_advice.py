@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 import numpy as np
 
 from diagnose.contracts.finding import Evidence, Fix
@@ -13,9 +16,11 @@ from diagnose.facts.device.fusion import AttentionChain
 from diagnose.facts.device.indexing import SortedIndexing
 from diagnose.facts.host.compiling import Compiling
 from diagnose.facts.host.starvation import Starvation
-from diagnose.facts.optimizer.optimizer import OptimizerSteps
+from diagnose.facts.optimizer.optimizer import Implementation, OptimizerSteps
 from diagnose.fixes.setting import Safety
 from diagnose.replay.edits import Between, Edit, Recost, Shorten, Times
+from diagnose.trace.manifest import Optimizer
+from diagnose.trace.measured import OPTIMIZER, OpSpec
 from diagnose.trace.units import duration as ms
 
 MOST_SHOWN = 4
@@ -52,7 +57,8 @@ def launched(found: Starvation, chains: PointwiseChains | None, steps: Steps, gr
 
 def attended(chain: AttentionChain) -> Recost:
     """Attention that is written out as one op."""
-    return Recost(chain.ids, Attended(chain.group, chain.flops, chain.elements, chain.backward, chain.masked))
+    shape = chain.batch, chain.queries, chain.keys, chain.head_dim
+    return Recost(chain.ids, Attended(chain.group, chain.flops, chain.elements, chain.backward, chain.masked, shape))
 
 
 def unsorted(found: SortedIndexing) -> Recost:
@@ -66,11 +72,30 @@ SGD with momentum."""
 _BYTES = 4  # Of an element: states are kept in fp32.
 
 
-def updated_at_once(one: OptimizerSteps, fused: bool) -> Recost:
-    """The device work of each call of an optimizer in its fused form; without one, in fewer passes."""
-    count = int(one.work_call.max(initial=-1)) + 1
-    moved = _TENSORS.get(one.optimizer, 0) * _BYTES * (one.elements or 0) * fused
-    return Recost(one.work_ids, UpdatedAtOnce(one.work_call, np.full(count, float(moved))))
+def updated_at_once(one: OptimizerSteps, form: str, made: Sequence[Optimizer] = ()) -> Recost:
+    """Each call of an optimizer in a form of torch.optim ("fused", "foreach"); without one (""), in fewer passes.
+
+    Its device work changes, or where the CPU trains its ops. `made`: the optimizers of its class, as recorded.
+    """
+    ids, call = (one.op_ids, one.op_call) if one.on_cpu else (one.work_ids, one.work_call)
+    count = int(call.max(initial=-1)) + 1
+    moved = _TENSORS.get(one.optimizer, 0) * _BYTES * (one.elements or 0) * (form == "fused")
+    spec = _one_call(one, made) if one.parameters else None
+    return Recost(ids, UpdatedAtOnce(call, np.full(count, float(moved)), spec, form, one.ids if one.on_cpu else None))
+
+
+def _one_call(one: OptimizerSteps, made: Sequence[Optimizer]) -> OpSpec:
+    settings: dict[str, bool | float] = {"foreach": one.implementation is Implementation.FOREACH}
+    for name in ("momentum", "weight_decay"):
+        values = {getattr(optimizer, name) for optimizer in made}
+        if len(values) == 1 and None not in values:
+            settings[name] = values.pop()
+    return OpSpec(
+        f"{OPTIMIZER}{one.optimizer}",
+        shapes=json.dumps([some.shape for some in one.parameters]),
+        dtypes=json.dumps([some.dtype for some in one.parameters]),
+        scalars=json.dumps(settings),
+    )
 
 
 def known(chains: PointwiseChains | None) -> PointwiseChains:

@@ -107,7 +107,10 @@ def _add(columns: Columns, category: str, events: list[Event[Any]], exact: bool)
         external_id=ints(args, "external_id_2021" if category == "Runtime" else "external_id", -1),
     )
     if kind in _SIDE_COLUMNS:
-        columns.add_side(kind, first, _side(columns, kind, args))
+        side = _side(columns, kind, args)
+        if kind == SpanKind.OP:
+            side["scalars"] = _scalars(columns, events, args)
+        columns.add_side(kind, first, side)
     if kind in (SpanKind.KERNEL, SpanKind.OP) and any(map(attrgetter("operation"), args)):
         _add_collectives(columns, first, args)
 
@@ -143,6 +146,26 @@ def _side(columns: Columns, kind: SpanKind, args: list[Args]) -> dict[str, Array
 def _text(columns: Columns, name: str, args: Sequence[Args], attribute: str) -> Array:
     values = texts(args, attribute)
     return columns.texts[name].codes(values, len(values)) if values else np.zeros(len(args), dtype=np.int32)
+
+
+class _BySize(dict[str, bool]):
+    """Whether the numbers that an op takes say how much it computes."""
+
+    _names = re.compile(r"aten::\w*(attention|conv|embedding|norm|pool|softmax)\w*|aten::(sum|mean|var)")
+
+    def __missing__(self, name: str) -> bool:
+        return self.setdefault(name, self._names.fullmatch(name) is not None)
+
+
+_BY_SIZE = _BySize()
+
+
+def _scalars(columns: Columns, events: Sequence[Event[Any]], args: Sequence[Args]) -> Array:
+    """Only of ops that compute by them: those of others are many, and nothing asks for them."""
+    found = np.zeros(len(args), dtype=np.int32)
+    chosen = np.flatnonzero(np.fromiter(map(_BY_SIZE.__getitem__, map(attrgetter("name"), events)), np.bool_))
+    found[chosen] = _text(columns, "scalars", [args[at] for at in chosen.tolist()], "scalars")
+    return found
 
 
 _COLLECTIVE_TEXTS = ("operation", "group", "group_description", "group_ranks", "dtype")

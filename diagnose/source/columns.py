@@ -40,7 +40,8 @@ class Vocabulary(dict[Any, int]):
         return [printable(v.decode("utf-8", "replace") if isinstance(v, bytes) else v) for v in self]
 
 
-TEXTS = ("shapes", "dtypes", "strides", "stack", "operation", "group", "group_description", "group_ranks", "dtype")
+_OF_OPS = ("shapes", "dtypes", "strides", "scalars", "stack")
+TEXTS = (*_OF_OPS, "operation", "group", "group_description", "group_ranks", "dtype")
 """Columns of side tables that are dictionary-encoded text. Code 0 of each is the empty text."""
 
 

@@ -26,6 +26,7 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     external_id: Scalar = msgspec.field(name="External id", default=-1)
     sequence: Scalar = msgspec.field(name="Sequence number", default=-1)
     forward_thread: Scalar = msgspec.field(name="Fwd thread id", default=-1)
+    scalars: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw(b""))
     dtypes: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b""))
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw(b""))
     shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
@@ -136,7 +137,7 @@ def texts(args: Sequence[Args], attribute: str) -> Sequence[bytes | str]:
     return _bytes(values) if attribute in _RAW else list(map(str, values))
 
 
-_RAW = ("shapes", "shapes_2021", "dtypes", "strides")
+_RAW = ("shapes", "shapes_2021", "dtypes", "strides", "scalars")
 
 
 def _bytes(values: Sequence[msgspec.Raw]) -> Sequence[bytes]:

@@ -138,6 +138,7 @@ def _append(columns: Columns, kind: SpanKind, found: list[Array], codes: Array, 
             "shapes": shapes,
             "dtypes": empty,
             "strides": empty,
+            "scalars": empty,
             "sequence": sequence,
             # Which thread the forward op ran on is not recorded; that an op runs backward is what counts.
             "forward_thread": backward.astype(np.int64),

@@ -60,7 +60,8 @@ COPIES = _table("""
 """)
 # Named like the columns of trace.schema that they fill, but for `types`.
 KEYS = _table("""
-    shapes Input Dims | types Input type | strides Input Strides | stack Call stack | sequence Sequence number
+    shapes Input Dims | types Input type | strides Input Strides | scalars Concrete Inputs
+    stack Call stack | sequence Sequence number
     occupancy est. achieved occupancy % | operation Collective name | group_ranks Process Group Ranks
     group Process Group Name | group_description Process Group Description | to Dst Rank | from Src Rank | seq Seq
     group_size Group size | in_elements In msg nelems | out_elements Out msg nelems

@@ -212,13 +212,13 @@ def _shapes_of(detail: Rank, theirs: _Calls) -> IntArray:
 
 
 def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.DataFrame:
-    """The ops of `timing` with shapes, types and strides of those in `detail`."""
+    """The ops of `timing` with what those in `detail` take."""
     some = np.flatnonzero(partner >= 0)
     row = timing.ops.index.get_indexer(pd.Index(ours.ids[some]))
     origin = detail.ops.index.get_indexer(pd.Index(theirs.ids[partner[some]]))
     both = (row >= 0) & (origin >= 0)
     columns = {}
-    for name in SHAPES:
+    for name in (*SHAPES, "scalars"):
         texts = detail.ops[name].cat
         codes = np.full(len(timing.ops), texts.categories.get_loc(""), dtype=np.int64)
         codes[row[both]] = texts.codes.to_numpy()[origin[both]]

@@ -6,14 +6,22 @@ import msgspec
 
 SCHEMA_VERSION = 1
 
+ATTENTION, ATTENTION_BACKWARD = "attention", "attention backward"
+"""Written out: it takes queries, keys and values of shape (batch times heads, n, size)."""
+OPTIMIZER = "torch.optim."
+"""It takes its parameters."""
+
 
 class OpSpec(msgspec.Struct, frozen=True):
     """An op with all that it is called again by, as the table `ops` has it."""
 
     op: str
+    """Or one of the forms of work that several ops do: `ATTENTION`, `ATTENTION_BACKWARD`, `OPTIMIZER` and its class."""
     shapes: str
     dtypes: str
     strides: str = ""
+    scalars: str = ""
+    """Of an optimizer its settings, as a JSON object."""
 
 
 class MeasuredOp(msgspec.Struct, frozen=True):

@@ -127,6 +127,12 @@ OPS = Table(
         "shapes": Column("names", "", "input shapes as JSON text; empty when not recorded"),
         "dtypes": Column("names", "", "input types as JSON text; empty when not recorded"),
         "strides": Column("names", "", "input strides as JSON text; empty when not recorded", "kineto since 2024"),
+        "scalars": Column(
+            "names",
+            "",
+            "inputs that are numbers, as a JSON list of texts, of ops that compute by them; empty when not recorded",
+            "kineto since 2023",
+        ),
         "sequence": Column("int64", "", "shared by a forward op and its backward op"),
         "forward_thread": Column("int64", "", "of a backward op: the thread its forward op ran on; else 0 or -1"),
         "stack": Column(

@@ -24,7 +24,6 @@ IN_PIECES = (Implementation.SINGLE_TENSOR, Implementation.FOREACH)
 LAUNCHES = 20  # a step: fewer are not worth another form (a foreach step launches about ten)
 HOST = Between(0.6, 0.3, 0.1)  # of the host time of a foreach step: launches go from tens to a few
 ONE_BY_ONE = Between(0.4, 0.1, 0.04)  # where each parameter has launches of its own: an H100's host took 0.04
-CPU = Between(0.5, 0.2, 0.1)  # of ops that compute: a fused Adam moves 28 bytes a parameter, many ops 72; 0.17 seen
 ON_CPU = "Adam AdamW Adagrad"  # a plain SGD makes one pass there, fused or not
 WORTH_SHARE = 0.01  # of a step on the CPU: its ops compute, however few they are (our choice)
 
@@ -58,7 +57,7 @@ def unfused_optimizer(
         form = "fused" if has_fused else "foreach" if has_foreach else ""
         yield Finding(
             evidence=(_evidence(one, single), *(Evidence(f"It was made with {known}.") for known in settings)),
-            edits=(updated_at_once(one, has_fused), *_on_host(one, single)),
+            edits=(updated_at_once(one, form, _of_class(one.optimizer, manifest)), *_on_host(one, single)),
             fixes=(
                 Fix.of(
                     fixes.OptimizerArgument(form, True),
@@ -84,7 +83,7 @@ def unfused_optimizer(
 
 def _on_host(one: OptimizerSteps, single: bool) -> list[Edit]:
     if one.on_cpu:
-        return [Shorten(one.op_ids, CPU)]
+        return []
     return [Shorten(Times(*time), ONE_BY_ONE if single else HOST) for time in one.times]
 
 
@@ -95,9 +94,13 @@ def _evidence(one: OptimizerSteps, single: bool) -> Evidence:
     return Evidence(f"{one.optimizer} {what} a step {how}: {cost}.", one.host_ns if one.on_cpu else one.device_ns, "ns")
 
 
+def _of_class(optimizer: str, manifest: RankManifest | None) -> list[Optimizer]:
+    return [one for one in manifest.optimizers if one.name == optimizer] if manifest else []
+
+
 def _made_with(optimizer: str, manifest: RankManifest | None) -> list[str]:
     """Settings that all optimizers of this class are known to share."""
-    made = [one for one in manifest.optimizers if one.name == optimizer] if manifest else []
+    made = _of_class(optimizer, manifest)
     values = {"foreach": {one.foreach for one in made}, "fused": {one.fused for one in made}}
     return [f"{name}={value}" for name, some in values.items() if len(some) == 1 for value in some - {None}]
 

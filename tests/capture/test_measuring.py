@@ -12,7 +12,7 @@ from diagnose.capture.measuring import CannotMeasure, Setting, measure
 from diagnose.source.costs import read_costs
 from diagnose.trace.measured import MeasuredOp, Measurements, OpSpec
 
-CPU = Setting(device="", threads=1, tf32=False)
+CPU = Setting(device="", threads=1, matmul_tf32=False)
 MM = OpSpec("aten::mm", "[[64,64],[64,64]]", '["double","double"]')
 
 
@@ -58,9 +58,95 @@ def test_ops_are_called_again_as_they_are_and_after_a_change() -> None:
     assert (measured[0].after_ns or 0) < (measured[0].before_ns or 0)
     assert [one.why.partition(",")[0] for one in others] == [
         "its stride was not recorded",
-        "it needs 24000000.0 GB",
+        "it may need 8000008.0 GB",
         "torch has no such op",
     ]
+
+
+FOUR_D = "[[2,3,32,32],[8,3,3,3],[8],[],[],[],[],[],[]]"
+NUMBERS = json.dumps(["ScalarList"] * 3 + ["Scalar", "ScalarList", "Scalar"])
+STEPPED = '"[2, 2]","[1, 1]","[1, 1]","False","[0, 0]","1"'
+HEADS = json.dumps([[2, 4, 64, 16]] * 5 + [[2, 64, 4], [], [], [], []])
+QKV = "[[8,64,16],[8,64,16],[8,64,16]]"
+ADAM = "[[64,64],[64],[32,64]]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spec", "change"),
+    [
+        (
+            OpSpec(
+                "aten::convolution", FOUR_D, f'["double","double","double",{NUMBERS[1:]}', "", f'["","","",{STEPPED}]'
+            ),
+            "fp32",
+        ),
+        (
+            OpSpec(
+                "aten::convolution_backward",
+                "[[2,8,16,16],[2,3,32,32],[8,3,3,3],[],[],[],[],[],[],[],[]]",
+                f'["double","double","double","ScalarList",{NUMBERS[1:-1]},"ScalarList"]',
+                "",
+                f'["","","","[8]",{STEPPED},"[False, True, True]"]',
+            ),
+            "fp32",
+        ),
+        (
+            OpSpec(
+                "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+                HEADS,
+                json.dumps(["double"] * 6 + ["Scalar", "Scalar", "", ""]),
+                scalars=json.dumps([""] * 6 + ["0.", "True", "", ""]),
+            ),
+            "fp32",
+        ),
+        (OpSpec("attention", QKV, '["float","float","float"]'), "fused"),
+        (OpSpec("attention backward", QKV, '["float","float","float"]'), "bf16+fused"),
+        (OpSpec("torch.optim.AdamW", ADAM, '["float","float","float"]', scalars='{"foreach": false}'), "fused"),
+        (OpSpec("torch.optim.RMSprop", ADAM, '["float","float","float"]', scalars='{"foreach": false}'), "foreach"),
+    ],
+)
+def test_convolutions_attention_and_optimizers_are_measured(spec: OpSpec, change: str) -> None:
+    (one,) = measure([(spec, [change])], CPU, seconds=60).ops
+    assert (one.why, one.runs >= 5) == ("", True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spec", "change", "why"),
+    [
+        (OpSpec("torch.optim.Sharp", ADAM, '["float","float","float"]', scalars="{}"), "fused", "torch has no such op"),
+        (OpSpec("torch.optim.Rprop", ADAM, '["float","float","float"]', scalars="{}"), "fused", "TypeError: "),
+        (OpSpec("torch.optim.SGD", ADAM, "[]", scalars="{}"), "fused", "its parameters were not recorded"),
+        (
+            OpSpec("torch.optim.SGD", ADAM, '["float","float","float"]', scalars='{"lr": "x"}'),
+            "fused",
+            "its settings are not known",
+        ),
+        (OpSpec("attention", "[[8,64],[8,64]]", '["float","float"]'), "fused", "its queries, keys and values were"),
+        (
+            OpSpec("attention", "[[9,9,9],[9,1000000,9],[9,9,9]]", '["float","float","float"]'),
+            "fused",
+            "RuntimeError: ",
+        ),
+        (
+            OpSpec("attention", "[[99,99999999,9],[99,99999999,9],[99,99999999,9]]", '["float","float","float"]'),
+            "fused",
+            "it may need ",
+        ),
+        (OpSpec("aten::mm", "[[-5,8],[8,8]]", '["float","float"]'), "bf16", "its sizes are those of no tensor"),
+        (
+            OpSpec("aten::sum", "[[8],[],[],[]]", '["float","","",""]', "", '["","[oh","False",""]'),
+            "bf16",
+            "its dim is ",
+        ),
+        (OpSpec("aten::from_file", "[[],[],[]]", '["","",""]'), "bf16", "its filename was not recorded"),
+    ],
+)
+def test_what_cannot_be_called_again_is_not_measured(spec: OpSpec, change: str, why: str) -> None:
+    (one,) = measure([(spec, [change])], CPU, seconds=60).ops
+    assert one.after_ns is None
+    assert one.why.startswith(why)
 
 
 @pytest.mark.slow

@@ -14,17 +14,22 @@ import diagnose
 from diagnose.capture.measuring import write
 from diagnose.contracts.finding import PricedSaving
 from diagnose.costs.book import cost_book, rest_on_measurements, wanted
-from diagnose.costs.changes import InPrecision, Padded, Recost
-from diagnose.costs.host import DOUBLE_LEFT
+from diagnose.costs.changes import InPrecision, Left, Padded, Recost
+from diagnose.costs.host import DOUBLE_LEFT, UPDATED
 from diagnose.costs.measured import measured_costs
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.work import work_table
 from diagnose.facts.device.doubles import doubles
+from diagnose.facts.device.fusion import attention_chains
+from diagnose.facts.optimizer.optimizer import optimizer_steps
 from diagnose.pipeline import to_measure
+from diagnose.replay import shown
 from diagnose.replay.saving import Basis
 from diagnose.reports import markdown
+from diagnose.rulekit.fusing_advice import attended, updated_at_once
 from diagnose.source.recording import find
 from diagnose.synthetic.reading import facts_of
+from diagnose.trace.manifest import Optimizer
 from diagnose.trace.measured import MeasuredOp, Measurements, OpSpec
 
 LOW, LIKELY, HIGH = 0, 1, 2
@@ -124,6 +129,96 @@ def test_nodes_of_autograd_are_priced_by_the_ops_in_them() -> None:
     node = np.flatnonzero(names == "MmBackward0")
     left = cost_book(facts).left([Recost(node, InPrecision("fp32"))], LIKELY)
     assert names.iloc[left.ids].tolist() == ["aten::mm"]
+
+
+ADAM = """
+    2 steps of 100
+    1 threads, 2 cores
+    cpu  optimizer 10-50
+    cpu  aten::lerp_ 15-20 shapes=[[8,4],[8,4]] types=["float","float"]
+    cpu  aten::addcdiv_ 20-30 shapes=[[8,4],[8,4],[8,4]] types=["float","float","float"]
+    cpu  aten::lerp_ 35-36 shapes=[[4],[4]] types=["float","float"]
+    cpu  aten::addcdiv_ 36-40 shapes=[[4],[4],[4]] types=["float","float","float"]
+"""
+"""Calls of 40 ms, with ops of 20 in them."""
+
+
+def test_where_the_cpu_trains_a_call_of_an_optimizer_is_measured_whole() -> None:
+    facts = facts_of(ADAM)
+    (one,) = optimizer_steps(facts)
+    change = updated_at_once(one, "fused", [Optimizer(name="AdamW", weight_decay=0.01)])
+    by_rule = cost_book(facts).left([change], LIKELY)
+    assert (by_rule.ids.tolist(), set(by_rule.share)) == (one.op_ids.tolist(), {UPDATED[LIKELY]})
+    (asked,) = wanted(facts, [[change]], 1e6)
+    assert asked.spec == OpSpec(
+        "torch.optim.AdamW",
+        "[[8, 4], [4]]",
+        '["float", "float"]',
+        scalars='{"foreach": false, "weight_decay": 0.01}',
+    )
+    assert (asked.changes, asked.ns) == (("fused",), 40e6)
+    measured = with_measured(facts, MeasuredOp(asked.spec, "fused", 40e6, 10e6, 0.0, 5))
+    left = cost_book(measured).left([change], LIKELY)
+    assert (left.ids.tolist(), left.share.tolist()) == (one.ids.tolist(), [0.25, 0.25])
+    assert rest_on_measurements(measured, [change])
+    # 10 ms of the 40 of a call are left; without the measurement 4 of the 20 of its ops.
+    assert [shown.change(some, change).left for some in (measured, facts)] == [
+        pytest.approx((0.25 * 1.05, 0.25, 0.25 * 0.95)),
+        pytest.approx(UPDATED),
+    ]
+
+
+def test_an_optimizer_whose_closure_runs_in_its_calls_is_not_measured() -> None:
+    facts = facts_of(ADAM.replace("optimizer 10-50", "optimizer 10-50 | zero_grad 11-12"))
+    (one,) = optimizer_steps(facts)
+    assert one.parameters == ()
+    assert wanted(facts, [[updated_at_once(one, "fused")]], 1e6) == []
+
+
+ATTENTION = """
+    2 steps of 100
+    cpu  aten::bmm 0-1 shapes=[[8,64,32],[8,32,48]] types=["float","float"]
+    cpu  aten::_softmax 2-3 shapes=[[2,4,64,48]] types=["float"]
+    cpu  aten::bmm 4-5 shapes=[[8,64,48],[8,48,32]] types=["float","float"]
+    gpu  sgemm 10-20 @0.5 | softmax 20-40 @2.5 | sgemm 40-50 @4.5
+"""
+
+
+def test_attention_written_out_is_measured_as_one_in_the_type_that_other_fixes_leave() -> None:
+    facts = facts_of(ATTENTION)
+    (chain,) = attention_chains(facts)
+    products = work_table(facts).ids[[0, 2, 3, 5]]
+    fused, narrow = attended(chain), Recost(products, InPrecision("bf16"))
+    spec = OpSpec("attention", "[[8, 64, 32], [8, 48, 32], [8, 48, 32]]", '["float", "float", "float"]')
+    asked = {one.spec: one for one in wanted(facts, [[fused], [narrow]], 1e6)}
+    assert (asked[spec].changes, asked[spec].ns) == (("fused", "bf16+fused"), 40e6)
+    ops = (MeasuredOp(spec, "fused", 40e6, 20e6, 0.0, 5), MeasuredOp(spec, "bf16+fused", 40e6, 4e6, 0.0, 5))
+    book = cost_book(with_measured(facts, *ops))
+    # What is left is that of all three, in the place of the first, of 10 ms.
+    assert taken_ms(book.left([fused], LIKELY), facts) == pytest.approx([20, 20])
+    assert taken_ms(book.left([narrow, fused], LIKELY), facts) == pytest.approx([4, 4])
+
+
+def taken_ms(left: Left, facts: Facts) -> list[float]:
+    some = [at for at, one in enumerate(left.ids) if one not in left.gone]
+    ms: list[float] = (facts.rank.spans["dur_ns"].to_numpy()[left.ids[some]] * left.share[some] / 1e6).tolist()
+    return ms
+
+
+def test_on_a_gpu_the_work_of_an_optimizer_s_call_becomes_what_was_measured() -> None:
+    drawn = (
+        ADAM.replace("    1 threads, 2 cores\n", "").replace("addcdiv_ 20-30", "addcdiv_ 20-20.1")
+        + """
+        gpu  pointwise 30-40 @20.05 | pointwise 40-70 @38
+    """
+    )
+    facts = facts_of(drawn)
+    (one,) = optimizer_steps(facts)
+    change = updated_at_once(one, "fused")
+    (asked,) = wanted(facts, [[change]], 1e6)
+    assert (asked.spec.op, asked.ns) == ("torch.optim.AdamW", 40e6)
+    book = cost_book(with_measured(facts, MeasuredOp(asked.spec, "fused", 40e6, 10e6, 0.0, 5)))
+    assert book.left([change], LIKELY).share == pytest.approx(0.25)
 
 
 SAMPLE = Path(__file__).parents[2] / "sample_traces/planted/kernels/data_in_double_precision/medium"

@@ -322,6 +322,7 @@ def test_ops_sequences_and_forward_links() -> None:
             "Input Dims": [[2], []],
             "Input type": ["float", ""],
             "Input Strides": [[1], []],
+            "Concrete Inputs": ["", "[0]"],
         },
     )
     draw.op("aten::addmm", 1, 9, **{"Sequence number": 5, "Fwd thread id": 0})
@@ -331,6 +332,7 @@ def test_ops_sequences_and_forward_links() -> None:
         "shapes": "[[2], []]",
         "dtypes": '["float", ""]',
         "strides": "[[1], []]",
+        "scalars": "",
         "sequence": 5,
         "forward_thread": 0,
         "stack": "",
@@ -338,6 +340,13 @@ def test_ops_sequences_and_forward_links() -> None:
     }
     assert found.ops["finished"].tolist() == [True, True, False]
     assert found.links.to_dict("records") == [{"from_id": 1, "to_id": 2, "kind": "forward_of"}]
+
+
+def test_numbers_are_kept_of_ops_that_compute_by_them() -> None:
+    draw = Drawing()
+    draw.op("aten::convolution", 0, 10, **{"Concrete Inputs": ["", "", "[2, 2]"]})
+    draw.op("aten::empty", 11, 12, **{"Concrete Inputs": ["[8, 8]", "6"]})
+    assert draw.rank().ops["scalars"].tolist() == ['["", "", "[2, 2]"]', ""]
 
 
 def test_a_span_s_place_is_its_category_s_not_its_pid_s() -> None:

@@ -12,10 +12,10 @@ import numpy as np
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.host import after_closures
-from diagnose.facts.core.inputs import Inputs, Mask, named, recorded_inputs
+from diagnose.facts.core.inputs import Inputs, Mask, Tensor, named, recorded_inputs
 from diagnose.facts.core.names import name_codes, name_of
 from diagnose.facts.core.run import trains_on_cpu
-from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in
+from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import KERNEL_KINDS, work_table
 from diagnose.facts.optimizer.zeroing import NO_LAUNCHES, zeroings
@@ -67,6 +67,8 @@ class OptimizerSteps:
     """Annotations of the calls. With a closure, its forward and backward are inside."""
     op_ids: IntArray
     """Outermost ops in the calls."""
+    op_call: IntArray
+    """The call, 0.., that each of `op_ids` is in."""
     times: tuple[tuple[int, Intervals], ...]
     """The calls by thread."""
     work_ids: IntArray
@@ -75,6 +77,8 @@ class OptimizerSteps:
     """The call, 0.., that each of `work_ids` is launched in."""
     elements: int | None
     """Of all parameters that one call updates; None if no recorded shapes tell."""
+    parameters: tuple[Tensor, ...]
+    """That one call updates; none if their shapes and types were not recorded, and of calls with a closure."""
 
 
 def updates(facts: Facts) -> HostSpans:
@@ -122,6 +126,7 @@ def _summed(facts: Facts, calls: HostSpans) -> OptimizerSteps:
     ops = _within(calls, host_spans(facts, SpanKind.OP))
     used, outermost = in_used_steps(facts, calls.ids), ops.outermost()
     launched = _NOTHING if on_cpu else _launched(facts, calls)
+    elements = _elements(facts, _within(calls.where(used), ops), int(used.sum()))
     return OptimizerSteps(
         optimizer=name_of(facts, int(calls.ids[0])).partition("#")[2].partition(",")[0].removesuffix(".step"),
         implementation=_by_ops(facts, outermost) if on_cpu else launched.implementation,
@@ -133,10 +138,12 @@ def _summed(facts: Facts, calls: HostSpans) -> OptimizerSteps:
         host_ns=round_half_up(int((calls.end_ns - calls.start_ns)[used].sum()), count),
         ids=calls.ids,
         op_ids=outermost.ids,
+        op_call=np.unique(_holding(calls, outermost), return_inverse=True)[1].reshape(-1),
         times=tuple((int(track), calls.where(calls.track == track).times) for track in np.unique(calls.track)),
         work_ids=launched.work_ids,
         work_call=launched.work_call,
-        elements=_elements(facts, _within(calls.where(used), ops), int(used.sum())),
+        elements=elements,
+        parameters=_parameters(facts, calls.where(used), elements),
     )
 
 
@@ -170,8 +177,12 @@ def _launched(facts: Facts, calls: HostSpans) -> _Launched:
 
 def _within(calls: HostSpans, ops: HostSpans) -> HostSpans:
     """The ops that start in one of the calls."""
-    held = nesting.innermost_at(ops.start_ns, ops.track, calls.track, calls.start_ns, calls.end_ns)
-    return ops.where(held >= 0)
+    return ops.where(_holding(calls, ops) >= 0)
+
+
+def _holding(calls: HostSpans, ops: HostSpans) -> IntArray:
+    """Position of the call that each op starts in, or -1."""
+    return nesting.innermost_at(ops.start_ns, ops.track, calls.track, calls.start_ns, calls.end_ns)
 
 
 def _implementation(facts: Facts, mine: Mask) -> Implementation:
@@ -226,6 +237,25 @@ def _elements(facts: Facts, ops: HostSpans, calls: int) -> int | None:
     np.add.at(inside, parent[parent >= 0], _first_elements(facts, asked.ids)[parent >= 0])
     own = np.where(own > 0, own, inside)
     return round_half_up(int(own.sum()), calls) if (own > 0).all() else _gradient_elements(facts, calls)
+
+
+def _parameters(facts: Facts, calls: HostSpans, elements: int | None) -> tuple[Tensor, ...]:
+    """By the ops of one call that are called once for each parameter, or by the gradients; none unless all are there.
+
+    Of a list of tensors no types are recorded: those of its inner ops tell them.
+    """
+    starts = facts.rank.spans["start_ns"].to_numpy()[calls.ids]
+    if not elements or not len(calls.ids) or (starts != calls.start_ns).any():
+        return ()
+    ops = _within(calls.where(np.arange(1)), host_spans(facts, SpanKind.OP))
+    made = _of_name(facts, host_spans(facts, SpanKind.OP), "torch::autograd::AccumulateGrad")
+    some = [_of_name(facts, ops, f"aten::{op}") for op in _ONCE]
+    for one in (*some, made.where(used_step(facts, made.ids) == used_step(facts, calls.ids[:1]))):
+        position, inputs = recorded_inputs(facts, one.ids)
+        found = [tensor for at in position.tolist() for tensor in (inputs[at][0][:1] if at >= 0 and inputs[at] else ())]
+        if sum(tensor.elements for tensor in found) == elements and all(tensor.dtype for tensor in found):
+            return tuple(found)
+    return ()
 
 
 def _of_name(facts: Facts, ops: HostSpans, name: str) -> HostSpans:
