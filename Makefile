@@ -5,7 +5,7 @@ CORPUS ?= ../shared/traces
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all check texts docs pictures accuracy truth trials noise gpu bench bench-scale clean
+.PHONY: help demo test test-slow test-all check texts docs pictures accuracy truth changed-ops trials noise gpu bench bench-scale clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -60,6 +60,10 @@ accuracy: .venv/full  ## measure how often diagnoses of planted and of simulated
 truth: .venv/full  ## measure planted cases that need no GPU and record all their levels, as far as that is missing; takes an hour
 	$(BIN)/python -m benchmarks.ground_truth --missing --all-levels
 	$(BIN)/python -m benchmarks.jobs --measure --record --missing
+
+changed-ops: .venv/full  ## measure how right savings are that rest on measured ops, as far as that is missing, and publish it; takes ten minutes
+	$(BIN)/python -m benchmarks.changed_ops --write
+	$(BIN)/python -m benchmarks.texts --write
 
 trials: .venv/full  ## measure whether `diagnose try` finds what fixes gain, as far as that is missing, and publish it; takes two hours
 	$(BIN)/python -m benchmarks.trials --missing --write

@@ -95,7 +95,7 @@ def of_others(others: Sequence[Other], own: Sequence[Row]) -> str:
 
     def said(some: Sequence[Other] | Sequence[Row]) -> list[str]:
         pairs = [(one.predicted, one.measured) for one in some if one.predicted and one.measured]
-        met = sum(_meets(*pair) for pair in pairs)
+        met = sum(meets(*pair) for pair in pairs)
         first = sum(one.place == 1 for one in some)
         return [f"{first} of {len(some)}", _off(pairs), f"{met} of {len(pairs)}"]
 
@@ -202,10 +202,11 @@ def predictions(rows: Sequence[Row], first: Sequence[Row]) -> str:
 
 def covers(one: Row) -> bool:
     """Whether the measured interval and the predicted range have something in common."""
-    return one.measured is not None and one.predicted is not None and _meets(one.predicted, one.measured)
+    return one.measured is not None and one.predicted is not None and meets(one.predicted, one.measured)
 
 
-def _meets(said: Figure, true: Figure) -> bool:
+def meets(said: Figure, true: Figure) -> bool:
+    """Whether a range and a measured interval have something in common."""
     return said.low <= true.high and true.low <= said.high
 
 

@@ -23,6 +23,7 @@ from click.testing import CliRunner
 from benchmarks import (
     accuracy,
     accuracy_tables,
+    changed_ops,
     gpu_traces,
     h100,
     known_costs,
@@ -115,6 +116,7 @@ def _accuracy() -> Iterator[Text]:
         "gpu-pairs": partial(h100.pairs, on_h100),
         "gpu-planted": partial(accuracy_tables.details, on_gpu.rows),
         "gpu-controls": partial(accuracy_tables.controls, on_gpu.rows),
+        "changed-ops": partial(changed_ops.table, changed_ops.published()),
         "known-costs": partial(known_costs.errors, known_costs.published()),
         "gpu-recorded": partial(h100.recorded, on_h100),
         "samples-recorded": recorded_samples.longer,

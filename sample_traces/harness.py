@@ -44,7 +44,9 @@ class Run:
     rank: int = 0
     ranks: int = 1
     _times_ns: list[int] = field(default_factory=list)
+    _cpu_ns: list[int] = field(default_factory=list)
     _last_ns: int = 0
+    _last_cpu_ns: int = 0
 
     @property
     def fixed(self) -> bool:
@@ -57,7 +59,7 @@ class Run:
 
     def begin(self) -> None:
         """The first step begins now."""
-        self._last_ns = time.perf_counter_ns()
+        self._last_ns, self._last_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
 
     def stepped(self) -> bool:
         """A step has ended; whether that was the last.
@@ -67,9 +69,10 @@ class Run:
         taken = len(self._times_ns) + 1
         if self.device.type == "cuda" and taken in (self.steps // 2, self.steps):
             torch.cuda.synchronize()
-        now = time.perf_counter_ns()
+        now, cpu = time.perf_counter_ns(), time.process_time_ns()
         self._times_ns.append(now - self._last_ns)
-        self._last_ns = now
+        self._cpu_ns.append(cpu - self._last_cpu_ns)
+        self._last_ns, self._last_cpu_ns = now, cpu
         if taken < self.steps:
             return False
         self._end()
@@ -77,7 +80,7 @@ class Run:
 
     def _end(self) -> None:
         if TIMES in os.environ and self.rank == 0:
-            told = {"times_ns": self._times_ns, "clock_mhz": _clock_mhz(self.device)}
+            told = {"times_ns": self._times_ns, "cpu_ns": self._cpu_ns, "clock_mhz": _clock_mhz(self.device)}
             Path(os.environ[TIMES]).write_text(json.dumps(told), encoding="utf-8")
         if self.ranks > 1:
             dist.barrier()

@@ -34,7 +34,7 @@ class MeasuredOp(msgspec.Struct, frozen=True):
     after_ns: float | None = None
     """The least of one call; None: it was not measured."""
     spread: float = 0.0
-    """By which share the median run is over the least, of the two the larger."""
+    """By which share the quickest quarter of the runs are over the least, of the two the larger."""
     runs: int = 0
     why: str = ""
     """Why it was not measured."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import signal
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +22,9 @@ from diagnose.capture.timed.tensors import CannotTime
 
 LONG_NS, FEWEST, MOST = 60_000_000, 5, 200
 """Both together are called for so long, and each at least, and at most, so often (our choice)."""
+STEADY, LONGER = 0.1, 4
+"""Where the quickest runs differ by more, they are called up to so many times as long: the machine is busy (our
+choice)."""
 WARM_NS = 20_000_000
 FLUSHED_BYTES = 256 << 20
 """Written before each repetition on a GPU: more than any L2 cache holds."""
@@ -100,21 +102,25 @@ def compared(device: torch.device, one: dict[str, str], change: str, flags: Flag
     for changed, holds in zip((list[str](), words), allowed, strict=True):
         holds.set()
         once.append(timer(device, call_of(device, one, changed)))
-    took: list[list[float]] = [[], []]
-    begin, spent = time.perf_counter_ns(), 0
-    while len(took[1]) < FEWEST or (len(took[1]) < MOST and spent < LONG_NS):
-        for holds, side, clock in zip(allowed, took, once, strict=True):
+    before, after = list[float](), list[float]()
+    begin = time.perf_counter_ns()
+    while not _enough(before, after, time.perf_counter_ns() - begin):
+        for holds, side, clock in zip(allowed, (before, after), once, strict=True):
             holds.set()
             side.append(clock())
-        spent = time.perf_counter_ns() - begin
-    before, after = took
     spread = max(_spread(before), _spread(after))
     return {"before_ns": min(before), "after_ns": min(after), "spread": spread, "runs": len(after)}
 
 
+def _enough(before: list[float], after: list[float], spent_ns: int) -> bool:
+    if len(after) < FEWEST or (len(after) < MOST and spent_ns < LONG_NS):
+        return False
+    return spent_ns >= LONGER * LONG_NS or max(_spread(before), _spread(after)) <= STEADY
+
+
 def _spread(took: list[float]) -> float:
-    """By which share the quicker half of the runs differ."""
-    return (statistics.median(took) - min(took)) / max(min(took), 1.0)
+    """By which share the quickest quarter of the runs differ."""
+    return (sorted(took)[len(took) // 4] - min(took)) / max(min(took), 1.0)
 
 
 def timer(device: torch.device, call: Call) -> Callable[[], float]:
