@@ -33,6 +33,9 @@ GRACE_S = 30.0
 LEAST_FREE_BYTES = 500_000_000
 """Free space without which a recording is not begun: traces before compression, twice."""
 
+LEAST_FREE_FOR_LOGS_BYTES = 20_000_000
+"""The same of a run that is watched (our choice): logs of a run on eight GPUs have some MB."""
+
 WRITING_S = 1800.0
 """Time for nsys to write its reports once the training has ended; those of some GB take minutes."""
 
@@ -107,9 +110,10 @@ def prepare(folder: Path, plan: Plan, command: Sequence[str], overwrite: bool = 
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise CannotRecord(f"Cannot write to {folder}: {error.strerror}. Name another folder with --out.") from error
-    if free < LEAST_FREE_BYTES:
+    least = LEAST_FREE_FOR_LOGS_BYTES if plan.watch else LEAST_FREE_BYTES
+    if free < least:
         raise CannotRecord(
-            f"{folder} has {free / 1e6:,.0f} MB free, and {LEAST_FREE_BYTES / 1e6:,.0f} MB may be needed while a"
+            f"{folder} has {free / 1e6:,.0f} MB free, and {least / 1e6:,.0f} MB may be needed while a"
             " recording is written. Free some, or name another folder with --out."
         )
     return part

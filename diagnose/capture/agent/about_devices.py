@@ -30,6 +30,9 @@ _HELD_BACK_BY = {
 }
 """nvmlClocksThrottleReasons by bit."""
 
+_SLOWED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+"""Those that are heat and power."""
+
 
 def devices() -> list[dict[str, object]]:
     """Each device that this process can use, as `DeviceState`; none unless CUDA is in use."""
@@ -127,13 +130,27 @@ class Nvml:
 
     def held_back_by(self, handle: ctypes.c_void_p | None) -> tuple[str, ...] | None:
         """Why the device's clock is below its most."""
-        if handle is None:
-            return None
-        for function in ("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetCurrentClocksEventReasons"):
-            bits = self._answer(ctypes.c_ulonglong(), function, handle)
-            if bits is not None:
-                return tuple(name for bit, name in _HELD_BACK_BY.items() if bits & bit)
+        bits = self._reasons(handle)
+        return None if bits is None else tuple(name for bit, name in _HELD_BACK_BY.items() if bits & bit)
+
+    def _reasons(self, handle: ctypes.c_void_p | None) -> int | None:
+        """The bits of nvmlClocksThrottleReasons."""
+        if handle is not None:
+            for function in ("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetCurrentClocksEventReasons"):
+                bits = self._answer(ctypes.c_ulonglong(), function, handle)
+                if bits is not None:
+                    return bits
         return None
+
+    def now(self, handle: ctypes.c_void_p | None) -> dict[str, float | None]:
+        """What of a device changes while it computes; `slowed` is 1 where heat or power hold its clock back."""
+        power, bits = self.ask("nvmlDeviceGetPowerUsage", handle), self._reasons(handle)
+        return {
+            "sm_clock_mhz": self.ask("nvmlDeviceGetClockInfo", handle, _SM_CLOCK),
+            "temperature_c": self.ask("nvmlDeviceGetTemperature", handle, _ON_GPU),
+            "power_w": None if power is None else power / 1000,  # It says mW.
+            "slowed": None if bits is None else float(bool(bits & _SLOWED)),
+        }
 
     def _answer(self, value: Any, function: str, *arguments: Any) -> int | None:
         """What a function puts into its last argument."""

@@ -82,20 +82,34 @@ def mark_saving() -> None:
 
 
 def _mark_saving(module: ModuleType) -> None:
-    original: Callable[..., None] = module.save
+    _mark_saver(module, "save")
+
+
+SAVERS = {"safetensors.torch": "save_file", "torch.distributed.checkpoint.state_dict_saver": "save"}
+"""Other functions that save checkpoints, by their module."""
+
+
+def mark_other_savers() -> None:
+    """The same for SAVERS."""
+    for module, name in SAVERS.items():
+        when_imported(module, functools.partial(_mark_saver, name=name))
+
+
+def _mark_saver(module: ModuleType, name: str) -> None:
+    original: Callable[..., Any] = getattr(module, name)
 
     @functools.wraps(original)
-    def save(*args: Any, **kwargs: Any) -> None:
-        writes.note(args[1] if len(args) > 1 else kwargs.get("f"))  # Which C++ opens.
+    def save(*args: Any, **kwargs: Any) -> Any:
+        writes.note(args[1] if len(args) > 1 else kwargs.get("f"))  # Which C++ opens; nothing but a path is noted.
         counted = phases.begin(SAVE)
         try:
             with marked(SAVING):
-                original(*args, **kwargs)
+                return original(*args, **kwargs)
         finally:
             if counted:
                 phases.end(SAVE)
 
-    module.save = save  # type: ignore[attr-defined]
+    setattr(module, name, save)
 
 
 def mark_formatting() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from .epochs import Epochs
 from .imports import failures, when_imported
@@ -28,17 +28,27 @@ MOST_LOADERS = 32
 
 
 def install(work: Path, on_batch: Callable[[], None]) -> LoaderWatch:
+    """A watch that keeps what is measured in memory, and what workers measure in the folder `work`.
+
+    `on_batch()` is called when the training asks for a batch, before it gets one; of what it raises only what ends the
+    process gets through.
+    """
+    return use(LoaderWatch(work, on_batch))
+
+
+Watch = TypeVar("Watch", bound="LoaderWatch")
+
+
+def use(watch: Watch) -> Watch:
     """Watch the DataLoaders of this process, and of the workers that it starts.
 
-    `work` is the folder where workers leave what they measured. `on_batch()` is called when the training asks
-    for a batch, before it gets one; of what it raises only what ends the process gets through. Of several watches in
-    a process the last one works.
+    Of several watches in a process the last one works.
     """
     global _watch
-    _watch = LoaderWatch(work, on_batch)
+    _watch = watch
     when_imported("torch.utils.data.dataloader", _hook_iterators)
     when_imported("torch.utils.data._utils.fetch", _hook_fetchers)
-    return _watch
+    return watch
 
 
 class LoaderWatch:
@@ -47,6 +57,8 @@ class LoaderWatch:
     def __init__(self, work: Path, on_batch: Callable[[], None]) -> None:
         self.measuring = True
         """Whether to measure; if not, the hooks cost about a microsecond."""
+        self.starting_is_waiting = False
+        """Whether to count the beginning of an epoch, as when workers start, as waiting for its first batch."""
         self.looking = True
         """Whether to look into batches, too: while nothing is timed."""
         self.epochs = Epochs()
@@ -114,7 +126,7 @@ class LoaderWatch:
 
     def _keeper(self) -> Loader | WorkerFile | None:
         """What keeps the measurement of a fetch in this process and thread; None if nothing does."""
-        worker = _worker()
+        worker = worker_here()
         if worker is None:
             return _thread.loader
         if getattr(worker, "worker_method", None) == "thread":
@@ -154,7 +166,7 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def _worker() -> Any:
+def worker_here() -> Any:
     """What torch says of the worker that runs here; None if none does."""
     module = sys.modules.get("torch.utils.data._utils.worker")
     return None if module is None else module.get_worker_info()
@@ -213,6 +225,11 @@ def _beginning(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
                 watch._begins(self)
             except Exception as error:
                 _note("__iter__", error)
+            if watch.starting_is_waiting and phases.begin(LOADER):
+                try:
+                    return original(self)
+                finally:
+                    phases.end(LOADER)
         return original(self)
 
     return __iter__

@@ -6,7 +6,7 @@ import functools
 import gc
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .compiled import compiler_switch
@@ -30,8 +30,39 @@ def largest() -> Any:
     return found if size else None
 
 
-def when_called(model: Any, act: Callable[[], None]) -> Callable[[], None]:
-    """Have `act()` called before each call of the model from now on; what this returns ends that.
+MOST_TRAINED = 8
+"""Modules that are taken for what is trained, wrappers with what they wrap (our choice)."""
+
+
+def trained(optimizers: Iterable[Any]) -> list[Any]:
+    """Modules that hold all that an optimizer updates of any: the model, and what wraps it. Outermost first.
+
+    What torch.compile has compiled is left alone: calls of its wrapper tell as much.
+    """
+    nn, frames = sys.modules.get("torch.nn.modules.module"), sys.modules.get("torch._dynamo.eval_frame")
+    if nn is None:
+        return []
+    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and "_modules" in vars(one)]
+    wrapper = getattr(frames, "OptimizedModule", ())
+    compiled = {id(one) for wrapped in modules if isinstance(wrapped, wrapper) for one in wrapped._orig_mod.modules()}
+    sizes = [({id(some): some.numel() for some in one.parameters()}, one) for one in modules if id(one) not in compiled]
+    inner = {id(part) for module in modules for part in module._modules.values()}
+    found: dict[int, Any] = {}
+    for optimizer in optimizers:
+        wanted = {id(some) for group in optimizer.param_groups for some in group["params"]}
+        held = [(sum(size for key, size in known.items() if key in wanted), one) for known, one in sizes]
+        most = max((size for size, _ in held), default=0)
+        for size, one in held:
+            if size and size == most:
+                found[id(one)] = one
+    return sorted(found.values(), key=lambda one: id(one) in inner)[:MOST_TRAINED]
+
+
+def when_called(
+    model: Any, act: Callable[[], None], after: Callable[[], None] = lambda: None
+) -> Callable[[], None]:
+    """Have `act()` called before each call of the model from now on, and `after()` behind it; what this returns ends
+    that.
 
     It takes the place of `__call__` in the model's class: a hook of its own would be saved with the model.
     """
@@ -42,12 +73,17 @@ def when_called(model: Any, act: Callable[[], None]) -> Callable[[], None]:
 
     @functools.wraps(original)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self is wanted() and not torch.compiler.is_compiling():
-            compiler = compile_with(None)
-            compile_with(compiler)
-            if not compiler:
-                act()
-        return original(self, *args, **kwargs)
+        if torch.compiler.is_compiling() or self is not wanted():
+            return original(self, *args, **kwargs)
+        compiler = compile_with(None)
+        compile_with(compiler)
+        if compiler:
+            return original(self, *args, **kwargs)
+        act()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            after()
 
     def leave() -> None:
         if vars(kind).get("__call__") is called:
@@ -58,3 +94,22 @@ def when_called(model: Any, act: Callable[[], None]) -> Callable[[], None]:
 
     kind.__call__ = called
     return leave
+
+
+def when_trained(model: Any, act: Callable[[], None]) -> None:
+    """Have `act()` called before the model is put into training mode from now on."""
+    import torch
+
+    kind, compile_with, wanted = type(model), compiler_switch(), weakref.ref(model)
+    original = kind.train
+
+    @functools.wraps(original)
+    def train(self: Any, mode: bool = True) -> Any:
+        if mode and not torch.compiler.is_compiling() and self is wanted():
+            compiler = compile_with(None)
+            compile_with(compiler)
+            if not compiler:
+                act()
+        return original(self, mode)
+
+    kind.train = train

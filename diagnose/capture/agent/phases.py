@@ -17,7 +17,10 @@ from typing import Any
 from . import backwards
 
 LOADER, BACKWARD, OPTIMIZER, SAVE, COLLECTION = "loader", "backward", "optimizer", "save", "collection"
-ALL = (LOADER, BACKWARD, OPTIMIZER, SAVE, COLLECTION)
+FORWARD, COMPILATION = "forward", "compilation"
+"""Which only a watched run tells apart."""
+
+ALL = (LOADER, FORWARD, BACKWARD, OPTIMIZER, SAVE, COLLECTION, COMPILATION)
 
 YOUNGEST = 0
 """Collections of the youngest objects are many, and short: they are part of what they interrupt."""
@@ -32,6 +35,8 @@ class Phases:
         self._open: list[str] = []
         self._spent_ns = dict.fromkeys(ALL, 0)
         self._callback: Callable[[str, dict[str, int]], None] = self._collects
+        self.after_save: Callable[[], None] = lambda: None
+        """Is called when a checkpoint has been saved, in the thread whose time is told apart."""
 
     def on(self) -> None:
         """Begin, in this thread."""
@@ -39,11 +44,20 @@ class Phases:
         self._thread, self._spent_ns = threading.get_ident(), dict.fromkeys(ALL, 0)
         backwards.listen(self._backward_begins)
         backwards.listen_to_ends(self._backward_ended)
-        if "torch._dynamo" in sys.modules:
-            import torch
-
-            self._callback = torch.compiler.disable(self._collects)  # Which may be called within compiled frames.
         gc.callbacks.append(self._callback)
+        if "torch._dynamo" in sys.modules:
+            self.leave_compiled()
+
+    def leave_compiled(self) -> None:
+        """Once torch.compile is there: what Python calls within compiled frames is not compiled."""
+        import torch
+
+        ours = self._callback in gc.callbacks
+        if ours:
+            gc.callbacks.remove(self._callback)
+        self._callback = torch.compiler.disable(self._collects)
+        if ours:
+            gc.callbacks.append(self._callback)
 
     def off(self) -> None:
         """End: from now on a phase costs a look at one attribute."""
@@ -59,6 +73,18 @@ class Phases:
         if self._open:
             self._count(time.perf_counter_ns())
         return dict(self._spent_ns)
+
+    def spent_so_far_ns(self) -> dict[str, int]:
+        """The same, for another thread: what changes meanwhile may be missed."""
+        spent, innermost, since_ns = dict(self._spent_ns), self._open[-1:], self._since_ns
+        for phase in innermost:
+            spent[phase] += max(time.perf_counter_ns() - since_ns, 0)
+        return spent
+
+    @property
+    def thread(self) -> int | None:
+        """Whose time is told apart; None while it is off."""
+        return self._thread
 
     def begin(self, phase: str) -> bool:
         """A phase begins. Returns whether it is counted: only then `end` is to be called."""
@@ -77,6 +103,8 @@ class Phases:
             self._count(time.perf_counter_ns())
             while self._open.pop() != phase:
                 pass
+            if phase == SAVE:
+                self.after_save()
 
     def _count(self, now_ns: int) -> None:
         self._spent_ns[self._open[-1]] += now_ns - self._since_ns

@@ -86,6 +86,8 @@ class Plan:
     """What records: "torch" (torch.profiler) or "nsys" (Nsight Systems)."""
     keep_running: bool = False
     """Let the script go on after recording."""
+    watch: bool = False
+    """Record nothing, and write a log of the whole run."""
     ranks: str = "auto"
     """Which ranks are recorded: "auto", "all" or numbers, as in "0,1,8-15"."""
     most_ranks: int = MOST

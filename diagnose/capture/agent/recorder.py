@@ -42,6 +42,26 @@ class Recorder:
         self._arm = None if plan.timed is None else Arm()
         watch_foreign(self._make_way)
 
+    @property
+    def begun(self) -> bool:
+        """Whether a step has ended, or a stretch of time is recorded."""
+        return self.session is not None
+
+    @property
+    def settled(self) -> bool:
+        """Whether what steps are found by may stay."""
+        return self.session is not None and self.session.settled
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the run may be ended, as all is recorded."""
+        return self.over and self.session is not None and self.session.may_end
+
+    def note(self, sentence: str) -> None:
+        """Tell the user."""
+        if self.session is not None:
+            self.session.note(sentence)
+
     def step_ended(self, number: int) -> None:
         """The step of this number has ended."""
         if self.over:

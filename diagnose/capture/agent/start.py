@@ -22,6 +22,7 @@ from .loops import OWN
 from .plan import INTERRUPTED, Part, Plan
 from .recorder import Recorder
 from .steps import Steps, watch_optimizers
+from .watch.watcher import Watcher
 
 MOST_EXITS = 3
 """Times the script may catch the exit that ends the run; then it is left to the command that started it."""
@@ -60,7 +61,8 @@ class Script:
 
     def _begin(self) -> None:
         self._pid, self._how = os.getpid(), "itself"
-        self._recorder = Recorder(self._part, self._plan, self._batch_asked)
+        kind = Watcher if self._plan.watch else Recorder
+        self._recorder: Recorder | Watcher = kind(self._part, self._plan, self._batch_asked)
         self._steps = Steps(self._recorder.step_ended)
         self._leave_model: Callable[[], None] | None = None
         backwards.listen_to_ends(self._backward_ended)
@@ -92,16 +94,15 @@ class Script:
 
     def _after_step(self) -> None:
         """End the run once all is recorded, as `sys.exit()` in the script would."""
-        session, self._recorder.steps_by = self._recorder.session, self._steps.by
-        if session is None:
+        self._recorder.steps_by = self._steps.by
+        if not self._recorder.begun:
             return
         self._leave_what_is_worse()
-        if session.settled and not self._steps.fixed:
+        if self._recorder.settled and not self._steps.fixed:
             self._steps.fixed = True
             if self._steps.by in FOUND_BY:
-                session.note(FOUND_BY[self._steps.by])
-        stays = self._plan.keep_running or not session.may_end
-        if not self._recorder.over or stays or self._exits >= MOST_EXITS:
+                self._recorder.note(FOUND_BY[self._steps.by])
+        if not self._recorder.may_end or self._plan.keep_running or self._exits >= MOST_EXITS:
             return
         if threading.current_thread() is threading.main_thread() and not turns.foreign_elsewhere:
             self._exits += 1
@@ -129,7 +130,7 @@ class Script:
         def after(seconds: float, act: Callable[[], None]) -> None:
             def check() -> None:
                 busy = time.process_time() - begun_s > BUSY * seconds
-                if os.getpid() == pid and busy and self._recorder.session is None:
+                if os.getpid() == pid and busy and not self._recorder.begun:
                     act()
 
             timer = threading.Timer(seconds, check)
@@ -137,6 +138,8 @@ class Script:
             timer.start()
 
         after(self._plan.calls_after_s, lambda: main_thread.soon(self._watch_model))
+        if self._plan.watch:
+            return
         after(self._plan.hint_after_s, self._tell_how_to_mark)
         after(self._plan.window_after_s, lambda: self._recorder.record_window(WINDOW_S))
 
@@ -162,7 +165,7 @@ class Script:
         self._recorder.end(self._how)
         with suppress(Exception):  # Torch says what it thinks of it.
             turns.end_foreign()
-        if self._recorder.session is None and self._part.work.is_dir():
+        if not self._recorder.begun and self._part.work.is_dir():
             if "compiled" in self._optimizers:
                 Board(self._part.work).post("compiled")
             elif seen := self._steps.seen():

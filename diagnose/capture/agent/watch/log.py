@@ -1,0 +1,134 @@
+"""The log of a process that trains: its steps put together, and written every few seconds by a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from .figures import Figures
+from .log_file import LogFile
+from .step_times import Interval
+from .windows import COLUMNS, Windows
+
+VERSION = 1
+"""Of the format, which docs/watching.md and `source/run_log.py` tell."""
+
+LOOK_S = 1.0
+"""Between two looks at the process."""
+
+WRITE_S = 5.0
+"""Between two writes of the current window: what a killed process loses at most, with LOOK_S and the write."""
+
+MOST_WAITING = 2_048
+"""Steps that are put together at the latest."""
+
+MOST_BYTES, PER_STEPS = 1_000_000, 100_000
+"""That a file may have for each so many steps; windows stay open for longer then."""
+
+
+class Log:
+    """Told of each interval by the thread that trains. Never raises; with a full disk it goes on within bounds."""
+
+    def __init__(self, folder: Path, rank: int, world_size: int, began_ns: int, so_far: Callable[[], Interval]) -> None:
+        """`so_far` tells the interval that has not ended. Raises OSError if the rank has a log already."""
+        self._file = LogFile(folder, rank)
+        self._rank, self._world_size = rank, world_size
+        self._began_ns, self._so_far = began_ns, so_far
+        self._windows = Windows(began_ns)
+        self._waiting: list[Interval] = []
+        self._device: list[int] = []
+        self._records: list[list[object]] = []
+        """To be appended, in order. While there are any no window is closed."""
+        self._figures = Figures()
+        self._lock, self._writing, self._over = threading.Lock(), threading.Lock(), threading.Event()
+        self._written_s = 0.0
+        self.steps_by: str | None = None
+        """What steps are found by."""
+
+    def begin(self, first: Interval) -> None:
+        """The first step has ended."""
+        started_unix_ns = time.time_ns() - (time.perf_counter_ns() - self._began_ns)
+        who = [self._rank, self._world_size, os.getpid(), started_unix_ns]
+        self._records.append(["begin", VERSION, *who, [*COLUMNS], _row(first)])
+        self._windows.started(first)
+        threading.Thread(target=self._run, name="diagnose-watch", daemon=True).start()
+
+    def add(self, interval: Interval, device_ns: list[int]) -> None:
+        """A step has ended; `device_ns` are times on the device that are known by now."""
+        self._waiting.append(interval)
+        if device_ns:
+            self._device += device_ns
+        if len(self._waiting) >= MOST_WAITING:
+            with self._lock:
+                self._put_together()
+
+    def end(self, how: str, files: list[str]) -> None:
+        """The process ends. `files`: what it wrote."""
+        self._over.set()
+        with suppress(Exception):
+            figures = self._figures.now()
+            with self._lock:
+                self._put_together()
+                self._windows.looked(figures)
+                self._records.append(self._windows.record(last=True))
+                ended_ns = time.perf_counter_ns() - self._began_ns
+                self._records.append(["end", how, ended_ns, _row(self._so_far()), self.steps_by, files])
+            with self._writing:
+                self._append_records()
+                if not self._records:
+                    self._file.close()
+
+    def _run(self) -> None:
+        """Until the process ends. A child that is forked has no such thread."""
+        while not self._over.wait(LOOK_S):
+            with suppress(Exception):
+                self._look()
+
+    def _look(self) -> None:
+        """Look at the process, and write if it is time to. The thread that trains never waits for a disk."""
+        figures, now_ns = self._figures.now(), time.perf_counter_ns()
+        with self._lock:
+            self._put_together()
+            self._windows.looked(figures)
+            closes = not self._records and self._windows.long_enough(now_ns) and self._has_room()
+            if closes:
+                self._records.append(self._windows.record())
+                self._windows.next()
+            so_far = [now_ns - self._began_ns, _row(self._so_far()), self.steps_by]
+            current = ["open", *so_far, self._windows.record(last=True)]
+        with self._writing:
+            if self._over.is_set():
+                return
+            self._append_records()
+            if closes or time.monotonic() - self._written_s >= WRITE_S:
+                self._written_s = time.monotonic()
+                self._file.replace_open(current)
+
+    def _put_together(self) -> None:
+        """Steps may be added meanwhile, at the ends of the lists."""
+        some, device = self._waiting[:], self._device[:]
+        del self._waiting[: len(some)], self._device[: len(device)]
+        self._windows.take(some)
+        self._windows.device(device)
+        if rows := self._windows.detailed:
+            self._windows.detailed = []
+            self._records.append(["steps", rows])
+
+    def _has_room(self) -> bool:
+        return self._file.bytes < MOST_BYTES * (1 + self._windows.steps // PER_STEPS)
+
+    def _append_records(self) -> None:
+        while self._records and self._file.append(self._records[0]):
+            del self._records[0]
+
+
+def _row(one: Interval) -> list[int]:
+    """By COLUMNS; what is outside of steps is not told apart yet."""
+    return [one.step, *one[_OTHERS], 0]
+
+
+_OTHERS = slice(Interval._fields.index("loader"), Interval._fields.index("epoch"))

@@ -1,0 +1,227 @@
+"""A process that is watched: hooks that say what its time goes to, and the log that they feed."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .. import about, backwards, interruptions, loaders, models, place, writes
+from ..compiled import compiler_switch
+from ..imports import when_imported
+from ..phases import COMPILATION, FORWARD, phases
+from ..plan import Part, Plan
+from .batches_asked import BatchesAsked
+from .device_times import DeviceTimes
+from .log import Log
+from .step_times import StepTimes
+
+LOOKS_FOR_MODELS = (0, 1, 2, 10)
+"""Steps at whose ends models are looked for if none was called in them: some are wrapped late (our choice)."""
+
+
+class Watcher:
+    """Takes the place of a Recorder: told of each step's end, it writes a log. Nothing of it raises."""
+
+    may_end = False
+    """The run is never ended."""
+
+    def __init__(self, part: Part, plan: Plan, on_batch: Callable[[], None]) -> None:
+        """`on_batch` is called when this process asks a DataLoader for a batch."""
+        self.optimizers: list[weakref.ref[object]] = []
+        """Those that stepped, where that is known."""
+        self.steps_by: str | None = None
+        """As in `RankManifest`."""
+        self.over = False
+        """No log is written any more."""
+        self._part, self._warmup, self._pid = part, plan.warmup, os.getpid()
+        self._on_batch = on_batch
+        self._steps = self._calls = 0
+        self._log: Log | None = None
+        self._times: StepTimes | None = None
+        self._device = DeviceTimes()
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._went_backward = False
+        """After a call of a model in training mode: one in evaluation mode is an evaluation, then."""
+        self._called_in_step = False
+        self._modes = [False, False]
+        """Whether the latest call was of a model in training mode, and whether it was taken for an evaluation."""
+        self._began_ns = self._ended_ns = time.perf_counter_ns() - age_ns()
+        self._grad_enabled: Callable[[], bool] = lambda: True
+        self._batches = loaders.use(BatchesAsked(self._asked))
+        backwards.forget_all()
+        backwards.listen(self._backward_begins)
+        interruptions.mark_saving()
+        interruptions.mark_other_savers()
+        when_imported("torch.optim.optimizer", self._begin)
+        when_imported("torch.nn.modules.module", self._watch_eval)
+        when_imported("torch._dynamo.callback", _mark_compilation)
+        when_imported("torch._dynamo", lambda _: phases.leave_compiled())
+
+    @property
+    def begun(self) -> bool:
+        """Whether a step has ended."""
+        return self._steps > 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether what steps are found by may stay."""
+        return self._steps >= self._warmup
+
+    def step_ended(self, number: int) -> None:
+        """A step has ended."""
+        times = self._times
+        if self.over or times is None or os.getpid() != self._pid:
+            return
+        try:
+            if phases.thread != threading.get_ident():
+                phases.on()  # Another thread trains: its time is told apart from here on.
+                self._times = times = StepTimes(self._ended_ns)
+            if self._steps in LOOKS_FOR_MODELS and not self._called_in_step:
+                self._look_for_models()
+            self._called_in_step = False
+            interval = times.step_ended(self._batches.epoch_begins())
+            self._ended_ns = interval.ended
+            if self._log is not None:
+                self._log.add(interval, self._device.step_ended())
+            else:
+                self._device.step_ended()
+                self._log = self._begun()
+                self._log.begin(interval)
+            self._steps += 1
+            self._log.steps_by = self.steps_by
+        except FileExistsError:
+            self.over = True  # Another process of this rank has a log.
+        except Exception as error:
+            self.over = True
+            print(f"diagnose: watching stopped ({type(error).__name__}: {error})", file=sys.stderr)
+
+    def note(self, sentence: str) -> None:
+        """The log says by itself what steps are found by."""
+
+    def record_window(self, seconds: float) -> None:
+        """Without steps there is nothing to watch."""
+
+    def end(self, how: str) -> None:
+        """Write what is left. Later calls do nothing."""
+        log, self._log, self.over = self._log, None, True
+        if log is not None and os.getpid() == self._pid:
+            log.end(how, writes.found() or [])
+
+    def _begun(self) -> Log:
+        """Raises OSError."""
+        here = place.find()
+        assert self._times is not None
+        return Log(self._part.recording, here.rank, here.world_size, self._began_ns, self._times.so_far)
+
+    def _begin(self, module: ModuleType) -> None:
+        """Torch has been imported: this may become a training."""
+        import torch
+
+        self._grad_enabled = torch.is_grad_enabled
+        phases.on()
+        phases.after_save = self._evaluation_ends
+        self._times = StepTimes(self._began_ns)
+
+    def _here(self) -> StepTimes | None:
+        """What times this thread; None in any other."""
+        return self._times if phases.thread == threading.get_ident() and not self.over else None
+
+    def _asked(self) -> None:
+        if (times := self._here()) is not None:
+            times.batch_asked(self._grad_enabled())
+        self._on_batch()
+
+    def _backward_begins(self, _tensors: list[Any]) -> None:
+        if (times := self._here()) is not None:
+            trains, evaluates = self._modes
+            if evaluates:
+                times.trains_after_all()
+            self._went_backward |= trains
+            self._modes[1] = False
+            times.trains()
+
+    def _watch_eval(self, module: ModuleType) -> None:
+        """Before the first step look for models where one is put into evaluation mode: it may be validated."""
+        import torch
+
+        original, compile_with = module.Module.eval, compiler_switch()
+
+        @functools.wraps(original)
+        def eval_(model: Any) -> Any:
+            if not torch.compiler.is_compiling() and not self.begun:
+                compiler = compile_with(None)
+                compile_with(compiler)
+                if not compiler and not self._known:
+                    self._look_for_models()
+            return original(model)
+
+        module.Module.eval = eval_
+
+    def _look_for_models(self) -> None:
+        if self._here() is None or os.getpid() != self._pid:
+            return
+        optimizers = [one for ref in self.optimizers if (one := ref()) is not None] or about.alive()
+        for model in models.trained(optimizers):
+            if model not in self._known:
+                self._known.add(model)
+                models.when_called(model, self._called(model), self._call_ended)
+                models.when_trained(model, self._evaluation_ends)
+
+    def _called(self, model: Any) -> Callable[[], None]:
+        wanted = weakref.ref(model)
+
+        def called() -> None:
+            times = self._here()
+            if times is None or os.getpid() != self._pid:
+                return
+            self._calls += 1
+            if self._calls > 1:
+                return  # Of what is called within a call of the model.
+            one = wanted()
+            trains = bool(one is not None and one.training)
+            if not self._grad_enabled():
+                times.evaluates()
+            elif not trains and self._went_backward:
+                times.evaluates()
+                self._modes[1] = True
+            else:
+                times.trains()
+                self._modes, self._called_in_step = [trains, False], True
+                phases.begin(FORWARD)
+
+        return called
+
+    def _evaluation_ends(self) -> None:
+        if (times := self._here()) is not None:
+            times.evaluation_ends()
+
+    def _call_ended(self) -> None:
+        if self._calls and self._here() is not None:
+            self._calls -= 1
+            if not self._calls:
+                phases.end(FORWARD)
+
+
+def _mark_compilation(module: ModuleType) -> None:
+    """Torch's compiler tells when it begins and ends, of whatever it compiles."""
+    handler = module.callback_handler
+    handler.register_start_callback(lambda _: phases.begin(COMPILATION))
+    handler.register_end_callback(lambda _: phases.end(COMPILATION))
+
+
+def age_ns() -> int:
+    """How long ago this process started; 0 where nothing tells (proc(5): field 22 of stat, ticks since boot)."""
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return max(round(age_s * 1e9), 0)
+    except (OSError, AttributeError, IndexError, ValueError):
+        return 0

@@ -1,0 +1,226 @@
+"""Steps put together in windows that get longer as the run does, so that a log stays small however long it lasts."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from .step_times import Interval
+
+COLUMNS = (
+    "step",
+    "loader",
+    "forward",
+    "backward",
+    "optimizer",
+    "collection",
+    "compilation",
+    "save",
+    "evaluation",
+    "evaluation_loader",
+    "outside",
+)
+"""What a window tells of its steps, in ns. Beside these there is "device"."""
+
+SKETCHED = ("step", "loader", "device")
+"""Columns of which quantiles can be told."""
+
+PER_OCTAVE = 16
+"""Buckets of a sketch between a time and its double: a quantile is off by 2.2 % at most, 2^(1/32) (DDSketch of Masson
+et al. 2019, with a fixed base)."""
+
+SHORTEST_NS = 1_000_000_000
+GROWTH = 0.01
+"""A window takes a second at least, and so much of the run up to its end: a run of 28 hours has some 800 (our
+choice)."""
+
+LONG = 3.0
+"""Times the usual step, from which a step is an outlier, and what is before it no part of it (as clocks.LONG)."""
+
+RECENT = 255
+"""Steps of which the usual one is the median (our choice)."""
+
+KEPT_OUTLIERS, KEPT_GAPS, KEPT_EPOCHS = 8, 8, 8
+"""That a window tells one by one (our choice)."""
+
+DETAILED = 100
+"""Steps at the beginning that are told one by one (our choice)."""
+
+
+class Column:
+    """Sums and a sketch of one kind of time, of the steps that had any."""
+
+    def __init__(self, sketched: bool) -> None:
+        self._count = self._sum = self._most = 0
+        self._least = 1 << 62
+        self._buckets: Counter[int] | None = Counter() if sketched else None
+
+    def add(self, values: Iterable[int]) -> None:
+        """More steps."""
+        some = [value for value in values if value > 0]
+        if some:
+            self._count += len(some)
+            self._sum += sum(some)
+            self._least, self._most = min(self._least, min(some)), max(self._most, max(some))
+            if self._buckets is not None:
+                log2 = math.log2
+                self._buckets.update([int(log2(value) * PER_OCTAVE) for value in some])
+
+    def record(self) -> list[object] | None:
+        """Count, sum, least, most, and the sketch's buckets as bucket, count, bucket, count, ...; None without any."""
+        if not self._count:
+            return None
+        buckets = [number for pair in sorted((self._buckets or {}).items()) for number in pair]
+        return [self._count, self._sum, self._least, self._most, buckets]
+
+
+class Gauge:
+    """What a figure of the process was when it was looked at."""
+
+    def __init__(self) -> None:
+        self._count, self._sum, self._least, self._most, self._last = 0, 0.0, math.inf, -math.inf, 0.0
+
+    def add(self, value: float) -> None:
+        """One look."""
+        self._count, self._sum, self._last = self._count + 1, self._sum + value, value
+        self._least, self._most = min(self._least, value), max(self._most, value)
+
+    def record(self) -> list[object]:
+        """Count, mean, least, most, last."""
+        mean = round(self._sum / self._count, 3)
+        return [self._count, mean, self._least, self._most, self._last]
+
+
+class Windows:
+    """Is given intervals in order, and keeps the current window. Memory does not grow with the run."""
+
+    def __init__(self, began_ns: int) -> None:
+        """The run began at that time of the clock that intervals use."""
+        self._run_began_ns = began_ns
+        self.number = 0
+        """Of the current window."""
+        self.steps = 0
+        """Intervals so far, without the first, which is the start of the run."""
+        self.detailed: list[list[int]] = []
+        """Of the first DETAILED steps those that have not been taken from here: number, then COLUMNS."""
+        self._recent: deque[int] = deque(maxlen=RECENT)
+        self._last_outlier: int | None = None
+        self._epoch: list[int] | None = None
+        self._ended_ns = began_ns
+        self._begin()
+
+    def _begin(self) -> None:
+        self._first, self._began_ns = self.steps, self._ended_ns
+        self._columns = {name: Column(name in SKETCHED) for name in (*COLUMNS, "device")}
+        self._gauges: dict[str, Gauge] = {}
+        self._outliers = self._excess_ns = 0
+        self._longest: list[list[int]] = []
+        self._gaps: Counter[int] = Counter()
+        self._epochs: list[list[int]] = []
+        self._more_epochs = 0
+
+    def started(self, first: Interval) -> None:
+        """The first interval, of which the run's beginning is made."""
+        self._ended_ns = self._began_ns = first.ended
+        self._epoch = [0, first.ended - self._run_began_ns, 0, 0, 0] if first.epoch else None
+
+    def take(self, some: Sequence[Interval]) -> None:
+        """More intervals."""
+        if not some:
+            return
+        ended, steps, betweens, *others, epochs = map(list, zip(*some, strict=True))
+        if not self._recent:
+            self._recent.extend(steps)
+        usual = statistics.median(self._recent)
+        outside = [0] * len(some)
+        if max(betweens) > LONG * usual:
+            outside = [between if between > LONG * usual else 0 for between in betweens]
+            steps = [step - one for step, one in zip(steps, outside, strict=True)]
+        table = dict(zip(COLUMNS, (steps, *others, outside), strict=True))
+        for name, values in table.items():
+            self._columns[name].add(values)
+        if self.steps < DETAILED:
+            rows = zip(*table.values(), strict=True)
+            numbered = [[self.steps + 1 + at, *row] for at, row in enumerate(rows)]
+            self.detailed += numbered[: DETAILED - self.steps]
+        if max(steps) > LONG * usual:
+            self._note_outliers(steps, table["loader"], usual)
+        firsts = [at for at, first in enumerate(epochs) if first] if any(epochs) else []
+        self._split_by_epochs(ended, steps, table["loader"], firsts)
+        self._recent.extend(steps)
+        self.steps += len(some)
+        self._ended_ns = ended[-1]
+
+    def _note_outliers(self, steps: Sequence[int], waits: Sequence[int], usual: float) -> None:
+        for at, (step, wait) in enumerate(zip(steps, waits, strict=True)):
+            if step > LONG * usual:
+                number = self.steps + 1 + at
+                self._outliers += 1
+                self._excess_ns += int(step - usual)
+                self._longest.append([number, step, wait])
+                if self._last_outlier is not None:
+                    self._gaps[number - self._last_outlier] += 1
+                self._last_outlier = number
+        self._longest = sorted(self._longest, key=lambda one: -one[1])[:KEPT_OUTLIERS]
+        if len(self._gaps) > 8 * KEPT_GAPS:
+            self._gaps = Counter(dict(self._gaps.most_common(KEPT_GAPS)))
+
+    def _split_by_epochs(
+        self, ended: Sequence[int], steps: Sequence[int], waits: Sequence[int], epochs: Sequence[int]
+    ) -> None:
+        ends = [self._ended_ns, *ended]
+        for at, (begin, end) in enumerate(pairwise((0, *epochs, len(steps)))):
+            if at:
+                self._close_epoch()
+                self._epoch = [self.steps + 1 + begin, ends[begin] - self._run_began_ns, 0, 0, 0]
+            if self._epoch is not None:
+                self._epoch[2] += end - begin
+                self._epoch[3] += sum(steps[begin:end])
+                self._epoch[4] += sum(waits[begin:end])
+
+    def _close_epoch(self) -> None:
+        if self._epoch is not None:
+            if len(self._epochs) < KEPT_EPOCHS:
+                self._epochs.append(self._epoch)
+            else:
+                self._more_epochs += 1
+
+    def device(self, times_ns: Sequence[int]) -> None:
+        """Times between two steps' ends on the device."""
+        self._columns["device"].add(times_ns)
+
+    def looked(self, figures: dict[str, float]) -> None:
+        """Figures of the process, now."""
+        for name, value in figures.items():
+            self._gauges.setdefault(name, Gauge()).add(value)
+
+    def long_enough(self, now_ns: int) -> bool:
+        """Whether the current window is to end. One without steps does not."""
+        length_ns = max(SHORTEST_NS, GROWTH * (now_ns - self._run_began_ns))
+        return self.steps > self._first and self._ended_ns - self._began_ns >= length_ns
+
+    def record(self, last: bool = False) -> list[object]:
+        """The current window; `last`: with the current epoch, which has not ended."""
+        columns = {name: one for name, column in self._columns.items() if (one := column.record()) is not None}
+        epochs = [*self._epochs, self._epoch] if last and self._epoch is not None else self._epochs
+        return [
+            "window",
+            self.number,
+            self._first + 1,
+            self.steps - self._first,
+            self._began_ns - self._run_began_ns,
+            self._ended_ns - self._run_began_ns,
+            columns,
+            [self._outliers, self._excess_ns, self._longest, dict(self._gaps.most_common(KEPT_GAPS))],
+            epochs,
+            self._more_epochs,
+            {name: gauge.record() for name, gauge in self._gauges.items()},
+        ]
+
+    def next(self) -> None:
+        """The current window has been kept: begin another."""
+        self.number += 1
+        self._begin()

@@ -1,0 +1,68 @@
+"""`diagnose watch`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from diagnose.capture.agent.plan import Plan
+from diagnose.capture.job import of as job_of
+from diagnose.cli.profile import COMMAND, INTERRUPTED, Launching, command_of, new_folder
+
+
+@click.command(
+    name="watch", cls=Launching, options_metavar="[OPTIONS] SCRIPT [ARGS]... | -m MODULE [ARGS]... | -- COMMAND..."
+)
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where the log goes.  [default: diagnose-runs/SCRIPT-DATE-TIME]",
+)
+@click.option("--overwrite", is_flag=True, help="Replace a log or recording that is in DIR.")
+@click.option("--no-analyze", is_flag=True, help="Write the log only.")
+@click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
+@click.pass_context
+def command(ctx: click.Context, out: Path | None, overwrite: bool, no_analyze: bool, quiet: bool) -> None:
+    """Run a training to its end, and say where the run's time went.
+
+    SCRIPT runs as `python SCRIPT ARGS` would, from its start to its end. Each rank writes a log of some kilobytes:
+    what its steps, evaluations and checkpoints take. No profiler runs, and nothing waits for the GPU. Launchers
+    (torchrun, accelerate, deepspeed, mpirun) come after `--`.
+
+    Example: diagnose watch train.py --epochs 3
+    """
+    from diagnose.capture.run import CannotRecord, prepare, run
+
+    def say(what: str) -> None:
+        if not quiet:
+            click.echo(f"diagnose: {what}", err=True)
+
+    name, words = command_of(ctx.meta[COMMAND])
+    job = job_of(words, os.environ)
+    folder = new_folder(name, job) if out is None else out
+    plan = Plan(watch=True, keep_running=True)
+    try:
+        recorded = run(words, prepare(folder, plan, words, overwrite, job), plan, say)
+    except CannotRecord as error:
+        raise click.ClickException(str(error)) from error
+    for note in recorded.manifest.notes:
+        say(note)
+    code = INTERRUPTED if recorded.interrupted else recorded.exit_code
+    if not recorded.completed:
+        say(f"the command of rank 0 completes the log in {folder}")
+    elif not any(folder.glob("rank*.watch")):
+        click.echo(
+            "Error: No training step was seen before the run ended, so there is no log. Steps are found by optimizers"
+            " of torch.optim, backward passes and DataLoaders.",
+            err=True,
+        )
+        code = code or 2
+    else:
+        say(f"the log is in {folder}")
+        if not no_analyze:
+            click.echo("analysis")
+    raise click.exceptions.Exit(code)
