@@ -22,6 +22,7 @@ from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.ledger_report import LedgerReport
 from diagnose.contracts.trials import Report
+from diagnose.contracts.watched_run import WatchedRun
 from diagnose.facts.core.base import FACTS
 from diagnose.rulekit import page
 from diagnose.rulekit.page import Page
@@ -34,6 +35,7 @@ TRIALS_SCHEMA_FILE = Path(__file__).with_name("trials.schema.json")
 LEDGER_SCHEMA_FILE = Path(__file__).with_name("ledger.schema.json")
 COMPARISON_SCHEMA_FILE = Path(__file__).with_name("comparison.schema.json")
 BASELINE_SCHEMA_FILE = Path(__file__).with_name("baseline.schema.json")
+WATCHED_SCHEMA_FILE = Path(__file__).with_name("watched_run.schema.json")
 SITE = Path(__file__).parent.parent / "docs"
 """The pages of the documentation: there are none in an installed package."""
 
@@ -96,6 +98,7 @@ def texts() -> list[Text]:
         Text(LEDGER_SCHEMA_FILE, partial(json_schema, LedgerReport)),
         Text(COMPARISON_SCHEMA_FILE, partial(json_schema, Comparison)),
         Text(BASELINE_SCHEMA_FILE, partial(json_schema, Baseline)),
+        Text(WATCHED_SCHEMA_FILE, partial(json_schema, WatchedRun)),
         Text(SITE / "rules" / "index.md", partial(rules_index, pages)),
         Text(SITE / "writing-rules.md", facts_table, "facts"),
         Text(SITE / "queries.md", tables_of_exports, "tables"),

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from diagnose.cli import INTERNAL_ERROR, github
-from diagnose.cli.files import STDOUT, output
+from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 from diagnose.cli.reading import Rules, opened
 from diagnose.cli.results import open_page, put, rendered
+from diagnose.cli.watched import refuse_other_forms, stands_alone, watched
+from diagnose.cli.watched import rendered as of_log
 from diagnose.trace.units import share_of
 
 if TYPE_CHECKING:
     from diagnose.contracts.diagnosis import Diagnosis
     from diagnose.contracts.finding import RankedFinding
+    from diagnose.contracts.watched_run import WatchedRun
 
 TOO_SLOW = 1
 INCONCLUSIVE = 3
@@ -120,7 +124,8 @@ def command(
     """Say what to fix in recorded training steps, and what each fix would save.
 
     PATH is a trace that torch.profiler wrote (plain or .gz), an SQLite export of Nsight Systems, a folder of one file
-    per rank, or a glob pattern. It may be a URL (s3://, gs://, az://, hdfs://, https://), and so may FILE.
+    per rank, the folder of a watched run, or a glob pattern. It may be a URL (s3://, gs://, az://, hdfs://, https://),
+    and so may FILE.
 
     Example: diagnose analyze runs/rank0.trace.json.gz --steps 3-7
     """
@@ -134,6 +139,10 @@ def command(
         "junit": junit_file,
     }
     files = {form: output(name) for form, name in asked.items() if name}
+    log = watched(paths)
+    if log is not None and stands_alone(paths[0]):
+        _tell_log(log, files, "terminal" if brief else shape)
+        return
 
     with opened(
         paths,
@@ -147,6 +156,8 @@ def command(
         quiet=quiet,
     ) as recordings:
         diagnosis = recordings.diagnosed()
+    if log is not None:
+        diagnosis = msgspec.structs.replace(diagnosis, watched=log)
     over = [finding for finding in diagnosis.findings if fail_over is not None and finding.share_of_step > fail_over]
     made = [put(diagnosis, form, name, over) for form, name in files.items()]
     if STDOUT not in files.values():
@@ -159,6 +170,16 @@ def command(
     if not all(made):
         raise click.exceptions.Exit(INTERNAL_ERROR)
     _end(diagnosis, over, quiet)
+
+
+def _tell_log(log: WatchedRun, files: Mapping[str, str], shape: str) -> None:
+    """Of a run without recorded steps."""
+    refuse_other_forms(files)
+    refuse_unwritable(list(files.values()), [])
+    for form, name in files.items():
+        write(name, of_log(log, form))
+    if STDOUT not in files.values():
+        click.echo(of_log(log, shape), nl=False)
 
 
 def _printed(diagnosis: Diagnosis, form: str) -> bool:

@@ -9,7 +9,9 @@ import click
 
 from diagnose.capture.agent.plan import Plan
 from diagnose.capture.job import of as job_of
+from diagnose.cli.files import write
 from diagnose.cli.profile import COMMAND, INTERRUPTED, Launching, command_of, new_folder
+from diagnose.cli.watched import rendered, watched
 
 
 @click.command(
@@ -64,5 +66,12 @@ def command(ctx: click.Context, out: Path | None, overwrite: bool, no_analyze: b
     else:
         say(f"the log is in {folder}")
         if not no_analyze:
-            click.echo("analysis")
+            _show(folder)
     raise click.exceptions.Exit(code)
+
+
+def _show(folder: Path) -> None:
+    found = watched([str(folder)])
+    assert found is not None
+    write(str(folder / "report.json"), rendered(found, "json"))
+    click.echo(rendered(found, "terminal"), nl=False)

@@ -13,6 +13,7 @@ from diagnose.contracts.job import JobSummary
 from diagnose.contracts.pictures import Pictures
 from diagnose.contracts.timeline import Timeline
 from diagnose.contracts.trials import Report
+from diagnose.contracts.watched_run import WatchedRun
 from diagnose.facts.communication.overlap import Communication
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.host import HostTime
@@ -198,6 +199,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     trials: Report | None = None
     """What `diagnose try` has measured of fixes of this recording; None if it has not."""
+
+    watched: WatchedRun | None = None
+    """Where the whole run's time went; None if it was not watched."""
 
     @property
     def conclusive(self) -> bool:

@@ -10,8 +10,9 @@ from diagnose import failures
 from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.trials import Report, Trial
+from diagnose.contracts.watched_run import WatchedRun
 from diagnose.failures import attempt
-from diagnose.reports import comparison, findings, heading, sections, trials
+from diagnose.reports import comparison, findings, heading, sections, trials, watched_run
 from diagnose.reports.findings import Card
 from diagnose.reports.sections import Row, Section
 
@@ -90,6 +91,19 @@ def compared(found: Comparison) -> str:
     for title, items in comparison.lists(found):
         lines += [f"### {title}", "", *(f"- {escaped(f'{first} {rest}')}" for first, rest in items), ""]
     return "\n".join(lines)
+
+
+def watched(found: WatchedRun) -> str:
+    """The report of a watched run."""
+    run = found.ranks[0]
+    lines = [f"## {escaped(watched_run.headline(run))}", "", escaped(watched_run.subject(found)), ""]
+    if damage := watched_run.damage(run):
+        lines += [f"**{escaped(damage)}**", ""]
+    if told := watched_run.trends(run):
+        lines += [f"### {watched_run.TRENDS}", "", *(f"- {escaped(sentence)}" for sentence in told), ""]
+    for section in watched_run.sections(run):
+        lines += _table(section)
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def escaped(text: str) -> str:

@@ -14,8 +14,9 @@ from rich.text import Text
 from diagnose import failures
 from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.watched_run import WatchedRun
 from diagnose.failures import Failure, attempt
-from diagnose.reports import comparison, findings, heading, sections, trials
+from diagnose.reports import comparison, findings, heading, sections, trials, watched_run
 from diagnose.reports.findings import Card
 from diagnose.reports.sections import Section
 from diagnose.trace import units
@@ -113,6 +114,29 @@ def compared(found: Comparison, width: int = 80, color: bool = False) -> str:
     for title, items in comparison.lists(found):
         parts.append(_bullets(title, [(f"{first} ", rest, "") for first, rest in items]))
     return _printed(Group(*parts), width, color)
+
+
+def watched(found: WatchedRun, width: int = 80, color: bool = False) -> str:
+    """The report of a watched run, as `render`."""
+    width = min(width, MOST_WIDTH)
+    return _printed(Group(*_run(found, width)), width, color)
+
+
+def _run(found: WatchedRun, width: int) -> Iterator[RenderableType]:
+    run = found.ranks[0]
+    yield Text(watched_run.headline(run), style="bold")
+    yield Text(watched_run.subject(found), style="dim")
+    if damage := watched_run.damage(run):
+        yield Text(damage, style="yellow")
+    if told := watched_run.trends(run):
+        yield _bullets(watched_run.TRENDS, [(sentence, "", "") for sentence in told])
+    yield from (_section(section, width) for section in watched_run.sections(run))
+
+
+def _whole_run(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
+    if diagnosis.watched is not None:
+        yield from _run(diagnosis.watched, width)
+        yield _title("The recorded steps")
 
 
 def _tried(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
@@ -214,6 +238,7 @@ def _bullets(title: str, items: list[tuple[str, str, str]]) -> RenderableType:
 
 
 _PARTS = {
+    "the whole run": _whole_run,
     "the heading": _heading,
     "what to fix": _fixes,
     "smaller findings": _smaller,

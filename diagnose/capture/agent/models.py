@@ -58,9 +58,7 @@ def trained(optimizers: Iterable[Any]) -> list[Any]:
     return sorted(found.values(), key=lambda one: id(one) in inner)[:MOST_TRAINED]
 
 
-def when_called(
-    model: Any, act: Callable[[], None], after: Callable[[], None] = lambda: None
-) -> Callable[[], None]:
+def when_called(model: Any, act: Callable[[], None], after: Callable[[], None] = lambda: None) -> Callable[[], None]:
     """Have `act()` called before each call of the model from now on, and `after()` behind it; what this returns ends
     that.
 

@@ -1,1 +1,1 @@
-"""A log of the whole run, written while it trains: what each step goes to, in windows that get longer as the run does."""
+"""The log of a whole run, written while it trains: what its steps go to, in windows that get longer as it does."""

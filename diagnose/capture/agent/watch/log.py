@@ -75,8 +75,7 @@ class Log:
                 self._put_together()
                 self._windows.looked(figures)
                 self._records.append(self._windows.record(last=True))
-                ended_ns = time.perf_counter_ns() - self._began_ns
-                self._records.append(["end", how, ended_ns, _row(self._so_far()), self.steps_by, files])
+                self._records.append(["end", how, *self._last(), self.steps_by, files])
             with self._writing:
                 self._append_records()
                 if not self._records:
@@ -98,8 +97,7 @@ class Log:
             if closes:
                 self._records.append(self._windows.record())
                 self._windows.next()
-            so_far = [now_ns - self._began_ns, _row(self._so_far()), self.steps_by]
-            current = ["open", *so_far, self._windows.record(last=True)]
+            current = ["open", *self._last(), self.steps_by, self._windows.record(last=True)]
         with self._writing:
             if self._over.is_set():
                 return
@@ -107,6 +105,11 @@ class Log:
             if closes or time.monotonic() - self._written_s >= WRITE_S:
                 self._written_s = time.monotonic()
                 self._file.replace_open(current)
+
+    def _last(self) -> list[object]:
+        """Now, since the run began, and what the time after the last step goes to."""
+        so_far = self._so_far()
+        return [so_far.ended - self._began_ns, _row(so_far)]
 
     def _put_together(self) -> None:
         """Steps may be added meanwhile, at the ends of the lists."""
@@ -128,7 +131,5 @@ class Log:
 
 def _row(one: Interval) -> list[int]:
     """By COLUMNS; what is outside of steps is not told apart yet."""
-    return [one.step, *one[_OTHERS], 0]
-
-
-_OTHERS = slice(Interval._fields.index("loader"), Interval._fields.index("epoch"))
+    known = one._asdict()
+    return [int(known.get(name, 0)) for name in COLUMNS]

@@ -145,14 +145,19 @@ class StepTimes:
             trained = passed
         else:
             trained = _sum(trained, passed)
-        save, between = trained[_SAVE] + evaluated[_SAVE], self._between
+        loader, forward, backward, optimizer, collection, compilation = (trained[at] for at in _OF_STEPS)
         return Interval(
-            now[0],
-            trained[0] - trained[_SAVE],
-            between,
-            *(trained[at] for at in _OF_STEPS),
-            save,
-            evaluated[0] - evaluated[_SAVE],
-            evaluated[_LOADER],
-            epoch,
+            ended=now[0],
+            step=trained[0] - trained[_SAVE],
+            between=self._between,
+            loader=loader,
+            forward=forward,
+            backward=backward,
+            optimizer=optimizer,
+            collection=collection,
+            compilation=compilation,
+            save=trained[_SAVE] + evaluated[_SAVE],
+            evaluation=evaluated[0] - evaluated[_SAVE],
+            evaluation_loader=evaluated[_LOADER],
+            epoch=epoch,
         )

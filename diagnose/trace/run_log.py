@@ -1,0 +1,113 @@
+"""What a log of a whole run says: the values of `source/run_log.py`, times in ns, unknown is None."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+COLUMNS = (
+    "step",
+    "loader",
+    "forward",
+    "backward",
+    "optimizer",
+    "collection",
+    "compilation",
+    "save",
+    "evaluation",
+    "evaluation_loader",
+    "outside",
+    "device",
+)
+"""What is timed of the interval from one step's end to the next.
+
+`step`, `save`, `evaluation` and `outside` add up to it. `loader`, `forward`, `backward`, `optimizer`, `collection`
+(Python's garbage) and `compilation` are parts of `step`; `evaluation_loader` is one of `evaluation`. `device` is the
+time between both ends on the device."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One kind of time in the steps of a window that had any."""
+
+    count: int = 0
+    sum_ns: int = 0
+    least_ns: int = 0
+    most_ns: int = 0
+    buckets: tuple[tuple[int, int], ...] = ()
+    """Numbers of times by bucket, in order; a bucket b holds those from 2^(b/16) to 2^((b+1)/16) ns. Empty: none are
+    kept."""
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A figure of the process as it was looked at each second."""
+
+    count: int
+    mean: float
+    least: float
+    most: float
+    last: float
+
+
+@dataclass(frozen=True)
+class EpochTime:
+    """An epoch, or as much of it as there was."""
+
+    first_step: int
+    began_ns: int
+    """Since the start of the run."""
+    steps: int
+    """Without the first step of the run."""
+    step_ns: int
+    """All of them, without what is outside, evaluation and saving."""
+    loader_ns: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """Steps in a row. Times are since the start of the run."""
+
+    first_step: int
+    steps: int
+    began_ns: int
+    ended_ns: int
+    columns: dict[str, Column]
+    """By a name of COLUMNS; those without any time are left out."""
+    outliers: int
+    """Steps that took over three times the usual one."""
+    excess_ns: int
+    """What these took beyond the usual step."""
+    gaps: tuple[tuple[int, int], ...]
+    """How many steps are between two outliers, and how many times; the commonest."""
+    epochs: tuple[EpochTime, ...]
+    """Those that ended in it; the run's last window has the last one as well."""
+    gauges: dict[str, Gauge]
+
+    def of(self, name: str) -> Column:
+        """A column; of zeros if there was none of that time."""
+        return self.columns.get(name, Column())
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """The log of one rank."""
+
+    rank: int
+    world_size: int
+    started_unix_ns: int
+    steps_by: str | None
+    """What steps were found by: optimizer, backward, loader, call."""
+    ended: str | None
+    """itself, interrupted, crashed; None: nothing says so, as where it was killed."""
+    length_ns: int
+    """From the start of the process to its end, or to the last that is known of it."""
+    start: dict[str, int]
+    """Of the interval from the start of the process to the first step's end, by column."""
+    windows: tuple[Window, ...]
+    """In order."""
+    last: dict[str, int]
+    """Of the time after the last step's end, by column."""
+    files: tuple[str, ...]
+    """That the run wrote, relative to its working folder."""
+    damaged: int
+    """Places in the file where something could not be read."""

@@ -1,0 +1,60 @@
+"""What is said of a watched run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diagnose.contracts.watched_run import SCHEMA_VERSION, Figure, PhaseTime, RankRun, WatchedRun
+from diagnose.trace.run_log import COLUMNS, RunLog
+from diagnose.version import __version__
+from diagnose.watched.parts import epochs, parts, steps_of
+from diagnose.watched.sketch import quantile_ns
+from diagnose.watched.trends import trends
+
+
+def watched_run(logs: Sequence[RunLog]) -> WatchedRun:
+    """Of all ranks, each by itself."""
+    return WatchedRun(SCHEMA_VERSION, __version__, tuple(rank_run(log) for log in logs))
+
+
+def rank_run(log: RunLog) -> RankRun:
+    """Of one rank."""
+    return RankRun(
+        rank=log.rank,
+        world_size=log.world_size,
+        started_unix_ns=log.started_unix_ns,
+        ended=log.ended,
+        length_ns=log.length_ns,
+        steps=steps_of(log),
+        steps_by=log.steps_by,
+        parts=parts(log),
+        phases=tuple(one for name in COLUMNS if (one := _phase(log, name)) is not None),
+        trends=trends(log),
+        epochs=epochs(log),
+        figures=tuple(_figure(log, name) for name in sorted({name for one in log.windows for name in one.gauges})),
+        files=log.files,
+        damaged=log.damaged,
+    )
+
+
+def _phase(log: RunLog, name: str) -> PhaseTime | None:
+    columns = [window.columns[name] for window in log.windows if name in window.columns]
+    if not columns:
+        return None
+    return PhaseTime(
+        phase=name,
+        ns=sum(one.sum_ns for one in columns),
+        count=sum(one.count for one in columns),
+        least_ns=min(one.least_ns for one in columns),
+        most_ns=max(one.most_ns for one in columns),
+        median_ns=quantile_ns(columns, 0.5),
+        p99_ns=quantile_ns(columns, 0.99),
+    )
+
+
+def _figure(log: RunLog, name: str) -> Figure:
+    known = [window.gauges[name] for window in log.windows if name in window.gauges]
+    looks = sum(one.count for one in known)
+    mean = sum(one.mean * one.count for one in known) / max(looks, 1)
+    least, most = min(one.least for one in known), max(one.most for one in known)
+    return Figure(name, known[0].mean, mean, least, most, known[-1].last)

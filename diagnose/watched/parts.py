@@ -1,0 +1,77 @@
+"""What the time of a run goes to, in parts that add up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diagnose.contracts.watched_run import Epoch, RunPart, RunPartKind
+from diagnose.trace.run_log import RunLog, Window
+
+OF_STEPS = 0.5
+"""Share of steps from which forward passes without gradients are part of steps, as where a teacher is asked in each
+(our choice)."""
+
+
+def steps_of(log: RunLog) -> int:
+    """All steps that ended, the first included."""
+    return 1 + sum(window.steps for window in log.windows)
+
+
+def total(windows: Sequence[Window], name: str) -> int:
+    """A column's sum over the windows, in ns."""
+    return sum(window.of(name).sum_ns for window in windows)
+
+
+def counted(windows: Sequence[Window], name: str) -> int:
+    """Steps that had any of it."""
+    return sum(window.of(name).count for window in windows)
+
+
+def parts(log: RunLog) -> tuple[RunPart, ...]:
+    """The largest first. What the log has lost is a part as well."""
+    windows, start, last = log.windows, log.start, log.last
+    in_steps = {name: total(windows, name) for name in ("step", "loader", "collection", "compilation", "outside")}
+    edges = {name: start.get(name, 0) + last.get(name, 0) for name in ("evaluation", "save")}
+    evaluation, save = total(windows, "evaluation"), total(windows, "save") + edges["save"]
+    evaluations = counted(windows, "evaluation")
+    training = in_steps["step"] - in_steps["loader"] - in_steps["collection"] - in_steps["compilation"]
+    if evaluations > OF_STEPS * steps_of(log):
+        training, evaluation, evaluations = training + evaluation, 0, 0
+    evaluations += bool(start.get("evaluation")) + bool(last.get("evaluation"))
+    evaluation += edges["evaluation"]
+    saves = counted(windows, "save") + bool(start.get("save")) + bool(last.get("save"))
+    found = {
+        RunPartKind.TRAINING: (training, steps_of(log) - 1),
+        RunPartKind.LOADER: (in_steps["loader"], None),
+        RunPartKind.EVALUATION: (evaluation, evaluations),
+        RunPartKind.SAVE: (save, saves),
+        RunPartKind.COLLECTION: (in_steps["collection"], None),
+        RunPartKind.START: (start.get("step", 0) + in_steps["compilation"], None),
+        RunPartKind.OUTSIDE: (in_steps["outside"] + last.get("step", 0), None),
+    }
+    known = sum(ns for ns, _ in found.values())
+    found[RunPartKind.LOST] = (log.length_ns - known, None)
+    first = _loader_in_first_epoch(log)
+    made = [
+        RunPart(kind, max(ns, 0), count, first if kind is RunPartKind.LOADER else None)
+        for kind, (ns, count) in found.items()
+        if ns > 0
+    ]
+    return tuple(sorted(made, key=lambda part: -part.ns))
+
+
+def epochs(log: RunLog) -> tuple[Epoch, ...]:
+    """Those that are known one by one, with steps besides the run's first, in order."""
+    told = {one.first_step: one for window in log.windows for one in window.epochs if one.steps}
+    return tuple(
+        Epoch(one.first_step, one.began_ns, one.steps, one.step_ns // one.steps, one.loader_ns // one.steps)
+        for _, one in sorted(told.items())
+    )
+
+
+def _loader_in_first_epoch(log: RunLog) -> int | None:
+    """Waiting for data in the first of several epochs."""
+    known = sorted(
+        (one for window in log.windows for one in window.epochs if one.steps), key=lambda one: one.first_step
+    )
+    return known[0].loader_ns if len(known) > 1 and known[0].first_step <= 1 else None
