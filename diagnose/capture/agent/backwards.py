@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -129,10 +130,8 @@ def _tell_end() -> None:
 
 def _capturing() -> bool:
     """Whether what runs becomes a CUDA graph."""
-    import torch
-
-    cuda = torch.cuda
-    return bool(cuda.is_available() and cuda.is_initialized() and cuda.is_current_stream_capturing())
+    cuda = sys.modules["torch"].cuda
+    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
 def _note(error: Exception) -> None:

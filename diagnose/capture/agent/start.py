@@ -71,8 +71,9 @@ class Script:
         if os.getpid() != self._pid:
             self._begin()  # Forked from a process with an agent, and trains itself.
             _at_end_of_child(self._ended)
-        if not any(one() is optimizer for one in self._recorder.optimizers):
-            self._recorder.optimizers.append(weakref.ref(optimizer))
+        known = self._recorder.optimizers
+        if not known or (known[-1]() is not optimizer and not any(one() is optimizer for one in known)):
+            known.append(weakref.ref(optimizer))
         self._steps.optimizer_stepped(optimizer)
         self._after_step()
 

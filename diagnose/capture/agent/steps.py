@@ -63,6 +63,10 @@ class Steps:
         """An optimizer's step has ended."""
         if self.by != "optimizer" and self.fixed:
             return
+        if self.fixed and self._anchor is not None and optimizer is self._anchor():
+            self._most_others, self._others = max(self._most_others, self._others), 0
+            self._number += 1
+            return self._on_step(self._number)
         count = self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
         anchor = self._anchor() if self._anchor is not None else None
         if optimizer is not anchor:

@@ -23,7 +23,9 @@ class BatchesAsked(LoaderWatch):
     def epoch_begins(self) -> bool:
         """Whether the step that has ended is the first of an epoch: that with its first batch. Asked once a step."""
         latest, self._latest = self._latest, None
-        loader = None if latest is None else latest()
+        if latest is None or not self._begun:
+            return False
+        loader = latest()
         if loader is None or loader not in self._begun:
             return False
         self._begun.discard(loader)

@@ -8,15 +8,15 @@ asked for a moment is kept, from which on the time is the next stretch's.
 from __future__ import annotations
 
 import time
+from operator import add, sub
 from typing import NamedTuple
 
-from ..phases import ALL, BACKWARD, COLLECTION, COMPILATION, FORWARD, LOADER, OPTIMIZER, SAVE, phases
+from ..phases import ALL, COLLECTION, LOADER, SAVE, phases
 
 Moment = tuple[int, ...]
 """The clock, and the time spent so far on each of ALL, in ns."""
 
 _LOADER, _SAVE, _COLLECTION = (1 + ALL.index(phase) for phase in (LOADER, SAVE, COLLECTION))
-_OF_STEPS = tuple(1 + ALL.index(phase) for phase in (LOADER, FORWARD, BACKWARD, OPTIMIZER, COLLECTION, COMPILATION))
 
 
 class Interval(NamedTuple):
@@ -43,16 +43,15 @@ class Interval(NamedTuple):
 
 
 def _now() -> Moment:
-    spent = phases.spent_ns()
-    return (time.perf_counter_ns(), *spent.values())
+    return (time.perf_counter_ns(), *phases.spent_ns().values())
 
 
 def _difference(after: Moment, before: Moment) -> Moment:
-    return tuple(one - other for one, other in zip(after, before, strict=True))
+    return tuple(map(sub, after, before))
 
 
 def _sum(one: Moment, other: Moment) -> Moment:
-    return tuple(a + b for a, b in zip(one, other, strict=True))
+    return tuple(map(add, one, other))
 
 
 _NOTHING: Moment = (0,) * (1 + len(ALL))
@@ -132,32 +131,23 @@ class StepTimes:
 
     def _between_ends(self, now: Moment) -> None:
         assert self._between_from is not None
-        passed = _difference(now, self._between_from)
-        self._between += passed[0] - passed[_SAVE] - passed[_COLLECTION]
+        since = self._between_from
+        spent = now[_SAVE] - since[_SAVE] + now[_COLLECTION] - since[_COLLECTION]
+        self._between += now[0] - since[0] - spent
         self._between_from = None
 
     def _interval(self, now: Moment, epoch: bool = False) -> Interval:
-        passed = _difference(now, self._mark)
         trained, evaluated = self._trained, self._evaluated
         if self._evaluates:
-            evaluated = _sum(evaluated, passed)
-        elif trained is _NOTHING:
-            trained = passed
+            evaluated = _sum(evaluated, _difference(now, self._mark))
+        elif trained is not _NOTHING:
+            trained = _sum(trained, _difference(now, self._mark))
         else:
-            trained = _sum(trained, passed)
-        loader, forward, backward, optimizer, collection, compilation = (trained[at] for at in _OF_STEPS)
-        return Interval(
-            ended=now[0],
-            step=trained[0] - trained[_SAVE],
-            between=self._between,
-            loader=loader,
-            forward=forward,
-            backward=backward,
-            optimizer=optimizer,
-            collection=collection,
-            compilation=compilation,
-            save=trained[_SAVE] + evaluated[_SAVE],
-            evaluation=evaluated[0] - evaluated[_SAVE],
-            evaluation_loader=evaluated[_LOADER],
-            epoch=epoch,
-        )
+            trained = _difference(now, self._mark)
+        length, loader, forward, backward, optimizer, save, collection, compilation = trained
+        step, times = length - save, (loader, forward, backward, optimizer, collection, compilation)
+        if evaluated is _NOTHING:
+            return Interval(now[0], step, self._between, *times, save, 0, 0, epoch)
+        save_too, evaluation_loader = evaluated[_SAVE], evaluated[_LOADER]
+        evaluation = evaluated[0] - save_too
+        return Interval(now[0], step, self._between, *times, save + save_too, evaluation, evaluation_loader, epoch)
