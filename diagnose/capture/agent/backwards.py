@@ -81,14 +81,16 @@ def _told(original: Any) -> Callable[..., Any]:
         compile_with(compiler)
         if compiler:
             return original(tensors, *args, **kwargs)
-        _tell(tensors)
+        told = not _capturing()
+        if told:
+            _tell(tensors)
         outermost = _begins()
         try:
             result = original(tensors, *args, **kwargs)
         finally:
             if outermost:
                 _ends()
-        if outermost:
+        if outermost and told:
             _tell_end()
         return result
 
@@ -111,19 +113,17 @@ def _ends() -> None:
 
 def _tell(tensors: Any) -> None:
     try:
-        if not _capturing():
-            ends = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors]
-            for listener in list(_listeners):
-                listener(ends)
+        ends = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors]
+        for listener in list(_listeners):
+            listener(ends)
     except Exception as error:
         _note(error)
 
 
 def _tell_end() -> None:
     try:
-        if not _capturing():
-            for listener in list(_at_ends):
-                listener()
+        for listener in list(_at_ends):
+            listener()
     except Exception as error:
         _note(error)
 

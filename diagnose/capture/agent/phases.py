@@ -30,7 +30,8 @@ class Phases:
     """Time of one thread by phase, while it is on. What begins in other threads is not counted."""
 
     def __init__(self) -> None:
-        self._thread: int | None = None
+        self.in_thread: int | None = None
+        """Whose time is told apart; None while it is off."""
         self._since_ns = 0
         self._open: list[str] = []
         self._spent_ns = dict.fromkeys(ALL, 0)
@@ -41,7 +42,7 @@ class Phases:
     def on(self) -> None:
         """Begin, in this thread."""
         self.off()
-        self._thread, self._spent_ns = threading.get_ident(), dict.fromkeys(ALL, 0)
+        self.in_thread, self._spent_ns = threading.get_ident(), dict.fromkeys(ALL, 0)
         backwards.listen(self._backward_begins)
         backwards.listen_to_ends(self._backward_ended)
         gc.callbacks.append(self._callback)
@@ -61,7 +62,7 @@ class Phases:
 
     def off(self) -> None:
         """End: from now on a phase costs a look at one attribute."""
-        self._thread = None
+        self.in_thread = None
         self._open.clear()
         backwards.leave(self._backward_begins)
         backwards.leave(self._backward_ended)
@@ -81,14 +82,9 @@ class Phases:
             spent[phase] += max(time.perf_counter_ns() - since_ns, 0)
         return spent
 
-    @property
-    def thread(self) -> int | None:
-        """Whose time is told apart; None while it is off."""
-        return self._thread
-
     def begin(self, phase: str) -> bool:
         """A phase begins. Returns whether it is counted: only then `end` is to be called."""
-        if self._thread is None or self._thread != threading.get_ident():
+        if self.in_thread is None or self.in_thread != threading.get_ident():
             return False
         now_ns = time.perf_counter_ns()
         if self._open:
@@ -99,9 +95,12 @@ class Phases:
 
     def end(self, phase: str) -> None:
         """The phase has ended, and with it all that began in it."""
-        if phase in self._open:
-            self._count(time.perf_counter_ns())
-            while self._open.pop() != phase:
+        opened = self._open
+        if phase in opened:
+            now_ns = time.perf_counter_ns()
+            self._spent_ns[opened[-1]] += now_ns - self._since_ns
+            self._since_ns = now_ns
+            while opened.pop() != phase:
                 pass
             if phase == SAVE:
                 self.after_save()
@@ -116,7 +115,7 @@ class Phases:
             self.begin(BACKWARD)
 
     def _backward_ended(self) -> None:
-        if self._thread == threading.get_ident():
+        if self.in_thread == threading.get_ident():
             self.end(BACKWARD)
 
     def _collects(self, when: str, info: dict[str, int]) -> None:
@@ -124,7 +123,7 @@ class Phases:
             return
         if when == "start":
             self.begin(COLLECTION)
-        elif self._thread == threading.get_ident():
+        elif self.in_thread == threading.get_ident():
             self.end(COLLECTION)
 
 

@@ -95,6 +95,8 @@ class Script:
 
     def _after_step(self) -> None:
         """End the run once all is recorded, as `sys.exit()` in the script would."""
+        if self._plan.watch and self._steps.fixed:
+            return
         self._recorder.steps_by = self._steps.by
         if not self._recorder.begun:
             return

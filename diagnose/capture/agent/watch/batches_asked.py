@@ -19,6 +19,11 @@ class BatchesAsked(LoaderWatch):
         self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
         self._loader_of: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
         self._latest: weakref.ref[Any] | None = None
+        self._iterator: weakref.ref[Any] | None = None
+        self._loader: weakref.ref[Any] | None = None
+        """What was looked up last: an iterator, and its loader."""
+        self._looked = False
+        """Whether this process is a worker has been looked at; one that is forked does not train."""
 
     def epoch_begins(self) -> bool:
         """Whether the step that has ended is the first of an epoch: that with its first batch. Asked once a step."""
@@ -39,12 +44,17 @@ class BatchesAsked(LoaderWatch):
         self._loader_of[iterator] = weakref.ref(loader)
 
     def _iterated(self, iterator: Any) -> tuple[Any, int | None]:
-        return self._loader_of.get(iterator), None
+        if self._iterator is None or self._iterator() is not iterator:
+            self._iterator, self._loader = weakref.ref(iterator), self._loader_of.get(iterator)
+        return self._loader, None
 
     def _got(self, loader: Any, *_: Any) -> None:
         self._latest = loader
 
     def _keeper(self) -> None:
+        if self._looked:
+            return
         worker = worker_here()
         if worker is not None and getattr(worker, "worker_method", None) != "thread":
             self.trains_here = False
+        self._looked = True

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
@@ -51,8 +51,8 @@ class Watcher:
         self._went_backward = False
         """After a call of a model in training mode: one in evaluation mode is an evaluation, then."""
         self._called_in_step = False
-        self._modes = [False, False]
-        """Whether the latest call was of a model in training mode, and whether it was taken for an evaluation."""
+        self._trains = self._doubtful = False
+        """The latest call was of a model in training mode; it was one in evaluation mode with gradients."""
         self._began_ns = self._ended_ns = time.perf_counter_ns() - age_ns()
         self._grad_enabled: Callable[[], bool] = lambda: True
         self._batches = loaders.use(BatchesAsked(self._asked))
@@ -81,7 +81,7 @@ class Watcher:
         if self.over or times is None:
             return
         try:
-            if phases.thread != threading.get_ident():
+            if phases.in_thread != get_ident():
                 phases.on()  # Another thread trains: its time is told apart from here on.
                 self._times = times = StepTimes(self._ended_ns)
             if self._steps in LOOKS_FOR_MODELS and not self._called_in_step:
@@ -130,22 +130,19 @@ class Watcher:
         phases.after_save = self._evaluation_ends
         self._times = StepTimes(self._began_ns)
 
-    def _here(self) -> StepTimes | None:
-        """What times this thread; None in any other."""
-        return self._times if phases.thread == threading.get_ident() and not self.over else None
-
     def _asked(self) -> None:
-        if (times := self._here()) is not None:
-            times.batch_asked(self._grad_enabled())
-        self._on_batch()
+        if self._times is not None and phases.in_thread == get_ident():
+            self._times.batch_asked(self._grad_enabled())
+        if not self.settled or self.steps_by != "optimizer":
+            self._on_batch()
 
     def _backward_begins(self, _tensors: list[Any]) -> None:
-        if (times := self._here()) is not None:
-            trains, evaluates = self._modes
-            if evaluates:
+        times = self._times
+        if times is not None and phases.in_thread == get_ident():
+            if self._doubtful:
                 times.trains_after_all()
-            self._went_backward |= trains
-            self._modes[1] = False
+                self._doubtful = False
+            self._went_backward |= self._trains
             times.trains()
 
     def _watch_eval(self, module: ModuleType) -> None:
@@ -166,7 +163,7 @@ class Watcher:
         module.Module.eval = eval_
 
     def _look_for_models(self) -> None:
-        if self._here() is None or os.getpid() != self._pid:
+        if phases.in_thread != get_ident() or os.getpid() != self._pid:
             return
         optimizers = [one for ref in self.optimizers if (one := ref()) is not None] or about.alive()
         for model in models.trained(optimizers):
@@ -179,8 +176,8 @@ class Watcher:
         wanted = weakref.ref(model)
 
         def called() -> None:
-            times = self._here()
-            if times is None:
+            times = self._times
+            if times is None or phases.in_thread != get_ident():
                 return
             self._calls += 1
             if self._calls > 1:
@@ -191,20 +188,20 @@ class Watcher:
                 times.evaluates()
             elif not trains and self._went_backward:
                 times.evaluates()
-                self._modes[1] = True
+                self._doubtful = True
             else:
                 times.trains()
-                self._modes, self._called_in_step = [trains, False], True
+                self._trains, self._doubtful, self._called_in_step = trains, False, True
                 phases.begin(FORWARD)
 
         return called
 
     def _evaluation_ends(self) -> None:
-        if (times := self._here()) is not None:
-            times.evaluation_ends()
+        if self._times is not None and phases.in_thread == get_ident():
+            self._times.evaluation_ends()
 
     def _call_ended(self) -> None:
-        if self._calls and self._here() is not None:
+        if self._calls and phases.in_thread == get_ident():
             self._calls -= 1
             if not self._calls:
                 phases.end(FORWARD)
