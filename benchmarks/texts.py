@@ -44,6 +44,7 @@ from benchmarks.simulated_jobs import tables as simulated_jobs
 from benchmarks.trials import results as trial_results
 from benchmarks.trials import tables as trial_tables
 from benchmarks.watching import cost as watching
+from benchmarks.watching import shown
 from diagnose import docs
 from diagnose.agents import diagnoses
 from diagnose.agents.answers import Answer
@@ -146,6 +147,7 @@ def _rates() -> Iterator[Text]:
 def _speed() -> Iterator[Text]:
     yield Text(SITE / "benchmarks.md", load.table, "load")
     yield Text(SITE / "benchmarks.md", nsight.sentence, "nsight")
+    yield Text(SITE / "watching.md", shown.report, "watching-report")
     yield Text(SITE / "watching.md", watching.table, "watching-cost")
     yield Text(SITE / "benchmarks.md", scale.mapped, "scale-mapped")
     yield Text(SITE / "benchmarks.md", scale.reduced, "scale-reduced")

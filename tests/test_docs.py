@@ -90,7 +90,7 @@ def parse(words: list[str]) -> None:
         assert found is not None, words
         command, words = found, words[1:]
     with click.Context(command) as context:
-        if command.name in ("profile", "try"):
+        if command.name in ("profile", "try", "watch"):
             assert not isinstance(command, click.Group)
             command.parse_args(context, words)
         else:

@@ -146,6 +146,8 @@ class RankRun(msgspec.Struct, frozen=True):
     phases: tuple[PhaseTime, ...]
     trends: tuple[Trend, ...]
     epochs: tuple[Epoch, ...]
+    epochs_left_out: int
+    """Epochs that the log counts and does not tell one by one."""
     figures: tuple[Figure, ...]
     files: tuple[str, ...]
     """That the run wrote."""

@@ -145,10 +145,15 @@ def sections(run: RankRun) -> Iterator[Section]:
             )
             for one in kept
         ]
-        yield Section("Epochs", ("", "steps", "mean step", "waiting for data"), tuple(epochs))
+        yield Section("Epochs", ("", "steps", "mean step", "waiting for data"), tuple(epochs), _more(run, len(kept)))
     if run.figures:
         figures = [_figure(one) for one in sorted(run.figures, key=_place)]
         yield Section("Process and device", ("", "at first", "mean", "most", "at last"), tuple(figures))
+
+
+def _more(run: RankRun, shown: int) -> str:
+    more = len(run.epochs) + run.epochs_left_out - shown
+    return f"{number(more)} more epochs are not shown." if more else ""
 
 
 def long_duration(ns: float) -> str:

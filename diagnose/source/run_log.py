@@ -226,6 +226,7 @@ def _in_order(by_number: dict[int, _Window], damage: list[int]) -> Iterator[Wind
             one.outliers.excess_ns,
             tuple(sorted(one.outliers.gaps.items())),
             tuple(EpochTime(*msgspec.structs.astuple(epoch)) for epoch in one.epochs),
+            one.more_epochs,
             {name: Gauge(*msgspec.structs.astuple(gauge)) for name, gauge in one.gauges.items()},
         )
 

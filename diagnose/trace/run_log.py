@@ -81,6 +81,8 @@ class Window:
     """How many steps are between two outliers, and how many times; the commonest."""
     epochs: tuple[EpochTime, ...]
     """Those that ended in it; the run's last window has the last one as well."""
+    more_epochs: int
+    """That ended in it as well, and are not told one by one."""
     gauges: dict[str, Gauge]
 
     def of(self, name: str) -> Column:

@@ -31,6 +31,7 @@ def rank_run(log: RunLog) -> RankRun:
         phases=tuple(one for name in COLUMNS if (one := _phase(log, name)) is not None),
         trends=trends(log),
         epochs=epochs(log),
+        epochs_left_out=sum(window.more_epochs for window in log.windows),
         figures=tuple(_figure(log, name) for name in sorted({name for one in log.windows for name in one.gauges})),
         files=log.files,
         damaged=log.damaged,

@@ -21,7 +21,7 @@ def window(number: int, began: int, epochs: list[list[int]] | None = None) -> li
     columns = {"step": [10, 80, 8, 8, [48, 10]], "loader": [10, 20, 2, 2, []], "evaluation": [1, 20, 20, 20, []]}
     gauges = {"resident_bytes": [1, 5.5, 5, 6, 6]}
     outliers = [1, 30, [[3, 30, 2]], {"7": 2}]
-    return ["window", number, 1 + 10 * number, 10, began, began + 100, columns, outliers, epochs or [], 0, gauges]
+    return ["window", number, 1 + 10 * number, 10, began, began + 100, columns, outliers, epochs or [], 3, gauges]
 
 
 END: list[object] = ["end", "itself", 350, [30, 0, 0, 0, 0], "optimizer", ["model.pt"]]
@@ -44,7 +44,7 @@ def test_all_of_a_whole_log_is_read(tmp_path: Path) -> None:
     assert first.of("step") == Column(10, 80, 8, 8, ((48, 10),))
     assert first.of("save") == Column()
     assert (first.outliers, first.excess_ns, first.gaps) == (1, 30, ((7, 2),))
-    assert first.epochs == (EpochTime(0, 120, 9, 72, 18),)
+    assert (first.epochs, first.more_epochs) == ((EpochTime(0, 120, 9, 72, 18),), 3)
     assert first.gauges == {"resident_bytes": Gauge(1, 5.5, 5, 6, 6)}
     assert second.first_step == 11
     assert (log.files, log.damaged) == (("model.pt",), 0)

@@ -34,7 +34,7 @@ def windows(steps_ns: list[int], steps: int = 10) -> tuple[Window, ...]:
     for at, step in enumerate(steps_ns):
         began, ended = ended, ended + steps * step
         columns = {"step": column(steps, steps * step)}
-        found.append(Window(1 + at * steps, steps, began, ended, columns, 0, 0, (), (), {}))
+        found.append(Window(1 + at * steps, steps, began, ended, columns, 0, 0, (), (), 0, {}))
     return tuple(found)
 
 
