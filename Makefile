@@ -65,7 +65,7 @@ changed-ops: .venv/full  ## measure how right savings are that rest on measured 
 	$(BIN)/python -m benchmarks.changed_ops --write
 	$(BIN)/python -m benchmarks.texts --write
 
-trials: .venv/full  ## measure whether `diagnose try` finds what fixes gain, as far as that is missing, and publish it; takes two hours
+trials: .venv/full  ## measure whether `diagnose try` finds what fixes gain, as far as that is missing, and publish it; takes 90 minutes
 	$(BIN)/python -m benchmarks.trials --missing --write
 	$(BIN)/python -m benchmarks.texts --write
 

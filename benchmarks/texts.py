@@ -183,7 +183,8 @@ def _trials() -> Iterator[Text]:
         "trials-planted": partial(trial_tables.planted, found.planted),
         "trials-untried": partial(trial_tables.untried, found.planted),
         "trials-harmful": partial(trial_tables.harmful, found.harmful),
-        "trials-controls": partial(trial_tables.controls, found.equal),
+        "trials-nothing": partial(trial_tables.nothing, found.nothing),
+        "trials-runs": partial(trial_tables.runs, found.runs),
     }
     for name, make in blocks.items():
         yield Text(SITE / "accuracy.md", make, name)

@@ -1,10 +1,12 @@
 """Whether `diagnose try` measures the truth: `python -m benchmarks.trials [--missing] [--write] [--seconds N]`.
 
-It needs torch, and a machine that does nothing else meanwhile. Three parts:
+It needs torch, and a machine that does nothing else meanwhile. Four parts:
 
-planted   every planted fault whose fix can be injected: `diagnose try`, and the truth right after it
-harmful   faults that are injected into fixed trainings, as if they were fixes
-equal     trials of nothing: both arms are a healthy control as it is
+planted   every planted fault whose fix can be injected: screened in one process if it is a switch, then in pairs of
+          fresh processes, and the truth right after it
+harmful   faults that are injected into fixed trainings, as if they were fixes: the same
+nothing   switches that do nothing are screened in healthy controls
+runs      healthy controls run as they are, again and again: trials of nothing in pairs are made of these
 
 `--write` keeps each result as it comes, in benchmarks/trials_measured.json. `--missing` measures only what is not
 there. So it can be broken off at any time, and gone on with.
@@ -22,12 +24,10 @@ from functools import partial
 
 from benchmarks.blocks import machine
 from benchmarks.planted_cases import LEVELS, ROOT, Case, cases, trials
-from benchmarks.trials import equal, planted, tables
-from benchmarks.trials.results import Equal, Harmful, Measured, Planted, published, write
+from benchmarks.trials import nothing, planted, tables
+from benchmarks.trials.results import Measured, Row, published, write
 
-Row = Planted | Harmful | Equal
-
-PARTS = ("planted", "harmful", "equal")
+PARTS = ("planted", "harmful", "nothing", "runs")
 
 LIKELY_S = 180.0
 """What one result takes, until one has taken longer."""
@@ -41,15 +41,15 @@ def main() -> None:
     parser.add_argument("--case", action="append", help="name of a case or control (repeatable)")
     parser.add_argument("--only", choices=PARTS, action="append", help="of the parts (repeatable)")
     parser.add_argument("--level", choices=LEVELS, action="append", default=[], help="planted faults at this level too")
-    parser.add_argument("--controls", type=int, default=20, help=f"how many, with {equal.EACH} trials each")
+    parser.add_argument("--controls", type=int, default=20, help="how many")
     parser.add_argument("--write", action="store_true", help="into benchmarks/trials_measured.json")
     given = parser.parse_args()
     os.chdir(ROOT)
     os.environ |= {"OMP_NUM_THREADS": "1", "DIAGNOSE_NO_LEDGER": "1"}
     found, begun_s, longest_s = published(), time.monotonic(), LIKELY_S
     asked = [case for case in cases() if not given.case or case.name in given.case]
-    for key, make in work(asked, given.only or PARTS, given.level, given.controls):
-        if given.missing and key in done(found):
+    for part, key, make in work(asked, given.only or PARTS, given.level, given.controls):
+        if given.missing and not is_missing(found, part, key):
             continue
         now_s = time.monotonic()
         if now_s - begun_s + longest_s > given.seconds:
@@ -59,7 +59,7 @@ def main() -> None:
         longest_s = max(longest_s, time.monotonic() - now_s)
         if row is None:
             continue
-        found = replace(found.with_row(row), machine=machine())
+        found = replace(found.with_row(part, row), machine=machine())
         print(tables.line(row), flush=True)
         if given.write:
             write(found)
@@ -68,25 +68,25 @@ def main() -> None:
 
 def work(
     some: list[Case], parts: Sequence[str], levels: Sequence[str], controls: int
-) -> Iterator[tuple[object, Callable[[], Row]]]:
-    """The key of each row, and what makes it."""
+) -> Iterator[tuple[str, object, Callable[[], Row]]]:
+    """The part and the key of each row, and what makes it."""
     if "planted" in parts:
         for target in planted.targets(some, levels):
-            yield target.key, partial(planted.row, target)
+            yield "planted", target.key, partial(planted.row, target)
     if "harmful" in parts:
         for planting in trials(some):
-            injection = equal.HARMFUL.get(planting.case.name)
+            injection = nothing.HARMFUL.get(planting.case.name)
             if injection is not None and planting.level == "medium" and not planting.on_gpu:
-                yield (planting.case.name, injection), partial(equal.harmful, planting, injection)
-    if "equal" in parts:
-        for planting in equal.controls(some)[:controls]:
-            yield planting.case.name, partial(equal.equal, planting)
+                yield "harmful", (planting.case.name, "medium", ""), partial(nothing.harmful, planting, injection)
+    for part, make in (("nothing", nothing.nothing), ("runs", nothing.runs)):
+        if part in parts:
+            for planting in nothing.controls(some)[:controls]:
+                yield part, planting.case.name, partial(make, planting)
 
 
-def done(found: Measured) -> set[object]:
-    """Keys of rows that need not be made again. What could not be tried is looked at again: there may be a way now."""
-    tried = {one.key for one in found.planted if one.tried}
-    return {*tried, *(one.key for one in found.harmful), *(one.key for one in found.equal)}
+def is_missing(found: Measured, part: str, key: object) -> bool:
+    """Whether there is no such row. What could not be tried is looked at again: there may be a way now."""
+    return not any(one.key == key and getattr(one, "tried", True) for one in getattr(found, part))
 
 
 def _made(key: object, make: Callable[[], Row]) -> Row | None:

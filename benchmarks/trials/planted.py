@@ -1,35 +1,37 @@
-"""Planted faults whose fix can be injected: `diagnose try` as a user runs it, and the truth right after it."""
+"""Planted faults whose fix can be injected: what `diagnose try` measures of it, and the truth right after it."""
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import msgspec
 
 import diagnose
 from benchmarks.blocks import measured
 from benchmarks.ground_truth import recorded
-from benchmarks.planted_cases import ROOT, Case, Truth, trials
+from benchmarks.planted_cases import Case, Truth, trials
 from benchmarks.planted_cases import Trial as Planting
-from benchmarks.trials.results import Planted
+from benchmarks.trials.results import Found, Tried
 from benchmarks.verdicts import Figure
+from diagnose.advice.student import Spread
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.trials import Range, Report
+from diagnose.contracts.trials import Range, Trial
 from diagnose.fixes.setting import Safety
-from diagnose.trials.selection import Candidate, select, step_of
+from diagnose.trials import protocol, screening
+from diagnose.trials.arms import Size, first_size
+from diagnose.trials.protocol import Bench
+from diagnose.trials.selection import Candidate, between_runs, select, step_of
 
 BUDGET_S = 90
-"""Of a trial: enough for the least pairs of steps of 100 ms."""
+"""Of a fix, both ways."""
 
-FAILED = "failed"
-"""The verdict where `diagnose try` ended with an error."""
+LEAST_PAIRS = 2
+"""As of `diagnose try`."""
 
 
 @dataclass(frozen=True)
@@ -78,25 +80,40 @@ def kept(target: Target) -> tuple[str | None, Candidate | str]:
     return (None, "no recording is kept") if at is None else chosen(target, diagnose.analyze(at.recording))
 
 
-def row(target: Target) -> Planted:
+def row(target: Target) -> Tried:
     """Try the fix of a fault that has one, on a recording of this minute, and measure the truth."""
     rule, fix = kept(target)
     if isinstance(fix, str):
         return _untried(target, rule, fix)
     planting = target.planting
     with recorded(program(planting), planting.ranks, planting.case.recorded_steps) as folder:
-        rule, fix = chosen(target, diagnose.analyze(folder))
-        if isinstance(fix, str):
+        diagnosis = diagnose.analyze(folder)
+        rule, fix = chosen(target, diagnosis)
+        manifest = diagnosis.provenance.manifest
+        if isinstance(fix, str) or manifest is None:
             return _untried(target, rule, f"in a new recording {fix}")
-        begun_s = time.monotonic()
-        report = tried(folder, fix.number)
-        took_s = time.monotonic() - begun_s
-    known = replace(
-        _untried(target, fix.rule, ""), injection=fix.trial, same_change=fix.trial in planting.case.injections
+        with bench_of(manifest.command, first_size(manifest), between_runs(diagnosis)) as bench:
+            blocks, runs = both_ways(bench, fix)
+    known = replace(_untried(target, fix.rule, ""), injection=fix.trial, predicted=figure(fix.predicted))
+    known = replace(known, same_change=fix.trial in planting.case.injections)
+    return filled(known, step_ns(bench), blocks, runs, measured(planting, (target.fault,) if target.fault else ()))
+
+
+def _untried(target: Target, rule: str | None, why: str) -> Tried:
+    case, level, fault = target.key
+    return Tried(case, level, fault, target.planting.case.fixed, rule, None, False, why)
+
+
+def filled(known: Tried, step_ns: float | None, blocks: Found | None, runs: Found, truth: Truth) -> Tried:
+    """With what came of its trials, and the truth."""
+    return replace(
+        known,
+        step_ns=step_ns,
+        blocks=blocks,
+        runs=runs,
+        truth=Figure(truth.speedup, truth.low, truth.high),
+        true_step_ns=float(statistics.median(truth.bad_ns)),
     )
-    if isinstance(report, str):
-        return replace(known, verdict=FAILED, why=report)
-    return filled(known, report, measured(planting, (target.fault,) if target.fault else ()), took_s)
 
 
 def program(planting: Planting) -> list[str]:
@@ -104,41 +121,52 @@ def program(planting: Planting) -> list[str]:
     return [planting.case.module, "--level", planting.level, "--steps", "1000000", "--device", "cpu"]
 
 
-def tried(folder: Path, number: int) -> Report | str:
-    """What `diagnose try` finds of one finding's fix, or what it fails with."""
-    words = ["try", str(folder), "--fix", str(number), "--no-together", "--yes", "--quiet", "--json", "-"]
-    command = [sys.executable, "-m", "diagnose", *words, "--budget", f"{BUDGET_S}s"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
-    if ended.returncode:
-        return ended.stderr.decode("utf-8", "replace").replace(str(folder), "RUN").strip().rpartition("\n")[2]
-    return msgspec.json.decode(ended.stdout, type=Report)
+def command(planting: Planting, *words: str) -> list[str]:
+    """What starts these words as a module, on as many ranks as the case has."""
+    ranks = ["--standalone", "--nproc-per-node", str(planting.ranks), "-m"] if planting.ranks > 1 else []
+    return [sys.executable, "-m", *["torch.distributed.run"] * bool(ranks), *ranks, *words]
 
 
-def _untried(target: Target, rule: str | None, why: str) -> Planted:
-    case, level, fault = target.key
-    return Planted(case, level, fault, target.planting.case.fixed, rule, None, False, why)
+@contextmanager
+def bench_of(words: Sequence[str], size: Size, between: Spread) -> Iterator[Bench]:
+    """A bench as `diagnose try` has it."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Bench(words, Path(folder), size, LEAST_PAIRS, BUDGET_S, lambda standing: None, between=between)
 
 
-def filled(known: Planted, report: Report, truth: Truth, took_s: float) -> Planted:
-    """With what came of its one trial, and the truth."""
-    (trial,), base = report.trials, report.baseline
-    return replace(
-        known,
-        why=trial.why,
-        verdict=trial.verdict,
-        step_ns=base.step_ns.likely if base else None,
-        steps=trial.steps,
-        arms=(base.arms if base else 0) + trial.pairs,
-        noise_share=base.noise_share if base else None,
-        predicted=figure(trial.predicted),
-        measured=figure(trial.measured),
-        truth=Figure(truth.speedup, truth.low, truth.high),
-        true_step_ns=float(statistics.median(truth.bad_ns)),
-        took_s=took_s,
-    )
+def both_ways(bench: Bench, fix: Candidate) -> tuple[Found | None, Found]:
+    """In one process, if it is a switch, and in runs whatever that has said; each as `diagnose try` does it."""
+
+    def in_one_process() -> Trial:
+        bench.screen([fix], screening.seconds_of(fix))
+        return bench.in_blocks[0]
+
+    def in_runs() -> Trial:
+        bench.base = []
+        if not fix.is_switch:
+            bench.begin()
+        return bench.measure([fix], fix.predicted)
+
+    return _timed(in_one_process) if fix.is_switch else None, _timed(in_runs)
 
 
-def figure(found: Range | None) -> Figure | None:
+def _timed(measure: Callable[[], Trial]) -> Found:
+    begun_s = time.monotonic()
+    trial = measure()
+    return found(trial, time.monotonic() - begun_s)
+
+
+def found(trial: Trial, seconds: float) -> Found:
     """As rows have it."""
-    return None if found is None else Figure(found.likely, found.low, found.high)
+    return Found(trial.verdict, trial.why, trial.pairs, figure(trial.measured), seconds)
+
+
+def step_ns(bench: Bench) -> float | None:
+    """As it is."""
+    base = protocol.report(bench, (), complete=True).baseline
+    return None if base is None else base.step_ns.likely
+
+
+def figure(known: Range | None) -> Figure | None:
+    """As rows have it."""
+    return None if known is None else Figure(known.likely, known.low, known.high)

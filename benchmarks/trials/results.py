@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 
@@ -13,10 +13,32 @@ from benchmarks.verdicts import Figure
 
 RESULTS = Path(__file__).parent.parent / "trials_measured.json"
 
+DECIDED = ("keep", "slower", "no_gain")
+"""Verdicts that say what a fix does."""
+
 
 @dataclass(frozen=True)
-class Planted:
-    """A planted fault: what `diagnose try` measured of its fix, and what its switch gains."""
+class Found:
+    """What one way of measuring has found of a fix."""
+
+    verdict: str
+    why: str
+    """Why it ended early."""
+    pairs: int
+    """Of blocks of one process, or of runs."""
+    measured: Figure | None
+    seconds: float
+    """With starts of processes; of several fixes in one process an equal share."""
+
+    @property
+    def decided(self) -> bool:
+        """Whether it says what the fix does."""
+        return self.verdict in DECIDED
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A fix, or a fault as if it were one, and what the switch of its case gains."""
 
     case: str
     level: str
@@ -31,24 +53,18 @@ class Planted:
     same_change: bool
     """Whether the injection makes just the change that the switch makes."""
     why: str
-    """Why it was not tried, or why its trial ended early."""
-    verdict: str | None = None
+    """Why it was not tried."""
     step_ns: float | None = None
-    """As it is: the median over arms."""
-    steps: int = 0
-    """Timed in each arm."""
-    arms: int = 0
-    """Without the fix and with it."""
-    noise_share: float | None = None
-    """By which equal arms differ: a standard deviation."""
+    """As it is: the median over runs, or over blocks."""
     predicted: Figure | None = None
-    measured: Figure | None = None
+    blocks: Found | None = None
+    """In one process; None: it is no switch."""
+    runs: Found | None = None
+    """In pairs of fresh processes."""
     truth: Figure | None = None
-    """Without a profiler and without `diagnose`."""
+    """Without a profiler and without `diagnose`; of a harmful one the inverse."""
     true_step_ns: float | None = None
     """As it is, as the truth has it: the median over blocks."""
-    took_s: float | None = None
-    """`diagnose try` from start to end."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -62,49 +78,29 @@ class Planted:
 
 
 @dataclass(frozen=True)
-class Harmful:
-    """A fault that was injected into the fixed training, as if it were a fix."""
+class Nothing:
+    """A healthy control, and switches in it that do nothing."""
 
     case: str
-    level: str
-    injection: str
-    verdict: str
-    why: str
     step_ns: float
-    measured: Figure | None
-    truth: Figure
-    """The inverse of what the switch gains."""
+    blocks: tuple[Found, ...]
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> str:
         """One row for each."""
-        return self.case, self.injection
+        return self.case
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A trial of nothing: both arms are the script as it is."""
-
-    verdict: str
-    why: str
-    pairs: int
-    measured: Figure | None
-
-
-@dataclass(frozen=True)
-class Equal:
-    """A healthy control, and trials of nothing on it."""
+class Runs:
+    """A healthy control that ran as it is, again and again."""
 
     case: str
+    ranks: int
     arms_ns: tuple[float, ...]
-    """Mean step of each arm, in the order in which they ran; the first two came before all pairs."""
+    """Mean step of each run, in the order in which they ran."""
     overhead_s: float
-    """Of an arm, the median: from its start to its end, without the timed steps."""
-    claims: tuple[Claim, ...]
-    replayed: int = 0
-    """Trials that these arms would have made, one from each pair on, without a limit of time."""
-    replayed_claims: int = 0
-    """Those of them that claim a gain or a loss."""
+    """Of a run, the median: from its start to its end, without the timed steps."""
 
     @property
     def key(self) -> str:
@@ -117,26 +113,19 @@ class Measured:
     """All of it."""
 
     machine: Machine | None = None
-    planted: tuple[Planted, ...] = ()
-    harmful: tuple[Harmful, ...] = ()
-    equal: tuple[Equal, ...] = ()
+    planted: tuple[Tried, ...] = ()
+    harmful: tuple[Tried, ...] = ()
+    nothing: tuple[Nothing, ...] = ()
+    runs: tuple[Runs, ...] = ()
 
-    def with_row(self, row: Planted | Harmful | Equal) -> Measured:
-        """The same with a row that is new, or takes the place of one."""
-        if isinstance(row, Planted):
-            return replace(self, planted=_put(self.planted, row))
-        if isinstance(row, Harmful):
-            return replace(self, harmful=_put(self.harmful, row))
-        return replace(self, equal=_put(self.equal, row))
-
-
-Row = TypeVar("Row", Planted, Harmful, Equal)
+    def with_row(self, part: str, row: Row) -> Measured:
+        """The same with a row of that part which is new, or takes the place of one."""
+        rows = [*(one for one in getattr(self, part) if one.key != row.key), row]
+        changed: dict[str, Any] = {part: tuple(sorted(rows, key=lambda one: str(one.key)))}
+        return replace(self, **changed)
 
 
-def _put(rows: tuple[Row, ...], row: Row) -> tuple[Row, ...]:
-    some: list[Row] = [one for one in rows if one.key != row.key]
-    some.append(row)
-    return tuple(sorted(some, key=lambda one: str(one.key)))
+Row = Tried | Nothing | Runs
 
 
 def published(path: Path = RESULTS) -> Measured:

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 
 from benchmarks.accuracy_tables import table
-from benchmarks.trials.equal import CLAIMS
-from benchmarks.trials.results import Equal, Harmful, Measured, Planted
+from benchmarks.trials.nothing import replay, usual
+from benchmarks.trials.planted import figure
+from benchmarks.trials.results import DECIDED, Found, Measured, Nothing, Row, Runs, Tried
 from benchmarks.verdicts import Figure
 from diagnose.trace import units
 
 SHORT_NS = 5e6
 """Steps below that are short: a small disturbance is a large share of them."""
 
-PACE_NS = (30e6, 70e6)
-"""Steps of about 50 ms: what their trials take is published."""
-
 DASH = "-"
 
-NOTHING, UNMEASURED = (DASH, "0 of 0", "0 on 0 healthy controls"), "not measured"
+NOTHING, UNMEASURED = (DASH, "0 of 0", "0 on 0"), "not measured"
 """Values of the summary that rest on nothing, and what stands for them."""
 
-
-def overlaps(row: Planted | Harmful) -> bool:
-    """Whether the interval that `try` measured and the true one have something in common."""
-    measured, truth = row.measured, row.truth
-    return measured is not None and truth is not None and measured.low <= truth.high and truth.low <= measured.high
+Way = Callable[[Tried], Found | None]
+WAYS: tuple[Way, Way] = (lambda row: row.blocks, lambda row: row.runs)
+"""In one process, and in fresh processes."""
 
 
-def contradicted(row: Planted | Harmful) -> bool:
+def overlaps(one: Figure | None, other: Figure | None) -> bool:
+    """Whether two intervals have something in common."""
+    return one is not None and other is not None and one.low <= other.high and other.low <= one.high
+
+
+def contradicted(verdict: str, truth: Figure | None) -> bool:
     """Whether the verdict says faster where the truth says slower, or the other way round."""
-    truth = row.truth
-    return truth is not None and {"keep": truth.high < 1, "slower": truth.low > 1}.get(row.verdict or "", False)
+    return truth is not None and {"keep": truth.high < 1, "slower": truth.low > 1}.get(verdict, False)
 
 
 def error(said: Figure | None, truth: Figure | None) -> float | None:
@@ -41,71 +41,74 @@ def error(said: Figure | None, truth: Figure | None) -> float | None:
     return None if said is None or truth is None else said.likely / truth.likely - 1
 
 
-def step_ns(row: Equal) -> float:
-    """The median over arms."""
-    return median(row.arms_ns)
-
-
 def summary(found: Measured) -> str:
     """All in short."""
-    tried = [one for one in found.planted if one.tried]
+    planted = [one for one in found.planted if one.tried]
+    steps = [one.step_ns / one.true_step_ns - 1 for one in planted if one.step_ns and one.true_step_ns]
+    lines = [
+        ["planted faults whose fix `try` can inject", f"{len(planted)} of {len(found.planted)}"],
+        ["error of the predicted speed-up, median", _error((one.predicted, one.truth) for one in planted)],
+        ["width of the true interval, median", _width(one.truth for one in planted)],
+        ["step as it is, against the true one, median", f"{median(steps):+.1%}" if steps else DASH],
+        ["an equal run takes beyond its timed steps, median", _median((one.overhead_s for one in found.runs), "s")],
+    ]
+    columns = [list(_of_way(found, way)) for way in WAYS]
+    columns[0] += _of_nothing([(row.step_ns, [one.verdict for one in row.blocks]) for row in found.nothing])
+    columns[1] += _of_nothing([(median(row.arms_ns), [one.verdict for one in replayed(row)]) for row in found.runs])
+    both = [[name, first, second] for (name, first), (_, second) in zip(*columns, strict=True)]
+    both.insert(2, ["one process and fresh processes agree", _of(_agree(planted)), ""])
+    head = table(["", ""], _told(lines))
+    return f"{head}\n\n{table(['', *WHERE], _told(both))}"
+
+
+def _told(lines: Iterable[Sequence[str]]) -> list[list[str]]:
+    return [[name, *(UNMEASURED if value.startswith(NOTHING) else value for value in some)] for name, *some in lines]
+
+
+def _agree(rows: Sequence[Tried]) -> Iterator[bool]:
+    return (overlaps(one.blocks.measured, one.runs.measured) for one in rows if one.blocks and one.runs)
+
+
+def _of_way(found: Measured, way: Way) -> Iterator[tuple[str, str]]:
+    planted = [(row, one) for row in found.planted if (one := way(row)) is not None]
+    harmful = [(row, one) for row in found.harmful if (one := way(row)) is not None]
     groups = {
-        "the injection makes just the change of the switch": [one for one in tried if one.same_change],
-        "it makes another change, against the same fault": [one for one in tried if not one.same_change],
-        "steps are under 5 ms": [one for one in tried if one.step_ns is not None and one.step_ns < SHORT_NS],
+        "the interval meets the true one": planted,
+        "... where the injection makes just the change of the switch": [one for one in planted if one[0].same_change],
+        "... where it makes another change, against the same fault": [one for one in planted if not one[0].same_change],
+        "... where steps are under 5 ms": [one for one in planted if (one[0].step_ns or SHORT_NS) < SHORT_NS],
     }
-    lines = [["planted faults whose fix `try` can inject", f"{len(tried)} of {len(found.planted)}"]]
-    lines.append(["verdict keep", _of(one.verdict == "keep" for one in tried)])
-    judged: list[Planted | Harmful] = [*tried, *found.harmful]
-    lines.append(["verdicts that the truth contradicts", _of(map(contradicted, judged))])
-    lines.append(["the interval meets the true one", _of(map(overlaps, tried))])
-    lines += [[f"... where {name}", _of(map(overlaps, some))] for name, some in groups.items()]
-    same = next(iter(groups.values()))
-    lines.append(["width of the interval, median", _median_width(one.measured for one in tried)])
-    lines.append(["width of the true interval, median", _median_width(one.truth for one in tried)])
-    lines.append(["error of the measured speed-up, median, same change", _median_error(same, lambda one: one.measured)])
-    lines.append(["error of the predicted speed-up, median, all", _median_error(tried, lambda one: one.predicted)])
-    steps = [one.step_ns / one.true_step_ns for one in tried if one.step_ns and one.true_step_ns]
-    apart = f"{median(steps) - 1:+.1%}" if steps else DASH
-    lines.append(["step as it is, against the true one, median", apart])
-    lines.append(["harmful fixes reported as slower", _of(one.verdict == "slower" for one in found.harmful)])
-    lines += _equal(found.equal)
-    lines += _times(found)
-    return table(["", ""], [[what, UNMEASURED if value in NOTHING else value] for what, value in lines])
+    same = next(some for name, some in groups.items() if "just" in name)
+    yield "verdict keep", _of(one.verdict == "keep" for _, one in planted)
+    yield "verdicts that the truth contradicts", _of(contradicted(o.verdict, r.truth) for r, o in (*planted, *harmful))
+    for name, some in groups.items():
+        yield name, _of(overlaps(one.measured, row.truth) for row, one in some)
+    yield "width of the interval, median", _width(one.measured for _, one in planted)
+    yield "error of the measured speed-up, median, same change", _error((one.measured, row.truth) for row, one in same)
+    decided = [one.seconds for _, one in (*planted, *harmful) if one.decided]
+    yield "a decided fix takes, with the start, median", _median(decided, "s")
+    yield "... at most", f"{max(decided):.0f} s" if decided else DASH
+    yield "harmful fixes reported as slower", _of(one.verdict == "slower" for _, one in harmful)
 
 
-def _equal(rows: Sequence[Equal]) -> list[list[str]]:
-    short = [row for row in rows if step_ns(row) < SHORT_NS]
-    lines = []
-    for name, some in (("", rows), (", steps under 5 ms", short)):
-        verdicts = Counter(claim.verdict for one in some for claim in one.claims)
-        count = verdicts.total()
-        lines.append([f"trials of nothing{name}", f"{count} on {len(some)} healthy controls"])
-        lines.append([f"... that claim a gain{name}", f"{verdicts['keep']} of {count}"])
-        lines.append([f"... that claim a loss{name}", f"{verdicts['slower']} of {count}"])
-    replayed, wrong = sum(row.replayed for row in rows), sum(row.replayed_claims for row in rows)
-    lines.append(["replayed without a limit of time: claims of either", f"{wrong} of {replayed}"])
-    return lines
+def _of_nothing(some: Sequence[tuple[float, Sequence[str]]]) -> Iterator[tuple[str, str]]:
+    short = [(step_ns, verdicts) for step_ns, verdicts in some if step_ns < SHORT_NS]
+    for name, rows in (("", some), (", steps under 5 ms", short)):
+        said = Counter(one for _, verdicts in rows for one in verdicts)
+        yield f"trials of nothing{name}", f"{said.total()} on {len(rows)} healthy controls"
+        yield f"... that claim a gain{name}", f"{said['keep']} of {said.total()}"
+        yield f"... that claim a loss{name}", f"{said['slower']} of {said.total()}"
 
 
-def _times(found: Measured) -> list[list[str]]:
-    took = [
-        one.took_s
-        for one in found.planted
-        if one.took_s is not None and one.step_ns is not None and PACE_NS[0] <= one.step_ns <= PACE_NS[1]
-    ]
-    overhead = [one.overhead_s for one in found.equal]
-    paced = f"{min(took):.0f} to {max(took):.0f} s ({len(took)} measured)" if took else DASH
-    return [
-        ["a trial of one fix, steps of 30 to 70 ms, takes", paced],
-        ["an arm takes beyond its timed steps, median", f"{median(overhead):.1f} s" if overhead else DASH],
-    ]
+def replayed(row: Runs) -> list[Found]:
+    """The trials of nothing that these runs would have made, by the present protocol."""
+    made = replay(row.arms_ns, usual(row.ranks))
+    return [Found(one.verdict, one.why, one.pairs, figure(one.measured), 0.0) for one in made]
 
 
-def planted(rows: Sequence[Planted]) -> str:
+def planted(rows: Sequence[Tried]) -> str:
     """A line for each fault whose fix was tried."""
-    head = ["fault", "rule", "injected", "the switch makes", "step", "predicted", "measured", "truth"]
-    head += ["meet", "error", "verdict", "took"]
+    head = ["fault", "rule", "injected", "the switch makes", "step", "predicted", "truth", *_HEAD]
     lines = [
         [
             _named(row),
@@ -113,11 +116,8 @@ def planted(rows: Sequence[Planted]) -> str:
             f"`{row.injection}`",
             "the same" if row.same_change else row.switch,
             _time(row.step_ns),
-            *map(_figure, (row.predicted, row.measured, row.truth)),
-            "yes" if overlaps(row) else "no",
-            _signed(error(row.measured, row.truth)),
-            _verdict(row),
-            DASH if row.took_s is None else f"{row.took_s:.0f} s",
+            *map(_figure, (row.predicted, row.truth)),
+            *_ways(row),
         ]
         for row in rows
         if row.tried
@@ -125,70 +125,74 @@ def planted(rows: Sequence[Planted]) -> str:
     return table(head, lines, texts=4)
 
 
-def untried(rows: Sequence[Planted]) -> str:
+WHERE = ("in one process", "in fresh processes")
+_HEAD = [word for where in WHERE for word in (where, "meets the truth", "verdict, time")]
+
+
+def _ways(row: Tried) -> Iterator[str]:
+    for one in (way(row) for way in WAYS):
+        if one is None:
+            yield from ("no switch", DASH, DASH)
+            continue
+        why = f": {one.why}".replace("|", "/") if one.why and not one.decided else ""
+        yield _figure(one.measured)
+        yield "yes" if overlaps(one.measured, row.truth) else "no"
+        yield f"{one.verdict.replace('_', ' ')}, {one.seconds:.0f} s{why}"
+
+
+def untried(rows: Sequence[Tried]) -> str:
     """Why the fixes of the other faults are not tried, and of how many."""
     whys = Counter(row.why for row in rows if not row.tried)
     return table(["not tried, because", "faults"], [[why, str(count)] for why, count in whys.most_common()])
 
 
-def harmful(rows: Sequence[Harmful]) -> str:
+def harmful(rows: Sequence[Tried]) -> str:
     """A line for each fault that was injected."""
-    lines = [
-        [
-            f"`{row.case}`, {row.level}",
-            f"`{row.injection}`",
-            _time(row.step_ns),
-            *map(_figure, (row.measured, row.truth)),
-            "yes" if overlaps(row) else "no",
-            _signed(error(row.measured, row.truth)),
-            row.verdict.replace("_", " "),
-        ]
-        for row in rows
-    ]
-    return table(["fixed case", "injected", "step", "measured", "truth", "meet", "error", "verdict"], lines, texts=2)
+    lines = [[_named(row), f"`{row.injection}`", _time(row.step_ns), _figure(row.truth), *_ways(row)] for row in rows]
+    return table(["fixed case", "injected", "step", "truth", *_HEAD], lines, texts=2)
 
 
-def controls(rows: Sequence[Equal]) -> str:
-    """A line for each healthy control."""
+def nothing(rows: Sequence[Nothing]) -> str:
+    """A line for each healthy control in which switches did nothing."""
+    return _controls(
+        [(row.case, row.step_ns, row.blocks, f"{row.blocks[0].seconds:.0f} s") for row in rows], "each takes"
+    )
+
+
+def runs(rows: Sequence[Runs]) -> str:
+    """A line for each healthy control that ran again and again."""
+    some = [(row.case, median(row.arms_ns), replayed(row), str(len(row.arms_ns))) for row in rows]
+    return _controls(some, "runs")
+
+
+def _controls(rows: Sequence[tuple[str, float, Sequence[Found], str]], last: str) -> str:
     lines = []
-    for row in sorted(rows, key=step_ns):
-        verdicts = Counter(claim.verdict for claim in row.claims)
-        other = len(row.claims) - sum(verdicts[name] for name in (*CLAIMS, "no_gain"))
-        counts = [str(verdicts[name]) for name in (*CLAIMS, "no_gain")]
-        width = _median_width(claim.measured for claim in row.claims)
-        lines.append([f"`{row.case}`", _time(step_ns(row)), str(len(row.arms_ns)), width, *counts, str(other)])
-    head = ["control", "step", "runs", "width of the interval", "keep", "slower", "no gain", "inconclusive"]
-    return table(head, lines)
+    for case, step_ns, some, told in sorted(rows, key=lambda row: row[1]):
+        verdicts = Counter(one.verdict if one.decided else "" for one in some)
+        counts = [str(verdicts[name]) for name in (*DECIDED, "")]
+        lines.append([f"`{case}`", _time(step_ns), _width(one.measured for one in some), *counts, told])
+    return table(["control", "step", "width of the interval", "keep", "slower", "no gain", "inconclusive", last], lines)
 
 
 def machine(found: Measured) -> str:
     """On what it was measured."""
     one = found.machine
-    return (
-        "Nothing has been measured yet."
-        if one is None
-        else f"Machine: {one.cpu}, {one.cores} cores, torch {one.torch}."
-    )
+    return f"Machine: {one.cpu}, {one.cores} cores, torch {one.torch}." if one else "Nothing has been measured yet."
 
 
-def line(row: Planted | Harmful | Equal) -> str:
+def line(row: Row) -> str:
     """A row, while others are measured."""
-    if isinstance(row, Equal):
-        verdicts = Counter(claim.verdict for claim in row.claims)
-        return f"{row.case}: {dict(verdicts)}, {len(row.arms_ns)} arms, {row.overhead_s:.1f} s beyond timed steps"
-    if isinstance(row, Planted) and not row.tried:
+    if isinstance(row, Runs):
+        return f"{row.case}: {len(row.arms_ns)} runs, {row.overhead_s:.1f} s beyond timed steps"
+    if isinstance(row, Nothing):
+        return f"{row.case}: {dict(Counter(one.verdict for one in row.blocks))}, {row.blocks[0].seconds:.0f} s each"
+    if not row.tried:
         return f"{row.case} {row.level} {row.fault}: not tried: {row.why}"
-    told = f"measured {_figure(row.measured)}, truth {_figure(row.truth)}, meet: {overlaps(row)}"
-    return f"{row.case} {row.level}: {row.injection}: {row.verdict}, {told} {row.why}"
+    return f"{row.case} {row.level}: {row.injection}: truth {_figure(row.truth)}, {', '.join(_ways(row))}"
 
 
-def _named(row: Planted) -> str:
+def _named(row: Tried) -> str:
     return f"`{row.case}`, {row.level}{f', {row.fault}' if row.fault else ''}"
-
-
-def _verdict(row: Planted) -> str:
-    said = (row.verdict or DASH).replace("_", " ")
-    return f"{said}: {row.why}".replace("|", "/") if row.verdict != "keep" and row.why else said
 
 
 def _of(some: Iterable[bool]) -> str:
@@ -196,18 +200,19 @@ def _of(some: Iterable[bool]) -> str:
     return f"{sum(known)} of {len(known)}"
 
 
-def _median_error(rows: Sequence[Planted], of: Callable[[Planted], Figure | None]) -> str:
-    errors = [abs(found) for row in rows if (found := error(of(row), row.truth)) is not None]
+def _median(some: Iterable[float], unit: str) -> str:
+    known = list(some)
+    return f"{median(known):.1f} {unit}" if known else DASH
+
+
+def _error(pairs: Iterable[tuple[Figure | None, Figure | None]]) -> str:
+    errors = [abs(off) for said, truth in pairs if (off := error(said, truth)) is not None]
     return f"{median(errors):.1%}" if errors else DASH
 
 
-def _median_width(some: Iterable[Figure | None]) -> str:
+def _width(some: Iterable[Figure | None]) -> str:
     widths = [one.high / one.low - 1 for one in some if one is not None]
     return f"{median(widths):.1%}" if widths else DASH
-
-
-def _signed(share: float | None) -> str:
-    return DASH if share is None else f"{share:+.1%}"
 
 
 def _figure(said: Figure | None) -> str:
