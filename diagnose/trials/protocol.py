@@ -214,10 +214,10 @@ class Bench:
             if not self.base:
                 self.without.append(pairs[-1][0])
             if len(pairs) in looks.schedule(self.least_pairs):
-                ratios, look = _log_ratios(pairs), looks.look_of(len(pairs), self.least_pairs)
+                ratios = _log_ratios(pairs)
                 if looks.enough(self._interval(pairs)):
                     return ""
-                if looks.hopeless(ratios, look):
+                if looks.hopeless(ratios):
                     return f"Pairs differ by {looks.spread(ratios):.0%}: even many more would not tell."
                 if len(pairs) >= looks.MOST_PAIRS:
                     return f"{len(pairs)} pairs were not enough."
@@ -263,8 +263,7 @@ class Bench:
         """By these pairs, and by what all other runs of the session tell of how equal runs differ here."""
         others = [_log_ratios(some) for some in self._pairs_of if some is not pairs]
         as_it_is = looks.like_pairs([one.step_ns for one in self.without[:2]])
-        look = looks.look_of(len(pairs), self.least_pairs)
-        return looks.of_runs(_log_ratios(pairs), look, self.between, [as_it_is, *others])
+        return looks.of_runs(_log_ratios(pairs), self.between, [as_it_is, *others])
 
     @property
     def blocks_as_it_is(self) -> list[float]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from diagnose.capture.agent.plan import Part, Plan
-from diagnose.capture.agent.screening import FEWEST_PAIRS, LIVE, log_ratios, look_of
+from diagnose.capture.agent.screening import FEWEST_PAIRS, LIVE, log_ratios
 from diagnose.capture.limits import CannotRecord
 from diagnose.capture.run import prepare
 from diagnose.contracts.trials import Both, Numbers, Range, Trial, Verdict
@@ -157,7 +157,7 @@ def so_far(one: Screened, all_of_them: Sequence[Screened]) -> tuple[Range | None
         if len(pairs) < FEWEST_PAIRS:
             return None
         others = [log_ratios(other) for other in known if other is not pairs and len(other) >= FEWEST_PAIRS]
-        return looks.interval(log_ratios(pairs), look_of(len(pairs)), others)
+        return looks.interval(log_ratios(pairs), others)
 
     return found(one.alone), found(one.added)
 

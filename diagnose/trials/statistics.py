@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from diagnose.advice import equal_runs
 from diagnose.advice.student import Spread, moderated, student
 from diagnose.capture.agent import intervals
+from diagnose.capture.agent.intervals import ALPHA_OF_LOOK as ALPHA_OF_LOOK
 from diagnose.capture.agent.intervals import MARGIN, NARROW
 from diagnose.capture.agent.intervals import MOST_PAIRS as MOST_PAIRS
-from diagnose.capture.agent.intervals import alpha_of as alpha_of
-from diagnose.capture.agent.intervals import look_of as look_of
 from diagnose.capture.agent.intervals import schedule as schedule
 from diagnose.contracts.trials import Range, Verdict
 
@@ -24,13 +23,13 @@ LEAST_FOR_HOPELESS = 5
 """Pairs, before which their spread is not known well enough to give up (our choice)."""
 
 
-def interval(log_ratios: Sequence[float], look: int, others: Sequence[Sequence[float]] = ()) -> Range:
+def interval(log_ratios: Sequence[float], others: Sequence[Sequence[float]] = ()) -> Range:
     """The speed-up of a fix, as `diagnose.capture.agent.intervals` says it."""
-    found = intervals.interval(log_ratios, look, others)
+    found = intervals.interval(log_ratios, others)
     return Range(found.low, found.likely, found.high)
 
 
-def of_runs(log_ratios: Sequence[float], look: int, between: Spread, others: Sequence[Sequence[float]] = ()) -> Range:
+def of_runs(log_ratios: Sequence[float], between: Spread, others: Sequence[Sequence[float]] = ()) -> Range:
     """The speed-up of a fix by pairs of runs: Student's t on the logarithms of without / with. Takes two pairs or more.
 
     `between`: how equal runs usually differ; `others`: log ratios of other fixes of the session, each of which has a
@@ -38,9 +37,8 @@ def of_runs(log_ratios: Sequence[float], look: int, between: Spread, others: Seq
     it is the narrower one, and they share what the look may be wrong.
     """
     prior = equal_runs.in_session(equal_runs.of_pairs(between), others)
-    alpha, nothing = alpha_of(look), Spread(0.0, 0)
-    spreads = (moderated(prior, [log_ratios]), (1 - OWN) * alpha), (moderated(nothing, [log_ratios]), OWN * alpha)
-    error = min(student(1 - wrong / 2, found.freedom) * found.share for found, wrong in spreads)
+    spreads = (moderated(prior, [log_ratios]), 1 - OWN), (moderated(Spread(0.0, 0), [log_ratios]), OWN)
+    error = min(student(1 - part * ALPHA_OF_LOOK / 2, found.freedom) * found.share for found, part in spreads)
     mean, half = statistics.fmean(log_ratios), error / math.sqrt(len(log_ratios))
     return Range(math.exp(mean - half), math.exp(mean), math.exp(mean + half))
 
@@ -64,13 +62,13 @@ def verdict(measured: Range) -> Verdict:
     return "no_gain" if enough(measured) else "inconclusive"
 
 
-def hopeless(log_ratios: Sequence[float], look: int) -> bool:
+def hopeless(log_ratios: Sequence[float]) -> bool:
     """Whether even twice the most pairs would not be enough: equal arms differ too much. One bad arm is no sign."""
     if len(log_ratios) < LEAST_FOR_HOPELESS:
         return False
     spread, effect = statistics.stdev(log_ratios), abs(statistics.fmean(log_ratios))
     wanted = max(NARROW / 2, effect - MARGIN)
-    needed = (student(1 - alpha_of(look) / 2, 2 * MOST_PAIRS) * spread / wanted) ** 2
+    needed = (student(1 - ALPHA_OF_LOOK / 2, 2 * MOST_PAIRS) * spread / wanted) ** 2
     return needed > 2 * MOST_PAIRS
 
 

@@ -90,7 +90,7 @@ def test_the_summary_counts_what_it_says() -> None:
     harmful = replace(rows[1], fault="", blocks=slower, runs=slower, truth=Figure(0.6, 0.5, 0.7))
     missed = replace(harmful, fault="d", blocks=None, runs=found(None, 99.0))
     two = (healthy(4.0, "keep", "inconclusive"), healthy(6.0, "no_gain", "slower"))
-    runs = Runs("control", 1, (1e7,) * 26, 1.5)
+    runs = Runs("control", 1, (1e7,) * 38, 1.5)
     said = tables.summary(Measured(MACHINE, rows, (harmful, missed), two, (runs,)))
     alone, by_way = said.split("\n\n")
     assert dict(cells(alone)) == {
@@ -113,9 +113,9 @@ def test_the_summary_counts_what_it_says() -> None:
         "a decided fix takes, with the start, median": ("10.5 s", "40.0 s"),
         "... at most": ("12 s", "40 s"),
         "harmful fixes reported as slower": ("1 of 1", "1 of 2"),
-        "trials of nothing": ("4 on 2 healthy controls", "12 on 1 healthy controls"),
-        "... that claim a gain": ("1 of 4", "0 of 12"),
-        "... that claim a loss": ("1 of 4", "0 of 12"),
+        "trials of nothing": ("4 on 2 healthy controls", "18 on 1 healthy controls"),
+        "... that claim a gain": ("1 of 4", "0 of 18"),
+        "... that claim a loss": ("1 of 4", "0 of 18"),
         "trials of nothing, steps under 5 ms": ("2 on 1 healthy controls", "not measured"),
         "... that claim a gain, steps under 5 ms": ("1 of 2", "not measured"),
         "... that claim a loss, steps under 5 ms": ("0 of 2", "not measured"),
@@ -150,8 +150,8 @@ def test_the_tables_have_a_line_for_each() -> None:
     assert cells(tables.nothing((healthy(6.0, "keep", "slower", "no_gain", "inconclusive", "no_gain"),))) == [
         ["`control6.0`", "6.00 ms", "5.0%", "1", "1", "2", "1", "8 s"]
     ]
-    assert cells(tables.runs((Runs("control", 1, (1e7,) * 26, 1.5),))) == [
-        ["`control`", "10.0 ms", "0.0%", "0", "0", "12", "0", "26"]
+    assert cells(tables.runs((Runs("control", 1, (1e7,) * 38, 1.5),))) == [
+        ["`control`", "10.0 ms", "0.0%", "0", "0", "18", "0", "38"]
     ]
     assert tables.machine(Measured(MACHINE)) == "Machine: a CPU, 2 cores, torch 2.13.0."
 
@@ -197,15 +197,15 @@ def test_controls_are_healthy_and_the_shortest_steps_come_first() -> None:
 
 def test_arms_are_replayed_by_the_protocol() -> None:
     """Where every arm takes just as long, the interval has no width and holds 1."""
-    assert [(one.verdict, one.pairs) for one in nothing.replay((100.0,) * 26, CPU)] == [("no_gain", 2)] * 12
+    assert [(one.verdict, one.pairs) for one in nothing.replay((100.0,) * 38, CPU)] == [("no_gain", 2)] * 18
     # In every pair the second arm takes twice as long. Orders turn, so that no trial may claim that.
-    drifting = nothing.replay((100.0, 100.0, *(100.0, 200.0) * 12), CPU)
-    assert [(one.verdict, one.pairs) for one in drifting] == [("inconclusive", 5)] * 12
+    drifting = nothing.replay((100.0, 100.0, *(100.0, 200.0) * 18), CPU)
+    assert [(one.verdict, one.pairs) for one in drifting] == [("inconclusive", 5)] * 18
     # If that turns with the order, it looks like a gain or a loss.
-    turning = nothing.replay((100.0, 100.0, *(100.0, 201.0, 200.0, 100.0) * 6), CPU)
+    turning = nothing.replay((100.0, 100.0, *(100.0, 201.0, 200.0, 100.0) * 9), CPU)
     assert {one.verdict for one in turning} <= {"keep", "slower"}
-    assert len(turning) == 12
-    assert nothing.replay((100.0,) * 25, CPU) == []
+    assert len(turning) == 18
+    assert nothing.replay((100.0,) * 37, CPU) == []
 
 
 def test_results_are_kept_one_by_one_and_a_later_one_takes_the_place(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ class Screening:
             for other in (one.alone, one.added)
             if other is not pairs and len(other) >= FEWEST_PAIRS
         ]
-        return intervals.interval(log_ratios(pairs), look_of(len(pairs)), others)
+        return intervals.interval(log_ratios(pairs), others)
 
     def _pair(self, one: Screened, switch: Any, base: Sequence[str], pairs: list[Pair]) -> Course[None]:
         """One more, in random order; a block into which something else fell is made again."""
@@ -407,11 +407,6 @@ class _Peak:
             lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if self._known else []
             return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
         return None
-
-
-def look_of(pairs: int) -> int:
-    """The number of the look at so many pairs of blocks."""
-    return intervals.look_of(pairs, LEAST_PAIRS, MOST_PAIRS)
 
 
 def log_ratios(pairs: Sequence[Pair]) -> list[float]:
