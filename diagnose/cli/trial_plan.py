@@ -31,7 +31,7 @@ def lines(
         whole_s += 2 * arm_s
     for fix in candidates:
         took_s = seconds_of(fix, arm_s, pairs)
-        how = "in blocks of steps, at most about" if fix.is_switch else f"from {pairs} pairs of runs on, about"
+        how = "in blocks of steps, usually within" if fix.is_switch else f"from {pairs} pairs of runs on, about"
         plan.append(f"{fix.number}. {fix.rule}: {fix.trial}, {how} {took_s:.0f} s")
         whole_s += took_s
     if switches or len(candidates) > 1:

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from . import malloc
 from .interfaces import CannotSwitch, Editor, Edits, Injection, Switch, no_gpu
 from .setting import (
     Argument,
@@ -95,7 +96,13 @@ class Environment(Setting):
         """The parent of the process sets them: only what is to be out has to go."""
         take_out(injection, self.value)
 
-    switch = not_possible("what reads it starts with the process")
+    @property
+    def why_no_switch(self) -> str:
+        known = all(name in malloc.OPTIONS and value for name, value in self.value)
+        return "" if known else "what reads it starts with the process"
+
+    def switch(self, injection: Injection) -> Switch:
+        return malloc.switch(self.value)
 
     def took_effect(self, rank: RankManifest) -> str:
         threads = dict(self.value).get("OMP_NUM_THREADS", "")  # Empty: it is taken out, and torch counts cores.

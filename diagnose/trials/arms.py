@@ -34,7 +34,7 @@ QUIET = {
 }
 """Variables by which experiment trackers stay offline."""
 
-WARMUP, TIMED, TIMED_S = 10, 30, 2.0
+WARMUP, TIMED, TIMED_S = 10, 10, 2.0
 """Steps to skip, at least; steps to time, at least, and for how long (our choice)."""
 
 START_S = 10.0
@@ -139,12 +139,11 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
         fixes=tuple(one.name for one in settings),
         written=tuple(written),
     )
-    variables = dict(pair for one in settings for pair in one.variables)
     compiles = any(isinstance(one, Compile | CompileArgument) for one in settings)
     limit_s = PATIENCE * max(size.expected_s, LEAST_S) + COMPILING_S * compiles + UNKNOWN_S * (size.timed_s > 0)
     begun_s, printed = time.monotonic(), folder.with_suffix(".log")
     try:
-        recorded = run_quietly(command, prepare(folder, plan, command), plan, variables, printed, limit_s)
+        recorded = run_quietly(command, prepare(folder, plan, command), plan, variables(fixes), printed, limit_s)
     except CannotRecord as error:
         raise CannotTry(str(error)) from error
     if {signal.SIGINT, signal.SIGTERM} & set(recorded.signals):
@@ -162,6 +161,11 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
 def batch_factor(fixes: Sequence[str]) -> int:
     """How many times as many samples a step has with these fixes."""
     return math.prod(setting.batch_factor for setting in _settings(fixes))
+
+
+def variables(fixes: Sequence[str]) -> dict[str, str]:
+    """Of the environment, that these fixes set."""
+    return dict(pair for setting in _settings(fixes) for pair in setting.variables)
 
 
 def _settings(fixes: Sequence[str]) -> list[Setting]:
@@ -185,7 +189,7 @@ def run_quietly(
     command: Sequence[str],
     part: Part,
     plan: Plan,
-    variables: dict[str, str],
+    environment: dict[str, str],
     printed: Path,
     limit_s: float,
     look: Callable[[], None] = lambda: None,
@@ -193,7 +197,7 @@ def run_quietly(
     """Run a command without input, what it prints in a file, and experiment trackers offline."""
     try:
         with printed.open("wb") as output:
-            return run(command, part, plan, lambda said: None, {**QUIET, **variables}, output, limit_s, look)
+            return run(command, part, plan, lambda said: None, {**QUIET, **environment}, output, limit_s, look)
     except KeyboardInterrupt:  # Where the run has not begun to listen for it.
         end_orphans(part)
         raise

@@ -11,7 +11,10 @@ from diagnose.trials.protocol import Bench
 from diagnose.trials.selection import Candidate, in_order
 
 SHARE = 0.5
-"""Of the budget that screening may take: the rest is for runs (our choice)."""
+"""Of the budget that screening may take anyway (our choice)."""
+
+SPARE = 2
+"""Times what the least pairs of all runs after it take is left for them, before it may take more (our choice)."""
 
 
 class Watch(Protocol):
@@ -46,8 +49,7 @@ def run(
     switches = [one for one in some if one.is_switch]
     in_runs = [one for one in some if not one.is_switch]
     if switches:
-        wanted_s = sum(screening.seconds_of(one) for one in switches)
-        in_runs += bench.screen(switches, min(wanted_s, SHARE * bench.budget_s))
+        in_runs += bench.screen(switches, _screening_s(bench, len(in_runs) + together))
         for trial in bench.in_blocks:
             watch.ended(trial)
     if in_runs and not bench.base:
@@ -61,6 +63,12 @@ def run(
     kept = kept_of(bench, some)
     if together and (len(kept) > 1 or bench.base):
         watch.ended(bench.confirm(kept, predicted(kept)))
+
+
+def _screening_s(bench: Bench, trials: int) -> float:
+    """That it may take, if so many trials in runs come after it. It ends before that if all is decided."""
+    runs_s = trials * 2 * bench.least_pairs * bench.size.expected_s
+    return max(SHARE * bench.budget_s, bench.budget_s - SPARE * runs_s)
 
 
 def kept_of(bench: Bench, some: Sequence[Candidate]) -> list[Candidate]:

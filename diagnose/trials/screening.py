@@ -27,7 +27,7 @@ TIMED, TIMED_S = 10, 1.0
 """Steps to time before anything is switched, at least, and for how long (our choice)."""
 
 PER_SWITCH_S, COMPILING_S = 15.0, 60.0
-"""That screening one may take, and more for one that compiles (trials.md: 10 s are usual)."""
+"""That screening one usually takes at most, and more for one that compiles (trials.md: 10 s are usual)."""
 
 BETWEEN_S = 30.0
 """More patience with the script between its start and its end (our choice)."""
@@ -51,7 +51,7 @@ class Screen:
 
 
 def seconds_of(candidate: Candidate) -> float:
-    """That screening it may take."""
+    """That screening it usually takes at most."""
     return PER_SWITCH_S + COMPILING_S * candidate.compiles
 
 
@@ -85,7 +85,7 @@ def screen(
     try:
         part = prepare(folder, plan, command)
         look = _Look(part, told)
-        recorded = arms.run_quietly(command, part, plan, {}, printed, limit_s, look)
+        recorded = arms.run_quietly(command, part, plan, arms.variables(fixes), printed, limit_s, look)
     except CannotRecord as error:
         raise CannotTry(str(error)) from error
     ranks = recorded.manifest.ranks

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +40,34 @@ def layouts(injection: Injection) -> object:
     model, (optimizer,) = injection.trained_model(), injection.optimizers()
     kept = [one for state in optimizer.state.values() for one in state.values() if one.dim()]
     return [one.stride() for one in [*model.parameters(), *(one.grad for one in model.parameters()), *kept]]
+
+
+BLOCKS = """
+import ctypes, resource
+from diagnose.fixes import catalogue as fixes
+glibc = ctypes.CDLL(None)
+glibc.malloc.restype, glibc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+glibc.free.restype, glibc.free.argtypes = None, [ctypes.c_void_p]
+def pages(steps=20):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(steps):
+        blocks = [glibc.malloc(8_000_000) for _ in range(6)]
+        for block in blocks:
+            ctypes.memset(block, 1, 8_000_000)
+        for block in blocks:
+            glibc.free(block)
+    return round((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / steps)
+pages()
+values = (("MALLOC_MMAP_THRESHOLD_", "33554432"), ("MALLOC_TRIM_THRESHOLD_", "2147483647"))
+before, switch = pages(), fixes.Environment(value=values).switch(None)
+found = [before]
+for on in (True, False, True, False):
+    switch.turn(on)
+    pages(3)
+    found.append(pages())
+print(*found, switch.what)
+"""
+"""It prints how many pages a step touches for the first time: before, and while the setting is on, off, on and off."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +230,8 @@ def test_what_needs_a_model_says_that_none_was_called() -> None:
         (fixes.DdpArgument("static_graph", True), "it counts when something is made"),
         (fixes.CompileArgument("dynamic", True), "it counts when something is made"),
         (fixes.Environment(value=(("OMP_NUM_THREADS", "2"),)), "what reads it starts with the process"),
+        (fixes.Environment(value=(("MALLOC_TRIM_THRESHOLD_", "2147483647"),)), ""),
+        (fixes.Environment(value=(("MALLOC_TRIM_THRESHOLD_", ""),)), "what reads it starts with the process"),
         (fixes.Tf32(value=True), "NVIDIA_TF32_OVERRIDE is read when the process starts"),
         (fixes.Tf32(), ""),
         (fixes.ZeroGrad(), ""),
@@ -211,3 +244,24 @@ def test_what_only_counts_from_the_start_is_no_switch(setting: Setting, why: str
         unused: Any = None
         with pytest.raises(NotPossible):
             setting.switch(unused)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="it is a switch of glibc")
+def test_memory_that_glibc_keeps_is_not_fetched_again_and_off_all_is_as_it_was() -> None:
+    """Six blocks of 8 MB, side by side: glibc moves its threshold of trimming to 16 MB, and gives 48 MB back. That are
+    11,719 pages, but for some around the blocks.
+    """
+    ran = subprocess.run([sys.executable, "-c", BLOCKS], capture_output=True, text=True, check=True)
+    *pages, name, mapped, trimmed = ran.stdout.split()
+    before, *turned = map(int, pages)
+    assert 11_600 < before <= 11_719
+    assert turned == pytest.approx([0, before, 0, before], abs=20)
+    said = (name, mapped, trimmed)
+    assert said == ("mallopt():", "MALLOC_MMAP_THRESHOLD_=33554432", "MALLOC_TRIM_THRESHOLD_=2147483647")
+
+
+def test_thresholds_that_the_environment_sets_cannot_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
+    setting = fixes.Environment(value=(("MALLOC_TRIM_THRESHOLD_", "2147483647"),))
+    with pytest.raises(CannotSwitch, match=r"^MALLOC_TRIM_THRESHOLD_ is in the environment already$"):
+        setting.switch(injection_of(setting))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 
 import pytest
 
-from diagnose.trials import arms
+from diagnose.contracts.trials import Trial
+from diagnose.trials import arms, course
 from diagnose.trials.arms import Arm, Size
 from diagnose.trials.protocol import Bench
+from diagnose.trials.selection import Candidate
 from tests.trials.test_heat import arm
 from tests.trials.test_protocol import candidate
 
@@ -49,3 +52,39 @@ def test_a_trial_goes_on_with_what_others_have_left(monkeypatch: pytest.MonkeyPa
     assert (more.pairs, more.why) == (3, "The budget was spent after 3 pairs.")
     assert made.trials == [more, second]
     assert len(made.without) == 2 + 3 + 2
+
+
+class Told(Bench):
+    """It keeps how long it may screen, and measures nothing."""
+
+    limit_s = 0.0
+
+    def screen(self, some: Sequence[Candidate], limit_s: float) -> list[Candidate]:
+        self.limit_s = limit_s
+        return []
+
+    def begin(self) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("some", "budget_s", "limit_s"),
+    [
+        ([FUSED], 300.0, 300 - 2 * 4 * 10),  # All but twice the two pairs of what is kept.
+        ([FUSED, WORKERS], 300.0, 150),  # Those of the workers as well would leave 140 s.
+        ([FUSED, WORKERS], 600.0, 600 - 2 * 8 * 10),
+        ([FUSED], 60.0, 30),
+    ],
+)
+def test_screening_may_take_what_runs_after_it_will_not_need(
+    some: list[Candidate], budget_s: float, limit_s: float
+) -> None:
+    made = Told(["train"], Path(), Size(10, 30, 0.0, 10.0), 2, budget_s, lambda standing: None)
+    with suppress(KeyboardInterrupt):
+        course.run(made, some, lambda kept: None, Nobody(), together=True)
+    assert made.limit_s == limit_s
+
+
+class Nobody:
+    def ended(self, trial: Trial) -> None:
+        pass

@@ -118,6 +118,18 @@ def test_what_gains_is_kept_and_nothing_is_void(tmp_path: Path) -> None:
     assert trial(found, 1).why == "No line of the script was met that it changes."
 
 
+def test_a_save_that_each_block_has_is_no_fault(tmp_path: Path) -> None:
+    """Epochs of eight steps end with one. Blocks of 0.3 s hold several, and are not made again for them."""
+    text = small(after="if number % 8 == 0: torch.save(model.state_dict(), 'model.pt')")
+    text = text.replace("for number in range(1_000_000):", "loader = torch.utils.data.DataLoader(range(8))\n{epochs}")
+    text = text.format(epochs="for number, _ in enumerate(row for epoch in range(100_000) for row in loader):")
+    found = screened(tmp_path, text.replace("'model.pt'", repr(str(tmp_path / "model.pt"))), FUSED, seconds=20)
+    assert found.failed is None
+    (fused,) = found.screened
+    assert len(fused.alone) >= 3
+    assert fused.repeated < 2 * len(fused.alone)
+
+
 def test_what_harms_is_not_kept(tmp_path: Path) -> None:
     """Each step casts all weights, for one row."""
     text = small().replace("Linear(16, 16) for _ in range(60)", "Linear(512, 512) for _ in range(6)")
@@ -129,6 +141,14 @@ def test_what_harms_is_not_kept(tmp_path: Path) -> None:
     assert autocast.outputs is not None
     assert autocast.outputs.kind == "differ"
     assert 1e-4 < autocast.outputs.typical < autocast.outputs.largest
+
+
+def test_fixes_of_the_environment_are_in_force_all_the_time_where_they_were_kept_before(tmp_path: Path) -> None:
+    """The switch of the same variables finds them there."""
+    command = [sys.executable, str(script(tmp_path, small()))]
+    trims = "env:MALLOC_TRIM_THRESHOLD_=2147483647"
+    found = screen(command, tmp_path / "arm1", SIZE, [candidate(trims)], 20.0, lambda found: None, fixes=[trims])
+    assert found.screened[0].void == "MALLOC_TRIM_THRESHOLD_ is in the environment already"
 
 
 def test_what_the_script_has_already_is_void_and_never_no_gain(tmp_path: Path) -> None:

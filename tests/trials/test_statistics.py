@@ -77,7 +77,7 @@ def test_two_pairs_of_runs_that_differ_by_3_percent_tell_something() -> None:
     assert math.log(found.high) == pytest.approx(half, rel=1e-4)
 
 
-@pytest.mark.parametrize("schedule", [[2, 3, 5, 8, 12, 18], [5, 8, 12, 18, 27]], ids=["runs", "blocks"])
+@pytest.mark.parametrize("schedule", [[2, 3, 5, 8, 12, 18], [5, 8, 12, 18, 27, 41, 60]], ids=["runs", "blocks"])
 def test_all_looks_together_may_be_wrong_in_5_of_100(schedule: list[int]) -> None:
     """By 200,000 walks of steps that are normally distributed; looks at one of them overlap."""
     draw, wrong = np.random.default_rng(1), np.zeros(200_000, dtype=bool)
@@ -86,7 +86,7 @@ def test_all_looks_together_may_be_wrong_in_5_of_100(schedule: list[int]) -> Non
     for pairs in schedule:
         walks += draw.normal(0, math.sqrt(pairs - before), len(wrong))
         wrong, before = wrong | (np.abs(walks) > limit * math.sqrt(pairs)), pairs
-    assert 0.033 < wrong.mean() < 0.041
+    assert 0.039 < wrong.mean() < 0.046
 
 
 @given(RATIOS)
@@ -112,10 +112,12 @@ def test_a_gain_of_all_pairs_moves_the_interval(ratios: list[float], gain: float
         (Range(0.5, 0.6, 0.7), True),
         (Range(0.995, 1.0, 1.005), True),
         (Range(1.005, 1.03, 1.06), False),
+        (Range(0.95, 0.98, 1.009), True),
+        (Range(0.95, 0.98, 1.011), False),
         (Range(0.9, 1.0, 1.1), False),
     ],
 )
-def test_enough_is_a_narrow_interval_or_one_clearly_off_1(measured: Range, enough: bool) -> None:
+def test_enough_is_a_narrow_interval_or_one_that_gains_or_surely_gains_nothing(measured: Range, enough: bool) -> None:
     assert looks.enough(measured) is enough
 
 

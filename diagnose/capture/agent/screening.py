@@ -23,8 +23,8 @@ from .epochs import Epochs
 from .phases import SAVE, YOUNGEST
 from .same_batch import Called, Difference, SameBatch, update_compared
 
-LEAST_STEPS, LEAST_S = 5, 0.3
-"""Of a block (trials.md)."""
+LEAST_STEPS, LEAST_S = 3, 0.3
+"""Of a block (our choice): the longer blocks are, the more the machine has changed from one to the next."""
 
 LEAST_OF_COLLECTIONS_S = 0.6
 """Of a block where collections of garbage are what is measured: they are seldom (our choice)."""
@@ -32,7 +32,7 @@ LEAST_OF_COLLECTIONS_S = 0.6
 LEAST_PAIRS = 5
 """Of blocks, before the first look (our choice)."""
 
-MOST_PAIRS = 27
+MOST_PAIRS = 60
 """Of blocks, if there is time: those of a machine that does other work differ much (our choice)."""
 
 FEWEST_PAIRS = 3
@@ -129,6 +129,8 @@ class Screening:
         self._batch: SameBatch | None = None
         self._order = random.Random(SEED)
         self._agreed = 0
+        self._usual_ns = dict[tuple[str, ...], float]()
+        """A step without what is being measured, by what is kept."""
         self._steps_of = dict[bool, int]()
         """Of blocks without and with the switch that is being measured."""
 
@@ -219,7 +221,9 @@ class Screening:
         self, one: Screened, switch: Any, base: Sequence[str], pairs: list[Pair], until_s: float
     ) -> Course[bool]:
         """Pairs of blocks without and with it, on top of `base`, until enough is known. Whether it is faster."""
-        without_ns = yield from self._settled([*base], one, counts=False)
+        if tuple(base) not in self._usual_ns:
+            self._usual_ns[tuple(base)] = yield from self._settled([*base], one, counts=False)
+        without_ns = self._usual_ns[tuple(base)]
         with_ns = yield from self._settled([*base, one.name], one, counts=not base)
         one.void = one.void or switch.why_none()
         one.is_on = False
@@ -230,7 +234,7 @@ class Screening:
             return False
         for wanted in intervals.schedule(LEAST_PAIRS, MOST_PAIRS):
             while len(pairs) < wanted and (len(pairs) < FEWEST_PAIRS or not self._ranks.alone or until_s > _now()):
-                yield from self._pair(one, switch, base, pairs)
+                yield from self._pair(one, switch, base, pairs, until_s)
                 if one.void and self._ranks.alone:
                     break
             over = one.void or len(pairs) < FEWEST_PAIRS or until_s < _now()
@@ -252,7 +256,7 @@ class Screening:
         ]
         return intervals.interval(log_ratios(pairs), others)
 
-    def _pair(self, one: Screened, switch: Any, base: Sequence[str], pairs: list[Pair]) -> Course[None]:
+    def _pair(self, one: Screened, switch: Any, base: Sequence[str], pairs: list[Pair], until_s: float) -> Course[None]:
         """One more, in random order; a block into which something else fell is made again."""
         blocks, wanted = dict[bool, _Block](), self._order.sample((False, True), 2)
         for attempt in range(1 + MOST_REPEATS * self._ranks.alone):
@@ -265,7 +269,7 @@ class Screening:
             for on in wanted:
                 blocks[on].read()
             wanted = [on for on in wanted if blocks[on].fault(self._epochs, self._cycle, switch.collects)]
-            if not wanted:
+            if not wanted or until_s < _now():
                 break
         pairs.append((blocks[False].step_ns, blocks[True].step_ns))
         one.injected = [] if one.void else injection.lines(one.name) or [switch.what or one.name]
@@ -371,7 +375,8 @@ class _Block:
         paused = sum(one - usual for one in self._times if one > LONG * usual) if cycle.every == 1 else 0.0
         long = paused > PAUSED * sum(self._times)
         collected = not collects and self._collected > COLLECTED * sum(self._times)
-        return turned or long or collected or any(self._phases.get(SAVE, ()))
+        saved = not often and any(self._phases.get(SAVE, ()))
+        return turned or long or collected or saved
 
     def _collects(self, when: str, info: dict[str, int]) -> None:
         if info["generation"] == YOUNGEST:
