@@ -42,7 +42,11 @@ def characters(folder: Path) -> None:
     for name, count in (("train", 1_000_000), ("val", 100_000)):
         ids = random.choices(range(len(letters)), k=count)
         (folder / f"{name}.bin").write_bytes(struct.pack(f"<{count}H", *ids))
-    known = {"vocab_size": len(letters), "itos": dict(enumerate(letters)), "stoi": dict(zip(letters, range(99)))}
+    known = {
+        "vocab_size": len(letters),
+        "itos": dict(enumerate(letters)),
+        "stoi": {one: number for number, one in enumerate(letters)},
+    }
     (folder / "meta.pkl").write_bytes(pickle.dumps(known))
 
 
@@ -66,7 +70,7 @@ def digits(folder: Path) -> None:
 
 def pictures(folder: Path) -> None:
     """As ImageNet lies there: 64 JPEGs to train on, of two classes."""
-    from PIL import Image
+    from PIL import Image  # type: ignore[import-not-found]  # Here alone: torchvision reads pictures by it.
 
     for split, count in (("train", 32), ("val", 4)):
         for label in ("cat", "dog"):
@@ -159,6 +163,8 @@ def half_width(found: Range) -> float:
 
 def shown(rows: Sequence[Row]) -> str:
     """A line for each training."""
+    if not rows:
+        return "Nothing has been measured yet."
     head = ["training", "step", "equal runs differ by", "fixes tried", "decided", "widest interval"]
     head += ["kept, together", "seconds"]
     return table(head, [_line(one) for one in rows])
@@ -184,6 +190,8 @@ def _line(one: Row) -> list[str]:
 
 def fixes(rows: Sequence[Row]) -> str:
     """A line for each fix that was tried."""
+    if not rows:
+        return "Nothing has been measured yet."
     lines = []
     for one in rows:
         for trial in one.report.trials:

@@ -30,6 +30,7 @@ from benchmarks import (
     load,
     multi_rank_traces,
     nsight,
+    public,
     queries,
     recorded_samples,
 )
@@ -188,6 +189,8 @@ def _trials() -> Iterator[Text]:
     }
     for name, make in blocks.items():
         yield Text(SITE / "accuracy.md", make, name)
+    yield Text(SITE / "public-trainings.md", partial(public.shown, public.published()), "five-minutes")
+    yield Text(SITE / "public-trainings.md", partial(public.fixes, public.published()), "five-minutes-fixes")
 
 
 def shown_trials() -> str:

@@ -62,6 +62,9 @@ COLLECTED = 0.02
 PAUSED = 0.05
 """Share of a block that steps of another kind may add without a fault (our choice)."""
 
+MOST_WAITED = 0.9
+"""Share of a block that is taken for waiting at most: what is left of others is too short to be told (our choice)."""
+
 LIVE = "screening.json"
 """File of the part's working folder that tells how far it is."""
 
@@ -131,6 +134,8 @@ class Screening:
         self._agreed = 0
         self._usual_ns = dict[tuple[str, ...], float]()
         """A step without what is being measured, by what is kept."""
+        self._blocks = list[tuple[_Block, _Block]]()
+        """Pairs without and with the switch that is being measured."""
         self._steps_of = dict[bool, int]()
         """Of blocks without and with the switch that is being measured."""
 
@@ -230,6 +235,7 @@ class Screening:
         for on, usual_ns in ((False, without_ns), (True, with_ns)):
             self._steps_of[on] = yield from self._agree(self._steps(usual_ns, switch.collects))
         one.steps = min(self._steps_of.values())
+        self._blocks = []
         if not (yield from self._agree(int(not one.void))):
             return False
         for wanted in intervals.schedule(LEAST_PAIRS, MOST_PAIRS):
@@ -271,7 +277,8 @@ class Screening:
             wanted = [on for on in wanted if blocks[on].fault(self._epochs, self._cycle, switch.collects)]
             if not wanted or until_s < _now():
                 break
-        pairs.append((blocks[False].step_ns, blocks[True].step_ns))
+        self._blocks.append((blocks[False], blocks[True]))
+        pairs[:] = zip(*map(_alike, zip(*self._blocks, strict=True)), strict=True)
         one.injected = [] if one.void else injection.lines(one.name) or [switch.what or one.name]
         self._tell()
 
@@ -347,10 +354,13 @@ class _Block:
         gc.callbacks.append(self._collects)
         self.clock = Clock(first_step, by_phase=True)
         self.step_ns = 0.0
+        self.waited = -_waited_ns()
+        """Share of its time in which its thread could run and got no CPU; 0 where a device is timed."""
         self._phases: dict[str, list[int]] = {}
 
     def end(self, one: Screened, on: bool) -> None:
         """Its last step has ended."""
+        self.waited += _waited_ns()
         gc.callbacks.remove(self._collects)
         peak = self._peak.found()
         if peak is not None:
@@ -363,6 +373,7 @@ class _Block:
         self._times = timed["device_ns"] or timed["wall_ns"]
         self._phases = timed["phases_ns"]
         self.step_ns = statistics.fmean(self._times)
+        self.waited = 0.0 if timed["device_ns"] else min(self.waited / sum(self._times), MOST_WAITED)
 
     def fault(self, epochs: Epochs, cycle: Cycle, collects: bool) -> bool:
         """Whether something fell into it that belongs to neither side."""
@@ -412,6 +423,27 @@ class _Peak:
             lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if self._known else []
             return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
         return None
+
+
+def _alike(blocks: Sequence[_Block]) -> list[float]:
+    return wait_alike([one.step_ns for one in blocks], [one.waited for one in blocks])
+
+
+def wait_alike(steps_ns: Sequence[float], waited: Sequence[float]) -> list[float]:
+    """Steps of blocks of one side, as if each had waited for a CPU as long as they usually do, by shares of their time.
+
+    How long that is belongs to the training, whose own threads and workers may be too many. What differs from block to
+    block is of other processes.
+    """
+    usual = statistics.median(waited)
+    return [step_ns * (1 - share) / (1 - usual) for step_ns, share in zip(steps_ns, waited, strict=True)]
+
+
+def _waited_ns() -> float:
+    """By this thread so far: sched-stats.rst of Linux; 0 where it is not told."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1])
+    return 0.0
 
 
 def log_ratios(pairs: Sequence[Pair]) -> list[float]:
