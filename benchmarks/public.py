@@ -42,11 +42,8 @@ def characters(folder: Path) -> None:
     for name, count in (("train", 1_000_000), ("val", 100_000)):
         ids = random.choices(range(len(letters)), k=count)
         (folder / f"{name}.bin").write_bytes(struct.pack(f"<{count}H", *ids))
-    known = {
-        "vocab_size": len(letters),
-        "itos": dict(enumerate(letters)),
-        "stoi": {one: number for number, one in enumerate(letters)},
-    }
+    numbers = {letter: number for number, letter in enumerate(letters)}
+    known = {"vocab_size": len(letters), "itos": dict(enumerate(letters)), "stoi": numbers}
     (folder / "meta.pkl").write_bytes(pickle.dumps(known))
 
 

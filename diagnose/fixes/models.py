@@ -25,6 +25,8 @@ from .setting import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..trace.frames import Site
     from ..trace.manifest import RankManifest
 
@@ -264,7 +266,7 @@ class Autocast(Setting):
 
 @dataclass(frozen=True)
 class ChannelsLast(Setting):
-    """Weights of convolutions in channels_last, and by them what these give."""
+    """Weights of convolutions and the model's input in channels_last, and by them what convolutions give."""
 
     form = "wrap:channels_last"
     takes = {"": nothing}
@@ -293,34 +295,34 @@ class ChannelsLast(Setting):
                     count += 1
             if not count:
                 injection.refuse("the model has no weights of four dimensions that are not channels_last already")
-            return f"{count} weights to channels_last, and with them what convolutions give" if count else ""
+            if count:
+                model.register_forward_pre_hook(_given_channels_last, with_kwargs=True)
+            return f"{count} weights and the input to channels_last" if count else ""
 
         injection.when_complete(change)
 
     def switch(self, injection: Injection) -> Switch:
         """With what optimizers keep of the weights, and their gradients. Only the order in memory changes."""
         model, torch = injection.trained_model(), sys.modules["torch"]
-        last, optimizers = torch.channels_last, injection.optimizers()
+        last, optimizers, hooks = torch.channels_last, injection.optimizers(), list[Any]()
         weights = [one for one in model.parameters() if one.dim() == 4 and not one.is_contiguous(memory_format=last)]
         if not weights:
             raise CannotSwitch("the model has no weights of four dimensions that are not channels_last already")
 
         def turn(on: bool) -> None:
             order = last if on else torch.contiguous_format
+            while hooks:
+                hooks.pop().remove()
+            if on:
+                hooks.append(model.register_forward_pre_hook(_given_channels_last, with_kwargs=True))
             for weight in weights:
-                weight.data = weight.data.contiguous(memory_format=order)
-                if weight.grad is not None and not torch.distributed.is_initialized():  # DDP's are parts of others.
-                    weight.grad = weight.grad.contiguous(memory_format=order)
-                for state in [one.state[weight] for one in optimizers if weight in one.state]:
-                    for name, value in state.items():
-                        if torch.is_tensor(value) and value.shape == weight.shape:
-                            state[name] = value.contiguous(memory_format=order)
+                _order(weight, optimizers, order)
 
         def why_none() -> str:
             kept = all(weight.is_contiguous(memory_format=last) for weight in weights)
             return "" if kept else "the script changes the memory format of weights itself"
 
-        what = f"{type(model).__name__}: {len(weights)} weights to channels_last, and with them what convolutions give"
+        what = f"{type(model).__name__}: {len(weights)} weights and the input to channels_last"
         return Switch(turn, why_none, what)
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
@@ -403,6 +405,29 @@ class Attention(Setting):
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
         return editor.loaded_by_transformers(self.argument, self.value)
+
+
+def _order(weight: Any, optimizers: Sequence[Any], order: Any) -> None:
+    """In memory: a weight, its gradient, and what optimizers keep of it."""
+    torch = sys.modules["torch"]
+    weight.data = weight.data.contiguous(memory_format=order)
+    if weight.grad is not None and not torch.distributed.is_initialized():  # DDP's are parts of others.
+        weight.grad = weight.grad.contiguous(memory_format=order)
+    for state in [one.state[weight] for one in optimizers if weight in one.state]:
+        for name, value in state.items():
+            if torch.is_tensor(value) and value.shape == weight.shape:
+                state[name] = value.contiguous(memory_format=order)
+
+
+def _given_channels_last(_model: Any, args: Any, kwargs: Any) -> Any:
+    """A forward pre-hook. What has four dimensions is ordered so, as the user's line does with the input."""
+    torch = sys.modules["torch"]
+
+    def ordered(one: Any) -> Any:
+        known = torch.is_tensor(one) and one.dim() == 4
+        return one.contiguous(memory_format=torch.channels_last) if known else one
+
+    return torch.utils._pytree.tree_map(ordered, (args, kwargs))
 
 
 def _device_of(model: Any, torch: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Public trainings that were tried in five minutes each: what is told of them, and that their data is what they read."""
+"""Public trainings that were tried in five minutes each: what is told of them, and their data."""
 
 from __future__ import annotations
 

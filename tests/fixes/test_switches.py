@@ -246,6 +246,21 @@ def test_what_only_counts_from_the_start_is_no_switch(setting: Setting, why: str
             setting.switch(unused)
 
 
+def test_channels_last_is_what_the_model_is_given_while_it_is_on() -> None:
+    """Its first convolution would order it so itself, in each step, and what comes before that would not."""
+    injection = injection_of(fixes.ChannelsLast())
+    model, seen = injection.trained_model(), list[bool]()
+    model[0].register_forward_pre_hook(
+        lambda _, args: seen.append(args[0].is_contiguous(memory_format=torch.channels_last))
+    )
+    switch = fixes.ChannelsLast().switch(injection)
+    for on in (False, True, False):
+        if on or seen:
+            switch.turn(on)
+        model(torch.randn(2, 3, 8, 8))
+    assert seen == [False, True, False]
+
+
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="it is a switch of glibc")
 def test_memory_that_glibc_keeps_is_not_fetched_again_and_off_all_is_as_it_was() -> None:
     """Six blocks of 8 MB, side by side: glibc moves its threshold of trimming to 16 MB, and gives 48 MB back. That are

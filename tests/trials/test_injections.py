@@ -29,7 +29,7 @@ def test_fixes_are_made_and_say_where(tmp_path: Path) -> None:
         "patch:zero_grad(set_to_none=True)": "zero_grad() at train.py:20: set_to_none False -> True",
         "patch:gc.collect(every=500)": "gc.collect() at train.py:24: made once in 500 calls",
         "patch:torch.cuda.empty_cache()": "torch.cuda.empty_cache() at train.py:25: left out",
-        "wrap:channels_last": "Sequential at train.py:14: 1 weights to channels_last, and with them what",
+        "wrap:channels_last": "Sequential at train.py:14: 1 weights and the input to channels_last",
         "env:MALLOC_TRIM_THRESHOLD_=99999999": "MALLOC_TRIM_THRESHOLD_=99999999 in the environment",
     }
     arm(tmp_path, MANY)
