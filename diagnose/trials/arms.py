@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diagnose.capture.agent.injection import NO_LINE
+from diagnose.capture.agent.intervals import waited_share
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.limits import CannotRecord
 from diagnose.capture.run import OVERDUE, Recorded, end_orphans, prepare, run
@@ -97,6 +98,8 @@ class Arm:
     """Of HEAT, on any GPU of that machine."""
     reread: tuple[str, ...] = ()
     """Files that it read, and an earlier run had written."""
+    waited: float = 0.0
+    """Share of its steps in which the training could run and got no CPU; 0 where a device is timed."""
 
 
 class Void(Exception):
@@ -207,8 +210,9 @@ def _measured(ranks: Sequence[RankManifest], devices: Sequence[DeviceState], fac
     timed = [rank.unprofiled for rank in ranks if rank.unprofiled is not None]
     slowest = max(timed, key=lambda one: statistics.fmean(one.device_ns or one.wall_ns))
     said = [rank.arm for rank in ranks if rank.arm is not None]
+    step_ns = statistics.fmean(slowest.device_ns or slowest.wall_ns)
     return Arm(
-        step_ns=statistics.fmean(slowest.device_ns or slowest.wall_ns) / factor,
+        step_ns=step_ns / factor,
         steps=len(slowest.wall_ns),
         first_step=slowest.first_step,
         warmup_s=slowest.began_s or 0.0,
@@ -219,6 +223,7 @@ def _measured(ranks: Sequence[RankManifest], devices: Sequence[DeviceState], fac
         gpu=max((device for device in devices if device.power_w), key=lambda one: one.power_w or 0, default=None),
         held_back_by=tuple(sorted(HEAT & {why for device in devices for why in device.throttled_by or ()})),
         reread=_reread(ranks),
+        waited=0.0 if slowest.device_ns else waited_share(slowest.waited_ns, step_ns),
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from diagnose.advice.equal_runs import CPU
 from diagnose.advice.student import Spread
+from diagnose.capture.agent.intervals import wait_alike
 from diagnose.contracts.trials import Baseline, Both, GpuState, NotTried, Range, Report, Trial, Verdict
 from diagnose.trace.manifest import Screened
 from diagnose.trials import arms, losses, screening
@@ -334,7 +335,10 @@ def report(bench: Bench, others: Sequence[NotTried], complete: bool) -> Report:
 
 
 def _log_ratios(pairs: Sequence[tuple[Arm, Arm]]) -> list[float]:
-    return [math.log(without.step_ns / changed.step_ns) for without, changed in pairs]
+    sides = [
+        wait_alike([one.step_ns for one in side], [one.waited for one in side]) for side in zip(*pairs, strict=True)
+    ]
+    return [math.log(without / changed) for without, changed in zip(*sides, strict=True)]
 
 
 def _gpu(pairs: Sequence[tuple[Arm, Arm]]) -> GpuState | None:

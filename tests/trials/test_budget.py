@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
@@ -52,6 +54,18 @@ def test_a_trial_goes_on_with_what_others_have_left(monkeypatch: pytest.MonkeyPa
     assert (more.pairs, more.why) == (3, "The budget was spent after 3 pairs.")
     assert made.trials == [more, second]
     assert len(made.without) == 2 + 3 + 2
+
+
+def test_runs_that_other_processes_held_back_are_told_as_if_they_had_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second pair waits for a CPU in half of its run with the fix. Without it, all is as in the first pair."""
+    first, held_back = [arm(10e6), arm(5e6)], [replace(arm(10e6), waited=0.5), arm(10e6)]
+    given = [*first, *held_back]
+    monkeypatch.setattr(arms, "run_arm", lambda *args: given.pop(0))
+    monkeypatch.setattr(random, "random", lambda: 0.9)  # The first pair begins without the fix, the second with it.
+    made = Timed(["train"], Path(), Size(10, 30, 0.0, 1.0), 2, 4.0, lambda standing: None)
+    found = made.measure([WORKERS], None)
+    assert found.measured is not None
+    assert found.measured.likely == pytest.approx(2.0)
 
 
 class Told(Bench):

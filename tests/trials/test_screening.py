@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.capture.agent.screening import wait_alike
 from diagnose.contracts.finding import Fix
 from diagnose.contracts.trials import Trial
 from diagnose.fixes.setting import Safety
@@ -117,15 +116,6 @@ def test_what_gains_is_kept_and_nothing_is_void(tmp_path: Path) -> None:
     assert layout.void == "the model has no weights of four dimensions that are not channels_last already"
     assert (trial(found, 1).verdict, waiting.alone) == ("not_injected", ())
     assert trial(found, 1).why == "No line of the script was met that it changes."
-
-
-def test_what_other_processes_take_of_a_block_is_taken_out_of_it() -> None:
-    """Usually a tenth of a step is waiting for a CPU. One waits for 60 of 150 ns: 90 are its own."""
-    assert wait_alike([100.0, 100.0, 150.0], [0.1, 0.1, 0.4]) == pytest.approx([100.0, 100.0, 100.0])
-
-
-def test_what_all_blocks_wait_belongs_to_the_training() -> None:
-    assert wait_alike([100.0, 130.0], [0.5, 0.5]) == pytest.approx([100.0, 130.0])
 
 
 def test_a_save_that_each_block_has_is_no_fault(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from diagnose.advice.equal_runs import CPU, RANKS, of_waiting
 from diagnose.advice.student import Spread, student
+from diagnose.capture.agent.intervals import wait_alike, waited_share
 from diagnose.contracts.trials import Range
 from diagnose.trials import statistics as looks
 
@@ -178,3 +179,16 @@ def test_few_pairs_are_judged_by_the_spread_of_all() -> None:
 
 def test_pairs_that_spread_far_more_than_all_others_are_judged_alone() -> None:
     assert looks.interval([0.1, 0.2, 0.3], [[0.3, 0.31, 0.32]]) == looks.interval([0.1, 0.2, 0.3])
+
+
+def test_what_other_processes_take_of_a_block_is_taken_out_of_it() -> None:
+    """Usually a tenth of a step is waiting for a CPU. One waits for 60 of 150 ns: 90 are its own."""
+    assert wait_alike([100.0, 100.0, 150.0], [0.1, 0.1, 0.4]) == pytest.approx([100.0, 100.0, 100.0])
+
+
+def test_what_all_blocks_wait_belongs_to_the_training() -> None:
+    assert wait_alike([100.0, 130.0], [0.5, 0.5]) == pytest.approx([100.0, 130.0])
+
+
+def test_a_step_that_only_waits_leaves_a_tenth() -> None:
+    assert (waited_share(30.0, 120.0), waited_share(130.0, 120.0)) == (0.25, 0.9)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 from .heap import fetched_bytes
@@ -30,6 +32,7 @@ class Clock:
         self._ns = [time.perf_counter_ns()]
         self._fetched = [fetched_bytes()] * 2
         self._cpu_ns = [time.process_time_ns()]
+        self._waited_ns = [_waited_ns()] * 2
         self._events: list[Any] = []
         self._mark()
         self.bounds_unix_ns = [time.time_ns()]
@@ -51,6 +54,7 @@ class Clock:
             self._spent_ns.append(phases.spent_ns())
         self._fetched[1] = fetched_bytes()
         self._cpu_ns.append(time.process_time_ns())
+        self._waited_ns[1] = _waited_ns()
         self._mark()
         self.bounds_unix_ns.append(time.time_ns())
 
@@ -84,6 +88,11 @@ class Clock:
         """CPU time of all threads of the process, per step."""
         return (self._cpu_ns[-1] - self._cpu_ns[0]) // max(self.steps, 1)
 
+    @property
+    def waited_ns(self) -> int:
+        """In which this thread could run and got no CPU, per step."""
+        return (self._waited_ns[1] - self._waited_ns[0]) // max(self.steps, 1)
+
     def timed(self) -> dict[str, object]:
         """As in `Timed` of the manifest; steps are timed by phase no more. Waits for the device."""
         phases.off()
@@ -97,7 +106,7 @@ class Clock:
         nodes = [after - before for before, after in pairwise(self._nodes)]
         computed = [after - before for before, after in pairwise(self._cpu_ns)]
         used = {"fetched_bytes": self.fetched_bytes, "cpu_ns": self.cpu_ns, "cpu_times_ns": computed}
-        return {**times, "nodes": nodes, **used, "phases_ns": self._phases_ns()}
+        return {**times, "nodes": nodes, **used, "waited_ns": self.waited_ns, "phases_ns": self._phases_ns()}
 
     def _phases_ns(self) -> dict[str, list[int]]:
         """Of each phase that there was its time in each step."""
@@ -106,6 +115,13 @@ class Clock:
             for phase in (self._spent_ns[-1] if self._spent_ns else ())
         }
         return {phase: times for phase, times in found.items() if any(times)}
+
+
+def _waited_ns() -> int:
+    """By this thread so far, as sched-stats.rst of Linux has it; 0 where that is not told."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1])
+    return 0
 
 
 def _nodes() -> int:

@@ -33,6 +33,10 @@ UNLIKE = 2.0
 """Times the spread of all others, from which on pairs are judged by their own spread alone (our choice)."""
 
 
+MOST_WAITED = 0.9
+"""Share of a step that is taken for waiting at most: what is left of others is too short to be told (our choice)."""
+
+
 class Interval(NamedTuple):
     """A speed-up and how far it may be off."""
 
@@ -72,6 +76,21 @@ def _pooled(own: Sequence[float], others: Sequence[Sequence[float]]) -> tuple[fl
         return variance, freedom
     together = freedom + freedom_of_others
     return (freedom * variance + freedom_of_others * of_others) / together, together
+
+
+def wait_alike(steps_ns: Sequence[float], waited: Sequence[float]) -> list[float]:
+    """Steps of one side, as if each measurement had waited for a CPU as long as they usually do, by shares of its time.
+
+    How long that is belongs to the training, whose own threads and workers may be too many. What differs from one to
+    the other is of other processes.
+    """
+    usual = statistics.median_low(waited)
+    return [step_ns * (1 - share) / (1 - usual) for step_ns, share in zip(steps_ns, waited, strict=True)]
+
+
+def waited_share(waited_ns: float, step_ns: float) -> float:
+    """Of a step, at most MOST_WAITED."""
+    return min(waited_ns / step_ns, MOST_WAITED)
 
 
 def enough(low: float, high: float) -> bool:

@@ -62,9 +62,6 @@ COLLECTED = 0.02
 PAUSED = 0.05
 """Share of a block that steps of another kind may add without a fault (our choice)."""
 
-MOST_WAITED = 0.9
-"""Share of a block that is taken for waiting at most: what is left of others is too short to be told (our choice)."""
-
 LIVE = "screening.json"
 """File of the part's working folder that tells how far it is."""
 
@@ -354,13 +351,12 @@ class _Block:
         gc.callbacks.append(self._collects)
         self.clock = Clock(first_step, by_phase=True)
         self.step_ns = 0.0
-        self.waited = -_waited_ns()
+        self.waited = 0.0
         """Share of its time in which its thread could run and got no CPU; 0 where a device is timed."""
         self._phases: dict[str, list[int]] = {}
 
     def end(self, one: Screened, on: bool) -> None:
         """Its last step has ended."""
-        self.waited += _waited_ns()
         gc.callbacks.remove(self._collects)
         peak = self._peak.found()
         if peak is not None:
@@ -373,7 +369,7 @@ class _Block:
         self._times = timed["device_ns"] or timed["wall_ns"]
         self._phases = timed["phases_ns"]
         self.step_ns = statistics.fmean(self._times)
-        self.waited = 0.0 if timed["device_ns"] else min(self.waited / sum(self._times), MOST_WAITED)
+        self.waited = 0.0 if timed["device_ns"] else intervals.waited_share(timed["waited_ns"], self.step_ns)
 
     def fault(self, epochs: Epochs, cycle: Cycle, collects: bool) -> bool:
         """Whether something fell into it that belongs to neither side."""
@@ -426,24 +422,7 @@ class _Peak:
 
 
 def _alike(blocks: Sequence[_Block]) -> list[float]:
-    return wait_alike([one.step_ns for one in blocks], [one.waited for one in blocks])
-
-
-def wait_alike(steps_ns: Sequence[float], waited: Sequence[float]) -> list[float]:
-    """Steps of blocks of one side, as if each had waited for a CPU as long as they usually do, by shares of their time.
-
-    How long that is belongs to the training, whose own threads and workers may be too many. What differs from block to
-    block is of other processes.
-    """
-    usual = statistics.median(waited)
-    return [step_ns * (1 - share) / (1 - usual) for step_ns, share in zip(steps_ns, waited, strict=True)]
-
-
-def _waited_ns() -> float:
-    """By this thread so far: sched-stats.rst of Linux; 0 where it is not told."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1])
-    return 0.0
+    return intervals.wait_alike([one.step_ns for one in blocks], [one.waited for one in blocks])
 
 
 def log_ratios(pairs: Sequence[Pair]) -> list[float]:
