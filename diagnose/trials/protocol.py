@@ -335,10 +335,9 @@ def report(bench: Bench, others: Sequence[NotTried], complete: bool) -> Report:
 
 
 def _log_ratios(pairs: Sequence[tuple[Arm, Arm]]) -> list[float]:
-    sides = [
-        wait_alike([one.step_ns for one in side], [one.waited for one in side]) for side in zip(*pairs, strict=True)
-    ]
-    return [math.log(without / changed) for without, changed in zip(*sides, strict=True)]
+    steps_ns = [(without.step_ns, changed.step_ns) for without, changed in pairs]
+    waited = [(without.waited, changed.waited) for without, changed in pairs]
+    return [math.log(without / changed) for without, changed in wait_alike(steps_ns, waited)]
 
 
 def _gpu(pairs: Sequence[tuple[Arm, Arm]]) -> GpuState | None:

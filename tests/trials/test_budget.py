@@ -57,12 +57,12 @@ def test_a_trial_goes_on_with_what_others_have_left(monkeypatch: pytest.MonkeyPa
 
 
 def test_runs_that_other_processes_held_back_are_told_as_if_they_had_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second pair waits for a CPU in half of its run with the fix. Without it, all is as in the first pair."""
-    first, held_back = [arm(10e6), arm(5e6)], [replace(arm(10e6), waited=0.5), arm(10e6)]
-    given = [*first, *held_back]
+    """A run of 5 ms with the fix waits for a CPU as long in the second pair, one of 10 ms without it in the third."""
+    second, third = [replace(arm(10e6), waited=0.5), arm(10e6)], [replace(arm(20e6), waited=0.5), arm(5e6)]
+    given = [arm(10e6), arm(5e6), *second, *third]
     monkeypatch.setattr(arms, "run_arm", lambda *args: given.pop(0))
     monkeypatch.setattr(random, "random", lambda: 0.9)  # The first pair begins without the fix, the second with it.
-    made = Timed(["train"], Path(), Size(10, 30, 0.0, 1.0), 2, 4.0, lambda standing: None)
+    made = Timed(["train"], Path(), Size(10, 30, 0.0, 1.0), 3, 6.0, lambda standing: None)
     found = made.measure([WORKERS], None)
     assert found.measured is not None
     assert found.measured.likely == pytest.approx(2.0)

@@ -29,12 +29,22 @@ MOST_PAIRS = 18
 GROWTH = 1.5
 """Times as many pairs at each look as at the one before (our choice)."""
 
-UNLIKE = 2.0
+UNLIKE = 1.5
 """Times the spread of all others, from which on pairs are judged by their own spread alone (our choice)."""
 
 
 MOST_WAITED = 0.9
 """Share of a step that is taken for waiting at most: what is left of others is too short to be told (our choice)."""
+
+
+LEAST_WAITS = 3
+"""Pairs, of fewer of which it is not known whether one side waits more (our choice)."""
+
+OF_THE_FIX = 6.0
+"""Standard errors by which sides wait differently if that is of the fix: far more than make a claim (our choice)."""
+
+Pair = tuple[float, float]
+"""Of a measurement without and one with a fix."""
 
 
 class Interval(NamedTuple):
@@ -78,14 +88,27 @@ def _pooled(own: Sequence[float], others: Sequence[Sequence[float]]) -> tuple[fl
     return (freedom * variance + freedom_of_others * of_others) / together, together
 
 
-def wait_alike(steps_ns: Sequence[float], waited: Sequence[float]) -> list[float]:
-    """Steps of one side, as if each measurement had waited for a CPU as long as they usually do, by shares of its time.
+def wait_alike(pairs: Sequence[Pair], waited: Sequence[Pair]) -> list[Pair]:
+    """Steps without and with a fix, as if each measurement had waited for a CPU as long as they usually do.
 
-    How long that is belongs to the training, whose own threads and workers may be too many. What differs from one to
-    the other is of other processes.
+    `waited`: shares of their time. What differs from one measurement to the other is of other processes. If one side
+    waits more than the other throughout, as where a fix changes how many threads there are, that is of the fix: then,
+    and of fewer than three pairs, all stays as it is.
     """
-    usual = statistics.median_low(waited)
-    return [step_ns * (1 - share) / (1 - usual) for step_ns, share in zip(steps_ns, waited, strict=True)]
+    apart = [without - changed for without, changed in waited]
+    if len(apart) < LEAST_WAITS or abs(statistics.fmean(apart)) > OF_THE_FIX * _error(apart):
+        return list(pairs)
+    shares = [share for pair in waited for share in pair]
+    all_ns = [ns for pair in pairs for ns in pair]
+    usual_ns = statistics.median(ns * share for ns, share in zip(all_ns, shares, strict=True))
+    return [
+        (without * (1 - first) + usual_ns, changed * (1 - second) + usual_ns)
+        for (without, changed), (first, second) in zip(pairs, waited, strict=True)
+    ]
+
+
+def _error(some: Sequence[float]) -> float:
+    return statistics.stdev(some) / math.sqrt(len(some))
 
 
 def waited_share(waited_ns: float, step_ns: float) -> float:

@@ -20,6 +20,7 @@ from . import injection, intervals
 from .agreement import Agreement, Course
 from .clocks import LONG, Clock, Cycle
 from .epochs import Epochs
+from .intervals import Pair
 from .phases import SAVE, YOUNGEST
 from .same_batch import Called, Difference, SameBatch, update_compared
 
@@ -70,9 +71,6 @@ SEED = 20261127
 
 NOTHING = {"of_optimizer": None, "changes_outputs": False, "collects": False}
 """Of a switch on a rank that has nothing to turn."""
-
-Pair = tuple[float, float]
-"""Mean time of a step without and with a switch, in ns."""
 
 
 @dataclass
@@ -275,7 +273,9 @@ class Screening:
             if not wanted or until_s < _now():
                 break
         self._blocks.append((blocks[False], blocks[True]))
-        pairs[:] = zip(*map(_alike, zip(*self._blocks, strict=True)), strict=True)
+        waited = [(without.waited, changed.waited) for without, changed in self._blocks]
+        steps_ns = [(without.step_ns, changed.step_ns) for without, changed in self._blocks]
+        pairs[:] = intervals.wait_alike(steps_ns, waited)
         one.injected = [] if one.void else injection.lines(one.name) or [switch.what or one.name]
         self._tell()
 
@@ -419,10 +419,6 @@ class _Peak:
             lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if self._known else []
             return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
         return None
-
-
-def _alike(blocks: Sequence[_Block]) -> list[float]:
-    return intervals.wait_alike([one.step_ns for one in blocks], [one.waited for one in blocks])
 
 
 def log_ratios(pairs: Sequence[Pair]) -> list[float]:
