@@ -26,7 +26,7 @@ def lines(
     if switches:
         plan.append(f"One run in which fixes are turned on and off: about {arm_s:.0f} s, and for each fix as below")
         whole_s += arm_s
-    else:
+    elif candidates:
         plan.append(f"As it is: 2 runs of about {arm_s:.0f} s")
         whole_s += 2 * arm_s
     for fix in candidates:

@@ -101,6 +101,11 @@ class Environment(Setting):
         known = all(name in malloc.OPTIONS and value for name, value in self.value)
         return "" if known else "what reads it starts with the process"
 
+    @property
+    def varies_by_process(self) -> bool:
+        """glibc gives memory back or keeps it by where blocks happen to lie."""
+        return not self.why_no_switch
+
     def switch(self, injection: Injection) -> Switch:
         return malloc.switch(self.value)
 

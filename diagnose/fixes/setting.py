@@ -202,6 +202,11 @@ class Setting:
         return False
 
     @property
+    def varies_by_process(self) -> bool:
+        """What it gains in one process may be another thing in the next, though both run the same script."""
+        return False
+
+    @property
     def batch_factor(self) -> int:
         """How many times as many samples a step has with it."""
         return 1

@@ -50,6 +50,7 @@ def run(
     in_runs = [one for one in some if not one.is_switch]
     if switches:
         in_runs += bench.screen(switches, _screening_s(bench, len(in_runs) + together))
+        in_runs += bench.in_runs_again(switches)
         for trial in bench.in_blocks:
             watch.ended(trial)
     if in_runs and not bench.base:

@@ -157,6 +157,18 @@ class Bench:
                 self.base.append(candidate)
         return len(begun), blamed
 
+    def in_runs_again(self, some: Sequence[Candidate]) -> list[Candidate]:
+        """Those that paid in no block though they may in other processes; what blocks told of them is forgotten.
+
+        As many as the budget has time for.
+        """
+        paid = {one.number for one in self.base}
+        again = [one for one in some if one.varies_by_process and one.number not in paid]
+        again = again[: int(self.left_s / (4 * self.least_pairs * self.size.expected_s))]
+        numbers = {(one.number,) for one in again}
+        self.in_blocks = [trial for trial in self.in_blocks if trial.numbers not in numbers]
+        return again
+
     def confirm(self, some: Sequence[Candidate], predicted: Range | None) -> Trial:
         """All that is kept, against the script as it is; what came of it stays even if it is interrupted."""
         self.base, pairs = [], list[tuple[Arm, Arm]]()

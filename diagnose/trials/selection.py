@@ -41,6 +41,12 @@ class Candidate:
         return setting is not None and not setting.why_no_switch
 
     @property
+    def varies_by_process(self) -> bool:
+        """One process in which it gains nothing does not tell that it never does."""
+        setting = self.fix.setting
+        return setting is not None and setting.varies_by_process
+
+    @property
     def compiles(self) -> bool:
         """It takes its time to begin."""
         return isinstance(self.fix.setting, Compile | CompileArgument)

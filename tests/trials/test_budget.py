@@ -68,6 +68,24 @@ def test_runs_that_other_processes_held_back_are_told_as_if_they_had_not(monkeyp
     assert found.measured.likely == pytest.approx(2.0)
 
 
+MALLOC = candidate("env:MALLOC_TRIM_THRESHOLD_=2147483647")
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "kept", "again"),
+    [(8.0, [], [MALLOC]), (7.0, [], []), (8.0, [MALLOC], [])],
+    ids=["", "no time", "paid"],
+)
+def test_what_varies_by_process_is_tried_in_runs_where_one_process_shows_no_gain(
+    budget_s: float, kept: list[Candidate], again: list[Candidate]
+) -> None:
+    """Two pairs of a second each, and as much to spare. Of the fused optimizer one process tells enough."""
+    made = Timed(["train"], Path(), Size(10, 30, 0.0, 1.0), 2, budget_s, lambda standing: None)
+    made.base = kept
+    fused = replace(FUSED, number=2)
+    assert made.in_runs_again([MALLOC, fused]) == again
+
+
 class Told(Bench):
     """It keeps how long it may screen, and measures nothing."""
 
@@ -75,6 +93,9 @@ class Told(Bench):
 
     def screen(self, some: Sequence[Candidate], limit_s: float) -> list[Candidate]:
         self.limit_s = limit_s
+        return []
+
+    def in_runs_again(self, some: Sequence[Candidate]) -> list[Candidate]:
         return []
 
     def begin(self) -> None:
