@@ -22,9 +22,9 @@ def healthy() -> list[list[float]]:
     recorded, ranks = published(), {trial.case.name: trial.ranks for trial in trials(cases())}
     runs = [[row.unprofiled_ns for row in recorded.of(control)] for control in recorded.controls]
     groups = [[math.log(statistics.fmean(times)) for times in some] for some in runs]
-    for equal in measured().equal:
-        arms = list(map(math.log, equal.arms_ns))
-        if ranks.get(equal.case, 1) == 1:
+    for control in measured().runs:
+        arms = list(map(math.log, control.arms_ns))
+        if ranks.get(control.case, 1) == 1:
             groups += [arms[at : at + RUNS] for at in range(0, len(arms) - RUNS + 1, RUNS)]
     return groups
 
