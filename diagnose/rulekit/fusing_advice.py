@@ -44,12 +44,16 @@ JOINED = (0.6, 1.0, 1.4)
 1.39 of them went. What was left took the host as long for each as before: 34.8 and 36.2 us."""
 JOINED_UNKNOWN = Between(0.9, 0.8, 0.7)
 """Of launches, what is left of an eager model's where no chain is known: between a sixth and a quarter went there."""
+EITHER = Between(JOINED_UNKNOWN.low, 0.4, GRAPHED.high)
+"""Where it is not known whether graphs can replay the step: from one to the other, and about half-way as likely."""
 
 
-def launched(found: Starvation, chains: PointwiseChains | None, steps: Steps, graphed: bool) -> tuple[Edit, ...]:
-    """The host's time for launches once compiled code launches what is left of them, or CUDA graphs do."""
-    keep = GRAPHED if graphed else JOINED_UNKNOWN
-    if not graphed and chains is not None:
+def launched(found: Starvation, chains: PointwiseChains | None, steps: Steps) -> tuple[Edit, ...]:
+    """The host's time for launches once CUDA graphs replay them, or else compiled code launches what is left."""
+    keep = JOINED_UNKNOWN
+    if not found.reads and found.repeats is not False:
+        keep = GRAPHED if found.repeats else EITHER
+    elif chains is not None and chains.chains:
         joined = int((np.bincount(chains.group)[chains.in_steps] - 1).sum()) / (max(steps.count * found.launches, 1))
         keep = Between(*(max(1 - share * joined, 0.0) for share in JOINED))
     return tuple(Shorten(Times(*time), keep) for time in found.times)

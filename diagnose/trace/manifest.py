@@ -255,7 +255,7 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """CPU time of all threads of the process, per step; not that of loader workers."""
     cpu_times_ns: tuple[int, ...] = ()
     """The same of each step."""
-    waited_ns: int = 0
+    waited_ns: int | None = None
     """In which the training's thread could run and got no CPU, per step; 0 where the system does not say."""
     nodes: tuple[int, ...] = ()
     """Nodes of autograd's graph that each step made: how much it did, whatever the machine. Empty if not counted."""

@@ -223,7 +223,7 @@ def _measured(ranks: Sequence[RankManifest], devices: Sequence[DeviceState], fac
         gpu=max((device for device in devices if device.power_w), key=lambda one: one.power_w or 0, default=None),
         held_back_by=tuple(sorted(HEAT & {why for device in devices for why in device.throttled_by or ()})),
         reread=_reread(ranks),
-        waited=0.0 if slowest.device_ns else waited_share(slowest.waited_ns, step_ns),
+        waited=0.0 if slowest.device_ns else waited_share(slowest.waited_ns or 0, step_ns),
     )
 
 

@@ -61,7 +61,7 @@ def launch_bound(
     blocking_launches: BlockingLaunches | None = None,
     compiling: Compiling | None = None,
 ) -> Verdicts:
-    graphed, compiled = starvation.repeats and not starvation.reads, compiling is not None and compiling.used
+    graphed, compiled = bool(starvation.repeats and not starvation.reads), compiling is not None and compiling.used
     if starvation.graph_share > GRAPHED_SHARE:
         yield NotApplicable("CUDA graphs launch most kernels")
     elif blocking_launches is not None and blocking_launches.block:
@@ -88,7 +88,7 @@ def launch_bound(
                 ),
                 *(Evidence(BROKEN.format(n=f"{n:,}"), n) for n in [starvation.reads] if n),
             ),
-            edits=launched(starvation, pointwise_chains, steps, graphed),
+            edits=launched(starvation, pointwise_chains, steps),
             fixes=(REPLAYED[compiled] if graphed else STATIC if compiled else COMPILE, CAPTURE),
             confidence=Confidence(Level.MEDIUM, "how much of the dispatch goes depends on the model"),
             basis=Basis.RULE_OF_THUMB,

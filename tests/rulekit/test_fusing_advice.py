@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from diagnose.facts.core.base import Facts
 from diagnose.facts.core.steps import steps
+from diagnose.facts.device.chains import PointwiseChains
 from diagnose.facts.device.fusion import pointwise_chains
-from diagnose.facts.host.starvation import starvation
+from diagnose.facts.host.starvation import Starvation, starvation
 from diagnose.replay.edits import Between, Shorten
 from diagnose.rulekit.fusing_advice import launched
 from diagnose.synthetic.reading import facts_of
@@ -23,35 +25,36 @@ gpu  pointwise 0.12-0.13 @0.11 x5 every 0.05 | sgemm 0.43-0.44 @0.41
 """
 
 
+def kept(found: Starvation, chains: PointwiseChains | None) -> tuple[float, float, float]:
+    (edit,) = launched(found, chains, steps(facts_of(EAGER)))
+    assert isinstance(edit, Shorten)
+    assert isinstance(edit.keep, Between)
+    return edit.keep.low, edit.keep.likely, edit.keep.high
+
+
 def test_what_is_compiled_launches_each_chain_once() -> None:
     facts = facts_of(EAGER)
-    found, chains, used = starvation(facts), pointwise_chains(facts), steps(facts)
-    (edit,) = launched(found, chains, used, graphed=False)
-    assert isinstance(edit, Shorten)
-    assert isinstance(edit.keep, Between)
-    assert (edit.keep.low, edit.keep.likely, edit.keep.high) == pytest.approx((0.7, 0.5, 0.3))
-    (replayed,) = launched(found, chains, used, graphed=True)
-    assert isinstance(replayed, Shorten)
-    assert isinstance(replayed.keep, Between)
-    assert replayed.keep.likely < 0.1
-    (unknown,) = launched(found, None, used, graphed=False)
-    assert isinstance(unknown, Shorten)
-    assert unknown.keep == Between(0.9, 0.8, 0.7)
-
-
-def test_more_launches_than_there_are_do_not_go() -> None:
-    facts = facts_of(EAGER)
-    few = replace(starvation(facts), launches=4)
-    (edit,) = launched(few, pointwise_chains(facts), steps(facts), graphed=False)
-    assert isinstance(edit, Shorten)
-    assert isinstance(edit.keep, Between)
-    assert (edit.keep.likely, edit.keep.high) == (0, 0)
+    varied, chains = replace(starvation(facts), repeats=False), pointwise_chains(facts)
+    assert kept(varied, chains) == pytest.approx((0.7, 0.5, 0.3))
+    assert kept(varied, None) == (0.9, 0.8, 0.7)
+    assert kept(replace(varied, launches=4), chains)[1:] == (0, 0)  # No more launches go than there are.
 
 
 def test_graphs_replay_steps_that_launch_the_same_kernels() -> None:
     facts = facts_of(EAGER)
-    assert starvation(facts).repeats
-    rank = facts.rank
+    found, chains = starvation(facts), pointwise_chains(facts)
+    assert found.repeats
+    assert max(kept(found, chains)) <= 0.2
+    assert kept(replace(found, reads=2), chains) == pytest.approx((0.7, 0.5, 0.3))
+    assert kept(replace(found, repeats=None), chains) == (0.9, 0.4, 0)
+
+
+def test_a_kernel_with_another_grid_is_no_repetition() -> None:
+    rank = facts_of(EAGER).rank
     kernels = rank.kernels.copy()
     kernels.iloc[-1, kernels.columns.get_loc("grid_x")] += 1
-    assert not starvation(type(facts)(replace(rank, kernels=kernels))).repeats
+    assert starvation(Facts(replace(rank, kernels=kernels))).repeats is False
+
+
+def test_one_step_does_not_tell_whether_steps_repeat() -> None:
+    assert starvation(facts_of(EAGER.replace("4 steps", "1 steps"))).repeats is None

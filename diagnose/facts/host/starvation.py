@@ -58,8 +58,8 @@ class Starvation:
     """Median duration of a kernel."""
     graph_share: float
     """Share of the kernels that a CUDA graph launched."""
-    repeats: bool
-    """Each used step, of two or more, launches the same kernels with the same grids, as a CUDA graph would."""
+    repeats: bool | None
+    """Each used step launches the same kernels with the same grids, as a CUDA graph would; None with one step."""
 
 
 @fact
@@ -100,13 +100,13 @@ def _kernels(facts: Facts) -> tuple[IntArray, npt.NDArray[np.bool_]]:
     return ids, in_graph | np.isin(work.launch[inside], calls.ids[calls.of(ApiKind.GRAPH_LAUNCH)])
 
 
-def _repeats(facts: Facts, kernels: IntArray) -> bool:
+def _repeats(facts: Facts, kernels: IntArray) -> bool | None:
     """`kernels`: ids, in the order of their starts."""
     table, grids = facts.rank.spans, facts.rank.kernels[["grid_x", "grid_y", "grid_z"]]
     kinds = np.column_stack((table["name"].cat.codes.to_numpy()[kernels], grids.reindex(kernels, fill_value=0)))
     step = used_step(facts, kernels)
     each = [kinds[step == number] for number in np.unique(step[step >= 0])]
-    return len(each) > 1 and all(np.array_equal(one, each[0]) for one in each)
+    return all(np.array_equal(one, each[0]) for one in each) if len(each) > 1 else None
 
 
 def _launching(facts: Facts, gaps: Intervals) -> tuple[tuple[int, Intervals], ...]:
