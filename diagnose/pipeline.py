@@ -361,7 +361,7 @@ def _replayed(facts: Facts) -> Replay | Missing:
 
 def _priced(facts: Facts, examined: Examined, replay: Replay, records: Mapping[str, TrackRecord]) -> Studied:
     found, cost = _refined(facts, examined.findings), optional(slowdown, facts)
-    found = attempt("which prices were measured", found, _by_measurements, facts, found)
+    found = attempt("which prices were measured", found, _by_costs, facts, found)
     order = ranking.ranked(
         found,
         replay,
@@ -384,13 +384,16 @@ def _refined(facts: Facts, found: Sequence[Found]) -> Sequence[Found]:
     return attempt("findings with one fix", found, merging.merged, found)
 
 
-def _by_measurements(facts: Facts, found: Sequence[Found]) -> list[Found]:
-    """The findings, of which those say so whose price rests on measurements of changed ops alone."""
+def _by_costs(facts: Facts, found: Sequence[Found]) -> list[Found]:
+    """The findings, of which those say so whose price is all of changed ops, by measurements here or elsewhere."""
     told = list[Found]()
     for page, finding in found:
         recosts = [edit for edit in finding.edits if isinstance(edit, Recost)]
-        if recosts and len(recosts) == len(finding.edits) and rest_on_measurements(facts, recosts):
-            finding = replace(finding, basis=Basis.MEASURED)
+        if recosts and len(recosts) == len(finding.edits):
+            if rest_on_measurements(facts, recosts):
+                finding = replace(finding, basis=Basis.MEASURED)
+            elif finding.basis is Basis.RULE_OF_THUMB and not trains_on_cpu(facts):
+                finding = replace(finding, basis=Basis.TIMED_ELSEWHERE)
         told.append((page, finding))
     return told
 

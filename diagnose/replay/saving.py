@@ -40,6 +40,8 @@ class Basis(str, Enum):
     REPLAYED = "replayed"
     MEASURED = "measured"
     """Replayed with what changed ops were measured to take on this machine."""
+    TIMED_ELSEWHERE = "timed_elsewhere"
+    """Replayed with what such ops were timed to take on other machines."""
     BOUNDED = "bounded"
     """The replay explains too little of this recording: the saving is at most the upper end."""
     RULE_OF_THUMB = "rule_of_thumb"

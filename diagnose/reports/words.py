@@ -39,6 +39,7 @@ WORK_NOT_RECORDED = "work that was not recorded"
 BASES = {
     Basis.REPLAYED: "found by replaying the step without it",
     Basis.MEASURED: "replayed with what the changed ops were measured to take on this machine",
+    Basis.TIMED_ELSEWHERE: "replayed with what such operations were timed to take elsewhere",
     Basis.BOUNDED: "an upper bound: too little is known of this recording",
     Basis.AT_MOST: "an upper bound: replayed as if it took no time",
     Basis.RULE_OF_THUMB: "replayed with a typical speed-up for this fix",

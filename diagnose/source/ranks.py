@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from diagnose.source import cache, jobs, nsys_export, repeats, stream
+from diagnose.source import cache, jobs, nsys_export, repeats, run_log, stream
 from diagnose.source.base import InputError, Reader
 from diagnose.source.kineto import KinetoReader
 from diagnose.source.nsight import NsightReader
@@ -132,6 +132,11 @@ def _at_url(url: str, listings: Listings) -> list[Remote]:
 def _in_folder(folder: Place, listings: Listings) -> list[Place]:
     inside = _remote_files(folder, listings) if isinstance(folder, Remote) else _local_files(folder)
     files = [inside[name] for name in sorted(sorted(inside), key=_natural) if not _NOT_TRACES.search(name)]
+    if not files and isinstance(folder, Path) and run_log.logs_in(folder):
+        raise InputError(
+            f"{folder} holds the log of a whole run, and no recorded steps. `diagnose analyze` alone reads it; "
+            "record steps with `diagnose profile`."
+        )
     if not files:
         raise InputError(
             f"{folder} holds no trace (no *.json, *.json.gz or *.sqlite). Record one with torch.profiler, "

@@ -21,8 +21,9 @@ RARE = 0.001
 RISE = 0.1
 """Of the first part, by so much the last is longer at least, the same."""
 
-LEAST_OUTLIERS, REGULAR = 5, 0.6
-"""Outliers, and the share of them that must come at the period (our choice)."""
+LEAST_OUTLIERS, REGULAR, MOSTLY = 5, 0.6, 0.2
+"""Outliers, the share of them that must come at the period, and that of steps above which they are no outliers but
+another kind of steps, or a machine that others use (our choice)."""
 
 SLOWER = 0.2
 """By so much a first epoch's step is longer than later ones at least (our choice)."""
@@ -84,7 +85,7 @@ def periodic_outliers(log: RunLog) -> PeriodicOutliers | None:
         gaps.update(dict(window.gaps))
     outliers = sum(window.outliers for window in log.windows)
     near = {gap: sum(gaps[gap + off] for off in (-1, 0, 1)) for gap in gaps if gap > 1}
-    if outliers < LEAST_OUTLIERS or not near:
+    if not LEAST_OUTLIERS <= outliers <= MOSTLY * _steps(log.windows) or not near:
         return None
     period = max(near, key=lambda gap: (near[gap], gaps[gap], -gap))
     regular = near[period] / max(outliers - 1, 1)

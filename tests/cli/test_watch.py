@@ -132,6 +132,29 @@ def test_the_parts_are_those_of_a_stopwatch_in_the_script(tmp_path: Path) -> Non
     assert re.match(r"Of [\d.]+ s: ", done.stdout)
 
 
+EPOCHS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+rows = TensorDataset(torch.ones(24, 4))
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+kept = {kept}
+for epoch in range(4):
+    for (row,) in kept or DataLoader(rows, batch_size=4):
+        optimizer.zero_grad()
+        model(row).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("kept", ["None", "DataLoader(rows, batch_size=4, num_workers=1, persistent_workers=True)"])
+def test_epochs_of_loaders_that_nothing_keeps_and_of_workers_that_stay(tmp_path: Path, kept: str) -> None:
+    script(tmp_path, EPOCHS.format(kept=kept))
+    done = watch(tmp_path, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert [(one.first_step, one.steps) for one in run_of(tmp_path).epochs] == [(0, 5), (6, 6), (12, 6), (18, 6)]
+
+
 def test_losses_are_the_same_to_the_bit(tmp_path: Path) -> None:
     script(tmp_path, TRAINING)
     assert plain(tmp_path, "train.py").returncode == 0

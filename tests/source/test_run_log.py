@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.capture.agent.watch.log_file import framed
+from diagnose.source import recording
 from diagnose.source.base import InputError
 from diagnose.source.run_log import logs_in, read
 from diagnose.trace.run_log import Column, EpochTime, Gauge, RunLog
@@ -136,3 +137,9 @@ def test_logs_are_found_in_the_order_of_ranks(tmp_path: Path) -> None:
     (tmp_path / "rank1.watch.open").touch()
     assert [path.name for path in logs_in(tmp_path)] == ["rank0.watch", "rank2.watch", "rank10.watch"]
     assert logs_in(tmp_path / "nothing") == []
+
+
+def test_a_folder_with_nothing_but_a_log_says_who_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "rank0.watch").write_bytes(b"")
+    with pytest.raises(InputError, match="holds the log of a whole run, and no recorded steps"):
+        recording.find([tmp_path])

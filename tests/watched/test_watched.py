@@ -130,13 +130,15 @@ def test_outliers_are_not_taken_for_growth() -> None:
 
 
 def test_outliers_at_a_period() -> None:
-    some = windows([100 * MS] * 2)
+    some = windows([100 * MS] * 2, steps=250)
     gaps = (((50, 5), (51, 2)), ((49, 1), (7, 1)))
     some = tuple(replace(one, outliers=5, excess_ns=3 * S, gaps=pairs) for one, pairs in zip(some, gaps, strict=True))
     found = periodic_outliers(log(some))
     assert found == PeriodicOutliers(50, 10, 8 / 9, 6 * S)
     rare = tuple(replace(one, gaps=((3, 1), (17, 1), (40, 1), (90, 1))) for one in some)
     assert periodic_outliers(log(rare)) is None
+    every_other = tuple(replace(one, outliers=60, gaps=((2, 60),)) for one in some)  # 120 of 500 steps
+    assert periodic_outliers(log(every_other)) is None
 
 
 def test_a_first_epoch_that_waits_for_its_data() -> None:

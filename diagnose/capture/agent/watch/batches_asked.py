@@ -11,17 +11,18 @@ from ..loaders import LoaderWatch, worker_here
 
 
 class BatchesAsked(LoaderWatch):
-    """Calls `on_batch()` when a batch is asked for, and where an epoch of a loader begins. Keeps no loader alive."""
+    """Calls `on_batch()` when a batch is asked for, and where an epoch of a loader begins. Keeps no iterator alive.
+
+    An epoch is that of an iterator: its loader may be gone by then, as in `for batch in DataLoader(...)`.
+    """
 
     def __init__(self, on_batch: Callable[[], None]) -> None:
         super().__init__(Path(), on_batch)
         self.starting_is_waiting = True
         self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._loader_of: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
         self._latest: weakref.ref[Any] | None = None
         self._iterator: weakref.ref[Any] | None = None
-        self._loader: weakref.ref[Any] | None = None
-        """What was looked up last: an iterator, and its loader."""
+        """That was asked last."""
         self._looked = False
         """Whether this process is a worker has been looked at; one that is forked does not train."""
 
@@ -30,26 +31,27 @@ class BatchesAsked(LoaderWatch):
         latest, self._latest = self._latest, None
         if latest is None or not self._begun:
             return False
-        loader = latest()
-        if loader is None or loader not in self._begun:
+        iterator = latest()
+        if iterator is None or iterator not in self._begun:
             return False
-        self._begun.discard(loader)
+        self._begun.discard(iterator)
         return True
 
     def _begins(self, loader: Any) -> None:
-        self._begun.add(loader)
+        if (kept := getattr(loader, "_iterator", None)) is not None:
+            self._begun.add(kept)  # Of persistent workers: it begins again, and is not made anew.
         self._asked()
 
     def _made(self, iterator: Any, loader: Any) -> None:
-        self._loader_of[iterator] = weakref.ref(loader)
+        self._begun.add(iterator)
 
     def _iterated(self, iterator: Any) -> tuple[Any, int | None]:
         if self._iterator is None or self._iterator() is not iterator:
-            self._iterator, self._loader = weakref.ref(iterator), self._loader_of.get(iterator)
-        return self._loader, None
+            self._iterator = weakref.ref(iterator)
+        return self._iterator, None
 
-    def _got(self, loader: Any, *_: Any) -> None:
-        self._latest = loader
+    def _got(self, iterator: Any, *_: Any) -> None:
+        self._latest = iterator
 
     def _keeper(self) -> None:
         if self._looked:
