@@ -50,8 +50,8 @@ class BatchesAsked(LoaderWatch):
             self._iterator = weakref.ref(iterator)
         return self._iterator, None
 
-    def _got(self, iterator: Any, *_: Any) -> None:
-        self._latest = iterator
+    def _got(self, loader: Any, *_: Any) -> None:
+        self._latest = loader  # The iterator, as _iterated has it.
 
     def _keeper(self) -> None:
         if self._looked:
