@@ -193,9 +193,9 @@ def pair_of(case: str, said: Diagnosis, truths: Truth) -> PairRow:
 
 
 def ladder(found: OnGpu) -> str:
-    """Each recording of GPT-2, with what was said of each optimisation that was left to make."""
+    """Each recording of GPT-2, with what was said of each optimisation that was left to make, and of all together."""
     rows = []
-    for rung in found.rungs:
+    for rung in [*found.rungs, *together(found)]:
         range_ms = "" if rung.low_ms is None else f"{rung.low_ms:.1f} to {rung.high_ms:.1f}"
         cells = [_ms(rung.likely_ms), range_ms, _ms(rung.after_above_ms), _ms(rung.measured_ms)]
         rows.append([f"`{rung.recording}`", rung.fix, str(rung.place or "-"), *cells])
@@ -209,6 +209,16 @@ def ladder(found: OnGpu) -> str:
         "measured in its turn, ms",
     ]
     return table(head, rows, texts=2)
+
+
+def together(found: OnGpu) -> Iterator[RungRow]:
+    """Of each recording, all that was advised: the sums of what each adds to those above it, and in its turn."""
+    for recording in dict.fromkeys(rung.recording for rung in found.rungs):
+        some = [rung for rung in found.rungs if rung.recording == recording and rung.after_above_ms is not None]
+        if len(some) < 2:
+            continue
+        said, measured = sum(rung.after_above_ms or 0.0 for rung in some), sum(rung.measured_ms for rung in some)
+        yield RungRow(recording, f"all {len(some)} that are advised", None, None, None, None, said, measured)
 
 
 def _ms(value: float | None) -> str:
