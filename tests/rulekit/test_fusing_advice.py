@@ -44,7 +44,7 @@ def test_graphs_replay_steps_that_launch_the_same_kernels() -> None:
     facts = facts_of(EAGER)
     found, chains = starvation(facts), pointwise_chains(facts)
     assert found.repeats
-    assert max(kept(found, chains)) <= 0.2
+    assert kept(found, chains) == (0.5, 0.2, 0)
     assert kept(replace(found, reads=2), chains) == pytest.approx((0.7, 0.5, 0.3))
     assert kept(replace(found, repeats=None), chains) == (0.9, 0.4, 0)
 
