@@ -446,9 +446,10 @@ def cost_book(facts: Facts) -> CostBook | HostBook:
 def wanted(facts: Facts, fixes: Sequence[Sequence[Recost]], least_ns: float) -> list[Wanted]:
     """What is to be measured for the changes of each fix alone, and of all together; what takes most of a step first.
 
-    Nothing that was measured, and nothing that takes less of a step. Raises Missing like `cost_book`.
+    Nothing that was measured or cannot be, and nothing that takes less of a step. Raises Missing like `cost_book`.
     """
-    book, known = cost_book(facts), measured_costs(facts).found
+    book = cost_book(facts)
+    known = {key for key, one in measured_costs(facts).found.items() if one.tells or one.why}
     changes, taken = defaultdict[OpSpec, list[str]](list), dict[OpSpec, float]()
     for recosts in (*fixes, [one for fix in fixes for one in fix]):
         for (spec, change), ns in book.asked(recosts):

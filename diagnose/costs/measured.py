@@ -16,8 +16,6 @@ from diagnose.trace.measured import MeasuredOp, OpSpec
 
 LEAST_SPREAD = 0.05
 """Of a ratio, how far it may be off at least (our choice; see the published errors)."""
-BUSY = 1.0
-"""From this spread on a measurement tells nothing: the machine did something else (our choice)."""
 UNLIKE = 0.25
 """By which an op may differ from what was recorded of it; beyond, its range covers the ratio and the time."""
 
@@ -51,8 +49,10 @@ class MeasuredCosts:
     def share(self, key: Key, recorded_ns: float) -> tuple[float, float, float] | None:
         """Of what a call takes, what is left: low, likely and high estimate of the saving. None: not measured."""
         one = self.found.get(key)
-        if one is None or not one.before_ns or one.after_ns is None or one.spread >= BUSY:
+        if one is None or not one.tells:
             return None
+        assert one.before_ns
+        assert one.after_ns is not None
         ratio, wide = one.after_ns / one.before_ns, max(one.spread, LEAST_SPREAD)
         most = least = ratio
         if abs(one.before_ns / max(recorded_ns, 1.0) - 1.0) > UNLIKE:

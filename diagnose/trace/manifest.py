@@ -336,8 +336,8 @@ class Screened(msgspec.Struct, frozen=True, kw_only=True):
     """Of parameters in one step of an optimizer; None: it does not change that, or memory did not allow it."""
     peak_bytes: tuple[int, ...] = ()
     """Without and with it; empty where it is not known."""
-    repeated: int = 0
-    """Blocks into which something else fell, so that they were made again."""
+    repeated_for: dict[str, int] = {}
+    """Blocks that were made again, by what else fell into them: save, epoch, collection, pause."""
     seconds: float = 0.0
     kept: bool = False
     """It stayed on for those after it."""

@@ -24,6 +24,10 @@ class OpSpec(msgspec.Struct, frozen=True):
     """Of an optimizer its settings, as a JSON object."""
 
 
+BUSY = 1.0
+"""From this spread on a measurement tells nothing: the machine did something else (our choice)."""
+
+
 class MeasuredOp(msgspec.Struct, frozen=True):
     """One op, as it is and after a change."""
 
@@ -39,6 +43,11 @@ class MeasuredOp(msgspec.Struct, frozen=True):
     why: str = ""
     """Why it was not measured."""
 
+    @property
+    def tells(self) -> bool:
+        """Whether it was measured, on a machine that did little else."""
+        return bool(self.before_ns) and self.after_ns is not None and self.spread < BUSY
+
 
 class Measurements(msgspec.Struct, frozen=True):
     """All that was measured for a recording."""
@@ -52,5 +61,5 @@ class Measurements(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many different ops were measured."""
-        return len({one.spec for one in self.ops if one.after_ns is not None})
+        """How many different ops have a measurement that tells something."""
+        return len({one.spec for one in self.ops if one.tells})

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -49,6 +50,16 @@ def on_gpu(*ops: MeasuredOp) -> Facts:
         gpu  sgemm 10-30 @0.5 | sgemm 40-40.1 @2.5
     """
     return with_measured(facts_of(drawn), *ops)
+
+
+def test_what_a_busy_machine_spread_is_not_counted_and_measured_again() -> None:
+    noisy = MeasuredOp(MM, "tf32", 20e6, 5e6, 1.0, 5)
+    product = [Recost(np.array([int(work_table(on_gpu()).ids[0])]), InPrecision("tf32"))]
+    assert (noisy.tells, Measurements("", "2.9", 1.0, (noisy,)).count) == (False, 0)
+    assert [one.spec for one in wanted(on_gpu(noisy), [product], 0.0)] == [MM]
+    calm = msgspec.structs.replace(noisy, spread=0.9)
+    assert (calm.tells, Measurements("", "2.9", 1.0, (calm,)).count) == (True, 1)
+    assert wanted(on_gpu(calm), [product], 0.0) == []
 
 
 @pytest.mark.parametrize(

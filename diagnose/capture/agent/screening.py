@@ -24,8 +24,8 @@ from .intervals import Pair
 from .phases import SAVE, YOUNGEST
 from .same_batch import Called, Difference, SameBatch, update_compared
 
-LEAST_STEPS, LEAST_S = 3, 0.3
-"""Of a block (our choice): the longer blocks are, the more the machine has changed from one to the next."""
+LEAST_STEPS, LEAST_S = 5, 0.3
+"""Of a block (trials.md)."""
 
 LEAST_OF_COLLECTIONS_S = 0.6
 """Of a block where collections of garbage are what is measured: they are seldom (our choice)."""
@@ -96,7 +96,7 @@ class Screened:
     updates: Difference | None = None
     peak_bytes: list[int] = field(default_factory=list)
     """Without and with it; empty where it is not known."""
-    repeated: int = 0
+    repeated_for: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     kept: bool = False
     ended: bool = False
@@ -260,16 +260,19 @@ class Screening:
     def _pair(self, one: Screened, switch: Any, base: Sequence[str], pairs: list[Pair], until_s: float) -> Course[None]:
         """One more, in random order; a block into which something else fell is made again."""
         blocks, wanted = dict[bool, _Block](), self._order.sample((False, True), 2)
-        for attempt in range(1 + MOST_REPEATS * self._ranks.alone):
-            one.repeated += len(wanted) * (attempt > 0)
+        faults = dict[bool, str]()
+        for _ in range(1 + MOST_REPEATS * self._ranks.alone):
             for on in wanted:
+                if why := faults.pop(on, ""):
+                    one.repeated_for[why] = one.repeated_for.get(why, 0) + 1
                 blocks[on] = yield from self._block(one, [*base, *[one.name] * on])
                 if on and (why := switch.why_none()):
                     one.void = why
             one.is_on = False
             for on in wanted:
                 blocks[on].read()
-            wanted = [on for on in wanted if blocks[on].fault(self._epochs, self._cycle, switch.collects)]
+            faults = {on: blocks[on].fault(self._epochs, self._cycle, switch.collects) for on in wanted}
+            wanted = [on for on in wanted if faults[on]]
             if not wanted or until_s < _now():
                 break
         self._blocks.append((blocks[False], blocks[True]))
@@ -371,8 +374,8 @@ class _Block:
         self.step_ns = statistics.fmean(self._times)
         self.waited = 0.0 if timed["device_ns"] else intervals.waited_share(timed["waited_ns"], self.step_ns)
 
-    def fault(self, epochs: Epochs, cycle: Cycle, collects: bool) -> bool:
-        """Whether something fell into it that belongs to neither side."""
+    def fault(self, epochs: Epochs, cycle: Cycle, collects: bool) -> str:
+        """What fell into it that belongs to neither side; "" for nothing."""
         told: dict[str, Any] = epochs.found() or {}
         began = told.get("began", ())
         last = self._first + len(self._times) - 1
@@ -383,7 +386,8 @@ class _Block:
         long = paused > PAUSED * sum(self._times)
         collected = not collects and self._collected > COLLECTED * sum(self._times)
         saved = not often and any(self._phases.get(SAVE, ()))
-        return turned or long or collected or saved
+        fell = {"save": saved, "epoch": turned, "collection": collected, "pause": long}
+        return next((what for what, did in fell.items() if did), "")
 
     def _collects(self, when: str, info: dict[str, int]) -> None:
         if info["generation"] == YOUNGEST:
