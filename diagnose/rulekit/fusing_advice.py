@@ -37,8 +37,8 @@ def fusing(chains: PointwiseChains) -> tuple[Edit, ...]:
 
 
 GRAPHED = Between(0.5, 0.2, 0.0)
-"""Of what the host needs for launches, what is left where CUDA graphs replay them. Of 675 small kernels a step that took
-an H100 23.2 ms, and as graphs 7.3 ms, 0.08 was; of simulated trainings 0.4 to 0.5."""
+"""Of what the host needs for launches, what is left where CUDA graphs replay them. Of 675 small kernels a step that
+took an H100 23.2 ms, and as graphs 7.3 ms, 0.08 was; of simulated trainings 0.4 to 0.5."""
 JOINED = (0.6, 1.0, 1.4)
 """Of launches that chains say would go, those that go: low, likely, high. In two trainings compiled on an H100 0.64 and
 1.39 of them went. What was left took the host as long for each as before: 34.8 and 36.2 us."""

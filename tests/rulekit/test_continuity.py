@@ -29,8 +29,8 @@ def _on_the_gpu(host: str, *kernels: str) -> str:
 CAUSES: dict[str, Callable[[float], str]] = {
     # 200 ops, for each of which the GPU waits that share of 0.49 ms.
     "launch_bound": lambda x: (
-        f"4 steps of 100\ncpu  aten::add 0-{0.005 + 0.0049 * x:.4f} x200 every 0.49\n"
-        f"gpu  pointwise {0.003 + 0.0049 * x:.4f}-0.488 @{0.001 + 0.0049 * x:.4f} x200 every 0.49"
+        f"4 steps of 100\ncpu  aten::add 0-{0.007 + 0.0049 * x:.4f} x200 every 0.49\n"
+        f"gpu  pointwise {0.005 + 0.0049 * x:.4f}-0.488 @{0.001 + 0.0049 * x:.4f} x200 every 0.49"
     ),
     "host_work": lambda x: (
         f'4 steps of 100\ncpu  "train.py(3): mask" 0-{x + 0.5} | aten::mm {x + 1}-{x + 2} | aten::mm {x + 3}-{x + 4}\n'
