@@ -45,16 +45,16 @@ JOINED = (0.6, 1.0, 1.4)
 JOINED_UNKNOWN = Between(0.9, 0.8, 0.7)
 """Of launches, what is left of an eager model's where no chain is known: between a sixth and a quarter went there."""
 EITHER = Between(JOINED_UNKNOWN.low, 0.4, GRAPHED.high)
-"""Where it is not known whether graphs can replay the step: from one to the other, and about half-way as likely."""
+"""Where it is not known whether graphs can replay the step: from one to the other, likely in between (our choice)."""
 
 
-def launched(found: Starvation, chains: PointwiseChains | None, steps: Steps) -> tuple[Edit, ...]:
+def launched(found: Starvation, chains: PointwiseChains | None, steps: Steps, replayed: bool) -> tuple[Edit, ...]:
     """The host's time for launches once CUDA graphs replay them, or else compiled code launches what is left."""
     keep = JOINED_UNKNOWN
-    if not found.reads and found.repeats is not False:
-        keep = GRAPHED if found.repeats else EITHER
+    if replayed:
+        keep = GRAPHED if found.repeats and not found.reads else EITHER
     elif chains is not None and chains.chains:
-        joined = int((np.bincount(chains.group)[chains.in_steps] - 1).sum()) / (max(steps.count * found.launches, 1))
+        joined = int((np.bincount(chains.group)[chains.in_steps] - 1).sum()) / max(steps.count * found.launches, 1)
         keep = Between(*(max(1 - share * joined, 0.0) for share in JOINED))
     return tuple(Shorten(Times(*time), keep) for time in found.times)
 

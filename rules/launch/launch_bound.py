@@ -35,18 +35,17 @@ BROKEN = (
     "It is read from {n} times a step. Fix that first: each read breaks a compiled graph, and a CUDA graph holds none."
 )
 
+COMPILE = Fix.of(fixes.Compile(), "Compile the model, so that it launches fewer and longer kernels.")
 REPLAYED = {
     False: Fix.of(
         fixes.Compile("mode", "reduce-overhead"),
-        "Compile the model and have CUDA graphs replay it: each step launches the same kernels.",
+        "Compile the model and have CUDA graphs replay it, if its shapes stay the same.",
     ),
     True: Fix.of(
         fixes.CompileArgument("mode", "reduce-overhead"),
-        "Compiled code runs already: have CUDA graphs replay it, as each step launches the same kernels.",
+        "Compiled code runs already: have CUDA graphs replay it, if its shapes stay the same.",
     ),
 }
-COMPILE = Fix.of(fixes.Compile(), "Compile the model, so that it launches fewer and longer kernels.")
-STATIC = Fix("Give the model inputs of a few sizes only, so that CUDA graphs can replay it.", effort=2)
 CAPTURE = Fix.of(
     fixes.GraphCapture(),
     "Or replay it as a CUDA graph, if its shapes stay the same and it reads nothing on the host.",
@@ -61,7 +60,8 @@ def launch_bound(
     blocking_launches: BlockingLaunches | None = None,
     compiling: Compiling | None = None,
 ) -> Verdicts:
-    graphed, compiled = bool(starvation.repeats and not starvation.reads), compiling is not None and compiling.used
+    compiled = compiling is not None and compiling.used
+    replayed = compiled or (starvation.repeats is not False and not starvation.reads)
     if starvation.graph_share > GRAPHED_SHARE:
         yield NotApplicable("CUDA graphs launch most kernels")
     elif blocking_launches is not None and blocking_launches.block:
@@ -86,10 +86,11 @@ def launch_bound(
                     starvation.launches,
                     "launches",
                 ),
+                *([Evidence("Each step launches the same kernels.")] * bool(starvation.repeats)),
                 *(Evidence(BROKEN.format(n=f"{n:,}"), n) for n in [starvation.reads] if n),
             ),
-            edits=launched(starvation, pointwise_chains, steps),
-            fixes=(REPLAYED[compiled] if graphed else STATIC if compiled else COMPILE, CAPTURE),
+            edits=launched(starvation, pointwise_chains, steps, replayed),
+            fixes=(REPLAYED[compiled] if replayed else COMPILE, CAPTURE),
             confidence=Confidence(Level.MEDIUM, "how much of the dispatch goes depends on the model"),
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
