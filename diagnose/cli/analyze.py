@@ -100,13 +100,6 @@ class Share(click.ParamType[float]):
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
     paths: tuple[str, ...],
-    html_file: str | None,
-    json_file: str | None,
-    markdown_file: str | None,
-    perfetto_file: str | None,
-    metrics_file: str | None,
-    sarif_file: str | None,
-    junit_file: str | None,
     shape: str,
     brief: bool,
     folders: tuple[str, ...],
@@ -120,6 +113,7 @@ def command(
     no_ledger: bool,
     open_it: bool,
     quiet: bool,
+    **asked: str | None,
 ) -> None:
     """Say what to fix in recorded training steps, and what each fix would save.
 
@@ -129,16 +123,7 @@ def command(
 
     Example: diagnose analyze runs/rank0.trace.json.gz --steps 3-7
     """
-    asked = {
-        "html": html_file,
-        "json": json_file,
-        "markdown": markdown_file,
-        "perfetto": perfetto_file,
-        "metrics": metrics_file,
-        "sarif": sarif_file,
-        "junit": junit_file,
-    }
-    files = {form: output(name) for form, name in asked.items() if name}
+    files = {form.removesuffix("_file"): output(name) for form, name in asked.items() if name}
     log = watched(paths)
     if log is not None and stands_alone(paths[0]):
         _tell_log(log, files, "terminal" if brief else shape)

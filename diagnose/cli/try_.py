@@ -82,17 +82,16 @@ def _names_a_recording(word: str) -> bool:
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     fixes: tuple[str, ...],
     budget: float,
     pairs: int,
     safety: str,
     together: bool,
-    html_file: str | None,
-    json_file: str | None,
-    markdown_file: str | None,
     dry_run: bool,
     yes: bool,
     quiet: bool,
+    **asked: str | None,
 ) -> None:
     """Inject fixes into the unmodified script, measure them, and say what to keep.
 
@@ -113,8 +112,7 @@ def command(
         if not quiet:
             click.echo(f"diagnose: {what}", err=True)
 
-    asked = {"html": html_file, "json": json_file, "markdown": markdown_file}
-    files = {form: output(name) for form, name in asked.items() if name}
+    files = {form.removesuffix("_file"): output(name) for form, name in asked.items() if name}
     refuse_unwritable(list(files.values()), [])
     run, given = _recording(ctx.meta[profile.COMMAND], STDOUT in files.values(), quiet)
     diagnosis, manifest = _diagnosed(run)

@@ -129,6 +129,23 @@ class GrowingMemory(msgspec.Struct, frozen=True, tag="growing_memory"):
 Trend = GrowingSteps | PeriodicOutliers | SlowFirstEpoch | GrowingMemory
 
 
+class TrendKind(str, Enum):
+    """What is looked for in the whole run. In the order of a report."""
+
+    GROWING_STEPS = "growing_steps"
+    GROWING_MEMORY = "growing_memory"
+    PERIODIC_OUTLIERS = "periodic_outliers"
+    SLOW_FIRST_EPOCH = "slow_first_epoch"
+
+
+class NotFound(msgspec.Struct, frozen=True):
+    """A trend that was looked for and is not there, or could not be looked for."""
+
+    kind: TrendKind
+    why: str
+    """Why nothing can be told, as a clause; empty: the run was looked at and shows none."""
+
+
 class RankRun(msgspec.Struct, frozen=True):
     """The run of one rank."""
 
@@ -145,6 +162,8 @@ class RankRun(msgspec.Struct, frozen=True):
     """By their size; they add up to `length_ns`."""
     phases: tuple[PhaseTime, ...]
     trends: tuple[Trend, ...]
+    not_found: tuple[NotFound, ...]
+    """All other kinds of trends."""
     epochs: tuple[Epoch, ...]
     epochs_left_out: int
     """Epochs that the log counts and does not tell one by one."""

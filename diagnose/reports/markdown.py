@@ -32,6 +32,10 @@ def _whole(make: Callable[[Diagnosis], Iterable[str]], diagnosis: Diagnosis) -> 
     return list(make(diagnosis))
 
 
+def _whole_run(diagnosis: Diagnosis) -> list[str]:
+    return [] if diagnosis.watched is None else [watched(diagnosis.watched)]
+
+
 def _heading(diagnosis: Diagnosis) -> Iterator[str]:
     yield from (f"## {escaped(heading.headline(diagnosis))}", "", escaped(heading.subject(diagnosis)), "")
     if lost := findings.lost(diagnosis):
@@ -175,6 +179,7 @@ def _table(section: Section) -> list[str]:
 
 
 _PARTS: dict[str, Callable[[Diagnosis], Iterable[str]]] = {
+    "the whole run": _whole_run,
     "the heading": _heading,
     "what to fix": _fixes,
     "smaller findings": _smaller,

@@ -15,6 +15,7 @@ from diagnose.contracts.watched_run import (
     RunPartKind,
     SlowFirstEpoch,
     Trend,
+    TrendKind,
     WatchedRun,
 )
 from diagnose.reports.sections import Row, Section
@@ -82,6 +83,13 @@ FIGURES = {
     "slowed": "slowed by heat or power",
 }
 
+SOUGHT = {
+    TrendKind.GROWING_STEPS: "steps that take longer and longer",
+    TrendKind.GROWING_MEMORY: "memory that grows",
+    TrendKind.PERIODIC_OUTLIERS: "outliers at a period",
+    TrendKind.SLOW_FIRST_EPOCH: "a slow first epoch",
+}
+
 MOST_EPOCHS = 8
 """Rows: the first ones, and the last."""
 
@@ -117,8 +125,17 @@ def damage(run: RankRun) -> str:
 
 
 def trends(run: RankRun) -> list[str]:
-    """A sentence or two for each."""
-    return [_trend(one, run) for one in run.trends]
+    """A sentence or two for each, then what was looked for and is not there, and what could not be looked for."""
+    clean = [SOUGHT[one.kind] for one in run.not_found if not one.why]
+    unknown = dict[str, list[str]]()
+    for one in run.not_found:
+        if one.why:
+            unknown.setdefault(one.why, []).append(SOUGHT[one.kind])
+    return [
+        *(_trend(one, run) for one in run.trends),
+        *([f"Looked for, and not there: {', '.join(clean)}."] if clean else []),
+        *(f"Cannot tell {', '.join(some)}: {why}." for why, some in unknown.items()),
+    ]
 
 
 def sections(run: RankRun) -> Iterator[Section]:

@@ -179,6 +179,7 @@ def _records(path: Path, damage: list[int]) -> Iterator[_Any]:
     """What is whole of a file; counts into `damage` what is not, but for a last record that has been cut off."""
     with path.open("rb") as file:
         content = file.read(MOST_FILE_BYTES)
+        damage[0] += bool(file.read(1))
     at = count = 0
     decoder = msgspec.json.Decoder(_Any)
     while at < len(content) and count < MOST_RECORDS:
@@ -200,6 +201,7 @@ def _records(path: Path, damage: list[int]) -> Iterator[_Any]:
             if content.find(MAGIC, at) < 0:
                 return  # Cut off where the process was killed.
             damage[0] += 1
+    damage[0] += at < len(content)
 
 
 def _in_order(by_number: dict[int, _Window], damage: list[int]) -> Iterator[Window]:

@@ -19,6 +19,7 @@ def watched_run(logs: Sequence[RunLog]) -> WatchedRun:
 
 def rank_run(log: RunLog) -> RankRun:
     """Of one rank."""
+    found, others = trends(log)
     return RankRun(
         rank=log.rank,
         world_size=log.world_size,
@@ -29,7 +30,8 @@ def rank_run(log: RunLog) -> RankRun:
         steps_by=log.steps_by,
         parts=parts(log),
         phases=tuple(one for name in COLUMNS if (one := _phase(log, name)) is not None),
-        trends=trends(log),
+        trends=found,
+        not_found=others,
         epochs=epochs(log),
         epochs_left_out=sum(window.more_epochs for window in log.windows),
         figures=tuple(_figure(log, name) for name in sorted({name for one in log.windows for name in one.gauges})),

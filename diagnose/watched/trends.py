@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from statistics import fmean, median
 
-from diagnose.contracts.watched_run import GrowingMemory, GrowingSteps, PeriodicOutliers, SlowFirstEpoch, Trend
+from diagnose.contracts.watched_run import (
+    GrowingMemory,
+    GrowingSteps,
+    NotFound,
+    PeriodicOutliers,
+    SlowFirstEpoch,
+    Trend,
+    TrendKind,
+)
 from diagnose.facts.run.trend import trend
 from diagnose.trace.run_log import RunLog, Window
 from diagnose.watched.parts import epochs
@@ -14,6 +23,8 @@ from diagnose.watched.parts import epochs
 GROUPS, LEAST_GROUPS = 24, 6
 """Into which a run is put together for the test, at most and at least (our choice): so few hardly depend on each other,
 as neighbouring steps do, and six in order come by chance once in 720."""
+
+SHORT = f"the log has too few windows of a second and more, and it takes {LEAST_GROUPS}"
 
 RARE = 0.001
 """Chance of a rise that is taken for one, as `facts/run/growth.py` has it for times."""
@@ -37,20 +48,42 @@ SETTLED = 1 / 3
 """Share of the run after which memory may grow no more: caches and pools fill until then (our choice)."""
 
 
-def trends(log: RunLog) -> tuple[Trend, ...]:
-    """Those that a log shows, in the order of this module's first line."""
-    found = (growing_steps(log), growing_memory(log), periodic_outliers(log), slow_first_epoch(log))
-    return tuple(one for one in found if one is not None)
+class CannotTell(Exception):
+    """Why a trend cannot be looked for, as a clause."""
+
+
+def trends(log: RunLog) -> tuple[tuple[Trend, ...], tuple[NotFound, ...]]:
+    """Those that a log shows, and all others, in the order of `TrendKind`."""
+    looks = {
+        TrendKind.GROWING_STEPS: growing_steps,
+        TrendKind.GROWING_MEMORY: growing_memory,
+        TrendKind.PERIODIC_OUTLIERS: periodic_outliers,
+        TrendKind.SLOW_FIRST_EPOCH: slow_first_epoch,
+    }
+    found, others = list[Trend](), list[NotFound]()
+    for kind, look in looks.items():
+        why, one = "", None
+        try:
+            one = look(log)
+        except CannotTell as error:
+            why = str(error)
+        if one is None:
+            others.append(NotFound(kind, why))
+        else:
+            found.append(one)
+    return tuple(found), tuple(others)
 
 
 def growing_steps(log: RunLog) -> GrowingSteps | None:
     """Usual steps, without what outliers take beyond them, by groups of windows: Kendall's test, Theil and Sen's slope.
 
-    A run that got slower once is no growth: each third must be slower than the one before.
+    A run that got slower once is no growth: each third must be slower than the one before. Raises CannotTell.
     """
     groups = [group for group in _groups(_steady(log)) if _steps(group)]
     times = [_usual_ns(group) for group in groups]
-    found = trend(times) if len(times) >= LEAST_GROUPS else None
+    if len(times) < LEAST_GROUPS:
+        raise CannotTell(SHORT)
+    found = trend(times)
     if found is None or found.chance > RARE or not _by_thirds(times):
         return None
     first, last = median(times[:3]), median(times[-3:])
@@ -63,12 +96,14 @@ def growing_steps(log: RunLog) -> GrowingSteps | None:
 
 
 def growing_memory(log: RunLog) -> GrowingMemory | None:
-    """Resident memory at the ends of windows, by the same test, once caches and pools are full."""
+    """Resident memory at the ends of windows, by the same test, once caches and pools are full. Raises CannotTell."""
     known = [window for window in log.windows if "resident_bytes" in window.gauges]
     known = [window for window in known if window.ended_ns > SETTLED * log.length_ns]
     groups = list(_groups(known))
     sizes = [group[-1].gauges["resident_bytes"].last for group in groups]
-    found = trend(sizes) if len(sizes) >= LEAST_GROUPS else None
+    if len(sizes) < LEAST_GROUPS:
+        raise CannotTell(SHORT if known or not log.windows else "this system does not tell a process's memory")
+    found = trend(sizes)
     if found is None or found.chance > RARE or not _by_thirds(sizes):
         return None
     rise, steps = sizes[-1] - sizes[0], _steps(known)
@@ -79,13 +114,15 @@ def growing_memory(log: RunLog) -> GrowingMemory | None:
 
 
 def periodic_outliers(log: RunLog) -> PeriodicOutliers | None:
-    """The commonest distance between outliers, by one step more or less, if most have it."""
+    """The commonest distance between outliers, by one step more or less, if most have it. Raises CannotTell."""
     gaps = Counter[int]()
     for window in log.windows:
         gaps.update(dict(window.gaps))
     outliers = sum(window.outliers for window in log.windows)
     near = {gap: sum(gaps[gap + off] for off in (-1, 0, 1)) for gap in gaps if gap > 1}
-    if not LEAST_OUTLIERS <= outliers <= MOSTLY * _steps(log.windows) or not near:
+    if outliers > MOSTLY * _steps(log.windows):
+        raise CannotTell("too many steps take over three times the usual")
+    if outliers < LEAST_OUTLIERS or not near:
         return None
     period = max(near, key=lambda gap: (near[gap], gaps[gap], -gap))
     regular = near[period] / max(outliers - 1, 1)
@@ -96,10 +133,17 @@ def periodic_outliers(log: RunLog) -> PeriodicOutliers | None:
 
 
 def slow_first_epoch(log: RunLog) -> SlowFirstEpoch | None:
-    """Against the median of later whole epochs: the last one may be cut short, and has a mean step as well."""
+    """Against the median of later epochs: the last one may be cut short, and has a mean step as well.
+
+    Raises CannotTell.
+    """
     known = epochs(log)
-    if len(known) < 2 or known[0].first_step > 1 or known[0].steps < LEAST_EPOCH_STEPS:
-        return None
+    if len(known) < 2:
+        raise CannotTell("no second epoch of a DataLoader was seen")
+    if known[0].first_step > 1:
+        raise CannotTell("the first epoch is not in the log")
+    if known[0].steps < LEAST_EPOCH_STEPS:
+        raise CannotTell(f"the first epoch has fewer than {LEAST_EPOCH_STEPS} steps")
     first, later = known[0], known[1:]
     usual, waits = int(median(one.step_ns for one in later)), int(median(one.loader_ns for one in later))
     if first.step_ns < (1 + SLOWER) * usual:
@@ -110,7 +154,9 @@ def slow_first_epoch(log: RunLog) -> SlowFirstEpoch | None:
 
 def _steady(log: RunLog) -> list[Window]:
     """Without a first epoch that is slow by itself."""
-    first = slow_first_epoch(log)
+    first = None
+    with suppress(CannotTell):
+        first = slow_first_epoch(log)
     known = epochs(log)
     return [one for one in log.windows if first is None or one.first_step >= known[1].first_step]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.capture.agent.watch.log_file import framed
 from diagnose.cli import main
 from diagnose.contracts.diagnosis import Diagnosis
 from tests.cli.invoking import refused, run
@@ -47,6 +48,19 @@ def test_files_and_the_terminal_in_one_go(trace: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out.json").read_text())["schema_version"] == 1
     assert (tmp_path / "out.md").read_text().startswith("## One step takes")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.md", "rank0.json"]
+
+
+def test_a_recording_with_a_log_of_the_whole_run_has_both_in_its_report(trace: Path) -> None:
+    names = ["step", "save", "evaluation"]
+    window = ["window", 0, 1, 10, 100, 180, {"step": [10, 80, 8, 8, []]}, [0, 0, [], {}], [], 0, {}]
+    log = [["begin", 1, 0, 1, 99, 1, names, [100, 0, 0]], window, ["end", "itself", 180, [0, 0, 0], "optimizer", []]]
+    (trace.parent / "rank0.watch").write_bytes(b"".join(map(framed, log)))
+    for form in ("terminal", "markdown"):
+        done = run("analyze", trace.parent, "--format", form)
+        assert done.returncode == 0
+        whole, _, steps = done.stdout.partition("Where the run's time went")
+        assert "Of 180 ns: start-up and compilation 55.6 %, training steps 44.4 %." in whole
+        assert "One step takes 100 us" in steps
 
 
 def test_steps(trace: Path) -> None:

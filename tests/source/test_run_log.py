@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.capture.agent.watch.log_file import framed
-from diagnose.source import recording
+from diagnose.capture.agent.watch import windows
+from diagnose.capture.agent.watch.log import VERSION
+from diagnose.capture.agent.watch.log_file import HEADER, MAGIC, framed
+from diagnose.source import recording, run_log
 from diagnose.source.base import InputError
 from diagnose.source.run_log import logs_in, read
-from diagnose.trace.run_log import Column, EpochTime, Gauge, RunLog
+from diagnose.trace.run_log import COLUMNS, Column, EpochTime, Gauge, RunLog
+from diagnose.watched import sketch
 
 NAMES = ["step", "loader", "save", "evaluation", "outside"]
 BEGIN: list[object] = ["begin", 1, 0, 1, 99, 1_700_000_000_000_000_000, NAMES, [100, 10, 0, 20, 0]]
@@ -143,3 +146,19 @@ def test_a_folder_with_nothing_but_a_log_says_who_reads_it(tmp_path: Path) -> No
     (tmp_path / "rank0.watch").write_bytes(b"")
     with pytest.raises(InputError, match="holds the log of a whole run, and no recorded steps"):
         recording.find([tmp_path])
+
+
+def test_what_is_beyond_the_bounds_is_told_as_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, *WHOLE)
+    assert read(path).damaged == 0
+    monkeypatch.setattr(run_log, "MOST_RECORDS", 3)
+    assert (read(path).damaged, read(path).ended) == (1, None)
+    monkeypatch.setattr(run_log, "MOST_RECORDS", 100)
+    monkeypatch.setattr(run_log, "MOST_FILE_BYTES", path.stat().st_size - 1)
+    assert read(path).damaged == 1
+
+
+def test_the_reader_knows_what_the_recorder_writes() -> None:
+    assert {*windows.COLUMNS, "device"} == set(COLUMNS)
+    assert (run_log.MAGIC, run_log.HEADER.format, run_log.VERSION) == (MAGIC, HEADER.format, VERSION)
+    assert sketch.PER_OCTAVE == windows.PER_OCTAVE

@@ -9,9 +9,11 @@ import pytest
 from diagnose.contracts.watched_run import (
     GrowingMemory,
     GrowingSteps,
+    NotFound,
     PeriodicOutliers,
     RunPartKind,
     SlowFirstEpoch,
+    TrendKind,
 )
 from diagnose.reports import terminal, watched_run
 from diagnose.trace.run_log import Column, EpochTime, Gauge, RunLog, Window
@@ -19,7 +21,7 @@ from diagnose.watched.assembly import rank_run
 from diagnose.watched.assembly import watched_run as of_logs
 from diagnose.watched.parts import parts
 from diagnose.watched.sketch import quantile_ns
-from diagnose.watched.trends import growing_memory, growing_steps, periodic_outliers, slow_first_epoch
+from diagnose.watched.trends import CannotTell, growing_memory, growing_steps, periodic_outliers, slow_first_epoch
 
 S, MS = 1_000_000_000, 1_000_000
 
@@ -138,7 +140,8 @@ def test_outliers_at_a_period() -> None:
     rare = tuple(replace(one, gaps=((3, 1), (17, 1), (40, 1), (90, 1))) for one in some)
     assert periodic_outliers(log(rare)) is None
     every_other = tuple(replace(one, outliers=60, gaps=((2, 60),)) for one in some)  # 120 of 500 steps
-    assert periodic_outliers(log(every_other)) is None
+    with pytest.raises(CannotTell, match="too many steps take over three times the usual"):
+        periodic_outliers(log(every_other))
 
 
 def test_a_first_epoch_that_waits_for_its_data() -> None:
@@ -154,7 +157,11 @@ def test_a_first_epoch_that_waits_for_its_data() -> None:
     run = rank_run(log((some,)))
     assert watched_run.trends(run) == [
         "Steps of the first epoch take 50.0 ms, later ones 10.0 ms. That costs 1.20 s (38.7 % of the run)."
-        " Most of that is waiting for data: a cold file cache or the like."
+        " Most of that is waiting for data: a cold file cache or the like.",
+        "Looked for, and not there: outliers at a period.",
+        "Cannot tell steps that take longer and longer: the log has too few windows of a second and more, and it takes"
+        " 6.",
+        "Cannot tell memory that grows: this system does not tell a process's memory.",
     ]
     assert "waiting for data 42.6 % (all of it in the first epoch)" in watched_run.headline(run)
 
@@ -174,6 +181,21 @@ def test_memory_that_grows_to_the_end() -> None:
     assert found.per_1000_steps_bytes == pytest.approx(1e9, rel=0.1)
     full = [1e9 + 10e6 * min(k, 9) for k in range(30)]
     assert growing_memory(log(resident(some, full))) is None
+
+
+def test_a_long_healthy_run_shows_no_trend_and_a_short_one_cannot_tell() -> None:
+    one_epoch = "no second epoch of a DataLoader was seen"
+    steady = resident(windows([100 * MS] * 30), [1e9] * 30)
+    assert rank_run(log(steady)).trends == ()
+    assert rank_run(log(steady)).not_found == (
+        NotFound(TrendKind.GROWING_STEPS, ""),
+        NotFound(TrendKind.GROWING_MEMORY, ""),
+        NotFound(TrendKind.PERIODIC_OUTLIERS, ""),
+        NotFound(TrendKind.SLOW_FIRST_EPOCH, one_epoch),
+    )
+    short = "the log has too few windows of a second and more, and it takes 6"
+    whys = [one.why for one in rank_run(log(steady[:5])).not_found]
+    assert whys == [short, short, "", one_epoch]
 
 
 def test_the_sentence_adds_up_to_a_hundred_percent() -> None:
