@@ -84,9 +84,9 @@ FIGURES = {
 }
 
 SOUGHT = {
-    TrendKind.GROWING_STEPS: "steps that take longer and longer",
-    TrendKind.GROWING_MEMORY: "memory that grows",
-    TrendKind.PERIODIC_OUTLIERS: "outliers at a period",
+    TrendKind.GROWING_STEPS: "a growing step time",
+    TrendKind.GROWING_MEMORY: "growing memory",
+    TrendKind.PERIODIC_OUTLIERS: "periodic outlier steps",
     TrendKind.SLOW_FIRST_EPOCH: "a slow first epoch",
 }
 
@@ -228,8 +228,9 @@ def _trend(one: Trend, run: RankRun) -> str:
         )
     if isinstance(one, PeriodicOutliers):
         return (
-            f"Every {number(one.period_steps)} steps one takes over three times the usual: {number(one.outliers)} of"
-            f" them, {one.regular:.0%} at that period, cost {_cost(one.cost_ns, run)}.".replace("%", " %", 1)
+            f"Every {number(one.period_steps)} steps one is an outlier, over three times the usual step:"
+            f" {number(one.outliers)} outlier steps, {100 * one.regular:.0f} % at that period,"
+            f" cost {_cost(one.cost_ns, run)}."
         )
     if isinstance(one, SlowFirstEpoch):
         longer, waits = one.step_ns - one.later_step_ns, one.loader_ns - one.later_loader_ns

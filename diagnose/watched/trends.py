@@ -121,7 +121,7 @@ def periodic_outliers(log: RunLog) -> PeriodicOutliers | None:
     outliers = sum(window.outliers for window in log.windows)
     near = {gap: sum(gaps[gap + off] for off in (-1, 0, 1)) for gap in gaps if gap > 1}
     if outliers > MOSTLY * _steps(log.windows):
-        raise CannotTell("too many steps take over three times the usual")
+        raise CannotTell("over a fifth of the steps are outliers")
     if outliers < LEAST_OUTLIERS or not near:
         return None
     period = max(near, key=lambda gap: (near[gap], gaps[gap], -gap))
