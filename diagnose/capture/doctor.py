@@ -1,4 +1,4 @@
-"""What this machine can record, and how to mend what it cannot.
+"""What this machine can record, and how to fix what it cannot.
 
 Torch is asked in a process of its own: importing it may fail, hang or crash.
 """
@@ -139,14 +139,14 @@ def check_gpu(torch: Torch, root: Path) -> Iterator[Check]:
         yield Check("GPU kernels", "ok", f"a test kernel was recorded ({library if torch.cuda else 'ROCm'})")
         return
     why = torch.error or torch.said_of_cupti or "the recording of a test kernel holds none"
-    mend = "Run `diagnose doctor` again without any other profiler or monitor of this GPU (nsys, ncu, DCGM)."
+    fix = "Run `diagnose doctor` again without any other profiler or monitor of this GPU (nsys, ncu, DCGM)."
     if "INSUFFICIENT_PRIVILEGES" in why:
-        mend = limits.ALLOW_COUNTERS
+        fix = limits.ALLOW_COUNTERS
     elif torch.cuda and not torch.cupti:
-        mend = f"Install CUPTI beside torch: `pip install {_cupti_package(torch.cuda)}`."
+        fix = f"Install CUPTI beside torch: `pip install {_cupti_package(torch.cuda)}`."
     elif torch.error:
-        mend = "Free the GPU and its memory, see that a small program on it runs, and try again."
-    yield Check("GPU kernels", "missing", f"not recorded: {why} ({library if torch.cuda else 'ROCm'})", mend)
+        fix = "Free the GPU and its memory, see that a small program on it runs, and try again."
+    yield Check("GPU kernels", "missing", f"not recorded: {why} ({library if torch.cuda else 'ROCm'})", fix)
 
 
 def _no_gpu(torch: Torch, root: Path) -> Check:

@@ -54,7 +54,7 @@ class Check:
     state: State
     what: str
     """A clause: what was found."""
-    mend: str = ""
+    fix: str = ""
     """A sentence: what to do about it; empty if it is ok."""
 
 
@@ -81,8 +81,8 @@ def check_shared_memory(root: Path) -> Iterator[Check]:
         return
     free = shutil.disk_usage(shared).free
     little = free <= LITTLE_SHARED_BYTES
-    mend = "DataLoader workers need more: `docker run --shm-size=8g` or `--ipc=host`." if little else ""
-    yield Check("shared memory", "limited" if little else "ok", f"/dev/shm: {units.size(free)} free", mend)
+    fix = "DataLoader workers need more: `docker run --shm-size=8g` or `--ipc=host`." if little else ""
+    yield Check("shared memory", "limited" if little else "ok", f"/dev/shm: {units.size(free)} free", fix)
 
 
 def check_other_profilers(root: Path, environment: Mapping[str, str]) -> Check:

@@ -75,7 +75,7 @@ def command(nsys: str, folder: Path, run: Sequence[str], say: Callable[[str], No
         raise CannotRecord(f"{nsys} is too old: it cannot record twice in a run. Use one of 2022 or later.")
     limited = [check for check in limits.check_sampling(Path("/")) if check.state != "ok"]
     for check in limited:
-        say(f"when the host's threads are off the processor cannot be recorded: {check.what}. {check.mend}")
+        say(f"when the host's threads are off the processor cannot be recorded: {check.what}. {check.fix}")
     return [
         nsys,
         "profile",

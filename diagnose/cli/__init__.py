@@ -24,7 +24,7 @@ COMMANDS = {
     "export": "Write a run's tables as Parquet files, for DuckDB, Polars and pandas.",
     "ledger": "Say how predictions and trials have compared on this machine, by rule.",
     "mcp": "Serve analyses, patches and trials to language models, over the Model Context Protocol.",
-    "doctor": "Say what this machine can record, and how to mend what it cannot.",
+    "doctor": "Say what this machine can record, and how to fix what it cannot.",
     "rules": "List the rules, show one's page, or test a folder of them.",
 }
 """Command -> its line in the help."""

@@ -21,7 +21,7 @@ CANNOT_RECORD = 2
 @click.command(name="doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")
 def command(as_json: bool) -> None:
-    """Say what this machine can record, and how to mend what it cannot.
+    """Say what this machine can record, and how to fix what it cannot.
 
     Exits with 2 if no training can be recorded here.
 
@@ -41,14 +41,14 @@ def command(as_json: bool) -> None:
 
 
 def report(found: Sequence[Check], recordable: bool) -> str:
-    """A line for each check, then how to mend those that are not ok; colored."""
+    """A line for each check, then how to fix those that are not ok; colored."""
     width = max(len(check.name) for check in found)
     lines = [
         f"{click.style(f'{check.state:<7}', fg=COLORS[check.state])}  {check.name:<{width}}  {check.what}"
         for check in found
     ]
-    mends = [f"{check.name:<{width}}  {check.mend}" for check in found if check.state != "ok"]
-    if mends:
-        lines += ["", "How to mend it:", *mends]
+    fixes = [f"{check.name:<{width}}  {check.fix}" for check in found if check.state != "ok"]
+    if fixes:
+        lines += ["", "How to fix it:", *fixes]
     can = "A training can be recorded here." if recordable else "No training can be recorded here as it is."
     return "\n".join([*lines, "", can, ""])

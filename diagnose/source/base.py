@@ -12,7 +12,7 @@ from diagnose.trace.model import Rank
 
 
 class InputError(Exception):
-    """Something the user can mend about the input. The message is one or two sentences: what is wrong, what to do."""
+    """Something the user can fix about the input. The message is one or two sentences: what is wrong, what to do."""
 
 
 class Reader(Protocol):

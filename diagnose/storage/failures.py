@@ -50,7 +50,7 @@ def changed() -> StorageError:
 
 
 def passing(why: str) -> StorageError:
-    """What another try may mend."""
+    """What another try may fix."""
     return StorageError(errno.EAGAIN, why)
 
 

@@ -53,7 +53,7 @@ def test_a_python_without_torch(tmp_path: Path) -> None:
     assert found[0] == Check("python", "ok", f"{python} ({'.'.join(map(str, sys.version_info[:3]))})")
     assert found[1].state == "missing"
     assert found[1].what == "cannot be imported: ModuleNotFoundError: No module named 'torch'"
-    assert f"`{python} -m pip install torch`" in found[1].mend
+    assert f"`{python} -m pip install torch`" in found[1].fix
     assert "GPU" not in [check.name for check in found]
     assert not doctor.can_record(found)
 
@@ -125,7 +125,7 @@ def test_a_try_that_fails_leaves_what_was_found_before(
     gpu, kernels = doctor.check_gpu(found, tmp_path)
     assert gpu == Check("GPU", "ok", "GPU X")
     assert (kernels.state, kernels.what) == ("missing", f"not recorded: {error} ({cupti})")
-    assert kernels.mend.startswith("Free the GPU")
+    assert kernels.fix.startswith("Free the GPU")
 
 
 CUDA = Torch(python="3.12.1", torch="2.13.0", cuda="12.8", devices=("GPU X", "GPU Y"), cupti="/lib/libcupti.so.12")
@@ -139,7 +139,7 @@ def test_kernels_that_are_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "what", "mend"),
+    ("fields", "what", "fix"),
     [
         (
             {"kernels": 0},
@@ -157,11 +157,11 @@ def test_kernels_that_are_recorded(tmp_path: Path) -> None:
     ],
     ids=["silently", "privileges", "no library", "no library for CUDA 13", "ROCm"],
 )
-def test_kernels_that_are_not_recorded(tmp_path: Path, fields: dict[str, object], what: str, mend: str) -> None:
+def test_kernels_that_are_not_recorded(tmp_path: Path, fields: dict[str, object], what: str, fix: str) -> None:
     _, kernels = doctor.check_gpu(replace(CUDA, **fields), tmp_path)
     assert (kernels.name, kernels.state) == ("GPU kernels", "missing")
     assert what in kernels.what
-    assert mend in kernels.mend
+    assert fix in kernels.fix
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_no_gpu(tmp_path: Path, torch: Torch, driver: bool, state: str, what: st
     root = draw(tmp_path, proc__driver__nvidia__version="NVRM version: 570") if driver else tmp_path
     [gpu] = doctor.check_gpu(torch, root)
     assert (gpu.name, gpu.state, gpu.what) == ("GPU", state, what)
-    assert bool(gpu.mend) == (state != "ok")
+    assert bool(gpu.fix) == (state != "ok")
 
 
 def test_a_folder_that_is_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def test_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LITTLE_DISK_BYTES", shutil.disk_usage(tmp_path).total + 1)
     found = doctor.check_folder(tmp_path)
     assert found.state == "limited"
-    assert "--out DIR" in found.mend
+    assert "--out DIR" in found.fix
 
 
 def test_a_file_in_the_way(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def cpus() -> int:
 def test_a_quota_of_cpus(tmp_path: Path, files: dict[str, str], allowed: str) -> None:
     found = limits.check_cpus(draw(tmp_path, **files))
     assert (found.state, found.what) == ("limited", f"{allowed} of {os.cpu_count()}")
-    assert found.mend.startswith("Count on 1 for DataLoader workers")
+    assert found.fix.startswith("Count on 1 for DataLoader workers")
 
 
 @pytest.mark.skipif(cpus() != os.cpu_count(), reason="this process may not use all CPUs")
@@ -275,7 +275,7 @@ def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for little, state in ((0, "ok"), (shutil.disk_usage(tmp_path).total, "limited")):
         monkeypatch.setattr(limits, "LITTLE_SHARED_BYTES", little)
         [found] = limits.check_shared_memory(tmp_path)
-        assert (found.state, "--shm-size" in found.mend) == (state, state == "limited")
+        assert (found.state, "--shm-size" in found.fix) == (state, state == "limited")
 
 
 def test_a_profiler_that_gets_loaded(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_nsys_beside_the_path(tmp_path: Path) -> None:
     newer = program(tmp_path / "opt/nvidia/nsight-systems/2025.5.1/bin/nsys", NSYS)
     found = limits.check_nsys(tmp_path, None)
     assert (found.state, found.what) == ("limited", f"{newer} ({VERSION}), not on PATH")
-    assert f"`export PATH={newer.parent}:$PATH`" in found.mend
+    assert f"`export PATH={newer.parent}:$PATH`" in found.fix
 
 
 @pytest.mark.parametrize("text", [None, "#!/bin/sh\nexit 1\n", "#!/no/such/shell\n"], ids=["none", "fails", "broken"])
@@ -353,7 +353,7 @@ def test_sampling(tmp_path: Path, level: str, capabilities: str, container: bool
         draw(root, **{".dockerenv": ""})
     [found] = limits.check_sampling(root)
     assert (found.name, found.state, found.what) == ("CPU sampling", state, what)
-    assert bool(found.mend) == (state != "ok")
+    assert bool(found.fix) == (state != "ok")
 
 
 def test_no_word_on_sampling_where_there_is_no_linux(tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_counters(tmp_path: Path, value: str, capabilities: str, state: str) -> 
     )
     [found] = limits.check_counters(root)
     assert (found.name, found.state) == ("GPU counters", state)
-    assert found.mend == (ALLOW_COUNTERS if state == "limited" else "")
+    assert found.fix == (ALLOW_COUNTERS if state == "limited" else "")
 
 
 def test_no_word_on_counters_without_a_driver(tmp_path: Path) -> None:

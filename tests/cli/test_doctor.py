@@ -77,7 +77,7 @@ def test_the_layout() -> None:
         "limited  shared memory  /dev/shm: 67.1 MB free\n"
         "missing  nsys           not found\n"
         "\n"
-        "How to mend it:\n"
+        "How to fix it:\n"
         "shared memory  Give more.\n"
         "nsys           Install it.\n"
         "\n"

@@ -350,7 +350,7 @@ def test_transforms_that_keep_all_cores_busy_can_run_on_the_gpu() -> None:
 
 
 def test_workers_that_are_fast_enough_need_a_deeper_queue() -> None:
-    """Only where batches lie ready most times: else workers are late for a reason that a queue does not mend."""
+    """Only where batches lie ready most times: else workers are late for a reason that a queue does not fix."""
     (found,) = said("dataloader_starvation", STARVED, loads(60, workers=4, empty_share=0.2), cpus=8).findings
     assert [fix.do.partition(":")[0] for fix in found.fixes] == ["Keep more batches ready"]
     assert [one.text for one in found.evidence[1:]] == [

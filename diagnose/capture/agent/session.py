@@ -467,4 +467,4 @@ class Session:
 
 
 class _Hopeless(Exception):
-    """What the user can mend."""
+    """What the user can fix."""
