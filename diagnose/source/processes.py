@@ -29,6 +29,8 @@ LOOK_S = 5.0
 AHEAD = 1_024
 """Pieces of work that are handed to a cluster before the first is done: enough for so many workers."""
 
+_CAN_BLOCK = hasattr(signal, "pthread_sigmask")  # not on Windows
+
 
 @dataclass(frozen=True)
 class Workplace:
@@ -99,9 +101,23 @@ def _here(jobs: int, files: Sequence[RankFiles]) -> Iterator[Workplace]:
         yield Workplace(pool, 2 * jobs, (BrokenExecutor,), again=True)
 
 
+class Processes(ProcessPoolExecutor):
+    """Starts them as it is handed work, with Ctrl-C blocked: they hear of it only once they end silently."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """As of the executor that it is; a process that starts has this thread's signal mask."""
+        if not _CAN_BLOCK:
+            return super().submit(fn, *args, **kwargs)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return super().submit(fn, *args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @contextmanager
 def _pool(processes: int) -> Iterator[Executor]:
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _end_silently) as pool:
+    with Processes(processes, multiprocessing.get_context("spawn"), _end_silently) as pool:
         try:
             yield pool
         finally:
@@ -111,6 +127,8 @@ def _pool(processes: int) -> Iterator[Executor]:
 def _end_silently() -> None:
     """Ctrl-C on a terminal interrupts workers as well: without a traceback, as the command itself tells of it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if _CAN_BLOCK:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _streamed(place: Workplace, work: Work[T], files: Sequence[RankFiles]) -> Iterator[tuple[int, Future[T]]]:

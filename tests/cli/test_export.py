@@ -249,14 +249,17 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_earlier_export(trace: Path, 
 def test_an_interruption_leaves_no_half_file(tmp_path: Path, jobs: str) -> None:
     """Files are large enough for processes of their own, which are interrupted as well, as by a terminal.
 
-    Each process stops where it has begun to write its first file.
+    The first process stops where it has begun to write its first file, while the second has not got beyond its start.
     """
     for rank in range(3):
         training(distributedInfo={"rank": rank}, padding="x" * 2_000_000).write(tmp_path / f"r{rank}.json")
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(
-        "import time\nfrom pyarrow import parquet\n"
+        "import pathlib, sys, time\nfrom pyarrow import parquet\n"
         "parquet.ParquetWriter.write_table = lambda *ignored: time.sleep(600)\n"
+        "if '--multiprocessing-fork' in sys.orig_argv:\n"
+        "    try:\n        pathlib.Path(__file__).with_name('first').mkdir()\n"
+        "    except FileExistsError:\n        time.sleep(600)\n"
     )
     out = tmp_path / "t"
     words = [sys.executable, "-m", "diagnose", "export", str(tmp_path), "--parquet", str(out), "--jobs", jobs]
