@@ -25,6 +25,9 @@ _BESIDE = re.compile(
 )
 """Files that we write beside them."""
 
+_INNER = re.compile(r"recording-\d+")
+"""Folders with recordings of a run that was watched."""
+
 HEARTBEAT_S = 10.0
 """Between two signs of life of a command."""
 
@@ -97,14 +100,19 @@ def take(folder: Path, plan: Plan, job: str | None, overwrite: bool = False) -> 
     with _one_at_a_time(folder):
         if any(alive(folder)):
             return _joined(folder, plan, job), False
-        names = sorted(path.name for path in folder.iterdir() if path.name not in (WORK, LOCK))
-        if not all(_BESIDE.fullmatch(name) or _RECORDING.fullmatch(name) for name in names):
+        paths = sorted(path for path in folder.iterdir() if path.name not in (WORK, LOCK))
+        inner = [path for path in paths if _INNER.fullmatch(path.name) and path.is_dir()]
+        files = [one for path in paths for one in (path.iterdir() if path in inner else (path,)) if one.name != WORK]
+        if not all(_BESIDE.fullmatch(path.name) or _RECORDING.fullmatch(path.name) for path in files):
             raise CannotRecord(f"{folder} is not empty. Name a new folder.")
-        if any(map(_RECORDING.fullmatch, names)) and not overwrite:
+        if any(_RECORDING.fullmatch(path.name) for path in files) and not overwrite:
             raise CannotRecord(f"{folder} holds a recording. Name a new folder, or use overwrite to replace it.")
         shutil.rmtree(folder / WORK, ignore_errors=True)
-        for name in names:
-            (folder / name).unlink()
+        for path in files:
+            path.unlink()
+        for path in inner:
+            shutil.rmtree(path / WORK, ignore_errors=True)
+            path.rmdir()
         (folder / WORK).mkdir()
         part = _part(folder, uuid4().hex)
         _write(part.shared / JOB, Begun(part.run, part.name, job, plan))

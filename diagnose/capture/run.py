@@ -19,6 +19,7 @@ from typing import IO
 from diagnose.capture import folders, gathering, manifests, nsys
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import INTERRUPTED, RECORDING, REFUSED, Part, Plan
+from diagnose.capture.agent.watch.asked import ASK, ASKED_BY_SIGNAL
 from diagnose.capture.limits import CannotRecord as CannotRecord
 from diagnose.trace.manifest import Manifest
 
@@ -52,6 +53,10 @@ HEARD_S = 0.5
 
 INSISTING_S = 1.0
 """Between two interrupts, from which on the second one is meant as one (our choice)."""
+
+PASSED_ON = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
+)
 
 ASKED, OVERDUE = 0, -1
 """Among the signals that came: that we ourselves asked the command to end, as it was done or took too long."""
@@ -152,7 +157,7 @@ def run(
     except OSError as error:
         raise CannotRecord(f"Cannot run {command[0]}: {error.strerror}. Check its name and path.") from error
     board = Board(part.work)
-    with _signals_for(child, board) as received:
+    with _signals_for(child, part, plan) as received:
         ended_by_us = _watch(child, part, board, plan, say, received, limit_s, look)
     if board.read(REFUSED) is not None:
         raise CannotRecord(f"Another run is recorded in {part.recording}. Name a new folder for this one.")
@@ -268,15 +273,20 @@ def _trained(part: Part) -> set[int]:
 
 
 @contextmanager
-def _signals_for(child: subprocess.Popen[bytes], board: Board) -> Iterator[list[int]]:
-    """Pass signals on to the child, as if it stood in our place. Yields those that came."""
-    received, first_s = list[int](), 0.0
+def _signals_for(child: subprocess.Popen[bytes], part: Part, plan: Plan) -> Iterator[list[int]]:
+    """Pass signals on to the child, as if it stood in our place. Yields those that came.
+
+    That which asks for a recording of a watched run is for us: launchers end at it.
+    """
+    received, first_s, board = list[int](), 0.0, Board(part.work)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         nonlocal first_s
         again = number == signal.SIGINT and number in received
         received.append(number)
-        if number != signal.SIGINT:
+        if plan.watch and number == ASKED_BY_SIGNAL:
+            Board(part.shared).post(f"{ASK}.{os.getpid()}-{len(received)}", why="a signal asked for it")
+        elif number != signal.SIGINT:
             child.send_signal(number)
         elif again and time.monotonic() - first_s > INSISTING_S:
             child.send_signal(signal.SIGTERM)  # A script that is ending hears of no second interrupt.
@@ -290,10 +300,7 @@ def _signals_for(child: subprocess.Popen[bytes], board: Board) -> Iterator[list[
         if child.poll() is None and board.read(INTERRUPTED) is None:
             child.send_signal(signal.SIGINT)
 
-    numbers = [
-        getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
-    ]
-    earlier = {number: signal.signal(number, pass_on) for number in numbers}
+    earlier = {number: signal.signal(number, pass_on) for number in PASSED_ON}
     try:
         yield received
     finally:

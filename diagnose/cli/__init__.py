@@ -15,6 +15,7 @@ from diagnose.version import __version__
 COMMANDS = {
     "profile": "Run a training, record a few of its steps, and say what to fix.",
     "watch": "Run a training to its end, and say where the run's time went.",
+    "record": "Have a run that is watched record its next steps.",
     "analyze": "Say what to fix in recorded training steps, and what each fix would save.",
     "measure": "Measure what the ops that fixes change would take on this machine.",
     "try": "Inject fixes into the unmodified script, measure them, and say what to keep.",

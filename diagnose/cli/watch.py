@@ -25,18 +25,30 @@ from diagnose.cli.watched import rendered, watched
     help="Where the log goes.  [default: diagnose-runs/SCRIPT-DATE-TIME]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace a log or recording that is in DIR.")
+@click.option(
+    "--recordings",
+    type=click.IntRange(0, 99),
+    metavar="N",
+    default=3,
+    show_default=True,
+    help="How many recordings of some steps the log may ask for by itself.",
+)
 @click.option("--no-analyze", is_flag=True, help="Write the log only.")
 @click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
 @click.pass_context
-def command(ctx: click.Context, out: Path | None, overwrite: bool, no_analyze: bool, quiet: bool) -> None:
+def command(
+    ctx: click.Context, out: Path | None, overwrite: bool, recordings: int, no_analyze: bool, quiet: bool
+) -> None:
     """Run a training to its end, and say where the run's time went.
 
     SCRIPT runs as `python SCRIPT ARGS` would, from its start to its end. Each rank writes a log of some kilobytes:
-    what its steps, evaluations and checkpoints take. No profiler runs, and nothing waits for the GPU. Launchers
-    (torchrun, accelerate, deepspeed, mpirun) come after `--`.
+    what its steps, evaluations and checkpoints take. Nothing waits for the GPU. Launchers (torchrun, accelerate,
+    deepspeed, mpirun) come after `--`. Steps that get slower, wait for data, are long now and then or need more and
+    more memory are recorded, some at a time, into DIR/recording-1 and so on.
 
     Example: diagnose watch train.py --epochs 3
     """
+    from diagnose.capture.asked_recordings import Recordings
     from diagnose.capture.run import CannotRecord, prepare, run
 
     def say(what: str) -> None:
@@ -48,7 +60,10 @@ def command(ctx: click.Context, out: Path | None, overwrite: bool, no_analyze: b
     folder = new_folder(name, job) if out is None else out
     plan = Plan(watch=True, keep_running=True)
     try:
-        recorded = run(words, prepare(folder, plan, words, overwrite, job), plan, say)
+        part = prepare(folder, plan, words, overwrite, job)
+        asked = Recordings(part, words, recordings, lambda: None, say)
+        recorded = run(words, part, plan, say, look=asked.look)
+        asked.end()
     except CannotRecord as error:
         raise click.ClickException(str(error)) from error
     for note in recorded.manifest.notes:

@@ -26,6 +26,8 @@ class RunPartKind(str, Enum):
     """Python's garbage collection in steps."""
     START = "start"
     """From the start of the process to the first step's end, and compiling after it."""
+    RECORDING = "recording"
+    """Steps while some of them were recorded, and writing that."""
     OUTSIDE = "outside"
     """Between steps, where that takes over three times the usual step, and after the last step."""
     LOST = "lost"

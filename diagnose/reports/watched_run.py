@@ -30,6 +30,7 @@ KINDS = {
     RunPartKind.SAVE: "checkpoints",
     RunPartKind.COLLECTION: "Python garbage collection",
     RunPartKind.START: "start-up and compilation",
+    RunPartKind.RECORDING: "recorded steps",
     RunPartKind.OUTSIDE: "outside of steps",
     RunPartKind.LOST: "not in the log",
 }
@@ -45,6 +46,7 @@ PHASES = {
     "save": "checkpoint",
     "evaluation": "evaluation",
     "evaluation_loader": "  of it, for data",
+    "recording": "recorded steps",
     "outside": "outside of steps",
     "device": "step on the device",
 }

@@ -115,6 +115,10 @@ class _End(_Record, frozen=True, tag="end"):
 _Any = _Begin | _Steps | _Window | _Open | _End
 
 
+WHOLE = ("step", "save", "evaluation", "recording", "outside")
+"""Columns that add up to the time."""
+
+
 def logs_in(folder: Path) -> list[Path]:
     """The logs of a run, in the order of their ranks; none where there is no such folder."""
     try:
@@ -210,9 +214,7 @@ def _in_order(by_number: dict[int, _Window], damage: list[int]) -> Iterator[Wind
     for number in sorted(by_number):
         one = by_number[number]
         step, length_ns = one.columns.get("step"), one.ended_ns - one.began_ns
-        sums = sum(
-            one.columns[name].sum_ns for name in ("step", "save", "evaluation", "outside") if name in one.columns
-        )
+        sums = sum(one.columns[name].sum_ns for name in WHOLE if name in one.columns)
         sound = step is None or step.count <= one.steps
         if one.began_ns < ended_ns or length_ns < 0 or sums > length_ns or not sound:
             damage[0] += 1

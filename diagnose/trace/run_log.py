@@ -15,14 +15,16 @@ COLUMNS = (
     "save",
     "evaluation",
     "evaluation_loader",
+    "recording",
     "outside",
     "device",
 )
 """What is timed of the interval from one step's end to the next.
 
-`step`, `save`, `evaluation` and `outside` add up to it. `loader`, `forward`, `backward`, `optimizer`, `collection`
-(Python's garbage) and `compilation` are parts of `step`; `evaluation_loader` is one of `evaluation`. `device` is the
-time between both ends on the device."""
+`step`, `save`, `evaluation`, `recording` and `outside` add up to it. `loader`, `forward`, `backward`, `optimizer`,
+`collection` (Python's garbage) and `compilation` are parts of `step`; `evaluation_loader` is one of `evaluation`.
+`recording` is all of a step that was made while some were recorded. `device` is the time between both ends on the
+device."""
 
 
 @dataclass(frozen=True)

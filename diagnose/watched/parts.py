@@ -41,12 +41,13 @@ def parts(log: RunLog) -> tuple[RunPart, ...]:
     evaluation += edges["evaluation"]
     saves = counted(windows, "save") + bool(start.get("save")) + bool(last.get("save"))
     found = {
-        RunPartKind.TRAINING: (training, steps_of(log) - 1),
+        RunPartKind.TRAINING: (training, steps_of(log) - 1 - counted(windows, "recording")),
         RunPartKind.LOADER: (in_steps["loader"], None),
         RunPartKind.EVALUATION: (evaluation, evaluations),
         RunPartKind.SAVE: (save, saves),
         RunPartKind.COLLECTION: (in_steps["collection"], None),
         RunPartKind.START: (start.get("step", 0) + in_steps["compilation"], None),
+        RunPartKind.RECORDING: (total(windows, "recording") + last.get("recording", 0), counted(windows, "recording")),
         RunPartKind.OUTSIDE: (in_steps["outside"] + last.get("step", 0), None),
     }
     known = sum(ns for ns, _ in found.values())

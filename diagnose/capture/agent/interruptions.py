@@ -68,6 +68,10 @@ class Collections:
             self._open = None
 
 
+_marking: list[Callable[..., Any]] = []
+"""Functions that make ranges: once is enough, however many recordings there are."""
+
+
 def marked(name: str) -> AbstractContextManager[object]:
     """A range of whatever is recording."""
     from torch.profiler import record_function
@@ -97,6 +101,8 @@ def mark_other_savers() -> None:
 
 def _mark_saver(module: ModuleType, name: str) -> None:
     original: Callable[..., Any] = getattr(module, name)
+    if original in _marking:
+        return
 
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
@@ -109,6 +115,7 @@ def _mark_saver(module: ModuleType, name: str) -> None:
             if counted:
                 phases.end(SAVE)
 
+    _marking.append(save)
     setattr(module, name, save)
 
 
@@ -125,7 +132,7 @@ def _mark_formatting(module: ModuleType) -> None:
 
     made = getattr(torch._C._profiler, "_RecordFunctionFast", None)
     original: Callable[..., str] = module._str
-    if made is None:
+    if made is None or original in _marking:
         return
 
     @functools.wraps(original)
@@ -133,4 +140,5 @@ def _mark_formatting(module: ModuleType) -> None:
         with made(FORMATTING):
             return original(*args, **kwargs)
 
+    _marking.append(text)
     module._str = text  # type: ignore[attr-defined]

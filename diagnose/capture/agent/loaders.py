@@ -45,6 +45,8 @@ def use(watch: Watch) -> Watch:
     Of several watches in a process the last one works.
     """
     global _watch
+    if _watch is not None:
+        watch.take_over(_watch)
     _watch = watch
     when_imported("torch.utils.data.dataloader", _hook_iterators)
     when_imported("torch.utils.data._utils.fetch", _hook_fetchers)
@@ -71,9 +73,17 @@ class LoaderWatch:
         self._iterating: weakref.WeakKeyDictionary[Any, Loader] = weakref.WeakKeyDictionary()
         self._file: WorkerFile | None = None
 
+    def take_over(self, other: LoaderWatch) -> None:
+        """What another watch knows of loaders, without what it has measured."""
+        anew = {known: Loader(dict(known.settings)) for known in other._loaders}
+        self._known = {one: (loader, anew[known]) for one, (loader, known) in other._known.items() if loader()}
+        self._iterating = weakref.WeakKeyDictionary({one: anew[known] for one, known in other._iterating.items()})
+        used = {*self._iterating.values(), *(known for _, known in self._known.values())}
+        self._loaders = [known for known in anew.values() if known in used]
+
     def loaders(self) -> list[dict[str, object]]:
-        """The DataLoaders that were iterated over, each with the fields of `Loader` in the manifest."""
-        return [loader.found(self._work) for loader in self._loaders]
+        """The DataLoaders that were asked for batches, each with the fields of `Loader` in the manifest."""
+        return [loader.found(self._work) for loader in self._loaders if loader.asked]
 
     def _of(self, loader: Any) -> Loader | None:
         """What is kept of a loader; None if there are too many."""

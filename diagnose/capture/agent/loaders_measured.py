@@ -65,8 +65,8 @@ class Loader:
 
     def __init__(self, settings: dict[str, object]) -> None:
         """Settings by the names of `Loader` in the manifest."""
-        self._settings = settings
-        self._asked = self._asked_timed = 0
+        self.settings = settings
+        self.asked = self._asked_timed = 0
         self._waits_ns: deque[int] = deque(maxlen=MOST_KEPT)
         self._ready: deque[int] = deque(maxlen=MOST_KEPT)
         self._fetches: deque[Fetch] = deque(maxlen=MOST_KEPT)
@@ -77,7 +77,7 @@ class Loader:
     @property
     def line(self) -> tuple[object, object] | None:
         """That makes it; None if that is not known."""
-        place = self._settings.get("made")
+        place = self.settings.get("made")
         return (place["file"], place["line"]) if isinstance(place, dict) else None
 
     def ready(self, iterator: Any) -> int | None:
@@ -99,9 +99,9 @@ class Loader:
 
     def waited(self, asked_ns: int, got_ns: int, ready: int | None, iterator: Any, timed: bool) -> None:
         """The training got a batch from the iterator; `timed`: in a step that is timed without the profiler."""
-        if not self._asked:
-            self._settings["dataset_length"] = dataset_length(iterator)
-        self._asked += 1
+        if not self.asked:
+            self.settings["dataset_length"] = dataset_length(iterator)
+        self.asked += 1
         self._asked_timed += timed
         self._waits_ns.append(got_ns - asked_ns)
         if ready is not None:
@@ -114,7 +114,7 @@ class Loader:
     def _note_workers(self, workers: list[Any]) -> None:
         if workers and workers[0].pid not in self._workers and len(self._workers) < MOST_FILES:
             self._workers.update(dict.fromkeys(worker.pid for worker in workers))
-            self._settings["start_method"] = start_method(workers[0])
+            self.settings["start_method"] = start_method(workers[0])
 
     def found(self, work: Path) -> dict[str, object]:
         """Settings and medians by the names of `Loader` in the manifest; reads what the workers have left in `work`."""
@@ -122,7 +122,7 @@ class Loader:
         fetches = [fetch for fetch in made if not fetch.sampled]
         ready, (sampled, lines) = self._ready, _sampled(work, self._workers)
         return {
-            **self._settings,
+            **self.settings,
             **_handed(self._requests, made),
             "sampled": sampled,
             "lines": lines,
@@ -133,7 +133,7 @@ class Loader:
             "items_per_batch": _median(one.items for one in fetches if one.items),
             "fetch_cpu_ns": _median_ns(one.cpu_ns for one in fetches),
             "fetch_queued_ns": _median_ns(one.queued_ns for one in fetches if one.queued_ns >= 0),
-            "asked": self._asked,
+            "asked": self.asked,
             "asked_timed": self._asked_timed,
             "wait_ns": _median_ns(self._waits_ns),
             "ready": sum(ready) / len(ready) if ready else None,

@@ -87,7 +87,11 @@ class Plan:
     keep_running: bool = False
     """Let the script go on after recording."""
     watch: bool = False
-    """Record nothing, and write a log of the whole run."""
+    """Write a log of the whole run, and record only what is asked for meanwhile."""
+    every: int = 1
+    """Of so many steps one is long, as is known before; 1: nothing is known."""
+    long_step: int = 0
+    """The number of one of these."""
     ranks: str = "auto"
     """Which ranks are recorded: "auto", "all" or numbers, as in "0,1,8-15"."""
     most_ranks: int = MOST

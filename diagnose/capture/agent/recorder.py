@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import about, backwards, guards, imports, interruptions, loaders, place, sources, writes
+from . import about, guards, imports, interruptions, loaders, place, sources, writes
 from .arm import Arm
 from .foreign import watch_foreign
 from .plan import Part, Plan
@@ -19,8 +19,10 @@ from .session import Session
 class Recorder:
     """Told of each step's end, records some. Idle until the first; nothing of it raises."""
 
-    def __init__(self, part: Part, plan: Plan, on_batch: Callable[[], None]) -> None:
-        """`on_batch` is called when this process asks a DataLoader for a batch."""
+    def __init__(
+        self, part: Part, plan: Plan, on_batch: Callable[[], None], settings: about.Settings | None = None
+    ) -> None:
+        """`on_batch` is called when this process asks a DataLoader for a batch. `settings`: those noted before."""
         self.part, self.plan = part, plan
         self.steps_by: str | None = None
         """As in `RankManifest`."""
@@ -33,10 +35,9 @@ class Recorder:
         self._script: str | None = None
         self._said = False
         self._told = self._made = 0
-        self._settings = about.Settings()
+        self._settings = settings or about.Settings()
         self._settings.install()
         self._watch = loaders.install(part.work, on_batch)
-        backwards.forget_all()
         interruptions.mark_saving()
         interruptions.mark_formatting()
         self._arm = None if plan.timed is None else Arm()

@@ -95,7 +95,7 @@ class Session:
         self._fetched = self._own_ns = self._more = 0
         self._open: _Open | None = None
         self._timing: Clock | None = None
-        self._cycle = Cycle()
+        self._cycle = Cycle(plan.every, plan.long_step)
         self._course = self._whole()
 
     def join(self) -> bool:
@@ -282,7 +282,7 @@ class Session:
                     self.found |= {"warm_up": clock.timed(), "steady": is_steady}
                     if not is_steady:
                         self.note("Step times had not become steady before they were measured.")
-                    usual = to_be_timed(clock, self.plan.warmup, self.plan.steps)
+                    usual = self._cycle.whole(to_be_timed(clock, self.plan.warmup, self.plan.steps))
                     return usual if self.plan.timed is None else max(self.plan.timed, clock.fitting(self.plan.timed_s))
 
     def _timed(self, steps: int) -> Course[None]:
@@ -296,9 +296,10 @@ class Session:
                 clock.tick()
             if clock.steps >= steps:
                 self._timing = None
-                self._cycle = cycle(clock.first_step, clock.wall_ns(), self.epochs.found())
+                if self.plan.every == 1:
+                    self._cycle = cycle(clock.first_step, clock.wall_ns(), self.epochs.found())
                 self._fetched = clock.fetched_bytes
-                if (every := self._cycle.every) > 1 and self._ranks.leads:
+                if (every := self._cycle.every) > 1 and self._ranks.leads and self.plan.every == 1:
                     self.note(self._cycle.said)
                 timed, self._own_ns = clock.timed(), clock.own_ns
                 self._more = min(self._cycle.whole(MORE), clock.fitting(MORE_S)) // every * every

@@ -61,6 +61,7 @@ class Script:
 
     def _begin(self) -> None:
         self._pid, self._how = os.getpid(), "itself"
+        backwards.forget_all()
         kind = Watcher if self._plan.watch else Recorder
         self._recorder: Recorder | Watcher = kind(self._part, self._plan, self._batch_asked)
         self._steps = Steps(self._recorder.step_ended)

@@ -43,6 +43,7 @@ class BatchesAsked(LoaderWatch):
         self._asked()
 
     def _made(self, iterator: Any, loader: Any) -> None:
+        super()._made(iterator, loader)
         self._begun.add(iterator)
 
     def _iterated(self, iterator: Any) -> tuple[Any, int | None]:

@@ -33,11 +33,22 @@ MOST_BYTES, PER_STEPS = 1_000_000, 100_000
 class Log:
     """Told of each interval by the thread that trains. Never raises; with a full disk it goes on within bounds."""
 
-    def __init__(self, folder: Path, rank: int, world_size: int, began_ns: int, so_far: Callable[[], Interval]) -> None:
-        """`so_far` tells the interval that has not ended. Raises OSError if the rank has a log already."""
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        world_size: int,
+        began_ns: int,
+        so_far: Callable[[], Interval],
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`so_far` tells the interval that has not ended; `look` is called about every LOOK_S, by a thread.
+
+        Raises OSError if the rank has a log already.
+        """
         self._file = LogFile(folder, rank)
         self._rank, self._world_size = rank, world_size
-        self._began_ns, self._so_far = began_ns, so_far
+        self._began_ns, self._so_far, self._look_too = began_ns, so_far, look
         self._windows = Windows(began_ns)
         self._waiting: list[Interval] = []
         self._device: list[int] = []
@@ -84,8 +95,9 @@ class Log:
     def _run(self) -> None:
         """Until the process ends. A child that is forked has no such thread."""
         while not self._over.wait(LOOK_S):
-            with suppress(Exception):
-                self._look()
+            for look in (self._look, self._look_too):
+                with suppress(Exception):
+                    look()
 
     def _look(self) -> None:
         """Look at the process, and write if it is time to. The thread that trains never waits for a disk."""

@@ -20,7 +20,8 @@ _LOADER, _SAVE, _COLLECTION = (1 + ALL.index(phase) for phase in (LOADER, SAVE, 
 
 
 class Interval(NamedTuple):
-    """From the end of one step to that of the next, in ns. `step`, `save` and `evaluation` add up to its length."""
+    """From the end of one step to that of the next, in ns. `step`, `save`, `evaluation` and `recording` add up to its
+    length."""
 
     ended: int
     """When, by `time.perf_counter_ns`."""
@@ -38,6 +39,8 @@ class Interval(NamedTuple):
     evaluation: int
     evaluation_loader: int
     """Of `evaluation`: waiting for batches."""
+    recording: int = 0
+    """All of it, if the step was made while something was recorded."""
     epoch: bool = False
     """It ends with the first step of an epoch."""
 
@@ -147,7 +150,12 @@ class StepTimes:
         length, loader, forward, backward, optimizer, save, collection, compilation = trained
         step, times = length - save, (loader, forward, backward, optimizer, collection, compilation)
         if evaluated is _NOTHING:
-            return Interval(now[0], step, self._between, *times, save, 0, 0, epoch)
+            return Interval(now[0], step, self._between, *times, save, 0, 0, 0, epoch)
         save_too, evaluation_loader = evaluated[_SAVE], evaluated[_LOADER]
         evaluation = evaluated[0] - save_too
-        return Interval(now[0], step, self._between, *times, save + save_too, evaluation, evaluation_loader, epoch)
+        return Interval(now[0], step, self._between, *times, save + save_too, evaluation, evaluation_loader, 0, epoch)
+
+
+def recorded(began_ns: int, ended_ns: int) -> Interval:
+    """One that was made while something was recorded, of which nothing else is told."""
+    return Interval(ended_ns, *(0,) * (len(Interval._fields) - 3), recording=ended_ns - began_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -15,13 +16,16 @@ from typing import Any
 
 from .. import about, backwards, interruptions, loaders, models, place, writes
 from ..compiled import compiler_switch
+from ..foreign import watch_foreign
 from ..imports import when_imported
 from ..phases import COMPILATION, FORWARD, phases
 from ..plan import Part, Plan
+from ..recorder import Recorder
+from .asked import Asked
 from .batches_asked import BatchesAsked
 from .device_times import DeviceTimes
 from .log import Log
-from .step_times import StepTimes
+from .step_times import Interval, StepTimes, recorded
 
 LOOKS_FOR_MODELS = (0, 1, 2, 10)
 """Steps at whose ends models are looked for if none was called in them: some are wrapped late (our choice)."""
@@ -46,6 +50,11 @@ class Watcher:
         self._steps = self._calls = 0
         self._log: Log | None = None
         self._times: StepTimes | None = None
+        """None while something is recorded, too."""
+        self._settings = about.Settings()
+        self._settings.install()
+        self._asked_for = Asked(part)
+        self._recorder: Recorder | None = None
         self._device = DeviceTimes()
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._went_backward = False
@@ -56,10 +65,10 @@ class Watcher:
         self._began_ns = self._ended_ns = time.perf_counter_ns() - age_ns()
         self._grad_enabled: Callable[[], bool] = lambda: True
         self._batches = loaders.use(BatchesAsked(self._asked))
-        backwards.forget_all()
         backwards.listen(self._backward_begins)
         interruptions.mark_saving()
         interruptions.mark_other_savers()
+        watch_foreign(lambda: None)
         when_imported("torch.optim.optimizer", self._begin)
         when_imported("torch.nn.modules.module", self._watch_eval)
         when_imported("torch._dynamo.callback", _mark_compilation)
@@ -77,8 +86,9 @@ class Watcher:
 
     def step_ended(self, number: int) -> None:
         """A step has ended."""
-        times = self._times
-        if self.over or times is None:
+        if self.over or (times := self._times) is None:
+            if self._recorder is not None:
+                self._recorded(self._recorder, number)
             return
         try:
             if phases.in_thread != get_ident():
@@ -97,6 +107,8 @@ class Watcher:
                 self._log.begin(interval)
             self._steps += 1
             self._log.steps_by = self.steps_by
+            if self._asked_for.part is not None and self.settled:
+                self._record(self._asked_for.part)
         except FileExistsError:
             self.over = True  # Another process of this rank has a log.
         except Exception as error:
@@ -113,13 +125,51 @@ class Watcher:
         """Write what is left. Later calls do nothing."""
         log, self._log, self.over = self._log, None, True
         if log is not None and os.getpid() == self._pid:
+            if self._recorder is not None:
+                self._recorder.end(how)
             log.end(how, writes.found() or [])
 
     def _begun(self) -> Log:
         """Raises OSError."""
         here = place.find()
-        assert self._times is not None
-        return Log(self._part.recording, here.rank, here.world_size, self._began_ns, self._times.so_far)
+        if threading.current_thread() is threading.main_thread():
+            self._asked_for.heed_signals()
+        return Log(self._part.recording, here.rank, here.world_size, self._began_ns, self._so_far, self._asked_for.look)
+
+    def _so_far(self) -> Interval:
+        """For another thread."""
+        times = self._times
+        return times.so_far() if times is not None else recorded(self._ended_ns, time.perf_counter_ns())
+
+    def _record(self, part: Part) -> None:
+        """Steps that follow, as `diagnose profile` does."""
+        try:
+            recorder = Recorder(part, Plan.read(part), self._on_recorded_batch, self._settings)
+        except Exception as error:
+            print(f"diagnose: nothing is recorded ({type(error).__name__}: {error})", file=sys.stderr)
+            self._asked_for.made()
+            return
+        recorder.optimizers, recorder.steps_by = self.optimizers, self.steps_by
+        self._recorder, self._times = recorder, None
+
+    def _on_recorded_batch(self) -> None:
+        if self.steps_by != "optimizer":
+            self._on_batch()
+
+    def _recorded(self, recorder: Recorder, number: int) -> None:
+        """A step has ended that was made while something is recorded."""
+        recorder.step_ended(number)
+        began_ns, self._ended_ns = self._ended_ns, time.perf_counter_ns()
+        self._steps += 1
+        if self._log is not None:
+            self._log.add(recorded(began_ns, self._ended_ns), [])
+        if recorder.over:
+            self._recorder = None
+            self._asked_for.made()
+            loaders.use(self._batches)
+            phases.on()
+            self._times = StepTimes(self._ended_ns)
+            self._device = DeviceTimes()
 
     def _begin(self, module: ModuleType) -> None:
         """Torch has been imported: this may become a training."""

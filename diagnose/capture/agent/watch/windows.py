@@ -21,6 +21,7 @@ COLUMNS = (
     "save",
     "evaluation",
     "evaluation_loader",
+    "recording",
     "outside",
 )
 """What a window tells of its steps, in ns. Beside these there is "device"."""
@@ -132,9 +133,10 @@ class Windows:
         if not some:
             return
         ended, steps, betweens, *others, epochs = map(list, zip(*some, strict=True))
+        by_themselves = [step for step in steps if step]
         if not self._recent:
-            self._recent.extend(steps)
-        usual = statistics.median(self._recent)
+            self._recent.extend(by_themselves)
+        usual = statistics.median(self._recent or (0,))
         outside = [0] * len(some)
         if max(betweens) > LONG * usual:
             outside = [between if between > LONG * usual else 0 for between in betweens]
@@ -146,11 +148,13 @@ class Windows:
             rows = zip(*table.values(), strict=True)
             numbered = [[self.steps + 1 + at, *row] for at, row in enumerate(rows)]
             self.detailed += numbered[: DETAILED - self.steps]
+        if len(by_themselves) < len(steps):
+            self._epoch = None  # A part of it was recorded: how long it is without that nobody knows.
         if max(steps) > LONG * usual:
             self._note_outliers(steps, table["loader"], usual)
         firsts = [at for at, first in enumerate(epochs) if first] if any(epochs) else []
         self._split_by_epochs(ended, steps, table["loader"], firsts)
-        self._recent.extend(steps)
+        self._recent.extend(by_themselves)
         self.steps += len(some)
         self._ended_ns = ended[-1]
 

@@ -1,0 +1,179 @@
+"""Recordings of a run while it is watched: as someone asks for one, or as its log shows what is worth a closer look."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from diagnose.capture import folders, gathering, manifests
+from diagnose.capture.agent.board import Board
+from diagnose.capture.agent.plan import RECORDING as VARIABLE
+from diagnose.capture.agent.plan import Part, Plan
+from diagnose.capture.agent.watch.asked import ASK, MADE, RECORDING
+from diagnose.capture.limits import CannotRecord
+from diagnose.capture.run import prepare
+
+PLAN = Plan(warmup=3, keep_running=True)
+"""The run is warm."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """For a recording."""
+
+    why: str
+    """A clause, in the present tense."""
+    every: int = 1
+    long_step: int = 0
+    """As in `Plan`."""
+    memory: bool = False
+    """With allocations."""
+
+    def plan(self) -> Plan:
+        """What to record."""
+        return replace(PLAN, every=self.every, long_step=self.long_step, memory=self.memory)
+
+
+class Recordings:
+    """Of a run that a command of this machine watches. One is made at a time; a failure ends them, not the run."""
+
+    def __init__(
+        self,
+        part: Part,
+        command: Sequence[str],
+        most: int,
+        wish: Callable[[], Wish | None],
+        say: Callable[[str], None],
+    ) -> None:
+        """`wish()` is asked for so many at most; what users ask for is made beyond that."""
+        self._part, self._command, self._left, self._wish, self._say = part, command, most, wish, say
+        self._number, self._made, self._why = 1, Part(part.recording), ""
+        self._is_made = self._failed = False
+        self._granted: set[Path] = set()
+
+    def look(self) -> None:
+        """See to what is to be recorded. To be called about every second."""
+        if self._failed:
+            return
+        try:
+            if not self._is_made:
+                self._begin()
+            elif self._over():
+                self._complete()
+        except (OSError, CannotRecord, msgspec.MsgspecError) as error:
+            self._failed = True
+            self._say(f"Nothing more is recorded of this run: {error}")
+
+    def end(self) -> None:
+        """The run has ended: complete what it has left."""
+        if self._is_made and not self._failed:
+            with suppress(OSError):
+                self._complete()
+
+    def _begin(self) -> None:
+        folder = self._part.recording / f"{RECORDING}-{self._number}"
+        if gathering.completes(self._part):
+            wish = self._asked() or self._wished()
+            if wish is None:
+                return
+            job = None if folders.begun(self._part).job is None else f"{self._part.run}-{self._number}"
+            self._made, self._why = prepare(folder, wish.plan(), self._command, job=job), wish.why
+            self._say(f"recording some steps into {folder}, as {wish.why}")
+            if job is not None:
+                Board(self._part.shared).post(RECORDING + str(self._number), why=wish.why)
+        else:
+            word = Board(self._part.shared).read(RECORDING + str(self._number))
+            if word is None:
+                return
+            self._made, self._why = folders.join(folder), word["why"]
+            folders.begun(self._made).plan.write(self._made)
+        Board(self._part.work).post(f"{RECORDING}-{self._number}", part=str(self._made.work))
+        self._number, self._is_made = self._number + 1, True
+
+    def _asked(self) -> Wish | None:
+        for path in sorted(self._part.shared.glob(f"{ASK}.*.post")):
+            if path not in self._granted:
+                self._granted.add(path)
+                word = Board(path.parent).read(path.name.removesuffix(".post")) or {}
+                return Wish(str(word.get("why", "it was asked for")))
+        return None
+
+    def _wished(self) -> Wish | None:
+        if not self._left or (wish := self._wish()) is None:
+            return None
+        self._left -= 1
+        return wish
+
+    def _over(self) -> bool:
+        """Whether all ranks that record in this part say so."""
+        shared, made = Board(self._made.shared), Board(self._made.work).posted(f"{MADE}.")
+        names = [path.name.removesuffix(".claim") for path in self._made.shared.glob("rank*.claim")]
+        return made > 0 and made >= sum(shared.claimed(name) == self._made.name for name in names)
+
+    def _complete(self) -> None:
+        self._is_made = False
+        if not any(self._made.shared.glob("rank*")):
+            shutil.rmtree(self._made.recording, ignore_errors=True)
+        elif gathering.completes(self._made):
+            gathering.wait_for_all(self._made, self._say)
+            manifest = manifests.complete(self._made, None, [f"Recorded while the run was watched, as {self._why}."])
+            if any(one.trace for one in manifest.ranks):
+                self._say(f"recorded; see it with: diagnose analyze {self._made.recording}")
+            else:
+                self._say(f"nothing could be recorded: {' '.join(one for one in manifest.notes if one)}")
+        else:
+            gathering.leave(self._made)
+
+
+def ask(folder: Path) -> Path:
+    """Ask for a recording of a run that is watched into this folder. Returns where it will lie.
+
+    Raises CannotRecord if nobody watches it.
+    """
+    part = _watched(folder)
+    board = Board(part.shared)
+    board.post(f"{ASK}.{board.posted(f'{ASK}.') + 1}-asked", why="it was asked for")
+    numbers = [int(found[1]) for path in folder.iterdir() if (found := re.fullmatch(rf"{RECORDING}-(\d+)", path.name))]
+    return folder / f"{RECORDING}-{max(numbers, default=0) + 1}"
+
+
+def goes_on(folder: Path) -> bool:
+    """Whether the command that watches a run is still there."""
+    return any(folders.alive(folder))
+
+
+def folder_of(pid: int) -> Path:
+    """Into which a process is watched, or one that it has started. Raises CannotRecord if that is not known."""
+    wanted = f"{VARIABLE}=".encode()
+    for process in (pid, *_children(pid)):
+        with suppress(OSError):
+            for word in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
+                if word.startswith(wanted):
+                    return Part.at(Path(os.fsdecode(word.removeprefix(wanted)))).recording
+    raise CannotRecord(f"Process {pid} is not watched, or belongs to someone else. Name the folder of its run instead.")
+
+
+def _children(pid: int) -> Iterator[int]:
+    """Processes that it has started (proc(5): field 4 of stat)."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            fields = (path / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            if fields[1] == str(pid):
+                yield int(path.name)
+
+
+def _watched(folder: Path) -> Part:
+    try:
+        run = folders.begun(Part(folder))
+        if run.plan.watch and goes_on(folder):
+            return Part(folder, run.first)
+    except (OSError, msgspec.MsgspecError):
+        pass
+    raise CannotRecord(f"No run is watched into {folder}. Start it with diagnose watch, and ask while it runs.")
