@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from math import inf
 from pathlib import Path
 from types import FrameType
@@ -284,9 +285,7 @@ def _signals_for(child: subprocess.Popen[bytes], part: Part, plan: Plan) -> Iter
         nonlocal first_s
         again = number == signal.SIGINT and number in received
         received.append(number)
-        if plan.watch and number == ASKED_BY_SIGNAL:
-            Board(part.shared).post(f"{ASK}.{os.getpid()}-{len(received)}", why="a signal asked for it")
-        elif number != signal.SIGINT:
+        if number != signal.SIGINT:
             child.send_signal(number)
         elif again and time.monotonic() - first_s > INSISTING_S:
             child.send_signal(signal.SIGTERM)  # A script that is ending hears of no second interrupt.
@@ -300,12 +299,23 @@ def _signals_for(child: subprocess.Popen[bytes], part: Part, plan: Plan) -> Iter
         if child.poll() is None and board.read(INTERRUPTED) is None:
             child.send_signal(signal.SIGINT)
 
-    earlier = {number: signal.signal(number, pass_on) for number in PASSED_ON}
+    handlers = dict.fromkeys(PASSED_ON, pass_on) | (_asking(part) if plan.watch else {})
+    earlier = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield received
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
+
+
+def _asking(part: Part) -> dict[int, Callable[[int, FrameType | None], None]]:
+    """What asks for a recording of a watched run."""
+    times = count(1)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        Board(part.shared).post(f"{ASK}.{os.getpid()}-{next(times)}", why="a signal asked for it")
+
+    return {} if ASKED_BY_SIGNAL is None else {ASKED_BY_SIGNAL: ask}
 
 
 def _from_terminal() -> bool:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +16,13 @@ from diagnose.capture.job import of as job_of
 from diagnose.cli.files import write
 from diagnose.cli.profile import COMMAND, INTERRUPTED, Launching, command_of, new_folder
 from diagnose.cli.watched import rendered, watched
+
+if TYPE_CHECKING:
+    from diagnose.capture.asked_recordings import Wish
+
+LOOK_S, READING = 5.0, 0.002
+"""Between two looks into the log, and the share of the time that reading it may take (our choice): a log is renewed as
+often."""
 
 
 @click.command(
@@ -61,7 +72,7 @@ def command(
     plan = Plan(watch=True, keep_running=True)
     try:
         part = prepare(folder, plan, words, overwrite, job)
-        asked = Recordings(part, words, recordings, lambda: None, say)
+        asked = Recordings(part, words, recordings, _wishes(folder), say)
         recorded = run(words, part, plan, say, look=asked.look)
         asked.end()
     except CannotRecord as error:
@@ -83,6 +94,32 @@ def command(
         if not no_analyze:
             _show(folder)
     raise click.exceptions.Exit(code)
+
+
+def _wishes(folder: Path) -> Callable[[], Wish | None]:
+    """What the log of rank 0 asks for as it goes on; it is read in so little of the time that nobody notices."""
+    from diagnose.capture.asked_recordings import Wish
+    from diagnose.source.base import InputError
+    from diagnose.source.run_log import read
+    from diagnose.watched.triggers import TriggerKind, triggered
+
+    before, next_s = set[TriggerKind](), 0.0
+
+    def wish() -> Wish | None:
+        nonlocal next_s
+        began_s, found = time.monotonic(), None
+        if began_s < next_s:
+            return None
+        with suppress(InputError):
+            found = triggered(read(folder / "rank0.watch"), before)
+        now_s = time.monotonic()
+        next_s = now_s + max(LOOK_S, (now_s - began_s) / READING)
+        if found is None:
+            return None
+        before.add(found.kind)
+        return Wish(found.why, found.period_steps, found.outlier, memory=found.kind is TriggerKind.MEMORY)
+
+    return wish
 
 
 def _show(folder: Path) -> None:

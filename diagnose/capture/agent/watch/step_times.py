@@ -158,4 +158,4 @@ class StepTimes:
 
 def recorded(began_ns: int, ended_ns: int) -> Interval:
     """One that was made while something was recorded, of which nothing else is told."""
-    return Interval(ended_ns, *(0,) * (len(Interval._fields) - 3), recording=ended_ns - began_ns)
+    return Interval._make((ended_ns, *(0,) * (len(Interval._fields) - 3), ended_ns - began_ns, False))

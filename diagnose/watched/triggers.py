@@ -1,0 +1,157 @@
+"""When the log of a run that goes on shows what is worth a closer look: a recording of the next steps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+from diagnose.trace.run_log import RunLog, Window
+from diagnose.trace.units import duration, size
+
+FIRST_S, SKIPPED_S = 180.0, 3.0
+"""The beginning of a run that later steps are held against; less of a shorter run, whose first half it is. What steps
+take in the first seconds is left out: caches fill (our choice)."""
+
+LATEST_S, LEAST_WINDOWS = 15.0, 3
+"""How much of a run, in so many windows at least, must differ: a pause of a second is no change (our choice)."""
+
+SLOWER = 0.1
+"""By so much (as trends of a whole run have it)."""
+
+WAITING, MORE_WAITING = 0.2, 2.0
+"""Share of step time that waiting for data takes, and times its share in the beginning, from which on it is told (our
+choice)."""
+
+OUTLIERS, MOST_PERIOD = 3, 60
+"""Outliers at one distance, by one step more or less, after which the next one is waited for; and that distance, as
+whole periods are recorded so that all steps weigh what they weigh (our choice)."""
+
+OUTLIER_COST = 0.01
+"""Of the time of a period, from which on an outlier is worth it (our choice)."""
+
+GROWN_BYTES, GROWN = 256_000_000, 0.2
+"""By so much resident memory must have grown since the beginning (our choice)."""
+
+
+class TriggerKind(str, Enum):
+    """What asks for a recording. Each does so once in a run."""
+
+    SLOWER = "slower"
+    WAITING = "waiting"
+    OUTLIERS = "outliers"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """Something to look at more closely."""
+
+    kind: TriggerKind
+    why: str
+    """A clause, in the present tense."""
+    period_steps: int = 1
+    outlier: int = 0
+    """Every so many steps one is an outlier, and the number of one; a period of 1: there are none."""
+
+
+def triggered(log: RunLog, before: Collection[TriggerKind]) -> Trigger | None:
+    """The first of those that have not asked before, as far as the log goes."""
+    looks = {
+        TriggerKind.OUTLIERS: _outliers,
+        TriggerKind.SLOWER: _slower,
+        TriggerKind.WAITING: _waiting,
+        TriggerKind.MEMORY: _memory,
+    }
+    found = (look(log) for kind, look in looks.items() if kind not in before)
+    return next((one for one in found if one is not None), None)
+
+
+def _slower(log: RunLog) -> Trigger | None:
+    first, latest = _first(log), _latest(log)
+    if not first or not latest:
+        return None
+    usual, now = _usual_ns(first), _usual_ns(latest)
+    apart = min(_usual_ns([one]) for one in latest) > max(_usual_ns([one]) for one in first)
+    if not apart or now < (1 + SLOWER) * usual:
+        return None
+    why = f"steps take {100 * (now / usual - 1):.0f} % longer than at first, {duration(now)} instead of"
+    return Trigger(TriggerKind.SLOWER, f"{why} {duration(usual)}")
+
+
+def _waiting(log: RunLog) -> Trigger | None:
+    first, latest = _first(log), _latest(log)
+    if not first or not latest:
+        return None
+    least = max(WAITING, MORE_WAITING * _share(first, "loader"))
+    if min(_share([window], "loader") for window in latest) < least:
+        return None
+    return Trigger(
+        TriggerKind.WAITING,
+        f"waiting for data takes {100 * _share(latest, 'loader'):.0f} % of a step, and"
+        f" {100 * _share(first, 'loader'):.0f} % at first",
+    )
+
+
+def _outliers(log: RunLog) -> Trigger | None:
+    """The latest ones that windows tell one by one, which are the longest of each window."""
+    numbers = sorted({one.number for window in log.windows for one in window.longest})[-OUTLIERS:]
+    gaps = [after - before for before, after in pairwise(numbers)]
+    if len(numbers) < OUTLIERS or max(gaps) - min(gaps) > 1 or not 1 < max(gaps) <= MOST_PERIOD:
+        return None
+    period, windows = max(gaps), [window for window in log.windows if window.longest]
+    excess = sum(window.excess_ns for window in windows) / max(sum(window.outliers for window in windows), 1)
+    if excess < OUTLIER_COST * period * _usual_ns(windows):
+        return None
+    why = f"every {period} steps one takes {duration(excess)} longer than others"
+    return Trigger(TriggerKind.OUTLIERS, why, period, numbers[-1])
+
+
+def _memory(log: RunLog) -> Trigger | None:
+    first, latest = _first(log), _latest(log)
+    sizes = [window.gauges["resident_bytes"].last for window in (*first, *latest) if "resident_bytes" in window.gauges]
+    if not first or not latest or len(sizes) < len(first) + len(latest):
+        return None
+    before, now = sizes[len(first) - 1], sizes[-1]
+    grows = all(one < other for one, other in zip(sizes[-len(latest) :], sizes[1 - len(latest) :], strict=False))
+    if not grows or now - before < max(GROWN_BYTES, GROWN * before):
+        return None
+    return Trigger(TriggerKind.MEMORY, f"resident memory grows, from {size(before)} to {size(now)} so far")
+
+
+def _first(log: RunLog) -> list[Window]:
+    """The beginning of a run; empty of one that is too short."""
+    began = log.windows[0].began_ns + SKIPPED_S * 1e9 if log.windows else 0
+    end = min(began + FIRST_S * 1e9, (began + log.length_ns) / 2)
+    return _enough([one for one in log.windows if began <= one.began_ns and one.ended_ns <= end])
+
+
+def _latest(log: RunLog) -> list[Window]:
+    """The last windows of a run that are long enough together; empty where they would reach into the first."""
+    some = list[Window]()
+    for window in reversed(log.windows):
+        some.insert(0, window)
+        if _enough(some):
+            break
+    middle = (log.windows[0].began_ns + SKIPPED_S * 1e9 + log.length_ns) / 2 if log.windows else 0
+    return _enough([window for window in some if window.began_ns >= middle])
+
+
+def _enough(windows: list[Window]) -> list[Window]:
+    """They themselves if they are enough, else none."""
+    whole = sum(window.ended_ns - window.began_ns for window in windows)
+    return windows if len(windows) >= LEAST_WINDOWS and whole >= LATEST_S * 1e9 else []
+
+
+def _usual_ns(windows: Sequence[Window]) -> float:
+    """Of a step, without what outliers take beyond the usual one."""
+    steps = sum(window.of("step").count for window in windows)
+    return sum(window.of("step").sum_ns - window.excess_ns for window in windows) / max(steps, 1)
+
+
+def _share(windows: Sequence[Window], name: str) -> float:
+    """Of step time."""
+    return sum(window.of(name).sum_ns for window in windows) / max(
+        sum(window.of("step").sum_ns for window in windows), 1
+    )
