@@ -20,7 +20,7 @@ from diagnose.cli.watched import rendered, watched
 if TYPE_CHECKING:
     from diagnose.capture.asked_recordings import Wish
 
-LOOK_S, READING = 5.0, 0.002
+LOOK_S, READING = 5.0, 0.01
 """Between two looks into the log, and the share of the time that reading it may take (our choice): a log is renewed as
 often."""
 

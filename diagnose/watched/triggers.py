@@ -11,11 +11,11 @@ from diagnose.trace.run_log import RunLog, Window
 from diagnose.trace.units import duration, size
 
 FIRST_S, SKIPPED_S = 180.0, 3.0
-"""The beginning of a run that later steps are held against; less of a shorter run, whose first half it is. What steps
-take in the first seconds is left out: caches fill (our choice)."""
+"""The beginning of a run that later steps are held against; of a shorter run it is the first third. What steps take in
+the first seconds is left out: caches fill (our choice)."""
 
-LATEST_S, LEAST_WINDOWS = 15.0, 3
-"""How much of a run, in so many windows at least, must differ: a pause of a second is no change (our choice)."""
+LONG_ENOUGH_S, LEAST_WINDOWS = 15.0, 3
+"""How much of a run both are at least, in so many windows: a pause of a second is no change (our choice)."""
 
 SLOWER = 0.1
 """By so much (as trends of a whole run have it)."""
@@ -122,8 +122,7 @@ def _memory(log: RunLog) -> Trigger | None:
 
 def _first(log: RunLog) -> list[Window]:
     """The beginning of a run; empty of one that is too short."""
-    began = log.windows[0].began_ns + SKIPPED_S * 1e9 if log.windows else 0
-    end = min(began + FIRST_S * 1e9, (began + log.length_ns) / 2)
+    began, end = _bounds(log)
     return _enough([one for one in log.windows if began <= one.began_ns and one.ended_ns <= end])
 
 
@@ -134,14 +133,20 @@ def _latest(log: RunLog) -> list[Window]:
         some.insert(0, window)
         if _enough(some):
             break
-    middle = (log.windows[0].began_ns + SKIPPED_S * 1e9 + log.length_ns) / 2 if log.windows else 0
-    return _enough([window for window in some if window.began_ns >= middle])
+    _, end = _bounds(log)
+    return _enough([window for window in some if window.began_ns >= end])
+
+
+def _bounds(log: RunLog) -> tuple[float, float]:
+    """Of the beginning of a run, in ns."""
+    began = log.windows[0].began_ns + SKIPPED_S * 1e9 if log.windows else 0
+    return began, min(began + FIRST_S * 1e9, began + (log.length_ns - began) / 3)
 
 
 def _enough(windows: list[Window]) -> list[Window]:
     """They themselves if they are enough, else none."""
     whole = sum(window.ended_ns - window.began_ns for window in windows)
-    return windows if len(windows) >= LEAST_WINDOWS and whole >= LATEST_S * 1e9 else []
+    return windows if len(windows) >= LEAST_WINDOWS and whole >= LONG_ENOUGH_S * 1e9 else []
 
 
 def _usual_ns(windows: Sequence[Window]) -> float:

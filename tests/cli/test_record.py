@@ -1,0 +1,213 @@
+"""`diagnose record`, and recordings that a watched run makes by itself, on real scripts."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from diagnose.source.run_log import read
+from diagnose.trace.manifest import Manifest
+from diagnose.watched.assembly import rank_run
+from tests.capture.scripts import RECORDED, ROOT, STEP, environment, plain, script
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
+LOADED = (
+    STEP
+    + """
+from torch.utils.data import DataLoader, TensorDataset
+
+rows = DataLoader(TensorDataset(torch.ones(40_000, 64)), batch_size=8)
+open("pid", "w").write(str(os.getpid()))
+for at, (row,) in enumerate(rows):
+    loss = step()
+    time.sleep(0.004)
+print(loss.hex())
+"""
+)
+
+
+def command(*more: object) -> list[str]:
+    return [sys.executable, "-m", "diagnose", *map(str, more)]
+
+
+def begun(folder: Path, *more: object) -> subprocess.Popen[str]:
+    """`diagnose watch -o out MORE` in the folder, which has seen some steps."""
+    asked = command("watch", "--no-analyze", "-o", folder / "out", *more)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(asked, cwd=folder, env=environment(), **pipes)  # type: ignore[call-overload]
+    wait_for(lambda: (folder / "out" / "rank0.watch").exists())
+    assert isinstance(process, subprocess.Popen)
+    return process
+
+
+def wait_for(what: object) -> None:
+    until = time.monotonic() + 60
+    while not what():  # type: ignore[operator]
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def record(*more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command("record", *more), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=90, check=False
+    )
+
+
+def manifest(folder: Path) -> Manifest:
+    return msgspec.json.decode((folder / "manifest.json").read_bytes(), type=Manifest)
+
+
+def test_the_next_steps_are_recorded_and_the_training_goes_on(tmp_path: Path) -> None:
+    """Its losses stay the same to the bit. The loader is known, though its epoch began before."""
+    script(tmp_path, LOADED)
+    alone = plain(tmp_path, "train.py")
+    process, inner = begun(tmp_path, "train.py"), tmp_path / "out" / "recording-1"
+    done = record(tmp_path / "out")
+    assert (done.returncode, done.stdout) == (0, f"Recorded. See it with: diagnose analyze {inner}\n"), done.stderr
+    told, errors = process.communicate(timeout=90)
+    assert (process.returncode, told) == (0, alone.stdout), errors
+    assert sorted(path.name for path in inner.iterdir()) == RECORDED
+    (rank,) = manifest(inner).ranks
+    assert "Recorded while the run was watched, as it was asked for." in manifest(inner).notes
+    (loader,) = rank.loaders
+    assert loader.batch_size == 8
+    assert loader.asked is not None
+    assert 30 < loader.asked < 100
+    run = rank_run(read(tmp_path / "out" / "rank0.watch"))
+    parts = {one.kind.value: one for one in run.parts}
+    assert (run.steps, sum(one.ns for one in run.parts)) == (5000, run.length_ns)
+    counts = [parts[kind].count for kind in ("training", "recording")]
+    assert None not in counts
+    assert sum(filter(None, counts)) == 4999
+    assert run.damaged == 0
+
+
+def test_signals_ask_but_where_the_script_has_its_own_use_of_them(tmp_path: Path) -> None:
+    script(tmp_path, LOADED)
+    process, inner = begun(tmp_path, "train.py"), tmp_path / "out" / "recording-1"
+    time.sleep(1)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGUSR2)
+    wait_for(lambda: inner.exists() and not (inner / ".work").exists())
+    process.send_signal(signal.SIGUSR2)
+    told, errors = process.communicate(timeout=90)
+    assert (process.returncode, told.count("\n")) == (0, 1), errors
+    for number in (1, 2):
+        folder = tmp_path / "out" / f"recording-{number}"
+        assert manifest(folder).ranks[0].trace is not None
+        assert f"recording some steps into {folder}, as a signal asked for it" in errors
+    own = "import signal\nsignal.signal(signal.SIGUSR2, lambda *_: print('mine', flush=True))\n"
+    (tmp_path / "own").mkdir()
+    script(tmp_path / "own", own + LOADED)
+    process = begun(tmp_path / "own", "train.py")
+    os.kill(int((tmp_path / "own" / "pid").read_text()), signal.SIGUSR2)
+    told, errors = process.communicate(timeout=90)
+    assert told.startswith("mine\n")
+    assert not (tmp_path / "own" / "out" / "recording-1").exists()
+
+
+RANKS = (
+    STEP
+    + """
+torch.distributed.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(model)
+for _ in range(1200):
+    step()
+    time.sleep(0.004)
+torch.distributed.destroy_process_group()
+"""
+)
+
+
+def test_all_ranks_record_the_same_steps(tmp_path: Path) -> None:
+    script(tmp_path, RANKS)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "train.py"]
+    process = begun(tmp_path, "--", *launcher)
+    done = record(process.pid)
+    assert done.returncode == 0, done.stderr
+    _, errors = process.communicate(timeout=90)
+    assert process.returncode == 0, errors
+    found = manifest(tmp_path / "out" / "recording-1")
+    assert [one.trace for one in found.ranks] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
+    timed = [one.timing for one in found.ranks]
+    assert None not in timed
+    assert len({one.first_step for one in timed if one is not None}) == 1
+    assert found.ranks[0].distributed is not None
+    assert len(found.ranks[0].distributed.ddp) == 1
+
+
+def test_a_run_that_is_killed_as_it_records_leaves_its_log(tmp_path: Path) -> None:
+    script(tmp_path, LOADED)
+    process = begun(tmp_path, "train.py")
+    assert record("--no-wait", tmp_path / "out").returncode == 0
+    wait_for(lambda: (tmp_path / "out" / "recording-1").exists())
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    _, errors = process.communicate(timeout=90)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "Traceback" not in errors
+    assert read(tmp_path / "out" / "rank0.watch").damaged == 0
+    assert not list(tmp_path.glob("out/**/.work"))
+    refused = record(tmp_path / "out")
+    assert refused.returncode == 2
+    assert "No run is watched into" in refused.stderr
+    again = subprocess.run(
+        command("watch", "--no-analyze", "--overwrite", "-o", tmp_path / "out", "train.py"),
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert again.returncode == 0, again.stderr
+    assert not (tmp_path / "out" / "recording-1").exists()
+
+
+def test_processes_that_nobody_watches_record_nothing(tmp_path: Path) -> None:
+    for whom in (tmp_path, os.getpid()):
+        done = record(whom)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert re.fullmatch(r"Error: .*\.\n", done.stderr)
+
+
+STUTTER = (
+    STEP
+    + """
+for at in range(1200):
+    step()
+    time.sleep(0.006)
+    optimizer.zero_grad()
+    loss = model(torch.ones(4, 64)).sum()
+    if at % 40 == 7:
+        time.sleep(0.15)
+    loss.backward()
+    optimizer.step()
+"""
+)
+
+
+def test_the_next_outlier_is_caught(tmp_path: Path) -> None:
+    """Every 80th step has one: a whole period is recorded, and the place is named. `--recordings 0` asks for none."""
+    script(tmp_path, STUTTER.replace("40", "20").replace("1200", "800"))
+    process = begun(tmp_path, "train.py")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    inner = tmp_path / "out" / "recording-1"
+    assert re.search(rf"recording some steps into {inner}, as every \d+ steps one takes 1\d\d ms longer", errors)
+    (rank,) = manifest(inner).ranks
+    assert rank.timing is not None
+    assert max(rank.timing.wall_ns) > 150_000_000
+    shown = subprocess.run(command("analyze", inner), env=environment(), capture_output=True, text=True, check=True)
+    assert "Some steps take far longer than the others" in shown.stdout
+    script(tmp_path, STUTTER.replace("1200", "300"))
+    process = begun(tmp_path, "--overwrite", "--recordings", 0, "train.py")
+    _, errors = process.communicate(timeout=120)
+    assert "recording some steps" not in errors
