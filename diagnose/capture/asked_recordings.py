@@ -20,8 +20,7 @@ from diagnose.capture.agent.watch.asked import ASK, MADE, RECORDING
 from diagnose.capture.limits import CannotRecord
 from diagnose.capture.run import prepare
 
-PLAN = Plan(warmup=3, keep_running=True)
-"""The run is warm."""
+PLAN = Plan(keep_running=True)
 
 
 @dataclass(frozen=True)

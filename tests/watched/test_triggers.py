@@ -35,7 +35,10 @@ def test_steps_that_get_slower() -> None:
     slower = log(lambda at: 12 if at >= 40 else 10)
     found = triggered(slower, ())
     assert found is not None
-    assert (found.kind, found.why) == (TriggerKind.SLOWER, "steps take 20 % longer than at first, 12.0 ms instead of 10.0 ms")
+    assert (found.kind, found.why) == (
+        TriggerKind.SLOWER,
+        "steps take 20 % longer than at first, 12.0 ms instead of 10.0 ms",
+    )
     assert kind(slower, TriggerKind.SLOWER) is None
     assert kind(log(lambda at: 12 if at >= 40 else 10, seconds=50)) is None
     assert kind(log(lambda at: 10.9 if at >= 40 else 10)) is None  # 9 %.
