@@ -66,9 +66,9 @@ class Recordings:
                 self._begin()
             elif self._over():
                 self._complete()
-        except (OSError, CannotRecord, msgspec.MsgspecError) as error:
+        except Exception as error:  # Whatever it is: the training goes on.
             self._failed = True
-            self._say(f"Nothing more is recorded of this run: {error}")
+            self._say(f"nothing more is recorded of this run: {error}")
 
     def end(self) -> None:
         """The run has ended: complete what it has left."""
