@@ -255,7 +255,7 @@ def series() -> str:
     rows = ["| series | labels | meaning |", "|---|---|---|"]
     for family in openmetrics.FAMILIES:
         labels = ", ".join(f"`{label}`" for label in family.labels)
-        rows.append(f"| `{openmetrics.PREFIX}{family.name}` | {labels} | {family.meaning} |")
+        rows.append(f"| `{exposition.PREFIX}{family.name}` | {labels} | {family.meaning} |")
     return "\n".join(rows)
 
 

@@ -14,6 +14,7 @@ import click
 from diagnose.capture.agent.plan import Plan
 from diagnose.capture.job import of as job_of
 from diagnose.cli.files import write
+from diagnose.cli.live import options, shows
 from diagnose.cli.profile import COMMAND, INTERRUPTED, Launching, command_of, new_folder
 from diagnose.cli.watched import rendered, watched
 
@@ -46,9 +47,18 @@ often."""
 )
 @click.option("--no-analyze", is_flag=True, help="Write the log only.")
 @click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
+@options
 @click.pass_context
 def command(
-    ctx: click.Context, out: Path | None, overwrite: bool, recordings: int, no_analyze: bool, quiet: bool
+    ctx: click.Context,
+    out: Path | None,
+    overwrite: bool,
+    recordings: int,
+    no_analyze: bool,
+    quiet: bool,
+    live: bool,
+    metrics: str | None,
+    tensorboard: Path | None,
 ) -> None:
     """Run a training to its end, and say where the run's time went.
 
@@ -61,6 +71,7 @@ def command(
     """
     from diagnose.capture.asked_recordings import Recordings
     from diagnose.capture.run import CannotRecord, prepare, run
+    from diagnose.live.follow import Following
 
     def say(what: str) -> None:
         if not quiet:
@@ -70,10 +81,12 @@ def command(
     job = job_of(words, os.environ)
     folder = new_folder(name, job) if out is None else out
     plan = Plan(watch=True, keep_running=True)
+    shown = shows(live, metrics, tensorboard, folder.name, say)
     try:
         part = prepare(folder, plan, words, overwrite, job)
         asked = Recordings(part, words, recordings, _wishes(folder), say)
-        recorded = run(words, part, plan, say, look=asked.look)
+        with Following(part.recording, shown, say):
+            recorded = run(words, part, plan, say, look=asked.look)
         asked.end()
     except CannotRecord as error:
         raise click.ClickException(str(error)) from error

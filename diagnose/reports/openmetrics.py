@@ -1,27 +1,20 @@
 """A Diagnosis as OpenMetrics text, for dashboards and alerts. Times are seconds of the mean step.
 
 Families are gauges, so that readers of Prometheus' older text format take them as well: they know no type `info`.
-There are no timestamps, as a figure counts from when it is collected. What is unknown is left out.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterator
 
-from diagnose import failures
 from diagnose.advice.track_record import device_of
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary
 from diagnose.contracts.finding import Level, OutcomeKind, RankedFinding
 from diagnose.facts.core.steps import Measure
-from diagnose.failures import attempt
+from diagnose.reports.exposition import Family, Sample, seconds, text
 from diagnose.trace.model import Severity
-from diagnose.trace.units import clipped
-
-PREFIX = "diagnose_"
 
 MOST_RANKS = 64
 """Ranks with series of their own: of more, those that the others wait for most (our choice)."""
@@ -29,72 +22,13 @@ MOST_RANKS = 64
 MOST_FINDINGS = 50
 """Findings with series of their own, in the order of the report (our choice)."""
 
-MOST_LABEL = 200
-"""Characters of a label's value."""
-
 _VERSIONS = ("python", "torch", "cuda", "cuda_runtime", "cuda_driver", "cudnn", "hip", "hip_runtime", "nccl")
 """What is told of versions, where it is known."""
-
-_UNITS = ("seconds", "bytes", "ratio")
-
-Number: TypeAlias = int | float | None
-Sample: TypeAlias = tuple[dict[str, object], Number]
-"""Labels, in order, and a value; None is unknown."""
-
-
-@dataclass(frozen=True)
-class Family:
-    """Series of one name."""
-
-    name: str
-    """Without PREFIX; ends in its unit, if it has one."""
-    labels: tuple[str, ...]
-    """That its series may have."""
-    meaning: str
-    samples: Callable[[Diagnosis], Iterable[Sample]]
-
-    @property
-    def unit(self) -> str:
-        """ "seconds", "bytes", "ratio", or ""."""
-        last = self.name.rpartition("_")[2]
-        return last if last in _UNITS else ""
 
 
 def render(diagnosis: Diagnosis) -> str:
     """All that is known, ending in `# EOF`."""
-    with failures.collected() as lost:
-        lines = [line for family in FAMILIES for line in attempt(family.name, [], _series, family, diagnosis)]
-    left_out = Family("left_out", ("part",), LEFT_OUT, lambda _: [({"part": one.part}, 1) for one in lost])
-    lines += _series(left_out, diagnosis)
-    return "\n".join([*lines, "# EOF", ""])
-
-
-LEFT_OUT = "Parts that are not here, as diagnose itself failed. Please report that."
-
-
-def _series(family: Family, diagnosis: Diagnosis) -> list[str]:
-    found = [_line(family, labels, value) for labels, value in family.samples(diagnosis) if value is not None]
-    return [*_head(family), *found] if found else []
-
-
-def _head(family: Family) -> list[str]:
-    name = PREFIX + family.name
-    unit = [f"# UNIT {name} {family.unit}"] if family.unit else []
-    return [f"# TYPE {name} gauge", *unit, f"# HELP {name} {_escaped(family.meaning)}"]
-
-
-def _line(family: Family, labels: dict[str, object], value: int | float) -> str:
-    known = {key: str(text) for key, text in labels.items() if text not in (None, "")}
-    inside = ",".join(f'{key}="{_escaped(clipped(text, MOST_LABEL))}"' for key, text in known.items())
-    return f"{PREFIX}{family.name}{f'{{{inside}}}' if inside else ''} {value!r}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _seconds(ns: Number) -> Number:
-    return None if ns is None else ns / 1e9
+    return text(FAMILIES, diagnosis)
 
 
 def _run(diagnosis: Diagnosis) -> Iterator[Sample]:
@@ -120,12 +54,12 @@ def _step(diagnosis: Diagnosis) -> Iterator[Sample]:
     if diagnosis.steps is not None:
         time = diagnosis.steps.step_time_ns
         for name in ("mean", "median", "min", "max"):
-            yield {"rank": diagnosis.rank, "statistic": name}, _seconds(getattr(time, name))
+            yield {"rank": diagnosis.rank, "statistic": name}, seconds(getattr(time, name))
 
 
 def _unprofiled(diagnosis: Diagnosis) -> Iterator[Sample]:
     if diagnosis.steps is not None:
-        yield {"rank": diagnosis.rank}, _seconds(diagnosis.steps.unprofiled_step_time_ns)
+        yield {"rank": diagnosis.rank}, seconds(diagnosis.steps.unprofiled_step_time_ns)
 
 
 def _overhead(diagnosis: Diagnosis) -> Iterator[Sample]:
@@ -143,7 +77,7 @@ def _steps(diagnosis: Diagnosis) -> Iterator[Sample]:
 def _parts(diagnosis: Diagnosis) -> Iterator[Sample]:
     if diagnosis.breakdown is not None:
         for part in ("compute", "exposed_communication", "exposed_copy", "idle", "work_not_recorded"):
-            yield {"rank": diagnosis.rank, "part": part}, _seconds(getattr(diagnosis.breakdown, f"{part}_ns"))
+            yield {"rank": diagnosis.rank, "part": part}, seconds(getattr(diagnosis.breakdown, f"{part}_ns"))
 
 
 def _idle(diagnosis: Diagnosis) -> Iterator[Sample]:
@@ -151,25 +85,25 @@ def _idle(diagnosis: Diagnosis) -> Iterator[Sample]:
     for one in diagnosis.idle or ():
         causes[one.cause.value] += one.ns
     for cause, ns in causes.items():
-        yield {"rank": diagnosis.rank, "cause": cause}, _seconds(ns)
+        yield {"rank": diagnosis.rank, "cause": cause}, seconds(ns)
 
 
 def _host(diagnosis: Diagnosis) -> Iterator[Sample]:
     if diagnosis.host is not None:
         for activity, ns in diagnosis.host.parts.items():
-            yield {"rank": diagnosis.rank, "activity": activity.value}, _seconds(ns)
+            yield {"rank": diagnosis.rank, "activity": activity.value}, seconds(ns)
 
 
 def _kernels(diagnosis: Diagnosis) -> Iterator[Sample]:
     for kernel_kind in diagnosis.kernel_kinds or ():
-        yield {"rank": diagnosis.rank, "kind": kernel_kind.label}, _seconds(kernel_kind.ns)
+        yield {"rank": diagnosis.rank, "kind": kernel_kind.label}, seconds(kernel_kind.ns)
 
 
 def _communication(diagnosis: Diagnosis) -> Iterator[Sample]:
     if diagnosis.communication is not None:
         exposed, whole = diagnosis.communication.exposed_ns, diagnosis.communication.ns
-        yield {"rank": diagnosis.rank, "overlap": "exposed"}, _seconds(exposed)
-        yield {"rank": diagnosis.rank, "overlap": "hidden"}, _seconds(whole - exposed)
+        yield {"rank": diagnosis.rank, "overlap": "exposed"}, seconds(exposed)
+        yield {"rank": diagnosis.rank, "overlap": "hidden"}, seconds(whole - exposed)
 
 
 def _flops(diagnosis: Diagnosis) -> Iterator[Sample]:
@@ -202,7 +136,7 @@ def _savings(diagnosis: Diagnosis) -> Iterator[Sample]:
     for finding in diagnosis.findings[:MOST_FINDINGS]:
         for bound in ("low", "likely", "high"):
             labels = {**_of_finding(diagnosis, finding), "bound": bound}
-            yield labels, _seconds(getattr(finding.saving, f"{bound}_ns"))
+            yield labels, seconds(getattr(finding.saving, f"{bound}_ns"))
 
 
 def _shares(diagnosis: Diagnosis) -> Iterator[Sample]:
@@ -222,7 +156,7 @@ def _together(diagnosis: Diagnosis) -> Iterator[Sample]:
     together = None if diagnosis.replay is None else diagnosis.replay.together
     if together is not None:
         for bound in ("low", "likely", "high"):
-            yield {"rank": diagnosis.rank, "bound": bound}, _seconds(getattr(together, f"{bound}_ns"))
+            yield {"rank": diagnosis.rank, "bound": bound}, seconds(getattr(together, f"{bound}_ns"))
 
 
 def _rules(diagnosis: Diagnosis) -> Iterator[Sample]:
@@ -243,15 +177,15 @@ def _ranks(diagnosis: Diagnosis) -> Iterator[Sample]:
 
 def _job_step(diagnosis: Diagnosis) -> Iterator[Sample]:
     if diagnosis.job is not None:
-        yield {}, _seconds(diagnosis.job.step_ns)
+        yield {}, seconds(diagnosis.job.step_ns)
 
 
 def _spread(diagnosis: Diagnosis) -> Iterator[Sample]:
     means = [rank.step_time_ns.mean for rank in diagnosis.ranks if rank.step_time_ns is not None]
     if len(means) > 1:
-        yield {"statistic": "min"}, _seconds(min(means))
-        yield {"statistic": "median"}, _seconds(statistics.median(means))
-        yield {"statistic": "max"}, _seconds(max(means))
+        yield {"statistic": "min"}, seconds(min(means))
+        yield {"statistic": "median"}, seconds(statistics.median(means))
+        yield {"statistic": "max"}, seconds(max(means))
 
 
 def _own_series(diagnosis: Diagnosis) -> list[RankSummary]:
@@ -266,17 +200,17 @@ def _own_series(diagnosis: Diagnosis) -> list[RankSummary]:
 
 def _rank_steps(diagnosis: Diagnosis) -> Iterator[Sample]:
     for one in _own_series(diagnosis):
-        yield {"rank": one.rank}, None if one.step_time_ns is None else _seconds(one.step_time_ns.mean)
+        yield {"rank": one.rank}, None if one.step_time_ns is None else seconds(one.step_time_ns.mean)
 
 
 def _rank_compute(diagnosis: Diagnosis) -> Iterator[Sample]:
     for one in _own_series(diagnosis):
-        yield {"rank": one.rank}, _seconds(one.computing_ns)
+        yield {"rank": one.rank}, seconds(one.computing_ns)
 
 
 def _rank_waiting(diagnosis: Diagnosis) -> Iterator[Sample]:
     for one in _own_series(diagnosis):
-        yield {"rank": one.rank}, _seconds(one.waiting_ns)
+        yield {"rank": one.rank}, seconds(one.waiting_ns)
 
 
 _RANK = ("rank",)

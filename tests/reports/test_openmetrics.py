@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as of_older_
 import diagnose
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary, StepTime
 from diagnose.facts.core.host import HostTime
-from diagnose.reports import openmetrics
+from diagnose.reports import exposition, openmetrics
 from diagnose.trace.model import Device
 from tests.tables.synthetic import HOSTILE, training
 
@@ -136,4 +136,4 @@ def test_labels_are_escaped_and_bounded(synthetic: Diagnosis) -> None:
         device = Device(0, name, 0, 0, (0, 0), 0, 0)
         about = msgspec.structs.replace(synthetic.provenance, devices=(device,))
         found = values(msgspec.structs.replace(synthetic, provenance=about), "run_info", "device")
-        assert list(found) == [(name if len(name) < openmetrics.MOST_LABEL else "x" * 199 + "…",)]
+        assert list(found) == [(name if len(name) < exposition.MOST_LABEL else "x" * 199 + "…",)]

@@ -1,0 +1,95 @@
+"""What `diagnose watch` shows while the training runs: options, and where it is shown."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from diagnose.live.follow import Show
+    from diagnose.live.now import RankNow
+
+BETWEEN_S = 60.0
+"""Lines, where there is no panel."""
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Those of the live side, in the order of the help."""
+    for option in (
+        click.option(
+            "--tensorboard",
+            type=click.Path(file_okay=False, path_type=Path),
+            metavar="DIR",
+            help="Write scalars for TensorBoard into DIR/RUN while it runs.",
+        ),
+        click.option(
+            "--metrics",
+            metavar="[HOST:]PORT",
+            help="Serve metrics to Prometheus while it runs; without HOST to this machine only.",
+        ),
+        click.option(
+            "--live", is_flag=True, help="Show how it goes while it runs: a panel, or a line a minute in a log."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def shows(
+    live: bool, metrics: str | None, tensorboard: Path | None, run: str, say: Callable[[str], None]
+) -> list[Show]:
+    """What was asked for, of a run of that name. Raises a ClickException where it cannot be."""
+    found = list[Show]()
+    if metrics is not None:
+        from diagnose.live.server import CannotServe, MetricsServer
+
+        try:
+            found.append(server := MetricsServer(metrics))
+        except CannotServe as error:
+            raise click.ClickException(str(error)) from error
+        say(f"metrics are at {server.url}")
+    if tensorboard is not None:
+        from diagnose.live.tensorboard import TensorBoard
+
+        try:
+            found.append(TensorBoard(tensorboard / run))
+        except OSError as error:
+            raise click.ClickException(
+                f"Cannot write to {tensorboard}: {error.strerror}. Name another folder with --tensorboard."
+            ) from error
+    if live:
+        from diagnose.cli import panel
+
+        found.append(panel.Panel(sys.stderr.fileno()) if panel.possible(sys.stderr.fileno()) else Lines())
+    return found
+
+
+class Lines:
+    """A line a minute on standard error, and a trend's sentences when it is seen first."""
+
+    name = "a line a minute"
+
+    def __init__(self) -> None:
+        self._told_s: float | None = None
+        self._trends: set[type] = set()
+
+    def show(self, ranks: Sequence[RankNow]) -> None:
+        """Tell it, if it is time to."""
+        if self._told_s is not None and time.monotonic() - self._told_s < BETWEEN_S:
+            return
+        from diagnose.live import words
+
+        self._told_s = time.monotonic()
+        click.echo(f"diagnose: {words.line(ranks)}", err=True)
+        for trend, sentence in zip(ranks[0].run.trends, words.trends(ranks[0]), strict=False):
+            if type(trend) not in self._trends:
+                self._trends.add(type(trend))
+                click.echo(f"diagnose: {sentence}", err=True)
+
+    def close(self) -> None:
+        """The report follows."""

@@ -1,0 +1,98 @@
+"""A run that goes on in words: rows for a panel, and a line for a log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from diagnose.live.now import Pace, RankNow
+from diagnose.reports import watched_run
+from diagnose.reports.watched_run import long_duration
+from diagnose.trace.units import duration, number, share, size, three_digits
+
+MOST_RANKS = 12
+"""That are told one by one: of more, the slowest (our choice)."""
+
+STALLED_S = 10
+STALLED_STEPS = 10
+"""Seconds, and usual steps, after which it is told that no step has ended (our choice)."""
+
+
+def rows(ranks: Sequence[RankNow]) -> Iterator[tuple[str, str]]:
+    """A name and what is said of it. Figures are the first rank's; ranks follow at the end, if there are several."""
+    one = ranks[0]
+    yield "so far", f"{_so_far(one)}{_which(ranks)}"
+    if one.now is not None:
+        yield "step", _step(one)
+        yield "waiting for data", _then(one, lambda pace: share(pace.loader_ns, pace.mean_ns)) + " of a step"
+    yield "where it goes", watched_run.headline(one.run)
+    figures = {figure.name: figure for figure in one.run.figures}
+    memory = [name for name in ("resident_bytes", "children_resident_bytes", "allocated_bytes") if name in figures]
+    if memory:
+        yield "memory", ", ".join(f"{watched_run.FIGURES[name]} {size(figures[name].last)}" for name in memory)
+    device = [name for name in ("sm_clock_mhz", "temperature_c", "power_w") if name in figures]
+    if device:
+        told = [f"{watched_run.FIGURES[name]} {three_digits(figures[name].last)}" for name in device]
+        slowed = "slowed" in figures and figures["slowed"].last
+        yield "device", "; ".join([*told, *(["heat or power hold it back"] if slowed else [])])
+    for sentence in trends(one):
+        yield "trend", sentence
+    if len(ranks) > 1:
+        yield "usual steps", _ranks(ranks)
+
+
+def line(ranks: Sequence[RankNow]) -> str:
+    """The same in a line, the most important of it."""
+    one = ranks[0]
+    told = [_so_far(one) + _which(ranks)]
+    if one.now is not None:
+        told += [f"step {_step(one)}", f"waiting for data {share(one.now.loader_ns, one.now.mean_ns)} of it"]
+    for figure in one.run.figures:
+        if figure.name == "resident_bytes":
+            told.append(f"{watched_run.FIGURES[figure.name]} {size(figure.last)}")
+    if len(ranks) > 1:
+        told.append(f"usual steps {_ranks(ranks)}")
+    return "; ".join(told)
+
+
+def trends(one: RankNow) -> list[str]:
+    """A sentence or two for each that was seen so far."""
+    return watched_run.trends(replace(one.run, not_found=()))
+
+
+def _so_far(one: RankNow) -> str:
+    steps, stalled_ns = f"{number(one.run.steps)} steps in {long_duration(one.run.length_ns)}", one.since_last_step_ns
+    usual_ns = (one.now and one.now.median_ns) or 0
+    if stalled_ns > max(STALLED_S * 1e9, STALLED_STEPS * usual_ns):
+        return f"{steps}, none for {long_duration(stalled_ns)}"
+    if one.now is None or not one.now.length_ns:
+        return steps
+    return f"{steps}, {three_digits(one.now.steps / one.now.length_ns * 1e9)} a second now"
+
+
+def _which(ranks: Sequence[RankNow]) -> str:
+    """Whose figures these are, of several."""
+    run = ranks[0].run
+    return "" if run.world_size == 1 else f" (rank {run.rank} of {run.world_size})"
+
+
+def _step(one: RankNow) -> str:
+    return _then(one, _usual)
+
+
+def _usual(pace: Pace) -> str:
+    return f"{duration(pace.median_ns or pace.mean_ns)}, p99 {duration(pace.p99_ns or pace.mean_ns)}"
+
+
+def _then(one: RankNow, told: Callable[[Pace], str]) -> str:
+    """What is told of the pace now, and at first."""
+    assert one.now is not None
+    return told(one.now) + (f" (at first {told(one.first)})" if one.first is not None else "")
+
+
+def _ranks(ranks: Sequence[RankNow]) -> str:
+    known = [(one.now.median_ns or one.now.mean_ns, one.rank) for one in ranks if one.now is not None]
+    kept = known if len(known) <= MOST_RANKS else sorted(known, reverse=True)[:MOST_RANKS]
+    told = ", ".join(f"rank {rank} {duration(ns)}" for ns, rank in kept)
+    return told if len(kept) == len(known) else f"{told}; {len(known) - len(kept)} others are faster"
