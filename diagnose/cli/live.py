@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ def shows(
     live: bool, metrics: str | None, tensorboard: Path | None, run: str, say: Callable[[str], None]
 ) -> list[Show]:
     """What was asked for, of a run of that name. Raises a ClickException where it cannot be."""
-    found = list[Show]()
+    found: list[Show] = []
     if metrics is not None:
         from diagnose.live.server import CannotServe, MetricsServer
 
@@ -65,8 +65,17 @@ def shows(
     if live:
         from diagnose.cli import panel
 
-        found.append(panel.Panel(sys.stderr.fileno()) if panel.possible(sys.stderr.fileno()) else Lines())
+        found.append(panel.Panel() if panel.possible() else Lines())
     return found
+
+
+def following(folder: Path, shown: Sequence[Show], say: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Tell what is to be shown of the logs in a folder, within `with`."""
+    if not shown:
+        return nullcontext()
+    from diagnose.live.follow import Following
+
+    return Following(folder, shown, say)
 
 
 class Lines:

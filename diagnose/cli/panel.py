@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -24,18 +25,23 @@ SAVE, RESTORE, BELOW = "\x1b7", "\x1b8", "\x1b[J"
 """The cursor with its colours; clear from the cursor to the end."""
 
 
-def possible(fd: int) -> bool:
-    """Whether a panel can be drawn there."""
-    return os.isatty(fd) and os.environ.get("TERM", "dumb") != "dumb" and hasattr(os, "tcgetpgrp")
+def possible() -> bool:
+    """Whether standard error is such a terminal, and the one that this process is in the foreground of, or not."""
+    if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        return False
+    try:
+        return os.tcgetpgrp(sys.stderr.fileno()) > 0
+    except (OSError, AttributeError):
+        return False
 
 
 class Panel:
-    """On the terminal of a file descriptor, while this process is in its foreground."""
+    """On the terminal of standard error, while this process is in its foreground."""
 
     name = "the panel"
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self) -> None:
+        self._fd = sys.stderr.fileno()
         self._size: os.terminal_size | None = None
         self._rows = 0
         """That are ours by now."""
@@ -45,8 +51,10 @@ class Panel:
         if os.tcgetpgrp(self._fd) != os.getpgrp():
             return
         size = os.get_terminal_size(self._fd)
-        lines = drawn(ranks, min(size.columns - 1, MOST_WIDTH))[: size.lines // 2]
-        if lines:
+        lines, most = drawn(ranks, min(size.columns - 1, MOST_WIDTH)), size.lines // 2
+        if len(lines) > most:
+            lines = [*lines[: most - 1], lines[-1]]
+        if most > 1:
             self._write(self._room_for(len(lines), size) + self._drawn(lines, size))
 
     def close(self) -> None:

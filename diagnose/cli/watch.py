@@ -14,7 +14,7 @@ import click
 from diagnose.capture.agent.plan import Plan
 from diagnose.capture.job import of as job_of
 from diagnose.cli.files import write
-from diagnose.cli.live import options, shows
+from diagnose.cli.live import following, options, shows
 from diagnose.cli.profile import COMMAND, INTERRUPTED, Launching, command_of, new_folder
 from diagnose.cli.watched import rendered, watched
 
@@ -71,7 +71,6 @@ def command(
     """
     from diagnose.capture.asked_recordings import Recordings
     from diagnose.capture.run import CannotRecord, prepare, run
-    from diagnose.live.follow import Following
 
     def say(what: str) -> None:
         if not quiet:
@@ -85,7 +84,7 @@ def command(
     try:
         part = prepare(folder, plan, words, overwrite, job)
         asked = Recordings(part, words, recordings, _wishes(folder), say)
-        with Following(part.recording, shown, say):
+        with following(part.recording, shown, say):
             recorded = run(words, part, plan, say, look=asked.look)
         asked.end()
     except CannotRecord as error:

@@ -64,15 +64,13 @@ class Following:
         self._thread = threading.Thread(target=self._run, name="diagnose-live", daemon=True)
 
     def __enter__(self) -> None:
-        if self._shows:
-            self._thread.start()
+        self._thread.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
-        if self._shows:
-            self._thread.join(PATIENCE_S)
+        self._thread.join(PATIENCE_S)
 
     def _run(self) -> None:
         with suppress(Exception):  # Linux gives each thread a priority of its own.

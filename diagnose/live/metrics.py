@@ -87,12 +87,12 @@ def _step_times(one: RankNow) -> Iterator[Sample]:
     buckets = Counter[int]()
     for column in columns:
         buckets.update(dict(column.buckets))
-    upto, known, limits = list[tuple[float, int]](), sorted(buckets.items()), iter(HALF_OCTAVES)
-    for half in limits:
-        below = sum(count for bucket, count in known if bucket < half * PER_OCTAVE // 2)
-        upto.append((2 ** (half / 2) / 1e9, below))
-    if known:
-        yield {}, Distribution(tuple(upto), sum(c.count for c in columns), sum(c.sum_ns for c in columns) / 1e9)
+    upto = tuple(
+        (float(f"{2 ** (half / 2) / 1e9:.4g}"), sum(buckets[at] for at in buckets if at < half * PER_OCTAVE // 2))
+        for half in HALF_OCTAVES
+    )
+    if buckets:
+        yield {}, Distribution(upto, buckets.total(), sum(column.sum_ns for column in columns) / 1e9)
 
 
 def _quantiles(one: RankNow) -> Iterator[Sample]:
@@ -174,7 +174,7 @@ FAMILIES: tuple[Family[Ranks], ...] = (
     ),
     _family("part_seconds", "part", "Where the time went, up to the last step's end.", _parts, counts=True),
     _family("part_events", "part", "Steps, evaluations and checkpoints.", _part_counts, counts=True),
-    _family("phase_seconds", "phase", "Times in steps, but the first.", _phases, counts=True),
+    _family("phase_seconds", "phase", "Times on the host and the device, without the first step.", _phases, counts=True),
     Family("watch_step_seconds", ("rank", "le"), "Steps by their time.", _of_each(_step_times), "histogram"),
     _family("step_quantile_seconds", "when quantile", "Step time in the first minutes and now.", _quantiles),
     _family("trend", "trend", "1: seen so far; 0: looked for, and not there.", _trends),

@@ -43,6 +43,7 @@ class RankNow:
 
     @property
     def rank(self) -> int:
+        """Its number."""
         return self.log.rank
 
     @property

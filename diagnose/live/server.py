@@ -77,12 +77,14 @@ class MetricsServer(ThreadingTCPServer):
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread, unless there are too many: a client that is turned away asks again."""
         if self._places.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """As its base, and count it."""
         try:
             super().process_request_thread(request, client_address)
         finally:

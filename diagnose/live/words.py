@@ -25,7 +25,8 @@ def rows(ranks: Sequence[RankNow]) -> Iterator[tuple[str, str]]:
     yield "so far", f"{_so_far(one)}{_which(ranks)}"
     if one.now is not None:
         yield "step", _step(one)
-        yield "waiting for data", _then(one, lambda pace: share(pace.loader_ns, pace.mean_ns)) + " of a step"
+        if _waits(one):
+            yield "waiting for data", _then(one, lambda pace: share(pace.loader_ns, pace.mean_ns)) + " of a step"
     yield "where it goes", watched_run.headline(one.run)
     figures = {figure.name: figure for figure in one.run.figures}
     memory = [name for name in ("resident_bytes", "children_resident_bytes", "allocated_bytes") if name in figures]
@@ -47,7 +48,9 @@ def line(ranks: Sequence[RankNow]) -> str:
     one = ranks[0]
     told = [_so_far(one) + _which(ranks)]
     if one.now is not None:
-        told += [f"step {_step(one)}", f"waiting for data {share(one.now.loader_ns, one.now.mean_ns)} of it"]
+        told.append(f"step {_step(one)}")
+        if _waits(one):
+            told.append(f"waiting for data {share(one.now.loader_ns, one.now.mean_ns)} of it")
     for figure in one.run.figures:
         if figure.name == "resident_bytes":
             told.append(f"{watched_run.FIGURES[figure.name]} {size(figure.last)}")
@@ -75,6 +78,10 @@ def _which(ranks: Sequence[RankNow]) -> str:
     """Whose figures these are, of several."""
     run = ranks[0].run
     return "" if run.world_size == 1 else f" (rank {run.rank} of {run.world_size})"
+
+
+def _waits(one: RankNow) -> bool:
+    return any(pace is not None and pace.loader_ns for pace in (one.first, one.now))
 
 
 def _step(one: RankNow) -> str:
