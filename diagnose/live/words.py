@@ -65,7 +65,8 @@ def trends(one: RankNow) -> list[str]:
 
 
 def _so_far(one: RankNow) -> str:
-    steps, stalled_ns = f"{number(one.run.steps)} steps in {long_duration(one.run.length_ns)}", one.since_last_step_ns
+    count, stalled_ns = one.run.steps, one.since_last_step_ns
+    steps = f"{number(count)} step{'' if count == 1 else 's'} in {long_duration(one.run.length_ns)}"
     usual_ns = (one.now and one.now.median_ns) or 0
     if stalled_ns > max(STALLED_S * 1e9, STALLED_STEPS * usual_ns):
         return f"{steps}, none for {long_duration(stalled_ns)}"

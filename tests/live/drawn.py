@@ -14,7 +14,7 @@ BUCKET = 393
 
 
 def window(number: int, waits_ns: int = 5 * MS, **figures: float) -> Window:
-    """A second: 40 steps of 25 ms each, 200 ms of that in the last three quarters of the run's 40 steps for data."""
+    """A second: 40 steps of 25 ms each, of which so much is waiting for data, and figures that rise by 2 in it."""
     columns = {
         "step": Column(40, S, 25 * MS, 25 * MS, ((BUCKET, 40),)),
         "loader": Column(40, 40 * waits_ns, waits_ns, waits_ns),
@@ -35,13 +35,8 @@ def written(folder: Path, *, windows: int, opened: bool = False, rank: int = 0) 
     """The files of a log of that many windows, of ten steps in 100 ns each; `opened`: the last one is not complete."""
 
     def record(number: int) -> list[object]:
-        columns = {"step": [10, 80, 8, 8, [48, 10]]}
-        return ["window", number, 1 + 10 * number, 10, 100 + 100 * number, 200 + 100 * number, columns] + [
-            [0, 0, [], {}],
-            [],
-            0,
-            {},
-        ]
+        began, columns = 100 + 100 * number, {"step": [10, 80, 8, 8, [48, 10]]}
+        return ["window", number, 1 + 10 * number, 10, began, began + 100, columns, [0, 0, [], {}], [], 0, {}]
 
     begin = ["begin", 1, rank, 1, 99, 1_700_000_000 * S, ["step"], [100]]
     path = folder / f"rank{rank}.watch"

@@ -1,0 +1,66 @@
+"""A run that goes on in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from diagnose.live import words
+from diagnose.live.now import RankNow, rank_now
+from diagnose.trace.run_log import Column
+from tests.live.drawn import MS, S, log, window
+
+
+def told(*ranks: RankNow) -> dict[str, str]:
+    return dict(words.rows(ranks))
+
+
+def slow(rank: int) -> RankNow:
+    """Of 50 ms a step, and of one more for each rank."""
+    ns = (50 + rank) * MS
+    column = Column(20, 20 * ns, ns, ns, ((409, 20),))
+    return rank_now(log(replace(window(0), steps=20, columns={"step": column}), rank=rank, world_size=99))
+
+
+def test_a_run_of_one_rank() -> None:
+    figures = {"resident_bytes": 8e8, "sm_clock_mhz": 1410, "temperature_c": 61, "slowed": 0}
+    one = rank_now(log(*(window(at, waits_ns=5 * MS * (at > 1), **figures) for at in range(4))))
+    assert told(one) == {
+        "so far": "161 steps in 6.00 s, 40.0 a second now",
+        "step": "25.0 ms, p99 25.0 ms (at first 25.0 ms, p99 25.0 ms)",
+        "waiting for data": "20.0 % (at first 0.0 %) of a step",
+        "where it goes": "Of 6.00 s: training steps 60.0 %, start-up and compilation 33.3 %, waiting for data 6.7 %.",
+        "memory": "resident memory 800 MB",
+        "device": "SM clock, MHz 1,411; temperature, °C 62.0; heat or power hold it back",
+    }
+    assert words.line([one]) == (
+        "161 steps in 6.00 s, 40.0 a second now; step 25.0 ms, p99 25.0 ms (at first 25.0 ms, p99 25.0 ms);"
+        " waiting for data 20.0 % of it; resident memory 800 MB"
+    )
+
+
+def test_no_step_but_the_first() -> None:
+    one = rank_now(log())
+    assert told(one) == {"so far": "1 step in 2.00 s", "where it goes": "Of 2.00 s: start-up and compilation 100.0 %."}
+    assert words.line([one]) == "1 step in 2.00 s"
+
+
+def test_a_run_that_stands_still_is_told() -> None:
+    assert told(rank_now(log(window(0), after_ns=10 * S)))["so far"] == "41 steps in 13.0 s, 40.0 a second now"
+    assert told(rank_now(log(window(0), after_ns=11 * S)))["so far"] == "41 steps in 14.0 s, none for 11.0 s"
+
+
+def test_several_ranks_are_told_one_by_one_and_of_many_the_slowest() -> None:
+    two = told(slow(0), slow(1))
+    assert two["so far"] == "21 steps in 3.00 s, 20.0 a second now (rank 0 of 99)"
+    assert two["usual steps"] == "rank 0 50.0 ms, rank 1 51.0 ms"
+    many = told(*map(slow, range(20)))["usual steps"]
+    assert many.startswith("rank 19 ")
+    assert many.endswith("rank 8 58.0 ms; 8 others are faster")
+
+
+def test_a_trend_is_told_when_it_is_seen() -> None:
+    steps = [Column(40, 40 * ns, ns, ns, ()) for ns in range(20 * MS, 29 * MS, MS)]
+    one = rank_now(log(*(replace(window(at), columns={"step": step}) for at, step in enumerate(steps))))
+    (trend,) = words.trends(one)
+    assert trend.startswith("Steps take longer the longer the run lasts: 21.0 ms at first, 27.0 ms at the end")
+    assert told(one)["trend"] == trend
