@@ -27,7 +27,7 @@ SAVE, RESTORE, BELOW = "\x1b7", "\x1b8", "\x1b[J"
 
 def possible() -> bool:
     """Whether standard error is such a terminal, and the one that this process is in the foreground of, or not."""
-    if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+    if not sys.stderr.isatty() or os.environ.get("TERM", "") in ("", "dumb"):
         return False
     try:
         return os.tcgetpgrp(sys.stderr.fileno()) > 0
