@@ -11,10 +11,11 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -55,7 +56,9 @@ from diagnose.cli import group
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.trials import Report
 from diagnose.docs import Text
+from diagnose.live import metrics as live_metrics
 from diagnose.reports import brief, openmetrics, trials
+from diagnose.reports.exposition import PREFIX, Family
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -149,6 +152,9 @@ def _speed() -> Iterator[Text]:
     yield Text(SITE / "benchmarks.md", load.table, "load")
     yield Text(SITE / "benchmarks.md", nsight.sentence, "nsight")
     yield Text(SITE / "watching.md", shown.report, "watching-report")
+    yield Text(SITE / "watching.md", shown.panel, "watching-panel")
+    yield Text(SITE / "watching.md", shown.line, "watching-line")
+    yield Text(SITE / "watching.md", shown.scraped, "watching-scraped")
     yield Text(SITE / "watching.md", watching.table, "watching-cost")
     yield Text(SITE / "benchmarks.md", scale.mapped, "scale-mapped")
     yield Text(SITE / "benchmarks.md", scale.reduced, "scale-reduced")
@@ -246,16 +252,18 @@ def report(path: str) -> str:
 
 
 def _metrics() -> Iterator[Text]:
-    yield Text(SITE / "metrics.md", series, "series")
+    yield Text(SITE / "metrics.md", partial(series, openmetrics.FAMILIES), "series")
+    yield Text(SITE / "watching.md", partial(series, live_metrics.FAMILIES), "watching-series")
     yield Text(SITE / "metrics.md", shown_metrics, "metrics")
 
 
-def series() -> str:
+def series(families: Sequence[Family[Any]]) -> str:
     """A row for each family of metrics."""
     rows = ["| series | labels | meaning |", "|---|---|---|"]
-    for family in openmetrics.FAMILIES:
+    for family in families:
         labels = ", ".join(f"`{label}`" for label in family.labels)
-        rows.append(f"| `{exposition.PREFIX}{family.name}` | {labels} | {family.meaning} |")
+        ending = "_total" if family.kind == "counter" else ""
+        rows.append(f"| `{PREFIX}{family.name}{ending}` | {labels} | {family.meaning} |")
     return "\n".join(rows)
 
 

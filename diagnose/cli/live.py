@@ -69,13 +69,13 @@ def shows(
     return found
 
 
-def following(folder: Path, shown: Sequence[Show], say: Callable[[str], None]) -> AbstractContextManager[None]:
+def following(folder: Path, shown: Sequence[Show]) -> AbstractContextManager[None]:
     """Tell what is to be shown of the logs in a folder, within `with`."""
     if not shown:
         return nullcontext()
     from diagnose.live.follow import Following
 
-    return Following(folder, shown, say)
+    return Following(folder, shown, lambda sentence: click.echo(f"diagnose: {sentence}", err=True))
 
 
 class Lines:

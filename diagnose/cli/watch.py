@@ -84,7 +84,7 @@ def command(
     try:
         part = prepare(folder, plan, words, overwrite, job)
         asked = Recordings(part, words, recordings, _wishes(folder), say)
-        with following(part.recording, shown, say):
+        with following(part.recording, shown):
             recorded = run(words, part, plan, say, look=asked.look)
         asked.end()
     except CannotRecord as error:

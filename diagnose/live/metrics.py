@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from statistics import median
@@ -83,16 +82,16 @@ def _phases(one: RankNow) -> Iterator[Sample]:
 
 
 def _step_times(one: RankNow) -> Iterator[Sample]:
-    columns = [window.of("step") for window in one.log.windows]
-    buckets = Counter[int]()
-    for column in columns:
-        buckets.update(dict(column.buckets))
     upto = tuple(
-        (float(f"{2 ** (half / 2) / 1e9:.4g}"), sum(buckets[at] for at in buckets if at < half * PER_OCTAVE // 2))
+        (
+            float(f"{2 ** (half / 2) / 1e9:.4g}"),
+            sum(count for bucket, count in one.step_times if bucket < half * PER_OCTAVE // 2),
+        )
         for half in HALF_OCTAVES
     )
-    if buckets:
-        yield {}, Distribution(upto, buckets.total(), sum(column.sum_ns for column in columns) / 1e9)
+    for phase in one.run.phases:
+        if phase.phase == "step":
+            yield {}, Distribution(upto, sum(count for _, count in one.step_times), phase.ns / 1e9)
 
 
 def _quantiles(one: RankNow) -> Iterator[Sample]:
@@ -174,7 +173,9 @@ FAMILIES: tuple[Family[Ranks], ...] = (
     ),
     _family("part_seconds", "part", "Where the time went, up to the last step's end.", _parts, counts=True),
     _family("part_events", "part", "Steps, evaluations and checkpoints.", _part_counts, counts=True),
-    _family("phase_seconds", "phase", "Times on the host and the device, without the first step.", _phases, counts=True),
+    _family(
+        "phase_seconds", "phase", "Times on the host and the device, without the first step.", _phases, counts=True
+    ),
     Family("watch_step_seconds", ("rank", "le"), "Steps by their time.", _of_each(_step_times), "histogram"),
     _family("step_quantile_seconds", "when quantile", "Step time in the first minutes and now.", _quantiles),
     _family("trend", "trend", "1: seen so far; 0: looked for, and not there.", _trends),
@@ -194,7 +195,7 @@ FAMILIES: tuple[Family[Ranks], ...] = (
     _family("device_temperature_celsius", "", "Temperature of the device.", partial(_figure, "temperature_c", 1)),
     _family("device_power_watts", "", "Power of the device.", partial(_figure, "power_w", 1)),
     _family("device_slowed", "", "1: heat or power hold its clock back.", partial(_figure, "slowed", 1)),
-    Family("watch_ranks", (), "Ranks that have a log, of which up to 64 are read.", _ranks),
-    Family("watch_ranks_step_seconds", ("statistic",), "Usual step now of all ranks, of several.", _spread),
+    Family("watch_ranks", (), "Ranks whose logs are read, 64 at most.", _ranks),
+    Family("watch_ranks_step_seconds", ("statistic",), "Median step time now of all ranks, of several.", _spread),
 )
 """In the order in which they are written. What this log does not know is left out."""

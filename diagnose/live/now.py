@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.contracts.watched_run import RankRun, RunPart
@@ -13,6 +14,9 @@ from diagnose.watched.sketch import quantile_ns
 
 PERIOD_NS = 120_000_000_000
 """What is at first, and what is now; of a run below six minutes a third (our choice)."""
+
+LATEST = 64
+"""Windows that are kept: one is complete each second at most, and logs are read more often (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -33,24 +37,23 @@ class Pace:
 class RankNow:
     """A rank, as its log was when it was read last."""
 
-    log: RunLog
     run: RankRun
     ended: tuple[RunPart, ...]
     """Parts of the time up to the end of the last step: that which comes after may become any of them."""
     first: Pace | None
     """None where all is now, or no step is known but the first."""
     now: Pace | None
+    since_last_step_ns: int
+    """When the log was written."""
+    step_times: tuple[tuple[int, int], ...]
+    """Of the whole run: buckets, as of a Column, and their counts."""
+    latest: tuple[Window, ...]
+    """LATEST at most; the last one may not be complete."""
 
     @property
     def rank(self) -> int:
         """Its number."""
-        return self.log.rank
-
-    @property
-    def since_last_step_ns(self) -> int:
-        """When the log was written."""
-        windows = self.log.windows
-        return self.log.length_ns - windows[-1].ended_ns if windows else 0
+        return self.run.rank
 
 
 def rank_now(log: RunLog) -> RankNow:
@@ -62,7 +65,18 @@ def rank_now(log: RunLog) -> RankNow:
         now = _pace(_last_of(windows, period_ns))
         first = _pace(_first_of(windows, period_ns)) if len(windows) > 1 else None
     upto_ns = log.windows[-1].ended_ns if log.windows else log.length_ns
-    return RankNow(log, rank_run(log), parts(replace(log, last={}, length_ns=upto_ns)), first, now)
+    step_times = Counter[int]()
+    for window in windows:
+        step_times.update(dict(window.of("step").buckets))
+    return RankNow(
+        run=rank_run(log),
+        ended=parts(replace(log, last={}, length_ns=upto_ns)),
+        first=first,
+        now=now,
+        since_last_step_ns=log.length_ns - upto_ns,
+        step_times=tuple(sorted(step_times.items())),
+        latest=log.windows[-LATEST:],
+    )
 
 
 def _first_of(windows: Sequence[Window], period_ns: int) -> Sequence[Window]:
@@ -85,8 +99,3 @@ def _pace(windows: Sequence[Window]) -> Pace:
         median_ns=quantile_ns(columns, 0.5),
         p99_ns=quantile_ns(columns, 0.99),
     )
-
-
-def seen(ranks: Iterable[RankNow]) -> RankNow | None:
-    """The rank whose figures are shown: the first."""
-    return next(iter(ranks), None)

@@ -46,13 +46,13 @@ class TensorBoard:
         """Write windows that are complete: all but the last one."""
         self._ranks = ranks
         for one in ranks:
-            self._write(one, one.log.windows[:-1])
+            self._write(one, one.latest[:-1])
 
     def close(self) -> None:
         """Write the last windows."""
         try:
             for one in self._ranks:
-                self._write(one, one.log.windows)
+                self._write(one, one.latest)
         finally:
             for file in self._files.values():
                 file.close()
@@ -61,7 +61,7 @@ class TensorBoard:
         new = [window for window in windows if window.steps and window.first_step > self._upto.get(one.rank, 0)]
         for window in new:
             step = self._upto[one.rank] = window.first_step + window.steps - 1
-            at_s = (one.log.started_unix_ns + window.ended_ns) / 1e9
+            at_s = (one.run.started_unix_ns + window.ended_ns) / 1e9
             self._file(one.rank).write(record(event(at_s, step, dict(scalars(window)))))
         if new:
             self._file(one.rank).flush()

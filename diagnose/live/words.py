@@ -27,7 +27,7 @@ def rows(ranks: Sequence[RankNow]) -> Iterator[tuple[str, str]]:
         yield "step", _step(one)
         if _waits(one):
             yield "waiting for data", _then(one, lambda pace: share(pace.loader_ns, pace.mean_ns)) + " of a step"
-    yield "where it goes", watched_run.headline(one.run)
+    yield "time", watched_run.headline(one.run)
     figures = {figure.name: figure for figure in one.run.figures}
     memory = [name for name in ("resident_bytes", "children_resident_bytes", "allocated_bytes") if name in figures]
     if memory:
@@ -40,7 +40,7 @@ def rows(ranks: Sequence[RankNow]) -> Iterator[tuple[str, str]]:
     for sentence in trends(one):
         yield "trend", sentence
     if len(ranks) > 1:
-        yield "usual steps", _ranks(ranks)
+        yield "median steps", _ranks(ranks)
 
 
 def line(ranks: Sequence[RankNow]) -> str:
@@ -48,14 +48,14 @@ def line(ranks: Sequence[RankNow]) -> str:
     one = ranks[0]
     told = [_so_far(one) + _which(ranks)]
     if one.now is not None:
-        told.append(f"step {_step(one)}")
+        told.append(f"step: {_step(one)}")
         if _waits(one):
             told.append(f"waiting for data {share(one.now.loader_ns, one.now.mean_ns)} of it")
     for figure in one.run.figures:
         if figure.name == "resident_bytes":
             told.append(f"{watched_run.FIGURES[figure.name]} {size(figure.last)}")
     if len(ranks) > 1:
-        told.append(f"usual steps {_ranks(ranks)}")
+        told.append(f"median steps: {_ranks(ranks)}")
     return "; ".join(told)
 
 
@@ -90,7 +90,7 @@ def _step(one: RankNow) -> str:
 
 
 def _usual(pace: Pace) -> str:
-    return f"{duration(pace.median_ns or pace.mean_ns)}, p99 {duration(pace.p99_ns or pace.mean_ns)}"
+    return f"median {duration(pace.median_ns or pace.mean_ns)}, p99 {duration(pace.p99_ns or pace.mean_ns)}"
 
 
 def _then(one: RankNow, told: Callable[[Pace], str]) -> str:

@@ -133,4 +133,4 @@ def test_a_window_that_moves_from_one_file_to_the_other_while_both_are_read_is_n
     monkeypatch.setattr(run_log, "_current", later)
     _, now = follow._read(path)
     assert now is not None
-    assert [one.first_step for one in now.log.windows] == [1, 11, 21]
+    assert [one.first_step for one in now.latest] == [1, 11, 21]

@@ -26,21 +26,21 @@ def test_a_run_of_one_rank() -> None:
     one = rank_now(log(*(window(at, waits_ns=5 * MS * (at > 1), **figures) for at in range(4))))
     assert told(one) == {
         "so far": "161 steps in 6.00 s, 40.0 a second now",
-        "step": "25.0 ms, p99 25.0 ms (at first 25.0 ms, p99 25.0 ms)",
+        "step": "median 25.0 ms, p99 25.0 ms (at first median 25.0 ms, p99 25.0 ms)",
         "waiting for data": "20.0 % (at first 0.0 %) of a step",
-        "where it goes": "Of 6.00 s: training steps 60.0 %, start-up and compilation 33.3 %, waiting for data 6.7 %.",
+        "time": "Of 6.00 s: training steps 60.0 %, start-up and compilation 33.3 %, waiting for data 6.7 %.",
         "memory": "resident memory 800 MB",
         "device": "SM clock, MHz 1,411; temperature, °C 62.0; heat or power hold it back",
     }
     assert words.line([one]) == (
-        "161 steps in 6.00 s, 40.0 a second now; step 25.0 ms, p99 25.0 ms (at first 25.0 ms, p99 25.0 ms);"
-        " waiting for data 20.0 % of it; resident memory 800 MB"
+        "161 steps in 6.00 s, 40.0 a second now;"
+        " step: median 25.0 ms, p99 25.0 ms (at first median 25.0 ms, p99 25.0 ms); waiting for data 20.0 % of it; resident memory 800 MB"
     )
 
 
 def test_no_step_but_the_first() -> None:
     one = rank_now(log())
-    assert told(one) == {"so far": "1 step in 2.00 s", "where it goes": "Of 2.00 s: start-up and compilation 100.0 %."}
+    assert told(one) == {"so far": "1 step in 2.00 s", "time": "Of 2.00 s: start-up and compilation 100.0 %."}
     assert words.line([one]) == "1 step in 2.00 s"
 
 
@@ -52,8 +52,8 @@ def test_a_run_that_stands_still_is_told() -> None:
 def test_several_ranks_are_told_one_by_one_and_of_many_the_slowest() -> None:
     two = told(slow(0), slow(1))
     assert two["so far"] == "21 steps in 3.00 s, 20.0 a second now (rank 0 of 99)"
-    assert two["usual steps"] == "rank 0 50.0 ms, rank 1 51.0 ms"
-    many = told(*map(slow, range(20)))["usual steps"]
+    assert two["median steps"] == "rank 0 50.0 ms, rank 1 51.0 ms"
+    many = told(*map(slow, range(20)))["median steps"]
     assert many.startswith("rank 19 ")
     assert many.endswith("rank 8 58.0 ms; 8 others are faster")
 
