@@ -80,7 +80,7 @@ def command(
     job = job_of(words, os.environ)
     folder = new_folder(name, job) if out is None else out
     plan = Plan(watch=True, keep_running=True)
-    shown = shows(live, metrics, tensorboard, folder.name, say)
+    shown = shows(live, metrics, tensorboard, folder.resolve().name, say)
     try:
         part = prepare(folder, plan, words, overwrite, job)
         asked = Recordings(part, words, recordings, _wishes(folder), say)

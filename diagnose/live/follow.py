@@ -86,7 +86,8 @@ class Following:
 
     def _look(self) -> None:
         try:
-            ranks = self._grown()
+            with failures.collected():  # A part of a run that cannot be told is named by the report at the end.
+                ranks = self._grown()
         except Exception as error:
             for show in self._shows:
                 self._end(show, error)

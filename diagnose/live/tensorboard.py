@@ -7,6 +7,7 @@ them an Event message (tensorflow/core/util/event.proto, framework/summary.proto
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -35,7 +36,7 @@ class TensorBoard:
         """Made if it is not there. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(13, "Permission denied")
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         self._folder = folder
         self._files: dict[int, BinaryIO] = {}
         self._upto: dict[int, int] = {}

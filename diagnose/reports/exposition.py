@@ -64,7 +64,7 @@ def text(families: Sequence[Family[Of]], value: Of) -> str:
     """All that is known, ending in `# EOF`."""
     with failures.collected() as lost:
         lines = [line for family in families for line in attempt(family.name, [], _series, family, value)]
-    left_out = Family[Of]("left_out", ("part",), LEFT_OUT, lambda _: [({"part": one.part}, 1) for one in lost])
+    left_out: Family[Of] = Family("left_out", ("part",), LEFT_OUT, lambda _: [({"part": one.part}, 1) for one in lost])
     lines += _series(left_out, value)
     return "\n".join([*lines, "# EOF", ""])
 

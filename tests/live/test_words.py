@@ -34,7 +34,8 @@ def test_a_run_of_one_rank() -> None:
     }
     assert words.line([one]) == (
         "161 steps in 6.00 s, 40.0 a second now;"
-        " step: median 25.0 ms, p99 25.0 ms (at first median 25.0 ms, p99 25.0 ms); waiting for data 20.0 % of it; resident memory 800 MB"
+        " step: median 25.0 ms, p99 25.0 ms (at first median 25.0 ms, p99 25.0 ms);"
+        " waiting for data 20.0 % of it; resident memory 800 MB"
     )
 
 
