@@ -40,8 +40,7 @@ def scraped() -> str:
     """Some of what is served then."""
     lines = metrics.render([_then()]).splitlines()
     kept = [one for one in lines if re.match(r"\S+watch_(steps|part_seconds|step_quantile|trend)\S*\{", one)]
-    asked = "$ diagnose watch --metrics 9400 train.py 12\n$ curl -s http://127.0.0.1:9400/metrics"
-    return "```console\n{}\n...\n{}\n...\n```".format(asked, "\n".join(kept))
+    return "```text\n{}\n```".format("\n".join(kept))
 
 
 def _then() -> RankNow:
