@@ -31,6 +31,15 @@ class Batches(IterableDataset):  # type: ignore[misc]
             yield batch
 
 
+def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor) -> torch.Tensor:
+    """Train on a batch; its loss."""
+    loss: torch.Tensor = model(batch).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
 def main(kind: str, steps: int) -> None:
     """Train, and print."""
     torch.manual_seed(0)
@@ -44,10 +53,7 @@ def main(kind: str, steps: int) -> None:
     for at in range(warmup + steps):
         if at == warmup:
             wall_s, cpu_s = time.perf_counter(), time.process_time()
-        loss = model(next(batches)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        loss = step(model, optimizer, next(batches))
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     print(f"{1e6 * wall_s / steps:.3f} {1e6 * cpu_s / steps:.3f} {loss.item().hex()}")
 
