@@ -45,8 +45,8 @@ from benchmarks.simulated import tables as simulated
 from benchmarks.simulated_jobs import tables as simulated_jobs
 from benchmarks.trials import results as trial_results
 from benchmarks.trials import tables as trial_tables
+from benchmarks.watching import against, planted, public_run, shown
 from benchmarks.watching import cost as watching
-from benchmarks.watching import shown
 from diagnose import docs
 from diagnose.agents import diagnoses
 from diagnose.agents.answers import Answer
@@ -156,6 +156,9 @@ def _speed() -> Iterator[Text]:
     yield Text(SITE / "watching.md", shown.line, "watching-line")
     yield Text(SITE / "watching.md", shown.scraped, "watching-scraped")
     yield Text(SITE / "watching.md", watching.table, "watching-cost")
+    yield Text(SITE / "watching.md", planted.shown, "watching-planted")
+    yield Text(SITE / "watching.md", public_run.shown, "watching-public")
+    yield Text(SITE / "watching.md", against.shown, "watching-against")
     yield Text(SITE / "benchmarks.md", scale.mapped, "scale-mapped")
     yield Text(SITE / "benchmarks.md", scale.reduced, "scale-reduced")
 

@@ -15,11 +15,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.accuracy_tables import table
 from benchmarks.public import TRAININGS, characters
-from diagnose.contracts.watched_run import RankRun, RunPartKind
+from diagnose.contracts.watched_run import RunPart, RunPartKind
 from diagnose.reports.watched_run import headline, subject
 from diagnose.source.run_log import read
 from diagnose.watched.assembly import watched_run
@@ -115,12 +116,12 @@ def shown() -> str:
     found = watched_run([read(LOG / "rank0.watch")])
     told: dict[str, float] = json.loads(RESULTS.read_text(encoding="utf-8"))
     run = found.ranks[0]
-    return f"> {headline(run)}\n> {subject(found)}\n\n{compared(run, told)}"
+    return f"> {headline(run)}\n> {subject(found)}\n\n{compared(run.parts, told)}"
 
 
-def compared(run: RankRun, told: dict[str, float]) -> str:
+def compared(parts: Sequence[RunPart], told: dict[str, float]) -> str:
     """A line for each part that the stopwatch knows."""
-    known = {part.kind: part.ns / 1e9 for part in run.parts}
+    known = {part.kind: part.ns / 1e9 for part in parts}
     lines = []
     for kind, name in NAMES.items():
         clock, log = told[kind.value], known.get(kind, 0.0)
@@ -140,7 +141,7 @@ def main() -> None:
         told = ran(given.folder, given.seconds, logs)
         if given.write:
             RESULTS.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-        print(told, compared(watched_run([read(logs / "rank0.watch")]).ranks[0], told), sep="\n")
+        print(told, compared(watched_run([read(logs / "rank0.watch")]).ranks[0].parts, told), sep="\n")
 
 
 if __name__ == "__main__":
