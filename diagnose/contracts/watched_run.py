@@ -9,6 +9,8 @@ from enum import Enum
 
 import msgspec
 
+from diagnose.contracts.finding import Evidence
+
 SCHEMA_VERSION = 1
 
 
@@ -85,67 +87,93 @@ class Figure(msgspec.Struct, frozen=True):
     last: float
 
 
-class GrowingSteps(msgspec.Struct, frozen=True, tag="growing_steps"):
-    """Steps take longer the longer the run lasts."""
+class RunSlice(msgspec.Struct, frozen=True):
+    """A stretch of the run, for a look at it over time."""
 
-    first_ns: int
-    """Of a usual step in the first part of the run."""
-    last_ns: int
-    per_1000_steps_ns: int
-    cost_ns: int
-    """What the run's steps took beyond the first part's."""
-    chance: float
-    """That steps in an order of no meaning would rise as often."""
-
-
-class PeriodicOutliers(msgspec.Struct, frozen=True, tag="periodic_outliers"):
-    """Every so many steps one takes over three times the usual one."""
-
-    period_steps: int
-    outliers: int
-    regular: float
-    """Share of them that came so many steps after the one before, by one step more or less."""
-    cost_ns: int
-    """What they took beyond usual steps."""
-
-
-class SlowFirstEpoch(msgspec.Struct, frozen=True, tag="slow_first_epoch"):
-    """The first epoch's steps take longer than later ones."""
-
+    began_ns: int
+    """Since the start of the process."""
+    ended_ns: int
+    first_step: int
+    steps: int
+    parts: dict[RunPartKind, int]
+    """ns; they add up to the stretch. The part `start` has compiling only."""
     step_ns: int
-    later_step_ns: int
-    loader_ns: int
-    later_loader_ns: int
-    cost_ns: int
+    """Of a usual step: without what outliers take beyond it."""
+    p99_ns: int | None
+    figures: dict[str, float]
+    """Means over the stretch, by the name of a Figure; of what counts from the start of the process the latest."""
 
 
-class GrowingMemory(msgspec.Struct, frozen=True, tag="growing_memory"):
-    """Resident memory of the process rises to the end of the run."""
-
-    first_bytes: int
-    last_bytes: int
-    per_1000_steps_bytes: int
-    chance: float
-
-
-Trend = GrowingSteps | PeriodicOutliers | SlowFirstEpoch | GrowingMemory
-
-
-class TrendKind(str, Enum):
-    """What is looked for in the whole run. In the order of a report."""
+class RunFindingKind(str, Enum):
+    """What a whole run is looked at for. In the order of a report where as much would be saved."""
 
     GROWING_STEPS = "growing_steps"
-    GROWING_MEMORY = "growing_memory"
-    PERIODIC_OUTLIERS = "periodic_outliers"
+    """Steps take longer the longer the run lasts."""
+    SLOWER_STEPS = "slower_steps"
+    """Steps take longer from a moment on."""
+    OUTLIER_STEPS = "outlier_steps"
     SLOW_FIRST_EPOCH = "slow_first_epoch"
+    EPOCH_STARTS = "epoch_starts"
+    """The first batch of an epoch takes long."""
+    DATA_WAIT = "data_wait"
+    """Waiting for data at any time."""
+    EVALUATION = "evaluation"
+    EVALUATION_DATA_WAIT = "evaluation_data_wait"
+    GROWING_EVALUATION = "growing_evaluation"
+    CHECKPOINTS = "checkpoints"
+    GROWING_CHECKPOINTS = "growing_checkpoints"
+    COLLECTION = "collection"
+    COMPILATION = "compilation"
+    OUTSIDE = "outside"
+    STRAGGLER = "straggler"
+    LOST_RANK = "lost_rank"
+    GROWING_MEMORY = "growing_memory"
+
+
+class RunBasis(str, Enum):
+    """What a saving rests on."""
+
+    COMPARED = "compared"
+    """Other steps of the same run do not take that."""
+    RULE_OF_THUMB = "rule_of_thumb"
+    """How much of the time would be left is taken from experience elsewhere."""
+    CHOICE = "choice"
+    """It follows from what would be given up."""
+    AT_MOST = "at_most"
+    """Nothing tells how much of the time is needed."""
+    NONE = "none"
+    """It costs no time that the log could tell."""
+
+
+class RunSaving(msgspec.Struct, frozen=True):
+    """What the whole run would take less, in ns."""
+
+    low_ns: int
+    likely_ns: int
+    high_ns: int
+    basis: RunBasis
+
+
+class RunFinding(msgspec.Struct, frozen=True):
+    """What costs time of the run, or endangers it."""
+
+    kind: RunFindingKind
+    title: str
+    evidence: tuple[Evidence, ...]
+    """The first one has the number that matters."""
+    saving: RunSaving
+    change: str
+    """What to do, as an imperative."""
+    ranks: tuple[int, ...] = ()
+    """On which it was found; the numbers are of the one that it costs most."""
 
 
 class NotFound(msgspec.Struct, frozen=True):
-    """A trend that was looked for and is not there, or could not be looked for."""
+    """What was looked for and is not there or costs too little, or could not be looked for."""
 
-    kind: TrendKind
+    kind: RunFindingKind
     why: str
-    """Why nothing can be told, as a clause; empty: the run was looked at and shows none."""
+    """Why nothing can be told, as a clause; empty: the run was looked at."""
 
 
 class RankRun(msgspec.Struct, frozen=True):
@@ -163,9 +191,6 @@ class RankRun(msgspec.Struct, frozen=True):
     parts: tuple[RunPart, ...]
     """By their size; they add up to `length_ns`."""
     phases: tuple[PhaseTime, ...]
-    trends: tuple[Trend, ...]
-    not_found: tuple[NotFound, ...]
-    """All other kinds of trends."""
     epochs: tuple[Epoch, ...]
     epochs_left_out: int
     """Epochs that the log counts and does not tell one by one."""
@@ -174,6 +199,8 @@ class RankRun(msgspec.Struct, frozen=True):
     """That the run wrote."""
     damaged: int
     """Places in the log that could not be read."""
+    over_time: tuple[RunSlice, ...]
+    """In order, from the end of the first step to that of the last; without what the log has lost."""
 
 
 class WatchedRun(msgspec.Struct, frozen=True):
@@ -182,6 +209,10 @@ class WatchedRun(msgspec.Struct, frozen=True):
     schema_version: int
     tool_version: str
     ranks: tuple[RankRun, ...]
+    findings: tuple[RunFinding, ...]
+    """Of all ranks, those first that would save most."""
+    not_found: tuple[NotFound, ...]
+    """All other kinds."""
 
     def to_json(self) -> str:
         """See watched_run.schema.json."""

@@ -15,6 +15,7 @@ from diagnose.failures import attempt
 from diagnose.reports import comparison, findings, heading, sections, trials, watched_run
 from diagnose.reports.findings import Card
 from diagnose.reports.sections import Row, Section
+from diagnose.reports.watched_run import RunCard
 
 _ACTIVE = re.compile(r"([\\`*_\[\]<>|~#&])")
 
@@ -103,11 +104,19 @@ def watched(found: WatchedRun) -> str:
     lines = [f"## {escaped(watched_run.headline(run))}", "", escaped(watched_run.subject(found)), ""]
     if damage := watched_run.damage(run):
         lines += [f"**{escaped(damage)}**", ""]
-    if told := watched_run.trends(run):
-        lines += [f"### {watched_run.TRENDS}", "", *(f"- {escaped(sentence)}" for sentence in told), ""]
-    for section in watched_run.sections(run):
+    if cards := watched_run.cards(found):
+        lines += [f"### {watched_run.FINDINGS}", "", *(line for one in cards for line in _run_card(one)), ""]
+    if told := watched_run.others(found):
+        lines += [f"### {watched_run.OTHERS}", "", *(f"- {escaped(sentence)}" for sentence in told), ""]
+    for section in watched_run.sections(found):
         lines += _table(section)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _run_card(card: RunCard) -> list[str]:
+    saves = f" saves **{escaped(card.saving)}**" if card.saving else ""
+    told = [*card.evidence, f"→ {card.change}", card.detail]
+    return [f"1. **{escaped(card.title)}**{saves}", *(f"   {escaped(text)}" for text in told if text)]
 
 
 def escaped(text: str) -> str:

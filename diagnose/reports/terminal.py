@@ -19,6 +19,7 @@ from diagnose.failures import Failure, attempt
 from diagnose.reports import comparison, findings, heading, sections, trials, watched_run
 from diagnose.reports.findings import Card
 from diagnose.reports.sections import Section
+from diagnose.reports.watched_run import RunCard
 from diagnose.trace import units
 from diagnose.trace.model import Severity
 
@@ -128,9 +129,12 @@ def _run(found: WatchedRun, width: int) -> Iterator[RenderableType]:
     yield Text(watched_run.subject(found), style="dim")
     if damage := watched_run.damage(run):
         yield Text(damage, style="yellow")
-    if told := watched_run.trends(run):
-        yield _bullets(watched_run.TRENDS, [(sentence, "", "") for sentence in told])
-    yield from (_section(section, width) for section in watched_run.sections(run))
+    if cards := watched_run.cards(found):
+        yield _title(watched_run.FINDINGS)
+        yield from (_run_card(at, card, len(cards)) for at, card in enumerate(cards, start=1))
+    if told := watched_run.others(found):
+        yield _bullets(watched_run.OTHERS, [(sentence, "", "") for sentence in told])
+    yield from (_section(section, width) for section in watched_run.sections(found))
 
 
 def _whole_run(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
@@ -171,9 +175,7 @@ def _card(card: Card, cards: int, width: int) -> RenderableType:
 
     A risk saves nothing.
     """
-    title = Text.assemble((card.title, "bold"), (f" ({card.code})", "dim"))
-    if card.saving:
-        title.append_text(Text.assemble(("  saves ", "dim"), (card.saving, "bold green")))
+    title = _saving_title(Text.assemble((card.title, "bold"), (f" ({card.code})", "dim")), card.saving)
     lines: list[RenderableType] = [title]
     lines += [Text(evidence) for evidence in card.evidence]
     if card.place:
@@ -182,11 +184,31 @@ def _card(card: Card, cards: int, width: int) -> RenderableType:
         lines.append(Text.assemble(("→ ", "green"), fix.do, (f" ({safety})", "dim")))
         lines += [Text(f"  {line}", style="magenta") for line in _code(fix.after, width - CARD_MARGIN)]
     lines.append(Text(f"{card.detail}. Confidence: {card.confidence}.", style="dim"))
+    return _numbered(card.number, lines, cards)
+
+
+def _run_card(at: int, card: RunCard, cards: int) -> RenderableType:
+    """A finding of the whole run."""
+    lines: list[RenderableType] = [_saving_title(Text(card.title, style="bold"), card.saving)]
+    lines += [Text(evidence) for evidence in card.evidence]
+    lines.append(Text.assemble(("→ ", "green"), card.change))
+    if card.detail:
+        lines.append(Text(card.detail, style="dim"))
+    return _numbered(at, lines, cards)
+
+
+def _saving_title(title: Text, saving: str) -> Text:
+    if saving:
+        title.append_text(Text.assemble(("  saves ", "dim"), (saving, "bold green")))
+    return title
+
+
+def _numbered(number: int, lines: list[RenderableType], of: int) -> RenderableType:
     table = Table(box=None, padding=(0, 1, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
-    table.add_row(f"{card.number}.", Group(*lines))
-    return Padding(table, (0, 0, 1 if card.number < cards else 0, 2))
+    table.add_row(f"{number}.", Group(*lines))
+    return Padding(table, (0, 0, 1 if number < of else 0, 2))
 
 
 def _title(text: str) -> Text:

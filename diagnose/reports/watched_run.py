@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from diagnose.contracts.watched_run import (
     Figure,
-    GrowingMemory,
-    GrowingSteps,
-    PeriodicOutliers,
     PhaseTime,
     RankRun,
+    RunBasis,
+    RunFinding,
+    RunFindingKind,
     RunPart,
     RunPartKind,
-    SlowFirstEpoch,
-    Trend,
-    TrendKind,
     WatchedRun,
 )
 from diagnose.reports.sections import Row, Section
-from diagnose.trace.units import duration, number, share, size, three_digits
+from diagnose.trace.units import duration, long_duration, number, ranks, share, size, three_digits
 
-TRENDS = "What only the whole run shows"
+FINDINGS, OTHERS = "What to fix in the run", "What else was looked for"
 
 KINDS = {
     RunPartKind.TRAINING: "training steps",
@@ -86,14 +84,35 @@ FIGURES = {
 }
 
 SOUGHT = {
-    TrendKind.GROWING_STEPS: "a growing step time",
-    TrendKind.GROWING_MEMORY: "growing memory",
-    TrendKind.PERIODIC_OUTLIERS: "periodic outlier steps",
-    TrendKind.SLOW_FIRST_EPOCH: "a slow first epoch",
+    RunFindingKind.GROWING_STEPS: "steps that get longer",
+    RunFindingKind.SLOWER_STEPS: "steps that are longer from a moment on",
+    RunFindingKind.OUTLIER_STEPS: "outlier steps",
+    RunFindingKind.SLOW_FIRST_EPOCH: "a slow first epoch",
+    RunFindingKind.EPOCH_STARTS: "waits at the beginnings of epochs",
+    RunFindingKind.DATA_WAIT: "waiting for data",
+    RunFindingKind.EVALUATION: "evaluation",
+    RunFindingKind.EVALUATION_DATA_WAIT: "evaluation that waits for data",
+    RunFindingKind.GROWING_EVALUATION: "evaluations that get longer",
+    RunFindingKind.CHECKPOINTS: "checkpoints",
+    RunFindingKind.GROWING_CHECKPOINTS: "checkpoints that get longer",
+    RunFindingKind.COLLECTION: "Python garbage collection",
+    RunFindingKind.COMPILATION: "recompilation",
+    RunFindingKind.OUTSIDE: "pauses between steps",
+    RunFindingKind.STRAGGLER: "a straggler, but for backward passes",
+    RunFindingKind.LOST_RANK: "lost ranks",
+    RunFindingKind.GROWING_MEMORY: "growing memory",
 }
 
-MOST_EPOCHS = 8
-"""Rows: the first ones, and the last."""
+BASES = {
+    RunBasis.COMPARED: "compared with other steps of the same run",
+    RunBasis.RULE_OF_THUMB: "how much of the time is left is taken from experience elsewhere",
+    RunBasis.CHOICE: "it follows from what is given up",
+    RunBasis.AT_MOST: "nothing tells how much of the time is needed",
+    RunBasis.NONE: "it costs no time that the log could tell",
+}
+
+MOST_EPOCHS, MOST_RANKS = 8, 64
+"""Rows: of epochs the first ones and the last."""
 
 ALL = 0.95
 """Share that is called all of it (our choice)."""
@@ -126,22 +145,63 @@ def damage(run: RankRun) -> str:
     return f"The log is damaged in {places}: what was there is left out."
 
 
-def trends(run: RankRun) -> list[str]:
-    """A sentence or two for each, then what was looked for and is not there, and what could not be looked for."""
-    clean = [SOUGHT[one.kind] for one in run.not_found if not one.why]
+@dataclass(frozen=True)
+class RunCard:
+    """A finding of the run in words."""
+
+    title: str
+    saving: str
+    """`8.63 s (13.5 %)`; empty where it costs no time."""
+    evidence: tuple[str, ...]
+    change: str
+    detail: str
+    """Range and basis of the saving."""
+    shares: tuple[float, float, float]
+    """Of the run, in percent: low, likely, high."""
+
+
+def cards(found: WatchedRun) -> list[RunCard]:
+    """All findings, in order."""
+    length_ns = max(run.length_ns for run in found.ranks)
+    return [_card(one, length_ns, len(found.ranks)) for one in found.findings]
+
+
+def _card(one: RunFinding, length_ns: int, ranks_known: int) -> RunCard:
+    saving = one.saving
+    low, likely, high = saving.low_ns, saving.likely_ns, saving.high_ns
+    costs = one.saving.basis is not RunBasis.NONE
+    told = long_duration(low) if low == high else f"{long_duration(low)} to {long_duration(high)}"
+    on = f"On {ranks(one.ranks)}. " if 0 < len(one.ranks) < ranks_known else ""
+    return RunCard(
+        one.title,
+        f"{long_duration(likely)} ({share(likely, length_ns)})" if costs else "",
+        tuple(evidence.text for evidence in one.evidence),
+        one.change,
+        f"{on}{told} of {long_duration(length_ns)}, alone; {BASES[saving.basis]}." if costs else on.strip(),
+        (_of(low, length_ns), _of(likely, length_ns), _of(high, length_ns)),
+    )
+
+
+def _of(ns: int, whole_ns: int) -> float:
+    return min(100 * ns / max(whole_ns, 1), 100.0)
+
+
+def others(found: WatchedRun) -> list[str]:
+    """What was looked for and is not there or costs little, and what could not be looked for."""
+    clean = [SOUGHT[one.kind] for one in found.not_found if not one.why]
     unknown = dict[str, list[str]]()
-    for one in run.not_found:
+    for one in found.not_found:
         if one.why:
             unknown.setdefault(one.why, []).append(SOUGHT[one.kind])
     return [
-        *(_trend(one, run) for one in run.trends),
-        *([f"Looked for, and not there: {', '.join(clean)}."] if clean else []),
+        *([f"Not there, or under 1 % of the run or a second: {', '.join(clean)}."] if clean else []),
         *(f"Cannot tell {', '.join(some)}: {why}." for why, some in unknown.items()),
     ]
 
 
-def sections(run: RankRun) -> Iterator[Section]:
+def sections(found: WatchedRun) -> Iterator[Section]:
     """The tables, the most important first."""
+    run = found.ranks[0]
     rows = [
         Row(
             KINDS[part.kind],
@@ -155,6 +215,8 @@ def sections(run: RankRun) -> Iterator[Section]:
         columns = ("", "total", "steps with it", "mean", "median", "p99", "longest")
         note = "Without the first step. Times on the host do not wait for the device."
         yield Section("Steps", columns, tuple(map(_phase, run.phases)), note)
+    if len(found.ranks) > 1:
+        yield _ranks(found)
     if len(run.epochs) > 1:
         kept = run.epochs if len(run.epochs) <= MOST_EPOCHS else (*run.epochs[: MOST_EPOCHS - 1], run.epochs[-1])
         epochs = [
@@ -173,15 +235,6 @@ def sections(run: RankRun) -> Iterator[Section]:
 def _more(run: RankRun, shown: int) -> str:
     more = len(run.epochs) + run.epochs_left_out - shown
     return f"{number(more)} more epochs are not shown." if more else ""
-
-
-def long_duration(ns: float) -> str:
-    """As people say it: 3 h 12 min, 12 min 3 s; below a minute as `duration`."""
-    if ns < 60e9:
-        return duration(ns)
-    seconds = round(ns / 1e9)
-    hours, minutes = divmod(seconds // 60, 60)
-    return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {seconds % 60} s"
 
 
 def _tenths(parts: Sequence[RunPart]) -> list[int]:
@@ -221,32 +274,28 @@ def _place(one: Figure) -> int:
     return list(FIGURES).index(one.name) if one.name in FIGURES else len(FIGURES)
 
 
-def _trend(one: Trend, run: RankRun) -> str:
-    if isinstance(one, GrowingSteps):
-        return (
-            f"Steps take longer the longer the run lasts: {duration(one.first_ns)} at first,"
-            f" {duration(one.last_ns)} at the end, {duration(one.per_1000_steps_ns)} more each 1,000 steps."
-            f" That costs {_cost(one.cost_ns, run)}."
+_BESIDE = {"step": "step", "loader": "data", "forward": "forward", "backward": "backward", "optimizer": "optimizer"}
+"""Phases of the table of ranks, in short."""
+
+
+def _ranks(found: WatchedRun) -> Section:
+    shown = found.ranks[:MOST_RANKS]
+    phases = [{one.phase: one for one in run.phases} for run in shown]
+    columns = [name for name in _BESIDE if any(name in some for some in phases)]
+    rows = [
+        Row(
+            f"rank {run.rank}",
+            (
+                number(run.steps),
+                long_duration(run.length_ns),
+                *(duration(some[name].ns / max(run.steps - 1, 1)) if name in some else "-" for name in columns),
+            ),
         )
-    if isinstance(one, PeriodicOutliers):
-        return (
-            f"Every {number(one.period_steps)} steps one is an outlier, over three times the usual step:"
-            f" {number(one.outliers)} outlier steps, {100 * one.regular:.0f} % at that period,"
-            f" cost {_cost(one.cost_ns, run)}."
-        )
-    if isinstance(one, SlowFirstEpoch):
-        longer, waits = one.step_ns - one.later_step_ns, one.loader_ns - one.later_loader_ns
-        why = " Most of that is waiting for data: a cold file cache or the like." if 2 * waits > longer else ""
-        return (
-            f"Steps of the first epoch take {duration(one.step_ns)}, later ones {duration(one.later_step_ns)}."
-            f" That costs {_cost(one.cost_ns, run)}.{why}"
-        )
-    assert isinstance(one, GrowingMemory)
-    return (
-        f"Resident memory grows to the end: from {size(one.first_bytes)} to {size(one.last_bytes)},"
-        f" {size(one.per_1000_steps_bytes)} each 1,000 steps."
+        for run, some in zip(shown, phases, strict=True)
+    ]
+    heads = ("", "steps", "time", *(_BESIDE[name] for name in columns))
+    more = len(found.ranks) - len(shown)
+    note = f"{number(more)} more ranks are not shown. " if more else ""
+    return Section(
+        "Ranks", heads, tuple(rows), f"{note}Of a mean step. In backward passes ranks wait for each other as well."
     )
-
-
-def _cost(ns: int, run: RankRun) -> str:
-    return f"{long_duration(ns)} ({share(ns, run.length_ns)} of the run)"

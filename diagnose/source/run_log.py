@@ -18,7 +18,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from diagnose.source.base import InputError
-from diagnose.trace.run_log import COLUMNS, Column, EpochTime, Gauge, RunLog, Window
+from diagnose.trace.run_log import COLUMNS, Column, EpochTime, Gauge, OutlierStep, RunLog, Window
 
 MAGIC, HEADER = b"\xd1\xa9", struct.Struct("<2sII")
 
@@ -26,6 +26,9 @@ VERSION = 1
 
 MOST_FILE_BYTES, MOST_RECORD_BYTES, MOST_RECORDS = 256_000_000, 1_000_000, 100_000
 """Beyond which nothing is read: a log has 1 MB for each 100,000 steps, and a record some kB (our choice)."""
+
+OUTLIER_FIELDS = 3
+"""Number, step, waiting."""
 
 _NAME = re.compile(r"rank(\d{1,7})\.watch\Z")
 
@@ -74,6 +77,8 @@ class _Epoch(msgspec.Struct, frozen=True, array_like=True):
     steps: Count
     step_ns: Count
     loader_ns: Count
+    first_wait_ns: Count | None = None
+    """Older logs lack it."""
 
 
 class _Gauge(msgspec.Struct, frozen=True, array_like=True):
@@ -163,7 +168,14 @@ def read(path: Path) -> RunLog:
         last={} if latest is None else _named(begin.columns, latest.last),
         files=() if end is None else end.files,
         damaged=damage[0],
+        first_steps=tuple(_detailed(records, begin.columns)),
     )
+
+
+def _detailed(records: list[_Any], columns: tuple[str, ...]) -> Iterator[dict[str, int]]:
+    for record in records:
+        if isinstance(record, _Steps):
+            yield from (_named(columns, row[1:]) for row in record.rows)
 
 
 def _named(columns: tuple[str, ...], row: Row) -> dict[str, int]:
@@ -232,6 +244,7 @@ def _in_order(by_number: dict[int, _Window], damage: list[int]) -> Iterator[Wind
             tuple(EpochTime(*msgspec.structs.astuple(epoch)) for epoch in one.epochs),
             one.more_epochs,
             {name: Gauge(*msgspec.structs.astuple(gauge)) for name, gauge in one.gauges.items()},
+            tuple(OutlierStep(*row) for row in one.outliers.longest if len(row) == OUTLIER_FIELDS),
         )
 
 

@@ -63,6 +63,17 @@ class EpochTime:
     step_ns: int
     """All of them, without what is outside, evaluation and saving."""
     loader_ns: int
+    first_wait_ns: int | None = None
+    """Waiting for its first batch, also of the run's first step; older logs do not tell it."""
+
+
+@dataclass(frozen=True)
+class OutlierStep:
+    """A step that took over three times the usual one."""
+
+    number: int
+    step_ns: int
+    loader_ns: int
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,8 @@ class Window:
     more_epochs: int
     """That ended in it as well, and are not told one by one."""
     gauges: dict[str, Gauge]
+    longest: tuple[OutlierStep, ...] = ()
+    """Some of the outliers."""
 
     def of(self, name: str) -> Column:
         """A column; of zeros if there was none of that time."""
@@ -115,3 +128,5 @@ class RunLog:
     """That the run wrote, relative to its working folder."""
     damaged: int
     """Places in the file where something could not be read."""
+    first_steps: tuple[dict[str, int], ...] = ()
+    """The times of each of the first 100 steps at most, by column; none of the very first."""

@@ -84,3 +84,12 @@ def ranks(numbers: Iterable[int]) -> str:
     runs = [[one for _, one in run] for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])]
     listed = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
     return f"rank{'s' if len(ordered) > 1 else ''} {listed}"
+
+
+def long_duration(ns: float) -> str:
+    """As people say it: 3 h 12 min, 12 min 3 s; below a minute as `duration`."""
+    if ns < 60e9:
+        return duration(ns)
+    seconds = round(ns / 1e9)
+    hours, minutes = divmod(seconds // 60, 60)
+    return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {seconds % 60} s"

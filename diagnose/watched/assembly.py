@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from diagnose.contracts.watched_run import SCHEMA_VERSION, Figure, PhaseTime, RankRun, WatchedRun
 from diagnose.trace.run_log import COLUMNS, RunLog
 from diagnose.version import __version__
-from diagnose.watched.parts import epochs, parts, steps_of
+from diagnose.watched.findings import findings
+from diagnose.watched.over_time import over_time
+from diagnose.watched.parts import epochs, evaluates_in_steps, parts, steps_of
 from diagnose.watched.sketch import quantile_ns
-from diagnose.watched.trends import trends
 
 
 def watched_run(logs: Sequence[RunLog]) -> WatchedRun:
-    """Of all ranks, each by itself."""
-    return WatchedRun(SCHEMA_VERSION, __version__, tuple(rank_run(log) for log in logs))
+    """Of all ranks, one at least."""
+    return WatchedRun(SCHEMA_VERSION, __version__, tuple(rank_run(log) for log in logs), *findings(logs))
 
 
 def rank_run(log: RunLog) -> RankRun:
     """Of one rank."""
-    found, others = trends(log)
     return RankRun(
         rank=log.rank,
         world_size=log.world_size,
@@ -30,13 +30,12 @@ def rank_run(log: RunLog) -> RankRun:
         steps_by=log.steps_by,
         parts=parts(log),
         phases=tuple(one for name in COLUMNS if (one := _phase(log, name)) is not None),
-        trends=found,
-        not_found=others,
         epochs=epochs(log),
         epochs_left_out=sum(window.more_epochs for window in log.windows),
         figures=tuple(_figure(log, name) for name in sorted({name for one in log.windows for name in one.gauges})),
         files=log.files,
         damaged=log.damaged,
+        over_time=over_time(log, evaluates_in_steps(log)),
     )
 
 

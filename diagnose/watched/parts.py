@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from diagnose.contracts.watched_run import Epoch, RunPart, RunPartKind
-from diagnose.trace.run_log import RunLog, Window
+from diagnose.trace.run_log import RunLog
+from diagnose.watched.pricing import counted, total
+from diagnose.watched.waiting import known_epochs
 
 OF_STEPS = 0.5
 """Share of steps from which forward passes without gradients are part of steps, as where a teacher is asked in each
@@ -17,14 +17,9 @@ def steps_of(log: RunLog) -> int:
     return 1 + sum(window.steps for window in log.windows)
 
 
-def total(windows: Sequence[Window], name: str) -> int:
-    """A column's sum over the windows, in ns."""
-    return sum(window.of(name).sum_ns for window in windows)
-
-
-def counted(windows: Sequence[Window], name: str) -> int:
-    """Steps that had any of it."""
-    return sum(window.of(name).count for window in windows)
+def evaluates_in_steps(log: RunLog) -> bool:
+    """Whether forward passes without gradients are part of steps."""
+    return counted(log.windows, "evaluation") > OF_STEPS * steps_of(log)
 
 
 def parts(log: RunLog) -> tuple[RunPart, ...]:
@@ -35,7 +30,7 @@ def parts(log: RunLog) -> tuple[RunPart, ...]:
     evaluation, save = total(windows, "evaluation"), total(windows, "save") + edges["save"]
     evaluations = counted(windows, "evaluation")
     training = in_steps["step"] - in_steps["loader"] - in_steps["collection"] - in_steps["compilation"]
-    if evaluations > OF_STEPS * steps_of(log):
+    if evaluates_in_steps(log):
         training, evaluation, evaluations = training + evaluation, 0, 0
     evaluations += bool(start.get("evaluation")) + bool(last.get("evaluation"))
     evaluation += edges["evaluation"]
@@ -63,16 +58,13 @@ def parts(log: RunLog) -> tuple[RunPart, ...]:
 
 def epochs(log: RunLog) -> tuple[Epoch, ...]:
     """Those that are known one by one, with steps besides the run's first, in order."""
-    told = {one.first_step: one for window in log.windows for one in window.epochs if one.steps}
     return tuple(
         Epoch(one.first_step, one.began_ns, one.steps, one.step_ns // one.steps, one.loader_ns // one.steps)
-        for _, one in sorted(told.items())
+        for one in known_epochs(log)
     )
 
 
 def _loader_in_first_epoch(log: RunLog) -> int | None:
     """Waiting for data in the first of several epochs."""
-    known = sorted(
-        (one for window in log.windows for one in window.epochs if one.steps), key=lambda one: one.first_step
-    )
+    known = known_epochs(log)
     return known[0].loader_ns if len(known) > 1 and known[0].first_step <= 1 else None

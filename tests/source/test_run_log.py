@@ -13,7 +13,7 @@ from diagnose.capture.agent.watch.log_file import HEADER, MAGIC, framed
 from diagnose.source import recording, run_log
 from diagnose.source.base import InputError
 from diagnose.source.run_log import logs_in, read
-from diagnose.trace.run_log import COLUMNS, Column, EpochTime, Gauge, RunLog
+from diagnose.trace.run_log import COLUMNS, Column, EpochTime, Gauge, OutlierStep, RunLog
 from diagnose.watched import sketch
 
 NAMES = ["step", "loader", "save", "evaluation", "outside"]
@@ -49,9 +49,20 @@ def test_all_of_a_whole_log_is_read(tmp_path: Path) -> None:
     assert first.of("save") == Column()
     assert (first.outliers, first.excess_ns, first.gaps) == (1, 30, ((7, 2),))
     assert (first.epochs, first.more_epochs) == ((EpochTime(0, 120, 9, 72, 18),), 3)
+    assert first.longest == (OutlierStep(3, 30, 2),)
     assert first.gauges == {"resident_bytes": Gauge(1, 5.5, 5, 6, 6)}
     assert second.first_step == 11
     assert (log.files, log.damaged) == (("model.pt",), 0)
+
+
+def test_what_newer_logs_tell_and_steps_one_by_one(tmp_path: Path) -> None:
+    rows = ["steps", [[1, 8, 2, 0, 0, 0], [2, 9, 3, 0, 0, 0]]]
+    short = window(0, 120, [[0, 120, 9, 72, 18, 7]])
+    short[7] = [1, 30, [[3, 30]], {}]  # A row that lacks what it waited.
+    log = read(written(tmp_path, BEGIN, rows, short, END))
+    assert log.windows[0].epochs == (EpochTime(0, 120, 9, 72, 18, 7),)
+    assert log.windows[0].longest == ()
+    assert [(one["step"], one["loader"]) for one in log.first_steps] == [(8, 2), (9, 3)]
 
 
 def test_a_log_that_is_cut_off_anywhere_has_what_was_whole(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ class Windows:
     def started(self, first: Interval) -> None:
         """The first interval, of which the run's beginning is made."""
         self._ended_ns = self._began_ns = first.ended
-        self._epoch = [0, first.ended - self._run_began_ns, 0, 0, 0] if first.epoch else None
+        self._epoch = [0, first.ended - self._run_began_ns, 0, 0, 0, first.loader] if first.epoch else None
 
     def take(self, some: Sequence[Interval]) -> None:
         """More intervals."""
@@ -179,7 +179,7 @@ class Windows:
         for at, (begin, end) in enumerate(pairwise((0, *epochs, len(steps)))):
             if at:
                 self._close_epoch()
-                self._epoch = [self.steps + 1 + begin, ends[begin] - self._run_began_ns, 0, 0, 0]
+                self._epoch = [self.steps + 1 + begin, ends[begin] - self._run_began_ns, 0, 0, 0, waits[begin]]
             if self._epoch is not None:
                 self._epoch[2] += end - begin
                 self._epoch[3] += sum(steps[begin:end])

@@ -1,0 +1,94 @@
+"""All that a run is looked at for, and what of it is found, by what it would save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from diagnose.contracts.watched_run import NotFound, RunFinding, RunFindingKind
+from diagnose.trace.run_log import RunLog
+from diagnose.watched import growth, outliers, pauses, waiting
+from diagnose.watched.pricing import CannotTell, worth
+from diagnose.watched.stragglers import lost_ranks, stragglers
+
+OF_A_RANK: dict[RunFindingKind, Callable[[RunLog], list[RunFinding]]] = {
+    RunFindingKind.GROWING_STEPS: growth.growing_steps,
+    RunFindingKind.SLOWER_STEPS: growth.slower_steps,
+    RunFindingKind.OUTLIER_STEPS: lambda log: outliers.outlier_steps(log, waiting.starts_ns(log)),
+    RunFindingKind.SLOW_FIRST_EPOCH: waiting.slow_first_epoch,
+    RunFindingKind.EPOCH_STARTS: waiting.epoch_starts,
+    RunFindingKind.DATA_WAIT: waiting.data_wait,
+    RunFindingKind.EVALUATION: pauses.evaluation,
+    RunFindingKind.EVALUATION_DATA_WAIT: pauses.evaluation_data_wait,
+    RunFindingKind.GROWING_EVALUATION: growth.growing_evaluation,
+    RunFindingKind.CHECKPOINTS: pauses.checkpoints,
+    RunFindingKind.GROWING_CHECKPOINTS: growth.growing_checkpoints,
+    RunFindingKind.COLLECTION: outliers.collection,
+    RunFindingKind.COMPILATION: outliers.compilation,
+    RunFindingKind.OUTSIDE: pauses.outside,
+    RunFindingKind.GROWING_MEMORY: growth.growing_memory,
+}
+OF_RANKS: dict[RunFindingKind, Callable[[Sequence[RunLog]], list[RunFinding]]] = {
+    RunFindingKind.STRAGGLER: stragglers,
+    RunFindingKind.LOST_RANK: lost_ranks,
+}
+EXPLAINED = 0.7
+"""Of what slower steps cost, the share that a straggler costs if it is why (our choice)."""
+
+_ORDER = list(RunFindingKind)
+
+
+def findings(logs: Sequence[RunLog]) -> tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]:
+    """Those of all ranks, and all other kinds."""
+    found, others = list[RunFinding](), list[NotFound]()
+    for kind, look in OF_A_RANK.items():
+        some, why = _of_each(logs, look)
+        found += some
+        if not some:
+            others.append(NotFound(kind, why))
+    length_ns = max(log.length_ns for log in logs)
+    for kind, look_at_all in OF_RANKS.items():
+        if max(log.world_size for log in logs) > 1:
+            why, told = "", list[RunFinding]()
+            try:
+                told = [one for one in look_at_all(logs) if worth(one, length_ns)]
+            except CannotTell as error:
+                why = str(error)
+            found += told
+            if not told:
+                others.append(NotFound(kind, why))
+    found = [one for one in found if not _is_of_a_straggler(one, found)]
+    found.sort(key=lambda one: (-one.saving.likely_ns, _ORDER.index(one.kind)))
+    return tuple(found), tuple(others)
+
+
+def _is_of_a_straggler(one: RunFinding, found: Sequence[RunFinding]) -> bool:
+    """Whether steps take longer from a moment on as one rank does, which is told."""
+    held_up = max((other.saving.high_ns for other in found if other.kind is RunFindingKind.STRAGGLER), default=0)
+    return one.kind is RunFindingKind.SLOWER_STEPS and held_up >= EXPLAINED * one.saving.likely_ns
+
+
+def _of_each(logs: Sequence[RunLog], look: Callable[[RunLog], list[RunFinding]]) -> tuple[list[RunFinding], str]:
+    """What is found on any rank, each with the ranks that have it; else why it cannot be told on the first."""
+    by_title, whys = dict[str, list[tuple[int, RunFinding]]](), list[str]()
+    for log in logs:
+        try:
+            for one in look(log):
+                if worth(one, log.length_ns):
+                    by_title.setdefault(_name(one), []).append((log.rank, one))
+            whys.append("")
+        except CannotTell as error:
+            whys.append(str(error))
+    return [_together(some) for some in by_title.values()], whys[0]
+
+
+def _name(one: RunFinding) -> str:
+    """Of one kind there may be several, as of several memories; all others are one."""
+    return one.title if one.kind is RunFindingKind.GROWING_MEMORY else one.kind.value
+
+
+def _together(some: Sequence[tuple[int, RunFinding]]) -> RunFinding:
+    """Of several ranks the one that it costs most, with all of their numbers."""
+    _, worst = max(some, key=lambda pair: pair[1].saving.likely_ns)
+    return msgspec.structs.replace(worst, ranks=tuple(sorted(rank for rank, _ in some)))

@@ -1,0 +1,269 @@
+"""What takes longer, or more memory, the longer the run lasts, and what does from a moment on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean, median, quantiles
+
+from diagnose.contracts.finding import Evidence
+from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunSaving
+from diagnose.trace.run_log import RunLog, Window
+from diagnose.trace.units import duration, long_duration, number, percent, size
+from diagnose.watched.pricing import SHORT, CannotTell, cost, counted, finding
+from diagnose.watched.series import (
+    GROUPS,
+    LEAST_GROUPS,
+    MOMENTS,
+    REST,
+    Stretch,
+    changed,
+    ends,
+    groups,
+    grows,
+    of_first_steps,
+    risen,
+    stretches,
+)
+from diagnose.watched.waiting import steady
+
+STANDS_OUT = 0.3
+"""Of the rise of a step, from which share on a part is named (our choice)."""
+
+SLOWER_CLOCK, SLOWED = 0.05, 0.2
+"""By so much lower a clock explains slower steps; share of looks at a device that is held back (our choice)."""
+
+AS_MUCH_CPU = 0.5
+"""Of the rise of steps, below which CPU time per step has not risen along (our choice)."""
+
+PART_NAMES = {
+    "loader": "waiting for data",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimizer step",
+    "collection": "Python garbage collection",
+    "compilation": "compiling",
+    REST: "what the script does beside forward pass, backward pass, optimizer and waiting for data",
+}
+
+WHAT_TO_DO = {
+    "loader": "Look at what the dataset keeps or searches: a list that grows, files that are opened again.",
+    "forward": "Look at what the forward pass keeps from step to step: a cache, a list or a buffer that grows.",
+    "backward": "Detach what is carried over from step to step (.detach(), .item() for sums): the graph grows with it.",
+    "optimizer": "Look at what the optimizer is given: parameters or state that get more.",
+    "collection": "Keep fewer objects from step to step, or call gc.freeze() once the training is set up.",
+    "compilation": "Set TORCH_LOGS=recompiles to see what is compiled again, and mark sizes that change as dynamic.",
+    REST: "Compute metrics and logs of the latest steps, not of all steps so far.",
+}
+PROFILE = "Record late steps with `diagnose profile --warmup`, and compare them with early ones."
+COOL = "Look at cooling and power limit of that device: nvidia-smi -q -d CLOCK,TEMPERATURE,POWER,PERFORMANCE."
+
+LEAST_MEMORY_BYTES, LEAST_MEMORY_SHARE = 64_000_000, 0.05
+"""By so much memory must rise (our choice): allocators keep some."""
+
+SETTLED = 1 / 3
+"""Share of the run after which memory may grow no more: caches and pools fill until then (our choice)."""
+
+MEMORY = {
+    "resident_bytes": "Resident memory",
+    "children_resident_bytes": "Resident memory of workers",
+    "allocated_bytes": "Memory allocated on the device",
+}
+
+
+def growing_steps(log: RunLog) -> list[RunFinding]:
+    """Usual steps that take longer and longer. Raises CannotTell."""
+    some = _known(log, GROUPS)
+    found = risen([one.step_ns for one in some])
+    if found is None or not grows([one.step_ns for one in _known(log, MOMENTS)]):
+        return []
+    first, last = ends(some)
+    steps = sum(one.steps for one in some)
+    per_step = found.each * (len(some) - 1) / max(steps - some[-1].steps, 1)
+    lost = _beyond(some, [one.step_ns for one in first])
+    said = (
+        f"A usual step takes {duration(found.first)} at first and {duration(found.last)} at the end,"
+        f" {duration(1000 * per_step)} more each 1,000 steps: {cost(lost.likely_ns, log)}."
+    )
+    then = f"After as many steps again one would take {duration(found.last + per_step * steps)} if that goes on."
+    what, why = _what_grows(first, last)
+    return finding(
+        RunFindingKind.GROWING_STEPS,
+        "Steps take longer the longer the run lasts",
+        (Evidence(said, 1000 * per_step, "ns per 1,000 steps", primary=True), what, *_device(first, last), then),
+        lost,
+        COOL if _held_back(first, last) else WHAT_TO_DO.get(why, PROFILE),
+    )
+
+
+def slower_steps(log: RunLog) -> list[RunFinding]:
+    """Usual steps that take longer from a moment on. Raises CannotTell."""
+    some = _known(log, MOMENTS)
+    values = [one.step_ns for one in some]
+    found = changed(values)
+    if found is None or (grows(values) and risen([one.step_ns for one in _known(log, GROUPS)])):
+        return []
+    before, after = some[: found.at], some[found.at :]
+    lost = _beyond(after, values[: found.at])
+    when = after[0]
+    moment = f" ({long_duration(when.began_ns)} into the run)" if when.began_ns else ""
+    said = (
+        f"From step {number(when.first_step)} on{moment} a usual step takes {duration(found.after)}, before"
+        f" {duration(found.before)}: {cost(lost.likely_ns, log)}."
+    )
+    what, _ = _what_grows(before, after)
+    throttled = _held_back(before, after)
+    unknown = "" if throttled else "Nothing in the log tells why."
+    return finding(
+        RunFindingKind.SLOWER_STEPS,
+        "Steps take longer from a moment on",
+        (Evidence(said, found.after / found.before, "times", primary=True), what, *_device(before, after), unknown),
+        lost,
+        COOL if throttled else "Look at what began then: another process on this machine, another phase of the script.",
+    )
+
+
+def growing_evaluation(log: RunLog) -> list[RunFinding]:
+    """Raises CannotTell."""
+    return _growing_pauses(log, "evaluation", RunFindingKind.GROWING_EVALUATION, "An evaluation", "Evaluations")
+
+
+def growing_checkpoints(log: RunLog) -> list[RunFinding]:
+    """Raises CannotTell."""
+    return _growing_pauses(log, "save", RunFindingKind.GROWING_CHECKPOINTS, "A checkpoint", "Checkpoints")
+
+
+def growing_memory(log: RunLog) -> list[RunFinding]:
+    """Memory at the ends of windows, once caches and pools are full. Raises CannotTell."""
+    late = [window for window in log.windows if window.ended_ns > SETTLED * log.length_ns]
+    known = {name: [one for one in late if name in one.gauges] for name in MEMORY}
+    if all(len(list(groups(some, GROUPS))) < LEAST_GROUPS for some in known.values()):
+        raise CannotTell(SHORT if any(known.values()) or not late else "this system does not tell a process's memory")
+    return [found for name, some in known.items() for found in _growing_memory(log, name, some)]
+
+
+def _growing_memory(log: RunLog, name: str, windows: Sequence[Window]) -> Iterator[RunFinding]:
+    some = list(groups(windows, GROUPS))
+    sizes = [group[-1].gauges[name].last for group in some]
+    found = risen(sizes, LEAST_MEMORY_SHARE)
+    steps = sum(window.steps for window in windows)
+    if found is None or sizes[-1] - sizes[0] < LEAST_MEMORY_BYTES or not steps:
+        return
+    per_step = found.each * (len(some) - 1) / steps
+    then = sizes[-1] + per_step * sum(window.steps for window in log.windows)
+    said = f"{MEMORY[name]} grows to the end: from {size(sizes[0])} to {size(sizes[-1])},"
+    yield from finding(
+        RunFindingKind.GROWING_MEMORY,
+        f"{MEMORY[name]} grows to the end of the run",
+        (
+            Evidence(f"{said} {size(1000 * per_step)} each 1,000 steps.", 1000 * per_step, "B per 1,000 steps"),
+            f"After as many steps again it would be {size(then)}. A run that fills its memory is killed.",
+        ),
+        RunSaving(0, 0, 0, RunBasis.NONE),
+        "Look for what the script keeps from step to step: losses with their graph, outputs, lists, caches.",
+    )
+
+
+def _known(log: RunLog, most: int) -> list[Stretch]:
+    """Stretches of the run but of a slow first epoch, or of its first steps if it has no more. Raises CannotTell."""
+    some = stretches(steady(log), most)
+    if len(some) < LEAST_GROUPS:
+        some = of_first_steps(log)
+    if len(some) < LEAST_GROUPS:
+        raise CannotTell(SHORT)
+    return some
+
+
+def _beyond(some: Sequence[Stretch], before: Sequence[float]) -> RunSaving:
+    """What usual steps take beyond those before: beyond the slowest quarter of these, the median, the fastest."""
+    lower, middle, upper = quantiles(before, n=4, method="inclusive")
+    each = (sum(one.steps * (one.step_ns - usual) for one in some) for usual in (upper, middle, lower))
+    low, likely, high = (int(max(ns, 0)) for ns in each)
+    return RunSaving(low, likely, high, RunBasis.COMPARED)
+
+
+def _what_grows(first: Sequence[Stretch], last: Sequence[Stretch]) -> tuple[str, str]:
+    """A sentence, and the part that rises most; "" if none stands out."""
+    rise = median(one.step_ns for one in last) - median(one.step_ns for one in first)
+    each = {
+        name: (median(one.parts_ns[name] for one in first), median(one.parts_ns[name] for one in last))
+        for name in PART_NAMES
+    }
+    risers = sorted((name for name, (was, now) in each.items() if now - was >= STANDS_OUT * rise), key=_by_rise(each))
+    if not risers:
+        return "No part of the step stands out.", ""
+    told = [f"{PART_NAMES[name]}, from {duration(each[name][0])} to {duration(each[name][1])}" for name in risers]
+    waits = " On the host: where it waits for the GPU, that part gets longer." if _on_device(last) else ""
+    return f"What takes longer is {'; and '.join(told)}.{waits}", risers[0]
+
+
+def _by_rise(each: dict[str, tuple[float, float]]):  # type: ignore[no-untyped-def]
+    return lambda name: each[name][0] - each[name][1]
+
+
+def _on_device(some: Sequence[Stretch]) -> bool:
+    return any("device" in window.columns for one in some for window in one.windows)
+
+
+def _mean(some: Sequence[Stretch], name: str) -> float | None:
+    known = [window.gauges[name].mean for one in some for window in one.windows if name in window.gauges]
+    return fmean(known) if known else None
+
+
+def _held_back(before: Sequence[Stretch], after: Sequence[Stretch]) -> bool:
+    """Whether the device says that it is, more than before, or its clock is lower."""
+    slowed, slowed_before = _mean(after, "slowed"), _mean(before, "slowed")
+    clock, clock_before = _mean(after, "sm_clock_mhz"), _mean(before, "sm_clock_mhz")
+    by_itself = slowed is not None and slowed - (slowed_before or 0) >= SLOWED
+    return by_itself or bool(clock and clock_before and clock < (1 - SLOWER_CLOCK) * clock_before)
+
+
+def _device(before: Sequence[Stretch], after: Sequence[Stretch]) -> Iterator[str]:
+    """What figures of the device and of the process tell of it."""
+    clocks = _mean(before, "sm_clock_mhz"), _mean(after, "sm_clock_mhz")
+    heat = _mean(before, "temperature_c"), _mean(after, "temperature_c")
+    if clocks[0] and clocks[1]:
+        hot = f", its temperature goes from {heat[0]:.0f} to {heat[1]:.0f} °C" if heat[0] and heat[1] else ""
+        held = "The device is held back" if _held_back(before, after) else "The device is not held back"
+        yield f"{held}: its SM clock goes from {clocks[0]:.0f} to {clocks[1]:.0f} MHz{hot}."
+    cpu = _cpu_per_step(before), _cpu_per_step(after)
+    if cpu[0] and cpu[1]:
+        steps = median(one.step_ns for one in before), median(one.step_ns for one in after)
+        along = cpu[1] / cpu[0] - 1 >= AS_MUCH_CPU * (steps[1] / steps[0] - 1)
+        does = "so it does more" if along else "so it waits, or others take its cores"
+        change = f"{duration(1e9 * cpu[0])} before, {duration(1e9 * cpu[1])} after"
+        yield f"CPU time of the process per step is {change}: {does}."
+
+
+def _cpu_per_step(some: Sequence[Stretch]) -> float | None:
+    """In seconds, with that of evaluations."""
+    known = [window for one in some for window in one.windows if "cpu_s" in window.gauges]
+    steps = sum(window.steps for window in known[1:])
+    return (known[-1].gauges["cpu_s"].last - known[0].gauges["cpu_s"].last) / steps if steps else None
+
+
+def _growing_pauses(log: RunLog, column: str, kind: RunFindingKind, one: str, many: str) -> list[RunFinding]:
+    """What is done now and then, and takes longer each time."""
+    windows = [window for window in log.windows if window.of(column).count]
+    some = list(groups(windows, GROUPS))
+    if windows and len(some) < LEAST_GROUPS:
+        raise CannotTell(f"too few windows of the log have one, and it takes {LEAST_GROUPS}")
+    means = [sum(w.of(column).sum_ns for w in group) / counted(group, column) for group in some]
+    found = risen(means)
+    if found is None:
+        return []
+    first, _ = ends(means)
+    lower, middle, upper = quantiles(first, n=4, method="inclusive")
+    each = [
+        sum(counted(group, column) * (mean - usual) for group, mean in zip(some, means, strict=True))
+        for usual in (upper, middle, lower)
+    ]
+    low, likely, high = (int(max(ns, 0)) for ns in each)
+    said = f"{one} takes {duration(found.first)} at first and {duration(found.last)} at the end: {cost(likely, log)}."
+    share_told = percent(found.last / found.first - 1)
+    return finding(
+        kind,
+        f"{many} take longer the longer the run lasts",
+        (Evidence(said, found.last / found.first, "times", primary=True), f"That is {share_told} more."),
+        RunSaving(low, likely, high, RunBasis.COMPARED),
+        "Look at what each one goes through or keeps: results or state of all so far.",
+    )

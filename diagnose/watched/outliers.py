@@ -1,0 +1,184 @@
+"""Steps that take over three times the usual one: how often, at which period, and what of them is longer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from diagnose.contracts.finding import Evidence
+from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind
+from diagnose.trace.run_log import RunLog, Window
+from diagnose.trace.units import duration, number
+from diagnose.watched.pricing import SELDOM, UNKNOWN, CannotTell, cost, finding, saving
+from diagnose.watched.series import PARTS, REST
+
+LEAST_OUTLIERS, REGULAR, MOSTLY = 5, 0.6, 0.2
+"""Outliers, the share of them that must come at the period, and that of steps above which they are no outliers but
+another kind of steps, or a machine that others use (our choice)."""
+
+EXPLAINS = 0.5
+"""Of what an outlier takes beyond the usual step, the share from which on a part is why (our choice)."""
+
+WHY = {
+    "loader": "it waits for data",
+    "forward": "its forward pass is longer",
+    "backward": "its backward pass is longer",
+    "optimizer": "its optimizer step is longer",
+    "collection": "Python collects garbage",
+    "compilation": "something is compiled",
+    REST: "what the script does beside forward pass, backward pass and optimizer is longer",
+}
+WHAT_TO_DO = {
+    "loader": "Load ahead (num_workers, prefetch_factor), and look at what the dataset does at that period.",
+    "collection": "Collect by hand every some hundred steps: gc.disable(), then gc.collect(). gc.freeze() helps too.",
+    "compilation": "Set TORCH_LOGS=recompiles to see what is compiled again, and mark sizes that change as dynamic.",
+    REST: "Look at what the script does at that period: logging, metrics, images, a scheduler. Do it less often.",
+}
+RECORD = "Record such a step with `diagnose profile --steps`, more of them than the period."
+
+
+@dataclass(frozen=True)
+class Outliers:
+    """Those of a run."""
+
+    count: int
+    excess_ns: int
+    """What they take beyond usual steps."""
+    period_steps: int | None
+    """None: they come at no period."""
+    regular: float
+    """Share of them that came so many steps after the one before, by one step more or less."""
+    part: str
+    """Of PARTS or REST: what is longer in them; "" if that is not known."""
+
+
+def outliers(log: RunLog) -> Outliers | None:
+    """None of fewer than LEAST_OUTLIERS. Raises CannotTell."""
+    count = sum(window.outliers for window in log.windows)
+    if count > MOSTLY * sum(window.steps for window in log.windows):
+        raise CannotTell("over a fifth of the steps are outliers")
+    if count < LEAST_OUTLIERS:
+        return None
+    period, regular = _period(log, count)
+    return Outliers(count, sum(window.excess_ns for window in log.windows), period, regular, _part(log))
+
+
+def outlier_steps(log: RunLog, starts_ns: int) -> list[RunFinding]:
+    """Those whose reason is no finding of its own; of waiting what is beyond that at beginnings of epochs.
+
+    Raises CannotTell.
+    """
+    found = outliers(log)
+    if found is None or found.part in ("collection", "compilation"):
+        return []
+    left = max(found.excess_ns - starts_ns * (found.part == "loader"), 0)
+    often = f"Every {number(found.period_steps)} steps one" if found.period_steps else "Now and then a step"
+    at = f", {100 * found.regular:.0f} % at that period" if found.period_steps else ", at no period"
+    return finding(
+        RunFindingKind.OUTLIER_STEPS,
+        f"Every {number(found.period_steps)} steps one takes very long"
+        if found.period_steps
+        else "Now and then a step takes very long",
+        (
+            Evidence(
+                f"{often} takes over three times the usual one: {number(found.count)} outlier steps{at},"
+                f" take {duration(found.excess_ns / found.count)} more each: {cost(left, log)}.",
+                found.count,
+                "steps",
+                primary=True,
+            ),
+            why(found),
+        ),
+        saving(left, UNKNOWN, RunBasis.AT_MOST),
+        WHAT_TO_DO.get(found.part, RECORD),
+    )
+
+
+def collection(log: RunLog) -> list[RunFinding]:
+    """Collections of Python's garbage in steps."""
+    spent = sum(window.of("collection").sum_ns for window in log.windows)
+    count = sum(window.of("collection").count for window in log.windows)
+    said = f"Python collects garbage in {number(count)} steps: {cost(spent, log)}."
+    return finding(
+        RunFindingKind.COLLECTION,
+        "Python garbage collection pauses the training",
+        (Evidence(said, spent, "ns", primary=True), _as_outliers(log, "collection")),
+        saving(spent, SELDOM, RunBasis.RULE_OF_THUMB),
+        WHAT_TO_DO["collection"],
+    )
+
+
+def compilation(log: RunLog) -> list[RunFinding]:
+    """Compiling after the first step."""
+    spent = sum(window.of("compilation").sum_ns for window in log.windows)
+    count = sum(window.of("compilation").count for window in log.windows)
+    said = f"After the first step torch.compile compiles in {number(count)} more: {cost(spent, log)}."
+    return finding(
+        RunFindingKind.COMPILATION,
+        "torch.compile compiles again after the first step",
+        (Evidence(said, spent, "ns", primary=True), _as_outliers(log, "compilation")),
+        saving(spent, UNKNOWN, RunBasis.AT_MOST),
+        WHAT_TO_DO["compilation"],
+    )
+
+
+def why(found: Outliers) -> str:
+    """A sentence."""
+    return f"In such a step {WHY[found.part]}." if found.part else "The log does not tell what of them is longer."
+
+
+def _as_outliers(log: RunLog, part: str) -> str:
+    try:
+        found = outliers(log)
+    except CannotTell:
+        return ""
+    if found is None or found.part != part:
+        return ""
+    often = f"Every {number(found.period_steps)} steps one" if found.period_steps else "Now and then a step"
+    return f"{often} takes over three times the usual one by that."
+
+
+def _period(log: RunLog, count: int) -> tuple[int | None, float]:
+    """The commonest distance between outliers, by one step more or less, if most have it."""
+    gaps = Counter[int]()
+    for window in log.windows:
+        gaps.update(dict(window.gaps))
+    near = {gap: sum(gaps[gap + off] for off in (-1, 0, 1)) for gap in gaps if gap > 1}
+    if not near:
+        return None, 0.0
+    period = max(near, key=lambda gap: (near[gap], gaps[gap], -gap))
+    regular = min(near[period] / max(count - 1, 1), 1.0)
+    return (period, regular) if regular >= REGULAR else (None, regular)
+
+
+def _part(log: RunLog) -> str:
+    """What most of the longest outliers' time beyond the usual step is, window by window.
+
+    Waiting is told of these steps. Of other parts the longest of each window is: likely it was in the same step.
+    """
+    beyond, by_part = 0.0, Counter[str]()
+    for window in log.windows:
+        if not window.outliers or not window.steps:
+            continue
+        usual = (window.of("step").sum_ns - window.excess_ns) / window.steps
+        longest = max(window.longest, key=lambda one: one.step_ns, default=None)
+        step_ns = window.of("step").most_ns if longest is None else longest.step_ns
+        excess = step_ns - usual
+        if excess <= 0:
+            continue
+        beyond += excess
+        for part in PARTS:
+            waited = longest.loader_ns if part == "loader" and longest is not None else window.of(part).most_ns
+            by_part[part] += max(min(waited - _mean(window, part), excess), 0)
+    if not beyond:
+        return ""
+    part, most = max(by_part.items(), key=lambda pair: pair[1])
+    if most >= EXPLAINS * beyond:
+        return part
+    return REST if sum(by_part.values()) < EXPLAINS * beyond else ""
+
+
+def _mean(window: Window, part: str) -> float:
+    """Of the usual step, with the longest left out."""
+    column = window.of(part)
+    return (column.sum_ns - column.most_ns) / max(window.steps - 1, 1) if column.count else 0.0

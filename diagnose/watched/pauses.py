@@ -1,0 +1,111 @@
+"""What the training stops for: evaluations, checkpoints, and what is between steps."""
+
+from __future__ import annotations
+
+from diagnose.contracts.finding import Evidence
+from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunPartKind
+from diagnose.trace.run_log import RunLog
+from diagnose.trace.units import duration, long_duration, number, share
+from diagnose.watched.parts import parts, steps_of
+from diagnose.watched.pricing import BACKGROUND, UNKNOWN, Shares, cost, counted, finding, saving, total
+from diagnose.watched.waiting import MORE_WORKERS, known_epochs
+
+HALF: Shares = (0.5, 0.5, 0.5)
+"""Of evaluations, if half of them are made."""
+
+MOSTLY_AT_EPOCHS = 0.8
+"""Share of the pauses that are at ends of epochs, from which on they are said to be (our choice)."""
+
+
+def evaluation(log: RunLog) -> list[RunFinding]:
+    """What evaluating half as often saves: whether to is for the user to say."""
+    spent, count = _part(log, RunPartKind.EVALUATION)
+    if not count:
+        return []
+    often = f"{_times(count, 'evaluation')}, {duration(spent / count)} each, one in {steps_of(log) / count:,.0f} steps"
+    return finding(
+        RunFindingKind.EVALUATION,
+        f"Evaluation takes {share(spent, log.length_ns)} of the run",
+        (
+            Evidence(f"{often}: {cost(spent, log)}.", spent, "ns", primary=True),
+            f"Half as many take {long_duration(spent / 2)} less. Whether that is enough is your choice.",
+        ),
+        saving(spent, HALF, RunBasis.CHOICE),
+        "Evaluate less often, or on a part of the data, if you can do with it.",
+    )
+
+
+def evaluation_data_wait(log: RunLog) -> list[RunFinding]:
+    """Waiting for batches to evaluate on."""
+    spent, _ = _part(log, RunPartKind.EVALUATION)
+    waits = min(
+        total(log.windows, "evaluation_loader") + sum(one.get("evaluation_loader", 0) for one in (log.start, log.last)),
+        spent,
+    )
+    said = f"Evaluations wait for data in {share(waits, spent)} of their time: {cost(waits, log)}."
+    return finding(
+        RunFindingKind.EVALUATION_DATA_WAIT,
+        "Evaluation waits for its data",
+        (Evidence(said, waits, "ns", primary=True),),
+        saving(waits, UNKNOWN, RunBasis.AT_MOST),
+        f"{MORE_WORKERS} Keep the loader of evaluations as well: persistent_workers=True.",
+    )
+
+
+def checkpoints(log: RunLog) -> list[RunFinding]:
+    """Saves that the training waits for."""
+    spent, count = _part(log, RunPartKind.SAVE)
+    if not count:
+        return []
+    longest = max([window.of("save").most_ns for window in log.windows], default=0) or log.last.get("save", 0)
+    often = f"{_times(count, 'checkpoint')}, one in {steps_of(log) / count:,.0f} steps"
+    said = f"{often}, {duration(spent / count)} each, up to {duration(longest)}: {cost(spent, log)}."
+    return finding(
+        RunFindingKind.CHECKPOINTS,
+        "Training stops while a checkpoint is saved",
+        (
+            Evidence(said, spent, "ns", primary=True),
+            "A save in the background must still copy, and slows the steps that go on meanwhile.",
+        ),
+        saving(spent, BACKGROUND, RunBasis.RULE_OF_THUMB),
+        "Save in the background (torch.distributed.checkpoint.async_save), or less often.",
+    )
+
+
+def outside(log: RunLog) -> list[RunFinding]:
+    """Pauses between steps that are neither evaluation nor a checkpoint."""
+    spent, count = total(log.windows, "outside"), counted(log.windows, "outside")
+    if not count:
+        return []
+    at_epochs = _at_epochs(log) >= MOSTLY_AT_EPOCHS * count
+    longest = max(window.of("outside").most_ns for window in log.windows)
+    where = " at ends of epochs" if at_epochs else ""
+    said = f"{_times(count, 'pause')}{where}, {duration(spent / count)} each, up to {duration(longest)}"
+    return finding(
+        RunFindingKind.OUTSIDE,
+        "The training is idle at the ends of epochs" if at_epochs else "The training pauses between steps",
+        (
+            Evidence(f"{said}: {cost(spent, log)}.", spent, "ns", primary=True),
+            "They are neither evaluation nor a checkpoint. The log does not tell what the script does.",
+        ),
+        saving(spent, UNKNOWN, RunBasis.AT_MOST),
+        "Look at what the script does there: logging, metrics, shuffling, copying files.",
+    )
+
+
+def _part(log: RunLog, kind: RunPartKind) -> tuple[int, int]:
+    return next(((one.ns, one.count or 0) for one in parts(log) if one.kind is kind), (0, 0))
+
+
+def _at_epochs(log: RunLog) -> int:
+    """Pauses in windows in which as many epochs begin."""
+    begins = [one.began_ns for one in known_epochs(log)[1:]]
+    return sum(
+        min(window.of("outside").count, sum(window.began_ns <= at <= window.ended_ns for at in begins))
+        for window in log.windows
+        if window.of("outside").count
+    )
+
+
+def _times(count: int, what: str) -> str:
+    return f"{number(count)} {what}{'s' * (count != 1)}"

@@ -1,0 +1,189 @@
+"""Stretches of a run in order, and whether what is measured in them rises, slowly or at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import numpy as np
+
+from diagnose.facts.run.trend import trend
+from diagnose.trace.run_log import RunLog, Window
+
+PARTS = ("loader", "forward", "backward", "optimizer", "collection", "compilation")
+"""Of a step, as the log tells them apart; the rest of it is REST."""
+
+REST = "rest"
+
+GROUPS, MOMENTS, LEAST_GROUPS = 24, 48, 6
+"""Into how many a run is put together to see whether something grows, to see when it changed, and at least (our
+choice): so few hardly depend on each other, as neighbouring steps do, and six in order come by chance once in 720."""
+
+RARE = 0.001
+"""Chance of a rise that is taken for one, as `facts/run/growth.py` has it for times."""
+
+RISE = 0.1
+"""By so much what grows or changes is more at the end at least, the same."""
+
+END = 0.25
+"""Share of the groups that stand for the beginning and the end of what grows, three at least (our choice)."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Some steps in a row."""
+
+    first_step: int
+    steps: int
+    began_ns: int
+    ended_ns: int
+    step_ns: float
+    """Of a usual step: without what outliers take beyond it."""
+    parts_ns: dict[str, float]
+    """Of the mean step, by PARTS and REST."""
+    windows: tuple[Window, ...]
+    """Of the log; none where steps are known one by one."""
+
+
+@dataclass(frozen=True)
+class Risen:
+    """Values that rise with their position."""
+
+    first: float
+    last: float
+    each: float
+    """From one to the next."""
+    chance: float
+    """That values in an order of no meaning would rise as much."""
+
+
+@dataclass(frozen=True)
+class Changed:
+    """Values that are more from one position on."""
+
+    at: int
+    before: float
+    after: float
+    chance: float
+
+
+def stretches(windows: Sequence[Window], most: int = GROUPS) -> list[Stretch]:
+    """Windows put together into at most so many, of about as much time; those without steps are left out."""
+    return [_stretch(group) for group in groups([one for one in windows if one.steps], most)]
+
+
+def groups(windows: Sequence[Window], most: int) -> Iterator[list[Window]]:
+    """As `stretches`."""
+    if not windows:
+        return
+    began, length = windows[0].began_ns, windows[-1].ended_ns - windows[0].began_ns
+    found: dict[int, list[Window]] = {}
+    for window in windows:
+        middle = (window.began_ns + window.ended_ns) / 2 - began
+        found.setdefault(int(most * middle / max(length, 1)), []).append(window)
+    yield from (found[at] for at in sorted(found))
+
+
+def of_first_steps(log: RunLog) -> list[Stretch]:
+    """The first steps, which are known one by one, put together: for runs that have no more."""
+    rows = log.first_steps
+    size = max(len(rows) // GROUPS, 1)
+    chunks = [rows[at : at + size] for at in range(0, len(rows) - size + 1, size)]
+    return [_of_rows(1 + size * at, chunk) for at, chunk in enumerate(chunks)]
+
+
+def _stretch(windows: Sequence[Window]) -> Stretch:
+    steps = sum(window.steps for window in windows)
+    sums = {name: sum(window.of(name).sum_ns for window in windows) for name in ("step", *PARTS)}
+    usual = (sums["step"] - sum(window.excess_ns for window in windows)) / steps
+    parts = {name: sums[name] / steps for name in PARTS}
+    rest = max(sums["step"] / steps - sum(parts.values()), 0.0)
+    ends = windows[0].began_ns, windows[-1].ended_ns
+    return Stretch(windows[0].first_step, steps, *ends, max(usual, 0.0), {**parts, REST: rest}, tuple(windows))
+
+
+def _of_rows(first_step: int, rows: Sequence[dict[str, int]]) -> Stretch:
+    """Medians, as an outlier is not known there."""
+    parts = {name: median(row.get(name, 0) for row in rows) for name in PARTS}
+    step = median(row.get("step", 0) for row in rows)
+    return Stretch(first_step, len(rows), 0, 0, step, {**parts, REST: max(step - sum(parts.values()), 0)}, ())
+
+
+def risen(values: Sequence[float], rise: float = RISE) -> Risen | None:
+    """Values that rise all along: Kendall's test, Theil and Sen's slope, and each third is more than the one before.
+
+    None of values that do not, or by less than that share.
+    """
+    if len(values) < LEAST_GROUPS:
+        return None
+    found = trend(values)
+    if found is None or found.chance > RARE or not _by_thirds(values):
+        return None
+    first, last = (fmean(some) if len(some) < 3 else median(some) for some in ends(values))
+    return Risen(first, last, found.each, found.chance) if last >= (1 + rise) * first else None
+
+
+def changed(values: Sequence[float]) -> Changed | None:
+    """Values that are more from one position on: where two medians fit best, tested by ranks (Mann and Whitney 1947).
+
+    The chance is that of the best of all positions at most (Bonferroni). It takes 17 values.
+    """
+    count = len(values)
+    if count < LEAST_GROUPS:
+        return None
+    at = min(range(2, count - 1), key=lambda split: _misfit(values[:split]) + _misfit(values[split:]))
+    before, after = median(values[:at]), median(values[at:])
+    if after < (1 + RISE) * before:
+        return None
+    lost = sum(one >= other for one in values[:at] for other in values[at:])
+    chance = min(_rank_sum_chance(at, count - at, lost) * (count - 1), 1.0)
+    return Changed(at, before, after, chance) if chance <= RARE else None
+
+
+def grows(values: Sequence[float]) -> bool:
+    """Of values that rise and can be taken for changed as well: whether a line fits better."""
+    change = changed(values)
+    if change is None:
+        return True
+    places = np.arange(len(values))
+    slope = trend(values)
+    assert slope is not None
+    line = np.array(values) - slope.each * places
+    at = change.at
+    return float(np.abs(line - np.median(line)).sum()) <= _misfit(values[:at]) + _misfit(values[at:])
+
+
+def ends(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    """Those of the beginning, and of the end."""
+    size = max(round(END * len(values)), 3)
+    return values[:size], values[-size:]
+
+
+def _misfit(values: Sequence[float]) -> float:
+    middle = median(values)
+    return sum(abs(one - middle) for one in values)
+
+
+def _rank_sum_chance(first: int, second: int, lost: int) -> float:
+    """That at most `lost` of first * second pairs are in the wrong order: the exact distribution of U.
+
+    Its counts are the coefficients of a Gaussian binomial: the product of (1 - q^(second + i)) / (1 - q^i) for i = 1,
+    ..., first.
+    """
+    counts = np.zeros(first * second + 1)
+    counts[0] = 1
+    for i in range(1, first + 1):
+        moved = second + i
+        if moved < len(counts):
+            counts[moved:] -= counts[:-moved].copy()
+        for at in range(i):
+            counts[at::i] = np.cumsum(counts[at::i])
+    return float(counts[: lost + 1].sum() / math.comb(first + second, first))
+
+
+def _by_thirds(values: Sequence[float]) -> bool:
+    third = len(values) // 3
+    first, middle, last = fmean(values[:third]), fmean(values[third:-third]), fmean(values[-third:])
+    return first < middle < last and last - middle > (last - first) / 5 and middle - first > (last - first) / 5

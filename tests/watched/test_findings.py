@@ -1,0 +1,356 @@
+"""What is found in runs whose truth is known, priced in time of the run."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunSaving
+from diagnose.trace.run_log import EpochTime, OutlierStep, RunLog
+from diagnose.watched.assembly import watched_run
+from diagnose.watched.outliers import outliers
+from diagnose.watched.pauses import checkpoints
+from diagnose.watched.pricing import CannotTell
+from tests.watched.logs import MS, S, column, interval, log, noise, recorded, windows, with_columns, with_gauges
+
+K = RunFindingKind
+OF_CHANGE = {K.GROWING_STEPS, K.SLOWER_STEPS, K.GROWING_EVALUATION, K.GROWING_CHECKPOINTS, K.GROWING_MEMORY}
+
+
+def found(one: RunLog) -> dict[RunFindingKind, RunFinding]:
+    return {finding.kind: finding for finding in watched_run([one]).findings}
+
+
+def whys(one: RunLog) -> dict[RunFindingKind, str]:
+    return {other.kind: other.why for other in watched_run([one]).not_found}
+
+
+def told(one: RunFinding) -> str:
+    return " ".join(evidence.text for evidence in one.evidence)
+
+
+def test_steps_that_grow_are_told_with_what_that_costs() -> None:
+    # 12 windows of 10 steps from 100 to 210 ms, and as much of each more in the backward pass.
+    some = windows([(100 + 10 * k) * MS for k in range(12)])
+    some = tuple(with_columns(one, backward=column(10, (400 + 100 * k) * MS)) for k, one in enumerate(some))
+    assert set(found(log(some))) == {K.GROWING_STEPS}
+    one = found(log(some))[K.GROWING_STEPS]
+    # Against the median of the first three, 110 ms: 10 steps of each of 100, 110, ..., 210 ms take 18.6 s, not 13.2.
+    # Against their quartiles, 115 and 105 ms: 4.8 s and 6 s.
+    assert one.saving == RunSaving(4800 * MS, 5400 * MS, 6 * S, RunBasis.COMPARED)
+    assert told(one) == (
+        "A usual step takes 110 ms at first and 200 ms at the end, 1.00 s more each 1,000 steps: 5.40 s (27.6 % of the"
+        " run). What takes longer is the backward pass, from 50.0 ms to 140 ms."
+        " After as many steps again one would take 320 ms if that goes on."
+    )
+    assert one.change.startswith("Detach what is carried over from step to step")
+
+
+def test_growth_shows_within_the_first_hundred_steps(tmp_path: Path) -> None:
+    # 100 steps from 20 to 69.5 ms: 4.5 s, which are four windows.
+    some = [interval(20 * MS + k * MS // 2, forward=k * MS // 2) for k in range(100)]
+    one = recorded(tmp_path, some)
+    assert len(one.windows) < 6
+    grown = found(one)[K.GROWING_STEPS]
+    assert "What takes longer is the forward pass" in told(grown)
+    # The beginning is the first six of 25 groups of four steps, around 25.5 ms; the mean step takes 44.75 ms.
+    assert grown.saving.likely_ns == pytest.approx(100 * 19.2 * MS, rel=0.05)
+
+
+def test_steps_that_take_longer_from_a_moment_on() -> None:
+    some = windows([100 * MS] * 20 + [150 * MS] * 20)
+    one = found(log(some))[K.SLOWER_STEPS]
+    assert one.saving == RunSaving(10 * S, 10 * S, 10 * S, RunBasis.COMPARED)  # 200 steps of 50 ms more.
+    assert told(one).startswith(
+        "From step 201 on (21.0 s into the run) a usual step takes 150 ms, before 100 ms: 10.0 s (19.6 % of the run)."
+    )
+    assert "Nothing in the log tells why." in told(one)
+
+
+def test_a_device_that_is_held_back_says_so() -> None:
+    some = with_gauges(
+        windows([100 * MS] * 20 + [150 * MS] * 20),
+        sm_clock_mhz=[1900.0] * 20 + [1200.0] * 20,
+        temperature_c=[70.0] * 20 + [87.0] * 20,
+    )
+    one = found(log(some))[K.SLOWER_STEPS]
+    assert (
+        "The device is held back: its SM clock goes from 1900 to 1200 MHz, its temperature goes from 70 to 87 °C."
+        in (told(one))
+    )
+    assert one.change.startswith("Look at cooling and power limit")
+    assert "Nothing in the log tells why." not in told(one)
+
+
+@pytest.mark.parametrize(("each_s", "does"), [(1.0, "so it waits, or others take its cores"), (1.5, "so it does more")])
+def test_cpu_time_tells_work_from_waiting(each_s: float, does: str) -> None:
+    used = [float(k) for k in range(20)] + [20 + each_s * k for k in range(20)]
+    some = with_gauges(windows([100 * MS] * 20 + [150 * MS] * 20), cpu_s=used)
+    assert does in told(found(log(some))[K.SLOWER_STEPS])
+
+
+def test_outliers_are_not_taken_for_growth() -> None:
+    some = windows([100 * MS] * 12)
+    some = tuple(
+        replace(with_columns(one, step=column(10, S + k * S)), outliers=1, excess_ns=k * S)
+        for k, one in enumerate(some)
+    )
+    assert not OF_CHANGE & set(found(log(some, length_ns=90 * S)))
+
+
+@pytest.mark.parametrize("part", ["loader", "forward", "backward", "optimizer", "rest"])
+def test_a_stutter_is_told_with_its_period_and_what_of_the_step_it_is(tmp_path: Path, part: str) -> None:
+    def step(k: int) -> dict[str, int]:
+        usual = {"loader": 2 * MS, "forward": 4 * MS, "backward": 8 * MS, "optimizer": 2 * MS, "rest": 4 * MS}
+        return usual | ({part: usual[part] + 380 * MS} if k % 50 == 49 else {})
+
+    some = [interval(sum(step(k).values()), **{n: v for n, v in step(k).items() if n != "rest"}) for k in range(1000)]
+    one = recorded(tmp_path, some)
+    seen = outliers(one)
+    assert seen is not None
+    assert (seen.count, seen.period_steps, seen.regular, seen.part) == (20, 50, 1.0, part)
+    told_one = found(one)[K.OUTLIER_STEPS]
+    assert told_one.title == "Every 50 steps one takes very long"
+    # 20 times 380 ms, of which half likely goes, nothing at least and 90 % at most.
+    assert told_one.saving == RunSaving(0, 3800 * MS, 6840 * MS, RunBasis.AT_MOST)
+
+
+def test_collections_that_make_outliers_are_one_finding(tmp_path: Path) -> None:
+    some = [interval(20 * MS + (k % 50 == 49) * 380 * MS, collection=(k % 50 == 49) * 380 * MS) for k in range(1000)]
+    all_ = found(recorded(tmp_path, some))
+    assert set(all_) == {K.COLLECTION}
+    assert told(all_[K.COLLECTION]) == (
+        "Python collects garbage in 20 steps: 7.60 s (26.6 % of the run)."
+        " Every 50 steps one takes over three times the usual one by that."
+    )
+    assert all_[K.COLLECTION].saving.likely_ns == 6840 * MS
+
+
+def test_outliers_at_no_period_and_too_many() -> None:
+    some = windows([100 * MS] * 2, steps=250)
+    rare = tuple(replace(one, outliers=5, excess_ns=3 * S, gaps=((3, 1), (17, 1), (40, 1), (90, 1))) for one in some)
+    assert found(log(rare))[K.OUTLIER_STEPS].title == "Now and then a step takes very long"
+    every_other = tuple(replace(one, outliers=60, gaps=((2, 60),)) for one in some)  # 120 of 500 steps
+    with pytest.raises(CannotTell, match="over a fifth of the steps are outliers"):
+        outliers(log(every_other))
+
+
+def test_the_longest_outlier_says_whether_it_waited() -> None:
+    # The longest wait of the window was in another step than the outlier.
+    (window,) = windows([100 * MS], steps=100)
+    window = with_columns(
+        window, loader=replace(column(100, 2 * S), most_ns=S), step=replace(column(100, 10 * S), most_ns=S)
+    )
+    apart = replace(window, outliers=5, excess_ns=4 * S, longest=(OutlierStep(7, S, 10 * MS),))
+    within = replace(apart, longest=(OutlierStep(7, S, 900 * MS),))
+    assert outliers(log((apart,))).part == "rest"  # type: ignore[union-attr]
+    assert outliers(log((within,))).part == "loader"  # type: ignore[union-attr]
+
+
+def cold(later_loader: int = MS) -> RunLog:
+    """A first epoch of 30 steps of 50 ms, most of which wait, then two with steps of 10 ms."""
+    (one,) = windows([10 * MS], steps=90)
+    epochs = (
+        EpochTime(0, S, 30, 30 * 50 * MS, 30 * 42 * MS, 42 * MS),
+        *(EpochTime(k, S, 30, 30 * 10 * MS, 30 * later_loader, later_loader) for k in (30, 60)),
+    )
+    some = replace(with_columns(one, step=column(90, 2100 * MS), loader=column(90, 1320 * MS)), epochs=epochs)
+    return log((replace(some, ended_ns=S + 2100 * MS),))
+
+
+def test_waiting_is_told_by_when_it_is() -> None:
+    one = found(replace(cold(), length_ns=4 * S))
+    # 30 steps of 40 ms beyond later ones are 1.2 s, half of which is under a second: too little to be told.
+    assert one == {}
+    long = replace(cold(), windows=tuple(_longer(w, 10) for w in cold().windows), length_ns=40 * S)
+    one = found(long)
+    assert set(one) == {K.SLOW_FIRST_EPOCH}
+    # 12 s beyond later epochs, 12.3 of which are for data; the rest of the waiting is 0.9 s.
+    assert one[K.SLOW_FIRST_EPOCH].saving == RunSaving(0, 6 * S, 10_800 * MS, RunBasis.AT_MOST)
+    assert told(one[K.SLOW_FIRST_EPOCH]) == (
+        "Steps of the first epoch take 50.0 ms, later ones 10.0 ms: 12.0 s (30.0 % of the run)."
+        " Waiting for data is 12.0 s (30.0 % of the run) of that: a cold file cache or the like."
+    )
+
+
+def _longer(window, factor):  # type: ignore[no-untyped-def]
+    """The window with so many times the steps."""
+    epochs = tuple(
+        EpochTime(e.first_step * factor, e.began_ns, e.steps * factor, e.step_ns * factor, e.loader_ns * factor, 0)
+        for e in window.epochs
+    )
+    columns = {n: column(c.count * factor, c.sum_ns * factor) for n, c in window.columns.items()}
+    return replace(window, steps=window.steps * factor, columns=columns, epochs=epochs)
+
+
+def test_workers_that_start_anew_in_each_epoch(tmp_path: Path) -> None:
+    def step(k: int):  # type: ignore[no-untyped-def]
+        begins = k % 50 == 49
+        wait = MS + 600 * MS * begins
+        return interval(19 * MS + wait, loader=wait, epoch=begins)
+
+    one = recorded(tmp_path, map(step, range(1000)))
+    assert [(e.first_step, e.first_wait_ns) for e in one.windows[-1].epochs][-1] == (1000, 601 * MS)
+    alone = found(one)
+    assert set(alone) == {K.EPOCH_STARTS}  # Not outliers every 50 steps as well, nor waiting all along.
+    # 20 epochs begin with 600 ms more than other steps wait.
+    assert alone[K.EPOCH_STARTS].saving == RunSaving(0, 6 * S, 10_800 * MS, RunBasis.AT_MOST)
+    with_workers = replace(one, windows=with_gauges(one.windows, children_resident_bytes=[1e9] * len(one.windows)))
+    kept = found(with_workers)[K.EPOCH_STARTS]
+    assert kept.saving == RunSaving(6 * S, 10_800 * MS, 11_760 * MS, RunBasis.RULE_OF_THUMB)
+    assert kept.change == "Keep the workers from epoch to epoch: persistent_workers=True."
+
+
+def test_waiting_all_along(tmp_path: Path) -> None:
+    one = found(recorded(tmp_path, [interval(20 * MS, loader=8 * MS)] * 1000))
+    assert set(one) == {K.DATA_WAIT}
+    assert one[K.DATA_WAIT].saving == RunSaving(0, 4 * S, 7200 * MS, RunBasis.AT_MOST)
+    assert told(one[K.DATA_WAIT]) == "Steps wait 8.00 ms each for their batch: 8.00 s (38.1 % of the run)."
+
+
+def test_evaluation_is_priced_as_what_half_of_it_takes(tmp_path: Path) -> None:
+    some = [
+        interval(20 * MS, **({"evaluation": 2 * S, "evaluation_loader": S} if k % 100 == 99 else {}))
+        for k in range(1000)
+    ]
+    one = found(recorded(tmp_path, some))
+    assert set(one) == {K.EVALUATION, K.EVALUATION_DATA_WAIT}
+    assert one[K.EVALUATION].saving == RunSaving(10 * S, 10 * S, 10 * S, RunBasis.CHOICE)
+    assert told(one[K.EVALUATION]) == (
+        "10 evaluations, 2.00 s each, one in 100 steps: 20.0 s (48.8 % of the run)."
+        " Half as many take 10.0 s less. Whether that is enough is your choice."
+    )
+    assert one[K.EVALUATION_DATA_WAIT].saving == RunSaving(0, 5 * S, 9 * S, RunBasis.AT_MOST)
+
+
+def test_evaluations_and_checkpoints_that_grow(tmp_path: Path) -> None:
+    some = [
+        interval(20 * MS, **({"evaluation": S + k * 4 * MS, "save": S + k * 2 * MS} if k % 100 == 99 else {}))
+        for k in range(1000)
+    ]
+    one = found(recorded(tmp_path, some))
+    assert {K.GROWING_EVALUATION, K.GROWING_CHECKPOINTS} <= set(one)
+    # Evaluations of 1.396, 1.796, ..., 4.996 s, 31.96 s in all; the median of the first three of ten is 1.796 s.
+    assert one[K.GROWING_EVALUATION].saving.likely_ns == pytest.approx(31.96 * S - 10 * 1.796 * S)
+    assert one[K.GROWING_CHECKPOINTS].saving.likely_ns == pytest.approx(20.98 * S - 10 * 1.398 * S)
+    few = found(recorded(tmp_path / "..", some[:450], rank=7))
+    assert K.GROWING_EVALUATION not in few
+
+
+def test_saves_in_the_background_are_no_free_lunch() -> None:
+    (window,) = windows([10 * MS], steps=100)
+    (one,) = checkpoints(log((with_columns(window, save=column(2, 10 * S)),), length_ns=20 * S))
+    assert one.saving == RunSaving(5 * S, 9 * S, 9600 * MS, RunBasis.RULE_OF_THUMB)
+
+
+def test_idle_ends_of_epochs(tmp_path: Path) -> None:
+    def step(k: int):  # type: ignore[no-untyped-def]
+        idle = 3 * S * (k % 100 == 99)
+        return interval(20 * MS + idle, between=MS + idle, epoch=k % 100 == 99)
+
+    one = found(recorded(tmp_path, map(step, range(1000))))
+    assert set(one) == {K.OUTSIDE}
+    assert one[K.OUTSIDE].title == "The training is idle at the ends of epochs"
+    # The time between steps is all of the pause: 3.001 s each.
+    assert one[K.OUTSIDE].saving == RunSaving(0, 15_005 * MS, 27_009 * MS, RunBasis.AT_MOST)
+    anywhere = [interval(20 * MS + 3 * S * (k % 100 == 50), between=3 * S * (k % 100 == 50)) for k in range(1000)]
+    other = found(recorded(tmp_path, anywhere, rank=1))[K.OUTSIDE]
+    assert other.title == "The training pauses between steps"
+
+
+def test_recompilation(tmp_path: Path) -> None:
+    some = [interval(20 * MS + S * (k in (300, 500, 800)), compilation=S * (k in (300, 500, 800))) for k in range(1000)]
+    one = found(recorded(tmp_path, some))
+    assert set(one) == {K.COMPILATION}
+    assert one[K.COMPILATION].saving == RunSaving(0, 1500 * MS, 2700 * MS, RunBasis.AT_MOST)
+
+
+def test_memory_that_grows_to_the_end() -> None:
+    some = windows([100 * MS] * 30)  # Of 31 s, of which windows that end after 10.33 s count: from 11 s on.
+    one = found(log(with_gauges(some, resident_bytes=[1e9 + 10e6 * k for k in range(30)])))
+    assert set(one) == {K.GROWING_MEMORY}
+    assert one[K.GROWING_MEMORY].saving == RunSaving(0, 0, 0, RunBasis.NONE)
+    assert "to 1.29 GB" in told(one[K.GROWING_MEMORY])
+    assert "After as many steps again it would be 1.5" in told(one[K.GROWING_MEMORY])  # 300 steps at 0.9 to 1 MB each.
+    full = [1e9 + 10e6 * min(k, 9) for k in range(30)]
+    assert found(log(with_gauges(some, resident_bytes=full))) == {}
+    both = with_gauges(some, allocated_bytes=[1e9 + 10e6 * k for k in range(30)], resident_bytes=[1e9] * 30)
+    assert [f.title for f in watched_run([log(both)]).findings] == [
+        "Memory allocated on the device grows to the end of the run"
+    ]
+
+
+def test_a_long_healthy_run_shows_nothing_and_a_short_one_cannot_tell() -> None:
+    steady = with_gauges(windows([100 * MS] * 30), resident_bytes=[1e9] * 30)
+    assert found(log(steady)) == {}
+    one_epoch, short = "no second epoch of a DataLoader was seen", "the log has too few windows of a second and more"
+    assert {kind: why for kind, why in whys(log(steady)).items() if why} == {
+        K.SLOW_FIRST_EPOCH: one_epoch,
+        K.EPOCH_STARTS: one_epoch,
+    }
+    assert set(whys(log(steady))) == set(RunFindingKind) - {K.STRAGGLER, K.LOST_RANK}
+    unknown = {kind for kind, why in whys(log(steady[:5])).items() if why.startswith(short)}
+    assert unknown == {K.GROWING_STEPS, K.SLOWER_STEPS, K.GROWING_MEMORY}
+
+
+def test_findings_stand_in_the_order_of_what_they_save(tmp_path: Path) -> None:
+    some = [
+        interval(20 * MS, loader=8 * MS, **({"save": S, "evaluation": 2 * S} if k % 100 == 99 else {}))
+        for k in range(1000)
+    ]
+    all_ = watched_run([recorded(tmp_path, some)]).findings
+    assert [(one.kind, one.saving.likely_ns) for one in all_] == [
+        (K.EVALUATION, 10 * S),
+        (K.CHECKPOINTS, 9 * S),
+        (K.DATA_WAIT, 4 * S),
+    ]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_noise_is_not_taken_for_growth_or_change(share: float) -> None:
+    """Windows whose mean steps and parts vary by so much: of 500 runs five at most have a finding of that kind."""
+    false = 0
+    for seed in range(500):
+        factors = noise(seed, share)
+        some = windows([int(100 * MS * next(factors)) for _ in range(random.Random(seed).choice([20, 60, 150]))])
+        some = tuple(
+            with_columns(
+                one,
+                backward=column(10, int(400 * MS * next(factors))),
+                evaluation=column(1, int(S * next(factors))),
+                save=column(1, int(S * next(factors))),
+            )
+            for one in some
+        )
+        some = with_gauges(some, resident_bytes=[1e9 * next(factors) for _ in some])
+        false += bool(OF_CHANGE & set(found(log(some, length_ns=4 * some[-1].ended_ns))))
+    assert false <= 5
+
+
+def test_costs_never_exceed_the_run(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    for seed in range(40):
+        period, rate = chance.randrange(20, 300), chance.random() * 0.05
+
+        def step(k: int, period: int = period, rate: float = rate):  # type: ignore[no-untyped-def]
+            parts = {
+                n: int(chance.expovariate(1 / (4 * MS)) * (1 + rate * k))
+                for n in ("loader", "forward", "backward", "optimizer", "collection")
+            }
+            now = k % period == period - 1
+            parts["loader"] += now * chance.randrange(S)
+            between = now * chance.randrange(2 * S)
+            evaluation = now * chance.randrange(3 * S)
+            apart = {"evaluation": evaluation, "evaluation_loader": evaluation // 2, "save": now * chance.randrange(S)}
+            return interval(sum(parts.values()) + between, between=between, **parts, **apart, epoch=now)
+
+        one = recorded(tmp_path, map(step, range(1000)), rank=seed)
+        run = watched_run([one])
+        assert sum(part.ns for part in run.ranks[0].parts) == one.length_ns
+        assert sum(s.ended_ns - s.began_ns for s in run.ranks[0].over_time) == one.length_ns - S
+        assert all(sum(s.parts.values()) == s.ended_ns - s.began_ns for s in run.ranks[0].over_time)
+        for finding in run.findings:
+            assert 0 <= finding.saving.low_ns <= finding.saving.likely_ns <= finding.saving.high_ns <= one.length_ns
