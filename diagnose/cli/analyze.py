@@ -12,7 +12,7 @@ import msgspec
 from diagnose.cli import INTERNAL_ERROR, github
 from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 from diagnose.cli.reading import Rules, opened
-from diagnose.cli.results import open_page, put, rendered
+from diagnose.cli.results import open_page, open_text, put, rendered
 from diagnose.cli.watched import refuse_other_forms, stands_alone, watched
 from diagnose.cli.watched import rendered as of_log
 from diagnose.trace.units import share_of
@@ -126,7 +126,10 @@ def command(
     files = {form.removesuffix("_file"): output(name) for form, name in asked.items() if name}
     log = watched(paths)
     if log is not None and stands_alone(paths[0]):
-        _tell_log(log, files, "terminal" if brief else shape)
+        _tell_log(log, paths[0], files, "terminal" if brief else shape)
+        if open_it:
+            page = files.get("html")
+            open_text(lambda: of_log(log, "html"), page if page and Path(page).is_file() else None)
         return
 
     with opened(
@@ -157,10 +160,12 @@ def command(
     _end(diagnosis, over, quiet)
 
 
-def _tell_log(log: WatchedRun, files: Mapping[str, str], shape: str) -> None:
+def _tell_log(log: WatchedRun, folder: str, files: Mapping[str, str], shape: str) -> None:
     """Of a run without recorded steps."""
+    from diagnose.source.run_log import logs_in
+
     refuse_other_forms(files)
-    refuse_unwritable(list(files.values()), [])
+    refuse_unwritable(list(files.values()), logs_in(Path(folder)))
     for form, name in files.items():
         write(name, of_log(log, form))
     if STDOUT not in files.values():

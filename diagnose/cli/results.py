@@ -6,7 +6,7 @@ import html
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,11 +90,16 @@ def width_and_color() -> tuple[int, bool]:
 
 def open_page(diagnosis: Diagnosis, written: str | None) -> None:
     """Open the page in a browser: the file it was written to, else one in the folder for temporary files."""
+    open_text(lambda: rendered(diagnosis, "html") or "", written)
+
+
+def open_text(page: Callable[[], str], written: str | None) -> None:
+    """As `open_page`, of a page of any kind."""
     if written is None:
         try:
             written = str(Path(tempfile.mkdtemp(prefix="diagnose-")) / "report.html")
         except OSError as error:
             raise click.ClickException(f"No file can be made for the page: {error.strerror}. Use --html.") from error
-        write(written, rendered(diagnosis, "html") or "")
+        write(written, page())
     if not webbrowser.open(Path(written).resolve().as_uri()):
         click.echo(f"No browser could be started. The page is {written}", err=True)

@@ -104,7 +104,8 @@ def command(
     else:
         say(f"the log is in {folder}")
         if not no_analyze:
-            _show(folder)
+            page = _show(folder)
+            say(f"the interactive report is {page}")
     raise click.exceptions.Exit(code)
 
 
@@ -134,8 +135,12 @@ def _wishes(folder: Path) -> Callable[[], Wish | None]:
     return wish
 
 
-def _show(folder: Path) -> None:
+def _show(folder: Path) -> Path:
+    """Where the page is."""
     found = watched([str(folder)])
     assert found is not None
-    write(str(folder / "report.json"), rendered(found, "json"))
+    page = folder / "report.html"
     click.echo(rendered(found, "terminal"), nl=False)
+    write(str(folder / "report.json"), rendered(found, "json"))
+    write(str(page), rendered(found, "html"))
+    return page

@@ -13,7 +13,7 @@ from diagnose.cli.results import width_and_color
 if TYPE_CHECKING:
     from diagnose.contracts.watched_run import WatchedRun
 
-FORMS = ("terminal", "json", "markdown")
+FORMS = ("terminal", "json", "markdown", "html")
 """In which a run without recorded steps is shown."""
 
 
@@ -57,7 +57,8 @@ def refuse_other_forms(forms: Collection[str]) -> None:
     for form in forms:
         if form not in FORMS:
             raise click.ClickException(
-                f"This folder has a log and no recorded steps, so there is no --{form}. Use --json or --markdown."
+                f"This folder has a log and no recorded steps, so there is no --{form}."
+                " Use --html, --json or --markdown."
             )
 
 
@@ -65,6 +66,10 @@ def rendered(found: WatchedRun, form: str) -> str:
     """The run as text of one of FORMS, ending in a newline."""
     if form == "json":
         return found.to_json() + "\n"
+    if form == "html":
+        from diagnose.reports.html import whole_run_page
+
+        return whole_run_page.render(found)
     from diagnose.reports import markdown, terminal
 
     return markdown.watched(found) if form == "markdown" else terminal.watched(found, *width_and_color())

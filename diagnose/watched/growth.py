@@ -150,7 +150,7 @@ def _growing_memory(log: RunLog, name: str, windows: Sequence[Window]) -> Iterat
         return
     per_step = found.each * (len(some) - 1) / steps
     then = sizes[-1] + per_step * sum(window.steps for window in log.windows)
-    said = f"{MEMORY[name]} grows to the end: from {size(sizes[0])} to {size(sizes[-1])},"
+    said = f"Over the last two thirds it goes from {size(sizes[0])} to {size(sizes[-1])},"
     yield from finding(
         RunFindingKind.GROWING_MEMORY,
         f"{MEMORY[name]} grows to the end of the run",

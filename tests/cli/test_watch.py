@@ -316,7 +316,7 @@ def test_modules_and_launchers_are_watched(tmp_path: Path) -> None:
     assert [run_of(tmp_path, rank).rank for rank in (0, 1)] == [0, 1]
 
 
-def test_a_log_is_analysed_as_json_and_markdown_and_as_no_page(tmp_path: Path) -> None:
+def test_a_log_is_analysed_as_json_markdown_and_page(tmp_path: Path) -> None:
     script(tmp_path, STEP + "for _ in range(30):\n    step()\n")
     assert watch(tmp_path, "-q", "--no-analyze", "train.py").returncode == 0
     base = [sys.executable, "-m", "diagnose", "analyze", str(tmp_path / "out")]
@@ -327,9 +327,16 @@ def test_a_log_is_analysed_as_json_and_markdown_and_as_no_page(tmp_path: Path) -
     found = json.loads(analyze("--json", "-").stdout)["ranks"][0]
     assert (found["steps"], sum(one["ns"] for one in found["parts"])) == (30, found["length_ns"])
     assert analyze("--format", "markdown").stdout.startswith("## Of ")
-    page = analyze("--html", str(tmp_path / "page.html"))
-    assert page.returncode == 2
-    assert "This folder has a log and no recorded steps, so there is no --html." in page.stderr
+    assert analyze("--html", str(tmp_path / "page.html")).returncode == 0
+    assert "<title>diagnose: Of " in (tmp_path / "page.html").read_text()
+    junit = analyze("--junit", str(tmp_path / "junit.xml"))
+    assert junit.returncode == 2
+    assert "This folder has a log and no recorded steps, so there is no --junit." in junit.stderr
+    log = tmp_path / "out" / "rank0.watch"
+    before = log.read_bytes()
+    over = analyze("--json", str(log))
+    assert (over.returncode, log.read_bytes()) == (2, before)
+    assert "is a trace to be read: writing there would destroy it. Choose another." in over.stderr
     again = watch(tmp_path, "train.py")
     assert again.returncode == 2
     assert "holds a recording. Name a new folder, or use overwrite to replace it." in again.stderr
