@@ -13,7 +13,7 @@ from diagnose.cli import INTERNAL_ERROR, github
 from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 from diagnose.cli.reading import Rules, opened
 from diagnose.cli.results import open_page, open_text, put, rendered
-from diagnose.cli.watched import refuse_other_forms, stands_alone, watched
+from diagnose.cli.watched import refuse_other_forms, stands_alone, watched, with_recordings
 from diagnose.cli.watched import rendered as of_log
 from diagnose.trace.units import share_of
 
@@ -126,6 +126,10 @@ def command(
     files = {form.removesuffix("_file"): output(name) for form, name in asked.items() if name}
     log = watched(paths)
     if log is not None and stands_alone(paths[0]):
+        asked = Rules(folders, select, ignore)
+        log = with_recordings(
+            log, paths[0], rules=asked, jobs=jobs, no_cache=no_cache, no_ledger=no_ledger, quiet=quiet
+        )
         _tell_log(log, paths[0], files, "terminal" if brief else shape)
         if open_it:
             page = files.get("html")
@@ -145,7 +149,9 @@ def command(
     ) as recordings:
         diagnosis = recordings.diagnosed()
     if log is not None:
-        diagnosis = msgspec.structs.replace(diagnosis, watched=log)
+        from diagnose.watched.recorded import with_recorded
+
+        diagnosis = msgspec.structs.replace(diagnosis, watched=with_recorded(log, {"the recorded steps": diagnosis}))
     over = [finding for finding in diagnosis.findings if fail_over is not None and finding.share_of_step > fail_over]
     made = [put(diagnosis, form, name, over) for form, name in files.items()]
     if STDOUT not in files.values():

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from diagnose import failures
+from diagnose.cli.reading import opened
 from diagnose.cli.results import width_and_color
 
 if TYPE_CHECKING:
     from diagnose.contracts.watched_run import WatchedRun
 
 FORMS = ("terminal", "json", "markdown", "html")
-"""In which a run without recorded steps is shown."""
+"""In which a run without recorded steps of its own is shown."""
+
+_RECORDING = re.compile(r"recording-\d+\Z")
+"""Folders of steps that were recorded while the run was watched."""
 
 
 def watched(paths: Sequence[str]) -> WatchedRun | None:
@@ -37,29 +43,50 @@ def watched(paths: Sequence[str]) -> WatchedRun | None:
         click.echo(f"diagnose: {problem}", err=True)
     if problems and not logs:
         raise click.ClickException(problems[0])
-    return watched_run(logs) if logs else None
+    if not logs:
+        return None
+    with failures.collected() as lost:
+        found = watched_run(logs)
+    for failure in lost:
+        click.echo(f"diagnose: {failure}", err=True)
+    return found
+
+
+def with_recordings(found: WatchedRun, folder: str, **asked: Any) -> WatchedRun:
+    """The run with findings of steps that were recorded meanwhile, in `recording-N` of its folder.
+
+    One that cannot be read is told on standard error. `asked` is passed on to `opened`.
+    """
+    from diagnose.watched.recorded import with_recorded
+
+    diagnoses = {}
+    names = [one.name for one in Path(folder).iterdir() if one.is_dir() and _RECORDING.match(one.name)]
+    for name in sorted(names, key=lambda name: (len(name), name)):
+        try:
+            with opened([str(Path(folder) / name)], **asked) as recordings:
+                diagnoses[name] = recordings.diagnosed()
+        except click.ClickException as error:
+            click.echo(f"diagnose: {name} is left out: {error.message}", err=True)
+    return with_recorded(found, diagnoses) if diagnoses else found
 
 
 def stands_alone(folder: str) -> bool:
-    """Whether a run's folder has logs and no recorded steps."""
+    """Whether a run's folder has logs and no recorded steps but those of `with_recordings`."""
     from diagnose.source import recording
     from diagnose.source.base import InputError
 
     try:
-        recording.find([folder])
+        found = recording.find([folder])
     except InputError:
         return True
-    return False
+    return all(_RECORDING.match(Path(str(rank.trace.path)).parent.name) for rank in found.ranks)
 
 
 def refuse_other_forms(forms: Collection[str]) -> None:
     """Raise a ClickException for a form that a run without recorded steps is not shown in."""
     for form in forms:
         if form not in FORMS:
-            raise click.ClickException(
-                f"This folder has a log and no recorded steps, so there is no --{form}."
-                " Use --html, --json or --markdown."
-            )
+            raise click.ClickException(f"There is no --{form} of a run's log. Use --html, --json or --markdown.")
 
 
 def rendered(found: WatchedRun, form: str) -> str:

@@ -127,6 +127,8 @@ class RunFindingKind(str, Enum):
     OUTSIDE = "outside"
     STRAGGLER = "straggler"
     LOST_RANK = "lost_rank"
+    RECORDED = "recorded"
+    """A finding of steps that were recorded meanwhile, for all steps of the run."""
     GROWING_MEMORY = "growing_memory"
 
 
@@ -137,6 +139,8 @@ class RunBasis(str, Enum):
     """Other steps of the same run do not take that."""
     RULE_OF_THUMB = "rule_of_thumb"
     """How much of the time would be left is taken from experience elsewhere."""
+    REPLAYED = "replayed"
+    """Recorded steps replayed with the fix, for all steps of the run."""
     CHOICE = "choice"
     """It follows from what would be given up."""
     AT_MOST = "at_most"

@@ -106,6 +106,7 @@ SOUGHT = {
 BASES = {
     RunBasis.COMPARED: "compared with other steps of the same run",
     RunBasis.RULE_OF_THUMB: "how much of the time is left is taken from experience elsewhere",
+    RunBasis.REPLAYED: "recorded steps were replayed with the fix",
     RunBasis.CHOICE: "it follows from what is given up",
     RunBasis.AT_MOST: "nothing tells how much of the time is needed",
     RunBasis.NONE: "it costs no time that the log could tell",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
+from diagnose import failures
 from diagnose.contracts.watched_run import NotFound, RunFinding, RunFindingKind
 from diagnose.trace.run_log import RunLog
 from diagnose.watched import growth, outliers, pauses, waiting
 from diagnose.watched.pricing import CannotTell, worth
 from diagnose.watched.stragglers import lost_ranks, stragglers
+
+T = TypeVar("T")
 
 OF_A_RANK: dict[RunFindingKind, Callable[[RunLog], list[RunFinding]]] = {
     RunFindingKind.GROWING_STEPS: growth.growing_steps,
@@ -41,26 +45,18 @@ _ORDER = list(RunFindingKind)
 
 def findings(logs: Sequence[RunLog]) -> tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]:
     """Those of all ranks, and all other kinds."""
-    found, others = list[RunFinding](), list[NotFound]()
-    for kind, look in OF_A_RANK.items():
-        some, why = _of_each(logs, look)
-        found += some
-        if not some:
-            others.append(NotFound(kind, why))
     length_ns = max(log.length_ns for log in logs)
-    for kind, look_at_all in OF_RANKS.items():
-        if max(log.world_size for log in logs) > 1:
-            why, told = "", list[RunFinding]()
-            try:
-                told = [one for one in look_at_all(logs) if worth(one, length_ns)]
-            except CannotTell as error:
-                why = str(error)
-            found += told
-            if not told:
-                others.append(NotFound(kind, why))
-    found = [one for one in found if not _is_of_a_straggler(one, found)]
-    found.sort(key=lambda one: (-one.saving.likely_ns, _ORDER.index(one.kind)))
-    return tuple(found), tuple(others)
+    looked = {kind: _of_each(kind, look, logs) for kind, look in OF_A_RANK.items()}
+    if max(log.world_size for log in logs) > 1:
+        looked |= {kind: _looked(kind, look, logs, length_ns) for kind, look in OF_RANKS.items()}
+    found = [one for some, _ in looked.values() for one in some]
+    others = tuple(NotFound(kind, why) for kind, (some, why) in looked.items() if not some)
+    return ranked([one for one in found if not _is_of_a_straggler(one, found)]), others
+
+
+def ranked(found: Sequence[RunFinding]) -> tuple[RunFinding, ...]:
+    """Those first that would save most."""
+    return tuple(sorted(found, key=lambda one: (-one.saving.likely_ns, _ORDER.index(one.kind))))
 
 
 def _is_of_a_straggler(one: RunFinding, found: Sequence[RunFinding]) -> bool:
@@ -69,18 +65,29 @@ def _is_of_a_straggler(one: RunFinding, found: Sequence[RunFinding]) -> bool:
     return one.kind is RunFindingKind.SLOWER_STEPS and held_up >= EXPLAINED * one.saving.likely_ns
 
 
-def _of_each(logs: Sequence[RunLog], look: Callable[[RunLog], list[RunFinding]]) -> tuple[list[RunFinding], str]:
+def _looked(
+    kind: RunFindingKind, look: Callable[[T], list[RunFinding]], given: T, length_ns: int
+) -> tuple[list[RunFinding], str]:
+    """What is found and worth telling; why nothing can be told."""
+    try:
+        return [one for one in look(given) if worth(one, length_ns)], ""
+    except CannotTell as error:
+        return [], str(error)
+    except Exception as error:
+        failure = failures.note(f"the look for {kind.value.replace('_', ' ')}", error)
+        return [], f"diagnose itself failed ({failure.error})"
+
+
+def _of_each(
+    kind: RunFindingKind, look: Callable[[RunLog], list[RunFinding]], logs: Sequence[RunLog]
+) -> tuple[list[RunFinding], str]:
     """What is found on any rank, each with the ranks that have it; else why it cannot be told on the first."""
-    by_title, whys = dict[str, list[tuple[int, RunFinding]]](), list[str]()
-    for log in logs:
-        try:
-            for one in look(log):
-                if worth(one, log.length_ns):
-                    by_title.setdefault(_name(one), []).append((log.rank, one))
-            whys.append("")
-        except CannotTell as error:
-            whys.append(str(error))
-    return [_together(some) for some in by_title.values()], whys[0]
+    looked = [_looked(kind, look, log, log.length_ns) for log in logs]
+    by_name = dict[str, list[tuple[int, RunFinding]]]()
+    for log, (some, _) in zip(logs, looked, strict=True):
+        for one in some:
+            by_name.setdefault(_name(one), []).append((log.rank, one))
+    return [_together(some) for some in by_name.values()], looked[0][1]
 
 
 def _name(one: RunFinding) -> str:

@@ -331,7 +331,7 @@ def test_a_log_is_analysed_as_json_markdown_and_page(tmp_path: Path) -> None:
     assert "<title>diagnose: Of " in (tmp_path / "page.html").read_text()
     junit = analyze("--junit", str(tmp_path / "junit.xml"))
     assert junit.returncode == 2
-    assert "This folder has a log and no recorded steps, so there is no --junit." in junit.stderr
+    assert "There is no --junit of a run's log. Use --html, --json or --markdown." in junit.stderr
     log = tmp_path / "out" / "rank0.watch"
     before = log.read_bytes()
     over = analyze("--json", str(log))

@@ -291,7 +291,7 @@ def test_a_long_healthy_run_shows_nothing_and_a_short_one_cannot_tell() -> None:
         K.SLOW_FIRST_EPOCH: one_epoch,
         K.EPOCH_STARTS: one_epoch,
     }
-    assert set(whys(log(steady))) == set(RunFindingKind) - {K.STRAGGLER, K.LOST_RANK}
+    assert set(whys(log(steady))) == set(RunFindingKind) - {K.STRAGGLER, K.LOST_RANK, K.RECORDED}
     unknown = {kind for kind, why in whys(log(steady[:5])).items() if why.startswith(short)}
     assert unknown == {K.GROWING_STEPS, K.SLOWER_STEPS, K.GROWING_MEMORY}
 
