@@ -16,7 +16,7 @@ from diagnose.capture.job import of as job_of
 from diagnose.cli.files import write
 from diagnose.cli.live import following, options, shows
 from diagnose.cli.profile import COMMAND, INTERRUPTED, Launching, command_of, new_folder
-from diagnose.cli.watched import rendered, watched
+from diagnose.cli.watched import rendered, watched, with_recordings
 
 if TYPE_CHECKING:
     from diagnose.capture.asked_recordings import Wish
@@ -104,7 +104,7 @@ def command(
     else:
         say(f"the log is in {folder}")
         if not no_analyze:
-            page = _show(folder)
+            page = _show(folder, quiet)
             say(f"the interactive report is {page}")
     raise click.exceptions.Exit(code)
 
@@ -135,10 +135,11 @@ def _wishes(folder: Path) -> Callable[[], Wish | None]:
     return wish
 
 
-def _show(folder: Path) -> Path:
+def _show(folder: Path, quiet: bool) -> Path:
     """Where the page is."""
     found = watched([str(folder)])
     assert found is not None
+    found = with_recordings(found, str(folder), quiet=quiet)
     page = folder / "report.html"
     click.echo(rendered(found, "terminal"), nl=False)
     write(str(folder / "report.json"), rendered(found, "json"))

@@ -8,17 +8,19 @@ from diagnose.contracts.watched_run import SCHEMA_VERSION, Figure, PhaseTime, Ra
 from diagnose.trace.run_log import COLUMNS, RunLog
 from diagnose.version import __version__
 from diagnose.watched.findings import findings
-from diagnose.watched.over_time import over_time
+from diagnose.watched.over_time import MANY, MOST_SLICES, OF_MANY, over_time
 from diagnose.watched.parts import epochs, evaluates_in_steps, parts, steps_of
 from diagnose.watched.sketch import quantile_ns
 
 
 def watched_run(logs: Sequence[RunLog]) -> WatchedRun:
     """Of all ranks, one at least."""
-    return WatchedRun(SCHEMA_VERSION, __version__, tuple(rank_run(log) for log in logs), *findings(logs))
+    most = MOST_SLICES if len(logs) <= MANY else OF_MANY
+    ranks = tuple(rank_run(log, most) for log in logs)
+    return WatchedRun(SCHEMA_VERSION, __version__, ranks, *findings(logs))
 
 
-def rank_run(log: RunLog) -> RankRun:
+def rank_run(log: RunLog, most_slices: int = MOST_SLICES) -> RankRun:
     """Of one rank."""
     return RankRun(
         rank=log.rank,
@@ -35,7 +37,7 @@ def rank_run(log: RunLog) -> RankRun:
         figures=tuple(_figure(log, name) for name in sorted({name for one in log.windows for name in one.gauges})),
         files=log.files,
         damaged=log.damaged,
-        over_time=over_time(log, evaluates_in_steps(log)),
+        over_time=over_time(log, evaluates_in_steps(log), most_slices),
     )
 
 

@@ -10,8 +10,11 @@ from diagnose.watched.pricing import total
 from diagnose.watched.series import groups
 from diagnose.watched.sketch import quantile_ns
 
-MOST_SLICES = 96
-"""More are no wider than some pixels (our choice)."""
+MOST_SLICES, OF_MANY = 96, 24
+"""More are no wider than some pixels; of each of many ranks (our choice)."""
+
+MANY = 16
+"""Ranks, beyond which each has fewer stretches: their JSON stays some MB (our choice)."""
 
 COUNTED = ("read_bytes", "written_bytes", "faults", "cpu_s", "retries")
 """Ends of names of figures that count from the start of the process."""
@@ -26,9 +29,9 @@ COLUMNS = {
 }
 
 
-def over_time(log: RunLog, evaluates_in_steps: bool) -> tuple[RunSlice, ...]:
+def over_time(log: RunLog, evaluates_in_steps: bool, most: int = MOST_SLICES) -> tuple[RunSlice, ...]:
     """`evaluates_in_steps`: evaluation counts as training, as in the parts of the whole run."""
-    return tuple(_slice(some, evaluates_in_steps) for some in groups(log.windows, MOST_SLICES))
+    return tuple(_slice(some, evaluates_in_steps) for some in groups(log.windows, most))
 
 
 def _slice(windows: Sequence[Window], evaluates_in_steps: bool) -> RunSlice:

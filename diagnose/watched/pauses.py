@@ -20,7 +20,7 @@ MOSTLY_AT_EPOCHS = 0.8
 def evaluation(log: RunLog) -> list[RunFinding]:
     """What evaluating half as often saves: whether to is for the user to say."""
     spent, count = _part(log, RunPartKind.EVALUATION)
-    if not count:
+    if count < 2:
         return []
     often = f"{_times(count, 'evaluation')}, {duration(spent / count)} each, one in {steps_of(log) / count:,.0f} steps"
     return finding(
@@ -53,11 +53,11 @@ def evaluation_data_wait(log: RunLog) -> list[RunFinding]:
 
 
 def checkpoints(log: RunLog) -> list[RunFinding]:
-    """Saves that the training waits for."""
-    spent, count = _part(log, RunPartKind.SAVE)
+    """Saves that the training waits for: not one after the last step."""
+    spent, count = total(log.windows, "save"), counted(log.windows, "save")
     if not count:
         return []
-    longest = max([window.of("save").most_ns for window in log.windows], default=0) or log.last.get("save", 0)
+    longest = max(window.of("save").most_ns for window in log.windows)
     often = f"{_times(count, 'checkpoint')}, one in {steps_of(log) / count:,.0f} steps"
     said = f"{often}, {duration(spent / count)} each, up to {duration(longest)}: {cost(spent, log)}."
     return finding(

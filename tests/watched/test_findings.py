@@ -240,6 +240,13 @@ def test_evaluations_and_checkpoints_that_grow(tmp_path: Path) -> None:
     assert K.GROWING_EVALUATION not in few
 
 
+def test_what_happens_once_or_after_the_last_step_cannot_be_done_less_often(tmp_path: Path) -> None:
+    once = [interval(20 * MS, evaluation=(k == 50) * 10 * S) for k in range(100)]
+    assert found(recorded(tmp_path, once)) == {}
+    (window,) = windows([10 * MS], steps=100)
+    assert found(log((window,), last={"save": 10 * S}, length_ns=12 * S)) == {}
+
+
 def test_saves_in_the_background_are_no_free_lunch() -> None:
     (window,) = windows([10 * MS], steps=100)
     (one,) = checkpoints(log((with_columns(window, save=column(2, 10 * S)),), length_ns=20 * S))
