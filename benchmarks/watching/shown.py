@@ -39,7 +39,7 @@ def line() -> str:
 def scraped() -> str:
     """Some of what is served then."""
     lines = metrics.render([_then()]).splitlines()
-    kept = [one for one in lines if re.match(r"\S+watch_(steps|part_seconds|step_quantile|trend)\S*\{", one)]
+    kept = [one for one in lines if re.match(r"\S+watch_(steps|part_seconds|step_quantile|finding)\S*\{", one)]
     return "```text\n{}\n```".format("\n".join(kept))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from diagnose.contracts.watched_run import RunFindingKind
     from diagnose.live.follow import Show
     from diagnose.live.now import RankNow
 
@@ -79,13 +80,13 @@ def following(folder: Path, shown: Sequence[Show]) -> AbstractContextManager[Non
 
 
 class Lines:
-    """A line a minute on standard error, and a trend's sentences when it is seen first."""
+    """A line a minute on standard error, and each finding when it is seen first."""
 
     name = "a line a minute"
 
     def __init__(self) -> None:
         self._told_s: float | None = None
-        self._trends: set[type] = set()
+        self._found: set[RunFindingKind] = set()
 
     def show(self, ranks: Sequence[RankNow]) -> None:
         """Tell it, if it is time to."""
@@ -95,10 +96,10 @@ class Lines:
 
         self._told_s = time.monotonic()
         click.echo(f"diagnose: {words.line(ranks)}", err=True)
-        for trend, sentence in zip(ranks[0].run.trends, words.trends(ranks[0]), strict=False):
-            if type(trend) not in self._trends:
-                self._trends.add(type(trend))
-                click.echo(f"diagnose: {sentence}", err=True)
+        for one in ranks[0].findings:
+            if one.kind not in self._found:
+                self._found.add(one.kind)
+                click.echo(f"diagnose: {words.finding(one)}", err=True)
 
     def close(self) -> None:
         """The report follows."""

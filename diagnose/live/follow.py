@@ -125,15 +125,15 @@ class Following:
 
 def _read(path: Path) -> tuple[Signature, RankNow | None]:
     """What a log says; None before its beginning is written. With what its files were when it was read."""
-    for _ in range(READS):
+    for left in reversed(range(READS)):
         before = _signature(path)
         try:
             found = read(path)
         except InputError:
             return before, None
-        if _signature(path)[0] == before[0]:
-            break
-    return before, rank_now(found)
+        if not left or _signature(path)[0] == before[0]:
+            return before, rank_now(found)
+    raise AssertionError
 
 
 def _signature(path: Path) -> Signature:

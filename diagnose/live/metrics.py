@@ -101,21 +101,17 @@ def _quantiles(one: RankNow) -> Iterator[Sample]:
             yield {"when": when, "quantile": "0.99"}, seconds(pace.p99_ns)
 
 
-def _trends(one: RankNow) -> Iterator[Sample]:
-    for trend in one.run.trends:
-        yield {"trend": _kind(trend)}, 1
-    for other in one.run.not_found:
-        yield {"trend": other.kind.value}, None if other.why else 0
+def _findings(one: RankNow) -> Iterator[Sample]:
+    for kind in {found.kind: None for found in one.findings}:
+        yield {"finding": kind.value}, 1
+    for other in one.not_found:
+        yield {"finding": other.kind.value}, None if other.why else 0
 
 
-def _costs(one: RankNow) -> Iterator[Sample]:
-    for trend in one.run.trends:
-        yield {"trend": _kind(trend)}, seconds(getattr(trend, "cost_ns", None))
-
-
-def _kind(trend: object) -> str:
-    """As `TrendKind` has it: the tag of the trend's JSON."""
-    return str(type(trend).__struct_config__.tag)  # type: ignore[attr-defined]
+def _savings(one: RankNow) -> Iterator[Sample]:
+    for kind in {found.kind: None for found in one.findings}:
+        likely_ns = sum(found.saving.likely_ns for found in one.findings if found.kind is kind)
+        yield {"finding": kind.value}, seconds(likely_ns)
 
 
 def _last(one: RankNow) -> dict[str, float]:
@@ -154,7 +150,8 @@ def _spread(ranks: Ranks) -> Iterator[Sample]:
     known = [ns for one in ranks if one.now is not None and (ns := one.now.median_ns) is not None]
     if len(known) > 1:
         made: dict[str, Number] = {"min": min(known), "median": median(known), "max": max(known)}
-        yield from (({"statistic": name}, seconds(ns)) for name, ns in made.items())
+        for name, ns in made.items():
+            yield {"statistic": name}, seconds(ns)
 
 
 def _family(
@@ -178,8 +175,8 @@ FAMILIES: tuple[Family[Ranks], ...] = (
     ),
     Family("watch_step_seconds", ("rank", "le"), "Steps by their time.", _of_each(_step_times), "histogram"),
     _family("step_quantile_seconds", "when quantile", "Step time in the first minutes and now.", _quantiles),
-    _family("trend", "trend", "1: seen so far; 0: looked for, and not there.", _trends),
-    _family("trend_cost_seconds", "trend", "What a trend has cost so far.", _costs),
+    _family("finding", "finding", "1: seen so far; 0: looked for, and not there.", _findings),
+    _family("finding_saving_seconds", "finding", "What the run so far would have taken less.", _savings),
     _family("memory_bytes", "kind", "Memory of the process, its workers and its device.", _memory),
     _family("storage_bytes", "direction process", "Read from storage and written to it.", _storage, counts=True),
     _family("page_faults", "kind", "Page faults of the process.", _faults, counts=True),

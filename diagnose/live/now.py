@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.contracts.watched_run import RankRun, RunPart
+from diagnose.contracts.watched_run import NotFound, RankRun, RunFinding, RunPart
 from diagnose.trace.run_log import RunLog, Window
 from diagnose.watched.assembly import rank_run
-from diagnose.watched.parts import counted, parts, total
+from diagnose.watched.findings import of_rank
+from diagnose.watched.parts import parts
+from diagnose.watched.pricing import counted, total
 from diagnose.watched.sketch import quantile_ns
 
 PERIOD_NS = 120_000_000_000
@@ -40,6 +42,9 @@ class RankNow:
     run: RankRun
     ended: tuple[RunPart, ...]
     """Parts of the time up to the end of the last step: that which comes after may become any of them."""
+    findings: tuple[RunFinding, ...]
+    """As far as its log goes, those first that would save most."""
+    not_found: tuple[NotFound, ...]
     first: Pace | None
     """None where all is now, or no step is known but the first."""
     now: Pace | None
@@ -68,8 +73,11 @@ def rank_now(log: RunLog) -> RankNow:
     step_times = Counter[int]()
     for window in windows:
         step_times.update(dict(window.of("step").buckets))
+    found, others = of_rank(log)
     return RankNow(
         run=rank_run(log),
+        findings=found,
+        not_found=others,
         ended=parts(replace(log, last={}, length_ns=upto_ns)),
         first=first,
         now=now,

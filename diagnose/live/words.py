@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from msgspec.structs import replace
-
+from diagnose.contracts.watched_run import RunFinding
 from diagnose.live.now import Pace, RankNow
 from diagnose.reports import watched_run
-from diagnose.reports.watched_run import long_duration
-from diagnose.trace.units import duration, number, share, size, three_digits
+from diagnose.trace.units import duration, long_duration, number, share, size, three_digits
+
+MOST_FINDINGS = 3
+"""In the panel (our choice)."""
 
 MOST_RANKS = 12
 """That are told one by one: of more, the slowest (our choice)."""
@@ -37,8 +38,8 @@ def rows(ranks: Sequence[RankNow]) -> Iterator[tuple[str, str]]:
         told = [f"{watched_run.FIGURES[name]} {three_digits(figures[name].last)}" for name in device]
         slowed = "slowed" in figures and figures["slowed"].last
         yield "device", "; ".join([*told, *(["heat or power hold it back"] if slowed else [])])
-    for sentence in trends(one):
-        yield "trend", sentence
+    for found in one.findings[:MOST_FINDINGS]:
+        yield "finding", finding(found)
     if len(ranks) > 1:
         yield "median steps", _ranks(ranks)
 
@@ -59,9 +60,9 @@ def line(ranks: Sequence[RankNow]) -> str:
     return "; ".join(told)
 
 
-def trends(one: RankNow) -> list[str]:
-    """A sentence or two for each that was seen so far."""
-    return watched_run.trends(replace(one.run, not_found=()))
+def finding(one: RunFinding) -> str:
+    """What was seen so far, in two sentences."""
+    return f"{one.title}. {one.evidence[0].text}"
 
 
 def _so_far(one: RankNow) -> str:

@@ -54,6 +54,13 @@ def findings(logs: Sequence[RunLog]) -> tuple[tuple[RunFinding, ...], tuple[NotF
     return ranked([one for one in found if not _is_of_a_straggler(one, found)]), others
 
 
+def of_rank(log: RunLog) -> tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]:
+    """Those of one rank by itself, and all other kinds that one can be looked at for."""
+    looked = {kind: _looked(kind, look, log, log.length_ns) for kind, look in OF_A_RANK.items()}
+    others = tuple(NotFound(kind, why) for kind, (some, why) in looked.items() if not some)
+    return ranked([one for some, _ in looked.values() for one in some]), others
+
+
 def ranked(found: Sequence[RunFinding]) -> tuple[RunFinding, ...]:
     """Those first that would save most."""
     return tuple(sorted(found, key=lambda one: (-one.saving.likely_ns, _ORDER.index(one.kind))))
