@@ -125,7 +125,9 @@ class Following:
 
 def _read(path: Path) -> tuple[Signature, RankNow | None]:
     """What a log says; None before its beginning is written. With what its files were when it was read."""
-    for left in reversed(range(READS)):
+    left = READS
+    while True:
+        left -= 1
         before = _signature(path)
         try:
             found = read(path)
@@ -133,7 +135,6 @@ def _read(path: Path) -> tuple[Signature, RankNow | None]:
             return before, None
         if not left or _signature(path)[0] == before[0]:
             return before, rank_now(found)
-    raise AssertionError
 
 
 def _signature(path: Path) -> Signature:

@@ -150,8 +150,8 @@ def _spread(ranks: Ranks) -> Iterator[Sample]:
     known = [ns for one in ranks if one.now is not None and (ns := one.now.median_ns) is not None]
     if len(known) > 1:
         made: dict[str, Number] = {"min": min(known), "median": median(known), "max": max(known)}
-        for name, ns in made.items():
-            yield {"statistic": name}, seconds(ns)
+        for name, value in made.items():
+            yield {"statistic": name}, seconds(value)
 
 
 def _family(

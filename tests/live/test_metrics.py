@@ -90,15 +90,15 @@ def test_counters_never_fall_whatever_the_time_after_a_step_becomes() -> None:
     assert after["part_seconds_total", "evaluation"] == 10.0
 
 
-def test_trends_are_told_as_seen_looked_for_or_not_at_all() -> None:
+def test_findings_are_told_as_seen_looked_for_or_not_at_all() -> None:
     steps = [Column(40, 40 * ns, ns, ns, ()) for ns in range(20 * MS, 29 * MS, MS)]
     windows = [replace(window(at), columns={"step": step}) for at, step in enumerate(steps)]
     short, growing = values(log(window(0))), values(log(*windows))
-    kinds = ("growing_steps", "growing_memory", "periodic_outliers", "slow_first_epoch")
-    assert [short.get(("trend", kind)) for kind in kinds] == [None, None, 0, None]
-    assert [growing.get(("trend", kind)) for kind in kinds] == [1, None, 0, None]
+    kinds = ("growing_steps", "growing_memory", "outlier_steps", "slow_first_epoch")
+    assert [short.get(("finding", kind)) for kind in kinds] == [None, None, 0, None]
+    assert [growing.get(("finding", kind)) for kind in kinds] == [1, None, 0, None]
     # The first three take 21 ms in the median, which the nine are held against: 40 times -1, 0, 1, ... 7 ms.
-    assert growing["trend_cost_seconds", "growing_steps"] == pytest.approx(40 * 27 * 0.001)
+    assert growing["finding_saving_seconds", "growing_steps"] == pytest.approx(40 * 27 * 0.001)
 
 
 def test_what_is_unknown_is_left_out() -> None:

@@ -59,9 +59,12 @@ def test_several_ranks_are_told_one_by_one_and_of_many_the_slowest() -> None:
     assert many.endswith("rank 8 58.0 ms; 8 others are faster")
 
 
-def test_a_trend_is_told_when_it_is_seen() -> None:
+def test_a_finding_is_told_when_it_is_seen() -> None:
     steps = [Column(40, 40 * ns, ns, ns, ()) for ns in range(20 * MS, 29 * MS, MS)]
     one = rank_now(log(*(replace(window(at), columns={"step": step}) for at, step in enumerate(steps))))
-    (trend,) = words.trends(one)
-    assert trend.startswith("Steps take longer the longer the run lasts: 21.0 ms at first, 27.0 ms at the end")
-    assert told(one)["trend"] == trend
+    (found,) = one.findings
+    sentence = words.finding(found)
+    assert sentence.startswith(
+        "Steps take longer the longer the run lasts. A usual step takes 21.0 ms at first and 27.0 ms"
+    )
+    assert told(one)["finding"] == sentence
