@@ -21,6 +21,11 @@ from diagnose.cli.watched import rendered, watched, with_recordings
 if TYPE_CHECKING:
     from diagnose.capture.asked_recordings import Wish
 
+NO_STEPS = (
+    "Error: No training step was seen before the run ended, so there is no log. Steps are found by optimizers of"
+    " torch.optim, backward passes and DataLoaders."
+)
+
 LOOK_S, READING = 5.0, 0.01
 """Between two looks into the log, and the share of the time that reading it may take (our choice): a log is renewed as
 often."""
@@ -92,21 +97,16 @@ def command(
     for note in recorded.manifest.notes:
         say(note)
     code = INTERRUPTED if recorded.interrupted else recorded.exit_code
+    has_log = any(folder.glob("rank*.watch"))
     if not recorded.completed:
         say(f"the command of rank 0 completes the log in {folder}")
-    elif not any(folder.glob("rank*.watch")):
-        click.echo(
-            "Error: No training step was seen before the run ended, so there is no log. Steps are found by optimizers"
-            " of torch.optim, backward passes and DataLoaders.",
-            err=True,
-        )
-        code = code or 2
-    else:
+    elif has_log:
         say(f"the log is in {folder}")
-        if not no_analyze:
-            page = _show(folder, quiet)
-            say(f"the interactive report is {page}")
-    raise click.exceptions.Exit(code)
+    else:
+        click.echo(NO_STEPS, err=True)
+    if recorded.completed and has_log and not no_analyze:
+        say(f"the interactive report is {_show(folder, quiet)}")
+    raise click.exceptions.Exit(code if has_log or not recorded.completed else code or 2)
 
 
 def _wishes(folder: Path) -> Callable[[], Wish | None]:
