@@ -100,6 +100,11 @@ class Window:
     longest: tuple[OutlierStep, ...] = ()
     """Some of the outliers."""
 
+    @property
+    def timed(self) -> int:
+        """Its steps but those that were made while some were recorded."""
+        return self.of("step").count
+
     def of(self, name: str) -> Column:
         """A column; of zeros if there was none of that time."""
         return self.columns.get(name, Column())

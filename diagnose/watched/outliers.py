@@ -158,9 +158,9 @@ def _part(log: RunLog) -> str:
     """
     beyond, by_part = 0.0, Counter[str]()
     for window in log.windows:
-        if not window.outliers or not window.steps:
+        if not window.outliers or not window.timed:
             continue
-        usual = (window.of("step").sum_ns - window.excess_ns) / window.steps
+        usual = (window.of("step").sum_ns - window.excess_ns) / window.timed
         longest = max(window.longest, key=lambda one: one.step_ns, default=None)
         step_ns = window.of("step").most_ns if longest is None else longest.step_ns
         excess = step_ns - usual
@@ -181,4 +181,4 @@ def _part(log: RunLog) -> str:
 def _mean(window: Window, part: str) -> float:
     """Of the usual step, with the longest left out."""
     column = window.of(part)
-    return (column.sum_ns - column.most_ns) / max(window.steps - 1, 1) if column.count else 0.0
+    return (column.sum_ns - column.most_ns) / max(window.timed - 1, 1) if column.count else 0.0

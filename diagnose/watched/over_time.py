@@ -25,6 +25,7 @@ COLUMNS = {
     RunPartKind.SAVE: "save",
     RunPartKind.COLLECTION: "collection",
     RunPartKind.START: "compilation",
+    RunPartKind.RECORDING: "recording",
     RunPartKind.OUTSIDE: "outside",
 }
 
@@ -35,7 +36,7 @@ def over_time(log: RunLog, evaluates_in_steps: bool, most: int = MOST_SLICES) ->
 
 
 def _slice(windows: Sequence[Window], evaluates_in_steps: bool) -> RunSlice:
-    steps = sum(window.steps for window in windows)
+    steps = sum(window.timed for window in windows)
     spent = {kind: total(windows, name) for kind, name in COLUMNS.items()}
     inside = spent[RunPartKind.LOADER] + spent[RunPartKind.COLLECTION] + spent[RunPartKind.START]
     spent[RunPartKind.TRAINING] = max(total(windows, "step") - inside, 0)

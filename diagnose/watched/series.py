@@ -71,7 +71,7 @@ class Changed:
 
 def stretches(windows: Sequence[Window], most: int = GROUPS) -> list[Stretch]:
     """Windows put together into at most so many, of about as much time; those without steps are left out."""
-    return [_stretch(group) for group in groups([one for one in windows if one.steps], most)]
+    return [_stretch(group) for group in groups([one for one in windows if one.timed], most)]
 
 
 def groups(windows: Sequence[Window], most: int) -> Iterator[list[Window]]:
@@ -95,7 +95,7 @@ def of_first_steps(log: RunLog) -> list[Stretch]:
 
 
 def _stretch(windows: Sequence[Window]) -> Stretch:
-    steps = sum(window.steps for window in windows)
+    steps = sum(window.timed for window in windows)
     sums = {name: sum(window.of(name).sum_ns for window in windows) for name in ("step", *PARTS)}
     usual = (sums["step"] - sum(window.excess_ns for window in windows)) / steps
     parts = {name: sums[name] / steps for name in PARTS}

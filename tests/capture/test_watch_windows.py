@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.capture.agent.watch.log_file import LogFile
-from diagnose.capture.agent.watch.step_times import Interval
+from diagnose.capture.agent.watch.step_times import Interval, recorded
 from diagnose.capture.agent.watch.windows import COLUMNS, DETAILED, Windows
 from diagnose.source.run_log import read
 
@@ -136,3 +136,17 @@ def test_a_rank_has_one_log(tmp_path: Path) -> None:
     LogFile(tmp_path, 3)
     with pytest.raises(FileExistsError):
         LogFile(tmp_path, 3)
+
+
+def test_steps_that_are_recorded_are_no_measure_of_others() -> None:
+    """Of four steps of 10 ms two are followed by ones that took 100 ms while something was recorded."""
+    windows = Windows(0)
+    windows.started(FIRST._replace(epoch=True))
+    steps = [interval(20 * MS, 10 * MS), interval(30 * MS, 10 * MS), recorded(30 * MS, 130 * MS)]
+    windows.take([*steps, recorded(130 * MS, 230 * MS), interval(240 * MS, 10 * MS), interval(250 * MS, 10 * MS)])
+    found = windows.record(last=True)
+    assert found[3] == 6
+    assert columns(windows)["step"][:4] == [4, 40 * MS, 10 * MS, 10 * MS]
+    assert columns(windows)["recording"][:4] == [2, 200 * MS, 100 * MS, 100 * MS]
+    assert found[7] == [0, 0, [], {}]
+    assert found[8] == []  # How long the epoch would have been is not known.
