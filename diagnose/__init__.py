@@ -55,6 +55,7 @@ __all__ = [
     "load",
     "record",
     "to_hta",
+    "watch",
 ]
 
 
@@ -189,6 +190,23 @@ def record(
     from diagnose.capture import inline
 
     return inline.recording(folder, steps=steps, warmup=warmup, memory=memory, ranks=ranks, overwrite=overwrite)
+
+
+def watch(folder: str | PathLike[str], *, overwrite: bool = False) -> Recording:
+    """Write a log of a training of your own, as `diagnose watch` does:
+
+        with diagnose.watch("runs/a"):
+            train()
+
+    `folder` is as in `record`. Steps are found by optimizers; `step()` of what this gives marks them.
+    `diagnose analyze` says where the time went, also while the training goes on.
+
+    Raises `diagnose.capture.run.CannotRecord` on entering if the folder cannot be used or another recording is being
+    made.
+    """
+    from diagnose.capture import inline
+
+    return inline.watching(folder, overwrite=overwrite, finds_steps=True)
 
 
 def to_hta(run: Run) -> Any:

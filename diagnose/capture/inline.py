@@ -1,8 +1,9 @@
-"""Recording from within a training loop: `with diagnose.record("runs/a") as rec: ... rec.step()`."""
+"""Recording and watching from within a training loop: `with diagnose.record("runs/a") as rec: ... rec.step()`."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,9 +18,12 @@ import msgspec
 from diagnose.capture import folders, gathering, manifests
 from diagnose.capture.agent import chosen, place
 from diagnose.capture.agent.board import Board
+from diagnose.capture.agent.phases import OPTIMIZER, phases
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.recorder import Recorder
 from diagnose.capture.agent.steps import Steps
+from diagnose.capture.agent.watch.watcher import Watcher
+from diagnose.capture.asked_recordings import Recordings
 from diagnose.capture.run import CannotRecord, prepare
 
 
@@ -42,8 +46,13 @@ def recording(
     return Recording(Path(folder), plan, overwrite, finds_steps)
 
 
+def watching(folder: str | PathLike[str], *, overwrite: bool, finds_steps: bool = False) -> Recording:
+    """A log of a training, as `diagnose watch` writes it. `finds_steps` as in `recording`."""
+    return Recording(Path(folder), Plan(watch=True, keep_running=True), overwrite, finds_steps)
+
+
 class Recording:
-    """Records some of the steps between `with` and its end; call `step()` at the end of each."""
+    """Records some of the steps between `with` and its end, or watches all; call `step()` at the end of each."""
 
     _active: ClassVar[Recording | None] = None
     _last_run: ClassVar[str | None] = None
@@ -54,10 +63,11 @@ class Recording:
         self.completed = False
         """This process has completed the recording: in a run of many ranks, one does."""
         self._found = Steps(self._step_ended) if finds_steps else None
-        self._hook: Any = None
+        self._hook: OptimizerHooks | None = None
         self._number = -1
         self._alive: folders.Heartbeat | None = None
-        self._recorder: Recorder | None = None
+        self._recorder: Recorder | Watcher | None = None
+        self._asked: AskedInCode | None = None
         self._part: Part | None = None
 
     @property
@@ -73,39 +83,39 @@ class Recording:
         self._part = self._begun(here.world_size) if here.rank == 0 else self._joined()
         Recording._last_run, self._alive = self._part.run, folders.Heartbeat(self._part)
         Board(self._part.work).claim("python")
-        self._recorder = Recorder(self._part, self._plan, lambda: None)
+        kind = Watcher if self._plan.watch else Recorder
+        self._recorder = kind(self._part, self._plan, lambda: None)
         self._recorder.steps_by = "code"
         Recording._active = self
+        if self._plan.watch:
+            self._asked = AskedInCode(self._part)
         if self._found is not None:
-            self._recorder.steps_by, self._hook = "optimizer", _after_optimizers(self._optimizer_stepped)
+            self._recorder.steps_by = "optimizer"
+        if self._plan.watch or self._found is not None:
+            self._hook = OptimizerHooks(self._optimizer_stepped)
         return self
 
     def step(self) -> None:
         """A training step has ended."""
-        if self._hook is not None:
-            self._leave_optimizers()
-        self._number += 1
-        self._step_ended(self._number)
+        was_found, self._found = self._found is not None and self._number >= 0, None
+        if self._recorder is not None:
+            self._recorder.steps_by = "code"
+        if not was_found:  # Else it is the one that an optimizer has ended.
+            self._step_ended(self._number + 1)
 
     def _step_ended(self, number: int) -> None:
+        self._number = number
         if self._alive is not None:
             self._alive.beat()
         if self._recorder is not None:
             self._recorder.step_ended(number)
 
     def _optimizer_stepped(self, optimizer: object) -> None:
-        """In this process, without a mark of the code so far."""
+        """In this process."""
         if self._found is None or self._recorder is None:
             return
         self._found.optimizer_stepped(optimizer)
-        session = self._recorder.session
-        self._found.fixed |= session is not None and session.settled
-
-    def _leave_optimizers(self) -> None:
-        self._hook.remove()
-        self._hook = None
-        if self._recorder is not None:
-            self._recorder.steps_by = "code"
+        self._found.fixed |= self._recorder.settled
 
     def _begun(self, ranks: int) -> Part:
         job = f"code-{uuid4().hex}" if ranks > 1 else None  # Only those who need no name join.
@@ -140,6 +150,8 @@ class Recording:
         if recorder is None:
             return
         recorder.end(how)
+        if self._asked is not None:
+            self._asked.end()
         if self._part is None:
             return
         if gathering.completes(self._part):
@@ -150,13 +162,50 @@ class Recording:
             gathering.leave(self._part)
 
 
-def _after_optimizers(act: Callable[[object], None]) -> Any:
-    """Have `act(optimizer)` called after each optimizer's step, until `remove()` of what this returns."""
-    import torch
-    from torch.optim.optimizer import register_optimizer_step_post_hook
+class AskedInCode:
+    """Sees to recordings that are asked for while code of its own watches a training; by a thread."""
 
-    def stepped(optimizer: object, *_: Any) -> None:
-        if not torch.compiler.is_compiling():
-            act(optimizer)
+    def __init__(self, part: Part) -> None:
+        self._recordings = Recordings(part, sys.argv, 0, lambda: None, self._say)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="diagnose-recordings", daemon=True)
+        self._thread.start()
 
-    return register_optimizer_step_post_hook(stepped)
+    def end(self) -> None:
+        """The training has ended."""
+        self._over.set()
+        self._thread.join()
+        self._recordings.end()
+
+    def _run(self) -> None:
+        while not self._over.wait(1.0):
+            self._recordings.look()
+
+    @staticmethod
+    def _say(what: str) -> None:
+        print(f"diagnose: {what}", file=sys.stderr)
+
+
+class OptimizerHooks:
+    """Has `act(optimizer)` called after each optimizer's step, and its time told apart, until `remove()`."""
+
+    def __init__(self, act: Callable[[object], None]) -> None:
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        def begins(*_: Any) -> None:
+            if not torch.compiler.is_compiling():
+                phases.begin(OPTIMIZER)
+
+        def stepped(optimizer: object, *_: Any) -> None:
+            if not torch.compiler.is_compiling():
+                if phases.in_thread == threading.get_ident():
+                    phases.end(OPTIMIZER)
+                act(optimizer)
+
+        self._hooks = register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(stepped)
+
+    def remove(self) -> None:
+        """Call it no more."""
+        for hook in self._hooks:
+            hook.remove()

@@ -1,4 +1,4 @@
-"""Recording a Lightning training: `Trainer(callbacks=[Record("runs/a")])`. Needs the package lightning."""
+"""Recording or watching a Lightning training: `Trainer(callbacks=[Record("runs/a")])`. Needs the package lightning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from diagnose.capture.inline import recording
+from diagnose.capture.inline import recording, watching
 
 
 class Record(Callback):  # type: ignore[misc]  # Any, where lightning is not installed
@@ -46,3 +46,10 @@ class Record(Callback):  # type: ignore[misc]  # Any, where lightning is not ins
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Called by Lightning."""
         self._recording.__exit__(type(exception), exception, exception.__traceback__)
+
+
+class Watch(Record):
+    """Writes a log of `fit`, as `diagnose watch` would."""
+
+    def __init__(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        self._recording, self._stop, self._seen = watching(folder, overwrite=overwrite), False, 0

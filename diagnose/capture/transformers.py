@@ -1,4 +1,7 @@
-"""Recording a Hugging Face training: `Trainer(callbacks=[Record("runs/a")])`. Needs the package transformers."""
+"""Recording or watching a Hugging Face training: `Trainer(callbacks=[Record("runs/a")])`.
+
+Needs the package transformers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any, ClassVar
 
 from transformers import TrainerCallback
 
-from diagnose.capture.inline import recording
+from diagnose.capture.inline import recording, watching
 
 
 class Record(TrainerCallback):  # type: ignore[misc]  # Any, where transformers is not installed
@@ -49,3 +52,10 @@ class Record(TrainerCallback):  # type: ignore[misc]  # Any, where transformers 
     def _end(self, how: str) -> None:
         Record._begun = None
         self._recording.end(how)
+
+
+class Watch(Record):
+    """Writes a log of `train`, as `diagnose watch` would."""
+
+    def __init__(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        self._recording, self._stop = watching(folder, overwrite=overwrite), False

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.source.run_log import read
+from diagnose.watched.assembly import rank_run
 from tests.capture.scripts import Done, plain, profile, script, steps_in
 from tests.exhaustive import some_of
 
@@ -131,6 +133,22 @@ def test_a_callback_records_from_inside_also_after_a_training_that_failed(tmp_pa
     last = done.rank.unprofiled_after.first_step + len(done.rank.unprofiled_after.wall_ns)
     assert ran.stdout.endswith(f"steps {last}\n")
     assert package != "transformers" or not Done(0, "", "", tmp_path / "first").manifest.complete
+
+
+@pytest.mark.parametrize("package", TRAINERS)
+def test_a_callback_watches_from_inside(tmp_path: Path, package: str) -> None:
+    pytest.importorskip(package)
+    watching = TRAINERS[package].replace("Record", "Watch").replace(", steps=3, stop=True", "")
+    script(tmp_path, watching)
+    ran = plain(tmp_path, "train.py", "--watch")
+    assert ran.returncode == 0, ran.stderr
+    log = read(tmp_path / "out" / "rank0.watch")
+    run = rank_run(log)
+    assert f"steps {run.steps}\n" in ran.stdout
+    assert (run.steps_by, run.ended, log.damaged) == ("code", "itself", 0)
+    phases = {one.phase: one.count for one in run.phases}
+    assert phases["optimizer"] == phases["backward"] == run.steps - 1
+    assert not (tmp_path / "out" / ".work").exists()
 
 
 @pytest.mark.exhaustive

@@ -8,6 +8,8 @@ import pytest
 
 import diagnose
 from diagnose.capture.run import CannotRecord
+from diagnose.source.run_log import read
+from diagnose.watched.assembly import rank_run
 from tests.capture.scripts import RECORDED, STEP, Done, plain, script, steps_in
 
 pytest.importorskip("torch")
@@ -104,3 +106,37 @@ def test_ranks_that_record_themselves_are_all_in_the_manifest(tmp_path: Path) ->
     manifest = Done(0, "", "", tmp_path / "out").manifest
     assert [(rank.rank, rank.world_size, rank.steps_by) for rank in manifest.ranks] == [(0, 2, "code"), (1, 2, "code")]
     assert (manifest.complete, manifest.notes) == (True, ())
+
+
+WATCHED = """
+import diagnose
+from pathlib import Path
+from diagnose.capture.asked_recordings import ask
+with diagnose.watch("out"):
+    for i in range(400):
+        step()
+    target = ask(Path("out"))
+    while not target.exists() or (target / ".work").exists():
+        step()
+        i += 1
+print(i + 1)
+"""
+
+
+def test_a_training_of_one_s_own_is_watched_and_recorded_when_asked(tmp_path: Path) -> None:
+    script(tmp_path, STEP + WATCHED)
+    ran = plain(tmp_path, "train.py")
+    assert ran.returncode == 0, ran.stderr
+    run = rank_run(read(tmp_path / "out" / "rank0.watch"))
+    assert (run.steps, run.steps_by, run.ended) == (int(ran.stdout), "optimizer", "itself")
+    counts = {one.phase: one.count for one in run.phases}
+    assert counts["optimizer"] == counts["step"] == run.steps - 1 - counts["recording"]
+    done = Done(0, "", "", tmp_path / "out" / "recording-1")
+    assert done.files == RECORDED
+    assert done.rank.steps_by == "optimizer"
+
+
+def test_only_one_thing_is_recorded_or_watched_at_a_time(tmp_path: Path) -> None:
+    second = pytest.raises(CannotRecord, match="Another recording is being made in this process")
+    with diagnose.watch(tmp_path / "a"), second, diagnose.record(tmp_path / "b"):
+        pass
