@@ -17,11 +17,13 @@ import msgspec
 from diagnose.capture.agent.plan import LEFT, WORK, Part, Plan
 from diagnose.capture.limits import CannotRecord
 
-_RECORDING = re.compile(r"rank\d+\.(device|trace|detail)\.(json\.gz|sqlite)|.*\.nsys-rep|rank\d+\.watch")
+_RECORDING = re.compile(
+    r"rank\d+\.(device|trace|detail)\.(json\.gz|sqlite)|.*\.nsys-rep|rank\d+(\.attempt-\d+)?\.watch"
+)
 """Files that hold recorded steps, or a log of the run."""
 
 _BESIDE = re.compile(
-    r"manifest\.json(\.tmp)?|report\.(html|json)|trials\.json|rank\d+\.(graph|values|costs)\.json\.gz|rank\d+\.watch\.open(\.\d+)?"
+    r"manifest\.json(\.tmp)?|report\.(html|json)|trials\.json|rank\d+\.(graph|values|costs)\.json\.gz|rank\d+(\.attempt-\d+)?\.watch\.open(\.\d+)?"
 )
 """Files that we write beside them."""
 

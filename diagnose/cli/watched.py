@@ -15,6 +15,7 @@ from diagnose.cli.results import width_and_color
 
 if TYPE_CHECKING:
     from diagnose.contracts.watched_run import WatchedRun
+    from diagnose.trace.run_log import RunLog
 
 FORMS = ("terminal", "json", "markdown", "html")
 """In which a run without recorded steps of its own is shown."""
@@ -29,16 +30,23 @@ def watched(paths: Sequence[str]) -> WatchedRun | None:
     Raises a ClickException if there are logs and none can be read. Of several those that can be are used.
     """
     from diagnose.source.base import InputError
-    from diagnose.source.run_log import logs_in, read
+    from diagnose.source.run_log import earlier_attempts, logs_in, read
     from diagnose.watched.assembly import watched_run
 
+    problems = list[str]()
+
+    def readable(files: Sequence[Path]) -> list[RunLog]:
+        found = []
+        for file in files:
+            try:
+                found.append(read(file))
+            except InputError as error:
+                problems.append(str(error))
+        return found
+
     files = logs_in(Path(paths[0])) if len(paths) == 1 and "://" not in paths[0] else []
-    logs, problems = [], list[str]()
-    for file in files:
-        try:
-            logs.append(read(file))
-        except InputError as error:
-            problems.append(str(error))
+    logs = readable(files)
+    earlier = readable(earlier_attempts(files[0])) if files else []
     for problem in problems if logs else []:
         click.echo(f"diagnose: {problem}", err=True)
     if problems and not logs:
@@ -46,7 +54,7 @@ def watched(paths: Sequence[str]) -> WatchedRun | None:
     if not logs:
         return None
     with failures.collected() as lost:
-        found = watched_run(logs)
+        found = watched_run(logs, earlier)
     for failure in lost:
         click.echo(f"diagnose: {failure}", err=True)
     return found

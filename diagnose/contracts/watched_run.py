@@ -127,6 +127,8 @@ class RunFindingKind(str, Enum):
     OUTSIDE = "outside"
     STRAGGLER = "straggler"
     LOST_RANK = "lost_rank"
+    RESTARTS = "restarts"
+    """Attempts ended, and others took their place."""
     RECORDED = "recorded"
     """A finding of steps that were recorded meanwhile, for all steps of the run."""
     GROWING_MEMORY = "growing_memory"
@@ -207,6 +209,20 @@ class RankRun(msgspec.Struct, frozen=True):
     """In order, from the end of the first step to that of the last; without what the log has lost."""
 
 
+class Attempt(msgspec.Struct, frozen=True):
+    """An earlier process that made steps as the same rank."""
+
+    started_unix_ns: int
+    length_ns: int
+    steps: int
+    ended: str | None
+    """As of RankRun."""
+    saved_steps: int
+    """Steps before the last checkpoint that the log knows; 0: there is none."""
+    start_ns: int
+    """Of its length, to the end of the first step."""
+
+
 class WatchedRun(msgspec.Struct, frozen=True):
     """What the logs of a run tell, by rank."""
 
@@ -217,6 +233,8 @@ class WatchedRun(msgspec.Struct, frozen=True):
     """Of all ranks, those first that would save most."""
     not_found: tuple[NotFound, ...]
     """All other kinds."""
+    attempts: tuple[Attempt, ...] = ()
+    """Earlier ones of the first of these ranks, in order: of processes that have ended before those above began."""
 
     def to_json(self) -> str:
         """See watched_run.schema.json."""

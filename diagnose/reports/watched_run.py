@@ -66,6 +66,7 @@ FOUND_BY = {
 FIGURES = {
     "resident_bytes": "resident memory",
     "children_resident_bytes": "resident memory of workers",
+    "batches_ready": "batches ready in workers",
     "read_bytes": "read from storage",
     "children_read_bytes": "read from storage by workers",
     "written_bytes": "written to storage",
@@ -100,6 +101,7 @@ SOUGHT = {
     RunFindingKind.OUTSIDE: "pauses between steps",
     RunFindingKind.STRAGGLER: "a straggler, but for backward passes",
     RunFindingKind.LOST_RANK: "lost ranks",
+    RunFindingKind.RESTARTS: "restarts",
     RunFindingKind.GROWING_MEMORY: "growing memory",
 }
 
@@ -163,8 +165,15 @@ class RunCard:
 
 def cards(found: WatchedRun) -> list[RunCard]:
     """All findings, in order."""
-    length_ns = max(run.length_ns for run in found.ranks)
+    length_ns = _whole_ns(found)
     return [_card(one, length_ns, len(found.ranks)) for one in found.findings]
+
+
+def _whole_ns(found: WatchedRun) -> int:
+    """Of the longest rank; with earlier attempts from the start of the first one."""
+    longest_ns, first = max(run.length_ns for run in found.ranks), found.ranks[0]
+    began_ns = min([first.started_unix_ns, *(one.started_unix_ns for one in found.attempts)])
+    return max(longest_ns, first.started_unix_ns + first.length_ns - began_ns)
 
 
 def _card(one: RunFinding, length_ns: int, ranks_known: int) -> RunCard:
@@ -212,6 +221,23 @@ def sections(found: WatchedRun) -> Iterator[Section]:
         for part, tenths in zip(run.parts, _tenths(run.parts), strict=True)
     ]
     yield Section("Where the run's time went", ("", "time", "share", "how many"), tuple(rows))
+    if found.attempts:
+        yield Section(
+            "Attempts before this one",
+            ("", "length", "start-up", "steps", "steps saved"),
+            tuple(
+                Row(
+                    f"{at}: {'it was killed' if one.ended is None else ENDINGS.get(one.ended, ENDINGS[None])}",
+                    (
+                        long_duration(one.length_ns),
+                        long_duration(one.start_ns),
+                        number(one.steps),
+                        number(one.saved_steps),
+                    ),
+                )
+                for at, one in enumerate(found.attempts, start=1)
+            ),
+        )
     if run.phases:
         columns = ("", "total", "steps with it", "mean", "median", "p99", "longest")
         note = "Without the first step. Times on the host do not wait for the device."

@@ -31,6 +31,7 @@ OUTLIER_FIELDS = 3
 """Number, step, waiting."""
 
 _NAME = re.compile(r"rank(\d{1,7})\.watch\Z")
+_ATTEMPT = re.compile(r"rank\d{1,7}\.attempt-(\d{1,7})\.watch\Z")
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 Number: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
@@ -131,6 +132,13 @@ def logs_in(folder: Path) -> list[Path]:
     except OSError:
         return []
     return [path for _, path in sorted(numbers)]
+
+
+def earlier_attempts(path: Path) -> list[Path]:
+    """Logs of processes that made steps as the rank of a log and ended before it began, in order."""
+    beside = path.parent.glob(f"{path.name.removesuffix('.watch')}.attempt-*.watch")
+    numbers = [(int(found[1]), one) for one in beside if (found := _ATTEMPT.match(one.name))]
+    return [one for _, one in sorted(numbers)]
 
 
 def read(path: Path) -> RunLog:

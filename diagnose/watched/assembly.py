@@ -10,14 +10,16 @@ from diagnose.version import __version__
 from diagnose.watched.findings import findings
 from diagnose.watched.over_time import MANY, MOST_SLICES, OF_MANY, over_time
 from diagnose.watched.parts import epochs, evaluates_in_steps, parts, steps_of
+from diagnose.watched.restarts import attempts
 from diagnose.watched.sketch import quantile_ns
 
 
-def watched_run(logs: Sequence[RunLog]) -> WatchedRun:
-    """Of all ranks, one at least."""
+def watched_run(logs: Sequence[RunLog], earlier: Sequence[RunLog] = ()) -> WatchedRun:
+    """Of all ranks, one at least. `earlier`: attempts of the first one, in order."""
     most = MOST_SLICES if len(logs) <= MANY else OF_MANY
     ranks = tuple(rank_run(log, most) for log in logs)
-    return WatchedRun(SCHEMA_VERSION, __version__, ranks, *findings(logs))
+    found, others = findings(logs, earlier)
+    return WatchedRun(SCHEMA_VERSION, __version__, ranks, found, others, attempts([*earlier, logs[0]]))
 
 
 def rank_run(log: RunLog, most_slices: int = MOST_SLICES) -> RankRun:

@@ -12,6 +12,7 @@ from diagnose.contracts.watched_run import NotFound, RunFinding, RunFindingKind
 from diagnose.trace.run_log import RunLog
 from diagnose.watched import growth, outliers, pauses, waiting
 from diagnose.watched.pricing import CannotTell, worth
+from diagnose.watched.restarts import restarts
 from diagnose.watched.stragglers import lost_ranks, stragglers
 
 T = TypeVar("T")
@@ -43,12 +44,16 @@ EXPLAINED = 0.7
 _ORDER = list(RunFindingKind)
 
 
-def findings(logs: Sequence[RunLog]) -> tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]:
-    """Those of all ranks, and all other kinds."""
+def findings(
+    logs: Sequence[RunLog], earlier: Sequence[RunLog] = ()
+) -> tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]:
+    """Those of all ranks, and all other kinds. `earlier`: attempts of the first rank, in order."""
     length_ns = max(log.length_ns for log in logs)
     looked = {kind: _of_each(kind, look, logs) for kind, look in OF_A_RANK.items()}
     if max(log.world_size for log in logs) > 1:
         looked |= {kind: _looked(kind, look, logs, length_ns) for kind, look in OF_RANKS.items()}
+    whole_ns = logs[0].started_unix_ns + logs[0].length_ns - [*earlier, *logs][0].started_unix_ns
+    looked[RunFindingKind.RESTARTS] = _looked(RunFindingKind.RESTARTS, restarts, [*earlier, logs[0]], whole_ns)
     found = [one for some, _ in looked.values() for one in some]
     others = tuple(NotFound(kind, why) for kind, (some, why) in looked.items() if not some)
     return ranked([one for one in found if not _is_of_a_straggler(one, found)]), others

@@ -131,10 +131,15 @@ def data_wait(log: RunLog) -> list[RunFinding]:
     left = max(waits - apart - max(starts, long), 0)
     steps = sum(window.steps for window in log.windows)
     said = f"Steps wait {duration(left / max(steps, 1))} each for their batch: {cost(left, log)}."
+    looks = [window.gauges["batches_ready"] for window in log.windows if "batches_ready" in window.gauges]
+    ready = sum(one.mean * one.count for one in looks) / max(sum(one.count for one in looks), 1)
     return finding(
         RunFindingKind.DATA_WAIT,
         "Steps wait for data all along",
-        (Evidence(said, left, "ns", primary=True),),
+        (
+            Evidence(said, left, "ns", primary=True),
+            f"Looked at each second, its workers have {ready:.1f} batches ready in the mean." if looks else "",
+        ),
         saving(left, UNKNOWN, RunBasis.AT_MOST),
         f"{MORE_WORKERS} `diagnose profile` tells what a batch takes.",
     )

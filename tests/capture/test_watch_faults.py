@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.capture.agent.watch.figures import Figures
 from diagnose.capture.agent.watch.log import Log
 from diagnose.capture.agent.watch.step_times import Interval
 from diagnose.source.run_log import read
@@ -151,7 +152,7 @@ def test_very_many_steps_take_bounded_memory(tmp_path: Path, steps: str, full: b
     """As fast as they can be told, by the thread that trains and the one that writes."""
     wanted, clock = int(steps), 10 * MS
     first = Interval(clock, clock, *(0,) * 10)
-    log = Log(tmp_path, 0, 1, 0, lambda: first._replace(ended=clock, step=0))
+    log = Log(tmp_path, 0, 1, 0, lambda: first._replace(ended=clock, step=0), Figures())
     if full:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     log.begin(first)

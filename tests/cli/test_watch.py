@@ -246,6 +246,35 @@ def test_children_of_the_script_leave_its_log_alone(tmp_path: Path) -> None:
     assert (rank_run(log).steps, log.ended, log.damaged) == (40, "itself", 0)
 
 
+RESTARTED = (
+    "import subprocess, sys\nif len(sys.argv) == 1:\n"
+    "    while subprocess.run([sys.executable, __file__, 'again']).returncode: pass\n    sys.exit()\n"
+    + STEP
+    + """
+first = not os.path.exists("saved.pt")
+for at in range(600):
+    step()
+    time.sleep(0.005)
+    if first and at == 300:
+        torch.save(model.state_dict(), "saved.pt")
+if first:
+    os.kill(os.getpid(), 9)
+"""
+)
+
+
+def test_a_training_that_starts_again_has_a_log_of_each_attempt(tmp_path: Path) -> None:
+    script(tmp_path, RESTARTED)
+    done = watch(tmp_path, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "The training was started again once" in done.stdout
+    assert "600 steps, found by optimizer steps; it ended by itself." in done.stdout
+    told = json.loads((tmp_path / "out" / "report.json").read_text())["attempts"]
+    assert [one["ended"] for one in told] == [None]
+    assert 200 < told[0]["steps"] <= 600
+    assert 0 < told[0]["saved_steps"] <= 600
+
+
 ENDLESS = (
     STEP
     + """

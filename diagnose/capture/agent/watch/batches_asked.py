@@ -37,6 +37,12 @@ class BatchesAsked(LoaderWatch):
         self._begun.discard(iterator)
         return True
 
+    def ready(self) -> int | None:
+        """Batches that workers have ready, of the iterator that was asked last; for another thread."""
+        iterator = None if self._iterator is None else self._iterator()
+        loader = None if iterator is None else self._iterating.get(iterator)
+        return None if loader is None else loader.ready(iterator)
+
     def _begins(self, loader: Any) -> None:
         if (kept := getattr(loader, "_iterator", None)) is not None:
             self._begun.add(kept)  # Of persistent workers: it begins again, and is not made anew.

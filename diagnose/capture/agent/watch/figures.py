@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,16 @@ from ..about_devices import Nvml
 class Figures:
     """Looks at this process, at processes that multiprocessing has started from it, and at its CUDA device."""
 
-    def __init__(self) -> None:
+    def __init__(self, batches_ready: Callable[[], int | None] = lambda: None) -> None:
+        """`batches_ready`: of the loader that was asked last; None without workers."""
+        self._batches_ready = batches_ready
         self._nvml: Nvml | None = None
         self._handle: Any = None
 
     def now(self) -> dict[str, float]:
         """By name, with what cannot be known left out. Bytes and faults count from the process's start."""
         found = dict[str, float]()
-        for read in (self._process, self._children, self._allocator, self._device):
+        for read in (self._process, self._children, self._loader, self._allocator, self._device):
             with suppress(Exception):
                 found.update(read())
         return found
@@ -53,6 +55,10 @@ class Figures:
             yield "children_resident_bytes", resident
             yield "children_read_bytes", read
             yield "children_written_bytes", written
+
+    def _loader(self) -> Iterator[tuple[str, float]]:
+        if (ready := self._batches_ready()) is not None:
+            yield "batches_ready", ready
 
     def _allocator(self) -> Iterator[tuple[str, float]]:
         torch = _cuda()

@@ -40,6 +40,7 @@ class Log:
         world_size: int,
         began_ns: int,
         so_far: Callable[[], Interval],
+        figures: Figures,
         look: Callable[[], None] = lambda: None,
     ) -> None:
         """`so_far` tells the interval that has not ended; `look` is called about every LOOK_S, by a thread.
@@ -54,7 +55,7 @@ class Log:
         self._device: list[int] = []
         self._records: list[list[object]] = []
         """To be appended, in order. While there are any no window is closed."""
-        self._figures = Figures()
+        self._figures = figures
         self._lock, self._writing, self._over = threading.Lock(), threading.Lock(), threading.Event()
         self._written_s = 0.0
         self.steps_by: str | None = None

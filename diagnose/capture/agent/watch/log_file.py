@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import struct
 import zlib
 from contextlib import suppress
 from pathlib import Path
+
+from ..board import Board
 
 MAGIC = b"\xd1\xa9"
 """A record begins with these bytes, so that a reader finds the next one behind a damaged one."""
@@ -22,6 +25,32 @@ HEADER = struct.Struct("<2sII")
 
 ENDING, OPEN_ENDING = ".watch", ".watch.open"
 """How the names of both files end."""
+
+
+def make_room(shared: Path, folder: Path, rank: int) -> None:
+    """Give the log of an earlier process of this rank another name: it has ended, and this one goes on in its place.
+
+    `shared` is a folder for what processes tell each other. Raises FileExistsError if the process may still be there.
+    """
+    board, attempt = Board(shared), 1
+    while not board.claim(f"log-{rank}-{attempt}", f"{socket.gethostname()} {os.getpid()}"):
+        host, _, pid = board.claimed(f"log-{rank}-{attempt}").partition(" ")
+        if host != socket.gethostname() or _is_alive(int(pid)):
+            raise FileExistsError(folder / f"rank{rank}{ENDING}")
+        attempt += 1
+    for ending in (ENDING, OPEN_ENDING) if attempt > 1 else ():
+        with suppress(FileNotFoundError):
+            (folder / f"rank{rank}{ending}").rename(folder / f"rank{rank}.attempt-{attempt - 1}{ending}")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def framed(record: list[object]) -> bytes:

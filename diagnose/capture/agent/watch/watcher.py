@@ -24,7 +24,9 @@ from ..recorder import Recorder
 from .asked import Asked
 from .batches_asked import BatchesAsked
 from .device_times import DeviceTimes
+from .figures import Figures
 from .log import Log
+from .log_file import make_room
 from .step_times import Interval, StepTimes, recorded
 
 LOOKS_FOR_MODELS = (0, 1, 2, 10)
@@ -132,9 +134,12 @@ class Watcher:
     def _begun(self) -> Log:
         """Raises OSError."""
         here = place.find()
+        make_room(self._part.shared, self._part.recording, here.rank)
         if threading.current_thread() is threading.main_thread():
             self._asked_for.heed_signals()
-        return Log(self._part.recording, here.rank, here.world_size, self._began_ns, self._so_far, self._asked_for.look)
+        figures = Figures(self._batches.ready)
+        folder, so_far, look = self._part.recording, self._so_far, self._asked_for.look
+        return Log(folder, here.rank, here.world_size, self._began_ns, so_far, figures, look)
 
     def _so_far(self) -> Interval:
         """For another thread."""
