@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.facts.run.trend import trend
 from diagnose.trace.run_log import RunLog, Window
@@ -21,11 +22,16 @@ GROUPS, MOMENTS, LEAST_GROUPS = 24, 48, 6
 """Into how many a run is put together to see whether something grows, to see when it changed, and at least (our
 choice): so few hardly depend on each other, as neighbouring steps do, and six in order come by chance once in 720."""
 
+LEAST_APART = 12
+"""Values that hang together are averaged in pairs, down to so many: a rise of 12 in order is no chance (our choice)."""
+
 RARE = 0.001
 """Chance of a rise that is taken for one, as `facts/run/growth.py` has it for times."""
 
 RISE = 0.1
 """By so much what grows or changes is more at the end at least, the same."""
+
+FloatArray = npt.NDArray[np.float64]
 
 END = 0.25
 """Share of the groups that stand for the beginning and the end of what grows, three at least (our choice)."""
@@ -119,10 +125,16 @@ def risen(values: Sequence[float], rise: float = RISE) -> Risen | None:
     if len(values) < LEAST_GROUPS:
         return None
     found = trend(values)
-    if found is None or found.chance > RARE or not _by_thirds(values):
+    if found is None or not _by_thirds(values):
+        return None
+    apart = values
+    while len(apart) >= 2 * LEAST_APART and _hang_together(np.array(apart) - _slope(apart) * np.arange(len(apart))):
+        apart = _in_pairs(apart)
+    tested = trend(apart)
+    if tested is None or tested.chance > RARE:
         return None
     first, last = (fmean(some) if len(some) < 3 else median(some) for some in ends(values))
-    return Risen(first, last, found.each, found.chance) if last >= (1 + rise) * first else None
+    return Risen(first, last, found.each, tested.chance) if last >= (1 + rise) * first else None
 
 
 def changed(values: Sequence[float]) -> Changed | None:
@@ -130,15 +142,20 @@ def changed(values: Sequence[float]) -> Changed | None:
 
     The chance is that of the best of all positions at most (Bonferroni). It takes 17 values.
     """
-    count = len(values)
-    if count < LEAST_GROUPS:
+    if len(values) < LEAST_GROUPS:
         return None
-    at = min(range(2, count - 1), key=lambda split: _misfit(values[:split]) + _misfit(values[split:]))
+    at = _best_split(values)
     before, after = median(values[:at]), median(values[at:])
     if after < (1 + RISE) * before:
         return None
-    lost = sum(one >= other for one in values[:at] for other in values[at:])
-    chance = min(_rank_sum_chance(at, count - at, lost) * (count - 1), 1.0)
+    apart, split = values, at
+    while _hang_together([one - median(some) for some in (apart[:split], apart[split:]) for one in some]):
+        apart = _in_pairs(apart)
+        if len(apart) < LEAST_GROUPS:
+            return None
+        split = _best_split(apart)
+    lost = sum(one >= other for one in apart[:split] for other in apart[split:])
+    chance = min(_rank_sum_chance(split, len(apart) - split, lost) * (len(apart) - 1), 1.0)
     return Changed(at, before, after, chance) if chance <= RARE else None
 
 
@@ -147,11 +164,7 @@ def grows(values: Sequence[float]) -> bool:
     change = changed(values)
     if change is None:
         return True
-    places = np.arange(len(values))
-    slope = trend(values)
-    assert slope is not None
-    line = np.array(values) - slope.each * places
-    at = change.at
+    line, at = np.array(values) - _slope(values) * np.arange(len(values)), change.at
     return float(np.abs(line - np.median(line)).sum()) <= _misfit(values[:at]) + _misfit(values[at:])
 
 
@@ -159,6 +172,29 @@ def ends(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
     """Those of the beginning, and of the end."""
     size = max(round(END * len(values)), 3)
     return values[:size], values[-size:]
+
+
+def _hang_together(rests: Sequence[float] | FloatArray) -> bool:
+    """Whether neighbours of what a fit leaves are alike, as where another process comes and goes: then fewer values
+    tell as much. By the correlation of neighbours, beyond twice its deviation where there is none (Bartlett 1946)."""
+    around = np.asarray(rests, dtype=np.float64) - np.mean(rests)
+    power = float(around @ around)
+    return power > 0 and float(around[1:] @ around[:-1]) / power > 2 / math.sqrt(len(around))
+
+
+def _in_pairs(values: Sequence[float]) -> list[float]:
+    """Means of two each, the latest ones whole."""
+    return [fmean(values[at : at + 2]) for at in range(len(values) % 2, len(values), 2)]
+
+
+def _slope(values: Sequence[float]) -> float:
+    found = trend(values)
+    assert found is not None
+    return found.each
+
+
+def _best_split(values: Sequence[float]) -> int:
+    return min(range(2, len(values) - 1), key=lambda split: _misfit(values[:split]) + _misfit(values[split:]))
 
 
 def _misfit(values: Sequence[float]) -> float:
