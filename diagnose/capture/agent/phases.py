@@ -75,6 +75,13 @@ class Phases:
             self._count(time.perf_counter_ns())
         return dict(self._spent_ns)
 
+    def moment(self) -> tuple[int, ...]:
+        """The clock, and what has been spent on each of ALL by then."""
+        now_ns = time.perf_counter_ns()
+        if self._open:
+            self._count(now_ns)
+        return (now_ns, *self._spent_ns.values())
+
     def spent_so_far_ns(self) -> dict[str, int]:
         """The same, for another thread: what changes meanwhile may be missed."""
         spent, innermost, since_ns = dict(self._spent_ns), self._open[-1:], self._since_ns

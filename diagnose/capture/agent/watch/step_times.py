@@ -45,10 +45,6 @@ class Interval(NamedTuple):
     """It ends with the first step of an epoch."""
 
 
-def _now() -> Moment:
-    return (time.perf_counter_ns(), *phases.spent_ns().values())
-
-
 def _difference(after: Moment, before: Moment) -> Moment:
     return tuple(map(sub, after, before))
 
@@ -77,7 +73,7 @@ class StepTimes:
     def batch_asked(self, gradients: bool) -> None:
         """A batch is asked for, or an epoch of a loader begins. `gradients`: autograd is on, as in no evaluation."""
         if self._asked is None:
-            self._asked = _now()
+            self._asked = phases.moment()
             if self._between_from is not None:
                 self._between_ends(self._asked)
         if not gradients:
@@ -94,7 +90,7 @@ class StepTimes:
         if self._evaluates:
             self._turn()
         elif self._between_from is not None:
-            self._between_ends(_now())
+            self._between_ends(phases.moment())
         self._asked = None
 
     def trains_after_all(self) -> None:
@@ -110,7 +106,7 @@ class StepTimes:
 
     def step_ended(self, epoch: bool = False) -> Interval:
         """The interval that ends now. `epoch`: it ends with the first step of one."""
-        now = _now()
+        now = phases.moment()
         found = self._interval(now, epoch)
         self._begin(now)
         return found
@@ -122,7 +118,7 @@ class StepTimes:
 
     def _turn(self) -> None:
         """From training to evaluation, or back."""
-        since = self._asked or _now()
+        since = self._asked or phases.moment()
         if self._between_from is not None:
             self._between_ends(since)
         passed = _difference(since, self._mark)
