@@ -126,9 +126,9 @@ def command(
     files = {form.removesuffix("_file"): output(name) for form, name in asked.items() if name}
     log = watched(paths)
     if log is not None and stands_alone(paths[0]):
-        asked = Rules(folders, select, ignore)
+        chosen = Rules(folders, select, ignore)
         log = with_recordings(
-            log, paths[0], rules=asked, jobs=jobs, no_cache=no_cache, no_ledger=no_ledger, quiet=quiet
+            log, paths[0], rules=chosen, jobs=jobs, no_cache=no_cache, no_ledger=no_ledger, quiet=quiet
         )
         _tell_log(log, paths[0], files, "terminal" if brief else shape)
         if open_it:

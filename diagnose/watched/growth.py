@@ -188,16 +188,13 @@ def _what_grows(first: Sequence[Stretch], last: Sequence[Stretch]) -> tuple[str,
         name: (median(one.parts_ns[name] for one in first), median(one.parts_ns[name] for one in last))
         for name in PART_NAMES
     }
-    risers = sorted((name for name, (was, now) in each.items() if now - was >= STANDS_OUT * rise), key=_by_rise(each))
+    risers = [name for name, (was, now) in each.items() if now - was >= STANDS_OUT * rise]
+    risers.sort(key=lambda name: each[name][0] - each[name][1])
     if not risers:
         return "No part of the step stands out.", ""
     told = [f"{PART_NAMES[name]}, from {duration(each[name][0])} to {duration(each[name][1])}" for name in risers]
     waits = " On the host: where it waits for the GPU, that part gets longer." if _on_device(last) else ""
     return f"What takes longer is {'; and '.join(told)}.{waits}", risers[0]
-
-
-def _by_rise(each: dict[str, tuple[float, float]]):  # type: ignore[no-untyped-def]
-    return lambda name: each[name][0] - each[name][1]
 
 
 def _on_device(some: Sequence[Stretch]) -> bool:

@@ -156,7 +156,7 @@ def _part(log: RunLog) -> str:
 
     Waiting is told of these steps. Of other parts the longest of each window is: likely it was in the same step.
     """
-    beyond, by_part = 0.0, Counter[str]()
+    beyond, by_part = 0.0, dict.fromkeys(PARTS, 0.0)
     for window in log.windows:
         if not window.outliers or not window.timed:
             continue

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ RARE = 0.001
 RISE = 0.1
 """By so much what grows or changes is more at the end at least, the same."""
 
+T = TypeVar("T")
 FloatArray = npt.NDArray[np.float64]
 
 END = 0.25
@@ -168,7 +170,7 @@ def grows(values: Sequence[float]) -> bool:
     return float(np.abs(line - np.median(line)).sum()) <= _misfit(values[:at]) + _misfit(values[at:])
 
 
-def ends(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+def ends(values: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
     """Those of the beginning, and of the end."""
     size = max(round(END * len(values)), 3)
     return values[:size], values[-size:]

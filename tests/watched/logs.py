@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def recorded(
     return read(path)
 
 
-def noise(seed: int, share: float) -> Iterable[float]:
+def noise(seed: int, share: float) -> Iterator[float]:
     """Factors of a mean of 1 that vary by so much (a gamma distribution)."""
     chance = random.Random(seed)
     while True:

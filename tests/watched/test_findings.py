@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunSaving
-from diagnose.trace.run_log import EpochTime, OutlierStep, RunLog
+from diagnose.trace.run_log import EpochTime, OutlierStep, RunLog, Window
 from diagnose.watched.assembly import watched_run
 from diagnose.watched.outliers import outliers
 from diagnose.watched.pauses import checkpoints
@@ -176,7 +176,7 @@ def test_waiting_is_told_by_when_it_is() -> None:
     )
 
 
-def _longer(window, factor):  # type: ignore[no-untyped-def]
+def _longer(window: Window, factor: int) -> Window:
     """The window with so many times the steps."""
     epochs = tuple(
         EpochTime(e.first_step * factor, e.began_ns, e.steps * factor, e.step_ns * factor, e.loader_ns * factor, 0)

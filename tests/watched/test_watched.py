@@ -9,6 +9,7 @@ import pytest
 from diagnose.contracts.watched_run import RunPartKind
 from diagnose.reports import markdown, terminal, watched_run
 from diagnose.trace.run_log import Column
+from diagnose.trace.units import long_duration
 from diagnose.watched.assembly import rank_run
 from diagnose.watched.assembly import watched_run as of_logs
 from diagnose.watched.over_time import over_time
@@ -95,7 +96,7 @@ def test_the_sentence_adds_up_to_a_hundred_percent() -> None:
     [(59 * S, "59.0 s"), (723 * S, "12 min 3 s"), (11_520 * S, "3 h 12 min"), (3_599_900 * MS, "1 h 0 min")],
 )
 def test_long_times_are_told_as_people_do(ns: int, text: str) -> None:
-    assert watched_run.long_duration(ns) == text
+    assert long_duration(ns) == text
 
 
 def test_a_run_that_was_killed_says_so() -> None:

@@ -39,7 +39,7 @@ class Panel:
 
 
 PICTURES = (
-    Picture("parts", "Over the run", whole_run_figures.parts, whole_run_figures.parts_sentence),
+    Picture("parts", "Where the run's time went", whole_run_figures.parts, whole_run_figures.parts_sentence),
     Picture("steps", "Step time", whole_run_figures.step_times, whole_run_figures.step_times_sentence),
     Picture("memory", "Memory", whole_run_figures.memory, whole_run_figures.memory_sentence),
     Picture("device", "Device", whole_run_figures.device, whole_run_figures.device_sentence),
