@@ -16,6 +16,10 @@ HALF: Shares = (0.5, 0.5, 0.5)
 MOSTLY_AT_EPOCHS = 0.8
 """Share of the pauses that are at ends of epochs, from which on they are said to be (our choice)."""
 
+LEAST_PAUSES, MOST_APART = 5, 1.5
+"""Of pauses that come at a period at least; how many more or fewer than at that period there may be at any time (our
+choice): 40 that come by chance are three more or fewer now and then."""
+
 
 def evaluation(log: RunLog) -> list[RunFinding]:
     """What evaluating half as often saves: whether to is for the user to say."""
@@ -79,7 +83,8 @@ def outside(log: RunLog) -> list[RunFinding]:
         return []
     at_epochs = _at_epochs(log) >= MOSTLY_AT_EPOCHS * count
     longest = max(window.of("outside").most_ns for window in log.windows)
-    where = " at ends of epochs" if at_epochs else ""
+    every = _every(log, count)
+    where = " at ends of epochs" if at_epochs else f", one every {every:,.0f} steps" if every else ", at no period"
     said = f"{_times(count, 'pause')}{where}, {duration(spent / count)} each, up to {duration(longest)}"
     return finding(
         RunFindingKind.OUTSIDE,
@@ -105,6 +110,18 @@ def _at_epochs(log: RunLog) -> int:
         for window in log.windows
         if window.of("outside").count
     )
+
+
+def _every(log: RunLog, count: int) -> float | None:
+    """Steps from one pause to the next, if they come so evenly that no window's end is far from it; else None."""
+    if count < LEAST_PAUSES:
+        return None
+    every, steps, seen = sum(window.steps for window in log.windows) / count, 0, 0
+    for window in log.windows:
+        steps, seen = steps + window.steps, seen + window.of("outside").count
+        if abs(seen - steps / every) > MOST_APART:
+            return None
+    return every
 
 
 def _times(count: int, what: str) -> str:

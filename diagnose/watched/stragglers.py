@@ -182,7 +182,7 @@ def _straggler(table: SideBySide, row: int, since: int, logs: Sequence[RunLog]) 
             Evidence(said, behind, "ns", primary=True),
             _why(table, row, since, behind),
             waits.format(duration(backward)) if backward >= STANDS_OUT * behind else "",
-            f"As fast as the next slowest rank, it would save the job {cost(lost_ns, log)}.",
+            f"If it were as fast as the next slowest rank, the job would take {cost(lost_ns, log)} less.",
         ),
         saving(lost_ns, EVENED if device else CPU_EVENED, RunBasis.RULE_OF_THUMB),
         f"Look at what rank {rank} does more than the others, and at its machine: neighbours, clock, storage.",

@@ -266,6 +266,9 @@ def test_idle_ends_of_epochs(tmp_path: Path) -> None:
     anywhere = [interval(20 * MS + 3 * S * (k % 100 == 50), between=3 * S * (k % 100 == 50)) for k in range(1000)]
     other = found(recorded(tmp_path, anywhere, rank=1))[K.OUTSIDE]
     assert other.title == "The training pauses between steps"
+    assert told(other).startswith("10 pauses, one every 100 steps, 3.00 s each, up to 3.00 s: 30.0 s")
+    at_once = [interval(20 * MS + S * (k >= 980), between=S * (k >= 980)) for k in range(1000)]
+    assert "20 pauses, at no period, 1.00 s each" in told(found(recorded(tmp_path, at_once, rank=2))[K.OUTSIDE])
 
 
 def test_recompilation(tmp_path: Path) -> None:
