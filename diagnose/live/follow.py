@@ -34,8 +34,8 @@ LEAST_PRIORITY = 19
 MOST_RANKS = 64
 """Whose logs are read, the first ones (our choice)."""
 
-READS = 3
-"""Of a log that grows meanwhile: what is read of both its files has to fit together."""
+AGAIN = 2
+"""Times that a log is read again which has grown meanwhile: what is read of both its files has to fit together."""
 
 Signature: TypeAlias = tuple[tuple[int, int] | None, ...]
 
@@ -123,18 +123,16 @@ class Following:
         return sorted(known, key=lambda one: one.rank)
 
 
-def _read(path: Path) -> tuple[Signature, RankNow | None]:
+def _read(path: Path, again: int = AGAIN) -> tuple[Signature, RankNow | None]:
     """What a log says; None before its beginning is written. With what its files were when it was read."""
-    left = READS
-    while True:
-        left -= 1
-        before = _signature(path)
-        try:
-            found = read(path)
-        except InputError:
-            return before, None
-        if not left or _signature(path)[0] == before[0]:
-            return before, rank_now(found)
+    before = _signature(path)
+    try:
+        found = read(path)
+    except InputError:
+        return before, None
+    if again and _signature(path)[0] != before[0]:
+        return _read(path, again - 1)
+    return before, rank_now(found)
 
 
 def _signature(path: Path) -> Signature:

@@ -7,7 +7,7 @@ from functools import partial
 from statistics import median
 
 from diagnose.live.now import RankNow
-from diagnose.reports.exposition import Distribution, Family, Number, Sample, seconds, text
+from diagnose.reports.exposition import Distribution, Family, Sample, seconds, text
 from diagnose.version import __version__
 from diagnose.watched.sketch import PER_OCTAVE
 

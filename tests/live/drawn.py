@@ -13,7 +13,7 @@ BUCKET = 393
 """Of 25 ms: 2^(393/16) ns are 24.83 ms, and 2^(394/16) ns 25.93 ms."""
 
 
-def window(number: int, waits_ns: int = 5 * MS, **figures: float) -> Window:
+def window(number: int, *, waits_ns: int = 5 * MS, **figures: float) -> Window:
     """A second: 40 steps of 25 ms each, of which so much is waiting for data, and figures that rise by 2 in it."""
     columns = {
         "step": Column(40, S, 25 * MS, 25 * MS, ((BUCKET, 40),)),

@@ -14,6 +14,7 @@ from diagnose.live import metrics
 from diagnose.live.now import RankNow, rank_now
 from diagnose.reports.exposition import PREFIX
 from diagnose.trace.run_log import Column, RunLog
+from diagnose.version import __version__
 from tests.live.drawn import MS, S, log, window
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "watching-dashboard.json"
@@ -45,7 +46,7 @@ def values(*logs: RunLog) -> dict[tuple[str, ...], float]:
 
 def test_they_are_the_figures_of_the_log() -> None:
     found = values(log(*(window(at, **FIGURES) for at in range(4)), after_ns=3 * S))
-    assert found["run_info", metrics.__version__, "1", "optimizer"] == 1
+    assert found["run_info", __version__, "1", "optimizer"] == 1
     assert found["steps_total",] == 161
     assert found["run_seconds",] == 9.0
     assert found["since_last_step_seconds",] == 3.0
