@@ -149,9 +149,8 @@ def _spread(ranks: Ranks) -> Iterator[Sample]:
     """Of several ranks."""
     known = [ns for one in ranks if one.now is not None and (ns := one.now.median_ns) is not None]
     if len(known) > 1:
-        made: dict[str, Number] = {"min": min(known), "median": median(known), "max": max(known)}
-        for name, value in made.items():
-            yield {"statistic": name}, seconds(value)
+        for name, of in (("min", min), ("median", median), ("max", max)):
+            yield {"statistic": name}, seconds(of(known))
 
 
 def _family(

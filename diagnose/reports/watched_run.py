@@ -134,7 +134,8 @@ def subject(found: WatchedRun) -> str:
     """What the sentence is of."""
     run = found.ranks[0]
     by = FOUND_BY.get(run.steps_by or "", "")
-    said = f"{number(run.steps)} steps{f', found by {by}' if by else ''}; {ENDINGS.get(run.ended, ENDINGS[None])}."
+    steps = f"{number(run.steps)} step{'' if run.steps == 1 else 's'}"
+    said = f"{steps}{f', found by {by}' if by else ''}; {ENDINGS.get(run.ended, ENDINGS[None])}."
     if run.world_size == 1:
         return said
     return f"Rank {run.rank} of {run.world_size}; {len(found.ranks)} have a log. {said}"
