@@ -14,7 +14,10 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 import diagnose
 from benchmarks.texts import PUBLIC, ROOT, SITE
-from diagnose.reports.html import page
+from benchmarks.watching.shown import SHOWN
+from diagnose.reports.html import page, whole_run_page
+from diagnose.source.run_log import logs_in, read
+from diagnose.watched.assembly import watched_run
 
 FOLDER = SITE / "pictures"
 WIDE, NARROW = (1280, 1000), (390, 844)
@@ -23,7 +26,7 @@ JOB = ROOT / "sample_traces" / "jobs" / "few_micro_batches"
 
 
 def main() -> None:
-    """Write page-1280.png, page-timeline.png, page-390.png and page-job.png."""
+    """Write page-1280.png, page-timeline.png, page-390.png, page-job.png and page-run.png."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         sys.exit("Install Chromium first.")
@@ -39,6 +42,9 @@ def main() -> None:
         _opened(browser, file, NARROW).screenshot(path=FOLDER / "page-390.png")
         file.write_text(page.render(diagnose.analyze(JOB)), encoding="utf-8")
         _opened(browser, file, WIDE, "job_path").screenshot(path=FOLDER / "page-job.png")
+        run = watched_run([read(path) for path in logs_in(SHOWN)])
+        file.write_text(whole_run_page.render(run), encoding="utf-8")
+        _opened(browser, file, WIDE, "parts").screenshot(path=FOLDER / "page-run.png")
         browser.close()
 
 

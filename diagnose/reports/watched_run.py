@@ -122,10 +122,11 @@ ALL = 0.95
 
 
 def headline(run: RankRun) -> str:
-    """Where the time went, in one sentence. Shares add up to 100 %."""
+    """Where the time went, in one sentence. Shares add up to 100 %; what rounds to nothing is left out."""
     told = [
         f"{KINDS[part.kind]} {tenths / 10:.1f} %{_where(part)}"
         for part, tenths in zip(run.parts, _tenths(run.parts), strict=True)
+        if tenths
     ]
     return f"Of {long_duration(run.length_ns)}: {', '.join(told)}."
 

@@ -54,7 +54,7 @@ WHAT_TO_DO = {
     "compilation": "Set TORCH_LOGS=recompiles to see what is compiled again, and mark sizes that change as dynamic.",
     REST: "Compute metrics and logs of the latest steps, not of all steps so far.",
 }
-PROFILE = "Record late steps with `diagnose profile --warmup`, and compare them with early ones."
+PROFILE = "Record steps at first and late in the run with `diagnose record`, and compare them."
 COOL = "Look at cooling and power limit of that device: nvidia-smi -q -d CLOCK,TEMPERATURE,POWER,PERFORMANCE."
 
 LEAST_MEMORY_BYTES, LEAST_MEMORY_SHARE = 64_000_000, 0.05

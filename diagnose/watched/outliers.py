@@ -34,7 +34,9 @@ WHAT_TO_DO = {
     "compilation": "Set TORCH_LOGS=recompiles to see what is compiled again, and mark sizes that change as dynamic.",
     REST: "Look at what the script does at that period: logging, metrics, images, a scheduler. Do it less often.",
 }
-RECORD = "Record such a step with `diagnose profile --steps`, more of them than the period."
+RECORD = (
+    "Have such a step recorded: `diagnose watch` does so by itself where they come at a period of 60 steps at most."
+)
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def slow_first_epoch(log: RunLog) -> list[RunFinding]:
         saving(found.waiting_ns if cold else found.beyond_ns, UNKNOWN, RunBasis.AT_MOST),
         "Copy the data to a local disk or into memory before the run, or read ahead with more workers."
         if cold
-        else "Record steps of the first epoch and of a later one with `diagnose profile`, and compare them.",
+        else "Record steps of the first epoch and of a later one with `diagnose record`, and compare them.",
     )
 
 

@@ -34,6 +34,7 @@ COLOURS = {
     RunPartKind.SAVE: CAUSE_COLOURS[TimeCause.CHECKPOINT],
     RunPartKind.COLLECTION: CAUSE_COLOURS[TimeCause.GARBAGE_COLLECTION],
     RunPartKind.START: CAUSE_COLOURS[TimeCause.COMPILE],
+    RunPartKind.RECORDING: PINK,
     RunPartKind.OUTSIDE: SKY,
     RunPartKind.LOST: PALE,
 }

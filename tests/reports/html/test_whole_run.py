@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.contracts.watched_run import WatchedRun
+from diagnose.contracts.watched_run import RunPartKind, WatchedRun
 from diagnose.facts.core.base import Missing
 from diagnose.reports.html import whole_run_figures as figures
 from diagnose.reports.html import whole_run_page
@@ -41,6 +41,10 @@ def test_time_over_the_run_is_shares_of_each_stretch() -> None:
     assert bars["training steps"].x == tuple(0.5 + k for k in range(11))
     assert bars["training steps"].width == (1,) * 11
     assert figures.parts_sentence(run()).endswith("in 10 stretches: most of it, 45.5 %, is training steps.")
+
+
+def test_each_part_has_a_colour_and_a_word() -> None:
+    assert set(figures.COLOURS) == set(figures.KINDS) == set(RunPartKind)
 
 
 def test_steps_of_all_ranks_are_side_by_side(tmp_path: Path) -> None:
