@@ -31,6 +31,9 @@ OUTLIERS, MOST_PERIOD = 3, 60
 """Outliers at one distance, by one step more or less, after which the next one is waited for; and that distance, as
 whole periods are recorded so that all steps weigh what they weigh (our choice)."""
 
+LATEST_WINDOWS = 8
+"""In which they are looked for (our choice)."""
+
 OUTLIER_COST = 0.01
 """Of the time of a period, from which on an outlier is worth it (our choice)."""
 
@@ -99,8 +102,10 @@ def _waiting(log: RunLog) -> Trigger | None:
 
 
 def _outliers(log: RunLog) -> Trigger | None:
-    """The latest ones that windows tell one by one, which are the longest of each window."""
-    numbers = sorted({one.number for window in log.windows for one in window.longest})[-OUTLIERS:]
+    """Of the latest ones that windows tell one by one: what else makes a step long now and then is shorter mostly."""
+    latest = [one for window in log.windows[-LATEST_WINDOWS:] for one in window.longest]
+    most_ns = max((one.step_ns for one in latest), default=0)
+    numbers = sorted(one.number for one in latest if one.step_ns >= most_ns / 2)[-OUTLIERS:]
     gaps = [after - before for before, after in pairwise(numbers)]
     if len(numbers) < OUTLIERS or max(gaps) - min(gaps) > 1 or not 1 < max(gaps) <= MOST_PERIOD:
         return None

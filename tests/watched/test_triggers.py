@@ -82,6 +82,10 @@ def test_outliers_at_a_period() -> None:
     assert kind(with_outliers([5900, 5920, 5950])) is None
     assert kind(with_outliers([5700, 5800, 5900])) is None  # Too far apart to be recorded whole.
     assert kind(with_outliers([5900, 5920])) is None
+    steady = with_outliers([5900, 5920, 5940])
+    *others, last = steady.windows
+    noisy = replace(last, longest=(*last.longest, OutlierStep(5931, 29 * MS, 0)))
+    assert kind(replace(steady, windows=(*others, noisy))) is TriggerKind.OUTLIERS
 
 
 def test_memory_that_grows() -> None:
