@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -144,6 +145,33 @@ def test_all_ranks_record_the_same_steps(tmp_path: Path) -> None:
     assert len({one.first_step for one in timed if one is not None}) == 1
     assert found.ranks[0].distributed is not None
     assert len(found.ranks[0].distributed.ddp) == 1
+
+
+@pytest.mark.exhaustive
+def test_commands_of_one_job_record_together(tmp_path: Path) -> None:
+    """As where each machine or rank starts one; any of them may see what is asked for."""
+    script(tmp_path, RANKS)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        where = {
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": taken.getsockname()[1],
+        }
+    asked = command("watch", "--no-analyze", "-o", tmp_path / "out", "train.py")
+    both = [
+        subprocess.Popen(
+            asked, cwd=tmp_path, env=environment() | {key: str(one) for key, one in {**where, "RANK": rank}.items()}
+        )
+        for rank in (0, 1)
+    ]
+    wait_for(lambda: all((tmp_path / "out" / f"rank{rank}.watch").exists() for rank in (0, 1)))
+    assert record(tmp_path / "out").returncode == 0
+    assert [process.wait(90) for process in both] == [0, 0]
+    timed = [one.timing for one in manifest(tmp_path / "out" / "recording-1").ranks]
+    assert len(timed) == 2
+    assert len({one.first_step for one in timed if one is not None}) == 1
 
 
 def test_a_run_that_is_killed_as_it_records_leaves_its_log(tmp_path: Path) -> None:
