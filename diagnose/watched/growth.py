@@ -9,10 +9,11 @@ from diagnose.contracts.finding import Evidence
 from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunSaving
 from diagnose.trace.run_log import RunLog, Window
 from diagnose.trace.units import duration, long_duration, number, percent, size
-from diagnose.watched.pricing import SHORT, CannotTell, cost, counted, finding
+from diagnose.watched.pricing import SHORT, TOO_FEW, CannotTell, cost, counted, finding
 from diagnose.watched.series import (
     GROUPS,
     LEAST_GROUPS,
+    LEAST_TO_CHANGE,
     MOMENTS,
     REST,
     Stretch,
@@ -79,7 +80,7 @@ def growing_steps(log: RunLog) -> list[RunFinding]:
     first, last = ends(some)
     steps = sum(one.steps for one in some)
     per_step = found.each * (len(some) - 1) / max(steps - some[-1].steps, 1)
-    lost = _beyond(some, [one.step_ns for one in first])
+    lost = _beyond_the_beginning(some, [one.step_ns for one in first], found.begin)
     said = (
         f"A usual step takes {duration(found.first)} at first and {duration(found.last)} at the end,"
         f" {duration(1000 * per_step)} more each 1,000 steps: {cost(lost.likely_ns, log)}."
@@ -99,6 +100,8 @@ def slower_steps(log: RunLog) -> list[RunFinding]:
     """Usual steps that take longer from a moment on. Raises CannotTell."""
     some = _known(log, MOMENTS)
     values = [one.step_ns for one in some]
+    if len(values) < LEAST_TO_CHANGE:
+        raise CannotTell(TOO_FEW.format(LEAST_TO_CHANGE))
     found = changed(values)
     if found is None or (grows(values) and risen([one.step_ns for one in _known(log, GROUPS)])):
         return []
@@ -179,6 +182,15 @@ def _beyond(some: Sequence[Stretch], before: Sequence[float]) -> RunSaving:
     each = (sum(one.steps * (one.step_ns - usual) for one in some) for usual in (upper, middle, lower))
     low, likely, high = (int(max(ns, 0)) for ns in each)
     return RunSaving(low, likely, high, RunBasis.COMPARED)
+
+
+def _beyond_the_beginning(some: Sequence[Stretch], first: Sequence[float], begin: float) -> RunSaving:
+    """What usual steps that grow take beyond the line's beginning; at least beyond the median of the first ones."""
+    low, likely, high = (
+        int(max(sum(one.steps * (one.step_ns - usual) for one in some), 0))
+        for usual in (median(first), begin, min(begin, *first))
+    )
+    return RunSaving(min(low, likely), likely, high, RunBasis.COMPARED)
 
 
 def _what_grows(first: Sequence[Stretch], last: Sequence[Stretch]) -> tuple[str, str]:

@@ -55,13 +55,13 @@ class Outliers:
 
 
 def outliers(log: RunLog) -> Outliers | None:
-    """None of fewer than LEAST_OUTLIERS. Raises CannotTell."""
+    """None where there are none. Raises CannotTell."""
     count = sum(window.outliers for window in log.windows)
     if count > MOSTLY * sum(window.steps for window in log.windows):
         raise CannotTell("over a fifth of the steps are outliers")
-    if count < LEAST_OUTLIERS:
+    if not count:
         return None
-    period, regular = _period(log, count)
+    period, regular = _period(log, count) if count >= LEAST_OUTLIERS else (None, 0.0)
     return Outliers(count, sum(window.excess_ns for window in log.windows), period, regular, _part(log))
 
 
@@ -75,7 +75,8 @@ def outlier_steps(log: RunLog, starts_ns: int) -> list[RunFinding]:
         return []
     left = max(found.excess_ns - starts_ns * (found.part == "loader"), 0)
     often = f"Every {number(found.period_steps)} steps one" if found.period_steps else "Now and then a step"
-    at = f", {100 * found.regular:.0f} % at that period" if found.period_steps else ", at no period"
+    at = f", {100 * found.regular:.0f} % at that period" if found.period_steps else ""
+    steps = f"{number(found.count)} outlier step{'' if found.count == 1 else 's'}"
     return finding(
         RunFindingKind.OUTLIER_STEPS,
         f"Every {number(found.period_steps)} steps one takes very long"
@@ -83,8 +84,8 @@ def outlier_steps(log: RunLog, starts_ns: int) -> list[RunFinding]:
         else "Now and then a step takes very long",
         (
             Evidence(
-                f"{often} takes over three times the usual one: {number(found.count)} outlier steps{at},"
-                f" take {duration(found.excess_ns / found.count)} more each: {cost(left, log)}.",
+                f"{often} takes over three times the usual one: {steps}{at}, {duration(found.excess_ns / found.count)}"
+                f" more each: {cost(left, log)}.",
                 found.count,
                 "steps",
                 primary=True,

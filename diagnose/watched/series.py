@@ -26,6 +26,9 @@ choice): so few hardly depend on each other, as neighbouring steps do, and six i
 LEAST_APART = 12
 """Values that hang together are averaged in pairs, down to so many: a rise of 12 in order is no chance (our choice)."""
 
+LEAST_TO_CHANGE = 17
+"""Of fewer values no order is as rare as RARE wherever they may have changed."""
+
 RARE = 0.001
 """Chance of a rise that is taken for one, as `facts/run/growth.py` has it for times."""
 
@@ -59,6 +62,8 @@ class Stretch:
 class Risen:
     """Values that rise with their position."""
 
+    begin: float
+    """Of a line through them; the least of them if that is below it."""
     first: float
     last: float
     each: float
@@ -136,13 +141,14 @@ def risen(values: Sequence[float], rise: float = RISE) -> Risen | None:
     if tested is None or tested.chance > RARE:
         return None
     first, last = (fmean(some) if len(some) < 3 else median(some) for some in ends(values))
-    return Risen(first, last, found.each, tested.chance) if last >= (1 + rise) * first else None
+    begin = max(median(values) - found.each * (len(values) - 1) / 2, min(values))
+    return Risen(begin, first, last, found.each, tested.chance) if last >= (1 + rise) * first else None
 
 
 def changed(values: Sequence[float]) -> Changed | None:
     """Values that are more from one position on: where two medians fit best, tested by ranks (Mann and Whitney 1947).
 
-    The chance is that of the best of all positions at most (Bonferroni). It takes 17 values.
+    The chance is that of the best of all positions at most (Bonferroni). It takes LEAST_TO_CHANGE values.
     """
     if len(values) < LEAST_GROUPS:
         return None
