@@ -60,7 +60,7 @@ CASES = (
     Case("slow_evaluation", "evaluation row by row", ("evaluation",), ("evaluation",), clock="after_epoch"),
     Case(
         "frequent_evaluation",
-        "evaluation every 100 steps",
+        "evaluation every 25 steps",
         ("evaluation",),
         ("evaluation",),
         clock="after_step",

@@ -1,6 +1,6 @@
 """Small trainings with one fault each that only the whole run shows: `python trainings.py CASE [--fixed]`.
 
-A case is a class, named as it is with underscores. It changes one part of a plain training of 2,500 steps of some 4 ms,
+A case is a class, named as it is with underscores. It changes one part of a plain training of 2,500 steps of some 3 ms,
 with an evaluation and a checkpoint after each epoch. `told.json` gets how long the run took, without imports, and what
 of it went to the places where the faults are. A case of many ranks runs under torchrun.
 """
@@ -24,7 +24,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
-FEATURES, WIDTH, CLASSES, BATCH = 256, 768, 10, 64
+FEATURES, WIDTH, CLASSES, BATCH = 256, 512, 10, 64
 VALIDATION_BATCHES = 100
 CHECKPOINT, STARTED, TOLD = Path("checkpoint.pt"), Path("started"), Path("told.json")
 
@@ -144,7 +144,7 @@ class SlowEvaluation(Training):
 
 class FrequentEvaluation(Training):
     def after_step(self) -> None:
-        if self.bad and self.number % 100 == 0:
+        if self.bad and self.number % 25 == 0:
             self.evaluate()
 
 
@@ -201,7 +201,7 @@ class StepStutter(Training):
 
     def within(self) -> None:
         if self.bad and self.number % 50 == 49:
-            torch.cat([one.detach().flatten() for one in self.model.parameters()]).sort()
+            torch.cat([one.detach().flatten() for one in self.model.parameters()] * 3).sort()
 
 
 class LoggingStutter(Training):
@@ -213,14 +213,14 @@ class LoggingStutter(Training):
 
 
 class MemoryLeak(Training):
-    """The gradients of every tenth step are kept."""
+    """The gradients of every fourth step are kept."""
 
     def __init__(self, bad: bool) -> None:
         super().__init__(bad)
         self.gradients: list[list[torch.Tensor | None]] = []
 
     def within(self) -> None:
-        if self.bad and self.number % 10 == 0:
+        if self.bad and self.number % 4 == 0:
             self.gradients.append([one.grad for one in self.model.parameters()])
 
 
