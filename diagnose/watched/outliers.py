@@ -86,8 +86,8 @@ def outlier_steps(log: RunLog, starts_ns: int) -> list[RunFinding]:
             Evidence(
                 f"{often} takes over three times the usual one: {steps}{at}, {duration(found.excess_ns / found.count)}"
                 f" more each: {cost(left, log)}.",
-                found.count,
-                "steps",
+                left,
+                "ns",
                 primary=True,
             ),
             why(found),
