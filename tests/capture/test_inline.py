@@ -112,13 +112,18 @@ WATCHED = """
 import diagnose
 from pathlib import Path
 from diagnose.capture.asked_recordings import ask
+from torch.utils.data import DataLoader
 with diagnose.watch("out"):
     for i in range(400):
         step()
+        if i % 10 == 0:
+            list(DataLoader(range(4)))
     target = ask(Path("out"))
-    while not target.exists() or (target / ".work").exists():
+    for _ in DataLoader(range(100_000), batch_size=3):
         step()
         i += 1
+        if target.exists() and not (target / ".work").exists():
+            break
 print(i + 1)
 """
 
@@ -134,6 +139,8 @@ def test_a_training_of_one_s_own_is_watched_and_recorded_when_asked(tmp_path: Pa
     done = Done(0, "", "", tmp_path / "out" / "recording-1")
     assert done.files == RECORDED
     assert done.rank.steps_by == "optimizer"
+    (loader,) = done.rank.loaders  # Whatever loaders there were before.
+    assert loader.batch_size == 3
 
 
 def test_only_one_thing_is_recorded_or_watched_at_a_time(tmp_path: Path) -> None:

@@ -75,11 +75,17 @@ class LoaderWatch:
 
     def take_over(self, other: LoaderWatch) -> None:
         """What another watch knows of loaders, without what it has measured."""
+        other.forget_gone()
         anew = {known: Loader(dict(known.settings)) for known in other._loaders}
-        self._known = {one: (loader, anew[known]) for one, (loader, known) in other._known.items() if loader()}
+        self._known = {one: (loader, anew[known]) for one, (loader, known) in other._known.items()}
         self._iterating = weakref.WeakKeyDictionary({one: anew[known] for one, known in other._iterating.items()})
+        self._loaders = [*anew.values()]
+
+    def forget_gone(self) -> None:
+        """Loaders that are gone, and that no iterator is of: those of epochs before."""
+        self._known = {one: (loader, known) for one, (loader, known) in self._known.items() if loader() is not None}
         used = {*self._iterating.values(), *(known for _, known in self._known.values())}
-        self._loaders = [known for known in anew.values() if known in used]
+        self._loaders = [known for known in self._loaders if known in used]
 
     def loaders(self) -> list[dict[str, object]]:
         """The DataLoaders that were asked for batches, each with the fields of `Loader` in the manifest."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 from .. import place
@@ -31,17 +32,20 @@ class Asked:
         self._number, self._signals = 1, 0
         self.part: Part | None = None
         """What to record into; None while nothing is asked for."""
+        self._heed_signals()
 
-    def heed_signals(self) -> None:
-        """In the main thread: unless the script has a handler of its own."""
-        if ASKED_BY_SIGNAL is not None and signal.getsignal(ASKED_BY_SIGNAL) is signal.SIG_DFL:
+    def _heed_signals(self) -> None:
+        """Unless there is a handler already, or the script sets one later."""
+        here = threading.current_thread() is threading.main_thread()
+        if here and ASKED_BY_SIGNAL is not None and signal.getsignal(ASKED_BY_SIGNAL) is signal.SIG_DFL:
             signal.signal(ASKED_BY_SIGNAL, lambda *_: self._signalled())
 
     def look(self) -> None:
         """Whether the next recording has been asked for."""
-        if self.part is None and (word := self._board.read(f"{RECORDING}-{self._number}")) is not None:
+        while self.part is None and (word := self._board.read(f"{RECORDING}-{self._number}")) is not None:
             self._number += 1
-            self.part = Part.at(Path(word["part"]))
+            work = Path(word["part"])
+            self.part = Part.at(work) if work.exists() else None  # Of an earlier attempt, which is complete.
 
     def made(self) -> None:
         """The recording is over, or has failed."""

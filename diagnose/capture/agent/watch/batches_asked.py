@@ -49,6 +49,7 @@ class BatchesAsked(LoaderWatch):
         self._asked()
 
     def _made(self, iterator: Any, loader: Any) -> None:
+        self.forget_gone()
         super()._made(iterator, loader)
         self._begun.add(iterator)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -135,8 +134,6 @@ class Watcher:
         """Raises OSError."""
         here = place.find()
         make_room(self._part.shared, self._part.recording, here.rank)
-        if threading.current_thread() is threading.main_thread():
-            self._asked_for.heed_signals()
         figures = Figures(self._batches.ready)
         folder, so_far, look = self._part.recording, self._so_far, self._asked_for.look
         return Log(folder, here.rank, here.world_size, self._began_ns, so_far, figures, look)
