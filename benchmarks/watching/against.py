@@ -31,6 +31,7 @@ ROUNDS, STEPS = 4, 10_000
 WAITS, COMPUTES = ("INPUT_BOUND",), ("RESIDUAL_HEAVY", "COMPUTE_BOUND")
 NAMES = {
     "cold_cache": WAITS,
+    "evaluation_waits": WAITS,
     "loader_stutter": WAITS,
     "workers_restarted": WAITS,
     "step_stutter": COMPUTES[:1],
@@ -158,7 +159,12 @@ def published() -> Published:
 def shown() -> str:
     """All of it, in Markdown."""
     found = published()
-    return "\n\n".join((cost(found), faults(found))) if found.costs else "Nothing has been measured yet."
+    if not found.costs:
+        return "Nothing has been measured yet."
+    ran = sum(not BY_NAME[one.case].healthy for one in found.verdicts)
+    planted_in_all = sum(not case.healthy for case in CASES)
+    said = f"TraceML ran on {ran} of the {planted_in_all} planted faults."
+    return "\n\n".join((cost(found), said, faults(found)))
 
 
 def main() -> None:
