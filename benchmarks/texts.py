@@ -210,7 +210,7 @@ def shown_trials() -> str:
 def trials_in_short() -> str:
     """Its first line, what was predicted and measured of each fix, and what to keep."""
     first, *lines, last = trials.render(_kept_trials()).splitlines()
-    shown = [line for line in lines if re.match(r"\d.*: |   (predicted|measured) ", line)]
+    shown = [line for line in lines if re.match(r"\d.*: |   (predicted|measured|on top) ", line)]
     return "\n".join(["```console", f"$ {TRYING}", first, "...", *shown, "...", *textwrap.wrap(last, LINE), "```"])
 
 

@@ -18,6 +18,7 @@ class Rows(Dataset):  # type: ignore[misc]
 
 
 torch.manual_seed(0)
+torch.set_num_threads(1)
 layers = [layer for _ in range(16) for layer in (torch.nn.Linear(128, 128), torch.nn.ReLU())]
 model = torch.nn.Sequential(*layers, torch.nn.Linear(128, 10))
 optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
