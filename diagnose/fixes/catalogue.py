@@ -5,7 +5,7 @@ from __future__ import annotations
 from .calls import NoBarrier, NoCheckpointing, NoEmptyCache, NoSynchronize, SaveInBackground, SeldomCollect
 from .distributed import CommunicationHook, DdpArgument, FsdpArgument, NoSync
 from .loaders import LoaderArgument
-from .models import Attention, Autocast, ChannelsLast, Compile, CompileArgument, GraphCapture
+from .models import Attention, Autocast, ChannelsLast, Compile, CompileArgument, GraphCapture, NoGradInEvaluation
 from .optimizers import OptimizerArgument, ZeroGrad
 from .prefetching import Prefetch
 from .process import (
@@ -38,6 +38,7 @@ KINDS: tuple[type[Setting], ...] = (
     NoBarrier,
     NoCheckpointing,
     NoEmptyCache,
+    NoGradInEvaluation,
     NoSync,
     NoSynchronize,
     OptimizerArgument,
@@ -70,6 +71,7 @@ __all__ = [
     "NoBarrier",
     "NoCheckpointing",
     "NoEmptyCache",
+    "NoGradInEvaluation",
     "NoSync",
     "NoSynchronize",
     "OptimizerArgument",

@@ -5,16 +5,14 @@ then, or for metrics. A node for each op takes host time, and what is kept for i
 
 Ignore when
     the backward pass comes later, outside of the recording.
+
+Sources
+    https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation
 """
 
 from diagnose.rulekit.vocabulary import *
 
-NO_GRAD = Fix(
-    "Run it without recording for gradients; `model.eval()` does not do that.",
-    before="loss = evaluate(model, batch)",
-    after="with torch.inference_mode():\n    loss = evaluate(model, batch)",
-    link="https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad_mode.inference_mode.html",
-)
+NO_GRAD = Fix.of(fixes.NoGradInEvaluation())
 REUSE = Fix(
     "If it is the same model on the same batch: use what the training's forward pass has found.",
     before="hits = model(batch).argmax(1) == labels",

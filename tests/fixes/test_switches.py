@@ -86,6 +86,14 @@ def called(injection: Injection) -> object:
     return injection.trained_model()(torch.randn(2, 3, 8, 8)).dtype
 
 
+def records(injection: Injection) -> object:
+    """Whether the model's outputs could go backward, in training and in evaluation mode."""
+    model = injection.trained_model()
+    found = [model.train(mode)(torch.randn(2, 3, 8, 8)).requires_grad for mode in (True, False)]
+    model.train()
+    return found
+
+
 CASES = [
     Case(
         fixes.Threads(value=3),
@@ -113,6 +121,7 @@ CASES = [
     ),
     Case(fixes.CollectByHand(), lambda _: (gc.isenabled(), gc.get_freeze_count() > 0), (False, True), (True, False)),
     Case(fixes.Autocast(), called, torch.bfloat16, torch.float32),
+    Case(fixes.NoGradInEvaluation(), records, [True, False], [True, True]),
     Case(
         fixes.OptimizerArgument("fused", True),
         lambda injection: injection.optimizers()[0].param_groups[0]["fused"],
@@ -144,7 +153,7 @@ def test_a_switch_is_in_force_while_it_is_on(case: Case) -> None:
         assert (case.read(injection), switch.why_none()) == (case.on, "")
         switch.turn(False)
         assert case.read(injection) == case.off
-    if not isinstance(case.setting, fixes.Autocast):  # Of that it tells whether it was entered.
+    if not isinstance(case.setting, fixes.Autocast | fixes.NoGradInEvaluation):  # They tell whether they were entered.
         assert switch.why_none() != ""
 
 
