@@ -160,7 +160,7 @@ def test_very_many_steps_take_bounded_memory(tmp_path: Path, steps: str, full: b
     for at in range(1, wanted):
         step = 20 * MS + (at * 7919) % MS + 80 * MS * (at % 97 == 0)
         clock += step
-        log.add(Interval(clock, step, 0, step // 10, *(0,) * 8, at % 500 == 0), [])
+        log.add(Interval(clock, step, 0, step // 10, *(0,) * 8, epoch=at % 500 == 0), [])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     if full:
