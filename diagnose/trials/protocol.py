@@ -387,11 +387,8 @@ def _verdict(some: Sequence[Candidate], measured: Range | None, same: str | None
         return "changes_numbers"
     if measured is None:
         return "inconclusive"
-    if measured.low > 1:
-        return "keep"
-    if measured.high < 1:
-        return "slower"
-    return "inconclusive" if why else "no_gain"
+    found = looks.verdict(measured)
+    return found if found in ("keep", "slower") else "inconclusive" if why else "no_gain"
 
 
 def _heat(bench: Bench) -> Iterator[str]:

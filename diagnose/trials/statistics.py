@@ -55,6 +55,8 @@ def enough(measured: Range) -> bool:
 
 def verdict(measured: Range) -> Verdict:
     """By an interval alone."""
+    if not intervals.decides(measured.low, measured.high):
+        return "inconclusive"
     if measured.low > 1:
         return "keep"
     if measured.high < 1:

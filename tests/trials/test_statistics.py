@@ -116,10 +116,18 @@ def test_a_gain_of_all_pairs_moves_the_interval(ratios: list[float], gain: float
         (Range(0.95, 0.98, 1.009), True),
         (Range(0.95, 0.98, 1.011), False),
         (Range(0.9, 1.0, 1.1), False),
+        (Range(1.5, 4.2, 11.6), False),
+        (Range(0.09, 0.24, 0.7), False),
     ],
 )
 def test_enough_is_a_narrow_interval_or_one_that_gains_or_surely_gains_nothing(measured: Range, enough: bool) -> None:
     assert looks.enough(measured) is enough
+
+
+def test_an_interval_that_is_far_too_wide_decides_nothing_wherever_it_lies() -> None:
+    """As where a machine was busy in both runs without the fix: 2 pairs of a step that takes 6.5 ms and took 66."""
+    assert [looks.verdict(Range(*one)) for one in ((1.5, 4.2, 11.6), (0.09, 0.24, 0.7))] == ["inconclusive"] * 2
+    assert looks.verdict(Range(4.4, 5.7, 7.4)) == "keep"
 
 
 def test_equal_arms_that_differ_by_a_third_show_nothing_soon() -> None:

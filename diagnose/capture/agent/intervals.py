@@ -23,6 +23,10 @@ NARROW = 0.02
 MARGIN = 0.01
 """A gain that is worth a change: an interval all above it tells enough, and one all below it (our choice)."""
 
+WIDE = 4.0
+"""Times its low end, from which on an interval's high end shows that something else was at work: such an interval
+decides nothing, wherever it lies (our choice)."""
+
 MOST_PAIRS = 18
 """Of one fix (our choice)."""
 
@@ -118,7 +122,12 @@ def waited_share(waited_ns: float, step_ns: float) -> float:
 
 def enough(low: float, high: float) -> bool:
     """Whether more pairs would not change what to do."""
-    return high / low < 1 + NARROW or low > 1 + MARGIN or high < 1 + MARGIN
+    return high / low < 1 + NARROW or (decides(low, high) and (low > 1 + MARGIN or high < 1 + MARGIN))
+
+
+def decides(low: float, high: float) -> bool:
+    """Whether an interval is narrow enough to tell that a fix pays, or that it costs."""
+    return high / low < WIDE
 
 
 def _student() -> Any:

@@ -241,7 +241,10 @@ class Screening:
             over = one.void or len(pairs) < FEWEST_PAIRS or until_s < _now()
             if not (yield from self._agree(int(not (over or intervals.enough(*self._interval(pairs)[::2]))))):
                 break
-        return not one.void and len(pairs) >= FEWEST_PAIRS and self._interval(pairs).low > 1
+        if one.void or len(pairs) < FEWEST_PAIRS:
+            return False
+        low, _, high = self._interval(pairs)
+        return low > 1 and intervals.decides(low, high)
 
     def _steps(self, usual_ns: float, collects: bool) -> int:
         """Of a block, in whole cycles."""
