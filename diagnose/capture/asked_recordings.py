@@ -15,7 +15,7 @@ import msgspec
 from diagnose.capture import folders, gathering, manifests
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import RECORDING as VARIABLE
-from diagnose.capture.agent.plan import Part, Plan
+from diagnose.capture.agent.plan import WORK, Part, Plan
 from diagnose.capture.agent.watch.asked import ASK, MADE, RECORDING
 from diagnose.capture.limits import CannotRecord
 from diagnose.capture.run import prepare
@@ -143,6 +143,11 @@ def ask(folder: Path) -> Path:
     return folder / f"{RECORDING}-{max(numbers, default=0) + 1}"
 
 
+def is_made(target: Path) -> bool:
+    """Whether a recording is complete, in the folder that `ask` has named."""
+    return (target / manifests.NAME).exists() and not (target / WORK).exists()
+
+
 def goes_on(folder: Path) -> bool:
     """Whether the command that watches a run is still there."""
     return any(folders.alive(folder))
@@ -156,7 +161,11 @@ def folder_of(pid: int) -> Path:
             for word in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
                 if word.startswith(wanted):
                     return Part.at(Path(os.fsdecode(word.removeprefix(wanted)))).recording
-    raise CannotRecord(f"Process {pid} is not watched, or belongs to someone else. Name the folder of its run instead.")
+    if not Path(f"/proc/{pid}").exists():
+        raise CannotRecord(f"There is no process {pid}. Name the folder of the run instead.")
+    raise CannotRecord(
+        f"Process {pid} was not started by diagnose watch, or belongs to someone else. Name the folder of its run."
+    )
 
 
 def _children(pid: int) -> Iterator[int]:
@@ -175,4 +184,5 @@ def _watched(folder: Path) -> Part:
             return Part(folder, run.first)
     except (OSError, msgspec.MsgspecError):
         pass
-    raise CannotRecord(f"No run is watched into {folder}. Start it with diagnose watch, and ask while it runs.")
+    why = "has ended" if folder.is_dir() and any(folder.glob("rank*.watch")) else "is not there"
+    raise CannotRecord(f"A run in {folder} {why}. Start one with diagnose watch, and ask while it runs.")

@@ -189,7 +189,8 @@ def command_of(words: Sequence[str]) -> tuple[str, list[str]]:
             raise click.UsageError("Name the module to run after -m.")
         return words[1].rpartition(".")[2], [sys.executable, *words]
     if not words:
-        raise click.UsageError("Name the script to run, for example: diagnose profile train.py")
+        told = click.get_current_context().info_name
+        raise click.UsageError(f"Name the script to run, for example: diagnose {told} train.py")
     script = Path(words[0])
     if not script.exists():
         asked = f"diagnose {click.get_current_context().info_name} -- {' '.join(words)}"

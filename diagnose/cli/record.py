@@ -7,8 +7,6 @@ from pathlib import Path
 
 import click
 
-from diagnose.capture.agent.plan import WORK
-
 POLL_S = 0.5
 
 
@@ -23,7 +21,7 @@ def command(run: str, no_wait: bool) -> None:
 
     Example: diagnose record diagnose-runs/train-20260101-120000
     """
-    from diagnose.capture.asked_recordings import ask, folder_of, goes_on
+    from diagnose.capture.asked_recordings import ask, folder_of, goes_on, is_made
     from diagnose.capture.limits import CannotRecord
 
     try:
@@ -34,7 +32,7 @@ def command(run: str, no_wait: bool) -> None:
     click.echo(f"diagnose: the next steps of {folder} are recorded into {target}", err=True)
     while not no_wait:
         time.sleep(POLL_S)
-        if target.exists() and not (target / WORK).exists():
+        if is_made(target):
             click.echo(f"Recorded. See it with: diagnose analyze {target}")
             return
         if not goes_on(folder) and not target.exists():

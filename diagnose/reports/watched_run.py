@@ -242,7 +242,7 @@ def sections(found: WatchedRun) -> Iterator[Section]:
         )
     if run.phases:
         columns = ("", "total", "steps with it", "mean", "median", "p99", "longest")
-        note = "Without the first step. Times on the host do not wait for the device."
+        note = "Without the first step, and what comes after the last. Times on the host do not wait for the device."
         yield Section("Steps", columns, tuple(map(_phase, run.phases)), note)
     if len(found.ranks) > 1:
         yield _ranks(found)

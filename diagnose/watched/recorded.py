@@ -40,7 +40,7 @@ def _scaled(one: RankedFinding, step_ns: int, run: RankRun, name: str) -> RunFin
     low, likely, high = (int(max(ns, 0) * times) for ns in (saving.low_ns, saving.likely_ns, saving.high_ns))
     evidence = sorted(one.evidence, key=lambda evidence: not evidence.primary)[:1]
     seen = (
-        f"Seen in {name}: a fix would take {duration(saving.likely_ns)} off each recorded step of {duration(step_ns)}."
+        f"Seen in {name}: a fix would take {duration(saving.likely_ns)} off a step of {duration(step_ns)}."
         f" The run has {number(steps)} steps of {duration(usual_ns)}."
     )
     return RunFinding(

@@ -111,18 +111,20 @@ def test_ranks_that_record_themselves_are_all_in_the_manifest(tmp_path: Path) ->
 WATCHED = """
 import diagnose
 from pathlib import Path
-from diagnose.capture.asked_recordings import ask
+from diagnose.capture.asked_recordings import ask, is_made
 from torch.utils.data import DataLoader
 with diagnose.watch("out"):
     for i in range(400):
         step()
         if i % 10 == 0:
             list(DataLoader(range(4)))
+        if i % 100 == 50:
+            torch.save(model.state_dict(), "model.pt")
     target = ask(Path("out"))
     for _ in DataLoader(range(100_000), batch_size=3):
         step()
         i += 1
-        if target.exists() and not (target / ".work").exists():
+        if is_made(target):
             break
 print(i + 1)
 """
@@ -135,6 +137,7 @@ def test_a_training_of_one_s_own_is_watched_and_recorded_when_asked(tmp_path: Pa
     run = rank_run(read(tmp_path / "out" / "rank0.watch"))
     assert (run.steps, run.steps_by, run.ended) == (int(ran.stdout), "optimizer", "itself")
     counts = {one.phase: one.count for one in run.phases}
+    assert counts["save"] == 4
     assert counts["optimizer"] == counts["step"] == run.steps - 1 - counts["recording"]
     done = Done(0, "", "", tmp_path / "out" / "recording-1")
     assert done.files == RECORDED

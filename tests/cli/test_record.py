@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from diagnose.capture.asked_recordings import is_made
 from diagnose.source.run_log import read
 from diagnose.trace.manifest import Manifest
 from diagnose.watched.assembly import rank_run
@@ -99,7 +100,7 @@ def test_signals_ask_but_where_the_script_has_its_own_use_of_them(tmp_path: Path
     process, inner = begun(tmp_path, "train.py"), tmp_path / "out" / "recording-1"
     time.sleep(1)
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGUSR2)
-    wait_for(lambda: inner.exists() and not (inner / ".work").exists())
+    wait_for(lambda: is_made(inner))
     process.send_signal(signal.SIGUSR2)
     told, errors = process.communicate(timeout=90)
     assert (process.returncode, told.count("\n")) == (0, 1), errors
@@ -187,7 +188,7 @@ def test_a_run_that_is_killed_as_it_records_leaves_its_log(tmp_path: Path) -> No
     assert not list(tmp_path.glob("out/**/.work"))
     refused = record(tmp_path / "out")
     assert refused.returncode == 2
-    assert "No run is watched into" in refused.stderr
+    assert "has ended. Start one with diagnose watch" in refused.stderr
     again = subprocess.run(
         command("watch", "--no-analyze", "--overwrite", "-o", tmp_path / "out", "train.py"),
         cwd=tmp_path,
@@ -212,7 +213,8 @@ STUTTER = (
     + """
 recording = os.path.join("out", "recording-1")
 for at in range({most}):
-    if at % 20 == 0 and os.path.exists(recording) and not os.path.exists(os.path.join(recording, ".work")):
+    made = [os.path.exists(os.path.join(recording, name)) for name in ("manifest.json", ".work")]
+    if at % 20 == 0 and made == [True, False]:
         break
     step()
     time.sleep(0.006)

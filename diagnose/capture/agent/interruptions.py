@@ -116,7 +116,9 @@ def _mark_saver(module: ModuleType, name: str) -> None:
                 phases.end(SAVE)
 
     _marking.append(save)
-    setattr(module, name, save)
+    for owner in (module, sys.modules.get(module.__name__.partition(".")[0])):
+        if getattr(owner, name, None) is original:  # torch itself has taken the name, where it was imported before.
+            setattr(owner, name, save)
 
 
 def mark_formatting() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 import plotly.graph_objects as go
 
@@ -110,11 +111,13 @@ def step_times(found: WatchedRun) -> go.Figure:
 def step_times_sentence(found: WatchedRun) -> str:
     """What to see in it."""
     run = _with_stretches(found)
-    steps = [one for one in run.over_time if one.steps]
+    steps = [one.step_ns for one in run.over_time if one.steps]
+    quarter = max(len(steps) // 4, 1)
     hidden = len([one for one in found.ranks if one.over_time]) - len(_shown(found))
     more = f" The slowest and fastest of {number(len(found.ranks))} ranks are drawn." if hidden else ""
     return (
-        f"A usual step takes {duration(steps[0].step_ns)} at first and {duration(steps[-1].step_ns)} at last"
+        f"A usual step takes {duration(median(steps[:quarter]))} in the first quarter and"
+        f" {duration(median(steps[-quarter:]))} in the last"
         f" on rank {run.rank}.{more}"
     )
 

@@ -149,6 +149,7 @@ class Windows:
             numbered = [[self.steps + 1 + at, *row] for at, row in enumerate(rows)]
             self.detailed += numbered[: DETAILED - self.steps]
         if len(by_themselves) < len(steps):
+            self._more_epochs += self._epoch is not None
             self._epoch = None  # A part of it was recorded: how long it is without that nobody knows.
         if max(steps) > LONG * usual:
             self._note_outliers(steps, table["loader"], usual)
