@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import math
 import os
 import pty
 import signal
@@ -320,7 +321,8 @@ def test_the_script_s_own_profiler_goes_first(tmp_path: Path) -> None:
     done = profile(tmp_path, "--steps", 8, "train.py")
     assert done.stdout == "30\n1\n"
     assert done.rank.timing is not None
-    assert len(done.rank.timing.wall_ns) == 9
+    # One more than asked for, in whole cycles: steps of a busy machine may seem to have one.
+    assert len(done.rank.timing.wall_ns) == done.rank.cycle * math.ceil(8 / done.rank.cycle) + 1
     assert done.stderr.count("was made again after it") == 1
 
 
