@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from diagnose import failures
 from diagnose.capture import folders, gathering, manifests
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import RECORDING as VARIABLE
@@ -67,14 +68,21 @@ class Recordings:
             elif self._over():
                 self._complete()
         except Exception as error:  # Whatever it is: the training goes on.
-            self._failed = True
-            self._say(f"nothing more is recorded of this run: {error}")
+            self._fail(error)
 
     def end(self) -> None:
         """The run has ended: complete what it has left."""
         if self._is_made and not self._failed:
-            with suppress(OSError):
+            try:
                 self._complete()
+            except Exception as error:  # Whatever it is: the log is whole.
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = True
+        known = isinstance(error, OSError | CannotRecord)
+        why = str(error) if known else f"diagnose itself failed ({failures.told(error)})"
+        self._say(f"nothing more is recorded of this run: {why}")
 
     def _begin(self) -> None:
         folder = self._part.recording / f"{RECORDING}-{self._number}"
@@ -138,7 +146,10 @@ def ask(folder: Path) -> Path:
     """
     part = _watched(folder)
     board = Board(part.shared)
-    board.post(f"{ASK}.{board.posted(f'{ASK}.') + 1}-asked", why="it was asked for")
+    try:
+        board.post(f"{ASK}.{board.posted(f'{ASK}.') + 1}-asked", why="it was asked for")
+    except OSError as error:
+        raise CannotRecord(f"Cannot write to {folder}: {error.strerror}. Ask as the user who watches.") from error
     numbers = [int(found[1]) for path in folder.iterdir() if (found := re.fullmatch(rf"{RECORDING}-(\d+)", path.name))]
     return folder / f"{RECORDING}-{max(numbers, default=0) + 1}"
 

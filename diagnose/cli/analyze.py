@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -125,28 +125,12 @@ def command(
     """
     files = {form.removesuffix("_file"): output(name) for form, name in asked.items() if name}
     log = watched(paths)
+    how: dict[str, Any] = {"jobs": jobs, "no_cache": no_cache, "no_ledger": no_ledger, "quiet": quiet}
+    how["rules"] = Rules(folders, select, ignore)
     if log is not None and stands_alone(paths[0]):
-        chosen = Rules(folders, select, ignore)
-        log = with_recordings(
-            log, paths[0], rules=chosen, jobs=jobs, no_cache=no_cache, no_ledger=no_ledger, quiet=quiet
-        )
-        _tell_log(log, paths[0], files, "terminal" if brief else shape)
-        if open_it:
-            page = files.get("html")
-            open_text(lambda: of_log(log, "html"), page if page and Path(page).is_file() else None)
-        return
-
-    with opened(
-        paths,
-        list(files.values()),
-        rules=Rules(folders, select, ignore),
-        steps=steps,
-        jobs=jobs,
-        cluster=cluster,
-        no_cache=no_cache,
-        no_ledger=no_ledger,
-        quiet=quiet,
-    ) as recordings:
+        log = with_recordings(log, paths[0], **how)
+        return _tell_log(log, paths[0], files, "terminal" if brief else shape, open_it)
+    with opened(paths, list(files.values()), steps=steps, cluster=cluster, **how) as recordings:
         diagnosis = recordings.diagnosed()
     if log is not None:
         from diagnose.watched.recorded import with_recorded
@@ -166,7 +150,7 @@ def command(
     _end(diagnosis, over, quiet)
 
 
-def _tell_log(log: WatchedRun, folder: str, files: Mapping[str, str], shape: str) -> None:
+def _tell_log(log: WatchedRun, folder: str, files: Mapping[str, str], shape: str, open_it: bool) -> None:
     """Of a run without recorded steps."""
     from diagnose.source.run_log import logs_in
 
@@ -176,6 +160,9 @@ def _tell_log(log: WatchedRun, folder: str, files: Mapping[str, str], shape: str
         write(name, of_log(log, form))
     if STDOUT not in files.values():
         click.echo(of_log(log, shape), nl=False)
+    if open_it:
+        page = files.get("html")
+        open_text(lambda: of_log(log, "html"), page if page and Path(page).is_file() else None)
 
 
 def _printed(diagnosis: Diagnosis, form: str) -> bool:

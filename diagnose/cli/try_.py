@@ -125,10 +125,7 @@ def command(
             return click.echo("\n".join(trial_plan.lines(words, candidates, others, pairs, size.expected_s)))
         if candidates:
             trial_plan.ask(manifest, yes, say)
-        with (
-            _work_folder(run) as folder,
-            watched(candidates, budget, quiet, say) as watch,
-        ):
+        with _work_folder(run) as folder, watched(candidates, budget, quiet, say) as watch:
             bench = Bench(words, Path(folder), size, pairs, budget, watch.begins)
             bench.written, bench.screens = trial_plan.written(manifest), watch.screens
             bench.between = between_runs(diagnosis)

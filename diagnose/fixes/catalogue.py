@@ -5,7 +5,8 @@ from __future__ import annotations
 from .calls import NoBarrier, NoCheckpointing, NoEmptyCache, NoSynchronize, SaveInBackground, SeldomCollect
 from .distributed import CommunicationHook, DdpArgument, FsdpArgument, NoSync
 from .loaders import LoaderArgument
-from .models import Attention, Autocast, ChannelsLast, Compile, CompileArgument, GraphCapture, NoGradInEvaluation
+from .model_calls import Autocast, NoGradInEvaluation
+from .models import Attention, ChannelsLast, Compile, CompileArgument, GraphCapture
 from .optimizers import OptimizerArgument, ZeroGrad
 from .prefetching import Prefetch
 from .process import (

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 from diagnose.contracts.finding import Evidence
-from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind
+from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunSaving
 from diagnose.trace.run_log import RunLog, Window
 from diagnose.trace.units import duration, number
-from diagnose.watched.pricing import SELDOM, UNKNOWN, CannotTell, cost, finding, saving
+from diagnose.watched.pricing import SELDOM, UNKNOWN, CannotTell, cost, counted, finding, saving, total
 from diagnose.watched.series import PARTS, REST
 
 LEAST_OUTLIERS, REGULAR, MOSTLY = 5, 0.6, 0.2
@@ -99,30 +99,26 @@ def outlier_steps(log: RunLog, starts_ns: int) -> list[RunFinding]:
 
 def collection(log: RunLog) -> list[RunFinding]:
     """Collections of Python's garbage in steps."""
-    spent = sum(window.of("collection").sum_ns for window in log.windows)
-    count = sum(window.of("collection").count for window in log.windows)
+    spent, count = total(log.windows, "collection"), counted(log.windows, "collection")
     said = f"Python collects garbage in {number(count)} steps: {cost(spent, log)}."
-    return finding(
-        RunFindingKind.COLLECTION,
-        "Python garbage collection pauses the training",
-        (Evidence(said, spent, "ns", primary=True), _as_outliers(log, "collection")),
-        saving(spent, SELDOM, RunBasis.RULE_OF_THUMB),
-        WHAT_TO_DO["collection"],
-    )
+    priced = saving(spent, SELDOM, RunBasis.RULE_OF_THUMB)
+    kind, title = RunFindingKind.COLLECTION, "Python garbage collection pauses the training"
+    return _in_steps(log, "collection", kind, title, Evidence(said, spent, "ns", primary=True), priced)
 
 
 def compilation(log: RunLog) -> list[RunFinding]:
     """Compiling after the first step."""
-    spent = sum(window.of("compilation").sum_ns for window in log.windows)
-    count = sum(window.of("compilation").count for window in log.windows)
+    spent, count = total(log.windows, "compilation"), counted(log.windows, "compilation")
     said = f"After the first step torch.compile compiles in {number(count)} more: {cost(spent, log)}."
-    return finding(
-        RunFindingKind.COMPILATION,
-        "torch.compile compiles again after the first step",
-        (Evidence(said, spent, "ns", primary=True), _as_outliers(log, "compilation")),
-        saving(spent, UNKNOWN, RunBasis.AT_MOST),
-        WHAT_TO_DO["compilation"],
-    )
+    priced = saving(spent, UNKNOWN, RunBasis.AT_MOST)
+    kind, title = RunFindingKind.COMPILATION, "torch.compile compiles again after the first step"
+    return _in_steps(log, "compilation", kind, title, Evidence(said, spent, "ns", primary=True), priced)
+
+
+def _in_steps(
+    log: RunLog, part: str, kind: RunFindingKind, title: str, said: Evidence, priced: RunSaving
+) -> list[RunFinding]:
+    return finding(kind, title, (said, _as_outliers(log, part)), priced, WHAT_TO_DO[part])
 
 
 def why(found: Outliers) -> str:

@@ -14,7 +14,7 @@ WORTH_SHARE, WORTH_NS = 0.01, 1_000_000_000
 and what is shorter than a window of the log cannot be told from noise (our choice)."""
 
 TOO_FEW = "the log has too few windows of a second and more, and it takes {}"
-SHORT = TOO_FEW.format(6)
+SHORT = TOO_FEW.format(7)
 
 Shares = tuple[float, float, float]
 """Of a time: what goes if it is fixed, low, likely and high."""
@@ -50,10 +50,15 @@ def finding(
 
 
 def worth(one: RunFinding, length_ns: int) -> bool:
-    """Whether it is told: by its likely saving; what costs no time always is. A log may contradict itself."""
+    """Whether it is told: by its likely saving; what costs no time always is.
+
+    Raises CannotTell of one that would save more than there is.
+    """
     if one.saving.basis is RunBasis.NONE:
         return True
-    return one.saving.likely_ns >= max(WORTH_SHARE * length_ns, WORTH_NS) and one.saving.high_ns <= length_ns
+    if one.saving.high_ns > length_ns:
+        raise CannotTell("the log contradicts itself")
+    return one.saving.likely_ns >= max(WORTH_SHARE * length_ns, WORTH_NS)
 
 
 def cost(ns: float, log: RunLog) -> str:

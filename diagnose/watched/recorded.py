@@ -27,7 +27,7 @@ def with_recorded(run: WatchedRun, diagnoses: Mapping[str, Diagnosis]) -> Watche
             if key not in found or scaled.saving.likely_ns > found[key].saving.likely_ns:
                 found[key] = scaled
     length_ns = max(one.length_ns for one in run.ranks)
-    kept = [one for one in found.values() if worth(one, length_ns)]
+    kept = [one for one in found.values() if one.saving.high_ns <= length_ns and worth(one, length_ns)]
     return msgspec.structs.replace(run, findings=ranked((*run.findings, *kept)))
 
 

@@ -19,9 +19,10 @@ PARTS = ("loader", "forward", "backward", "optimizer", "collection", "compilatio
 
 REST = "rest"
 
-GROUPS, MOMENTS, LEAST_GROUPS = 24, 48, 6
+GROUPS, MOMENTS, LEAST_GROUPS = 24, 48, 7
 """Into how many a run is put together to see whether something grows, to see when it changed, and at least (our
-choice): so few hardly depend on each other, as neighbouring steps do, and six in order come by chance once in 720."""
+choice): so few hardly depend on each other, as neighbouring steps do. Of six no order is as rare as RARE (1 in 720), of
+seven one is (1 in 5,040)."""
 
 LEAST_APART = 12
 """Values that hang together are averaged in pairs, down to so many: a rise of 12 in order is no chance (our choice)."""

@@ -21,8 +21,8 @@ from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind,
 from diagnose.trace.run_log import RunLog
 from diagnose.trace.units import duration, long_duration, number, ranks
 from diagnose.watched.growth import PART_NAMES, STANDS_OUT
-from diagnose.watched.pricing import SHORT, CannotTell, Shares, cost, finding, saving
-from diagnose.watched.series import GROUPS, LEAST_GROUPS, PARTS, RARE, REST, changed
+from diagnose.watched.pricing import SHORT, TOO_FEW, CannotTell, Shares, cost, finding, saving
+from diagnose.watched.series import GROUPS, LEAST_GROUPS, LEAST_TO_CHANGE, PARTS, RARE, REST, changed
 
 EVENED: Shares = (0.7, 1.0, 1.0)
 """Of the difference to the next slowest rank, on devices of their own (ST01: our choice)."""
@@ -95,6 +95,8 @@ def stragglers(logs: Sequence[RunLog]) -> list[RunFinding]:
         since = _behind_since(table, row)
         if since is not None:
             found += _straggler(table, row, since, logs)
+    if not found and table.step.shape[1] < LEAST_TO_CHANGE:
+        raise CannotTell(TOO_FEW.format(LEAST_TO_CHANGE))
     return found
 
 

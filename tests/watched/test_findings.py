@@ -388,3 +388,19 @@ def test_a_few_outliers_are_told_where_they_cost_enough() -> None:
     assert one.title == "Now and then a step takes very long"
     assert "1 outlier step, 5.00 s more each: 5.00 s" in told(one)
     assert K.OUTLIER_STEPS not in found(log((*some[:4], replace(paused, excess_ns=S // 2))))
+
+
+def test_what_no_order_of_so_few_windows_could_show_cannot_be_told() -> None:
+    """Of six windows even those in order come by chance more often than a rise may: once in 720."""
+    six, seven = (log(windows([(100 + 40 * k) * MS for k in range(count)])) for count in (6, 7))
+    assert "it takes 7" in whys(six)[K.GROWING_STEPS]
+    assert K.GROWING_STEPS in found(seven)
+
+
+def test_what_would_save_more_than_the_run_took_is_no_finding_and_not_fine_either() -> None:
+    """As only a damaged log has it: outliers that take 60 s of a run of 9 s."""
+    some = list(windows([100 * MS] * 8))
+    some[4] = replace(some[4], outliers=1, excess_ns=60 * S)
+    broken = log(tuple(some))
+    assert K.OUTLIER_STEPS not in found(broken)
+    assert whys(broken)[K.OUTLIER_STEPS] == "the log contradicts itself"

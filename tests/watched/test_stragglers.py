@@ -107,6 +107,8 @@ def test_what_cannot_be_compared_says_so(tmp_path: Path) -> None:
         stragglers([first, replace(second, windows=(*second.windows[:3], *second.windows[4:]))])
     with pytest.raises(CannotTell, match="too few windows"):
         stragglers([first, replace(second, windows=second.windows[:4])])
+    with pytest.raises(CannotTell, match="it takes 17"):  # So few do not show a rank that gets slow.
+        stragglers([first, replace(second, windows=second.windows[:10])])
 
 
 def test_ranks_that_are_lost(tmp_path: Path) -> None:
