@@ -29,7 +29,6 @@ from diagnose.facts.run.growth import Rise, growth
 from diagnose.facts.run.not_recorded import not_recorded
 from diagnose.facts.run.program import Program, program
 from diagnose.facts.run.time_attribution import AttributedTime, time_attribution
-from diagnose.failures import attempt
 from diagnose.trace.job import CollectiveSequence
 from diagnose.trace.model import IntegrityNote, Provenance
 
@@ -98,7 +97,7 @@ def outline(facts: Facts) -> RankDigest:
     return RankDigest(
         index=rank.index,
         provenance=rank.provenance,
-        integrity=(*rank.integrity, *attempt("what was not recorded", (), not_recorded, facts)),
+        integrity=(*rank.integrity, *(optional(not_recorded, facts) or ())),
         absent=(),
         steps=StepTimes(
             used.recorded,
@@ -121,7 +120,7 @@ def digest(facts: Facts) -> RankDigest:
         try:
             return get(facts)
         except Missing as missing:
-            if missing != NO_DEVICE or not attempt("whether the CPU trains", False, trains_on_cpu, facts):
+            if missing != NO_DEVICE or not optional(trains_on_cpu, facts):
                 absent.append(Absent(get.__name__, missing.what, missing.how_to_record_it))
             return None
 

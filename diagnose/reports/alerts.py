@@ -11,7 +11,6 @@ from pathlib import Path
 
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Level, RankedFinding, ShownRisk
-from diagnose.failures import attempt
 from diagnose.reports import findings as cards
 from diagnose.reports.findings import Card
 from diagnose.reports.places import Checkout, Place
@@ -70,9 +69,8 @@ def of(
     seen = Counter[str]()
     shown = diagnosis.findings if findings is None else findings
     risks = diagnosis.risks if findings is None else ()
-    found = [attempt(f"a finding of {one.rule}", None, _of_finding, one, diagnosis, over, known, seen) for one in shown]
-    found += [attempt(f"a risk of {risk.rule}", None, _of_risk, risk, diagnosis, known, seen) for risk in risks]
-    return [one for one in found if one is not None]
+    found = [_of_finding(one, diagnosis, over, known, seen) for one in shown]
+    return found + [_of_risk(risk, diagnosis, known, seen) for risk in risks]
 
 
 def in_checkout(diagnosis: Diagnosis, here: Path | None) -> Checkout:

@@ -9,7 +9,7 @@ from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Confidence, Fix, OutcomeKind, RankedFinding, ShownRisk, Together
 from diagnose.contracts.track_record import TrackRecord
 from diagnose.facts.core.steps import Measure
-from diagnose.failures import always, part
+from diagnose.failures import attempt
 from diagnose.replay.saving import DOUBTFUL, Basis
 from diagnose.reports.sections import place
 from diagnose.reports.words import BASES, LOOKS, OUTCOMES, safety
@@ -49,7 +49,10 @@ class Card:
 def cards(diagnosis: Diagnosis) -> list[Card]:
     """The findings worth a card, in order."""
     shown = [finding for finding in diagnosis.findings if not finding.minor]
-    return [_card(number, one, diagnosis) for number, one in enumerate(shown, start=1)]
+    return [
+        attempt(f"a part of finding {number}", _bare(number, one), _card, number, one, diagnosis)
+        for number, one in enumerate(shown, start=1)
+    ]
 
 
 def card(one: RankedFinding, diagnosis: Diagnosis) -> Card:
@@ -62,13 +65,11 @@ def risk_card(one: ShownRisk, diagnosis: Diagnosis) -> Card:
     return _risk(1, one, diagnosis)
 
 
-@part("risks", instead=always([]))
 def risks(diagnosis: Diagnosis) -> list[Card]:
     """What may end the run, in order."""
     return [_risk(number, one, diagnosis) for number, one in enumerate(diagnosis.risks, start=1)]
 
 
-@part("minor findings", instead=always([]))
 def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(title, saving) of each minor finding."""
     step_ns = _step_ns(diagnosis)
@@ -76,7 +77,6 @@ def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return [(one.title, "; ".join([_short(one, step_ns), *_correction(one)])) for one in some]
 
 
-@part("findings that pay once others are fixed", instead=always([]))
 def hidden(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(title, what it saves then and what to do) of each finding that pays only once those with a card are fixed."""
     step_ns = _step_ns(diagnosis)
@@ -114,14 +114,13 @@ def _short(one: RankedFinding, step_ns: int) -> str:
     return f"{duration(one.saving.likely_ns)} ({share(one.saving.likely_ns, step_ns)})"
 
 
-def _bare(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
+def _bare(number: int, one: RankedFinding) -> Card:
     """A finding without all that may have failed."""
     saving, sure = one.saving, one.confidence.level.value
     detail = f"Range {duration(saving.low_ns)} to {duration(saving.high_ns)}; the rest of this finding is left out"
     return Card(number, one.title, one.code, duration(saving.likely_ns), detail, (), (), "", sure)
 
 
-@part("a part of a finding", instead=_bare)
 def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
     saving = one.saving
     parts = []
@@ -280,7 +279,6 @@ def _between(diagnosis: Diagnosis, step_ns: int, likely_ns: int) -> str:
     return f"; {' to '.join(shown)}" if shown[0] != shown[1] else ""
 
 
-@part("how much of a step is lost", instead=always(""))
 def lost(diagnosis: Diagnosis) -> str:
     """How much of a step is lost, in one or two sentences; empty if nothing could be replayed."""
     if not diagnosis.outcomes:
@@ -328,7 +326,6 @@ def incomplete(diagnosis: Diagnosis) -> str:
     return f"{failed} {several} failed by a bug in diagnose: what {look} for is not in this report."
 
 
-@part("how many rules ended how", instead=always(""))
 def checked(diagnosis: Diagnosis) -> str:
     """How many rules ended how."""
     ended = Counter(outcome.outcome for outcome in diagnosis.outcomes)
@@ -342,7 +339,6 @@ def checked(diagnosis: Diagnosis) -> str:
     return f"Checked {len(diagnosis.outcomes)} rules: {', '.join(parts)}." if diagnosis.outcomes else ""
 
 
-@part("what could not be looked at", instead=always([]))
 def unchecked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(what could not be looked at, how to record it and for which rules), each once."""
     rules: dict[tuple[str, str], list[str]] = {(one.what, one.how_to_record_it): [] for one in diagnosis.absent}
@@ -352,7 +348,6 @@ def unchecked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return [(what, f"{how} ({', '.join(codes)})" if codes else how) for (what, how), codes in rules.items()]
 
 
-@part("rules that failed", instead=always([]))
 def crashed(diagnosis: Diagnosis) -> list[str]:
     """One sentence for each rule that failed, or for several that failed of the same."""
     rules: dict[tuple[str, str], list[str]] = {}

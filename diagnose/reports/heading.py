@@ -9,7 +9,6 @@ from diagnose.contracts.diagnosis import Diagnosis, Steps
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.run.epochs import Epoch
 from diagnose.facts.run.growth import Rise
-from diagnose.failures import always, part
 from diagnose.fixes.frameworks import NAMES
 from diagnose.reports.words import infers
 from diagnose.trace.manifest import Manifest
@@ -28,7 +27,6 @@ TELLING = 0.01
 """Of an epoch: less of it that recorded steps lack is not named (our choice)."""
 
 
-@part("the step time", instead=always("What to fix in this recording"))
 def headline(diagnosis: Diagnosis) -> str:
     """How long a step is, and of what that was measured. Of an epoch that recorded steps do not stand for, its own."""
     recorded, epoch, steps = _recorded_steps(diagnosis), diagnosis.unlike_epoch, diagnosis.steps
@@ -121,7 +119,6 @@ def _of_ranks(diagnosis: Diagnosis) -> str:
 _DEVICES = {"cpu": "CPU only", "cuda": "NVIDIA GPU", "rocm": "AMD GPU", "unknown": "device of an unknown maker"}
 
 
-@part("what ran on what", instead=always(""))
 def subject(diagnosis: Diagnosis) -> str:
     """What ran on what."""
     provenance = diagnosis.provenance

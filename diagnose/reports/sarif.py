@@ -12,10 +12,8 @@ from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote
 
-from diagnose import failures
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import OutcomeKind, RankedFinding, RulePage
-from diagnose.failures import Failure, attempt
 from diagnose.reports import alerts, rule_pages
 from diagnose.reports.alerts import Alert
 from diagnose.reports.places import Checkout, Place
@@ -26,9 +24,6 @@ ROOT = "%SRCROOT%"
 
 FINGERPRINT = "diagnoseFinding/v1"
 """The name of our fingerprint, with the version of how it is made."""
-
-NOWHERE = {"physicalLocation": {"artifactLocation": {"uri": "recording"}}}
-"""Of what has no place: GitHub refuses results without one."""
 
 _PLACEHOLDER = re.compile(r"([\\\[\]])")
 """What begins or ends a link in the text of a message (SARIF 3.11.6)."""
@@ -45,19 +40,15 @@ def render(
     The build fails for those that are `over`: their level is error. Source files are looked for in the checkout that
     `here` is in, the working folder.
     """
-    with failures.collected() as lost:
-        checkout = alerts.in_checkout(diagnosis, here)
-        found = alerts.of(diagnosis, findings, over, checkout)
-        fallback = attempt("the place of the script", NOWHERE, _fallback, diagnosis, checkout)
-        driver = attempt("pages of rules", {"name": "diagnose", "rules": []}, _driver, diagnosis)
-        indexes = {one["name"]: index for index, one in enumerate(driver["rules"])}
-        made = [attempt(f"a finding of {one.rule}", None, _result, one, diagnosis, indexes, fallback) for one in found]
-        invocation = _invocation(diagnosis, indexes, lost)
+    checkout = alerts.in_checkout(diagnosis, here)
+    fallback, driver = _fallback(diagnosis, checkout), _driver(diagnosis)
+    indexes = {one["name"]: index for index, one in enumerate(driver["rules"])}
+    found = alerts.of(diagnosis, findings, over, checkout)
     run = {
         "tool": {"driver": driver},
-        "invocations": [invocation],
+        "invocations": [_invocation(diagnosis, indexes)],
         "originalUriBaseIds": {ROOT: {"description": {"text": "The top of the checkout."}}},
-        "results": [one for one in made if one is not None],
+        "results": [_result(one, diagnosis, indexes, fallback) for one in found],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
@@ -84,14 +75,12 @@ def _rule(about: RulePage, family: str) -> dict[str, Any]:
     }
 
 
-def _invocation(diagnosis: Diagnosis, indexes: dict[str, int], lost: list[Failure]) -> dict[str, Any]:
+def _invocation(diagnosis: Diagnosis, indexes: dict[str, int]) -> dict[str, Any]:
     """A rule that failed, or a recording in which nothing could be measured, is no success."""
     crashed = any(outcome.outcome is OutcomeKind.CRASHED for outcome in diagnosis.outcomes)
-    notes = attempt("notes on rules", [], lambda: list(_of_rules(diagnosis, indexes)))
-    notes += attempt("notes on the recording", [], lambda: list(_of_recording(diagnosis)))
     return {
-        "executionSuccessful": diagnosis.conclusive and not crashed and not lost,
-        "toolExecutionNotifications": [*notes, *({"level": "error", "message": {"text": str(one)}} for one in lost)],
+        "executionSuccessful": diagnosis.conclusive and not crashed,
+        "toolExecutionNotifications": [*_of_rules(diagnosis, indexes), *_of_recording(diagnosis)],
     }
 
 
