@@ -248,7 +248,7 @@ def _reports(corpus: Path | None) -> Iterator[Text]:
 @cache
 def report(path: str) -> str:
     """What `diagnose analyze` prints of a recording; paths are those of the checkout."""
-    printed = CliRunner().invoke(group, ["analyze", "--quiet", "--no-ledger", str(ROOT / path)])
+    printed = CliRunner().invoke(group, ["analyze", "--quiet", str(ROOT / path)])
     if printed.exit_code:
         raise RuntimeError(printed.output)
     return printed.output
@@ -272,7 +272,7 @@ def series(families: Sequence[Family[Any]]) -> str:
 
 def shown_metrics() -> str:
     """The first figures of a bundled recording."""
-    words = ["analyze", "--quiet", "--no-ledger", "--metrics", "-", str(ROOT / MIXED)]
+    words = ["analyze", "--quiet", "--metrics", "-", str(ROOT / MIXED)]
     printed = CliRunner().invoke(group, words)
     if printed.exit_code:
         raise RuntimeError(printed.output)
@@ -310,7 +310,7 @@ def _brief() -> str:
 @cache
 def _analysed() -> Analysed:
     """What the first call of the tool `analyze` keeps."""
-    words = ["analyze", "--quiet", "--no-ledger", "--format", "json", str(ROOT / MIXED)]
+    words = ["analyze", "--quiet", "--format", "json", str(ROOT / MIXED)]
     return Analysed("d1", MIXED, Diagnosis.from_json(CliRunner().invoke(group, words).output))
 
 

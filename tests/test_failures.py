@@ -241,7 +241,7 @@ def test_every_fact_may_fail(sound: Diagnosis) -> None:
     ],
 )
 def test_the_command_writes_what_can_be_made(lost: str, code: int, missing: tuple[str, ...], tmp_path: Path) -> None:
-    words = ["analyze", str(GPU), "--no-ledger", "--select", "AT,KE"]
+    words = ["analyze", str(GPU), "--select", "AT,KE"]
     for form in ("html", "json", "markdown", "sarif", "junit"):
         words += [f"--{form}", str(tmp_path / form)]
     with broken(function(f"diagnose.{lost}")):

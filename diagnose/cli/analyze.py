@@ -95,7 +95,6 @@ class Share(click.ParamType[float]):
     help="Read ranks on a Dask cluster (tcp://...); `local` starts one of --jobs workers.",
 )
 @click.option("--no-cache", is_flag=True, help="Read all traces again, and keep no tables for the next time.")
-@click.option("--no-ledger", is_flag=True, help="Do not use what trials on this machine have measured.")
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
@@ -110,7 +109,6 @@ def command(
     jobs: int | None,
     cluster: str | None,
     no_cache: bool,
-    no_ledger: bool,
     open_it: bool,
     quiet: bool,
     **asked: str | None,
@@ -125,7 +123,7 @@ def command(
     """
     files = {form.removesuffix("_file"): output(name) for form, name in asked.items() if name}
     log = watched(paths)
-    how: dict[str, Any] = {"jobs": jobs, "no_cache": no_cache, "no_ledger": no_ledger, "quiet": quiet}
+    how: dict[str, Any] = {"jobs": jobs, "no_cache": no_cache, "quiet": quiet}
     how["rules"] = Rules(folders, select, ignore)
     if log is not None and stands_alone(paths[0]):
         log = with_recordings(log, paths[0], **how)

@@ -1,4 +1,4 @@
-"""How every command reads recordings: by which rules, with which trials, behind a progress bar, errors as sentences."""
+"""How every command reads recordings: by which rules, behind a progress bar, errors as sentences."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ def opened(
     jobs: int | None = None,
     cluster: str | None = None,
     no_cache: bool = False,
-    no_ledger: bool = False,
     quiet: bool = False,
     title: str = "Reading traces",
 ) -> Iterator[Opened]:
@@ -61,7 +60,6 @@ def opened(
     What keeps them from being read, and rules and settings that are not sound, end as a ClickException. What fails
     inside by a fault of ours is told on standard error.
     """
-    from diagnose import ledger
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError
     from diagnose.rulekit.vocabulary import RuleError
@@ -72,12 +70,9 @@ def opened(
         given = recording.find(paths)
         refuse_unwritable(outputs, [rank.trace.path for rank in given.ranks])
         chosen = _rules(given.ranks[0].trace.path, rules)
-        remembered = ledger.Ledger(None) if no_ledger else ledger.read()
-        if remembered.problem and not quiet:
-            click.echo(f"{remembered.problem} Savings are not corrected by trials.", err=True)
         count = jobs or os.cpu_count() or 1
         with failures.collected() as lost, cache.unused(no_cache), shown(title, quiet) as progress:
-            diagnosed = partial(diagnose, given, steps, count, progress, chosen, cluster, remembered.entries)
+            diagnosed = partial(diagnose, given, steps, count, progress, chosen, cluster)
             yield Opened(given, count, progress, diagnosed)
         for failure in lost:
             click.echo(f"diagnose: {failure}", err=True)
