@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from diagnose.cli import INTERNAL_ERROR, github
+from diagnose.cli import INTERNAL_ERROR
 from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 from diagnose.cli.reading import Rules, opened
 from diagnose.cli.results import open_page, open_text, put, rendered
@@ -65,7 +65,6 @@ class Share(click.ParamType[float]):
     "--perfetto", "perfetto_file", metavar="FILE", help="Write the timeline with the findings, for ui.perfetto.dev."
 )
 @click.option("--sarif", "sarif_file", metavar="FILE", help="Write the findings as SARIF 2.1.0, for code scanning.")
-@click.option("--junit", "junit_file", metavar="FILE", help="Write the rules as JUnit XML: one test case each.")
 @click.option(
     "--metrics", "metrics_file", metavar="FILE", help="Write figures as OpenMetrics text; - is standard output."
 )
@@ -141,8 +140,6 @@ def command(
     if open_it:
         page = files.get("html")
         open_page(diagnosis, page if page and Path(page).is_file() else None)
-    if not quiet:
-        github.tell(lambda: rendered(diagnosis, "markdown") or "", diagnosis, over=over)
     if not all(made):
         raise click.exceptions.Exit(INTERNAL_ERROR)
     _end(diagnosis, over, quiet)
