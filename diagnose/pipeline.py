@@ -15,11 +15,10 @@ What happens on the way, and where something new goes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -34,15 +33,11 @@ from diagnose.advice import (
     ranking,
     recording_hints,
     risks,
-    track_record,
 )
 from diagnose.advice.job_summary import job_summary
 from diagnose.advice.rank_diagnosis import RankBrief, RankDiagnosis, in_brief, shared
-from diagnose.advice.track_record import device_of
 from diagnose.contracts.diagnosis import Diagnosis, note_of
 from diagnose.contracts.finding import Finding, Outcome, ReplayQuality, RuleName
-from diagnose.contracts.ledger import Entry
-from diagnose.contracts.track_record import TrackRecord
 from diagnose.costs.book import rest_on_measurements, wanted
 from diagnose.costs.changes import Recost
 from diagnose.costs.measured import Wanted
@@ -87,13 +82,11 @@ def diagnose(
     progress: Progress = lambda done, total: None,
     rules: RuleSet | None = None,
     cluster: str | None = None,
-    trials: Sequence[Entry] = (),
 ) -> Diagnosis:
     """Diagnose the run in `paths`, or what was found there, with up to `jobs` processes (default 1).
 
     `progress` gets (done, total) files.
     `cluster`: the address of a Dask scheduler whose workers do it, or "local" for `jobs` of them here.
-    `trials` correct savings: those of the device that the manifest names. Without any, only the files in `paths` count.
     Raises InputError if a named file, or all files of a folder, cannot be read, and RuleError if the rules cannot.
     """
     given = paths if isinstance(paths, Recordings) else recording.find(paths)
@@ -101,21 +94,16 @@ def diagnose(
     loaded = engine.load(rules)
     with failures.collected() as lost:
         pages = attempt("pages of rules", [], lambda: [engine.shown(one) for one in loaded])
-        records = attempt("what trials on this machine tell", {}, _records, given, trials)
-        in_full = partial(of_files, present, step_range=step_range, rules=rules, records=records)
+        in_full = partial(of_files, present, step_range=step_range, rules=rules)
         if len(given.ranks) == 1:
             said, briefs, notes = _of_one(given.ranks[0], in_full, progress)
         else:
-            brief = partial(brief_of_files, step_range=step_range, rules=rules, ranks=len(given.ranks), records=records)
+            brief = partial(brief_of_files, step_range=step_range, rules=rules, ranks=len(given.ranks))
             briefly = partial(processes.results, brief, jobs=jobs or 1, cluster=cluster)
             said, briefs, notes = _of_many(given.ranks, briefly, in_full, progress)
         notes = [*given.integrity, *notes]
         whole = assembly.of_ranks(said, briefs, notes, __version__, given.manifest, pages, given.trials)
     return msgspec.structs.replace(whole, integrity=(*whole.integrity, *map(note_of, lost)))
-
-
-def _records(given: Recordings, trials: Sequence[Entry]) -> dict[str, TrackRecord]:
-    return {} if given.manifest is None else track_record.by_rule(trials, device_of(given.manifest))
 
 
 InFull = Callable[..., RankDiagnosis | InputError]
@@ -206,11 +194,11 @@ def _as_given(brief: RankBrief, files: RankFiles) -> RankBrief:
 
 
 def brief_of_files(
-    files: RankFiles, step_range: StepRange | None, rules: RuleSet, ranks: int, records: Mapping[str, TrackRecord]
+    files: RankFiles, step_range: StepRange | None, rules: RuleSet, ranks: int
 ) -> RankBrief | InputError:
     """What is known of one of so many ranks in brief; runs in a process of its own, so that little is raised."""
     try:
-        said = of_files(study, files, step_range, rules, records)
+        said = of_files(study, files, step_range, rules)
     except RuleError:
         raise
     except Exception as error:
@@ -228,7 +216,6 @@ def of_files(
     files: RankFiles,
     step_range: StepRange | None,
     rules: RuleSet,
-    records: Mapping[str, TrackRecord],
     index: int | None = None,
     others: Peers | None = None,
 ) -> RankDiagnosis | InputError:
@@ -246,7 +233,7 @@ def of_files(
         except Missing as missing:
             return InputError(f"{files.trace.path} has no {missing.what}. {missing.how_to_record_it}")
     with failures.collected() as lost:
-        said = look(facts, engine.load(rules), records)
+        said = look(facts, engine.load(rules))
     notes = (*said.digest.integrity, *map(note_of, lost))
     return replace(said, digest=replace(said.digest, integrity=notes))
 
@@ -285,22 +272,15 @@ def to_measure(files: RankFiles, rules: RuleSet | None = None) -> ToMeasure:
     )
 
 
-def study(
-    facts: Facts, rules: Sequence[LoadedRule], records: Mapping[str, TrackRecord] = MappingProxyType({})
-) -> RankDiagnosis:
-    """What has to be known of every rank of a job: its steps, its collectives, what the rules find on it.
-
-    `records`: how predictions have compared with trials on its device, by rule.
-    """
-    found = _found(facts, rules, records)
+def study(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
+    """What has to be known of every rank of a job: its steps, its collectives, what the rules find on it."""
+    found = _found(facts, rules)
     return _told(facts, outline(facts), found)
 
 
-def present(
-    facts: Facts, rules: Sequence[LoadedRule], records: Mapping[str, TrackRecord] = MappingProxyType({})
-) -> RankDiagnosis:
+def present(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     """All that a Diagnosis says of the rank that it shows. Without a replay nothing has a price: nothing is found."""
-    found = _found(facts, rules, records)
+    found = _found(facts, rules)
     return replace(
         _told(facts, digest(facts), found),
         findings=attempt("places on the timeline", found.order.findings, spots.on_timeline, facts, found.order),
@@ -317,7 +297,7 @@ def present(
     )
 
 
-Look = Callable[[Facts, Sequence[LoadedRule], Mapping[str, TrackRecord]], RankDiagnosis]
+Look = Callable[[Facts, Sequence[LoadedRule]], RankDiagnosis]
 
 
 @dataclass(frozen=True)
@@ -342,12 +322,12 @@ class Studied:
 NO_PRICES = Failed("what fixes would save, as diagnose itself failed", failures.REPORT)
 
 
-def _found(facts: Facts, rules: Sequence[LoadedRule], records: Mapping[str, TrackRecord]) -> Studied:
+def _found(facts: Facts, rules: Sequence[LoadedRule]) -> Studied:
     examined = attempt("all rules", engine.NOTHING, engine.examine, facts, rules)
     replay = _replayed(facts)
     if isinstance(replay, Missing):
         return Studied(examined, replay)
-    return attempt("all findings", Studied(examined, NO_PRICES), _priced, facts, examined, replay, records)
+    return attempt("all findings", Studied(examined, NO_PRICES), _priced, facts, examined, replay)
 
 
 def _replayed(facts: Facts) -> Replay | Missing:
@@ -359,7 +339,7 @@ def _replayed(facts: Facts) -> Replay | Missing:
         return failed("the replay, and so all fixes", error)
 
 
-def _priced(facts: Facts, examined: Examined, replay: Replay, records: Mapping[str, TrackRecord]) -> Studied:
+def _priced(facts: Facts, examined: Examined, replay: Replay) -> Studied:
     found, cost = _refined(facts, examined.findings), optional(slowdown, facts)
     found = attempt("which prices were measured", found, _by_costs, facts, found)
     order = ranking.ranked(
@@ -370,7 +350,6 @@ def _priced(facts: Facts, examined: Examined, replay: Replay, records: Mapping[s
         examined.cautions,
         None if cost is None else cost.unprofiled_ns,
         attempt("the share of a step in which the CPU trains", 0.0, busy_share, facts),
-        records,
     )
     return Studied(examined, replay, found, order)
 

@@ -52,10 +52,7 @@ def find(environment: Mapping[str, str] = os.environ) -> str:
         raise CannotRecord(f"Another profiler gets loaded into CUDA programs: unset {' '.join(set_by_others)}.")
     nsys = shutil.which("nsys", path=environment.get("PATH"))
     if nsys is None:
-        raise CannotRecord(
-            "There is no nsys on PATH. Install NVIDIA's package nsight-systems-cli (`diagnose doctor` says where one"
-            " is), or leave --tracer out."
-        )
+        raise CannotRecord("There is no nsys on PATH. Install NVIDIA's nsight-systems-cli, or leave --tracer out.")
     return nsys
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Confidence, Fix, OutcomeKind, RankedFinding, ShownRisk, Together
-from diagnose.contracts.track_record import TrackRecord
 from diagnose.facts.core.steps import Measure
 from diagnose.failures import attempt
 from diagnose.replay.saving import DOUBTFUL, Basis
@@ -74,7 +73,7 @@ def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(title, saving) of each minor finding."""
     step_ns = _step_ns(diagnosis)
     some = [finding for finding in diagnosis.findings if finding.minor and not finding.hidden]
-    return [(one.title, "; ".join([_short(one, step_ns), *_correction(one)])) for one in some]
+    return [(one.title, _short(one, step_ns)) for one in some]
 
 
 def hidden(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -94,14 +93,8 @@ def _then(one: RankedFinding, then: tuple[int, int, int], step_ns: int) -> str:
     text = f"then {duration(likely_ns)} ({share(likely_ns, step_ns)} of today's step)"
     if low_ns != high_ns:
         text += f", {duration(low_ns)} to {duration(high_ns)}"
-    parts = [
-        f"by itself {duration(now.likely_ns) if now.likely_ns else 'nothing'}",
-        *_correction(one),
-        BASES[now.basis],
-    ]
-    text = "; ".join([text, *parts])
-    sure = "; ".join(filter(None, (one.confidence.level.value, held(one.track_record))))
-    return " ".join([f"{text}.", *(fix.do for fix in one.fixes[:1]), f"Confidence: {sure}."])
+    text += f"; by itself {duration(now.likely_ns) if now.likely_ns else 'nothing'}; {BASES[now.basis]}."
+    return " ".join([text, *(fix.do for fix in one.fixes[:1]), f"Confidence: {one.confidence.level.value}."])
 
 
 def _step_ns(diagnosis: Diagnosis) -> int:
@@ -126,7 +119,6 @@ def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
     parts = []
     if saving.low_ns != saving.high_ns:
         parts.append(f"range {duration(saving.low_ns)} to {duration(saving.high_ns)}")
-    parts += _correction(one)
     if saving.others_ns:
         parts.append(f"{duration(saving.others_ns)} of it as other ops get faster, too")
     if one.per_sample:
@@ -145,28 +137,12 @@ def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
         evidence=tuple(evidence.text for evidence in one.evidence),
         fixes=tuple((fix, _does(one, fix, diagnosis)) for fix in one.fixes),
         place=place(one.site) if one.site else "",
-        confidence="; ".join(filter(None, (_told(one.confidence), held(one.track_record)))),
+        confidence=_told(one.confidence),
     )
 
 
 def _does(one: RankedFinding, fix: Fix, diagnosis: Diagnosis) -> str:
     return LOOKS if one.saving.basis is Basis.AT_MOST else safety(diagnosis, fix.safety)
-
-
-def held(record: TrackRecord | None) -> str:
-    """How many predictions of a rule trials have borne out, as a clause; empty if none was compared."""
-    if record is None or not record.compared:
-        return ""
-    several = "predictions" if record.compared > 1 else "prediction"
-    return f"on this machine {record.held} of {record.compared} {several} of this rule held"
-
-
-def _correction(one: RankedFinding) -> list[str]:
-    """What was predicted, as a clause, if trials have corrected it."""
-    if one.saving_uncorrected is None or one.track_record is None:
-        return []
-    predicted, count = duration(one.saving_uncorrected.likely_ns), one.track_record.compared
-    return [f"predicted {predicted} before correction by {count} trials here"]
 
 
 def _risk(number: int, one: ShownRisk, diagnosis: Diagnosis) -> Card:

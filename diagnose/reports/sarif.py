@@ -5,18 +5,23 @@ https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote
 
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import OutcomeKind, RankedFinding, RulePage
-from diagnose.reports import alerts, rule_pages
-from diagnose.reports.alerts import Alert
+from diagnose.contracts.finding import Level, OutcomeKind, RankedFinding, RulePage, ShownRisk
+from diagnose.reports import findings as cards
+from diagnose.reports import rule_pages
+from diagnose.reports.findings import Card
 from diagnose.reports.places import Checkout, Place
+from diagnose.trace.frames import Site
+from diagnose.trace.units import clipped
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 ROOT = "%SRCROOT%"
@@ -24,6 +29,9 @@ ROOT = "%SRCROOT%"
 
 FINGERPRINT = "diagnoseFinding/v1"
 """The name of our fingerprint, with the version of how it is made."""
+
+MOST_TITLE, MOST_TEXT = 200, 4_000
+"""Characters of a title, and of what is said below it: names from the trace may be of any length (our choice)."""
 
 _PLACEHOLDER = re.compile(r"([\\\[\]])")
 """What begins or ends a link in the text of a message (SARIF 3.11.6)."""
@@ -40,15 +48,15 @@ def render(
     The build fails for those that are `over`: their level is error. Source files are looked for in the checkout that
     `here` is in, the working folder.
     """
-    checkout = alerts.in_checkout(diagnosis, here)
+    checkout = Checkout(diagnosis.provenance.manifest, here)
     fallback, driver = _fallback(diagnosis, checkout), _driver(diagnosis)
     indexes = {one["name"]: index for index, one in enumerate(driver["rules"])}
-    found = alerts.of(diagnosis, findings, over, checkout)
+    shown = (*diagnosis.findings, *diagnosis.risks) if findings is None else findings
     run = {
         "tool": {"driver": driver},
         "invocations": [_invocation(diagnosis, indexes)],
         "originalUriBaseIds": {ROOT: {"description": {"text": "The top of the checkout."}}},
-        "results": [_result(one, diagnosis, indexes, fallback) for one in found],
+        "results": _told_apart([_result(one, one in over, diagnosis, checkout, indexes, fallback) for one in shown]),
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
@@ -107,38 +115,76 @@ def _of_recording(diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
             yield {"level": "note", "message": {"text": _escaped(text)}}
 
 
-def _result(one: Alert, diagnosis: Diagnosis, indexes: dict[str, int], fallback: dict[str, Any]) -> dict[str, Any]:
-    location = fallback if one.place is None else _location(one.place)
+def _result(
+    one: RankedFinding | ShownRisk,
+    fails: bool,
+    diagnosis: Diagnosis,
+    checkout: Checkout,
+    indexes: dict[str, int],
+    fallback: dict[str, Any],
+) -> dict[str, Any]:
+    place = None if one.site is None else checkout.place(one.site)
+    location = fallback if place is None else _location(place)
     if one.site is not None:
         location = {**location, "logicalLocations": [{"name": one.site.function, "kind": "function"}]}
+    is_risk = isinstance(one, ShownRisk)
+    card = cards.risk_card(one, diagnosis) if is_risk else cards.card(one, diagnosis)
+    ranks = one.ranks if is_risk else one.where.ranks
     return {
         "ruleId": one.code,
         **({"ruleIndex": indexes[one.rule]} if one.rule in indexes else {}),
-        "level": one.level.value,
-        "message": {"text": _escaped(f"{one.title}. {one.text}")},
+        "level": "error" if fails else "warning" if _matters(one) else "note",
+        "message": {"text": _escaped(f"{clipped(one.title, MOST_TITLE)}. {_text(card)}")},
         "locations": [location],
-        "partialFingerprints": {FINGERPRINT: one.fingerprint},
-        **_figures(one.finding),
-        "properties": {**_properties(one), **({"ranks": list(one.ranks)} if len(diagnosis.ranks) > 1 else {})},
+        "partialFingerprints": {FINGERPRINT: _fingerprint(one.rule, one.site, place)},
+        **({} if is_risk else {"rank": round(min(max(100 * one.share_of_step, 0.0), 100.0), 3)}),
+        "properties": {
+            "confidence": one.confidence.level.value,
+            **({} if is_risk else _figures(one)),
+            **({"ranks": list(ranks)} if len(diagnosis.ranks) > 1 else {}),
+        },
     }
 
 
-def _figures(finding: RankedFinding | None) -> dict[str, Any]:
-    """A finding's priority from 0 to 100: the share of the step that it saves. A risk has none."""
-    return {} if finding is None else {"rank": round(min(max(100 * finding.share_of_step, 0.0), 100.0), 3)}
+def _matters(one: RankedFinding | ShownRisk) -> bool:
+    """Whether it saves 1 % of the step or more, or may end the run, and its confidence is medium or high."""
+    return one.confidence.level is not Level.LOW and not (isinstance(one, RankedFinding) and one.minor)
 
 
-def _properties(one: Alert) -> dict[str, Any]:
-    finding = one.finding
-    if finding is None:
-        return {"confidence": one.confidence.value}
+def _figures(finding: RankedFinding) -> dict[str, Any]:
     saving = finding.saving
     return {
-        "confidence": one.confidence.value,
         "saving_ns": {"low": saving.low_ns, "likely": saving.likely_ns, "high": saving.high_ns},
         "share_of_step": finding.share_of_step,
         "basis": saving.basis.value,
     }
+
+
+def _text(card: Card) -> str:
+    """What it saves, the evidence, the fix and the confidence."""
+    saving = f"Saves {card.saving}." if card.saving else ""
+    at = f"At {card.place}." if card.place else ""
+    fixes = [f"Fix: {fix.do}" for fix, _ in card.fixes[:1]]
+    parts = [saving, f"{card.detail}.", *card.evidence, at, *fixes, f"Confidence: {card.confidence}."]
+    return clipped(" ".join(filter(None, parts)), MOST_TEXT)
+
+
+def _fingerprint(rule: str, site: Site | None, place: Place | None) -> str:
+    """Of the rule, the file, the function and the line's text: the same in the next run, though lines above it were
+    added, and though it saves more or less then."""
+    file = "" if site is None else site.file if place is None else place.path
+    parts = (rule, file, "" if site is None else site.function, "" if place is None else place.text)
+    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:32]
+
+
+def _told_apart(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The results; of equal fingerprints each also says which of them it is."""
+    seen = Counter[str]()
+    for result in results:
+        code = result["partialFingerprints"][FINGERPRINT]
+        seen[code] += 1
+        result["partialFingerprints"][FINGERPRINT] = f"{code}:{seen[code]}"
+    return results
 
 
 def _location(place: Place) -> dict[str, Any]:

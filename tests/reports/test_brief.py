@@ -11,7 +11,7 @@ from diagnose import pipeline
 from diagnose.contracts.finding import Outcome, OutcomeKind
 from diagnose.reports import brief, findings, heading
 from diagnose.reports.quoting import NOTE, quoted, size
-from tests.agents.samples import ORDER, evil, outside_of_quotes, sample
+from tests.hostile import ORDER, evil, outside_of_quotes, sample
 from tests.reports.test_reports import EVERY, of, training
 from tests.reports.test_trials import VOID, WORKERS, report
 

@@ -18,7 +18,7 @@ from diagnose.reports import sarif
 from diagnose.trace.frames import Site
 from diagnose.trace.model import IntegrityNote, Severity
 from tests.drawing import Drawing
-from tests.reports.alerts import SOURCE, checkout, diagnosed, hostile, unsure, with_finding
+from tests.reports.drawn import SOURCE, checkout, diagnosed, hostile, unsure, with_finding
 
 pytestmark = pytest.mark.usefixtures("as_for_users")
 
