@@ -15,7 +15,7 @@ What happens on the way, and where something new goes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from diagnose.costs.book import rest_on_measurements, wanted
 from diagnose.costs.changes import Recost
 from diagnose.costs.measured import Wanted
 from diagnose.facts.communication.kept_collectives import compared
-from diagnose.facts.core.base import Facts, Failed, Missing, failed, optional
+from diagnose.facts.core.base import Facts, Failed, Missing, optional
 from diagnose.facts.core.run import busy_share, trains_on_cpu
 from diagnose.facts.core.steps import steps
 from diagnose.facts.digest import RankDigest, digest, outline
@@ -93,7 +93,7 @@ def diagnose(
     rules = rules or RuleSet()
     loaded = engine.load(rules)
     with failures.collected() as lost:
-        pages = attempt("pages of rules", [], lambda: [engine.shown(one) for one in loaded])
+        pages = [engine.shown(one) for one in loaded]
         in_full = partial(of_files, present, step_range=step_range, rules=rules)
         if len(given.ranks) == 1:
             said, briefs, notes = _of_one(given.ranks[0], in_full, progress)
@@ -288,10 +288,10 @@ def present(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
         replay=found.quality,
         slowdown=optional(slowdown, facts),
         epoch=optional(epoch, facts),
-        timeline=attempt("the timeline", None, optional, timeline, facts),
-        pictures=attempt("the samples that figures show", None, optional, pictures, facts),
-        critical_path=attempt("the critical path", None, optional, path_parts, facts),
-        job=attempt("the job's summary", None, optional, job_summary, facts),
+        timeline=optional(timeline, facts),
+        pictures=optional(pictures, facts),
+        critical_path=optional(path_parts, facts),
+        job=optional(job_summary, facts),
         peers=facts.rank.peers,
         measured=facts.rank.measured,
     )
@@ -323,25 +323,16 @@ NO_PRICES = Failed("what fixes would save, as diagnose itself failed", failures.
 
 
 def _found(facts: Facts, rules: Sequence[LoadedRule]) -> Studied:
-    examined = attempt("all rules", engine.NOTHING, engine.examine, facts, rules)
-    replay = _replayed(facts)
-    if isinstance(replay, Missing):
-        return Studied(examined, replay)
+    examined = engine.examine(facts, rules)
+    try:
+        replay = baseline(facts)
+    except Missing as missing:
+        return Studied(examined, missing)
     return attempt("all findings", Studied(examined, NO_PRICES), _priced, facts, examined, replay)
 
 
-def _replayed(facts: Facts) -> Replay | Missing:
-    try:
-        return baseline(facts)
-    except Missing as missing:
-        return missing
-    except Exception as error:
-        return failed("the replay, and so all fixes", error)
-
-
 def _priced(facts: Facts, examined: Examined, replay: Replay) -> Studied:
-    found, cost = _refined(facts, examined.findings), optional(slowdown, facts)
-    found = attempt("which prices were measured", found, _by_costs, facts, found)
+    found, cost = _by_costs(facts, _refined(facts, examined.findings)), optional(slowdown, facts)
     order = ranking.ranked(
         found,
         replay,
@@ -349,18 +340,16 @@ def _priced(facts: Facts, examined: Examined, replay: Replay) -> Studied:
         facts.rank.index,
         examined.cautions,
         None if cost is None else cost.unprofiled_ns,
-        attempt("the share of a step in which the CPU trains", 0.0, busy_share, facts),
+        optional(busy_share, facts) or 0.0,
     )
     return Studied(examined, replay, found, order)
 
 
 def _refined(facts: Facts, found: Sequence[Found]) -> Sequence[Found]:
     """The findings without fixes that are in force, in the words of this program."""
-    found = attempt("fixes as this run can follow them", found, _followable, facts, found)
-    found = attempt("settings of frameworks", found, library_evidence.with_framework, facts, found)
-    found = attempt("functions of libraries in findings", found, library_evidence.added, facts, found)
-    found = attempt("what findings ask to record", found, recording_hints.in_findings, facts.rank, found)
-    return attempt("findings with one fix", found, merging.merged, found)
+    for name, refine in _PASSES.items():
+        found = attempt(name, found, refine, facts, found)
+    return found
 
 
 def _by_costs(facts: Facts, found: Sequence[Found]) -> list[Found]:
@@ -382,14 +371,24 @@ def _followable(facts: Facts, found: Sequence[Found]) -> list[Found]:
     return fixes_of_run.fitted(fixes_of_run.Situation(rank.context, rank.provenance.devices, program(facts)), found)
 
 
+_PASSES: Mapping[str, Callable[[Facts, Sequence[Found]], Sequence[Found]]] = {
+    "fixes as this run can follow them": _followable,
+    "settings of frameworks": library_evidence.with_framework,
+    "functions of libraries in findings": library_evidence.added,
+    "what findings ask to record": lambda facts, found: recording_hints.in_findings(facts.rank, found),
+    "findings with one fix": lambda facts, found: merging.merged(found),
+}
+"""From what rules find to what this run can use, in order; where one fails, findings stay as they were."""
+
+
 def _told(facts: Facts, brief: RankDigest, found: Studied) -> RankDiagnosis:
     """What is told of any rank, with hints for its recorder."""
-    brief = attempt("how to record what is missing", brief, recording_hints.in_digest, brief, facts.rank)
+    brief = recording_hints.in_digest(brief, facts.rank)
     notes = map(engine.note, found.examined.cautions)
     return RankDiagnosis(
         replace(brief, integrity=(*brief.integrity, *notes)),
         findings=found.order.findings,
-        risks=attempt("risks", (), risks.shown, found.examined.risks, facts.rank.index),
+        risks=risks.shown(found.examined.risks, facts.rank.index),
     )
 
 
@@ -397,8 +396,7 @@ def _outcomes(facts: Facts, found: Studied) -> tuple[Outcome, ...]:
     """How each rule ended, once its findings are priced."""
     before, findings = found.examined.outcomes, found.examined.findings
     if isinstance(found.replay, Missing):
-        ended = attempt("how rules ended", (), outcomes.unpriced, before, findings, found.replay)
+        ended = outcomes.unpriced(before, findings, found.replay)
     else:
-        what = "which rules found something that saves nothing"
-        ended = attempt(what, before, outcomes.priced, before, findings, found.found, found.order)
-    return attempt("how to record what rules lack", ended, recording_hints.in_outcomes, facts.rank, ended)
+        ended = outcomes.priced(before, findings, found.found, found.order)
+    return recording_hints.in_outcomes(facts.rank, ended)
