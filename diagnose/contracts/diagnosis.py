@@ -20,7 +20,7 @@ from diagnose.facts.core.host import HostTime
 from diagnose.facts.core.idle import IdleShare
 from diagnose.facts.core.launches import Launches
 from diagnose.facts.core.steps import Measure
-from diagnose.facts.data.input import Input
+from diagnose.facts.data.fetches import Input
 from diagnose.facts.device.achieved import AchievedFlops
 from diagnose.facts.device.copies import Copies
 from diagnose.facts.device.kernels import Kernel, KernelGroup

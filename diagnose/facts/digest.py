@@ -17,7 +17,7 @@ from diagnose.facts.core.idle import IdleShare, idle
 from diagnose.facts.core.launches import Launches, launches
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.steps import Measure, steps
-from diagnose.facts.data.input import Input, input_wait
+from diagnose.facts.data.fetches import Input, input_wait
 from diagnose.facts.device.achieved import AchievedFlops, achieved_flops
 from diagnose.facts.device.copies import Copies, copies
 from diagnose.facts.device.kernels import Kernel, KernelGroup, kernel_kinds, kernel_ops, kernels

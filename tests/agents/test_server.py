@@ -306,7 +306,7 @@ def test_a_training_is_recorded_tried_and_patched(tmp_path: Path) -> None:
         command = {"command": ["train.py"]}
         first = await client.call_tool("profile", command, progress_callback=heard)
         run = first.structured_content["recording"]
-        fix = {"path": run, "fixes": ["dataloader_no_workers"]}
+        fix = {"path": run, "fixes": ["dataloader_starvation"]}
         refused = await client.call_tool("try", fix)
         tried = await client.call_tool("try", {**fix, "may_write_files": True, "budget_s": 120})
         return [first, refused, tried, await client.call_tool("patch", {**fix, "write": True})]
@@ -314,12 +314,12 @@ def test_a_training_is_recorded_tried_and_patched(tmp_path: Path) -> None:
     first, refused, tried, patched = with_client(tmp_path, talk, "--allow-run")
     assert first.structured_content["exit_code"] == 0
     assert first.structured_content["recording"].startswith("diagnose-runs/train-")
-    assert "dataloader_no_workers" in [one["rule"] for one in first.structured_content["findings"]]
+    assert "dataloader_starvation" in [one["rule"] for one in first.structured_content["findings"]]
     assert any(message.startswith("recording ") for message in told)
     assert refused.is_error
     assert "writes model.pt, log.txt; each run writes there again" in text(refused)
     (trial, *_) = tried.structured_content["trials"]
-    assert (trial["rule"], trial["verdict"]) == ("dataloader_no_workers", "keep")
+    assert (trial["rule"], trial["verdict"]) == ("dataloader_starvation", "keep")
     assert trial["measured"]["low"] > 1
     assert patched.structured_content["written"] is True
     assert "num_workers=" in (tmp_path / "train.py").read_text()

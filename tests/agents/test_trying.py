@@ -22,7 +22,7 @@ def test_trials_are_told_with_their_factors() -> None:
     answer = tried("runs/first", report(WORKERS, FUSED, together=BOTH), 0)
     assert "80.0 ms -> 50.0 ms a step (1.60x, 1.40 to 1.80; predicted 1.40x)." in answer.text
     assert '\n   measured "1.25x, 1.20 to 1.31, 3 pairs of 30 steps"\n' in answer.text
-    assert answer.data["keep"] == ["dataloader_no_workers", "unfused_optimizer"]
+    assert answer.data["keep"] == ["dataloader_starvation", "unfused_optimizer"]
     rows = answer.data["trials"]
     assert [row.get("verdict") for row in rows] == ["keep", "keep", "keep", None]
     assert rows[0]["measured"] == {"low": 1.2, "likely": 1.25, "high": 1.31}

@@ -33,7 +33,7 @@ def test_the_exit_code_says_whether_a_fix_would_save_too_much(slow: Path) -> Non
     assert run("analyze", slow, "--fail-over", "90%").returncode == 0
     over = run("analyze", slow, "--fail-over", "5%")
     assert over.returncode == 1
-    assert "Over --fail-over: dataloader_no_workers" in over.stderr
+    assert "Over --fail-over: dataloader_starvation" in over.stderr
 
 
 def test_sarif_and_junit_beside_the_report(slow: Path, tmp_path: Path) -> None:
@@ -43,10 +43,10 @@ def test_sarif_and_junit_beside_the_report(slow: Path, tmp_path: Path) -> None:
     assert done.stdout.startswith("One step takes")
     (found,) = json.loads((tmp_path / "a.sarif").read_text())["runs"]
     levels = {one["ruleId"]: one["level"] for one in found["results"]}
-    assert levels["DL01"] == "error"
+    assert levels["DL02"] == "error"
     cases = ET.parse(tmp_path / "a.xml").iter("testcase")
     failed = [case.get("name") for case in cases if case.find("failure") is not None]
-    assert failed == ["DL01 dataloader_no_workers"]
+    assert failed == ["DL02 dataloader_starvation"]
 
 
 @pytest.mark.parametrize("form", ["sarif", "junit"])
@@ -72,10 +72,10 @@ def test_a_job_on_github_gets_annotations_and_a_summary_and_json_stays_whole(slo
     job = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(page)}
     done = run("analyze", slow.name, "--json", "-", "--fail-over", "5%", cwd=tmp_path, **job)
     assert done.returncode == 1
-    assert any(finding.rule == "dataloader_no_workers" for finding in Diagnosis.from_json(done.stdout).findings)
+    assert any(finding.rule == "dataloader_starvation" for finding in Diagnosis.from_json(done.stdout).findings)
     lines = done.stderr.splitlines()
     assert lines[0].startswith("::notice title=diagnose::One step takes")
-    assert any(line.startswith("::error ") and "(DL01 dataloader_no_workers)" in line for line in lines)
+    assert any(line.startswith("::error ") and "(DL02 dataloader_starvation)" in line for line in lines)
     assert lines[-1].startswith("Over --fail-over")
     text = page.read_text()
     assert text.startswith("# Before\n## One step takes")

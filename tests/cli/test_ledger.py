@@ -44,7 +44,7 @@ def entry(rule: str, predicted: float, ratio: float, device: str = DEVICE) -> En
 
 GAINS = [0.20, 0.22, 0.24, 0.26, 0.28, 0.30]
 BIASED = [entry("unfused_optimizer", gain, ratio) for gain, ratio in zip(GAINS, [0.5, 0.4, 0.6] * 2, strict=True)]
-RIGHT = [entry("dataloader_no_workers", gain, 1.0) for gain in GAINS[:3]]
+RIGHT = [entry("dataloader_starvation", gain, 1.0) for gain in GAINS[:3]]
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_ledger_is_a_table_by_device_and_rule(filled: Path) -> None:
         "\n"
         f"On {DEVICE}:\n"
         "  rule                   trials  measured  compared  held  median                 mean  verdicts\n"
-        "  dataloader_no_workers       3         3         3     3    1.00  1.00 (1.00 to 1.00)  3 keep\n"
+        "  dataloader_starvation       3         3         3     3    1.00  1.00 (1.00 to 1.00)  3 keep\n"
         "  unfused_optimizer           6         6         6     0    0.50  0.50 (0.35 to 0.65)  6 keep\n"
         "\n"
         "Compared: predictions that a trial has measured well enough to tell the predicted gain from none.\n"
@@ -121,13 +121,13 @@ def test_a_ledger_is_a_table_by_device_and_rule(filled: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["dataloader_no_workers", "DL01", "dl01"])
+@pytest.mark.parametrize("name", ["dataloader_starvation", "DL02", "dl02"])
 def test_a_rule_by_name_or_code_as_json(filled: Path, name: str) -> None:
     done = invoked("ledger", "--json", "--rule", name)
     found = json.loads(done.stdout)
     jsonschema.validate(found, json.loads(docs.LEDGER_SCHEMA_FILE.read_text()))
     (one,) = found["rules"]
-    assert (one["rule"], one["device"], one["verdicts"]) == ("dataloader_no_workers", DEVICE, {"keep": 3})
+    assert (one["rule"], one["device"], one["verdicts"]) == ("dataloader_starvation", DEVICE, {"keep": 3})
     assert (one["record"]["compared"], one["record"]["held"], one["record"]["factor"]) == (3, 3, None)
     assert (found["file"], found["entries"]) == (str(filled), 10)
 
@@ -135,7 +135,7 @@ def test_a_rule_by_name_or_code_as_json(filled: Path, name: str) -> None:
 def test_a_rule_without_a_trial_is_refused(filled: Path) -> None:
     refused(
         run("ledger", "--rule", "XX99"),
-        "No trial of XX99 is remembered. There are: unfused_optimizer, dataloader_no_workers.",
+        "No trial of XX99 is remembered. There are: unfused_optimizer, dataloader_starvation.",
     )
 
 
@@ -151,7 +151,7 @@ def test_a_ledger_that_cannot_be_read_is_said(file: Path) -> None:
 def test_analyze_shows_what_held_and_corrects_what_is_biased(filled: Path) -> None:
     plain = {finding.rule: finding for finding in diagnose.analyze(SAMPLE).findings}
     first, second = analyzed().findings[:2]
-    assert (first.rule, second.rule) == ("dataloader_no_workers", "unfused_optimizer")
+    assert (first.rule, second.rule) == ("dataloader_starvation", "unfused_optimizer")
     assert plain[second.rule].rank_order == 1
     assert first.track_record is not None
     assert (first.track_record.held, first.track_record.compared) == (3, 3)
@@ -223,13 +223,13 @@ def test_ranks_are_corrected_in_all_processes() -> None:
 def test_a_trial_is_remembered_and_the_next_analysis_shows_it(file: Path, tmp_path: Path) -> None:
     """Its first line is the prediction as it was before the second trial's analysis knew of any."""
     assert profile(tmp_path, script(tmp_path, LOADER).name).code == 0
-    words = ["try", "out", "--fix", "dataloader_no_workers", "--pairs", "2", "--yes", "--json", "trials.json"]
+    words = ["try", "out", "--fix", "dataloader_starvation", "--pairs", "2", "--yes", "--json", "trials.json"]
     done = run(*words, cwd=tmp_path, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     (trial,) = json.loads((tmp_path / "trials.json").read_text())["trials"]
     (line,) = file.read_text().splitlines()
     found = json.loads(line)
-    assert (found["rule"], found["verdict"]) == ("dataloader_no_workers", "keep")
+    assert (found["rule"], found["verdict"]) == ("dataloader_starvation", "keep")
     assert (found["predicted"], found["measured"]) == (trial["predicted"], trial["measured"])
     assert "train" not in line
     held = int(found["predicted"]["low"] <= found["measured"]["likely"] <= found["predicted"]["high"])

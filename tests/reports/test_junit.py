@@ -73,7 +73,7 @@ def test_a_clean_rule_and_one_that_does_not_apply_pass_and_say_why(tmp_path: Pat
         assert passes == (outcome.outcome.value in ("clean", "not_applicable", "found")), outcome
         if outcome.outcome.value == "not_applicable":
             assert case.findtext("system-out") == f"does not apply: {outcome.why}"
-    assert known["dataloader_no_workers"].get("classname") == "diagnose.data_loading"
+    assert known["dataloader_starvation"].get("classname") == "diagnose.data_loading"
 
 
 def test_a_recording_in_which_nothing_can_be_measured_is_an_error(tmp_path: Path) -> None:

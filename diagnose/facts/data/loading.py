@@ -12,11 +12,11 @@ from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.run import HOW, context
 from diagnose.facts.core.steps import steps
-from diagnose.facts.data.input import Input, input_wait
+from diagnose.facts.data.fetches import Input, input_wait
 from diagnose.facts.run.epochs import Epoch, epoch
 from diagnose.facts.run.slowdown import comparable, slowdown
 from diagnose.trace.loaders import most_asked
-from diagnose.trace.manifest import Loader
+from diagnose.trace.manifest import Loader, SampledLine
 
 SIBLINGS = 2
 """Logical cores that may be one."""
@@ -31,6 +31,13 @@ SLOWER = 1.1
 """Times what workers can do at best, at which steps agree with it (our choice)."""
 BUSY_SHARE = 0.5
 """Of the cores: where more of them are busy, a worker may have waited for one (our choice)."""
+HANDED_OVER_NS = 1_000_000
+"""What a batch from a worker's queue still costs: 0.3 to 1 ms were measured, more for large ones."""
+TENSOR_NS = 100_000
+"""What each tensor of it costs, as it comes with a descriptor of its own: 0.6 ms were measured with 16 to 768 of them
+on two slow cores, of which this is the least that others may take (our choice)."""
+MUCH = 0.3
+"""Of the time to make a batch, from which on a line is named (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +156,31 @@ class Loading:
         if one.num_workers or one.pin_memory or not one.wait_ns or not one.fetch_ns:
             return None
         return max(one.wait_ns - one.fetch_ns, 0) / one.wait_ns
+
+    @property
+    def lacks_workers(self) -> bool:
+        """Whether it takes more of them, if they find cores."""
+        return self.workers > self.loader.num_workers
+
+    @property
+    def handed_over_ns(self) -> int:
+        """What handing a batch over from a worker takes: as measured, else by its tensors."""
+        return self.loader.handed_ns or max(HANDED_OVER_NS, TENSOR_NS * (self.loader.tensors or 0))
+
+    @property
+    def line(self) -> tuple[SampledLine, float] | None:
+        """The line of the script that takes most of making a batch in a worker, and its share.
+
+        Lines of a function that call the same function of a library count as one. None if none is known to take MUCH.
+        """
+        shares = dict[tuple[str, str, str | int], float]()
+        lines = dict[tuple[str, str, str | int], SampledLine]()
+        for one in self.loader.lines:  # Most first.
+            key = (one.file, one.function, one.calls or one.line)
+            shares[key] = shares.get(key, 0.0) + one.share
+            lines.setdefault(key, one)
+        most = max(shares, key=lambda key: shares[key], default=None)
+        return None if most is None or shares[most] < MUCH else (lines[most], min(shares[most], 1.0))
 
     @property
     def best(self) -> int:
