@@ -39,7 +39,7 @@ def test_list() -> None:
 def test_show(name: str) -> None:
     done = run("rules", "show", name)
     assert done.returncode == 0
-    for part in ("`dataloader_starvation` (DL02)", "*Why it costs*", "`WORTH_SHARE`", "Fires on", "4 steps of 100"):
+    for part in ("`dataloader_starvation` (DL02)", "*Why it costs*", "`WORTH_SHARE`", "Fires on", "5 steps of 100"):
         assert part in done.stdout
 
 

@@ -180,14 +180,14 @@ def test_what_a_gpu_did_stands_with_its_units() -> None:
 def test_markdown_for_a_pull_request() -> None:
     lines = markdown.tried(report(WORKERS, VOID, notes=("The machine is busy.",))).splitlines()
     assert lines[0] == (
-        "**Keep 1 (dataloader\\_no\\_workers): 80.0 ms -\\> 64.0 ms a step (1.25x, 1.20 to 1.31; predicted 1.40x).**"
+        "**Keep 1 (dataloader\\_starvation): 80.0 ms -\\> 64.0 ms a step (1.25x, 1.20 to 1.31; predicted 1.40x).**"
     )
     assert lines[2:6] == [
         "| Fix | Predicted | Measured | Losses | Verdict |",
         "|---|---|---|---|---|",
-        "| 1. dataloader\\_no\\_workers | 1.40x, 1.30 to 1.50 | 1.25x, 1.20 to 1.31"
+        "| 1. dataloader\\_starvation | 1.40x, 1.30 to 1.50 | 1.25x, 1.20 to 1.31"
         " | the same numbers in 42 steps | keep |",
-        "| 1. dataloader\\_no\\_workers | 1.40x, 1.30 to 1.50 |  |  | could not be injected |",
+        "| 1. dataloader\\_starvation | 1.40x, 1.30 to 1.50 |  |  | could not be injected |",
     ]
     assert "- injected: DataLoader at train.py:41: num\\_workers 0 -\\> 4" in lines
     assert "- 3. scalar\\_syncs: it needs an edit of the script." in lines
