@@ -50,7 +50,9 @@ def dataloader_recreated(
         yield for_every_batch(fetches, input_wait.waited_ns, steps, loaders, bool(epochs) and set(epochs) == {1})
     elif fetches.in_process is not False:
         yield Clean(f"{percent(fetches.first_share)} of the batches are the first of an iterator")
-    elif with_workers and all(loader.persistent_workers for loader in with_workers):
+    if fetches.in_process is not False:
+        return
+    if with_workers and all(loader.persistent_workers for loader in with_workers):
         yield NotApplicable("persistent_workers=True: workers are kept from epoch to epoch already")
     elif fetches.restarts:
         length = length_of(manifest, with_workers[0]) if manifest and len(with_workers) == 1 else None
@@ -103,9 +105,8 @@ def of_workers(
     """Where the recording has more restarts than epochs have on average, only the usual share of them counts."""
     usual = 1.0 if length is None else min(len(fetches.ids) / length / fetches.restarts, 1.0)
     times = f"{fetches.restarts} time{'s' * (fetches.restarts > 1)}"
-    evidence = [f"Workers were started {times} while {len(fetches.ids)} batches were asked for."]
-    if length is not None:
-        evidence = [f"{evidence[0][:-1]}; an epoch has {length:,}."]
+    of = "" if length is None else f"; an epoch has {length:,}"
+    started = f"Workers were started {times} while {len(fetches.ids)} batches were asked for{of}."
     share: tuple[Evidence, ...] = ()
     if epoch is not None:
         usual = min(steps.count / epoch.steps / fetches.restarts, 1.0)
@@ -113,7 +114,7 @@ def of_workers(
         share = (Evidence(f"{waits}, {percent(epoch.starting_share)} of it.", epoch.starting_share, "share"),)
     return Finding(
         title="DataLoader restarts its workers every epoch",
-        evidence=(Evidence(evidence[0], fetches.restarts, ""), *share),
+        evidence=(Evidence(started, fetches.restarts, ""), *share),
         edits=(
             Shorten(fetches.restart_ids, LEFT.of_share(usual)),
             Shorten(fetches.ids[fetches.first], left_of_first(fetches, loaders).of_share(usual)),
