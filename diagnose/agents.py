@@ -101,7 +101,7 @@ Handle = Annotated[str, Field(description="What analyze gave, such as d1.")]
 Start = Annotated[int, Field(ge=0, description="Number to go on with, as the answer before says.")]
 Number = Annotated[int, Field(description="Of a finding: its rank_order.")]
 Fixes = Annotated[list[str] | None, Field(description="Numbers of findings, or ids of rules; default: all that fit.")]
-Rules = Annotated[list[str] | None, Field(description="Only these rules, by id or code (DL01, DL).")]
+Rules = Annotated[list[str] | None, Field(description="Only these rules, by id or code (DL02, DL).")]
 Window = Annotated[int | None, Field(ge=0, description="Nanoseconds from the timeline's start.")]
 Command = Annotated[
     list[str],

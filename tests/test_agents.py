@@ -76,7 +76,7 @@ def test_findings_are_told_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> 
         assert (row["rank_order"], row["rule"], row["code"]) == (one.rank_order, one.rule, one.code)
         assert [row["saving"][name] for name in ("low_ns", "likely_ns")] == [saving.low_ns, saving.likely_ns]
         assert (row["evidence"][0]["text"], row["fix"]) == (one.evidence[0].text, one.fixes[0].do)
-    assert "dataloader_no_workers" not in server.analyze("medium", rules=["OP01"])
+    assert "dataloader_starvation" not in server.analyze("medium", rules=["OP01"])
     with pytest.raises(ToolError, match="usable steps"):
         server.analyze("medium", steps="900-901")
 
@@ -532,7 +532,7 @@ def test_a_training_is_recorded_tried_and_patched(tmp_path: Path) -> None:
 
         first = await client.call_tool("profile", {"command": ["train.py"]}, progress_callback=heard)
         (run,) = re.findall(r"^The recording is (\S+)\. ", text_of(first))
-        fix = {"path": run, "fixes": ["dataloader_no_workers"]}
+        fix = {"path": run, "fixes": ["dataloader_starvation"]}
         refused = await client.call_tool("try", fix)
         trial = await client.call_tool("try", {**fix, "may_write_files": True, "budget_s": 120})
         return [first, refused, trial, await client.call_tool("patch", {**fix, "write": True})]
@@ -544,7 +544,7 @@ def test_a_training_is_recorded_tried_and_patched(tmp_path: Path) -> None:
     assert refused.is_error
     assert "writes model.pt, log.txt; each run writes there again" in text_of(refused)
     row = rows(text_of(trial), "trial")[0]
-    assert (row["rule"], row["verdict"]) == ("dataloader_no_workers", "keep")
+    assert (row["rule"], row["verdict"]) == ("dataloader_starvation", "keep")
     assert row["measured"]["low"] > 1
     assert "The files are changed." in text_of(patched)
     assert "num_workers=" in (tmp_path / "train.py").read_text()

@@ -26,7 +26,7 @@ SAMPLE = ROOT / "sample_traces/planted/mixed/three_faults_on_the_cpu/medium"
 
 @pytest.fixture(scope="module")
 def diagnosis() -> Diagnosis:
-    """Its first findings are unfused_optimizer and dataloader_no_workers."""
+    """Its first findings are unfused_optimizer and dataloader_starvation."""
     return diagnose.analyze(SAMPLE)
 
 
@@ -42,7 +42,7 @@ MEASURED = Range(1.2, 1.25, 1.31)
 
 
 def trial(*numbers: int, measured: Range | None = MEASURED, verdict: Verdict = "keep") -> Trial:
-    names = {1: "unfused_optimizer", 2: "dataloader_no_workers"}
+    names = {1: "unfused_optimizer", 2: "dataloader_starvation"}
     return Trial(
         rule=" + ".join(names[number] for number in numbers),
         numbers=numbers,
@@ -131,7 +131,7 @@ def test_lines_are_added_and_stay(file: Path, diagnosis: Diagnosis) -> None:
     assert file.read_bytes().startswith(first)
     assert [(entry.rule, entry.verdict) for entry in ledger.read().entries] == [
         ("unfused_optimizer", "keep"),
-        ("dataloader_no_workers", "keep"),
+        ("dataloader_starvation", "keep"),
         ("unfused_optimizer", "no_gain"),
     ]
 
@@ -142,9 +142,9 @@ def test_what_was_interrupted_counts_if_it_was_measured(file: Path, diagnosis: D
     remember(report(trial(1, measured=None, verdict="not_injected"), late, complete=False), diagnosis)
     assert [entry.rule for entry in ledger.read().entries] == ["unfused_optimizer"]
     remember(report(msgspec.structs.replace(late, measured=Range(0.9, 1, 1.1)), complete=False), diagnosis)
-    assert [entry.rule for entry in ledger.read().entries][1:] == ["dataloader_no_workers"]
+    assert [entry.rule for entry in ledger.read().entries][1:] == ["dataloader_starvation"]
     remember(report(late, trial(1, 2), together=trial(1, 2)), diagnosis)
-    assert [entry.rule for entry in ledger.read().entries][2:] == ["dataloader_no_workers"]
+    assert [entry.rule for entry in ledger.read().entries][2:] == ["dataloader_starvation"]
 
 
 def test_an_interval_beyond_all_bounds_is_no_measurement(file: Path, diagnosis: Diagnosis) -> None:
@@ -250,7 +250,7 @@ def test_processes_that_write_at_once_lose_and_damage_nothing(file: Path, tmp_pa
     found = ledger.read()
     assert (len(found.entries), found.damaged) == (4 * 200 * 2, 0)
     pairs = [(one.rule, other.rule) for one, other in zip(found.entries[::2], found.entries[1::2], strict=True)]
-    assert set(pairs) == {("unfused_optimizer", "dataloader_no_workers")}
+    assert set(pairs) == {("unfused_optimizer", "dataloader_starvation")}
 
 
 def test_the_device_is_the_gpu_where_one_was_used() -> None:

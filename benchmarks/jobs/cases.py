@@ -89,7 +89,7 @@ CASES = (
         "DDP: one rank loads 50 ms a batch, the others 10 ms",
         "load=10 slow_load=5",
         "load=10",
-        ("ST01", "ST03", "DL01", "DL02"),
+        ("ST01", "ST03", "DL02"),
     ),
     Case(
         "logging_rank",
@@ -236,7 +236,7 @@ CASES = (
         "1F1B: the first stage loads for 60 ms in every step",
         "load=60",
         "",
-        ("ST01", "ST03", "DL01", "DL02"),
+        ("ST01", "ST03", "DL02"),
         steps=3,
     ),
     Case(

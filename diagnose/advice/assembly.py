@@ -147,7 +147,6 @@ def _steps(shown: RankDigest, cost: Slowdown | None, epoch: Epoch | None) -> Ste
         unprofiled_step_time_ns=None if cost is None else cost.unprofiled_ns,
         overhead_ratio=None if cost is None else cost.ratio,
         size_ratio=1.0 if cost is None else cost.size,
-        rises=shown.steps.rises,
         epoch=epoch,
     )
 

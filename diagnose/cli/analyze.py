@@ -82,7 +82,7 @@ class Share(click.ParamType[float]):
     "--select",
     multiple=True,
     metavar="RULE",
-    help="Only these rules, by name, code or folder (DL01, DL, data_loading). Repeatable.",
+    help="Only these rules, by name, code or folder (DL02, DL, data_loading). Repeatable.",
 )
 @click.option("--ignore", multiple=True, metavar="RULE", help="All rules but these. Repeatable.")
 @click.option("--fail-over", type=Share(), help="Exit with 1 if a fix would save more than SHARE of the step.")

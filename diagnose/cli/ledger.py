@@ -19,7 +19,7 @@ def command(as_json: bool, rule: str | None) -> None:
 
     Each fix that `diagnose try` has tried leaves a line in a file of yours. It names no script, path or host.
 
-    Example: diagnose ledger --rule dataloader_no_workers
+    Example: diagnose ledger --rule dataloader_starvation
     """
     from diagnose import ledger
     from diagnose.reports import ledger as text

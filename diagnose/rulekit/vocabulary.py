@@ -51,22 +51,7 @@ from diagnose.rulekit.fusing_advice import (
     updated_at_once,
 )
 from diagnose.rulekit.guard_advice import guard_evidence, guard_fixes, guard_site, why_not
-from diagnose.rulekit.loading_advice import (
-    HANDED_OVER_NS,
-    batches_that_wait,
-    cheaper_batches,
-    cores_for_workers,
-    epoch_batches,
-    expensive,
-    expensive_batches,
-    handed_over_ns,
-    in_workers,
-    items_line,
-    loading_evidence,
-    more_batches,
-    mostly_sampling,
-    what_takes_it,
-)
+from diagnose.rulekit.loading_advice import loading_evidence
 from diagnose.rulekit.patterns import Match, Op, Takers
 from diagnose.rulekit.rewrites import rewrite
 from diagnose.rulekit.rewritten import Found
@@ -83,7 +68,6 @@ from diagnose.trace.units import percent
 from diagnose.trace.units import size as bytes_
 
 __all__ = [
-    "HANDED_OVER_NS",
     "Basis",
     "Between",
     "CalleeKind",
@@ -135,31 +119,20 @@ __all__ = [
     "Verdicts",
     "WellChosen",
     "attended",
-    "batches_that_wait",
     "bytes_",
     "chains_taken",
-    "cheaper_batches",
-    "cores_for_workers",
-    "epoch_batches",
-    "expensive",
-    "expensive_batches",
     "fixes",
     "fusing",
     "gave_up",
     "guard_evidence",
     "guard_fixes",
     "guard_site",
-    "handed_over_ns",
     "idle_after",
-    "in_workers",
-    "items_line",
     "known",
     "launched",
     "loading_evidence",
     "memory_confidence",
     "merged",
-    "more_batches",
-    "mostly_sampling",
     "ms",
     "percent",
     "rewrite",
@@ -170,7 +143,6 @@ __all__ = [
     "unsorted",
     "updated_at_once",
     "wasted",
-    "what_takes_it",
     "why_not",
     "without",
 ]

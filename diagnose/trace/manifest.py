@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from diagnose.trace.frames import Site
+
 SCHEMA_VERSION = 1
 
 
@@ -86,6 +88,11 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     line: int
     function: str
     call: str = ""
+
+    @property
+    def site(self) -> Site:
+        """The line."""
+        return Site(self.file, self.line, self.function)
 
 
 class SampledLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ def test_the_exit_code_says_whether_a_fix_would_save_too_much(slow: Path) -> Non
     assert run("analyze", slow, "--fail-over", "90%").returncode == 0
     over = run("analyze", slow, "--fail-over", "5%")
     assert over.returncode == 1
-    assert "Over --fail-over: dataloader_no_workers" in over.stderr
+    assert "Over --fail-over: dataloader_starvation" in over.stderr
 
 
 def test_sarif_beside_the_report(slow: Path, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_sarif_beside_the_report(slow: Path, tmp_path: Path) -> None:
     assert done.stdout.startswith("One step takes")
     (found,) = json.loads((tmp_path / "a.sarif").read_text())["runs"]
     levels = {one["ruleId"]: one["level"] for one in found["results"]}
-    assert levels["DL01"] == "error"
+    assert levels["DL02"] == "error"
 
 
 def test_a_result_on_standard_output_is_all_there_is(slow: Path) -> None:

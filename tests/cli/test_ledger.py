@@ -39,7 +39,7 @@ def entry(rule: str, predicted: float, ratio: float, device: str = DEVICE) -> En
 
 GAINS = [0.20, 0.22, 0.24, 0.26, 0.28, 0.30]
 BIASED = [entry("unfused_optimizer", gain, ratio) for gain, ratio in zip(GAINS, [0.5, 0.4, 0.6] * 2, strict=True)]
-RIGHT = [entry("dataloader_no_workers", gain, 1.0) for gain in GAINS[:3]]
+RIGHT = [entry("dataloader_starvation", gain, 1.0) for gain in GAINS[:3]]
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_ledger_is_a_table_by_device_and_rule(filled: Path) -> None:
         "\n"
         f"On {DEVICE}:\n"
         "  rule                   trials  measured  compared  held  median  verdicts\n"
-        "  dataloader_no_workers       3         3         3     3    1.00  3 keep\n"
+        "  dataloader_starvation       3         3         3     3    1.00  3 keep\n"
         "  unfused_optimizer           6         6         6     0    0.50  6 keep\n"
         "\n"
         "Compared: predictions that a trial has measured well enough to tell the predicted gain from none.\n"
@@ -109,13 +109,13 @@ def test_a_ledger_is_a_table_by_device_and_rule(filled: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["dataloader_no_workers", "DL01", "dl01"])
+@pytest.mark.parametrize("name", ["dataloader_starvation", "DL02", "dl02"])
 def test_a_rule_by_name_or_code_as_json(filled: Path, name: str) -> None:
     done = invoked("ledger", "--json", "--rule", name)
     found = json.loads(done.stdout)
     jsonschema.validate(found, json.loads(docs.LEDGER_SCHEMA_FILE.read_text()))
     (one,) = found["rules"]
-    assert (one["rule"], one["device"], one["verdicts"]) == ("dataloader_no_workers", DEVICE, {"keep": 3})
+    assert (one["rule"], one["device"], one["verdicts"]) == ("dataloader_starvation", DEVICE, {"keep": 3})
     assert (one["compared"], one["held"], one["ratio_median"]) == (3, 3, pytest.approx(1.0))
     assert (found["file"], found["entries"]) == (str(filled), 10)
 
@@ -123,7 +123,7 @@ def test_a_rule_by_name_or_code_as_json(filled: Path, name: str) -> None:
 def test_a_rule_without_a_trial_is_refused(filled: Path) -> None:
     refused(
         run("ledger", "--rule", "XX99"),
-        "No trial of XX99 is remembered. There are: unfused_optimizer, dataloader_no_workers.",
+        "No trial of XX99 is remembered. There are: unfused_optimizer, dataloader_starvation.",
     )
 
 
@@ -136,12 +136,12 @@ def test_a_ledger_that_cannot_be_read_is_said(file: Path) -> None:
 @pytest.mark.slow
 def test_a_trial_is_remembered(file: Path, tmp_path: Path) -> None:
     assert profile(tmp_path, script(tmp_path, LOADER).name).code == 0
-    words = ["try", "out", "--fix", "dataloader_no_workers", "--pairs", "2", "--yes", "--json", "trials.json"]
+    words = ["try", "out", "--fix", "dataloader_starvation", "--pairs", "2", "--yes", "--json", "trials.json"]
     done = run(*words, cwd=tmp_path, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     (trial,) = json.loads((tmp_path / "trials.json").read_text())["trials"]
     (line,) = file.read_text().splitlines()
     found = json.loads(line)
-    assert (found["rule"], found["verdict"]) == ("dataloader_no_workers", "keep")
+    assert (found["rule"], found["verdict"]) == ("dataloader_starvation", "keep")
     assert (found["predicted"], found["measured"]) == (trial["predicted"], trial["measured"])
     assert "train" not in line

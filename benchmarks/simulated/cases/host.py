@@ -13,7 +13,7 @@ from benchmarks.simulated.training import Loading, Syncing
 def data_loading() -> Iterator[Case]:
     """Batches come too late."""
     family = "data loading"
-    alone = Fault(("dataloader_no_workers",), {"loading.workers": 0})
+    alone = Fault(("dataloader_starvation",), {"loading.workers": 0})
     yield Case("pictures_decoded_in_process", family, resnet, (alone,))
     yield Case("tokens_made_in_process", family, gpt, (alone,))
     yield Case("clicks_parsed_in_process", family, lambda size: dlrm(size, compiled=True), (alone,))

@@ -9,7 +9,7 @@ from benchmarks.simulated.cases.ranks import several
 from benchmarks.simulated.cases.workloads import bert, dlrm, gpt, little, resnet
 from benchmarks.simulated.gpus import H100, V100
 
-ALONE = Fault(("dataloader_no_workers",), {"loading.workers": 0})
+ALONE = Fault(("dataloader_starvation",), {"loading.workers": 0})
 ITEMS = Fault(("scalar_syncs",), {"syncing.items": 10})
 LOOP = Fault(("unfused_optimizer",), {"form": "single"})
 NCHW = Fault(("layout_conversions",), {"model.channels_last": False})
