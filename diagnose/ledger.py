@@ -25,9 +25,6 @@ from diagnose.version import __version__
 OFF = "DIAGNOSE_NO_LEDGER"
 """Environment variable: if it is set, nothing is remembered."""
 
-MOST_BYTES = 4 << 20
-"""That are read, from the end: some ten thousand trials (our choice)."""
-
 TIMED = frozenset({"keep", "no_gain", "slower", "inconclusive"})
 """Verdicts after which a measurement is of the fix, and of a training that still computes the same."""
 
@@ -43,12 +40,8 @@ class Ledger:
     """None: it is switched off, or the user has no home."""
     entries: tuple[Entry, ...] = ()
     """The oldest first."""
-    damaged: int = 0
-    """Lines that are no entry."""
-    newer: int = 0
-    """Lines of later versions of this tool."""
-    unread_bytes: int = 0
-    """At the beginning of a large file."""
+    skipped: int = 0
+    """Lines that are no entry of this version."""
 
     @property
     def report(self) -> LedgerReport:
@@ -57,18 +50,9 @@ class Ledger:
             tool_version=__version__,
             file=None if self.file is None else str(self.file),
             entries=len(self.entries),
-            damaged=self.damaged,
-            newer=self.newer,
-            unread_bytes=self.unread_bytes,
+            skipped=self.skipped,
             rules=rules_of(self.entries),
         )
-
-
-class _Version(msgspec.Struct):
-    schema_version: int
-
-
-_VERSION = msgspec.json.Decoder(_Version)
 
 
 def file() -> Path | None:
@@ -80,31 +64,13 @@ def file() -> Path | None:
 
 
 def read() -> Ledger:
-    """All that is remembered, or its last MOST_BYTES. Raises OSError."""
+    """All that is remembered. Raises OSError."""
     place = file()
-    if place is None:
-        return Ledger(None)
-    try:
-        with place.open("rb") as lines:
-            unread = max(lines.seek(0, os.SEEK_END) - MOST_BYTES, 0)
-            lines.seek(unread)
-            text = lines.read(MOST_BYTES)
-    except FileNotFoundError:
+    if place is None or not place.exists():
         return Ledger(place)
-    if unread:  # A line that began before is not whole.
-        _, _, text = text.partition(b"\n")
-    entries, damaged, newer = list[Entry](), 0, 0
-    for line in text.split(b"\n"):
-        if not line.strip():
-            continue
-        found = _entry(line)
-        if found is not None:
-            entries.append(found)
-        elif _is_newer(line):
-            newer += 1
-        else:
-            damaged += 1
-    return Ledger(place, tuple(entries), damaged, newer, unread)
+    lines = [_entry(line) for line in place.read_bytes().split(b"\n") if line.strip()]
+    entries = tuple(entry for entry in lines if entry is not None)
+    return Ledger(place, entries, len(lines) - len(entries))
 
 
 def remember(report: Report, diagnosis: Diagnosis, say: Callable[[str], None]) -> None:
@@ -210,10 +176,3 @@ def _entry(line: bytes) -> Entry | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return found if found.schema_version == SCHEMA_VERSION else None
-
-
-def _is_newer(line: bytes) -> bool:
-    try:
-        return _VERSION.decode(line).schema_version > SCHEMA_VERSION
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False

@@ -52,7 +52,9 @@ def find(environment: Mapping[str, str] = os.environ) -> str:
         raise CannotRecord(f"Another profiler gets loaded into CUDA programs: unset {' '.join(set_by_others)}.")
     nsys = shutil.which("nsys", path=environment.get("PATH"))
     if nsys is None:
-        raise CannotRecord("There is no nsys on PATH. Install NVIDIA's nsight-systems-cli, or leave --tracer out.")
+        raise CannotRecord(
+            "There is no nsys on PATH. Install NVIDIA's package nsight-systems-cli, or leave --tracer out."
+        )
     return nsys
 
 

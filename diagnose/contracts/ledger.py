@@ -73,12 +73,8 @@ class LedgerReport(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None
     """None: the ledger is switched off, or the user has no folder for it."""
     entries: int
-    damaged: int
-    """Lines that are no trial; they are skipped."""
-    newer: int
-    """Lines of a later version of this tool; they are skipped."""
-    unread_bytes: int
-    """Of the oldest trials, beyond what is read of a large file."""
+    skipped: int
+    """Lines that are no trial, or of another version of this tool."""
     rules: tuple[RuleTrials, ...]
     """By device and rule."""
 

@@ -62,17 +62,5 @@ def _about(report: LedgerReport) -> Iterator[str]:
         return
     if not report.entries:
         yield "No trial is remembered yet: each fix that `diagnose try` tries leaves a line here."
-    if report.damaged:
-        yield f"{_lines(report.damaged)} of the file {_is(report.damaged)} no trial, and skipped."
-    if report.newer:
-        yield f"{_lines(report.newer)} {_is(report.newer)} of a later version of diagnose, and skipped."
-    if report.unread_bytes:
-        yield "The file is large: its oldest trials were not read."
-
-
-def _lines(count: int) -> str:
-    return f"{count} line{'s' * (count != 1)}"
-
-
-def _is(count: int) -> str:
-    return "is" if count == 1 else "are"
+    if report.skipped:
+        yield f"Lines of the file that are no trial, or of another version of diagnose: {report.skipped}."

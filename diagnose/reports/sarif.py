@@ -49,9 +49,10 @@ def render(
     `here` is in, the working folder.
     """
     checkout = Checkout(diagnosis.provenance.manifest, here)
+    told = (diagnosis.findings, diagnosis.risks) if findings is None else (findings, ())
+    shown: list[RankedFinding | ShownRisk] = [*told[0], *told[1]]
     fallback, driver = _fallback(diagnosis, checkout), _driver(diagnosis)
     indexes = {one["name"]: index for index, one in enumerate(driver["rules"])}
-    shown = (*diagnosis.findings, *diagnosis.risks) if findings is None else findings
     run = {
         "tool": {"driver": driver},
         "invocations": [_invocation(diagnosis, indexes)],
@@ -127,28 +128,26 @@ def _result(
     location = fallback if place is None else _location(place)
     if one.site is not None:
         location = {**location, "logicalLocations": [{"name": one.site.function, "kind": "function"}]}
-    is_risk = isinstance(one, ShownRisk)
-    card = cards.risk_card(one, diagnosis) if is_risk else cards.card(one, diagnosis)
-    ranks = one.ranks if is_risk else one.where.ranks
+    if isinstance(one, ShownRisk):
+        card, ranks, matters, priority, figures = cards.risk_card(one, diagnosis), one.ranks, True, {}, {}
+    else:
+        card, ranks, matters, figures = cards.card(one, diagnosis), one.where.ranks, not one.minor, _figures(one)
+        priority = {"rank": round(min(max(100 * one.share_of_step, 0.0), 100.0), 3)}
+    matters = matters and one.confidence.level is not Level.LOW
     return {
         "ruleId": one.code,
         **({"ruleIndex": indexes[one.rule]} if one.rule in indexes else {}),
-        "level": "error" if fails else "warning" if _matters(one) else "note",
+        "level": "error" if fails else "warning" if matters else "note",
         "message": {"text": _escaped(f"{clipped(one.title, MOST_TITLE)}. {_text(card)}")},
         "locations": [location],
         "partialFingerprints": {FINGERPRINT: _fingerprint(one.rule, one.site, place)},
-        **({} if is_risk else {"rank": round(min(max(100 * one.share_of_step, 0.0), 100.0), 3)}),
+        **priority,
         "properties": {
             "confidence": one.confidence.level.value,
-            **({} if is_risk else _figures(one)),
+            **figures,
             **({"ranks": list(ranks)} if len(diagnosis.ranks) > 1 else {}),
         },
     }
-
-
-def _matters(one: RankedFinding | ShownRisk) -> bool:
-    """Whether it saves 1 % of the step or more, or may end the run, and its confidence is medium or high."""
-    return one.confidence.level is not Level.LOW and not (isinstance(one, RankedFinding) and one.minor)
 
 
 def _figures(finding: RankedFinding) -> dict[str, Any]:

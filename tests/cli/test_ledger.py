@@ -103,8 +103,7 @@ def test_a_ledger_is_a_table_by_device_and_rule(filled: Path) -> None:
         "Held: the measured speed-up lies within the predicted range.\n"
         "Median: measured over predicted gain, as logarithms of speed-ups.\n"
         "\n"
-        "1 line of the file is no trial, and skipped.\n"
-        "1 line is of a later version of diagnose, and skipped.\n"
+        "Lines of the file that are no trial, or of another version of diagnose: 2.\n"
         f"The file: {filled}\n"
     )
 
