@@ -34,7 +34,6 @@ BY_TITLE = (
     ("fsdp_missing_no_sync", "", ("missing_no_sync",)),
     ("small_buckets", "", ("small_buckets", "exposed_communication")),
     ("barriers", "", ("barriers",)),
-    ("groups_across_machines", "", ("groups_across_machines",)),
     ("activation_checkpointing", "", ("recompute",)),
     ("unused_gradients", "", ("unused_gradients",)),
 )

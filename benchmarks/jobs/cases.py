@@ -158,15 +158,6 @@ CASES = (
         steps=3,
     ),
     Case(
-        "same_batch",
-        "same_batch",
-        2,
-        "DDP: every rank trains on the same batch",
-        "ms=4",
-        "ms=4 split=True",
-        ("CO17",),
-    ),
-    Case(
         "resharded",
         "sharded",
         2,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
 from diagnose.facts.communication.machines import share_a_machine
@@ -110,9 +109,9 @@ def _groups(table: CollectiveTable, rows: IntArray) -> list[tuple[str, int]]:
 
 
 def _rate(facts: Facts, table: CollectiveTable, device: Peaks, rows: IntArray) -> BusRate | None:
-    ranks, size = int(table.group_size[rows[0]]), int(table.bytes[rows[0]])
-    wire = float(wire_share(table, rows[:1])[0] * size)
-    transfer, compared = transfers(facts, table, rows)
+    operation, ranks, size = str(table.operation[rows[0]]), int(table.group_size[rows[0]]), int(table.bytes[rows[0]])
+    wire = _wire_share(operation, ranks) * size
+    transfer, compared = _transfers(facts, table, rows)
     rows, transfer = rows[transfer > 0], transfer[transfer > 0]
     inside = table.in_steps[rows]
     if not wire or not inside.any():
@@ -120,36 +119,26 @@ def _rate(facts: Facts, table: CollectiveTable, device: Peaks, rows: IntArray) -
     each = int(np.median(transfer[inside]))
     whole = int((table.times.ends - table.times.starts)[rows[inside]].sum())
     return BusRate(
-        operation=str(table.operation[rows[0]]),
+        operation=operation,
         group_size=ranks,
         bytes=size,
         ids=table.ids[rows],
         calls=int(inside.sum()),
         transfer_ns=each,
         gbps=wire / each,
-        expected_ns=round(START_NS + wire / links_gbps(device, ranks)),
+        expected_ns=round(START_NS + wire / _links_gbps(device, ranks)),
         compared=compared,
         ns=round_half_up(whole, steps(facts).count),
     )
 
 
-def wire_share(table: CollectiveTable, rows: IntArray) -> npt.NDArray[np.float64]:
-    """What of its bytes each collective sends over the slowest link, by nccl-tests' definition; 0 unknown."""
-    names = [str(one).replace("_", "").lower() for one in table.operation[rows]]
-    times = np.array([2 if name.startswith(_EACH_WAY) else 1 if name.startswith(_ONE_WAY) else 0 for name in names])
-    ranks = np.maximum(table.group_size[rows], 1)
-    share: npt.NDArray[np.float64] = times * (ranks - 1) / ranks
-    return share
+def _wire_share(operation: str, ranks: int) -> float:
+    """What of its bytes a collective sends over the slowest link, by nccl-tests' definition; 0 unknown."""
+    name = operation.replace("_", "").lower()
+    return (2 if name.startswith(_EACH_WAY) else 1 if name.startswith(_ONE_WAY) else 0) * (ranks - 1) / ranks
 
 
-def all_reduce_ns(facts: Facts, ranks: int, bytes_: int, calls: int) -> int:
-    """What all-reduces take at most over the devices' links, or over PCIe 4 where their rates are not known."""
-    known = optional(peaks, facts)
-    rate = PCIE_4_GBPS if known is None else links_gbps(known, ranks)
-    return round(calls * START_NS + 2 * (ranks - 1) / ranks * bytes_ / rate)
-
-
-def links_gbps(device: Peaks, ranks: int) -> float:
+def _links_gbps(device: Peaks, ranks: int) -> float:
     """What links within a machine carry at least, in bytes per ns.
 
     AMD's devices are joined in pairs, each by one of seven links.
@@ -160,7 +149,7 @@ def links_gbps(device: Peaks, ranks: int) -> float:
     return LINK_SHARE * device.link_gbps * joined
 
 
-def transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[IntArray, bool]:
+def _transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[IntArray, bool]:
     """What they took without waiting, 0 where that is not known; and whether ranks were compared."""
     lasted = (table.times.ends - table.times.starts)[rows]
     others = optional(peers, facts)

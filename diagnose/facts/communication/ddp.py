@@ -10,13 +10,13 @@ import numpy as np
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.causes import TimeCause
-from diagnose.facts.core.device import device_work
+from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.host import host_activities, host_threads
 from diagnose.facts.core.names import DDP_FORWARD
 from diagnose.facts.core.spans import NO_OPS, HostSpans, host_spans, idle_under, launched_in
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals, nesting
-from diagnose.trace.enums import SpanKind
+from diagnose.trace.enums import Direction, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 
 
@@ -130,3 +130,32 @@ def _buffer_broadcasts(facts: Facts) -> tuple[HostSpans, Intervals]:
     begins = Intervals(forward.start_ns[sends], np.minimum(ends, forward.end_ns)[sends])
     chosen = leading & (ops.start_ns <= last[within]) & np.isin(within, sends)
     return ops.where(chosen), intervals.union(begins)
+
+
+@dataclass(frozen=True)
+class DataParallelUse:
+    """Training by torch.nn.DataParallel, which drives all GPUs from one process."""
+
+    devices: int
+    """That compute in this process; 0 if DataParallel is not used."""
+    ids: IntArray
+    """Device work that moves things between them."""
+    ns: int
+    """Time in which some of it ran, per step."""
+
+
+@fact
+def data_parallel_use(facts: Facts) -> DataParallelUse:
+    """Of the used steps. Raises Missing like steps."""
+    used, work, copies = steps(facts), device_work(facts), facts.rank.copies
+    device = facts.rank.tracks["device"].to_numpy()[work.track]
+    replicas = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: name == "DataParallel.forward")
+    between = copies.index[(copies["direction"] == Direction.P2P.value).to_numpy()]
+    moves = (work.work_class == WorkClass.COMMUNICATION) | np.isin(work.ids, between)
+    moves &= len(replicas.ids) > 0
+    running = intervals.union(Intervals(work.start_ns[moves], work.end_ns[moves]))
+    return DataParallelUse(
+        devices=len(np.unique(device[work.work_class == WorkClass.COMPUTE])) if len(replicas.ids) else 0,
+        ids=work.ids[moves],
+        ns=round_half_up(intervals.clip(running, used.start_ns, used.end_ns).total, used.count),
+    )

@@ -72,15 +72,6 @@ def _recorded(facts: Facts, ranks: list[int] | None) -> bool | None:
     return False if shared and facts.rank.provenance.machine_devices > 1 else None
 
 
-def ranks_of_a_machine(facts: Facts) -> int | None:
-    """How many ranks each machine has, the fewest of them; None if that is not known."""
-    others = optional(peers, facts)
-    if others is not None and (others.machines >= 0).all() and len(others.ranks) == max(_world(facts), 1):
-        return int(np.unique(others.machines, return_counts=True)[1].min())
-    each, known = _ranks_of_a_machine(facts)
-    return each if known or each > 1 else None
-
-
 def _ranks_of_a_machine(facts: Facts) -> tuple[int, bool]:
     """How many, and whether that was noted: else as many as there are devices."""
     context = facts.rank.context
