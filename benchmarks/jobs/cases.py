@@ -164,7 +164,8 @@ CASES = (
         "FSDP2: parameters are gathered again for the backward pass",
         "",
         "reshard=False",
-        ("CO10",),
+        ("CO09",),
+        says="again",
         steps=3,
     ),
     Case(
@@ -184,7 +185,7 @@ CASES = (
         "FSDP2: gradients of 3 micro-batches are reduced each time",
         "batches=3 layers=2 width=768 ms=2 reshard=False",
         "batches=3 layers=2 width=768 ms=2 reshard=False sync_last=True",
-        ("CO18", "CO04"),
+        ("CO09", "CO04"),
         steps=3,
     ),
     Case(

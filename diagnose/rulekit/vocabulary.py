@@ -70,7 +70,6 @@ from diagnose.rulekit.loading_advice import (
 from diagnose.rulekit.patterns import Match, Op, Takers
 from diagnose.rulekit.rewrites import rewrite
 from diagnose.rulekit.rewritten import Found
-from diagnose.rulekit.shard_advice import memory_confidence, merged, suffices, without
 from diagnose.rulekit.sync_advice import idle_after
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
@@ -156,8 +155,6 @@ __all__ = [
     "known",
     "launched",
     "loading_evidence",
-    "memory_confidence",
-    "merged",
     "more_batches",
     "mostly_sampling",
     "ms",
@@ -165,12 +162,10 @@ __all__ = [
     "rewrite",
     "rule",
     "seen_again",
-    "suffices",
     "torchs_own",
     "unsorted",
     "updated_at_once",
     "wasted",
     "what_takes_it",
     "why_not",
-    "without",
 ]
