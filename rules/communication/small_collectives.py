@@ -19,8 +19,7 @@ Sources
 
 from diagnose.facts.communication.collectives import CollectiveGroup, SmallCollectives
 from diagnose.facts.communication.host_collectives import HostRuns
-from diagnose.facts.communication.loose_gradients import LooseGradients
-from diagnose.facts.communication.messages import CollectiveRuns
+from diagnose.facts.communication.messages import CollectiveRuns, LooseGradients
 from diagnose.rulekit.vocabulary import *
 
 CALLS = 20  # a step, on the device: fewer cost a millisecond at most (our choice)

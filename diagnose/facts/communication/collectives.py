@@ -1,8 +1,16 @@
-"""Which collectives run, how big are they, and how much of them is exposed?"""
+"""Which collectives run, of which process group, how big are they, and how much of them is exposed?
+
+NCCL's collectives name their group. Of gloo's nothing is recorded, but each group has two worker threads of its own,
+made one after the other when the group is made: their numbers are neighbours, and those of other groups are not (torch
+2.13, 2 and 4 ranks). What torch coalesces (batch_isend_irecv) is one kernel that tells none of its transfers: launched
+when the batch ends, it carries what its thread has asked for since the launch before.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +26,7 @@ from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals, kinds, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.job import RECV, SEND, ProcessGroup
 
 SMALL_BYTES = 1 << 20
 """A collective smaller than this is bound by latency, not bandwidth (our choice)."""
@@ -54,6 +63,11 @@ class CollectiveTable:
     in_steps: npt.NDArray[np.bool_]
     """Starts in a used step."""
 
+    @cached_property
+    def plain(self) -> npt.NDArray[np.str_]:
+        """`operation` in small letters without `_`: backends and versions of PyTorch write it in several ways."""
+        return np.array([str(one).replace("_", "").lower() for one in self.operation], dtype=str)
+
 
 @fact
 def collective_table(facts: Facts) -> CollectiveTable:
@@ -74,9 +88,9 @@ def collective_table(facts: Facts) -> CollectiveTable:
     return CollectiveTable(
         ids=ids,
         times=Intervals(start, np.concatenate((work.end_ns[mine], host.end_ns))),
-        operation=np.where(row >= 0, _texts(told["operation"], row), by_name[codes]),
-        group_ranks=_texts(told["group_ranks"], row),
-        group_description=_texts(told["group_description"], row),
+        operation=np.where(row >= 0, texts(told["operation"], row), by_name[codes]),
+        group_ranks=texts(told["group_ranks"], row),
+        group_description=texts(told["group_description"], row),
         group_size=np.append(told["group_size"].to_numpy(), -1)[row],
         bytes=told_bytes(told, row),
         element_bytes=_element_bytes(told, row),
@@ -112,8 +126,8 @@ def _launched_by(facts: Facts) -> IntArray:
     return np.append(started.ids, nesting.NONE)[launched_in(facts, started)]
 
 
-def _texts(column: pd.Series[str], row: IntArray) -> npt.NDArray[np.object_]:
-    """The text in each row; "" in row -1."""
+def texts(column: pd.Series[str], row: IntArray) -> npt.NDArray[np.object_]:
+    """The text in each row of a column of `Rank.collectives`; "" in row -1."""
     labels = np.array([*column.cat.categories, ""], dtype=object)
     found: npt.NDArray[np.object_] = labels[np.append(column.cat.codes.to_numpy(), -1)[row]]
     return found
@@ -168,8 +182,8 @@ def collective_groups(facts: Facts) -> tuple[CollectiveGroup, ...]:
     """Collectives of the used steps by operation, group and size, longest first. Raises Missing like the table."""
     table, used = collective_table(facts), steps(facts)
     bucket = np.where(table.bytes >= 0, np.log2(np.maximum(table.bytes, 1)).astype(np.int64), -1)
-    texts = (table.operation, table.group_ranks)
-    labels = [np.unique(text.astype(str), return_inverse=True)[1].ravel() for text in texts]
+    names = (table.operation, table.group_ranks)
+    labels = [np.unique(name.astype(str), return_inverse=True)[1].ravel() for name in names]
     keys = np.stack([*labels, table.group_size, bucket, table.on_host.astype(np.int64)])
     _, first, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     found = []
@@ -245,3 +259,119 @@ def small_collectives(facts: Facts) -> SmallCollectives:
         exposed_ns=exposed,
         unknown_calls=round_half_up(int((unknown & table.in_steps).sum()), used.count),
     )
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Calls: each collective, and in place of a batch each of its transfers. Arrays of shape (calls,)."""
+
+    row: IntArray
+    """Of the table of collectives."""
+    told: IntArray
+    """Row of `Rank.collectives`; -1 where nothing was recorded."""
+
+
+@once
+def carried(facts: Facts) -> Carried:
+    """The calls, in the order of the table. Raises Missing like it."""
+    table, told = collective_table(facts), told_rows(facts)
+    every = np.arange(len(told))
+    batches = np.flatnonzero((told < 0) & ~table.on_host & (table.operation == "coalesced"))
+    if not len(batches):
+        return Carried(every, told)
+    transfers, kernel = _asked_for(facts)
+    row = np.full(len(facts.rank.spans), nesting.NONE, dtype=np.int64)
+    row[table.ids[batches]] = batches
+    batch = np.where(kernel >= 0, row[np.maximum(kernel, 0)], nesting.NONE)
+    alone = np.setdiff1d(every, batch)
+    rows = np.concatenate((alone, batch[batch >= 0]))
+    found = np.concatenate((told[alone], transfers[batch >= 0]))
+    order = np.argsort(rows, kind="stable")
+    return Carried(rows[order], found[order])
+
+
+def _asked_for(facts: Facts) -> tuple[IntArray, IntArray]:
+    """Rows of `Rank.collectives` of what threads ask to send and receive, and the kernel launched next, or -1."""
+    told, spans, work = facts.rank.collectives, facts.rank.spans, device_work(facts)
+    start, track = spans["start_ns"].to_numpy(), spans["track"].to_numpy().astype(np.int64)
+    asked = np.flatnonzero(told["operation"].isin([SEND, RECV]).to_numpy() & ~told.index.isin(work.ids))
+    asked = asked[np.argsort(start[told.index.to_numpy()[asked]], kind="stable")]
+    at = told.index.to_numpy()[asked]
+    kernel = np.full(len(asked), nesting.NONE, dtype=np.int64)
+    launched = np.flatnonzero((work.work_class == WorkClass.COMMUNICATION) & (work.launch >= 0))
+    launched = launched[np.argsort(start[work.launch[launched]], kind="stable")]
+    for thread in np.unique(track[at]).tolist():
+        mine, some = np.flatnonzero(track[at] == thread), launched[track[work.launch[launched]] == thread]
+        ids = np.append(work.ids[some], nesting.NONE)
+        kernel[mine] = ids[np.searchsorted(start[work.launch[some]], start[at[mine]])]
+    return asked, kernel
+
+
+WORKERS = 2
+"""Threads of a group of gloo's (ProcessGroupGloo, threads of its default options)."""
+
+APART = 4
+"""Thread numbers of one group differ by less."""
+
+
+@dataclass(frozen=True)
+class CallGroups:
+    """Of each call (`batches`). Arrays of shape (calls,)."""
+
+    group: IntArray
+    """Position in `groups`; -1 unknown."""
+    sequence: IntArray
+    """Number in the group, as recorded; -1 unknown."""
+    peer: IntArray
+    """As recorded; -1 unknown."""
+    groups: tuple[ProcessGroup, ...]
+
+
+@once
+def call_groups(facts: Facts) -> CallGroups:
+    """The groups of all calls. Raises Missing like the table of collectives."""
+    table, told = collective_table(facts), facts.rank.collectives
+    calls = carried(facts)
+    row, on_host = calls.told, table.on_host[calls.row]
+    known = {one.name: one for one in facts.rank.provenance.groups}
+    of_group = [texts(told[name], row).tolist() for name in ("group", "group_description", "group_ranks")]
+    keys = list(zip(*of_group, strict=True))
+    named: dict[tuple[str, str, str], int] = {}
+    group = np.array([named.setdefault(key, len(named)) if any(key) else -1 for key in keys], dtype=np.int64)
+    groups = [known.get(name) or ProcessGroup(name, use, _ranks(ranks)) for name, use, ranks in named]
+    workers = _workers(facts, table.ids[table.on_host])
+    group[on_host] = np.where(workers >= 0, workers + len(groups), group[on_host])
+    groups += [ProcessGroup("", "", ()) for _ in range(int(workers.max(initial=-1)) + 1)]
+    return CallGroups(
+        group=group,
+        sequence=np.append(told["sequence"].to_numpy(), -1)[row],
+        peer=np.append(told["peer"].to_numpy(), -1)[row],
+        groups=tuple(groups),
+    )
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    """The ranks in a list as recorded; none where it was cut off."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return ()
+    whole = isinstance(found, list) and all(isinstance(one, int) and 0 <= one < 1 << 31 for one in found)
+    return tuple(found) if whole else ()
+
+
+def _workers(facts: Facts, ids: IntArray) -> IntArray:
+    """The number of the group of each collective on the host, by the thread that carries it out; -1 unknown."""
+    tracks = facts.rank.tracks
+    track = facts.rank.spans["track"].to_numpy()[ids].astype(np.int64)
+    names = facts.rank.spans["name"].iloc[ids].astype(str)
+    joint = ~names.isin(["gloo:send", "gloo:recv", "gloo:recvAnySource"]).to_numpy(dtype=bool)
+    used = np.unique(track[joint])
+    numbers = {int(one): str(tracks["thread"].iloc[one]) for one in used.tolist()}
+    threads = sorted((int(number), one) for one, number in numbers.items() if number.isdecimal())
+    found, last, group, count = dict[int, int](), -1 << 40, -1, 0
+    for number, one in threads:
+        if number - last > APART or count == WORKERS:
+            group, count = group + 1, 0
+        found[one], last, count = group, number, count + 1
+    return np.where(joint, [found.get(one, -1) for one in track.tolist()], -1).astype(np.int64)

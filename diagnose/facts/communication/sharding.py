@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from diagnose.facts.communication.collectives import SMALL_BYTES, collective_table
-from diagnose.facts.communication.held import standing
+from diagnose.facts.communication.host_collectives import standing
 from diagnose.facts.communication.overlap import HIDING_SHARE
 from diagnose.facts.communication.peers import waits
 from diagnose.facts.communication.roles import Role, asked_by, roles
