@@ -16,14 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.facts.core.base import Facts, Missing, fact, once, optional
-from diagnose.facts.core.breakdown import NO_DEVICE, device_time, round_half_up
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.base import Facts, Missing, fact, once
+from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
 from diagnose.facts.core.device import WorkClass, device_work
-from diagnose.facts.core.host import host_activities
-from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, members
+from diagnose.facts.core.spans import HostSpans, host_spans, launched_in
 from diagnose.facts.core.steps import steps
-from diagnose.trace import intervals, kinds, nesting
+from diagnose.trace import kinds, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.job import RECV, SEND, ProcessGroup
@@ -156,108 +154,28 @@ def told_bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
 
 
 @dataclass(frozen=True)
-class CollectiveGroup:
-    """Collectives of one operation, process group and size to a factor of two."""
-
-    operation: str
-    group_ranks: str
-    """As recorded; "" unknown."""
-    group_size: int
-    """-1 unknown."""
-    on_host: bool
-    """Carried out by a host thread (gloo, mpi), not by a kernel."""
-    ids: IntArray
-    calls: int
-    """Per step."""
-    bytes: int | None
-    """Of one call, on average; None unknown."""
-    ns: int
-    """Time in which one at least was running, per step: transfer and waiting for other ranks together."""
-    exposed_ns: int
-    """Of it, while no compute ran; on the host, while the training threads were in no op."""
-
-
-@fact
-def collective_groups(facts: Facts) -> tuple[CollectiveGroup, ...]:
-    """Collectives of the used steps by operation, group and size, longest first. Raises Missing like the table."""
-    table, used = collective_table(facts), steps(facts)
-    bucket = np.where(table.bytes >= 0, np.log2(np.maximum(table.bytes, 1)).astype(np.int64), -1)
-    names = (table.operation, table.group_ranks)
-    labels = [np.unique(name.astype(str), return_inverse=True)[1].ravel() for name in names]
-    keys = np.stack([*labels, table.group_size, bucket, table.on_host.astype(np.int64)])
-    _, first, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    found = []
-    for row, same in zip(first.tolist(), members(group.ravel(), len(first)), strict=True):
-        inside = same[table.in_steps[same]]
-        if not len(inside):
-            continue
-        together, exposed = _time(facts, table, inside)
-        found.append(
-            CollectiveGroup(
-                operation=str(table.operation[row]),
-                group_ranks=str(table.group_ranks[row]),
-                group_size=int(table.group_size[row]),
-                on_host=bool(table.on_host[row]),
-                ids=table.ids[same],
-                calls=round_half_up(len(inside), used.count),
-                bytes=round(float(table.bytes[inside].mean())) if table.bytes[row] >= 0 else None,
-                ns=together,
-                exposed_ns=exposed,
-            )
-        )
-    return tuple(sorted(found, key=lambda one: -one.ns))
-
-
-def _time(facts: Facts, table: CollectiveTable, chosen: IntArray) -> tuple[int, int]:
-    """Time in which one of the chosen collectives was running, and its exposed part, ns per step."""
-    used, time = steps(facts), optional(device_time, facts)
-    exposed = intervals.EMPTY if time is None else time.exposed_communication
-    if table.on_host[chosen].any():
-        waiting = host_activities(facts)[TimeCause.OTHER_RANK]
-        exposed = intervals.merge(exposed, waiting if time is None else intervals.intersect(waiting, time.idle))
-    running = intervals.union(Intervals(table.times.starts[chosen], table.times.ends[chosen]))
-    running = intervals.clip(running, used.start_ns, used.end_ns)
-    together = intervals.intersect(running, exposed).total
-    return round_half_up(running.total, used.count), round_half_up(together, used.count)
-
-
-@dataclass(frozen=True)
 class SmallCollectives:
-    """Collectives of less than SMALL_BYTES on the device."""
+    """Collectives on the device in the used steps. Numbers are per step."""
 
-    ids: IntArray
+    total_calls: int
+    """In all used steps together, of any size, and on the host too."""
     calls: int
-    """Per step."""
-    bytes: int
-    """Per step."""
-    ns: int
-    """Time in which one at least was running, per step."""
-    exposed_ns: int
-    """Of it, while no compute ran."""
+    """Of less than SMALL_BYTES."""
     unknown_calls: int
-    """Collectives whose size was not recorded, per step."""
+    """Those whose size was not recorded."""
 
 
 @fact
 def small_collectives(facts: Facts) -> SmallCollectives:
-    """Small collectives in the used steps.
-
-    Raises Missing like the table, and if the size of none on the device is known.
-    """
-    table, used = collective_table(facts), steps(facts)
-    unknown = (table.bytes < 0) & ~table.on_host
+    """Raises Missing like the table, and if the size of none on the device is known."""
+    table, count = collective_table(facts), steps(facts).count
+    unknown, small = (~table.on_host & chosen for chosen in (table.bytes < 0, table.bytes < SMALL_BYTES))
     if unknown.any() and unknown[~table.on_host].all():
         raise Missing("sizes of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
-    small = ~table.on_host & ~unknown & (table.bytes < SMALL_BYTES)
-    inside = np.flatnonzero(small & table.in_steps)
-    together, exposed = _time(facts, table, inside)
     return SmallCollectives(
-        ids=table.ids[small],
-        calls=round_half_up(len(inside), used.count),
-        bytes=round_half_up(int(table.bytes[inside].sum()), used.count),
-        ns=together,
-        exposed_ns=exposed,
-        unknown_calls=round_half_up(int((unknown & table.in_steps).sum()), used.count),
+        total_calls=int(table.in_steps.sum()),
+        calls=round_half_up(int((small & ~unknown & table.in_steps).sum()), count),
+        unknown_calls=round_half_up(int((unknown & table.in_steps).sum()), count),
     )
 
 
