@@ -41,7 +41,7 @@ from diagnose.contracts.finding import Finding, Outcome, ReplayQuality, RuleName
 from diagnose.costs.book import rest_on_measurements, wanted
 from diagnose.costs.changes import Recost
 from diagnose.costs.measured import Wanted
-from diagnose.facts.communication.kept_collectives import compared
+from diagnose.facts.communication.peers import compared
 from diagnose.facts.core.base import Facts, Failed, Missing, optional
 from diagnose.facts.core.run import busy_share, trains_on_cpu
 from diagnose.facts.core.steps import steps

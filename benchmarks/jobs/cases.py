@@ -158,22 +158,14 @@ CASES = (
         steps=3,
     ),
     Case(
-        "same_batch",
-        "same_batch",
-        2,
-        "DDP: every rank trains on the same batch",
-        "ms=4",
-        "ms=4 split=True",
-        ("CO17",),
-    ),
-    Case(
         "resharded",
         "sharded",
         2,
         "FSDP2: parameters are gathered again for the backward pass",
         "",
         "reshard=False",
-        ("CO10",),
+        ("CO09",),
+        says="again",
         steps=3,
     ),
     Case(
@@ -193,7 +185,7 @@ CASES = (
         "FSDP2: gradients of 3 micro-batches are reduced each time",
         "batches=3 layers=2 width=768 ms=2 reshard=False",
         "batches=3 layers=2 width=768 ms=2 reshard=False sync_last=True",
-        ("CO18", "CO04"),
+        ("CO09", "CO04"),
         steps=3,
     ),
     Case(

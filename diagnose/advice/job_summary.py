@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from diagnose.contracts.job import JobGroup, JobRank, JobStage, JobSummary, JobUnmatched
-from diagnose.facts.communication.certainty import CPU_NOISE, DEVICE_NOISE
+from diagnose.facts.communication.balance import CPU_NOISE, DEVICE_NOISE
 from diagnose.facts.communication.job_times import (
     GroupTimes,
     JobTimes,

@@ -10,7 +10,7 @@ from diagnose.contracts.finding import Outcome, RankedFinding, ReplayQuality, Sh
 from diagnose.contracts.job import JobSummary
 from diagnose.contracts.pictures import Pictures
 from diagnose.contracts.timeline import Timeline
-from diagnose.facts.communication.kept_collectives import KeptSequence, kept
+from diagnose.facts.communication.peers import KeptSequence, kept
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.host import HostTime
 from diagnose.facts.digest import RankDigest, StepTimes

@@ -55,7 +55,6 @@ from diagnose.rulekit.loading_advice import loading_evidence
 from diagnose.rulekit.patterns import Match, Op, Takers
 from diagnose.rulekit.rewrites import rewrite
 from diagnose.rulekit.rewritten import Found
-from diagnose.rulekit.shard_advice import memory_confidence, merged, suffices, without
 from diagnose.rulekit.sync_advice import idle_after
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
@@ -131,18 +130,14 @@ __all__ = [
     "known",
     "launched",
     "loading_evidence",
-    "memory_confidence",
-    "merged",
     "ms",
     "percent",
     "rewrite",
     "rule",
     "seen_again",
-    "suffices",
     "torchs_own",
     "unsorted",
     "updated_at_once",
     "wasted",
     "why_not",
-    "without",
 ]

@@ -167,8 +167,6 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """Batches of the warm-up that were looked into."""
     sequences: RowsFilled | None = None
     """None where they hold none, in tensors on the CPU."""
-    checksums: tuple[int, ...] = ()
-    """Of each of them, 32 bits of the beginnings of its tensors."""
     made: Made | None = None
 
 
