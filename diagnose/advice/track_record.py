@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from diagnose.advice.student import student
 from diagnose.contracts.ledger import LONGEST, Entry
 from diagnose.contracts.ledger_report import RuleTrials
 from diagnose.contracts.track_record import TrackRecord
 from diagnose.contracts.trials import Range
 from diagnose.replay.saving import Saving
+from diagnose.statistics import student
 from diagnose.trace.manifest import Manifest
 
 TIMED = frozenset({"keep", "no_gain", "slower", "inconclusive"})

@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from diagnose.advice.student import student
 from diagnose.advice.timing import error_of, without_profiler
 from diagnose.contracts.budget import Judged, Kept, Limits, What
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.facts.core.steps import Measure
+from diagnose.statistics import student
 from diagnose.trace.manifest import Manifest, RankManifest
 
 SURE = 0.95
