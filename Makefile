@@ -45,10 +45,8 @@ docs: .venv/full  ## build the documentation into site/, without a network; a de
 pictures: .venv/browser  ## take the pictures of the report again; CORPUS=DIR has the public trace that they show
 	$(BIN)/python -m benchmarks.pictures $(CORPUS)
 
-accuracy: .venv/full  ## measure how often diagnoses of planted and of simulated cases are right, and publish it
+accuracy: .venv/full  ## measure how often diagnoses of planted cases and of simulated jobs are right, and publish it
 	$(BIN)/python -m benchmarks.accuracy --write
-	$(BIN)/python -m benchmarks.simulated --write
-	$(BIN)/python -m benchmarks.simulated.recorded --write
 	$(BIN)/python -m benchmarks.simulated_jobs --write
 	$(BIN)/python -m benchmarks.jobs --write
 	$(if $(wildcard $(CORPUS)),$(BIN)/python -m benchmarks.gpu_traces $(CORPUS) --write)

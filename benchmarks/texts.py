@@ -40,8 +40,6 @@ from benchmarks.noise import gpus as noise_gpus
 from benchmarks.noise import results as noise_results
 from benchmarks.noise import tables as noise_tables
 from benchmarks.scale import tables as scale
-from benchmarks.simulated import recorded
-from benchmarks.simulated import tables as simulated
 from benchmarks.simulated_jobs import tables as simulated_jobs
 from benchmarks.trials import results as trial_results
 from benchmarks.trials import tables as trial_tables
@@ -126,14 +124,8 @@ def _accuracy() -> Iterator[Text]:
     jobs = job_tables.published()
     blocks["jobs"] = partial(job_tables.summary, jobs)
     blocks["jobs-cases"] = partial(job_tables.cases, jobs)
-    rows = simulated.published()
-    blocks["simulated"] = partial(simulated.families, rows)
-    blocks["simulated-missed"] = partial(simulated.missed, rows)
-    costly = recorded.published()
-    blocks["simulated-recorded"] = partial(recorded.by_distortion, costly)
-    blocks["simulated-recorded-parts"] = partial(recorded.longer, costly)
     of_jobs = simulated_jobs.published()
-    blocks["simulated-jobs"] = partial(simulated.families, of_jobs, "simulated jobs")
+    blocks["simulated-jobs"] = partial(simulated_jobs.families, of_jobs)
     blocks["simulated-jobs-each"] = partial(simulated_jobs.each, of_jobs)
     for name, make in blocks.items():
         yield Text(SITE / "accuracy.md", make, name)

@@ -57,6 +57,30 @@ def test_the_picture_of_the_layers_shows_every_room() -> None:
     assert sorted(shown) == sorted(set(layers) - {"__main__", "figures", "version"})
 
 
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_every_file_that_a_page_names_exists(page: str) -> None:
+    """By its place in the repository, the package or the documentation, or by its name alone; make writes two."""
+    named = re.findall(r"[`(]((?:[\w.-]+/)+|[\w./-]+\.(?:py|md|cfg|toml|json))[`)]", (ROOT / page).read_text("utf-8"))
+    names = {path.name for path in texts()}
+    gone = [
+        name
+        for name in named
+        if name not in names and not any((ROOT / folder / name).exists() for folder in (".", "diagnose", "docs"))
+    ]
+    assert set(gone) <= {"site/", "build/recordings/"}
+    assert len(named) >= 10
+
+
+@pytest.mark.parametrize(
+    ("folders", "most"),
+    [(("diagnose", "rules"), 77_500), (("tests",), 48_000), (("benchmarks", "sample_traces"), 20_700)],
+)
+def test_the_code_keeps_to_its_size(folders: tuple[str, ...], most: int) -> None:
+    """Lines of Python. A new feature makes its own room."""
+    files = [path for folder in folders for path in ROOT.glob(f"{folder}/**/*.py")]
+    assert sum(path.read_bytes().count(b"\n") for path in files) <= most
+
+
 def texts() -> Iterator[Path]:
     """The text files of the repository, its top level and its folders, but nothing that make or git put there."""
     yield from (path for path in ROOT.iterdir() if path.is_file() and path.name != ".git")

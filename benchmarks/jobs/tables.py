@@ -8,9 +8,8 @@ from statistics import median
 
 import msgspec
 
-from benchmarks.accuracy_tables import table
+from benchmarks.accuracy_tables import LARGE, table
 from benchmarks.jobs.judge import Row
-from benchmarks.simulated.judge import LARGE
 
 RESULTS = Path(__file__).parent.with_suffix(".json")
 

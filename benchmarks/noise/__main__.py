@@ -23,7 +23,7 @@ from benchmarks.noise import tables
 from benchmarks.noise.between import blocks, fitted, freedom_within_cases, healthy
 from benchmarks.noise.results import SLOWDOWNS, Recorded, Timed, published, write
 from benchmarks.planted_cases import ROOT, Trial, cases, trials
-from diagnose.advice.equal_runs import CPU, RANKS, SESSION
+from diagnose.statistics import CPU, RANKS, SESSION
 
 CONTROLS = 14
 """Healthy trainings of one process on the CPU: the first by name."""

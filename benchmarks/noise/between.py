@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from benchmarks.noise.results import published
 from benchmarks.planted_cases import cases, trials, truths
 from benchmarks.trials.results import published as measured
-from diagnose.advice.student import Spread
+from diagnose.statistics import Spread
 
 MOST_FREEDOM = 20
 

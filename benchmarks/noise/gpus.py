@@ -19,14 +19,13 @@ import msgspec
 import diagnose
 from benchmarks.noise.between import blocks, fitted
 from benchmarks.planted_cases import cases, trials
-from diagnose.advice.equal_runs import CPU, RANKS, of_waiting, waiting_share
-from diagnose.advice.student import Spread
-from diagnose.advice.timing import error_of
+from diagnose.advice.timing import error_of, waiting_share
 from diagnose.comparing.compare import verdict_of
 from diagnose.comparing.noise import Side, difference, visible_share
 from diagnose.comparing.runs import run_of
 from diagnose.contracts.baseline import Run
 from diagnose.contracts.comparison import Range
+from diagnose.statistics import CPU, RANKS, Spread, of_waiting
 
 RESULTS = Path(__file__).parent.parent / "noise_gpus.json"
 

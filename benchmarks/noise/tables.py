@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, product
 
 from benchmarks.noise.results import SLOWDOWNS, Recorded, Timed
-from diagnose.advice.equal_runs import CPU, RANKS, of_waiting
-from diagnose.advice.student import student
 from diagnose.comparing.compare import compare
 from diagnose.contracts.baseline import Baseline, Run
 from diagnose.contracts.comparison import Comparison
 from diagnose.facts.core.steps import Measure
+from diagnose.statistics import CPU, RANKS, of_waiting, student
 
 SIZES = (1, 3)
 """Recordings of each side."""

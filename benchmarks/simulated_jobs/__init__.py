@@ -4,7 +4,9 @@ Nothing here knows how diagnose measures or replays. `judge` alone imports diagn
 
     moments     times as the latest of their times, of all ranks together
     layout      hosts, links, and process groups
+    recording   what happened on a rank
     machine     a rank: its host threads, its streams, and how it communicates
+    a100        what a kernel takes
     model       a transformer's blocks, forward and backward
     schedules   in which order the ranks of an interleaved pipeline work
     training    DDP, FSDP, tensor parallelism, pipelines, experts: one step of a rank

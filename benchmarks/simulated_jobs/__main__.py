@@ -12,7 +12,6 @@ from concurrent.futures import ProcessPoolExecutor
 
 import msgspec
 
-from benchmarks.simulated.tables import families
 from benchmarks.simulated_jobs import tables
 from benchmarks.simulated_jobs.cases import cases
 from benchmarks.simulated_jobs.judge import Row, judge
@@ -37,7 +36,7 @@ def main() -> None:
         for row in pool.map(_judged, [case.name for case in some]):
             rows.append(row)
             print(_said(row), flush=True)
-    print(families(rows, "simulated jobs"))
+    print(tables.families(rows))
     if given.write:
         tables.RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
 

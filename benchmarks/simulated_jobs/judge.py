@@ -6,20 +6,42 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import diagnose
-from benchmarks.simulated.judge import LARGE, MS, Said, place_of, predicted, rounded
-from benchmarks.simulated.machine import FAST, Recording
+from benchmarks.accuracy_tables import LARGE
 from benchmarks.simulated_jobs import kineto
 from benchmarks.simulated_jobs.cases import Case
-from benchmarks.simulated_jobs.machine import Costs
+from benchmarks.simulated_jobs.machine import RECORDED, Costs
+from benchmarks.simulated_jobs.recording import Recording
+
+JITTER = 0.005
+"""Share of the step by which simulated steps vary from run to run."""
+WORTH = 0.03
+"""Share of the step from which on a fault is one that a tool has to name."""
+MS = 1e6
 
 
 @dataclass(frozen=True)
-class Row(Said):
-    """Of a job."""
+class Row:
+    """What was said of a simulated job, and what is true. Times in ms."""
 
+    case: str
+    family: str
     ranks: int
+    expected: tuple[str, ...]
+    """Codes of rules that name the fault."""
+    step: float
+    saving: float | None
+    """By fixing the fault; None if there is none."""
+    found: tuple[str, ...]
+    """Codes of the findings, the first first; minor ones are none."""
+    place: int | None
+    """Of the first finding that names the fault, from 1."""
+    predicted: tuple[float, float, float] | None
+    """Low, likely and high, by the finding at `place`."""
+    promised: float
+    """Share of the step that the most promising finding would save."""
     kept: float | None
     """What following that finding saves, as simulated; None where that cannot be simulated, or there is a fault."""
     told: float
@@ -28,9 +50,45 @@ class Row(Said):
     """The same as simulated."""
 
     @property
+    def counts(self) -> bool:
+        """Whether there is a fault that costs something."""
+        return self.saving is not None and self.saving >= WORTH * self.step
+
+    @property
+    def error(self) -> float | None:
+        """Of the predicted saving, as a share of the step."""
+        if self.predicted is None or self.saving is None:
+            return None
+        return abs(self.predicted[1] - self.saving) / self.step
+
+    @property
+    def in_range(self) -> bool:
+        """Whether the true saving lies between low and high."""
+        if self.predicted is None or self.saving is None:
+            return False
+        low, _, high = self.predicted
+        return low - JITTER * self.step <= self.saving <= high + JITTER * self.step
+
+    @property
     def is_false(self) -> bool:
         """Whether a healthy job is promised LARGE or more beyond what following the advice saves."""
         return self.saving is None and self.promised - (self.kept or 0.0) >= LARGE
+
+
+def place_of(expected: Sequence[str], said: Sequence[str]) -> int | None:
+    """Of the first that names the fault, from 1."""
+    return next((at for at, one in enumerate(said, start=1) if one in expected), None)
+
+
+def predicted(finding: Any) -> tuple[float, float, float]:
+    """Of a diagnosis: its saving, low, likely and high, in ms."""
+    saving = finding.saving
+    return rounded(saving.low_ns), rounded(saving.likely_ns), rounded(saving.high_ns)
+
+
+def rounded(time_ns: float) -> float:
+    """In ms."""
+    return round(time_ns / MS, 3)
 
 
 def step_ms(recordings: Sequence[Recording]) -> float:
@@ -42,7 +100,7 @@ def judge(case: Case) -> Row:
     """Simulate, analyse, compare."""
     step = step_ms(case.bad.run(case.recorded, Costs()))
     saving = step - step_ms(case.good.run(case.recorded, Costs())) if case.fault else None
-    profiled = case.bad.run(case.recorded, Costs(FAST.op_ns, FAST.call_ns))
+    profiled = case.bad.run(case.recorded, RECORDED)
     with tempfile.TemporaryDirectory() as folder:
         kineto.write(case.bad, profiled, Path(folder))
         diagnosis = diagnose.analyze(folder)

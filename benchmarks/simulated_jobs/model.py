@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from benchmarks.simulated import kernel_names
-from benchmarks.simulated.gpus import A100, Gpu
-from benchmarks.simulated.program import Work
-from benchmarks.simulated.tensor import Tensor, shown
+from benchmarks.simulated_jobs import a100
 from benchmarks.simulated_jobs.machine import Rank
+from benchmarks.simulated_jobs.recording import Work
 
-HALF = "c10::BFloat16"
+MATMUL = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
+ATTENTION = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4> >"
+ATTENTION_BACKWARD = (
+    "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel"
+    "<pytorch_flash::Flash_bwd_kernel_traits<64, 128, 128, 8> >"
+)
 DISPATCH_NS, MATMUL_NS, NODE_NS, MODULE_NS = 4_500, 12_000, 2_000, 8_000
 ATTENTION_SHARE = 0.5
 """Of the peak that FlashAttention reaches."""
@@ -30,12 +34,22 @@ class Model:
     """Of a micro-batch of a rank."""
     sequence: int = 2_048
     vocabulary: int = 16_384
-    gpu: Gpu = A100
 
     def weights(self) -> tuple[int, ...]:
         """Elements of a block's matrices, in the order of the forward pass."""
         square = self.hidden**2
         return (3 * square, square, 4 * square, 4 * square)
+
+
+def shown(*shapes: tuple[int, ...]) -> dict[str, Any]:
+    """The arguments of an op in a trace with shapes: contiguous tensors of half precision."""
+    strides = [[math.prod(shape[at + 1 :]) for at in range(len(shape))] for shape in shapes]
+    return {
+        "Input Dims": [list(shape) for shape in shapes],
+        "Input type": ["c10::BFloat16"] * len(shapes),
+        "Input Strides": strides,
+        "Concrete Inputs": [""] * len(shapes),
+    }
 
 
 @dataclass(frozen=True)
@@ -71,17 +85,17 @@ class Torch:
 
     def matmul(self, m: int, n: int, k: int, sequence: int | None = None, backward: bool = False) -> None:
         """`aten::mm` of (m, k) and (k, n)."""
-        args = shown([Tensor((m, k), HALF), Tensor((k, n), HALF)], [])
+        args = shown((m, k), (k, n))
         with self.rank.op("aten::mm", args, DISPATCH_NS + MATMUL_NS, sequence, backward):
-            name = kernel_names.matmul(self.model.gpu, "half", HALF, 8, "tn")
+            name = MATMUL
             # Tiles of matmul kernels of this size leave nothing idle: waves are what the share of the peak is for.
-            taken = 2.0 * m * n * k / (self.model.gpu.half * self.model.gpu.best * 0.85) / 1e3
+            taken = 2.0 * m * n * k / (a100.HALF_TFLOPS * a100.BEST * 0.85) / 1e3
             self.kernel(name, max(taken, 2_500.0), m * n // 128**2)
 
     def fused(self, name: str, elements: int, streams: float, sequence: int | None = None) -> None:
         """An elementwise or norm kernel that reads and writes so many half-precision tensors."""
-        with self.rank.op(f"aten::{name}", shown([Tensor((elements,), HALF)], []), DISPATCH_NS, sequence):
-            dur_ns = self.model.gpu.memory_ns(2.0 * streams * elements)
+        with self.rank.op(f"aten::{name}", shown((elements,)), DISPATCH_NS, sequence):
+            dur_ns = a100.memory_ns(2.0 * streams * elements)
             self.kernel(f"void at::native::(anonymous namespace)::{name}_kernel<c10::BFloat16>(int)", dur_ns)
 
     def attend(self, tokens: int, backward: bool = False) -> None:
@@ -90,11 +104,11 @@ class Torch:
         width = model.hidden // self.split
         flops = 4.0 * tokens * model.sequence * width / 2.0 * (2.5 if backward else 1.0)
         name = "aten::_scaled_dot_product_flash_attention" + ("_backward" if backward else "")
-        args = shown([Tensor((tokens // model.sequence or 1, width // 128, model.sequence, 128), HALF)] * 3, [])
+        args = shown(*[(tokens // model.sequence or 1, width // 128, model.sequence, 128)] * 3)
         sequence = None if backward else self.rank.next_sequence()
         with self.rank.op(name, args, 2 * DISPATCH_NS, sequence):
-            taken = flops / (model.gpu.half * ATTENTION_SHARE) / 1e3
-            self.kernel(kernel_names.attention("flash", backward), taken, 512, 128)
+            taken = flops / (a100.HALF_TFLOPS * ATTENTION_SHARE) / 1e3
+            self.kernel(ATTENTION_BACKWARD if backward else ATTENTION, taken, 512, 128)
         if not backward:
             made = Taped("ScaledDotProductFlashAttentionBackward0", sequence or 0, lambda: self.attend(tokens, True))
             self.tape.append(made)
@@ -117,7 +131,7 @@ class Torch:
         """A projection of (m, k) to n, with its weight's gradient."""
         self.rank.host(MODULE_NS)
         sequence = self.rank.next_sequence()
-        with self.rank.op("aten::linear", shown([Tensor((m, k), HALF), Tensor((n, k), HALF)], [])):
+        with self.rank.op("aten::linear", shown((m, k), (n, k))):
             self.matmul(m, n, k, sequence)
 
         def backward() -> None:
@@ -219,7 +233,7 @@ class Torch:
                         "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous "
                         "namespace)::FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor<float, 4> >"
                     )
-                    self.kernel(name, self.model.gpu.memory_ns(28.0 * size), 320, 512)
+                    self.kernel(name, a100.memory_ns(28.0 * size), 320, 512)
         with self.rank.range("Optimizer.zero_grad#AdamW.zero_grad"):
             self.rank.host(20_000)
 

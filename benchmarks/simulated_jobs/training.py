@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from benchmarks.simulated.machine import Recording
-from benchmarks.simulated.program import DEFAULT_STREAM, Work
-from benchmarks.simulated_jobs import schedules
+from benchmarks.simulated_jobs import a100, schedules
 from benchmarks.simulated_jobs.layout import Layout
 from benchmarks.simulated_jobs.machine import Costs, Rank, Sent, World
 from benchmarks.simulated_jobs.model import Model, Tape, Taped, Torch, total
 from benchmarks.simulated_jobs.moments import Moment
+from benchmarks.simulated_jobs.recording import DEFAULT_STREAM, Recording, Work
 from benchmarks.simulated_jobs.schedules import Action
 
 MS = 1_000_000
@@ -353,9 +352,8 @@ class _Shards:
             )
 
     def _copy(self, name: str, size: int, stream: int = DEFAULT_STREAM) -> None:
-        model = self._program.training.model
         kernel = f"void at::native::(anonymous namespace)::{name}_kernel<c10::BFloat16>(int)"
-        self._rank.launch(Work("kernel", kernel, round(model.gpu.memory_ns(size)), (1_024, 1, 1), (256, 1, 1)), stream)
+        self._rank.launch(Work("kernel", kernel, round(a100.memory_ns(size)), (1_024, 1, 1), (256, 1, 1)), stream)
 
     def _use(self, at: int) -> None:
         if at in self._whole:

@@ -16,12 +16,11 @@ from benchmarks.planted_cases import Case, Truth, trials
 from benchmarks.planted_cases import Trial as Planting
 from benchmarks.trials.planted import LEAST_PAIRS, bench_of, both_ways, command, filled, found, program, step_ns
 from benchmarks.trials.results import Nothing, Runs, Tried
-from diagnose.advice.equal_runs import CPU, RANKS
-from diagnose.advice.student import Spread
+from diagnose import statistics as looks
 from diagnose.contracts.finding import Fix
 from diagnose.contracts.trials import Trial
+from diagnose.statistics import CPU, RANKS, Spread
 from diagnose.trials import arms, screening
-from diagnose.trials import statistics as looks
 from diagnose.trials.arms import Arm, Size
 from diagnose.trials.protocol import Bench
 from diagnose.trials.selection import Candidate

@@ -18,10 +18,10 @@ from benchmarks.planted_cases import Case, Truth, trials
 from benchmarks.planted_cases import Trial as Planting
 from benchmarks.trials.results import Found, Tried
 from benchmarks.verdicts import Figure
-from diagnose.advice.student import Spread
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.trials import Range, Trial
 from diagnose.fixes.setting import Safety
+from diagnose.statistics import Spread
 from diagnose.trials import protocol, screening
 from diagnose.trials.arms import Size, first_size
 from diagnose.trials.protocol import Bench

@@ -1,4 +1,9 @@
-"""How long a step of a run takes by its own clocks, and how far that mean may be off."""
+"""How long a step of a run takes by its own clocks, and how far that mean may be off.
+
+Steps of one run tell how far its own mean is off. They do not tell how far another run of the same script would be
+off: memory lies elsewhere, cores and clocks are others. A step that a GPU fills differs by tenths of a percent; the
+longer the GPU waits for its host, the more. On a CPU it depends on whether processes wait for each other.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from diagnose.advice.student import Spread
+from diagnose.facts.core.steps import Measure
+from diagnose.facts.run.time_attribution import AttributedTime, Part
+from diagnose.statistics import CPU, RANKS, Spread, of_waiting
 from diagnose.trace.manifest import RankManifest
 
 BLOCKS = 6
@@ -43,3 +50,25 @@ def error_of(times_ns: Sequence[float]) -> Spread | None:
     """The error of the mean of consecutive steps; None of fewer than LEAST_STEPS."""
     blocks = blocks_of(times_ns)
     return None if blocks is None else Spread(blocks.share / math.sqrt(blocks.freedom + 1), blocks.freedom)
+
+
+def between_runs(measure: Measure, spending: Sequence[AttributedTime], step_ns: float, ranks: int | None) -> Spread:
+    """How equal runs of a training usually differ.
+
+    `spending`: of a recorded step; `step_ns`: without the profiler, if that is known; `ranks`: None if not known.
+    """
+    if measure is Measure.HOST:
+        return RANKS if (ranks or 1) > 1 else CPU
+    return of_waiting(waiting_share(spending, step_ns))
+
+
+def waiting_share(spending: Sequence[AttributedTime], step_ns: float) -> float:
+    """Of the step in which the GPU waits for its host: for dispatch, Python, synchronisations, copies or batches."""
+    alone_ns = sum(row.ns for row in spending if _needs_no_host(row))
+    return max(1 - alone_ns / step_ns, 0.0)
+
+
+def _needs_no_host(row: AttributedTime) -> bool:
+    """Whether the device goes on by itself: in kernels, and in copies and fills of its own memory."""
+    on_device = row.part is Part.EXPOSED_COPY and ("DtoD" in row.name or row.name.startswith("Memset"))
+    return on_device or row.part in (Part.COMPUTE, Part.WORK_NOT_RECORDED)

@@ -1,7 +1,7 @@
 """Is the difference more than noise? An interval of the ratio of two mean steps.
 
 How far a run's own mean is off comes from its steps; how equal runs differ, from what bounds the step
-(`diagnose.advice.equal_runs`) and from several recordings of a side, if there are any. Both count by their degrees of
+(`diagnose.advice.timing`) and from several recordings of a side, if there are any. Both count by their degrees of
 freedom.
 """
 
@@ -12,11 +12,10 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from diagnose.advice.equal_runs import between_runs
-from diagnose.advice.student import Spread, moderated, student
-from diagnose.advice.timing import LEAST_STEPS, error_of
+from diagnose.advice.timing import LEAST_STEPS, between_runs, error_of
 from diagnose.contracts.baseline import Run
 from diagnose.contracts.comparison import Basis, Range
+from diagnose.statistics import Spread, moderated, student
 
 ALPHA = 0.05
 """What an interval may be wrong."""

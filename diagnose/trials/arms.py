@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diagnose.capture.agent.injection import NO_LINE
-from diagnose.capture.agent.intervals import waited_share
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.limits import CannotRecord
 from diagnose.capture.run import OVERDUE, Recorded, end_orphans, prepare, run
@@ -21,6 +20,7 @@ from diagnose.contracts.trials import Verdict
 from diagnose.fixes.catalogue import parsed
 from diagnose.fixes.models import Compile, CompileArgument
 from diagnose.fixes.setting import Setting
+from diagnose.statistics import waited_share
 from diagnose.trace.manifest import DeviceState, Manifest, RankManifest
 from diagnose.trials.selection import CannotTry
 

@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diagnose.advice.equal_runs import CPU
-from diagnose.advice.student import Spread
-from diagnose.capture.agent.intervals import wait_alike
+from diagnose import statistics as looks
 from diagnose.contracts.trials import Baseline, Both, GpuState, NotTried, Range, Report, Trial, Verdict
+from diagnose.statistics import CPU, Spread, wait_alike
 from diagnose.trace.manifest import Screened
 from diagnose.trials import arms, losses, screening
-from diagnose.trials import statistics as looks
 from diagnose.trials.arms import Arm, Size, Void
 from diagnose.trials.selection import Candidate, CannotTry
 from diagnose.version import __version__
@@ -227,11 +225,11 @@ class Bench:
             if not self.base:
                 self.without.append(pairs[-1][0])
             if len(pairs) in looks.schedule(self.least_pairs):
-                ratios = _log_ratios(pairs)
-                if looks.enough(self._interval(pairs)):
+                ratios, measured = _log_ratios(pairs), self._interval(pairs)
+                if looks.enough(measured.low, measured.high):
                     return ""
                 if looks.hopeless(ratios):
-                    return f"Pairs differ by {looks.spread(ratios):.0%}: even many more would not tell."
+                    return f"Pairs differ by {statistics.stdev(ratios):.0%}: even many more would not tell."
                 if len(pairs) >= looks.MOST_PAIRS:
                     return f"{len(pairs)} pairs were not enough."
 
@@ -276,7 +274,7 @@ class Bench:
         """By these pairs, and by what all other runs of the session tell of how equal runs differ here."""
         others = [_log_ratios(some) for some in self._pairs_of if some is not pairs]
         as_it_is = looks.like_pairs([one.step_ns for one in self.without[:2]])
-        return looks.of_runs(_log_ratios(pairs), self.between, [as_it_is, *others])
+        return Range(*looks.of_runs(_log_ratios(pairs), self.between, [as_it_is, *others]))
 
     @property
     def blocks_as_it_is(self) -> list[float]:
@@ -332,7 +330,8 @@ def report(bench: Bench, others: Sequence[NotTried], complete: bool) -> Report:
     took = sorted(one.step_ns for one in bench.without) if runs > 1 else sorted(bench.blocks_as_it_is)
     if len(took) > 1:
         runs = runs if runs > 1 else 0
-        baseline = Baseline(Range(took[0], statistics.median(took), took[-1]), looks.noise(took), runs)
+        noise = statistics.stdev(map(math.log, took))
+        baseline = Baseline(Range(took[0], statistics.median(took), took[-1]), noise, runs)
     alone = tuple(sorted((*bench.in_blocks, *bench.trials), key=lambda one: one.numbers))
     return Report(
         tool_version=__version__,
@@ -387,7 +386,7 @@ def _verdict(some: Sequence[Candidate], measured: Range | None, same: str | None
         return "changes_numbers"
     if measured is None:
         return "inconclusive"
-    found = looks.verdict(measured)
+    found = looks.verdict(measured.low, measured.high)
     return found if found in ("keep", "slower") else "inconclusive" if why else "no_gain"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from diagnose import statistics as looks
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.screening import FEWEST_PAIRS, LIVE, log_ratios
 from diagnose.capture.limits import CannotRecord
@@ -19,7 +20,6 @@ from diagnose.capture.run import prepare
 from diagnose.contracts.trials import Both, Numbers, Range, Trial, Verdict
 from diagnose.trace.manifest import Difference, Screened
 from diagnose.trials import arms
-from diagnose.trials import statistics as looks
 from diagnose.trials.arms import Size
 from diagnose.trials.selection import Candidate, CannotTry
 
@@ -157,7 +157,7 @@ def so_far(one: Screened, all_of_them: Sequence[Screened]) -> tuple[Range | None
         if len(pairs) < FEWEST_PAIRS:
             return None
         others = [log_ratios(other) for other in known if other is not pairs and len(other) >= FEWEST_PAIRS]
-        return looks.interval(log_ratios(pairs), others)
+        return Range(*looks.interval(log_ratios(pairs), others))
 
     return found(one.alone), found(one.added)
 
@@ -206,8 +206,8 @@ def _verdict(one: Screened, alone: Range | None, added: Range | None, why: str, 
         return "changes_numbers", ""
     if decisive is None:
         return "inconclusive", why or "Too few blocks could be measured."
-    verdict = looks.verdict(decisive)
-    spread = looks.spread(log_ratios(one.added or one.alone))
+    verdict = looks.verdict(decisive.low, decisive.high)
+    spread = statistics.stdev(log_ratios(one.added or one.alone))
     return verdict, why or f"Blocks differ by {spread:.1%}." if verdict == "inconclusive" else ""
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from diagnose.advice import equal_runs
+from diagnose.advice import timing
 from diagnose.advice.naming import names, why_unknown
-from diagnose.advice.student import Spread
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Fix, RankedFinding
 from diagnose.contracts.trials import NotTried, Range
 from diagnose.fixes.models import Compile, CompileArgument
 from diagnose.fixes.setting import Safety
+from diagnose.statistics import Spread
 
 BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING, Safety.PRECISION)
 """Changes of numbers in order, up to which fixes may be tried without being asked for."""
@@ -139,4 +139,4 @@ def between_runs(diagnosis: Diagnosis) -> Spread:
     if steps is None or step_ns is None:
         raise CannotTry("Nothing in the recording could be measured. Record more steps: diagnose profile --steps 10.")
     ranks = diagnosis.provenance.world_size
-    return equal_runs.between_runs(steps.measure, diagnosis.spending or (), step_ns, ranks)
+    return timing.between_runs(steps.measure, diagnosis.spending or (), step_ns, ranks)

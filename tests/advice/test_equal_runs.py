@@ -6,12 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.advice import equal_runs
-from diagnose.advice.equal_runs import CPU, RANKS, between_runs, in_session, of_pairs, of_waiting
-from diagnose.advice.student import Spread, moderated
-from diagnose.advice.timing import blocks_of
+from diagnose.advice.timing import between_runs, blocks_of, waiting_share
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.run.time_attribution import AttributedTime, Part
+from diagnose.statistics import CPU, RANKS, SESSION, Spread, in_session, moderated, of_pairs, of_waiting
 from tests.runs import spent
 
 COMPUTED = spent(Part.COMPUTE, "gemm", 70)
@@ -60,7 +58,7 @@ def test_on_a_cpu_it_counts_whether_processes_wait_for_each_other(ranks: int | N
 def test_on_a_gpu_the_share_of_the_step_counts_in_which_it_waits(
     rows: tuple[AttributedTime, ...], step_ns: float, waits: float
 ) -> None:
-    assert equal_runs.waiting_share(rows, step_ns) == pytest.approx(waits)
+    assert waiting_share(rows, step_ns) == pytest.approx(waits)
     assert between_runs(Measure.DEVICE, rows, step_ns, None).share == pytest.approx(of_waiting(waits).share)
 
 
@@ -85,6 +83,6 @@ def test_other_runs_of_a_session_count_for_few_degrees_of_freedom_only() -> None
     others = [[0.0, 0.1, 0.2]] * 10
     found = in_session(Spread(0.05, 3), others)
     # Each group has the variance 0.01, for two degrees of freedom.
-    assert found == Spread(pytest.approx(math.sqrt((3 * 0.0025 + 20 * 0.01) / 23)), equal_runs.SESSION)
+    assert found == Spread(pytest.approx(math.sqrt((3 * 0.0025 + 20 * 0.01) / 23)), SESSION)
     assert in_session(Spread(0.05, 2), [[0.0, 0.1]]).freedom == 3
     assert in_session(Spread(0.05, 7), others).freedom == 7

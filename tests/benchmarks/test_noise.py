@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.noise import between, gpus, tables
 from benchmarks.noise.results import Recorded, Timed, published
-from diagnose.advice import equal_runs
-from diagnose.advice.student import Spread
+from diagnose import statistics as usual
+from diagnose.statistics import Spread
 
 
 def test_the_second_derivative_of_the_logarithm_of_the_gamma_function() -> None:
@@ -29,15 +29,15 @@ def test_the_fit_finds_what_groups_were_drawn_with() -> None:
 
 def test_what_is_used_is_what_the_recorded_truth_gives() -> None:
     healthy, planted, ranks = map(between.fitted, (between.healthy(), between.blocks(False), between.blocks(True)))
-    assert equal_runs.CPU.share == pytest.approx(healthy.share, abs=1e-3)
-    assert (planted.freedom, equal_runs.CPU.freedom, healthy.freedom) == (3, 4, 6)
-    assert Spread(pytest.approx(ranks.share, abs=1e-3), ranks.freedom) == equal_runs.RANKS
-    assert round(between.freedom_within_cases()) == equal_runs.SESSION
+    assert usual.CPU.share == pytest.approx(healthy.share, abs=1e-3)
+    assert (planted.freedom, usual.CPU.freedom, healthy.freedom) == (3, 4, 6)
+    assert Spread(pytest.approx(ranks.share, abs=1e-3), ranks.freedom) == usual.RANKS
+    assert round(between.freedom_within_cases()) == usual.SESSION
 
 
 def test_what_is_used_on_gpus_is_what_their_runs_give() -> None:
     found = gpus.fit(gpus.published().groups)
-    assert Spread(pytest.approx(found.share, abs=5e-3), found.freedom) == equal_runs.WAITING
+    assert Spread(pytest.approx(found.share, abs=5e-3), found.freedom) == usual.WAITING
 
 
 def shares_of_differences(table: str) -> list[float]:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import simulated_jobs, texts
-from benchmarks.simulated.program import Work
 from benchmarks.simulated_jobs import schedules, tables
 from benchmarks.simulated_jobs.cases import cases
 from benchmarks.simulated_jobs.layout import HOST_LATENCY_NS, NETWORK_LATENCY_NS, Layout
 from benchmarks.simulated_jobs.machine import GAP_NS, LAUNCH_LATENCY_NS, LAUNCH_NS, Costs, Rank, Sent, World
 from benchmarks.simulated_jobs.moments import BEGIN, Moments
+from benchmarks.simulated_jobs.recording import Work
 
 STILL = Costs(host_jitter=0.0, device_jitter=0.0)
 KERNEL = Work("kernel", "sgemm", 1_000_000)

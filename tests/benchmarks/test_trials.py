@@ -18,8 +18,8 @@ from benchmarks.trials import __main__ as whole
 from benchmarks.trials import nothing, planted, tables
 from benchmarks.trials.results import Found, Measured, Nothing, Runs, Tried, published, write
 from benchmarks.verdicts import Figure
-from diagnose.advice.equal_runs import CPU
 from diagnose.fixes.catalogue import parsed
+from diagnose.statistics import CPU
 
 MACHINE = Machine("a CPU", 2, 0.1, "2.13.0")
 UNTRIED = Tried("case", "medium", "", "fused=True", "a_rule", None, False, "it needs an edit of the script")

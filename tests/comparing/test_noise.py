@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose import pipeline
-from diagnose.advice.student import Spread
 from diagnose.advice.timing import error_of
 from diagnose.comparing import noise
 from diagnose.comparing.compare import compare
@@ -19,6 +18,7 @@ from diagnose.contracts.baseline import Run
 from diagnose.contracts.comparison import Basis, Range
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.run.time_attribution import Part
+from diagnose.statistics import Spread
 from tests.runs import run as any_run
 from tests.runs import side, spent
 

@@ -6,12 +6,11 @@ import pytest
 
 from benchmarks.planted_cases import SAMPLES
 from diagnose import pipeline
-from diagnose.advice.equal_runs import CPU, RANKS, of_waiting
-from diagnose.advice.student import Spread
 from diagnose.contracts.finding import Confidence, Fix, Level, PricedSaving, RankedFinding, Where
 from diagnose.contracts.trials import Range
 from diagnose.fixes.setting import Safety
 from diagnose.replay.saving import Basis
+from diagnose.statistics import CPU, RANKS, Spread, of_waiting
 from diagnose.trials.selection import CannotTry, between_runs, select
 
 WORKERS = Fix("Load in workers.", trial="patch:DataLoader(num_workers=2)")

@@ -6,7 +6,6 @@ Each notes the lines at which it changes something. One that has noted none has 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 from . import backwards, made
 from .imports import when_imported
 from .models import largest
+from .standalone import standalone
 
 NO_LINE = "no line of the script was met that it changes"
 
@@ -29,27 +29,10 @@ MOST_LINES = 8
 _injected: dict[str, Injection] = {}
 
 
-def _fixes() -> Any:
-    """`diagnose.fixes.catalogue`; the process need not have `diagnose` installed."""
-    if __package__ and __package__.startswith("diagnose."):
-        return importlib.import_module("diagnose.fixes.catalogue")
-    name = "diagnose_fixes"
-    if name not in sys.modules:
-        folder = Path(__file__).parents[2] / "fixes"
-        spec = importlib.util.spec_from_file_location(
-            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-        )
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return importlib.import_module(f"{name}.catalogue")
-
-
 def inject(names: Sequence[str]) -> None:
     """Make settings in this process, before the script imports anything. Of environment variables the parent has."""
     for name in names:
-        setting = _fixes().parsed(name)
+        setting = standalone("fixes.catalogue").parsed(name)
         assert setting is not None, name
         injection = _injected[name] = Injection(setting)
         setting.inject(injection)
@@ -58,7 +41,7 @@ def inject(names: Sequence[str]) -> None:
 def prepare(names: Sequence[str]) -> None:
     """Make settings ready to be turned on and off later; until then all is as the script makes it."""
     for name in names:
-        setting = _fixes().parsed(name)
+        setting = standalone("fixes.catalogue").parsed(name)
         assert setting is not None, name
         injection = _injected[name] = Injection(setting)
         if setting.stands_in_for_calls:
@@ -135,7 +118,7 @@ class Injection:
     def trained_model(self) -> Any:
         """The largest of the modules that a training step calls. Raises CannotSwitch if none was called."""
         if self._model is None:
-            raise sys.modules[f"{_fixes().__package__}.interfaces"].CannotSwitch("no module was called in a step")
+            raise standalone("fixes.interfaces").CannotSwitch("no module was called in a step")
         return self._model
 
     def optimizers(self) -> Sequence[Any]:

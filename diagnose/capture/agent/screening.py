@@ -14,15 +14,21 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import injection, intervals
+from . import injection
 from .agreement import Agreement, Course
 from .clocks import LONG, Clock, Cycle
 from .epochs import Epochs
-from .intervals import Pair
 from .phases import SAVE, YOUNGEST
 from .same_batch import Called, Difference, SameBatch, update_compared
+from .standalone import standalone
+
+if TYPE_CHECKING:
+    from diagnose import statistics as looks
+    from diagnose.statistics import Interval, Pair
+else:
+    looks = standalone("statistics")
 
 LEAST_STEPS, LEAST_S = 5, 0.3
 """Of a block (trials.md)."""
@@ -233,32 +239,32 @@ class Screening:
         self._blocks = []
         if not (yield from self._agree(int(not one.void))):
             return False
-        for wanted in intervals.schedule(LEAST_PAIRS, MOST_PAIRS):
+        for wanted in looks.schedule(LEAST_PAIRS, MOST_PAIRS):
             while len(pairs) < wanted and (len(pairs) < FEWEST_PAIRS or not self._ranks.alone or until_s > _now()):
                 yield from self._pair(one, switch, base, pairs, until_s)
                 if one.void and self._ranks.alone:
                     break
             over = one.void or len(pairs) < FEWEST_PAIRS or until_s < _now()
-            if not (yield from self._agree(int(not (over or intervals.enough(*self._interval(pairs)[::2]))))):
+            if not (yield from self._agree(int(not (over or looks.enough(*self._interval(pairs)[::2]))))):
                 break
         if one.void or len(pairs) < FEWEST_PAIRS:
             return False
         low, _, high = self._interval(pairs)
-        return low > 1 and intervals.decides(low, high)
+        return low > 1 and looks.decides(low, high)
 
     def _steps(self, usual_ns: float, collects: bool) -> int:
         """Of a block, in whole cycles."""
         least_s = LEAST_OF_COLLECTIONS_S if collects else LEAST_S
         return self._cycle.whole(max(LEAST_STEPS, math.ceil(least_s * 1e9 / max(usual_ns, 1))))
 
-    def _interval(self, pairs: Sequence[Pair]) -> intervals.Interval:
+    def _interval(self, pairs: Sequence[Pair]) -> Interval:
         others = [
             log_ratios(other)
             for one in self._screened
             for other in (one.alone, one.added)
             if other is not pairs and len(other) >= FEWEST_PAIRS
         ]
-        return intervals.interval(log_ratios(pairs), others)
+        return looks.interval(log_ratios(pairs), others)
 
     def _pair(self, one: Screened, switch: Any, base: Sequence[str], pairs: list[Pair], until_s: float) -> Course[None]:
         """One more, in random order; a block into which something else fell is made again."""
@@ -281,7 +287,7 @@ class Screening:
         self._blocks.append((blocks[False], blocks[True]))
         waited = [(without.waited, changed.waited) for without, changed in self._blocks]
         steps_ns = [(without.step_ns, changed.step_ns) for without, changed in self._blocks]
-        pairs[:] = intervals.wait_alike(steps_ns, waited)
+        pairs[:] = looks.wait_alike(steps_ns, waited)
         one.injected = [] if one.void else injection.lines(one.name) or [switch.what or one.name]
         self._tell()
 
@@ -375,7 +381,7 @@ class _Block:
         self._times = timed["device_ns"] or timed["wall_ns"]
         self._phases = timed["phases_ns"]
         self.step_ns = statistics.fmean(self._times)
-        self.waited = 0.0 if timed["device_ns"] else intervals.waited_share(timed["waited_ns"], self.step_ns)
+        self.waited = 0.0 if timed["device_ns"] else looks.waited_share(timed["waited_ns"], self.step_ns)
 
     def fault(self, epochs: Epochs, cycle: Cycle, collects: bool) -> str:
         """What fell into it that belongs to neither side; "" for nothing."""

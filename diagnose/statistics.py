@@ -1,0 +1,273 @@
+"""How measurements spread: intervals of speed-ups from pairs of them, when enough have been made, and how equal runs
+usually differ. Of the standard library alone: the recorder's agent loads it where `diagnose` is not installed.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+ALPHA_OF_LOOK = 0.01
+"""What each look at one fix may be wrong: the six after 2, 3, 5, 8, 12 and 18 pairs of runs are so in 4 % together, the
+seven after 5 to 60 pairs of blocks in 4.5 %, as they see the same pairs (Pocock, Biometrika 64, 1977; for these numbers
+by simulation). The rest is for spreads that are not known well: intervals are of 95 %."""
+
+NARROW = 0.02
+"""Width of an interval, as a share, at which more pairs tell nothing new (trials.md)."""
+
+MARGIN = 0.01
+"""A gain that is worth a change: an interval all above it tells enough, and one all below it (our choice)."""
+
+WIDE = 4.0
+"""Times its low end, from which on an interval's high end shows that something else was at work: such an interval
+decides nothing, wherever it lies (our choice)."""
+
+MOST_PAIRS = 18
+"""Of one fix (our choice)."""
+
+GROWTH = 1.5
+"""Times as many pairs at each look as at the one before (our choice)."""
+
+UNLIKE = 1.5
+"""Times the spread of all others, from which on pairs are judged by their own spread alone (our choice)."""
+
+MOST_WAITED = 0.9
+"""Share of a step that is taken for waiting at most: what is left of others is too short to be told (our choice)."""
+
+LEAST_WAITS = 3
+"""Pairs, of fewer of which it is not known whether one side waits more (our choice)."""
+
+OF_THE_FIX = 6.0
+"""Standard errors by which sides wait differently if that is of the fix: far more than make a claim (our choice)."""
+
+OWN = 0.2
+"""Share of what a look may be wrong that is for the interval by the pairs alone: on a machine that is quieter than
+others it gets narrow all the same (our choice)."""
+
+LEAST_FOR_HOPELESS = 5
+"""Pairs, before which their spread is not known well enough to give up (our choice)."""
+
+Pair = tuple[float, float]
+"""Of a measurement without and one with a fix."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far something measured may be off."""
+
+    share: float
+    """Its standard deviation, or that of a mean, over the mean."""
+    freedom: int
+    """Degrees of freedom that it is known with."""
+
+
+CPU = Spread(0.028, 4)
+"""Where the CPU trains in one process: 151 groups of five or six runs of healthy trainings, minutes apart, on two
+cores, fitted by `benchmarks.noise` as all of this. Trainings differ in it, so that it counts for few degrees of
+freedom: for six by these groups, for three by 366 groups of planted cases. Four is our choice, made with the published
+table in view: with six, 6.7 % of its pairs of equal recordings would be said to differ, with four 4.8 %."""
+
+RANKS = Spread(0.091, 4)
+"""Where it trains in several processes, which wait for each other: 102 groups of five runs of planted cases."""
+
+WAITING = Spread(0.19, 2)
+"""Of a step in which a GPU does nothing but wait for its host, and of others by `of_waiting`: 28 groups of two or three
+runs on an H100, of planted cases and public trainings. Equal runs on several GPUs were not measured."""
+
+POWER = 1.25
+"""The longer the GPU waits, the more this itself differs. Our choice, made with the same 68 pairs of runs in view: of
+powers from 1 to 2, with LEAST_WAITING from 0.02 to 0.06 and two degrees of freedom, it calls the fewest of them
+different (one)."""
+
+LEAST_WAITING = 0.02
+"""Of the step: runs in which the GPU never waits differ as well, by some 0.15 %."""
+
+SESSION = 4
+"""Degrees of freedom that other runs of a session count for at most, together with what is known beforehand. Spreads of
+a training with and without a fault agree no better: 3.9 in 183 pairs of planted cases on the CPU."""
+
+
+class Interval(NamedTuple):
+    """A speed-up and how far it may be off."""
+
+    low: float
+    likely: float
+    high: float
+
+
+def moderated(prior: Spread, groups: Sequence[Sequence[float]]) -> Spread:
+    """What is known beforehand of how values spread within groups, and what the groups show of it.
+
+    `groups`: logarithms of what was measured, of equal things within each. Variances count by their degrees of freedom:
+    Smyth, Statistical Applications in Genetics and Molecular Biology 3 (2004), article 3.
+    """
+    known = [(statistics.variance(group), len(group) - 1) for group in groups if len(group) > 1]
+    freedom = prior.freedom + sum(own for _, own in known)
+    seen = sum(variance * own for variance, own in known)
+    return Spread(math.sqrt((prior.share**2 * prior.freedom + seen) / freedom), freedom)
+
+
+@lru_cache
+def student(probability: float, freedom: int) -> float:
+    """The quantile of Student's t for whole degrees of freedom and a probability over 1/2.
+
+    The distribution has a closed form for these (Abramowitz and Stegun 26.7.3 and 26.7.4), so that no scipy is needed.
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(200):
+        angle = (low + high) / 2
+        low, high = (angle, high) if _inside(angle, freedom) < 2 * probability - 1 else (low, angle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def _inside(angle: float, freedom: int) -> float:
+    """The probability that |t| is below sqrt(freedom) * tan(angle)."""
+    odd, cosine = freedom % 2, math.cos(angle)
+    term = cosine if odd else 1.0
+    total = 0.0 if freedom == 1 else term
+    for k in range(2 + odd, freedom - 1, 2):
+        term *= cosine * cosine * (k - 1) / k
+        total += term
+    total *= math.sin(angle)
+    return 2 / math.pi * (angle + total) if odd else total
+
+
+def of_waiting(share: float, usual: Spread = WAITING) -> Spread:
+    """How runs differ in which the GPU waits for this share of the step."""
+    return Spread(usual.share * max(share, LEAST_WAITING) ** POWER, usual.freedom)
+
+
+def of_pairs(between: Spread) -> Spread:
+    """How logarithms of ratios of two runs spread, by how runs do."""
+    return Spread(math.sqrt(2) * between.share, between.freedom)
+
+
+def in_session(prior: Spread, others: Iterable[Sequence[float]]) -> Spread:
+    """What is known before a trial: also by other measurements of the session, each group of which has its own mean."""
+    found = moderated(prior, list(others))
+    return Spread(found.share, max(min(found.freedom, SESSION), prior.freedom))
+
+
+def schedule(least: int, most: int = MOST_PAIRS) -> list[int]:
+    """After how many pairs it is looked: 2, 3, 5, 8, 12 and 18."""
+    numbers = [least]
+    while numbers[-1] < most:
+        numbers.append(min(math.ceil(GROWTH * numbers[-1]), most))
+    return numbers
+
+
+def interval(log_ratios: Sequence[float], others: Sequence[Sequence[float]] = ()) -> Interval:
+    """The speed-up of a fix, as a look at it says: Student's t on the logarithms of without / with, two or more.
+
+    `others`: those of other fixes of the session, each of which has a mean of its own: pairs of one machine and one
+    training spread alike, so that few pairs of one fix are judged by all.
+    """
+    mean = statistics.fmean(log_ratios)
+    variance, freedom = _pooled(log_ratios, [one for one in others if len(one) > 1])
+    half = student(1 - ALPHA_OF_LOOK / 2, freedom) * math.sqrt(variance / len(log_ratios))
+    return Interval(math.exp(mean - half), math.exp(mean), math.exp(mean + half))
+
+
+def _pooled(own: Sequence[float], others: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """The variance within all, and its degrees of freedom; of `own` alone where that spreads far more."""
+    variance, freedom = statistics.variance(own), len(own) - 1
+    if not others:
+        return variance, freedom
+    freedom_of_others = sum(len(one) - 1 for one in others)
+    of_others = sum((len(one) - 1) * statistics.variance(one) for one in others) / freedom_of_others
+    if variance > UNLIKE**2 * of_others:
+        return variance, freedom
+    together = freedom + freedom_of_others
+    return (freedom * variance + freedom_of_others * of_others) / together, together
+
+
+def of_runs(log_ratios: Sequence[float], between: Spread, others: Sequence[Sequence[float]] = ()) -> Interval:
+    """The speed-up of a fix by pairs of runs: Student's t on the logarithms of without / with. Takes two pairs or more.
+
+    `between`: how equal runs usually differ; `others`: log ratios of other fixes of the session, each of which has a
+    mean of its own. Where pairs spread far less than these let expect, their own spread alone counts: of both intervals
+    it is the narrower one, and they share what the look may be wrong.
+    """
+    prior = in_session(of_pairs(between), others)
+    spreads = (moderated(prior, [log_ratios]), 1 - OWN), (moderated(Spread(0.0, 0), [log_ratios]), OWN)
+    error = min(student(1 - part * ALPHA_OF_LOOK / 2, found.freedom) * found.share for found, part in spreads)
+    mean, half = statistics.fmean(log_ratios), error / math.sqrt(len(log_ratios))
+    return Interval(math.exp(mean - half), math.exp(mean), math.exp(mean + half))
+
+
+def like_pairs(step_ns: Sequence[float]) -> list[float]:
+    """Logarithms of steps of equal runs, scaled so that they spread as log ratios of pairs do: for `others`."""
+    return [math.sqrt(2) * math.log(ns) for ns in step_ns]
+
+
+def wait_alike(pairs: Sequence[Pair], waited: Sequence[Pair]) -> list[Pair]:
+    """Steps without and with a fix, as if each measurement had waited for a CPU as long as they usually do.
+
+    `waited`: shares of their time. What differs from one measurement to the other is of other processes. If one side
+    waits more than the other throughout, as where a fix changes how many threads there are, that is of the fix: then,
+    and of fewer than three pairs, all stays as it is.
+    """
+    apart = [without - changed for without, changed in waited]
+    if len(apart) < LEAST_WAITS or abs(statistics.fmean(apart)) > OF_THE_FIX * _error(apart):
+        return list(pairs)
+    shares = [share for pair in waited for share in pair]
+    all_ns = [ns for pair in pairs for ns in pair]
+    usual_ns = statistics.median(ns * share for ns, share in zip(all_ns, shares, strict=True))
+    return [
+        (without * (1 - first) + usual_ns, changed * (1 - second) + usual_ns)
+        for (without, changed), (first, second) in zip(pairs, waited, strict=True)
+    ]
+
+
+def _error(some: Sequence[float]) -> float:
+    return statistics.stdev(some) / math.sqrt(len(some))
+
+
+def waited_share(waited_ns: float, step_ns: float) -> float:
+    """Of a step, at most MOST_WAITED."""
+    return min(waited_ns / step_ns, MOST_WAITED)
+
+
+def enough(low: float, high: float) -> bool:
+    """Whether more pairs would not change what to do."""
+    return high / low < 1 + NARROW or (decides(low, high) and (low > 1 + MARGIN or high < 1 + MARGIN))
+
+
+def decides(low: float, high: float) -> bool:
+    """Whether an interval is narrow enough to tell that a fix pays, or that it costs."""
+    return high / low < WIDE
+
+
+def verdict(low: float, high: float) -> Literal["keep", "slower", "no_gain", "inconclusive"]:
+    """By an interval alone."""
+    if not decides(low, high):
+        return "inconclusive"
+    if low > 1:
+        return "keep"
+    if high < 1:
+        return "slower"
+    return "no_gain" if enough(low, high) else "inconclusive"
+
+
+def hopeless(log_ratios: Sequence[float]) -> bool:
+    """Whether even twice the most pairs would not be enough: equal arms differ too much. One bad arm is no sign."""
+    if len(log_ratios) < LEAST_FOR_HOPELESS:
+        return False
+    spread, effect = statistics.stdev(log_ratios), abs(statistics.fmean(log_ratios))
+    wanted = max(NARROW / 2, effect - MARGIN)
+    needed = (student(1 - ALPHA_OF_LOOK / 2, 2 * MOST_PAIRS) * spread / wanted) ** 2
+    return needed > 2 * MOST_PAIRS
+
+
+def spread(log_ratios: Sequence[float]) -> float:
+    """By which share pairs differ: the standard deviation of their logarithms."""
+    return statistics.stdev(log_ratios)
+
+
+def noise(step_ns: Sequence[float]) -> float:
+    """By which share the steps of equal arms differ: the standard deviation of their logarithms."""
+    return statistics.stdev(map(math.log, step_ns))
