@@ -9,7 +9,7 @@ from benchmarks.planted_cases import Trial
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
 
-_LOADER = ("dataloader_no_workers", "dataloader_starvation", "dataloader_worker_restart")
+_LOADER = ("dataloader_starvation", "dataloader_recreated")
 _SYNC = ("scalar_syncs", "data_dependent_shapes", "explicit_synchronisation", "blocking_launches")
 _COPY = ("pageable_copies", "copies_not_overlapped", "tiny_copies")
 _RANKS = (

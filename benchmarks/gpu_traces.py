@@ -27,7 +27,6 @@ ABOUT_THE_RECORDING = frozenset({"profiler_overhead", "one_time_startup", "incom
 ANSWERS = {
     "no_mixed_precision": ("precision",),
     "tf32_off": ("tf32_off", "precision"),
-    "dataloader_no_workers": ("data_loading",),
     "dataloader_starvation": ("data_loading",),
     "dataloader_recreated": ("data_loading",),
     "host_work": ("python_overhead", "launch_bound"),

@@ -15,7 +15,7 @@ NAMES = {
     "Extra CUDA Copy Pattern": ("tiny_copies", "pageable_copies", "copies_not_overlapped"),
     "FP32 MatMul Pattern": ("tf32_off", "no_mixed_precision"),
     "Optimizer Single Tensor Pattern": ("unfused_optimizer",),
-    "Synchronized DataLoader Pattern": ("dataloader_no_workers",),
+    "Synchronized DataLoader Pattern": ("dataloader_starvation",),
     "Gradient Set To Zero Instead of None Pattern": ("zero_grad_memset",),
     "Enabling Bias in Conv2d Followed By BatchNorm Pattern": (),
     "Matrix Multiplication Dimension Not Aligned Pattern": ("misaligned_dimensions",),

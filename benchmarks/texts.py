@@ -45,11 +45,7 @@ from benchmarks.trials import results as trial_results
 from benchmarks.trials import tables as trial_tables
 from benchmarks.watching import against, planted, public_run, shown
 from benchmarks.watching import cost as watching
-from diagnose import docs
-from diagnose.agents import diagnoses
-from diagnose.agents.answers import Answer
-from diagnose.agents.kept import Analysed
-from diagnose.agents.timeline import timeline
+from diagnose import agents, docs
 from diagnose.cli import group
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.trials import Report
@@ -240,7 +236,7 @@ def _reports(corpus: Path | None) -> Iterator[Text]:
 @cache
 def report(path: str) -> str:
     """What `diagnose analyze` prints of a recording; paths are those of the checkout."""
-    printed = CliRunner().invoke(group, ["analyze", "--quiet", "--no-ledger", str(ROOT / path)])
+    printed = CliRunner().invoke(group, ["analyze", "--quiet", str(ROOT / path)])
     if printed.exit_code:
         raise RuntimeError(printed.output)
     return printed.output
@@ -264,7 +260,7 @@ def series(families: Sequence[Family[Any]]) -> str:
 
 def shown_metrics() -> str:
     """The first figures of a bundled recording."""
-    words = ["analyze", "--quiet", "--no-ledger", "--metrics", "-", str(ROOT / MIXED)]
+    words = ["analyze", "--quiet", "--metrics", "-", str(ROOT / MIXED)]
     printed = CliRunner().invoke(group, words)
     if printed.exit_code:
         raise RuntimeError(printed.output)
@@ -291,29 +287,28 @@ def public_report(corpus: Path) -> str:
 
 def _agents() -> Iterator[Text]:
     yield Text(SITE / "agents.md", _brief, "brief")
-    yield Text(SITE / "agents.md", lambda: _answered(diagnoses.evidence(_analysed(), 1, 0)), "evidence")
-    yield Text(SITE / "agents.md", lambda: _answered(timeline(_analysed(), _first_place(), None, 0)), "timeline")
+    yield Text(SITE / "agents.md", lambda: _answered(agents.evidence(_analysed(), "d1", 1)), "evidence")
+    yield Text(SITE / "agents.md", lambda: _answered(agents.timeline(_analysed(), *_first_place(), 0)), "timeline")
 
 
 def _brief() -> str:
-    return f"```console\n$ diagnose analyze {MIXED} --brief\n{brief.render(_analysed().diagnosis).strip()}\n```"
+    return f"```console\n$ diagnose analyze {MIXED} --brief\n{brief.render(_analysed()).strip()}\n```"
 
 
 @cache
-def _analysed() -> Analysed:
-    """What the first call of the tool `analyze` keeps."""
-    words = ["analyze", "--quiet", "--no-ledger", "--format", "json", str(ROOT / MIXED)]
-    return Analysed("d1", MIXED, Diagnosis.from_json(CliRunner().invoke(group, words).output))
+def _analysed() -> Diagnosis:
+    words = ["analyze", "--quiet", "--format", "json", str(ROOT / MIXED)]
+    return Diagnosis.from_json(CliRunner().invoke(group, words).output)
 
 
-def _first_place() -> tuple[int, int]:
-    """The longest place of the first finding on the timeline."""
-    spot = max(_analysed().diagnosis.findings[0].spots, key=lambda one: one.dur_ns)
-    return spot.start_ns, spot.start_ns + spot.dur_ns
+def _first_place() -> tuple[tuple[int, int], list[int]]:
+    """Window and lane of the longest place of the first finding on the timeline."""
+    spot = max(_analysed().findings[0].spots, key=lambda one: one.dur_ns)
+    return (spot.start_ns, spot.start_ns + spot.dur_ns), [spot.lane]
 
 
-def _answered(answer: Answer) -> str:
-    return f"```text\n{answer.text.strip()}\n```"
+def _answered(text: str) -> str:
+    return f"```text\n{text.strip()}\n```"
 
 
 def main() -> int:

@@ -19,7 +19,6 @@
     comparing   two recordings: what differs, and whether it is noise
     exporting   a run's tables as files of Parquet
     ledger      what is remembered of trials
-    budgets     tests that hold a training to limits
     cli         the command line
 """
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from diagnose import figures
-    from diagnose.budgets.context import BudgetExceeded, BudgetWarning, budget
     from diagnose.capture.inline import Recording
     from diagnose.contracts.comparison import Comparison
     from diagnose.contracts.diagnosis import Diagnosis
@@ -43,12 +41,9 @@ if TYPE_CHECKING:
     from diagnose.trace.model import Run
 
 __all__ = [
-    "BudgetExceeded",
-    "BudgetWarning",
     "Diagnosis",
     "__version__",
     "analyze",
-    "budget",
     "compare",
     "export",
     "figures",
@@ -69,10 +64,6 @@ def __getattr__(name: str) -> Any:
         from diagnose.reports import notebook
 
         return notebook.shown_in_notebooks()
-    if name in ("BudgetExceeded", "BudgetWarning", "budget"):
-        from diagnose.budgets import context
-
-        return getattr(context, name)
     raise AttributeError(f"module 'diagnose' has no attribute {name!r}")
 
 

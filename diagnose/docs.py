@@ -20,7 +20,7 @@ from diagnose import facts
 from diagnose.contracts.baseline import Baseline
 from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.ledger_report import LedgerReport
+from diagnose.contracts.ledger import LedgerReport
 from diagnose.contracts.trials import Report
 from diagnose.contracts.watched_run import WatchedRun
 from diagnose.facts.core.base import FACTS

@@ -1,8 +1,8 @@
-"""Failures of our own: what fails costs a report its own part, and no more.
+"""Failures of our own: a fact, a rule or a section of a report that fails costs the report itself, and no more.
 
-An analysis and a report open `collected()`. In it, `attempt` and what is marked as a `part` keep their errors to
-themselves: the error is collected, the part is left out, and the report says so. Elsewhere, and with DIAGNOSE_DEBUG
-set, errors are raised.
+Facts are kept apart by `facts/core/base.py`, rules by `rulekit/engine.py`, sections by `each`. An analysis and a report
+open `collected()`: what fails in it is collected and left out, and the report says so. Elsewhere, and with
+DIAGNOSE_DEBUG set, errors are raised.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -78,27 +77,19 @@ def attempt(part: str, instead: Any, make: Callable[P, Any], *args: P.args, **kw
         return instead
 
 
-def part(name: str, instead: Callable[..., Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Mark a function as a part of an analysis or a report: where it fails, it gives what `instead` makes."""
-
-    def marked(make: Callable[P, T]) -> Callable[P, T]:
-        @wraps(make)
-        def made(*args: P.args, **kwargs: P.kwargs) -> T:
-            try:
-                return make(*args, **kwargs)
-            except Exception as error:
-                note(name, error)
-                other: T = instead(*args, **kwargs)
-                return other
-
-        return made
-
-    return marked
+def each(sections: Mapping[str, Callable[P, Iterable[T]]], *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+    """What sections of a report make, by name, one after the other."""
+    for name, make in sections.items():
+        yield from section(name, make, *args, **kwargs)
 
 
-def always(value: Any) -> Callable[..., Any]:
-    """A function that gives this value, whatever it is called with."""
-    return lambda *args, **kwargs: value
+def section(name: str, make: Callable[P, Iterable[T]], *args: P.args, **kwargs: P.kwargs) -> list[T]:
+    """What one section of a report makes: nothing if it fails."""
+    try:
+        return list(make(*args, **kwargs))
+    except Exception as error:
+        note(name, error)
+        return []
 
 
 def note(part: str, error: Exception) -> Failure:

@@ -5,7 +5,10 @@ Only commands read and write it. It is never sent anywhere, and nothing in it sa
 
 from __future__ import annotations
 
+import math
 import os
+import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -14,19 +17,16 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from diagnose.advice.track_record import device_of, named, rules_of
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.ledger import SCHEMA_VERSION, Entry, is_sound
-from diagnose.contracts.ledger_report import LedgerReport
-from diagnose.contracts.trials import Report, Trial
-from diagnose.trials.selection import step_of, uncorrected
+from diagnose.contracts.ledger import SCHEMA_VERSION, Entry, LedgerReport, RuleTrials, device_of, is_sound, named
+from diagnose.contracts.trials import Range, Report, Trial
 from diagnose.version import __version__
 
 OFF = "DIAGNOSE_NO_LEDGER"
-"""Environment variable: if it is set, nothing is remembered, and nothing that was is used."""
+"""Environment variable: if it is set, nothing is remembered."""
 
-MOST_BYTES = 4 << 20
-"""That are read, from the end: some ten thousand trials (our choice)."""
+TIMED = frozenset({"keep", "no_gain", "slower", "inconclusive"})
+"""Verdicts after which a measurement is of the fix, and of a training that still computes the same."""
 
 _NAME = "ledger.jsonl"
 _ENTRY = msgspec.json.Decoder(Entry)
@@ -40,14 +40,8 @@ class Ledger:
     """None: it is switched off, or the user has no home."""
     entries: tuple[Entry, ...] = ()
     """The oldest first."""
-    damaged: int = 0
-    """Lines that are no entry."""
-    newer: int = 0
-    """Lines of later versions of this tool."""
-    unread_bytes: int = 0
-    """At the beginning of a large file."""
-    problem: str = ""
-    """A sentence on why it could not be read; empty if it could, or is not there."""
+    skipped: int = 0
+    """Lines that are no entry of this version."""
 
     @property
     def report(self) -> LedgerReport:
@@ -56,18 +50,9 @@ class Ledger:
             tool_version=__version__,
             file=None if self.file is None else str(self.file),
             entries=len(self.entries),
-            damaged=self.damaged,
-            newer=self.newer,
-            unread_bytes=self.unread_bytes,
+            skipped=self.skipped,
             rules=rules_of(self.entries),
         )
-
-
-class _Version(msgspec.Struct):
-    schema_version: int
-
-
-_VERSION = msgspec.json.Decoder(_Version)
 
 
 def file() -> Path | None:
@@ -79,33 +64,13 @@ def file() -> Path | None:
 
 
 def read() -> Ledger:
-    """All that is remembered, or its last MOST_BYTES. Raises nothing."""
+    """All that is remembered. Raises OSError."""
     place = file()
-    if place is None:
-        return Ledger(None)
-    try:
-        with place.open("rb") as lines:
-            unread = max(lines.seek(0, os.SEEK_END) - MOST_BYTES, 0)
-            lines.seek(unread)
-            text = lines.read(MOST_BYTES)
-    except FileNotFoundError:
+    if place is None or not place.exists():
         return Ledger(place)
-    except OSError as error:
-        return Ledger(place, problem=f"The ledger {place} cannot be read: {error.strerror}.")
-    if unread:  # A line that began before is not whole.
-        _, _, text = text.partition(b"\n")
-    entries, damaged, newer = list[Entry](), 0, 0
-    for line in text.split(b"\n"):
-        if not line.strip():
-            continue
-        found = _entry(line)
-        if found is not None:
-            entries.append(found)
-        elif _is_newer(line):
-            newer += 1
-        else:
-            damaged += 1
-    return Ledger(place, tuple(entries), damaged, newer, unread)
+    lines = [_entry(line) for line in place.read_bytes().split(b"\n") if line.strip()]
+    entries = tuple(entry for entry in lines if entry is not None)
+    return Ledger(place, entries, len(lines) - len(entries))
 
 
 def remember(report: Report, diagnosis: Diagnosis, say: Callable[[str], None]) -> None:
@@ -125,8 +90,8 @@ def remember(report: Report, diagnosis: Diagnosis, say: Callable[[str], None]) -
 
 def entries_of(report: Report, diagnosis: Diagnosis) -> list[Entry]:
     """What is to be remembered of trials."""
-    manifest, step_ns = diagnosis.provenance.manifest, step_of(diagnosis)
-    found = {finding.rank_order: finding for finding in diagnosis.findings}
+    manifest = diagnosis.provenance.manifest
+    is_bound = {finding.rank_order: finding.saving.basis.is_bound for finding in diagnosis.findings}
     day = f"{datetime.now(timezone.utc):%Y-%m-%d}"
     return [
         Entry(
@@ -135,13 +100,46 @@ def entries_of(report: Report, diagnosis: Diagnosis) -> list[Entry]:
             tool_version=report.tool_version,
             torch_version=named(None if manifest is None else manifest.versions.get("torch")),
             device=None if manifest is None else device_of(manifest),
-            predicted=uncorrected(found[one.numbers[0]], step_ns),
+            predicted=None if is_bound[one.numbers[0]] else one.predicted,
             measured=one.measured if one.measured is None or is_sound(one.measured) else None,
             verdict=one.verdict,
         )
         for one in _ended(report)
-        if one.numbers[0] in found and (rule := named(one.rule)) is not None
+        if one.numbers[0] in is_bound and (rule := named(one.rule)) is not None
     ]
+
+
+def rules_of(entries: Sequence[Entry]) -> tuple[RuleTrials, ...]:
+    """How predictions have compared with trials, by device and rule; entries begin with the oldest."""
+    found: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        found.setdefault((entry.device or "", entry.rule), []).append(entry)
+    return tuple(_rule_trials(some) for _, some in sorted(found.items()))
+
+
+def _rule_trials(entries: Sequence[Entry]) -> RuleTrials:
+    """Of the trials of one rule on one device. Of a recording that was tried again the last trial counts."""
+    timed = [(one.predicted, one.measured) for one in entries if one.verdict in TIMED]
+    compared = {said: found for said, found in timed if said and found and _tells(said, found)}
+    ratios = [math.log(found.likely) / math.log(said.likely) for said, found in compared.items()]
+    return RuleTrials(
+        device=entries[0].device,
+        rule=entries[0].rule,
+        trials=len(entries),
+        measured=sum(entry.measured is not None for entry in entries),
+        compared=len(compared),
+        held=sum(said.low <= found.likely <= said.high for said, found in compared.items()),
+        ratio_median=statistics.median(ratios) if ratios else None,
+        verdicts=dict(Counter(one.verdict for one in entries).most_common()),
+    )
+
+
+def _tells(predicted: Range, measured: Range) -> bool:
+    """Whether a measurement can tell the predicted gain from none.
+
+    This does not ask what was measured: to leave out what gained little would make predictions look better.
+    """
+    return math.log(measured.high / measured.low) / 2 < math.log(predicted.likely)
 
 
 def _ended(report: Report) -> Sequence[Trial]:
@@ -178,10 +176,3 @@ def _entry(line: bytes) -> Entry | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return found if found.schema_version == SCHEMA_VERSION else None
-
-
-def _is_newer(line: bytes) -> bool:
-    try:
-        return _VERSION.decode(line).schema_version > SCHEMA_VERSION
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False

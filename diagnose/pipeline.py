@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -34,20 +33,16 @@ from diagnose.advice import (
     ranking,
     recording_hints,
     risks,
-    track_record,
 )
 from diagnose.advice.job_summary import job_summary
 from diagnose.advice.rank_diagnosis import RankBrief, RankDiagnosis, in_brief, shared
-from diagnose.advice.track_record import device_of
 from diagnose.contracts.diagnosis import Diagnosis, note_of
 from diagnose.contracts.finding import Finding, Outcome, ReplayQuality, RuleName
-from diagnose.contracts.ledger import Entry
-from diagnose.contracts.track_record import TrackRecord
 from diagnose.costs.book import rest_on_measurements, wanted
 from diagnose.costs.changes import Recost
 from diagnose.costs.measured import Wanted
-from diagnose.facts.communication.kept_collectives import compared
-from diagnose.facts.core.base import Facts, Failed, Missing, failed, optional
+from diagnose.facts.communication.peers import compared
+from diagnose.facts.core.base import Facts, Failed, Missing, optional
 from diagnose.facts.core.run import busy_share, trains_on_cpu
 from diagnose.facts.core.steps import steps
 from diagnose.facts.digest import RankDigest, digest, outline
@@ -87,35 +82,28 @@ def diagnose(
     progress: Progress = lambda done, total: None,
     rules: RuleSet | None = None,
     cluster: str | None = None,
-    trials: Sequence[Entry] = (),
 ) -> Diagnosis:
     """Diagnose the run in `paths`, or what was found there, with up to `jobs` processes (default 1).
 
     `progress` gets (done, total) files.
     `cluster`: the address of a Dask scheduler whose workers do it, or "local" for `jobs` of them here.
-    `trials` correct savings: those of the device that the manifest names. Without any, only the files in `paths` count.
     Raises InputError if a named file, or all files of a folder, cannot be read, and RuleError if the rules cannot.
     """
     given = paths if isinstance(paths, Recordings) else recording.find(paths)
     rules = rules or RuleSet()
     loaded = engine.load(rules)
     with failures.collected() as lost:
-        pages = attempt("pages of rules", [], lambda: [engine.shown(one) for one in loaded])
-        records = attempt("what trials on this machine tell", {}, _records, given, trials)
-        in_full = partial(of_files, present, step_range=step_range, rules=rules, records=records)
+        pages = [engine.shown(one) for one in loaded]
+        in_full = partial(of_files, present, step_range=step_range, rules=rules)
         if len(given.ranks) == 1:
             said, briefs, notes = _of_one(given.ranks[0], in_full, progress)
         else:
-            brief = partial(brief_of_files, step_range=step_range, rules=rules, ranks=len(given.ranks), records=records)
+            brief = partial(brief_of_files, step_range=step_range, rules=rules, ranks=len(given.ranks))
             briefly = partial(processes.results, brief, jobs=jobs or 1, cluster=cluster)
             said, briefs, notes = _of_many(given.ranks, briefly, in_full, progress)
         notes = [*given.integrity, *notes]
         whole = assembly.of_ranks(said, briefs, notes, __version__, given.manifest, pages, given.trials)
     return msgspec.structs.replace(whole, integrity=(*whole.integrity, *map(note_of, lost)))
-
-
-def _records(given: Recordings, trials: Sequence[Entry]) -> dict[str, TrackRecord]:
-    return {} if given.manifest is None else track_record.by_rule(trials, device_of(given.manifest))
 
 
 InFull = Callable[..., RankDiagnosis | InputError]
@@ -206,11 +194,11 @@ def _as_given(brief: RankBrief, files: RankFiles) -> RankBrief:
 
 
 def brief_of_files(
-    files: RankFiles, step_range: StepRange | None, rules: RuleSet, ranks: int, records: Mapping[str, TrackRecord]
+    files: RankFiles, step_range: StepRange | None, rules: RuleSet, ranks: int
 ) -> RankBrief | InputError:
     """What is known of one of so many ranks in brief; runs in a process of its own, so that little is raised."""
     try:
-        said = of_files(study, files, step_range, rules, records)
+        said = of_files(study, files, step_range, rules)
     except RuleError:
         raise
     except Exception as error:
@@ -228,7 +216,6 @@ def of_files(
     files: RankFiles,
     step_range: StepRange | None,
     rules: RuleSet,
-    records: Mapping[str, TrackRecord],
     index: int | None = None,
     others: Peers | None = None,
 ) -> RankDiagnosis | InputError:
@@ -246,7 +233,7 @@ def of_files(
         except Missing as missing:
             return InputError(f"{files.trace.path} has no {missing.what}. {missing.how_to_record_it}")
     with failures.collected() as lost:
-        said = look(facts, engine.load(rules), records)
+        said = look(facts, engine.load(rules))
     notes = (*said.digest.integrity, *map(note_of, lost))
     return replace(said, digest=replace(said.digest, integrity=notes))
 
@@ -285,22 +272,15 @@ def to_measure(files: RankFiles, rules: RuleSet | None = None) -> ToMeasure:
     )
 
 
-def study(
-    facts: Facts, rules: Sequence[LoadedRule], records: Mapping[str, TrackRecord] = MappingProxyType({})
-) -> RankDiagnosis:
-    """What has to be known of every rank of a job: its steps, its collectives, what the rules find on it.
-
-    `records`: how predictions have compared with trials on its device, by rule.
-    """
-    found = _found(facts, rules, records)
+def study(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
+    """What has to be known of every rank of a job: its steps, its collectives, what the rules find on it."""
+    found = _found(facts, rules)
     return _told(facts, outline(facts), found)
 
 
-def present(
-    facts: Facts, rules: Sequence[LoadedRule], records: Mapping[str, TrackRecord] = MappingProxyType({})
-) -> RankDiagnosis:
+def present(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     """All that a Diagnosis says of the rank that it shows. Without a replay nothing has a price: nothing is found."""
-    found = _found(facts, rules, records)
+    found = _found(facts, rules)
     return replace(
         _told(facts, digest(facts), found),
         findings=attempt("places on the timeline", found.order.findings, spots.on_timeline, facts, found.order),
@@ -308,16 +288,16 @@ def present(
         replay=found.quality,
         slowdown=optional(slowdown, facts),
         epoch=optional(epoch, facts),
-        timeline=attempt("the timeline", None, optional, timeline, facts),
-        pictures=attempt("the samples that figures show", None, optional, pictures, facts),
-        critical_path=attempt("the critical path", None, optional, path_parts, facts),
-        job=attempt("the job's summary", None, optional, job_summary, facts),
+        timeline=optional(timeline, facts),
+        pictures=optional(pictures, facts),
+        critical_path=optional(path_parts, facts),
+        job=optional(job_summary, facts),
         peers=facts.rank.peers,
         measured=facts.rank.measured,
     )
 
 
-Look = Callable[[Facts, Sequence[LoadedRule], Mapping[str, TrackRecord]], RankDiagnosis]
+Look = Callable[[Facts, Sequence[LoadedRule]], RankDiagnosis]
 
 
 @dataclass(frozen=True)
@@ -342,26 +322,17 @@ class Studied:
 NO_PRICES = Failed("what fixes would save, as diagnose itself failed", failures.REPORT)
 
 
-def _found(facts: Facts, rules: Sequence[LoadedRule], records: Mapping[str, TrackRecord]) -> Studied:
-    examined = attempt("all rules", engine.NOTHING, engine.examine, facts, rules)
-    replay = _replayed(facts)
-    if isinstance(replay, Missing):
-        return Studied(examined, replay)
-    return attempt("all findings", Studied(examined, NO_PRICES), _priced, facts, examined, replay, records)
-
-
-def _replayed(facts: Facts) -> Replay | Missing:
+def _found(facts: Facts, rules: Sequence[LoadedRule]) -> Studied:
+    examined = engine.examine(facts, rules)
     try:
-        return baseline(facts)
+        replay = baseline(facts)
     except Missing as missing:
-        return missing
-    except Exception as error:
-        return failed("the replay, and so all fixes", error)
+        return Studied(examined, missing)
+    return attempt("all findings", Studied(examined, NO_PRICES), _priced, facts, examined, replay)
 
 
-def _priced(facts: Facts, examined: Examined, replay: Replay, records: Mapping[str, TrackRecord]) -> Studied:
-    found, cost = _refined(facts, examined.findings), optional(slowdown, facts)
-    found = attempt("which prices were measured", found, _by_costs, facts, found)
+def _priced(facts: Facts, examined: Examined, replay: Replay) -> Studied:
+    found, cost = _by_costs(facts, _refined(facts, examined.findings)), optional(slowdown, facts)
     order = ranking.ranked(
         found,
         replay,
@@ -369,19 +340,16 @@ def _priced(facts: Facts, examined: Examined, replay: Replay, records: Mapping[s
         facts.rank.index,
         examined.cautions,
         None if cost is None else cost.unprofiled_ns,
-        attempt("the share of a step in which the CPU trains", 0.0, busy_share, facts),
-        records,
+        optional(busy_share, facts) or 0.0,
     )
     return Studied(examined, replay, found, order)
 
 
 def _refined(facts: Facts, found: Sequence[Found]) -> Sequence[Found]:
     """The findings without fixes that are in force, in the words of this program."""
-    found = attempt("fixes as this run can follow them", found, _followable, facts, found)
-    found = attempt("settings of frameworks", found, library_evidence.with_framework, facts, found)
-    found = attempt("functions of libraries in findings", found, library_evidence.added, facts, found)
-    found = attempt("what findings ask to record", found, recording_hints.in_findings, facts.rank, found)
-    return attempt("findings with one fix", found, merging.merged, found)
+    for name, refine in _PASSES.items():
+        found = attempt(name, found, refine, facts, found)
+    return found
 
 
 def _by_costs(facts: Facts, found: Sequence[Found]) -> list[Found]:
@@ -403,14 +371,24 @@ def _followable(facts: Facts, found: Sequence[Found]) -> list[Found]:
     return fixes_of_run.fitted(fixes_of_run.Situation(rank.context, rank.provenance.devices, program(facts)), found)
 
 
+_PASSES: Mapping[str, Callable[[Facts, Sequence[Found]], Sequence[Found]]] = {
+    "fixes as this run can follow them": _followable,
+    "settings of frameworks": library_evidence.with_framework,
+    "functions of libraries in findings": library_evidence.added,
+    "what findings ask to record": lambda facts, found: recording_hints.in_findings(facts.rank, found),
+    "findings with one fix": lambda facts, found: merging.merged(found),
+}
+"""From what rules find to what this run can use, in order; where one fails, findings stay as they were."""
+
+
 def _told(facts: Facts, brief: RankDigest, found: Studied) -> RankDiagnosis:
     """What is told of any rank, with hints for its recorder."""
-    brief = attempt("how to record what is missing", brief, recording_hints.in_digest, brief, facts.rank)
+    brief = recording_hints.in_digest(brief, facts.rank)
     notes = map(engine.note, found.examined.cautions)
     return RankDiagnosis(
         replace(brief, integrity=(*brief.integrity, *notes)),
         findings=found.order.findings,
-        risks=attempt("risks", (), risks.shown, found.examined.risks, facts.rank.index),
+        risks=risks.shown(found.examined.risks, facts.rank.index),
     )
 
 
@@ -418,8 +396,7 @@ def _outcomes(facts: Facts, found: Studied) -> tuple[Outcome, ...]:
     """How each rule ended, once its findings are priced."""
     before, findings = found.examined.outcomes, found.examined.findings
     if isinstance(found.replay, Missing):
-        ended = attempt("how rules ended", (), outcomes.unpriced, before, findings, found.replay)
+        ended = outcomes.unpriced(before, findings, found.replay)
     else:
-        what = "which rules found something that saves nothing"
-        ended = attempt(what, before, outcomes.priced, before, findings, found.found, found.order)
-    return attempt("how to record what rules lack", ended, recording_hints.in_outcomes, facts.rank, ended)
+        ended = outcomes.priced(before, findings, found.found, found.order)
+    return recording_hints.in_outcomes(facts.rank, ended)

@@ -43,7 +43,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # Hundreds of processes that tests start, and pytest's own, keep what they have compiled.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
-    os.environ.pop("GITHUB_ACTIONS", None)  # a job that runs the tests is told nothing by what they run
     folder: Path | None = config.getoption("--corpus")
     if folder is not None and not folder.is_dir():
         raise pytest.UsageError(f"--corpus: no folder at {folder}")

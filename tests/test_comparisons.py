@@ -49,7 +49,7 @@ def test_what_loader_workers_do_for_a_public_training_is_the_loader_s_idle_time(
     largest = found.parts[0]
     assert (found.verdict, largest.kind, largest.of) == ("faster", PartKind.IDLE, "loader")
     assert largest.ns == pytest.approx(found.difference_ns.likely, rel=0.05)
-    assert [one.rule for one in found.findings.fixed] == ["dataloader_no_workers"]
+    assert [one.rule for one in found.findings.fixed] == ["dataloader_starvation"]
 
 
 def test_a_rank_that_was_slowed_is_named(corpus: Path) -> None:

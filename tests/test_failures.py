@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,10 @@ from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import OutcomeKind
 from diagnose.facts.core.base import FACTS
 from diagnose.reports import notebook
+from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
 from diagnose.source import recording
-from tests.breaking import broken, called, function, functions
-from tests.exhaustive import some_of
+from tests.breaking import broken, called, function, functions, raising
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 GPU = SAMPLES / "planted" / "fusion" / "attention_written_out" / "gpu_medium"
@@ -31,20 +32,9 @@ RULES = RuleSet(select=("AT", "KE", "LB01"))
 """Some, for time."""
 
 FOR_PEOPLE = ("terminal", "markdown", "html")
-FORMS = (*FOR_PEOPLE, "brief", "json", "perfetto", "sarif", "junit", "metrics")
+FORMS = (*FOR_PEOPLE, "brief", "json", "perfetto", "sarif", "metrics")
 SAYS = "diagnose itself failed"
-AFTER_REPLAY = "diagnose.advice diagnose.timeline diagnose.reports"
-"""Rooms whose functions are broken together."""
-
 pytestmark = pytest.mark.usefixtures("as_for_users")
-
-SPINE = (
-    "diagnose.advice.rank_diagnosis.RankDiagnosis.__init__",
-    "diagnose.advice.rank_diagnosis.RankBrief.__init__",
-    "diagnose.advice.rank_diagnosis.in_brief",
-    "diagnose.advice.assembly.of_ranks",
-)
-"""What a Diagnosis is put together by: without it there is none."""
 
 
 @pytest.fixture(scope="module")
@@ -62,24 +52,12 @@ def told(diagnosis: Diagnosis) -> bool:
     return crashed or any(SAYS in note.what for note in diagnosis.integrity)
 
 
-def lost_of(rooms: str) -> Iterator[tuple[str, Diagnosis]]:
-    """Each function of these rooms that an analysis calls, and the Diagnosis that comes without it. Of facts, those."""
-    among = functions(*rooms.split())
-    for name in called(lambda: diagnosed(), among):
-        if name not in SPINE and (rooms != "diagnose.facts" or name.rpartition(".")[2] in FACTS):
-            with broken(among[name]):
-                yield name, diagnosed()
-
-
 PASSES = (
     "facts.device.kernels.kernels",
     "facts.run.slowdown.slowdown",
     "advice.fixes_of_run.fitted",
-    "advice.outcomes.priced",
     "advice.pricing.Step.priced",
     "advice.ranking.ranked",
-    "advice.recording_hints.in_outcomes",
-    "advice.risks.shown",
     "replay.baseline.baseline",
     "timeline.pictures.pictures",
     "timeline.spots.on_timeline",
@@ -106,7 +84,7 @@ def test_a_failure_names_its_part_the_error_and_the_line_and_nothing_of_the_reco
     with broken(function("diagnose.timeline.drawing.timeline")):
         found = diagnosed()
     (note,) = [one for one in found.integrity if SAYS in one.what]
-    assert note.what.startswith("Left out: the timeline, as diagnose itself failed (ValueError, ")
+    assert note.what.startswith("Left out: timeline, as diagnose itself failed (ValueError, ")
     assert "4x" not in note.what
     assert "DIAGNOSE_DEBUG=1" in note.effect
     assert found.timeline is None
@@ -201,15 +179,41 @@ def test_a_page_comes_without_a_figure(figure: str, sound: Diagnosis, capsys: py
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rooms", some_of([AFTER_REPLAY, "diagnose.replay", "diagnose.facts"], {AFTER_REPLAY}))
-def test_an_analysis_comes_whatever_fails(rooms: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recording is read once: nothing that reads it fails here."""
+@pytest.fixture
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rank = recording.read(recording.find([GPU]).ranks[0])
     monkeypatch.setattr(recording, "read", lambda files: rank)
-    for name, found in lost_of(rooms):
-        assert told(found), name
-        assert rendered(found, "terminal"), name
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("read_once")
+def test_an_analysis_comes_without_any_fact() -> None:
+    """Each in turn, of those that this analysis asks for."""
+    among = functions("diagnose.facts")
+    for name in called(diagnosed, among):
+        if name.rpartition(".")[2] in FACTS:
+            with broken(among[name]):
+                found = diagnosed()
+            assert told(found), name
+            assert rendered(found, "terminal"), name
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("read_once")
+def test_an_analysis_comes_without_any_rule(sound: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the others find stays as it is, but for its order and what one saves on top of another."""
+    rules, failed = engine.load(RULES), set[str]()
+    for lost in rules:
+        failing = [replace(one, check=replace(one.check, run=raising)) if one is lost else one for one in rules]
+        monkeypatch.setattr(engine, "load", lambda chosen, some=failing: some)
+        found = diagnosed()
+        crashed = {outcome.rule for outcome in found.outcomes if outcome.outcome is OutcomeKind.CRASHED}
+        assert crashed <= {lost.page.id}, lost.page.id
+        failed |= crashed
+        others = {one.rule for one in sound.findings} - {lost.page.id}
+        assert others <= {one.rule for one in found.findings}, lost.page.id
+        assert rendered(found, "terminal"), lost.page.id
+    assert {one.rule for one in sound.findings} <= failed
 
 
 def test_a_notebook_shows_what_is_left(sound: Diagnosis) -> None:
@@ -241,13 +245,13 @@ def test_every_fact_may_fail(sound: Diagnosis) -> None:
     ],
 )
 def test_the_command_writes_what_can_be_made(lost: str, code: int, missing: tuple[str, ...], tmp_path: Path) -> None:
-    words = ["analyze", str(GPU), "--no-ledger", "--select", "AT,KE"]
-    for form in ("html", "json", "markdown", "sarif", "junit"):
+    words = ["analyze", str(GPU), "--select", "AT,KE"]
+    for form in ("html", "json", "markdown", "sarif"):
         words += [f"--{form}", str(tmp_path / form)]
     with broken(function(f"diagnose.{lost}")):
         done = CliRunner().invoke(group, words)
     assert done.exit_code == code, done.output
     written = {path.name for path in tmp_path.iterdir()}
-    assert written == {"html", "json", "markdown", "sarif", "junit"} - set(missing)
+    assert written == {"html", "json", "markdown", "sarif"} - set(missing)
     told_by = [done.output, *(path.read_text() for path in tmp_path.iterdir())]
     assert any(SAYS in " ".join(text.split()) for text in told_by)

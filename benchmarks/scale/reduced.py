@@ -13,7 +13,7 @@ from benchmarks.scale.made import Straggler, make
 from benchmarks.scale.sequences import longer, of_rank
 from diagnose.advice.job_summary import summarised
 from diagnose.facts.communication.collective_sequence import collective_sequence
-from diagnose.facts.communication.kept_collectives import KeptSequence, compared, kept
+from diagnose.facts.communication.peers import KeptSequence, compared, kept
 from diagnose.facts.core.base import Facts
 from diagnose.replay.job import join
 from diagnose.source import ranks as sources

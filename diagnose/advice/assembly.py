@@ -26,7 +26,6 @@ from diagnose.facts.core.steps import Measure
 from diagnose.facts.digest import RankDigest, StepTimes, merged_notes
 from diagnose.facts.run.epochs import Epoch
 from diagnose.facts.run.slowdown import Slowdown
-from diagnose.failures import always, attempt, part
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.measured import Measurements
 from diagnose.trace.model import IntegrityNote, Peers
@@ -81,9 +80,9 @@ def of_ranks(
         critical_path=said.critical_path,
         flops=shown.flops,
         spending=shown.time_attribution,
-        risks=attempt("risks", (), risks.of_all, [rank.risks for rank in ranks]),
+        risks=risks.of_all([rank.risks for rank in ranks]),
         trials=trials,
-        measured=attempt("how many changed ops were measured", None, _measured, said.measured),
+        measured=_measured(said.measured),
     )
 
 
@@ -93,7 +92,6 @@ def _measured(found: Measurements | None) -> MeasuredOps | None:
     return MeasuredOps(found.count, len({one.spec for one in found.ops}) - found.count, found.seconds)
 
 
-@part("notes on the recordings of other ranks", instead=lambda shown, ranks: shown.integrity)
 def _notes(shown: RankDigest, ranks: Sequence[RankBrief]) -> Sequence[IntegrityNote]:
     return merged_notes({rank.index: rank.integrity for rank in ranks}, shown.index)
 
@@ -103,7 +101,6 @@ def slowest(ranks: Sequence[RankBrief]) -> RankBrief:
     return max(ranks, key=lambda rank: statistics.median(rank.steps.times_ns) if rank.steps else -1)
 
 
-@part("on which ranks a finding is", instead=lambda finding, ranks: finding)
 def _with_ranks(finding: RankedFinding, ranks: Sequence[RankBrief]) -> RankedFinding:
     """The finding with all ranks on which its rule found something at the same place."""
     place = finding.rule, finding.site
@@ -112,11 +109,6 @@ def _with_ranks(finding: RankedFinding, ranks: Sequence[RankBrief]) -> RankedFin
     return msgspec.structs.replace(finding, where=where)
 
 
-def _unknown(ranks: Sequence[RankBrief], manifest: Manifest | None) -> Provenance:
-    return Provenance((), (), None, ranks[0].provenance.backend, {}, manifest)
-
-
-@part("what was read", instead=_unknown)
 def _provenance(ranks: Sequence[RankBrief], manifest: Manifest | None) -> Provenance:
     devices = {(device.name, device.index): device for rank in ranks for device in rank.provenance.devices}
     return Provenance(
@@ -141,7 +133,6 @@ def _provenance(ranks: Sequence[RankBrief], manifest: Manifest | None) -> Proven
     )
 
 
-@part("the step time", instead=always(None))
 def _steps(shown: RankDigest, cost: Slowdown | None, epoch: Epoch | None) -> Steps | None:
     time = _step_time(shown.steps)
     if shown.steps is None or time is None:
@@ -156,12 +147,10 @@ def _steps(shown: RankDigest, cost: Slowdown | None, epoch: Epoch | None) -> Ste
         unprofiled_step_time_ns=None if cost is None else cost.unprofiled_ns,
         overhead_ratio=None if cost is None else cost.ratio,
         size_ratio=1.0 if cost is None else cost.size,
-        rises=shown.steps.rises,
         epoch=epoch,
     )
 
 
-@part("the ranks side by side", instead=always(()))
 def _summaries(ranks: Sequence[RankBrief], peers: Peers | None) -> tuple[RankSummary, ...]:
     places = {} if peers is None else {rank: at for at, rank in enumerate(peers.ranks)}
     return tuple(_compared(one, peers, places.get(one.index)) for one in ranks)

@@ -17,7 +17,6 @@ import msgspec
 from diagnose.contracts.finding import Finding, Fix, RuleName
 from diagnose.facts.run.program import Language, Program
 from diagnose.fixes.setting import DS_CONFIG, Argument, Code, Loop, NotPossible, Run, Safety, Setting
-from diagnose.trace.frames import Site
 from diagnose.trace.loaders import training_loaders
 from diagnose.trace.manifest import Made
 from diagnose.trace.model import Context, Device
@@ -88,7 +87,7 @@ def _fitted(here: Situation, finding: Finding) -> Finding:
             fixes.append(_labelled(fix) if _is_python(fix.after) else fix)
             continue
         told, made = _in_its_words(here, fix)
-        site = site or (Site(made.file, made.line, made.function) if made else None)
+        site = site or (made.site if made else None)
         command = () if here.context is None else here.context.command
         fixes.append(_with_command(command, told))
     return replace(finding, fixes=tuple(fixes), site=site)

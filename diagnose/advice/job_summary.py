@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from diagnose.contracts.job import JobGroup, JobRank, JobStage, JobSummary, JobUnmatched
-from diagnose.facts.communication.certainty import CPU_NOISE, DEVICE_NOISE
+from diagnose.facts.communication.balance import CPU_NOISE, DEVICE_NOISE
 from diagnose.facts.communication.job_times import (
     GroupTimes,
     JobTimes,
@@ -17,7 +17,7 @@ from diagnose.facts.communication.job_times import (
     unmatched,
 )
 from diagnose.facts.communication.peers import peers
-from diagnose.facts.core.base import Facts
+from diagnose.facts.core.base import Facts, once
 from diagnose.facts.core.breakdown import round_half_up, shared_out
 from diagnose.replay.job import Joined, joined_ranks
 from diagnose.replay.job_path import job_path
@@ -25,6 +25,7 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Job
 
 
+@once
 def job_summary(facts: Facts) -> JobSummary:
     """The job that a rank is of. Raises Missing if the other ranks are not known."""
     return summarised(peers(facts).job, joined_ranks(facts))

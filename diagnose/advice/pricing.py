@@ -1,25 +1,18 @@
-"""What a finding saves: of the recorded step as replayed, of the step without the profiler, corrected by trials.
+"""What a finding saves: of the recorded step as replayed, and of the step without the profiler.
 
 Savings are of the step without the profiler where that was timed: the share that the replay takes off the recorded
 step, of the other. What recording added may all have been where a finding about host time looks: its least saving is
 what is left without it. Where the CPU trains it is more than what the replay takes off.
-
-Where trials have shown a bias of a rule's predictions, its savings are corrected last: all that the replay adds up is
-as predicted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from diagnose.advice.track_record import corrected
 from diagnose.contracts.finding import Finding, RuleName
-from diagnose.contracts.track_record import TrackRecord
-from diagnose.contracts.trials import Range
 from diagnose.facts.core.breakdown import round_half_up
-from diagnose.replay.saving import Basis, Saving
+from diagnose.replay.saving import Saving
 
 CACHE_WARMTH, MOST_CACHE_WARMTH = 0.3, 0.9
 """Where the CPU trains, what is left gets faster by this times the share that was saved, likely and at most: nothing
@@ -34,20 +27,18 @@ class Priced:
 
     page: RuleName
     finding: Finding
-    predicted: Saving
-    """Alone, by the replay."""
     alone: Saving
-    """The same, corrected by trials."""
+    others_ns: int
+    """Of its likely saving: what other ops are assumed to get faster."""
     added_ns: int | None = None
-    """What it likely adds to those above, by the replay; None if that was not asked."""
+    """What it likely adds to those above; None if that was not asked."""
     hidden: Saving | None = None
-    """What it saves once those above are fixed, if that is much more than alone; corrected."""
+    """What it saves once those above are fixed, if that is much more than alone."""
 
-    def holds_ns(self, ns: float) -> int:
-        """What is left of a gain of it by the replay, once it is corrected as its saving is."""
-        if self.alone is self.predicted:
-            return int(ns)
-        return round(ns * self.alone.likely_ns / max(self.predicted.likely_ns, 1))
+
+def likely_ns(finding: Finding, gain_ns: int) -> int:
+    """What is likely of a gain by the replay: of a bound half (our choice)."""
+    return gain_ns // 2 if finding.names_no_fix else gain_ns
 
 
 @dataclass(frozen=True)
@@ -58,25 +49,14 @@ class Step:
     recorded_ns: int
     busy: float
     """Share of it in which the training is known to compute on the CPU."""
-    records: Mapping[str, TrackRecord] = field(default_factory=dict)
-    """Of predictions here, by rule."""
 
     def priced(self, page: RuleName, finding: Finding, alone: Saving) -> Priced:
-        """A finding with its saving of the recorded step as one of this step, corrected."""
-        predicted = self.saving(alone, finding.host_bound)
-        return Priced(page, finding, predicted, self.corrected(predicted, page, finding))
-
-    def corrected(self, saving: Saving, page: RuleName, finding: Finding) -> Saving:
-        """A saving of this step, corrected by trials of its rule. Of a bound half is likely (our choice)."""
-        if finding.basis is Basis.AT_MOST:
-            return replace(saving, low_ns=0, likely_ns=saving.likely_ns // 2)
-        factor = self.factor(page, finding)
-        return saving if factor is None or saving.basis is Basis.BOUNDED else corrected(saving, self.ns, factor)
-
-    def factor(self, page: RuleName, finding: Finding) -> Range | None:
-        """What gains of a rule are to be corrected by; trials tell nothing of gains per sample."""
-        record = None if finding.per_sample else self.records.get(page.id)
-        return None if record is None else record.factor
+        """A finding with its saving of the recorded step as one of this step."""
+        saving = self.saving(alone, finding.host_bound)
+        others_ns = likely_ns(finding, self.others_ns(saving.likely_ns))
+        if finding.names_no_fix:
+            saving = replace(saving, low_ns=0, likely_ns=likely_ns(finding, saving.likely_ns))
+        return Priced(page, finding, saving, others_ns)
 
     def of(self, recorded_ns: int) -> int:
         """As large a share of this step as the given time is of the recorded one."""

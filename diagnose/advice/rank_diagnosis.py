@@ -10,13 +10,12 @@ from diagnose.contracts.finding import Outcome, RankedFinding, ReplayQuality, Sh
 from diagnose.contracts.job import JobSummary
 from diagnose.contracts.pictures import Pictures
 from diagnose.contracts.timeline import Timeline
-from diagnose.facts.communication.kept_collectives import KeptSequence, kept
+from diagnose.facts.communication.peers import KeptSequence, kept
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.host import HostTime
 from diagnose.facts.digest import RankDigest, StepTimes
 from diagnose.facts.run.epochs import Epoch
 from diagnose.facts.run.slowdown import Slowdown
-from diagnose.failures import attempt
 from diagnose.replay.critical_path import PathPart
 from diagnose.trace.measured import Measurements
 from diagnose.trace.model import IntegrityNote, Peers, Provenance
@@ -79,9 +78,7 @@ def in_brief(one: RankDiagnosis, ranks: int) -> RankBrief:
         findings=tuple(RankFinding(some.rule, some.code, some.title, some.site) for some in found),
         worth_a_line=sum(not some.minor for some in found),
         risks=one.risks,
-        sequence=None
-        if digest.sequence is None
-        else attempt("the comparison of ranks", None, kept, digest.sequence, ranks),
+        sequence=None if digest.sequence is None else kept(digest.sequence, ranks),
     )
 
 

@@ -6,13 +6,12 @@ last, with what each saves then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from diagnose.advice.doubts import Doubt, Doubtful
-from diagnose.advice.pricing import Priced, Step
-from diagnose.advice.track_record import blended, corrected
+from diagnose.advice.pricing import Priced, Step, likely_ns
 from diagnose.contracts.finding import (
     Caution,
     Confidence,
@@ -22,12 +21,9 @@ from diagnose.contracts.finding import (
     PricedSaving,
     RankedFinding,
     RuleName,
-    SavingRange,
     Together,
     Where,
 )
-from diagnose.contracts.track_record import TrackRecord
-from diagnose.contracts.trials import Range
 from diagnose.facts.core.steps import Steps
 from diagnose.failures import attempt, note
 from diagnose.replay.edits import Edit, Estimate
@@ -93,16 +89,14 @@ def ranked(
     cautions: Sequence[Caution] = (),
     unprofiled_ns: int | None = None,
     busy: float = 0.0,
-    records: Mapping[str, TrackRecord] | None = None,
 ) -> Ranked:
     """Price and order the findings of one rank. `unprofiled_ns`: the step without the profiler, if known.
 
     Where that fails by a fault of ours, those are left out with which it fails.
-    `busy`: share of the step in which the training is known to compute on the CPU. `records`: how predictions have
-    compared with trials on its device, by rule.
+    `busy`: share of the step in which the training is known to compute on the CPU.
     """
     recorded_ns = max(replay.quality.step_time_ns, 1)
-    step = Step(unprofiled_ns or recorded_ns, recorded_ns, busy, records or {})
+    step = Step(unprofiled_ns or recorded_ns, recorded_ns, busy)
     doubtful = Doubtful(replay, cautions)
     order = partial(_ordered, replay=replay, step=step, where=Where((rank,), used.numbers), doubtful=doubtful)
     try:
@@ -150,7 +144,7 @@ def _ordered(
     return Ranked(
         finished,
         tuple(one.finding.edits for one in placed),
-        tuple((one.page.id, one.predicted) for one in nothing if one.finding not in shown),
+        tuple((one.page.id, one.alone) for one in nothing if one.finding not in shown),
         together,
         together if len(every) == len(sure) else _all_of(every, replay, step),
         explained=tuple(one.page.id for one in explained),
@@ -193,7 +187,7 @@ def _place_of(one: Priced, placed: list[Priced], step: Step, doubtful: Doubtful)
     alone = one.finding.changes_training  # What is broken comes first, whatever it adds to the rest.
     mine = expected(one, one.alone.likely_ns) / _times(one.finding)
     gains = [
-        expected(other, other.alone.likely_ns if alone else other.holds_ns(other.added_ns or 0)) / _times(other.finding)
+        expected(other, other.alone.likely_ns if alone else (other.added_ns or 0)) / _times(other.finding)
         for other in placed
     ]
     return max((at for at, gain in enumerate(gains, start=1) if gain >= mine), default=0)
@@ -205,19 +199,13 @@ def _times(finding: Finding) -> float:
 
 
 def _all_of(some: Sequence[Priced], replay: Replay, step: Step) -> Together:
-    """What findings save together; corrected by the mean of their factors, each by what it adds."""
     (saving,) = replay.savings([[edit for one in some for edit in one.finding.edits]])
     saving = step.saving(saving, all(one.finding.host_bound for one in some))
-    if any(one.alone is not one.predicted for one in some) and saving.basis is not Basis.BOUNDED:
-        unbiased = Range(1.0, 1.0, 1.0)
-        factor = blended((float(one.added_ns or 0), step.factor(one.page, one.finding) or unbiased) for one in some)
-        saving = corrected(saving, step.ns, factor)
     return Together(saving.low_ns, saving.likely_ns, saving.high_ns)
 
 
 def _costless(one: Priced, step: Step) -> bool:
-    """By the replay: what trials have shown to gain nothing is said, or nobody would try it again."""
-    return one.predicted.high_ns < NOTHING_SHARE * step.ns or not one.predicted.likely_ns
+    return one.alone.high_ns < NOTHING_SHARE * step.ns or not one.alone.likely_ns
 
 
 def _minor(one: Priced, step: Step) -> bool:
@@ -263,15 +251,15 @@ def _greedy(priced: list[Priced], replay: Replay, step: Step, doubtful: Doubtful
     }
     fixed: list[Edit] = []
     base = step.left(replay.quality.step_time_ns)
-    gains = [one.predicted.likely_ns for one in rest]
+    gains = [one.alone.likely_ns for one in rest]
     while rest and len(ordered) < MOST_RANKED:
         if fixed:
             cases = [([*fixed, *one.finding.edits], Estimate.LIKELY) for one in rest]
-            gains = [base - step.left(int(time)) for time in replay.step_times_ns(cases)]
-        left = [one.holds_ns(gain) for one, gain in zip(rest, gains, strict=True)]
-        expected = [gain * holds[id(one.finding)] for one, gain in zip(rest, left, strict=True)]
-        enough = [gain >= WORTH_SHARE * step.ns for gain in left]
-        turn = _in_turn([one.finding for one in rest], left, enough)
+            times = replay.step_times_ns(cases)
+            gains = [likely_ns(one.finding, base - step.left(int(time))) for one, time in zip(rest, times, strict=True)]
+        expected = [gain * holds[id(one.finding)] for one, gain in zip(rest, gains, strict=True)]
+        enough = [gain >= WORTH_SHARE * step.ns for gain in gains]
+        turn = _in_turn([one.finding for one in rest], gains, enough)
         waited_for = {one.page.code for one, much in zip(rest, enough, strict=True) if much}
         kept = [mine and not one.finding.after & waited_for for mine, one in zip(turn, rest, strict=True)]
         best = max(range(len(rest)), key=lambda at: (enough[at], kept[at], expected[at], rest[at].alone.likely_ns))
@@ -306,10 +294,9 @@ def _hidden(small: list[Priced], above: list[Priced], replay: Replay, step: Step
     with_cold_caches = replace(step, busy=0.0)  # CACHE_WARMTH is of a whole step, these are of what is left of it
     found = []
     for one, saving in zip(small, savings, strict=True):
-        predicted = with_cold_caches.saving(saving, one.finding.host_bound)
-        then = step.corrected(predicted, one.page, one.finding)
+        then = with_cold_caches.priced(one.page, one.finding, saving).alone
         if then.likely_ns >= max(WORTH_SHARE * step.ns, HIDDEN_TIMES * one.alone.likely_ns):
-            found.append(replace(one, added_ns=predicted.likely_ns, hidden=then))
+            found.append(replace(one, added_ns=then.likely_ns, hidden=then))
     return sorted(found, key=lambda one: -(one.hidden.likely_ns if one.hidden else 0))
 
 
@@ -326,9 +313,9 @@ def _level(one: Priced, doubts: Sequence[Doubt]) -> Level:
 def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[Doubt], replay: Replay) -> RankedFinding:
     finding, alone = one.finding, one.alone
     level = _level(one, doubts)
-    after_ns = None if one.added_ns is None else min(one.holds_ns(one.added_ns), alone.high_ns)
-    if one.hidden is not None:
-        after_ns = one.hidden.likely_ns
+    after_ns = one.added_ns
+    if after_ns is not None and one.hidden is None:
+        after_ns = min(after_ns, alone.high_ns)
     return RankedFinding(
         rule=one.page.id,
         code=one.page.code,
@@ -341,7 +328,7 @@ def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[Do
             likely_ns=alone.likely_ns,
             high_ns=alone.high_ns,
             basis=finding.basis if alone.basis is Basis.REPLAYED else alone.basis,
-            others_ns=one.holds_ns(step.others_ns(one.predicted.likely_ns)),
+            others_ns=one.others_ns,
             after_above_ns=after_ns,
             replayed_ns=alone.replayed_ns,
         ),
@@ -355,10 +342,4 @@ def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[Do
         changes=replay.changes(finding.edits),
         spots=(),
         spot_count=0,
-        saving_uncorrected=None if alone is one.predicted or finding.names_no_fix else _range(one.predicted),
-        track_record=step.records.get(one.page.id),
     )
-
-
-def _range(saving: Saving) -> SavingRange:
-    return SavingRange(saving.low_ns, saving.likely_ns, saving.high_ns)

@@ -35,19 +35,19 @@ def recording(
     memory: bool,
     overwrite: bool,
     ranks: str = "auto",
-    finds_steps: bool = False,
 ) -> Recording:
-    """A recording of a training that goes on when it is over. With `finds_steps`, steps end with an optimizer's, unless
-    the code marks them. Raises ValueError if there are no steps to record, or `ranks` are none."""
+    """A recording of a training that goes on when it is over. Raises ValueError if there are no steps to record, or
+    `ranks` are none."""
     chosen.named(ranks, 1)
     if steps < 1 or warmup < 1:
         raise ValueError("steps and warmup are at least 1")
     plan = Plan(warmup=warmup, steps=steps, memory=memory, ranks=ranks, keep_running=True)
-    return Recording(Path(folder), plan, overwrite, finds_steps)
+    return Recording(Path(folder), plan, overwrite)
 
 
 def watching(folder: str | PathLike[str], *, overwrite: bool, finds_steps: bool = False) -> Recording:
-    """A log of a training, as `diagnose watch` writes it. `finds_steps` as in `recording`."""
+    """A log of a training, as `diagnose watch` writes it. With `finds_steps`, steps end with an optimizer's, unless the
+    code marks them."""
     return Recording(Path(folder), Plan(watch=True, keep_running=True), overwrite, finds_steps)
 
 
@@ -60,8 +60,6 @@ class Recording:
 
     def __init__(self, folder: Path, plan: Plan, overwrite: bool = False, finds_steps: bool = False) -> None:
         self.folder, self._plan, self._overwrite = folder.resolve(), plan, overwrite
-        self.completed = False
-        """This process has completed the recording: in a run of many ranks, one does."""
         self._found = Steps(self._step_ended) if finds_steps else None
         self._hook: OptimizerHooks | None = None
         self._number = -1
@@ -91,7 +89,7 @@ class Recording:
             self._asked = AskedInCode(self._part)
         if self._found is not None:
             self._recorder.steps_by = "optimizer"
-        if self._plan.watch or self._found is not None:
+        if self._plan.watch:
             self._hook = OptimizerHooks(self._optimizer_stepped)
         return self
 
@@ -157,7 +155,6 @@ class Recording:
         if gathering.completes(self._part):
             gathering.wait_for_all(self._part, lambda what: None)
             manifests.complete(self._part, exit_code=None)
-            self.completed = True
         else:
             gathering.leave(self._part)
 

@@ -1,20 +1,16 @@
-"""What the machine lets a training and its profilers do: CPUs, shared memory, other profilers, permissions.
+"""What the machine lets profilers do.
 
 Each check looks at one thing and changes nothing. `root` is where /proc, /sys and the like are found.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-
-from diagnose.capture.agent.about import quotas
-from diagnose.trace import units
 
 
 class CannotRecord(Exception):
@@ -23,7 +19,6 @@ class CannotRecord(Exception):
 
 State = Literal["ok", "limited", "missing"]
 
-LITTLE_SHARED_BYTES = 64 * 2**20  # What Docker gives a container unless told otherwise.
 NSYS_S = 20
 
 CAP_SYS_ADMIN, CAP_PERFMON = 21, 38  # Bits of linux/capability.h.
@@ -32,13 +27,6 @@ NO_SAMPLING_ABOVE = 2
 
 INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 """Variables by which a profiler gets itself loaded into CUDA programs."""
-PROFILERS = frozenset({"nsys", "nsys-launcher", "ncu", "nv-nsight-cu-cli"})
-NSYS_PLACES = (
-    "opt/nvidia/nsight-systems*/*/bin/nsys",
-    "opt/nvidia/nsight-systems*/bin/nsys",
-    "usr/local/cuda*/bin/nsys",
-    "opt/nvidia/hpc_sdk/Linux_*/*/profilers/Nsight_Systems/bin/nsys",
-)
 ALLOW_COUNTERS = (
     "As root, on the host: `echo options nvidia NVreg_RestrictProfilingToAdminUsers=0 > "
     "/etc/modprobe.d/nvidia-profiling.conf` and reboot; or `docker run --cap-add=SYS_ADMIN`."
@@ -58,93 +46,16 @@ class Check:
     """A sentence: what to do about it; empty if it is ok."""
 
 
-def check_cpus(root: Path) -> Check:
-    """How many CPUs the training gets of those of the machine."""
-    machine = os.cpu_count() or 1
-    allowed: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else machine
-    allowed = min([allowed, *quotas(root)])
-    if allowed >= machine:
-        return Check("CPUs", "ok", f"all {machine}")
-    return Check(
-        "CPUs",
-        "limited",
-        f"{allowed:g} of {machine}",
-        f"Count on {max(1, int(allowed))} for DataLoader workers and OMP_NUM_THREADS, or ask for more "
-        "(`docker run --cpus`, `srun --cpus-per-task`).",
-    )
-
-
-def check_shared_memory(root: Path) -> Iterator[Check]:
-    """Room in /dev/shm, through which DataLoader workers hand over their batches; nothing where there is none."""
-    shared = root / "dev/shm"
-    if not shared.is_dir():
-        return
-    free = shutil.disk_usage(shared).free
-    little = free <= LITTLE_SHARED_BYTES
-    fix = "DataLoader workers need more: `docker run --shm-size=8g` or `--ipc=host`." if little else ""
-    yield Check("shared memory", "limited" if little else "ok", f"/dev/shm: {units.size(free)} free", fix)
-
-
-def check_other_profilers(root: Path, environment: Mapping[str, str]) -> Check:
-    """Whether another profiler would be in the training: CUPTI serves one at a time."""
-    variables = [name for name in INJECTIONS if environment.get(name)]
-    if variables:
-        return Check(
-            "other profilers",
-            "limited",
-            f"{' and '.join(variables)} set: another profiler gets loaded",
-            f"`unset {' '.join(variables)}`: CUPTI serves one profiler at a time.",
-        )
-    parents = [name for name in _parents(root) if name in PROFILERS]
-    if parents:
-        return Check(
-            "other profilers",
-            "limited",
-            f"running under {parents[0]}",
-            f"Start diagnose outside {parents[0]}: CUPTI serves one profiler at a time.",
-        )
-    return Check("other profilers", "ok", "none attached")
-
-
-def _parents(root: Path) -> Iterator[str]:
-    """Names of the processes that this one descends from, itself first."""
-    process = "self"
-    while process not in ("", "0"):
-        lines = dict(line.partition(":\t")[::2] for line in _read(root / "proc" / process / "status").splitlines())
-        yield lines.get("Name", "")
-        process = lines.get("PPid", "")
-
-
-def check_nsys(root: Path, path: str | None) -> Check:
+def check_nsys(path: str | None) -> Check:
     """Nsight Systems, for `--tracer nsys`."""
-    on_path = shutil.which("nsys", path=path or "")
-    places = [on_path] if on_path else [str(found) for place in NSYS_PLACES for found in sorted(root.glob(place))]
-    if not places:
-        return Check(
-            "nsys",
-            "missing",
-            "not found",
-            "Only `--tracer nsys` needs it: install NVIDIA's package nsight-systems-cli.",
-        )
-    nsys = places[-1]
+    nsys, fix = shutil.which("nsys", path=path or ""), "Only `--tracer nsys` needs it: install nsight-systems-cli, and"
+    if nsys is None:
+        return Check("nsys", "missing", "not on PATH", f"{fix} put it on PATH.")
     try:
         done = subprocess.run([nsys, "--version"], capture_output=True, text=True, timeout=NSYS_S, check=True)
     except (OSError, subprocess.SubprocessError):
-        return Check(
-            "nsys",
-            "missing",
-            f"{nsys} does not run",
-            "Only `--tracer nsys` needs it: install NVIDIA's package nsight-systems-cli anew.",
-        )
-    version = done.stdout.strip().rpartition("version ")[2]
-    if on_path:
-        return Check("nsys", "ok", f"{nsys} ({version})")
-    return Check(
-        "nsys",
-        "limited",
-        f"{nsys} ({version}), not on PATH",
-        f"For `--tracer nsys`: `export PATH={Path(nsys).parent}:$PATH`.",
-    )
+        return Check("nsys", "missing", f"{nsys} does not run", f"{fix} see that it runs.")
+    return Check("nsys", "ok", f"{nsys} ({done.stdout.strip().rpartition('version ')[2]})")
 
 
 def check_sampling(root: Path) -> Iterator[Check]:

@@ -53,8 +53,7 @@ def find(environment: Mapping[str, str] = os.environ) -> str:
     nsys = shutil.which("nsys", path=environment.get("PATH"))
     if nsys is None:
         raise CannotRecord(
-            "There is no nsys on PATH. Install NVIDIA's package nsight-systems-cli (`diagnose doctor` says where one"
-            " is), or leave --tracer out."
+            "There is no nsys on PATH. Install NVIDIA's package nsight-systems-cli, or leave --tracer out."
         )
     return nsys
 

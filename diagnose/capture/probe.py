@@ -1,4 +1,4 @@
-"""What torch can do here: run by the Python of the training, as a program of its own.
+"""What torch can do here, as a program of its own.
 
 Prints a line of JSON per stage, so that what crashes in one leaves what the stages before it found.
 """
@@ -6,7 +6,6 @@ Prints a line of JSON per stage, so that what crashes in one leaves what the sta
 from __future__ import annotations
 
 import json
-import platform
 import sys
 import warnings
 from collections.abc import Callable
@@ -14,11 +13,6 @@ from pathlib import Path
 
 MARK = "diagnose-probe:"
 """Begins the lines that are ours: importing torch may print others."""
-
-
-def name_python() -> dict[str, object]:
-    """Version of the interpreter."""
-    return {"python": platform.python_version()}
 
 
 def import_torch() -> dict[str, object]:
@@ -85,7 +79,7 @@ def run(stage: Callable[[], dict[str, object]]) -> dict[str, object]:
 
 def main() -> None:
     """Run the stages in turn, up to the first that fails."""
-    for stage in (name_python, import_torch, find_devices, find_cupti, record_kernel):
+    for stage in (import_torch, find_devices, find_cupti, record_kernel):
         found = run(stage)
         print(f"\n{MARK}{json.dumps(found)}", flush=True)
         if "error" in found:

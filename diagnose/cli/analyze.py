@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from diagnose.cli import INTERNAL_ERROR, github
+from diagnose.cli import INTERNAL_ERROR
 from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 from diagnose.cli.reading import Rules, opened
 from diagnose.cli.results import open_page, open_text, put, rendered
@@ -65,7 +65,6 @@ class Share(click.ParamType[float]):
     "--perfetto", "perfetto_file", metavar="FILE", help="Write the timeline with the findings, for ui.perfetto.dev."
 )
 @click.option("--sarif", "sarif_file", metavar="FILE", help="Write the findings as SARIF 2.1.0, for code scanning.")
-@click.option("--junit", "junit_file", metavar="FILE", help="Write the rules as JUnit XML: one test case each.")
 @click.option(
     "--metrics", "metrics_file", metavar="FILE", help="Write figures as OpenMetrics text; - is standard output."
 )
@@ -83,7 +82,7 @@ class Share(click.ParamType[float]):
     "--select",
     multiple=True,
     metavar="RULE",
-    help="Only these rules, by name, code or folder (DL01, DL, data_loading). Repeatable.",
+    help="Only these rules, by name, code or folder (DL02, DL, data_loading). Repeatable.",
 )
 @click.option("--ignore", multiple=True, metavar="RULE", help="All rules but these. Repeatable.")
 @click.option("--fail-over", type=Share(), help="Exit with 1 if a fix would save more than SHARE of the step.")
@@ -95,7 +94,6 @@ class Share(click.ParamType[float]):
     help="Read ranks on a Dask cluster (tcp://...); `local` starts one of --jobs workers.",
 )
 @click.option("--no-cache", is_flag=True, help="Read all traces again, and keep no tables for the next time.")
-@click.option("--no-ledger", is_flag=True, help="Do not use what trials on this machine have measured.")
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
@@ -110,7 +108,6 @@ def command(
     jobs: int | None,
     cluster: str | None,
     no_cache: bool,
-    no_ledger: bool,
     open_it: bool,
     quiet: bool,
     **asked: str | None,
@@ -125,7 +122,7 @@ def command(
     """
     files = {form.removesuffix("_file"): output(name) for form, name in asked.items() if name}
     log = watched(paths)
-    how: dict[str, Any] = {"jobs": jobs, "no_cache": no_cache, "no_ledger": no_ledger, "quiet": quiet}
+    how: dict[str, Any] = {"jobs": jobs, "no_cache": no_cache, "quiet": quiet}
     how["rules"] = Rules(folders, select, ignore)
     if log is not None and stands_alone(paths[0]):
         log = with_recordings(log, paths[0], **how)
@@ -143,8 +140,6 @@ def command(
     if open_it:
         page = files.get("html")
         open_page(diagnosis, page if page and Path(page).is_file() else None)
-    if not quiet:
-        github.tell(lambda: rendered(diagnosis, "markdown") or "", diagnosis, over=over)
     if not all(made):
         raise click.exceptions.Exit(INTERNAL_ERROR)
     _end(diagnosis, over, quiet)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diagnose.cli import github
 from diagnose.cli.analyze import INCONCLUSIVE, TOO_SLOW, Share
 from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 
@@ -48,7 +47,6 @@ def command(
     Example: diagnose compare runs/main runs/my-branch --fail-over 3%
     """
     from diagnose.cli.comparisons import read_side, rendered
-    from diagnose.comparing.changes import ranked
     from diagnose.comparing.compare import compare
 
     asked = {"html": html_file, "json": json_file, "markdown": markdown_file, "sarif": sarif_file}
@@ -65,9 +63,6 @@ def command(
         write(name, rendered(found, form, before.shown, after.shown))
     if STDOUT not in files.values():
         click.echo(rendered(found, "terminal"), nl=False)
-    if not quiet:
-        new = ranked(after.shown, found.findings) if after.shown else ()
-        github.tell(lambda: rendered(found, "markdown"), after.shown, new)
     _end(found, fail_over, quiet)
 
 

@@ -24,7 +24,7 @@ def read_side(given: str, jobs: int | None, no_cache: bool, quiet: bool) -> Side
 
     def analysed(paths: Sequence[str]) -> Diagnosis:
         title = f"Reading {given}"
-        with opened(paths, jobs=jobs, no_cache=no_cache, no_ledger=True, quiet=quiet, title=title) as recordings:
+        with opened(paths, jobs=jobs, no_cache=no_cache, quiet=quiet, title=title) as recordings:
             return recordings.diagnosed()
 
     try:

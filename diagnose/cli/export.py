@@ -19,7 +19,6 @@ from diagnose.cli.upload import OutFolder, checked
 @click.option("--table", "names", multiple=True, metavar="NAME", help="Only these tables. Repeatable.  [default: all]")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
 @click.option("--no-cache", is_flag=True, help="Read all traces again, and keep no tables for the next time.")
-@click.option("--no-ledger", is_flag=True, help="Do not use what trials on this machine have measured.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
     paths: tuple[str, ...],
@@ -27,7 +26,6 @@ def command(
     names: tuple[str, ...],
     jobs: int | None,
     no_cache: bool,
-    no_ledger: bool,
     quiet: bool,
 ) -> None:
     """Write a run's tables as Parquet files, for DuckDB, Polars and pandas.
@@ -47,7 +45,7 @@ def command(
     try:
         parquet.require()
         checked(folder)
-        reading = opened(paths, jobs=jobs, no_cache=no_cache, no_ledger=no_ledger, quiet=quiet)
+        reading = opened(paths, jobs=jobs, no_cache=no_cache, quiet=quiet)
         with reading as them, _local(folder) as here:
             written = export(them.given, here, tables, them.diagnosed, them.jobs, them.progress)
     except CannotExport as error:

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 if TYPE_CHECKING:
-    from diagnose.contracts.ledger_report import LedgerReport
+    from diagnose.contracts.ledger import LedgerReport
 
 
 @click.command(name="ledger")
@@ -19,15 +19,18 @@ def command(as_json: bool, rule: str | None) -> None:
 
     Each fix that `diagnose try` has tried leaves a line in a file of yours. It names no script, path or host.
 
-    Example: diagnose ledger --rule dataloader_no_workers
+    Example: diagnose ledger --rule dataloader_starvation
     """
     from diagnose import ledger
     from diagnose.reports import ledger as text
 
-    known = ledger.read()
-    if known.problem:
-        raise click.ClickException(f"{known.problem} Make it readable, or delete it.")
-    report = known.report if rule is None else _only(known.report, rule)
+    try:
+        report = ledger.read().report
+    except OSError as error:
+        why = f"The ledger {ledger.file()} cannot be read: {error.strerror}. Make it readable, or delete it."
+        raise click.ClickException(why) from error
+    if rule is not None:
+        report = _only(report, rule)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
     else:

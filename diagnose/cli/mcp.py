@@ -19,7 +19,7 @@ def command(allow_run: bool) -> None:
     Example: diagnose mcp --allow-run
     """
     try:
-        from diagnose.agents.server import serve
+        from diagnose.agents import serve
     except ImportError as error:  # There is no SDK, or one with another interface.
         raise click.ClickException(
             "The SDK of the Model Context Protocol is not here. Install it: pip install torch-diagnose[mcp]"

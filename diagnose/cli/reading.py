@@ -1,4 +1,4 @@
-"""How every command reads recordings: by which rules, with which trials, behind a progress bar, errors as sentences."""
+"""How every command reads recordings: by which rules, behind a progress bar, errors as sentences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -18,9 +17,7 @@ from diagnose.cli.progress import shown
 
 if TYPE_CHECKING:
     from diagnose.contracts.diagnosis import Diagnosis
-    from diagnose.rulekit.engine import RuleSet
     from diagnose.source.recording import Recordings
-    from diagnose.storage.remote import Place
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,6 @@ def opened(
     jobs: int | None = None,
     cluster: str | None = None,
     no_cache: bool = False,
-    no_ledger: bool = False,
     quiet: bool = False,
     title: str = "Reading traces",
 ) -> Iterator[Opened]:
@@ -61,9 +57,8 @@ def opened(
     What keeps them from being read, and rules and settings that are not sound, end as a ClickException. What fails
     inside by a fault of ours is told on standard error.
     """
-    from diagnose import ledger
     from diagnose.pipeline import diagnose
-    from diagnose.rulekit.settings import SettingsError
+    from diagnose.rulekit.settings import SettingsError, rule_set
     from diagnose.rulekit.vocabulary import RuleError
     from diagnose.source import cache, recording
     from diagnose.source.base import InputError
@@ -71,32 +66,12 @@ def opened(
     try:
         given = recording.find(paths)
         refuse_unwritable(outputs, [rank.trace.path for rank in given.ranks])
-        chosen = _rules(given.ranks[0].trace.path, rules)
-        remembered = ledger.Ledger(None) if no_ledger else ledger.read()
-        if remembered.problem and not quiet:
-            click.echo(f"{remembered.problem} Savings are not corrected by trials.", err=True)
+        chosen = rule_set(given.ranks[0].trace.path, rules.folders, rules.select, rules.ignore)
         count = jobs or os.cpu_count() or 1
         with failures.collected() as lost, cache.unused(no_cache), shown(title, quiet) as progress:
-            diagnosed = partial(diagnose, given, steps, count, progress, chosen, cluster, remembered.entries)
+            diagnosed = partial(diagnose, given, steps, count, progress, chosen, cluster)
             yield Opened(given, count, progress, diagnosed)
         for failure in lost:
             click.echo(f"diagnose: {failure}", err=True)
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
-
-
-def _rules(trace: Place, asked: Rules) -> RuleSet:
-    """The rules to run: what the command line says, else what the settings near the trace say, else all.
-
-    Of a trace at a URL the settings near the current folder are used.
-    """
-    from diagnose.rulekit import settings
-    from diagnose.rulekit.engine import RuleSet, known_folders
-
-    near = settings.near(trace if isinstance(trace, Path) else Path())
-    return RuleSet(
-        folders=(*known_folders(), *map(Path, asked.folders)),
-        select=settings.names(asked.select) or near.select,
-        ignore=settings.names(asked.ignore) or near.ignore,
-        thresholds=tuple(near.thresholds.items()),
-    )

@@ -24,17 +24,12 @@ if TYPE_CHECKING:
 _MODULES = {
     "brief": "brief",
     "html": "html.page",
-    "junit": "junit",
     "markdown": "markdown",
     "metrics": "openmetrics",
     "perfetto": "perfetto",
     "sarif": "sarif",
 }
 """Form -> the module of reports that renders it, which is loaded when it is asked for."""
-
-_OF_GATES = ("junit", "sarif")
-"""They say for which findings the command fails."""
-
 
 _INSTEAD = {"html": "terminal", "terminal": "markdown", "markdown": "terminal"}
 """Form for people -> another that is shown in its place where it cannot be made."""
@@ -67,7 +62,7 @@ def _rendered(diagnosis: Diagnosis, form: str, over: Collection[RankedFinding]) 
 
         return terminal.render(diagnosis, *width_and_color())
     module = import_module(f"diagnose.reports.{_MODULES[form]}")
-    text: str = module.render(diagnosis, over=over) if form in _OF_GATES else module.render(diagnosis)
+    text: str = module.render(diagnosis, over=over) if form == "sarif" else module.render(diagnosis)
     return text if text.endswith("\n") else text + "\n"
 
 

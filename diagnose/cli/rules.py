@@ -57,7 +57,7 @@ def list_rules(folders: tuple[str, ...]) -> None:
 def show_rule(name: str, folders: tuple[str, ...]) -> None:
     """Show a rule's page: why it costs, how to fix it, thresholds, examples. RULE is a name or a code.
 
-    Example: diagnose rules show DL01
+    Example: diagnose rules show DL02
     """
     found = [one for one in _pages(folders) if name in (one.id, one.code)]
     if not found:

@@ -20,7 +20,7 @@ from diagnose.facts.core.host import HostTime
 from diagnose.facts.core.idle import IdleShare
 from diagnose.facts.core.launches import Launches
 from diagnose.facts.core.steps import Measure
-from diagnose.facts.data.input import Input
+from diagnose.facts.data.fetches import Input
 from diagnose.facts.device.achieved import AchievedFlops
 from diagnose.facts.device.copies import Copies
 from diagnose.facts.device.kernels import Kernel, KernelGroup
@@ -30,7 +30,6 @@ from diagnose.facts.host.functions import FunctionTime
 from diagnose.facts.host.python import Op
 from diagnose.facts.host.syncs import Sync
 from diagnose.facts.run.epochs import Epoch
-from diagnose.facts.run.growth import Rise
 from diagnose.facts.run.program import Program
 from diagnose.facts.run.time_attribution import AttributedTime
 from diagnose.failures import Failure, attempt
@@ -95,8 +94,6 @@ class Steps(msgspec.Struct, frozen=True):
     overhead_ratio: float | None
     """How many times as long recorded steps take as those without the profiler, for as much work, by one clock."""
     size_ratio: float  # How many times as much work they do.
-    rises: tuple[Rise, ...] = ()
-    """What is more in each step than in the one before: the steps are not steady."""
     epoch: Epoch | None = None
     """None: no whole epoch was seen before the recording."""
 

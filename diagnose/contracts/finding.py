@@ -9,7 +9,6 @@ from typing import Protocol
 import msgspec
 
 from diagnose.contracts.timeline import Spot
-from diagnose.contracts.track_record import TrackRecord
 from diagnose.fixes.catalogue import parsed
 from diagnose.fixes.setting import Safety, Setting
 from diagnose.replay.edits import Edit
@@ -206,14 +205,6 @@ class PricedSaving(msgspec.Struct, frozen=True):
     """Of the likely saving: what ops beside it are assumed to get faster, where the CPU trains."""
 
 
-class SavingRange(msgspec.Struct, frozen=True):
-    """ns per step."""
-
-    low_ns: int
-    likely_ns: int
-    high_ns: int
-
-
 class Where(msgspec.Struct, frozen=True):
     """Which ranks, and which steps were looked at."""
 
@@ -248,16 +239,6 @@ class RankedFinding(msgspec.Struct, frozen=True):
     """How many places there are."""
     per_sample: bool = False
     """The saving is per sample: the step itself gets longer, and what all would save together leaves it out."""
-    saving_uncorrected: SavingRange | None = None
-    """As predicted, where trials on this machine have corrected the saving; else None."""
-    track_record: TrackRecord | None = None
-    """How predictions of the rule have compared with trials on this machine, on the same device; None without any."""
-
-    @property
-    def predicted(self) -> SavingRange:
-        """The saving before any correction."""
-        saving = self.saving
-        return self.saving_uncorrected or SavingRange(saving.low_ns, saving.likely_ns, saving.high_ns)
 
     @property
     def shortens(self) -> bool:

@@ -1,4 +1,4 @@
-"""What is remembered of a trial: a line of the ledger."""
+"""What is remembered of trials: a line of the ledger, and what `diagnose ledger --json` tells of all lines."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from diagnose.contracts.trials import Range, Verdict
+from diagnose.trace.manifest import Manifest
 
 SCHEMA_VERSION = 1
 
@@ -32,7 +33,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     device: _Name | None
     """Model of the GPU, else of the CPU; None if the recording does not say."""
     predicted: Range | None
-    """Speed-up, before it was corrected by earlier trials; None if only a bound was known."""
+    """Speed-up; None if only a bound was known."""
     measured: Range | None
     verdict: Verdict
 
@@ -46,6 +47,49 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError("A range is not in order, or beyond all bounds.")
 
 
+class RuleTrials(msgspec.Struct, frozen=True):
+    """How predictions of a rule have compared with trials, on one device."""
+
+    device: str | None
+    rule: str
+    trials: int
+    measured: int
+    """Trials in which the step was timed with the fix."""
+    compared: int
+    """Different predictions that a trial has measured well enough to tell the predicted gain from none."""
+    held: int
+    """Of these: the measured speed-up lies within the predicted range."""
+    ratio_median: float | None
+    """Measured over predicted gain, as logarithms of speed-ups; None if nothing was compared."""
+    verdicts: dict[str, int]
+    """Trials by verdict, those alone that there are."""
+
+
+class LedgerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is remembered."""
+
+    schema_version: int = SCHEMA_VERSION
+    tool_version: str
+    file: str | None
+    """None: the ledger is switched off, or the user has no folder for it."""
+    entries: int
+    skipped: int
+    """Lines that are no trial, or of another version of this tool."""
+    rules: tuple[RuleTrials, ...]
+    """By device and rule."""
+
+
 def is_sound(found: Range) -> bool:
     """Whether a range of speed-ups is in order and within all bounds."""
     return 1 / MOST_SPEEDUP < found.low <= found.likely <= found.high < MOST_SPEEDUP
+
+
+def device_of(manifest: Manifest) -> str | None:
+    """Model of the GPU that the training used, else of the CPU."""
+    names = [device.name for device in manifest.devices if device.name] or [manifest.host.cpu or ""]
+    return named(names[0])
+
+
+def named(text: str | None) -> str | None:
+    """A name as an entry holds it; None if nothing is left."""
+    return "".join(letter for letter in text or "" if letter.isprintable())[:LONGEST].strip() or None

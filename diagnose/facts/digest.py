@@ -17,7 +17,7 @@ from diagnose.facts.core.idle import IdleShare, idle
 from diagnose.facts.core.launches import Launches, launches
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.steps import Measure, steps
-from diagnose.facts.data.input import Input, input_wait
+from diagnose.facts.data.fetches import Input, input_wait
 from diagnose.facts.device.achieved import AchievedFlops, achieved_flops
 from diagnose.facts.device.copies import Copies, copies
 from diagnose.facts.device.kernels import Kernel, KernelGroup, kernel_kinds, kernel_ops, kernels
@@ -25,11 +25,9 @@ from diagnose.facts.device.memory import AllocationCalls, Memory, allocation_cal
 from diagnose.facts.host.functions import FunctionTime, functions
 from diagnose.facts.host.python import Op, ops
 from diagnose.facts.host.syncs import Sync, syncs
-from diagnose.facts.run.growth import Rise, growth
 from diagnose.facts.run.not_recorded import not_recorded
 from diagnose.facts.run.program import Program, program
 from diagnose.facts.run.time_attribution import AttributedTime, time_attribution
-from diagnose.failures import attempt
 from diagnose.trace.job import CollectiveSequence
 from diagnose.trace.model import IntegrityNote, Provenance
 
@@ -47,7 +45,6 @@ class StepTimes:
     numbers: tuple[int, ...]
     measure: Measure
     times_ns: tuple[int, ...]
-    rises: tuple[Rise, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,21 +89,15 @@ class RankDigest:
 
 def outline(facts: Facts) -> RankDigest:
     """Of the digest, what is told of every rank of a job."""
-    rank, used, grown = facts.rank, optional(steps, facts), optional(growth, facts)
+    rank, used = facts.rank, optional(steps, facts)
     if used is None:
         return RankDigest(rank.index, rank.provenance, rank.integrity, absent=())
     return RankDigest(
         index=rank.index,
         provenance=rank.provenance,
-        integrity=(*rank.integrity, *attempt("what was not recorded", (), not_recorded, facts)),
+        integrity=(*rank.integrity, *(optional(not_recorded, facts) or ())),
         absent=(),
-        steps=StepTimes(
-            used.recorded,
-            used.numbers,
-            used.measure,
-            tuple(used.times_ns.tolist()),
-            () if grown is None else grown.rises,
-        ),
+        steps=StepTimes(used.recorded, used.numbers, used.measure, tuple(used.times_ns.tolist())),
         breakdown=optional(breakdown, facts),
         host=optional(host_time, facts),
         sequence=optional(collective_sequence, facts),
@@ -121,7 +112,7 @@ def digest(facts: Facts) -> RankDigest:
         try:
             return get(facts)
         except Missing as missing:
-            if missing != NO_DEVICE or not attempt("whether the CPU trains", False, trains_on_cpu, facts):
+            if missing != NO_DEVICE or not optional(trains_on_cpu, facts):
                 absent.append(Absent(get.__name__, missing.what, missing.how_to_record_it))
             return None
 

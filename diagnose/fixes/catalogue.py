@@ -8,7 +8,6 @@ from .loaders import LoaderArgument
 from .model_calls import Autocast, NoGradInEvaluation
 from .models import Attention, ChannelsLast, Compile, CompileArgument, GraphCapture
 from .optimizers import OptimizerArgument, ZeroGrad
-from .prefetching import Prefetch
 from .process import (
     AnomalyMode,
     CollectByHand,
@@ -43,7 +42,6 @@ KINDS: tuple[type[Setting], ...] = (
     NoSync,
     NoSynchronize,
     OptimizerArgument,
-    Prefetch,
     SaveInBackground,
     SeldomCollect,
     Tf32,
@@ -76,7 +74,6 @@ __all__ = [
     "NoSync",
     "NoSynchronize",
     "OptimizerArgument",
-    "Prefetch",
     "SaveInBackground",
     "SeldomCollect",
     "Tf32",

@@ -100,12 +100,6 @@ class Injection(Protocol):
     def changed_nothing(self) -> str:
         """A clause on that, once calls have been made; empty if it has changed something."""
 
-    def largest_model(self) -> Any:
-        """The module with most parameters of those that are part of no other; None without any."""
-
-    def running(self) -> Any:
-        """The line of the user's that runs now, with `file`, `line` and `function`; None if all are of libraries."""
-
     def caller(self) -> Any:
         """The line that calls the function which asks, if it is the user's own."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from diagnose.facts.core.base import Facts, optional
+from diagnose.facts.core.base import Facts, once, optional
 from diagnose.facts.run.event_costs import EventCosts, event_costs
 from diagnose.facts.run.garbage import garbage_collections
 from diagnose.facts.run.recording_cost import RecordingCost, recording_cost
@@ -24,6 +24,7 @@ ROUNDS = 5
 """Of halving in which the cost of an event is found: to 6 % of it."""
 
 
+@once
 def baseline(facts: Facts) -> Replay:
     """The replay of a rank, among the others where these are known.
 

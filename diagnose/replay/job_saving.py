@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.communication.own_time import begun, stretches_ns
+from diagnose.facts.communication.job_times import begun, stretches_ns
 from diagnose.facts.core.base import Facts
 from diagnose.facts.run.recording_cost import RecordingCost
 from diagnose.replay import job as jobs

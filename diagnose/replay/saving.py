@@ -8,12 +8,11 @@ from enum import Enum
 
 import numpy as np
 
-from diagnose.facts.core.base import Facts
+from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.steps import steps
 from diagnose.facts.run.not_recorded import not_recorded
 from diagnose.facts.run.recording_cost import RecordingCost
-from diagnose.failures import attempt
 from diagnose.replay import simulate
 from diagnose.replay.apply import Desk, Scenario
 from diagnose.replay.build import recorded_graph
@@ -192,7 +191,7 @@ class Replay:
     def notes(self) -> tuple[IntegrityNote, ...]:
         """What is wrong with the recording that is replayed."""
         facts = self._desk.facts
-        return (*facts.rank.integrity, *attempt("what was not recorded", (), not_recorded, facts))
+        return (*facts.rank.integrity, *(optional(not_recorded, facts) or ()))
 
     def grounds(self, edits: Sequence[Edit]) -> frozenset[Ground]:
         """What edits rest on."""

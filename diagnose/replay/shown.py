@@ -9,7 +9,7 @@ from enum import Enum
 import numpy as np
 
 from diagnose.costs.book import cost_book
-from diagnose.facts.communication.own_time import own_time_ns
+from diagnose.facts.communication.job_times import own_time_ns
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.spans import in_used_steps

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from diagnose import failures
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
-from diagnose.failures import Failure, attempt
+from diagnose.failures import Failure
 from diagnose.reports import findings, heading, sections, trials
 from diagnose.reports.findings import Card
 from diagnose.reports.quoting import NOTE, quoted, size
@@ -61,10 +61,9 @@ def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
         text.add([quoted(said, 600)])
     if incomplete := findings.incomplete(diagnosis):
         text.add([incomplete])
-    text.add(["", *attempt("what the step waits for", [], _waits, diagnosis)])
+    text.add(["", *failures.section("what the step waits for", _waits, diagnosis)])
     left = []
-    for name, make in _LISTS.items():
-        one = attempt(name, _List("", [], ""), make, diagnosis)
+    for one in failures.each(_LISTS, diagnosis):
         shown = text.add_items(one.title, one.items[: one.most])
         if shown < len(one.items):
             left.append(f"{len(one.items) - shown} of {len(one.items)} {one.name}")
@@ -104,33 +103,33 @@ class Bounded:
         return added
 
 
-def _first(diagnosis: Diagnosis) -> _List:
+def _first(diagnosis: Diagnosis) -> Iterator[_List]:
     cards, worth = findings.cards(diagnosis), [finding for finding in diagnosis.findings if not finding.minor]
     told = [list(_card(card, one)) for card, one in zip(cards, worth, strict=True)]
-    return _List("What to fix:", told[:MOST_CARDS], "findings")
+    yield _List("What to fix:", told[:MOST_CARDS], "findings")
 
 
-def _further(diagnosis: Diagnosis) -> _List:
-    return _List("Then:", [[_line(card)] for card in findings.cards(diagnosis)[MOST_CARDS:]], "further findings")
+def _further(diagnosis: Diagnosis) -> Iterator[_List]:
+    yield _List("Then:", [[_line(card)] for card in findings.cards(diagnosis)[MOST_CARDS:]], "further findings")
 
 
-def _tried(diagnosis: Diagnosis) -> _List:
+def _tried(diagnosis: Diagnosis) -> Iterator[_List]:
     tried = [] if diagnosis.trials is None else trials.all_of(diagnosis.trials)
-    return _List(f"{trials.TITLE}:", [[f"  {quoted(trials.brief(one))}"] for one in tried], "trials")
+    yield _List(f"{trials.TITLE}:", [[f"  {quoted(trials.brief(one))}"] for one in tried], "trials")
 
 
-def _unchecked(diagnosis: Diagnosis) -> _List:
+def _unchecked(diagnosis: Diagnosis) -> Iterator[_List]:
     unchecked = [[f"  {quoted(what)}: {quoted(how)}"] for what, how in findings.unchecked(diagnosis)]
-    return _List("Could not look at:", unchecked, "things that could not be looked at")
+    yield _List("Could not look at:", unchecked, "things that could not be looked at")
 
 
-def _minor(diagnosis: Diagnosis) -> _List:
+def _minor(diagnosis: Diagnosis) -> Iterator[_List]:
     minor = [
         [f"  {finding.rank_order}. {finding.rule} ({finding.code}): {_now(finding)}"]
         for finding in diagnosis.findings
         if finding.minor
     ]
-    return _List("Minor:", minor, "minor findings")
+    yield _List("Minor:", minor, "minor findings")
 
 
 def _waits(diagnosis: Diagnosis) -> list[str]:
@@ -179,20 +178,20 @@ def _line(card: Card) -> str:
     return f"{card.number}. {quoted(card.title, 120)} ({card.code}) saves {card.saving}{at}"
 
 
-def _risks(diagnosis: Diagnosis) -> _List:
+def _risks(diagnosis: Diagnosis) -> Iterator[_List]:
     items = [
         [f"  {card.code} {quoted(card.title)}", *(f"    fix {quoted(fix.do)}" for fix, _ in card.fixes[:1])]
         for card in findings.risks(diagnosis)
     ]
-    return _List(f"{findings.RISKS}, which cost no time now:", items, "risks")
+    yield _List(f"{findings.RISKS}, which cost no time now:", items, "risks")
 
 
-def _notes(diagnosis: Diagnosis) -> _List:
+def _notes(diagnosis: Diagnosis) -> Iterator[_List]:
     """What is wrong with the recording, the worst first."""
     items = [[f"  error: {quoted(failed)}"] for failed in findings.crashed(diagnosis)]
     for note in sorted(diagnosis.integrity, key=lambda one: -list(Severity).index(one.severity)):
         items.append([f"  {note.severity.value}: {quoted(f'{note.what} {note.effect}')}"])
-    return _List("About this recording:", items, "notes on the recording")
+    yield _List("About this recording:", items, "notes on the recording")
 
 
 _LISTS = {

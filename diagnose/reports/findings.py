@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Confidence, Fix, OutcomeKind, RankedFinding, ShownRisk, Together
-from diagnose.contracts.track_record import TrackRecord
 from diagnose.facts.core.steps import Measure
-from diagnose.failures import always, part
+from diagnose.failures import attempt
 from diagnose.replay.saving import DOUBTFUL, Basis
 from diagnose.reports.sections import place
 from diagnose.reports.words import BASES, LOOKS, OUTCOMES, safety
@@ -49,7 +48,10 @@ class Card:
 def cards(diagnosis: Diagnosis) -> list[Card]:
     """The findings worth a card, in order."""
     shown = [finding for finding in diagnosis.findings if not finding.minor]
-    return [_card(number, one, diagnosis) for number, one in enumerate(shown, start=1)]
+    return [
+        attempt(f"a part of finding {number}", _bare(number, one), _card, number, one, diagnosis)
+        for number, one in enumerate(shown, start=1)
+    ]
 
 
 def card(one: RankedFinding, diagnosis: Diagnosis) -> Card:
@@ -62,21 +64,18 @@ def risk_card(one: ShownRisk, diagnosis: Diagnosis) -> Card:
     return _risk(1, one, diagnosis)
 
 
-@part("risks", instead=always([]))
 def risks(diagnosis: Diagnosis) -> list[Card]:
     """What may end the run, in order."""
     return [_risk(number, one, diagnosis) for number, one in enumerate(diagnosis.risks, start=1)]
 
 
-@part("minor findings", instead=always([]))
 def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(title, saving) of each minor finding."""
     step_ns = _step_ns(diagnosis)
     some = [finding for finding in diagnosis.findings if finding.minor and not finding.hidden]
-    return [(one.title, "; ".join([_short(one, step_ns), *_correction(one)])) for one in some]
+    return [(one.title, _short(one, step_ns)) for one in some]
 
 
-@part("findings that pay once others are fixed", instead=always([]))
 def hidden(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(title, what it saves then and what to do) of each finding that pays only once those with a card are fixed."""
     step_ns = _step_ns(diagnosis)
@@ -94,14 +93,8 @@ def _then(one: RankedFinding, then: tuple[int, int, int], step_ns: int) -> str:
     text = f"then {duration(likely_ns)} ({share(likely_ns, step_ns)} of today's step)"
     if low_ns != high_ns:
         text += f", {duration(low_ns)} to {duration(high_ns)}"
-    parts = [
-        f"by itself {duration(now.likely_ns) if now.likely_ns else 'nothing'}",
-        *_correction(one),
-        BASES[now.basis],
-    ]
-    text = "; ".join([text, *parts])
-    sure = "; ".join(filter(None, (one.confidence.level.value, held(one.track_record))))
-    return " ".join([f"{text}.", *(fix.do for fix in one.fixes[:1]), f"Confidence: {sure}."])
+    text += f"; by itself {duration(now.likely_ns) if now.likely_ns else 'nothing'}; {BASES[now.basis]}."
+    return " ".join([text, *(fix.do for fix in one.fixes[:1]), f"Confidence: {one.confidence.level.value}."])
 
 
 def _step_ns(diagnosis: Diagnosis) -> int:
@@ -114,20 +107,18 @@ def _short(one: RankedFinding, step_ns: int) -> str:
     return f"{duration(one.saving.likely_ns)} ({share(one.saving.likely_ns, step_ns)})"
 
 
-def _bare(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
+def _bare(number: int, one: RankedFinding) -> Card:
     """A finding without all that may have failed."""
     saving, sure = one.saving, one.confidence.level.value
     detail = f"Range {duration(saving.low_ns)} to {duration(saving.high_ns)}; the rest of this finding is left out"
     return Card(number, one.title, one.code, duration(saving.likely_ns), detail, (), (), "", sure)
 
 
-@part("a part of a finding", instead=_bare)
 def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
     saving = one.saving
     parts = []
     if saving.low_ns != saving.high_ns:
         parts.append(f"range {duration(saving.low_ns)} to {duration(saving.high_ns)}")
-    parts += _correction(one)
     if saving.others_ns:
         parts.append(f"{duration(saving.others_ns)} of it as other ops get faster, too")
     if one.per_sample:
@@ -146,28 +137,12 @@ def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
         evidence=tuple(evidence.text for evidence in one.evidence),
         fixes=tuple((fix, _does(one, fix, diagnosis)) for fix in one.fixes),
         place=place(one.site) if one.site else "",
-        confidence="; ".join(filter(None, (_told(one.confidence), held(one.track_record)))),
+        confidence=_told(one.confidence),
     )
 
 
 def _does(one: RankedFinding, fix: Fix, diagnosis: Diagnosis) -> str:
     return LOOKS if one.saving.basis is Basis.AT_MOST else safety(diagnosis, fix.safety)
-
-
-def held(record: TrackRecord | None) -> str:
-    """How many predictions of a rule trials have borne out, as a clause; empty if none was compared."""
-    if record is None or not record.compared:
-        return ""
-    several = "predictions" if record.compared > 1 else "prediction"
-    return f"on this machine {record.held} of {record.compared} {several} of this rule held"
-
-
-def _correction(one: RankedFinding) -> list[str]:
-    """What was predicted, as a clause, if trials have corrected it."""
-    if one.saving_uncorrected is None or one.track_record is None:
-        return []
-    predicted, count = duration(one.saving_uncorrected.likely_ns), one.track_record.compared
-    return [f"predicted {predicted} before correction by {count} trials here"]
 
 
 def _risk(number: int, one: ShownRisk, diagnosis: Diagnosis) -> Card:
@@ -280,7 +255,6 @@ def _between(diagnosis: Diagnosis, step_ns: int, likely_ns: int) -> str:
     return f"; {' to '.join(shown)}" if shown[0] != shown[1] else ""
 
 
-@part("how much of a step is lost", instead=always(""))
 def lost(diagnosis: Diagnosis) -> str:
     """How much of a step is lost, in one or two sentences; empty if nothing could be replayed."""
     if not diagnosis.outcomes:
@@ -328,7 +302,6 @@ def incomplete(diagnosis: Diagnosis) -> str:
     return f"{failed} {several} failed by a bug in diagnose: what {look} for is not in this report."
 
 
-@part("how many rules ended how", instead=always(""))
 def checked(diagnosis: Diagnosis) -> str:
     """How many rules ended how."""
     ended = Counter(outcome.outcome for outcome in diagnosis.outcomes)
@@ -342,7 +315,6 @@ def checked(diagnosis: Diagnosis) -> str:
     return f"Checked {len(diagnosis.outcomes)} rules: {', '.join(parts)}." if diagnosis.outcomes else ""
 
 
-@part("what could not be looked at", instead=always([]))
 def unchecked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(what could not be looked at, how to record it and for which rules), each once."""
     rules: dict[tuple[str, str], list[str]] = {(one.what, one.how_to_record_it): [] for one in diagnosis.absent}
@@ -352,7 +324,6 @@ def unchecked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return [(what, f"{how} ({', '.join(codes)})" if codes else how) for (what, how), codes in rules.items()]
 
 
-@part("rules that failed", instead=always([]))
 def crashed(diagnosis: Diagnosis) -> list[str]:
     """One sentence for each rule that failed, or for several that failed of the same."""
     rules: dict[tuple[str, str], list[str]] = {}

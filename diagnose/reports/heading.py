@@ -8,8 +8,6 @@ from pathlib import PurePath
 from diagnose.contracts.diagnosis import Diagnosis, Steps
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.run.epochs import Epoch
-from diagnose.facts.run.growth import Rise
-from diagnose.failures import always, part
 from diagnose.fixes.frameworks import NAMES
 from diagnose.reports.words import infers
 from diagnose.trace.manifest import Manifest
@@ -28,7 +26,6 @@ TELLING = 0.01
 """Of an epoch: less of it that recorded steps lack is not named (our choice)."""
 
 
-@part("the step time", instead=always("What to fix in this recording"))
 def headline(diagnosis: Diagnosis) -> str:
     """How long a step is, and of what that was measured. Of an epoch that recorded steps do not stand for, its own."""
     recorded, epoch, steps = _recorded_steps(diagnosis), diagnosis.unlike_epoch, diagnosis.steps
@@ -89,25 +86,12 @@ def _recorded_steps(diagnosis: Diagnosis) -> str:
         whole, over = duration(diagnosis.job.step_ns), len(diagnosis.job.steps)
         return f"One {unit} of the job takes {whole} ({len(diagnosis.job.ranks):,} ranks, mean of {over} recorded)"
     if steps.unprofiled_step_time_ns is None:
-        return f"One {unit} takes {duration(time.mean)}{_of_ranks(diagnosis)} ({measured}){_rises(steps)}"
+        return f"One {unit} takes {duration(time.mean)}{_of_ranks(diagnosis)} ({measured})"
     alone, recorded = duration(steps.unprofiled_step_time_ns), duration(time.mean)
     times = f"x {time.mean / max(steps.unprofiled_step_time_ns, 1):.2f}; "
     if steps.size_ratio != 1.0 and steps.overhead_ratio is not None:
         times = f"{steps.size_ratio:.2g} times the work; x {steps.overhead_ratio:.2f} for as much; "
-    return f"One {unit} takes {alone} without the profiler; recorded {recorded} ({times}{measured}){_rises(steps)}"
-
-
-def _rises(steps: Steps) -> str:
-    """What is more in each step than in the one before; empty if nothing is."""
-
-    def told(value: float, rise: Rise) -> str:
-        return duration(round(value)) if rise.what == "time" else f"{value:,.4g}"
-
-    found = [
-        f"{one.what} {told(one.first, one)} to {told(one.last, one)}, {told(one.each, one)} more each"
-        for one in steps.rises
-    ]
-    return f". Steps are not steady: {'; '.join(found)}" if found else ""
+    return f"One {unit} takes {alone} without the profiler; recorded {recorded} ({times}{measured})"
 
 
 def _of_ranks(diagnosis: Diagnosis) -> str:
@@ -121,7 +105,6 @@ def _of_ranks(diagnosis: Diagnosis) -> str:
 _DEVICES = {"cpu": "CPU only", "cuda": "NVIDIA GPU", "rocm": "AMD GPU", "unknown": "device of an unknown maker"}
 
 
-@part("what ran on what", instead=always(""))
 def subject(diagnosis: Diagnosis) -> str:
     """What ran on what."""
     provenance = diagnosis.provenance

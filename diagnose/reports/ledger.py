@@ -6,17 +6,15 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from diagnose.advice.track_record import LEAST
-from diagnose.contracts.ledger_report import LedgerReport, RuleTrials
-from diagnose.contracts.trials import Range
+from diagnose.contracts.ledger import LedgerReport, RuleTrials
 from diagnose.reports.trials import VERDICTS, WIDTH
 
-HEADS = ("rule", "trials", "measured", "compared", "held", "median", "mean", "verdicts")
+HEADS = ("rule", "trials", "measured", "compared", "held", "median", "verdicts")
 
 COLUMNS = (
     "Compared: predictions that a trial has measured well enough to tell the predicted gain from none.",
     "Held: the measured speed-up lies within the predicted range.",
-    "Median and mean: measured over predicted gain, as logarithms of speed-ups; the interval is of 99 %.",
+    "Median: measured over predicted gain, as logarithms of speed-ups.",
 )
 """What they are, a sentence each."""
 
@@ -27,7 +25,7 @@ def render(report: LedgerReport) -> str:
     for device, some in groupby(report.rules, key=lambda one: one.device):
         lines += [f"On {device or 'a device that is not known'}:", *_table(list(some)), ""]
     if report.rules:
-        lines += [*COLUMNS, *_corrected(report.rules), ""]
+        lines += [*COLUMNS, ""]
     lines += _about(report)
     parts = [part for line in lines for part in _wrapped(line)]
     if report.file is not None:
@@ -50,27 +48,12 @@ def _table(some: Sequence[RuleTrials]) -> Iterator[str]:
 
 
 def _row(one: RuleTrials) -> tuple[str, ...]:
-    record = one.record
     return (
         one.rule,
-        *map(str, (record.trials, record.measured, record.compared, record.held)),
-        "-" if record.ratio_median is None else f"{record.ratio_median:.2f}",
-        "-" if record.ratio is None else _between(record.ratio),
+        *map(str, (one.trials, one.measured, one.compared, one.held)),
+        "-" if one.ratio_median is None else f"{one.ratio_median:.2f}",
         ", ".join(f"{count} {VERDICTS.get(verdict, verdict)}" for verdict, count in one.verdicts.items()),
     )
-
-
-def _between(found: Range) -> str:
-    return f"{found.likely:.2f} ({found.low:.2f} to {found.high:.2f})"
-
-
-def _corrected(rules: Sequence[RuleTrials]) -> Iterator[str]:
-    """What is done about a bias."""
-    biased = list(dict.fromkeys(rule.rule for rule in rules if rule.record.factor is not None))
-    if biased:
-        yield f"Corrected by it on that device: the savings of {', '.join(biased)}."
-    else:
-        yield f"No saving is corrected: that takes {LEAST} predictions compared, and an interval without 1."
 
 
 def _about(report: LedgerReport) -> Iterator[str]:
@@ -79,17 +62,5 @@ def _about(report: LedgerReport) -> Iterator[str]:
         return
     if not report.entries:
         yield "No trial is remembered yet: each fix that `diagnose try` tries leaves a line here."
-    if report.damaged:
-        yield f"{_lines(report.damaged)} of the file {_is(report.damaged)} no trial, and skipped."
-    if report.newer:
-        yield f"{_lines(report.newer)} {_is(report.newer)} of a later version of diagnose, and skipped."
-    if report.unread_bytes:
-        yield "The file is large: its oldest trials were not read."
-
-
-def _lines(count: int) -> str:
-    return f"{count} line{'s' * (count != 1)}"
-
-
-def _is(count: int) -> str:
-    return "is" if count == 1 else "are"
+    if report.skipped:
+        yield f"Lines of the file that are no trial, or of another version of diagnose: {report.skipped}."

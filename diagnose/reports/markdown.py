@@ -11,7 +11,6 @@ from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.trials import Report, Trial
 from diagnose.contracts.watched_run import WatchedRun
-from diagnose.failures import attempt
 from diagnose.reports import comparison, findings, heading, sections, trials, watched_run
 from diagnose.reports.findings import Card
 from diagnose.reports.sections import Row, Section
@@ -23,22 +22,25 @@ _ACTIVE = re.compile(r"([\\`*_\[\]<>|~#&])")
 def render(diagnosis: Diagnosis) -> str:
     """The whole report. Names from the trace are escaped: they are untrusted text."""
     with failures.collected() as lost:
-        lines = [line for name, make in _PARTS.items() for line in attempt(name, [], _whole, make, diagnosis)]
+        lines = list(failures.each(_SECTIONS, diagnosis))
     if lost:
         lines += ["### Not in this report", "", *(f"- {escaped(str(one))}" for one in lost), ""]
     return "\n".join(lines)
-
-
-def _whole(make: Callable[[Diagnosis], Iterable[str]], diagnosis: Diagnosis) -> list[str]:
-    return list(make(diagnosis))
 
 
 def _whole_run(diagnosis: Diagnosis) -> list[str]:
     return [] if diagnosis.watched is None else [watched(diagnosis.watched)]
 
 
-def _heading(diagnosis: Diagnosis) -> Iterator[str]:
-    yield from (f"## {escaped(heading.headline(diagnosis))}", "", escaped(heading.subject(diagnosis)), "")
+def _step(diagnosis: Diagnosis) -> list[str]:
+    return [f"## {escaped(heading.headline(diagnosis))}", ""]
+
+
+def _subject(diagnosis: Diagnosis) -> list[str]:
+    return [escaped(heading.subject(diagnosis)), ""]
+
+
+def _lost(diagnosis: Diagnosis) -> Iterator[str]:
     if lost := findings.lost(diagnosis):
         yield from (f"**{escaped(lost)}**", "")
     if incomplete := findings.incomplete(diagnosis):
@@ -65,7 +67,7 @@ def _trials(diagnosis: Diagnosis) -> list[str]:
 
 def _sections(diagnosis: Diagnosis) -> Iterator[str]:
     for section in sections.sections(diagnosis):
-        yield from attempt(f"the table {section.title!r}", [], _table, section)
+        yield from _table(section)
 
 
 def _recording(diagnosis: Diagnosis) -> Iterator[str]:
@@ -187,9 +189,11 @@ def _table(section: Section) -> list[str]:
     return [*lines, "", *([f"{escaped(section.note)}", ""] if section.note else [])]
 
 
-_PARTS: dict[str, Callable[[Diagnosis], Iterable[str]]] = {
+_SECTIONS: dict[str, Callable[[Diagnosis], Iterable[str]]] = {
     "the whole run": _whole_run,
-    "the heading": _heading,
+    "the step time": _step,
+    "what ran on what": _subject,
+    "how much of a step is lost": _lost,
     "what to fix": _fixes,
     "smaller findings": _smaller,
     "risks": _risks,

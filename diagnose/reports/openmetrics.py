@@ -9,9 +9,9 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator
 
-from diagnose.advice.track_record import device_of
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary
 from diagnose.contracts.finding import Level, OutcomeKind, RankedFinding
+from diagnose.contracts.ledger import device_of
 from diagnose.facts.core.steps import Measure
 from diagnose.reports.exposition import Family, Sample, seconds, text
 from diagnose.trace.model import Severity

@@ -7,11 +7,9 @@ from typing import Any
 
 import msgspec
 
-from diagnose import failures
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
 from diagnose.contracts.timeline import MarkTable, Timeline
-from diagnose.failures import Failure, attempt
 from diagnose.timeline.marks import Marks
 from diagnose.timeline.window import label, lane_name, pieces
 
@@ -30,19 +28,9 @@ _TITLES = {
 
 def render(diagnosis: Diagnosis) -> str:
     """The trace as text, in Chrome's JSON format. Marks that were merged say how many operations they stand for."""
-    with failures.collected() as lost:
-        return written(diagnosis, lost)
-
-
-def written(diagnosis: Diagnosis, lost: list[Failure]) -> str:
-    """The trace, with what had to be left out, where the caller collects that."""
-    shown, events = diagnosis.timeline, list[dict[str, Any]]()
-    if shown is not None:
-        events += attempt("names of lanes", [], lambda: list(_names(shown, diagnosis)))
-        events += attempt("marks of the timeline", [], lambda: list(_marks(shown)))
-        events += attempt("places of findings", [], lambda: list(_findings(diagnosis)))
-    left_out = {"otherData": {"left_out": [str(one) for one in lost]}} if lost else {}
-    return msgspec.json.encode({"displayTimeUnit": "ms", "traceEvents": events, **left_out}).decode()
+    shown = diagnosis.timeline
+    events = [] if shown is None else [*_names(shown, diagnosis), *_marks(shown), *_findings(diagnosis)]
+    return msgspec.json.encode({"displayTimeUnit": "ms", "traceEvents": events}).decode()
 
 
 def _names(shown: Timeline, diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:

@@ -59,7 +59,7 @@ def formula(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
     ]
     unprofiled = diagnosis.steps.unprofiled_step_time_ns if diagnosis.steps else None
     if unprofiled is not None and unprofiled != step_ns:
-        scaled = f"{duration(unprofiled)} long, that is {duration(finding.predicted.likely_ns)}"
+        scaled = f"{duration(unprofiled)} long, that is {duration(saving.likely_ns)}"
         lines.append(f"As a share of the step without the profiler, {scaled}.")
     doubt = max(abs(quality.error_share), quality.unexplained_share)
     if saving.basis is Basis.BOUNDED:
@@ -70,20 +70,7 @@ def formula(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
         lines.append(f"The replay leaves {percent(doubt)} of this recording unexplained, which widens the range.")
     if _held_down(finding, diagnosis, doubt):
         lines.append("At least so much is saved even if all that recording added to the step lies here.")
-    return [*lines, *_correction(finding)]
-
-
-def _correction(finding: RankedFinding) -> list[str]:
-    """What trials have shown, and what that makes of the saving."""
-    record = finding.track_record
-    if finding.saving_uncorrected is None or record is None or record.factor is None:
-        return []
-    factor, predicted = record.factor, finding.saving_uncorrected
-    times = f"{factor.likely:.2f} times what was predicted ({factor.low:.2f} to {factor.high:.2f})"
-    return [
-        f"In {record.compared} trials of this rule on this machine the gain was {times}."
-        f" That makes {duration(finding.saving.likely_ns)} of {duration(predicted.likely_ns)}."
-    ]
+    return lines
 
 
 def _exact(ns: int) -> str:
@@ -98,4 +85,4 @@ def _held_down(finding: RankedFinding, diagnosis: Diagnosis, doubt: float) -> bo
     if quality is None or saving.replayed_ns is None or not step_ns or saving.basis.is_bound:
         return False
     least = (quality.step_time_ns - max(saving.replayed_ns)) * (1.0 - doubt) * step_ns / max(quality.step_time_ns, 1)
-    return finding.predicted.low_ns < 0.99 * least - 1000
+    return saving.low_ns < 0.99 * least - 1000

@@ -5,20 +5,23 @@ https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote
 
-from diagnose import failures
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import OutcomeKind, RankedFinding, RulePage
-from diagnose.failures import Failure, attempt
-from diagnose.reports import alerts, rule_pages
-from diagnose.reports.alerts import Alert
+from diagnose.contracts.finding import Level, OutcomeKind, RankedFinding, RulePage, ShownRisk
+from diagnose.reports import findings as cards
+from diagnose.reports import rule_pages
+from diagnose.reports.findings import Card
 from diagnose.reports.places import Checkout, Place
+from diagnose.trace.frames import Site
+from diagnose.trace.units import clipped
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 ROOT = "%SRCROOT%"
@@ -27,8 +30,8 @@ ROOT = "%SRCROOT%"
 FINGERPRINT = "diagnoseFinding/v1"
 """The name of our fingerprint, with the version of how it is made."""
 
-NOWHERE = {"physicalLocation": {"artifactLocation": {"uri": "recording"}}}
-"""Of what has no place: GitHub refuses results without one."""
+MOST_TITLE, MOST_TEXT = 200, 4_000
+"""Characters of a title, and of what is said below it: names from the trace may be of any length (our choice)."""
 
 _PLACEHOLDER = re.compile(r"([\\\[\]])")
 """What begins or ends a link in the text of a message (SARIF 3.11.6)."""
@@ -45,19 +48,16 @@ def render(
     The build fails for those that are `over`: their level is error. Source files are looked for in the checkout that
     `here` is in, the working folder.
     """
-    with failures.collected() as lost:
-        checkout = alerts.in_checkout(diagnosis, here)
-        found = alerts.of(diagnosis, findings, over, checkout)
-        fallback = attempt("the place of the script", NOWHERE, _fallback, diagnosis, checkout)
-        driver = attempt("pages of rules", {"name": "diagnose", "rules": []}, _driver, diagnosis)
-        indexes = {one["name"]: index for index, one in enumerate(driver["rules"])}
-        made = [attempt(f"a finding of {one.rule}", None, _result, one, diagnosis, indexes, fallback) for one in found]
-        invocation = _invocation(diagnosis, indexes, lost)
+    checkout = Checkout(diagnosis.provenance.manifest, here)
+    told = (diagnosis.findings, diagnosis.risks) if findings is None else (findings, ())
+    shown: list[RankedFinding | ShownRisk] = [*told[0], *told[1]]
+    fallback, driver = _fallback(diagnosis, checkout), _driver(diagnosis)
+    indexes = {one["name"]: index for index, one in enumerate(driver["rules"])}
     run = {
         "tool": {"driver": driver},
-        "invocations": [invocation],
+        "invocations": [_invocation(diagnosis, indexes)],
         "originalUriBaseIds": {ROOT: {"description": {"text": "The top of the checkout."}}},
-        "results": [one for one in made if one is not None],
+        "results": _told_apart([_result(one, one in over, diagnosis, checkout, indexes, fallback) for one in shown]),
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
@@ -84,14 +84,12 @@ def _rule(about: RulePage, family: str) -> dict[str, Any]:
     }
 
 
-def _invocation(diagnosis: Diagnosis, indexes: dict[str, int], lost: list[Failure]) -> dict[str, Any]:
+def _invocation(diagnosis: Diagnosis, indexes: dict[str, int]) -> dict[str, Any]:
     """A rule that failed, or a recording in which nothing could be measured, is no success."""
     crashed = any(outcome.outcome is OutcomeKind.CRASHED for outcome in diagnosis.outcomes)
-    notes = attempt("notes on rules", [], lambda: list(_of_rules(diagnosis, indexes)))
-    notes += attempt("notes on the recording", [], lambda: list(_of_recording(diagnosis)))
     return {
-        "executionSuccessful": diagnosis.conclusive and not crashed and not lost,
-        "toolExecutionNotifications": [*notes, *({"level": "error", "message": {"text": str(one)}} for one in lost)],
+        "executionSuccessful": diagnosis.conclusive and not crashed,
+        "toolExecutionNotifications": [*_of_rules(diagnosis, indexes), *_of_recording(diagnosis)],
     }
 
 
@@ -118,38 +116,74 @@ def _of_recording(diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
             yield {"level": "note", "message": {"text": _escaped(text)}}
 
 
-def _result(one: Alert, diagnosis: Diagnosis, indexes: dict[str, int], fallback: dict[str, Any]) -> dict[str, Any]:
-    location = fallback if one.place is None else _location(one.place)
+def _result(
+    one: RankedFinding | ShownRisk,
+    fails: bool,
+    diagnosis: Diagnosis,
+    checkout: Checkout,
+    indexes: dict[str, int],
+    fallback: dict[str, Any],
+) -> dict[str, Any]:
+    place = None if one.site is None else checkout.place(one.site)
+    location = fallback if place is None else _location(place)
     if one.site is not None:
         location = {**location, "logicalLocations": [{"name": one.site.function, "kind": "function"}]}
+    if isinstance(one, ShownRisk):
+        card, ranks, matters, priority, figures = cards.risk_card(one, diagnosis), one.ranks, True, {}, {}
+    else:
+        card, ranks, matters, figures = cards.card(one, diagnosis), one.where.ranks, not one.minor, _figures(one)
+        priority = {"rank": round(min(max(100 * one.share_of_step, 0.0), 100.0), 3)}
+    matters = matters and one.confidence.level is not Level.LOW
     return {
         "ruleId": one.code,
         **({"ruleIndex": indexes[one.rule]} if one.rule in indexes else {}),
-        "level": one.level.value,
-        "message": {"text": _escaped(f"{one.title}. {one.text}")},
+        "level": "error" if fails else "warning" if matters else "note",
+        "message": {"text": _escaped(f"{clipped(one.title, MOST_TITLE)}. {_text(card)}")},
         "locations": [location],
-        "partialFingerprints": {FINGERPRINT: one.fingerprint},
-        **_figures(one.finding),
-        "properties": {**_properties(one), **({"ranks": list(one.ranks)} if len(diagnosis.ranks) > 1 else {})},
+        "partialFingerprints": {FINGERPRINT: _fingerprint(one.rule, one.site, place)},
+        **priority,
+        "properties": {
+            "confidence": one.confidence.level.value,
+            **figures,
+            **({"ranks": list(ranks)} if len(diagnosis.ranks) > 1 else {}),
+        },
     }
 
 
-def _figures(finding: RankedFinding | None) -> dict[str, Any]:
-    """A finding's priority from 0 to 100: the share of the step that it saves. A risk has none."""
-    return {} if finding is None else {"rank": round(min(max(100 * finding.share_of_step, 0.0), 100.0), 3)}
-
-
-def _properties(one: Alert) -> dict[str, Any]:
-    finding = one.finding
-    if finding is None:
-        return {"confidence": one.confidence.value}
+def _figures(finding: RankedFinding) -> dict[str, Any]:
     saving = finding.saving
     return {
-        "confidence": one.confidence.value,
         "saving_ns": {"low": saving.low_ns, "likely": saving.likely_ns, "high": saving.high_ns},
         "share_of_step": finding.share_of_step,
         "basis": saving.basis.value,
     }
+
+
+def _text(card: Card) -> str:
+    """What it saves, the evidence, the fix and the confidence."""
+    saving = f"Saves {card.saving}." if card.saving else ""
+    at = f"At {card.place}." if card.place else ""
+    fixes = [f"Fix: {fix.do}" for fix, _ in card.fixes[:1]]
+    parts = [saving, f"{card.detail}.", *card.evidence, at, *fixes, f"Confidence: {card.confidence}."]
+    return clipped(" ".join(filter(None, parts)), MOST_TEXT)
+
+
+def _fingerprint(rule: str, site: Site | None, place: Place | None) -> str:
+    """Of the rule, the file, the function and the line's text: the same in the next run, though lines above it were
+    added, and though it saves more or less then."""
+    file = "" if site is None else site.file if place is None else place.path
+    parts = (rule, file, "" if site is None else site.function, "" if place is None else place.text)
+    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:32]
+
+
+def _told_apart(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The results; of equal fingerprints each also says which of them it is."""
+    seen = Counter[str]()
+    for result in results:
+        code = result["partialFingerprints"][FINGERPRINT]
+        seen[code] += 1
+        result["partialFingerprints"][FINGERPRINT] = f"{code}:{seen[code]}"
+    return results
 
 
 def _location(place: Place) -> dict[str, Any]:

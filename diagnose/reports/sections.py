@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary
 from diagnose.contracts.job import JobSummary
@@ -19,6 +20,8 @@ from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
 from diagnose.trace.frames import Site
 from diagnose.trace.units import clipped, duration, number, share, size, three_digits
+
+T = TypeVar("T")
 
 MOST_ROWS = 8
 """Rows of a table in a report for people; JSON has more."""
@@ -59,11 +62,15 @@ def sections(diagnosis: Diagnosis) -> Iterator[Section]:
     """The tables of a report, the most important first; empty ones are left out."""
     if diagnosis.steps is None:
         return
-    for name, make in _TABLES.items():
-        section = attempt(f"the table of {name}", NO_SECTION, make, diagnosis)
+    yield from _with_rows(_TABLES, diagnosis)
+    yield from job_sections(diagnosis)
+
+
+def _with_rows(tables: Mapping[str, Callable[[T], Section]], told: T) -> Iterator[Section]:
+    for name, make in tables.items():
+        section = attempt(f"the table of {name}", NO_SECTION, make, told)
         if section.rows:
             yield section
-    yield from job_sections(diagnosis)
 
 
 def _per(diagnosis: Diagnosis) -> str:
@@ -371,13 +378,9 @@ def _mostly(function: FunctionTime, step_ns: int) -> str:
 
 def job_sections(diagnosis: Diagnosis) -> Iterator[Section]:
     """The tables of the job, its critical path first; empty ones are left out."""
-    job = diagnosis.job
-    if job is None:
-        made = [attempt("the table of ranks", NO_SECTION, _ranks, diagnosis)]
-    else:
-        made = [attempt(f"the table of {name}", NO_SECTION, make, job) for name, make in _TABLES_OF_JOB.items()]
-        made.append(attempt("the table of ranks", NO_SECTION, _job_ranks, diagnosis, job))
-    yield from (section for section in made if section.rows)
+    if diagnosis.job is not None:
+        yield from _with_rows(_TABLES_OF_JOB, diagnosis.job)
+    yield from _with_rows({"ranks": _ranks}, diagnosis)
 
 
 def _job_unmatched(job: JobSummary) -> Section:
@@ -427,6 +430,8 @@ def _job_ranks(diagnosis: Diagnosis, job: JobSummary) -> Section:
 
 
 def _ranks(diagnosis: Diagnosis) -> Section:
+    if diagnosis.job is not None:
+        return _job_ranks(diagnosis, diagnosis.job)
     if len(diagnosis.ranks) < 2:
         return NO_SECTION
     measured = any(rank.breakdown for rank in diagnosis.ranks)

@@ -15,7 +15,7 @@ from diagnose import failures
 from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.watched_run import WatchedRun
-from diagnose.failures import Failure, attempt
+from diagnose.failures import Failure
 from diagnose.reports import comparison, findings, heading, sections, trials, watched_run
 from diagnose.reports.findings import Card
 from diagnose.reports.sections import Section
@@ -37,11 +37,8 @@ def render(diagnosis: Diagnosis, width: int = 80, color: bool = False) -> str:
     """The whole report as text of at most `width` columns (MOST_WIDTH at most), with ANSI colours if asked."""
     width = min(width, MOST_WIDTH)
     with failures.collected() as lost:
-        parts = [
-            attempt(name, "", lambda make: _printed(Group(*make(diagnosis, width)), width, color), make)
-            for name, make in _PARTS.items()
-        ]
-    return "".join(parts) + (_printed(_left_out(lost), width, color) if lost else "")
+        parts = list(failures.each(_SECTIONS, diagnosis, width))
+    return _printed(Group(*parts, *([_left_out(lost)] if lost else [])), width, color)
 
 
 def _printed(report: RenderableType, width: int, color: bool) -> str:
@@ -51,9 +48,15 @@ def _printed(report: RenderableType, width: int, color: bool) -> str:
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
-def _heading(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
+def _step(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     yield Text(heading.headline(diagnosis), style="bold")
+
+
+def _subject(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     yield Text(heading.subject(diagnosis), style="dim")
+
+
+def _lost(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     if lost := findings.lost(diagnosis):
         yield Text(lost, style="bold")
     if incomplete := findings.incomplete(diagnosis):
@@ -82,8 +85,7 @@ def _risks(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
 
 
 def _sections(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
-    for section in sections.sections(diagnosis):
-        yield from attempt(f"the table {section.title!r}", [], lambda one: [_section(one, width)], section)
+    yield from (_section(section, width) for section in sections.sections(diagnosis))
 
 
 def _recording(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
@@ -259,9 +261,11 @@ def _bullets(title: str, items: list[tuple[str, str, str]]) -> RenderableType:
     return Group(_title(title), Padding(table, (0, 0, 0, 2)))
 
 
-_PARTS = {
+_SECTIONS = {
     "the whole run": _whole_run,
-    "the heading": _heading,
+    "the step time": _step,
+    "what ran on what": _subject,
+    "how much of a step is lost": _lost,
     "what to fix": _fixes,
     "smaller findings": _smaller,
     "risks": _risks,

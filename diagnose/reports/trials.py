@@ -95,7 +95,7 @@ def brief(one: Trial) -> str:
 
 
 def name(one: Trial) -> str:
-    """`1. dataloader_no_workers`, or all of several that were combined."""
+    """`1. dataloader_starvation`, or all of several that were combined."""
     return f"{' + '.join(map(str, one.numbers))}. {one.rule}"
 
 

@@ -33,7 +33,7 @@ class Check:
 
 
 def rule(code: str) -> Callable[[Callable[..., Verdicts]], Check]:
-    """Make a function a rule. `code` is its short name (`DL01`), by which `--select` and `--ignore` also know it."""
+    """Make a function a rule. `code` is its short name (`DL02`), by which `--select` and `--ignore` also know it."""
 
     def made(run: Callable[..., Verdicts]) -> Check:
         parameters = inspect.signature(run).parameters.values()

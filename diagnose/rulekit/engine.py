@@ -23,7 +23,7 @@ from diagnose.contracts.finding import (
     RuleThreshold,
 )
 from diagnose.facts.autograd.backward import NO_PASSES
-from diagnose.facts.core.base import FACTS, Facts, Failed, Missing
+from diagnose.facts.core.base import FACTS, Facts, Failed, Missing, optional
 from diagnose.facts.core.breakdown import NO_DEVICE
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.run.program import OF_TRAINING, program
@@ -206,7 +206,7 @@ def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
     except Failed as failed:
         return outcome(OutcomeKind.CRASHED, failed.what, failed.how_to_record_it), []
     except Missing as missing:
-        if why := failures.attempt("whether a rule applies", "", _of_no_use, facts, missing):
+        if why := _of_no_use(facts, missing):
             return outcome(OutcomeKind.NOT_APPLICABLE, why), []
         return outcome(OutcomeKind.CANNOT_TELL, missing.what, missing.how_to_record_it), []
     except Exception as error:
@@ -233,9 +233,10 @@ def _inapplicable(facts: Facts, check: Check) -> str:
 
 def _of_no_use(facts: Facts, missing: Missing) -> str:
     """Why the program has nothing of what is missing, so that no recording of it would hold it; empty if one may."""
-    if missing == NO_DEVICE and trains_on_cpu(facts):
+    if missing == NO_DEVICE and optional(trains_on_cpu, facts):
         return "the training computes on the CPU"
-    return INFERENCE if missing == NO_PASSES and program(facts).infers else ""
+    ran = optional(program, facts)
+    return INFERENCE if missing == NO_PASSES and ran is not None and ran.infers else ""
 
 
 def _arguments(facts: Facts, check: Check) -> dict[str, object]:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import configparser
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from diagnose.rulekit.engine import RuleSet, known_folders
+from diagnose.storage.remote import Place
 
 MOST_FOLDERS = 32
 """How far up from a trace a settings file is looked for."""
@@ -27,6 +30,22 @@ class Settings:
     ignore: tuple[str, ...] = ()
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """`rule.NAME` -> value."""
+
+
+def rule_set(
+    trace: Place, folders: Sequence[str] = (), select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> RuleSet:
+    """The rules to run: those that are named, else as the settings near the trace say, else all.
+
+    Of a trace at a URL the settings near the current folder are used. Raises SettingsError.
+    """
+    found = near(trace if isinstance(trace, Path) else Path())
+    return RuleSet(
+        folders=(*known_folders(), *map(Path, folders)),
+        select=names(select) or found.select,
+        ignore=names(ignore) or found.ignore,
+        thresholds=tuple(found.thresholds.items()),
+    )
 
 
 def near(path: Path) -> Settings:

@@ -51,26 +51,10 @@ from diagnose.rulekit.fusing_advice import (
     updated_at_once,
 )
 from diagnose.rulekit.guard_advice import guard_evidence, guard_fixes, guard_site, why_not
-from diagnose.rulekit.loading_advice import (
-    HANDED_OVER_NS,
-    batches_that_wait,
-    cheaper_batches,
-    cores_for_workers,
-    epoch_batches,
-    expensive,
-    expensive_batches,
-    handed_over_ns,
-    in_workers,
-    items_line,
-    loading_evidence,
-    more_batches,
-    mostly_sampling,
-    what_takes_it,
-)
+from diagnose.rulekit.loading_advice import loading_evidence
 from diagnose.rulekit.patterns import Match, Op, Takers
 from diagnose.rulekit.rewrites import rewrite
 from diagnose.rulekit.rewritten import Found
-from diagnose.rulekit.shard_advice import memory_confidence, merged, suffices, without
 from diagnose.rulekit.sync_advice import idle_after
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
@@ -83,7 +67,6 @@ from diagnose.trace.units import percent
 from diagnose.trace.units import size as bytes_
 
 __all__ = [
-    "HANDED_OVER_NS",
     "Basis",
     "Between",
     "CalleeKind",
@@ -135,42 +118,26 @@ __all__ = [
     "Verdicts",
     "WellChosen",
     "attended",
-    "batches_that_wait",
     "bytes_",
     "chains_taken",
-    "cheaper_batches",
-    "cores_for_workers",
-    "epoch_batches",
-    "expensive",
-    "expensive_batches",
     "fixes",
     "fusing",
     "gave_up",
     "guard_evidence",
     "guard_fixes",
     "guard_site",
-    "handed_over_ns",
     "idle_after",
-    "in_workers",
-    "items_line",
     "known",
     "launched",
     "loading_evidence",
-    "memory_confidence",
-    "merged",
-    "more_batches",
-    "mostly_sampling",
     "ms",
     "percent",
     "rewrite",
     "rule",
     "seen_again",
-    "suffices",
     "torchs_own",
     "unsorted",
     "updated_at_once",
     "wasted",
-    "what_takes_it",
     "why_not",
-    "without",
 ]

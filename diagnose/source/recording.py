@@ -26,7 +26,6 @@ from diagnose.storage.remote import Place
 from diagnose.trace import retiming, units
 from diagnose.trace.event_cost import EVENT_NS
 from diagnose.trace.joining import joined
-from diagnose.trace.loaders import equal_batches
 from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest, Timed
 from diagnose.trace.model import Context, IntegrityNote, Rank, Severity, Step
 
@@ -230,7 +229,6 @@ class _Told:
         self.manifest = manifest
         self._by_name = {rank.trace: rank for rank in reversed(manifest.ranks)}
         self._by_number = {rank.rank: rank for rank in reversed(manifest.ranks)}
-        self._equal_batches = equal_batches([rank for rank in manifest.ranks if rank.recorded])
 
     def context(self, trace: str) -> Context | None:
         """Of the rank that names the file, else of the one of its number."""
@@ -239,7 +237,7 @@ class _Told:
         if own is None:
             return None
         here = own.peers or len(told.ranks)
-        return Context(own, told.host, here, told.environment, self._equal_batches, told.command)
+        return Context(own, told.host, here, told.environment, told.command)
 
 
 def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:

@@ -8,7 +8,6 @@ from decimal import Decimal
 import numpy as np
 
 from diagnose.trace.manifest import (
-    Distributed,
     Epochs,
     Flags,
     Host,
@@ -46,10 +45,9 @@ _MADE = _line(
 _EPOCHS = _line(
     rf"epochs of (?P<steps>\d+) steps of (?P<mean>{TIME}), (?P<between>{TIME}) between, (?P<starting>{TIME}) starting"
 )
-_COMPARED = _line(r"(?P<how>equal|different) batches")
 _VALUES = _line(r"values (?P<ops>[^#\n]*[^#\n ])")
 _BENCHMARK = _line(r"cudnn\.benchmark (?P<value>on|off)")
-_NOTED = (_BENCHMARK, _THREADS, _RIVAL, _TIMED, _BATCHES, _FETCHED, _MADE, _EPOCHS, _COMPARED, _VALUES)
+_NOTED = (_BENCHMARK, _THREADS, _RIVAL, _TIMED, _BATCHES, _FETCHED, _MADE, _EPOCHS, _VALUES)
 _VALUE = re.compile(
     r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>(?:-|\d+)(?:,(?:-|\d+))*))?"
     r"(?P<always> always)?(?P<back> back)?"
@@ -64,8 +62,7 @@ def is_noted(text: str) -> bool:
 
 def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
     """Of this rank of a drawing, whose steps come each period."""
-    said, timed, compared = _THREADS.search(text), _TIMED.search(text), _COMPARED.search(text)
-    searches = _BENCHMARK.search(text)
+    said, timed, searches = _THREADS.search(text), _TIMED.search(text), _BENCHMARK.search(text)
     threads, cores = (int(said["threads"]), int(said["cores"])) if said else (None, None)
     times = tuple(map(ns, timed["times"].split())) if timed else (period_ns,)
     known = RankManifest(
@@ -76,11 +73,9 @@ def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
         python_threads=tuple(PythonThread(name=name, cpu_share=float(share)) for name, share in _RIVAL.findall(text)),
         loaders=_loaders(text),
         epochs=_epochs(text),
-        distributed=Distributed(backend="gloo", ddp=({},)) if compared else None,
     )
-    equal = None if compared is None else compared["how"] == "equal"
     flags = tuple(said["flags"].split()) if said and said["flags"] else None
-    return Context(known, Host(cpus=cores, cpus_allowed=cores, cpu_flags=flags), ranks, equal_batches=equal)
+    return Context(known, Host(cpus=cores, cpus_allowed=cores, cpu_flags=flags), ranks)
 
 
 def values(text: str) -> ValueGraph | None:
@@ -159,7 +154,7 @@ def _fetched(text: str) -> int | None:
 def _loaders(text: str) -> tuple[Loader, ...]:
     """The one whose batches are drawn, if any are."""
     made = _MADE.search(text)
-    if not _BATCHES.search(text) and not _COMPARED.search(text) and not made:
+    if not _BATCHES.search(text) and not made:
         return ()
     sequences = None
     if said := _BATCHES.search(text):

@@ -26,7 +26,6 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
                                             with 90 ms between epochs, and 680 until workers have the first batch
     fetched 80 MB a step                    it saw how much memory the process touched first, without the profiler
     cudnn.benchmark off, cudnn.benchmark on     it saw that setting of PyTorch's
-    equal batches, different batches        it saw what the ranks take, which use DistributedDataParallel
     values aten::mm | aten::mul as 0        it saw which ops of a step make equal values: the second what op 0 made.
                                             Or `gives 0`, which it took; `takes 0,1`; `always`, in each step; `back`.
                                             Then counts as in `RowCounts`: `sparse 990`; `looked 0`, as it depends on

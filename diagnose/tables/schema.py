@@ -302,7 +302,7 @@ FINDINGS = Table(
     {
         "number": Column("int32", "", "place in the report, from 1 on"),
         "rule": Column("text", "", "id of the rule"),
-        "code": Column("text", "", "its code, as DL01"),
+        "code": Column("text", "", "its code, as DL02"),
         "title": Column("text", "", "what is found"),
         "saving_low_ns": Column("int64", "ns", "saving per step, at least"),
         "saving_ns": Column("int64", "ns", "saving per step, most likely"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.contracts.timeline import KINDS, MARK_KINDS, MARK_OF_PATH, PATH, MarkKind, MarkTable, Timeline
-from diagnose.facts.core.base import Facts, optional
+from diagnose.facts.core.base import Facts, once, optional
 from diagnose.facts.core.breakdown import device_time
 from diagnose.facts.core.causes import ON_DEVICE, PATH_CAUSES
 from diagnose.facts.core.idle import idle_gaps
@@ -25,6 +25,7 @@ MOST_NAME = 160
 """Characters of a name."""
 
 
+@once
 def timeline(facts: Facts) -> Timeline:
     """The used steps as marks. Raises Missing if no step can be measured."""
     used, laid_out, spans = steps(facts), lanes(facts), facts.rank.spans

@@ -16,7 +16,7 @@ from diagnose.contracts.pictures import (
     RooflinePicture,
 )
 from diagnose.facts.communication.collectives import collective_table
-from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.base import Facts, Missing, once, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, device_time, round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.launches import launch_table
@@ -175,6 +175,7 @@ def memory_curves(facts: Facts) -> tuple[MemoryCurve, ...]:
     return tuple(found)
 
 
+@once
 def pictures(facts: Facts) -> Pictures:
     """All of them. Raises Missing if no step can be measured.
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from diagnose.trace.frames import Site
+
 SCHEMA_VERSION = 1
 
 
@@ -87,6 +89,11 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     function: str
     call: str = ""
 
+    @property
+    def site(self) -> Site:
+        """The line."""
+        return Site(self.file, self.line, self.function)
+
 
 class SampledLine(msgspec.Struct, frozen=True, kw_only=True):
     """Where workers were while they made batches."""
@@ -160,8 +167,6 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """Batches of the warm-up that were looked into."""
     sequences: RowsFilled | None = None
     """None where they hold none, in tensors on the CPU."""
-    checksums: tuple[int, ...] = ()
-    """Of each of them, 32 bits of the beginnings of its tensors."""
     made: Made | None = None
 
 

@@ -139,8 +139,6 @@ class Context:
     """Processes recorded on that machine."""
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that change speed, as they were recorded; empty if they were not."""
-    equal_batches: bool | None = None
-    """Whether all ranks took the same batches in the warm-up; None if that is not known."""
     command: tuple[str, ...] = ()
     """What ran, its values without what may be secret; empty if that is not known."""
 

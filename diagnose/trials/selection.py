@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from diagnose.advice import timing
 from diagnose.advice.naming import names, why_unknown
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import Fix, RankedFinding, SavingRange
+from diagnose.contracts.finding import Fix, RankedFinding
 from diagnose.contracts.trials import NotTried, Range
 from diagnose.fixes.models import Compile, CompileArgument
 from diagnose.fixes.setting import Safety
@@ -32,7 +32,7 @@ class Candidate:
     trial: str
     """As in `Fix.trial`."""
     predicted: Range | None
-    """As analysis says it: corrected by earlier trials."""
+    """Speed-up, as analysis says it."""
 
     @property
     def is_switch(self) -> bool:
@@ -121,20 +121,6 @@ def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix,
 def _predicted(finding: RankedFinding, step_ns: int | None) -> Range | None:
     """The speed-up that analysis predicts; None where it predicts none of the step, or all of it."""
     saving = finding.saving
-    return _speedup(finding, SavingRange(saving.low_ns, saving.likely_ns, saving.high_ns), step_ns)
-
-
-def uncorrected(finding: RankedFinding, step_ns: int | None) -> Range | None:
-    """The speed-up that analysis would predict if no trial had been made: what trials are compared with.
-
-    Else each correction would be corrected again. None also where the saving is only bounded.
-    """
-    if finding.saving.basis.is_bound:
-        return None
-    return _speedup(finding, finding.predicted, step_ns)
-
-
-def _speedup(finding: RankedFinding, saving: SavingRange, step_ns: int | None) -> Range | None:
     if step_ns is None or finding.per_sample or saving.high_ns >= step_ns:
         return None
     low, likely, high = (step_ns / (step_ns - ns) for ns in (saving.low_ns, saving.likely_ns, saving.high_ns))

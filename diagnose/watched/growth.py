@@ -80,7 +80,8 @@ def growing_steps(log: RunLog) -> list[RunFinding]:
     first, last = ends(some)
     steps = sum(one.steps for one in some)
     per_step = found.each * (len(some) - 1) / max(steps - some[-1].steps, 1)
-    lost = _beyond_the_beginning(some, [one.step_ns for one in first], found.begin)
+    beginning = [one.step_ns for one in first]
+    lost = _beyond(_steps(some), median(beginning), found.begin, min(found.begin, *beginning))
     said = (
         f"A usual step takes {duration(found.first)} at first and {duration(found.last)} at the end,"
         f" {duration(1000 * per_step)} more each 1,000 steps: {cost(lost.likely_ns, log)}."
@@ -106,7 +107,7 @@ def slower_steps(log: RunLog) -> list[RunFinding]:
     if found is None or (grows(values) and risen([one.step_ns for one in _known(log, GROUPS)])):
         return []
     before, after = some[: found.at], some[found.at :]
-    lost = _beyond(after, values[: found.at])
+    lost = _beyond(_steps(after), *_slow_to_fast(values[: found.at]))
     when = after[0]
     moment = f" ({long_duration(when.began_ns)} into the run)" if when.began_ns else ""
     said = (
@@ -176,20 +177,19 @@ def _known(log: RunLog, most: int) -> list[Stretch]:
     return some
 
 
-def _beyond(some: Sequence[Stretch], before: Sequence[float]) -> RunSaving:
-    """What usual steps take beyond those before: beyond the slowest quarter of these, the median, the fastest."""
-    lower, middle, upper = quantiles(before, n=4, method="inclusive")
-    each = (sum(one.steps * (one.step_ns - usual) for one in some) for usual in (upper, middle, lower))
-    low, likely, high = (int(max(ns, 0)) for ns in each)
-    return RunSaving(low, likely, high, RunBasis.COMPARED)
+def _steps(some: Sequence[Stretch]) -> list[tuple[int, float]]:
+    return [(one.steps, one.step_ns) for one in some]
 
 
-def _beyond_the_beginning(some: Sequence[Stretch], first: Sequence[float], begin: float) -> RunSaving:
-    """What usual steps that grow take beyond the line's beginning; at least beyond the median of the first ones."""
-    low, likely, high = (
-        int(max(sum(one.steps * (one.step_ns - usual) for one in some), 0))
-        for usual in (median(first), begin, min(begin, *first))
-    )
+def _slow_to_fast(usual: Sequence[float]) -> tuple[float, float, float]:
+    """Of times that are usual: of the slowest quarter the fastest, the median, of the fastest quarter the slowest."""
+    lower, middle, upper = quantiles(usual, n=4, method="inclusive")
+    return upper, middle, lower
+
+
+def _beyond(some: Sequence[tuple[int, float]], *usual: float) -> RunSaving:
+    """What so many of so long each take beyond the usual time, which is thought to be one of three."""
+    low, likely, high = (int(max(sum(count * (ns - one) for count, ns in some), 0)) for one in usual)
     return RunSaving(min(low, likely), likely, high, RunBasis.COMPARED)
 
 
@@ -261,18 +261,14 @@ def _growing_pauses(log: RunLog, column: str, kind: RunFindingKind, one: str, ma
     if found is None:
         return []
     first, _ = ends(means)
-    lower, middle, upper = quantiles(first, n=4, method="inclusive")
-    each = [
-        sum(counted(group, column) * (mean - usual) for group, mean in zip(some, means, strict=True))
-        for usual in (upper, middle, lower)
-    ]
-    low, likely, high = (int(max(ns, 0)) for ns in each)
-    said = f"{one} takes {duration(found.first)} at first and {duration(found.last)} at the end: {cost(likely, log)}."
-    share_told = percent(found.last / found.first - 1)
+    counts = [counted(group, column) for group in some]
+    lost = _beyond(list(zip(counts, means, strict=True)), *_slow_to_fast(first))
+    then = f"{duration(found.last)} at the end: {cost(lost.likely_ns, log)}."
+    said, more = f"{one} takes {duration(found.first)} at first and {then}", percent(found.last / found.first - 1)
     return finding(
         kind,
         f"{many} take longer the longer the run lasts",
-        (Evidence(said, found.last / found.first, "times", primary=True), f"That is {share_told} more."),
-        RunSaving(low, likely, high, RunBasis.COMPARED),
+        (Evidence(said, found.last / found.first, "times", primary=True), f"That is {more} more."),
+        lost,
         "Look at what each one goes through or keeps: results or state of all so far.",
     )

@@ -26,7 +26,7 @@ BACKGROUND: Shares = (0.5, 0.9, 0.96)
 """Of a save in the background: it must still copy, and slows the steps that go on meanwhile. 6.3 of 148.8 s were left
 of a 7B model's (PA01, https://pytorch.org/blog/reducing-checkpointing-times)."""
 KEPT_WORKERS: Shares = (0.5, 0.9, 0.98)
-"""Of starting workers, where these are kept (DL03: our choice)."""
+"""Of starting workers, where these are kept (DL05: our choice)."""
 SELDOM: Shares = (0.5, 0.9, 0.98)
 """Of collections, if they are made every some hundred steps (PA02: our choice)."""
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.run.trend import trend
+from diagnose.facts.run.trend import RARE_TIME, RISE, trend
 from diagnose.trace.run_log import RunLog, Window
 
 PARTS = ("loader", "forward", "backward", "optimizer", "collection", "compilation")
@@ -21,20 +21,14 @@ REST = "rest"
 
 GROUPS, MOMENTS, LEAST_GROUPS = 24, 48, 7
 """Into how many a run is put together to see whether something grows, to see when it changed, and at least (our
-choice): so few hardly depend on each other, as neighbouring steps do. Of six no order is as rare as RARE (1 in 720), of
-seven one is (1 in 5,040)."""
+choice): so few hardly depend on each other, as neighbouring steps do. Of six no order is as rare as RARE_TIME (1 in
+720), of seven one is (1 in 5,040)."""
 
 LEAST_APART = 12
 """Values that hang together are averaged in pairs, down to so many: a rise of 12 in order is no chance (our choice)."""
 
 LEAST_TO_CHANGE = 17
-"""Of fewer values no order is as rare as RARE wherever they may have changed."""
-
-RARE = 0.001
-"""Chance of a rise that is taken for one, as `facts/run/growth.py` has it for times."""
-
-RISE = 0.1
-"""By so much what grows or changes is more at the end at least, the same."""
+"""Of fewer values no order is as rare as RARE_TIME wherever they may have changed."""
 
 T = TypeVar("T")
 FloatArray = npt.NDArray[np.float64]
@@ -132,14 +126,14 @@ def risen(values: Sequence[float], rise: float = RISE) -> Risen | None:
     """
     if len(values) < LEAST_GROUPS:
         return None
-    found = trend(values)
-    if found is None or not _by_thirds(values):
+    found = tested = trend(values)
+    if not _by_thirds(values):
         return None
     apart = values
-    while len(apart) >= 2 * LEAST_APART and _hang_together(np.array(apart) - _slope(apart) * np.arange(len(apart))):
+    while len(apart) >= 2 * LEAST_APART and _hang_together(np.array(apart) - tested.each * np.arange(len(apart))):
         apart = _in_pairs(apart)
-    tested = trend(apart)
-    if tested is None or tested.chance > RARE:
+        tested = trend(apart)
+    if tested.chance > RARE_TIME:
         return None
     first, last = (fmean(some) if len(some) < 3 else median(some) for some in ends(values))
     begin = max(median(values) - found.each * (len(values) - 1) / 2, min(values))
@@ -165,7 +159,7 @@ def changed(values: Sequence[float]) -> Changed | None:
         split = _best_split(apart)
     lost = sum(one >= other for one in apart[:split] for other in apart[split:])
     chance = min(_rank_sum_chance(split, len(apart) - split, lost) * (len(apart) - 1), 1.0)
-    return Changed(at, before, after, chance) if chance <= RARE else None
+    return Changed(at, before, after, chance) if chance <= RARE_TIME else None
 
 
 def grows(values: Sequence[float]) -> bool:
@@ -173,7 +167,7 @@ def grows(values: Sequence[float]) -> bool:
     change = changed(values)
     if change is None:
         return True
-    line, at = np.array(values) - _slope(values) * np.arange(len(values)), change.at
+    line, at = np.array(values) - trend(values).each * np.arange(len(values)), change.at
     return float(np.abs(line - np.median(line)).sum()) <= _misfit(values[:at]) + _misfit(values[at:])
 
 
@@ -194,12 +188,6 @@ def _hang_together(rests: Sequence[float] | FloatArray) -> bool:
 def _in_pairs(values: Sequence[float]) -> list[float]:
     """Means of two each, the latest ones whole."""
     return [fmean(values[at : at + 2]) for at in range(len(values) % 2, len(values), 2)]
-
-
-def _slope(values: Sequence[float]) -> float:
-    found = trend(values)
-    assert found is not None
-    return found.each
 
 
 def _best_split(values: Sequence[float]) -> int:

@@ -18,11 +18,12 @@ import numpy.typing as npt
 
 from diagnose.contracts.finding import Evidence
 from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunSaving
+from diagnose.facts.run.trend import RARE_TIME
 from diagnose.trace.run_log import RunLog
 from diagnose.trace.units import duration, long_duration, number, ranks
 from diagnose.watched.growth import PART_NAMES, STANDS_OUT
 from diagnose.watched.pricing import SHORT, TOO_FEW, CannotTell, Shares, cost, finding, saving
-from diagnose.watched.series import GROUPS, LEAST_GROUPS, LEAST_TO_CHANGE, PARTS, RARE, REST, changed
+from diagnose.watched.series import GROUPS, LEAST_GROUPS, LEAST_TO_CHANGE, PARTS, REST, changed
 
 EVENED: Shares = (0.7, 1.0, 1.0)
 """Of the difference to the next slowest rank, on devices of their own (ST01: our choice)."""
@@ -153,12 +154,12 @@ def _behind_since(table: SideBySide, row: int) -> int | None:
     behind, count = _behind(table, row), table.step.shape[1]
     usual = float(np.median(table.step))
     change = changed(list(usual + behind))
-    if change is not None and change.chance * len(table.ranks) <= RARE:
+    if change is not None and change.chance * len(table.ranks) <= RARE_TIME:
         return change.at if np.median(behind[change.at :]) >= SLOWER * usual else None
     slowest = int((table.own.argmax(axis=0) == row).sum())
     if np.median(behind) < SLOWER * usual:
         return None
-    return 0 if _chance(slowest, count, len(table.ranks)) * len(table.ranks) <= RARE else None
+    return 0 if _chance(slowest, count, len(table.ranks)) * len(table.ranks) <= RARE_TIME else None
 
 
 def _chance(times: int, of: int, among: int) -> float:

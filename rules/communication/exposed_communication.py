@@ -16,7 +16,7 @@ Sources
     https://docs.pytorch.org/docs/stable/notes/ddp.html
 """
 
-from diagnose.facts.communication.loose_gradients import LooseGradients
+from diagnose.facts.communication.messages import LooseGradients
 from diagnose.facts.communication.overlap import ExposedRole, Exposure
 from diagnose.facts.communication.roles import Role
 from diagnose.rulekit.vocabulary import *

@@ -17,7 +17,7 @@ Sources
     https://arxiv.org/abs/1905.13727
 """
 
-from diagnose.facts.communication.gradient_traffic import WideGradients
+from diagnose.facts.communication.bandwidth import WideGradients
 from diagnose.facts.communication.roles import Role
 from diagnose.rulekit.vocabulary import *
 

@@ -1,24 +1,33 @@
-"""FSDP's units are too small, or gathered too late.
+"""FSDP communicates more often or later than it has to.
 
-A unit is what `fully_shard` or FullyShardedDataParallel wraps. One collective gathers its parameters. A collective
-takes some time to start, whatever it carries. It costs nothing only where compute runs beside it.
+A unit is what `fully_shard` or FullyShardedDataParallel wraps: one collective gathers its parameters. By default a
+unit's parameters are freed after its forward pass and gathered again for the backward pass. Gradients are reduced and
+scattered after every backward pass, though only the sum before the optimizer's step is used.
 
 Why it costs
-    Collectives of small units take mostly the time to start. One for their whole block takes hardly longer.
-    A gather that starts when its unit is to compute is waited for. So is the gather of a model that is one unit.
+    Each gather carries all parameters, and each reduction all gradients. Collectives of small units take mostly the
+    time to start: one for their whole block takes hardly longer. A gather that starts when its unit is to compute is
+    waited for. So is the gather of a model that is one unit.
 
 How to fix
     Wrap each block of the model, and the model around them. Where the host waits for the device in each block, ask for
     the next block's gather explicitly (`set_modules_to_forward_prefetch`).
+    If memory allows, keep parameters after the forward pass: `fully_shard(block, reshard_after_forward=False)`; FSDP1:
+    `ShardingStrategy.SHARD_GRAD_OP`. Or shard within a machine only (HSDP), where links are faster.
+    Of several micro-batches, reduce in the last only: `model.set_requires_gradient_sync(last)` before each forward
+    pass. Where parameters stay gathered, also `model.set_reshard_after_backward(last)`. FSDP1: `model.no_sync()`.
 
 Ignore when
-    units belong to different process groups, as experts do.
+    units belong to different process groups, as experts do; memory is scarce: that is what sharding is for, and
+    gradients that are not scattered take as much as all parameters, on every rank.
 
 Sources
     https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+    https://docs.pytorch.org/docs/stable/fsdp.html
 """
 
-from diagnose.facts.communication.shard_units import FineUnits, LateGathers
+from diagnose.facts.communication.sharding import Sharding, ShardTraffic
+from diagnose.facts.device.head_room import HeadRoom
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step (our choice)
@@ -27,6 +36,7 @@ LINK = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
 LEFT_OF_ONE = Between(0.5, 0.2, 0.05)  # of what is exposed, with 2, 5 or 20 blocks of which one cannot be hidden
 LEFT_OF_FINE = Between(0.9, 0.5, 0.1)  # the same with units as large as blocks (our choice)
 LEFT_OF_LATE = Between(0.5, 0.1, 0.0)  # the same with explicit prefetching (our choice)
+ALONE_LEFT = Between(0.6, 0.3, 0.0)  # of the host's time where waiting is unknown: ranks that differ meet later
 WRAP = Fix(
     "Wrap each block, not parts of it (FSDP1: `transformer_auto_wrap_policy`).",
     before="for part in block.children():\n    fully_shard(part)",
@@ -47,55 +57,144 @@ PREFETCH = Fix(
     safety=Safety.SAME_NUMBERS,
     link=LINK,
 )
+KEEP = Fix.of(fixes.FsdpArgument(), "Keep parameters after the forward pass (FSDP1: `ShardingStrategy.SHARD_GRAD_OP`).")
+WITHIN = Fix(
+    "On several machines, shard within each, and replicate over them (HSDP).",
+    after='mesh = init_device_mesh("cuda", (nodes, 8), mesh_dim_names=("replicate", "shard"))\n'
+    "fully_shard(block, mesh=mesh)",
+    safety=Safety.ROUNDING,
+    effort=2,
+    link=LINK,
+)
+SYNC_LAST = Fix(
+    "Reduce gradients in the last backward pass only (FSDP1: `model.no_sync()`).",
+    safety=Safety.ROUNDING,
+    before="loss.backward()",
+    after="model.set_requires_gradient_sync(last)\nmodel(part).loss.backward()",
+    link=LINK,
+)
+GATHER_ONCE = Fix(
+    "Reduce gradients in the last backward pass only, and keep parameters gathered until then.",
+    safety=Safety.ROUNDING,
+    before="loss.backward()",
+    after="model.set_requires_gradient_sync(last)\nmodel.set_reshard_after_backward(last)\nmodel(part).loss.backward()",
+    link=LINK,
+)
 FITTED = Confidence(Level.MEDIUM, "what larger collectives take is fitted to those that were recorded")
 COMPARED = Confidence(Level.MEDIUM, "how much compute would hide is estimated")
 ALONE = Confidence(Level.LOW, "one rank alone does not tell transfer from waiting for other ranks: record all")
 
 
 @rule("CO09")
-def fsdp_units(fine_units: FineUnits, late_gathers: LateGathers, steps: Steps) -> Verdicts:
-    fine, late = fine_units, late_gathers
-    latency_bound = fine.units > fine.blocks and fine.latency_share >= LATENCY_SHARE
-    if not fine.units:
-        yield NotApplicable("FSDP gathers nothing here")
-    elif latency_bound and fine.needless.ns >= WORTH_SHARE * steps.mean_ns:
-        yield _too_small(fine, steps)
-    elif late.exposed_ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"{ms(late.exposed_ns)} a step of exposed gathers and reductions could be hidden by compute")
+def fsdp_units(sharding: Sharding, steps: Steps, head_room: HeadRoom | None = None) -> Verdicts:
+    least_ns = WORTH_SHARE * steps.mean_ns
+    if not sharding.units and not sharding.rounds:
+        yield NotApplicable("FSDP gathers and reduces nothing here")
+        return
+    yield _reduced_each_time(sharding, least_ns, head_room)
+    yield _gathered_again(sharding, steps, head_room)
+    if _is_too_small(sharding, least_ns):
+        yield _too_small(sharding, steps)
+    elif sharding.late_ns >= least_ns and sharding.units:
+        yield _too_late(sharding, steps)
     else:
-        yield _too_late(fine, late, steps)
+        yield Clean(f"{ms(sharding.late_ns)} a step of exposed gathers and reductions could be hidden by compute")
 
 
-def _too_small(fine: FineUnits, steps: Steps) -> Finding:
-    size = "" if fine.bytes is None else f" of {bytes_(fine.bytes)}"
+def _reduced_each_time(found: Sharding, least_ns: float, room: HeadRoom | None) -> Finding | Clean:
+    taken_ns, needed = found.early.ns + found.kept.ns, found.gradient_bytes
+    if found.rounds < 2 or not found.alike:
+        return Clean(
+            f"{found.rounds} reductions of gradients for each step of the optimizer, not of the same ones again"
+        )
+    if taken_ns < least_ns:
+        return Clean(f"all reductions but the last before the optimizer's step take {ms(taken_ns)} a step")
+    if _is_too_much(room, needed):
+        return Clean(f"gradients that are not scattered take {bytes_(needed or 0)}: more memory than is free")
+    gathers = f" Gathers for them take {ms(found.kept.ns)} more." if found.kept.calls else ""
+    return Finding(
+        title="FSDP reduces gradients after every micro-batch",
+        evidence=(
+            Evidence(
+                f"FSDP reduces gradients {found.rounds} times for each step of the optimizer; all but the last take"
+                f" {ms(found.early.ns)} a step.{gathers}",
+                taken_ns,
+                "ns",
+            ),
+        ),
+        edits=(*_without(found, found.early), *_without(found, found.kept)),
+        fixes=(GATHER_ONCE if found.kept.calls else SYNC_LAST,),
+        confidence=_in_memory(room, needed),
+    )
+
+
+def _gathered_again(found: Sharding, steps: Steps, room: HeadRoom | None) -> Finding | Clean:
+    again, needed = found.again, found.bytes_again
+    if again.exposed_ns < WORTH_SHARE * steps.mean_ns:
+        return Clean(f"gathers for the backward pass are exposed for {ms(again.exposed_ns)} a step")
+    if _is_too_much(room, needed):
+        return Clean(f"parameters of {bytes_(needed or 0)} are gathered again: more memory than is free")
+    size = "" if needed is None else f" ({bytes_(needed)} together)"
+    return Finding(
+        title="FSDP gathers parameters again for the backward pass",
+        evidence=(
+            Evidence(
+                f"Gathers for the backward pass take {ms(again.ns)} a step, {ms(again.exposed_ns)} of it while"
+                f" nothing is computed: {percent(again.exposed_ns / steps.mean_ns)} of the step.",
+                again.exposed_ns,
+                "ns",
+            ),
+            Evidence(
+                f"{found.units_again} of {found.units} units{size} are gathered for the forward pass, and again"
+                " for the backward pass.",
+                found.units_again,
+            ),
+        ),
+        edits=_without(found, again),
+        fixes=(KEEP, WITHIN),
+        confidence=_in_memory(room, needed),
+    )
+
+
+def _is_too_small(found: Sharding, least_ns: float) -> bool:
+    return found.units > found.blocks and found.latency_share >= LATENCY_SHARE and found.needless.ns >= least_ns
+
+
+def _too_small(found: Sharding, steps: Steps) -> Finding:
+    size, needless = "" if found.unit_bytes is None else f" of {bytes_(found.unit_bytes)}", found.needless
+    left = ALONE_LEFT if needless.on_host and not found.compared else 0.0
     return Finding(
         title="FSDP wraps parts of blocks: its collectives are bound by latency",
         evidence=(
             Evidence(
-                f"Of FSDP's collectives {fine.needless.calls} a step would not be needed if each block were one unit."
-                f" They take {ms(fine.needless.ns)}: {percent(fine.needless.ns / steps.mean_ns)} of the step.",
-                fine.needless.ns,
+                f"Of FSDP's collectives {needless.calls} a step would not be needed if each block were one unit."
+                f" They take {ms(needless.ns)}: {percent(needless.ns / steps.mean_ns)} of the step.",
+                needless.ns,
                 "ns",
             ),
             Evidence(
-                f"{fine.units} units{size} belong to {fine.blocks} blocks. Starting a gather is"
-                f" {percent(fine.latency_share)} of its time.",
-                fine.units,
+                f"{found.units} units{size} belong to {found.blocks} blocks. Starting a gather is"
+                f" {percent(found.latency_share)} of its time.",
+                found.units,
             ),
         ),
-        edits=merged(fine),
+        edits=(
+            *(Shorten(Times(track, times), left) for track, times in found.hooks),
+            Remove(needless.ids),
+            Shorten(Times(needless.track, needless.waits), ALONE_LEFT),
+        ),
         fixes=(WRAP,),
-        confidence=FITTED if fine.needless.compared else ALONE,
+        confidence=FITTED if found.compared else ALONE,
     )
 
 
-def _too_late(fine: FineUnits, late: LateGathers, steps: Steps) -> Finding:
-    one, parts = fine.units == 1, fine.units > fine.blocks
+def _too_late(found: Sharding, steps: Steps) -> Finding:
+    one, parts = found.units == 1, found.units > found.blocks
     left, fix = (LEFT_OF_ONE, SPLIT) if one else (LEFT_OF_FINE, WRAP) if parts else (LEFT_OF_LATE, PREFETCH)
     why = (
         "The whole model is one unit: nothing is computed before it is gathered."
         if one
-        else f"{fine.units} units belong to {fine.blocks} blocks, and some have little compute beside them."
+        else f"{found.units} units belong to {found.blocks} blocks, and some have little compute beside them."
         if parts
         else "They begin when compute that could hide them is over."
     )
@@ -103,18 +202,38 @@ def _too_late(fine: FineUnits, late: LateGathers, steps: Steps) -> Finding:
         title="FSDP shards the model as one unit" if one else "FSDP's collectives begin too late to be hidden",
         evidence=(
             Evidence(
-                f"FSDP's collectives are exposed for {ms(late.exposed_ns)} a step that compute could hide:"
-                f" {percent(late.exposed_ns / steps.mean_ns)} of the step.",
-                late.exposed_ns,
+                f"FSDP's collectives are exposed for {ms(found.late_ns)} a step that compute could hide:"
+                f" {percent(found.late_ns / steps.mean_ns)} of the step.",
+                found.late_ns,
                 "ns",
             ),
-            Evidence(why, fine.units),
+            Evidence(why, found.units),
         ),
-        edits=(Shorten(late.ids, left.of_share(late.share)),),
+        edits=(Shorten(found.late_ids, left.of_share(found.late_share)),),
         fixes=(fix,),
-        confidence=COMPARED if late.compared else ALONE,
+        confidence=COMPARED if found.compared else ALONE,
         basis=Basis.RULE_OF_THUMB,
     )
+
+
+def _without(found: Sharding, some: ShardTraffic) -> tuple[Edit, ...]:
+    """These collectives do not happen, nor what prepares them."""
+    if not some.on_host:
+        return Remove(some.host_ids), Remove(some.ids)
+    asking = Remove(some.host_ids) if found.compared else Shorten(some.host_ids, ALONE_LEFT)
+    return asking, Remove(some.ids), Shorten(Times(some.track, some.waits), ALONE_LEFT)
+
+
+def _is_too_much(room: HeadRoom | None, needed: int | None) -> bool:
+    return room is not None and needed is not None and needed > room.bytes
+
+
+def _in_memory(room: HeadRoom | None, needed: int | None) -> Confidence:
+    if room is None or needed is None:
+        return Confidence(Level.LOW, "whether memory suffices is not recorded: diagnose profile --memory tells")
+    if room.on_host:
+        return Confidence(Level.MEDIUM, f"{bytes_(needed)} are little for this machine; what is free is not recorded")
+    return Confidence(Level.MEDIUM, f"{bytes_(needed)} are needed, and {bytes_(room.bytes)} were never reserved")
 
 
 EXAMPLES = [
@@ -159,7 +278,45 @@ EXAMPLES = [
         """,
         saving_ms=(5, 8.5),
     ),
-    Silent(  # hidden but for the first
+    Fires(  # two reductions of 30 ms, which end before the step does
+        """
+        4 steps of 100
+        cpu     "FSDP::pre_forward (layers.0)" 0-1 | "FSDP::post_backward_reduce (layers.0)" 2-2.3
+        cpu     c10d::_reduce_scatter_base_ 2.1-2.2
+        cpu     "FSDP::pre_forward (layers.0)" 3-4 | "FSDP::post_backward_reduce (layers.0)" 5-5.3
+        cpu     c10d::_reduce_scatter_base_ 5.1-5.2 | optimizer 6-7 | device_sync 8-99.9
+        gpu     sgemm 1.1-20 @1.05 | sgemm 50.01-69 @4.05
+        gpu 20  reduce_scatter 20.01-50 @2.15 operation=_reduce_scatter_base
+        gpu 20  reduce_scatter 69.01-99 @5.15 operation=_reduce_scatter_base
+        """,
+        saving_ms=(30, 30),
+    ),
+    Fires(  # the second gather of h.1 is not needed: 30 ms
+        """
+        4 steps of 100
+        cpu     "FSDP::pre_forward (h.0)" 0-1 | "FSDP::all_gather (h.0)" 0.2-0.8 | c10d::_allgather_base_ 0.4-0.6
+        cpu     "FSDP::pre_forward (h.1)" 1-2 | "FSDP::all_gather (h.1)" 1.2-1.8 | c10d::_allgather_base_ 1.4-1.6
+        cpu     "FSDP::pre_backward (h.1)" 3-4 | "FSDP::all_gather (h.1)" 3.2-3.8 | c10d::_allgather_base_ 3.4-3.6
+        cpu     wait 2-2.1 | wait 4-4.1 | optimizer 6-7 | device_sync 8-99.9
+        gpu     sgemm 20.01-40 @2.5 | sgemm 70.01-99 @5.5
+        gpu 20  allgather 1-10 @0.5 operation=_allgather_base | allgather 10-20 @1.5 operation=_allgather_base
+        gpu 20  allgather 40.01-70 @3.5 operation=_allgather_base
+        """,
+        saving_ms=(30, 30),
+    ),
+    Fires(  # on the host, of one rank alone: of 20 ms with waiting 8 go at least; the rest of the step gets faster, too
+        """
+        4 steps of 100
+        2 threads, 2 cores
+        rank 0 of 2
+        cpu     "FSDP::pre_forward (h.0)" 0-12 | "FSDP::all_gather (h.0)" 0.5-11 | c10d::_allgather_base_ 0.6-0.8
+        cpu     aten::mm 12-40 | "FSDP::pre_backward (h.0)" 41-62 | "FSDP::all_gather (h.0)" 41.5-61.5
+        cpu     c10d::_allgather_base_ 41.6-41.8 | aten::mm 63-98 | optimizer 98-99
+        cpu threads  gloo:all_gather 1-10.9 | gloo:all_gather 42-61.4
+        """,
+        saving_ms=(8, 30.1),
+    ),
+    Silent(  # gathers are hidden but for the first, and parameters stay gathered
         """
         4 steps of 100
         cpu     "FSDP::pre_forward (h.0)" 0-1 | "FSDP::all_gather (h.0)" 0.2-0.8 | c10d::_allgather_base_ 0.4-0.6
@@ -177,6 +334,43 @@ EXAMPLES = [
         cpu     wait 1.1-1.2 | wait 3.1-3.2 | "FSDP::pre_backward (h.0)" 7.5-7.6 | optimizer 8-9 | device_sync 9-99.9
         gpu     sgemm 41-51 @1.5 | sgemm 81-99 @3.5
         gpu 20  allgather 1-41 @0.5 operation=_allgather_base | allgather 41-81 @2.5 operation=_allgather_base
+        """
+    ),
+    Silent(  # one reduction for two passes
+        """
+        4 steps of 100
+        cpu     "FSDP::pre_forward (layers.0)" 0-1 | "FSDP::post_backward_accumulate (layers.0)" 2-2.3
+        cpu     "FSDP::pre_forward (layers.0)" 3-4 | "FSDP::post_backward_reduce (layers.0)" 5-5.3
+        cpu     c10d::_reduce_scatter_base_ 5.1-5.2 | optimizer 6-7 | device_sync 8-99.9
+        gpu     sgemm 1.1-20 @1.05 | sgemm 20.01-69 @4.05
+        gpu 20  reduce_scatter 69.01-99 @5.15 operation=_reduce_scatter_base
+        """
+    ),
+    Silent(  # the gradients take 80 GB more, and 10 are free
+        """
+        4 steps of 100
+        memory 60 of 70 GB
+        cpu     "FSDP::pre_forward (layers.0)" 0-1 | "FSDP::post_backward_reduce (layers.0)" 2-2.3
+        cpu     c10d::_reduce_scatter_base_ 2.1-2.2
+        cpu     "FSDP::pre_forward (layers.0)" 3-4 | "FSDP::post_backward_reduce (layers.0)" 5-5.3
+        cpu     c10d::_reduce_scatter_base_ 5.1-5.2 | optimizer 6-7 | device_sync 8-99.9
+        gpu     sgemm 1.1-20 @1.05 | sgemm 50.01-69 @4.05
+        gpu 20  reduce_scatter 20.01-50 @2.15 operation=_reduce_scatter_base in_elements=20000000000 dtype=Float
+        gpu 20  reduce_scatter 69.01-99 @5.15 operation=_reduce_scatter_base in_elements=20000000000 dtype=Float
+        """
+    ),
+    Silent(  # parameters take 80 GB more, and 10 are free; no compute lies before what is gathered in each pass
+        """
+        4 steps of 100
+        memory 60 of 70 GB
+        cpu     "FSDP::pre_forward (h.0)" 0-1 | "FSDP::all_gather (h.0)" 0.2-0.8 | c10d::_allgather_base_ 0.4-0.6
+        cpu     "FSDP::pre_forward (h.1)" 1-2 | "FSDP::all_gather (h.1)" 1.2-1.8 | c10d::_allgather_base_ 1.4-1.6
+        cpu     "FSDP::pre_backward (h.1)" 3-4 | "FSDP::all_gather (h.1)" 3.2-3.8 | c10d::_allgather_base_ 3.4-3.6
+        cpu     wait 2-2.1 | wait 4-4.1 | optimizer 6-7 | device_sync 8-99.9
+        gpu     sgemm 20.01-40 @2.5 | sgemm 70.01-99 @5.5
+        gpu 20  allgather 1-10 @0.5 operation=_allgather_base out_elements=40000000000 dtype=BFloat16
+        gpu 20  allgather 10-20 @1.5 operation=_allgather_base out_elements=40000000000 dtype=BFloat16
+        gpu 20  allgather 40.01-70 @3.5 operation=_allgather_base out_elements=40000000000 dtype=BFloat16
         """
     ),
     CannotTell("gpu 20  allgather 20-50", because="framework ops"),

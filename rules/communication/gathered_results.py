@@ -17,7 +17,7 @@ Sources
     https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather
 """
 
-from diagnose.facts.communication.gathers import DeviceGathers, HostGathers
+from diagnose.facts.communication.messages import DeviceGathers, HostGathers
 from diagnose.rulekit.vocabulary import *
 
 BLOCKED_SHARE = 0.01  # of the step (our choice)

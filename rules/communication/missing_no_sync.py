@@ -17,7 +17,7 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 """
 
-from diagnose.facts.communication.accumulation import Accumulation
+from diagnose.facts.communication.ddp import Accumulation
 from diagnose.rulekit.vocabulary import *
 
 WAITS_LEFT = Between(0.6, 0.3, 0.0)  # of the waiting for these collectives: ranks that differ meet later (our choice)

@@ -18,7 +18,7 @@ Sources
     https://arxiv.org/abs/2006.15704
 """
 
-from diagnose.facts.communication.buckets import Buckets
+from diagnose.facts.communication.ddp import Buckets
 from diagnose.rulekit.vocabulary import *
 
 LEAST = 4  # buckets in a backward pass: two or three may be of several data types (our choice)

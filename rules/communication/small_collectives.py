@@ -17,10 +17,9 @@ Sources
     https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 """
 
-from diagnose.facts.communication.collectives import CollectiveGroup, SmallCollectives
+from diagnose.facts.communication.collectives import SmallCollectives
 from diagnose.facts.communication.host_collectives import HostRuns
-from diagnose.facts.communication.loose_gradients import LooseGradients
-from diagnose.facts.communication.messages import CollectiveRuns
+from diagnose.facts.communication.messages import CollectiveRuns, LooseGradients
 from diagnose.rulekit.vocabulary import *
 
 CALLS = 20  # a step, on the device: fewer cost a millisecond at most (our choice)
@@ -55,7 +54,6 @@ FLATTEN = Fix(
 
 @rule("CO06")
 def small_collectives(
-    collective_groups: tuple[CollectiveGroup, ...],
     small_collectives: SmallCollectives,
     collective_runs: CollectiveRuns,
     loose_gradients: LooseGradients,
@@ -66,7 +64,7 @@ def small_collectives(
     loose = loose_gradients
     if small.unknown_calls > small.calls or host.unknown_calls > host.calls:
         raise Missing("the sizes of most collectives", "NCCL's are recorded from PyTorch 2.2 on, gloo's with shapes.")
-    if not collective_groups:
+    if not small.total_calls:
         yield NotApplicable("there are no collectives")
     elif max(runs.calls, host.calls, loose.calls) < CALLS and later.ns < HOST_SHARE * steps.mean_ns:
         yield Clean(f"{small.calls} collectives below 1 MiB a step on the device, {runs.calls + host.calls} in a row")

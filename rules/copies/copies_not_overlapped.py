@@ -23,6 +23,17 @@ WORTH_SHARE = 0.01  # of the step in which the GPU only copies, or the host wait
 LEAST_BYTES = 1_000_000  # the largest copy: smaller ones cost their launch, not their bytes
 SPEED = Between(0.8, 1.0, 1.25)  # of the copy when it runs beside compute: both share the memory
 
+AHEAD = Fix(
+    "Copy the next batch on a stream of its own while this one is computed.",
+    before="x = x.to(device)",
+    after="copying = torch.cuda.Stream()  # once\n"
+    "with torch.cuda.stream(copying):\n    x_next = x_next.to(device, non_blocking=True)\n"
+    "torch.cuda.current_stream().wait_stream(copying)  # before x_next is used\n"
+    "x_next.record_stream(torch.cuda.current_stream())  # its memory is kept until then",
+    effort=2,
+    link="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+)
+
 
 @rule("HD02")
 def copies_not_overlapped(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
@@ -51,7 +62,7 @@ def copies_not_overlapped(transfers: tuple[Transfer, ...], steps: Steps) -> Verd
                 ),
             ),
             edits=(Move(one.ids, SPEED), Detach(one.sync_ids)),
-            fixes=(Fix.of(fixes.Prefetch()),),
+            fixes=(AHEAD,),
             confidence=Confidence(
                 Level.MEDIUM, "the copies are recorded; that the batch is there a step earlier is not"
             ),

@@ -1,67 +1,147 @@
-"""One line takes most of making a batch in a worker.
+"""One part of loading takes most of the wait for a batch.
 
-The training waits for its workers, and samples in them show where they are: at one line of the dataset.
+More workers are not all that helps: a line of the dataset takes most of making a batch, as samples in workers show;
+handing a batch over from its worker takes long; or the sampler does, before a batch is made.
 
 Why it costs
-    It runs once for each item. What it reads or computes may be the same each time, or more than the item needs.
+    A line of the dataset runs once for each item. What it reads or computes may be the same each time. A batch goes
+    from its worker as descriptors, each over a connection of its own, and other objects are pickled one by one: the
+    training process puts it together before it can go on. The sampler runs there, too, so no worker can hide it.
 
 How to fix
     Read a file once, when the dataset is made, and keep what it holds; or map it (`np.load(path, mmap_mode="r")`), so
     that an item reads its part only. Store items as the training uses them. Keep in a cache what repeats.
 
+    Hand over few large tensors, not arrays of NumPy: stack small ones, or concatenate them with their lengths, in
+    `collate_fn`. Where a batch is made faster than it is handed over, make it in the training process: `num_workers=0`.
+
+    Decide on the order of an epoch once, where its iterator begins, and hand out pieces of it. Sort and weigh with
+    torch or numpy, on whole tensors.
+
 Ignore when
-    what it does depends on the item, and has to be done anew each time.
+    what it does depends on the item, or on what the training found out in the last step.
 
 Sources
     https://docs.pytorch.org/docs/stable/data.html
+    https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies
+    https://docs.pytorch.org/docs/stable/data.html#data-loading-order-and-sampler
     https://numpy.org/doc/stable/reference/generated/numpy.load.html
+    https://github.com/pytorch/pytorch/issues/123439
     https://github.com/torchmd/torchmd-net/pull/235
 """
 
-from diagnose.facts.data.fetches import Fetches
-from diagnose.facts.data.input import Input
+from diagnose.facts.data.fetches import Fetches, Input
 from diagnose.facts.data.loading import Loading
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.01  # of the step, waiting for batches to be made (our choice)
-LEFT = Between(1.0, 0.5, 0.0)  # of what the line takes: half of it likely goes, at best all (our choice)
+WORTH_SHARE = 0.01  # of the step waiting for it (our choice)
+ANEW = 0.5  # of the batches are the first of an iterator (our choice)
+FEW = 8  # tensors that a batch may have after all (our choice)
+MANY_OBJECTS, LARGE_BYTES = 1_000, 1_000_000  # a batch that has less of both is as small as batches are (our choice)
+READY_NS = 500_000  # what a batch with few tensors takes: 0.3 to 1 ms measured
+AS_MUCH = 0.5  # of the time to hand a batch over, in which it has to be made for no worker to be worth it (our choice)
+LEFT = Between(1.0, 0.5, 0.0)  # of what a line takes: half of it likely goes, at best all (our choice)
 LEFT_OF_READING = Between(0.5, 0.1, 0.02)  # what is read once, or mapped, is read no more for each item (our choice)
+LEFT_OF_HANDING = Between(1.0, 0.5, 0.1)  # of what has few tensors: how much can go is not known (our choice)
+LEFT_OF_SAMPLING = Between(1.0, 0.1, 0.0)  # of the sampler: what it does is not recorded (our choice)
+# Arrays of 8, 35 and 100 MB took 134, 706 and 4,298 ms to hand over, as tensors 84, 189 and 505 ms (two busy cores).
+AS_TENSORS = Between(0.63, 0.27, 0.12)
 READS = ("load", "open", "read", "imread", "File", "parse")  # how names of readers begin
 CHEAPER = Fix(
     "Do this once, before training, and store items as the training uses them; keep what repeats.",
     effort=2,
     link="https://docs.pytorch.org/docs/stable/data.html",
 )
+STACK = Fix(
+    "Stack small tensors in collate_fn, so that a batch has a few large ones.",
+    before="return images, [item.boxes for item in items]  # hundreds of tensors",
+    after="return images, torch.cat([item.boxes for item in items]), torch.tensor([len(item.boxes) for item in items])",
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/data.html#dataloader-collate-fn",
+)
+TENSORS = Fix(
+    "Make tensors of the arrays in the worker: they go by shared memory, while arrays are copied through a pipe.",
+    before="return np.stack(images), np.array(labels)",
+    after="return torch.from_numpy(np.stack(images)), torch.tensor(labels)",
+    link="https://docs.pytorch.org/docs/stable/multiprocessing.html",
+)
+FEWER = Fix(
+    "Hand over less: leave out what the training does not read, and store it in smaller types.",
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/data.html#dataloader-collate-fn",
+)
+ONCE = Fix(
+    "Decide on the order of an epoch once.",
+    before="for begin in range(0, count, size): yield self.order()[begin : begin + size]",
+    after="order = self.order()\nfor begin in range(0, count, size): yield order[begin : begin + size]",
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/data.html#data-loading-order-and-sampler",
+)
 
 
 @rule("DL11")
 def dataloader_items(fetches: Fetches, input_wait: Input, steps: Steps, loading: Loading | None = None) -> Verdicts:
-    waited_ns = input_wait.waited_ns - fetches.waiting_at_turns_ns // steps.count
     if fetches.in_process is not False:
-        yield NotApplicable("no worker processes load")
+        yield sampler(fetches, input_wait, steps, loading)
         return
-    if loading is None or not loading.loader.lines:
-        raise Missing("where workers spend their time", "Record with diagnose profile.")
-    waited_ns = round((1 - loading.handing_share) * waited_ns)
+    one = None if loading is None else loading.loader
+    if loading is None or one is None or not (one.lines or (one.handing_share is not None and one.handed_ns)):
+        raise Missing("where workers spend their time, and when they had made a batch", "Record with diagnose profile.")
+    late_ns = fetches.late_ns(input_wait, steps)
+    if one.handing_share is not None and one.handed_ns:
+        yield handover(fetches, steps, loading, round(loading.handing_share * late_ns))
+    if one.lines:
+        yield items(fetches, steps, loading, round((1 - loading.handing_share) * late_ns))
+
+
+def sampler(fetches: Fetches, wait: Input, steps: Steps, loading: Loading | None) -> Finding | Clean | NotApplicable:
+    if fetches.first_share >= ANEW:
+        return NotApplicable("iterators are made again and again, each with an order of its own")
+    if loading is None or loading.sampling_share is None:
+        raise Missing("what a sampler takes", "Record with diagnose profile, num_workers=0 and pin_memory=False.")
+    share, waited_ns = loading.sampling_share, wait.waited_ns
+    lost_ns = round(share * waited_ns)
+    if lost_ns < WORTH_SHARE * steps.mean_ns:
+        return Clean(f"the sampler takes {ms(lost_ns)} a step, {percent(lost_ns / max(steps.mean_ns, 1))}")
+    name, begins = loading.loader.sampler or "The sampler", loading.loader.sampler_at
+    return Finding(
+        title="The sampler keeps the step waiting",
+        evidence=(
+            Evidence(
+                f"{name} takes {percent(share)} of the {ms(waited_ns)} a step until a batch is there: {ms(lost_ns)}."
+                f" Making it takes {ms(loading.fetch_ns)}.",
+                lost_ns,
+                "ns",
+            ),
+        ),
+        edits=(Shorten(fetches.ids, LEFT_OF_SAMPLING.of_share(share)),),
+        fixes=(ONCE,),
+        confidence=Confidence(Level.MEDIUM, "both were timed; whether its order can be known before is not"),
+        site=None if begins is None else begins.site,
+        basis=Basis.RULE_OF_THUMB,
+        host_bound=True,
+    )
+
+
+def items(fetches: Fetches, steps: Steps, loading: Loading, waited_ns: int) -> Finding | Clean:
     if waited_ns < WORTH_SHARE * steps.mean_ns or loading.loader.empty_share == 0:
-        yield Clean(f"the training waits {ms(waited_ns)} a step for batches to be made")
-        return
-    if (found := items_line(loading)) is None:
-        yield Clean("no line takes most of making a batch")
-        return
-    line, share = found
+        return Clean(f"the training waits {ms(waited_ns)} a step for batches to be made")
+    if loading.line is None:
+        return Clean("no line takes most of making a batch")
+    line, share = loading.line
     reads = line.calls.rpartition(".")[2].startswith(READS)
     what = f"`{line.calls}`" if line.calls else f"One line of `{line.function}`"
     where = f", which `{line.function}` calls," if line.calls and line.function else ""
     spent_ns, left = round(share * loading.fetch_ns), LEFT_OF_READING if reads else LEFT
-    yield Finding(
+    speed = Between(*(1 / max(one, 0.01) for one in vars(left.of_share(share)).values()))
+    return Finding(
         title=f"{what} takes most of making a batch in a worker",
         evidence=(
             Evidence(f"{what}{where} takes {percent(share)} of making a batch: {ms(spent_ns)}.", share, "share"),
             Evidence(f"The training waits {ms(waited_ns)} a step for batches from workers.", waited_ns, "ns"),
             *loading_evidence(loading),
         ),
-        edits=(Move(fetches.ids[~(fetches.first | fetches.last)], faster(left, share), fetches.ready_ns),),
+        edits=(Move(fetches.between, speed, fetches.ready_ns),),
         fixes=(read_once(line.calls) if reads else CHEAPER,),
         confidence=Confidence(Level.MEDIUM, f"{loading.loader.sampled} batches were sampled in workers")
         if reads
@@ -84,9 +164,61 @@ def read_once(reader: str) -> Fix:
     )
 
 
-def faster(left: Between, share: float) -> Between:
-    """How much faster batches are made, if so much is left of that share of their time."""
-    return Between(*(1 / max(one, 0.01) for one in vars(left.of_share(share)).values()))
+def handover(fetches: Fetches, steps: Steps, loading: Loading, lost_ns: int) -> Finding | Clean:
+    handed_ns, made = loading.handed_over_ns, loading.loader.made
+    fixes, left = what_helps(loading, handed_ns)
+    if not fixes or (1 - left.likely) * lost_ns < WORTH_SHARE * steps.mean_ns:
+        return Clean(f"handing a batch over takes {ms(handed_ns)}, and the training waits {ms(lost_ns)} a step for it")
+    return Finding(
+        title="Handing a batch over from a DataLoader worker takes long",
+        evidence=(
+            Evidence(f"The training waits {ms(lost_ns)} a step for batches that workers have made.", lost_ns, "ns"),
+            Evidence(
+                f"Making a batch takes {ms(loading.fetch_ns)}, and handing it over {ms(handed_ns)}.", handed_ns, "ns"
+            ),
+            *consists_of(loading.loader),
+        ),
+        # Workers set the pace in the replay, so that a whole period gets shorter by what is gained.
+        edits=(Shorten(fetches.between, left.of_share(lost_ns / steps.mean_ns)),),
+        fixes=fixes,
+        confidence=Confidence(Level.LOW, "handing over was measured; how much of it can go is not known")
+        if left is LEFT_OF_HANDING
+        else Confidence(Level.MEDIUM, "when batches were made, asked for and in hand was measured"),
+        site=None if made is None else made.site,
+        basis=Basis.RULE_OF_THUMB,
+    )
+
+
+def what_helps(loading: Loading, handed_ns: int) -> tuple[tuple[Fix, ...], Between]:
+    """What to do, and the share of handing over that is left with the best of it; nothing for small batches."""
+    one, least, alone = loading.loader, min(READY_NS / handed_ns, 1.0), without_workers(loading, handed_ns)
+    if (one.tensors or 0) > FEW:
+        likely = max(FEW / (one.tensors or 1), least)
+        return (STACK, *alone), Between((1 + likely) / 2, likely, least)
+    if one.tensors == 0 and (one.batch_bytes or 0) >= LARGE_BYTES:
+        return (TENSORS, *alone), AS_TENSORS
+    if alone:
+        likely = loading.fetch_ns / handed_ns
+        return (FEWER, *alone), Between((1 + likely) / 2, likely, likely)
+    small = one.objects is not None and one.objects < MANY_OBJECTS and (one.batch_bytes or 0) < LARGE_BYTES
+    return () if small else (FEWER,), LEFT_OF_HANDING
+
+
+def without_workers(loading: Loading, handed_ns: int) -> tuple[Fix, ...]:
+    """In this process, where a batch is made in less time than it is handed over."""
+    if loading.fetch_ns > AS_MUCH * handed_ns:
+        return ()
+    do = f"Or load without workers: making a batch takes {ms(loading.fetch_ns)}, handing it over {ms(handed_ns)}."
+    return (Fix(do, after="DataLoader(dataset, batch_size, num_workers=0)  # without what is for workers only"),)
+
+
+def consists_of(loader: Loader) -> tuple[Evidence, ...]:
+    """What a batch has in it, where that was counted."""
+    if loader.tensors is None or loader.objects is None:
+        return ()
+    count = f"{loader.tensors:,} tensor{'s' * (loader.tensors != 1)} among {loader.objects:,} objects"
+    held = f": {bytes_(loader.batch_bytes)} with its arrays" if loader.batch_bytes else ""
+    return (Evidence(f"A batch has {count}{held}.", loader.tensors, "tensors"),)
 
 
 EXAMPLES = [
@@ -99,7 +231,34 @@ EXAMPLES = [
         """,
         saving_ms=(44.5, 59.5),
     ),
-    Silent(  # time is spread over many lines
+    Fires(  # 60 ms to hand over 64 tensors, of which 8 may stay: 52.5 of 60 ms
+        """
+        5 steps of 100
+        batches made in 3 of 60, handed over in 60, 64 tensors, by 2 workers
+        cpu  next 0-60
+        gpu  sgemm 60.01-100 @60
+        """,
+        saving_ms=(26.25, 59.5),
+    ),
+    Fires(  # 60 ms for arrays of 35 MB, of which 38 to 7 are left as tensors
+        """
+        5 steps of 100
+        batches made in 3 of 60, handed over in 60, 0 tensors of 35 MB, by 2 workers
+        cpu  next 0-60
+        gpu  sgemm 60.01-100 @60
+        """,
+        saving_ms=(22.2, 52.8),
+    ),
+    Fires(  # 40 of 80 ms of a sampler, of which likely a tenth is left
+        """
+        4 steps of 100
+        batches made in 5 of 10
+        cpu  load 0-80 | aten::mm 80-81
+        gpu  sgemm 80.01-99.99 @80
+        """,
+        saving_ms=(0, 40),
+    ),
+    Silent(  # making batches takes all of the time, spread over many lines
         """
         5 steps of 100
         batches made in 200 of 60, by 2 workers, late, numpy.load 20%
@@ -107,5 +266,16 @@ EXAMPLES = [
         gpu  sgemm 60.01-100 @60
         """
     ),
+    Silent(  # making it takes all of the time
+        """
+        4 steps of 100
+        batches made in 9.9 of 10
+        cpu  load 0-80 | aten::mm 80-81
+        gpu  sgemm 80.01-99.99 @80
+        """
+    ),
     CannotTell("5 steps of 100\ncpu  next 0-60\ngpu  sgemm 60.01-100 @60", because="diagnose profile"),
+    CannotTell(
+        "4 steps of 100\ncpu  load 0-80 | aten::mm 80-81\ngpu  sgemm 80.01-99.99 @80", because="diagnose profile"
+    ),
 ]

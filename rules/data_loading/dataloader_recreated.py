@@ -1,28 +1,31 @@
-"""A new DataLoader iterator is created for every batch.
+"""A new DataLoader iterator is created again and again.
 
-`next(iter(loader))` in each step starts the epoch anew, and uses one batch of it.
+`next(iter(loader))` in each step starts the epoch anew, and uses one batch of it. Or each epoch, or validation, starts
+its worker processes again.
 
 Why it costs
-    The order of the whole dataset is drawn for every batch, which takes a second for tens of millions of samples; with
-    workers, processes are started and ended each time.
+    A new iterator draws the order of the whole dataset, which takes a second for tens of millions of samples. With
+    workers it starts processes, which takes seconds in which nothing is trained; then the first batch has to be made.
 
 How to fix
-    Make an iterator at the start of an epoch, and ask it for every batch; or loop over the loader.
+    Make an iterator at the start of an epoch, and ask it for every batch; or loop over the loader. Keep the workers:
+    `persistent_workers=True`. Keep the validation's loader alive as well.
 
 Ignore when
-    the dataset is one batch.
+    the dataset is one batch, or an epoch is so long that its start does not count.
 
 Sources
     https://docs.pytorch.org/docs/stable/data.html
 """
 
-from diagnose.facts.data.fetches import Fetches
-from diagnose.facts.data.input import Input
+from diagnose.facts.data.fetches import Fetches, Input
+from diagnose.facts.run.epochs import Epoch
 from diagnose.rulekit.vocabulary import *
 
-OFTEN = 0.5  # of the batches are the first of an iterator (our choice)
-WORTH_SHARE = 0.01  # of the step in fetches (our choice)
+OFTEN = 0.5  # of the batches are the first of an iterator: one is created for every batch (our choice)
+WORTH_SHARE = 0.01  # of the step in fetches; of an epoch, until its first batch is there (our choice)
 UNKNOWN = Between(1.0, 0.5, 0.1)  # of a fetch is left, where what making a batch takes is not known (our choice)
+LEFT = Between(0.5, 0.1, 0.02)  # of the time of a restart, with workers that are kept (our choice)
 KEPT = Fix(
     "Make an iterator once an epoch, and ask it for every batch.",
     before="batch = next(iter(loader))",
@@ -34,38 +37,122 @@ KEPT = Fix(
 
 @rule("DL05")
 def dataloader_recreated(
-    fetches: Fetches, input_wait: Input, steps: Steps, manifest: RankManifest | None = None
+    fetches: Fetches,
+    input_wait: Input,
+    steps: Steps,
+    manifest: RankManifest | None = None,
+    epoch: Epoch | None = None,
 ) -> Verdicts:
     loaders = manifest.loaders if manifest else ()
-    waited = input_wait.waited_ns
-    if fetches.first_share < OFTEN:
+    with_workers = [loader for loader in loaders if loader.num_workers]
+    epochs = [length_of(manifest, loader) for loader in loaders] if manifest else []
+    if fetches.first_share >= OFTEN:
+        yield for_every_batch(fetches, input_wait.waited_ns, steps, loaders, bool(epochs) and set(epochs) == {1})
+    elif fetches.in_process is not False:
         yield Clean(f"{percent(fetches.first_share)} of the batches are the first of an iterator")
-    elif manifest and loaders and all(epoch_batches(manifest, loader) == 1 for loader in loaders):
-        yield NotApplicable("an epoch is one batch")
-    elif waited < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"batches are waited for {percent(waited / max(steps.mean_ns, 1))} of the step")
-    else:
-        made_ns, first_ns = max((loader.fetch_ns or 0 for loader in loaders), default=0), fetches.first_ns or 0.0
-        share = min(made_ns / first_ns, 1.0) if made_ns and first_ns else None
-        left = UNKNOWN if share is None else Between((1 + share) / 2, share, share)
-        known = f", and to make one takes {ms(made_ns)}" if made_ns else ""
-        yield Finding(
-            evidence=(
-                Evidence(
-                    f"{percent(fetches.first_share)} of the batches are the first of an iterator."
-                    f" They are waited for {ms(waited)} a step{known}.",
-                    waited,
-                    "ns",
-                ),
-            ),
-            edits=(Shorten(fetches.ids[fetches.first], left),),
-            fixes=(KEPT,),
-            confidence=Confidence(
-                Level.MEDIUM if share is None else Level.HIGH,
-                "how often iterators are made is recorded" + ", and what a batch takes" * (share is not None),
-            ),
-            basis=Basis.RULE_OF_THUMB if share is None else Basis.REPLAYED,
+    if fetches.in_process is not False:
+        return
+    if with_workers and all(loader.persistent_workers for loader in with_workers):
+        yield NotApplicable("persistent_workers=True: workers are kept from epoch to epoch already")
+    elif fetches.restarts:
+        length = length_of(manifest, with_workers[0]) if manifest and len(with_workers) == 1 else None
+        yield of_workers(fetches, steps, with_workers, length, epoch)
+    elif epoch and with_workers and (lost := lost_ns(epoch, with_workers)) > WORTH_SHARE * epoch.step_ns:
+        yield Caution(
+            f"DataLoader workers start anew in each epoch: {ms(epoch.starting_ns)}, {percent(epoch.starting_share)} of"
+            f" it. No start is in the recorded steps, so it has no place among the fixes",
+            f"Keep the workers with persistent_workers=True: {ms(lost)} less of the {ms(epoch.step_ns)} that a step"
+            " takes over a whole epoch.",
         )
+    else:
+        yield Clean("no workers are started in this recording")
+
+
+def for_every_batch(
+    fetches: Fetches, waited_ns: int, steps: Steps, loaders: tuple[Loader, ...], one_batch: bool
+) -> Finding | Clean | NotApplicable:
+    if one_batch:
+        return NotApplicable("an epoch is one batch")
+    if waited_ns < WORTH_SHARE * steps.mean_ns:
+        return Clean(f"batches are waited for {percent(waited_ns / max(steps.mean_ns, 1))} of the step")
+    made_ns, first_ns = longest_ns(loaders), fetches.first_ns or 0.0
+    share = min(made_ns / first_ns, 1.0) if made_ns and first_ns else None
+    known = f", and to make one takes {ms(made_ns)}" if made_ns else ""
+    return Finding(
+        title="A new DataLoader iterator is created for every batch",
+        evidence=(
+            Evidence(
+                f"{percent(fetches.first_share)} of the batches are the first of an iterator."
+                f" They are waited for {ms(waited_ns)} a step{known}.",
+                waited_ns,
+                "ns",
+            ),
+        ),
+        edits=(
+            Shorten(fetches.ids[fetches.first], UNKNOWN if share is None else Between((1 + share) / 2, share, share)),
+        ),
+        fixes=(KEPT,),
+        confidence=Confidence(Level.MEDIUM, "how often iterators are made is recorded")
+        if share is None
+        else Confidence(Level.HIGH, "how often iterators are made is recorded, and what a batch takes"),
+        basis=Basis.RULE_OF_THUMB if share is None else Basis.REPLAYED,
+    )
+
+
+def of_workers(
+    fetches: Fetches, steps: Steps, loaders: list[Loader], length: int | None, epoch: Epoch | None
+) -> Finding:
+    """Where the recording has more restarts than epochs have on average, only the usual share of them counts."""
+    usual = 1.0 if length is None else min(len(fetches.ids) / length / fetches.restarts, 1.0)
+    times = f"{fetches.restarts} time{'s' * (fetches.restarts > 1)}"
+    of = "" if length is None else f"; an epoch has {length:,}"
+    started = f"Workers were started {times} while {len(fetches.ids)} batches were asked for{of}."
+    share: tuple[Evidence, ...] = ()
+    if epoch is not None:
+        usual = min(steps.count / epoch.steps / fetches.restarts, 1.0)
+        waits = f"Until its first batch is there an epoch waits {ms(epoch.starting_ns)} without the profiler"
+        share = (Evidence(f"{waits}, {percent(epoch.starting_share)} of it.", epoch.starting_share, "share"),)
+    return Finding(
+        title="DataLoader restarts its workers every epoch",
+        evidence=(Evidence(started, fetches.restarts, ""), *share),
+        edits=(
+            Shorten(fetches.restart_ids, LEFT.of_share(usual)),
+            Shorten(fetches.ids[fetches.first], left_of_first(fetches, loaders).of_share(usual)),
+        ),
+        fixes=(Fix.of(fixes.LoaderArgument("persistent_workers", True)),),
+        confidence=Confidence(Level.LOW, "how many steps an epoch has is not known from a few steps")
+        if length is None and epoch is None
+        else Confidence(Level.MEDIUM, "starts were recorded, and the length of an epoch is known"),
+        basis=Basis.RULE_OF_THUMB,
+    )
+
+
+def lost_ns(epoch: Epoch, loaders: list[Loader]) -> int:
+    """Of a step over a whole epoch: starting but for its first batch, which workers that are kept have to make, too."""
+    return max(epoch.starting_ns - longest_ns(loaders), 0) // epoch.steps
+
+
+def left_of_first(fetches: Fetches, loaders: list[Loader]) -> Between:
+    """Of the wait for a first batch: workers that are there still have to make it."""
+    made_ns = longest_ns(loaders)
+    if not made_ns or not fetches.first_ns:
+        return LEFT
+    least_ns = min(made_ns, fetches.ready_ns)
+    return Between(*(min(one / fetches.first_ns, 1.0) for one in (2 * made_ns, made_ns, least_ns)))
+
+
+def longest_ns(loaders: list[Loader] | tuple[Loader, ...]) -> int:
+    """To make a batch; 0 where no loader's is known."""
+    return max((loader.fetch_ns or 0 for loader in loaders), default=0)
+
+
+def length_of(manifest: RankManifest, loader: Loader) -> int | None:
+    """Batches of an epoch, as torch's samplers make them."""
+    if not loader.dataset_length or not loader.batch_size:
+        return None
+    ranks = manifest.world_size if loader.sampler == "DistributedSampler" else 1
+    items = -(-loader.dataset_length // ranks)
+    return max(items // loader.batch_size if loader.drop_last else -(-items // loader.batch_size), 1)
 
 
 EXAMPLES = [
@@ -76,11 +163,60 @@ EXAMPLES = [
         gpu  sgemm 42.01-100 @42
         """
     ),
+    Fires(  # workers are started once
+        """
+        12 steps of 1000
+        cpu  next 0-1 not in 6 | next 0-700 in 6 | aten::mm 701-702
+        gpu  sgemm 702.01-999 @702
+        """
+    ),
+    Fires(  # the agent marks what starts and ends workers
+        """
+        12 steps of 100
+        cpu  next 0-1 not in 6 | next 50-60 in 5 | "_MultiProcessingDataLoaderIter._shutdown_workers" 51-59 in 5
+        cpu  "_MultiProcessingDataLoaderIter.__init__" 0-40 in 6 | next 41-50 in 6 | aten::mm 60-61
+        gpu  sgemm 60.5-99 @60.2
+        """
+    ),
+    Fires(  # an epoch has ten times as many steps as were recorded: a tenth of the start counts
+        """
+        11 steps of 1000
+        epochs of 100 steps of 1000, 0 between, 700 starting
+        cpu  next 0-1 not in 6 | next 0-700 in 6 | aten::mm 701-702
+        gpu  sgemm 702.01-999 @702
+        """,
+        saving_ms=(3.5, 7),
+    ),
+    Fires(  # no start is recorded: 680 of each 1600 ms
+        """
+        6 steps of 20
+        batches made in 80 of 20, by 4 workers
+        epochs of 32 steps of 50, 100 between, 680 starting
+        cpu  next 0-1 | aten::mm 2-3
+        gpu  sgemm 3.01-19 @3
+        """
+    ),
     Silent(  # an iterator for four batches
         """
         4 steps of 100
         cpu  aten::random_ 0-1 in 0 | aten::item 1-2 in 0 | load 2-42 | aten::mm 42-43
         gpu  sgemm 42.01-100 @42
+        """
+    ),
+    Silent(
+        """
+        12 steps of 1000
+        cpu  next 0-1 | aten::mm 2-3
+        gpu  sgemm 3.01-999 @3
+        """
+    ),
+    Silent(  # workers that start take as long as the first batch
+        """
+        6 steps of 20
+        batches made in 80 of 20, by 4 workers
+        epochs of 32 steps of 50, 100 between, 90 starting
+        cpu  next 0-1 | aten::mm 2-3
+        gpu  sgemm 3.01-19 @3
         """
     ),
 ]

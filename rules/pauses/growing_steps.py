@@ -20,8 +20,7 @@ Sources
 """
 
 from diagnose.facts.core.shaped import Work
-from diagnose.facts.run.growth import Growth, Kept
-from diagnose.facts.run.what_grows import Grows, Measured
+from diagnose.facts.run.growth import Grows, Growth, Kept, Measured
 from diagnose.rulekit.vocabulary import *
 
 NAMED = 3  # ops (our choice)
@@ -60,17 +59,19 @@ TITLES = {
 
 @rule("PA05")
 def growing_steps(growth: Growth) -> Verdicts:
+    longer = []
+    if (one := growth.time) is not None:
+        longer = [f"steps take {ms(round(one.first))} to {ms(round(one.last))}, {ms(round(one.each))} more each"]
     rises = [
-        f"{count.value} rise from {one.first:,.0f} to {one.last:,.0f}, {one.each:,.3g} a step"
-        for count, one in growth.counts.items()
+        *(
+            f"{count.value} rise from {one.first:,.0f} to {one.last:,.0f}, {one.each:,.3g} a step"
+            for count, one in growth.counts.items()
+        ),
+        *longer,
+        *(f"{_names(one)} {_size(one)}" for one in growth.grows if one.inputs),
     ]
-    if growth.time is not None:
-        one = growth.time
-        rises.append(f"steps take {ms(round(one.first))} to {ms(round(one.last))}, {ms(round(one.each))} more each")
-    rises += [f"{_names(one)} {_size(one)}" for one in growth.grows if one.inputs]
     if growth.kept is not None:
-        counted = tuple(count.value for count in growth.counts)  # The finding counts them itself, in other steps.
-        yield _graph(growth.kept, [rise for rise in rises if not rise.startswith(counted)])
+        yield _graph(growth.kept, longer)
     yield from (_more(one, rises) for one in growth.grows)
     if growth.kept is None and not rises:
         yield Clean("neither what steps do nor what they take rises from step to step")
@@ -80,7 +81,7 @@ def growing_steps(growth: Growth) -> Verdicts:
         )
 
 
-def _graph(kept: Kept, rises: list[str]) -> Finding:
+def _graph(kept: Kept, longer: list[str]) -> Finding:
     count, nodes, (least, most) = kept.count, kept.nodes, kept.forward
     forward = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     made = f" `{kept.op.removeprefix('aten::')}` made what the last step was handed." * bool(kept.op)
@@ -94,7 +95,7 @@ def _graph(kept: Kept, rises: list[str]) -> Finding:
                 f" of steps before the last. The forward pass has {forward} ops.{made}",
                 count.each,
             ),
-            *(Evidence(f"In each recorded step {rise}.") for rise in rises),
+            *(Evidence(f"In each recorded step {one}.") for one in longer),
         ),
         edits=(Remove(kept.work.ids), Remove(kept.work.work_ids)),
         fixes=(DETACH,),

@@ -11,7 +11,6 @@ import argparse
 import ast
 import contextlib
 import gc
-import itertools
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ from torch.distributed.nn.functional import all_to_all_single
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
 from sample_traces import harness
 from sample_traces.harness import Run
@@ -199,24 +198,6 @@ def recompute(run: Run, every: int = 1, ms: float = 6) -> Step:
     return step
 
 
-def same_batch(run: Run, split: bool = False, ms: float = 2) -> Step:
-    """DDP of one batch a step: all of it on every rank, or a part on each."""
-    rows = torch.randn(4096, 64, generator=torch.Generator().manual_seed(0))
-    model = DistributedDataParallel(_layers(4, 64, ms * (1 if split else run.ranks)))
-    optimizer = _sgd(model)
-    sampler = DistributedSampler(rows, shuffle=False) if split else None  # type: ignore[arg-type]
-    loader = DataLoader(rows, batch_size=8 if split else 8 * run.ranks, sampler=sampler)  # type: ignore[arg-type]
-    batches = itertools.chain.from_iterable(itertools.repeat(loader))
-
-    def step() -> None:
-        inputs = next(batches)
-        optimizer.zero_grad()
-        model(inputs).square().mean().backward()
-        optimizer.step()
-
-    return step
-
-
 def sharded(
     run: Run,
     reshard: bool = True,
@@ -367,7 +348,6 @@ KINDS: dict[str, Callable[..., Step]] = {
         slow_wire,
         replicated_optimizer,
         recompute,
-        same_batch,
         sharded,
         sharded_finely,
         tensor_parallel,

@@ -42,7 +42,7 @@ def test_steps_of_an_export_are_found_and_rules_fire(tmp_path: Path) -> None:
     found = diagnose.analyze(synthetic(text).write(tmp_path / "report.sqlite"))
     assert found.steps is not None
     assert (found.steps.used, found.steps.marker, found.steps.step_time_ns.median) == (3, "ProfilerStep", 100_000_000)
-    assert found.findings[0].rule == "dataloader_no_workers"
+    assert found.findings[0].rule == "dataloader_starvation"
     assert found.findings[0].saving.likely_ns > 50_000_000
 
 

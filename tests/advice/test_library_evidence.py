@@ -25,7 +25,7 @@ def training(zoom_ms: int) -> Drawing:
 
 def loading(draw: Drawing, path: Path) -> RankedFinding:
     found = diagnose.analyze(draw.write(path / "trace.json")).findings
-    return next(one for one in found if one.code == "DL01")
+    return next(one for one in found if one.code == "DL02")
 
 
 def test_the_library_function_is_named_with_the_line_that_calls_it(tmp_path: Path) -> None:

@@ -329,4 +329,4 @@ def test_where_time_is_lost_is_left_out_if_a_cause_explains_most_of_it() -> None
         return [finding.code for finding in present(facts, [built_in(rule) for rule in rules]).findings]
 
     assert found("straggler") == ["ST01"]
-    assert found("straggler", "dataloader_no_workers") == ["DL01"]
+    assert found("straggler", "dataloader_starvation") == ["DL02"]

@@ -46,7 +46,7 @@ PAIRS = (
     "tiny_kernels",
 )
 FOLDERS = (*RECORDED, *(f"pairs/{pair}/{side}" for pair in PAIRS for side in ("bad", "fixed")))
-FORMS = ("terminal", "brief", "html", "json", "markdown", "perfetto", "sarif", "junit", "metrics")
+FORMS = ("terminal", "brief", "html", "json", "markdown", "perfetto", "sarif", "metrics")
 FORMS_OF_PAIRS = ("terminal", "json", "markdown")
 NO_NUMBER = re.compile(r"\b(nan|inf|NaT|-0)\b(?!-)")
 

@@ -132,7 +132,7 @@ def test_why_is_one_click_away(opened: Opened) -> None:
     assert "The mean recorded step takes 10.0 ms; replayed with that change, " in text
     assert "Why it costs" in text
     assert "Ignore when" in text
-    assert "DL01" in text
+    assert "DL02" in text
     assert why.locator("table tbody tr").count() > 0
 
 

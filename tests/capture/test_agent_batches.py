@@ -1,4 +1,4 @@
-"""What the agent sees in batches: how far rows are filled, and which batches are equal."""
+"""What the agent sees in batches: how far rows are filled."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from diagnose.capture.agent.batches import MOST_LOOKS, Batches
-from diagnose.trace.loaders import equal_batches
-from diagnose.trace.manifest import Loader, RankManifest, RowsFilled
+from diagnose.trace.manifest import Loader, RowsFilled
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("numpy")
@@ -113,14 +112,14 @@ def test_rows_that_are_full() -> None:
 
 def test_so_many_are_looked_at_and_no_more() -> None:
     found = seen(*[texts()] * (MOST_LOOKS + 3))
-    assert found.looks == len(found.checksums) == MOST_LOOKS
+    assert found.looks == MOST_LOOKS
 
 
 @pytest.mark.parametrize("batch", ["text", None, [], {"path": ["a", "b"]}, torch.zeros(3, 1 << 21, dtype=torch.int8)])
 def test_what_could_not_be_looked_into_is_no_look(batch: Any) -> None:
     """Else it would be said that batches hold no sequences."""
     found = seen(batch, batch)
-    assert (found.looks, found.sequences, found.checksums) == (0, None, ())
+    assert (found.looks, found.sequences) == (0, None)
 
 
 def test_a_batch_that_holds_itself() -> None:
@@ -134,34 +133,3 @@ def test_a_batch_is_left_as_it_was() -> None:
     before = batch.clone()
     seen(batch, {"x": batch.T})
     assert torch.equal(batch, before)
-
-
-def ranks(*batches: list[Any]) -> list[RankManifest]:
-    loaders = [msgspec.structs.replace(seen(*some), asked=9) for some in batches]
-    other = msgspec.structs.replace(seen(torch.zeros(3)), asked=1)
-    return [RankManifest(rank=rank, loaders=(other, one)) for rank, one in enumerate(loaders)]
-
-
-def numbered(*some: int) -> list[Any]:
-    return [{"x": torch.full((2, 3), one), "name": "n"} for one in some]
-
-
-def test_ranks_that_take_the_same_batches() -> None:
-    """Also where one of them was looked at for longer."""
-    assert equal_batches(ranks(numbered(1, 2, 3, 4), numbered(1, 2, 3, 4, 5))) is True
-    assert equal_batches(ranks(numbered(1, 2, 3, 4), numbered(1, 2, 3, 5))) is False
-
-
-@pytest.mark.parametrize(
-    "batches",
-    [
-        [numbered(1, 2, 3, 4)],
-        [numbered(1, 2, 3), numbered(1, 2, 3)],
-        [numbered(1, 1, 1, 1), numbered(1, 1, 1, 1)],
-        [["a", "b", "c", "d"], ["a", "b", "c", "d"]],
-        [numbered(1, 2, 3, 4), []],
-    ],
-    ids=["alone", "too few", "always the same", "no tensors", "not looked"],
-)
-def test_it_is_not_known_whether_batches_are_equal(batches: list[list[Any]]) -> None:
-    assert equal_batches(ranks(*batches)) is None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 import venv
 from pathlib import Path
@@ -40,7 +38,6 @@ def test_a_python_with_torch() -> None:
     found = doctor.look_at_torch(sys.executable)
     assert found.error is None
     assert found.torch == torch.__version__
-    assert found.python == ".".join(map(str, sys.version_info[:3]))
     assert (found.cuda, found.hip) == (torch.version.cuda, torch.version.hip)
     assert len(found.devices) == torch.cuda.device_count()
     assert bool(found.kernels) == torch.cuda.is_available()
@@ -49,19 +46,12 @@ def test_a_python_with_torch() -> None:
 def test_a_python_without_torch(tmp_path: Path) -> None:
     venv.create(tmp_path / "bare", with_pip=False)
     python = str(tmp_path / "bare" / "bin" / "python")
-    found = doctor.checks(python, tmp_path / "runs")
-    assert found[0] == Check("python", "ok", f"{python} ({'.'.join(map(str, sys.version_info[:3]))})")
-    assert found[1].state == "missing"
-    assert found[1].what == "cannot be imported: ModuleNotFoundError: No module named 'torch'"
-    assert f"`{python} -m pip install torch`" in found[1].fix
+    found = doctor.checks(python)
+    assert found[0].state == "missing"
+    assert found[0].what == f"{python} cannot import it: ModuleNotFoundError: No module named 'torch'"
+    assert f"`{python} -m pip install torch`" in found[0].fix
     assert "GPU" not in [check.name for check in found]
     assert not doctor.can_record(found)
-
-
-def test_no_python_at_all(tmp_path: Path) -> None:
-    found = doctor.checks(str(tmp_path / "none"), tmp_path / "runs")
-    assert [check.state for check in found[:2]] == ["missing", "missing"]
-    assert found[0].what == f"{tmp_path / 'none'}: cannot be started: No such file or directory"
 
 
 @pytest.mark.parametrize(
@@ -72,8 +62,8 @@ def test_no_python_at_all(tmp_path: Path) -> None:
             "ImportError: libcudart.so.12: cannot open shared object file",
         ),
         ("raise SystemExit", "SystemExit"),
-        ("import os; os.abort()", "the process was ended by SIGABRT"),
-        ("import os; os._exit(7)", "the process exited with 7"),
+        ("import os; os.abort()", "the process ended with -6"),
+        ("import os; os._exit(7)", "the process ended with 7"),
         ("import os; os._exit(0)", "the process ended itself"),
         ("", "AttributeError: module 'torch' has no attribute '__version__'"),
     ],
@@ -82,15 +72,14 @@ def test_no_python_at_all(tmp_path: Path) -> None:
 def test_a_torch_that_cannot_be_imported(fake_torch: Path, module: str, error: str) -> None:
     fake_torch.write_text(module)
     found = doctor.look_at_torch(sys.executable)
-    assert found.python is not None
-    assert doctor.check_torch("python", found).what == f"cannot be imported: {error}"
+    assert doctor.check_torch("python", found).what == f"python cannot import it: {error}"
 
 
 @pytest.mark.slow
 def test_a_torch_that_hangs(fake_torch: Path) -> None:
     fake_torch.write_text("import time; print('torch says hello', flush=True); time.sleep(600)")
     found = doctor.look_at_torch(sys.executable, timeout_s=2)
-    assert found == Torch(python=found.python, error="no answer within 2 s")
+    assert found == Torch(error="no answer within 2 s")
 
 
 GPU_TORCH = """
@@ -109,7 +98,7 @@ def ones(*size, device):
     ("fails", "error"),
     [
         ("raise RuntimeError('CUDA error: out of memory\\n')", "RuntimeError: CUDA error: out of memory"),
-        ("import os; os.abort()", "the process was ended by SIGABRT"),
+        ("import os; os.abort()", "the process ended with -6"),
     ],
     ids=["raises", "crashes"],
 )
@@ -119,16 +108,14 @@ def test_a_try_that_fails_leaves_what_was_found_before(
     fake_torch.write_text(GPU_TORCH.format(fails=fails))
     cupti = draw(tmp_path, modules__nvidia__cu13__lib__libcupti="").joinpath("modules/nvidia/cu13/lib/libcupti")
     found = doctor.look_at_torch(sys.executable)
-    assert found == Torch(
-        python=found.python, torch="2.13.0+cu130", cuda="13.0", devices=("GPU X",), cupti=str(cupti), error=error
-    )
+    assert found == Torch(torch="2.13.0+cu130", cuda="13.0", devices=("GPU X",), cupti=str(cupti), error=error)
     gpu, kernels = doctor.check_gpu(found, tmp_path)
     assert gpu == Check("GPU", "ok", "GPU X")
     assert (kernels.state, kernels.what) == ("missing", f"not recorded: {error} ({cupti})")
     assert kernels.fix.startswith("Free the GPU")
 
 
-CUDA = Torch(python="3.12.1", torch="2.13.0", cuda="12.8", devices=("GPU X", "GPU Y"), cupti="/lib/libcupti.so.12")
+CUDA = Torch(torch="2.13.0", cuda="12.8", devices=("GPU X", "GPU Y"), cupti="/lib/libcupti.so.12")
 
 
 def test_kernels_that_are_recorded(tmp_path: Path) -> None:
@@ -177,10 +164,10 @@ def test_kernels_that_are_not_recorded(tmp_path: Path, fields: dict[str, object]
             "torch cannot use this machine's: The NVIDIA driver is too old",
         ),
         (
-            Torch(torch="2.13.0", cuda="12.8", error="the process was ended by SIGSEGV"),
+            Torch(torch="2.13.0", cuda="12.8", error="the process ended with -11"),
             False,
             "limited",
-            "torch cannot use this machine's: the process was ended by SIGSEGV",
+            "torch cannot use this machine's: the process ended with -11",
         ),
     ],
     ids=["CPU", "no driver", "wrong build", "old driver", "crash"],
@@ -195,17 +182,8 @@ def test_no_gpu(tmp_path: Path, torch: Torch, driver: bool, state: str, what: st
 def test_a_folder_that_is_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = doctor.check_folder(doctor.FOLDER)
-    assert found.name == "folder"
-    assert found.state != "missing"
-    assert found.what.startswith("diagnose-runs: ")
+    assert found == Check("folder", "ok", "diagnose-runs can be written")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "LITTLE_DISK_BYTES", shutil.disk_usage(tmp_path).total + 1)
-    found = doctor.check_folder(tmp_path)
-    assert found.state == "limited"
-    assert "--out DIR" in found.fix
 
 
 def test_a_file_in_the_way(tmp_path: Path) -> None:
@@ -218,87 +196,6 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="where only Linux has a folder that root cannot write")
 def test_a_folder_that_cannot_be_written() -> None:
     assert doctor.check_folder(Path("/proc/runs")).state == "missing"
-
-
-def cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@pytest.mark.parametrize(
-    ("files", "allowed"),
-    [
-        ({"sys__fs__cgroup__cpu.max": "50000 100000\n"}, "0.5"),
-        (
-            {
-                "proc__self__cgroup": "0::/a/b\n",
-                "sys__fs__cgroup__a__cpu.max": "25000 100000\n",
-                "sys__fs__cgroup__a__b__cpu.max": "max 100000\n",
-            },
-            "0.25",
-        ),
-        (
-            {
-                "sys__fs__cgroup__cpu__cpu.cfs_quota_us": "75000\n",
-                "sys__fs__cgroup__cpu__cpu.cfs_period_us": "100000\n",
-            },
-            "0.75",
-        ),
-    ],
-    ids=["container", "group above", "version 1"],
-)
-def test_a_quota_of_cpus(tmp_path: Path, files: dict[str, str], allowed: str) -> None:
-    found = limits.check_cpus(draw(tmp_path, **files))
-    assert (found.state, found.what) == ("limited", f"{allowed} of {os.cpu_count()}")
-    assert found.fix.startswith("Count on 1 for DataLoader workers")
-
-
-@pytest.mark.skipif(cpus() != os.cpu_count(), reason="this process may not use all CPUs")
-@pytest.mark.parametrize("quota", ["max 100000\n", "100000000 100000\n", ""], ids=["none", "large", "empty"])
-def test_no_quota_of_cpus(tmp_path: Path, quota: str) -> None:
-    found = limits.check_cpus(draw(tmp_path, **{"sys__fs__cgroup__cpu.max": quota}))
-    assert found == Check("CPUs", "ok", f"all {os.cpu_count()}")
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or cpus() < 2, reason="needs two CPUs to give one away")
-def test_an_affinity(tmp_path: Path) -> None:
-    mine = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(mine)})
-    try:
-        assert limits.check_cpus(tmp_path).what == f"1 of {os.cpu_count()}"
-    finally:
-        os.sched_setaffinity(0, mine)
-
-
-def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(limits.check_shared_memory(tmp_path)) == []
-    (tmp_path / "dev" / "shm").mkdir(parents=True)
-    for little, state in ((0, "ok"), (shutil.disk_usage(tmp_path).total, "limited")):
-        monkeypatch.setattr(limits, "LITTLE_SHARED_BYTES", little)
-        [found] = limits.check_shared_memory(tmp_path)
-        assert (found.state, "--shm-size" in found.fix) == (state, state == "limited")
-
-
-def test_a_profiler_that_gets_loaded(tmp_path: Path) -> None:
-    found = limits.check_other_profilers(tmp_path, {"CUDA_INJECTION64_PATH": "/opt/inject.so", "PATH": "/bin"})
-    assert found == Check(
-        "other profilers",
-        "limited",
-        "CUDA_INJECTION64_PATH set: another profiler gets loaded",
-        "`unset CUDA_INJECTION64_PATH`: CUPTI serves one profiler at a time.",
-    )
-
-
-def test_a_profiler_among_the_parents(tmp_path: Path) -> None:
-    root = draw(
-        tmp_path,
-        proc__self__status="Name:\tpython\nPid:\t12\nPPid:\t11\n",
-        proc__11__status="Name:\tnsys\nPid:\t11\nPPid:\t1\n",
-        proc__1__status="Name:\tbash\nPid:\t1\nPPid:\t0\n",
-    )
-    found = limits.check_other_profilers(root, {})
-    assert (found.state, found.what) == ("limited", "running under nsys")
-    draw(root, proc__11__status="Name:\tzsh\nPid:\t11\nPPid:\t1\n")
-    assert limits.check_other_profilers(root, {"NVTX_INJECTION64_PATH": ""}).state == "ok"
 
 
 def program(path: Path, text: str) -> Path:
@@ -314,22 +211,14 @@ VERSION = "2025.5.1.121-255136380782v0"
 
 def test_nsys_on_the_path(tmp_path: Path) -> None:
     nsys = program(tmp_path / "bin" / "nsys", NSYS)
-    assert limits.check_nsys(tmp_path, str(nsys.parent)) == Check("nsys", "ok", f"{nsys} ({VERSION})")
-
-
-def test_nsys_beside_the_path(tmp_path: Path) -> None:
-    program(tmp_path / "opt/nvidia/nsight-systems/2024.1.1/bin/nsys", NSYS)
-    newer = program(tmp_path / "opt/nvidia/nsight-systems/2025.5.1/bin/nsys", NSYS)
-    found = limits.check_nsys(tmp_path, None)
-    assert (found.state, found.what) == ("limited", f"{newer} ({VERSION}), not on PATH")
-    assert f"`export PATH={newer.parent}:$PATH`" in found.fix
+    assert limits.check_nsys(str(nsys.parent)) == Check("nsys", "ok", f"{nsys} ({VERSION})")
 
 
 @pytest.mark.parametrize("text", [None, "#!/bin/sh\nexit 1\n", "#!/no/such/shell\n"], ids=["none", "fails", "broken"])
 def test_no_nsys(tmp_path: Path, text: str | None) -> None:
     if text:
         program(tmp_path / "bin" / "nsys", text)
-    found = limits.check_nsys(tmp_path, str(tmp_path / "bin"))
+    found = limits.check_nsys(str(tmp_path / "bin"))
     assert (found.name, found.state) == ("nsys", "missing")
     assert doctor.can_record([found])
 

@@ -22,10 +22,9 @@ def test_the_report(tmp_path: Path) -> None:
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
     lines = done.stdout.splitlines()
-    assert lines[0].split() == ["ok", "python", sys.executable, f"({'.'.join(map(str, sys.version_info[:3]))})"]
-    assert lines[1].split()[1] == "torch"
+    assert lines[0].split()[1] == "torch"
     has_torch = subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, check=False).returncode == 0
-    assert lines[1].split()[0] == ("ok" if has_torch else "missing")
+    assert lines[0].split()[0] == ("ok" if has_torch else "missing")
     assert done.returncode == (0 if has_torch else 2)
     assert list(tmp_path.iterdir()) == []
 
@@ -35,7 +34,7 @@ def test_json_says_the_same(tmp_path: Path) -> None:
     done = run("doctor", "--json", cwd=tmp_path)
     said = json.loads(done.stdout)
     assert said["can_record"] == (done.returncode == 0)
-    assert [check["name"] for check in said["checks"]][:2] == ["python", "torch"]
+    assert [check["name"] for check in said["checks"]][:1] == ["torch"]
     text = run("doctor", cwd=tmp_path).stdout.splitlines()
     assert [line.split()[0] for line in text[: len(said["checks"])]] == [check["state"] for check in said["checks"]]
 
@@ -44,7 +43,7 @@ def test_a_torch_that_breaks(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
     done = run("doctor", cwd=tmp_path)
     assert done.returncode == 2
-    assert "cannot be imported: ImportError: libcudart.so.12: cannot open shared object file" in done.stdout
+    assert "cannot import it: ImportError: libcudart.so.12: cannot open shared object file" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
 
 
@@ -53,7 +52,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "diagnose-runs").write_text("")
     done = run("doctor", cwd=tmp_path)
     assert done.returncode == 2
-    assert f"missing  folder           {tmp_path / 'diagnose-runs'} cannot be written: Not a directory" in done.stdout
+    assert f"missing  folder        {tmp_path / 'diagnose-runs'} cannot be written: Not a directory" in done.stdout
 
 
 FOUND = [

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from diagnose.cli import COMMANDS
-from tests.agents.samples import ROOT, SAMPLE
 from tests.cli.invoking import refused, run
+from tests.hostile import ROOT, SAMPLE
 
 MAIN = "from diagnose.cli import main; main()"
 

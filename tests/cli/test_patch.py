@@ -101,7 +101,7 @@ def test_the_diff_applies_and_the_script_runs_as_patched(job: Path) -> None:
     notes = done.stderr.decode()
     assert "1. garbage_collection\n   fix        Take `gc.collect()` out" in notes
     assert "   changes    train.py:32: gc.collect() if number % 500 == 0\n" in notes
-    assert "2. dataloader_no_workers\n" in notes
+    assert "2. dataloader_starvation\n" in notes
     assert f"   changes    train.py:{line_of(LOADER, 'loader = DL(')}: DataLoader(num_workers=1)\n" in notes
     assert notes.endswith("The diff has 2 fixes in 1 file.\n")
 
@@ -125,7 +125,7 @@ def test_the_recording_knows_its_files_and_a_changed_one_is_not_written(job: Pat
 
 @pytest.mark.slow
 def test_what_is_written_is_the_diff(job: Path) -> None:
-    done = patched(job, "out", "--fix", "dataloader_no_workers", "--write", "--output", "fixes.diff", "--quiet")
+    done = patched(job, "out", "--fix", "dataloader_starvation", "--write", "--output", "fixes.diff", "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert (job / "train.py").read_text() == LOADER.replace("# few\n", "# few\n        num_workers=1,\n")
     subprocess.run(["git", "apply", "--reverse", "fixes.diff"], cwd=job, check=True)

@@ -32,14 +32,14 @@ def test_list() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert len(lines) > 30
-    assert "DL01  dataloader_no_workers" in done.stdout
+    assert "DL02  dataloader_starvation" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["dataloader_no_workers", "DL01"])
+@pytest.mark.parametrize("name", ["dataloader_starvation", "DL02"])
 def test_show(name: str) -> None:
     done = run("rules", "show", name)
     assert done.returncode == 0
-    for part in ("`dataloader_no_workers` (DL01)", "*Why it costs*", "`WORTH_SHARE`", "Fires on", "4 steps of 100"):
+    for part in ("`dataloader_starvation` (DL02)", "*Why it costs*", "`WORTH_SHARE`", "Fires on", "5 steps of 100"):
         assert part in done.stdout
 
 

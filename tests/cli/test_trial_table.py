@@ -16,7 +16,7 @@ from diagnose.trials.selection import Candidate
 from tests.reports.test_trials import FUSED, WORKERS
 
 CANDIDATES = [
-    Candidate("dataloader_no_workers", 1, Fix("Do."), "patch:DataLoader(num_workers=4)", Range(1.3, 1.4, 1.5)),
+    Candidate("dataloader_starvation", 1, Fix("Do."), "patch:DataLoader(num_workers=4)", Range(1.3, 1.4, 1.5)),
     Candidate("unfused_optimizer", 2, Fix("Do."), "patch:torch.optim(fused=True)", None),
 ]
 
@@ -33,7 +33,7 @@ def test_the_script_as_it_is_comes_first() -> None:
     table.begins(Standing((), AS_IT_IS, 2, False, None))
     assert drawn(table) == [
         ["the", "script", "as", "it", "is", "run", "2", "of", "2"],
-        ["1", "dataloader_no_workers", "1.40x", "waits"],
+        ["1", "dataloader_starvation", "1.40x", "waits"],
         ["2", "unfused_optimizer", "waits"],
     ]
 
@@ -43,7 +43,7 @@ def test_what_has_ended_stays_beside_what_runs() -> None:
     table.ended(WORKERS)
     table.begins(Standing((2,), "unfused_optimizer", 3, True, Range(1.01, 1.1, 1.2)))
     assert drawn(table) == [
-        ["1", "dataloader_no_workers", "1.40x", "1.25x,", "1.20", "to", "1.31", "keep"],
+        ["1", "dataloader_starvation", "1.40x", "1.25x,", "1.20", "to", "1.31", "keep"],
         ["2", "unfused_optimizer", "1.10x,", "1.01", "to", "1.20", "pair", "3,", "with", "the", "fix"],
     ]
 
@@ -52,8 +52,8 @@ def test_several_together_come_last() -> None:
     table = Table(CANDIDATES, 600)
     table.ended(WORKERS)
     table.ended(FUSED)
-    table.begins(Standing((1, 2), "dataloader_no_workers + unfused_optimizer", 1, False, None))
-    last = ["1", "+", "2", "dataloader_no_workers", "+", "unfused_optimizer", "pair", "1,", "without", "the", "fix"]
+    table.begins(Standing((1, 2), "dataloader_starvation + unfused_optimizer", 1, False, None))
+    last = ["1", "+", "2", "dataloader_starvation", "+", "unfused_optimizer", "pair", "1,", "without", "the", "fix"]
     assert drawn(table)[2] == last
 
 
@@ -61,9 +61,9 @@ def test_elsewhere_it_is_a_line_for_each_pair() -> None:
     said = list[str]()
     with watched(CANDIDATES, 600, True, said.append) as watch:
         for with_fix in (False, True):
-            watch.begins(Standing((1,), "dataloader_no_workers", 1, with_fix, None))
+            watch.begins(Standing((1,), "dataloader_starvation", 1, with_fix, None))
         watch.ended(WORKERS)
-    assert said == ["running dataloader_no_workers: pair 1", "dataloader_no_workers: 1.25x, 1.20 to 1.31, keep"]
+    assert said == ["running dataloader_starvation: pair 1", "dataloader_starvation: 1.25x, 1.20 to 1.31, keep"]
 
 
 BLOCKS = Screened(

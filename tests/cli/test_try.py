@@ -80,19 +80,19 @@ def tried(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
 def test_a_loader_in_the_training_process_gets_workers_and_they_are_kept(recorded: Path) -> None:
     """Without the waits it is three times as fast, or more: only workers were added. Reports of the recording tell."""
     files = ["--json", "trials.json", "--markdown", "tried.md", "--html", "tried.html"]
-    done = tried(recorded, "out", "--fix", "dataloader_no_workers", "--pairs", "2", "--yes", *files)
+    done = tried(recorded, "out", "--fix", "dataloader_starvation", "--pairs", "2", "--yes", *files)
     assert done.returncode == 0, done.stderr
     found = json.loads((recorded / "trials.json").read_text())
     (trial,) = found["trials"]
     assert trial["injected"].startswith("DataLoader at train.py:23: num_workers 0 -> ")
-    assert (trial["losses"], trial["verdict"], found["keep"]) == ("same", "keep", ["dataloader_no_workers"])
+    assert (trial["losses"], trial["verdict"], found["keep"]) == ("same", "keep", ["dataloader_starvation"])
     assert 1 < trial["measured"]["low"] < trial["measured"]["likely"] < trial["measured"]["high"]
     assert min(trial["peak_bytes"].values()) > 50e6
     assert min(trial["warmup_s"].values()) > 0.3
     assert found["together"] is None
     assert found["baseline"]["step_ns"]["low"] > 32e6
-    assert "1. dataloader_no_workers: KEEP" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("Keep 1 (dataloader_no_workers): ")
+    assert "1. dataloader_starvation: KEEP" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("Keep 1 (dataloader_starvation): ")
     assert "writes model.pt, log.txt; each run writes there again" in done.stderr
     assert sorted(path.name for path in (recorded / "out").iterdir() if path.name.startswith(".")) == []
     jsonschema.validate(found, json.loads(docs.TRIALS_SCHEMA_FILE.read_text()))
@@ -100,7 +100,7 @@ def test_a_loader_in_the_training_process_gets_workers_and_they_are_kept(recorde
     assert (recorded / "tried.md").read_text().startswith("**Keep 1 (dataloader")
     assert "diagnose: the report with what was measured is out/report.html" in done.stderr
     kept = msgspec.json.decode((recorded / "out" / "trials.json").read_bytes(), type=Report)
-    assert kept.keep == ("dataloader_no_workers",)
+    assert kept.keep == ("dataloader_starvation",)
     for name in ("tried.html", "out/report.html"):
         assert trials.conclusion(kept).replace("->", "-&gt;") in (recorded / name).read_text()
     again = run("analyze", "out", cwd=recorded)
@@ -149,9 +149,9 @@ def test_a_script_is_recorded_first_and_keeps_its_arguments(tmp_path: Path) -> N
         "import time", "import sys, time"
     )
     name = script(tmp_path, text).name
-    done = tried(tmp_path, "--fix", "dataloader_no_workers", "--budget", "1s", "--yes", name, "--fix", "3")
+    done = tried(tmp_path, "--fix", "dataloader_starvation", "--budget", "1s", "--yes", name, "--fix", "3")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith("Undecided: 1 (dataloader_no_workers)")
+    assert done.stdout.splitlines()[-1].startswith("Undecided: 1 (dataloader_starvation)")
     (folder,) = (tmp_path / "diagnose-runs").iterdir()
     assert (folder / "trials.json").is_file()
     assert (folder / "report.html").is_file()
@@ -173,7 +173,7 @@ def test_a_dry_run_says_what_would_be_run_and_runs_nothing(recorded: Path) -> No
     done = tried(recorded, "out", "--dry-run")
     assert done.returncode == 0
     assert "Command: " in done.stdout
-    assert "1. dataloader_no_workers: patch:DataLoader(num_workers=" in done.stdout
+    assert "1. dataloader_starvation: patch:DataLoader(num_workers=" in done.stdout
     assert "from 2 pairs of runs on, about " in done.stdout
     assert not (recorded / "log.txt").exists()
     (recorded / "log.txt").touch()
@@ -205,7 +205,7 @@ def test_a_fix_that_the_script_no_longer_has_a_place_for_is_not_injected(recorde
         (("none.py",), "none.py does not exist. Check the path; to run a command, write: diagnose try -- none.py"),
         ((), "Name a recording or a script, for example: diagnose try train.py"),
         (("--json", "-", "train.py"), "Standard output is the script's while it is recorded. Name a file for the"),
-        (("out", "--fix", "9"), "--fix 9 names no finding of this run. There are: 1 dataloader_no_workers"),
+        (("out", "--fix", "9"), "--fix 9 names no finding of this run. There are: 1 dataloader_starvation"),
         (("out", "--budget", "soon"), "'soon' is no time such as 90s, 10m or 1h."),
         (("out", "--yes", "--", sys.executable, "other.py"), "other.py is not here."),
         (("out", "--yes", "--", "no-such-command"), "Cannot run no-such-command: No such file or directory."),
@@ -241,7 +241,7 @@ def test_the_budget_ends_trials_and_what_was_measured_is_printed_even_if_it_cann
     done = tried(recorded, "out", "--fix", "1", "--budget", "1s", "--yes", "--json", "/dev/full")
     assert done.returncode == 2
     assert "The budget was spent after 0 pairs." in done.stdout
-    assert done.stdout.splitlines()[-1] == "Undecided: 1 (dataloader_no_workers); the reasons stand above."
+    assert done.stdout.splitlines()[-1] == "Undecided: 1 (dataloader_starvation); the reasons stand above."
     assert "/dev/full" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
 

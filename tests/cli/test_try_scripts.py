@@ -151,7 +151,7 @@ def tried(folder: Path, text: str, *words: str) -> dict[str, Any]:
     """What comes of trying workers in a script."""
     done = profile(folder, *words, script(folder, STORED + text).name, timeout=300)
     assert done.code == 0, done.stderr
-    what = ["out", "--fix", "dataloader_no_workers", "--pairs", "2", "--budget", "5m", "--yes", "--json", "-"]
+    what = ["out", "--fix", "dataloader_starvation", "--pairs", "2", "--budget", "5m", "--yes", "--json", "-"]
     found = run("try", *what, cwd=folder, OMP_NUM_THREADS="1")
     assert found.returncode == 0, found.stderr
     return json.loads(found.stdout)

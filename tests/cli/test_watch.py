@@ -358,9 +358,9 @@ def test_a_log_is_analysed_as_json_markdown_and_page(tmp_path: Path) -> None:
     assert analyze("--format", "markdown").stdout.startswith("## Of ")
     assert analyze("--html", str(tmp_path / "page.html")).returncode == 0
     assert "<title>diagnose: Of " in (tmp_path / "page.html").read_text()
-    junit = analyze("--junit", str(tmp_path / "junit.xml"))
-    assert junit.returncode == 2
-    assert "There is no --junit of a run's log. Use --html, --json or --markdown." in junit.stderr
+    sarif = analyze("--sarif", str(tmp_path / "found.sarif"))
+    assert sarif.returncode == 2
+    assert "There is no --sarif of a run's log. Use --html, --json or --markdown." in sarif.stderr
     log = tmp_path / "out" / "rank0.watch"
     before = log.read_bytes()
     over = analyze("--json", str(log))

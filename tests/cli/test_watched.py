@@ -19,7 +19,7 @@ from diagnose.watched.recorded import with_recorded
 from tests.test_failures import GPU, RULES
 from tests.watched.logs import MS, S, interval, recorded
 
-OPTIONS = ("--quiet", "--no-ledger", "--select", "AT", "--select", "KE", "--select", "LB01")
+OPTIONS = ("--quiet", "--select", "AT", "--select", "KE", "--select", "LB01")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from diagnose.facts.communication.overlap import communication
 from diagnose.facts.core.base import Missing
-from diagnose.facts.data.input import input_wait
+from diagnose.facts.data.fetches import input_wait
 from diagnose.facts.device.copies import copies
 from diagnose.facts.device.kernels import kernel_kinds, kernel_ops, kernels
 from diagnose.facts.device.memory import allocation_calls, memory

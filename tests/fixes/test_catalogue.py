@@ -84,7 +84,7 @@ def test_a_name_is_read_as_what_it_was_written_from(setting: Setting) -> None:
         *("patch:DataLoader(num_workers=many)", "patch:DataLoader(num_workers=-1)", "patch:DataLoader(num_workers)"),
         *("patch:DataLoader(batch_size=32)", "patch:DataLoader(batch_size=1x)", "patch:DataLoader(shuffle=True)"),
         *("wrap:DataLoader(num_workers=4)", "patch:torch.optim(fused=1)", "wrap:torch.compile(mode=)"),
-        *("patch:gc.collect(every=0)", "wrap:prefetch(depth=2)", "wrap:prefetch; rm -rf /"),
+        *("patch:gc.collect(every=0)", "wrap:channels_last(depth=2)", "wrap:channels_last; rm -rf /"),
     ],
 )
 def test_what_is_no_setting(name: str) -> None:

@@ -11,7 +11,7 @@ from diagnose import pipeline
 from diagnose.contracts.finding import Outcome, OutcomeKind
 from diagnose.reports import brief, findings, heading
 from diagnose.reports.quoting import NOTE, quoted, size
-from tests.agents.samples import ORDER, evil, outside_of_quotes, sample
+from tests.hostile import ORDER, evil, outside_of_quotes, sample
 from tests.reports.test_reports import EVERY, of, training
 from tests.reports.test_trials import VOID, WORKERS, report
 
@@ -28,7 +28,7 @@ def test_it_begins_with_the_step_and_what_it_waits_for() -> None:
 def test_each_finding_has_its_saving_its_change_and_how_sure_it_is() -> None:
     found, text = sample(), brief.render(sample())
     worth = [finding for finding in found.findings if not finding.minor]
-    assert [one.rule for one in worth] == ["unfused_optimizer", "dataloader_no_workers"]
+    assert [one.rule for one in worth] == ["unfused_optimizer", "dataloader_starvation"]
     for one in worth:
         _, _, rest = text.partition(f"\n{one.rank_order}. {one.rule} ({one.code}) saves ")
         told = rest.partition(f"\n{one.rank_order + 1}. ")[0]
@@ -73,8 +73,8 @@ def test_what_was_tried_is_told() -> None:
     text = brief.render(replace(sample(), trials=report(WORKERS, VOID)))
     _, _, told = text.partition("\nWhat trying fixes has shown:\n")
     assert told.splitlines()[:2] == [
-        '  "dataloader_no_workers: 1.25x, 1.20 to 1.31, keep"',
-        '  "dataloader_no_workers: could not be injected"',
+        '  "dataloader_starvation: 1.25x, 1.20 to 1.31, keep"',
+        '  "dataloader_starvation: could not be injected"',
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from diagnose.reports.places import Checkout, Place
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Manifest, SourceFile
-from tests.reports.alerts import checkout
+from tests.reports.drawn import checkout
 
 TRAIN = Place("src/train.py", 4, "def train():")
 

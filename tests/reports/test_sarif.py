@@ -18,7 +18,7 @@ from diagnose.reports import sarif
 from diagnose.trace.frames import Site
 from diagnose.trace.model import IntegrityNote, Severity
 from tests.drawing import Drawing
-from tests.reports.alerts import SOURCE, checkout, diagnosed, hostile, unsure, with_finding
+from tests.reports.drawn import SOURCE, checkout, diagnosed, hostile, unsure, with_finding
 
 pytestmark = pytest.mark.usefixtures("as_for_users")
 
@@ -98,7 +98,7 @@ def test_the_help_of_a_built_in_rule_links_to_its_first_source_and_names_its_fam
     for number in range(4):
         draw.step(number, number * 100, number * 100 + 100).launch("k", (number * 100, number * 100 + 1), (2, 90))
     rules = run(pipeline.diagnose([draw.write(tmp_path / "trace.json")]))["tool"]["driver"]["rules"]
-    (about,) = (rule for rule in rules if rule["id"] == "DL01")
+    (about,) = (rule for rule in rules if rule["id"] == "DL02")
     assert about["helpUri"] == "https://docs.pytorch.org/docs/stable/data.html"
     assert about["properties"]["tags"] == ["performance", "data_loading"]
 

@@ -16,7 +16,7 @@ from tests.diagnoses import of_ranks
 from tests.drawing import Drawing
 
 WORKERS = Trial(
-    rule="dataloader_no_workers",
+    rule="dataloader_starvation",
     numbers=(1,),
     fix="Load in worker processes.",
     trial=("patch:DataLoader(num_workers=4)",),
@@ -69,7 +69,7 @@ def test_a_fix_that_pays() -> None:
     assert trials.render(report(WORKERS, notes=("The machine is busy.",))) == (
         "Step time as it is: 80.0 ms, 79.0 ms to 82.0 ms (5 runs; equal runs differ by 1.2%)\n"
         "\n"
-        "1. dataloader_no_workers: KEEP\n"
+        "1. dataloader_starvation: KEEP\n"
         "   fix        Load in worker processes.\n"
         "   injected   DataLoader at train.py:41: num_workers 0 -> 4\n"
         "   predicted  1.40x, 1.30 to 1.50\n"
@@ -82,13 +82,13 @@ def test_a_fix_that_pays() -> None:
         "  3. scalar_syncs: it needs an edit of the script.\n"
         "\n"
         "The machine is busy.\n"
-        "Keep 1 (dataloader_no_workers): 80.0 ms -> 64.0 ms a step (1.25x, 1.20 to 1.31; predicted 1.40x).\n"
+        "Keep 1 (dataloader_starvation): 80.0 ms -> 64.0 ms a step (1.25x, 1.20 to 1.31; predicted 1.40x).\n"
     )
 
 
 def test_a_fix_that_was_not_made_says_why_and_no_number() -> None:
     text = trials.render(report(VOID))
-    assert "1. dataloader_no_workers: COULD NOT BE INJECTED\n" in text
+    assert "1. dataloader_starvation: COULD NOT BE INJECTED\n" in text
     assert "because    No DataLoader that gave batches has num_workers=4.\n" in text
     assert "measured" not in text
     assert text.endswith("Keep the script as it is: no fix that was tried is shown to pay.\n")
@@ -135,7 +135,7 @@ def test_what_was_kept_in_blocks_alone_is_told_so() -> None:
 
 
 def test_of_several_fixes_what_they_bring_together_counts() -> None:
-    names = "1 (dataloader_no_workers) and 2 (unfused_optimizer)"
+    names = "1 (dataloader_starvation) and 2 (unfused_optimizer)"
     assert trials.conclusion(report(WORKERS, FUSED, together=BOTH)) == (
         f"Keep {names}: 80.0 ms -> 50.0 ms a step (1.60x, 1.40 to 1.80; predicted 1.40x)."
     )
@@ -166,8 +166,8 @@ def test_nothing_tried() -> None:
 
 
 def test_one_line_while_others_are_tried() -> None:
-    assert trials.brief(WORKERS) == "dataloader_no_workers: 1.25x, 1.20 to 1.31, keep"
-    assert trials.brief(VOID) == "dataloader_no_workers: could not be injected"
+    assert trials.brief(WORKERS) == "dataloader_starvation: 1.25x, 1.20 to 1.31, keep"
+    assert trials.brief(VOID) == "dataloader_starvation: could not be injected"
 
 
 def test_what_a_gpu_did_stands_with_its_units() -> None:
@@ -180,14 +180,14 @@ def test_what_a_gpu_did_stands_with_its_units() -> None:
 def test_markdown_for_a_pull_request() -> None:
     lines = markdown.tried(report(WORKERS, VOID, notes=("The machine is busy.",))).splitlines()
     assert lines[0] == (
-        "**Keep 1 (dataloader\\_no\\_workers): 80.0 ms -\\> 64.0 ms a step (1.25x, 1.20 to 1.31; predicted 1.40x).**"
+        "**Keep 1 (dataloader\\_starvation): 80.0 ms -\\> 64.0 ms a step (1.25x, 1.20 to 1.31; predicted 1.40x).**"
     )
     assert lines[2:6] == [
         "| Fix | Predicted | Measured | Losses | Verdict |",
         "|---|---|---|---|---|",
-        "| 1. dataloader\\_no\\_workers | 1.40x, 1.30 to 1.50 | 1.25x, 1.20 to 1.31"
+        "| 1. dataloader\\_starvation | 1.40x, 1.30 to 1.50 | 1.25x, 1.20 to 1.31"
         " | the same numbers in 42 steps | keep |",
-        "| 1. dataloader\\_no\\_workers | 1.40x, 1.30 to 1.50 |  |  | could not be injected |",
+        "| 1. dataloader\\_starvation | 1.40x, 1.30 to 1.50 |  |  | could not be injected |",
     ]
     assert "- injected: DataLoader at train.py:41: num\\_workers 0 -\\> 4" in lines
     assert "- 3. scalar\\_syncs: it needs an edit of the script." in lines

@@ -67,7 +67,7 @@ def loads(fetch_ms: int, workers: int = 0, **more: float) -> RankManifest:
 
 
 def test_workers_enough_are_named() -> None:
-    (found,) = said("dataloader_no_workers", IN_PROCESS, loads(60), cpus=8).findings
+    (found,) = said("dataloader_starvation", IN_PROCESS, loads(60), cpus=8).findings
     assert found.evidence[1].text.endswith(": 2 workers would hide loading.")
     assert found.evidence[1].value == 2
     (fix,) = found.fixes
@@ -77,16 +77,16 @@ def test_workers_enough_are_named() -> None:
 def test_no_worker_does_the_work_of_a_sampler() -> None:
     """It takes 55 of the 60 ms until a batch is there."""
     waits = loads(5, wait_ns=60 * MS)
-    (outcome,) = said("dataloader_no_workers", IN_PROCESS, waits, cpus=8).outcomes
+    (outcome,) = said("dataloader_starvation", IN_PROCESS, waits, cpus=8).outcomes
     assert (outcome.outcome, "no worker" in outcome.why) == (OutcomeKind.NOT_APPLICABLE, True)
-    (found,) = said("slow_sampler", IN_PROCESS, waits).findings
+    (found,) = said("dataloader_items", IN_PROCESS, waits).findings
     assert found.evidence[0].text.startswith(
         "The sampler takes 91.7 % of the 60.0 ms a step until a batch is there: 55.0 ms."
     )
     assert (found.saving.low_ns, found.saving.likely_ns) == (0, pytest.approx(49.5 * MS, rel=0.01))
     assert found.site is None
     begins = Made(file="train.py", line=12, function="__iter__")
-    (found,) = said("slow_sampler", IN_PROCESS, loads(5, wait_ns=60 * MS, sampler_at=begins)).findings
+    (found,) = said("dataloader_items", IN_PROCESS, loads(5, wait_ns=60 * MS, sampler_at=begins)).findings
     assert found.site == Site("train.py", 12, "__iter__")
 
 
@@ -94,7 +94,7 @@ def test_no_worker_does_the_work_of_a_sampler() -> None:
     "unknown", [loads(5), loads(5, workers=2, wait_ns=60 * MS), loads(5, wait_ns=60 * MS, pin_memory=True)]
 )
 def test_what_a_sampler_takes_is_not_always_known(unknown: RankManifest) -> None:
-    (outcome,) = said("slow_sampler", IN_PROCESS, unknown).outcomes
+    (outcome,) = said("dataloader_items", IN_PROCESS, unknown).outcomes
     assert outcome.outcome is OutcomeKind.CANNOT_TELL
 
 
@@ -108,7 +108,7 @@ TURN = """
 
 def turns(workers: int = 2, **more: int | str | bool) -> RankDiagnosis:
     loader = Loader(dataset="D", fetch_ns=2 * MS, num_workers=workers, batch_size=4, **more)
-    return said("dataloader_worker_restart", TURN, RankManifest(rank=0, world_size=2, loaders=(loader,)))
+    return said("dataloader_recreated", TURN, RankManifest(rank=0, world_size=2, loaders=(loader,)))
 
 
 def test_a_restart_counts_as_often_as_epochs_are_long() -> None:
@@ -151,7 +151,7 @@ ON_CPU = """
 
 
 @pytest.mark.parametrize(
-    ("rule", "span", "workers"), [("dataloader_no_workers", "load", 0), ("dataloader_starvation", "next", 1)]
+    ("rule", "span", "workers"), [("dataloader_starvation", "load", 0), ("dataloader_starvation", "next", 1)]
 )
 @pytest.mark.parametrize(
     ("cpus", "threads", "outcome"),
@@ -180,12 +180,12 @@ def test_batches_that_no_worker_can_take_over_can_be_cheaper() -> None:
     """60 of 100 ms. Of items nothing, half or nine tenths can go; of collation by the script half, 90 % or 98 %."""
     flags = Flags(threads=2)
     items = msgspec.structs.replace(loads(60, items_ns=58 * MS, collate_ns=2 * MS), flags=flags)
-    (found,) = said("dataloader_no_workers", ON_CPU.format("load"), items, cpus=2).findings
+    (found,) = said("dataloader_starvation", ON_CPU.format("load"), items, cpus=2).findings
     assert (found.saving.low_ns, found.saving.likely_ns, found.saving.high_ns) == (0, 30 * MS, 54 * MS)
     assert found.confidence.level is Level.LOW
     loader = Loader(dataset="D", collate="by_hand", fetch_ns=60 * MS, items_ns=15 * MS, collate_ns=45 * MS)
     (found,) = said(
-        "dataloader_no_workers", ON_CPU.format("load"), RankManifest(rank=0, loaders=(loader,), flags=flags), cpus=2
+        "dataloader_starvation", ON_CPU.format("load"), RankManifest(rank=0, loaders=(loader,), flags=flags), cpus=2
     ).findings
     assert found.evidence[1].text == "`by_hand` takes 75.0 % of that."
     assert found.saving.low_ns == 22.5 * MS
@@ -196,7 +196,7 @@ def test_batches_that_no_worker_can_take_over_can_be_cheaper() -> None:
 def test_few_batches_are_not_worth_it_where_no_worker_can_take_them_over() -> None:
     """4 of 100 ms are less than a twentieth."""
     own = msgspec.structs.replace(loads(4), flags=Flags(threads=2))
-    (outcome,) = said("dataloader_no_workers", ON_CPU.format("load").replace("0-60", "0-4"), own, cpus=2).outcomes
+    (outcome,) = said("dataloader_starvation", ON_CPU.format("load").replace("0-60", "0-4"), own, cpus=2).outcomes
     assert outcome.outcome is OutcomeKind.NOT_APPLICABLE
 
 
@@ -207,9 +207,9 @@ def test_workers_do_not_hand_over_faster_than_quick_batches_are_made(fetch_ns: i
         rank=0, loaders=(Loader(dataset="D", fetch_ns=fetch_ns, fetch_cpu_ns=10_000),), flags=Flags(threads=1)
     )
     quick = "5 steps of 10\ncpu  load 0-1.3 | aten::mm 1.3-10"
-    titles = [finding.title for finding in said("dataloader_no_workers", quick, own, cpus=8).findings]
+    titles = [finding.title for finding in said("dataloader_starvation", quick, own, cpus=8).findings]
     assert (titles == ["Making batches takes time from computing"]) is in_vain
-    (outcome,) = said("dataloader_no_workers", quick.replace("1.3", "0.4"), own, cpus=8).outcomes
+    (outcome,) = said("dataloader_starvation", quick.replace("1.3", "0.4"), own, cpus=8).outcomes
     assert outcome.outcome is OutcomeKind.CLEAN
 
 
@@ -217,7 +217,7 @@ def test_workers_hide_what_waits_whatever_the_cores_do() -> None:
     """A batch takes 60 ms. The 9 or 30 that compute stay: 51 or 30 of 100 ms go, at most 55.5 or 45."""
     for cpu_ms, low_ms, most_ms in ((9, 51, 55.5), (30, 30, 45)):
         own = msgspec.structs.replace(loads(60, fetch_cpu_ns=cpu_ms * MS), flags=Flags(threads=2))
-        (found,) = said("dataloader_no_workers", ON_CPU.format("load"), own, cpus=2).findings
+        (found,) = said("dataloader_starvation", ON_CPU.format("load"), own, cpus=2).findings
         assert found.title == "DataLoader loads in the training process (num_workers=0)"
         saving = found.saving
         assert (saving.low_ns, saving.likely_ns, saving.high_ns) == (low_ms * MS, low_ms * MS, most_ms * MS)
@@ -226,7 +226,7 @@ def test_workers_hide_what_waits_whatever_the_cores_do() -> None:
             == f"Of the 60.0 ms to make a batch, {60 - cpu_ms}.0 ms wait for storage or a network."
         )
     busy = msgspec.structs.replace(loads(60, fetch_cpu_ns=119 * MS // 2), flags=Flags(threads=2))
-    (found,) = said("dataloader_no_workers", ON_CPU.format("load"), busy, cpus=2).findings
+    (found,) = said("dataloader_starvation", ON_CPU.format("load"), busy, cpus=2).findings
     assert found.title == "Making batches takes time from computing"
 
 
@@ -295,7 +295,7 @@ def test_cells_are_not_batched_over_time(op: str, first: str) -> None:
 
 def test_without_cores_items_have_to_get_cheaper() -> None:
     own = loads(300, items_ns=250 * MS, collate_ns=20 * MS)
-    (found,) = said("dataloader_no_workers", IN_PROCESS, own, cpus=4).findings
+    (found,) = said("dataloader_starvation", IN_PROCESS, own, cpus=4).findings
     assert [one.text for one in found.evidence[1:]] == [
         "A batch takes 300 ms to make, and a step without the wait 40.0 ms: hiding it takes 8 workers, and there are 4"
         " cores.",
@@ -470,7 +470,7 @@ HANDED = {"handed_ns": 60 * MS, "handing_share": 1.0, "empty_share": 0.0}
 def test_what_handing_over_costs(more: dict[str, int], left: float, fixes: list[str]) -> None:
     """A batch takes 3 ms to make, and 60 ms until the training has it."""
     own = loads(3, workers=2, **HANDED, **more)
-    (found,) = said("dataloader_handover", STARVED, own, cpus=8).findings
+    (found,) = said("dataloader_items", STARVED, own, cpus=8).findings
     assert found.saving.likely_ns == pytest.approx((1 - left) * 60 * MS, rel=0.03)
     assert [fix.do.startswith(begin) for fix, begin in zip(found.fixes, fixes, strict=True)] == [True, True]
     assert [fix.trial for fix in found.fixes] == [None, None]
@@ -481,16 +481,16 @@ def test_what_handing_over_costs(more: dict[str, int], left: float, fixes: list[
 def test_small_batches_that_are_dear_to_make_cannot_be_handed_over_for_less() -> None:
     """A worker that waits for a core hands over late, whatever it hands over."""
     own = loads(200, workers=2, handed_ns=60 * MS, handing_share=0.9, tensors=2, objects=3, batch_bytes=2048)
-    assert outcome(said("dataloader_handover", STARVED, own, cpus=8))[0] is OutcomeKind.CLEAN
+    assert outcome(said("dataloader_items", STARVED, own, cpus=8))[0] is OutcomeKind.CLEAN
     unknown = loads(200, workers=2, handed_ns=60 * MS, handing_share=0.9)
-    (found,) = said("dataloader_handover", STARVED, unknown, cpus=8).findings
+    (found,) = said("dataloader_items", STARVED, unknown, cpus=8).findings
     assert found.confidence.level is Level.LOW
 
 
 def test_workers_that_hand_over_hundreds_of_tensors_are_not_recommended() -> None:
     """70 tensors take 7 ms at least."""
-    assert said("dataloader_no_workers", IN_PROCESS, loads(6), cpus=8).findings[0].fixes[0].trial is not None
-    (found,) = said("dataloader_no_workers", IN_PROCESS, loads(6, tensors=70), cpus=8).findings
+    assert said("dataloader_starvation", IN_PROCESS, loads(6), cpus=8).findings[0].fixes[0].trial is not None
+    (found,) = said("dataloader_starvation", IN_PROCESS, loads(6, tensors=70), cpus=8).findings
     assert found.title == "Making batches takes time from computing"
 
 
@@ -824,7 +824,7 @@ def test_workers_that_are_kept(persistent: list[bool], kind: OutcomeKind, why: s
     """A loader without workers, as one for validation, has none to keep."""
     loaders = [Loader(dataset="D", num_workers=2, persistent_workers=keeps) for keeps in persistent]
     own = RankManifest(rank=0, loaders=(*loaders, Loader(dataset="V")))
-    assert outcome(said("dataloader_worker_restart", RESTARTED, own)) == (kind, why)
+    assert outcome(said("dataloader_recreated", RESTARTED, own)) == (kind, why)
 
 
 ANEW = """
@@ -841,7 +841,7 @@ def test_an_iterator_for_every_batch_costs_what_a_batch_does_not_take() -> None:
     assert found.saving.basis is Basis.REPLAYED
     (unknown,) = said("dataloader_recreated", ANEW, RankManifest(rank=0)).findings
     assert (unknown.saving.low_ns, unknown.saving.likely_ns) == (0, 20 * MS)
-    kind, _ = outcome(said("dataloader_no_workers", ANEW, loads(10)))
+    kind, _ = outcome(said("dataloader_starvation", ANEW, loads(10)))
     assert kind is OutcomeKind.NOT_APPLICABLE
 
 

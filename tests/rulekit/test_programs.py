@@ -26,7 +26,7 @@ def steps(backward: bool) -> Drawing:
 def test_rules_about_training_do_not_apply_to_inference(tmp_path: Path) -> None:
     found = ended(steps(backward=False), tmp_path)
     assert {found[code] for code in ("OP01", "OP02", "CO03")} == {OutcomeKind.NOT_APPLICABLE}
-    assert found["DL01"] is OutcomeKind.CANNOT_TELL
+    assert found["DL02"] is OutcomeKind.CANNOT_TELL
 
 
 def test_a_training_without_optimizer_steps_in_its_recording_cannot_tell(tmp_path: Path) -> None:

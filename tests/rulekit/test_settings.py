@@ -19,10 +19,10 @@ def test_none() -> None:
 
 def test_setup_cfg(tmp_path: Path) -> None:
     (tmp_path / "setup.cfg").write_text(
-        "[diagnose]\nselect=DL, scalar_syncs\nignore =\n  DL03\n  HD\ndataloader_starvation.WORTH_SHARE = 0.2"
+        "[diagnose]\nselect=DL, scalar_syncs\nignore =\n  DL05\n  HD\ndataloader_starvation.WORTH_SHARE = 0.2"
     )
     found = settings.near(tmp_path / "runs" / "rank0.json.gz")
-    assert found == Settings(("DL", "scalar_syncs"), ("DL03", "HD"), {"dataloader_starvation.WORTH_SHARE": 0.2})
+    assert found == Settings(("DL", "scalar_syncs"), ("DL05", "HD"), {"dataloader_starvation.WORTH_SHARE": 0.2})
 
 
 @needs_toml

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.facts.communication.collectives import collective_groups
+from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.core.base import Facts
 from diagnose.source import nccl, ranks
 from tests.source.nsight import Export
@@ -53,10 +53,9 @@ def trained(*calls: tuple[str, bytes | None], group: int | None = 8) -> Export:
 
 def found(made: Export, tmp_path: Path) -> list[tuple[str, int, int | None]]:
     facts = Facts(ranks.read(made.write(tmp_path / "report.sqlite")))
-    return sorted(
-        (collective_group.operation, collective_group.group_size, collective_group.bytes)
-        for collective_group in collective_groups(facts)
-    )
+    table = collective_table(facts)
+    rows = zip(table.operation.tolist(), table.group_size.tolist(), table.bytes.tolist(), strict=True)
+    return sorted({(operation, group_size, None if size < 0 else size) for operation, group_size, size in rows})
 
 
 def test_sizes_and_ranks_of_collectives(tmp_path: Path) -> None:

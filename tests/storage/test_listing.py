@@ -14,7 +14,7 @@ from tests.drawing import Drawing
 from tests.storage.conftest import Bucket
 from tests.storage.network import times
 
-JOB = Path(__file__).parents[2] / "sample_traces" / "jobs" / "same_batch"
+JOB = Path(__file__).parents[2] / "sample_traces" / "jobs" / "collecting_rank"
 
 
 def trace(**info: object) -> bytes:

@@ -79,7 +79,6 @@ def test_a_model_is_compiled(tmp_path: Path) -> None:
             "Nothing is wrapped in DistributedDataParallel, or no",
         ),
         ("wrap:channels_last", "The model has no weights of four dimensions that are not channels_last already."),
-        ("wrap:prefetch", "No DataLoader was asked for batches."),
         (
             "env:TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1",
             "PyTorch used no GPU, to which TORCH_ALLOW_TF32_",
@@ -104,7 +103,6 @@ def test_a_variable_that_the_script_sets_voids_the_arm(tmp_path: Path) -> None:
     [
         ("patch:DataLoader(pin_memory=True)", "PyTorch has no GPU here."),
         ("patch:DataLoader(prefetch_factor=4)", "The DataLoader has no workers."),
-        ("wrap:prefetch", "PyTorch has no GPU here."),
     ],
 )
 def test_a_loader_says_why_it_cannot(tmp_path: Path, fix: str, why: str) -> None:

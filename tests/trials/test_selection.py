@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from benchmarks.planted_cases import SAMPLES
 from diagnose import pipeline
-from diagnose.contracts.finding import Confidence, Fix, Level, PricedSaving, RankedFinding, SavingRange, Where
+from diagnose.contracts.finding import Confidence, Fix, Level, PricedSaving, RankedFinding, Where
 from diagnose.contracts.trials import Range
 from diagnose.fixes.setting import Safety
 from diagnose.replay.saving import Basis
 from diagnose.statistics import CPU, RANKS, Spread, of_waiting
-from diagnose.trials.selection import CannotTry, between_runs, select, uncorrected
+from diagnose.trials.selection import CannotTry, between_runs, select
 
 WORKERS = Fix("Load in workers.", trial="patch:DataLoader(num_workers=2)")
 AUTOCAST = Fix("Use autocast.", safety=Safety.PRECISION, trial="wrap:torch.autocast")
@@ -61,22 +60,6 @@ def test_predictions_are_factors_of_the_step() -> None:
     ((one,), others) = select([found(1, WORKERS)], 100_000_000, (), Safety.ROUNDING)
     assert (one.rule, one.number, one.trial, others) == ("rule_1", 1, WORKERS.trial, [])
     assert one.predicted == Range(100 / 90, 100 / 80, 100 / 75)
-
-
-def test_a_prediction_is_what_analysis_says_and_uncorrected_what_the_replay_says() -> None:
-    """Of 100 ms 20 would be saved, and 36 as predicted."""
-    corrected = msgspec.structs.replace(
-        found(1, WORKERS), saving_uncorrected=SavingRange(20_000_000, 36_000_000, 50_000_000)
-    )
-    ((one,), _) = select([corrected], 100_000_000, (), Safety.ROUNDING)
-    assert one.predicted == Range(100 / 90, 100 / 80, 100 / 75)
-    assert uncorrected(corrected, 100_000_000) == Range(100 / 80, 100 / 64, 100 / 50)
-    assert uncorrected(found(1, WORKERS), 100_000_000) == one.predicted
-
-
-def test_what_is_only_a_bound_is_no_prediction_to_compare_with() -> None:
-    bound = msgspec.structs.replace(found(1, WORKERS).saving, basis=Basis.BOUNDED)
-    assert uncorrected(msgspec.structs.replace(found(1, WORKERS), saving=bound), 100_000_000) is None
 
 
 @pytest.mark.parametrize("step_ns", [None, 25_000_000])

@@ -1,14 +1,12 @@
-"""What is in the batches of a DataLoader that no trace tells: how much of them is padding, and which are equal.
+"""What is in the batches of a DataLoader that no trace tells: their parts, and how much of them is padding.
 
 Looked at while the training warms up, and with torch's own ops: on nothing that is measured, and on the CPU only.
 """
 
 from __future__ import annotations
 
-import functools
 import gc
 import sys
-import zlib
 from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -27,9 +25,6 @@ MOST_TENSORS, DEEPEST = 64, 4
 
 MOST_COUNTED, MOST_OBJECTS = 4, 50_000
 """Batches whose objects are counted, and objects of one (our choice)."""
-
-CHECKED = 1 << 13
-"""Elements of a tensor that its checksum is of, the first ones (our choice)."""
 
 
 class Filled(NamedTuple):
@@ -57,7 +52,6 @@ class Batches:
     def __init__(self) -> None:
         self._taken = self._looks = 0
         self._filled: list[Filled] = []
-        self._checksums: list[int] = []
         self._parts: list[Parts] = []
 
     def look(self, batch: Any) -> None:
@@ -72,8 +66,6 @@ class Batches:
             return  # Of such a batch nothing is known.
         if (filled := _filled(tensors)) is not None:
             self._filled.append(filled)
-        if (checksum := _checksum(tensors)) is not None:
-            self._checksums.append(checksum)
         self._looks += 1
 
     def found(self) -> dict[str, object]:
@@ -82,7 +74,6 @@ class Batches:
         return {
             "looks": self._looks,
             "sequences": _added(self._filled) if self._filled else None,
-            "checksums": self._checksums if len(self._checksums) == self._looks else [],
             **median._asdict(),
         }
 
@@ -190,15 +181,3 @@ def _lengths(same: list[Any], axis: int) -> list[Any]:
             longest = torch.maximum(longest, (filled * places).amax(dim=1))
         found.append(longest)
     return found
-
-
-def _checksum(tensors: list[Any]) -> int | None:
-    """Of the beginnings of all tensors, 32 bits; None without tensors, or without numpy."""
-    import torch
-
-    whole = [tensor.detach() for tensor in tensors if tensor.is_contiguous()]
-    if "numpy" not in sys.modules or not whole:
-        return None
-    return functools.reduce(
-        lambda total, one: zlib.crc32(one.reshape(-1)[:CHECKED].view(torch.uint8).numpy().tobytes(), total), whole, 0
-    )

@@ -89,8 +89,6 @@ class Injection:
 
     when_imported = staticmethod(when_imported)
     when_backward_ends = staticmethod(backwards.listen_to_ends)
-    largest_model = staticmethod(largest)
-    running = staticmethod(made.running)
 
     def __init__(self, setting: Any) -> None:
         self.setting, self._lines, self._refused = setting, dict[str, None](), ""

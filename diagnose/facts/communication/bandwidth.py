@@ -1,23 +1,24 @@
-"""How fast do large collectives transfer, without waiting for other ranks, and how fast do the device's links go?"""
+"""How fast do large collectives transfer without waiting, the device's links, and gradients if they had fewer bytes?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
-from diagnose.facts.communication.machines import share_a_machine
-from diagnose.facts.communication.peers import HOW, peers
+from diagnose.facts.communication.messages import exposed_ns
+from diagnose.facts.communication.peers import HOW, peers, waits
+from diagnose.facts.communication.roles import Role, roles, share_a_machine
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.matmuls import peaks
-from diagnose.facts.core.spans import members
+from diagnose.facts.core.spans import members, used_step
 from diagnose.facts.core.steps import steps
+from diagnose.trace import intervals
 from diagnose.trace.hardware import Peaks
-from diagnose.trace.intervals import IntArray
+from diagnose.trace.intervals import IntArray, Intervals
 
 LARGE_BYTES = 8 << 20
 """From this size on a collective is bound by bandwidth within a machine (NCCL's own tests: half of the rate is reached
@@ -28,10 +29,12 @@ PROMPT_NS = 50_000
 compute or to launch in between, as much as this one does: all left the one before together (our choice)."""
 
 START_NS = 100_000
+"""What a collective takes whatever it carries, at most: 15 to 99 us in nccl-tests."""
+
 LINK_SHARE = 0.7
-"""A transfer takes START_NS and then goes at this share of what the links to the other devices can, at least: fitted to
-nccl-tests on 8 GPUs of 8 MiB to 16 GiB, 0.78 on A100, 0.82 on H200, 0.94 on B200, 0.70 on MI300X; to start took 64 to
-99 us (Stas Bekman, Machine Learning Engineering, network benchmarks)."""
+"""A transfer goes at this share of what the links to the other devices can, at least, once it has started: fitted to
+nccl-tests on 8 GPUs of 8 MiB to 16 GiB, 0.78 on A100, 0.82 on H200, 0.94 on B200, 0.70 on MI300X (Stas Bekman, Machine
+Learning Engineering, network benchmarks)."""
 
 PCIE_4_GBPS = 10.0
 """Through PCIe 4 and the host's memory, at least; PCIe 5 is twice as fast, PCIe 3 half (10 to 20 seen)."""
@@ -83,7 +86,7 @@ def bus_rates(facts: Facts) -> tuple[BusRate, ...]:
     if not len(large):
         return ()
     device = peaks(facts)
-    names = np.array([str(one).replace("_", "").lower() for one in table.operation[large]])
+    names = table.plain[large]
     keys = np.stack([np.unique(names, return_inverse=True)[1].ravel(), table.bytes[large], table.group_size[large]])
     _, group = np.unique(keys, axis=1, return_inverse=True)
     alike = members(group.ravel(), int(group.max()) + 1)
@@ -111,8 +114,8 @@ def _groups(table: CollectiveTable, rows: IntArray) -> list[tuple[str, int]]:
 
 def _rate(facts: Facts, table: CollectiveTable, device: Peaks, rows: IntArray) -> BusRate | None:
     ranks, size = int(table.group_size[rows[0]]), int(table.bytes[rows[0]])
-    wire = float(wire_share(table, rows[:1])[0] * size)
-    transfer, compared = transfers(facts, table, rows)
+    wire = _wire_share(str(table.plain[rows[0]]), ranks) * size
+    transfer, compared = _transfers(facts, table, rows)
     rows, transfer = rows[transfer > 0], transfer[transfer > 0]
     inside = table.in_steps[rows]
     if not wire or not inside.any():
@@ -127,29 +130,18 @@ def _rate(facts: Facts, table: CollectiveTable, device: Peaks, rows: IntArray) -
         calls=int(inside.sum()),
         transfer_ns=each,
         gbps=wire / each,
-        expected_ns=round(START_NS + wire / links_gbps(device, ranks)),
+        expected_ns=round(START_NS + wire / _links_gbps(device, ranks)),
         compared=compared,
         ns=round_half_up(whole, steps(facts).count),
     )
 
 
-def wire_share(table: CollectiveTable, rows: IntArray) -> npt.NDArray[np.float64]:
-    """What of its bytes each collective sends over the slowest link, by nccl-tests' definition; 0 unknown."""
-    names = [str(one).replace("_", "").lower() for one in table.operation[rows]]
-    times = np.array([2 if name.startswith(_EACH_WAY) else 1 if name.startswith(_ONE_WAY) else 0 for name in names])
-    ranks = np.maximum(table.group_size[rows], 1)
-    share: npt.NDArray[np.float64] = times * (ranks - 1) / ranks
-    return share
+def _wire_share(name: str, ranks: int) -> float:
+    """What of its bytes a collective sends over the slowest link, by nccl-tests' definition; 0 unknown."""
+    return (2 if name.startswith(_EACH_WAY) else 1 if name.startswith(_ONE_WAY) else 0) * (ranks - 1) / ranks
 
 
-def all_reduce_ns(facts: Facts, ranks: int, bytes_: int, calls: int) -> int:
-    """What all-reduces take at most over the devices' links, or over PCIe 4 where their rates are not known."""
-    known = optional(peaks, facts)
-    rate = PCIE_4_GBPS if known is None else links_gbps(known, ranks)
-    return round(calls * START_NS + 2 * (ranks - 1) / ranks * bytes_ / rate)
-
-
-def links_gbps(device: Peaks, ranks: int) -> float:
+def _links_gbps(device: Peaks, ranks: int) -> float:
     """What links within a machine carry at least, in bytes per ns.
 
     AMD's devices are joined in pairs, each by one of seven links.
@@ -160,7 +152,7 @@ def links_gbps(device: Peaks, ranks: int) -> float:
     return LINK_SHARE * device.link_gbps * joined
 
 
-def transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[IntArray, bool]:
+def _transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[IntArray, bool]:
     """What they took without waiting, 0 where that is not known; and whether ranks were compared."""
     lasted = (table.times.ends - table.times.starts)[rows]
     others = optional(peers, facts)
@@ -202,3 +194,104 @@ def _done_between(facts: Facts, first: IntArray, second: IntArray) -> IntArray:
     starts = facts.rank.spans["start_ns"].to_numpy()
     launching = np.where((begin >= 0) & (end >= 0), starts[end] - starts[begin], 0)
     return np.maximum(np.maximum(between, launching), 0)
+
+
+GRADIENTS = (Role.BUCKET, Role.GRADIENT, Role.SHARD_REDUCE)
+
+CAST_BYTES = 12
+"""For each element of 4 bytes: it is read and written as 2, then read as 2 and written as 4."""
+
+
+@dataclass(frozen=True)
+class WideGradients:
+    """Reductions of gradients on the device that go over the wire in 4 bytes an element. Numbers are per step."""
+
+    role: Role
+    ids: IntArray
+    """Those that compute does not hide all the time."""
+    calls: int
+    bytes: int
+    ns: int
+    """Sum of durations."""
+    exposed_ns: int
+    """Time of these while no compute ran."""
+    halved_ns: int
+    """Sum of durations if each took half of what it takes beyond START_NS, with two casts, and waited as long."""
+    spared_ns: int
+    """By how much the last of them would end sooner: none begins before what was launched before it has computed."""
+    left: float
+    """What is then left of the time of `ids`, as a share."""
+    compared: bool
+    """Waiting for other ranks is known."""
+
+
+@fact
+def wide_gradients(facts: Facts) -> tuple[WideGradients, ...]:
+    """By role, longest exposed first.
+
+    Raises Missing like the table of collectives, without the type of any, and like `peaks` if there are some.
+    """
+    table, role_of = collective_table(facts), roles(facts)
+    mine = ~table.on_host & np.isin(role_of.astype(str), [str(gradient) for gradient in GRADIENTS])
+    if mine.any() and (table.element_bytes[mine] <= 0).all():
+        raise Missing("types of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
+    found = [
+        _wide(facts, role, rows)
+        for role in GRADIENTS
+        for rows in [np.flatnonzero(mine & (role_of == role) & (table.element_bytes == 4) & (table.bytes >= 0))]
+        if table.in_steps[rows].any()
+    ]
+    return tuple(sorted(found, key=lambda one: -one.exposed_ns))
+
+
+def _wide(facts: Facts, role: Role, rows: IntArray) -> WideGradients:
+    table, used, known = collective_table(facts), steps(facts), waits(facts)
+    inside = rows[table.in_steps[rows]]
+    times = Intervals(table.times.starts[inside], table.times.ends[inside])
+    lasted = times.ends - times.starts
+    transfer = lasted if known is None else lasted - intervals.covered(times, known)
+    start_ns = min(START_NS, int(transfer.min()))
+    carried, cast_ns = int(table.bytes[inside].sum()), table.bytes[inside] / 4 * CAST_BYTES / peaks(facts).memory_gbps
+    each_ns = transfer - (transfer - start_ns) // 2 + np.rint(cast_ns).astype(np.int64)
+    begin_ns = np.maximum(_computed_ns(facts, table.ids[inside]), np.where(lasted > transfer, times.ends - transfer, 0))
+    spared = _sooner(used_step(facts, table.ids[inside]), begin_ns, times.ends, each_ns)
+    exposed = exposed_ns(facts, table, inside)
+    spared_ns = min(round_half_up(spared, used.count), exposed)
+    open_ns = lasted - intervals.covered(times, device_work(facts).of(WorkClass.COMPUTE))
+    open_share = spared_ns * used.count / max(int(lasted[open_ns > 0].sum()), 1)
+    return WideGradients(
+        role=role,
+        ids=table.ids[inside[open_ns > 0]],
+        calls=round_half_up(len(inside), used.count),
+        bytes=round_half_up(carried, used.count),
+        ns=round_half_up(int(lasted.sum()), used.count),
+        exposed_ns=exposed,
+        halved_ns=round_half_up(int((lasted - transfer + each_ns).sum()), used.count),
+        spared_ns=spared_ns,
+        left=1.0 - min(open_share, 1.0),
+        compared=known is not None,
+    )
+
+
+def _computed_ns(facts: Facts, ids: IntArray) -> IntArray:
+    """When the last of what was launched before each of these to compute has done so; 0 where launches are unknown."""
+    work, spans = device_work(facts), facts.rank.spans
+    computes = np.flatnonzero((work.work_class == WorkClass.COMPUTE) & (work.launch >= 0))
+    start = spans["start_ns"].to_numpy()
+    computes = computes[np.argsort(start[work.launch[computes]], kind="stable")]
+    ends = np.concatenate(([0], np.maximum.accumulate(work.end_ns[computes])))
+    launch = work.launch[np.searchsorted(work.ids, ids)]
+    before = np.searchsorted(start[work.launch[computes]], start[np.maximum(launch, 0)])
+    return np.where(launch >= 0, ends[before], 0)
+
+
+def _sooner(step: IntArray, begin_ns: IntArray, end_ns: IntArray, each_ns: IntArray) -> int:
+    """By how much the last of each step ends sooner if they follow each other as soon as they can. Sum of steps."""
+    spared = 0
+    for number in np.unique(step):
+        mine = np.flatnonzero(step == number)
+        mine = mine[np.argsort(end_ns[mine], kind="stable")]
+        done = np.cumsum(each_ns[mine])
+        ends = done + np.maximum.accumulate(begin_ns[mine] - (done - each_ns[mine]))
+        spared += max(int(end_ns[mine[-1]] - ends[-1]), 0)
+    return spared

@@ -7,15 +7,24 @@ itself, or is in what encloses a collective, until one of them is over.
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from diagnose.facts.communication.asked_work import asked_work
-from diagnose.facts.communication.batches import Carried, carried
-from diagnose.facts.communication.collectives import CollectiveTable, collective_table, told_bytes
-from diagnose.facts.communication.held import Held, held_on_device, held_on_host
-from diagnose.facts.communication.pipeline_sides import pipeline_sides
-from diagnose.facts.communication.process_groups import CallGroups, call_groups
+from diagnose.facts.communication.collectives import (
+    CallGroups,
+    Carried,
+    CollectiveTable,
+    call_groups,
+    carried,
+    collective_table,
+    texts,
+    told_bytes,
+)
+from diagnose.facts.communication.host_collectives import Held, held_on_device, held_on_host
+from diagnose.facts.communication.pipelines import pipeline_sides
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import device_time
 from diagnose.facts.core.device import WorkClass, device_work
@@ -26,7 +35,7 @@ from diagnose.facts.core.steps import Measure, steps
 from diagnose.trace import intervals, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.job import RECV, SEND, Calls, CollectiveSequence, Lane
+from diagnose.trace.job import RECV, SEND, Calls, CollectiveSequence, Lane, Work
 
 MOST_CALLS = 20_000
 """Collectives of one rank that a job is put together from: about 2 MB. Of more, the first steps are taken."""
@@ -194,10 +203,8 @@ def _whole_steps(bounds_ns: IntArray, begin_ns: IntArray) -> int:
 
 def _operations(facts: Facts, of_table: npt.NDArray[np.object_], told: IntArray) -> npt.NDArray[np.object_]:
     """What each call does, in small letters; as recorded where it is one of a batch."""
-    column = facts.rank.collectives["operation"].cat
-    recorded = np.array([*column.categories, ""], dtype=object)[np.append(column.codes.to_numpy(), -1)[told]]
-    texts = np.where(told >= 0, recorded, of_table)
-    return np.array([str(text).replace("_", "").lower() for text in texts], dtype=object)
+    found = np.where(told >= 0, texts(facts.rank.collectives["operation"], told), of_table)
+    return np.array([str(one).replace("_", "").lower() for one in found], dtype=object)
 
 
 def _posted(facts: Facts, ids: IntArray, begin: IntArray) -> IntArray:
@@ -264,3 +271,43 @@ def _lane(asked: IntArray, held: Held, computing: Intervals, bounds: IntArray, z
         own_ns=own,
         compute_ns=intervals.covered(pieces, computing),
     )
+
+
+MOST_KINDS = 64
+"""Those that take longest are kept: 1.5 kB of a rank."""
+
+
+def asked_work(facts: Facts, on_cpu: bool) -> Work:
+    """Of the used steps: threads of kernels, or elements that ops of the training threads take, inner ops apart."""
+    ids, size, ns = _of_ops(facts) if on_cpu else _of_kernels(facts)
+    bounds, start = steps(facts).bounds_ns, facts.rank.spans["start_ns"].to_numpy()[ids]
+    inside = (start >= bounds[0]) & (start < bounds[-1])
+    code, kind = np.unique(facts.rank.spans["name"].cat.codes.to_numpy()[ids[inside]], return_inverse=True)
+    sizes, times = (np.bincount(kind, weights=one[inside], minlength=len(code)) for one in (size, ns))
+    most = np.sort(np.argsort(-times, kind="stable")[:MOST_KINDS])
+    names = facts.rank.spans["name"].cat.categories[code[most]]
+    count = max(len(bounds) - 1, 1)
+    return Work(
+        kind=np.array([crc32(str(name).encode()) for name in names], dtype=np.int64),
+        size=sizes[most] / count,
+        ns=times[most] / count,
+    )
+
+
+def _of_kernels(facts: Facts) -> tuple[IntArray, IntArray, IntArray]:
+    work, spans = device_work(facts), facts.rank.spans
+    row = facts.rank.kernels.index.get_indexer(pd.Index(work.ids[work.work_class == WorkClass.COMPUTE]))
+    kernels = facts.rank.kernels.iloc[row[row >= 0]]
+    sizes = kernels[["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]].to_numpy().astype(np.int64)
+    ids = kernels.index.to_numpy()
+    return ids, sizes.prod(axis=1), spans["dur_ns"].to_numpy()[ids]
+
+
+def _of_ops(facts: Facts) -> tuple[IntArray, IntArray, IntArray]:
+    ops = host_spans(facts, SpanKind.OP)
+    ops = ops.where(np.isin(ops.track, host_threads(facts).training))
+    position, inputs = recorded_inputs(facts, ops.ids)
+    sizes = np.array([*(sum(one.elements for some in taken for one in some) for taken in inputs), 0], dtype=np.int64)
+    up, lasted = ops.parents, ops.end_ns - ops.start_ns
+    inner = np.bincount(up[up >= 0], weights=lasted[up >= 0], minlength=len(lasted)).astype(np.int64)
+    return ops.ids, sizes[position], np.maximum(lasted - inner, 0)

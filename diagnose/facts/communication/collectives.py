@@ -1,23 +1,30 @@
-"""Which collectives run, how big are they, and how much of them is exposed?"""
+"""Which collectives run, of which process group, how big are they, and how much of them is exposed?
+
+NCCL's collectives name their group. Of gloo's nothing is recorded, but each group has two worker threads of its own,
+made one after the other when the group is made: their numbers are neighbours, and those of other groups are not (torch
+2.13, 2 and 4 ranks). What torch coalesces (batch_isend_irecv) is one kernel that tells none of its transfers: launched
+when the batch ends, it carries what its thread has asked for since the launch before.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.facts.core.base import Facts, Missing, fact, once, optional
-from diagnose.facts.core.breakdown import NO_DEVICE, device_time, round_half_up
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.base import Facts, Missing, fact, once
+from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
 from diagnose.facts.core.device import WorkClass, device_work
-from diagnose.facts.core.host import host_activities
-from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, members
+from diagnose.facts.core.spans import HostSpans, host_spans, launched_in
 from diagnose.facts.core.steps import steps
-from diagnose.trace import intervals, kinds, nesting
+from diagnose.trace import kinds, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.job import RECV, SEND, ProcessGroup
 
 SMALL_BYTES = 1 << 20
 """A collective smaller than this is bound by latency, not bandwidth (our choice)."""
@@ -54,6 +61,11 @@ class CollectiveTable:
     in_steps: npt.NDArray[np.bool_]
     """Starts in a used step."""
 
+    @cached_property
+    def plain(self) -> npt.NDArray[np.str_]:
+        """`operation` in small letters without `_`: backends and versions of PyTorch write it in several ways."""
+        return np.array([str(one).replace("_", "").lower() for one in self.operation], dtype=str)
+
 
 @fact
 def collective_table(facts: Facts) -> CollectiveTable:
@@ -74,9 +86,9 @@ def collective_table(facts: Facts) -> CollectiveTable:
     return CollectiveTable(
         ids=ids,
         times=Intervals(start, np.concatenate((work.end_ns[mine], host.end_ns))),
-        operation=np.where(row >= 0, _texts(told["operation"], row), by_name[codes]),
-        group_ranks=_texts(told["group_ranks"], row),
-        group_description=_texts(told["group_description"], row),
+        operation=np.where(row >= 0, texts(told["operation"], row), by_name[codes]),
+        group_ranks=texts(told["group_ranks"], row),
+        group_description=texts(told["group_description"], row),
         group_size=np.append(told["group_size"].to_numpy(), -1)[row],
         bytes=told_bytes(told, row),
         element_bytes=_element_bytes(told, row),
@@ -112,8 +124,8 @@ def _launched_by(facts: Facts) -> IntArray:
     return np.append(started.ids, nesting.NONE)[launched_in(facts, started)]
 
 
-def _texts(column: pd.Series[str], row: IntArray) -> npt.NDArray[np.object_]:
-    """The text in each row; "" in row -1."""
+def texts(column: pd.Series[str], row: IntArray) -> npt.NDArray[np.object_]:
+    """The text in each row of a column of `Rank.collectives`; "" in row -1."""
     labels = np.array([*column.cat.categories, ""], dtype=object)
     found: npt.NDArray[np.object_] = labels[np.append(column.cat.codes.to_numpy(), -1)[row]]
     return found
@@ -142,106 +154,142 @@ def told_bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
 
 
 @dataclass(frozen=True)
-class CollectiveGroup:
-    """Collectives of one operation, process group and size to a factor of two."""
-
-    operation: str
-    group_ranks: str
-    """As recorded; "" unknown."""
-    group_size: int
-    """-1 unknown."""
-    on_host: bool
-    """Carried out by a host thread (gloo, mpi), not by a kernel."""
-    ids: IntArray
-    calls: int
-    """Per step."""
-    bytes: int | None
-    """Of one call, on average; None unknown."""
-    ns: int
-    """Time in which one at least was running, per step: transfer and waiting for other ranks together."""
-    exposed_ns: int
-    """Of it, while no compute ran; on the host, while the training threads were in no op."""
-
-
-@fact
-def collective_groups(facts: Facts) -> tuple[CollectiveGroup, ...]:
-    """Collectives of the used steps by operation, group and size, longest first. Raises Missing like the table."""
-    table, used = collective_table(facts), steps(facts)
-    bucket = np.where(table.bytes >= 0, np.log2(np.maximum(table.bytes, 1)).astype(np.int64), -1)
-    texts = (table.operation, table.group_ranks)
-    labels = [np.unique(text.astype(str), return_inverse=True)[1].ravel() for text in texts]
-    keys = np.stack([*labels, table.group_size, bucket, table.on_host.astype(np.int64)])
-    _, first, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    found = []
-    for row, same in zip(first.tolist(), members(group.ravel(), len(first)), strict=True):
-        inside = same[table.in_steps[same]]
-        if not len(inside):
-            continue
-        together, exposed = _time(facts, table, inside)
-        found.append(
-            CollectiveGroup(
-                operation=str(table.operation[row]),
-                group_ranks=str(table.group_ranks[row]),
-                group_size=int(table.group_size[row]),
-                on_host=bool(table.on_host[row]),
-                ids=table.ids[same],
-                calls=round_half_up(len(inside), used.count),
-                bytes=round(float(table.bytes[inside].mean())) if table.bytes[row] >= 0 else None,
-                ns=together,
-                exposed_ns=exposed,
-            )
-        )
-    return tuple(sorted(found, key=lambda one: -one.ns))
-
-
-def _time(facts: Facts, table: CollectiveTable, chosen: IntArray) -> tuple[int, int]:
-    """Time in which one of the chosen collectives was running, and its exposed part, ns per step."""
-    used, time = steps(facts), optional(device_time, facts)
-    exposed = intervals.EMPTY if time is None else time.exposed_communication
-    if table.on_host[chosen].any():
-        waiting = host_activities(facts)[TimeCause.OTHER_RANK]
-        exposed = intervals.merge(exposed, waiting if time is None else intervals.intersect(waiting, time.idle))
-    running = intervals.union(Intervals(table.times.starts[chosen], table.times.ends[chosen]))
-    running = intervals.clip(running, used.start_ns, used.end_ns)
-    together = intervals.intersect(running, exposed).total
-    return round_half_up(running.total, used.count), round_half_up(together, used.count)
-
-
-@dataclass(frozen=True)
 class SmallCollectives:
-    """Collectives of less than SMALL_BYTES on the device."""
+    """Collectives on the device in the used steps. Numbers are per step."""
 
-    ids: IntArray
+    total_calls: int
+    """In all used steps together, of any size, and on the host too."""
     calls: int
-    """Per step."""
-    bytes: int
-    """Per step."""
-    ns: int
-    """Time in which one at least was running, per step."""
-    exposed_ns: int
-    """Of it, while no compute ran."""
+    """Of less than SMALL_BYTES."""
     unknown_calls: int
-    """Collectives whose size was not recorded, per step."""
+    """Those whose size was not recorded."""
 
 
 @fact
 def small_collectives(facts: Facts) -> SmallCollectives:
-    """Small collectives in the used steps.
-
-    Raises Missing like the table, and if the size of none on the device is known.
-    """
-    table, used = collective_table(facts), steps(facts)
-    unknown = (table.bytes < 0) & ~table.on_host
+    """Raises Missing like the table, and if the size of none on the device is known."""
+    table, count = collective_table(facts), steps(facts).count
+    unknown, small = (~table.on_host & chosen for chosen in (table.bytes < 0, table.bytes < SMALL_BYTES))
     if unknown.any() and unknown[~table.on_host].all():
         raise Missing("sizes of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
-    small = ~table.on_host & ~unknown & (table.bytes < SMALL_BYTES)
-    inside = np.flatnonzero(small & table.in_steps)
-    together, exposed = _time(facts, table, inside)
     return SmallCollectives(
-        ids=table.ids[small],
-        calls=round_half_up(len(inside), used.count),
-        bytes=round_half_up(int(table.bytes[inside].sum()), used.count),
-        ns=together,
-        exposed_ns=exposed,
-        unknown_calls=round_half_up(int((unknown & table.in_steps).sum()), used.count),
+        total_calls=int(table.in_steps.sum()),
+        calls=round_half_up(int((small & ~unknown & table.in_steps).sum()), count),
+        unknown_calls=round_half_up(int((unknown & table.in_steps).sum()), count),
     )
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Calls: each collective, and in place of a batch each of its transfers. Arrays of shape (calls,)."""
+
+    row: IntArray
+    """Of the table of collectives."""
+    told: IntArray
+    """Row of `Rank.collectives`; -1 where nothing was recorded."""
+
+
+@once
+def carried(facts: Facts) -> Carried:
+    """The calls, in the order of the table. Raises Missing like it."""
+    table, told = collective_table(facts), told_rows(facts)
+    every = np.arange(len(told))
+    batches = np.flatnonzero((told < 0) & ~table.on_host & (table.operation == "coalesced"))
+    if not len(batches):
+        return Carried(every, told)
+    transfers, kernel = _asked_for(facts)
+    row = np.full(len(facts.rank.spans), nesting.NONE, dtype=np.int64)
+    row[table.ids[batches]] = batches
+    batch = np.where(kernel >= 0, row[np.maximum(kernel, 0)], nesting.NONE)
+    alone = np.setdiff1d(every, batch)
+    rows = np.concatenate((alone, batch[batch >= 0]))
+    found = np.concatenate((told[alone], transfers[batch >= 0]))
+    order = np.argsort(rows, kind="stable")
+    return Carried(rows[order], found[order])
+
+
+def _asked_for(facts: Facts) -> tuple[IntArray, IntArray]:
+    """Rows of `Rank.collectives` of what threads ask to send and receive, and the kernel launched next, or -1."""
+    told, spans, work = facts.rank.collectives, facts.rank.spans, device_work(facts)
+    start, track = spans["start_ns"].to_numpy(), spans["track"].to_numpy().astype(np.int64)
+    asked = np.flatnonzero(told["operation"].isin([SEND, RECV]).to_numpy() & ~told.index.isin(work.ids))
+    asked = asked[np.argsort(start[told.index.to_numpy()[asked]], kind="stable")]
+    at = told.index.to_numpy()[asked]
+    kernel = np.full(len(asked), nesting.NONE, dtype=np.int64)
+    launched = np.flatnonzero((work.work_class == WorkClass.COMMUNICATION) & (work.launch >= 0))
+    launched = launched[np.argsort(start[work.launch[launched]], kind="stable")]
+    for thread in np.unique(track[at]).tolist():
+        mine, some = np.flatnonzero(track[at] == thread), launched[track[work.launch[launched]] == thread]
+        ids = np.append(work.ids[some], nesting.NONE)
+        kernel[mine] = ids[np.searchsorted(start[work.launch[some]], start[at[mine]])]
+    return asked, kernel
+
+
+WORKERS = 2
+"""Threads of a group of gloo's (ProcessGroupGloo, threads of its default options)."""
+
+APART = 4
+"""Thread numbers of one group differ by less."""
+
+
+@dataclass(frozen=True)
+class CallGroups:
+    """Of each call (`batches`). Arrays of shape (calls,)."""
+
+    group: IntArray
+    """Position in `groups`; -1 unknown."""
+    sequence: IntArray
+    """Number in the group, as recorded; -1 unknown."""
+    peer: IntArray
+    """As recorded; -1 unknown."""
+    groups: tuple[ProcessGroup, ...]
+
+
+@once
+def call_groups(facts: Facts) -> CallGroups:
+    """The groups of all calls. Raises Missing like the table of collectives."""
+    table, told = collective_table(facts), facts.rank.collectives
+    calls = carried(facts)
+    row, on_host = calls.told, table.on_host[calls.row]
+    known = {one.name: one for one in facts.rank.provenance.groups}
+    of_group = [texts(told[name], row).tolist() for name in ("group", "group_description", "group_ranks")]
+    keys = list(zip(*of_group, strict=True))
+    named: dict[tuple[str, str, str], int] = {}
+    group = np.array([named.setdefault(key, len(named)) if any(key) else -1 for key in keys], dtype=np.int64)
+    groups = [known.get(name) or ProcessGroup(name, use, _ranks(ranks)) for name, use, ranks in named]
+    workers = _workers(facts, table.ids[table.on_host])
+    group[on_host] = np.where(workers >= 0, workers + len(groups), group[on_host])
+    groups += [ProcessGroup("", "", ()) for _ in range(int(workers.max(initial=-1)) + 1)]
+    return CallGroups(
+        group=group,
+        sequence=np.append(told["sequence"].to_numpy(), -1)[row],
+        peer=np.append(told["peer"].to_numpy(), -1)[row],
+        groups=tuple(groups),
+    )
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    """The ranks in a list as recorded; none where it was cut off."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return ()
+    whole = isinstance(found, list) and all(isinstance(one, int) and 0 <= one < 1 << 31 for one in found)
+    return tuple(found) if whole else ()
+
+
+def _workers(facts: Facts, ids: IntArray) -> IntArray:
+    """The number of the group of each collective on the host, by the thread that carries it out; -1 unknown."""
+    tracks = facts.rank.tracks
+    track = facts.rank.spans["track"].to_numpy()[ids].astype(np.int64)
+    names = facts.rank.spans["name"].iloc[ids].astype(str)
+    joint = ~names.isin(["gloo:send", "gloo:recv", "gloo:recvAnySource"]).to_numpy(dtype=bool)
+    used = np.unique(track[joint])
+    numbers = {int(one): str(tracks["thread"].iloc[one]) for one in used.tolist()}
+    threads = sorted((int(number), one) for one, number in numbers.items() if number.isdecimal())
+    found, last, group, count = dict[int, int](), -1 << 40, -1, 0
+    for number, one in threads:
+        if number - last > APART or count == WORKERS:
+            group, count = group + 1, 0
+        found[one], last, count = group, number, count + 1
+    return np.where(joint, [found.get(one, -1) for one in track.tolist()], -1).astype(np.int64)

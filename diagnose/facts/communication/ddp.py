@@ -1,23 +1,28 @@
-"""What does DistributedDataParallel do besides reducing gradients, that an option can save?"""
+"""In which buckets and how often does DistributedDataParallel reduce gradients, and what else does it do?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import ceil
 
 import numpy as np
+import numpy.typing as npt
 
-from diagnose.facts.core.base import Facts, fact
-from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.communication.collectives import collective_table
+from diagnose.facts.communication.host_collectives import host_collectives
+from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.causes import TimeCause
-from diagnose.facts.core.device import device_work
-from diagnose.facts.core.host import host_activities, host_threads
-from diagnose.facts.core.names import DDP_FORWARD
-from diagnose.facts.core.spans import NO_OPS, HostSpans, host_spans, idle_under, launched_in
+from diagnose.facts.core.device import WorkClass, device_work
+from diagnose.facts.core.host import asking_ops, host_activities, host_threads
+from diagnose.facts.core.names import BACKWARD, DDP_FORWARD
+from diagnose.facts.core.spans import NO_OPS, HostSpans, host_spans, idle_under, launched_in, require_ops
 from diagnose.facts.core.steps import steps
-from diagnose.trace import intervals, nesting
-from diagnose.trace.enums import SpanKind
+from diagnose.trace import intervals, kinds, nesting
+from diagnose.trace.enums import Direction, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.kinds import Activity
 
 
 class DdpWork(str, Enum):
@@ -38,6 +43,9 @@ _REDUCER = {
     "torch.distributed.ddp.reducer::copy_bucket_to_grad": DdpWork.COPIES_FROM_BUCKETS,
     "torch::distributed::reducer::mul_out": DdpWork.COPIES_INTO_BUCKETS,
 }
+_REDUCES = "c10d::allreduce_"
+_OF_ROUNDS = (_REDUCES, "torch::distributed::reducer::mul_out", "torch.distributed.ddp.reducer::copy_bucket_to_grad")
+"""What the reducer does on the host for each round of reductions."""
 _SENDS = ("c10d::broadcast_",)
 _UNPACKS = ("aten::unflatten_dense_tensors", "aten::copy_")
 _PACKS = ("aten::flatten_dense_tensors", "aten::view", "aten::cat", "record_param_comms")
@@ -109,13 +117,17 @@ def _overhead(facts: Facts, kind: DdpWork, ops: HostSpans, until: Intervals) -> 
     )
 
 
+def _forwards(facts: Facts) -> HostSpans:
+    return host_spans(facts, SpanKind.ANNOTATION, named=lambda name: name == DDP_FORWARD).outermost()
+
+
 def _buffer_broadcasts(facts: Facts) -> tuple[HostSpans, Intervals]:
     """The ops that forwards of DDP begin with, from packing the buffers to the last one unpacked.
 
     And the time from the beginning of such a forward to what the model does first.
     """
     ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE).outermost()
-    forward = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: name == DDP_FORWARD).outermost()
+    forward = _forwards(facts)
     within = nesting.innermost_at(ops.start_ns, ops.track, forward.track, forward.start_ns, forward.end_ns)
     ops, within = ops.where(within >= 0), within[within >= 0]
     names = facts.rank.spans["name"].iloc[ops.ids].to_numpy()
@@ -130,3 +142,202 @@ def _buffer_broadcasts(facts: Facts) -> tuple[HostSpans, Intervals]:
     begins = Intervals(forward.start_ns[sends], np.minimum(ends, forward.end_ns)[sends])
     chosen = leading & (ops.start_ns <= last[within]) & np.isin(within, sends)
     return ops.where(chosen), intervals.union(begins)
+
+
+@dataclass(frozen=True)
+class DataParallelUse:
+    """Training by torch.nn.DataParallel, which drives all GPUs from one process."""
+
+    devices: int
+    """That compute in this process; 0 if DataParallel is not used."""
+    ids: IntArray
+    """Device work that moves things between them."""
+    ns: int
+    """Time in which some of it ran, per step."""
+
+
+@fact
+def data_parallel_use(facts: Facts) -> DataParallelUse:
+    """Of the used steps. Raises Missing like steps."""
+    used, work, copies = steps(facts), device_work(facts), facts.rank.copies
+    device = facts.rank.tracks["device"].to_numpy()[work.track]
+    replicas = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: name == "DataParallel.forward")
+    between = copies.index[(copies["direction"] == Direction.P2P.value).to_numpy()]
+    moves = (work.work_class == WorkClass.COMMUNICATION) | np.isin(work.ids, between)
+    moves &= len(replicas.ids) > 0
+    running = intervals.union(Intervals(work.start_ns[moves], work.end_ns[moves]))
+    return DataParallelUse(
+        devices=len(np.unique(device[work.work_class == WorkClass.COMPUTE])) if len(replicas.ids) else 0,
+        ids=work.ids[moves],
+        ns=round_half_up(intervals.clip(running, used.start_ns, used.end_ns).total, used.count),
+    )
+
+
+BUCKET_BYTES, FIRST_BYTES = 25 << 20, 1 << 20
+"""Of DDP's buckets unless bucket_cap_mb says otherwise, and of the first, which is ready first (torch.distributed)."""
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Reductions that backward passes start. Numbers without a word on that are per step."""
+
+    calls: int
+    """Per forward of DDP that is followed by some (the median); 0 if DDP reduces nothing."""
+    bytes: int
+    """Of one, on average."""
+    least_bytes: int
+    """Of the smallest."""
+    usual: int
+    """How many buckets of the usual size would hold as much."""
+    op_ids: IntArray
+    """What starts them on the host."""
+    ids: IntArray
+    """The collectives."""
+    track: int
+    """Of the main thread."""
+    waits: Intervals
+    """When it did nothing but wait for those on the host."""
+    left: float
+    """Share of the collectives' time that as many of the usual size would take: less by the shortest one's time for
+    each that is spared. The shortest stands for the latency that each has whatever its size."""
+    exposed_ns: int
+    """Time of the collectives that no compute hides, on the host while the training threads were in no op."""
+    host_ns: int
+    """Host time in the ops that start them."""
+
+
+@fact
+def buckets(facts: Facts) -> Buckets:
+    """Raises Missing without ops, like collective_table, and if the sizes are not known."""
+    require_ops(facts)
+    table, used = collective_table(facts), steps(facts)
+    ops = _reductions(facts)
+    calls = _per_forward(facts, ops)
+    if not calls:
+        none = np.zeros(0, dtype=np.int64)
+        return Buckets(0, 0, 0, 0, none, none, host_threads(facts).main, intervals.EMPTY, 1.0, 0, 0)
+    at = launched_in(facts, ops)[np.searchsorted(device_work(facts).ids, table.ids[~table.on_host])]
+    on_device = np.flatnonzero(~table.on_host)[at >= 0]
+    known, at_host = host_collectives(facts), np.isin(host_collectives(facts).op_ids, ops.ids)
+    sizes = np.concatenate((table.bytes[on_device], known.bytes[at_host]))
+    if not len(sizes) or (sizes < 0).any():
+        raise Missing("the sizes of gradient buckets", "NCCL's are recorded from PyTorch 2.2 on, gloo's with shapes.")
+    hosts = np.flatnonzero(np.isin(table.ids, known.ids[at_host]))
+    rows = np.concatenate((on_device, hosts))
+    dur = table.times.ends[rows] - table.times.starts[rows]
+    mean = float(sizes.mean())
+    usual = 1 + ceil(max(mean * calls - FIRST_BYTES, 0) / BUCKET_BYTES)
+    spared = max(1 - usual / calls, 0.0) * len(dur) * int(dur.min())
+    waits = intervals.intersect(host_activities(facts)[TimeCause.OTHER_RANK], intervals.union_of(table.times, hosts))
+    exposed = intervals.clip(waits, used.start_ns, used.end_ns).total
+    if len(on_device):
+        exposed += intervals.intersect(
+            intervals.union_of(table.times, on_device), device_time(facts).exposed_communication
+        ).total
+    return Buckets(
+        calls=calls,
+        bytes=round(mean),
+        least_bytes=int(sizes.min()),
+        usual=usual,
+        op_ids=ops.ids,
+        ids=table.ids[rows],
+        track=host_threads(facts).main,
+        waits=waits,
+        left=max(1 - spared / max(int(dur.sum()), 1), 0.0),
+        exposed_ns=round_half_up(exposed, used.count),
+        host_ns=round_half_up(ops.in_steps(facts).times.total, used.count),
+    )
+
+
+def _reductions(facts: Facts) -> HostSpans:
+    """The all-reduces that ops of backward passes ask for."""
+    ops = host_spans(facts, SpanKind.COLLECTIVE, SpanKind.OP, named=lambda name: name == _REDUCES)
+    asked = asking_ops(facts, ops.ids)
+    names = facts.rank.spans["name"].iloc[np.maximum(asked, 0)].astype(str).to_numpy()
+    return ops.where(np.array([name.startswith(BACKWARD) for name in names], dtype=bool) & (asked >= 0))
+
+
+def _per_forward(facts: Facts, ops: HostSpans) -> int:
+    forward = _forwards(facts)
+    after = np.searchsorted(forward.start_ns, ops.start_ns, side="right") - 1
+    counts = np.bincount(after[after >= 0])
+    return round(float(np.median(counts[counts > 0]))) if len(counts) else 0
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """Reductions of gradients by DistributedDataParallel between two steps of the optimizer."""
+
+    rounds: int
+    """Backward passes with reductions for each step of the optimizer (the median); 0 if DDP reduces nothing."""
+    alike: bool
+    """All rounds reduce equally often: the same gradients."""
+    op_ids: IntArray
+    """What the reducer does on the host in all rounds but the last before each step of the optimizer."""
+    ids: IntArray
+    """Collectives of these rounds that are carried out on the host."""
+    track: int
+    """Of the main thread."""
+    waits: Intervals
+    """When it did nothing but wait for those."""
+    ns: int
+    """Time in which a collective of these rounds was running, per step."""
+
+
+@fact
+def accumulation(facts: Facts) -> Accumulation:
+    """Rounds of reductions in the recording. Raises Missing without ops, and like collective_table."""
+    require_ops(facts)
+    table, rounds, used = collective_table(facts), _Rounds(facts), steps(facts)
+    ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE, named=lambda name: name in _OF_ROUNDS)
+    ops = ops.where(rounds.early(ops.start_ns))
+    launched = device_work(facts).ids[launched_in(facts, ops.outermost()) >= 0]
+    on_host = table.on_host & rounds.early(table.times.starts)
+    running = intervals.union_of(table.times, on_host | np.isin(table.ids, launched))
+    waiting = host_activities(facts)[TimeCause.OTHER_RANK]
+    return Accumulation(
+        rounds=round(float(np.median(rounds.counts))) if len(rounds.counts) else 0,
+        alike=rounds.alike,
+        op_ids=ops.ids,
+        ids=table.ids[on_host],
+        track=host_threads(facts).main,
+        waits=intervals.intersect(waiting, intervals.union_of(table.times, on_host)),
+        ns=round_half_up(intervals.clip(running, used.start_ns, used.end_ns).total, used.count),
+    )
+
+
+class _Rounds:
+    """A turn ends with a step of the optimizer; each forward of DDP in it begins a round."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._forward_ns = _forwards(facts).start_ns
+        self._optimizer_ns = (
+            host_spans(facts, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) is Activity.OPTIMIZER_STEP)
+            .outermost()
+            .start_ns
+        )
+        reduces = host_spans(facts, SpanKind.COLLECTIVE, SpanKind.OP, named=lambda name: name == _REDUCES)
+        found, turn = self._place(reduces.start_ns)
+        found, turn = found[found >= 0], turn[found >= 0]
+        self._last = np.full(len(self._optimizer_ns) + 1, -1)
+        """Round of each turn that reduces last; -1 if none does. Shape (turns,)."""
+        np.maximum.at(self._last, turn, found)
+        whole = (turn > 0) & (turn < len(self._optimizer_ns))
+        seen, calls = np.unique(np.stack((turn[whole], found[whole])), axis=1, return_counts=True)
+        self.counts = np.unique(seen[0], return_counts=True)[1]
+        """Rounds that reduce, of each whole turn that has some."""
+        self.alike = len(calls) > 0 and bool(calls.min() == calls.max())
+
+    def _place(self, moments: IntArray) -> tuple[IntArray, IntArray]:
+        """The round and the turn that each moment is in; round -1 before the first forward of its turn."""
+        turn = np.searchsorted(self._optimizer_ns, moments, side="right")
+        begun = np.append(np.iinfo(np.int64).min, self._optimizer_ns)[turn]
+        found = np.searchsorted(self._forward_ns, moments, side="right") - 1
+        since = np.append(self._forward_ns, np.iinfo(np.int64).min)[found]
+        return np.where(since >= begun, found, -1), turn
+
+    def early(self, moments: IntArray) -> npt.NDArray[np.bool_]:
+        """Which moments are in a round after which another one of the same turn reduces again."""
+        found, turn = self._place(moments)
+        early: npt.NDArray[np.bool_] = (found >= 0) & (found < self._last[turn])
+        return early

@@ -155,21 +155,11 @@ def _caused(job: Job, waits: list[_Waits]) -> IntArray:
 
 def _progress(one: CollectiveSequence) -> tuple[IntArray, IntArray, IntArray]:
     """At which moments a rank has computed for how long, and been by itself for how long."""
-    lane = one.lane
-    moments = np.concatenate(
-        (one.bounds_ns[:1], np.stack((lane.from_ns, lane.until_ns), axis=1).ravel(), one.bounds_ns[-1:])
-    )
-    reached = np.maximum.accumulate(moments)
-    last_own = int(reached[-1] - reached[-2])
-    last_compute = min(max(int(one.compute_ns.sum() - lane.compute_ns.sum()), 0), last_own)
-
-    def done(parts: IntArray, last: int) -> IntArray:
-        total = np.cumsum(parts)
-        whole = int(total[-1]) if len(total) else 0
-        found: IntArray = np.concatenate(([0], np.repeat(total, 2), [whole + last]))
-        return found
-
-    return reached, done(lane.compute_ns, last_compute), done(lane.own_ns, last_own)
+    held = np.stack((one.lane.from_ns, one.lane.until_ns), axis=1).ravel()
+    moments = np.maximum.accumulate(np.concatenate((one.bounds_ns[:1], held, one.bounds_ns[-1:])))
+    own, compute = (np.cumsum(part) for part in stretches_ns(one))
+    done = [np.concatenate(([0], np.repeat(part[:-1], 2), part[-1:])) for part in (compute, own)]
+    return moments, done[0], done[1]
 
 
 @dataclass(frozen=True)
@@ -306,3 +296,28 @@ def _unmatched(job: Job, times: JobTimes) -> Iterator[tuple[int, tuple[WhyUnmatc
         else:
             why = WhyUnmatched.NOT_RECORDED if missing or members > len(recorded) else WhyUnmatched.DIFFERENT
         yield at, (why, operation, missing, int(times.calls.transfer_ns[row]))
+
+
+def begun(one: CollectiveSequence) -> IntArray:
+    """Position of the step that each stretch of own time is in. Shape (events + 1,)."""
+    count = np.concatenate(([0], np.cumsum((one.lane.call < 0) & ~one.lane.waits)))
+    return np.minimum(count, len(one.numbers) - 1)
+
+
+def stretches_ns(one: CollectiveSequence) -> tuple[IntArray, IntArray]:
+    """(own, computing) of a rank before each of its events and after the last. Shapes (events + 1,)."""
+    reached = one.lane.until_ns[-1] if len(one.lane.until_ns) else one.bounds_ns[0]
+    last = max(int(one.bounds_ns[-1] - reached), 0)
+    computing = min(max(int(one.compute_ns.sum() - one.lane.compute_ns.sum()), 0), last)
+    return np.append(one.lane.own_ns, last), np.append(one.lane.compute_ns, computing)
+
+
+def own_time_ns(job: Job) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """(computing, other own time) of each rank in each step. Shapes (ranks, steps)."""
+    computing, other = [], []
+    for sequence in job.sequences:
+        step, (own, computed) = begun(sequence), stretches_ns(sequence)
+        count = len(sequence.numbers)
+        computing.append(np.bincount(step, weights=computed, minlength=count))
+        other.append(np.bincount(step, weights=np.maximum(own - computed, 0), minlength=count))
+    return np.stack(computing), np.stack(other)

@@ -1,22 +1,31 @@
-"""Which small collectives could be one, and which belong to synchronised normalisation?"""
+"""Which collectives could be fewer: small ones, gradients one by one, statistics of norms, gathered results?"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
 from diagnose.facts.communication.collectives import SMALL_BYTES, CollectiveTable, collective_table
+from diagnose.facts.communication.ddp import BUCKET_BYTES, FIRST_BYTES
+from diagnose.facts.communication.host_collectives import Blocked, blocked_at, host_collectives, waited_for
+from diagnose.facts.communication.overlap import exposure
 from diagnose.facts.communication.roles import Role, roles
-from diagnose.facts.core.base import Facts, fact
+from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.spans import HostSpans, host_spans, launched_in
+from diagnose.facts.core.host import host_threads
+from diagnose.facts.core.names import DDP_FORWARD
+from diagnose.facts.core.source_lines import sites_of
+from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
+from diagnose.facts.optimizer.optimizer import updates
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import KernelKind
 
@@ -172,3 +181,145 @@ def synced_norms(facts: Facts) -> SyncedNorms:
         exposed_ns=exposed_ns(facts, table, rows[table.in_steps[rows]]),
         host_ns=host_ns(facts, ops, op_of),
     )
+
+
+OVERLAPPED = 0.5
+"""Of what the backward pass could hide, likely hidden: DDP's buckets start when they are full (our choice)."""
+
+
+@dataclass(frozen=True)
+class LooseGradients:
+    """All-reduces of gradients on the device that no bucket collects. Numbers are per step."""
+
+    ids: IntArray
+    run: IntArray
+    """Which step each belongs to, from 0 on. Shape of `ids`."""
+    joined_ns: IntArray
+    """What they would take in buckets. Shape (3, runs).
+
+    Each takes the time of the shortest whatever it carries. Low: half of that is spared for all but as many as buckets.
+    Likely and high: all of it, and half and all of what the backward pass can hide of the rest, but the last bucket.
+    """
+    later_op_ids: IntArray
+    """Host ops that start all but the first of each step."""
+    calls: int
+    bytes: int
+    exposed_ns: int
+    host_ns: int
+
+
+@fact
+def loose_gradients(facts: Facts) -> LooseGradients:
+    """Raises Missing without device work and without collectives on the host."""
+    table = collective_table(facts)
+    rows = np.flatnonzero((roles(facts) == Role.GRADIENT) & ~table.on_host & (table.bytes >= 0))
+    step = facts.rank.spans["step"].to_numpy()[table.ids[rows]]
+    order = np.lexsort((table.times.starts[rows], step))
+    rows, step = rows[order], step[order]
+    _, first, run = np.unique(step, return_index=True, return_inverse=True)
+    ops, op_of = issuing_ops(facts, table.ids[rows])
+    later = np.setdiff1d(np.delete(op_of, first), op_of[first])
+    inside, count = table.in_steps[rows], steps(facts).count
+    return LooseGradients(
+        ids=table.ids[rows],
+        run=run.ravel().astype(np.int64),
+        joined_ns=_in_buckets(facts, rows, run.ravel(), len(first)),
+        later_op_ids=ops.ids[later[later >= 0]],
+        calls=round_half_up(int(inside.sum()), count),
+        bytes=round_half_up(int(table.bytes[rows[inside]].sum()), count),
+        exposed_ns=exposed_ns(facts, table, rows[inside]),
+        host_ns=host_ns(facts, ops, op_of),
+    )
+
+
+def _in_buckets(facts: Facts, rows: IntArray, run: IntArray, runs: int) -> IntArray:
+    table, hideable = collective_table(facts), exposure(facts).hideable_share if runs else 0.0
+    dur = (table.times.ends - table.times.starts)[rows]
+    found = np.zeros((3, runs), dtype=np.int64)
+    for at in range(runs):
+        lasted, carried = dur[run == at], int(table.bytes[rows[run == at]].sum())
+        usual = 1 + ceil(max(carried - FIRST_BYTES, 0) / BUCKET_BYTES)
+        spared = max(len(lasted) - usual, 0) * int(lasted.min())
+        rest = int(lasted.sum()) - spared
+        hidden = hideable * (1.0 - 1.0 / usual)
+        found[:, at] = rest + spared // 2, rest * (1.0 - OVERLAPPED * hidden), rest * (1.0 - hidden)
+    return found
+
+
+_GATHERS = ("allgather_", "_allgather_base_", "gather_")
+_NO_FORWARD = Missing("where forward passes begin", "DistributedDataParallel marks them.")
+
+
+@dataclass(frozen=True)
+class HostGathers:
+    """Gathering on the host after a step of the optimizer and before DDP's next forward pass: of results."""
+
+    calls: int
+    """Per step."""
+    bytes: int | None
+    """What a rank sends, per step; None if not known of all."""
+    track: int
+    """Of the main thread."""
+    blocked: Blocked
+    """From when the first of each row is asked for until the last is there, with what lies between them."""
+    site: Site | None
+
+
+@fact
+def host_gathers(facts: Facts) -> HostGathers:
+    """Of the used steps. Raises Missing like host_collectives, and if something is gathered and DDP is not used."""
+    found, used, main = host_collectives(facts), steps(facts), host_threads(facts).main
+    forward = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: name == DDP_FORWARD).start_ns
+    updated = np.sort(updates(facts).end_ns)
+    turn = np.searchsorted(updated, found.begin_ns, side="right")
+    after = np.append(updated, 0)[turn - 1]  # Before the first update turn is 0: of nothing.
+    idle = (turn > 0) & (np.searchsorted(forward, after) == np.searchsorted(forward, found.begin_ns))
+    gathers = np.isin(found.operation.astype(str), _GATHERS) & waited_for(facts, found, main)
+    if gathers.any() and not len(forward):
+        raise _NO_FORWARD
+    rows = np.flatnonzero(gathers & idle & in_used_steps(facts, found.op_ids))
+    first = np.concatenate(([True], np.diff(turn[rows]) != 0))[: len(rows)]
+    last = np.append(first[1:], True)[: len(rows)]
+    times = Intervals(found.begin_ns[rows[first]], found.end_ns[rows[last]])
+    sent = found.bytes[rows]
+    return HostGathers(
+        calls=round_half_up(len(rows), used.count),
+        bytes=round_half_up(int(sent.sum()), used.count) if len(rows) and (sent >= 0).all() else None,
+        track=main,
+        blocked=blocked_at(facts, intervals.union(times)),
+        site=_site(facts, found.op_ids[rows]),
+    )
+
+
+@dataclass(frozen=True)
+class DeviceGathers:
+    """The same on the device: the model's forward pass has no part in it. Numbers are per step."""
+
+    ids: IntArray
+    calls: int
+    bytes: int | None
+    """What a rank gets; None if not known of all."""
+    exposed_ns: int
+    """Time of these while no compute ran, with waiting for other ranks."""
+    site: Site | None
+
+
+@fact
+def device_gathers(facts: Facts) -> DeviceGathers:
+    """Raises Missing like the table of collectives."""
+    table = collective_table(facts)
+    gathers = np.char.find(table.operation.astype(str), "gather") >= 0
+    rows = np.flatnonzero(gathers & (roles(facts) == Role.RESULT) & ~table.on_host)
+    inside, (ops, op_of) = rows[table.in_steps[rows]], issuing_ops(facts, table.ids[rows])
+    sizes = table.bytes[inside]
+    return DeviceGathers(
+        ids=table.ids[rows],
+        calls=round_half_up(len(inside), steps(facts).count),
+        bytes=round_half_up(int(sizes.sum()), steps(facts).count) if len(sizes) and (sizes >= 0).all() else None,
+        exposed_ns=exposed_ns(facts, table, inside),
+        site=_site(facts, ops.ids[np.unique(op_of[op_of >= 0])]),
+    )
+
+
+def _site(facts: Facts, ops: IntArray) -> Site | None:
+    return next((site for site in sites_of(facts, ops) if site is not None), None) if len(ops) else None

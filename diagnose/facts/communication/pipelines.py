@@ -1,11 +1,28 @@
-"""Which ranks are the stages of a pipeline, in which order?"""
+"""Which ranks are the stages of a pipeline, in which order, and to which neighbour does each send and recv go?
+
+Schedules of several stages a rank name their actions ("PP:2F0": stage, kind, micro-batch; torch 2.9). GPipe and 1F1B
+need no names: NCCL records the other rank, and stages are ranks in order of their group. Gloo does not: what comes out
+of a forward pass goes to the next stage, what comes out of a backward pass to the one before, and a stage receives for
+its passes in their order.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.host import host_threads
+from diagnose.facts.core.names import name_of
+from diagnose.facts.core.spans import HostSpans, host_spans, used_step
+from diagnose.trace import nesting
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import RECV, SEND, CollectiveSequence, Pipeline
 
 
@@ -83,3 +100,120 @@ def _made(sequences: Sequence[CollectiveSequence]) -> Pipeline | None:
                 pair = (sequence.rank, int(peer)) if sign > 0 else (int(peer), sequence.rank)
                 balance[pair] = balance.get(pair, 0) + sign * int(count)
     return made if not any(balance.values()) else None
+
+
+_ACTION = re.compile(r"PP:(\d+)(SEND|RECV)_([FB])\d+")
+_TOWARD = {("SEND", "F"): 1, ("SEND", "B"): -1, ("RECV", "F"): -1, ("RECV", "B"): 1}
+LITTLE = 0.1
+"""Of what a long pass takes; less is no pass (our choice)."""
+
+_BACKWARD = "autograd::engine::evaluate_function"
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Of transfers and other collectives. Arrays of shape (calls,)."""
+
+    stage: IntArray
+    """-1 unknown."""
+    toward: IntArray
+    """1: the next stage, -1: the one before, 0: unknown."""
+
+
+def pipeline_sides(facts: Facts, ids: IntArray, operation: npt.NDArray[np.object_], beside: IntArray) -> Sides:
+    """The sides of the transfers among these collectives, in order of time.
+
+    `ids`: spans on the host, of a kernel the call that launched it. `beside`: 1 where the other rank is recorded and is
+    the next of the group, -1 where it is the one before, else 0.
+    """
+    transfers = np.flatnonzero(np.isin(operation, (SEND, RECV)))
+    stage, toward = np.full(len(ids), -1), np.zeros(len(ids), dtype=np.int64)
+    if not len(transfers):
+        return Sides(stage, toward)
+    mine = ids[transfers]
+    named = _named(facts, mine)
+    if (named.toward != 0).all():
+        stage[transfers], toward[transfers] = named.stage, named.toward
+    elif (beside[transfers] != 0).all():
+        toward[transfers] = beside[transfers]
+    elif not len(device_work(facts).ids):
+        toward[transfers] = _by_order(facts, mine, operation[transfers] == SEND)
+    return Sides(stage, toward)
+
+
+def _named(facts: Facts, ids: IntArray) -> Sides:
+    """By the action around each."""
+    spans = facts.rank.spans
+    actions = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: bool(_ACTION.match(name)))
+    start, track = spans["start_ns"].to_numpy()[ids], spans["track"].to_numpy()[ids].astype(np.int64)
+    at = nesting.innermost_at(start, track, actions.track, actions.start_ns, actions.end_ns)
+    stage, toward = [], []
+    for one in at.tolist():
+        found = _ACTION.match(name_of(facts, int(actions.ids[one]))) if one >= 0 else None
+        stage.append(int(found[1]) if found else -1)
+        toward.append(_TOWARD[found[2], found[3]] if found else 0)
+    return Sides(np.array(stage, dtype=np.int64), np.array(toward, dtype=np.int64))
+
+
+def _by_order(facts: Facts, ids: IntArray, sends: npt.NDArray[np.bool_]) -> IntArray:
+    """By the passes between which each was asked for, step by step."""
+    step, start = used_step(facts, ids), facts.rank.spans["start_ns"].to_numpy()[ids]
+    passes = _passes(facts, start)
+    toward = np.zeros(len(ids), dtype=np.int64)
+    for one in np.unique(step[step >= 0]).tolist():
+        mine = np.flatnonzero(step == one)
+        forward = passes.forward[passes.step == one]
+        after = passes.after[passes.step == one]
+        if not len(forward):
+            continue
+        last = np.searchsorted(after, mine, side="right") - 1
+        sent = np.where(forward[np.maximum(last, 0)], 1, -1)
+        received = np.flatnonzero(~sends[mine])
+        if len(received) >= len(forward):  # A stage in the middle: one transfer in for each pass.
+            order = np.minimum(np.arange(len(received)), len(forward) - 1)
+            taken = np.where(forward[order], -1, 1)
+        else:
+            taken = np.full(len(received), 1 if sends[mine[0]] else -1)
+        toward[mine] = sent
+        toward[mine[received]] = taken
+    return toward
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """Forward and backward passes of micro-batches, in order. Arrays of shape (passes,)."""
+
+    forward: npt.NDArray[np.bool_]
+    after: IntArray
+    """How many transfers had been asked for before it."""
+    step: IntArray
+
+
+def _passes(facts: Facts, asked_ns: IntArray) -> _Passes:
+    """Runs of ops between transfers: backward passes where autograd runs, forward where what they make is learnt.
+
+    What takes much less than others of its kind prepares or collects.
+    """
+    main, table = host_threads(facts).main, facts.rank.ops
+    ops = host_spans(facts, SpanKind.OP)
+    ops = ops.where(ops.track == main).outermost()
+    backward = _is_backward(facts, ops)
+    sequence = table["sequence"].reindex(ops.ids, fill_value=-1).to_numpy()
+    kept = backward | (sequence >= 0)
+    ops, backward = ops.where(kept), backward[kept]
+    between = np.searchsorted(np.sort(asked_ns), ops.start_ns, side="right")
+    step = used_step(facts, ops.ids)
+    key = np.stack((step, between, backward.astype(np.int64)))
+    new = np.concatenate(([True], (np.diff(key) != 0).any(axis=0)))[: len(step)]
+    took_ns = np.bincount(np.cumsum(new) - 1, weights=ops.end_ns - ops.start_ns, minlength=int(new.sum()))
+    forward, long = ~backward[new], np.zeros(int(new.sum()), dtype=bool)
+    for kind in (forward, ~forward):
+        long[kind] = took_ns[kind] >= LITTLE * np.quantile(took_ns[kind], 0.75) if kind.any() else False
+    return _Passes(forward[long], between[new][long], step[new][long])
+
+
+def _is_backward(facts: Facts, ops: HostSpans) -> npt.NDArray[np.bool_]:
+    names = facts.rank.spans["name"].cat
+    told = np.array([str(name).startswith(_BACKWARD) for name in names.categories], dtype=bool)
+    found: npt.NDArray[np.bool_] = told[names.codes.to_numpy()[ops.ids]]
+    return found

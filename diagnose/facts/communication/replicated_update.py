@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.communication.accumulation import accumulation
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
+from diagnose.facts.communication.ddp import accumulation
 from diagnose.facts.communication.host_collectives import host_collectives
-from diagnose.facts.communication.machines import ranks_together
 from diagnose.facts.communication.peers import peers
-from diagnose.facts.communication.roles import Role, roles
+from diagnose.facts.communication.roles import Role, ranks_together, roles
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.host import host_threads

@@ -1,4 +1,4 @@
-"""How does FSDP gather parameters, and reduce and scatter gradients: which unit, in which pass, how often?
+"""What does FSDP communicate more often, in smaller pieces, or later than it has to?
 
 A *unit* is what `fully_shard` or FullyShardedDataParallel wraps: its parameters are gathered by one collective. FSDP2
 names it in its ranges, as in `FSDP::all_gather (layers.1)`; FSDP1 does not, so that units are told by their turn in a
@@ -12,17 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from diagnose.facts.communication.collectives import collective_table
-from diagnose.facts.communication.held import standing
+from diagnose.facts.communication.collectives import SMALL_BYTES, collective_table
+from diagnose.facts.communication.host_collectives import standing
+from diagnose.facts.communication.overlap import HIDING_SHARE
 from diagnose.facts.communication.peers import waits
 from diagnose.facts.communication.roles import Role, asked_by, roles
-from diagnose.facts.core.base import Facts, once
+from diagnose.facts.core.base import Facts, fact, once
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.inputs import recorded_inputs
 from diagnose.facts.core.names import BACKWARD
-from diagnose.facts.core.spans import HostSpans, host_spans, require_ops
+from diagnose.facts.core.spans import HostSpans, host_spans, members, require_ops
 from diagnose.facts.core.steps import steps
 from diagnose.facts.optimizer.optimizer import updates
 from diagnose.trace import intervals, nesting
@@ -31,6 +33,12 @@ from diagnose.trace.intervals import IntArray, Intervals
 
 Mask = npt.NDArray[np.bool_]
 
+OPEN_SHARE = 0.1
+"""Of a collective's own time, from which on it is exposed (our choice)."""
+
+QUICK = 0.25
+"""Quantile of what equal collectives take: one in ten of gloo loses a slice of the scheduler (measured: 4 ms)."""
+
 _FORWARD = re.compile(r"FSDP::pre_forward|FullyShardedDataParallel\._pre_forward\Z")
 _BACKWARD = re.compile(
     r"FSDP::(pre_backward|post_backward|root_post_backward|backward_prefetch)|"
@@ -38,7 +46,9 @@ _BACKWARD = re.compile(
 )
 _OWN = re.compile(r"FSDP::(all_gather|post_backward_reduce)(?!_)")
 """Ranges that hold all that one collective needs: copies into and out of its buffer, and waiting for it."""
+_COPY_OUT = re.compile("FSDP::all_gather_copy_out")
 _UNIT = re.compile(r"\(([^)]*)\)")
+_BLOCK = re.compile(r"([^.]+\.)*?\d+(?=\.|\Z)")
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,107 @@ class Shards:
     """All ranks' parts together; -1 unknown."""
 
 
+@dataclass(frozen=True)
+class ShardTraffic:
+    """Some of FSDP's collectives. Numbers are per step."""
+
+    ids: IntArray
+    host_ids: IntArray
+    """What the host does for nothing but these."""
+    calls: int
+    ns: int
+    """Time in which one at least was running."""
+    exposed_ns: int
+    """Of it, while nothing was computed (on the host: the main thread stood); without known waiting for other ranks."""
+    on_host: bool
+    track: int
+    """Of the main thread."""
+    waits: Intervals
+    """When it did nothing but wait for those that threads of the host carry out, and not in `host_ids`."""
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """FSDP's collectives, and which of them could be left out or hidden. Numbers are per step."""
+
+    compared: bool
+    """Waiting for other ranks is known."""
+
+    rounds: int
+    """That reduce gradients for each step of the optimizer (the median); 0 if none does."""
+    alike: bool
+    """All reduce equally often and as many bytes: the same gradients. Never of a pipeline."""
+    early: ShardTraffic
+    """Reductions of all rounds but the last."""
+    kept: ShardTraffic
+    """Gathers of all rounds but the first, where parameters stay gathered until the backward pass is over."""
+    gradient_bytes: int | None
+    """Of one round, before they are scattered; None unknown."""
+
+    again: ShardTraffic
+    """Gathers for the backward pass of what had been gathered for the forward pass."""
+    units_again: int
+    """These of a round (the median)."""
+    bytes_again: int | None
+    """Of the parameters of these units, all ranks' parts together; None unknown."""
+
+    units: int
+    """Gathered in a forward pass."""
+    blocks: int
+    """That would be if each block were one: `layers.1` of `layers.1.mlp` and `layers.1.attention`."""
+    unit_bytes: int | None
+    """Of a unit, in the median."""
+    latency_share: float
+    """Of what collectives take, what they would take without any bytes; 0 unknown."""
+    needless: ShardTraffic
+    """Collectives that would be left out if the units of a block were one."""
+    hooks: tuple[tuple[int, Intervals], ...]
+    """By thread, when it was in FSDP's hooks of these units."""
+
+    late_ids: IntArray
+    """Exposed collectives on the device that compute could hide."""
+    late_ns: int
+    """Time that compute before gathers, or behind reductions, could hide; without known waiting for other ranks."""
+    late_share: float
+    """The same of the time of `late_ids`."""
+
+
+@fact
+def sharding(facts: Facts) -> Sharding:
+    """Of the whole recording. Raises Missing without ops, and like the table of collectives."""
+    found = shards(facts)
+    forward = found.gathers & ~found.backward
+    again = found.gathers & found.backward & np.isin(found.round, found.round[forward])
+    early, kept = _of_other_rounds(found)
+    reduces = ~found.gathers & (found.turn > 0) & (found.turn < found.turns)
+    copies = _ranges(facts, _COPY_OUT)
+    copies = copies.where(_in_backward(facts, copies.start_ns, copies.track))
+    block, (start_ns, byte_ns), sizes = _blocks(facts, found), _cost(facts, found), found.bytes[found.gathers]
+    usual = float(np.median(sizes)) if len(sizes) and (sizes >= 0).all() else None
+    needless = _needless(found, block, start_ns, byte_ns)
+    late, late_ns, late_share = _late(facts, found)
+    return Sharding(
+        compared=waits(facts) is not None,
+        rounds=_each(np.unique(np.stack((found.turn, found.round))[:, reduces], axis=1)[0]),
+        alike=_alike(found, reduces) and not bool((roles(facts) == Role.STAGE).any()),
+        early=_traffic(facts, found, early),
+        kept=_traffic(facts, found, kept),
+        gradient_bytes=_bytes_of_a_round(found, reduces),
+        again=_traffic(facts, found, again, copies.ids),
+        units_again=_each(found.round[again]),
+        bytes_again=_bytes_of_a_round(found, again),
+        units=_each(found.round[forward]),
+        blocks=_each(np.unique(np.stack((found.round, block))[:, forward], axis=1)[0]),
+        unit_bytes=None if usual is None else round(usual),
+        latency_share=0.0 if usual is None else start_ns / max(start_ns + byte_ns * usual, 1.0),
+        needless=_traffic(facts, found, needless),
+        hooks=_hooks(facts, found, needless),
+        late_ids=late,
+        late_ns=late_ns,
+        late_share=late_share,
+    )
+
+
 @once
 def shards(facts: Facts) -> Shards:
     """Of the whole recording; none if FSDP is not used. Raises Missing without ops, and like the table."""
@@ -81,13 +192,13 @@ def shards(facts: Facts) -> Shards:
     ranges = _ranges(facts, _OWN)
     around = _innermost(ranges, at, track)
     names = facts.rank.spans["name"].iloc[ranges.ids].astype(str).to_numpy()
-    unit_of = [unit_name(str(names[k])) if k >= 0 else "" for k in around.tolist()]
+    unit_of = [_unit_name(str(names[k])) if k >= 0 else "" for k in around.tolist()]
     units = tuple(dict.fromkeys(unit_of))
     ended = np.sort(updates(facts).end_ns)
     return Shards(
         rows=rows,
         gathers=role[rows] == Role.SHARD_GATHER,
-        backward=in_backward(facts, at, track),
+        backward=_in_backward(facts, at, track),
         turn=np.searchsorted(ended, at, side="right"),
         turns=len(ended),
         round=_rounds(facts, at),
@@ -102,7 +213,7 @@ def _ranges(facts: Facts, named: re.Pattern[str]) -> HostSpans:
     return host_spans(facts, SpanKind.ANNOTATION, named=lambda name: bool(named.match(name)))
 
 
-def unit_name(name: str) -> str:
+def _unit_name(name: str) -> str:
     """The unit that a range is about; "" if it tells none."""
     found = _UNIT.search(name)
     return found[1] if found else ""
@@ -112,7 +223,7 @@ def _innermost(some: HostSpans, at: IntArray, track: IntArray) -> IntArray:
     return nesting.innermost_at(at, track, some.track, some.start_ns, some.end_ns)
 
 
-def in_backward(facts: Facts, at: IntArray, track: IntArray) -> Mask:
+def _in_backward(facts: Facts, at: IntArray, track: IntArray) -> Mask:
     """Which moments of threads are in a backward pass."""
     ops = host_spans(facts, SpanKind.OP, named=lambda name: name.startswith(BACKWARD))
     found: Mask = (_innermost(ops, at, track) >= 0) | (_innermost(_ranges(facts, _BACKWARD), at, track) >= 0)
@@ -125,7 +236,7 @@ def _rounds(facts: Facts, at: IntArray) -> IntArray:
     Without any backward pass each recorded step is a round.
     """
     forward, backward = _ranges(facts, _FORWARD), _ranges(facts, _BACKWARD)
-    forward = forward.where(~in_backward(facts, forward.start_ns, forward.track))
+    forward = forward.where(~_in_backward(facts, forward.start_ns, forward.track))
     if not len(backward.ids):
         return np.searchsorted([step.start_ns for step in facts.rank.steps], at, side="right").astype(np.int64)
     moments = np.concatenate((forward.start_ns, backward.start_ns))
@@ -146,35 +257,11 @@ def _bytes(facts: Facts, told: IntArray, by: IntArray) -> IntArray:
     return np.where(told >= 0, told, found * parts)
 
 
-@dataclass(frozen=True)
-class ShardTraffic:
-    """Some of FSDP's collectives. Numbers are per step."""
-
-    ids: IntArray
-    host_ids: IntArray
-    """What the host does for nothing but these."""
-    calls: int
-    bytes: int | None
-    """None if not known of all."""
-    ns: int
-    """Time in which one at least was running."""
-    exposed_ns: int
-    """Of it, while nothing was computed (on the host: the main thread stood); without known waiting for other ranks."""
-    compared: bool
-    """Waiting for other ranks is known."""
-    on_host: bool
-    track: int
-    """Of the main thread."""
-    waits: Intervals
-    """When it did nothing but wait for those that threads of the host carry out, and not in `host_ids`."""
-
-
-def traffic(facts: Facts, found: Shards, chosen: Mask, more: IntArray | None = None) -> ShardTraffic:
+def _traffic(facts: Facts, found: Shards, chosen: Mask, more: IntArray | None = None) -> ShardTraffic:
     """Of some rows of the shards; `more` is what the host does for these besides."""
     table, used, known = collective_table(facts), steps(facts), waits(facts)
     rows = found.rows[chosen]
     inside = rows[table.in_steps[rows]]
-    sizes = found.bytes[chosen][table.in_steps[rows]]
     running = intervals.clip(intervals.union_of(table.times, inside), used.start_ns, used.end_ns)
     on_host = bool(table.on_host[rows].any())
     stands = standing(facts) if on_host else intervals.EMPTY
@@ -188,17 +275,153 @@ def traffic(facts: Facts, found: Shards, chosen: Mask, more: IntArray | None = N
         ids=table.ids[rows],
         host_ids=host_ids,
         calls=round_half_up(len(inside), used.count),
-        bytes=round_half_up(int(sizes.sum()), used.count) if len(sizes) and (sizes >= 0).all() else None,
         ns=round_half_up(running.total, used.count),
         exposed_ns=round_half_up(transfer.total, used.count),
-        compared=known is not None,
         on_host=on_host,
         track=host_threads(facts).main,
         waits=intervals.subtract(waiting, intervals.union(Intervals(start, start + dur))),
     )
 
 
-def each_round(rounds: IntArray) -> int:
-    """How many each round has, given the rounds of some; the median."""
-    counts = np.unique(rounds, return_counts=True)[1]
+def _each(groups: IntArray) -> int:
+    """How many each group has, given the group of each; the median."""
+    counts = np.unique(groups, return_counts=True)[1]
     return round(float(np.median(counts))) if len(counts) else 0
+
+
+def _bytes_of_a_round(found: Shards, chosen: Mask) -> int | None:
+    """Of the chosen ones together, the median; None if there are none, or not all are known."""
+    if not chosen.any() or (found.bytes[chosen] < 0).any():
+        return None
+    _, place = np.unique(found.round[chosen], return_inverse=True)
+    return round(float(np.median(np.bincount(place.ravel(), weights=found.bytes[chosen]))))
+
+
+def _alike(found: Shards, reduces: Mask) -> bool:
+    """Whether all rounds reduce equally often and as many bytes. Not if none does."""
+    _, place, calls = np.unique(found.round[reduces], return_inverse=True, return_counts=True)
+    carried = np.bincount(place.ravel(), weights=found.bytes[reduces])
+    return len(calls) > 0 and bool((calls == calls[0]).all() and (carried == carried[0]).all())
+
+
+def _of_other_rounds(found: Shards) -> tuple[Mask, Mask]:
+    """Reductions of all rounds but the last of their turn; gathers of all but the first, where none is repeated."""
+    reduces, kept = ~found.gathers, not (found.gathers & found.backward).any()
+    last = np.full(found.turns + 1, -1)
+    np.maximum.at(last, found.turn[reduces], found.round[reduces])
+    first = np.full(found.turns + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, found.turn, found.round)
+    return reduces & (found.round < last[found.turn]), found.gathers & kept & (found.round > first[found.turn])
+
+
+def _blocks(facts: Facts, found: Shards) -> IntArray:
+    """The block that each unit is of: its name up to the first number; of one process group."""
+    table = collective_table(facts)
+    named = [_BLOCK.match(unit) for unit in found.units]
+    block = [one[0] if one else unit for one, unit in zip(named, found.units, strict=True)]
+    texts = [
+        "|".join((block[unit], str(table.group_ranks[row]), str(table.group_description[row])))
+        if found.units[unit]
+        else f"|{number}"  # Which of FSDP1's units is meant is not known.
+        for number, (unit, row) in enumerate(zip(found.unit.tolist(), found.rows.tolist(), strict=True))
+    ]
+    return np.unique(np.array(texts, dtype=str), return_inverse=True)[1].ravel().astype(np.int64)
+
+
+def _cost(facts: Facts, found: Shards) -> tuple[float, float]:
+    """What a gather takes to start, and for each byte, in ns: by the quicker quarter of those of each size.
+
+    Where all are of one size, one of SMALL_BYTES is taken to need as long for its bytes as to start.
+    """
+    table, known = collective_table(facts), waits(facts)
+    chosen = found.gathers & (found.bytes > 0) & table.in_steps[found.rows]
+    rows, size = found.rows[chosen], found.bytes[chosen].astype(np.float64)
+    times = Intervals(table.times.starts[rows], table.times.ends[rows])
+    takes = times.ends - times.starts - (0 if known is None else intervals.covered(times, known))
+    sizes = np.unique(size)
+    quick = np.array([np.quantile(takes[size == asked], QUICK) for asked in sizes])
+    if not len(sizes):
+        return 0.0, 0.0
+    low, high = np.triu_indices(len(sizes), 1)
+    apart = sizes[high] >= 2 * sizes[low]
+    if apart.any():  # Theil and Sen's estimate: the median slope of all pairs.
+        byte_ns = max(float(np.median(((quick[high] - quick[low]) / (sizes[high] - sizes[low]))[apart])), 0.0)
+    else:
+        byte_ns = float(np.median(quick / (sizes + SMALL_BYTES)))
+    return float(np.clip(np.median(quick - byte_ns * sizes), 0.0, quick.min())), byte_ns
+
+
+def _needless(found: Shards, block: IntArray, start_ns: float, byte_ns: float) -> Mask:
+    """Which would not be there if the units of a block were one, which takes as long as it does by its bytes.
+
+    In HSDP an all-reduce follows what was scattered, so that the first of a unit is not joined with its second.
+    """
+    needless = np.zeros(len(found.rows), dtype=bool)
+    keys = pd.DataFrame({"round": found.round, "backward": found.backward, "gathers": found.gathers})
+    keys["occurrence"] = keys.assign(unit=found.unit).groupby([*keys, "unit"]).cumcount()
+    group = keys.assign(block=block).groupby([*keys, "block"]).ngroup().to_numpy().astype(np.int64)
+    for same in members(group, int(group.max(initial=-1)) + 1):
+        mine = same[np.argsort(found.unit[same], kind="stable")]  # In the order of the forward pass.
+        each = start_ns + byte_ns * found.bytes[mine]
+        if len(mine) > 1 and (found.bytes[mine] >= 0).all() and each.sum() > 0:
+            whole = start_ns + byte_ns * found.bytes[mine].sum()
+            needless[mine[max(round(float(whole / each.mean())), 1) :]] = True
+    return needless
+
+
+def _hooks(facts: Facts, found: Shards, chosen: Mask) -> tuple[tuple[int, Intervals], ...]:
+    """Time of threads in ranges of units of which some collectives are chosen, but of no other unit."""
+    others = {found.units[unit] for unit in found.unit[~chosen].tolist()}
+    alone = {found.units[unit] for unit in found.unit[chosen].tolist()} - others
+
+    def of(units: set[str]) -> HostSpans:
+        return host_spans(
+            facts, SpanKind.ANNOTATION, named=lambda one: one[:6] == "FSDP::" and _unit_name(one) in units
+        )
+
+    own, rest = of(alone), of(others)
+    return tuple(
+        (track, intervals.subtract(own.where(own.track == track).times, rest.where(rest.track == track).times))
+        for track in np.unique(own.track).tolist()
+    )
+
+
+def _late(facts: Facts, found: Shards) -> tuple[IntArray, int, float]:
+    """Exposed collectives that compute could hide, how much of them per step, and as a share of their time.
+
+    Of the used steps; none on the host, where nothing runs beside.
+    """
+    table, known, used = collective_table(facts), waits(facts), steps(facts)
+    chosen = ~table.on_host[found.rows] & table.in_steps[found.rows]
+    rows = found.rows[chosen]
+    if not len(rows):
+        return rows, 0, 0.0
+    times, compute = Intervals(table.times.starts[rows], table.times.ends[rows]), device_time(facts).compute
+    waited = 0 if known is None else intervals.covered(times, known)  # Waiting comes first.
+    transfer = Intervals(times.starts + waited, times.ends)
+    lasted = transfer.ends - transfer.starts
+    idle_links = intervals.subtract(compute, intervals.union(times))
+    could_ns = HIDING_SHARE * _beside(found, chosen, times, idle_links)
+    hidden = np.minimum(lasted - intervals.covered(transfer, compute), could_ns).astype(np.int64)
+    late = hidden >= OPEN_SHARE * lasted
+    total = int(hidden[late].sum())
+    return table.ids[rows[late]], round_half_up(total, used.count), float(total / max(lasted[late].sum(), 1))
+
+
+def _beside(found: Shards, chosen: Mask, times: Intervals, compute: Intervals) -> IntArray:
+    """Compute that could hide each: since the gather before in its pass, or until the reduction behind it.
+
+    `compute` is what ran while none of them did, as a link carries one after the other. In a round with one unit all of
+    it could, as that unit could be in pieces.
+    """
+    rounds, gathers, backward = found.round[chosen], found.gathers[chosen], found.backward[chosen]
+    kind = np.where(gathers, backward, 2)
+    order = np.lexsort((times.starts, kind, rounds))
+    same = (np.diff(rounds[order]) == 0) & (np.diff(kind[order]) == 0)
+    before, behind = order[:-1][same], order[1:][same]
+    hides = np.where(gathers[behind], behind, before)
+    begin, end = np.zeros((2, len(order)), dtype=np.int64)
+    begin[hides], end[hides] = times.ends[before], np.maximum(times.starts[behind], times.ends[before])
+    forward, counts = np.unique(rounds[gathers & ~backward], return_counts=True)
+    each = compute.total // max(len(np.unique(rounds)), 1)
+    return np.where(np.isin(rounds, forward[counts == 1]), each, intervals.covered(Intervals(begin, end), compute))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.communication.certainty import is_certain, noise, require_steps
+from diagnose.facts.communication.balance import is_certain, noise, require_steps
 from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.communication.peers import peers
 from diagnose.facts.core.base import Facts, Missing, fact, optional
@@ -106,7 +106,7 @@ def _hands_on(facts: Facts) -> bool:
     table = optional(collective_table, facts)
     if table is None:
         return False
-    return any(str(name).replace("_", "").lower() in _TRANSFERS for name in np.unique(table.operation.astype(str)))
+    return bool(np.isin(table.plain, _TRANSFERS).any())
 
 
 _TRANSFERS = (SEND, RECV, "sendrecv", "coalesced")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.base import Facts, Missing, fact, once
 from diagnose.facts.core.device import device_work
 from diagnose.trace.manifest import RankManifest
 from diagnose.trace.model import Context
@@ -47,6 +47,7 @@ def launch_blocking(facts: Facts) -> bool:
     return environment(facts).get("CUDA_LAUNCH_BLOCKING", "") not in ("", "0")
 
 
+@once
 def trains_on_cpu(facts: Facts) -> bool:
     """Whether the steps are known to use no device: `diagnose profile` timed them on the host alone.
 
@@ -59,6 +60,7 @@ def trains_on_cpu(facts: Facts) -> bool:
     return on_host and not len(device_work(facts).ids)
 
 
+@once
 def busy_share(facts: Facts) -> float:
     """Share of a step in which a training on the CPU keeps a core busy, at most 1; 0 if it is not known to train there.
 

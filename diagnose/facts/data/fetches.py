@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
-from diagnose.facts.core.breakdown import device_time
+from diagnose.facts.core.breakdown import device_time, round_half_up
+from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, in_used_steps, on_training_threads
+from diagnose.facts.core.steps import Steps, steps
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
@@ -45,6 +47,8 @@ LONGEST_PERIOD = 128
 
 MIN_FETCHES = 10
 """Of fewer no pattern is told: three periods of 3 workers. Chosen."""
+
+_NO_FETCHES = Missing("DataLoader fetches", "Iterate a torch.utils.data.DataLoader inside the profiled region.")
 
 _NEW_ITERATOR = re.compile(
     r"\b(DataLoader\.__iter__|_(Single|Multi)Process(ing)?DataLoaderIter\.__init__)\Z"
@@ -124,10 +128,14 @@ class Fetches:
         return float(np.mean(self.dur_ns[self.first])) if self.first.any() else None
 
     @property
-    def waiting_at_turns_ns(self) -> int:
-        """In first and last fetches of the used steps: of the device, else of the host."""
+    def between(self) -> IntArray:
+        """Ids of those that neither begin nor end an epoch."""
+        return self.ids[~(self.first | self.last)]
+
+    def late_ns(self, wait: Input, steps: Steps) -> int:
+        """What the training waits per step, but at the beginnings and ends of epochs."""
         waiting = self.dur_ns if self.idle_ns is None else self.idle_ns
-        return int(waiting[self.in_steps & (self.first | self.last)].sum())
+        return wait.waited_ns - int(waiting[self.in_steps & (self.first | self.last)].sum()) // steps.count
 
 
 @fact
@@ -136,7 +144,7 @@ def fetches(facts: Facts) -> Fetches:
     found = on_training_threads(facts, host_spans(facts, SpanKind.LOADER)).outermost()
     names = facts.rank.spans["name"]
     if not len(found.ids):
-        raise Missing("DataLoader fetches", "Iterate a torch.utils.data.DataLoader inside the profiled region.")
+        raise _NO_FETCHES
     dur, in_steps = found.end_ns - found.start_ns, in_used_steps(facts, found.ids)
     first, ends = _first(facts, found), _python_or_annotations(facts, _END_OF_WORKERS)
     last = intervals.covered(Intervals(found.start_ns, found.end_ns), ends.times) > 0
@@ -227,3 +235,42 @@ def made_in_process(names: Iterable[str]) -> bool | None:
     kinds_of = {kind for name in names for kind in ("SingleProcess", "MultiProcessing") if kind in name}
     single, several = "SingleProcess" in kinds_of, "MultiProcessing" in kinds_of
     return single if single != several else None
+
+
+@dataclass(frozen=True)
+class Input:
+    """Fetching batches, in the used steps."""
+
+    fetches: int
+    """In all used steps."""
+    in_process: bool | None
+    """Whether batches are made in the training process (num_workers=0); None if the name does not say."""
+    host_ns: int
+    """Host time in fetches, per step. With workers it is waiting and unpacking; in process it is making the batch."""
+    exposed_ns: int | None
+    """Of it, while the device was idle, per step; None without device work."""
+
+    @property
+    def waited_ns(self) -> int:
+        """What the training waits, per step: the device where there is one."""
+        return self.host_ns if self.exposed_ns is None else self.exposed_ns
+
+
+@fact
+def input_wait(facts: Facts) -> Input:
+    """The loader's part in a step. Raises Missing if no loader fetch was recorded."""
+    spans, used = facts.rank.spans, steps(facts)
+    fetches = spans[(spans["kind"] == SpanKind.LOADER.value) & spans["track"].isin(host_threads(facts).training)]
+    if not len(fetches):
+        raise _NO_FETCHES
+    start = fetches["start_ns"].to_numpy()
+    pieces = intervals.union(Intervals(start, start + fetches["dur_ns"].to_numpy()))
+    waited = intervals.clip(pieces, used.start_ns, used.end_ns)
+    time = optional(device_time, facts)
+    inside = (start >= used.start_ns) & (start < used.end_ns)
+    return Input(
+        fetches=int(inside.sum()),
+        in_process=made_in_process(list(fetches["name"].cat.categories[np.unique(fetches["name"].cat.codes)])),
+        host_ns=round_half_up(waited.total, used.count),
+        exposed_ns=None if time is None else round_half_up(intervals.intersect(waited, time.idle).total, used.count),
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from diagnose.facts.communication.certainty import noise
+from diagnose.facts.communication.balance import noise
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
 from diagnose.facts.communication.peers import peers
 from diagnose.facts.communication.roles import Role, asked_by, roles

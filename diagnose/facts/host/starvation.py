@@ -52,8 +52,6 @@ class Starvation:
     """Calls that launch device work, per step; a CUDA graph is one."""
     empty_queue_share: float
     """Share of these calls that found nothing outstanding on their stream."""
-    kernels: int
-    """Per step."""
     kernel_median_ns: int
     """Median duration of a kernel."""
     graph_share: float
@@ -83,7 +81,6 @@ def starvation(facts: Facts) -> Starvation:
         reads=_reads(facts, np.unique(table.call)),
         launches=round_half_up(len(first), used.count),
         empty_queue_share=float((table.depth[first] == 0).mean()),
-        kernels=round_half_up(len(kernels), used.count),
         kernel_median_ns=int(np.median(dur)),
         graph_share=float(by_graph.mean()),
         repeats=_repeats(facts, kernels),

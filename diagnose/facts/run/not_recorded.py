@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.facts.core.base import Facts, optional
+from diagnose.facts.core.base import Facts, once, optional
 from diagnose.facts.core.breakdown import device_time
 from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.host import host_activities
@@ -22,6 +22,7 @@ ONLY_BOUNDS = 0.3
 """Of the used steps: from this share on, what is not recorded leaves bounds and nothing more (as of the replay)."""
 
 
+@once
 def not_recorded(facts: Facts) -> tuple[IntegrityNote, ...]:
     """Notes on times of the used steps in which the host, or work of the device, was not recorded."""
     return (*_host(facts), *_device(facts))

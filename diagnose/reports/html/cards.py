@@ -36,8 +36,6 @@ class Shown:
     """(heading, text) of the rule's page."""
     places: str
     """How many places on the timeline it can go to; empty if none."""
-    held: str
-    """How many predictions of the rule have held here, as a clause; empty if none was compared."""
 
 
 LEVELS = {Level.HIGH: "sure", Level.MEDIUM: "fairly sure", Level.LOW: "unsure"}
@@ -69,7 +67,6 @@ def shown(diagnosis: Diagnosis) -> Iterator[Shown]:
             page=page,
             sections=sections(page),
             places=_places(one),
-            held=findings.held(one.track_record),
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import plotly.graph_objects as go
@@ -19,7 +19,7 @@ from diagnose.contracts.job import JobSummary
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.steps import Measure
-from diagnose.failures import Failure, attempt
+from diagnose.failures import Failure, section
 from diagnose.replay.job_path import JobPathKind
 from diagnose.reports import findings, heading, perfetto, sections
 from diagnose.reports import job_tables as jobs
@@ -44,13 +44,13 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Picture:
+class Picture(Generic[T]):
     """A figure with its title, what it is drawn by, and the sentence that says what to see in it."""
 
     id: str
     title: str
-    draw: Callable[[Diagnosis], go.Figure]
-    sentence: Callable[[Diagnosis], str]
+    draw: Callable[[T], go.Figure]
+    sentence: Callable[[T], str]
 
 
 _BAR = partial(step_figures.step_bar, legend=False)
@@ -77,10 +77,11 @@ PICTURES = (
 class Panel:
     """A picture on the page: its sentence, or why it could not be drawn."""
 
-    picture: Picture
+    picture: Picture[Any]
     sentence: str = ""
     missing: str = ""
     how_to_record_it: str = ""
+    figure: msgspec.Raw | None = None
 
 
 WORTH_SHARE = 0.01
@@ -121,11 +122,14 @@ def render(diagnosis: Diagnosis) -> str:
 
 
 def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
-    figures: dict[str, Any] = {}
-    panels = {one.id: _panel(one, diagnosis, figures) for one in (STEP, SAVINGS, *PICTURES)}
-    speed_ups = None if diagnosis.trials is None else _panel(SPEED_UPS, diagnosis, figures)
-    job = attempt("the job", None, _job, diagnosis, figures)
-    lanes, sentence = attempt("the timeline", (None, ""), _timeline, diagnosis)
+    step, savings, *panels = [panel(one, diagnosis) for one in (STEP, SAVINGS, *PICTURES)]
+    speed_ups = None if diagnosis.trials is None else panel(SPEED_UPS, diagnosis)
+    job, drawn = (
+        next(iter(section("the job", _job, diagnosis)), None),
+        dict(section("the timeline", _timeline, diagnosis)),
+    )
+    of_job = () if job is None else (job.lane, job.heat)
+    shown = [one for one in (step, savings, speed_ups, *panels, *of_job) if one is not None]
     plotly, plotly_hash = bundle.plotly_script()
     script = bundle.text("report.js")
     return bundle.template("page.html.j2").render(
@@ -134,44 +138,40 @@ def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
         style=Markup(bundle.text("style.css")),
         script=Markup(script),
         plotly=plotly,
-        data=bundle.packed(msgspec.json.encode({"figures": figures, "timeline": lanes})),
-        trace=attempt("the trace for Perfetto", "", lambda: bundle.packed(perfetto.written(diagnosis, lost))),
-        subject=heading.subject(diagnosis),
-        headline=heading.headline(diagnosis),
-        lost=findings.lost(diagnosis),
+        data=bundle.packed(msgspec.json.encode({"figures": figures(shown), "timeline": drawn.get("lanes")})),
+        trace="".join(section("the trace for Perfetto", _trace, diagnosis)),
+        subject="".join(section("what ran on what", heading.subject, diagnosis)),
+        headline="".join(section("the step time", heading.headline, diagnosis)),
+        lost="".join(section("how much of a step is lost", findings.lost, diagnosis)),
         job=job,
-        tried=attempt("what was tried", None, _tried, diagnosis),
+        tried=next(iter(section("what was tried", _tried, diagnosis)), None),
         speed_ups=speed_ups,
-        tiles=_listed("the first numbers", _tiles, diagnosis),
-        cards=_listed("what to fix", cards.shown, diagnosis),
-        risks=findings.risks(diagnosis),
+        tiles=section("the first numbers", _tiles, diagnosis),
+        cards=section("what to fix", cards.shown, diagnosis),
+        risks=section("risks", findings.risks, diagnosis),
         risks_heading=findings.RISKS,
-        minor=findings.minor(diagnosis),
-        hidden=findings.hidden(diagnosis),
+        minor=section("minor findings", findings.minor, diagnosis),
+        hidden=section("findings that pay once others are fixed", findings.hidden, diagnosis),
         hidden_heading=findings.HIDDEN,
-        unchecked=findings.unchecked(diagnosis),
+        unchecked=section("what could not be looked at", findings.unchecked, diagnosis),
         warnings=[note for note in diagnosis.integrity if note.severity is not Severity.NOTE],
         notes=[note for note in diagnosis.integrity if note.severity is Severity.NOTE],
-        crashed=findings.crashed(diagnosis),
-        checked=findings.checked(diagnosis),
-        step=panels.pop("step"),
-        legend=attempt("the legend", [], _legend, diagnosis),
-        savings=panels.pop("savings"),
-        timeline=sentence,
-        panels=list(panels.values()),
-        outcomes=_listed("the rules that ran", _outcomes, diagnosis),
+        crashed=section("rules that failed", findings.crashed, diagnosis),
+        checked="".join(section("how many rules ended how", findings.checked, diagnosis)),
+        step=step,
+        legend=section("the legend", _legend, diagnosis),
+        savings=savings,
+        timeline=drawn.get("sentence", ""),
+        panels=panels,
+        outcomes=section("the rules that ran", _outcomes, diagnosis),
         kinds=[(kind.value, OUTCOMES[kind]) for kind in OutcomeKind if _ended(diagnosis, kind)],
-        tables=_listed("tables", sections.sections, diagnosis),
-        about=_listed("what was analysed", _about, diagnosis),
+        tables=section("tables", sections.sections, diagnosis),
+        about=section("what was analysed", _about, diagnosis),
         levels=cards.LEVELS,
         safe=cards.SAFE,
         left_out=lost,
         part=_part,
     )
-
-
-def _listed(part: str, make: Callable[[Diagnosis], Iterable[T]], diagnosis: Diagnosis) -> list[T]:
-    return attempt(part, [], lambda: list(make(diagnosis)))
 
 
 def _part(name: str, caller: Callable[[], Markup]) -> Markup:
@@ -182,8 +182,13 @@ def _part(name: str, caller: Callable[[], Markup]) -> Markup:
         return Markup('<p class="alert error">{}</p>').format(str(failures.note(name, error)))
 
 
-def _tried(diagnosis: Diagnosis) -> tried.Tried | None:
-    return None if diagnosis.trials is None else tried.view(diagnosis.trials)
+def _trace(diagnosis: Diagnosis) -> str:
+    return bundle.packed(perfetto.render(diagnosis))
+
+
+def _tried(diagnosis: Diagnosis) -> Iterator[tried.Tried]:
+    if diagnosis.trials is not None:
+        yield tried.view(diagnosis.trials)
 
 
 def policy(*scripts: str) -> str:
@@ -205,24 +210,28 @@ def _legend(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     return [(part.colour, part.label, share(part.ns, whole)) for part in seen]
 
 
-def _panel(picture: Picture, diagnosis: Diagnosis, figures: dict[str, Any]) -> Panel:
+def panel(picture: Picture[T], told: T) -> Panel:
+    """A picture of what is told, or why it is not drawn."""
     try:
-        figure, sentence = picture.draw(diagnosis), picture.sentence(diagnosis)
+        return Panel(picture, picture.sentence(told), figure=msgspec.Raw(picture.draw(told).to_json().encode()))
     except Missing as missing:
         return Panel(picture, missing=missing.what, how_to_record_it=missing.how_to_record_it)
     except Exception as error:
         failure = failures.note(f"the figure “{picture.title}”", error)
         return Panel(picture, missing=f"diagnose itself failed ({failure.error})", how_to_record_it=failures.REPORT)
-    figures[picture.id] = msgspec.Raw(figure.to_json().encode())
-    return Panel(picture, sentence)
 
 
-def _timeline(diagnosis: Diagnosis) -> tuple[dict[str, Any] | None, str]:
-    """What the page's script draws the timeline from, and its sentence; nothing if there is none."""
+def figures(panels: Iterable[Panel]) -> dict[str, msgspec.Raw]:
+    """What the page's script draws, by the pictures' ids."""
+    return {one.picture.id: one.figure for one in panels if one.figure is not None}
+
+
+def _timeline(diagnosis: Diagnosis) -> Iterator[tuple[str, Any]]:
+    """`lanes`, which the page's script draws the timeline from, and `sentence`; nothing if there is none."""
     try:
         shown = timeline_figure.drawn(diagnosis)
     except Missing:
-        return None, ""
+        return
     lanes = {
         "frame": msgspec.Raw(timeline_figure.frame(shown).to_json().encode()),
         "dur": shown.dur_ns,
@@ -240,22 +249,23 @@ def _timeline(diagnosis: Diagnosis) -> tuple[dict[str, Any] | None, str]:
             for number, one in enumerate((finding for finding in diagnosis.findings if not finding.minor), start=1)
         ],
     }
-    return lanes, timeline_figure.timeline_sentence(diagnosis)
+    yield "lanes", lanes
+    yield "sentence", timeline_figure.timeline_sentence(diagnosis)
 
 
-def _job(diagnosis: Diagnosis, figures: dict[str, Any]) -> JobView | None:
-    """What is shown of a job above all that is of one rank; None if ranks could not be compared."""
+def _job(diagnosis: Diagnosis) -> Iterator[JobView]:
+    """What is shown of a job above all that is of one rank; nothing if ranks could not be compared."""
     if diagnosis.job is None:
-        return None
+        return
     path, *tables = sections.job_sections(diagnosis)
     note = " ".join(filter(None, (PATH_NOTE, jobs.clocks(diagnosis.job))))
-    return JobView(
+    yield JobView(
         tiles=tuple(_job_tiles(diagnosis.job)),
         unit=jobs.unit(diagnosis.job),
         lead=tuple(jobs.lead(diagnosis.job)[jobs.mean_wait_ns(diagnosis.job) is not None :]),
         path=replace(path, note=note),
-        lane=_panel(JOB_PATH, diagnosis, figures),
-        heat=_panel(JOB, diagnosis, figures),
+        lane=panel(JOB_PATH, diagnosis),
+        heat=panel(JOB, diagnosis),
         switches=tuple(job_figures.switches(diagnosis)),
         tables=tuple(tables),
         ranks=tuple(one_rank_panel.each_rank(diagnosis, diagnosis.job)),

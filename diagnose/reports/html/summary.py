@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diagnose import failures
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.facts.core.base import Missing
-from diagnose.failures import Failure, attempt
+from diagnose.failures import Failure, section
 from diagnose.reports import findings, heading
 from diagnose.reports.html import bundle, step_figures
 from diagnose.trace.model import Severity
@@ -31,32 +32,31 @@ def render(diagnosis: Diagnosis) -> str:
 
 
 def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
-    bar, bar_text = attempt("the bar of the step", ([], ""), _bar, diagnosis)
+    bar = section("the bar of the step", _bar, diagnosis)
     return bundle.template("notebook.html.j2").render(
-        headline=heading.headline(diagnosis),
-        subject=heading.subject(diagnosis),
+        headline="".join(section("the step time", heading.headline, diagnosis)),
+        subject="".join(section("what ran on what", heading.subject, diagnosis)),
         warnings=[note for note in diagnosis.integrity if note.severity is not Severity.NOTE],
         bar=bar,
-        bar_text=bar_text,
-        lost=findings.lost(diagnosis),
-        cards=findings.cards(diagnosis),
-        risks=findings.risks(diagnosis),
+        bar_text=step_figures.step_bar_sentence(diagnosis) if bar else "",
+        lost="".join(section("how much of a step is lost", findings.lost, diagnosis)),
+        cards=section("what to fix", findings.cards, diagnosis),
+        risks=section("risks", findings.risks, diagnosis),
         risks_heading=findings.RISKS,
-        unchecked=findings.unchecked(diagnosis),
-        checked=findings.checked(diagnosis),
+        unchecked=section("what could not be looked at", findings.unchecked, diagnosis),
+        checked="".join(section("how many rules ended how", findings.checked, diagnosis)),
         left_out=lost,
     )
 
 
-def _bar(diagnosis: Diagnosis) -> tuple[list[Piece], str]:
-    """The step's parts, and what to see in them; nothing if there are none."""
+def _bar(diagnosis: Diagnosis) -> Iterator[Piece]:
+    """The step's parts; nothing if there are none."""
     try:
-        parts, sentence = step_figures.parts(diagnosis), step_figures.step_bar_sentence(diagnosis)
+        parts = step_figures.parts(diagnosis)
     except Missing:
-        return [], ""
-    whole, pieces, start = max(sum(part.ns for part in parts), 1), [], 0.0
+        return
+    whole, start = max(sum(part.ns for part in parts), 1), 0.0
     for part in parts:
         width = 100 * part.ns / whole
-        pieces.append(Piece(f"{part.label}: {duration(part.ns)}", start, width, part.colour))
+        yield Piece(f"{part.label}: {duration(part.ns)}", start, width, part.colour)
         start += width
-    return pieces, sentence

@@ -1,4 +1,4 @@
-"""Collectives by operation, group and size; what DistributedDataParallel does around them."""
+"""Which collectives run, and how many are small; what DistributedDataParallel does around them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diagnose.facts.communication.collectives import collective_groups, collective_table, small_collectives
+from diagnose.facts.communication.collectives import collective_table, small_collectives
 from diagnose.facts.communication.ddp import DdpWork, ddp_overheads
 from diagnose.facts.core.base import Missing
 from tests.drawing import Drawing
@@ -33,34 +33,20 @@ def reducing() -> Drawing:
     return draw
 
 
-def test_groups_by_operation_group_and_size() -> None:
-    reduce, gather = collective_groups(reducing().facts())
-    assert (reduce.operation, reduce.group_ranks, reduce.group_size, reduce.on_host) == (
-        "allreduce",
-        "[0, 1]",
-        2,
-        False,
-    )
-    assert (reduce.calls, reduce.bytes, reduce.ns, reduce.exposed_ns) == (2, 4 << 20, 300_000, 200_000)
-    assert len(reduce.ids) == 6
-    assert (gather.operation, gather.calls, gather.bytes) == ("_allgather_base", 1, 400)  # 200 elements of 2 bytes
-    assert (gather.ns, gather.exposed_ns) == (100_000, 100_000)
-
-
-def test_sizes_a_factor_of_two_apart_are_groups_of_their_own() -> None:
-    draw = reducing()
-    for number in range(3):
-        at = 1000 * number
-        draw.launch(NCCL, (at + 9, at + 10), (at + 700, at + 710), stream=20, **told("allreduce", 1 << 10))
-    assert [group.bytes for group in collective_groups(draw.facts())] == [4 << 20, 400, 4096]
+def test_what_is_told_of_each() -> None:
+    table = collective_table(reducing().facts())
+    assert table.operation.tolist() == ["allreduce", "allreduce", "_allgather_base"] * 3
+    assert table.bytes.tolist() == [4 << 20, 4 << 20, 400] * 3  # of the last 200 elements of 2 bytes
+    assert (set(table.group_ranks), set(table.group_size), table.on_host.any()) == ({"[0, 1]"}, {2}, False)
+    assert table.plain[2] == "allgatherbase"
 
 
 def test_the_size_comes_from_the_op_around_the_launch_where_the_kernel_tells_none() -> None:
     draw = Drawing().op("c10d::allreduce_", 0, 20).op("record_param_comms", 1, 19, **told("allreduce", 10, "Half"))
     draw.span("user_annotation", "nccl:all_reduce", 2, 18).launch(NCCL, (3, 5), (30, 40))
     draw.op("record_param_comms", 21, 29, **told("wait", 0, "Byte"))
-    (found,) = collective_groups(draw.facts())
-    assert (found.operation, found.bytes, found.group_size) == ("allreduce", 20, 2)
+    table = collective_table(draw.facts())
+    assert (table.operation.tolist(), table.bytes.tolist(), table.group_size.tolist()) == (["allreduce"], [20], [2])
 
 
 def test_what_a_kernel_that_sends_and_receives_does_is_told_by_the_collective_that_launched_it() -> None:
@@ -73,8 +59,8 @@ def test_what_a_kernel_that_sends_and_receives_does_is_told_by_the_collective_th
 @pytest.mark.parametrize("arguments", [{}, told("allreduce", 10, "QInt4x7"), told("allreduce", 1 << 62)])
 def test_an_unknown_size_is_not_zero(arguments: dict[str, Any]) -> None:
     facts = Drawing().launch(NCCL, (3, 5), (30, 40), **arguments).facts()
-    (found,) = collective_groups(facts)
-    assert (found.operation, found.bytes) == ("allreduce" if arguments else "all_reduce", None)
+    table = collective_table(facts)
+    assert (table.operation.tolist(), table.bytes.tolist()) == (["allreduce" if arguments else "all_reduce"], [-1])
     with pytest.raises(Missing, match="sizes of collectives"):
         small_collectives(facts)
 
@@ -86,16 +72,15 @@ def test_small_collectives() -> None:
         draw.launch(NCCL, (at + 9, at + 10), (at + 250, at + 260), stream=21, **told("allreduce", 1))
         draw.launch(NCCL, (at + 11, at + 12), (at + 800, at + 810), stream=21)
     found = small_collectives(draw.facts())
-    assert (found.calls, found.bytes, len(found.ids), found.unknown_calls) == (2, 404, 6, 1)
-    assert (found.ns, found.exposed_ns) == (110_000, 100_000)  # 10 us of it while "gemm" runs
+    assert (found.total_calls, found.calls, found.unknown_calls) == (10, 2, 1)
 
 
 def test_collectives_on_the_host_are_none_of_the_device() -> None:
     draw = reducing()
     for at in (0, 1000, 2000):
         draw.span("user_annotation", "gloo:all_reduce", at + 30, at + 70, tid=555)
-    with_host, alone = small_collectives(draw.facts()), small_collectives(reducing().facts())
-    assert (with_host.calls, with_host.bytes, with_host.ns) == (alone.calls, alone.bytes, alone.ns)
+    found = small_collectives(draw.facts())
+    assert (found.total_calls, found.calls, found.unknown_calls) == (8, 1, 0)
 
 
 def test_a_megabyte_is_not_small() -> None:
@@ -105,33 +90,11 @@ def test_a_megabyte_is_not_small() -> None:
     assert small_collectives(draw.facts()).calls == 1
 
 
-def test_collectives_on_the_host_are_exposed_while_training_threads_do_nothing() -> None:
-    draw = Drawing()
-    for number in range(3):
-        at = 100 * number
-        draw.step(number, at, at + 100).op("aten::mm", at, at + 40).op("aten::mm", at + 90, at + 100)
-        draw.span("user_annotation", "gloo:all_reduce", at + 30, at + 70, tid=555)
-        draw.span("user_annotation", "gloo:all_reduce", at + 50, at + 80, tid=556)
-    facts = draw.facts()
-    (found,) = collective_groups(facts)
-    assert (found.operation, found.on_host, found.calls, found.bytes) == ("all_reduce", True, 2, None)
-    assert (found.ns, found.exposed_ns) == (50_000, 40_000)
-    assert collective_table(facts).on_host.all()
-
-
-def test_collectives_on_the_host_that_the_device_s_work_hides_are_not_exposed() -> None:
-    draw = Drawing().launch("gemm", (0, 1), (2, 60)).launch("end", (98, 99), (99, 100))
-    draw.span("user_annotation", "gloo:broadcast", 40, 80, tid=555)
-    (found,) = collective_groups(draw.facts())
-    assert (found.ns, found.exposed_ns) == (40_000, 20_000)
-
-
 def test_nothing_to_look_at() -> None:
     with pytest.raises(Missing, match="device work"):
-        collective_groups(Drawing().op("aten::mm", 0, 9).facts())
-    facts = Drawing().launch("gemm", (0, 1), (2, 3)).facts()
-    assert collective_groups(facts) == ()
-    assert (small_collectives(facts).calls, small_collectives(facts).unknown_calls) == (0, 0)
+        small_collectives(Drawing().op("aten::mm", 0, 9).facts())
+    found = small_collectives(Drawing().launch("gemm", (0, 1), (2, 3)).facts())
+    assert (found.total_calls, found.calls, found.unknown_calls) == (0, 0, 0)
 
 
 def forward() -> Drawing:

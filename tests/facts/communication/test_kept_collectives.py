@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.facts.communication import kept_collectives as keeping
+from diagnose.facts.communication import peers as keeping
 from diagnose.facts.communication.collective_sequence import collective_sequence
-from diagnose.facts.communication.kept_collectives import KeptSequence, chosen, compared, kept
+from diagnose.facts.communication.peers import KeptSequence, chosen, compared, kept
 from diagnose.synthetic.reading import facts_of_ranks
 from diagnose.trace.job import CollectiveSequence, ProcessGroup
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from diagnose.facts.communication.loose_gradients import loose_gradients
+from diagnose.facts.communication.messages import loose_gradients
 from diagnose.facts.communication.roles import Role, roles
 from diagnose.synthetic.reading import facts_of
 

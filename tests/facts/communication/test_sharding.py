@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.communication.shard_rounds import regathers, scattered_rounds
-from diagnose.facts.communication.shard_units import fine_units, late_gathers
-from diagnose.facts.communication.sharding import shards
+from diagnose.facts.communication.sharding import sharding, shards
 from diagnose.facts.core.base import Facts
 from diagnose.synthetic.reading import facts_of
 
@@ -74,20 +72,20 @@ def test_fsdp1_names_no_units_and_a_rank_s_part_is_one_of_as_many_as_there_are_r
 
 
 def test_all_but_the_last_reduction_before_the_optimizer_are_early() -> None:
-    found = scattered_rounds(two_rounds())
+    found = sharding(two_rounds())
     assert (found.rounds, found.alike, found.gradient_bytes) == (2, True, 4_000)
-    assert (found.early.calls, found.early.ns, found.early.bytes) == (1, 8_000_000, 4_000)
+    assert (found.early.calls, found.early.ns) == (1, 8_000_000)
     assert len(found.early.host_ids) == 4  # a range in each recorded step
 
 
 def test_where_nothing_is_gathered_for_the_backward_pass_the_second_round_needs_no_gather() -> None:
-    found = scattered_rounds(two_rounds())
-    assert (found.again.calls, found.again.ns) == (1, 8_000_000)
-    assert scattered_rounds(two_rounds('"FSDP::pre_forward (a)" 40-43')).again.calls == 0
+    found = sharding(two_rounds())
+    assert (found.kept.calls, found.kept.ns) == (1, 8_000_000)
+    assert sharding(two_rounds('"FSDP::pre_forward (a)" 40-43')).kept.calls == 0
 
 
 def test_parameters_that_are_gathered_for_the_backward_pass_are_so_in_each_round() -> None:
-    found = scattered_rounds(
+    found = sharding(
         of(
             GLOO,
             f"cpu  {gather('a', 0)} | {gather('a', 10, 'pre_backward')} | {scatter('a', 20)}",
@@ -96,28 +94,28 @@ def test_parameters_that_are_gathered_for_the_backward_pass_are_so_in_each_round
             "cpu threads  gloo:all_gather 42-43 | gloo:all_gather 52-53 | gloo:all_reduce 62-63",
         )
     )
-    assert (found.rounds, found.early.calls, found.again.calls) == (2, 1, 0)
+    assert (found.rounds, found.early.calls, found.kept.calls) == (2, 1, 0)
 
 
 def test_one_reduction_for_each_step_of_the_optimizer_is_none_too_many() -> None:
-    found = scattered_rounds(
+    found = sharding(
         of(
             GLOO,
             f"cpu  {gather('a', 0)} | {scatter('a', 20)} | optimizer 90-95",
             "cpu threads  gloo:all_gather 2-3 | gloo:all_reduce 22-23",
         )
     )
-    assert (found.rounds, found.early.calls, found.again.calls) == (1, 0, 0)
+    assert (found.rounds, found.early.calls, found.kept.calls) == (1, 0, 0)
 
 
 def test_of_a_job_without_fsdp_there_is_nothing() -> None:
-    found = scattered_rounds(of("cpu  c10d::allreduce_ 1-2 | optimizer 60-70", "gpu 20  allreduce 2-9 @1.5"))
+    found = sharding(of("cpu  c10d::allreduce_ 1-2 | optimizer 60-70", "gpu 20  allreduce 2-9 @1.5"))
     assert (found.rounds, found.early.calls) == (0, 0)
 
 
 def test_gathers_of_the_backward_pass_are_exposed_where_the_main_thread_stands() -> None:
     """From 32 to 40 ms, of which an op runs for 3."""
-    found = regathers(
+    found = sharding(
         of(
             GLOO,
             f"cpu  {gather('a', 0)} | {gather('a', 30, 'pre_backward')} | aten::mm 37-45 | {scatter('a', 50)}",
@@ -126,22 +124,22 @@ def test_gathers_of_the_backward_pass_are_exposed_where_the_main_thread_stands()
             "cpu threads  gloo:all_gather 2-3 | gloo:all_gather 32-40 | gloo:all_reduce 52-53",
         )
     )
-    assert (found.units, found.forward_units, found.bytes) == (1, 1, 4_000)
-    assert (found.traffic.calls, found.traffic.ns, found.traffic.exposed_ns) == (1, 8_000_000, 5_000_000)
-    assert len(found.traffic.host_ids) == 2 * 4  # the gather, and the copy out of it that is in the backward pass
+    assert (found.units_again, found.units, found.bytes_again) == (1, 1, 4_000)
+    assert (found.again.calls, found.again.ns, found.again.exposed_ns) == (1, 8_000_000, 5_000_000)
+    assert len(found.again.host_ids) == 2 * 4  # the gather, and the copy out of it that is in the backward pass
 
 
 def test_a_gather_on_a_device_is_exposed_while_no_kernel_computes() -> None:
     """From 40 to 70 ms, of which a kernel computes for 10."""
-    found = regathers(
+    found = sharding(
         of(
             f"cpu  {gather('a', 0)} | {gather('a', 30, 'pre_backward')} | optimizer 60-61",
             "gpu  sgemm 20-50 @5 | sgemm 71-95 @50",
             "gpu 20  allgather 2-19 @1.2 operation=_allgather_base | allgather 40-70 @31.2 operation=_allgather_base",
         )
     )
-    assert (found.traffic.calls, found.traffic.ns, found.traffic.exposed_ns) == (1, 30_000_000, 20_000_000)
-    assert found.bytes is None
+    assert (found.again.calls, found.again.ns, found.again.exposed_ns) == (1, 30_000_000, 20_000_000)
+    assert found.bytes_again is None
 
 
 SIZE = "operation=_allgather_base dtype=BFloat16 in_elements"
@@ -157,15 +155,15 @@ def small(*units: str, elements: str = "2000") -> Facts:
 
 def test_units_of_one_block_need_one_gather_where_it_takes_as_long() -> None:
     """Of one size: 2 ms are 4 kB's share of 4 kB + 1 MiB in bytes. One of three times as many takes 1.008 as long."""
-    found = fine_units(small("h.0.a", "h.0.b", "h.0.c", "h.1.a"))
-    assert (found.units, found.blocks, found.bytes) == (4, 2, 4_000)
+    found = sharding(small("h.0.a", "h.0.b", "h.0.c", "h.1.a"))
+    assert (found.units, found.blocks, found.unit_bytes) == (4, 2, 4_000)
     assert found.latency_share == pytest.approx((1 << 20) / (4_000 + (1 << 20)))
     assert (found.needless.calls, found.needless.ns) == (2, 4_000_000)  # of h.0.b and h.0.c
 
 
 def test_the_host_is_in_hooks_of_units_that_are_no_more() -> None:
     """Those of h.0.b, from 4 to 7 ms; the others' stay."""
-    ((_, times),) = fine_units(small("h.0.a", "h.0.b")).host
+    ((_, times),) = sharding(small("h.0.a", "h.0.b")).hooks
     assert times.total == 4 * 3_000_000
 
 
@@ -179,7 +177,7 @@ def test_the_host_is_in_hooks_of_units_that_are_no_more() -> None:
     ],
 )
 def test_a_block_is_what_a_number_follows(units: tuple[str, ...], blocks: int) -> None:
-    assert fine_units(small(*units)).blocks == blocks
+    assert sharding(small(*units)).blocks == blocks
 
 
 def test_where_sizes_differ_their_times_tell_what_starting_takes() -> None:
@@ -190,7 +188,7 @@ def test_where_sizes_differ_their_times_tell_what_starting_takes() -> None:
         f"gpu 20  allgather 50-52 @1.2 {SIZE}=500000 | allgather 54-58 @5.2 {SIZE}=1500000",
         "gpu  sgemm 90-95 @41",
     )
-    found = fine_units(facts)
+    found = sharding(facts)
     assert found.latency_share == pytest.approx(1 / 3)  # the usual one carries 2 MB
     assert found.needless.calls == 0
 
@@ -203,37 +201,37 @@ def test_an_all_reduce_behind_what_is_scattered_is_of_the_same_unit() -> None:
         "gpu 20  allreduce 53-55 @3.2 operation=allreduce dtype=Float in_elements=50 | allgather 60-61 @21.2",
         "gpu  sgemm 90-95 @41",
     )
-    assert fine_units(facts).needless.calls == 0
+    assert sharding(facts).needless.calls == 0
 
 
 def test_a_gather_that_begins_once_its_predecessor_s_unit_has_computed_is_late() -> None:
     """10 ms of nothing else; the 30 of compute before them could hide 27."""
-    found = late_gathers(
+    found = sharding(
         of(
             f'cpu  {gather("h.0", 0)} | {gather("h.1", 42)} | "FSDP::pre_backward (h.1)" 46-46.1 | optimizer 47-48',
             "gpu  sgemm 11-41 @3.5 | sgemm 55-99 @45.5",
             "gpu 20  allgather 1.5-11 @1.2 operation=_allgather_base | allgather 44-54 @43.2 operation=_allgather_base",
         )
     )
-    assert (len(found.ids), found.exposed_ns, found.share) == (3, 10_000_000, 1.0)
+    assert (len(found.late_ids), found.late_ns, found.late_share) == (3, 10_000_000, 1.0)
     assert not found.compared
 
 
 def test_what_no_compute_could_hide_is_not_late() -> None:
     """The first gather has nothing before it; the second begins as soon as the first is over."""
-    found = late_gathers(
+    found = sharding(
         of(
             f'cpu  {gather("h.0", 0)} | {gather("h.1", 4)} | "FSDP::pre_backward (h.1)" 9-9.1 | optimizer 10-11',
             "gpu  sgemm 31-41 @3.5 | sgemm 61-99 @8.5",
             "gpu 20  allgather 1.5-31 @1.2 operation=_allgather_base | allgather 31-61 @5.2 operation=_allgather_base",
         )
     )
-    assert found.exposed_ns == 0
+    assert found.late_ns == 0
 
 
 def test_one_unit_could_be_hidden_by_all_that_is_computed() -> None:
     """30 ms of gathering and as many of reducing; each step computes for 38, of which 34.2 could hide something."""
-    found = late_gathers(
+    found = sharding(
         of(
             'cpu  "FSDP::pre_forward" 0-1 | "FSDP::all_gather" 0.2-0.8 | c10d::_allgather_base_ 0.4-0.6',
             'cpu  "FSDP::post_backward_reduce" 2-3 | c10d::_reduce_scatter_base_ 2.4-2.6 | optimizer 4-5',
@@ -242,11 +240,11 @@ def test_one_unit_could_be_hidden_by_all_that_is_computed() -> None:
             "gpu 20  reduce_scatter 69-99 @2.5 operation=_reduce_scatter_base",
         )
     )
-    assert (found.exposed_ns, found.share) == (60_000_000, 1.0)
+    assert (found.late_ns, found.late_share) == (60_000_000, 1.0)
 
 
 def test_without_a_backward_pass_each_step_is_a_round() -> None:
-    found = fine_units(
+    found = sharding(
         of(
             GLOO,
             f"cpu  {gather('h.0', 0)} | {gather('h.1', 10)}",

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from diagnose import pipeline
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.run.growing_sizes import growing_sizes
-from diagnose.facts.run.growth import Count, growth
+from diagnose.facts.run.growth import Count, Measured, growing_sizes, growth, what_grows
 from diagnose.facts.run.trend import trend
-from diagnose.facts.run.what_grows import Measured, what_grows
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from diagnose.trace.varying import VaryingShapes
+from tests.rules import built_in
 
 NODE = '"autograd::engine::evaluate_function: AddBackward0"'
 
@@ -34,19 +34,14 @@ def training(steps: int, carries: int) -> Facts:
 
 def test_the_chance_of_an_order_is_that_of_as_few_falling_pairs() -> None:
     """Of 24 orders of four values one has no falling pair, and three have one."""
-    rising, nearly = trend([1, 2, 3, 9]), trend([1, 3, 2, 9])
-    assert rising is not None
-    assert nearly is not None
-    assert math.isclose(rising.chance, 1 / 24)
-    assert math.isclose(nearly.chance, 4 / 24)
-    assert trend([1]) is None
+    assert math.isclose(trend([1, 2, 3, 9]).chance, 1 / 24)
+    assert math.isclose(trend([1, 3, 2, 9]).chance, 4 / 24)
+    assert trend([1]).chance == 1
 
 
 def test_equal_values_do_not_rise() -> None:
     even = trend([5, 5, 5, 5])
-    assert even is not None
-    assert even.each == 0
-    assert math.isclose(even.chance, 1)
+    assert (even.each, even.chance) == (0, pytest.approx(1))
 
 
 def test_a_graph_that_is_kept_over_all_steps_is_told_with_who_made_its_last_node() -> None:
@@ -62,9 +57,11 @@ def test_a_graph_that_is_kept_over_all_steps_is_told_with_who_made_its_last_node
 
 def test_the_nodes_of_backward_passes_rise_by_one_a_step() -> None:
     """All steps but the last are counted, as that may be cut off."""
-    found = growth(training(6, carries=99))
-    assert (found.counts[Count.NODES].first, found.counts[Count.NODES].last) == (1, 5)
-    assert [one.what for one in found.rises] == ["backward nodes"]
+    facts = training(6, carries=99)
+    found = growth(facts)
+    assert [(count, one.first, one.last) for count, one in found.counts.items()] == [(Count.NODES, 1, 5)]
+    notes = [note.what for note in pipeline.present(facts, [built_in("growing_steps")]).digest.integrity]
+    assert "Steps are not steady: backward nodes rise from 1 to 5, 1 a step." in notes
 
 
 @pytest.mark.parametrize("carries", [0, 1, 2])

@@ -10,7 +10,7 @@ from diagnose import pipeline
 from diagnose.contracts.diagnosis import Diagnosis
 from tests.drawing import Drawing
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 MIXED = ROOT / "sample_traces" / "planted" / "mixed"
 SAMPLE = MIXED / "three_faults_on_the_cpu" / "medium"
 
