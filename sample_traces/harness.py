@@ -19,6 +19,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,13 @@ class Run:
             return False
         self._end()
         return True
+
+    def __iter__(self) -> Iterator[int]:
+        """Numbers of the steps, from 0: a loop over a run makes one step each time, and ends with the last."""
+        for number in count():
+            yield number
+            if self.stepped():
+                return
 
     def _end(self) -> None:
         if TIMES in os.environ and self.rank == 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -69,13 +68,9 @@ def _properties(device: int) -> Event:
         "totalGlobalMem": a100.MEMORY_BYTES,
         "computeMajor": a100.CAPABILITY[0],
         "computeMinor": a100.CAPABILITY[1],
-        "maxThreadsPerBlock": 1024,
         "maxThreadsPerMultiprocessor": a100.THREADS_PER_MULTIPROCESSOR,
-        "regsPerBlock": 65536,
         "warpSize": 32,
-        "sharedMemPerBlock": 49152,
         "numSms": a100.MULTIPROCESSORS,
-        "regsPerMultiprocessor": 65536,
     }
 
 
@@ -95,8 +90,6 @@ def _events(recording: Recording, device: int) -> Iterator[Event]:
         yield _device_event(work, device)
         yield _flow("f", work.correlation, device, work.stream, work.start_ns, "ac2g")
     yield from _forward_backward(recording, pid)
-    yield from _annotations(recording, device)
-    yield from _odd_rows(recording, pid, device)
 
 
 def _tid(one: HostEvent, pid: int) -> int:
@@ -169,48 +162,3 @@ def _forward_backward(recording: Recording, pid: int) -> Iterator[Event]:
             begin = forward.pop(one.sequence)
             yield _flow("s", number, pid, _tid(begin, pid), begin.start_ns, "fwdbwd")
             yield _flow("f", number, pid, _tid(one, pid), one.start_ns, "fwdbwd")
-
-
-def _annotations(recording: Recording, device: int) -> Iterator[Event]:
-    """User annotations as the device sees them: from the first to the last kernel launched in them."""
-    launches = {one.correlation: one.start_ns for one in recording.host if one.correlation}
-    works = sorted(
-        (launches.get(one.correlation, -1), one.stream, one.start_ns, one.end_ns) for one in recording.device
-    )
-    times = [work[0] for work in works]
-    for note in recording.host:
-        if note.category != "user_annotation" or note.thread == AUTOGRAD:
-            continue
-        held = dict[int, list[tuple[int, int]]]()
-        for _, stream, start, end in works[bisect_left(times, note.start_ns) : bisect_right(times, note.end_ns)]:
-            held.setdefault(stream, []).append((start, end))
-        for stream, spans in held.items():
-            start, end = min(span[0] for span in spans), max(span[1] for span in spans)
-            place = {"pid": device, "tid": stream, "ts": _us(start - 1), "dur": round((end - start + 2) / 1e3, 3)}
-            args = {"External id": note.op}
-            yield {"ph": "X", "cat": "gpu_user_annotation", "name": note.name, **place, "args": args}
-
-
-def _odd_rows(recording: Recording, pid: int, device: int) -> Iterator[Event]:
-    start, end = recording.steps[0][0], max(one.end_ns for one in recording.host)
-    at = _us(start)
-    for row, label, order in ((pid, "CPU", pid), (device, f"GPU {device}", 5_000_000 + device)):
-        meta: Event = {"ph": "M", "ts": at, "pid": row, "tid": 0}
-        yield {**meta, "name": "process_name", "args": {"name": "python3"}}
-        yield {**meta, "name": "process_labels", "args": {"labels": label}}
-        yield {**meta, "name": "process_sort_index", "args": {"sort_index": order}}
-    for tid, name in ((pid, "python3"), (pid + 150, "pt_autograd_0")):
-        yield {
-            "ph": "M",
-            "ts": at,
-            "pid": pid,
-            "tid": tid,
-            "name": "thread_name",
-            "args": {"name": f"thread {tid} ({name})"},
-        }
-    for stream in sorted({one.stream for one in recording.device}):
-        args = {"name": f"stream {stream} "}
-        yield {"ph": "M", "ts": at, "pid": device, "tid": stream, "name": "thread_name", "args": args}
-    span = {"pid": "Spans", "tid": "PyTorch Profiler", "ts": at, "dur": round((end - start) / 1e3, 3)}
-    yield {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", **span, "args": {"Op count": 0}}
-    yield {"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": _us(end)}

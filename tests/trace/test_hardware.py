@@ -1,6 +1,7 @@
 """Devices as recorders describe them, and what the vendors say they can do."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from diagnose.trace.gpu_families import estimated
 from diagnose.trace.hardware import Peaks, peaks
 from diagnose.trace.model import Device
 
+TABLE = Path(__file__).parents[1] / "data" / "devices.tsv"
 KNOWN = [value for value in vars(hardware).values() if isinstance(value, Peaks)]
 
 
@@ -19,115 +21,22 @@ def device(name: str, multiprocessors: int = 0, memory: float = 0, capability: t
     return Device(0, name, int(memory), multiprocessors, capability, 2048, warp)
 
 
-@pytest.mark.parametrize(
-    ("recorded", "name"),
-    [
-        (device("Tesla V100-SXM2-16GB", 80, 16.9e9, (7, 0)), "V100 SXM2 16 GB"),
-        (device("Tesla V100-SXM2-32GB", 80, 34079899648, (7, 0)), "V100 SXM2 32 GB"),
-        (device("Tesla V100-PCIE-16GB", 80), "V100 PCIe 16 GB"),
-        (device("Tesla V100-PCIE-32GB", 80), "V100 PCIe 32 GB"),
-        (device("Tesla T4", 40), "T4"),
-        (device("NVIDIA A10", 72), "A10"),
-        (device("NVIDIA A10G", 80), "A10G"),
-        (device("NVIDIA A100-SXM4-40GB", 108, 42297524224, (8, 0)), "A100 SXM 40 GB"),
-        (device("A100-SXM4-40GB", 108), "A100 SXM 40 GB"),
-        (device("NVIDIA A100-PG509-200", 108, 42505273344, (8, 0)), "A100 SXM 40 GB"),
-        (device("NVIDIA A100-SXM4-80GB", 108, 84.99e9, (8, 0)), "A100 SXM 80 GB"),
-        (device("NVIDIA A100-PCIE-40GB", 108), "A100 PCIe 40 GB"),
-        (device("NVIDIA A100 80GB PCIe", 108), "A100 PCIe 80 GB"),
-        (device("NVIDIA A40", 84), "A40"),
-        (device("NVIDIA L4", 58), "L4"),
-        (device("NVIDIA L40S", 142), "L40S"),
-        (device("NVIDIA GeForce RTX 3090", 82), "RTX 3090"),
-        (device("NVIDIA GeForce RTX 4090", 128), "RTX 4090"),
-        (device("NVIDIA GeForce RTX 2080 Ti", 68, 11554586624, (7, 5)), "RTX 2080 Ti"),
-        (device("NVIDIA GeForce RTX 3060", 28, 12.6e9), "RTX 3060 12 GB"),
-        (device("NVIDIA GeForce RTX 3080", 68, 10736893952), "RTX 3080 10 GB"),
-        (device("NVIDIA GeForce RTX 3090 Ti", 84), "RTX 3090 Ti"),
-        (device("NVIDIA GeForce RTX 4060 Ti", 34, 16.7e9), "RTX 4060 Ti 16 GB"),
-        (device("NVIDIA GeForce RTX 5070 Ti", 70), "RTX 5070 Ti"),
-        (device("NVIDIA RTX A6000", 84), "RTX A6000"),
-        (device("NVIDIA RTX 6000 Ada Generation", 142), "RTX 6000 Ada"),
-        (device("NVIDIA TITAN RTX", 72), "TITAN RTX"),
-        (device("Quadro RTX 8000", 72), "Quadro RTX 8000"),
-        (device("NVIDIA GeForce RTX 5090", 170), "RTX 5090"),
-        (device("NVIDIA H100 80GB HBM3", 132, 85018279936, (9, 0)), "H100 SXM"),
-        (device("NVIDIA H100 80GB HBM3"), "H100 SXM"),
-        (device("NVIDIA H100 PCIe", 114), "H100 PCIe"),
-        (device("NVIDIA H100 NVL", 132), "H100 NVL"),
-        (device("NVIDIA H100", 132, 85.02e9, (9, 0)), "H100 SXM"),
-        (device("NVIDIA H100", 114, 85.02e9, (9, 0)), "H100 PCIe"),
-        (device("NVIDIA H100", 132, 99.9e9, (9, 0)), "H100 NVL"),
-        (device("NVIDIA H200", 132), "H200 SXM"),
-        (device("NVIDIA GH200 480GB", 132), "GH200 96 GB"),
-        (device("NVIDIA GH200 144G HBM3e", 132), "GH200 144 GB"),
-        (device("NVIDIA B200", 148, 191503138816, (10, 0)), "B200"),
-        (device("NVIDIA GB200", 152), "GB200"),
-        (device("AMD Instinct MI210", 104, 68702699520, (9, 0)), "MI210 or MI250, one die"),
-        (device("AMD Instinct MI250X", 110, 68702699520, (9, 0)), "MI250X, one die"),
-        (device("AMD Instinct MI250X / MI250", 110, 68702699520, (9, 0)), "MI250X, one die"),
-        (device("AMD Instinct MI250X / MI250", 104, 68702699520, (9, 0)), "MI210 or MI250, one die"),
-        (device("AMD Instinct MI300X", 304, 206141652992, (9, 4)), "MI300X"),
-        (device("AMD Instinct MI300X VF", 304, 205571227648, (9, 4)), "MI300X"),
-        (device("AMD Instinct MI325X", 304), "MI325X"),
-        (device("AMD Instinct MI355X", 256), "MI355X"),
-        # Without a name, by size.
-        (device("AMD Radeon Graphics", 104, 68702699520, (9, 0)), "MI210 or MI250, one die"),
-        (device("", 110, 68702699520, (9, 0)), "MI250X, one die"),
-        (device("", 304, 206141652992, (9, 4)), "MI300X"),
-        (device("AMD Radeon Graphics", 304, 205571227648, (9, 4)), "MI300X"),
-        (device("", 304, 274.8e9, (9, 4)), "MI325X"),
-        (device("", 256, 309.2e9, (9, 5)), "MI355X"),
-    ],
-)
-def test_known(recorded: Device, name: str) -> None:
-    found = peaks(recorded)
-    assert found is not None
-    assert found.name == name
-    assert found.scaled == 1.0
+ROWS = [line.split("\t") for line in TABLE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
 
 
-@pytest.mark.parametrize(
-    "recorded",
-    [
-        # China variants, the first two with an H100's and an A100's size.
-        device("NVIDIA H800", 132, 84.94e9, (9, 0)),
-        device("NVIDIA A800-SXM4-80GB", 108, 84.99e9, (8, 0)),
-        device("NVIDIA H20", 78),
-        device("NVIDIA H20-3e", 78),
-        device("NVIDIA L20", 92),
-        device("NVIDIA GeForce RTX 4090 D", 114),
-        device("NVIDIA GeForce RTX 5090 D", 170),
-        device("AMD Instinct MI308X", 80, 206.1e9, (9, 4)),
-        device("", 80, 206.1e9, (9, 4)),
-        # Relatives with other rates.
-        device("NVIDIA GeForce RTX 4080 SUPER", 80),
-        device("NVIDIA GeForce RTX 4070 Ti SUPER", 66),
-        device("NVIDIA GeForce RTX 3080 Ti Laptop GPU", 58),
-        device("Quadro RTX 6000 with Max-Q Design", 72),
-        device("NVIDIA GeForce RTX 3080", 68, 12.9e9),  # of 10 GB or with 70
-        device("NVIDIA GeForce RTX 4090 Laptop GPU", 76),
-        device("NVIDIA H200 NVL", 132),
-        device("NVIDIA L40", 142),
-        device("NVIDIA RTX A1000"),
-        device("NVIDIA A100-SXM-64GB", 124),
-        device("Tesla V100-SXM2-32GB-LS", 80),
-        device("AMD Instinct MI350X", 256),
-        # Not in the table, or not said.
-        device("Quadro GP100", 56, 17069309952, (6, 0)),
-        device("NVIDIA GeForce GTX 1080 Ti", 28, 11721375744, (6, 1)),
-        device("NVIDIA GeForce RTX 2080", 46),
-        device("NVIDIA H100"),
-        device("AMD Radeon Graphics", 40, 17e9, (11, 0)),
-        device("AMD Instinct MI250X"),
-        device(""),
-        # An H100's compute capability and an empty name are not an MI210.
-        Device(0, "", 68702699520, 104, (9, 0), 2048, 32),
-    ],
-    ids=lambda recorded: f"{recorded.name} {recorded.multiprocessors}",
-)
-def test_unknown(recorded: Device) -> None:
-    assert peaks(recorded) is None
+@pytest.mark.parametrize(("name", "multiprocessors", "memory", "capability", "known"), ROWS)
+def test_a_device_is_known_by_its_name_or_by_its_size(
+    name: str, multiprocessors: str, memory: str, capability: str, known: str
+) -> None:
+    major, minor = map(int, capability.split("."))
+    found = peaks(device(name, int(multiprocessors), int(memory), (major, minor)))
+    assert (found.name if found else "-") == known
+    assert found is None or found.scaled == 1.0
+
+
+def test_compute_capability_and_size_without_a_name_are_no_mi210() -> None:
+    """An H100 has that compute capability."""
+    assert peaks(Device(0, "", 68702699520, 104, (9, 0), 2048, 32)) is None
 
 
 def test_h100() -> None:

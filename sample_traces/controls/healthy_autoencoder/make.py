@@ -28,15 +28,13 @@ def main() -> None:
     average = copy.deepcopy(model).requires_grad_(False)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     images = torch.rand(32, 1, 28, 28)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(images), images).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
         with torch.no_grad():
             torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 0.01)
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

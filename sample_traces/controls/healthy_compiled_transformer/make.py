@@ -43,14 +43,12 @@ def main() -> None:
         inputs = torch.randn(batch, length, width)
     compiled = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         with torch.autocast(run.device.type, torch.bfloat16):
             loss = compiled(inputs).square().mean()
         loss.backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -24,14 +24,12 @@ def main() -> None:
         model = torch.nn.Sequential(*layers)
         inputs = torch.randn(tokens, width)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         with torch.autocast(run.device.type, torch.bfloat16):
             outputs = model(inputs)
         outputs.float().square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

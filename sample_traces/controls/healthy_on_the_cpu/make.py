@@ -18,12 +18,10 @@ def main() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(784, width), torch.nn.ReLU(), torch.nn.Linear(width, width))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.rand(64, 784)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

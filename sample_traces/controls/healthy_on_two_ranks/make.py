@@ -19,12 +19,10 @@ def main() -> None:
     ddp = DistributedDataParallel(model.to(run.device), gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     inputs = torch.rand(SAMPLES[run.level], 256, device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         ddp(inputs).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -20,15 +20,13 @@ def main() -> None:
     optimizer = torch.optim.AdamW(weights, fused=True)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
     inputs, labels = torch.rand(32, 24, 32), torch.randint(64, (32,))
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         states, _ = lstm(inputs)
         torch.nn.functional.cross_entropy(out(states[:, -1]), labels).backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
         scheduler.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -24,12 +24,10 @@ def main() -> None:
     model = torch.nn.Sequential(*layers).to(run.device)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     inputs = torch.rand(BATCH, width, device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

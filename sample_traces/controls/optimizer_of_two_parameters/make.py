@@ -17,12 +17,10 @@ def main() -> None:
     layer = torch.nn.Conv2d(3, 32, 7, padding=3)
     optimizer = torch.optim.Adam(layer.parameters(), foreach=False, fused=run.fixed)
     images = torch.rand(BATCH[run.level], 3, 64, 64)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         layer(images).mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -22,13 +22,11 @@ def main() -> None:
         hidden = [layer for _ in range(5) for layer in (torch.nn.Linear(width, width), torch.nn.GELU())]
         model = torch.nn.Sequential(*hidden, torch.nn.Linear(width, len(weights))).bfloat16()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         errors = model(inputs).square().mean(0)
         (errors * weights.to(run.device)).mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

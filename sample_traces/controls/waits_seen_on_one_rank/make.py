@@ -25,12 +25,10 @@ def main() -> None:
     ddp = DistributedDataParallel(model.to(run.device), bucket_cap_mb=0.1, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     inputs = torch.rand(SAMPLES[run.level], 256, device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         ddp(inputs).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -31,7 +31,7 @@ def main() -> None:
     inputs = torch.rand(BATCH, 64, device=run.device) + run.rank
     labels = torch.randint(CLASSES, (BATCH,), device=run.device)
     hits = torch.zeros((), dtype=torch.long, device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         logits = ddp(inputs)
         torch.nn.functional.cross_entropy(logits, labels).backward()
@@ -42,8 +42,6 @@ def main() -> None:
         else:
             right = (gathered(logits.detach()).argmax(dim=1) == gathered(labels)).sum()
         hits += right
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -25,7 +25,7 @@ def main() -> None:
         if not run.fixed:
             dist.barrier()
 
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         loss = ddp(inputs).square().mean()
         phase_ends()
@@ -33,8 +33,6 @@ def main() -> None:
         phase_ends()
         optimizer.step()
         phase_ends()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -22,13 +22,11 @@ def main() -> None:
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     inputs = torch.rand(256, 256, device=run.device)
     labels = torch.randint(USED, (256,), device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         alike = ddp(inputs) @ model.get_buffer("references")[:USED].T
         torch.nn.functional.cross_entropy(alike, labels).backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -21,15 +21,13 @@ def main() -> None:
     ddp = DistributedDataParallel(model.to(run.device))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     inputs = torch.rand(SAMPLES[run.level] * MICRO_BATCHES, 256, device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         for number, micro_batch in enumerate(inputs.chunk(MICRO_BATCHES), start=1):
             alone = run.fixed and number < MICRO_BATCHES
             with ddp.no_sync() if alone else contextlib.nullcontext():
                 (ddp(micro_batch).square().mean() / MICRO_BATCHES).backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

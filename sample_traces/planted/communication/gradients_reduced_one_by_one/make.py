@@ -22,12 +22,10 @@ def main() -> None:
     ddp = DistributedDataParallel(model.to(run.device), bucket_cap_mb=DEFAULT_MB if run.fixed else TINY_MB)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     inputs = torch.rand(SAMPLES[run.level], 512, device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         ddp(inputs).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

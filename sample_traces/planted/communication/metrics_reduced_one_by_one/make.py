@@ -20,7 +20,7 @@ def main() -> None:
     ddp = DistributedDataParallel(model.to(run.device))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     inputs = torch.rand(256, 256, device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         losses = ddp(inputs).square().mean(0)
         losses.mean().backward()
@@ -33,8 +33,6 @@ def main() -> None:
         else:
             for metric in metrics:
                 dist.all_reduce(metric)
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -24,14 +24,12 @@ def main() -> None:
     cap = DEFAULT_MB if run.fixed else HUGE_MB
     model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=cap, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         with torch.autocast(run.device.type, torch.bfloat16):
             outputs = model(inputs)
         outputs.float().square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -35,14 +35,12 @@ def main() -> None:
         inputs = torch.randn(tokens, width)
     parallel = DistributedDataParallel(model) if run.fixed else DataParallel(model, device_ids=gpus)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         with torch.autocast(run.device.type, torch.bfloat16):
             outputs = parallel(inputs)
         outputs.float().square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

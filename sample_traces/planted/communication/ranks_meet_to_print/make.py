@@ -24,7 +24,7 @@ def main() -> None:
     inputs = torch.rand(64, width, device=run.device)
     number = 0
     with Path(os.devnull).open("w", encoding="utf-8") as told:
-        while True:
+        for _ in run:
             number += 1
             optimizer.zero_grad()
             ddp(inputs).square().mean().backward()
@@ -34,8 +34,6 @@ def main() -> None:
                 if run.rank == 0:
                     print(f"step {number} of {run.steps}", file=told, flush=True)
                 dist.barrier()
-            if run.stepped():
-                return
 
 
 def verify(trace: Path) -> None:

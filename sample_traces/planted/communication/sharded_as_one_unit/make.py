@@ -29,12 +29,10 @@ def main() -> None:
     for unit in [*layers, model] if run.fixed else [model]:
         fully_shard(unit, mesh=mesh, mp_policy=policy)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         model(inputs).float().square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -26,7 +26,7 @@ def main() -> None:
             torch.nn.Linear(width, width),
         ).bfloat16()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         if run.fixed:
             table = torch.stack(columns).to(run.device)
@@ -34,8 +34,6 @@ def main() -> None:
             table = torch.stack([column.to(run.device) for column in columns])
         model(table.T.bfloat16()).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

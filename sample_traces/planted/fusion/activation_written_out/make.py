@@ -47,12 +47,10 @@ def main() -> None:
         inputs = torch.randn(tokens, width)
     model, inputs = model.to(torch.bfloat16), inputs.to(torch.bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         model(inputs).float().square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -48,14 +48,12 @@ def main() -> None:
         )
         inputs = torch.randn(batch, length, width)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         with torch.autocast(run.device.type, torch.bfloat16):
             outputs = model(inputs)
         outputs.float().square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -29,14 +29,12 @@ def main() -> None:
     denoiser = denoiser.to(memory_format=layout)
     features = features.to(memory_format=layout)
     optimizer = torch.optim.SGD(denoiser.parameters(), lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         with torch.autocast(run.device.type, torch.bfloat16):
             noise = denoiser(features)
         noise.float().square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

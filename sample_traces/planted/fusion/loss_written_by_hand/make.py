@@ -28,12 +28,10 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.rand(size, width, device=run.device)
     labels = torch.randint(classes, (size,), device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         criterion(model(inputs), labels).backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -36,12 +36,10 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     words = torch.rand(WORDS[run.level], WIDTH)
     forward = torch.compile(model) if run.fixed else model
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         forward(words).mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

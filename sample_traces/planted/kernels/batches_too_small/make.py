@@ -23,13 +23,11 @@ def main() -> None:
         layers = [layer for _ in range(LAYERS) for layer in (torch.nn.Linear(width, width), torch.nn.GELU())]
         model = torch.nn.Sequential(*layers).bfloat16()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while True:
+    for _ in run:
         for batch in inputs.split(TIMES * samples if run.fixed else samples):
             optimizer.zero_grad()
             model(batch).square().mean().backward()
             optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

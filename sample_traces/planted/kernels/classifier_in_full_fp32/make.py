@@ -29,15 +29,13 @@ def main() -> None:
         inputs = torch.randn(tokens, width)
         labels = torch.randint(CLASSES[run.level], (tokens,))
     optimizer = torch.optim.SGD([*encoder.parameters(), *classifier.parameters()], lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         with torch.autocast(run.device.type, torch.bfloat16):
             features = encoder(inputs)
         logits = classifier(features.float())
         torch.nn.functional.cross_entropy(logits, labels).backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -38,14 +38,12 @@ def main() -> None:
         )
         noise = torch.randn(batch, width)
     optimizer = torch.optim.SGD([*generator.parameters(), *critic.parameters()], lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         waves = generator(noise)
         heard = critic(waves[: WAVES[run.level], None])
         (waves.square().mean() + heard.square().mean()).backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

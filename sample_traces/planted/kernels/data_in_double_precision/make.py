@@ -37,12 +37,10 @@ def main() -> None:
     labels = torch.randint(512, (size,), device=run.device)
     model = TwoInputs(WIDTH[run.level], readings.dtype).to(run.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(image, readings), labels).backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

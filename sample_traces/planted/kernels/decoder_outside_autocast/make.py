@@ -22,7 +22,7 @@ def main() -> None:
         encoder, decoder = layers(inside, width), layers(OUTSIDE[run.level], width)
         inputs = torch.randn(tokens, width)
     optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         with torch.autocast(run.device.type, torch.bfloat16):
             features = encoder(inputs)
@@ -30,8 +30,6 @@ def main() -> None:
             outputs = decoder(features.float())
         outputs.float().square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def layers(number: int, width: int) -> torch.nn.Sequential:

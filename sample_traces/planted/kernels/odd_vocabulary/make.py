@@ -33,15 +33,13 @@ def main() -> None:
         head = torch.nn.Linear(width, vocabulary, bias=False)
         words = torch.randint(WORDS, (tokens + 1,))
     optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         with torch.autocast(run.device.type, torch.bfloat16):
             logits = head(model(words[:-1])[-answers:])
             loss = torch.nn.functional.cross_entropy(logits, words[-answers:])
         loss.backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

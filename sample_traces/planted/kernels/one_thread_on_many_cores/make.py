@@ -21,12 +21,10 @@ def main() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.rand(ROWS[run.level], 1024)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

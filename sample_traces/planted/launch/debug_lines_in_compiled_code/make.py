@@ -46,12 +46,10 @@ def main() -> None:
     blocks = torch.compile(Blocks(talks=not run.fixed).to(run.device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.rand(8, width, device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         blocks(model(inputs)).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -27,7 +27,7 @@ def main() -> None:
     losses = [0.5] * LOSSES[run.level]
     number = 0
     with tempfile.TemporaryDirectory() as folder:
-        while True:
+        for _ in run:
             number += 1
             optimizer.zero_grad()
             loss = model(inputs).square().mean()
@@ -36,8 +36,6 @@ def main() -> None:
             losses = [*losses[1:], loss.item()]
             if number % (1000 if run.fixed else 1) == 0:
                 log(losses, Path(folder, "losses.json"))
-            if run.stepped():
-                return
 
 
 def verify(trace: Path) -> None:

@@ -44,12 +44,10 @@ def main() -> None:
     model = torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, WIDTH))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     words = torch.rand(BATCH, LENGTH, WIDTH)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         model(words).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

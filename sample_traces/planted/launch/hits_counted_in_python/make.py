@@ -21,7 +21,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs, labels = torch.rand(rows, 32), torch.randint(CLASSES, (rows,))
     table, counted = torch.zeros(CLASSES * CLASSES, dtype=torch.int64), Counter[tuple[int, int]]()
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         scores = model(inputs)
         torch.nn.functional.cross_entropy(scores, labels).backward()
@@ -32,8 +32,6 @@ def main() -> None:
         else:
             for label, answer in zip(labels.tolist(), answers.tolist(), strict=True):
                 counted[label, answer] += 1
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -26,12 +26,10 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     if run.fixed and on_gpu:
         model = torch.cuda.make_graphed_callables(model, (inputs,))
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -30,13 +30,11 @@ def main() -> None:
     attention = torch.nn.MultiheadAttention(WIDTH, 4, batch_first=True)
     optimizer = torch.optim.SGD(attention.parameters(), lr=0.01)
     words = torch.rand(BATCH, length, WIDTH)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         seen, _ = attention(words, words, words, attn_mask=ahead(length, run.fixed), need_weights=False)
         seen.square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

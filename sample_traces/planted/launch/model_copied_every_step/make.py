@@ -33,7 +33,7 @@ def main() -> None:
     target = copy.deepcopy(model).requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.rand(32, 512)
-    while True:
+    for _ in run:
         if run.fixed:
             with torch.no_grad():
                 torch._foreach_copy_(list(target.parameters()), list(model.parameters()))
@@ -44,8 +44,6 @@ def main() -> None:
         optimizer.zero_grad()
         (model(inputs) - wanted - 1).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -25,7 +25,7 @@ def main() -> None:
     ).to(run.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0005, fused=True)
     rows = torch.randn(ROWS, FEATURES, device=run.device)
-    while True:
+    for _ in run:
         clean = rows[torch.randint(ROWS, (BATCH,), device=run.device)]
         if run.fixed:
             noise = torch.randn_like(clean)
@@ -35,8 +35,6 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

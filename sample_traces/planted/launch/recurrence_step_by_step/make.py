@@ -47,12 +47,10 @@ def main() -> None:
     model = (Whole if run.fixed else Loop)(FEATURES, WIDTH).to(run.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.rand(LENGTH, BATCH[run.level], FEATURES, device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -25,7 +25,7 @@ def main() -> None:
     model = torch.nn.Linear(width, columns).to(run.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.rand(ROWS, width, device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         signals = model(inputs)
         if run.fixed:
@@ -36,8 +36,6 @@ def main() -> None:
                 outputs[row] = scaled(signals[row])
         outputs.square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

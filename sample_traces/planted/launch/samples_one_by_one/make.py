@@ -20,13 +20,11 @@ def main() -> None:
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     samples = torch.rand(BATCH, LENGTH[run.level], WIDTH, device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         scores = model(samples) if run.fixed else torch.stack([model(sample) for sample in samples])
         scores.square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

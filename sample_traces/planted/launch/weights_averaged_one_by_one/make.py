@@ -33,7 +33,7 @@ def main() -> None:
     average = copy.deepcopy(model).requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=True)
     inputs = torch.rand(16, 256)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
@@ -43,8 +43,6 @@ def main() -> None:
             else:
                 for mean, weight in zip(average.parameters(), model.parameters(), strict=True):
                     mean.mul_(DECAY).add_(weight, alpha=1 - DECAY)
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -39,14 +39,12 @@ def main() -> None:
         inputs = torch.rand(TOKENS[run.level] // scale // length, length, width, dtype=torch.bfloat16)
         model = Attention(width).bfloat16()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
         if on_gpu and not run.fixed:
             torch.cuda.empty_cache()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -51,10 +51,8 @@ def main() -> None:
         needed = torch.cuda.max_memory_allocated() + 4 * inputs.element_size() * rows * width
         torch.cuda.empty_cache()
         torch.cuda.set_per_process_memory_fraction(needed / torch.cuda.get_device_properties().total_memory)
-    while True:
+    for _ in run:
         step(parts=2 if run.fixed else 1)
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -43,13 +43,11 @@ def main() -> None:
         inputs = torch.rand(TOKENS // scale // longest, longest, width, dtype=torch.bfloat16)
         model = Attention(width).bfloat16()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while True:
+    for _ in run:
         length = int(torch.randint(longest // 2, longest, ())) // 8 * 8
         optimizer.zero_grad()
         model(inputs[:, :length]).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -24,7 +24,7 @@ def main() -> None:
         ]
         inputs = torch.randn(tokens, width)
     optimizer = torch.optim.SGD([weight for layer in layers for weight in layer.parameters()], lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         with torch.autocast(run.device.type, torch.bfloat16):
             x = inputs
@@ -35,8 +35,6 @@ def main() -> None:
                     x = layer(x)
         x.float().square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

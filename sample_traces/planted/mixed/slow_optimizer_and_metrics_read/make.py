@@ -24,15 +24,13 @@ def main() -> None:
     fused = run.fixes("optimizer")
     optimizer = torch.optim.Adam(model.parameters(), fused=fused, foreach=False)
     history: list[list[float]] = []
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         outputs = model(inputs)
         outputs.square().mean().backward()
         optimizer.step()
         means = outputs.detach().mean(0)
         history.append(means.tolist() if run.fixes("metrics") else [mean.item() for mean in means])
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -38,7 +38,7 @@ def main() -> None:
         labels = torch.randint(classes, (documents,))
     optimizer = torch.optim.Adam([*encoder.parameters(), *classifier.parameters()], foreach=run.fixes("optimizer"))
     total: float | torch.Tensor = 0.0
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         with torch.autocast(run.device.type, torch.bfloat16):
             features = encoder(inputs).view(documents, tokens, width).mean(1)
@@ -46,8 +46,6 @@ def main() -> None:
         loss.backward()
         total = total + (loss.detach() if run.fixes("reads") else loss.item())
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -20,12 +20,10 @@ def main() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256))
     optimizer = torch.optim.SGD([*table.parameters(), *model.parameters()], lr=0.01)
     words = torch.randint(vocabulary, (WORDS,))
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         model(table(words)).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

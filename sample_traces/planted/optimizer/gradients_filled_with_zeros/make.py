@@ -20,12 +20,10 @@ def main() -> None:
     model = torch.nn.Sequential(*layers).to(run.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.rand(BATCH[run.level], width, device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad(set_to_none=run.fixed)
         model(inputs).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

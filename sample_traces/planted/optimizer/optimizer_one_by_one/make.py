@@ -21,12 +21,10 @@ def main() -> None:
     model = torch.nn.Sequential(*layers).to(run.device)
     optimizer = torch.optim.Adam(model.parameters(), foreach=False, fused=run.fixed)
     inputs = torch.rand(BATCH[run.level], width, device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

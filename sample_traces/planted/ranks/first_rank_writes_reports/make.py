@@ -28,15 +28,13 @@ def main() -> None:
     weights = torch.rand(NUMBERS[run.level]).tolist()
     number = 0
     with tempfile.TemporaryDirectory() as folder:
-        while True:
+        for _ in run:
             number += 1
             optimizer.zero_grad()
             ddp(inputs).square().mean().backward()
             optimizer.step()
             if run.rank == 0 and number % (1000 if run.fixed else 1) == 0:
                 report(weights, Path(folder, "report.txt"))
-            if run.stepped():
-                return
 
 
 def verify(trace: Path) -> None:

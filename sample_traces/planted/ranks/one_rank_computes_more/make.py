@@ -22,12 +22,10 @@ def main() -> None:
     inputs = torch.rand(SAMPLES[run.device.type], 512)
     first = round(len(inputs) * (0.5 if run.fixed else 1 - HEAVY[run.level]))
     mine = inputs.split([first, len(inputs) - first])[run.rank].to(run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         (ddp(mine).square().sum() * run.ranks / len(inputs)).backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -42,14 +42,12 @@ def main() -> None:
     table = torch.randn(4096, 512)
     labels = torch.arange(rows) // 4
     first = 0
-    while True:
+    for _ in run:
         inputs = table[first : first + rows]
         first = (first + rows) % (len(table) - rows)
         optimizer.zero_grad()
         neighbour_loss(model(inputs), labels, run.fixed).backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -62,7 +62,7 @@ def main() -> None:
         apart = kl_divergence(before, now).mean()
         return torch.cat([one.flatten() for one in torch.autograd.grad(apart, weights, create_graph=True)])
 
-    while True:
+    for _ in run:
         rows = torch.randint(4096, (count,))
         sensed = memory[rows]
         for _ in range(4):
@@ -86,8 +86,6 @@ def main() -> None:
         with torch.no_grad():
             changed = torch.nn.utils.parameters_to_vector(weights) + step
             torch.nn.utils.vector_to_parameters(changed, weights)
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

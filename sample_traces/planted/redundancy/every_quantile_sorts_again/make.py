@@ -45,15 +45,13 @@ def main() -> None:
         torch.nn.Linear(width, 6),
     ).to(run.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.001, fused=True)
-    while True:
+    for _ in run:
         drawn = torch.randint(len(windows), (BATCH,), device=run.device)
         scores = model(scaled(windows[drawn], shares, run.fixed))
         loss = torch.nn.functional.cross_entropy(scores, labels[drawn])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -36,7 +36,7 @@ def main() -> None:
     critic_optimizer = torch.optim.Adam(critic.parameters(), lr=4e-4, betas=(0.0, 0.9), fused=True)
     sides = torch.cat([torch.ones(ROWS, 1), -torch.ones(ROWS, 1)])
     table = torch.rand(4096, COLUMNS) * 2 - 1
-    while True:
+    for _ in run:
         for _ in range(CRITIC_STEPS):
             real = table[torch.randint(len(table), (ROWS,))]
             fakes = generator(torch.randn(ROWS, NOISE))
@@ -50,8 +50,6 @@ def main() -> None:
         (-critic(generator(torch.randn(ROWS, NOISE))).mean()).backward()
         generator_optimizer.step()
         critic.requires_grad_(True)
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

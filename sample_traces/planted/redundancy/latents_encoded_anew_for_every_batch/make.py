@@ -38,7 +38,7 @@ def main() -> None:
     kept, added = angles.cos()[:, None], angles.sin()[:, None]
     moments = torch.randn(TIMES, 64, device=run.device)
     codes = encoder(images)
-    while True:
+    for _ in run:
         chosen = torch.randint(IMAGES, (BATCH,), device=run.device)
         code = codes[chosen] if run.fixed else encoder(images[chosen])
         time = torch.randint(TIMES, (BATCH,), device=run.device)
@@ -49,8 +49,6 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -24,7 +24,7 @@ def main() -> None:
         torch.nn.Linear(WIDTH, OUT),
     )  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9, fused=True)
-    while True:
+    for _ in run:
         chosen = torch.randint(count, (BATCH,))
         views = samples[chosen] + 0.1 * torch.randn(BATCH, INPUTS)
         optimizer.zero_grad()
@@ -33,8 +33,6 @@ def main() -> None:
         cross_entropy(found @ known.T / 0.1, chosen).backward()
         optimizer.step()
         bank[chosen] = normalize(bank[chosen] + found.detach())
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -57,15 +57,13 @@ def main() -> None:
     model.to(run.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.001, fused=True)
     texts = torch.randint(WORDS, (256, LENGTH + 1), device=run.device)
-    while True:
+    for _ in run:
         text = texts[torch.randint(len(texts), (BATCH,), device=run.device)]
         scores = model(text[:, :-1])
         loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), text[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -29,15 +29,13 @@ def main() -> None:
         torch.nn.Linear(WIDTH, 1),
     ).to(run.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.001, fused=True)
-    while True:
+    for _ in run:
         chosen = torch.randint(len(features), (BATCH,), device=run.device)
         guess = model(features[chosen]).squeeze(1)
         loss = torch.nn.functional.smooth_l1_loss(guess, targets[chosen])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -22,7 +22,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.rand(TRAINED, 256, device=run.device)
     held_out = torch.rand(VALIDATED[run.level], 256, device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
@@ -30,8 +30,6 @@ def main() -> None:
         with torch.inference_mode(run.fixed):
             model(held_out).square().mean()
         model.train()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -20,7 +20,7 @@ def main() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512))
     optimizer = torch.optim.SGD([table, *model.parameters()], lr=0.01)
     words = torch.randint(vocabulary, (WORDS,))
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         if run.fixed:
             looked_up = torch.nn.functional.embedding(words, table)
@@ -28,8 +28,6 @@ def main() -> None:
             looked_up = torch.nn.functional.one_hot(words, vocabulary).float() @ table
         model(looked_up).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -20,12 +20,10 @@ def main() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(784, width), torch.nn.Linear(width, 64)).to(run.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.rand(ROWS[run.level], 784, device=run.device)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

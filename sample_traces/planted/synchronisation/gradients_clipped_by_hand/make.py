@@ -35,7 +35,7 @@ def main() -> None:
         blocks = [(torch.nn.LayerNorm(width), torch.nn.Linear(width, width), torch.nn.GELU()) for _ in range(BLOCKS)]
         model = torch.nn.Sequential(*(layer for block in blocks for layer in block)).bfloat16()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         if run.fixed:
@@ -43,8 +43,6 @@ def main() -> None:
         else:
             clip_by_hand(model.parameters())
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

@@ -27,7 +27,7 @@ def main() -> None:
         inputs = torch.rand(rows, width, dtype=torch.bfloat16)
         layers = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(LAYERS)).bfloat16()
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.01)
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         hidden = inputs
         for layer in layers:
@@ -37,8 +37,6 @@ def main() -> None:
                 hidden.register_hook(wait)
         hidden.square().mean().backward()
         optimizer.step()
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:

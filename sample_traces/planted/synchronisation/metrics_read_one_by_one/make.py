@@ -22,15 +22,13 @@ def main() -> None:
         model = torch.nn.Sequential(*hidden, torch.nn.Linear(width, OUTPUTS[run.level])).bfloat16()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     history: list[list[float]] = []
-    while True:
+    for _ in run:
         optimizer.zero_grad()
         outputs = model(inputs)
         outputs.square().mean().backward()
         optimizer.step()
         means = outputs.detach().mean(0)
         history.append(means.tolist() if run.fixed else [mean.item() for mean in means])
-        if run.stepped():
-            return
 
 
 def verify(trace: Path) -> None:
