@@ -67,9 +67,6 @@ from diagnose.rulekit.loading_advice import (
     mostly_sampling,
     what_takes_it,
 )
-from diagnose.rulekit.patterns import Match, Op, Takers
-from diagnose.rulekit.rewrites import rewrite
-from diagnose.rulekit.rewritten import Found
 from diagnose.rulekit.shard_advice import memory_confidence, merged, suffices, without
 from diagnose.rulekit.sync_advice import idle_after
 from diagnose.rulekit.wasted import wasted
@@ -103,16 +100,13 @@ __all__ = [
     "Finding",
     "Fires",
     "Fix",
-    "Found",
     "HostMemory",
     "InPrecision",
     "Level",
     "Loader",
-    "Match",
     "Missing",
     "Move",
     "NotApplicable",
-    "Op",
     "Optimizer",
     "Own",
     "Padded",
@@ -130,7 +124,6 @@ __all__ = [
     "Silent",
     "Site",
     "Steps",
-    "Takers",
     "Times",
     "Verdicts",
     "WellChosen",
@@ -162,7 +155,6 @@ __all__ = [
     "mostly_sampling",
     "ms",
     "percent",
-    "rewrite",
     "rule",
     "seen_again",
     "suffices",
