@@ -31,7 +31,7 @@ RULES = RuleSet(select=("AT", "KE", "LB01"))
 """Some, for time."""
 
 FOR_PEOPLE = ("terminal", "markdown", "html")
-FORMS = (*FOR_PEOPLE, "brief", "json", "perfetto", "sarif", "junit", "metrics")
+FORMS = (*FOR_PEOPLE, "brief", "json", "perfetto", "sarif", "junit")
 SAYS = "diagnose itself failed"
 AFTER_REPLAY = "diagnose.advice diagnose.timeline diagnose.reports"
 """Rooms whose functions are broken together."""

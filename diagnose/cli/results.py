@@ -26,7 +26,6 @@ _MODULES = {
     "html": "html.page",
     "junit": "junit",
     "markdown": "markdown",
-    "metrics": "openmetrics",
     "perfetto": "perfetto",
     "sarif": "sarif",
 }
