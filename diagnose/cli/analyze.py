@@ -66,9 +66,6 @@ class Share(click.ParamType[float]):
 )
 @click.option("--sarif", "sarif_file", metavar="FILE", help="Write the findings as SARIF 2.1.0, for code scanning.")
 @click.option(
-    "--metrics", "metrics_file", metavar="FILE", help="Write figures as OpenMetrics text; - is standard output."
-)
-@click.option(
     "--format",
     "shape",
     type=click.Choice(["terminal", "json", "markdown"]),
