@@ -7,7 +7,7 @@ import msgspec
 from diagnose.source.columns import printable
 from diagnose.source.packed import check_size, unpacked, within
 from diagnose.storage.remote import Place
-from diagnose.trace.model import RowCounts, ValueGraph
+from diagnose.trace.model import ValueGraph
 
 _WHAT = "list of ops"
 
@@ -20,10 +20,8 @@ class _Content(msgspec.Struct, frozen=True):
     backward: list[int]
     makes: list[int]
     same: list[int]
-    given: list[int]
     uses: list[int]
     used: list[int]
-    sparse: list[int] | None = None
     looked_up: list[int] | None = None
 
 
@@ -31,8 +29,8 @@ def read_values(path: Place) -> ValueGraph:
     """What is in a file. Raises ValueError, in a few words, and OSError."""
     found = unpacked(path, _Content, _WHAT)
     ops = len(found.name)
-    columns = [found.thread, found.step, found.backward, found.makes, found.same, found.given]
-    columns += [one for one in (found.sparse, found.looked_up) if one is not None]
+    columns = [found.thread, found.step, found.backward, found.makes, found.same]
+    columns += [] if found.looked_up is None else [found.looked_up]
     check_size(_WHAT, len(found.names), ops, len(found.uses))
     if any(len(column) != ops for column in columns) or len(found.uses) != len(found.used):
         raise ValueError(f"is no {_WHAT}: its parts do not fit")
@@ -46,17 +44,7 @@ def read_values(path: Place) -> ValueGraph:
         backward=within(found.backward, 0, 2, _WHAT),
         makes=within(found.makes, 0, 2, _WHAT),
         same=within(found.same, -1, ops, _WHAT),
-        given=within(found.given, -1, ops, _WHAT),
         uses=within(found.uses, 0, ops, _WHAT),
         used=within(found.used, -1, ops, _WHAT),
-        rows=_rows(found, ops),
-    )
-
-
-def _rows(found: _Content, ops: int) -> RowCounts | None:
-    if found.sparse is None:
-        return None
-    return RowCounts(
-        sparse=within(found.sparse, 0, 1001, _WHAT),
         looked_up=None if found.looked_up is None else within(found.looked_up, -1, ops, _WHAT),
     )

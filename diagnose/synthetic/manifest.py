@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import numpy as np
 
+from diagnose.trace.intervals import IntArray
 from diagnose.trace.manifest import (
     Epochs,
     Flags,
@@ -18,7 +19,7 @@ from diagnose.trace.manifest import (
     SampledLine,
     Timed,
 )
-from diagnose.trace.model import Context, RowCounts, ValueGraph
+from diagnose.trace.model import Context, ValueGraph
 
 MADE_LATE_NS = 500_000
 """What handing over a batch takes that is made after it was asked for."""
@@ -49,9 +50,9 @@ _VALUES = _line(r"values (?P<ops>[^#\n]*[^#\n ])")
 _BENCHMARK = _line(r"cudnn\.benchmark (?P<value>on|off)")
 _NOTED = (_BENCHMARK, _THREADS, _RIVAL, _TIMED, _BATCHES, _FETCHED, _MADE, _EPOCHS, _VALUES)
 _VALUE = re.compile(
-    r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>(?:-|\d+)(?:,(?:-|\d+))*))?"
+    r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: takes (?P<takes>(?:-|\d+)(?:,(?:-|\d+))*))?"
     r"(?P<always> always)?(?P<back> back)?"
-    r"(?P<counts>(?: (?:sparse|looked|carried) \d{1,4})*)"
+    r"(?P<counts>(?: (?:looked|carried) \d{1,4})*)"
 )
 
 
@@ -85,15 +86,12 @@ def values(text: str) -> ValueGraph | None:
     ops = [part.strip() for part in line["ops"].split("|")]
     said = [found for op in ops if (found := _VALUE.fullmatch(op))]
     if len(said) < len(ops):
-        raise ValueError(
-            "an op is NAME, then any of `as N`, `gives N`, `takes N,M`, `always`, `back`, counts, in order"
-        )
+        raise ValueError("an op is NAME, then any of `as N`, `takes N,M`, `always`, `back`, counts, in order")
     names, count = sorted({one["name"] for one in said}), len(said)
     first: list[int] = []
     for at, one in enumerate(said):
         first.append(at if one["same"] is None else first[int(one["same"])])
     made = [step * count + at if not said[at]["always"] else at for step in (0, 1) for at in first]
-    given = [at if one["given"] == "-" else int(one["given"] or -1) for at, one in enumerate(said)]
     takes = [(one["takes"] or "").replace("-", "-1").split(",") for one in said]
     edges = [(at, int(taken)) for at, some in enumerate(takes) for taken in some if taken]
     counts = [_counted(one["counts"]) for one in said]
@@ -109,24 +107,23 @@ def values(text: str) -> ValueGraph | None:
         backward=np.array([int(bool(one["back"])) for one in said] * 2),
         makes=np.ones(2 * count, dtype=np.int64),
         same=np.array([-1 if value == at else value for at, value in enumerate(made)]),
-        given=np.array([one if one < 0 else step * count + one for step in (0, 1) for one in given]),
         uses=np.array([taker for taker, _ in both], dtype=np.int64),
-        rows=_rows(counts),
+        looked_up=_looked_up(counts),
         used=np.array([made for _, made in both], dtype=np.int64),
     )
 
 
 def _counted(text: str) -> dict[str, int]:
-    """As "sparse 990 looked 2"."""
+    """As "looked 2 carried 0"."""
     words = text.split()
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
-def _rows(said: list[dict[str, int]]) -> RowCounts:
+def _looked_up(said: list[dict[str, int]]) -> IntArray:
     """Of both steps."""
     looked = [one.get("looked", -1) for one in said]
     both = [*looked, *(one + len(said) if one >= 0 else -1 for one in looked)]
-    return RowCounts(sparse=np.array([one.get("sparse", 0) for one in said] * 2), looked_up=np.array(both))
+    return np.array(both)
 
 
 def _epochs(text: str) -> Epochs | None:

@@ -195,19 +195,6 @@ class AutogradGraph:
 
 
 @dataclass(frozen=True)
-class RowCounts:
-    """How much of what ops take counts. Arrays of shape (ops,) as in `ValueGraph`."""
-
-    sparse: IntArray
-    """Thousandths that are zero of a matrix that a product takes and that depends on nothing that is learnt."""
-    looked_up: IntArray | None = None
-    """The op that took rows of a table, if this one depends on them and on nothing else that changes or is learnt.
-
-    -1 of others. None: nobody looked.
-    """
-
-
-@dataclass(frozen=True)
 class ValueGraph:
     """The ops that torch's dispatcher ran in two steps, and which made equal values; looked at after recording.
 
@@ -228,14 +215,15 @@ class ValueGraph:
     """1 where the op makes or changes values, 0 where it makes a view of what there is."""
     same: IntArray
     """The first op that made the same values of the same; -1 if there is none before."""
-    given: IntArray
-    """Where the op gives back what it took: the op that made that, or this one itself if no op did. -1 elsewhere."""
     uses: IntArray
     """This op took ..."""
     used: IntArray
     """... what this one made; -1: what is in memory that no op was seen to fill, such as a batch."""
-    rows: RowCounts | None = None
-    """None: nobody looked."""
+    looked_up: IntArray | None = None
+    """The op that took rows of a table, if this one depends on them and on nothing else that changes or is learnt.
+
+    -1 of others. None: nobody looked.
+    """
 
 
 @dataclass(frozen=True)

@@ -131,5 +131,4 @@ EXAMPLES = [
         cpu  aten::mm 0-80 shapes=[[300,300],[300,300]] types=["c10::BFloat16","c10::BFloat16"]
         """
     ),
-    CannotTell("4 steps of 100\n1 threads, 2 cores\ncpu  aten::mm 0-80", because="device work"),
 ]

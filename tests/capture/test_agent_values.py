@@ -140,32 +140,6 @@ def test_backward_passes_are_told_apart(tmp_path: Path, weight: Any) -> None:
     assert ("aten::sum", 1) not in told
 
 
-def test_what_gives_back_what_it_took(tmp_path: Path) -> None:
-    rows = torch.nn.functional.normalize(torch.randn(200, 50))
-
-    def step() -> None:
-        torch.nn.functional.normalize(rows)
-        rows * 2.0
-        rows.clamp(min=-5.0)  # Which guards against what may come.
-        torch.zeros(100, 100) * 1.0
-
-    graph = looked_at(tmp_path / "v", step)
-    assert graph is not None
-    assert [graph.names[graph.name[at]] for at in range(len(graph.name)) if graph.given[at] >= 0] == ["aten::div"] * 2
-
-
-def test_what_is_learnt_is_of_use_though_it_does_nothing_yet(tmp_path: Path) -> None:
-    """A branch that begins at zero, as of an adapter."""
-    data, branch = torch.randn(40, 40), torch.zeros(40, 40, requires_grad=True)
-    graph = looked_at(tmp_path / "v", lambda: data + branch)
-    assert graph is not None
-    assert graph.given.tolist() == [-1, -1]
-    branch.requires_grad_(False)
-    graph = looked_at(tmp_path / "w", lambda: data + branch)
-    assert graph is not None
-    assert graph.given.tolist() == [0, 1]
-
-
 def test_who_takes_what(tmp_path: Path) -> None:
     data = torch.randn(10)
     graph = looked_at(tmp_path / "v", lambda: data.exp().view(2, 5).t().sin())

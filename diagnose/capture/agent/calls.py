@@ -8,9 +8,6 @@ from typing import Any, NamedTuple
 SAMPLED = 64
 """Elements of a result that are compared where two should be equal (our choice)."""
 
-ARITHMETIC = ("add", "sub", "mul", "div", "native_dropout")
-"""Ops that are useless if they give back what they took. Others (clamp, where) guard against what may come."""
-
 UNFILLED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 """Ops whose results hold anything."""
 
@@ -28,8 +25,6 @@ class Op(NamedTuple):
     arguments: tuple[str, ...]
     comparable: bool
     """Whether equal inputs give equal results."""
-    arithmetic: bool
-    """Whether it is useless if it gives back what it took."""
     turns: bool
     """Whether it changes how a tensor looks at its memory."""
     computes: bool
@@ -48,7 +43,6 @@ def described(func: Any, torch: Any) -> Op:
         arguments=tuple(argument.name for argument in schema.arguments),
         writes=frozenset() if turns else _written(schema),
         comparable=space == "aten" and name not in UNFILLED and not seeded,
-        arithmetic=space == "aten" and name in ARITHMETIC,
         turns=turns,
         computes=not views and not name.endswith("_like") and not name.startswith("new_"),
     )

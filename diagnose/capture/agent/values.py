@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from .calls import Op, described, is_one_number, plain, some_of, tensors_in
 from .contents import Contents, Unknown
-from .counts import Counts
+from .lookups import Lookups
 
 T = TypeVar("T")
 
@@ -27,14 +27,8 @@ MOST_OPS = 60_000
 MOST_EDGES = 2_000_000
 """From ops to those that made what they take (our choice): 32 MB of memory."""
 
-LEAST_ELEMENTS = 1_000
-"""Of a result that is compared with what its op took: smaller ones cost nothing (our choice)."""
-
 MARKS = "profiler::"
 """Before the names of ops that only mark ranges."""
-
-CLOSE = 1e-5
-"""Relative difference up to which a result is what its op took: that of single precision after some ops."""
 
 
 def values_of_two_steps(target: Path) -> Generator[None, None, str | None]:
@@ -101,7 +95,6 @@ class _Call(NamedTuple):
     """None if nothing can be compared with it."""
     tensors: list[Any]
     written: list[Any]
-    may_give_back: bool
 
 
 class Values:
@@ -111,7 +104,7 @@ class Values:
         import torch
 
         self.torch, self._contents = torch, Contents(torch)
-        self._counts = Counts(torch, self._contents)
+        self._lookups = Lookups(torch, self._contents)
         self.step = 0
         self.failed = False
         self._lock, self._process = threading.Lock(), os.getpid()
@@ -130,7 +123,6 @@ class Values:
         self._backward: list[int] = []
         self._makes: list[int] = []
         self._same: list[int] = []
-        self._given: list[int] = []
         self._uses: list[int] = []
         self._used: list[int] = []
 
@@ -177,17 +169,16 @@ class Values:
         self._thread.append(self._threads.setdefault(threading.get_ident(), len(self._threads)))
         self._step.append(self.step)
         self._backward.append(int(self.torch._C._current_graph_task_id() != -1))
-        for column, unset in ((self._makes, 0), (self._same, -1), (self._given, -1)):
+        for column, unset in ((self._makes, 0), (self._same, -1)):
             column.append(unset)
         self._samples.append("")
         for one in sorted({self._contents.filled_by(tensor) for tensor in tensors if not is_one_number(tensor)}):
             self._uses.append(at)
             self._used.append(one)
         looked_at = tensors if op.computes else []
-        self._counts.taken(op, given, looked_at, self._backward[at] == 1, self.step)
+        self._lookups.taken(op, given, looked_at, self.step)
         self.failed |= at >= MOST_OPS or len(self._uses) > MOST_EDGES
-        may_give_back = op.arithmetic and not written and not self._backward[at]
-        return _Call(op, at, key if op.comparable else None, tensors, written, may_give_back)
+        return _Call(op, at, key if op.comparable else None, tensors, written)
 
     def _ended(self, call: _Call, made: Any) -> None:
         at, contents = call.at, self._contents
@@ -199,8 +190,6 @@ class Values:
         self._makes[at] = int(bool(new or call.written or not results))
         if first != at and self._makes[at] and self._samples[first] == self._samples[at]:
             self._same[at] = first
-        if new and call.may_give_back:
-            self._given[at] = self._given_back(call, new[0])
         for one in call.written:
             maker = contents.written(one, contents.number(("written", value)), at)
             self._written_by.setdefault(maker, []).append(at)
@@ -208,20 +197,6 @@ class Values:
             contents.turned(tensor)
         for place, one in enumerate(new):
             contents.made(one, contents.number(("made", value, place)), at)
-
-    def _given_back(self, call: _Call, made: Any) -> int:
-        """As `ValueGraph.given`. What is learnt may be nothing yet: a branch that begins at zero."""
-        if not plain(made, self.torch) or made.numel() < LEAST_ELEMENTS or not made.is_floating_point():
-            return -1
-        if not made.any():
-            return -1
-        for tensor in call.tensors:
-            alike = plain(tensor, self.torch) and (made.shape, made.dtype) == (tensor.shape, tensor.dtype)
-            learnt = any(other.requires_grad for other in call.tensors if other is not tensor)
-            if alike and not learnt and self.torch.allclose(made, tensor, rtol=CLOSE, atol=0.0):
-                maker = self._contents.filled_by(tensor)
-                return call.at if maker < 0 else maker
-        return -1
 
     def _can_be_left_out(self, at: int) -> bool:
         """What it makes may be what was made before: if both are written to, then with the same values."""
@@ -244,9 +219,7 @@ class Values:
             "backward": self._backward,
             "makes": self._makes,
             "same": [one if one >= 0 and self._can_be_left_out(at) else -1 for at, one in enumerate(self._same)],
-            "given": self._given,
-            "sparse": self._counts.sparse,
-            "looked_up": self._counts.looked_up,
+            "looked_up": self._lookups.looked_up,
             "uses": self._uses,
             "used": self._used,
         }

@@ -20,7 +20,7 @@ from diagnose.facts.core.steps import steps
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.model import RowCounts, ValueGraph
+from diagnose.trace.model import ValueGraph
 
 ALIKE, LEAST = 0.75, 0.85
 """Shares that have to be found of a thread's recorded ops, and of those that were looked at (our choice)."""
@@ -56,14 +56,12 @@ class SeenOps:
     """The step before had made the same."""
     backward: Mask
     """It was called in a backward pass."""
-    needed: Mask | None
-    """Something else than what is vain takes what it made, or nobody knows who does. None if the steps differ."""
     brought: Mask
     """It depends on memory that no op of this step was seen to fill: a batch, a buffer, a weight."""
     takes: tuple[tuple[int, ...], ...]
     """Of each op those of this step that made what it takes; -1 among them if no op of this step did."""
-    rows: RowCounts | None
-    """None if nobody looked. Ops are said by positions among these."""
+    looked_up: IntArray | None
+    """As `ValueGraph.looked_up`, by positions among these."""
 
 
 @fact
@@ -77,7 +75,7 @@ def seen_ops(facts: Facts) -> SeenOps:
     used = steps(facts)
     if used.times_ns[(ids >= 0).any(axis=1)].sum() < ENOUGH * used.window_ns:
         raise Missing("whether ops repeat results that are known", ALIKE_STEPS)
-    vain, takes = _vain(graph, last), _takes(graph, last)
+    takes, looked_up = _takes(graph, last), graph.looked_up
     return SeenOps(
         ids=ids,
         names=tuple(graph.names[one] for one in graph.name[last].tolist()),
@@ -85,10 +83,9 @@ def seen_ops(facts: Facts) -> SeenOps:
         first=_first(graph, last, takes),
         constant=(graph.same[last] >= 0) & (graph.step[graph.same[last]] == 0),
         backward=graph.backward[last] == 1,
-        needed=None if vain is None else _needed(graph, last, vain),
         brought=_brought(graph, last),
         takes=takes,
-        rows=None if graph.rows is None else _rows(graph.rows, last),
+        looked_up=None if looked_up is None else np.maximum(looked_up[last] - last[0], -1),
     )
 
 
@@ -121,14 +118,6 @@ def _takes(graph: ValueGraph, last: IntArray) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(one)) for one in found)
 
 
-def _rows(counted: RowCounts, last: IntArray) -> RowCounts:
-    """Those of the second step, ops said by positions among these."""
-    looked_up = counted.looked_up
-    if looked_up is not None:
-        looked_up = np.maximum(looked_up[last] - last[0], -1)
-    return RowCounts(sparse=counted.sparse[last], looked_up=looked_up)
-
-
 def _first(graph: ValueGraph, last: IntArray, takes: tuple[tuple[int, ...], ...]) -> IntArray:
     """Of each op the position of that which made the same in this step before it, in the same phase; or -1.
 
@@ -152,18 +141,6 @@ def _first(graph: ValueGraph, last: IntArray, takes: tuple[tuple[int, ...], ...]
     return np.where(first < np.arange(len(last)), first, -1)
 
 
-def _vain(graph: ValueGraph, last: IntArray) -> Mask | None:
-    """Which ops gave back what they took, as did those in their place in the step before; None if the steps differ."""
-    before = np.flatnonzero(graph.step == 0)
-    pairs = _aligned(graph.name[before].tolist(), graph.name[last].tolist())
-    if len(pairs) < LEAST * len(last):
-        return None
-    found = np.zeros(len(last), dtype=bool)
-    for one, other in pairs:
-        found[other] = graph.given[before[one]] >= 0 and graph.given[last[other]] >= 0
-    return found
-
-
 def _brought(graph: ValueGraph, last: IntArray) -> Mask:
     """As `SeenOps.brought`."""
     begin = int(last[0])
@@ -173,29 +150,6 @@ def _brought(graph: ValueGraph, last: IntArray) -> Mask:
         if taker >= begin:  # What it takes was made before it, so that is known here.
             found[taker - begin] |= maker < begin or found[maker - begin]
     return found
-
-
-def _needed(graph: ValueGraph, last: IntArray, vain: Mask) -> Mask:
-    """Which ops are, if those that are vain are not, but what these gave back.
-
-    What is written in place may be there for longer than the step. A backward pass takes what an op has made only if
-    something needs the op.
-    """
-    position = np.full(len(graph.name), -1, dtype=np.int64)
-    position[last] = np.arange(len(last))
-    uses, used = position[graph.uses], np.where(graph.used >= 0, position[graph.used], -1)
-    inside = (uses >= 0) & (used >= 0) & (graph.makes[graph.uses] == 1)  # Who takes a view takes what it is of.
-    inside &= (graph.backward[graph.uses] == 0) | (graph.backward[graph.used] == 1)
-    takers: list[list[int]] = [[] for _ in last]
-    for taker, maker in zip(uses[inside].tolist(), used[inside].tolist(), strict=True):
-        takers[maker].append(taker)
-    given = np.where(vain & (graph.given[last] >= 0), position[graph.given[last]], -1).tolist()
-    in_place = np.array([name.endswith("_") for name in graph.names], dtype=bool)[graph.name[last]]
-    needed = ~vain
-    for maker in range(len(last) - 1, -1, -1):  # What takes it was called later.
-        kept = [one for one in takers[maker] if needed[one] or given[one] == maker]
-        needed[maker] = not vain[maker] and (bool(kept) or not takers[maker] or in_place[maker])
-    return needed
 
 
 def _spans_of(facts: Facts, graph: ValueGraph, last: IntArray) -> IntArray:

@@ -13,18 +13,13 @@ import numpy as np
 from diagnose.facts.autograd.backward import backward_nodes, gradient_shapes, nodes_of
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.inputs import Inputs, Mask
-from diagnose.facts.core.seen_ops import ALIKE_STEPS, SeenOps, is_layer, seen_ops
+from diagnose.facts.core.seen_ops import NOT_COUNTED, SeenOps, is_layer, seen_ops
 from diagnose.facts.core.shaped import Shape, first_shape, inputs_of
-from diagnose.facts.values.wasted_entries import Cause, Wasted, by_line, counts, finds, in_a_row, main_spans, of_rows
+from diagnose.facts.values.wasted_entries import Cause, Wasted, by_line, finds, in_a_row, main_spans, of_rows
 from diagnose.trace.intervals import IntArray
 
 DRAWS = tuple(f"aten::{name}" for name in ("rand", "normal", "uniform", "multinomial", "poisson"))
 """How names of ops begin that draw numbers, but for those of layers, such as dropout."""
-
-LEAST_ZEROS, ALL = 980, 1000
-"""Thousandths that have to be zero. A product with a sparse matrix took less time than one with all its zeros below 2 %
-of other elements, forth and back (torch 2.13, CSR, one core of a Xeon: 512 to 2,048 rows, by 64 columns). Of all: a
-recurrent net begins so."""
 
 _NO_DATA = Missing("whether steps get new data", "Record with the data that the training is for.")
 
@@ -73,16 +68,6 @@ def constants(facts: Facts) -> Iterator[Wasted]:
         yield replace(of_rows(facts, seen, rows), times=len(rows), doubt=_NO_DATA if of_batch else None)
 
 
-@finds(Cause.IDENTITY)
-def identities(facts: Facts) -> Iterator[Wasted]:
-    """What gave back what it took, or was made for that. Raises Missing like seen_ops, or if these steps differ."""
-    seen = seen_ops(facts)
-    if seen.needed is None:
-        raise Missing("which arithmetic gives back what it took", ALIKE_STEPS)
-    for rows in by_line(facts, seen, _rows(seen, ~seen.needed)):
-        yield replace(of_rows(facts, seen, rows), times=len(rows))
-
-
 def _rows(seen: SeenOps, chosen: Mask) -> Iterator[IntArray]:
     """Chosen ops in a row. Where ops begin to repeat what the row has repeated already, another row begins.
 
@@ -97,21 +82,6 @@ def _rows(seen: SeenOps, chosen: Mask) -> Iterator[IntArray]:
                 begin = at
 
 
-@finds(Cause.ZEROS_IN_OPERAND)
-def sparse_products(facts: Facts) -> Iterator[Wasted]:
-    """Products with matrices of which nearly all is zero. Raises Missing like seen_ops, and if nobody counted zeros.
-
-    Not those whose results are known already.
-    """
-    seen, zeros = seen_ops(facts), counts(facts, "sparse")
-    sparse = (zeros >= LEAST_ZEROS) & (zeros < ALL) & (seen.first < 0) & ~seen.constant & ~seen.backward
-    sparse &= np.array([name != "aten::convolution" for name in seen.names], dtype=bool)  # Torch has no such.
-    for rows in by_line(facts, seen, np.flatnonzero(sparse).reshape(-1, 1)):
-        ops = np.concatenate(rows)
-        kind = "batched" if any(seen.names[op].endswith("bmm") for op in ops) else ""
-        yield replace(of_rows(facts, seen, rows), share=int(zeros[ops].min()) / ALL, kind=kind)
-
-
 @finds(Cause.FROZEN_ROWS)
 def frozen_rows(facts: Facts) -> Iterator[Wasted]:
     """What layers that learn nothing make of rows of a table that never changes, by lookup: always the same.
@@ -120,7 +90,10 @@ def frozen_rows(facts: Facts) -> Iterator[Wasted]:
     large as some that learn may be a copy of these, which is made anew after more steps than were looked at: a target.
     Raises Missing like seen_ops, and if nobody looked.
     """
-    seen, lookups = seen_ops(facts), counts(facts, "looked_up")
+    seen = seen_ops(facts)
+    lookups = seen.looked_up
+    if lookups is None:
+        raise NOT_COUNTED
     nodes = optional(backward_nodes, facts)
     learnt = (
         {tuple(sorted(gradient_shape)) for gradient_shape in gradient_shapes(facts, nodes) if gradient_shape}

@@ -14,7 +14,7 @@ from diagnose.facts.core.base import Facts, Missing, once
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.inputs import Mask
-from diagnose.facts.core.seen_ops import NOT_COUNTED, SeenOps, seen_ops
+from diagnose.facts.core.seen_ops import SeenOps
 from diagnose.facts.core.shaped import Work, work_of
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import HostSpans, host_spans, used_step
@@ -30,8 +30,6 @@ class Cause(Enum):
 
     DUPLICATE = "what is computed again from the same values"
     CONSTANT = "what is the same in every step"
-    IDENTITY = "arithmetic that returns its input"
-    ZEROS_IN_OPERAND = "multiplying with matrices that are nearly all zero"
     FROZEN_ROWS = "running frozen layers on rows of a table"
     UNUSED_GRADIENT = "computing gradients that no optimizer uses"
     UNUSED_GRAPH = "recording ops for a backward pass that never comes"
@@ -39,7 +37,7 @@ class Cause(Enum):
 
 @dataclass(frozen=True)
 class Wasted:
-    """Ops of one source line, or of one origin, all or a part of whose work is for nothing."""
+    """Ops of one source line, or of one origin, whose work is for nothing."""
 
     ops: tuple[str, ...]
     """Their names, each once, in the order in which they are called."""
@@ -48,8 +46,6 @@ class Wasted:
     work: Work
     back: Work
     """The nodes of backward passes that go with the ops."""
-    share: float
-    """Of their time and that of the nodes that is wasted, 0 to 1."""
     steps_seen: int
     """Used steps that have them."""
     site: Site | None
@@ -72,11 +68,6 @@ class Wasted:
         """What all of it takes per step, on the host or the device."""
         return max(self.work.host_ns + self.back.host_ns, self.work.device_ns + self.back.device_ns)
 
-    @property
-    def wasted_ns(self) -> int:
-        """What of that is for nothing."""
-        return round(self.longest_ns * self.share)
-
 
 Finder: TypeAlias = "Callable[[Facts], tuple[Wasted, ...]]"
 
@@ -90,21 +81,12 @@ def finds(cause: Cause) -> Callable[[Callable[[Facts], Iterable[Wasted]]], Finde
 
     def made(compute: Callable[[Facts], Iterable[Wasted]]) -> Finder:
         def found(facts: Facts) -> tuple[Wasted, ...]:
-            return tuple(sorted((one for one in compute(facts) if one.steps_seen), key=lambda one: -one.wasted_ns))
+            return tuple(sorted((one for one in compute(facts) if one.steps_seen), key=lambda one: -one.longest_ns))
 
         FINDERS[cause] = once(found)
         return FINDERS[cause]
 
     return made
-
-
-def counts(facts: Facts, column: str) -> IntArray:
-    """A column of `RowCounts`, of the ops that were seen. Raises Missing like seen_ops, and if nobody counted that."""
-    rows = seen_ops(facts).rows
-    found: IntArray | None = None if rows is None else getattr(rows, column)
-    if found is None:
-        raise NOT_COUNTED
-    return found
 
 
 def of_spans(facts: Facts, ids: IntArray, back: IntArray = NO_SPANS, other: int = -1) -> Wasted:
@@ -116,7 +98,6 @@ def of_spans(facts: Facts, ids: IntArray, back: IntArray = NO_SPANS, other: int 
         times=round_half_up(int((step >= 0).sum()), steps(facts).count),
         work=work_of(facts, ids),
         back=work_of(facts, back),
-        share=1.0,
         steps_seen=len(set(step.tolist()) - {-1}),
         site=sites[0],
         other_site=sites[1] if other >= 0 else None,

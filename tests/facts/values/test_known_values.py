@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.seen_ops import seen_ops
-from diagnose.facts.values.known_values import constants, duplicates, identities
+from diagnose.facts.values.known_values import constants, duplicates
 from diagnose.synthetic.reading import facts_of
 
 NODE = "autograd::engine::evaluate_function:"
@@ -102,19 +102,6 @@ def test_a_step_counts_if_the_ops_of_all_threads_are_found() -> None:
         seen_ops(Facts(replace(facts.rank, values=looked)))
 
 
-def test_nobody_can_tell_what_is_useless_where_the_two_steps_differ() -> None:
-    looked = "aten::exp | aten::div gives 0 takes 0 | aten::mm takes 1"
-    facts = facts_of(f"{CPU}values {looked}\ncpu  aten::exp 0-1 | aten::div 17-20 | aten::mm 30-40")
-    assert [identity.ops for identity in identities(facts)] == [("aten::div",)]
-    assert facts.rank.values is not None
-    other = facts.rank.values.name.copy()
-    other[1] = other[0]  # Another op in place of the division, in the first step.
-    different = Facts(replace(facts.rank, values=replace(facts.rank.values, name=other)))
-    assert duplicates(different) == ()
-    with pytest.raises(Missing, match="gives back what it took"):
-        identities(different)
-
-
 def test_what_autograd_repeats_by_itself_is_nobody_s_fault() -> None:
     """Unless it is part of what is called again: the second row has an op that a pass does not run."""
     looked = "aten::eq back | aten::eq as 0 back | aten::mm | aten::exp | aten::eq as 0 back | aten::exp as 3"
@@ -131,31 +118,6 @@ def test_what_is_the_same_in_each_step() -> None:
     assert (found.ops, found.longest_ns) == (("aten::outer", "aten::sin"), 20_000_000)
     (again,) = duplicates(facts)
     assert again.longest_ns == 10_000_000
-
-
-def test_what_is_made_only_for_useless_arithmetic_is_useless_as_well() -> None:
-    """The square goes into the norm and that into the division, which changes nothing; the exp is its own input."""
-    looked = "aten::exp | aten::square takes 0 | aten::sum takes 1 | aten::div gives 0 takes 0,2 | aten::mm takes 3"
-    ops = "aten::exp 0-1 | aten::square 10-14 | aten::sum 15-16 | aten::div 17-20 | aten::mm 30-40"
-    facts = facts_of(f"{CPU}values {looked}\ncpu  {ops}")
-    (found,) = identities(facts)
-    assert found.ops == ("aten::square", "aten::sum", "aten::div")
-    assert (found.longest_ns, found.between.total) == (8_000_000, 2 * 2 * 1_000_000)
-
-
-def test_what_something_else_takes_is_of_use() -> None:
-    looked = "aten::sum | aten::div gives - takes 0 | aten::mm takes 1 | aten::log takes 0"
-    facts = facts_of(f"{CPU}values {looked}\ncpu  aten::sum 0-9 | aten::div 9-11 | aten::mm 11-12 | aten::log 12-13")
-    (found,) = identities(facts)
-    assert found.ops == ("aten::div",)
-
-
-def test_what_is_written_in_place_is_of_use() -> None:
-    """A running mean is there after the step as well."""
-    looked = "aten::mean | aten::lerp_ takes 0 | aten::sub gives - takes 1 | aten::mm takes 2"
-    ops = "aten::mean 0-4 | aten::lerp_ 4-8 | aten::sub 8-10 | aten::mm 10-12"
-    (found,) = identities(facts_of(f"{CPU}values {looked}\ncpu  {ops}"))
-    assert found.ops == ("aten::sub",)
 
 
 @pytest.mark.parametrize(
