@@ -36,7 +36,7 @@ RESULTS = Path(__file__).with_name("changed_ops.json")
 PLANTED = ("data_in_double_precision", "optimizer_one_by_one")
 """Cases of one thread that waits for nothing."""
 OWN = "benchmarks.changed_ops_training"
-RULES = ("double_precision", "half_precision_on_cpu", "unfused_optimizer")
+RULES = ("double_precision", "unfused_optimizer")
 RECORDED_STEPS = 5
 PAIRS, STEPS = 4, 45
 """Blocks each way, and steps of each, of which the first third does not count."""

@@ -70,9 +70,7 @@ class Training:
 
 TRAININGS = {
     "convolutions_in_double": Training(convolutions, (8, 3, 48, 48), torch.float64),
-    "convolutions_in_half": Training(convolutions, (8, 3, 48, 48), torch.float16),
     "attention_in_double": Training(Attention, (8, 192, 64), torch.float64),
-    "attention_in_half": Training(Attention, (8, 192, 64), torch.float16),
     "adam_in_several_passes": Training(deep, (64, 128), optimizer=torch.optim.Adam, foreach=True),
     "adagrad_one_by_one": Training(deep, (64, 128), optimizer=torch.optim.Adagrad),
 }

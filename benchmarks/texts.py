@@ -11,11 +11,10 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -50,9 +49,8 @@ from diagnose.cli import group
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.trials import Report
 from diagnose.docs import Text
-from diagnose.live import metrics as live_metrics
-from diagnose.reports import brief, openmetrics, trials
-from diagnose.reports.exposition import PREFIX, Family
+from diagnose.live.metrics import FAMILIES, PREFIX
+from diagnose.reports import brief, trials
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -79,16 +77,13 @@ LINE = 100
 
 """What `diagnose try` has found of a training with slow storage, on two cores."""
 
-SHOWN_METRICS = 14
-"""Lines of metrics that are shown: the run, its step, and the step without the profiler."""
-
 SHOWN_LINES = 14
 """Of its report, in the README: the step, and the first finding."""
 
 
 def texts(corpus: Path | None = None) -> list[Text]:
     """All of them; those of public traces only where there is a corpus."""
-    own = [*_accuracy(), *_rates(), *_speed(), *_help(), *_trials(), *_comparisons(), *_metrics(), *_agents()]
+    own = [*_accuracy(), *_rates(), *_speed(), *_help(), *_trials(), *_comparisons(), *_agents()]
     return [*own, *_reports(corpus), *queries.texts(corpus)]
 
 
@@ -143,6 +138,7 @@ def _speed() -> Iterator[Text]:
     yield Text(SITE / "watching.md", shown.panel, "watching-panel")
     yield Text(SITE / "watching.md", shown.line, "watching-line")
     yield Text(SITE / "watching.md", shown.scraped, "watching-scraped")
+    yield Text(SITE / "watching.md", series, "watching-series")
     yield Text(SITE / "watching.md", watching.table, "watching-cost")
     yield Text(SITE / "watching.md", planted.shown, "watching-planted")
     yield Text(SITE / "watching.md", public_run.shown, "watching-public")
@@ -242,30 +238,13 @@ def report(path: str) -> str:
     return printed.output
 
 
-def _metrics() -> Iterator[Text]:
-    yield Text(SITE / "metrics.md", partial(series, openmetrics.FAMILIES), "series")
-    yield Text(SITE / "watching.md", partial(series, live_metrics.FAMILIES), "watching-series")
-    yield Text(SITE / "metrics.md", shown_metrics, "metrics")
-
-
-def series(families: Sequence[Family[Any]]) -> str:
-    """A row for each family of metrics."""
+def series() -> str:
+    """A row for each family of metrics that a watched run serves."""
     rows = ["| series | labels | meaning |", "|---|---|---|"]
-    for family in families:
+    for family in FAMILIES:
         labels = ", ".join(f"`{label}`" for label in family.labels)
-        ending = "_total" if family.kind == "counter" else ""
-        rows.append(f"| `{PREFIX}{family.name}{ending}` | {labels} | {family.meaning} |")
+        rows.append(f"| `{PREFIX}{family.name}{family.ending}` | {labels} | {family.meaning} |")
     return "\n".join(rows)
-
-
-def shown_metrics() -> str:
-    """The first figures of a bundled recording."""
-    words = ["analyze", "--quiet", "--metrics", "-", str(ROOT / MIXED)]
-    printed = CliRunner().invoke(group, words)
-    if printed.exit_code:
-        raise RuntimeError(printed.output)
-    lines = printed.output.splitlines()[:SHOWN_METRICS]
-    return "\n".join(["```console", f"$ diagnose analyze {MIXED} --quiet --metrics -", *lines, "...", "```"])
 
 
 def _block(path: str) -> str:

@@ -32,20 +32,23 @@ Ignore when
 
 SLOW = (
     PAGE.format(title="The range `slow` takes long")
-    + """from diagnose.facts.run.ranges import Ranges
+    + """from diagnose.facts.core.base import Facts
+from diagnose.facts.core.spans import host_spans
 from diagnose.rulekit.vocabulary import *
+from diagnose.trace.enums import SpanKind
 
 LEAST_NS = 1_000  # ns a step: less is nothing
 
 
 @rule("TT01")
-def slow(ranges: Ranges) -> Verdicts:
-    found = ranges.named("slow")
-    if found.host_ns < LEAST_NS:
-        yield Clean(f"{found.host_ns} ns")
+def slow(facts: Facts, steps: Steps) -> Verdicts:
+    found = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: name == "slow")
+    host_ns = found.in_steps(facts).times.total // steps.count
+    if host_ns < LEAST_NS:
+        yield Clean(f"{host_ns} ns")
     else:
         yield Finding(
-            evidence=(Evidence("`slow` takes long.", found.host_ns, "ns"),),
+            evidence=(Evidence("`slow` takes long.", host_ns, "ns"),),
             edits=(Remove(found.ids),),
             fixes=(Fix("Drop it."),),
             confidence=Confidence(Level.HIGH, "it is marked"),

@@ -32,7 +32,7 @@ RULES = RuleSet(select=("AT", "KE", "LB01"))
 """Some, for time."""
 
 FOR_PEOPLE = ("terminal", "markdown", "html")
-FORMS = (*FOR_PEOPLE, "brief", "json", "perfetto", "sarif", "metrics")
+FORMS = (*FOR_PEOPLE, "brief", "json", "perfetto", "sarif")
 SAYS = "diagnose itself failed"
 pytestmark = pytest.mark.usefixtures("as_for_users")
 

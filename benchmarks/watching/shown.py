@@ -6,8 +6,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from prometheus_client import generate_latest
+
 from diagnose.cli.panel import drawn
-from diagnose.live import metrics, words
+from diagnose.live import words
+from diagnose.live.metrics import Metrics
 from diagnose.live.now import RankNow, rank_now
 from diagnose.reports import terminal
 from diagnose.source.run_log import logs_in, read
@@ -38,7 +41,7 @@ def line() -> str:
 
 def scraped() -> str:
     """Some of what is served then."""
-    lines = metrics.render([_then()]).splitlines()
+    lines = generate_latest(Metrics([_then()])).decode().splitlines()
     kept = [one for one in lines if re.match(r"\S+watch_(steps|part_seconds|step_quantile|finding)\S*\{", one)]
     return "```text\n{}\n```".format("\n".join(kept))
 

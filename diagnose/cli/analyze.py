@@ -11,7 +11,7 @@ import msgspec
 
 from diagnose.cli import INTERNAL_ERROR
 from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
-from diagnose.cli.reading import Rules, opened
+from diagnose.cli.reading import opened
 from diagnose.cli.results import open_page, open_text, put, rendered
 from diagnose.cli.watched import refuse_other_forms, stands_alone, watched, with_recordings
 from diagnose.cli.watched import rendered as of_log
@@ -66,9 +66,6 @@ class Share(click.ParamType[float]):
 )
 @click.option("--sarif", "sarif_file", metavar="FILE", help="Write the findings as SARIF 2.1.0, for code scanning.")
 @click.option(
-    "--metrics", "metrics_file", metavar="FILE", help="Write figures as OpenMetrics text; - is standard output."
-)
-@click.option(
     "--format",
     "shape",
     type=click.Choice(["terminal", "json", "markdown"]),
@@ -122,8 +119,8 @@ def command(
     """
     files = {form.removesuffix("_file"): output(name) for form, name in asked.items() if name}
     log = watched(paths)
-    how: dict[str, Any] = {"jobs": jobs, "no_cache": no_cache, "quiet": quiet}
-    how["rules"] = Rules(folders, select, ignore)
+    how: dict[str, Any] = {"folders": folders, "select": select, "ignore": ignore}
+    how |= {"jobs": jobs, "no_cache": no_cache, "quiet": quiet}
     if log is not None and stands_alone(paths[0]):
         log = with_recordings(log, paths[0], **how)
         return _tell_log(log, paths[0], files, "terminal" if brief else shape, open_it)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ def shows(
     """What was asked for, of a run of that name. Raises a ClickException where it cannot be."""
     found: list[Show] = []
     if metrics is not None:
+        _require("--metrics", "prometheus_client")
         from diagnose.live.server import CannotServe, MetricsServer
 
         try:
@@ -55,6 +57,7 @@ def shows(
             raise click.ClickException(str(error)) from error
         say(f"metrics are at {server.url}")
     if tensorboard is not None:
+        _require("--tensorboard", "torch", "tensorboard")
         from diagnose.live.tensorboard import TensorBoard
 
         try:
@@ -68,6 +71,14 @@ def shows(
 
         found.append(panel.Panel() if panel.possible() else Lines())
     return found
+
+
+def _require(option: str, *packages: str) -> None:
+    """Raise a ClickException if a package is not installed that an option needs."""
+    if missing := [one for one in packages if find_spec(one) is None]:
+        raise click.ClickException(
+            f"{option} needs {' and '.join(missing)}. Install it with: pip install 'torch-diagnose[torch,live]'."
+        )
 
 
 def following(folder: Path, shown: Sequence[Show]) -> AbstractContextManager[None]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diagnose import failures
+from diagnose.cli.progress import notes, shown
 from diagnose.cli.reading import opened
 from diagnose.cli.results import rendered
 
@@ -53,13 +54,10 @@ def command(run: str, seconds: float, quiet: bool) -> None:
     Example: diagnose measure diagnose-runs/train-20261121-101500 --seconds 60s
     """
 
-    def say(what: str) -> None:
-        if not quiet:
-            click.echo(f"diagnose: {what}", err=True)
-
     from diagnose.capture.measuring import CannotMeasure
     from diagnose.facts.core.base import Missing
 
+    say = notes(quiet)
     if not Path(run).is_dir():
         raise click.ClickException(f"{run} is no folder. Name one that diagnose profile made.")
     with opened([run], quiet=quiet) as recordings:
@@ -81,7 +79,6 @@ def measure(given: Recordings, seconds: float, quiet: bool, say: Callable[[str],
     Raises Missing, CannotMeasure and click.ClickException.
     """
     from diagnose.capture import measuring
-    from diagnose.cli.progress import shown
     from diagnose.pipeline import to_measure
     from diagnose.source.recording import costs_beside
 

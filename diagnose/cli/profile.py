@@ -18,6 +18,7 @@ from diagnose.capture.agent.plan import Plan
 from diagnose.capture.job import of as job_of
 from diagnose.cli import upload
 from diagnose.cli.measure import DEFAULT, Duration, by_profile
+from diagnose.cli.progress import notes
 from diagnose.cli.reading import opened
 from diagnose.cli.results import open_page, put, rendered
 
@@ -122,10 +123,7 @@ def command(
     """
     from diagnose.capture.run import CannotRecord, prepare, run
 
-    def say(what: str) -> None:
-        if not quiet:
-            click.echo(f"diagnose: {what}", err=True)
-
+    say = notes(quiet)
     name, words = command_of(ctx.meta[COMMAND])
     job, url = job_of(words, os.environ), upload.checked(out)
     folder = out if isinstance(out, Path) else new_folder(name, job)

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, for work of over a second, on a terminal."""
+"""Standard error while a command works: notes, and a progress bar on a terminal for work of over a second."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 
+import click
+
 PATIENCE_S = 1.0
+
+
+def notes(quiet: bool) -> Callable[[str], None]:
+    """What tells a note, unless a command is to be quiet."""
+    return lambda what: None if quiet else click.echo(f"diagnose: {what}", err=True)
 
 
 @contextmanager

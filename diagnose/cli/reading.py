@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What a command line says of rules."""
-
-    folders: tuple[str, ...] = ()
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Opened:
     """Recordings that were found, and what is needed to read them."""
 
@@ -44,7 +35,9 @@ def opened(
     paths: Sequence[str],
     outputs: Sequence[str] = (),
     *,
-    rules: Rules = Rules(),
+    folders: Sequence[str] = (),
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
     steps: tuple[int, int] | None = None,
     jobs: int | None = None,
     cluster: str | None = None,
@@ -52,7 +45,8 @@ def opened(
     quiet: bool = False,
     title: str = "Reading traces",
 ) -> Iterator[Opened]:
-    """Open the recordings in `paths`; `outputs` may not be among their files.
+    """Open the recordings in `paths`; `outputs` may not be among their files. `folders` of rules, and those to select
+    and to ignore, are as a command line has them.
 
     What keeps them from being read, and rules and settings that are not sound, end as a ClickException. What fails
     inside by a fault of ours is told on standard error.
@@ -66,7 +60,7 @@ def opened(
     try:
         given = recording.find(paths)
         refuse_unwritable(outputs, [rank.trace.path for rank in given.ranks])
-        chosen = rule_set(given.ranks[0].trace.path, rules.folders, rules.select, rules.ignore)
+        chosen = rule_set(given.ranks[0].trace.path, folders, select, ignore)
         count = jobs or os.cpu_count() or 1
         with failures.collected() as lost, cache.unused(no_cache), shown(title, quiet) as progress:
             diagnosed = partial(diagnose, given, steps, count, progress, chosen, cluster)

@@ -25,7 +25,6 @@ _MODULES = {
     "brief": "brief",
     "html": "html.page",
     "markdown": "markdown",
-    "metrics": "openmetrics",
     "perfetto": "perfetto",
     "sarif": "sarif",
 }

@@ -16,7 +16,8 @@ from diagnose.capture.job import of as job_of
 from diagnose.cli import profile, trial_plan
 from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 from diagnose.cli.measure import Duration
-from diagnose.cli.reading import Rules, opened
+from diagnose.cli.progress import notes
+from diagnose.cli.reading import opened
 from diagnose.cli.results import put
 from diagnose.cli.trial_table import Watch, watched
 
@@ -108,10 +109,7 @@ def command(
     from diagnose.trials.protocol import Bench
     from diagnose.trials.selection import CannotTry, between_runs, select, step_of
 
-    def say(what: str) -> None:
-        if not quiet:
-            click.echo(f"diagnose: {what}", err=True)
-
+    say = notes(quiet)
     files = {form.removesuffix("_file"): output(name) for form, name in asked.items() if name}
     refuse_unwritable(list(files.values()), [])
     run, given = _recording(ctx.meta[profile.COMMAND], STDOUT in files.values(), quiet)
@@ -166,16 +164,16 @@ def _diagnosed(run: Path) -> tuple[Diagnosis, Manifest]:
         raise click.ClickException(f"There is no folder {run}. Name a folder that diagnose profile made.")
     if not (run / "manifest.json").is_file():
         raise click.ClickException(f"{run} has no manifest.json. Name a folder that diagnose profile made.")
-    diagnosis = _analyzed(run, Rules())
+    diagnosis = _analyzed(run)
     manifest = diagnosis.provenance.manifest
     if manifest is None:
         raise click.ClickException(f"The manifest.json of {run} cannot be used. Record again: diagnose profile.")
     return diagnosis, manifest
 
 
-def _analyzed(run: Path, rules: Rules) -> Diagnosis:
-    """Raises ClickException."""
-    with opened([str(run)], rules=rules, quiet=True) as recordings:
+def _analyzed(run: Path, rules: Sequence[str] = ()) -> Diagnosis:
+    """By these rules, or all. Raises ClickException."""
+    with opened([str(run)], select=rules, quiet=True) as recordings:
         return recordings.diagnosed()
 
 
@@ -218,7 +216,7 @@ def _measured(
 
     def predicted(kept: Sequence[Candidate]) -> Range | None:
         rules = tuple(one.rule for one in kept)
-        return joint.predicted(_analyzed(run, Rules(select=rules)), rules)
+        return joint.predicted(_analyzed(run, rules), rules)
 
     complete = not candidates
     with suppress(KeyboardInterrupt):

@@ -16,6 +16,7 @@ from diagnose.capture.job import of as job_of
 from diagnose.cli.files import write
 from diagnose.cli.live import following, options, shows
 from diagnose.cli.profile import COMMAND, INTERRUPTED, Launching, command_of, new_folder
+from diagnose.cli.progress import notes
 from diagnose.cli.watched import rendered, watched, with_recordings
 
 if TYPE_CHECKING:
@@ -77,10 +78,7 @@ def command(
     from diagnose.capture.asked_recordings import Recordings
     from diagnose.capture.run import CannotRecord, prepare, run
 
-    def say(what: str) -> None:
-        if not quiet:
-            click.echo(f"diagnose: {what}", err=True)
-
+    say = notes(quiet)
     name, words = command_of(ctx.meta[COMMAND])
     job = job_of(words, os.environ)
     folder = new_folder(name, job) if out is None else out

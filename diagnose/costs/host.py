@@ -8,12 +8,10 @@ import numpy as np
 
 from diagnose.costs.changes import FloatArray, InPrecision, Left, Recost, UpdatedAtOnce
 from diagnose.costs.measured import Key, measured_costs, specs_of
-from diagnose.facts.core.base import Facts, optional
+from diagnose.facts.core.base import Facts
 from diagnose.facts.core.inputs import inputs_read
 from diagnose.facts.core.spans import host_spans, in_used_steps
 from diagnose.facts.core.steps import steps
-from diagnose.facts.device.half_products import half_products
-from diagnose.facts.device.roofline import costs_of
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
@@ -23,7 +21,6 @@ DOUBLE_LEFT = (0.7, 0.5, 0.4)
 """In fp32, of the time of ops in fp64: half the bytes, and twice the elements in a vector."""
 UPDATED = (0.5, 0.2, 0.1)
 """Of ops that update parameters, in a fused update: a fused Adam moves 28 bytes a parameter, many ops 72; 0.17 seen."""
-_HALF = ("c10::Half", "c10::BFloat16")
 
 
 class HostBook:
@@ -90,11 +87,4 @@ class HostBook:
 
     def _unmeasured(self, spec: OpSpec, mine: IntArray, level: int) -> FloatArray:
         types = {tensor.dtype for given in inputs_read(spec.shapes, spec.dtypes) for tensor in given}
-        if types.isdisjoint(_HALF):
-            return np.full(len(mine), DOUBLE_LEFT[level] if "double" in types else 1.0)
-        rates, (code, costs) = optional(half_products, self._facts), costs_of(self._facts, mine[:1])
-        if rates is None or code[0] < 0:
-            return np.ones(len(mine))
-        in_fp32_ns = costs[code[0]].flops / rates.full_rates[level]
-        left: FloatArray = np.minimum(in_fp32_ns / np.maximum(self._dur_ns[mine], 1), 1.0)
-        return left
+        return np.full(len(mine), DOUBLE_LEFT[level] if "double" in types else 1.0)

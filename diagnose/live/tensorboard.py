@@ -1,20 +1,13 @@
-"""Writes scalars for TensorBoard, a file for each rank.
-
-The format is written here, as the package `tensorboard` brings TensorFlow's stand-ins, gRPC and a server along, and is
-not needed to write: records are those of TFRecord (length, its masked CRC-32C, content, its masked CRC-32C), each of
-them an Event message (tensorflow/core/util/event.proto, framework/summary.proto).
-"""
+"""Writes scalars for TensorBoard, a folder for each rank."""
 
 from __future__ import annotations
 
 import errno
 import os
-import socket
-import struct
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+
+from torch.utils.tensorboard import SummaryWriter
 
 from diagnose.live.now import RankNow
 from diagnose.trace.run_log import Window
@@ -38,7 +31,7 @@ class TensorBoard:
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         self._folder = folder
-        self._files: dict[int, BinaryIO] = {}
+        self._writers: dict[int, SummaryWriter] = {}
         self._upto: dict[int, int] = {}
         """The last step that was written, by rank."""
         self._ranks: Sequence[RankNow] = ()
@@ -55,27 +48,20 @@ class TensorBoard:
             for one in self._ranks:
                 self._write(one, one.latest)
         finally:
-            for file in self._files.values():
-                file.close()
+            for writer in self._writers.values():
+                writer.close()
 
     def _write(self, one: RankNow, windows: Sequence[Window]) -> None:
         new = [window for window in windows if window.steps and window.first_step > self._upto.get(one.rank, 0)]
+        if new and one.rank not in self._writers:
+            self._writers[one.rank] = SummaryWriter(self._folder / f"rank{one.rank}")
         for window in new:
             step = self._upto[one.rank] = window.first_step + window.steps - 1
             at_s = (one.run.started_unix_ns + window.ended_ns) / 1e9
-            self._file(one.rank).write(record(event(at_s, step, dict(scalars(window)))))
+            for tag, value in scalars(window):
+                self._writers[one.rank].add_scalar(tag, value, step, at_s)
         if new:
-            self._file(one.rank).flush()
-
-    def _file(self, rank: int) -> BinaryIO:
-        if rank not in self._files:
-            folder = self._folder / f"rank{rank}"
-            folder.mkdir(exist_ok=True)
-            name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
-            self._files[rank] = (folder / name).open("xb")
-            # Event: wall_time = 1, file_version = 3.
-            self._files[rank].write(record(_double(1, time.time()) + _bytes(3, b"brain.Event:2")))
-        return self._files[rank]
+            self._writers[one.rank].flush()
 
 
 def scalars(window: Window) -> Iterator[tuple[str, float]]:
@@ -94,49 +80,3 @@ def scalars(window: Window) -> Iterator[tuple[str, float]]:
             yield f"share/{name}", window.of(name).sum_ns / length_ns
     for name, gauge in window.gauges.items():
         yield f"process_and_device/{name}", gauge.mean
-
-
-def event(at_s: float, step: int, values: Mapping[str, float]) -> bytes:
-    """Event: wall_time = 1, step = 2, summary = 5; Summary: value = 1; Value: tag = 1, simple_value = 2."""
-    told = (_bytes(1, _bytes(1, tag.encode()) + struct.pack("<Bf", 2 << 3 | 5, one)) for tag, one in values.items())
-    return _double(1, at_s) + b"\x10" + _varint(step) + _bytes(5, b"".join(told))
-
-
-def _double(field: int, value: float) -> bytes:
-    return struct.pack("<Bd", field << 3 | 1, value)
-
-
-def _bytes(field: int, value: bytes) -> bytes:
-    return bytes([field << 3 | 2]) + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def record(content: bytes) -> bytes:
-    """As TFRecord has it."""
-    length = struct.pack("<Q", len(content))
-    return length + _masked_crc32c(length) + content + _masked_crc32c(content)
-
-
-def _masked_crc32c(content: bytes) -> bytes:
-    crc = 0xFFFFFFFF
-    for byte in content:
-        crc = _CRC32C[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def _crc32c_of(byte: int) -> int:
-    for _ in range(8):
-        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
-    return byte
-
-
-_CRC32C = [_crc32c_of(byte) for byte in range(256)]
-"""Of the polynomial of Castagnoli, reflected (RFC 3720, B.4)."""

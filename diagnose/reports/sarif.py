@@ -17,9 +17,10 @@ from urllib.parse import quote
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Level, OutcomeKind, RankedFinding, RulePage, ShownRisk
 from diagnose.reports import findings as cards
-from diagnose.reports import rule_pages
 from diagnose.reports.findings import Card
 from diagnose.reports.places import Checkout, Place
+from diagnose.rulekit import page
+from diagnose.rulekit.page import SECTIONS
 from diagnose.trace.frames import Site
 from diagnose.trace.units import clipped
 
@@ -63,25 +64,43 @@ def render(
 
 
 def _driver(diagnosis: Diagnosis) -> dict[str, Any]:
-    families = rule_pages.families()
+    families = {path.stem: path.parent.name for path in page.files(page.built_in_rules())}
     return {
         "name": "diagnose",
         "version": diagnosis.tool_version,
-        "rules": [_rule(rule, families.get(rule.rule, rule_pages.OTHERS)) for rule in diagnosis.rules],
+        "rules": [_rule(rule, families.get(rule.rule, "rules")) for rule in diagnosis.rules],
     }
 
 
 def _rule(about: RulePage, family: str) -> dict[str, Any]:
-    link = rule_pages.link(about)
+    link = next((word for word in about.sections.get("Sources", "").split() if word.startswith("https://")), None)
     return {
         "id": about.code,
         "name": about.rule,
         "shortDescription": {"text": about.title},
         "fullDescription": {"text": about.summary or about.title},
-        "help": {"text": rule_pages.plain(about), "markdown": rule_pages.markdown(about)},
+        "help": {"text": _plain(about), "markdown": _markdown(about)},
         **({} if link is None else {"helpUri": link}),
         "properties": {"tags": ["performance", family]},
     }
+
+
+def _markdown(about: RulePage) -> str:
+    """All that a rule says about itself."""
+    parts = [f"**{about.title}** (`{about.rule}`, {about.code})", about.summary]
+    parts += [f"*{head}*\n\n{about.sections[head]}" for head in SECTIONS if about.sections.get(head)]
+    if about.thresholds:
+        rows = [f"| `{threshold.name}` | {threshold.value:g} | {threshold.reason} |" for threshold in about.thresholds]
+        parts.append("\n".join(["| threshold | value | of what, and why |", "|---|--:|---|", *rows]))
+    return "\n\n".join(filter(None, parts))
+
+
+def _plain(about: RulePage) -> str:
+    """The same without Markdown."""
+    parts = [about.summary]
+    parts += [f"{head}\n{about.sections[head]}" for head in SECTIONS if about.sections.get(head)]
+    parts += [f"{threshold.name} = {threshold.value:g}: {threshold.reason}" for threshold in about.thresholds]
+    return "\n\n".join(filter(None, parts)) or about.title
 
 
 def _invocation(diagnosis: Diagnosis, indexes: dict[str, int]) -> dict[str, Any]:

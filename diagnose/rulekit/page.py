@@ -18,8 +18,8 @@ ENTRY_POINT = "diagnose.rules"
 EXAMPLE_KINDS = ("Fires", "Silent", "CannotTell")
 
 
-ENTRIES = {"rewrite": ("op_table",), "wasted": ("wasted_work",)}
-"""What makes a rule of an entry of a catalogue, `RULE = rewrite("CODE", ...)`, and the facts that it looks at."""
+ENTRY, LEDGER = "wasted", ("wasted_work",)
+"""What makes a rule of an entry of the ledger, `RULE = wasted("CODE", ...)`, and the fact that it looks at."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Page:
 
     @property
     def is_entry(self) -> bool:
-        """It is one of a catalogue: its fixes and its pattern say what others write under headings."""
-        return self.needs in ENTRIES.values()
+        """It is one of the ledger: its fixes and its cause say what others write under headings."""
+        return self.needs == LEDGER
 
 
 def built_in_rules() -> Path:
@@ -120,7 +120,7 @@ def read(path: Path) -> Page:
         code=code,
         title=title.rstrip("."),
         summary=summary,
-        sections=(_of_fixes(tree) if needs in ENTRIES.values() else {}) | sections,
+        sections=(_of_fixes(tree) if needs == LEDGER else {}) | sections,
         thresholds=tuple(_thresholds(tree, source.splitlines())),
         needs=needs,
         wishes=wishes,
@@ -157,8 +157,8 @@ def _rule(tree: ast.Module, path: Path) -> tuple[str, tuple[str, ...], tuple[str
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             maker = _name(node.value.func) if _name(node.targets[0]) == "RULE" else ""
-            if maker in ENTRIES:
-                return _code(node.value, path), ENTRIES[maker], ()
+            if maker == ENTRY:
+                return _code(node.value, path), LEDGER, ()
         for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
             if isinstance(node, ast.FunctionDef) and isinstance(mark, ast.Call) and _name(mark.func) == "rule":
                 names = tuple(arg.arg for arg in node.args.args)

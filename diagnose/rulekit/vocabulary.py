@@ -52,9 +52,6 @@ from diagnose.rulekit.fusing_advice import (
 )
 from diagnose.rulekit.guard_advice import guard_evidence, guard_fixes, guard_site, why_not
 from diagnose.rulekit.loading_advice import loading_evidence
-from diagnose.rulekit.patterns import Match, Op, Takers
-from diagnose.rulekit.rewrites import rewrite
-from diagnose.rulekit.rewritten import Found
 from diagnose.rulekit.sync_advice import idle_after
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
@@ -86,16 +83,13 @@ __all__ = [
     "Finding",
     "Fires",
     "Fix",
-    "Found",
     "HostMemory",
     "InPrecision",
     "Level",
     "Loader",
-    "Match",
     "Missing",
     "Move",
     "NotApplicable",
-    "Op",
     "Optimizer",
     "Own",
     "Padded",
@@ -113,7 +107,6 @@ __all__ = [
     "Silent",
     "Site",
     "Steps",
-    "Takers",
     "Times",
     "Verdicts",
     "WellChosen",
@@ -132,7 +125,6 @@ __all__ = [
     "loading_evidence",
     "ms",
     "percent",
-    "rewrite",
     "rule",
     "seen_again",
     "torchs_own",

@@ -6,7 +6,6 @@ import glob
 import os
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,8 +16,7 @@ from diagnose.source.kineto import KinetoReader
 from diagnose.source.nsight import NsightReader
 from diagnose.storage import urls
 from diagnose.storage.failures import StorageError
-from diagnose.storage.listing import Listings
-from diagnose.storage.remote import Place, Remote
+from diagnose.storage.remote import Listings, Place, Remote
 from diagnose.trace.model import IntegrityNote, Provenance, Rank, Run, Severity
 
 READERS: tuple[Reader, ...] = (KinetoReader(), NsightReader())
@@ -30,9 +28,6 @@ _NOT_TRACES = re.compile(
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|gpu|node)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _EXPORT = ".sqlite"
 """The one kind of file that may hold several ranks."""
-
-MOST_FETCHED = 4
-"""Exports that are fetched at a time to ask for their ranks: each is a copy on this disk."""
 
 MAX_NAMED = 8  # ranks or files listed in a sentence before it says how many more there are
 
@@ -77,20 +72,12 @@ def find(paths: Sequence[str | Path], listings: Listings | None = None) -> tuple
                 found[_identity(path)] = TraceFile(read, named=True)
     if not found:
         raise InputError("No trace was given. Name a file of torch.profiler or Nsight Systems, or a folder of them.")
-    return tuple(part for parts in _all_parts(list(found.values())) for part in parts)
+    return tuple(part for file in found.values() for part in _parts(file))
 
 
 def _identity(path: Place) -> str:
     """What is equal for all paths that lead to a file."""
     return path.url if isinstance(path, Remote) else os.path.realpath(path)
-
-
-def _all_parts(files: Sequence[TraceFile]) -> list[list[TraceFile]]:
-    """The ranks in each file. Files at URLs are asked side by side, and only those that may hold several."""
-    if not any(isinstance(file.path, Remote) for file in files):
-        return [_parts(file) for file in files]
-    with ThreadPoolExecutor(MOST_FETCHED, thread_name_prefix="diagnose-parts") as pool:
-        return list(pool.map(_parts, files))
 
 
 def _parts(file: TraceFile) -> list[TraceFile]:
@@ -192,7 +179,7 @@ def _read(path: Place, part: int | None) -> Rank:
 
 
 def _a_file(path: Place) -> Place:
-    """The same file, of a URL with its version. Raises InputError if it is anything else."""
+    """The same file, of a URL with its size. Raises InputError if it is anything else."""
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a trace.")
     if isinstance(path, Remote):

@@ -21,8 +21,7 @@ from diagnose.source.costs import read_costs
 from diagnose.source.integrity import WITHOUT
 from diagnose.source.ranks import TraceFile
 from diagnose.source.values import read_values
-from diagnose.storage.listing import Listings
-from diagnose.storage.remote import Place
+from diagnose.storage.remote import Listings, Place
 from diagnose.trace import retiming, units
 from diagnose.trace.event_cost import EVENT_NS
 from diagnose.trace.joining import joined

@@ -13,9 +13,8 @@ import numpy as np
 
 from diagnose.source.base import InputError
 from diagnose.source.columns import Array
-from diagnose.storage import copies
 from diagnose.storage.failures import StorageError
-from diagnose.storage.remote import Place
+from diagnose.storage.remote import Place, local
 
 UNKNOWN = -1
 
@@ -28,9 +27,8 @@ class Database:
         self.path = path
         self._open = ExitStack()
         try:
-            file = self._open.enter_context(copies.local(path))
             # immutable: no lock, no journal, nothing is ever written beside the user's file.
-            where = f"file:{quote(str(file.absolute()))}?mode=ro&immutable=1"
+            where = f"file:{quote(str(local(path).absolute()))}?mode=ro&immutable=1"
             self._connection = sqlite3.connect(where, uri=True)
             self._open.callback(self._connection.close)
             self._connection.text_factory = bytes

@@ -1,11 +1,9 @@
-"""fsspec's filesystem of a URL, and calls of it that are tried again. The only place that imports fsspec."""
+"""fsspec's filesystem of a URL, and what it is asked. The only place that imports fsspec."""
 
 from __future__ import annotations
 
 import errno
 import logging
-import random
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -13,13 +11,6 @@ from diagnose.storage import failures, urls
 from diagnose.storage.failures import StorageError
 
 T = TypeVar("T")
-
-TRIES = 6
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 20.0
-"""Between tries: twice as long each time, and up to half of it less by chance, so that ranks do not come together."""
-
-GIVE_UP_S = 300.0
-"""No try begins later: packages have tries of their own, some of which take minutes."""
 
 SILENCE_S = 60.0
 """A web server that sends nothing for so long has lost us. fsspec's own limit is for a whole file."""
@@ -56,12 +47,16 @@ def filesystem(url: str) -> tuple[Any, str]:
     except ImportError:
         raise _not_installed(kind) from None
     except Exception as error:
-        failure = failures.in_words(error)
-        if failure.may_pass:
-            failure = StorageError(
-                errno.EIO, f"{kind}:// cannot be set up ({type(error).__name__}). Check fsspec's settings for it"
-            )
-        raise failure from None
+        raise failures.in_words(error) from None
+
+
+def asked(storage: Any, call: Callable[[], T]) -> T:
+    """What a filesystem answers, not from listings that it remembers. It tries again by itself. Raises StorageError."""
+    try:
+        storage.invalidate_cache()
+        return call()
+    except Exception as error:
+        raise failures.in_words(error) from None
 
 
 def _known(kind: str) -> Any:
@@ -86,38 +81,8 @@ def _not_installed(kind: str) -> StorageError:
     )
 
 
-def attempt(call: Callable[[], T]) -> T:
-    """What the call gives, tried again with growing waits while it fails for reasons that may pass.
-
-    Raises StorageError.
-    """
-    begin, tried = time.monotonic(), 0
-    while True:
-        tried += 1
-        try:
-            return call()
-        except Exception as error:
-            failure = failures.in_words(error)
-        if not failure.may_pass:
-            raise failure
-        if tried == TRIES or time.monotonic() - begin >= GIVE_UP_S:
-            raise StorageError(errno.EIO, f"{failure.strerror} ({tried} {'try' if tried == 1 else 'tries'})")
-        longest = min(FIRST_WAIT_S * 2 ** (tried - 1), LONGEST_WAIT_S)
-        time.sleep(longest * random.uniform(0.5, 1))
-
-
-def fresh(known: Any, call: Callable[[], T]) -> T:
-    """`attempt`, of a call that is not to be answered from listings that fsspec remembers. Raises StorageError."""
-
-    def asked() -> T:
-        known.invalidate_cache()
-        return call()
-
-    return attempt(asked)
-
-
 def _web_options(configured: Mapping[str, Any]) -> dict[str, Any]:
-    """Files as they are, not compressed on the way: ranges of such have no meaning. What users configured stays."""
+    """Files as they are, not compressed on the way. What users configured stays."""
     import aiohttp
 
     wanted = {**configured.get("http", {}), **configured.get("https", {})}

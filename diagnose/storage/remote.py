@@ -1,16 +1,35 @@
-"""A file at a URL as a value: it goes to other processes and machines, and offers what readers ask of a Path."""
+"""A file at a URL as a value: it goes to other processes and machines, and offers what readers ask of a Path.
+
+To be read it is copied: copies are of bounded size, and gone afterwards.
+"""
 
 from __future__ import annotations
 
-import io
+import errno
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import Literal, TypeAlias
+from typing import Any, BinaryIO, Literal, TypeAlias
 
 from diagnose.storage import urls
-from diagnose.storage.filesystem import filesystem, fresh
-from diagnose.storage.reading import BLOCK_BYTES, RemoteFile
-from diagnose.storage.versions import UNKNOWN, Version, version_of
+from diagnose.storage.failures import StorageError, in_words
+from diagnose.storage.filesystem import asked, filesystem
+
+MOST_BYTES = 16 << 30
+"""A longer recording than anybody reads at once."""
+
+SPARED_BYTES = 1 << 30
+"""Of the disk, for others."""
+
+SMALL_BYTES = 1 << 20
+"""Of a file that is held in memory, such as a manifest."""
+
+_GB = 1e9
+_PATTERN = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,8 +38,8 @@ class Remote:
 
     url: str
     """As it was given, with its secrets: for fsspec only."""
-    version: Version = UNKNOWN
-    """As it was listed, or empty if it was not: what it is then is what is read."""
+    bytes: int | None = None
+    """None where its storage does not say."""
     folder: bool = False
 
     def __str__(self) -> str:
@@ -58,18 +77,23 @@ class Remote:
 
     def stat(self) -> Status:
         """Its size as far as it is known, without asking."""
-        return Status(self.version.bytes or 0)
+        return Status(self.bytes or 0)
 
     def looked_up(self) -> Remote:
-        """With the version that its storage tells, if that was not known. Raises StorageError."""
-        if self.version.bytes is not None:
+        """With the size that its storage tells, if that was not known. Raises StorageError."""
+        if self.bytes is not None:
             return self
         storage, path = filesystem(self.url)
-        return Remote(self.url, version_of(fresh(storage, lambda: storage.info(path))))
+        return _remote(self.url, asked(storage, lambda: storage.info(path)))
 
-    def open(self, mode: Literal["rb"] = "rb") -> io.BufferedReader:
-        """Its bytes as a stream: see `reading.RemoteFile`. Raises StorageError, also while it is read and closed."""
-        return io.BufferedReader(RemoteFile(self.url, self.version), BLOCK_BYTES)
+    def open(self, mode: Literal["rb"] = "rb") -> BinaryIO:
+        """A copy of it. Raises StorageError."""
+        if self.bytes is None or self.bytes > SMALL_BYTES:
+            return local(self).open("rb")
+        copy = BytesIO()
+        _fetch(self, copy)
+        copy.seek(0)
+        return copy
 
 
 @dataclass(frozen=True)
@@ -82,3 +106,128 @@ class Status:
 
 Place: TypeAlias = Path | Remote
 """Where a file is: on this machine, or elsewhere."""
+
+
+class Listings:
+    """The folders that were listed so far: each once, and the list is all that is asked of it."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, Remote] = {}
+
+    def named(self, url: str) -> list[Remote]:
+        """What a URL stands for: a file, a folder, or those that fit a pattern; nothing if nothing lies there.
+
+        Raises StorageError.
+        """
+        storage, path = filesystem(url)
+        bare = urls.without_parameters(url)
+        if bare.endswith("/"):
+            return [Remote(url, folder=True)]
+        try:
+            return [_remote(url, asked(storage, lambda: storage.info(path)))]
+        except StorageError as error:
+            if not error.is_missing:
+                raise
+        first = _PATTERN.search(bare)
+        folder = "" if first is None else bare[: first.start()].rpartition("/")[0]
+        if not urls.is_url(f"{folder}/"):  # No pattern, or one of buckets.
+            return []
+        _, root = filesystem(f"{folder}/")
+        found = asked(storage, lambda: storage.glob(path, detail=True))
+        return [_remote(urls.inside(folder, _relative(name, root)), info) for name, info in sorted(found.items())]
+
+    def inside(self, folder: Remote) -> dict[str, Remote]:
+        """All files in a folder and in those inside it, by their path from there. Raises StorageError."""
+        storage, root = filesystem(folder.url)
+        how = {"on_error": "raise"} if urls.is_web(folder.url) else {}
+        found = asked(storage, lambda: storage.find(root, detail=True, **how))
+        files = {
+            _relative(name, root): _remote(urls.inside(folder.url, _relative(name, root)), info)
+            for name, info in found.items()
+            if info.get("type") == "file"
+        }
+        self._files |= {file.url: file for file in files.values()}
+        return files
+
+    def there(self, place: Place) -> Place | None:
+        """The file at a place, with its size; None if there is none. Of a URL, as its folder was listed."""
+        if isinstance(place, Remote):
+            return self._files.get(place.url)
+        return place if place.is_file() else None
+
+
+_kept: dict[Remote, tempfile.TemporaryDirectory[str]] = {}
+"""The copy that was used last, until there is another one or the process ends: it is read again, for its next rank."""
+
+
+def local(place: Place) -> Path:
+    """The file at a place as one of this machine. Raises StorageError if it cannot be fetched."""
+    if isinstance(place, Path):
+        return place
+    if place not in _kept:
+        _refuse_large(place.stat().st_size)
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="diagnose-copy-", ignore_cleanup_errors=True)
+            copy = (Path(folder.name) / "copy").open("wb")
+        except OSError:
+            raise _no_room(0) from None
+        try:
+            with copy:
+                _fetch(place, copy)
+        except BaseException:
+            folder.cleanup()
+            raise
+        for before in _kept.values():
+            before.cleanup()
+        _kept.clear()
+        _kept[place] = folder
+    return Path(_kept[place].name) / "copy"
+
+
+def _fetch(remote: Remote, into: BinaryIO) -> None:
+    """Raises StorageError."""
+    storage, path = filesystem(remote.url)
+    how = {"block_size": 0} if urls.is_web(remote.url) else {}  # Not every web server knows ranges.
+    with asked(storage, lambda: storage.open(path, "rb", **how)) as source:
+        while piece := _piece(source):
+            _refuse_large(into.tell() + len(piece), copied=into.tell())
+            try:
+                into.write(piece)
+            except OSError:
+                raise _no_room(0) from None
+    if remote.bytes not in (None, into.tell()):
+        raise StorageError(errno.EBUSY, "it changed while it was read. Analyse it once nothing writes to it any more")
+
+
+def _piece(source: Any) -> bytes:
+    try:
+        found: bytes = source.read(4 << 20)
+    except Exception as error:
+        raise in_words(error) from None
+    return found
+
+
+def _refuse_large(size: int, copied: int = 0) -> None:
+    if size > MOST_BYTES:
+        raise StorageError(
+            errno.EFBIG,
+            f"it is larger than the {MOST_BYTES / _GB:.0f} GB that are copied. Download it, and analyse the file",
+        )
+    if size - copied + SPARED_BYTES > shutil.disk_usage(tempfile.gettempdir()).free:
+        raise _no_room(size)
+
+
+def _no_room(size: int) -> StorageError:
+    takes = f"a copy of it takes {size / _GB:.1f} GB, and " if size else ""
+    return StorageError(
+        errno.ENOSPC, f"{takes}there is too little room in {tempfile.gettempdir()}. Set TMPDIR to a larger folder"
+    )
+
+
+def _remote(url: str, info: Mapping[str, Any]) -> Remote:
+    size = info.get("size")
+    return Remote(url, size if isinstance(size, int) else None, folder=info.get("type") == "directory")
+
+
+def _relative(name: str, root: str) -> str:
+    return name.removeprefix(root.rstrip("/")).lstrip("/")

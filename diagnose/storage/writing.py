@@ -9,7 +9,7 @@ from typing import Any
 
 from diagnose.storage import urls
 from diagnose.storage.failures import StorageError
-from diagnose.storage.filesystem import attempt, filesystem, fresh
+from diagnose.storage.filesystem import asked, filesystem
 
 _PUT_WHOLE = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 """Stores that show a file once all of it has come. Elsewhere it is written beside, and renamed."""
@@ -32,7 +32,7 @@ def is_taken(folder: str) -> bool:
     """Whether there is anything in a folder. Raises StorageError."""
     storage, path = filesystem(folder)
     try:
-        return bool(fresh(storage, lambda: storage.ls(path, detail=False)))
+        return bool(asked(storage, lambda: storage.ls(path, detail=False)))
     except StorageError as error:
         if error.is_missing:
             return False
@@ -63,14 +63,14 @@ def upload(folder: Path, url: str, last: str) -> None:
 
 def _put(storage: Any, url: str, local: Path, path: str) -> None:
     if urls.scheme(url) in _PUT_WHOLE:
-        attempt(lambda: storage.put_file(str(local), path))
+        asked(storage, lambda: storage.put_file(str(local), path))
         return
     folder, _, name = path.rpartition("/")
     beside = f"{folder}/.{name}.part"
-    attempt(lambda: storage.makedirs(folder, exist_ok=True))
+    asked(storage, lambda: storage.makedirs(folder, exist_ok=True))
     try:
-        attempt(lambda: storage.put_file(str(local), beside))
-        attempt(lambda: storage.mv(beside, path))
+        asked(storage, lambda: storage.put_file(str(local), beside))
+        asked(storage, lambda: storage.mv(beside, path))
     except BaseException:
         _remove(storage, beside)
         raise

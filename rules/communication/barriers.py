@@ -46,8 +46,8 @@ def barriers(barriers: Barriers, steps: Steps) -> Verdicts:
         ),
         edits=(
             Remove(blocked.ids),
-            Shorten(Times(barriers.track, blocked.own), OWN),
-            Shorten(Times(barriers.track, blocked.waiting), WAITS),
+            Shorten(Times(blocked.track, blocked.own), OWN),
+            Shorten(Times(blocked.track, blocked.waiting), WAITS),
         ),
         fixes=(REMOVE,),
         confidence=Confidence(Level.MEDIUM, "whether something else needs the ranks to meet there is not recorded"),

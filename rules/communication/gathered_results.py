@@ -34,54 +34,44 @@ COUNT = Fix(
 
 @rule("CO16")
 def gathered_results(host_gathers: HostGathers, device_gathers: DeviceGathers, steps: Steps) -> Verdicts:
-    found, blocked, device = host_gathers, host_gathers.blocked, device_gathers
-    if device.exposed_ns >= BLOCKED_SHARE * steps.mean_ns:
-        yield _on_device(device)
-    if not found.calls and not device.calls:
+    host, blocked, device = host_gathers, host_gathers.blocked, device_gathers
+    least_ns = BLOCKED_SHARE * steps.mean_ns
+    if not host.calls and not device.calls:
         yield NotApplicable("nothing is gathered between an optimizer's step and the next forward pass")
-        return
-    if blocked.ns < BLOCKED_SHARE * steps.mean_ns:
-        if device.exposed_ns < BLOCKED_SHARE * steps.mean_ns:
-            yield Clean(f"{ms(max(blocked.ns, device.exposed_ns))} a step until results are gathered")
-        return
-    size = "results" if found.bytes is None else f"{bytes_(found.bytes)} of results"
-    yield Finding(
-        evidence=(
-            Evidence(
-                f"Every rank sends {size} to all others in {found.calls} collectives a step, and waits for theirs:"
-                f" {ms(blocked.ns)}.",
-                blocked.ns,
-                "ns",
-            ),
-        ),
-        edits=(
+    elif max(blocked.ns, device.exposed_ns) < least_ns:
+        yield Clean(f"{ms(max(blocked.ns, device.exposed_ns))} a step until results are gathered")
+    if device.exposed_ns >= least_ns:
+        text = (
+            f"Every rank gets {_size(device)} from all in {device.calls} collectives a step, after the optimizer's"
+            f" step: {ms(device.exposed_ns)} while the GPU computes nothing, with waiting for other ranks."
+        )
+        yield _found(device, Evidence(text, device.exposed_ns, "ns"), Shorten(device.ids, OWN))
+    if blocked.ns >= least_ns:
+        text = (
+            f"Every rank sends {_size(host)} to all others in {host.calls} collectives a step, and waits for theirs:"
+            f" {ms(blocked.ns)}."
+        )
+        yield _found(
+            host,
+            Evidence(text, blocked.ns, "ns"),
             Shorten(blocked.ids, OWN),
-            Shorten(Times(found.track, blocked.own), OWN),
-            Shorten(Times(found.track, blocked.waiting), WAITS),
-        ),
-        fixes=(COUNT,),
-        confidence=Confidence(Level.MEDIUM, "no gradient goes through them; what they are for is not recorded"),
-        basis=Basis.RULE_OF_THUMB,
-        site=found.site,
-    )
+            Shorten(Times(blocked.track, blocked.own), OWN),
+            Shorten(Times(blocked.track, blocked.waiting), WAITS),
+        )
 
 
-def _on_device(found: DeviceGathers) -> Finding:
-    size = "results" if found.bytes is None else f"{bytes_(found.bytes)} of results"
+def _size(some: HostGathers | DeviceGathers) -> str:
+    return "results" if some.bytes is None else f"{bytes_(some.bytes)} of results"
+
+
+def _found(some: HostGathers | DeviceGathers, evidence: Evidence, *edits: Edit) -> Finding:
     return Finding(
-        evidence=(
-            Evidence(
-                f"Every rank gets {size} from all in {found.calls} collectives a step, after the optimizer's step:"
-                f" {ms(found.exposed_ns)} while the GPU computes nothing, with waiting for other ranks.",
-                found.exposed_ns,
-                "ns",
-            ),
-        ),
-        edits=(Shorten(found.ids, OWN),),
+        evidence=(evidence,),
+        edits=edits,
         fixes=(COUNT,),
         confidence=Confidence(Level.MEDIUM, "no gradient goes through them; what they are for is not recorded"),
         basis=Basis.RULE_OF_THUMB,
-        site=found.site,
+        site=some.site,
     )
 
 

@@ -100,8 +100,8 @@ def small_collectives(
             host.calls,
             (
                 Remove(later.ids),
-                Shorten(Times(host.track, later.own), LEFT),
-                Shorten(Times(host.track, later.waiting), WAITS),
+                Shorten(Times(later.track, later.own), LEFT),
+                Shorten(Times(later.track, later.waiting), WAITS),
             ),
             False,
         )

@@ -10,16 +10,21 @@ How to fix
     Mixed precision: autocast to bfloat16. On GPUs before Ampere float16, with a GradScaler.
 
 Ignore when
-    the model is known to diverge in 16 bits.
+    the model is known to diverge in 16 bits. On a CPU whose processor has no units for 16 bits, fp32 is 10 to 50 times
+    as fast: that is said where such a training computes in 16 bits.
 
 Sources
     https://docs.pytorch.org/docs/stable/amp.html
+    https://github.com/pytorch/pytorch/issues/118499
     https://pytorch.org/blog/what-every-user-should-know-about-mixed-precision-training-in-pytorch
 """
 
-from diagnose.facts.device.precision import Precision
+from diagnose.facts.core.base import Facts
+from diagnose.facts.device import precision as precisions
 from diagnose.facts.run.program import Program
 from diagnose.rulekit.vocabulary import *
+
+from ._half_on_cpu import half_on_cpu
 
 WORTH_SHARE = 0.01  # of the step in 32-bit matrix work (our choice)
 WEIGHTS = Fix(
@@ -33,9 +38,11 @@ SCALED = "\nscaler.scale(loss).backward()\nscaler.step(optimizer)  # unscale_() 
 
 
 @rule("KE02")
-def no_mixed_precision(
-    precision: Precision, manifest: RankManifest | None = None, program: Program | None = None
-) -> Verdicts:
+def no_mixed_precision(facts: Facts, manifest: RankManifest | None = None, program: Program | None = None) -> Verdicts:
+    if slower := half_on_cpu(facts):
+        yield NotApplicable(slower)
+        return
+    precision = precisions.precision(facts)
     half = {"bf16": "bfloat16", "fp16": "float16"}[precision.half_dtype]
     entered = manifest.flags.autocast.get("cuda") if manifest else None
     entered = entered if entered in (half, "float16") else None  # bfloat16 gains nothing on a GPU without it
@@ -117,4 +124,12 @@ EXAMPLES = [
         gpu  pointwise 0.02-99 @0.01
         """
     ),
+    Silent(  # 16 bits that the processor has no units for
+        """
+        4 steps of 100
+        1 threads, 2 cores, flags avx2 avx512_fp16
+        cpu  aten::mm 0-80 shapes=[[300,300],[300,300]] types=["c10::BFloat16","c10::BFloat16"]
+        """
+    ),
+    CannotTell("4 steps of 100\n1 threads, 2 cores\ncpu  aten::mm 0-80", because="device work"),
 ]

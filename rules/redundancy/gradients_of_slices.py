@@ -1,55 +1,77 @@
 """Each slice's backward pass fills a gradient of the whole.
 
-`x[:, t]` in a loop, or a window `maps[n, :, y:y + 5, x:x + 5]` for each of many places: in the backward pass each piece
-fills a tensor of zeros as large as the whole, puts its gradient into it, and all of these are added up. One op that
-cuts everything has one gradient.
+`x[:, t]` in a loop, or a window `maps[n, :, y:y + 5, x:x + 5]` for each of many places: one op that cuts everything
+has one gradient.
+
+Why it costs
+    In the backward pass each piece fills a tensor of zeros as large as the whole, puts its gradient into it, and all of
+    these are added up.
+
+How to fix
+    Cut it once, before the loop. Where pieces overlap, take all of them by one index.
 
 Ignore when
     pieces are few, or no gradient goes to what is cut.
+
+Sources
+    https://docs.pytorch.org/docs/stable/generated/torch.unbind.html
 """
 
+from diagnose.facts.run.slowdown import Slowdown
 from diagnose.rulekit.vocabulary import *
 
-PIECES = 8  # at least: with fewer, as the four gates of a cell, one gradient of all saves little (our choice)
+from ._pieces import Pieces
+
+WORTH_SHARE = 0.01  # of the step that filling takes (our choice)
 LEFT = 0.1  # of the time, likely: the pieces' gradients are still copied (our choice)
-
-
-def _left(one: Found) -> Between:
-    """On a CPU, recording slows them down more than the rest: 4 to 7 times where the step took 2 to 3 times as long."""
-    slower = 1.0 if one.work.device_ns else one.slower
-    return Between(1 - 0.5 / slower, 1 - (1 - LEFT) / slower, min(LEFT, 1 / len(one.first.positions)))
-
-
-RULE = rewrite(
-    "AT12",
-    "filling gradients for pieces",
-    (
-        Op("select|slice|narrow", ("*whole",), left=1, back=_left),
-        Takers("*whole", names="select|slice|narrow", left=1, back=_left),
+FIXES = (
+    Fix(
+        "Cut it once, before the loop.",
+        before="for t in range(x.shape[1]): state = cell(x[:, t], state)",
+        after="for moment in x.unbind(1): state = cell(moment, state)",
+        safety=Safety.ROUNDING,
+        link="https://docs.pytorch.org/docs/stable/generated/torch.unbind.html",
     ),
-    where=lambda one: len(one.positions) >= PIECES,
-    says=lambda one: (
-        f"{len(one.first.positions)} pieces in a row are cut out of a tensor of {one.sizes('whole')}, and for"
-        " each the backward pass fills one as large"
+    Fix(
+        "Where pieces overlap, take all of them by one index.",
+        before="torch.stack([x[n, :, i:i + 5] for n, i in places])",
+        after="x[number[:, None], :, first[:, None] + torch.arange(5)]  # (pieces, 5, channels)",
+        safety=Safety.ROUNDING,
     ),
-    left=1,
-    fixes=(
-        Fix(
-            "Cut it once, before the loop.",
-            before="for t in range(x.shape[1]): state = cell(x[:, t], state)",
-            after="for moment in x.unbind(1): state = cell(moment, state)",
-            safety=Safety.ROUNDING,
-            link="https://docs.pytorch.org/docs/stable/generated/torch.unbind.html",
-        ),
-        Fix(
-            "Where pieces overlap, take all of them by one index.",
-            before="torch.stack([x[n, :, i:i + 5] for n, i in places])",
-            after="x[number[:, None], :, first[:, None] + torch.arange(5)]  # (pieces, 5, channels)",
-            safety=Safety.ROUNDING,
-        ),
-    ),
-    why="that pieces are of one tensor is told by shapes",
 )
+
+
+@rule("AT12")
+def gradients_of_slices(pieces: tuple[Pieces, ...], steps: Steps, slowdown: Slowdown | None = None) -> Verdicts:
+    step_ns = max(steps.mean_ns, 1)
+    found = [one for one in pieces if one.back.longest_ns >= WORTH_SHARE * step_ns]
+    if not found:
+        most_ns = max((one.back.longest_ns for one in pieces), default=0)
+        yield Clean(f"filling gradients for pieces takes {percent(most_ns / step_ns)} of the step at most")
+    for one in found:
+        sizes, left = " x ".join(f"{size:,}" for size in one.whole), _left(one, slowdown)
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"{one.in_a_row} pieces in a row are cut out of a tensor of {sizes}, and for each the backward pass"
+                    f" fills one as large: {ms(one.back.longest_ns)} a step.",
+                    one.back.longest_ns,
+                    "ns",
+                ),
+            ),
+            edits=(Shorten(one.back.ids, left), Shorten(one.back.work_ids, left)),
+            fixes=FIXES,
+            confidence=Confidence(Level.MEDIUM, "that pieces are of one tensor is told by shapes"),
+            basis=Basis.RULE_OF_THUMB,
+            site=one.site,
+        )
+
+
+def _left(one: Pieces, slowdown: Slowdown | None) -> Between:
+    """On a CPU, recording slows them down more than the rest: 4 to 7 times where the step took 2 to 3 times as long."""
+    slower = 1.0 if one.back.device_ns or slowdown is None else max(slowdown.ratio or 1.0, 1.0)
+    return Between(1 - 0.5 / slower, 1 - (1 - LEFT) / slower, min(LEFT, 1 / one.in_a_row))
+
 
 EXAMPLES = [
     Fires(  # 10 moments; the backward pass takes 3 ms each

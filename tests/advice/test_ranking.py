@@ -12,15 +12,16 @@ from diagnose.advice import ranking
 from diagnose.advice.ranking import Ranked
 from diagnose.contracts.finding import Caution, Confidence, Finding, Fix, Level, RankedFinding, Together
 from diagnose.facts.core.base import Facts
+from diagnose.facts.core.spans import host_spans
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
-from diagnose.facts.run.ranges import ranges
 from diagnose.fixes.setting import Safety
 from diagnose.pipeline import present
 from diagnose.replay.edits import Between, Edit, Number, Shorten
 from diagnose.replay.saving import Basis, Replay
 from diagnose.rulekit.page import Page
 from diagnose.synthetic.reading import facts_of
+from diagnose.trace.enums import SpanKind
 from tests.rules import built_in
 
 
@@ -34,7 +35,7 @@ def finding(*edits: Edit, basis: Basis = Basis.REPLAYED, host_bound: bool = Fals
 
 
 def shorter(facts: Facts, name: str, keep: Number = 0.0) -> Edit:
-    return Shorten(ranges(facts).named(name).ids, keep)
+    return Shorten(host_spans(facts, SpanKind.ANNOTATION, named=lambda one: one == name).ids, keep)
 
 
 def ordered(facts: Facts, found: dict[str, Finding], cautions: Sequence[Caution] = ()) -> Ranked:

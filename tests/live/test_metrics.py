@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from diagnose.live import metrics
 from diagnose.live.now import RankNow, rank_now
-from diagnose.reports.exposition import PREFIX
 from diagnose.trace.run_log import Column, RunLog
 from diagnose.version import __version__
 from tests.live.drawn import MS, S, log, window
@@ -31,9 +31,13 @@ FIGURES = {
 }
 
 
+def text(ranks: list[RankNow]) -> str:
+    return generate_latest(metrics.Metrics(ranks)).decode()
+
+
 def values(*logs: RunLog) -> dict[tuple[str, ...], float]:
     """Of samples by their names and labels' values but `rank`."""
-    families = text_string_to_metric_families(metrics.render([rank_now(one) for one in logs]))
+    families = text_string_to_metric_families(text([rank_now(one) for one in logs]))
     return {
         (
             sample.name.removeprefix("diagnose_watch_"),
@@ -46,7 +50,7 @@ def values(*logs: RunLog) -> dict[tuple[str, ...], float]:
 
 def test_they_are_the_figures_of_the_log() -> None:
     found = values(log(*(window(at, **FIGURES) for at in range(4)), after_ns=3 * S))
-    assert found["run_info", __version__, "1", "optimizer"] == 1
+    assert found["run_info", "optimizer", __version__, "1"] == 1
     assert found["steps_total",] == 161
     assert found["run_seconds",] == 9.0
     assert found["since_last_step_seconds",] == 3.0
@@ -54,7 +58,7 @@ def test_they_are_the_figures_of_the_log() -> None:
     assert parts == {"start": 2.0, "training": 3.2, "loader": 0.8}
     assert found["part_events_total", "training"] == 160
     assert found["phase_seconds_total", "forward"] == pytest.approx(0.64)
-    assert found["step_quantile_seconds", "now", "0.99"] == 0.025
+    assert found["step_quantile_seconds", "0.99", "now"] == 0.025
     assert found["memory_bytes", "resident"] == 8e8 + 1
     assert found["storage_bytes_total", "read", "training"] == 5e6 + 1
     assert found["page_faults_total", "minor"] == 301
@@ -111,15 +115,15 @@ def test_what_is_unknown_is_left_out() -> None:
 
 def test_several_ranks_have_series_of_their_own_and_a_spread() -> None:
     slow = replace(window(0), columns={"step": Column(20, S, 50 * MS, 50 * MS, ((409, 20),))})
-    text = metrics.render([rank_now(log(window(0))), rank_now(log(slow, rank=1))])
-    assert 'diagnose_watch_step_quantile_seconds{rank="1",when="now",quantile="0.5"} 0.05\n' in text
-    assert 'diagnose_watch_ranks_step_seconds{statistic="max"} 0.05\n' in text
-    assert 'diagnose_watch_ranks_step_seconds{statistic="median"} 0.0375\n' in text
+    told = text([rank_now(log(window(0))), rank_now(log(slow, rank=1))])
+    assert 'diagnose_watch_step_quantile_seconds{quantile="0.5",rank="1",when="now"} 0.05\n' in told
+    assert 'diagnose_watch_ranks_step_seconds{statistic="max"} 0.05\n' in told
+    assert 'diagnose_watch_ranks_step_seconds{statistic="median"} 0.0375\n' in told
 
 
 def test_labels_are_escaped_and_bounded() -> None:
     found = values(replace(log(window(0)), steps_by='a"b\\c\nd' + "x" * 1000))
-    (label,) = [key[3] for key in found if key[0] == "run_info"]
+    (label,) = [key[1] for key in found if key[0] == "run_info"]
     assert label == 'a"b\\c\nd' + "x" * 192 + "…"
 
 
@@ -128,8 +132,8 @@ def test_the_dashboard_asks_for_series_that_are_served_by_labels_that_they_have(
     targets = [target for panel in dashboard["panels"] for target in panel["targets"]]
     served: dict[str, set[str]] = {}
     for family in metrics.FAMILIES:
-        ends = {"gauge": [""], "counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}[family.kind]
-        served.update({f"{PREFIX}{family.name}{end}": set(family.labels) for end in ends})
+        ends = ["_bucket", "_count", "_sum"] if family.kind == "histogram" else [family.ending]
+        served.update({f"{metrics.PREFIX}{family.name}{end}": set(family.labels) for end in ends})
     told = _told_of_a_full_log()
     asked = set[str]()
     for target in targets:
@@ -152,5 +156,4 @@ def _told_of_a_full_log() -> str:
     columns = {name: Column(40, S, S, S, ((400, 40),)) for name in ("step", "loader", "device")}
     host = {name: Column(40, MS, MS, MS) for name in ("forward", "backward", "optimizer")}
     full = replace(window(1, **FIGURES), columns={**columns, **host})
-    ranks: list[RankNow] = [rank_now(log(window(0), full))]
-    return metrics.render(ranks)
+    return text([rank_now(log(window(0), full))])

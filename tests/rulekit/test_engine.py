@@ -162,7 +162,7 @@ def test_a_threshold_is_set_by_name(facts: Facts, tmp_path: Path) -> None:
         ("x = 1\n", "no function marked @rule"),
         (SLOW.replace("Why it costs", "Why"), 'asked.py: its docstring lacks "Why it costs"'),
         (SLOW.replace("  # ns a step: less is nothing", ""), "LEAST_NS has no comment that gives its reason"),
-        (SLOW.replace("ranges: Ranges", "rangers"), "asks for rangers, which is no fact"),
+        (SLOW.replace("steps: Steps", "stepps"), "asks for stepps, which is no fact"),
         (rule("yield").replace("Silent(", "Fires("), "it has no Silent example"),
         (
             rule("yield", more='@rule("TT03")\ndef other(steps):\n    yield\n\n'),

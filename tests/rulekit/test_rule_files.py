@@ -63,4 +63,6 @@ def test_a_rule_begins_with_at_most_five_lines_of_imports(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     imports = [line.split()[1] for line in lines if line.startswith(("import ", "from "))]
     assert len(imports) <= 5
-    assert all(import_.startswith(("diagnose.rulekit.vocabulary", "diagnose.facts.", "math")) for import_ in imports)
+    assert all(
+        import_.startswith(("diagnose.rulekit.vocabulary", "diagnose.facts.", "math", "._")) for import_ in imports
+    )

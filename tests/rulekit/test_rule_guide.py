@@ -25,8 +25,8 @@ def shown(path: str, language: str = "python") -> str:
     return block[1]
 
 
-@pytest.mark.parametrize("name", ["validation_in_every_step", "inverse_for_solving"])
-def test_its_examples_hold(tmp_path: Path, name: str) -> None:
+def test_its_examples_hold(tmp_path: Path) -> None:
+    name = "checkpoint_in_every_step"
     (tmp_path / f"{name}.py").write_text(shown(f"my-rules/{name}.py"), encoding="utf-8")
     ran = {example.name: testing.failure(example, facts_of, present) for example in testing.examples(tmp_path)}
     assert ran == {f"{name}::fires[0]": None, f"{name}::silent[0]": None}

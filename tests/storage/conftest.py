@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from diagnose.storage import filesystem
 from tests.storage.network import Proxy, proxy
 
 
@@ -60,7 +59,7 @@ def server() -> Iterator[tuple[Any, Proxy]]:
         ("AWS_ACCESS_KEY_ID", "test"),
         ("AWS_SECRET_ACCESS_KEY", "test"),
         ("AWS_DEFAULT_REGION", "us-east-1"),
-        ("AWS_MAX_ATTEMPTS", "1"),  # Ours are to be seen.
+        ("AWS_MAX_ATTEMPTS", "1"),
     ):
         patch.setenv(name, value)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -76,12 +75,11 @@ def server() -> Iterator[tuple[Any, Proxy]]:
 
 @pytest.fixture
 def bucket(server: tuple[Any, Proxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """A new bucket and a proxy without faults. Nobody waits long between tries."""
+    """A new bucket and a proxy without faults."""
     import s3fs
 
     client, before = server
     before.requests.clear()
-    monkeypatch.setattr(filesystem, "FIRST_WAIT_S", 0.001)
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
     name = f"bucket-{uuid.uuid4().hex[:12]}"
     client.create_bucket(Bucket=name)

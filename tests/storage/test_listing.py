@@ -102,12 +102,6 @@ def test_nothing_there(bucket: Bucket) -> None:
         ranks.find([f"{bucket.url}/none/"])
 
 
-def test_a_listing_that_is_throttled_is_asked_for_again(bucket: Bucket) -> None:
-    bucket.put("run/rank0.json", trace())
-    bucket.proxy.fault = times(3, 503, "GET", "")
-    assert len(ranks.find([f"{bucket.url}/run/"])) == 1
-
-
 def test_a_listing_that_is_forbidden(bucket: Bucket) -> None:
     bucket.proxy.fault = times(1000, 403, "GET", "")
     with pytest.raises(InputError, match=r"^Cannot read s3://\S+/run/: access is denied\. Check the credentials"):
@@ -120,7 +114,7 @@ def test_a_rank_that_is_gone_or_forbidden_costs_that_rank(bucket: Bucket) -> Non
         bucket.put(f"run/rank{rank}.json", trace(rank=rank, world_size=4))
     found = recording.find([f"{bucket.url}/run"])
     bucket.delete("run/rank1.json")
-    bucket.put("run/rank2.json", trace(rank=3, world_size=4))
+    bucket.put("run/rank2.json", trace(rank=2, world_size=4) + b" ")
     bucket.proxy.fault = times(1000, 403, "GET", "rank3.json")
     from diagnose import pipeline
 

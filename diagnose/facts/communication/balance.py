@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -18,13 +17,10 @@ from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.host import host_time
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.job import Job
+from diagnose.trace.job import RECV, SEND, Job
 from diagnose.trace.model import Context, Peers
 
 Times = npt.NDArray[np.float64]
-
-STAGES = frozenset({"send", "recv"})
-"""Operations by which the stages of a pipeline hand on their work."""
 
 MOST_STEPS = 0.5
 """A rank is late if it comes last in more of the steps."""
@@ -131,7 +127,7 @@ def balance(facts: Facts) -> Balance | None:
     if _alone(facts):
         return None
     others = peers(facts)
-    alike = kinds_of_ranks(others.job)
+    alike = _kinds_of_ranks(others.job)
     if _hands_on_unseen(facts, others):
         raise Missing("ranks that do the same work", "Record all ranks of all stages in the same steps.")
     if np.bincount(alike).max() < 2:
@@ -149,8 +145,9 @@ def balance(facts: Facts) -> Balance | None:
     evened = np.ones(compute.shape)
     evened[longest] = np.minimum(most / np.maximum(compute[longest], 1), 1.0)
     own_ns = float(own[alike == alike[longest]].mean())
-    more = compute[longest] - most
+    more, rest, total = compute[longest] - most, _rest(alike, longest), compute.sum(axis=1)
     require_steps(more, usual * own_ns)
+    more_work, longer = _more_work(others, longest, rest), float(total[longest] / max(total[rest].mean(), 1.0)) - 1.0
     return Balance(
         rank=others.rank,
         ranks=others.ranks,
@@ -160,15 +157,15 @@ def balance(facts: Facts) -> Balance | None:
         longest_ns=round_half_up(int(compute[longest].sum()), count),
         mean_ns=round(float(mean[longest].mean())),
         others_ns=round(float(most.mean())),
-        same_work=_same_work(others, longest, _rest(alike, longest)),
-        more_work=_more_work(others, longest, _rest(alike, longest)),
+        same_work=more_work is not None and abs(more_work - 1.0) <= MORE_WORK * longer,
+        more_work=more_work,
         shares_batch=_shares_batch(facts, others, longest),
-        exchanges=_exchanges(others.job),
+        exchanges=any(name.startswith("alltoall") for name in _operations(others.job)),
         surely=is_certain(more) and float(more.mean()) >= usual * own_ns,
         always_ns=round(float(excess[longest].mean())),
         excess_ns=round(float(excess.max(axis=0).mean())),
         own_ns=round(own_ns),
-        late=_late(facts, others, alike, _Own(own, other, usual)),
+        late=_late(facts, others, alike, own, other, usual),
         step_ns=others.job.step_ns,
         on_cpu=on_cpu,
         noise=usual,
@@ -192,18 +189,11 @@ def _most_of_others(taken_ns: Times, alike: IntArray, one: int) -> Times:
     return found
 
 
-@dataclass(frozen=True)
-class _Own:
-    """What each rank takes by itself in each step, and what of that is not computing. Shapes (ranks, steps)."""
+def _late(facts: Facts, others: Peers, alike: IntArray, own_ns: Times, other_ns: Times, usual: float) -> Late | None:
+    """The rank that comes last because of what it does besides computing, if there surely is one.
 
-    own_ns: Times
-    other_ns: Times
-    noise: float
-
-
-def _late(facts: Facts, others: Peers, alike: IntArray, taken: _Own) -> Late | None:
-    """The rank that comes last because of what it does besides computing, if there surely is one."""
-    own_ns, other_ns = taken.own_ns, taken.other_ns
+    `own_ns`: what each rank takes by itself in each step; `other_ns`: what of that is not computing.
+    """
     several = np.bincount(alike)[alike] > 1
     excess = np.where(several[:, None], other_ns - _means(other_ns, alike), 0.0)
     rank = int(excess.sum(axis=1).argmax())
@@ -211,9 +201,9 @@ def _late(facts: Facts, others: Peers, alike: IntArray, taken: _Own) -> Late | N
     more = other_ns[rank] - most
     last = own_ns[rank] > _most_of_others(own_ns, alike, rank)  # Others may compute for as much longer.
     share = float((last & (more > 0)).mean())
-    usual_ns = float(own_ns[_rest(alike, rank)].mean())
-    require_steps(more, taken.noise * usual_ns)
-    if share <= MOST_STEPS or not is_certain(more) or more.mean() < taken.noise * usual_ns:
+    usual_ns = usual * float(own_ns[_rest(alike, rank)].mean())
+    require_steps(more, usual_ns)
+    if share <= MOST_STEPS or not is_certain(more) or more.mean() < usual_ns:
         return None
     keep = np.ones(own_ns.shape)
     keep[rank] = np.minimum(most / np.maximum(other_ns[rank], 1.0), 1.0)
@@ -239,8 +229,8 @@ _USUAL = (TimeCause.OPS, TimeCause.LAUNCH, TimeCause.SYNC, TimeCause.OTHER_RANK,
 """What every rank's host does for long."""
 
 
-def _exchanges(job: Job) -> bool:
-    return any(name.startswith("alltoall") for sequence in job.sequences for name in sequence.operations)
+def _operations(job: Job) -> set[str]:
+    return {name for sequence in job.sequences for name in sequence.operations}
 
 
 def _shares_batch(facts: Facts, others: Peers, longest: int) -> bool:
@@ -260,7 +250,7 @@ def _shares_batch(facts: Facts, others: Peers, longest: int) -> bool:
     return is_certain(others.compute_ns[longest] - others.compute_ns[rest].max(axis=0))
 
 
-def kinds_of_ranks(job: Job) -> IntArray:
+def _kinds_of_ranks(job: Job) -> IntArray:
     """Ranks of one number do the same: those of one stage of a pipeline, else all. Shape (ranks,)."""
     stages: list[tuple[int, ...]] = []
     for rank in job.ranks:
@@ -288,12 +278,6 @@ def _more_work(others: Peers, longest: int, rest: IntArray) -> float | None:
     return float((ns * asked / size).sum() / ns.sum())
 
 
-def _same_work(others: Peers, longest: int, rest: IntArray) -> bool:
-    more, total = _more_work(others, longest, rest), others.compute_ns.sum(axis=1)
-    longer = float(total[longest] / max(total[rest].mean(), 1.0)) - 1.0
-    return more is not None and abs(more - 1.0) <= MORE_WORK * longer
-
-
 def _alone(facts: Facts) -> bool:
     """Whether nothing says that there are other ranks: neither the recording, nor any collective in it."""
     rank, table = facts.rank, optional(collective_table, facts)
@@ -302,21 +286,14 @@ def _alone(facts: Facts) -> bool:
 
 
 def _hands_on_unseen(facts: Facts, others: Peers) -> bool:
-    """Whether ranks send to each other, and it is not known which stage of which pipeline each is."""
-    sent: Sequence[str] = [name for sequence in others.job.sequences for name in sequence.operations]
-    if not others.job.pipelines:
-        return bool(STAGES & set(sent)) or _sends(facts, sent)
-    return False
+    """Whether ranks send to each other, and it is not known which stage of which pipeline each is.
 
-
-SEND_RECV = "sendrecv"
-"""What kernels of transfers are called, and those of an all-to-all."""
-
-
-def _sends(facts: Facts, operations: Sequence[str]) -> bool:
-    names = facts.rank.spans["name"].cat.categories
+    Kernels of transfers are called like those of an all-to-all.
+    """
+    sent, names = _operations(others.job), facts.rank.spans["name"].cat.categories
     exchanged = any("all_to_all" in name or "alltoall" in name for name in names)
-    return SEND_RECV in operations and not exchanged
+    handed_on = bool(sent & {SEND, RECV}) or ("sendrecv" in sent and not exchanged)
+    return handed_on and not others.job.pipelines
 
 
 _T_995 = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250)

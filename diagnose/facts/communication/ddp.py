@@ -17,7 +17,7 @@ from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.host import asking_ops, host_activities, host_threads
 from diagnose.facts.core.names import BACKWARD, DDP_FORWARD
-from diagnose.facts.core.spans import NO_OPS, HostSpans, host_spans, idle_under, launched_in, require_ops
+from diagnose.facts.core.spans import NO_OPS, HostSpans, host_spans, launched_in, require_ops
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals, kinds, nesting
 from diagnose.trace.enums import Direction, SpanKind
@@ -63,8 +63,6 @@ class DdpOverhead:
     """Device operations launched in them."""
     host_ns: int
     """Host time in the ops, per step."""
-    idle_ns: int | None
-    """Idle time of the device under them, per step; None without device work."""
     device_ns: int
     """Time of the device operations of the used steps, per step."""
     track: int
@@ -109,7 +107,6 @@ def _overhead(facts: Facts, kind: DdpWork, ops: HostSpans, until: Intervals) -> 
         ids=ops.ids,
         work_ids=work.ids[inside],
         host_ns=round_half_up(during.total, used.count),
-        idle_ns=idle_under(facts, during),
         device_ns=round_half_up(int((work.end_ns - work.start_ns)[counted].sum()), used.count),
         track=host_threads(facts).main,
         waits=waits,

@@ -95,6 +95,8 @@ class Blocked:
 
     ids: IntArray
     """The collectives that begin and end in it."""
+    track: int
+    """Of the main thread."""
     own: Intervals
     """When all ranks were there."""
     waiting: Intervals
@@ -111,6 +113,7 @@ def blocked_at(facts: Facts, times: Intervals) -> Blocked:
     together = intervals.clip(times, used.start_ns, used.end_ns).total
     return Blocked(
         ids=every.ids[within],
+        track=host_threads(facts).main,
         own=intervals.subtract(times, waiting),
         waiting=waiting,
         ns=round_half_up(together, used.count),
@@ -123,12 +126,8 @@ class HostRuns:
 
     calls: int
     """In runs of LEAST_RUN or more, per step."""
-    runs: int
-    """Per step."""
     unknown_calls: int
     """Collectives on the host whose size is not known, per step."""
-    track: int
-    """Of the main thread."""
     later: Blocked
     """From the end of the first collective of each run to the end of its last one."""
 
@@ -136,9 +135,9 @@ class HostRuns:
 @fact
 def host_runs(facts: Facts) -> HostRuns:
     """The runs. Raises Missing like host_collectives."""
-    found, used, main = host_collectives(facts), steps(facts), host_threads(facts).main
+    found, used = host_collectives(facts), steps(facts)
     unknown = (found.bytes < 0) & (found.operation != "barrier")
-    rows = np.flatnonzero(waited_for(facts, found, main) & (found.bytes >= 0) & (found.bytes < SMALL_BYTES))
+    rows = np.flatnonzero(waited_for(facts, found) & (found.bytes >= 0) & (found.bytes < SMALL_BYTES))
     step = used_step(facts, found.op_ids[rows])
     heavy = _heavy_ops(facts)
     label = np.unique(found.operation[rows].astype(str), return_inverse=True)[1].ravel()
@@ -151,19 +150,17 @@ def host_runs(facts: Facts) -> HostRuns:
     later = intervals.union(Intervals(found.end_ns[rows[first]], found.end_ns[rows[last]]))
     return HostRuns(
         calls=round_half_up(int(chosen.sum()), used.count),
-        runs=round_half_up(len(first), used.count),
         unknown_calls=round_half_up(int((used_step(facts, found.op_ids[unknown]) >= 0).sum()), used.count),
-        track=main,
         later=blocked_at(facts, later),
     )
 
 
-def waited_for(facts: Facts, found: HostCollectives, main: int) -> npt.NDArray[np.bool_]:
+def waited_for(facts: Facts, found: HostCollectives) -> npt.NDArray[np.bool_]:
     """Which the main thread asks for by itself, and which are over before it asks for the next."""
     track = facts.rank.spans["track"].to_numpy()[found.op_ids]
     alone = asking_ops(facts, found.op_ids) == found.op_ids
     in_turn = np.append(found.end_ns[:-1] <= found.begin_ns[1:], True)[: len(found.ids)]
-    chosen: npt.NDArray[np.bool_] = (track == main) & alone & in_turn
+    chosen: npt.NDArray[np.bool_] = (track == host_threads(facts).main) & alone & in_turn
     return chosen
 
 
@@ -182,8 +179,6 @@ class Barriers:
     op_ids: IntArray
     calls: int
     """Per step."""
-    track: int
-    """Of the main thread."""
     blocked: Blocked
     """When it was in them, until all ranks had come."""
 
@@ -191,16 +186,15 @@ class Barriers:
 @fact
 def barriers(facts: Facts) -> Barriers:
     """Barriers of the used steps. Raises Missing like host_collectives."""
-    used, main, found = steps(facts), host_threads(facts).main, host_collectives(facts)
+    found = host_collectives(facts)
     ops = host_spans(facts, SpanKind.COLLECTIVE, named=lambda name: name == "c10d::barrier")
-    ops = ops.where(ops.track == main).in_steps(facts)
+    ops = ops.where(ops.track == host_threads(facts).main).in_steps(facts)
     at_host = found.operation == "barrier"
     until = dict(zip(found.op_ids[at_host].tolist(), found.end_ns[at_host].tolist(), strict=True))
     ends = [until.get(op, end) for op, end in zip(ops.ids.tolist(), ops.end_ns.tolist(), strict=True)]
     return Barriers(
         op_ids=ops.ids,
-        calls=round_half_up(len(ops.ids), used.count),
-        track=main,
+        calls=round_half_up(len(ops.ids), steps(facts).count),
         blocked=blocked_at(facts, intervals.union(Intervals(ops.start_ns, np.array(ends, dtype=np.int64)))),
     )
 

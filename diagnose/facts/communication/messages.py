@@ -16,7 +16,6 @@ from diagnose.facts.communication.roles import Role, roles
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.names import DDP_FORWARD
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in
@@ -67,7 +66,6 @@ class CollectiveRuns:
     later_op_ids: IntArray
     """Host ops that start all but the first collective of each run."""
     calls: int
-    runs: int
     exposed_ns: int
     """Time of the collectives while no compute ran."""
     host_ns: int
@@ -90,7 +88,6 @@ def collective_runs(facts: Facts) -> CollectiveRuns:
         joined_ns=_joined(table.times.ends[chosen] - table.times.starts[chosen], run, runs),
         later_op_ids=ops.ids[later[later >= 0]],
         calls=round_half_up(int(inside.sum()), steps(facts).count),
-        runs=round_half_up(int((inside & first).sum()), steps(facts).count),
         exposed_ns=exposed_ns(facts, table, chosen[inside]),
         host_ns=host_ns(facts, ops, op_of),
     )
@@ -258,8 +255,6 @@ class HostGathers:
     """Per step."""
     bytes: int | None
     """What a rank sends, per step; None if not known of all."""
-    track: int
-    """Of the main thread."""
     blocked: Blocked
     """From when the first of each row is asked for until the last is there, with what lies between them."""
     site: Site | None
@@ -268,13 +263,13 @@ class HostGathers:
 @fact
 def host_gathers(facts: Facts) -> HostGathers:
     """Of the used steps. Raises Missing like host_collectives, and if something is gathered and DDP is not used."""
-    found, used, main = host_collectives(facts), steps(facts), host_threads(facts).main
+    found, used = host_collectives(facts), steps(facts)
     forward = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: name == DDP_FORWARD).start_ns
     updated = np.sort(updates(facts).end_ns)
     turn = np.searchsorted(updated, found.begin_ns, side="right")
     after = np.append(updated, 0)[turn - 1]  # Before the first update turn is 0: of nothing.
     idle = (turn > 0) & (np.searchsorted(forward, after) == np.searchsorted(forward, found.begin_ns))
-    gathers = np.isin(found.operation.astype(str), _GATHERS) & waited_for(facts, found, main)
+    gathers = np.isin(found.operation.astype(str), _GATHERS) & waited_for(facts, found)
     if gathers.any() and not len(forward):
         raise _NO_FORWARD
     rows = np.flatnonzero(gathers & idle & in_used_steps(facts, found.op_ids))
@@ -285,7 +280,6 @@ def host_gathers(facts: Facts) -> HostGathers:
     return HostGathers(
         calls=round_half_up(len(rows), used.count),
         bytes=round_half_up(int(sent.sum()), used.count) if len(rows) and (sent >= 0).all() else None,
-        track=main,
         blocked=blocked_at(facts, intervals.union(times)),
         site=_site(facts, found.op_ids[rows]),
     )

@@ -100,12 +100,10 @@ class Exposure:
     """`exposed_ns` over the step, without the waiting that is known."""
     compute_ns: int
     """Per step."""
-    ids: IntArray
-    """Communication kernels that are not hidden all the time."""
     hideable_ns: int
     """What more would be hidden if HIDING_SHARE of the compute hid something; no `waiting_ns`."""
     hideable_share: float
-    """The same as a share of the time of the kernels in `ids`."""
+    """The same as a share of the time of the kernels that are not hidden all the time."""
     bytes: int | None
     """What the communication kernels that start in a step carry, per step; None if the size of one is unknown."""
     roles: tuple[ExposedRole, ...]
@@ -134,7 +132,6 @@ def exposure(facts: Facts) -> Exposure:
         waiting_ns=None if known is None else round_half_up(waiting, used.count),
         share=transfer / max(used.window_ns, 1),
         compute_ns=round_half_up(time.compute.total, used.count),
-        ids=work.ids[mine[open_ns > 0]],
         hideable_ns=round_half_up(round(hideable), used.count),
         hideable_share=hideable / max(these.total, 1),
         bytes=None if (carried < 0).any() else round_half_up(int(carried.sum()), used.count),

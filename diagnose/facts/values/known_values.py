@@ -10,15 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import backward_nodes, gradient_shapes, nodes_of, places
+from diagnose.facts.autograd.backward import backward_nodes, gradient_shapes, nodes_of
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.inputs import Inputs, Mask
-from diagnose.facts.core.op_table import op_table
 from diagnose.facts.core.seen_ops import ALIKE_STEPS, SeenOps, is_layer, seen_ops
 from diagnose.facts.core.shaped import Shape, first_shape, inputs_of
-from diagnose.facts.core.spans import HostSpans
 from diagnose.facts.values.wasted_entries import Cause, Wasted, by_line, counts, finds, in_a_row, main_spans, of_rows
-from diagnose.trace import nesting
 from diagnose.trace.intervals import IntArray
 
 DRAWS = tuple(f"aten::{name}" for name in ("rand", "normal", "uniform", "multinomial", "poisson"))
@@ -104,34 +101,15 @@ def _rows(seen: SeenOps, chosen: Mask) -> Iterator[IntArray]:
 def sparse_products(facts: Facts) -> Iterator[Wasted]:
     """Products with matrices of which nearly all is zero. Raises Missing like seen_ops, and if nobody counted zeros.
 
-    Not those that shapes tell to be lookups: see `one_hot_matmul`. Nor those whose results are known already.
+    Not those whose results are known already.
     """
     seen, zeros = seen_ops(facts), counts(facts, "sparse")
     sparse = (zeros >= LEAST_ZEROS) & (zeros < ALL) & (seen.first < 0) & ~seen.constant & ~seen.backward
     sparse &= np.array([name != "aten::convolution" for name in seen.names], dtype=bool)  # Torch has no such.
-    told = _told_by_shapes(facts)
     for rows in by_line(facts, seen, np.flatnonzero(sparse).reshape(-1, 1)):
         ops = np.concatenate(rows)
-        ids = seen.ids[:, ops]
-        spans = main_spans(facts, ids[ids >= 0])
-        if nesting.innermost_at(spans.start_ns, spans.track, *places(told)).max(initial=-1) < 0:
-            kind = "batched" if any(seen.names[op].endswith("bmm") for op in ops) else ""
-            yield replace(of_rows(facts, seen, rows), share=int(zeros[ops].min()) / ALL, kind=kind)
-
-
-def _told_by_shapes(facts: Facts) -> HostSpans:
-    """Ops on tensors as large as those that the step made of zeros and ones: see `one_hot_matmul`."""
-    table = optional(op_table, facts)
-    if table is None:
-        return main_spans(facts, np.zeros(0, dtype=np.int64))
-    told, made = list[int](), set[tuple[int, Shape]]()
-    for at, step in enumerate(table.step):
-        call = table.call(at)
-        if any((step, shape) in made for shape in call.shapes):
-            told.append(at)
-        if call.name == "one_hot" and call.shapes and at + 1 < len(table.step):
-            made.update((step, shape) for shape in table.call(at + 1).shapes[:1] if shape[:-1] == call.shapes[0])
-    return table.spans.where(np.array(told, dtype=np.int64))
+        kind = "batched" if any(seen.names[op].endswith("bmm") for op in ops) else ""
+        yield replace(of_rows(facts, seen, rows), share=int(zeros[ops].min()) / ALL, kind=kind)
 
 
 @finds(Cause.FROZEN_ROWS)

@@ -17,7 +17,7 @@ from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 
 STEPS = "3 steps of 100\n1 threads, 2 cores\n"
-RULES = [one for one in map(page.read, page.files(page.built_in_rules())) if one.needs == page.ENTRIES["wasted"]]
+RULES = [one for one in map(page.read, page.files(page.built_in_rules())) if one.needs == page.LEDGER]
 
 
 def text(values: str, lines: list[int]) -> str:
