@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 4 -m sample_traces.jobs.run data_parallel slow=2
 
-benchmarks/jobs/cases.py has the options of each planted fault, and those that fix it. Times are in ms.
+benchmarks/jobs/cases.tsv has the options of each planted fault, and those that fix it. Times are in ms.
 """
 
 from __future__ import annotations

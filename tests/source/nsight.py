@@ -46,6 +46,8 @@ TABLES = {
     "ThreadNames": ("nameId", "priority", "globalTid"),
     "DIAGNOSTIC_EVENT": ("timestamp", "source", "severity", "text"),
 }
+_PROPERTIES = {"id": "id", "name": "name", "totalMemory": "totalGlobalMem", "smCount": "numSms", "cuDevice": "id"}
+_PROPERTIES |= {"computeMajor": "computeMajor", "computeMinor": "computeMinor", "threadsPerWarp": "warpSize"}
 _KINDS = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10}
 _MEMORY = {"Pageable": 0, "Pinned": 1, "Device": 2}
 
@@ -136,18 +138,9 @@ def synthetic(text: str) -> Export:
     made = Export()
     made.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=document["baseTimeNanoseconds"])
     for one in document["deviceProperties"]:
-        made.add(
-            "TARGET_INFO_GPU",
-            id=one["id"],
-            name=one["name"],
-            totalMemory=one["totalGlobalMem"],
-            smCount=one["numSms"],
-            cuDevice=one["id"],
-            computeMajor=one["computeMajor"],
-            computeMinor=one["computeMinor"],
-            maxWarpsPerSm=one["maxThreadsPerMultiprocessor"] // one["warpSize"],
-            threadsPerWarp=one["warpSize"],
-        )
+        warps = one["maxThreadsPerMultiprocessor"] // one["warpSize"]
+        told = {column: one[name] for column, name in _PROPERTIES.items()}
+        made.add("TARGET_INFO_GPU", **told, maxWarpsPerSm=warps)
     for event in document["traceEvents"]:
         if event["ph"] == "X":
             _add(made, event)
@@ -158,52 +151,26 @@ def _add(made: Export, event: dict[str, Any]) -> None:
     start, args, category = round(event["ts"] * 1000), event["args"], event["cat"]
     when = {"start": start, "end": start + round(event["dur"] * 1000)}
     thread = pid() | event["tid"] if isinstance(event["tid"], int) else pid()
-    place = {
-        "deviceId": args.get("device"),
-        "streamId": args.get("stream"),
-        "contextId": 1,
-        "correlationId": args.get("correlation"),
-        "globalPid": pid(),
-    }
+    place = {"deviceId": args.get("device"), "streamId": args.get("stream"), "contextId": 1, "globalPid": pid()}
+    ran = {**when, **place, "correlationId": args.get("correlation")}
     if category in ("cuda_runtime", "cuda_driver"):
         suffix = "_v7000" if category == "cuda_runtime" else ""
-        number = made.string(event["name"] + suffix)
-        made.add(
-            "CUPTI_ACTIVITY_KIND_RUNTIME",
-            **when,
-            eventClass=category == "cuda_driver",
-            globalTid=thread,
-            nameId=number,
-            correlationId=args["correlation"],
-        )
+        called = {"nameId": made.string(event["name"] + suffix), "correlationId": args["correlation"]}
+        driver = category == "cuda_driver"
+        made.add("CUPTI_ACTIVITY_KIND_RUNTIME", **when, **called, eventClass=driver, globalTid=thread)
     elif category == "kernel":
         sizes = {f"{part}{axis}": args[part][k] for part in ("grid", "block") for k, axis in enumerate("XYZ")}
-        made.add(
-            "CUPTI_ACTIVITY_KIND_KERNEL",
-            **when,
-            **place,
-            **sizes,
-            demangledName=made.string(event["name"]),
-            shortName=made.string("kernel"),
-            registersPerThread=args["registers per thread"],
-            staticSharedMemory=0,
-            dynamicSharedMemory=args["shared memory"],
-            graphNodeId=args.get("graph id"),
-        )
+        names = {"demangledName": made.string(event["name"]), "shortName": made.string("kernel")}
+        shared = {"staticSharedMemory": 0, "dynamicSharedMemory": args["shared memory"]}
+        rest = {"registersPerThread": args["registers per thread"], "graphNodeId": args.get("graph id")}
+        made.add("CUPTI_ACTIVITY_KIND_KERNEL", **ran, **sizes, **names, **shared, **rest)
     elif category == "gpu_memcpy":
         _, operation, memory = event["name"].split(" ", 2)
         source, target = memory.strip("()").split(" -> ")
-        made.add(
-            "CUPTI_ACTIVITY_KIND_MEMCPY",
-            **when,
-            **place,
-            bytes=args.get("bytes"),
-            copyKind=_KINDS[operation],
-            srcKind=_MEMORY[source],
-            dstKind=_MEMORY[target],
-        )
+        ends = {"copyKind": _KINDS[operation], "srcKind": _MEMORY[source], "dstKind": _MEMORY[target]}
+        made.add("CUPTI_ACTIVITY_KIND_MEMCPY", **ran, **ends, bytes=args.get("bytes"))
     elif category == "gpu_memset":
-        made.add("CUPTI_ACTIVITY_KIND_MEMSET", **when, **place, bytes=args.get("bytes"))
+        made.add("CUPTI_ACTIVITY_KIND_MEMSET", **ran, bytes=args.get("bytes"))
     elif category in ("cpu_op", "user_annotation"):
         extra = f", seq = {args['Sequence number']}" if "Sequence number" in args else ""
         extra += f", op_id = {args['External id']}" if category == "cpu_op" else ""

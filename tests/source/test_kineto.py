@@ -124,62 +124,8 @@ def test_times_are_exact_to_the_nanosecond(tmp_path: Path, first: str) -> None:
     assert found.provenance.resolution_ns == 1
 
 
-def test_categories_and_keys_of_2020(tmp_path: Path) -> None:
-    events = [
-        {
-            "ph": "X",
-            "cat": "Operator",
-            "name": "aten::mm",
-            "pid": 9,
-            "tid": "77",
-            "ts": 1,
-            "dur": 8,
-            "args": {"Input dims": [[2, 3], [3, 4]], "External id": 4},
-        },
-        {
-            "ph": "X",
-            "cat": "Runtime",
-            "name": "cudaLaunchKernel",
-            "pid": 9,
-            "tid": "77",
-            "ts": 2,
-            "dur": 1,
-            "args": {"correlation": 5, "external id": 4},
-        },
-        {
-            "ph": "X",
-            "cat": "Kernel",
-            "name": "gemm",
-            "pid": 0,
-            "tid": "stream 7",
-            "ts": 5,
-            "dur": 9,
-            "args": {"correlation": 5, "device": 0, "stream": 7},
-        },
-        {
-            "ph": "X",
-            "cat": "Memcpy",
-            "name": "Memcpy HtoD (Pageable -> Device)",
-            "pid": 0,
-            "tid": "stream 7",
-            "ts": 20,
-            "dur": 1,
-            "args": {"bytes": 64},
-        },
-        {"ph": "X", "cat": "Memset", "name": "Memset (Device)", "pid": 0, "tid": "stream 7", "ts": 22, "dur": 1},
-        {"ph": "s", "cat": "async", "name": "launch", "id": 5, "pid": 9, "tid": "77", "ts": 2},
-        {
-            "ph": "i",
-            "name": "[memory]",
-            "s": "t",
-            "pid": 9,
-            "tid": "77",
-            "ts": 3,
-            "args": {"Device Type": 1, "Device Id": 0, "Bytes": 10},
-        },
-        {"ph": "X", "name": "train.py(3): f", "pid": 9, "tid": "77", "ts": 1, "dur": 9, "args": {"Python id": 1}},
-    ]
-    found = read(tmp_path, json.dumps(events))
+def test_categories_and_keys_of_2020() -> None:
+    found = ranks.read(Path(__file__).parents[1] / "data" / "kineto_2020.json")
     assert sorted(found.spans["kind"]) == ["kernel", "memcpy", "memory", "memset", "op", "python", "runtime"]
     assert found.links[["from_id", "to_id"]].to_numpy().tolist() == [
         [found.spans.index[found.spans["kind"] == kind][0] for kind in ("runtime", "kernel")]
@@ -190,37 +136,15 @@ def test_categories_and_keys_of_2020(tmp_path: Path) -> None:
     assert found.memory["allocated_bytes"].tolist() == [-1]
 
 
-def test_every_column_of_a_kernel(tmp_path: Path) -> None:
-    draw = Drawing().launch(
-        "k",
-        (1, 2),
-        (5, 9),
-        stream=20,
-        device=1,
-        grid=[8, 4, 2],
-        block=[128, 2, 1],
-        **{
-            "registers per thread": 40,
-            "shared memory": 4096,
-            "est. achieved occupancy %": 62,
-            "graph id": 3,
-        },
+def test_every_column_of_a_kernel() -> None:
+    sizes: dict[str, Any] = {"grid": [8, 4, 2], "block": [128, 2, 1], "registers per thread": 40, "shared memory": 4096}
+    more: dict[str, Any] = {"est. achieved occupancy %": 62, "graph id": 3}
+    (row,) = (
+        Drawing().launch("k", (1, 2), (5, 9), stream=20, device=1, **sizes, **more).rank().kernels.to_dict("records")
     )
-    (row,) = draw.rank().kernels.to_dict("records")
-    assert row == {
-        "device": 1,
-        "stream": 20,
-        "grid_x": 8,
-        "grid_y": 4,
-        "grid_z": 2,
-        "block_x": 128,
-        "block_y": 2,
-        "block_z": 1,
-        "registers": 40,
-        "shared_bytes": 4096,
-        "occupancy": 0.62,
-        "graph_id": 3,
-    }
+    grid = {"grid_x": 8, "grid_y": 4, "grid_z": 2, "block_x": 128, "block_y": 2, "block_z": 1}
+    rest = {"registers": 40, "shared_bytes": 4096, "occupancy": 0.62, "graph_id": 3}
+    assert row == {"device": 1, "stream": 20, **grid, **rest}
 
 
 def test_what_a_kernel_does_not_say_is_unknown_not_zero() -> None:
@@ -240,32 +164,21 @@ def test_grids_in_work_items_become_blocks() -> None:
 
 def test_copies_syncs_and_collectives() -> None:
     draw = Drawing().copy("DtoH (Device -> Pinned)", (1, 2), (5, 9), 123)
-    draw.work(
-        "Stream Wait Event",
-        (10, 10),
-        cat="cuda_sync",
-        stream=20,
-        cuda_sync_kind="Stream Wait Event",
-        correlation=99,
-        wait_on_stream=7,
-        wait_on_cuda_event_record_corr_id=1,
-    )
-    draw.launch(
-        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)",
-        (11, 12),
-        (15, 30),
-        stream=20,
-        **{
-            "Collective name": "allreduce",
-            "dtype": "BFloat16",
-            "In msg nelems": 1024,
-            "Out msg nelems": 2048,
-            "Group size": 8,
-            "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
-            "Process Group Description": "mesh_dp",
-            "Seq": 17,
-        },
-    )
+    waits_on: dict[str, Any] = {"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 1, "correlation": 99}
+    kind = "Stream Wait Event"
+    draw.work(kind, (10, 10), cat="cuda_sync", stream=20, cuda_sync_kind=kind, **waits_on)
+    said: dict[str, Any] = {
+        "Collective name": "allreduce",
+        "dtype": "BFloat16",
+        "In msg nelems": 1024,
+        "Out msg nelems": 2048,
+    }
+    group: dict[str, Any] = {
+        "Group size": 8,
+        "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
+        "Process Group Description": "mesh_dp",
+    }
+    draw.launch("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", (11, 12), (15, 30), stream=20, **said, **group, Seq=17)
     found = draw.rank()
     assert found.copies.to_dict("records") == [
         {"device": 0, "stream": 7, "bytes": 123, "direction": "DtoH", "host_memory": "pinned"}
@@ -273,20 +186,10 @@ def test_copies_syncs_and_collectives() -> None:
     assert found.syncs.to_dict("records") == [
         {"sync_kind": "stream_wait_event", "stream": 20, "wait_on_stream": 7, "wait_on_correlation": 1}
     ]
-    assert found.collectives.to_dict("records") == [
-        {
-            "operation": "allreduce",
-            "group": "",
-            "group_ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
-            "group_description": "mesh_dp",
-            "group_size": 8,
-            "sequence": 17,
-            "peer": -1,
-            "dtype": "BFloat16",
-            "in_elements": 1024,
-            "out_elements": 2048,
-        }
-    ]
+    grouped = {"group": "", "group_ranks": "[0, 1, 2, 3, 4, 5, 6, 7]", "group_description": "mesh_dp", "group_size": 8}
+    moved = {"dtype": "BFloat16", "in_elements": 1024, "out_elements": 2048}
+    told = {"operation": "allreduce", **grouped, "sequence": 17, "peer": -1, **moved}
+    assert found.collectives.to_dict("records") == [told]
     waits = found.links[found.links["kind"] == "waits_for"]
     assert found.spans["name"][waits["from_id"]].tolist() == ["cudaMemcpyAsync"]
     assert found.spans["kind"][waits["to_id"]].tolist() == ["sync"]
@@ -294,50 +197,23 @@ def test_copies_syncs_and_collectives() -> None:
 
 def test_a_sync_row_of_2026_is_on_its_stream() -> None:
     draw = Drawing().launch("k", (1, 2), (5, 9))
-    draw.events.append(
-        {
-            "ph": "X",
-            "cat": "cuda_sync",
-            "name": "Stream Sync",
-            "pid": 0,
-            "tid": 1_000_007,
-            "ts": 10,
-            "dur": 1,
-            "args": {"cuda_sync_kind": "Stream Sync"},
-        }
-    )
+    place = {"pid": 0, "tid": 1_000_007, "ts": 10, "dur": 1}
+    sync = {"cat": "cuda_sync", "name": "Stream Sync", "args": {"cuda_sync_kind": "Stream Sync"}}
+    draw.events.append({"ph": "X", **sync, **place})
     found = draw.rank()
     assert found.tracks["stream"][found.spans["track"][found.syncs.index]].tolist() == [7]
 
 
 def test_ops_sequences_and_forward_links() -> None:
     draw = Drawing()
-    draw.op(
-        "aten::linear",
-        0,
-        10,
-        **{
-            "Sequence number": 5,
-            "Fwd thread id": 0,
-            "Input Dims": [[2], []],
-            "Input type": ["float", ""],
-            "Input Strides": [[1], []],
-            "Concrete Inputs": ["", "[0]"],
-        },
-    )
-    draw.op("aten::addmm", 1, 9, **{"Sequence number": 5, "Fwd thread id": 0})
+    inputs: dict[str, Any] = {"Input Dims": [[2], []], "Input type": ["float", ""], "Input Strides": [[1], []]}
+    forward: dict[str, Any] = {"Sequence number": 5, "Fwd thread id": 0}
+    draw.op("aten::linear", 0, 10, **inputs, **forward, **{"Concrete Inputs": ["", "[0]"]})
+    draw.op("aten::addmm", 1, 9, **forward)
     draw.op("AddmmBackward0", 20, 30, tid=7, **{"Sequence number": 5, "Fwd thread id": 1, "finished": "false"})
     found = draw.rank()
-    assert found.ops.to_dict("records")[0] == {
-        "shapes": "[[2], []]",
-        "dtypes": '["float", ""]',
-        "strides": "[[1], []]",
-        "scalars": "",
-        "sequence": 5,
-        "forward_thread": 0,
-        "stack": "",
-        "finished": True,
-    }
+    shown = {"shapes": "[[2], []]", "dtypes": '["float", ""]', "strides": "[[1], []]", "scalars": "", "stack": ""}
+    assert found.ops.to_dict("records")[0] == {**shown, "sequence": 5, "forward_thread": 0, "finished": True}
     assert found.ops["finished"].tolist() == [True, True, False]
     assert found.links.to_dict("records") == [{"from_id": 1, "to_id": 2, "kind": "forward_of"}]
 
@@ -365,18 +241,9 @@ def test_odd_ids_numbers_categories_and_keys_do_no_harm(tmp_path: Path) -> None:
     draw.span("brand_new", "x", 5, 6, tid=-3).span(
         "cpu_op", "y", 5, 6, tid="pt_autograd_0", **{"Input Dims": "none", "grid": "(1,)"}
     )
-    draw.launch(
-        "z",
-        (7, 8),
-        (9, 10),
-        **{
-            "grid": "oops",
-            "bytes": None,
-            "registers per thread": "<unsupported metadata type>",
-            "shared memory": 1 << 70,
-            "est. achieved occupancy %": "inf",
-        },
-    )
+    odd: dict[str, Any] = {"grid": "oops", "bytes": None, "registers per thread": "<unsupported metadata type>"}
+    odd |= {"shared memory": 1 << 70, "est. achieved occupancy %": "inf"}
+    draw.launch("z", (7, 8), (9, 10), **odd)
     draw.op("w", 5, 6, **{"Sequence number": "12", "External id": 1 << 63, "args": [{"ph": "X", "name": "}, {"}]})
     found = draw.rank()
     assert len(found.spans) == plain + 5
@@ -397,26 +264,12 @@ def test_names_of_threads() -> None:
 
 
 def test_devices_are_those_that_worked() -> None:
-    devices = [
-        {
-            "id": k,
-            "name": f"NVIDIA H100 {k}",
-            "totalGlobalMem": 85_000_000_000,
-            "computeMajor": 9,
-            "computeMinor": 0,
-            "numSms": 132,
-            "maxThreadsPerMultiprocessor": 2048,
-            "warpSize": 32,
-        }
-        for k in range(8)
-    ]
+    memory = {"totalGlobalMem": 85_000_000_000, "maxThreadsPerMultiprocessor": 2048, "warpSize": 32}
+    known = {"computeMajor": 9, "computeMinor": 0, "numSms": 132, **memory}
+    devices = [{"id": k, "name": f"NVIDIA H100 {k}", **known} for k in range(8)]
     (device,) = Drawing(deviceProperties=devices).launch("k", (1, 2), (5, 9), device=5).rank().provenance.devices
-    assert (device.index, device.name, device.multiprocessors, device.compute_capability) == (
-        5,
-        "NVIDIA H100 5",
-        132,
-        (9, 0),
-    )
+    assert (device.index, device.name, device.multiprocessors) == (5, "NVIDIA H100 5", 132)
+    assert device.compute_capability == (9, 0)
 
 
 @pytest.mark.parametrize(
@@ -474,24 +327,10 @@ def test_real_traces_agree_with_a_plain_reader(corpus: Path, folder: str) -> Non
         assert int((found.links["kind"] == "launch").sum()) == launches, path
 
 
-SAME = {
-    "cpu_op": "host",
-    "user_annotation": "host",
-    "Operator": "host",
-    "kernel": "kernel",
-    "Kernel": "kernel",
-    "gpu_memcpy": "memcpy",
-    "Memcpy": "memcpy",
-    "gpu_memset": "memset",
-    "Memset": "memset",
-    "cuda_runtime": "runtime",
-    "Runtime": "runtime",
-    "cuda_driver": "driver",
-    "cuda_sync": "sync",
-    "python_function": "python",
-    "overhead": "overhead",
-    "gpu_user_annotation": "gpu_annotation",
-}
+SAME = {"cpu_op": "host", "user_annotation": "host", "Operator": "host", "kernel": "kernel", "Kernel": "kernel"}
+SAME |= {"gpu_memcpy": "memcpy", "Memcpy": "memcpy", "gpu_memset": "memset", "Memset": "memset"}
+SAME |= {"cuda_runtime": "runtime", "Runtime": "runtime", "cuda_driver": "driver", "cuda_sync": "sync"}
+SAME |= {"python_function": "python", "overhead": "overhead", "gpu_user_annotation": "gpu_annotation"}
 
 
 def plain(events: list[dict[str, Any]]) -> tuple[Counter[str], dict[str, int], int]:
