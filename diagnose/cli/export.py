@@ -18,14 +18,12 @@ from diagnose.cli.upload import OutFolder, checked
 @click.option("--parquet", "folder", type=OutFolder(), required=True, help="Folder for the tables; it may be a URL.")
 @click.option("--table", "names", multiple=True, metavar="NAME", help="Only these tables. Repeatable.  [default: all]")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
-@click.option("--no-cache", is_flag=True, help="Read all traces again, and keep no tables for the next time.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
     paths: tuple[str, ...],
     folder: Path | str,
     names: tuple[str, ...],
     jobs: int | None,
-    no_cache: bool,
     quiet: bool,
 ) -> None:
     """Write a run's tables as Parquet files, for DuckDB, Polars and pandas.
@@ -45,7 +43,7 @@ def command(
     try:
         parquet.require()
         checked(folder)
-        reading = opened(paths, jobs=jobs, no_cache=no_cache, quiet=quiet)
+        reading = opened(paths, jobs=jobs, quiet=quiet)
         with reading as them, _local(folder) as here:
             written = export(them.given, here, tables, them.diagnosed, them.jobs, them.progress)
     except CannotExport as error:
