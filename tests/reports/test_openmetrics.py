@@ -15,7 +15,7 @@ from diagnose.contracts.diagnosis import Diagnosis, RankSummary, StepTime
 from diagnose.facts.core.host import HostTime
 from diagnose.reports import exposition, openmetrics
 from diagnose.trace.model import Device
-from tests.tables.synthetic import HOSTILE, training
+from tests.exporting.synthetic import HOSTILE, training
 
 RANKS = Path(__file__).parents[2] / "sample_traces" / "planted" / "ranks" / "one_rank_computes_more" / "medium"
 
