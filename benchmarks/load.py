@@ -167,18 +167,17 @@ def make(trace: Path, megabytes: int, folder: Path) -> tuple[Big, Big, Big]:
     return whole, Big(packed, whole.events, packed.stat().st_size / 1e6), tenth
 
 
-def _environment(cache: Path | None) -> dict[str, str]:
-    """Of measured processes: as after installation, Python keeps bytecode; diagnose keeps tables in `cache`, if any."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "DIAGNOSE_NO_CACHE": "1"} if cache is None else {**kept, "XDG_CACHE_HOME": str(cache)}
+def _environment() -> dict[str, str]:
+    """Of measured processes: as after installation, Python keeps bytecode."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def load(tool: str, big: Big, repeat: int, cache: Path | None = None) -> Load:
+def load(tool: str, big: Big, repeat: int) -> Load:
     """The fastest of `repeat` loads."""
     command = [sys.executable, "-c", PROGRAM % TOOLS[tool], str(big.path)]
     loads = []
     for _ in range(repeat):
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=_environment(cache))
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=_environment())
         if done.returncode:
             raise SystemExit(f"{tool} could not load the trace: {done.stderr[-2000:]}")
         loads.append(Load(*json.loads(done.stdout.splitlines()[-1])))
@@ -191,7 +190,7 @@ def analyze_seconds(big: Big, repeat: int) -> float | None:
     times = []
     for _ in range(repeat):
         started = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=_environment(None))
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=_environment())
         times.append(time.perf_counter() - started)
         if done.returncode:
             print(f"diagnose analyze: skipped, it ended with {done.returncode}: {done.stderr[-500:]}", file=sys.stderr)
@@ -208,9 +207,6 @@ def measure(whole: Big, packed: Big, tenth: Big, repeat: int) -> list[str]:
         what = f"load {big.megabytes:,.0f} MB{kind}, {big.events:,} events"
         rows.append(_row(what, ours.seconds, theirs.seconds, "s", speed))
         rows.append(_row("its peak memory", ours.peak_bytes / 1e6, theirs.peak_bytes / 1e6, "MB", memory))
-    kept = load("diagnose", whole, repeat + 1, cache=whole.path.parent / "cache")  # the first one fills it
-    what = f"load {whole.megabytes:,.0f} MB again, from what was kept"
-    rows.insert(2, _row(what, kept.seconds, found[whole][1].seconds, "s", ""))
     if seconds := analyze_seconds(tenth, repeat):
         what = f"`diagnose analyze` of {tenth.megabytes:,.0f} MB; HTA's load alone, both with imports"
         rows.append(_row(what, seconds, found[tenth][1].with_imports, "s", "≥ 3"))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from diagnose.capture.inline import Recording
     from diagnose.contracts.comparison import Comparison
     from diagnose.contracts.diagnosis import Diagnosis
-    from diagnose.contracts.export import Export
+    from diagnose.exporting.run import Export
     from diagnose.trace.model import Run
 
 __all__ = [
@@ -140,13 +140,13 @@ def export(
     export, which is replaced.
 
     Raises `diagnose.source.base.InputError` if there is nothing sound to read,
-    `diagnose.exporting.errors.CannotExport` if nothing can be written, and ValueError if there is no such table.
+    `diagnose.exporting.run.CannotExport` if nothing can be written, and ValueError if there is no such table.
     """
     from pathlib import Path
 
     from diagnose.exporting import run
+    from diagnose.exporting.tables import named
     from diagnose.source import recording
-    from diagnose.tables.schema import named
 
     asked = named(tables)
     given = recording.find([str(path) for path in paths])

@@ -26,8 +26,7 @@ from diagnose.contracts.watched_run import WatchedRun
 from diagnose.facts.core.base import FACTS
 from diagnose.rulekit import page
 from diagnose.rulekit.page import Page
-from diagnose.tables import schema
-from diagnose.tables.schema import RANK, Table
+from diagnose.trace import schema
 
 RULES_FOLDER = page.built_in_rules()
 SCHEMA_FILE = Path(__file__).with_name("diagnosis.schema.json")
@@ -101,7 +100,7 @@ def texts() -> list[Text]:
         Text(WATCHED_SCHEMA_FILE, partial(json_schema, WatchedRun)),
         Text(SITE / "rules" / "index.md", partial(rules_index, pages)),
         Text(SITE / "writing-rules.md", facts_table, "facts"),
-        Text(SITE / "queries.md", tables_of_exports, "tables"),
+        Text(SITE / "queries.md", columns_of_traces, "columns"),
     ]
     for name, title in FAMILIES.items():
         some = [one for one in pages if one.family == name]
@@ -152,17 +151,15 @@ def facts_table() -> str:
     return "\n".join(rows)
 
 
-def tables_of_exports() -> str:
-    """Every table of an export with its columns."""
-    return "\n".join(map(_table_of_exports, schema.TABLES))
-
-
-def _table_of_exports(table: Table) -> str:
-    rows = [f"### {table.name}", "", f"A row: {table.row[0].lower()}{table.row[1:]}", ""]
-    rows += ["| column | type | unit | meaning |", "|---|---|---|---|"]
-    columns = {"rank": RANK, **table.columns}.items()
-    rows += [f"| `{name}` | {one.dtype} | {one.unit} | {one.meaning} |" for name, one in columns]
-    return "\n".join([*rows, ""])
+def columns_of_traces() -> str:
+    """The columns of a trace's tables, as an export has them."""
+    rows = ["| table | column | type | unit | meaning |", "|---|---|---|---|---|"]
+    for table in schema.TABLES:
+        for name, one in table.columns.items():
+            if table is not schema.LINES and name != "stack":
+                kind = "text" if one.dtype in (*schema.ENUMS, "names", "str") else one.dtype
+                rows.append(f"| {table.name} | `{name}` | {kind} | {one.unit} | {one.meaning} |")
+    return "\n".join(rows)
 
 
 def run(texts: Sequence[Text], check: bool) -> int:

@@ -38,8 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what runs in its background with interrupts ignored, and so would be the programs that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["DIAGNOSE_DEBUG"] = "1"  # failures of ours are raised
-    os.environ["DIAGNOSE_NO_CACHE"] = "1"  # tests leave the user's cache alone
-    os.environ["DIAGNOSE_NO_LEDGER"] = "1"  # and what trials have left there
+    os.environ["DIAGNOSE_NO_LEDGER"] = "1"  # tests leave the user's file of trials alone
     # Hundreds of processes that tests start, and pytest's own, keep what they have compiled.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False

@@ -60,7 +60,9 @@ def test_the_picture_of_the_layers_shows_every_room() -> None:
 @pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
 def test_every_file_that_a_page_names_exists(page: str) -> None:
     """By its place in the repository, the package or the documentation, or by its name alone; make writes two."""
-    named = re.findall(r"[`(]((?:[\w.-]+/)+|[\w./-]+\.(?:py|md|cfg|toml|tsv|json))[`)]", (ROOT / page).read_text("utf-8"))
+    named = re.findall(
+        r"[`(]((?:[\w.-]+/)+|[\w./-]+\.(?:py|md|cfg|toml|tsv|json))[`)]", (ROOT / page).read_text("utf-8")
+    )
     names = {path.name for path in texts()}
     gone = [
         name

@@ -90,7 +90,6 @@ class Share(click.ParamType[float]):
     metavar="ADDRESS",
     help="Read ranks on a Dask cluster (tcp://...); `local` starts one of --jobs workers.",
 )
-@click.option("--no-cache", is_flag=True, help="Read all traces again, and keep no tables for the next time.")
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
@@ -104,7 +103,6 @@ def command(
     steps: tuple[int, int] | None,
     jobs: int | None,
     cluster: str | None,
-    no_cache: bool,
     open_it: bool,
     quiet: bool,
     **asked: str | None,
@@ -119,8 +117,7 @@ def command(
     """
     files = {form.removesuffix("_file"): output(name) for form, name in asked.items() if name}
     log = watched(paths)
-    how: dict[str, Any] = {"folders": folders, "select": select, "ignore": ignore}
-    how |= {"jobs": jobs, "no_cache": no_cache, "quiet": quiet}
+    how: dict[str, Any] = {"folders": folders, "select": select, "ignore": ignore, "jobs": jobs, "quiet": quiet}
     if log is not None and stands_alone(paths[0]):
         log = with_recordings(log, paths[0], **how)
         return _tell_log(log, paths[0], files, "terminal" if brief else shape, open_it)

@@ -15,9 +15,8 @@ from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
     "--out", "-o", "name", default=STDOUT, metavar="FILE", help="Where it goes.  [default: - (standard output)]"
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
-@click.option("--no-cache", is_flag=True, help="Read all traces again, and keep no tables for the next time.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
-def command(run: str, name: str, jobs: int | None, no_cache: bool, quiet: bool) -> None:
+def command(run: str, name: str, jobs: int | None, quiet: bool) -> None:
     """Write a small JSON of a recording, to compare later ones with.
 
     It is there to be committed or cached: times, names of ops, source lines and settings; no command, and no data.
@@ -29,4 +28,4 @@ def command(run: str, name: str, jobs: int | None, no_cache: bool, quiet: bool) 
 
     name = output(name)
     refuse_unwritable([name], [Path(run)])
-    write(name, read_side(run, jobs, no_cache, quiet).baseline.to_json() + "\n")
+    write(name, read_side(run, jobs, quiet).baseline.to_json() + "\n")

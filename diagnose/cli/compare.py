@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     "--fail-over", type=Share(), help="Exit with 1 if the whole interval says slower by more than SHARE of the step."
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
-@click.option("--no-cache", is_flag=True, help="Read all traces again, and keep no tables for the next time.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
     sides: tuple[str, ...],
@@ -36,7 +35,6 @@ def command(
     sarif_file: str | None,
     fail_over: float | None,
     jobs: int | None,
-    no_cache: bool,
     quiet: bool,
 ) -> None:
     """Say whether a training got slower, why, and whether it is noise.
@@ -55,7 +53,7 @@ def command(
     if len(given) != 2:
         raise click.UsageError(_how_many(len(given), baseline))
     refuse_unwritable(list(files.values()), [Path(one) for one in given])
-    before, after = (read_side(one, jobs, no_cache, quiet) for one in given)
+    before, after = (read_side(one, jobs, quiet) for one in given)
     found = compare(before.baseline, after.baseline)
     if sarif_file and after.shown is None:
         raise click.ClickException("A baseline has no findings at lines, as --sarif needs. Name a recording as AFTER.")

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from diagnose.contracts.diagnosis import Diagnosis
 
 
-def read_side(given: str, jobs: int | None, no_cache: bool, quiet: bool) -> Side:
+def read_side(given: str, jobs: int | None, quiet: bool) -> Side:
     """Read one side. Raises a ClickException if it cannot be read, and Exit if nothing in it can be measured."""
     from diagnose.comparing.sides import Inconclusive, side
     from diagnose.source.base import InputError
 
     def analysed(paths: Sequence[str]) -> Diagnosis:
         title = f"Reading {given}"
-        with opened(paths, jobs=jobs, no_cache=no_cache, quiet=quiet, title=title) as recordings:
+        with opened(paths, jobs=jobs, quiet=quiet, title=title) as recordings:
             return recordings.diagnosed()
 
     try:

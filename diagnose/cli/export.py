@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import click
 
 from diagnose.cli.reading import opened
 from diagnose.cli.upload import OutFolder, checked
+
+if TYPE_CHECKING:
+    from diagnose.exporting.run import Export
 
 
 @click.command(name="export")
@@ -18,14 +22,12 @@ from diagnose.cli.upload import OutFolder, checked
 @click.option("--parquet", "folder", type=OutFolder(), required=True, help="Folder for the tables; it may be a URL.")
 @click.option("--table", "names", multiple=True, metavar="NAME", help="Only these tables. Repeatable.  [default: all]")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
-@click.option("--no-cache", is_flag=True, help="Read all traces again, and keep no tables for the next time.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
     paths: tuple[str, ...],
     folder: Path | str,
     names: tuple[str, ...],
     jobs: int | None,
-    no_cache: bool,
     quiet: bool,
 ) -> None:
     """Write a run's tables as Parquet files, for DuckDB, Polars and pandas.
@@ -36,29 +38,26 @@ def command(
 
     Example: diagnose export runs/a --parquet tables --table kernels,steps
     """
-    from diagnose.exporting import parquet
-    from diagnose.exporting.errors import CannotExport
-    from diagnose.exporting.run import export
-    from diagnose.reports import export as text
+    from diagnose.exporting.run import CannotExport, export
 
     tables = _asked(names)
     try:
-        parquet.require()
         checked(folder)
-        reading = opened(paths, jobs=jobs, no_cache=no_cache, quiet=quiet)
+        reading = opened(paths, jobs=jobs, quiet=quiet)
         with reading as them, _local(folder) as here:
             written = export(them.given, here, tables, them.diagnosed, them.jobs, them.progress)
     except CannotExport as error:
         raise click.ClickException(str(error)) from error
     for note in () if quiet else written.notes:
         click.echo(note, err=True)
-    click.echo(text.render(written), nl=False)
+    for line in _said(written):
+        click.echo(line)
 
 
 def _asked(names: tuple[str, ...]) -> tuple[str, ...]:
     """The named tables, or all. Raises ClickException if there is no such table."""
+    from diagnose.exporting.tables import named
     from diagnose.rulekit import settings
-    from diagnose.tables.schema import named
 
     try:
         return named(settings.names(names))
@@ -66,10 +65,22 @@ def _asked(names: tuple[str, ...]) -> tuple[str, ...]:
         raise click.ClickException(str(error)) from error
 
 
+def _said(written: Export) -> Iterator[str]:
+    """Tables with their rows, and what is not there, with how to record it."""
+    from diagnose.trace import units
+
+    wide = max(map(len, written.rows), default=0)
+    yield f"{len(written.rows)} tables of {units.ranks(written.ranks)}:"
+    yield from (f"  {name:<{wide}}  {rows:,} row{'s' * (rows != 1)}" for name, rows in written.rows.items())
+    if written.absent:
+        yield "\nNot recorded:"
+        yield from (f"  {line}" for line in written.absent)
+
+
 @contextmanager
 def _local(folder: Path | str) -> Iterator[Path]:
     """The folder; of a URL one of this machine, which is put there once it is whole."""
-    from diagnose.contracts.export import FILE
+    from diagnose.exporting.run import FILE
     from diagnose.storage import writing
     from diagnose.storage.failures import StorageError
     from diagnose.storage.urls import shown as told

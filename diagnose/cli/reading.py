@@ -41,7 +41,6 @@ def opened(
     steps: tuple[int, int] | None = None,
     jobs: int | None = None,
     cluster: str | None = None,
-    no_cache: bool = False,
     quiet: bool = False,
     title: str = "Reading traces",
 ) -> Iterator[Opened]:
@@ -54,7 +53,7 @@ def opened(
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError, rule_set
     from diagnose.rulekit.vocabulary import RuleError
-    from diagnose.source import cache, recording
+    from diagnose.source import recording
     from diagnose.source.base import InputError
 
     try:
@@ -62,7 +61,7 @@ def opened(
         refuse_unwritable(outputs, [rank.trace.path for rank in given.ranks])
         chosen = rule_set(given.ranks[0].trace.path, folders, select, ignore)
         count = jobs or os.cpu_count() or 1
-        with failures.collected() as lost, cache.unused(no_cache), shown(title, quiet) as progress:
+        with failures.collected() as lost, shown(title, quiet) as progress:
             diagnosed = partial(diagnose, given, steps, count, progress, chosen, cluster)
             yield Opened(given, count, progress, diagnosed)
         for failure in lost:

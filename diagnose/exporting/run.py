@@ -1,31 +1,68 @@
-"""The tables of a run's ranks: made where there are processes for them, put into one folder when all are there."""
+"""The tables of a run's ranks: made where there are processes for them, put into one folder when all are there.
+
+The folder is new, empty, or an earlier export, which is replaced once the new one is whole.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shutil
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+
+import pandas as pd
 
 from diagnose import failures
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.export import FILE, SCHEMA_VERSION, Absent, Export, Written
-from diagnose.exporting import folder as folders
-from diagnose.exporting import parquet
+from diagnose.exporting import tables
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.source import processes, ranks, recording
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles, Recordings
-from diagnose.tables import found, making, schema
+from diagnose.trace import units
 from diagnose.trace.model import Provenance, Rank
 from diagnose.version import __version__
+
+FILE = "diagnose-export.json"
+"""What an export says of itself, in a file beside its tables."""
+
+SCHEMA_VERSION = 2
+
+_UNFINISHED = ".unfinished-"
+"""Beginning of the folder, inside of it, that files are written in until all are there."""
+
+_TABLE_FILE = re.compile(r"rank\d+\.parquet")
 
 Progress = Callable[[int, int], None]
 
 
+class CannotExport(Exception):
+    """One or two sentences: what is wrong, and what to do."""
+
+
 @dataclass(frozen=True)
-class RankTables:
+class Export:
+    """What was written, and what was not."""
+
+    ranks: tuple[int, ...]
+    rows: dict[str, int]
+    """Of each table that was written, in all ranks together."""
+    absent: tuple[str, ...]
+    """Sentences: which tables some ranks do not have, what is missing, and how to record it."""
+    notes: tuple[str, ...]
+    """Sentences on files that could not be read, or were not used."""
+
+
+@dataclass(frozen=True)
+class _RankTables:
     """The tables of one rank, as files that are still to be put where they belong."""
 
     folder: Path
@@ -36,16 +73,15 @@ class RankTables:
     """Without groups."""
     times_ns: tuple[int, ...]
     """Of its marked steps."""
-    rows: tuple[tuple[str, int], ...]
-    """Of each table."""
-    absent: tuple[tuple[str, str, str], ...]
-    """Table, what is missing, and how to record it."""
+    rows: dict[str, int]
+    absent: dict[str, str]
+    """Of each table that it has not, what is missing and how to record it."""
 
 
 def export(
     given: Recordings,
     folder: Path,
-    tables: Collection[str],
+    names: Collection[str],
     diagnosed: Callable[[], Diagnosis],
     jobs: int = 1,
     progress: Progress = lambda done, total: None,
@@ -55,40 +91,38 @@ def export(
     `progress` gets (done, total) files. Raises InputError if a named file, or all files of a folder, cannot be read,
     and CannotExport if nothing can be written.
     """
-    parquet.require()
-    with folders.prepared(folder) as unfinished:
-        try:
-            made, notes = _of_ranks(given, unfinished, tables, jobs, progress)
-            written = _arranged(made, unfinished)
-            absent = _absent(made)
-            if schema.FINDINGS.name in tables:
-                diagnosis = diagnosed()
-                written += _findings(diagnosis, unfinished)
-                absent += _unpriced(diagnosis)
-            done = Export(
-                schema_version=SCHEMA_VERSION,
-                tool_version=__version__,
-                ranks=tuple(made),
-                tables=_summed(written),
-                absent=absent,
-                notes=tuple(notes),
-            )
-            (unfinished / FILE).write_text(done.to_json(), encoding="utf-8")
-            folders.place(unfinished, folder)
-        except OSError as error:
-            raise folders.cannot_write(folder, error) from error
+    if find_spec("pyarrow") is None:
+        raise CannotExport("Parquet needs pyarrow. Install it with: pip install 'torch-diagnose[parquet]'.")
+    with _replaced(folder) as unfinished:
+        made, notes = _of_ranks(given, unfinished, names, jobs, progress)
+        for rank, one in made.items():
+            _arrange(rank, one, unfinished)
+        rows = {name: sum(one.rows.get(name, 0) for one in made.values()) for one in made.values() for name in one.rows}
+        absent = _absent(made)
+        if tables.FINDINGS in names:
+            diagnosis = diagnosed()
+            if diagnosis.replay is None:
+                absent = (*absent, f"{tables.FINDINGS}: a step that can be replayed. diagnose analyze says why.")
+            else:
+                found = tables.findings(diagnosis.findings)
+                _write(found, diagnosis.rank, _place(unfinished, tables.FINDINGS, diagnosis.rank))
+                rows[tables.FINDINGS] = len(found)
+        shown = {name: rows[name] for name in tables.TABLES if name in rows}
+        done = Export(ranks=tuple(made), rows=shown, absent=absent, notes=tuple(notes))
+        told = {"schema_version": SCHEMA_VERSION, "tool_version": __version__, **asdict(done)}
+        (unfinished / FILE).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     return done
 
 
 def _of_ranks(
-    given: Recordings, unfinished: Path, tables: Collection[str], jobs: int, progress: Progress
-) -> tuple[dict[int, RankTables], list[str]]:
+    given: Recordings, unfinished: Path, names: Collection[str], jobs: int, progress: Progress
+) -> tuple[dict[int, _RankTables], list[str]]:
     """The tables of each rank by its number, in order; and sentences on other files. Raises InputError."""
-    write = partial(rank_tables, folder=unfinished, tables=tuple(tables))
-    read, lost = dict[int, RankTables](), dict[int, InputError]()
+    write = partial(_rank_tables, folder=unfinished, names=tuple(names))
+    read, lost = dict[int, _RankTables](), dict[int, InputError]()
     results = processes.results(write, given.ranks, jobs)
     for done, (at, result) in enumerate(results, start=1):
-        if isinstance(result, RankTables):
+        if isinstance(result, _RankTables):
             read[at] = result
         elif given.ranks[at].trace.named:
             raise result
@@ -104,13 +138,13 @@ def _of_ranks(
     return dict(sorted(made.items())), [*notes, *(str(lost[at]) for at in sorted(lost))]
 
 
-def rank_tables(files: RankFiles, folder: Path, tables: Sequence[str]) -> RankTables | InputError:
+def _rank_tables(files: RankFiles, folder: Path, names: Sequence[str]) -> _RankTables | InputError:
     """Write the tables of a rank inside of `folder`, or say why it cannot be read. Runs in a process of its own.
 
     Raises OSError if they cannot be written.
     """
     try:
-        return _written(recording.read(files), Path(tempfile.mkdtemp(dir=folder)), tables)
+        return _written(recording.read(files), Path(tempfile.mkdtemp(dir=folder)), names)
     except InputError as error:
         return error
     except OSError:
@@ -122,60 +156,112 @@ def rank_tables(files: RankFiles, folder: Path, tables: Sequence[str]) -> RankTa
         return InputError(f"diagnose itself failed on {files.trace.path} ({kind}). Please report it.")
 
 
-def _written(rank: Rank, folder: Path, tables: Sequence[str]) -> RankTables:
+def _written(rank: Rank, folder: Path, names: Sequence[str]) -> _RankTables:
     about = rank.provenance
     told = about.rank if about.rank is not None else ranks.rank_in_name(about.path)
-    rows, absent = [], []
-    for table, frame in making.made(Facts(rank), tables):
+    rows, absent = dict[str, int](), dict[str, str]()
+    for name, frame in tables.made(Facts(rank), names):
         if isinstance(frame, Missing):
-            absent.append((table.name, frame.what, frame.how_to_record_it))
+            absent[name] = f"{frame.what}. {frame.how_to_record_it}"
         else:
-            parquet.write(frame, table, told or 0, folder / f"{table.name}.parquet")
-            rows.append((table.name, len(frame)))
-    return RankTables(folder, told or 0, replace(about, groups=()), rank.times_ns, tuple(rows), tuple(absent))
+            _write(frame, told or 0, folder / f"{name}.parquet")
+            rows[name] = len(frame)
+    return _RankTables(folder, told or 0, replace(about, groups=()), rank.times_ns, rows, absent)
 
 
-def _arranged(made: Mapping[int, RankTables], unfinished: Path) -> list[tuple[str, int]]:
-    """Put the files where they belong, as TABLE/rankN.parquet; the rows of each."""
+def _write(frame: pd.DataFrame, rank: int, path: Path) -> None:
+    """Write the table of a rank to a new file. Raises OSError."""
+    whole = frame if frame.index.name is None else frame.reset_index()
+    whole.insert(0, "rank", pd.Series(rank, index=whole.index, dtype="int32"))
+    whole.to_parquet(path, engine="pyarrow", compression="zstd", index=False)
+
+
+def _arrange(rank: int, one: _RankTables, unfinished: Path) -> None:
+    """Put the files of a rank where they belong."""
+    for name in one.rows:
+        source, place = one.folder / f"{name}.parquet", _place(unfinished, name, rank)
+        if one.rank == rank:
+            source.replace(place)
+        else:
+            _write(pd.read_parquet(source).drop(columns="rank"), rank, place)
+    shutil.rmtree(one.folder)
+
+
+def _place(unfinished: Path, table: str, rank: int) -> Path:
+    (unfinished / table).mkdir(exist_ok=True)
+    return unfinished / table / f"rank{rank}.parquet"
+
+
+def _absent(made: Mapping[int, _RankTables]) -> tuple[str, ...]:
+    """What ranks do not have: a sentence for each thing that is missing, with the tables that need it."""
+    without = defaultdict[tuple[str, str], list[int]](list)
     for rank, one in made.items():
-        for table, _ in one.rows:
-            (unfinished / table).mkdir(exist_ok=True)
-            source, place = one.folder / f"{table}.parquet", unfinished / table / f"rank{rank}.parquet"
-            if one.rank == rank:
-                source.replace(place)
-            else:
-                parquet.renumber(source, rank, place)
-    return [rows for one in made.values() for rows in one.rows]
+        for name, why in one.absent.items():
+            without[name, why].append(rank)
+    named = defaultdict[tuple[str, tuple[int, ...]], list[str]](list)
+    for (name, why), some in without.items():
+        named[why, tuple(some)].append(name)
+    return tuple(
+        f"{', '.join(names)}{'' if some == tuple(made) else f' of {units.ranks(some)}'}: {why}"
+        for (why, some), names in named.items()
+    )
 
 
-def _findings(diagnosis: Diagnosis, unfinished: Path) -> list[tuple[str, int]]:
-    """Write the findings, if they could be looked for; the rows of their table."""
-    if diagnosis.replay is None:
-        return []
-    name, frame = schema.FINDINGS.name, found.findings(diagnosis.findings)
-    (unfinished / name).mkdir()
-    parquet.write(frame, schema.FINDINGS, diagnosis.rank, unfinished / name / f"rank{diagnosis.rank}.parquet")
-    return [(name, len(frame))]
+@contextmanager
+def _replaced(folder: Path) -> Iterator[Path]:
+    """Make the folder if it is new, and yield a place inside of it to write in, whose content it has at the end.
+
+    If that is not reached, nothing is left there. Raises CannotExport if it holds files that are no export's, or cannot
+    be written.
+    """
+    new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _refuse_others(folder)
+        for left in folder.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(left)
+        unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder))
+        try:
+            yield unfinished
+            _replace(folder, unfinished)
+        finally:
+            _remove(unfinished)
+    except OSError as error:  # pyarrow's own text names files that are gone by now.
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise CannotExport(f"Cannot write to {folder}: {why}. Choose another folder.") from error
+    finally:
+        if new:
+            with suppress(OSError):  # It is not empty.
+                folder.rmdir()
 
 
-def _unpriced(diagnosis: Diagnosis) -> tuple[Absent, ...]:
-    """Why there are no findings, if they could not be looked for."""
-    if diagnosis.replay is not None:
-        return ()
-    what, how = "a step that can be replayed", "diagnose analyze says why."
-    return (Absent(schema.FINDINGS.name, (diagnosis.rank,), what, how),)
+def _refuse_others(folder: Path) -> None:
+    inside = [path for path in folder.iterdir() if not path.name.startswith(_UNFINISHED)]
+    if inside and not ((folder / FILE).is_file() and all(map(_is_ours, inside))):
+        raise CannotExport(f"{folder} holds other files. Name a new folder, or one that holds an export only.")
 
 
-def _summed(written: Sequence[tuple[str, int]]) -> tuple[Written, ...]:
-    """Files and rows of each table, in the order of the schema."""
-    files = {table.name: [rows for name, rows in written if name == table.name] for table in schema.TABLES}
-    return tuple(Written(name, len(rows), sum(rows)) for name, rows in files.items() if rows)
+def _is_ours(path: Path) -> bool:
+    if path.name == FILE:
+        return path.is_file()
+    is_table = path.name in tables.TABLES and path.is_dir() and not path.is_symlink()
+    return is_table and all(_TABLE_FILE.fullmatch(one.name) and one.is_file() for one in path.iterdir())
 
 
-def _absent(made: Mapping[int, RankTables]) -> tuple[Absent, ...]:
-    """What ranks do not have, each with its ranks."""
-    grouped: dict[tuple[str, str, str], list[int]] = {}
-    for rank, one in made.items():
-        for why in one.absent:
-            grouped.setdefault(why, []).append(rank)
-    return tuple(Absent(table, tuple(some), what, how) for (table, what, how), some in grouped.items())
+def _replace(folder: Path, unfinished: Path) -> None:
+    """The record comes first: whatever is interrupted then, the folder is an export's, and the next one replaces it."""
+    (unfinished / FILE).replace(folder / FILE)
+    for name in tables.TABLES:
+        old, new = folder / name, unfinished / name
+        if old.exists():
+            shutil.rmtree(old)
+        if new.exists():
+            new.replace(old)
+
+
+def _remove(unfinished: Path) -> None:
+    """Remove a place under another name: where work is interrupted, processes may still be writing to this one."""
+    gone = unfinished.with_name(f"{unfinished.name}-gone")
+    with suppress(OSError):
+        unfinished.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)

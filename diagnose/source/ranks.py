@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from diagnose.source import cache, jobs, nsys_export, repeats, run_log, stream
+from diagnose.source import jobs, nsys_export, repeats, run_log, stream
 from diagnose.source.base import InputError, Reader
 from diagnose.source.kineto import KinetoReader
 from diagnose.source.nsight import NsightReader
@@ -158,10 +158,6 @@ def _natural(path: str) -> list[tuple[int, int, str]]:
 
 def read(path: Place, part: int | None = None) -> Rank:
     """The rank in one file, or one of several. Raises InputError with the reason if it cannot be had."""
-    return cache.read(path, part, _read)
-
-
-def _read(path: Place, part: int | None) -> Rank:
     path = _a_file(path)
     head = stream.head(path)
     if not head:

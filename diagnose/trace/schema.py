@@ -2,7 +2,8 @@
 
 The row label of `spans` is the span id; side tables are labelled by the id of the span they describe. Spans are in
 order of start. Times are int64 nanoseconds from the rank's zero (`Rank.zero_unix_ns`). An int that was not recorded is
--1, a float NaN, a name the empty category "". `check` is called once, at the border (`source.assemble`).
+-1 where its column says no other, a float NaN, a name the empty category "". `check` is called once, at the border
+(`source.assemble`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class Column:
     unit: str
     meaning: str
     formats: str = "kineto, nsight"
+    unknown: int | None = -1
+    """What stands for what was not recorded, of an int; None: it always is."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ SPANS = Table(
     "spans",
     "Everything that has a time on a host thread or a device stream.",
     {
-        "start_ns": Column("int64", "ns", "start, from the rank's zero"),
+        "start_ns": Column("int64", "ns", "start, from the rank's zero", unknown=None),
         "dur_ns": Column("int64", "ns", "duration, never negative"),
         "kind": Column("SpanKind", "", "what it is"),
         "name": Column("names", "", "as recorded"),
@@ -67,12 +70,12 @@ KERNELS = Table(
     {
         "device": Column("int32", "", "ordinal as the process sees it"),
         "stream": Column("int64", "", "stream id"),
-        "grid_x": Column("int32", "blocks", "grid size; 0 unknown"),
-        "grid_y": Column("int32", "blocks", "grid size; 0 unknown"),
-        "grid_z": Column("int32", "blocks", "grid size; 0 unknown"),
-        "block_x": Column("int32", "threads", "block size; 0 unknown"),
-        "block_y": Column("int32", "threads", "block size; 0 unknown"),
-        "block_z": Column("int32", "threads", "block size; 0 unknown"),
+        "grid_x": Column("int32", "blocks", "grid size", unknown=0),
+        "grid_y": Column("int32", "blocks", "grid size", unknown=0),
+        "grid_z": Column("int32", "blocks", "grid size", unknown=0),
+        "block_x": Column("int32", "threads", "block size", unknown=0),
+        "block_y": Column("int32", "threads", "block size", unknown=0),
+        "block_z": Column("int32", "threads", "block size", unknown=0),
         "registers": Column("int32", "per thread", "registers", "kineto on NVIDIA, nsight"),
         "shared_bytes": Column(
             "int64", "bytes", "static and dynamic shared memory of a block", "kineto on NVIDIA, nsight"
@@ -80,7 +83,7 @@ KERNELS = Table(
         "occupancy": Column(
             "float64", "share", "the recorder's estimate of achieved occupancy, 0..1", "kineto on NVIDIA"
         ),
-        "graph_id": Column("int64", "", "CUDA graph it belongs to; 0 none", "kineto since 2026, nsight"),
+        "graph_id": Column("int64", "", "CUDA graph it belongs to", "kineto since 2026, nsight", unknown=0),
     },
 )
 COPIES = Table(
@@ -147,7 +150,7 @@ MEMORY = Table(
     {
         "device_type": Column("int32", "", "0 host, 1 CUDA or HIP, as torch numbers them"),
         "device": Column("int32", "", "ordinal; -1 host"),
-        "bytes": Column("int64", "bytes", "size; negative when freed"),
+        "bytes": Column("int64", "bytes", "size; negative when freed", unknown=None),
         "allocated_bytes": Column("int64", "bytes", "allocator's total in use afterwards"),
         "reserved_bytes": Column("int64", "bytes", "allocator's total reserved afterwards"),
     },
@@ -177,7 +180,7 @@ LINES = Table(
     "Stretches of host time whose line of the user's code a second recording tells (see `trace.joining`), or samples "
     "(`trace.sampling`): rows without ids, of which the innermost counts. Empty where there is neither.",
     {
-        "start_ns": Column("int64", "ns", "start, from the rank's zero"),
+        "start_ns": Column("int64", "ns", "start, from the rank's zero", unknown=None),
         "dur_ns": Column("int64", "ns", "duration"),
         "track": Column("int32", "", "row of `tracks`: host thread"),
         "name": Column("names", "", "Python frame of the user's own code, as recorded"),

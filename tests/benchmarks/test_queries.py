@@ -8,7 +8,7 @@ import pandas as pd
 
 import diagnose
 from benchmarks import queries
-from tests.tables.synthetic import training
+from tests.exporting.synthetic import training
 
 
 def test_the_ops_that_find_an_empty_queue_are_counted(tmp_path: Path) -> None:

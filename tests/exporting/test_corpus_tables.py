@@ -7,13 +7,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from diagnose.exporting import tables as exported
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.idle import idle
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.device.kernels import kernel_kinds, kernel_ops
 from diagnose.facts.host.python import ops
 from diagnose.source import ranks
-from diagnose.tables import making
 
 TRACES = (
     "hta/nccl_a100_rank0_of_2.json.gz",
@@ -30,7 +30,7 @@ NAMES = ("kernels", "idle_gaps", "ops", "spans")
 @pytest.mark.parametrize("name", TRACES)
 def test_sums_are_the_figures_of_the_report(corpus: Path, name: str) -> None:
     facts = Facts(ranks.read(corpus / "kineto" / name))
-    tables = {table.name: one for table, one in making.made(facts, NAMES) if not isinstance(one, Missing)}
+    tables = {name: one for name, one in exported.made(facts, NAMES) if not isinstance(one, Missing)}
     count = steps(facts).count
 
     def summed(table: str, by: str, what: str) -> dict[str, int]:
@@ -53,7 +53,7 @@ def test_sums_are_the_figures_of_the_report(corpus: Path, name: str) -> None:
         causes[one.cause.value] = causes.get(one.cause.value, 0) + one.ns
     found = summed("idle_gaps", "cause", "dur_ns")
     assert found == {cause: pytest.approx(ns * count, abs=count * len(idle(facts))) for cause, ns in causes.items()}
-    spans = tables["spans"].set_index("id")
+    spans = tables["spans"]
     known = tables["kernels"].dropna(subset=["op_id"])
     assert (spans["name"][known["op_id"]].astype(str).to_numpy() == known["op"].astype(str).to_numpy()).all()
-    assert set(known["op_id"]) | set(known["outer_op_id"]) <= set(tables["ops"]["id"])
+    assert set(known["op_id"]) | set(known["outer_op_id"]) <= set(tables["ops"].index)

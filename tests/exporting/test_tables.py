@@ -7,25 +7,21 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from diagnose.exporting import tables as exported
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.source import recording
-from diagnose.tables import frame, making, schema
-from diagnose.tables.schema import Column, Table
-from diagnose.trace.frames import Site
-from tests.drawing import Drawing
-from tests.tables.synthetic import training
+from tests.drawing import MAIN, Drawing
+from tests.exporting.synthetic import training
 
-NAMES = schema.named(())
-TABLES = {table.name: table for table in schema.TABLES}
 ON_CPU = Path(__file__).parents[2] / "sample_traces" / "planted" / "mixed" / "three_faults_on_the_cpu" / "medium"
 
 
 def tables(facts: Facts) -> dict[str, pd.DataFrame]:
-    return {table.name: made for table, made in making.made(facts, NAMES) if not isinstance(made, Missing)}
+    return {name: made for name, made in exported.made(facts, exported.TABLES) if not isinstance(made, Missing)}
 
 
 def missing(facts: Facts) -> dict[str, str]:
-    return {table.name: made.what for table, made in making.made(facts, NAMES) if isinstance(made, Missing)}
+    return {name: made.what for name, made in exported.made(facts, exported.TABLES) if isinstance(made, Missing)}
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +37,8 @@ def rows(table: pd.DataFrame, *columns: str) -> list[tuple[object, ...]]:
 
 def test_a_kernel_has_its_op_its_launch_and_its_line(made: dict[str, pd.DataFrame]) -> None:
     kernels = made["kernels"]
-    assert list(kernels.columns) == list(schema.KERNELS.columns)
-    matmul, pointwise = rows(kernels, "name", "kind", "start_ns", "dur_ns", "op", "outer_op", "tensor_cores")[2:4]
-    assert matmul == ("ampere_sgemm_128x64", "gemm", 110_000, 50_000, "aten::mm", "aten::linear", False)
+    matmul, pointwise = rows(kernels, "name", "kind", "start_ns", "dur_ns", "op", "outer_op")[2:4]
+    assert matmul == ("ampere_sgemm_128x64", "gemm", 110_000, 50_000, "aten::mm", "aten::linear")
     assert pointwise[:5] == ("vectorized_elementwise_kernel", "elementwise", 160_000, 5_000, "aten::relu")
     assert rows(kernels, "file", "line", "function")[2] == ("train.py", 3, "step")
     assert rows(kernels, "grid_x", "block_x", "registers")[2:4] == [(4, 256, None), (None, None, None)]
@@ -51,13 +46,12 @@ def test_a_kernel_has_its_op_its_launch_and_its_line(made: dict[str, pd.DataFram
 
 def test_a_kernel_says_what_it_waited_for(made: dict[str, pd.DataFrame]) -> None:
     """The matmul's call finds nothing before it, the other's finds the matmul."""
-    columns = ("launch_start_ns", "launch_dur_ns", "queue_delay_ns", "queue_depth")
-    assert rows(made["kernels"], *columns)[2:4] == [(103_000, 1_000, 7_000, 0), (121_000, 1_000, 39_000, 1)]
+    assert rows(made["kernels"], "queue_delay_ns", "queue_depth")[2:4] == [(7_000, 0), (39_000, 1)]
 
 
 def test_ids_lead_from_one_table_to_another(made: dict[str, pd.DataFrame]) -> None:
-    ops, spans = made["ops"].set_index("id"), made["spans"].set_index("id")
-    for id_, name, op_id, op, launch in rows(made["kernels"], "id", "name", "op_id", "op", "launch_id"):
+    ops, spans, kernels = made["ops"], made["spans"], made["kernels"].reset_index()
+    for id_, name, op_id, op, launch in rows(kernels, "id", "name", "op_id", "op", "launch_id"):
         assert (spans["name"][id_], ops["name"][op_id], spans["kind"][launch]) == (name, op, "runtime")
     gap = made["idle_gaps"].iloc[0]
     assert spans["start_ns"][gap["next_id"]] == gap["start_ns"] + gap["dur_ns"]
@@ -73,17 +67,15 @@ def test_the_first_step_is_not_used_and_steps_end_with_their_last_work(made: dic
     assert rows(made["kernels"], "step", "used") == [(0, False)] * 2 + [(1, True)] * 2 + [(2, True)] * 2
 
 
-def test_a_rank_in_brief_adds_up(made: dict[str, pd.DataFrame]) -> None:
+def test_sums_over_used_steps_are_times_of_the_mean_step(made: dict[str, pd.DataFrame]) -> None:
     (row,) = made["ranks"].to_dict("records")
-    assert (row["recorded_steps"], row["used_steps"], row["step_ns"]) == (3, 2, 100_000)
-    assert (row["compute_ns"], row["exposed_copy_ns"], row["idle_ns"]) == (55_000, 8_000, 37_000)
+    assert (row["file"], row["used_steps"], row["step_ns"]) == ("trace.json", 2, 100_000)
     assert made["kernels"].query("used")["dur_ns"].sum() / row["used_steps"] == 55_000
-    assert made["idle_gaps"]["dur_ns"].sum() / row["used_steps"] == row["idle_ns"]
-    assert rows(made["ranks"], "unprofiled_step_ns", "mfu", "peak_reserved_bytes") == [(None, None, None)]
+    assert made["idle_gaps"]["dur_ns"].sum() / row["used_steps"] == 37_000
 
 
 def test_an_op_has_its_parent_and_its_own_time(made: dict[str, pd.DataFrame]) -> None:
-    outer, inner = rows(made["ops"], "name", "id", "parent_id", "dur_ns", "self_ns", "shapes")[:2]
+    outer, inner = rows(made["ops"].reset_index(), "name", "id", "parent_id", "dur_ns", "self_ns", "shapes")[:2]
     assert outer == ("aten::linear", outer[1], None, 8_000, 2_000, "[[8, 16]]")
     assert inner == ("aten::mm", inner[1], outer[1], 6_000, 6_000, None)
 
@@ -94,14 +86,8 @@ def test_a_copy_has_its_size_and_kind(made: dict[str, pd.DataFrame]) -> None:
 
 
 def test_gaps_have_causes_and_lines(made: dict[str, pd.DataFrame]) -> None:
-    found = rows(made["idle_gaps"], "start_ns", "dur_ns", "step", "cause", "function")
-    assert found[:2] == [(80_000, 30_000, 1, "python", "step"), (165_000, 7_000, 1, "python", "step")]
-
-
-def test_spending_adds_up_to_the_mean_step(made: dict[str, pd.DataFrame]) -> None:
-    assert made["spending"]["ns"].sum() == made["ranks"]["step_ns"].iloc[0]
-    idle = made["spending"].query("part == 'idle'")["ns"].sum()
-    assert idle == made["ranks"]["idle_ns"].iloc[0]
+    found = rows(made["idle_gaps"], "start_ns", "dur_ns", "cause", "function")
+    assert found[:2] == [(80_000, 30_000, "python", "step"), (165_000, 7_000, "python", "step")]
 
 
 def test_lines_are_of_the_users_own_code(made: dict[str, pd.DataFrame]) -> None:
@@ -110,7 +96,7 @@ def test_lines_are_of_the_users_own_code(made: dict[str, pd.DataFrame]) -> None:
 
 
 def test_tracks_tell_threads_from_streams(made: dict[str, pd.DataFrame]) -> None:
-    assert rows(made["tracks"], "track", "device", "stream") == [(0, None, None), (1, 0, 7)]
+    assert rows(made["tracks"].reset_index(), "track", "device", "stream") == [(0, None, None), (1, 0, 7)]
 
 
 def test_what_was_not_recorded_is_no_empty_table(made: dict[str, pd.DataFrame]) -> None:
@@ -128,16 +114,14 @@ def test_what_was_not_recorded_is_no_empty_table(made: dict[str, pd.DataFrame]) 
         "memory": "memory events",
     }
     assert rows(tables(host_only)["ops"], "name", "step", "used") == [("aten::mm", None, True)]
-    assert rows(tables(host_only)["ranks"], "measure", "used_steps", "idle_ns") == [("window", 0, None)]
+    assert rows(tables(host_only)["ranks"], "used_steps", "step_ns") == [(0, 9_000)]
 
 
-def test_a_training_without_a_device_has_empty_tables_of_it() -> None:
+def test_a_training_without_a_device_is_not_told_to_record_one() -> None:
     """`diagnose profile` timed it on the host alone."""
-    found = making.made(Facts(recording.read(recording.find([ON_CPU]).ranks[0])), NAMES)
-    made = {table.name: one for table, one in found}
+    found = dict(exported.made(Facts(recording.read(recording.find([ON_CPU]).ranks[0])), exported.TABLES))
     for name in ("kernels", "copies", "idle_gaps"):
-        assert isinstance(made[name], pd.DataFrame)
-        assert (len(made[name]), list(made[name].columns)) == (0, list(TABLES[name].columns))
+        assert str(found[name]) == "device work: The training uses no device."
 
 
 def test_collectives_have_what_was_recorded_of_them() -> None:
@@ -152,37 +136,29 @@ def test_collectives_have_what_was_recorded_of_them() -> None:
     assert found[0] == ("allreduce", 400, "3", "mesh_dp", 2, "Float", False, None, 30_000)
 
 
-def test_a_column_that_the_schema_does_not_name_is_refused() -> None:
-    table = Table("t", "A row.", {"a": Column("int32", "", "a")})
-    with pytest.raises(ValueError, match="t: \\['b'\\]"):
-        frame.frame(table, {"a": [1], "b": [2]})
-    with pytest.raises(ValueError, match="t: \\['a'\\]"):
-        frame.frame(table, {})
+def test_unknown_and_none_are_null() -> None:
+    found = tables(Drawing().op("", 0, 9).launch("k", (1, 2), (3, 4)).facts())
+    assert rows(found["ops"], "name", "shapes", "parent_id", "file", "line") == [(None,) * 5]
+    assert rows(found["kernels"], "step", "grid_x", "registers", "graph_id") == [(None,) * 4]
 
 
-def test_texts_are_kept_once_and_empty_ones_are_missing() -> None:
-    table = Table("t", "A row.", {"a": Column("text", "", "a")})
-    made = frame.frame(table, {"a": pd.Categorical(["x", "", "x"], categories=["", "unused", "x"])})["a"]
-    assert list(made.cat.categories) == ["x"]
-    assert made.isna().tolist() == [False, True, False]
-
-
-def test_places_of_the_same_file_share_it() -> None:
-    found = frame.places([Site("a.py", 3, "f"), None, Site("a.py", 9, "g")])
-    assert list(found["file"].categories) == ["a.py"]
-    assert found["line"].tolist() == [3, -1, 9]
+def test_a_freed_byte_is_no_unknown_size() -> None:
+    draw = Drawing().op("aten::mm", 0, 9)
+    told = {"Device Type": 0, "Device Id": -1, "Addr": 1, "Bytes": -1, "Total Allocated": 64, "Total Reserved": -1}
+    draw.events.append({"ph": "i", "s": "t", "name": "[memory]", "pid": MAIN, "tid": MAIN, "ts": 5, "args": told})
+    columns = ("start_ns", "device", "bytes", "allocated_bytes", "reserved_bytes")
+    assert rows(tables(draw.facts())["memory"], *columns) == [(5_000, None, -1, 64, None)]
 
 
 def test_there_are_no_other_tables_than_those_that_are_named() -> None:
-    assert schema.named(["steps", "ranks"]) == ("steps", "ranks")
+    assert exported.named(["steps", "ranks"]) == ("steps", "ranks")
     with pytest.raises(ValueError, match=r"There is no table step\. There are: ranks, steps, "):
-        schema.named(["step"])
-    assert [table.name for table, _ in making.made(training().facts(), ["steps", "ranks"])] == ["ranks", "steps"]
+        exported.named(["step"])
+    assert [name for name, _ in exported.made(training().facts(), ["steps", "ranks"])] == ["ranks", "steps"]
 
 
-def test_units_stand_in_names() -> None:
-    units = {"ns": "_ns", "bytes": "_bytes"}
-    for table in schema.TABLES:
-        for name, column in table.columns.items():
-            if column.unit in units:
-                assert f"_{name}".endswith(units[column.unit]), (table.name, name)
+def test_every_column_is_documented(made: dict[str, pd.DataFrame]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "queries.md").read_text(encoding="utf-8")
+    for name, table in made.items():
+        for column in table.reset_index().columns if table.index.name else table.columns:
+            assert f"`{column}`" in page, (name, column)

@@ -1,1 +1,0 @@
-"""Tables for other programs: what each holds, in which columns, and how it is made of facts."""
