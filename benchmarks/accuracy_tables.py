@@ -10,8 +10,7 @@ import pandas as pd
 
 from benchmarks.verdicts import PARTS, WITHOUT, Accuracy, Again, Figure, Other, Row
 
-LARGE = 0.05
-"""A finding on a healthy run that promises this share of the step or more is a false positive."""
+LARGE = 0.05  # A finding on a healthy run that promises this share of the step or more is a false positive.
 
 ROUNDS = (
     "heads_one_by_one",

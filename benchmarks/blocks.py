@@ -21,15 +21,13 @@ import numpy as np
 
 from benchmarks.planted_cases import Machine, Trial, Truth
 
-PAIRS = 5
-"""Blocks each way. They alternate (A B, B A, A B, ...), so that a drift of the machine meets both alike."""
+PAIRS = 5  # Blocks each way. They alternate (A B, B A, A B, ...), so that a drift of the machine meets both alike.
 
 STEPS = 70
 STEADY_SHARE = 0.05
 """Warm-up ends when the last ten steps differ by less (coefficient of variation), or after half of the steps."""
 
-CLOCKS_APART = 0.03
-"""A pair is measured again if the device's clocks differ by more, twice at most."""
+CLOCKS_APART = 0.03  # A pair is measured again if the device's clocks differ by more, twice at most.
 
 RESAMPLES = 10_000
 BLOCK_LIMIT_S = 120.0

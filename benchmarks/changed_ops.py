@@ -33,13 +33,11 @@ from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.replay.saving import Basis
 
 RESULTS = Path(__file__).with_name("changed_ops.json")
-PLANTED = ("data_in_double_precision", "optimizer_one_by_one")
-"""Cases of one thread that waits for nothing."""
+PLANTED = ("data_in_double_precision", "optimizer_one_by_one")  # Cases of one thread that waits for nothing.
 OWN = "benchmarks.changed_ops_training"
 RULES = ("double_precision", "unfused_optimizer")
 RECORDED_STEPS = 5
-PAIRS, STEPS = 4, 45
-"""Blocks each way, and steps of each, of which the first third does not count."""
+PAIRS, STEPS = 4, 45  # Blocks each way, and steps of each, of which the first third does not count.
 
 
 @dataclass(frozen=True)
@@ -47,19 +45,15 @@ class Training:
     """A training with a fault, and what it is started by."""
 
     name: str
-    program: tuple[str, ...]
-    """Module and arguments."""
-    fixed: tuple[str, ...]
-    """What takes the fault away."""
+    program: tuple[str, ...]  # Module and arguments.
+    fixed: tuple[str, ...]  # What takes the fault away.
 
 
 class Said(msgspec.Struct, frozen=True):
     """What is said of a fault."""
 
-    speedup: Figure | None
-    """None: it is not named."""
-    measured: bool
-    """The price rests on measurements."""
+    speedup: Figure | None  # None: it is not named.
+    measured: bool  # The price rests on measurements.
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -67,16 +61,12 @@ class Row(msgspec.Struct, frozen=True):
 
     name: str
     true: Figure
-    counts: bool
-    """Whether there surely is something to gain."""
-    without: Said
-    """Measurements."""
+    counts: bool  # Whether there surely is something to gain.
+    without: Said  # Measurements.
     by_measuring: Said
-    ops: int
-    """Changed ops that were measured."""
+    ops: int  # Changed ops that were measured.
     not_measured: int
-    seconds: float
-    """That measuring took."""
+    seconds: float  # That measuring took.
 
 
 class Published(msgspec.Struct, frozen=True):

@@ -59,10 +59,8 @@ class Training:
     """A model and what it is given, with a fault."""
 
     model: Callable[[], Any]
-    shape: tuple[int, ...]
-    """Of its input."""
-    dtype: torch.dtype = torch.float32
-    """It computes in, instead of float32."""
+    shape: tuple[int, ...]  # Of its input.
+    dtype: torch.dtype = torch.float32  # It computes in, instead of float32.
     optimizer: type[torch.optim.Optimizer] | None = None
     """Made with `foreach`, instead of its fused form; else SGD, which is not at fault."""
     foreach: bool = False

@@ -27,8 +27,7 @@ LIMIT_S = 600
 class Timing:
     """What is timed of each run."""
 
-    skip: int = 20
-    """Steps before."""
+    skip: int = 20  # Steps before.
     count: int = 150
     seconds: float = 6.0
 

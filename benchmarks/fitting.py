@@ -32,17 +32,13 @@ from diagnose.trace.hardware import Peaks
 
 FloatArray = npt.NDArray[np.float64]
 RATES = Path(__file__).with_name("rates")
-DEVICES = {"nvidia_h100_80gb_hbm3": hardware.H100}
-"""Files in benchmarks/rates, and what they are of."""
+DEVICES = {"nvidia_h100_80gb_hbm3": hardware.H100}  # Files in benchmarks/rates, and what they are of.
 
 SHARES = np.arange(0.02, 1.001, 0.01)
 FIXED_NS = [0, 1_000, 2_000, 4_000, 6_000, 10_000, 16_000, 25_000]
-MOVED_NS = list(range(500, 8_001, 500))
-"""Fixed times that are tried: of ops that multiply, and of memory-bound ones."""
-FEWEST = 4
-"""Ops that tell a kind, as they were measured for that."""
-FEWEST_RECORDED = 10
-"""Distinct ops of `SHORTEST_NS` that do in recordings."""
+MOVED_NS = list(range(500, 8_001, 500))  # Fixed times that are tried: of ops that multiply, and of memory-bound ones.
+FEWEST = 4  # Ops that tell a kind, as they were measured for that.
+FEWEST_RECORDED = 10  # Distinct ops of `SHORTEST_NS` that do in recordings.
 RATES_SOURCE = "benchmarks/rates"
 
 

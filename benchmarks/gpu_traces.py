@@ -18,8 +18,7 @@ from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
 
 HERE = Path(__file__).parent
-WORTH_SHARE = 0.02
-"""Of the step: what a reviewer names, and from which on a finding has to be right."""
+WORTH_SHARE = 0.02  # Of the step: what a reviewer names, and from which on a finding has to be right.
 
 ABOUT_THE_RECORDING = frozenset({"profiler_overhead", "one_time_startup", "incomplete_recording"})
 """Causes that no fix of the training removes: of these a report tells in its notes."""
@@ -66,8 +65,7 @@ class Cause(msgspec.Struct, frozen=True):
     """What a reviewer would name, at least WORTH_SHARE of the step at best."""
 
     cause: str
-    share: tuple[float, float]
-    """Of the step, what a realistic fix saves: cautious, and all of it."""
+    share: tuple[float, float]  # Of the step, what a realistic fix saves: cautious, and all of it.
 
 
 class Wrong(msgspec.Struct, frozen=True):
@@ -80,8 +78,7 @@ class Verdict(msgspec.Struct, frozen=True):
     """A reviewer's view of a trace."""
 
     trace: str
-    causes: tuple[Cause, ...]
-    """In order."""
+    causes: tuple[Cause, ...]  # In order.
     must_not: tuple[Wrong, ...]
 
 
@@ -89,16 +86,13 @@ class Judged(msgspec.Struct, frozen=True):
     """What the diagnosis of a trace says, against the verdict."""
 
     trace: str
-    named: tuple[str, ...]
-    """Causes in order, without those about the recording."""
+    named: tuple[str, ...]  # Causes in order, without those about the recording.
     said: tuple[tuple[str, float], ...]
     """Rules in order, with the share of the step that each promises, of at least WORTH_SHARE."""
     place: int | None
     """Of the first finding that names the first of them, or one that the reviewer cannot tell from it in size."""
-    wrong: tuple[str, ...]
-    """Rules that say what must not be said."""
-    unshared: tuple[str, ...]
-    """Rules that say what the reviewer does not name."""
+    wrong: tuple[str, ...]  # Rules that say what must not be said.
+    unshared: tuple[str, ...]  # Rules that say what the reviewer does not name.
 
 
 def verdicts() -> tuple[Verdict, ...]:

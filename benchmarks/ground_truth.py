@@ -40,10 +40,8 @@ VALUES = "rank*.values.json.gz"
 class Asked:
     """What is to be done of a trial."""
 
-    missing: bool = False
-    """Only what is not there yet."""
-    all_levels: bool = False
-    """Recordings that the repository does not keep, too."""
+    missing: bool = False  # Only what is not there yet.
+    all_levels: bool = False  # Recordings that the repository does not keep, too.
 
 
 def measure(trial: Trial, asked: Asked) -> None:
@@ -132,11 +130,9 @@ _ABSOLUTE = re.compile(r"(?<![\w.])/(?:home|mnt|opt|root|tmp|Users|usr|var|work)
 _UNREAD = ("Ev Idx", "Record function id", "Python parent id", "Concrete Inputs", "Input Strides")
 """Arguments of events that count them, which nothing refers to, and what only `diagnose measure` asks for."""
 
-_OF_DEVICE = "External id"
-"""Another one, where there is no work of a device."""
+_OF_DEVICE = "External id"  # Another one, where there is no work of a device.
 
-TENTHS = 1
-"""Decimals of times in us: an op takes some us, and two more decimals took a quarter of the room."""
+TENTHS = 1  # Decimals of times in us: an op takes some us, and two more decimals took a quarter of the room.
 
 _LONG_US = 100
 """Frames of Python that are not the user's are kept if they last longer: shorter ones explain nothing by themselves.

@@ -76,14 +76,11 @@ class PairRow:
 
     case: str
     expect: str
-    found: tuple[str, ...]
-    """Rules of the findings, in order; minor ones are none."""
-    promised: float
-    """Share of the step that the most promising finding would save."""
+    found: tuple[str, ...]  # Rules of the findings, in order; minor ones are none.
+    promised: float  # Share of the step that the most promising finding would save.
     place: int | None
     measured: Figure
-    predicted: Figure | None
-    """By the finding at `place`."""
+    predicted: Figure | None  # By the finding at `place`.
 
 
 @dataclass(frozen=True)
@@ -92,16 +89,12 @@ class RungRow:
 
     recording: str
     fix: str
-    place: int | None
-    """Of the finding that advises it; None: none does. The rest is of it."""
+    place: int | None  # Of the finding that advises it; None: none does. The rest is of it.
     low_ms: float | None
     likely_ms: float | None
-    high_ms: float | None
-    """What it saves alone."""
-    after_above_ms: float | None
-    """What it adds once those above it are fixed."""
-    measured_ms: float
-    """What it saved in its turn: once all before it in LADDER were made."""
+    high_ms: float | None  # What it saves alone.
+    after_above_ms: float | None  # What it adds once those above it are fixed.
+    measured_ms: float  # What it saved in its turn: once all before it in LADDER were made.
 
 
 @dataclass(frozen=True)
@@ -112,8 +105,7 @@ class Recorded:
     unprofiled_ms: float
     recorded_ms: float
     ratio: float
-    first: str
-    """The rule of the first finding."""
+    first: str  # The rule of the first finding.
 
 
 @dataclass(frozen=True)

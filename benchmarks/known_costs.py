@@ -26,8 +26,7 @@ from diagnose.costs.seen import seen_in
 from diagnose.facts.core.base import Facts
 
 RESULTS = Path(__file__).with_name("known_costs.json")
-BY_H100, BY_OTHERS = "rates of an H100", "other recordings of the device"
-"""What an op's time is said by."""
+BY_H100, BY_OTHERS = "rates of an H100", "other recordings of the device"  # What an op's time is said by.
 FLASH = "arXiv 2307.08691"
 PUBLISHED = tuple(
     Known("A100", Family.ATTENTION, dtype, grade, share, 10_000, least, most, 0, FLASH)
@@ -36,8 +35,7 @@ PUBLISHED = tuple(
 )
 """What others have measured: FlashAttention 2 reaches 0.50 to 0.73 of an A100's peak forward, and 10 to 20 points less
 backward. The fixed time is that of an H100."""
-UNSEEN_NS = 100
-"""What the bytes of an op take at most whose time does not depend on them."""
+UNSEEN_NS = 100  # What the bytes of an op take at most whose time does not depend on them.
 
 
 class Error(msgspec.Struct, frozen=True):
@@ -48,10 +46,8 @@ class Error(msgspec.Struct, frozen=True):
     by: str
     recordings: int
     ops: int
-    error: float
-    """Median |relative error|."""
-    within: float
-    """Share of the ops whose time is in the range."""
+    error: float  # Median |relative error|.
+    within: float  # Share of the ops whose time is in the range.
     seen_error: float | None
     """The same where the other ops of the recording correct what is said; None if they are not asked."""
     seen_within: float | None
@@ -61,14 +57,11 @@ class Streamed(msgspec.Struct, frozen=True):
     """What memory-bound ops reach on a device."""
 
     device: str
-    ops: int
-    """Of `SHORTEST_NS` or more."""
+    ops: int  # Of `SHORTEST_NS` or more.
     share: tuple[float, float, float] | None
     """Of the memory's peak that these reach, without the fixed time: at 10 %, half and 90 % of them; None: too few."""
-    short: int
-    """Ops whose bytes take less than `UNSEEN_NS`."""
-    short_ns: tuple[float, float, float] | None
-    """What these take."""
+    short: int  # Ops whose bytes take less than `UNSEEN_NS`.
+    short_ns: tuple[float, float, float] | None  # What these take.
 
 
 class Published(msgspec.Struct, frozen=True):

@@ -61,16 +61,12 @@ class Seed:
     """The small trace."""
 
     header: dict[str, Any]
-    once: list[dict[str, Any]]
-    """Names of processes and threads."""
-    events: list[dict[str, Any]]
-    """All others, without step markers."""
-    marker: dict[str, Any] | None
-    """A step marker of the host, if there are any."""
+    once: list[dict[str, Any]]  # Names of processes and threads.
+    events: list[dict[str, Any]]  # All others, without step markers.
+    marker: dict[str, Any] | None  # A step marker of the host, if there are any.
     start_us: float
     length_us: int
-    ids: int
-    """More than any id."""
+    ids: int  # More than any id.
 
 
 @dataclass(frozen=True)
@@ -86,8 +82,7 @@ class Big:
 class Load:
     """One load in a process of its own."""
 
-    seconds: float
-    """The call alone."""
+    seconds: float  # The call alone.
     with_imports: float
     peak_bytes: float
 

@@ -43,17 +43,13 @@ BY_TITLE = (
 class Verdict(gpu_traces.Verdict, frozen=True):
     """A reviewer's view of a job. The file also has the program, evidence, and why advice would be wrong."""
 
-    job: str
-    """DDP, TP, PP and so on."""
+    job: str  # DDP, TP, PP and so on.
     ranks: int
     look_at: tuple[int, ...]
     """Ranks that the first screen is to name, one of them; none of a job in which no rank stands out."""
-    stages: tuple[int, ...]
-    """Stages of a pipeline that it is to name."""
-    held_in: tuple[str, ...]
-    """Collectives that it is to name, one of them: what holds ranks up longest by itself."""
-    tolerated: tuple[int, ...]
-    """Ranks that it may name besides: chance made them late in this recording."""
+    stages: tuple[int, ...]  # Stages of a pipeline that it is to name.
+    held_in: tuple[str, ...]  # Collectives that it is to name, one of them: what holds ranks up longest by itself.
+    tolerated: tuple[int, ...]  # Ranks that it may name besides: chance made them late in this recording.
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -62,14 +58,11 @@ class Judged(msgspec.Struct, frozen=True):
     trace: str
     job: str
     look_at: tuple[int, ...]
-    told: tuple[str, ...]
-    """The first screen in sentences; none where nothing is said of a job."""
-    rank: int | None
-    """That the first screen says to be the cause."""
+    told: tuple[str, ...]  # The first screen in sentences; none where nothing is said of a job.
+    rank: int | None  # That the first screen says to be the cause.
     right_rank: bool | None
     """Whether it is one to look at, with its stage, or none is where none is to be. None of one rank, and of no job."""
-    right_collective: bool | None
-    """Whether a collective is named that holds ranks up. None where none does."""
+    right_collective: bool | None  # Whether a collective is named that holds ranks up. None where none does.
     findings: gpu_traces.Judged
 
 

@@ -23,8 +23,7 @@ TARGET = 3
 PROCESS = 1 << 48 | 100 << 24
 THREAD = PROCESS | 100
 OPS_PER_STEP = 5_000
-OP_NS = 20_000
-"""From one op to the next."""
+OP_NS = 20_000  # From one op to the next.
 
 WORK = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 CALL = ("start", "end", "globalTid", "correlationId", "nameId")

@@ -21,8 +21,7 @@ from diagnose.watched.assembly import watched_run
 
 FOLDER = SITE / "pictures"
 WIDE, NARROW = (1280, 1000), (390, 844)
-JOB = ROOT / "sample_traces" / "jobs" / "few_micro_batches"
-"""A pipeline of three stages, recorded by diagnose."""
+JOB = ROOT / "sample_traces" / "jobs" / "few_micro_batches"  # A pipeline of three stages, recorded by diagnose.
 
 
 def main() -> None:

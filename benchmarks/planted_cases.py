@@ -11,13 +11,11 @@ from statistics import mean, stdev
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = ROOT / "sample_traces"
-REMADE = ROOT / "build" / "recordings"
-"""Where recordings are made that the repository does not keep."""
+REMADE = ROOT / "build" / "recordings"  # Where recordings are made that the repository does not keep.
 
 LEVELS = ("weak", "medium", "strong")
 
-WORTH = 1.03
-"""A case counts if its speed-up is surely more than this."""
+WORTH = 1.03  # A case counts if its speed-up is surely more than this.
 
 
 @dataclass(frozen=True)
@@ -26,8 +24,7 @@ class Machine:
 
     cpu: str
     cores: int
-    load: float
-    """Processes that wanted to run in the minute before."""
+    load: float  # Processes that wanted to run in the minute before.
     torch: str
     gpu: str | None = None
     driver: str | None = None
@@ -41,11 +38,9 @@ class Truth:
 
     bad_ns: tuple[int, ...]
     fixed_ns: tuple[int, ...]
-    speedup: float
-    """Median over pairs of blocks."""
+    speedup: float  # Median over pairs of blocks.
     low: float
-    high: float
-    """95 % interval of that, by bootstrap over pairs."""
+    high: float  # 95 % interval of that, by bootstrap over pairs.
     machine: Machine
 
     @property
@@ -63,18 +58,15 @@ class Truth:
 class Case:
     """A training with a fault and a switch, as its about.toml tells."""
 
-    folder: Path
-    """Of a control in controls/, of another case in planted/, in the folder of its family."""
+    folder: Path  # Of a control in controls/, of another case in planted/, in the folder of its family.
     id: str
     title: str
     planted: str
     fixed: str
     expected: tuple[str, ...]
     """Rules any of which names the planted fault. Empty: nothing is to be found, or no rule knows this fault."""
-    kind: str
-    """"structural", "kernel", "mixed" or "control"."""
-    needs: tuple[str, ...]
-    """Where it can be tried: "cpu", "gpu", or in several processes with "gloo" or "nccl"."""
+    kind: str  # "structural", "kernel", "mixed" or "control".
+    needs: tuple[str, ...]  # Where it can be tried: "cpu", "gpu", or in several processes with "gloo" or "nccl".
     faults: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Of a mixed case: the rules that name each of its faults."""
     recordings: tuple[str, ...] = ("medium",)

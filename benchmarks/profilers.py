@@ -34,8 +34,7 @@ class Ran:
     """How a training ended."""
 
     exit_code: int
-    loss: str
-    """Its last line, empty if the run was ended before."""
+    loss: str  # Its last line, empty if the run was ended before.
     last_error: str
 
 

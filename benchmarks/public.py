@@ -82,11 +82,9 @@ class Training:
     """A public training, and how it is run here."""
 
     name: str
-    folder: str
-    """That it is run in."""
+    folder: str  # That it is run in.
     command: str
-    data: str = ""
-    """Where its data is, from that folder."""
+    data: str = ""  # Where its data is, from that folder.
     make: Callable[[Path], None] | None = None
 
 
@@ -116,8 +114,7 @@ class Row(msgspec.Struct, frozen=True):
 
     name: str
     report: Report
-    seconds: float
-    """Of `diagnose try`, once the training was recorded."""
+    seconds: float  # Of `diagnose try`, once the training was recorded.
 
 
 def row(training: Training, folder: Path) -> Row:

@@ -31,8 +31,7 @@ from diagnose.trace.hardware import Peaks
 Kind = tuple[Family, str, Grade]
 Mask = npt.NDArray[np.bool_]
 
-SHORTEST_NS = 10_000
-"""Shorter ops tell little of rates (our choice). Of those that multiply these are left out."""
+SHORTEST_NS = 10_000  # Shorter ops tell little of rates (our choice). Of those that multiply these are left out.
 
 
 @dataclass(frozen=True)
@@ -48,16 +47,13 @@ class Timed:
 class Recorded:
     """A distinct op of a recording."""
 
-    source: str
-    """The recording, as a path in the corpus."""
+    source: str  # The recording, as a path in the corpus.
     device: Peaks
     kind: Kind
     name: str
-    dims: tuple[int, ...]
-    """As `MatmulOps.dims`; of what multiplies nothing none."""
+    dims: tuple[int, ...]  # As `MatmulOps.dims`; of what multiplies nothing none.
     timed: Timed
-    rows: tuple[int, ...] = ()
-    """Its calls, in `costs.ops.Products`."""
+    rows: tuple[int, ...] = ()  # Its calls, in `costs.ops.Products`.
 
     @property
     def op(self) -> tuple[object, ...]:

@@ -69,16 +69,13 @@ COMPARED = tuple(f"{SAMPLES}/planted/communication/ranks_meet_to_print/{side}" f
 PUBLIC = "kineto/tensorboard/resnet50_autograd_0_workers.json.gz"
 """A trace of the public samples of PyTorch's plugin for TensorBoard, in the corpus."""
 TRIALS = Path(__file__).with_name("trials.json")
-TRYING = "diagnose try train.py"
-"""What it was made by."""
+TRYING = "diagnose try train.py"  # What it was made by.
 
-LINE = 100
-"""Columns of a console block."""
+LINE = 100  # Columns of a console block.
 
 """What `diagnose try` has found of a training with slow storage, on two cores."""
 
-SHOWN_LINES = 14
-"""Of its report, in the README: the step, and the first finding."""
+SHOWN_LINES = 14  # Of its report, in the README: the step, and the first finding.
 
 
 def texts(corpus: Path | None = None) -> list[Text]:

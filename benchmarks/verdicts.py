@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
 
-PARTS = ("report", "develop")
-"""Rules may be changed after a look at the cases of the second part only."""
+PARTS = ("report", "develop")  # Rules may be changed after a look at the cases of the second part only.
 
 
 WITHOUT = {
@@ -37,34 +36,22 @@ class Row:
     """What was said of one recording, and what is true."""
 
     case: str
-    trial: str
-    """Level, and gpu_ before it."""
+    trial: str  # Level, and gpu_ before it.
     family: str
     kind: str
-    part: str
-    """One of PARTS."""
-    found: tuple[str, ...]
-    """Rules of the findings, the first first; minor ones are none."""
-    promised: float
-    """Share of the step that the most promising finding would save."""
-    place: int | None
-    """Of the first finding that names the planted fault, from 1; None if none does."""
-    measured: Figure | None
-    """By the fix, of a mixed case by that of its largest fault; None for healthy runs."""
-    noise: float | None
-    """From run to run, of the bad variant's step."""
-    predicted: Figure | None
-    """By the finding at `place`."""
-    summed: float | None
-    """As predicted by adding up durations instead of replaying."""
+    part: str  # One of PARTS.
+    found: tuple[str, ...]  # Rules of the findings, the first first; minor ones are none.
+    promised: float  # Share of the step that the most promising finding would save.
+    place: int | None  # Of the first finding that names the planted fault, from 1; None if none does.
+    measured: Figure | None  # By the fix, of a mixed case by that of its largest fault; None for healthy runs.
+    noise: float | None  # From run to run, of the bad variant's step.
+    predicted: Figure | None  # By the finding at `place`.
+    summed: float | None  # As predicted by adding up durations instead of replaying.
     regret: float | None
     """Share of the step that fixing the largest fault would have gained over fixing what is named first."""
-    largest_place: int | None
-    """Of what names the fault if the longest parts of a step are looked at first."""
-    patterns_place: int | None
-    """The same of torch's pattern matcher."""
-    patterns: int | None
-    """Findings of torch's pattern matcher; None if it was not asked."""
+    largest_place: int | None  # Of what names the fault if the longest parts of a step are looked at first.
+    patterns_place: int | None  # The same of torch's pattern matcher.
+    patterns: int | None  # Findings of torch's pattern matcher; None if it was not asked.
 
 
 @dataclass(frozen=True)
@@ -72,12 +59,9 @@ class Again:
     """What rules of today say of a fault of the first look, as a reviewer judged it from the training's source."""
 
     case: str
-    left_out: tuple[str, ...]
-    """Rules that were written for it, which were not asked."""
-    found: tuple[str, ...]
-    """As in Row."""
-    place: int | None
-    """As in Row."""
+    left_out: tuple[str, ...]  # Rules that were written for it, which were not asked.
+    found: tuple[str, ...]  # As in Row.
+    place: int | None  # As in Row.
     why: str
 
 
@@ -86,12 +70,10 @@ class Other:
     """What was said of a training of somebody else, and what is true."""
 
     case: str
-    found: tuple[str, ...]
-    """As in Row."""
+    found: tuple[str, ...]  # As in Row.
     place: int | None
     predicted: Figure | None
-    by_one_factor: Figure | None = None
-    """As predicted where the recorder's cost is not known by phase."""
+    by_one_factor: Figure | None = None  # As predicted where the recorder's cost is not known by phase.
     measured: Figure | None = None
 
 
@@ -102,8 +84,7 @@ class FixedRun:
     case: str
     trial: str
     part: str
-    promised: float
-    """Share of the step that the rules which name the fault still promise."""
+    promised: float  # Share of the step that the rules which name the fault still promise.
 
 
 @dataclass(frozen=True)
@@ -114,13 +95,10 @@ class Joint:
     trial: str
     part: str
     faults: tuple[str, ...]
-    named: int
-    """How many of them are named by a finding."""
+    named: int  # How many of them are named by a finding.
     measured: Figure
-    predicted: float
-    """By findings that name them, each replayed after those before it."""
-    summed: float
-    """By the sum of what each alone would save."""
+    predicted: float  # By findings that name them, each replayed after those before it.
+    summed: float  # By the sum of what each alone would save.
 
 
 @dataclass(frozen=True)
@@ -129,10 +107,8 @@ class Poorer:
 
     case: str
     trial: str
-    without: str
-    """One of WITHOUT."""
-    place: int | None
-    """As of a Row, like the next."""
+    without: str  # One of WITHOUT.
+    place: int | None  # As of a Row, like the next.
     promised: float
     healthy: bool
 

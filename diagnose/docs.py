@@ -35,8 +35,7 @@ LEDGER_SCHEMA_FILE = Path(__file__).with_name("ledger.schema.json")
 COMPARISON_SCHEMA_FILE = Path(__file__).with_name("comparison.schema.json")
 BASELINE_SCHEMA_FILE = Path(__file__).with_name("baseline.schema.json")
 WATCHED_SCHEMA_FILE = Path(__file__).with_name("watched_run.schema.json")
-SITE = Path(__file__).parent.parent / "docs"
-"""The pages of the documentation: there are none in an installed package."""
+SITE = Path(__file__).parent.parent / "docs"  # The pages of the documentation: there are none in an installed package.
 
 FAMILIES = {
     "data_loading": "Data loading",

@@ -20,11 +20,9 @@ from typing import Any, ParamSpec, TypeVar, overload
 P = ParamSpec("P")
 T = TypeVar("T")
 
-DEBUG = "DIAGNOSE_DEBUG"
-"""Environment variable: if it is set, failures are raised."""
+DEBUG = "DIAGNOSE_DEBUG"  # Environment variable: if it is set, failures are raised.
 
-REPORT = f"Please report this, with what the same command prints with {DEBUG}=1."
-"""What to do about a failure."""
+REPORT = f"Please report this, with what the same command prints with {DEBUG}=1."  # What to do about a failure.
 
 _HERE = Path(__file__).parent
 _collected: ContextVar[list[Failure] | None] = ContextVar("collected", default=None)
@@ -34,10 +32,8 @@ _collected: ContextVar[list[Failure] | None] = ContextVar("collected", default=N
 class Failure:
     """A part that failed, and of what. Neither holds anything that comes from a recording."""
 
-    part: str
-    """A noun phrase: "the timeline"."""
-    error: str
-    """The kind of error, and where in our code: "ValueError, drawing.py:42"."""
+    part: str  # A noun phrase: "the timeline".
+    error: str  # The kind of error, and where in our code: "ValueError, drawing.py:42".
 
     @property
     def what(self) -> str:

@@ -22,8 +22,7 @@ from diagnose.contracts.ledger import SCHEMA_VERSION, Entry, LedgerReport, RuleT
 from diagnose.contracts.trials import Range, Report, Trial
 from diagnose.version import __version__
 
-OFF = "DIAGNOSE_NO_LEDGER"
-"""Environment variable: if it is set, nothing is remembered."""
+OFF = "DIAGNOSE_NO_LEDGER"  # Environment variable: if it is set, nothing is remembered.
 
 TIMED = frozenset({"keep", "no_gain", "slower", "inconclusive"})
 """Verdicts after which a measurement is of the fix, and of a training that still computes the same."""
@@ -36,12 +35,9 @@ _ENTRY = msgspec.json.Decoder(Entry)
 class Ledger:
     """What was read."""
 
-    file: Path | None
-    """None: it is switched off, or the user has no home."""
-    entries: tuple[Entry, ...] = ()
-    """The oldest first."""
-    skipped: int = 0
-    """Lines that are no entry of this version."""
+    file: Path | None  # None: it is switched off, or the user has no home.
+    entries: tuple[Entry, ...] = ()  # The oldest first.
+    skipped: int = 0  # Lines that are no entry of this version.
 
     @property
     def report(self) -> LedgerReport:

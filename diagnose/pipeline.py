@@ -71,8 +71,7 @@ StepRange = tuple[int, int]
 Found = tuple[RuleName, Finding]
 Progress = Callable[[int, int], None]
 
-WORTH_MEASURING = 0.01
-"""Of the step: ops that take less of it are not measured (our choice)."""
+WORTH_MEASURING = 0.01  # Of the step: ops that take less of it are not measured (our choice).
 
 
 def diagnose(
@@ -243,14 +242,10 @@ class ToMeasure:
     """What to measure of a rank's ops, and how they ran."""
 
     wanted: tuple[Wanted, ...]
-    device: str
-    """Name of the GPU; "" where the CPU trains."""
-    cpu: str
-    """Name of the processor; "" if it was not recorded."""
-    flags: Flags
-    """What was set; nothing where that was not recorded."""
-    before: Measurements | None
-    """What was measured already."""
+    device: str  # Name of the GPU; "" where the CPU trains.
+    cpu: str  # Name of the processor; "" if it was not recorded.
+    flags: Flags  # What was set; nothing where that was not recorded.
+    before: Measurements | None  # What was measured already.
 
 
 def to_measure(files: RankFiles, rules: RuleSet | None = None) -> ToMeasure:
@@ -306,8 +301,7 @@ class Studied:
 
     examined: Examined
     replay: Replay | Missing
-    found: Sequence[Found] = ()
-    """Findings without fixes that are in force."""
+    found: Sequence[Found] = ()  # Findings without fixes that are in force.
     order: ranking.Ranked = ranking.NOTHING
 
     @property

@@ -16,8 +16,7 @@ ALPHA_OF_LOOK = 0.01
 seven after 5 to 60 pairs of blocks in 4.5 %, as they see the same pairs (Pocock, Biometrika 64, 1977; for these numbers
 by simulation). The rest is for spreads that are not known well: intervals are of 95 %."""
 
-NARROW = 0.02
-"""Width of an interval, as a share, at which more pairs tell nothing new (trials.md)."""
+NARROW = 0.02  # Width of an interval, as a share, at which more pairs tell nothing new (trials.md).
 
 MARGIN = 0.01
 """A gain that is worth a change: an interval all above it tells enough, and one all below it (our choice)."""
@@ -26,20 +25,16 @@ WIDE = 4.0
 """Times its low end, from which on an interval's high end shows that something else was at work: such an interval
 decides nothing, wherever it lies (our choice)."""
 
-MOST_PAIRS = 18
-"""Of one fix (our choice)."""
+MOST_PAIRS = 18  # Of one fix (our choice).
 
-GROWTH = 1.5
-"""Times as many pairs at each look as at the one before (our choice)."""
+GROWTH = 1.5  # Times as many pairs at each look as at the one before (our choice).
 
-UNLIKE = 1.5
-"""Times the spread of all others, from which on pairs are judged by their own spread alone (our choice)."""
+UNLIKE = 1.5  # Times the spread of all others, from which on pairs are judged by their own spread alone (our choice).
 
 MOST_WAITED = 0.9
 """Share of a step that is taken for waiting at most: what is left of others is too short to be told (our choice)."""
 
-LEAST_WAITS = 3
-"""Pairs, of fewer of which it is not known whether one side waits more (our choice)."""
+LEAST_WAITS = 3  # Pairs, of fewer of which it is not known whether one side waits more (our choice).
 
 OF_THE_FIX = 6.0
 """Standard errors by which sides wait differently if that is of the fix: far more than make a claim (our choice)."""
@@ -48,21 +43,17 @@ OWN = 0.2
 """Share of what a look may be wrong that is for the interval by the pairs alone: on a machine that is quieter than
 others it gets narrow all the same (our choice)."""
 
-LEAST_FOR_HOPELESS = 5
-"""Pairs, before which their spread is not known well enough to give up (our choice)."""
+LEAST_FOR_HOPELESS = 5  # Pairs, before which their spread is not known well enough to give up (our choice).
 
-Pair = tuple[float, float]
-"""Of a measurement without and one with a fix."""
+Pair = tuple[float, float]  # Of a measurement without and one with a fix.
 
 
 @dataclass(frozen=True)
 class Spread:
     """How far something measured may be off."""
 
-    share: float
-    """Its standard deviation, or that of a mean, over the mean."""
-    freedom: int
-    """Degrees of freedom that it is known with."""
+    share: float  # Its standard deviation, or that of a mean, over the mean.
+    freedom: int  # Degrees of freedom that it is known with.
 
 
 CPU = Spread(0.028, 4)
@@ -83,8 +74,7 @@ POWER = 1.25
 powers from 1 to 2, with LEAST_WAITING from 0.02 to 0.06 and two degrees of freedom, it calls the fewest of them
 different (one)."""
 
-LEAST_WAITING = 0.02
-"""Of the step: runs in which the GPU never waits differ as well, by some 0.15 %."""
+LEAST_WAITING = 0.02  # Of the step: runs in which the GPU never waits differ as well, by some 0.15 %.
 
 SESSION = 4
 """Degrees of freedom that other runs of a session count for at most, together with what is known beforehand. Spreads of

@@ -27,8 +27,7 @@ import torch
 import torch.distributed as dist
 
 LEVELS = ("weak", "medium", "strong")
-TIMES = "PLANTED_TIMES"
-"""Environment variable: the file to write the step times to, in ns, for who measures."""
+TIMES = "PLANTED_TIMES"  # Environment variable: the file to write the step times to, in ns, for who measures.
 
 SEED = 0
 
@@ -40,8 +39,7 @@ class Run:
     level: str
     steps: int
     device: torch.device
-    only: frozenset[str] | None
-    """Names of the faults that are fixed; empty: all; None: none."""
+    only: frozenset[str] | None  # Names of the faults that are fixed; empty: all; None: none.
     rank: int = 0
     ranks: int = 1
     _times_ns: list[int] = field(default_factory=list)

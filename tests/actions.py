@@ -12,8 +12,7 @@ from typing import Any
 
 import yaml
 
-Names = Mapping[str, str]
-"""What expressions may name: inputs.run, steps.record.outputs.recording, ..."""
+Names = Mapping[str, str]  # What expressions may name: inputs.run, steps.record.outputs.recording, ...
 
 HANDED_ON = re.compile(r"PIP_.*|SSL_.*|HOME|LANG|LC_.*|TMPDIR|OMP_NUM_THREADS|OPENBLAS_.*|.*_proxy|.*_PROXY")
 """Variables of this machine that a container would have of its own."""

@@ -11,8 +11,7 @@ from diagnose.facts.core.base import Facts
 from diagnose.source import ranks
 from diagnose.trace.model import Rank
 
-MAIN = 100
-"""Thread (and process) of everything on the host, unless said otherwise."""
+MAIN = 100  # Thread (and process) of everything on the host, unless said otherwise.
 
 
 class Drawing:

@@ -13,8 +13,7 @@ import pytest
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Level, OutcomeKind
 
-WRONG_SHARE = 0.05
-"""From this share of the step on, a finding that an expert would not share is an error."""
+WRONG_SHARE = 0.05  # From this share of the step on, a finding that an expert would not share is an error.
 
 TABLE = (Path(__file__).parent / "data" / "verdicts.tsv").read_text(encoding="utf-8")
 VERDICTS = {line.split("\t")[0]: line.split("\t")[1:] for line in TABLE.splitlines() if not line.startswith("#")}

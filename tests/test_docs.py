@@ -27,8 +27,7 @@ README = ROOT / "README.md"
 BY_HAND = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(SITE.glob("*.md"))]
 PAGES = [*BY_HAND, ROOT / "rules" / "README.md", *sorted(SITE.glob("rules/*.md"))]
 MOST_LINES = 170
-OTHERS = {"nsys"}
-"""Programs of others that pages call."""
+OTHERS = {"nsys"}  # Programs of others that pages call.
 
 GENERATED = re.compile(r"<!-- (\S+):start -->.*?<!-- \1:end -->", re.DOTALL)
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

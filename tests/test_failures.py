@@ -28,8 +28,7 @@ SAMPLES = Path(__file__).parents[1] / "sample_traces"
 GPU = SAMPLES / "planted" / "fusion" / "attention_written_out" / "gpu_medium"
 """A recording with findings, made on a GPU."""
 
-RULES = RuleSet(select=("AT", "KE", "LB01"))
-"""Some, for time."""
+RULES = RuleSet(select=("AT", "KE", "LB01"))  # Some, for time.
 
 FOR_PEOPLE = ("terminal", "markdown", "html")
 FORMS = (*FOR_PEOPLE, "brief", "json", "perfetto", "sarif")

@@ -16,21 +16,14 @@ class Case:
     """A job with a fault, or a healthy one."""
 
     name: str
-    kind: str
-    """Of the job, as sample_traces.jobs.run knows it."""
+    kind: str  # Of the job, as sample_traces.jobs.run knows it.
     ranks: int
-    title: str
-    """What is planted."""
-    bad: str
-    """Options of the job as recorded."""
-    fixed: str
-    """Options without the fault."""
-    rules: tuple[str, ...]
-    """Codes of rules any of which names the fault. Empty: the job is healthy."""
-    says: str
-    """What else the title of a finding that names it has: the rank, or which of a rule's faults it is."""
-    steps: int
-    """Recorded. Fewer where a step has many ops."""
+    title: str  # What is planted.
+    bad: str  # Options of the job as recorded.
+    fixed: str  # Options without the fault.
+    rules: tuple[str, ...]  # Codes of rules any of which names the fault. Empty: the job is healthy.
+    says: str  # What else the title of a finding that names it has: the rank, or which of a rule's faults it is.
+    steps: int  # Recorded. Fewer where a step has many ops.
 
     @property
     def healthy(self) -> bool:

@@ -20,24 +20,15 @@ class Row:
     case: str
     title: str
     ranks: int
-    kept: bool
-    """Whether the repository has the recording."""
-    expected: tuple[str, ...]
-    """Codes of rules that name the fault. None of a healthy job."""
-    step: float
-    """As recorded: with the profiler."""
-    bad: float | None
-    """Median step without the profiler, with the fault."""
-    fixed: float | None
-    """The same without the fault."""
-    found: tuple[str, ...]
-    """Codes of the findings, the first first; minor ones are none."""
-    place: int | None
-    """Of the first finding that names the fault, from 1."""
-    predicted: tuple[float, float, float] | None
-    """Saving as low, likely and high, by the finding at `place`."""
-    promised: float
-    """Share of the step that the most promising finding would save."""
+    kept: bool  # Whether the repository has the recording.
+    expected: tuple[str, ...]  # Codes of rules that name the fault. None of a healthy job.
+    step: float  # As recorded: with the profiler.
+    bad: float | None  # Median step without the profiler, with the fault.
+    fixed: float | None  # The same without the fault.
+    found: tuple[str, ...]  # Codes of the findings, the first first; minor ones are none.
+    place: int | None  # Of the first finding that names the fault, from 1.
+    predicted: tuple[float, float, float] | None  # Saving as low, likely and high, by the finding at `place`.
+    promised: float  # Share of the step that the most promising finding would save.
 
     @property
     def healthy(self) -> bool:

@@ -13,8 +13,7 @@ from diagnose.statistics import Spread
 
 MOST_FREEDOM = 20
 
-RUNS = 5
-"""Of a group of arms, as of blocks."""
+RUNS = 5  # Of a group of arms, as of blocks.
 
 
 def healthy() -> list[list[float]]:
@@ -95,8 +94,7 @@ def solved(falling: Callable[[float], float], value: float) -> float:
     return low
 
 
-LARGE = 20.0
-"""From which on the series of Abramowitz and Stegun 6.4.12 is exact to ten digits."""
+LARGE = 20.0  # From which on the series of Abramowitz and Stegun 6.4.12 is exact to ten digits.
 
 
 def trigamma(x: float) -> float:

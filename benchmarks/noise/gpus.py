@@ -37,8 +37,7 @@ BY_HAND = {
 }
 """Recordings in the corpus -> how equal runs of these trainings differed on that H100."""
 
-FILLED = 0.1
-"""Of the step that a GPU waits, at most: then it is said to bound the step."""
+FILLED = 0.1  # Of the step that a GPU waits, at most: then it is said to bound the step.
 
 HEADS = ("equal runs, two at a time", "pairs", "slower", "faster", "no difference", "cannot tell", "visible")
 
@@ -47,10 +46,8 @@ class Group(msgspec.Struct, frozen=True):
     """Equal runs of one training."""
 
     name: str
-    waiting: float
-    """The share of the step in which the GPU waits for its host."""
-    steps_ns: tuple[float, ...]
-    """The mean step of each."""
+    waiting: float  # The share of the step in which the GPU waits for its host.
+    steps_ns: tuple[float, ...]  # The mean step of each.
 
     @property
     def scaled(self) -> list[float]:
@@ -63,15 +60,13 @@ class Recording(msgspec.Struct, frozen=True):
 
     name: str
     waiting: float
-    unprofiled_ns: tuple[int, ...]
-    """Of steps without the profiler."""
+    unprofiled_ns: tuple[int, ...]  # Of steps without the profiler.
 
 
 class Found(msgspec.Struct, frozen=True):
     """What was analysed."""
 
-    planted: tuple[Group, ...]
-    """Cases with their fault."""
+    planted: tuple[Group, ...]  # Cases with their fault.
     recordings: tuple[Recording, ...]
 
     @property

@@ -10,8 +10,7 @@ from benchmarks.planted_cases import Machine
 
 RESULTS = Path(__file__).parent.parent / "noise.json"
 
-SLOWDOWNS = (0.02, 0.05, 0.1)
-"""Shares of the step that every step is made longer by."""
+SLOWDOWNS = (0.02, 0.05, 0.1)  # Shares of the step that every step is made longer by.
 
 
 class Timed(msgspec.Struct, frozen=True):
@@ -19,12 +18,9 @@ class Timed(msgspec.Struct, frozen=True):
 
     control: str
     round: int
-    slowdown: float
-    """0: the control as it is."""
-    unprofiled_ns: tuple[int, ...]
-    """Of steps without the profiler."""
-    recorded_ns: tuple[int, ...]
-    """Of the recorded ones, by the same clock."""
+    slowdown: float  # 0: the control as it is.
+    unprofiled_ns: tuple[int, ...]  # Of steps without the profiler.
+    recorded_ns: tuple[int, ...]  # Of the recorded ones, by the same clock.
 
 
 class Recorded(msgspec.Struct, frozen=True):

@@ -14,8 +14,7 @@ from diagnose.contracts.comparison import Comparison
 from diagnose.facts.core.steps import Measure
 from diagnose.statistics import CPU, RANKS, of_waiting, student
 
-SIZES = (1, 3)
-"""Recordings of each side."""
+SIZES = (1, 3)  # Recordings of each side.
 
 HEADS = ("slower by", "recordings a side", "pairs", "slower", "faster", "no difference", "cannot tell", "visible")
 

@@ -36,10 +36,8 @@ class Seed:
     """The trace of a recorded rank."""
 
     trace: dict[str, Any]
-    op_us: tuple[float, ...]
-    """In each step a moment within the longest op before the first collective."""
-    collective_us: tuple[float, ...]
-    """In each step a moment within the first collective."""
+    op_us: tuple[float, ...]  # In each step a moment within the longest op before the first collective.
+    collective_us: tuple[float, ...]  # In each step a moment within the first collective.
 
 
 def seeds(sample: Path = SAMPLE) -> tuple[Seed, ...]:

@@ -19,8 +19,7 @@ from diagnose.replay.job import join
 from diagnose.source import ranks as sources
 from diagnose.trace.job import CollectiveSequence, ProcessGroup
 
-SCENARIOS = 6
-"""As many as two fixes need, with their ranges."""
+SCENARIOS = 6  # As many as two fixes need, with their ranges.
 
 
 def main() -> None:

@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from diagnose.trace.job import CollectiveSequence, ProcessGroup
 
-NODE = 8
-"""Ranks of a group; every second collective is among these, the others are among all."""
+NODE = 8  # Ranks of a group; every second collective is among these, the others are among all.
 
 CLOCK_NS = 7_919_000
 Array = npt.NDArray[Any]

@@ -17,15 +17,11 @@ class Mapped:
     ranks: int
     by: str
     seconds: float
-    reducer_bytes: int
-    """Peak of the process that puts the ranks together."""
-    worker_bytes: int
-    """Peak of the largest process besides."""
+    reducer_bytes: int  # Peak of the process that puts the ranks together.
+    worker_bytes: int  # Peak of the largest process besides.
     straggler: int
-    first: str
-    """What is to be fixed first."""
-    found: tuple[int, ...]
-    """On which ranks."""
+    first: str  # What is to be fixed first.
+    found: tuple[int, ...]  # On which ranks.
     step_ns: int
     saving_ns: int
 
@@ -35,15 +31,11 @@ class Reduced:
     """Ranks put together."""
 
     ranks: int
-    calls: int
-    """Collectives of one rank."""
-    compared_calls: int
-    """Of one rank, after what does not fit was left out."""
-    packed_bytes: int
-    """What one rank's collectives take on the way."""
+    calls: int  # Collectives of one rank.
+    compared_calls: int  # Of one rank, after what does not fit was left out.
+    packed_bytes: int  # What one rank's collectives take on the way.
     seconds: float
-    bytes: int
-    """Peak of the process."""
+    bytes: int  # Peak of the process.
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ THREADS_PER_MULTIPROCESSOR = 2_048
 MEMORY_BYTES = 84_990_000_000
 MEMORY_GB_S = 2039.0
 HALF_TFLOPS = 312.0
-BEST = 0.87
-"""Of the peak that the best matmul reaches."""
+BEST = 0.87  # Of the peak that the best matmul reaches.
 
 
 def memory_ns(size: float) -> float:

@@ -18,12 +18,9 @@ class Case:
     name: str
     family: str
     good: Training
-    fault: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of Training; none of a healthy job."""
-    codes: tuple[str, ...] = ()
-    """Rules whose advice mends it."""
-    recorded: int = 3
-    """Steps."""
+    fault: Mapping[str, Any] = field(default_factory=dict)  # Fields of Training; none of a healthy job.
+    codes: tuple[str, ...] = ()  # Rules whose advice mends it.
+    recorded: int = 3  # Steps.
 
     @property
     def bad(self) -> Training:
@@ -52,8 +49,7 @@ INTERLEAVED = replace(STAGES, schedule="interleaved", stages_each=2)
 EXPERTS = Training(Layout({"ep": 8}), Model(hidden=4_096, blocks=3, tokens=4_096), "none", experts=True)
 CUBE_MODEL = Model(hidden=4_096, blocks=4, tokens=4_096, vocabulary=1_024)
 CUBE = Training(Layout({"dp": 2, "pp": 2, "tp": 2}), CUBE_MODEL, "ddp", 4, "1f1b")
-NETWORK = Layout({"dp": 8}, gpus=4, nic_gb_s=6.0)
-"""Two hosts with cards of 50 Gb/s."""
+NETWORK = Layout({"dp": 8}, gpus=4, nic_gb_s=6.0)  # Two hosts with cards of 50 Gb/s.
 
 
 def cases() -> Sequence[Case]:

@@ -15,10 +15,8 @@ from benchmarks.simulated_jobs.cases import Case
 from benchmarks.simulated_jobs.machine import RECORDED, Costs
 from benchmarks.simulated_jobs.recording import Recording
 
-JITTER = 0.005
-"""Share of the step by which simulated steps vary from run to run."""
-WORTH = 0.03
-"""Share of the step from which on a fault is one that a tool has to name."""
+JITTER = 0.005  # Share of the step by which simulated steps vary from run to run.
+WORTH = 0.03  # Share of the step from which on a fault is one that a tool has to name.
 MS = 1e6
 
 
@@ -29,25 +27,17 @@ class Row:
     case: str
     family: str
     ranks: int
-    expected: tuple[str, ...]
-    """Codes of rules that name the fault."""
+    expected: tuple[str, ...]  # Codes of rules that name the fault.
     step: float
-    saving: float | None
-    """By fixing the fault; None if there is none."""
-    found: tuple[str, ...]
-    """Codes of the findings, the first first; minor ones are none."""
-    place: int | None
-    """Of the first finding that names the fault, from 1."""
-    predicted: tuple[float, float, float] | None
-    """Low, likely and high, by the finding at `place`."""
-    promised: float
-    """Share of the step that the most promising finding would save."""
+    saving: float | None  # By fixing the fault; None if there is none.
+    found: tuple[str, ...]  # Codes of the findings, the first first; minor ones are none.
+    place: int | None  # Of the first finding that names the fault, from 1.
+    predicted: tuple[float, float, float] | None  # Low, likely and high, by the finding at `place`.
+    promised: float  # Share of the step that the most promising finding would save.
     kept: float | None
     """What following that finding saves, as simulated; None where that cannot be simulated, or there is a fault."""
-    told: float
-    """The step as diagnose measures it, in the recording."""
-    recorded: float
-    """The same as simulated."""
+    told: float  # The step as diagnose measures it, in the recording.
+    recorded: float  # The same as simulated.
 
     @property
     def counts(self) -> bool:

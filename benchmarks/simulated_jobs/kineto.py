@@ -17,8 +17,7 @@ from benchmarks.simulated_jobs.training import MS, Training
 Event: TypeAlias = dict[str, Any]
 
 BASE_NS = 1_751_410_836_000_000_000
-START_NS = 1_428_625_731_000_000
-"""Trace times of real recordings are some weeks after their base."""
+START_NS = 1_428_625_731_000_000  # Trace times of real recordings are some weeks after their base.
 CBIDS = {
     "cudaLaunchKernel": 211,
     "cudaLaunchKernelExC": 430,

@@ -9,12 +9,9 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-NVLINK_GB_S = 235.0
-"""Bus bandwidth of large collectives over NVLink 3, measured on A100."""
-NIC_GB_S = 22.5
-"""90 % of 200 Gb/s, one a GPU."""
-HOST_LATENCY_NS, NETWORK_LATENCY_NS = 15_000, 40_000
-"""From the last rank's kernel to the end of a small collective."""
+NVLINK_GB_S = 235.0  # Bus bandwidth of large collectives over NVLink 3, measured on A100.
+NIC_GB_S = 22.5  # 90 % of 200 Gb/s, one a GPU.
+HOST_LATENCY_NS, NETWORK_LATENCY_NS = 15_000, 40_000  # From the last rank's kernel to the end of a small collective.
 
 
 @dataclass(frozen=True)
@@ -35,13 +32,10 @@ class Group:
 class Layout:
     """Ranks in a mesh, the last dimension the innermost, on hosts of equal size."""
 
-    mesh: Mapping[str, int]
-    """Name and size of each dimension, as of init_device_mesh."""
-    gpus: int = 8
-    """Of a host."""
+    mesh: Mapping[str, int]  # Name and size of each dimension, as of init_device_mesh.
+    gpus: int = 8  # Of a host.
     nic_gb_s: float = NIC_GB_S
-    slow: Mapping[int, float] = field(default_factory=dict)
-    """What is left of the network's bandwidth of a host."""
+    slow: Mapping[int, float] = field(default_factory=dict)  # What is left of the network's bandwidth of a host.
 
     @property
     def world(self) -> int:

@@ -18,17 +18,14 @@ from benchmarks.simulated_jobs.layout import Group, Layout
 from benchmarks.simulated_jobs.moments import BEGIN, Moment, Moments
 from benchmarks.simulated_jobs.recording import AUTOGRAD, DEFAULT_STREAM, MAIN, DeviceEvent, HostEvent, Recording, Work
 
-QUEUE_LIMIT = 1_024
-"""Launches that may wait for the device before a launch call blocks."""
+QUEUE_LIMIT = 1_024  # Launches that may wait for the device before a launch call blocks.
 CALL_NS = 700
 LAUNCH_NS, COLLECTIVE_CALL_NS = 4_000, 9_000
 SYNC_NS = 6_000
 LAUNCH_LATENCY_NS = 1_800
 THREAD_SWITCH_NS = 25_000
-GAP_NS = 1_150
-"""Between two queued kernels of a stream of an A100."""
-LEAVING_NS = 3_000
-"""Ranks of one host leave a collective so close together: within 5 us on real ones."""
+GAP_NS = 1_150  # Between two queued kernels of a stream of an A100.
+LEAVING_NS = 3_000  # Ranks of one host leave a collective so close together: within 5 us on real ones.
 KIND = {
     # torch's op, NCCL's annotation, its kernel.
     "allreduce": ("c10d::allreduce_", "nccl:all_reduce", "AllReduce_Sum_{0}_RING_LL"),
@@ -64,8 +61,7 @@ class World:
     layout: Layout
     costs: Costs
     recorded: range
-    numbers_kept: bool = True
-    """Whether `Seq` is recorded (torch 2.12)."""
+    numbers_kept: bool = True  # Whether `Seq` is recorded (torch 2.12).
     coalesces_all: bool = False
     """Whether sends or receives alone are one kernel as well if they are asked for in a batch (torch 2.11)."""
     moments: Moments = field(default_factory=Moments)

@@ -18,10 +18,8 @@ ATTENTION_BACKWARD = (
     "<pytorch_flash::Flash_bwd_kernel_traits<64, 128, 128, 8> >"
 )
 DISPATCH_NS, MATMUL_NS, NODE_NS, MODULE_NS = 4_500, 12_000, 2_000, 8_000
-ATTENTION_SHARE = 0.5
-"""Of the peak that FlashAttention reaches."""
-CHUNK = 320 * 65_536
-"""Elements that one multi_tensor_apply kernel takes."""
+ATTENTION_SHARE = 0.5  # Of the peak that FlashAttention reaches.
+CHUNK = 320 * 65_536  # Elements that one multi_tensor_apply kernel takes.
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,7 @@ class Model:
 
     hidden: int = 2_048
     blocks: int = 8
-    tokens: int = 8_192
-    """Of a micro-batch of a rank."""
+    tokens: int = 8_192  # Of a micro-batch of a rank.
     sequence: int = 2_048
     vocabulary: int = 16_384
 
@@ -59,8 +56,7 @@ class Taped:
     name: str
     sequence: int
     play: Callable[[], None]
-    weight: int = 0
-    """Elements of the parameter whose gradient it makes."""
+    weight: int = 0  # Elements of the parameter whose gradient it makes.
 
 
 Tape: TypeAlias = list[Taped]

@@ -14,15 +14,13 @@ MAIN, AUTOGRAD = 0, 1
 class Work:
     """A kernel or copy: what the device does, and how Kineto names it."""
 
-    category: str
-    """kernel or gpu_memcpy."""
+    category: str  # kernel or gpu_memcpy.
     name: str
     dur_ns: int
     grid: tuple[int, int, int] = (1, 1, 1)
     block: tuple[int, int, int] = (128, 1, 1)
     registers: int = 32
-    size: int | None = None
-    """Bytes of a copy."""
+    size: int | None = None  # Bytes of a copy.
     args: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -35,8 +33,7 @@ class HostEvent:
     thread: int
     start_ns: int
     end_ns: int
-    op: int
-    """External id: its own of an op, of the innermost op of a call; 0 if none."""
+    op: int  # External id: its own of an op, of the innermost op of a call; 0 if none.
     correlation: int = 0
     args: Mapping[str, Any] = field(default_factory=dict)
     sequence: int | None = None
@@ -61,9 +58,7 @@ class Recording:
 
     rank: int
     world: int
-    steps: tuple[tuple[int, int], ...]
-    """Start and end of each step on the main thread."""
-    done_ns: tuple[int, ...]
-    """When what each step launched was done, and before them what the step before launched."""
+    steps: tuple[tuple[int, int], ...]  # Start and end of each step on the main thread.
+    done_ns: tuple[int, ...]  # When what each step launched was done, and before them what the step before launched.
     host: tuple[HostEvent, ...]
     device: tuple[DeviceEvent, ...]

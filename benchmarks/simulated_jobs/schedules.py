@@ -12,8 +12,7 @@ class Action:
     """What a rank does next, as torch names it: 2F0, 1RECV_B3."""
 
     stage: int
-    kind: str
-    """F, B, SEND_F, RECV_F, SEND_B or RECV_B."""
+    kind: str  # F, B, SEND_F, RECV_F, SEND_B or RECV_B.
     micro: int
 
     def __str__(self) -> str:

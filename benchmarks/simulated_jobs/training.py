@@ -18,8 +18,7 @@ COPY_IN_STREAM, GATHER_STREAM, SCATTER_STREAM, REPLICATE_STREAM = 20, 24, 28, 32
 DDP_STREAM, SPLIT_STREAM, EXPERT_STREAM, PIPELINE_STREAM = 36, 40, 44, 48
 """Communication streams; transfers of single pairs of ranks have those behind the last."""
 BUCKET_BYTES, FIRST_BUCKET_BYTES = 25 << 20, 1 << 20
-SETTLING = 2
-"""Steps before those that are recorded."""
+SETTLING = 2  # Steps before those that are recorded.
 
 
 @dataclass(frozen=True)
@@ -28,46 +27,33 @@ class Training:
 
     layout: Layout
     model: Model = field(default_factory=Model)
-    parallel: str = "ddp"
-    """What is done with gradients over the mesh's dp (or the job): ddp, fsdp, by_hand, or none."""
-    micro: int = 1
-    """Micro-batches of a step."""
-    schedule: str = ""
-    """gpipe, 1f1b or interleaved; the mesh's pp are its ranks."""
+    parallel: str = "ddp"  # What is done with gradients over the mesh's dp (or the job): ddp, fsdp, by_hand, or none.
+    micro: int = 1  # Micro-batches of a step.
+    schedule: str = ""  # gpipe, 1f1b or interleaved; the mesh's pp are its ranks.
     stages_each: int = 1
-    blocks_of_stages: tuple[int, ...] = ()
-    """Even unless given."""
-    experts: bool = False
-    """The perceptrons are experts on the ranks of ep."""
-    hot_share: float = 0.0
-    """Of the tokens that go to the experts of one rank, beyond its even share."""
+    blocks_of_stages: tuple[int, ...] = ()  # Even unless given.
+    experts: bool = False  # The perceptrons are experts on the ranks of ep.
+    hot_share: float = 0.0  # Of the tokens that go to the experts of one rank, beyond its even share.
     # FSDP
-    unit: str = "block"
-    """What is wrapped: block, linear, or model."""
+    unit: str = "block"  # What is wrapped: block, linear, or model.
     reshard: bool = True
-    prefetch: bool = False
-    """Forward, as asked for explicitly."""
-    synchronises_blocks: bool = False
-    """Each block reads a value of the device."""
+    prefetch: bool = False  # Forward, as asked for explicitly.
+    synchronises_blocks: bool = False  # Each block reads a value of the device.
     no_sync: bool = True
-    sharded_optimizer: bool = False
-    """ZeRO-1 beside DDP."""
+    sharded_optimizer: bool = False  # ZeRO-1 beside DDP.
     recompute: bool = False
     # What differs between ranks
     slow_devices: Mapping[int, float] = field(default_factory=dict)
     slow_hosts: Mapping[int, float] = field(default_factory=dict)
     loads_ms: Mapping[int, float] = field(default_factory=dict)
     pauses_ms: Mapping[int, float] = field(default_factory=dict)
-    skew: float = 0.0
-    """By which share of the mean a rank's batch differs, in turn."""
+    skew: float = 0.0  # By which share of the mean a rank's batch differs, in turn.
     # How it is recorded
     starts_late_ms: Mapping[int, float] = field(default_factory=dict)
-    clocks_ms: Mapping[int, float] = field(default_factory=dict)
-    """Of hosts: by how much each is ahead."""
+    clocks_ms: Mapping[int, float] = field(default_factory=dict)  # Of hosts: by how much each is ahead.
     numbers_kept: bool = True
     coalesces_all: bool = False
-    second_group: bool = False
-    """Another group of all ranks takes turns with the first, as of a second mesh."""
+    second_group: bool = False  # Another group of all ranks takes turns with the first, as of a second mesh.
 
     def run(self, recorded: int, costs: Costs) -> list[Recording]:
         """All ranks, some steps recorded."""

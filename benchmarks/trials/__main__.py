@@ -29,8 +29,7 @@ from benchmarks.trials.results import Measured, Row, published, write
 
 PARTS = ("planted", "harmful", "nothing", "runs")
 
-LIKELY_S = 180.0
-"""What one result takes, until one has taken longer."""
+LIKELY_S = 180.0  # What one result takes, until one has taken longer.
 
 
 def main() -> None:

@@ -27,11 +27,9 @@ from diagnose.trials.arms import Size, first_size
 from diagnose.trials.protocol import Bench
 from diagnose.trials.selection import Candidate, between_runs, select, step_of
 
-BUDGET_S = 90
-"""Of a fix, both ways."""
+BUDGET_S = 90  # Of a fix, both ways.
 
-LEAST_PAIRS = 2
-"""As of `diagnose try`."""
+LEAST_PAIRS = 2  # As of `diagnose try`.
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from benchmarks.verdicts import Figure
 
 RESULTS = Path(__file__).parent.parent / "trials_measured.json"
 
-DECIDED = ("keep", "slower", "no_gain")
-"""Verdicts that say what a fix does."""
+DECIDED = ("keep", "slower", "no_gain")  # Verdicts that say what a fix does.
 
 
 @dataclass(frozen=True)
@@ -22,13 +21,10 @@ class Found:
     """What one way of measuring has found of a fix."""
 
     verdict: str
-    why: str
-    """Why it ended early."""
-    pairs: int
-    """Of blocks of one process, or of runs."""
+    why: str  # Why it ended early.
+    pairs: int  # Of blocks of one process, or of runs.
     measured: Figure | None
-    seconds: float
-    """With starts of processes; of several fixes in one process an equal share."""
+    seconds: float  # With starts of processes; of several fixes in one process an equal share.
 
     @property
     def decided(self) -> bool:
@@ -42,29 +38,18 @@ class Tried:
 
     case: str
     level: str
-    fault: str
-    """Of a case with several faults the name of this one; else empty."""
-    switch: str
-    """What the case's switch changes, in words."""
-    rule: str | None
-    """That names the fault; None if none does."""
-    injection: str | None
-    """As in `Fix.trial`; None: it was not tried."""
-    same_change: bool
-    """Whether the injection makes just the change that the switch makes."""
-    why: str
-    """Why it was not tried."""
-    step_ns: float | None = None
-    """As it is: the median over runs, or over blocks."""
+    fault: str  # Of a case with several faults the name of this one; else empty.
+    switch: str  # What the case's switch changes, in words.
+    rule: str | None  # That names the fault; None if none does.
+    injection: str | None  # As in `Fix.trial`; None: it was not tried.
+    same_change: bool  # Whether the injection makes just the change that the switch makes.
+    why: str  # Why it was not tried.
+    step_ns: float | None = None  # As it is: the median over runs, or over blocks.
     predicted: Figure | None = None
-    blocks: Found | None = None
-    """In one process; None: it is no switch."""
-    runs: Found | None = None
-    """In pairs of fresh processes."""
-    truth: Figure | None = None
-    """Without a profiler and without `diagnose`; of a harmful one the inverse."""
-    true_step_ns: float | None = None
-    """As it is, as the truth has it: the median over blocks."""
+    blocks: Found | None = None  # In one process; None: it is no switch.
+    runs: Found | None = None  # In pairs of fresh processes.
+    truth: Figure | None = None  # Without a profiler and without `diagnose`; of a harmful one the inverse.
+    true_step_ns: float | None = None  # As it is, as the truth has it: the median over blocks.
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -97,10 +82,8 @@ class Runs:
 
     case: str
     ranks: int
-    arms_ns: tuple[float, ...]
-    """Mean step of each run, in the order in which they ran."""
-    overhead_s: float
-    """Of a run, the median: from its start to its end, without the timed steps."""
+    arms_ns: tuple[float, ...]  # Mean step of each run, in the order in which they ran.
+    overhead_s: float  # Of a run, the median: from its start to its end, without the timed steps.
 
     @property
     def key(self) -> str:

@@ -13,8 +13,7 @@ from benchmarks.trials.results import DECIDED, Found, Measured, Nothing, Row, Ru
 from benchmarks.verdicts import Figure
 from diagnose.trace import units
 
-SHORT_NS = 5e6
-"""Steps below that are short: a small disturbance is a large share of them."""
+SHORT_NS = 5e6  # Steps below that are short: a small disturbance is a large share of them.
 
 DASH = "-"
 
@@ -22,8 +21,7 @@ NOTHING, UNMEASURED = (DASH, "0 of 0", "0 on 0"), "not measured"
 """Values of the summary that rest on nothing, and what stands for them."""
 
 Way = Callable[[Tried], Found | None]
-WAYS: tuple[Way, Way] = (lambda row: row.blocks, lambda row: row.runs)
-"""In one process, and in fresh processes."""
+WAYS: tuple[Way, Way] = (lambda row: row.blocks, lambda row: row.runs)  # In one process, and in fresh processes.
 
 
 def overlaps(one: Figure | None, other: Figure | None) -> bool:

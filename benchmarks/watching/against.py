@@ -63,8 +63,7 @@ class Cost(msgspec.Struct, frozen=True):
 
     tool: str
     wall_us: tuple[float, ...]
-    cpu_us: tuple[float, ...]
-    """Of the process that trains."""
+    cpu_us: tuple[float, ...]  # Of the process that trains.
 
 
 class Published(msgspec.Struct, frozen=True):

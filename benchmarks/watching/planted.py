@@ -37,15 +37,11 @@ DASH = "-"
 class Case:
     """A fault, or none."""
 
-    name: str
-    """In `trainings.py`."""
+    name: str  # In `trainings.py`.
     fault: str
-    kinds: tuple[str, ...] = ()
-    """Of findings that name it. Empty where there is no fault, and all findings are wrong."""
-    parts: tuple[str, ...] = ("training",)
-    """Of the run, that its time goes to."""
-    clock: str = ""
-    """Of the script, that has the fault's time. Empty: only the run's length tells it."""
+    kinds: tuple[str, ...] = ()  # Of findings that name it. Empty where there is no fault, and all findings are wrong.
+    parts: tuple[str, ...] = ("training",)  # Of the run, that its time goes to.
+    clock: str = ""  # Of the script, that has the fault's time. Empty: only the run's length tells it.
     ranks: int = 1
     restarts: int = 0
 
@@ -146,10 +142,8 @@ class Side(msgspec.Struct, frozen=True):
     """A run, with the fault or without: by a clock in it, and by its log."""
 
     s: float
-    spent_s: dict[str, float]
-    """By the clocks where faults are."""
-    resident_bytes: int
-    """At its end."""
+    spent_s: dict[str, float]  # By the clocks where faults are.
+    resident_bytes: int  # At its end.
     parts_s: dict[str, float]
     said: tuple[Said, ...]
 

@@ -18,8 +18,7 @@ from diagnose.watched.assembly import watched_run
 
 SHOWN = Path(__file__).with_name("shown")
 
-AFTER_S = 50
-"""From the start of the run to the moment of which the live figures are."""
+AFTER_S = 50  # From the start of the run to the moment of which the live figures are.
 
 
 def report() -> str:

@@ -25,8 +25,7 @@ class Doubt:
     """Why a finding is less sure than its rule thinks."""
 
     why: str
-    decides: bool = False
-    """It alone makes the confidence low."""
+    decides: bool = False  # It alone makes the confidence low.
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from diagnose.trace.loaders import training_loaders
 from diagnose.trace.manifest import Made
 from diagnose.trace.model import Context, Device
 
-PLACEHOLDER = "python train.py"
-"""What stands in fixes for the command."""
+PLACEHOLDER = "python train.py"  # What stands in fixes for the command.
 
 IN_PYTHON = "# in Python:"
 """Label of code for programs in other languages."""

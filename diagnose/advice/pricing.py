@@ -28,12 +28,9 @@ class Priced:
     page: RuleName
     finding: Finding
     alone: Saving
-    others_ns: int
-    """Of its likely saving: what other ops are assumed to get faster."""
-    added_ns: int | None = None
-    """What it likely adds to those above; None if that was not asked."""
-    hidden: Saving | None = None
-    """What it saves once those above are fixed, if that is much more than alone."""
+    others_ns: int  # Of its likely saving: what other ops are assumed to get faster.
+    added_ns: int | None = None  # What it likely adds to those above; None if that was not asked.
+    hidden: Saving | None = None  # What it saves once those above are fixed, if that is much more than alone.
 
 
 def likely_ns(finding: Finding, gain_ns: int) -> int:
@@ -47,8 +44,7 @@ class Step:
 
     ns: int
     recorded_ns: int
-    busy: float
-    """Share of it in which the training is known to compute on the CPU."""
+    busy: float  # Share of it in which the training is known to compute on the CPU.
 
     def priced(self, page: RuleName, finding: Finding, alone: Saving) -> Priced:
         """A finding with its saving of the recorded step as one of this step."""

@@ -32,14 +32,12 @@ class RankDiagnosis:
     outcomes: tuple[Outcome, ...] = ()
     replay: ReplayQuality | None = None
     slowdown: Slowdown | None = None
-    epoch: Epoch | None = None
-    """What recording cost; None where that was not measured."""
+    epoch: Epoch | None = None  # What recording cost; None where that was not measured.
     timeline: Timeline | None = None
     pictures: Pictures | None = None
     critical_path: tuple[PathPart, ...] | None = None
     job: JobSummary | None = None
-    peers: Peers | None = None
-    """What the other ranks tell, where it was looked at with that: they wait for this one."""
+    peers: Peers | None = None  # What the other ranks tell, where it was looked at with that: they wait for this one.
     risks: tuple[ShownRisk, ...] = ()
     measured: Measurements | None = None
 
@@ -49,19 +47,15 @@ class RankBrief:
     """What a Diagnosis says of a rank that it is not about: some kilobytes, and its collectives."""
 
     index: int
-    provenance: Provenance
-    """Without groups: its sequence has them."""
+    provenance: Provenance  # Without groups: its sequence has them.
     integrity: tuple[IntegrityNote, ...]
     steps: StepTimes | None
     breakdown: Breakdown | None
     host: HostTime | None
-    findings: tuple[RankFinding, ...]
-    """In order."""
-    worth_a_line: int
-    """So many findings from the first; the rest is minor."""
+    findings: tuple[RankFinding, ...]  # In order.
+    worth_a_line: int  # So many findings from the first; the rest is minor.
     risks: tuple[ShownRisk, ...]
-    sequence: KeptSequence | None
-    """None: there is nothing to compare with other ranks by."""
+    sequence: KeptSequence | None  # None: there is nothing to compare with other ranks by.
 
 
 def in_brief(one: RankDiagnosis, ranks: int) -> RankBrief:

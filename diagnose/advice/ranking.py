@@ -35,17 +35,14 @@ WORTH_SHARE = 0.01
 NOTHING_SHARE = 0.002
 """A pattern whose fix saves less than this share of the step, even as a high estimate, is no finding."""
 
-LEFT_SHARE = 0.5
-"""Of a saving, that must be left for a finding that names no cause (our choice)."""
+LEFT_SHARE = 0.5  # Of a saving, that must be left for a finding that names no cause (our choice).
 
-MOST_PER_RULE = 5
-"""Findings; if there are more, the last one stands for all the smaller ones."""
+MOST_PER_RULE = 5  # Findings; if there are more, the last one stands for all the smaller ones.
 
 HOLDS = {Level.HIGH: 1.0, Level.MEDIUM: 0.8, Level.LOW: 0.5}
 """Share of a likely saving to count on, by confidence, where findings are put in order (our choice)."""
 
-BOUND = 0.5
-"""The same of what is likely of a bound: a cause that is known comes before it (our choice)."""
+BOUND = 0.5  # The same of what is likely of a bound: a cause that is known comes before it (our choice).
 
 CHANGES_TIMES = 10
 """As much a fix that changes the training, as a larger batch does, has to save to stand before one that does not: what
@@ -54,8 +51,7 @@ is broken comes first (our choice)."""
 HIDDEN_TIMES = 2
 """A saving is hidden if it is worth a line once the findings above are fixed, and so many times what it is now."""
 
-MOST_RANKED = 12
-"""Findings that are ordered by what they add; the few below keep the order of what they save alone."""
+MOST_RANKED = 12  # Findings that are ordered by what they add; the few below keep the order of what they save alone.
 
 
 @dataclass(frozen=True)
@@ -64,18 +60,12 @@ class Ranked:
 
     findings: tuple[RankedFinding, ...]
     """Those worth a line, then minor ones, then hidden ones; without their places on the timeline."""
-    edits: tuple[tuple[Edit, ...], ...]
-    """What each was replayed as."""
-    costless: tuple[tuple[str, Saving], ...]
-    """(rule, what it would save) of each finding that was left out."""
-    together: Together | None
-    """Of those worth a line that are not of low confidence; None without any."""
-    all_together: Together | None
-    """Of all that are worth a line; None without any."""
-    unpriced: tuple[str, ...] = ()
-    """Rules with findings that could not be priced, by a fault of ours."""
-    explained: tuple[str, ...] = ()
-    """Rules of the findings that were left out as others explain them."""
+    edits: tuple[tuple[Edit, ...], ...]  # What each was replayed as.
+    costless: tuple[tuple[str, Saving], ...]  # (rule, what it would save) of each finding that was left out.
+    together: Together | None  # Of those worth a line that are not of low confidence; None without any.
+    all_together: Together | None  # Of all that are worth a line; None without any.
+    unpriced: tuple[str, ...] = ()  # Rules with findings that could not be priced, by a fault of ours.
+    explained: tuple[str, ...] = ()  # Rules of the findings that were left out as others explain them.
 
 
 NOTHING = Ranked((), (), (), None, None)

@@ -46,8 +46,7 @@ _NOTES = {
 }
 
 
-PROFILED = "profiled"
-"""What a recording of `diagnose profile` holds beside its trace."""
+PROFILED = "profiled"  # What a recording of `diagnose profile` holds beside its trace.
 
 ASKS = {
     "stacks": re.compile(r"with_stack=True|\bstacks\b"),

@@ -21,8 +21,7 @@ BLOCKS = 6
 """Of consecutive steps. Their means are all but independent, however steps depend on each other, and differ if the run
 drifts (batch means: Law and Kelton, Operations Research 32 (1984)). Six leave five degrees of freedom (our choice)."""
 
-LEAST_STEPS = 3
-"""Fewer say nothing of noise."""
+LEAST_STEPS = 3  # Fewer say nothing of noise.
 
 
 def without_profiler(ran: RankManifest) -> tuple[int, ...]:

@@ -28,13 +28,10 @@ PLAN = Plan(keep_running=True)
 class Wish:
     """For a recording."""
 
-    why: str
-    """A clause, in the present tense."""
+    why: str  # A clause, in the present tense.
     every: int = 1
-    long_step: int = 0
-    """As in `Plan`."""
-    memory: bool = False
-    """With allocations."""
+    long_step: int = 0  # As in `Plan`.
+    memory: bool = False  # With allocations.
 
     def plan(self) -> Plan:
         """What to record."""

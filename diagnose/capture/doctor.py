@@ -19,11 +19,9 @@ from diagnose.capture import limits, probe
 from diagnose.capture.limits import Check
 
 ROOT = Path("/")
-FOLDER = Path("diagnose-runs")
-"""Where recordings go unless told otherwise."""
+FOLDER = Path("diagnose-runs")  # Where recordings go unless told otherwise.
 
-NEEDED = ("torch", "folder")
-"""Names of the checks without which nothing can be recorded."""
+NEEDED = ("torch", "folder")  # Names of the checks without which nothing can be recorded.
 
 PROBE_S = 120  # Importing torch from a cold network disk takes a minute.
 
@@ -32,19 +30,14 @@ class Torch(msgspec.Struct, frozen=True):
     """What the probe found; None is what it did not come to, or what is not there."""
 
     torch: str | None = None
-    cuda: str | None = None
-    """The version that torch was built for, as for `hip`."""
+    cuda: str | None = None  # The version that torch was built for, as for `hip`.
     hip: str | None = None
     devices: tuple[str, ...] = ()
     device_warning: str | None = None
-    cupti: str | None = None
-    """Path of the library."""
-    kernels: int | None = None
-    """Device operations in the recording of one; None if it was not tried."""
-    error: str | None = None
-    """Why it ended early."""
-    said_of_cupti: str | None = None
-    """A line on standard error."""
+    cupti: str | None = None  # Path of the library.
+    kernels: int | None = None  # Device operations in the recording of one; None if it was not tried.
+    error: str | None = None  # Why it ended early.
+    said_of_cupti: str | None = None  # A line on standard error.
 
 
 def checks(python: str = sys.executable) -> list[Check]:

@@ -27,11 +27,9 @@ _BESIDE = re.compile(
 )
 """Files that we write beside them."""
 
-_INNER = re.compile(r"recording-\d+")
-"""Folders with recordings of a run that was watched."""
+_INNER = re.compile(r"recording-\d+")  # Folders with recordings of a run that was watched.
 
-HEARTBEAT_S = 10.0
-"""Between two signs of life of a command."""
+HEARTBEAT_S = 10.0  # Between two signs of life of a command.
 
 SILENT_S = 180.0
 """A command on another machine that gave no sign of life for so long has ended: NFS shows changes after 60 s at most
@@ -40,8 +38,7 @@ by default (acdirmax in nfs(5))."""
 APPEARS_S = 90.0
 """How long a file that is there may take to be seen from another machine (the same, with some reserve)."""
 
-OWNER = "owner.json"
-"""File of a part that says which process it belongs to."""
+OWNER = "owner.json"  # File of a part that says which process it belongs to.
 
 JOB, LOCK = "job.json", ".diagnose-lock"
 """What a run says of itself, and a folder that is there while a command looks for its place."""
@@ -85,8 +82,7 @@ class Begun(msgspec.Struct, frozen=True):
     """What a run says of itself to other commands of its job."""
 
     run: str
-    first: str
-    """The part that began it."""
+    first: str  # The part that began it.
     job: str | None
     plan: Plan
 

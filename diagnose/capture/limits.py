@@ -22,8 +22,7 @@ State = Literal["ok", "limited", "missing"]
 NSYS_S = 20
 
 CAP_SYS_ADMIN, CAP_PERFMON = 21, 38  # Bits of linux/capability.h.
-NO_SAMPLING_ABOVE = 2
-"""perf_event_paranoid above which an unprivileged process may not sample itself."""
+NO_SAMPLING_ABOVE = 2  # perf_event_paranoid above which an unprivileged process may not sample itself.
 
 INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 """Variables by which a profiler gets itself loaded into CUDA programs."""
@@ -40,10 +39,8 @@ class Check:
 
     name: str
     state: State
-    what: str
-    """A clause: what was found."""
-    fix: str = ""
-    """A sentence: what to do about it; empty if it is ok."""
+    what: str  # A clause: what was found.
+    fix: str = ""  # A sentence: what to do about it; empty if it is ok.
 
 
 def check_nsys(path: str | None) -> Check:

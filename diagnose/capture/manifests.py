@@ -23,8 +23,7 @@ from diagnose.version import __version__
 
 NAME = "manifest.json"
 
-SEEN = {"cpu", "cuda", "meta"}
-"""Types of devices that are recorded, or compute nothing. AMD's are called cuda, too."""
+SEEN = {"cpu", "cuda", "meta"}  # Types of devices that are recorded, or compute nothing. AMD's are called cuda, too.
 
 _SECRET = re.compile(
     r"(?i)secret|token(?!s|iz)|passw|passphrase|pwd|credential|auth|webhook|(api|access|private)[-_]?key|(?<![a-z])key$"

@@ -35,12 +35,10 @@ class CannotMeasure(Exception):
 class Setting:
     """How ops ran when they were recorded."""
 
-    device: str
-    """Name of the GPU; "" of the CPU."""
+    device: str  # Name of the GPU; "" of the CPU.
     threads: int | None
     matmul_tf32: bool
-    cpu: str = ""
-    """Name of the processor; "" unknown."""
+    cpu: str = ""  # Name of the processor; "" unknown.
     cudnn_tf32: bool = True
     benchmark: bool = False
     deterministic: bool = False
@@ -53,8 +51,7 @@ class _Found:
     device: str | None = None
     torch: str = ""
     done: dict[tuple[int, str], MeasuredOp] = field(default_factory=dict)
-    why: str = NOT_REACHED
-    """Why it said no more."""
+    why: str = NOT_REACHED  # Why it said no more.
 
 
 def measure(

@@ -19,8 +19,7 @@ from diagnose.trace import nsys_files
 from diagnose.trace.manifest import RankManifest
 
 TRACED = "cuda,nvtx,osrt,cudnn,cublas"
-REPORT = "nsys"
-"""Name of the reports in the recording's folder, until they are named for what they hold."""
+REPORT = "nsys"  # Name of the reports in the recording's folder, until they are named for what they hold.
 
 HEARS_PLAIN_NAMES = ("NSYS_NVTX_PROFILER_REGISTER_ONLY", "0")
 """Without it nsys compares the capture range with registered texts only, and torch registers none (user guide)."""

@@ -11,8 +11,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-MARK = "diagnose-probe:"
-"""Begins the lines that are ours: importing torch may print others."""
+MARK = "diagnose-probe:"  # Begins the lines that are ours: importing torch may print others.
 
 
 def import_torch() -> dict[str, object]:

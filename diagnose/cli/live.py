@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from diagnose.live.follow import Show
     from diagnose.live.now import RankNow
 
-BETWEEN_S = 60.0
-"""Lines, where there is no panel."""
+BETWEEN_S = 60.0  # Lines, where there is no panel.
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:

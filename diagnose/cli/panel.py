@@ -21,8 +21,7 @@ from diagnose.live import words
 from diagnose.live.now import RankNow
 
 MOST_WIDTH = 110
-SAVE, RESTORE, BELOW = "\x1b7", "\x1b8", "\x1b[J"
-"""The cursor with its colours; clear from the cursor to the end."""
+SAVE, RESTORE, BELOW = "\x1b7", "\x1b8", "\x1b[J"  # The cursor with its colours; clear from the cursor to the end.
 
 
 def possible() -> bool:
@@ -43,8 +42,7 @@ class Panel:
     def __init__(self) -> None:
         self._fd = sys.stderr.fileno()
         self._size: os.terminal_size | None = None
-        self._rows = 0
-        """That are ours by now."""
+        self._rows = 0  # That are ours by now.
 
     def show(self, ranks: Sequence[RankNow]) -> None:
         """Draw it, or draw it anew."""

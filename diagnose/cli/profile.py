@@ -27,14 +27,11 @@ if TYPE_CHECKING:
     from diagnose.contracts.diagnosis import Diagnosis
 
 INTERRUPTED = 130
-KILLED = 128
-"""Added to the number of the signal that ended a command, as in a shell."""
+KILLED = 128  # Added to the number of the signal that ended a command, as in a shell.
 
-SHORT = Plan(warmup=1, steps=2)
-"""For scripts that make few steps."""
+SHORT = Plan(warmup=1, steps=2)  # For scripts that make few steps.
 
-COMMAND = "diagnose.command"
-"""Of a context's `meta`: words that belong to the run."""
+COMMAND = "diagnose.command"  # Of a context's `meta`: words that belong to the run.
 
 
 class Launching(click.Command):

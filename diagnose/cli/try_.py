@@ -32,8 +32,7 @@ INTERRUPTED = 130
 SAFETIES = {"same": "same_numbers", "rounding": "rounding", "precision": "precision"}
 """Names of options -> those of findings."""
 
-TRACES = (".json", ".gz", ".sqlite", ".nsys-rep")
-"""Ends of names of files that are no scripts."""
+TRACES = (".json", ".gz", ".sqlite", ".nsys-rep")  # Ends of names of files that are no scripts.
 
 
 class Trying(profile.Launching):

@@ -12,8 +12,7 @@ from diagnose.storage import writing
 from diagnose.storage.failures import StorageError
 from diagnose.storage.urls import is_url, shown
 
-LAST = "manifest.json"
-"""Who sees it there sees the whole recording."""
+LAST = "manifest.json"  # Who sees it there sees the whole recording.
 
 
 class OutFolder(click.ParamType[Path | str]):

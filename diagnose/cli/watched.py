@@ -17,11 +17,9 @@ if TYPE_CHECKING:
     from diagnose.contracts.watched_run import WatchedRun
     from diagnose.trace.run_log import RunLog
 
-FORMS = ("terminal", "json", "markdown", "html")
-"""In which a run without recorded steps of its own is shown."""
+FORMS = ("terminal", "json", "markdown", "html")  # In which a run without recorded steps of its own is shown.
 
-_RECORDING = re.compile(r"recording-\d+\Z")
-"""Folders of steps that were recorded while the run was watched."""
+_RECORDING = re.compile(r"recording-\d+\Z")  # Folders of steps that were recorded while the run was watched.
 
 
 def watched(paths: Sequence[str]) -> WatchedRun | None:

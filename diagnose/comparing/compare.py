@@ -69,8 +69,7 @@ _BASES = {
     Basis.RECORDED_STEPS: "The interval is of recorded steps, which the profiler slows, and how runs differ.",
 }
 
-ENOUGH_RECORDINGS = 3
-"""Of each side: these show how runs differ here, as far as few can."""
+ENOUGH_RECORDINGS = 3  # Of each side: these show how runs differ here, as far as few can.
 
 
 def _why(verdict: Verdict, share: Range, basis: Basis, sides: tuple[Sequence[Run], Sequence[Run]]) -> str:

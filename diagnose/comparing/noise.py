@@ -17,11 +17,9 @@ from diagnose.contracts.baseline import Run
 from diagnose.contracts.comparison import Basis, Range
 from diagnose.statistics import Spread, moderated, student
 
-ALPHA = 0.05
-"""What an interval may be wrong."""
+ALPHA = 0.05  # What an interval may be wrong.
 
-WIDE = 0.1
-"""Half of an interval that is wider says nothing that helps (our choice)."""
+WIDE = 0.1  # Half of an interval that is wider says nothing that helps (our choice).
 
 ALIKE = 2.0
 """Times as far as those of the other side may runs of a side usually differ, to tell how these do (our choice)."""
@@ -32,10 +30,8 @@ class Side:
     """The mean steps of one side's recordings, and how far each may be off."""
 
     means_ns: tuple[float, ...]
-    errors: tuple[Spread | None, ...]
-    """Their standard errors; None where too few steps were timed."""
-    between: Spread
-    """How equal runs usually differ."""
+    errors: tuple[Spread | None, ...]  # Their standard errors; None where too few steps were timed.
+    between: Spread  # How equal runs usually differ.
 
     @property
     def mean_ns(self) -> float:

@@ -15,14 +15,11 @@ from diagnose.facts.run.time_attribution import Part as Where
 from diagnose.reports.comparison_words import part_words
 from diagnose.trace.frames import Site
 
-SMALL_SHARE = 1e-3
-"""Of the longer step: changes of less have no row of their own (our choice)."""
+SMALL_SHARE = 1e-3  # Of the longer step: changes of less have no row of their own (our choice).
 
-MOST_ROWS = 50
-"""Changes of a part that have a row of their own."""
+MOST_ROWS = 50  # Changes of a part that have a row of their own.
 
-MOSTLY = 0.5
-"""What has this share of a change is named with it (our choice)."""
+MOSTLY = 0.5  # What has this share of a change is named with it (our choice).
 
 SAME_CALLS = 0.02
 """Calls differ if they do by more than this share: where steps are cut, some may be missing (our choice)."""
@@ -45,8 +42,7 @@ class _Pair:
 
     before: _Sums = field(default_factory=_Sums)
     after: _Sums = field(default_factory=_Sums)
-    shapes: dict[str, int] = field(default_factory=dict)
-    """Difference by shapes."""
+    shapes: dict[str, int] = field(default_factory=dict)  # Difference by shapes.
     sites: dict[Site, int] = field(default_factory=dict)
 
     @property
@@ -65,8 +61,7 @@ class _Pair:
             self.sites[spent.site] = self.sites.get(spent.site, 0) + sign * ns
 
 
-Row = tuple[AttributedTime, int, float]
-"""What it is, ns per step, calls per step."""
+Row = tuple[AttributedTime, int, float]  # What it is, ns per step, calls per step.
 
 
 def mean_rows(runs: Sequence[Run]) -> list[Row]:

@@ -15,8 +15,7 @@ from diagnose.reports import job_tables as jobs
 from diagnose.trace.manifest import RankManifest
 from diagnose.version import __version__
 
-MOST_GROUPS = 32
-"""Of a job: those that hold ranks up longest."""
+MOST_GROUPS = 32  # Of a job: those that hold ranks up longest.
 
 LOOKED = (OutcomeKind.FOUND, OutcomeKind.CLEAN, OutcomeKind.NOT_APPLICABLE)
 

@@ -11,22 +11,18 @@ import msgspec
 from diagnose.contracts.diagnosis import Provenance
 from diagnose.trace.manifest import DeviceState, Loader, Manifest, Optimizer, RankManifest
 
-MOST_SOURCES = 50
-"""Files of the user's own whose changes are named."""
+MOST_SOURCES = 50  # Files of the user's own whose changes are named.
 
-DIGITS = 8
-"""Of a file's checksum: enough to tell that it changed."""
+DIGITS = 8  # Of a file's checksum: enough to tell that it changed.
 
 
 @dataclass(frozen=True)
 class Area:
     """What of a step some settings act on."""
 
-    pattern: str
-    """Of their names."""
+    pattern: str  # Of their names.
     words: str
-    holds: Callable[[str, str], bool]
-    """Whether a part is of it: its kind, and what it is of."""
+    holds: Callable[[str, str], bool]  # Whether a part is of it: its kind, and what it is of.
 
 
 _MATRICES = ("gemm", "gemv", "conv", "attention", "triton_template")

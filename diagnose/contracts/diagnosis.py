@@ -49,12 +49,9 @@ class Source(msgspec.Struct, frozen=True):
     rank: int
     events: int
     bytes: int
-    recorded: tuple[str, ...]
-    """Of shapes, stacks, memory, sync_events, device, launches, ops: what is known."""
-    detail: str | None = None
-    """The detail recording, of other steps of the run, that was read beside it."""
-    from_detail: tuple[str, ...] = ()
-    """Of `recorded`, what comes from the detail recording."""
+    recorded: tuple[str, ...]  # Of shapes, stacks, memory, sync_events, device, launches, ops: what is known.
+    detail: str | None = None  # The detail recording, of other steps of the run, that was read beside it.
+    from_detail: tuple[str, ...] = ()  # Of `recorded`, what comes from the detail recording.
 
 
 class Provenance(msgspec.Struct, frozen=True):
@@ -64,10 +61,8 @@ class Provenance(msgspec.Struct, frozen=True):
     devices: tuple[Device, ...]
     world_size: int | None
     backend: str
-    framework: dict[str, str]
-    """Versions by name: cuda_runtime, cuda_driver, hip_runtime, nccl, ..."""
-    manifest: Manifest | None
-    """What `diagnose profile` noted of the run."""
+    framework: dict[str, str]  # Versions by name: cuda_runtime, cuda_driver, hip_runtime, nccl, ...
+    manifest: Manifest | None  # What `diagnose profile` noted of the run.
 
 
 class StepTime(msgspec.Struct, frozen=True):
@@ -86,16 +81,14 @@ class Steps(msgspec.Struct, frozen=True):
     used: int
     numbers: tuple[int, ...]
     measure: Measure
-    marker: str
-    """What the steps were found by; empty if there are none."""
+    marker: str  # What the steps were found by; empty if there are none.
     step_time_ns: StepTime
     unprofiled_step_time_ns: int | None
     """Mean of steps without the profiler: the step that savings are of, where it is known."""
     overhead_ratio: float | None
     """How many times as long recorded steps take as those without the profiler, for as much work, by one clock."""
     size_ratio: float  # How many times as much work they do.
-    epoch: Epoch | None = None
-    """None: no whole epoch was seen before the recording."""
+    epoch: Epoch | None = None  # None: no whole epoch was seen before the recording.
 
 
 class RankFinding(msgspec.Struct, frozen=True):
@@ -113,15 +106,12 @@ class RankSummary(msgspec.Struct, frozen=True):
     rank: int
     step_time_ns: StepTime | None
     breakdown: Breakdown | None
-    times_ns: tuple[int, ...]
-    """Of each used step, in order."""
-    computing_ns: int | None = None
-    """Per step that all ranks use; None if ranks could not be compared."""
+    times_ns: tuple[int, ...]  # Of each used step, in order.
+    computing_ns: int | None = None  # Per step that all ranks use; None if ranks could not be compared.
     waiting_ns: int | None = None
     """For other ranks to come to collectives, hidden or not, per such step; None if that is not known."""
     host: HostTime | None = None
-    findings: tuple[RankFinding, ...] = ()
-    """Worth a line, in order."""
+    findings: tuple[RankFinding, ...] = ()  # Worth a line, in order.
 
 
 class MeasuredOps(msgspec.Struct, frozen=True):
@@ -142,18 +132,14 @@ class Diagnosis(msgspec.Struct, frozen=True):
     tool_version: str
     provenance: Provenance
     rank: int
-    steps: Steps | None
-    """None: nothing in the recording could be measured."""
-    program: Program | None
-    """In what language it is written, and whether it trains; None if nothing could be measured."""
+    steps: Steps | None  # None: nothing in the recording could be measured.
+    program: Program | None  # In what language it is written, and whether it trains; None if nothing could be measured.
     breakdown: Breakdown | None
     idle: tuple[IdleShare, ...] | None
     host: HostTime | None
     kernels: tuple[Kernel, ...] | None
-    kernel_kinds: tuple[KernelGroup, ...] | None
-    """Kernel time by kind of kernel."""
-    kernel_ops: tuple[KernelGroup, ...] | None
-    """Kernel time by the op that launched it."""
+    kernel_kinds: tuple[KernelGroup, ...] | None  # Kernel time by kind of kernel.
+    kernel_ops: tuple[KernelGroup, ...] | None  # Kernel time by the op that launched it.
     launches: Launches | None
     syncs: tuple[Sync, ...] | None
     copies: tuple[Copies, ...] | None
@@ -164,41 +150,29 @@ class Diagnosis(msgspec.Struct, frozen=True):
     ops: tuple[Op, ...] | None
     functions: tuple[FunctionTime, ...] | None
     ranks: tuple[RankSummary, ...]
-    job: JobSummary | None
-    """What the ranks do together; None if fewer than two could be compared."""
+    job: JobSummary | None  # What the ranks do together; None if fewer than two could be compared.
     findings: tuple[RankedFinding, ...]
     """What to fix, in order; of `rank`, with the other ranks where the same was found."""
-    outcomes: tuple[Outcome, ...]
-    """How each rule ended on `rank`."""
-    absent: tuple[Absent, ...]
-    """What could not be looked at, and how to record it."""
+    outcomes: tuple[Outcome, ...]  # How each rule ended on `rank`.
+    absent: tuple[Absent, ...]  # What could not be looked at, and how to record it.
     integrity: tuple[IntegrityNote, ...]
-    replay: ReplayQuality | None
-    """None: nothing could be replayed, so that nothing has a price."""
-    rules: tuple[RulePage, ...]
-    """The pages of the rules that ran, in the order of `outcomes`."""
-    timeline: Timeline | None
-    """What happened when on `rank`, as far as a screen shows it."""
-    pictures: Pictures | None
-    """Samples of single launches, copies, collectives and ops of `rank`."""
+    replay: ReplayQuality | None  # None: nothing could be replayed, so that nothing has a price.
+    rules: tuple[RulePage, ...]  # The pages of the rules that ran, in the order of `outcomes`.
+    timeline: Timeline | None  # What happened when on `rank`, as far as a screen shows it.
+    pictures: Pictures | None  # Samples of single launches, copies, collectives and ops of `rank`.
     critical_path: tuple[PathPart, ...] | None = None
     """What the steps of `rank` wait for; adds up to the mean step. None: nothing could be replayed."""
-    flops: AchievedFlops | None = None
-    """Achieved FLOP/s and MFU of the recorded steps of `rank`."""
-    risks: tuple[ShownRisk, ...] = ()
-    """What may end the run and costs no time now; of all ranks."""
+    flops: AchievedFlops | None = None  # Achieved FLOP/s and MFU of the recorded steps of `rank`.
+    risks: tuple[ShownRisk, ...] = ()  # What may end the run and costs no time now; of all ranks.
 
     spending: tuple[AttributedTime, ...] | None = None
     """What the mean step of `rank` goes to, to compare recordings by; adds up to it exactly. None: not known."""
 
-    measured: MeasuredOps | None = None
-    """How much of changed ops was measured for `rank`; None: nothing."""
+    measured: MeasuredOps | None = None  # How much of changed ops was measured for `rank`; None: nothing.
 
-    trials: Report | None = None
-    """What `diagnose try` has measured of fixes of this recording; None if it has not."""
+    trials: Report | None = None  # What `diagnose try` has measured of fixes of this recording; None if it has not.
 
-    watched: WatchedRun | None = None
-    """Where the whole run's time went; None if it was not watched."""
+    watched: WatchedRun | None = None  # Where the whole run's time went; None if it was not watched.
 
     @property
     def conclusive(self) -> bool:

@@ -64,13 +64,11 @@ class Confidence(msgspec.Struct, frozen=True):
 class Fix(msgspec.Struct, frozen=True):
     """A change to make."""
 
-    do: str
-    """One imperative sentence."""
+    do: str  # One imperative sentence.
     before: str = ""
     after: str = ""
     safety: Safety = Safety.SAME_NUMBERS
-    effort: int = 1
-    """1: a line or a flag, 2: some lines, 3: a change of design."""
+    effort: int = 1  # 1: a line or a flag, 2: some lines, 3: a change of design.
     link: str = ""
     trial: str | None = None
     """Name of the setting that it changes (`diagnose.fixes`): `env:NAME=VALUE ...`, `patch:...` or `wrap:...`. None: it
@@ -100,23 +98,19 @@ class Fix(msgspec.Struct, frozen=True):
 class Finding:
     """Something that costs time, as a rule found it: what the fix would change is in `edits`, what it saves is not."""
 
-    evidence: tuple[Evidence, ...]
-    """The first is the primary one."""
+    evidence: tuple[Evidence, ...]  # The first is the primary one.
     edits: tuple[Edit, ...]
     fixes: tuple[Fix, ...]
     confidence: Confidence
     site: Site | None = None
-    title: str = ""
-    """One line; empty: the rule's own title."""
+    title: str = ""  # One line; empty: the rule's own title.
     basis: Basis = Basis.REPLAYED
-    host_bound: bool = False
-    """Whether it is about host time, which profilers lengthen."""
+    host_bound: bool = False  # Whether it is about host time, which profilers lengthen.
     per_sample: bool = False
     """The fix does more in a longer step: it saves nothing of the step itself, and nothing together with others."""
     unless_above: bool = False
     """It says where time is lost rather than why: left out if the other findings explain most of it."""
-    after: frozenset[str] = frozenset()
-    """Codes of rules whose fixes have to come first, or its own does not work."""
+    after: frozenset[str] = frozenset()  # Codes of rules whose fixes have to come first, or its own does not work.
 
     @property
     def changes_training(self) -> bool:
@@ -133,13 +127,11 @@ class Finding:
 class Risk:
     """Something that costs no time now, and may end the run: it has no price."""
 
-    evidence: tuple[Evidence, ...]
-    """The first is the primary one."""
+    evidence: tuple[Evidence, ...]  # The first is the primary one.
     fixes: tuple[Fix, ...]
     confidence: Confidence
     site: Site | None = None
-    title: str = ""
-    """One line; empty: the rule's own title."""
+    title: str = ""  # One line; empty: the rule's own title.
 
 
 @dataclass(frozen=True)
@@ -148,8 +140,7 @@ class Caution:
 
     what: str
     effect: str
-    lowers_host: bool = False
-    """Findings about host time become less sure."""
+    lowers_host: bool = False  # Findings about host time become less sure.
     lowers_all: bool = False
     noise_share: float = 0.0
     """Share of the step by which its measured time may be off: a saving below it is of low confidence."""
@@ -185,8 +176,7 @@ class Outcome(msgspec.Struct, frozen=True):
     rule: str
     code: str
     outcome: OutcomeKind
-    why: str
-    """found: how many; clean: what was measured; cannot_tell: what is missing and how to record it."""
+    why: str  # found: how many; clean: what was measured; cannot_tell: what is missing and how to record it.
     how_to_record_it: str = ""
 
 
@@ -197,12 +187,10 @@ class PricedSaving(msgspec.Struct, frozen=True):
     likely_ns: int
     high_ns: int
     basis: Basis
-    after_above_ns: int | None
-    """What it adds once all findings ranked above it are fixed."""
+    after_above_ns: int | None  # What it adds once all findings ranked above it are fixed.
     replayed_ns: tuple[int, int, int] | None
     """The recorded step as replayed with the fix: low, likely, high. The range also has the replay's doubt."""
-    others_ns: int = 0
-    """Of the likely saving: what ops beside it are assumed to get faster, where the CPU trains."""
+    others_ns: int = 0  # Of the likely saving: what ops beside it are assumed to get faster, where the CPU trains.
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -222,21 +210,16 @@ class RankedFinding(msgspec.Struct, frozen=True):
     where: Where
     evidence: tuple[Evidence, ...]
     saving: PricedSaving
-    share_of_step: float
-    """The likely saving over the step."""
+    share_of_step: float  # The likely saving over the step.
     confidence: Confidence
     fixes: tuple[Fix, ...]
     site: Site | None
-    minor: bool
-    """Below 1 % of the step: listed apart."""
+    minor: bool  # Below 1 % of the step: listed apart.
     hidden: tuple[int, int, int] | None
     """ns per step (low, likely, high) saved once those worth a card are fixed, if that is much more than now."""
-    changes: tuple[Change, ...]
-    """What the fix was replayed as."""
-    spots: tuple[Spot, ...]
-    """Where on the timeline that lies: the longest places."""
-    spot_count: int
-    """How many places there are."""
+    changes: tuple[Change, ...]  # What the fix was replayed as.
+    spots: tuple[Spot, ...]  # Where on the timeline that lies: the longest places.
+    spot_count: int  # How many places there are.
     per_sample: bool = False
     """The saving is per sample: the step itself gets longer, and what all would save together leaves it out."""
 
@@ -257,8 +240,7 @@ class ShownRisk(msgspec.Struct, frozen=True):
     rule: str
     code: str
     title: str
-    ranks: tuple[int, ...]
-    """On which it was found; the rest is of the first."""
+    ranks: tuple[int, ...]  # On which it was found; the rest is of the first.
     evidence: tuple[Evidence, ...]
     confidence: Confidence
     fixes: tuple[Fix, ...]
@@ -280,12 +262,9 @@ class RulePage(msgspec.Struct, frozen=True):
     code: str
     title: str
     summary: str
-    sections: dict[str, str]
-    """Text by heading: why it costs, how to fix, ignore when, sources."""
-    thresholds: tuple[RuleThreshold, ...]
-    """As they were set in this analysis."""
-    looks_at: tuple[str, ...]
-    """Facts it asks for."""
+    sections: dict[str, str]  # Text by heading: why it costs, how to fix, ignore when, sources.
+    thresholds: tuple[RuleThreshold, ...]  # As they were set in this analysis.
+    looks_at: tuple[str, ...]  # Facts it asks for.
 
 
 class Together(msgspec.Struct, frozen=True):
@@ -302,7 +281,6 @@ class ReplayQuality(msgspec.Struct, frozen=True):
     step_time_ns: int
     error_share: float
     unexplained_share: float
-    together: Together | None = None
-    """What the findings that are sure would save together; None without any."""
+    together: Together | None = None  # What the findings that are sure would save together; None without any.
     all_together: Together | None = None
     """What all findings worth a card would save together, also those of low confidence; None without any."""

@@ -11,11 +11,9 @@ from diagnose.trace.manifest import Manifest
 
 SCHEMA_VERSION = 1
 
-LONGEST = 200
-"""Characters of a name (our choice)."""
+LONGEST = 200  # Characters of a name (our choice).
 
-MOST_SPEEDUP = 1e100
-"""Even an interval of two pairs that differ a lot does not go beyond (our choice)."""
+MOST_SPEEDUP = 1e100  # Even an interval of two pairs that differ a lot does not go beyond (our choice).
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST)]
 _Day = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\d$")]
@@ -25,15 +23,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A trial of one fix. It names no path, command, host or person."""
 
     schema_version: int = SCHEMA_VERSION
-    day: _Day
-    """In UTC."""
+    day: _Day  # In UTC.
     rule: _Name
     tool_version: _Name
     torch_version: _Name | None
-    device: _Name | None
-    """Model of the GPU, else of the CPU; None if the recording does not say."""
-    predicted: Range | None
-    """Speed-up; None if only a bound was known."""
+    device: _Name | None  # Model of the GPU, else of the CPU; None if the recording does not say.
+    predicted: Range | None  # Speed-up; None if only a bound was known.
     measured: Range | None
     verdict: Verdict
 
@@ -53,16 +48,12 @@ class RuleTrials(msgspec.Struct, frozen=True):
     device: str | None
     rule: str
     trials: int
-    measured: int
-    """Trials in which the step was timed with the fix."""
-    compared: int
-    """Different predictions that a trial has measured well enough to tell the predicted gain from none."""
-    held: int
-    """Of these: the measured speed-up lies within the predicted range."""
+    measured: int  # Trials in which the step was timed with the fix.
+    compared: int  # Different predictions that a trial has measured well enough to tell the predicted gain from none.
+    held: int  # Of these: the measured speed-up lies within the predicted range.
     ratio_median: float | None
     """Measured over predicted gain, as logarithms of speed-ups; None if nothing was compared."""
-    verdicts: dict[str, int]
-    """Trials by verdict, those alone that there are."""
+    verdicts: dict[str, int]  # Trials by verdict, those alone that there are.
 
 
 class LedgerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,13 +61,10 @@ class LedgerReport(msgspec.Struct, frozen=True, kw_only=True):
 
     schema_version: int = SCHEMA_VERSION
     tool_version: str
-    file: str | None
-    """None: the ledger is switched off, or the user has no folder for it."""
+    file: str | None  # None: the ledger is switched off, or the user has no folder for it.
     entries: int
-    skipped: int
-    """Lines that are no trial, or of another version of this tool."""
-    rules: tuple[RuleTrials, ...]
-    """By device and rule."""
+    skipped: int  # Lines that are no trial, or of another version of this tool.
+    rules: tuple[RuleTrials, ...]  # By device and rule.
 
 
 def is_sound(found: Range) -> bool:

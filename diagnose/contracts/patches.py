@@ -24,8 +24,7 @@ class FixByHand:
 
     finding: RankedFinding
     fix: Fix
-    why: str
-    """A clause that says why."""
+    why: str  # A clause that says why.
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,7 @@ class PatchedFile:
     """A file with all its changes."""
 
     path: Path
-    name: str
-    """Relative to the folder in which the patch is applied, with slashes."""
+    name: str  # Relative to the folder in which the patch is applied, with slashes.
     before: bytes
     after: bytes
 
@@ -48,5 +46,4 @@ class Patch:
     fixes: tuple[PatchedFix, ...]
     by_hand: tuple[FixByHand, ...]
     files: tuple[PatchedFile, ...]
-    notes: tuple[str, ...]
-    """Sentences on what is not as it was recorded."""
+    notes: tuple[str, ...]  # Sentences on what is not as it was recorded.

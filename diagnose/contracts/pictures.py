@@ -13,13 +13,10 @@ class LaunchCurve:
     """How far the host was ahead of the device, over time: one row for each of up to MOST_POINTS equal pieces of time
     in which something was launched."""
 
-    moment_ns: tuple[int, ...]
-    """Middle of the piece, from the timeline's start."""
+    moment_ns: tuple[int, ...]  # Middle of the piece, from the timeline's start.
     depth_least: tuple[int, ...]
-    depth_median: tuple[int, ...]
-    """Operations launched and not finished when a call began."""
-    delay_median_ns: tuple[int, ...]
-    """From the call's start to the operation's."""
+    depth_median: tuple[int, ...]  # Operations launched and not finished when a call began.
+    delay_median_ns: tuple[int, ...]  # From the call's start to the operation's.
 
 
 @dataclass(frozen=True)
@@ -29,10 +26,8 @@ class CopySize:
     direction: Direction
     host_memory: HostMemory
     bytes: int
-    calls: int
-    """In all used steps."""
-    ns: int
-    """Median of one copy."""
+    calls: int  # In all used steps.
+    ns: int  # Median of one copy.
 
 
 @dataclass(frozen=True)
@@ -40,8 +35,7 @@ class CopySizes:
     """Copies by size, those that take longest together first, MOST_POINTS at most."""
 
     sizes: tuple[CopySize, ...]
-    link_bytes_per_s: float | None
-    """Nominal rate of the link to the host, one direction; None if not known."""
+    link_bytes_per_s: float | None  # Nominal rate of the link to the host, one direction; None if not known.
 
 
 @dataclass(frozen=True)
@@ -49,11 +43,9 @@ class CollectiveBar:
     """One communication kernel."""
 
     operation: str
-    start_ns: int
-    """From the timeline's start."""
+    start_ns: int  # From the timeline's start.
     dur_ns: int
-    exposed_ns: int
-    """Of it, while no compute ran."""
+    exposed_ns: int  # Of it, while no compute ran.
     bytes: int | None
 
 
@@ -62,18 +54,12 @@ class RooflineOp:
     """Calls of one op with one size, in the used steps."""
 
     name: str
-    dims: tuple[int, int, int]
-    """M, N, K of the product it comes down to; -1 unknown."""
-    dtype: str
-    """What it multiplies in; "" unknown."""
-    calls: int
-    """In all used steps."""
-    ns: int
-    """Device time, per step."""
-    flops: int
-    """Of one call."""
-    bytes: int
-    """That one call must move at least."""
+    dims: tuple[int, int, int]  # M, N, K of the product it comes down to; -1 unknown.
+    dtype: str  # What it multiplies in; "" unknown.
+    calls: int  # In all used steps.
+    ns: int  # Device time, per step.
+    flops: int  # Of one call.
+    bytes: int  # That one call must move at least.
     flops_per_s: float
 
 
@@ -82,14 +68,10 @@ class RooflineKind:
     """All kernels of one kind whose op has a known cost, in the used steps."""
 
     kind: KernelKind
-    calls: int
-    """Ops, in all used steps."""
-    ns: int
-    """Device time, per step."""
-    flops: int
-    """Of all calls, in all used steps, as `bytes`."""
-    bytes: int
-    """That they must move at least: each operand once."""
+    calls: int  # Ops, in all used steps.
+    ns: int  # Device time, per step.
+    flops: int  # Of all calls, in all used steps, as `bytes`.
+    bytes: int  # That they must move at least: each operand once.
     flops_per_s: float
 
 
@@ -97,15 +79,11 @@ class RooflineKind:
 class RooflinePicture:
     """Ops under the device's roof."""
 
-    ops: tuple[RooflineOp, ...]
-    """Longest first, MOST_POINTS at most."""
+    ops: tuple[RooflineOp, ...]  # Longest first, MOST_POINTS at most.
     device: str
-    bytes_per_s: float
-    """Of the device's memory, nominal."""
-    flops_per_s: dict[str, float]
-    """Nominal, by what is multiplied in: of those that the ops use."""
-    kinds: tuple[RooflineKind, ...] = ()
-    """All ops together by kind of kernel, longest first."""
+    bytes_per_s: float  # Of the device's memory, nominal.
+    flops_per_s: dict[str, float]  # Nominal, by what is multiplied in: of those that the ops use.
+    kinds: tuple[RooflineKind, ...] = ()  # All ops together by kind of kernel, longest first.
 
 
 @dataclass(frozen=True)
@@ -113,13 +91,10 @@ class MemoryCurve:
     """The allocator's memory on one device over time, in up to MOST_POINTS equal pieces of time."""
 
     device: int
-    moment_ns: tuple[int, ...]
-    """Start of the piece, from the timeline's start; before it where it is negative."""
-    allocated_bytes: tuple[int, ...]
-    """The most in each piece, as `reserved_bytes`."""
+    moment_ns: tuple[int, ...]  # Start of the piece, from the timeline's start; before it where it is negative.
+    allocated_bytes: tuple[int, ...]  # The most in each piece, as `reserved_bytes`.
     reserved_bytes: tuple[int, ...]
-    allocated_least_bytes: tuple[int, ...] = ()
-    """The least in each piece."""
+    allocated_least_bytes: tuple[int, ...] = ()  # The least in each piece.
 
 
 @dataclass(frozen=True)

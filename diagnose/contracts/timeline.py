@@ -62,16 +62,14 @@ class Lane:
     """One row of the timeline."""
 
     name: str
-    group: str
-    """"idle", "path", "device" or "host"."""
+    group: str  # "idle", "path", "device" or "host".
 
 
 @dataclass(frozen=True)
 class Column:
     """Numbers as base64 text in JSON, little-endian, as plotly takes them."""
 
-    dtype: str
-    """As numpy and plotly name it: "f8", "u2", ..."""
+    dtype: str  # As numpy and plotly name it: "f8", "u2", ...
     bdata: bytes
 
     @property
@@ -90,10 +88,8 @@ class MarkTable:
     """Marks of a part of the timeline, as columns. Times are ns from the timeline's start."""
 
     start_ns: int
-    end_ns: int
-    """The part of the timeline they cover."""
-    resolution_ns: int
-    """What is shorter was joined to its neighbours; 0: nothing was."""
+    end_ns: int  # The part of the timeline they cover.
+    resolution_ns: int  # What is shorter was joined to its neighbours; 0: nothing was.
     lane: Column
     start: Column
     dur: Column
@@ -108,17 +104,14 @@ class Timeline:
     """The used steps as marks in lanes. Times are ns from the first mark that belongs to them."""
 
     dur_ns: int
-    steps: tuple[int, ...]
-    """Numbers of the used steps; empty where no marked one could be used."""
+    steps: tuple[int, ...]  # Numbers of the used steps; empty where no marked one could be used.
     bounds_ns: tuple[int, ...]
     """Step k is [bounds_ns[k], bounds_ns[k + 1]). The first begins after 0 where the host had run ahead."""
     lanes: tuple[Lane, ...]
     labels: tuple[str, ...]
     kinds: tuple[str, ...]
-    tables: tuple[MarkTable, ...]
-    """All steps; then, where that had to be merged, one step in more detail."""
-    left_out: tuple[str, ...]
-    """What has no lane, in words."""
+    tables: tuple[MarkTable, ...]  # All steps; then, where that had to be merged, one step in more detail.
+    left_out: tuple[str, ...]  # What has no lane, in words.
 
 
 @dataclass(frozen=True)

@@ -17,23 +17,15 @@ SCHEMA_VERSION = 1
 class RunPartKind(str, Enum):
     """What the time of a run goes to. In the order of a report where parts are equal."""
 
-    TRAINING = "training"
-    """Steps, without the parts of them that follow."""
-    LOADER = "loader"
-    """Waiting for batches to train on."""
-    EVALUATION = "evaluation"
-    """Forward passes without gradients outside of steps, with their batches."""
+    TRAINING = "training"  # Steps, without the parts of them that follow.
+    LOADER = "loader"  # Waiting for batches to train on.
+    EVALUATION = "evaluation"  # Forward passes without gradients outside of steps, with their batches.
     SAVE = "save"
-    COLLECTION = "collection"
-    """Python's garbage collection in steps."""
-    START = "start"
-    """From the start of the process to the first step's end, and compiling after it."""
-    RECORDING = "recording"
-    """Steps while some of them were recorded, and writing that."""
-    OUTSIDE = "outside"
-    """Between steps, where that takes over three times the usual step, and after the last step."""
-    LOST = "lost"
-    """Of which the log tells nothing, as it is damaged."""
+    COLLECTION = "collection"  # Python's garbage collection in steps.
+    START = "start"  # From the start of the process to the first step's end, and compiling after it.
+    RECORDING = "recording"  # Steps while some of them were recorded, and writing that.
+    OUTSIDE = "outside"  # Between steps, where that takes over three times the usual step, and after the last step.
+    LOST = "lost"  # Of which the log tells nothing, as it is damaged.
 
 
 class RunPart(msgspec.Struct, frozen=True):
@@ -41,25 +33,20 @@ class RunPart(msgspec.Struct, frozen=True):
 
     kind: RunPartKind
     ns: int
-    count: int | None
-    """Of steps, evaluations, checkpoints; None where nothing is counted."""
-    first_epoch_ns: int | None = None
-    """What of it was in the first epoch; None if that is not known."""
+    count: int | None  # Of steps, evaluations, checkpoints; None where nothing is counted.
+    first_epoch_ns: int | None = None  # What of it was in the first epoch; None if that is not known.
 
 
 class PhaseTime(msgspec.Struct, frozen=True):
     """A kind of time in the steps that had any; nothing of the first step."""
 
-    phase: str
-    """A column of the log: step, loader, forward, backward, optimizer, collection, compilation, device, ..."""
+    phase: str  # A column of the log: step, loader, forward, backward, optimizer, collection, compilation, device, ...
     ns: int
-    count: int
-    """Steps that had any."""
+    count: int  # Steps that had any.
     least_ns: int
     most_ns: int
     median_ns: int | None = None
-    p99_ns: int | None = None
-    """Both are off by 2.2 % at most; None where no sketch is kept."""
+    p99_ns: int | None = None  # Both are off by 2.2 % at most; None where no sketch is kept.
 
 
 class Epoch(msgspec.Struct, frozen=True):
@@ -67,20 +54,16 @@ class Epoch(msgspec.Struct, frozen=True):
 
     first_step: int
     began_ns: int
-    steps: int
-    """Without the first step of the run."""
-    step_ns: int
-    """Of a mean step."""
-    loader_ns: int
-    """Of that, waiting for the batch."""
+    steps: int  # Without the first step of the run.
+    step_ns: int  # Of a mean step.
+    loader_ns: int  # Of that, waiting for the batch.
 
 
 class Figure(msgspec.Struct, frozen=True):
     """A figure of the process or its device, looked at each second."""
 
     name: str
-    first: float
-    """The mean of the first window."""
+    first: float  # The mean of the first window.
     mean: float
     least: float
     most: float
@@ -90,15 +73,12 @@ class Figure(msgspec.Struct, frozen=True):
 class RunSlice(msgspec.Struct, frozen=True):
     """A stretch of the run, for a look at it over time."""
 
-    began_ns: int
-    """Since the start of the process."""
+    began_ns: int  # Since the start of the process.
     ended_ns: int
     first_step: int
     steps: int
-    parts: dict[RunPartKind, int]
-    """ns; they add up to the stretch. The part `start` has compiling only."""
-    step_ns: int
-    """Of a usual step: without what outliers take beyond it."""
+    parts: dict[RunPartKind, int]  # ns; they add up to the stretch. The part `start` has compiling only.
+    step_ns: int  # Of a usual step: without what outliers take beyond it.
     p99_ns: int | None
     figures: dict[str, float]
     """Means over the stretch, by the name of a Figure; of what counts from the start of the process the latest."""
@@ -107,16 +87,12 @@ class RunSlice(msgspec.Struct, frozen=True):
 class RunFindingKind(str, Enum):
     """What a whole run is looked at for. In the order of a report where as much would be saved."""
 
-    GROWING_STEPS = "growing_steps"
-    """Steps take longer the longer the run lasts."""
-    SLOWER_STEPS = "slower_steps"
-    """Steps take longer from a moment on."""
+    GROWING_STEPS = "growing_steps"  # Steps take longer the longer the run lasts.
+    SLOWER_STEPS = "slower_steps"  # Steps take longer from a moment on.
     OUTLIER_STEPS = "outlier_steps"
     SLOW_FIRST_EPOCH = "slow_first_epoch"
-    EPOCH_STARTS = "epoch_starts"
-    """The first batch of an epoch takes long."""
-    DATA_WAIT = "data_wait"
-    """Waiting for data at any time."""
+    EPOCH_STARTS = "epoch_starts"  # The first batch of an epoch takes long.
+    DATA_WAIT = "data_wait"  # Waiting for data at any time.
     EVALUATION = "evaluation"
     EVALUATION_DATA_WAIT = "evaluation_data_wait"
     GROWING_EVALUATION = "growing_evaluation"
@@ -127,28 +103,20 @@ class RunFindingKind(str, Enum):
     OUTSIDE = "outside"
     STRAGGLER = "straggler"
     LOST_RANK = "lost_rank"
-    RESTARTS = "restarts"
-    """Attempts ended, and others took their place."""
-    RECORDED = "recorded"
-    """A finding of steps that were recorded meanwhile, for all steps of the run."""
+    RESTARTS = "restarts"  # Attempts ended, and others took their place.
+    RECORDED = "recorded"  # A finding of steps that were recorded meanwhile, for all steps of the run.
     GROWING_MEMORY = "growing_memory"
 
 
 class RunBasis(str, Enum):
     """What a saving rests on."""
 
-    COMPARED = "compared"
-    """Other steps of the same run do not take that."""
-    RULE_OF_THUMB = "rule_of_thumb"
-    """How much of the time would be left is taken from experience elsewhere."""
-    REPLAYED = "replayed"
-    """Recorded steps replayed with the fix, for all steps of the run."""
-    CHOICE = "choice"
-    """It follows from what would be given up."""
-    AT_MOST = "at_most"
-    """Nothing tells how much of the time is needed."""
-    NONE = "none"
-    """It costs no time that the log could tell."""
+    COMPARED = "compared"  # Other steps of the same run do not take that.
+    RULE_OF_THUMB = "rule_of_thumb"  # How much of the time would be left is taken from experience elsewhere.
+    REPLAYED = "replayed"  # Recorded steps replayed with the fix, for all steps of the run.
+    CHOICE = "choice"  # It follows from what would be given up.
+    AT_MOST = "at_most"  # Nothing tells how much of the time is needed.
+    NONE = "none"  # It costs no time that the log could tell.
 
 
 class RunSaving(msgspec.Struct, frozen=True):
@@ -165,21 +133,17 @@ class RunFinding(msgspec.Struct, frozen=True):
 
     kind: RunFindingKind
     title: str
-    evidence: tuple[Evidence, ...]
-    """The first one has the number that matters."""
+    evidence: tuple[Evidence, ...]  # The first one has the number that matters.
     saving: RunSaving
-    change: str
-    """What to do, as an imperative."""
-    ranks: tuple[int, ...] = ()
-    """On which it was found; the numbers are of the one that it costs most."""
+    change: str  # What to do, as an imperative.
+    ranks: tuple[int, ...] = ()  # On which it was found; the numbers are of the one that it costs most.
 
 
 class NotFound(msgspec.Struct, frozen=True):
     """What was looked for and is not there or costs too little, or could not be looked for."""
 
     kind: RunFindingKind
-    why: str
-    """Why nothing can be told, as a clause; empty: the run was looked at."""
+    why: str  # Why nothing can be told, as a clause; empty: the run was looked at.
 
 
 class RankRun(msgspec.Struct, frozen=True):
@@ -188,23 +152,17 @@ class RankRun(msgspec.Struct, frozen=True):
     rank: int
     world_size: int
     started_unix_ns: int
-    ended: str | None
-    """itself, interrupted, crashed; None: it was killed, or still runs."""
+    ended: str | None  # itself, interrupted, crashed; None: it was killed, or still runs.
     length_ns: int
     steps: int
-    steps_by: str | None
-    """What steps were found by: optimizer, backward, loader, call."""
-    parts: tuple[RunPart, ...]
-    """By their size; they add up to `length_ns`."""
+    steps_by: str | None  # What steps were found by: optimizer, backward, loader, call.
+    parts: tuple[RunPart, ...]  # By their size; they add up to `length_ns`.
     phases: tuple[PhaseTime, ...]
     epochs: tuple[Epoch, ...]
-    epochs_left_out: int
-    """Epochs that the log counts and does not tell one by one."""
+    epochs_left_out: int  # Epochs that the log counts and does not tell one by one.
     figures: tuple[Figure, ...]
-    files: tuple[str, ...]
-    """That the run wrote."""
-    damaged: int
-    """Places in the log that could not be read."""
+    files: tuple[str, ...]  # That the run wrote.
+    damaged: int  # Places in the log that could not be read.
     over_time: tuple[RunSlice, ...]
     """In order, from the end of the first step to that of the last; without what the log has lost."""
 
@@ -215,12 +173,9 @@ class Attempt(msgspec.Struct, frozen=True):
     started_unix_ns: int
     length_ns: int
     steps: int
-    ended: str | None
-    """As of RankRun."""
-    saved_steps: int
-    """Steps before the last checkpoint that the log knows; 0: there is none."""
-    start_ns: int
-    """Of its length, to the end of the first step."""
+    ended: str | None  # As of RankRun.
+    saved_steps: int  # Steps before the last checkpoint that the log knows; 0: there is none.
+    start_ns: int  # Of its length, to the end of the first step.
 
 
 class WatchedRun(msgspec.Struct, frozen=True):
@@ -229,10 +184,8 @@ class WatchedRun(msgspec.Struct, frozen=True):
     schema_version: int
     tool_version: str
     ranks: tuple[RankRun, ...]
-    findings: tuple[RunFinding, ...]
-    """Of all ranks, those first that would save most."""
-    not_found: tuple[NotFound, ...]
-    """All other kinds."""
+    findings: tuple[RunFinding, ...]  # Of all ranks, those first that would save most.
+    not_found: tuple[NotFound, ...]  # All other kinds.
     attempts: tuple[Attempt, ...] = ()
     """Earlier ones of the first of these ranks, in order: of processes that have ended before those above began."""
 

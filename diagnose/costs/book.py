@@ -40,18 +40,14 @@ from diagnose.trace.hardware import Peaks
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.measured import ATTENTION, ATTENTION_BACKWARD, OpSpec
 
-LEVELS = 3
-"""Low, likely and high estimate of what a fix saves, as `replay.edits.Estimate`."""
+LEVELS = 3  # Low, likely and high estimate of what a fix saves, as `replay.edits.Estimate`.
 
-CAST_BYTES = 6.0
-"""That casting an element between fp32 and 16 bits reads and writes."""
-CAST = (1.0, 1.0, 0.5)
-"""Of the casts that autocast may need, those that are thought to be there (our choice)."""
+CAST_BYTES = 6.0  # That casting an element between fp32 and 16 bits reads and writes.
+CAST = (1.0, 1.0, 0.5)  # Of the casts that autocast may need, those that are thought to be there (our choice).
 MOVED_16 = (1.0, 0.75, 0.5)
 """Of the bytes of a memory-bound op that autocast does not keep in fp32, what is left: some of what it takes stays in
 fp32 (our choice)."""
-WEIGHTS = 2 / 3
-"""Of a layer's three products, those beside which its weight, or the gradient of that, is cast."""
+WEIGHTS = 2 / 3  # Of a layer's three products, those beside which its weight, or the gradient of that, is cast.
 QUANTISED = 1.7
 """For fp8, of a product's bytes in 16 bits, what finding scales and casting its inputs moves: 5 bytes an element of
 these, of 2 bytes an element of all three."""
@@ -61,8 +57,7 @@ TOLERATED = 1.5
 FIXED_NS = 1_500
 """Of a memory-bound kernel, what does not depend on its bytes, where no row of its device says otherwise: those of an
 H100 take 1.5 to 2.5 us at least."""
-CAUSAL = 0.5
-"""Of the flops of attention, what a causal mask leaves."""
+CAUSAL = 0.5  # Of the flops of attention, what a causal mask leaves.
 UNKNOWN_CHAIN = (0.75, 0.4, 0.0)
 """Of what a chain takes beyond its longest kernel, what is left where its bytes are not known (our choice)."""
 UNKNOWN_RATIO = (1.3, 1.0, 0.8)
@@ -72,10 +67,8 @@ UNKNOWN_UPDATE = (1.0, 0.6, 0.3)
 foreach one four to six times as much; on an H100 0.36 to 0.64 of the time were left."""
 
 
-UNKNOWN_COPY = (1.0, 0.6, 0.3)
-"""Of a copy from pageable memory: such reach 25 to 60 % of the speed of pinned ones."""
-SCATTERED = 0.6
-"""Of the memory's rate, with accesses all over it (our choice)."""
+UNKNOWN_COPY = (1.0, 0.6, 0.3)  # Of a copy from pageable memory: such reach 25 to 60 % of the speed of pinned ones.
+SCATTERED = 0.6  # Of the memory's rate, with accesses all over it (our choice).
 
 
 class _Changed:

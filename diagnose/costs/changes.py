@@ -19,10 +19,8 @@ FloatArray: TypeAlias = "npt.NDArray[np.float64]"
 class InPrecision:
     """Ops compute in another type, and what they read and write has it, unless that is tf32."""
 
-    dtype: str
-    """One of `trace.costs.DTYPES`."""
-    autocast: bool = False
-    """Ops that autocast leaves in fp32 stay so; casts lie between them and the others."""
+    dtype: str  # One of `trace.costs.DTYPES`.
+    autocast: bool = False  # Ops that autocast leaves in fp32 stay so; casts lie between them and the others.
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,7 @@ class Padded:
 class WellChosen:
     """Kernels that reach what those of such ops do where they were measured."""
 
-    certain: bool = True
-    """False: something that is not known may keep these from being taken."""
+    certain: bool = True  # False: something that is not known may keep these from being taken.
 
 
 @dataclass(frozen=True)
@@ -59,31 +56,25 @@ class Pinned:
 class Fused:
     """Groups of operations each become one, in the place of their first."""
 
-    group: IntArray
-    """Of each operation: 0..n-1."""
+    group: IntArray  # Of each operation: 0..n-1.
 
 
 @dataclass(frozen=True, eq=False)
 class Attended(Fused):
     """Each group is one pass of attention, forward or backward."""
 
-    flops: FloatArray = field(repr=False)
-    """Of each pass, with nothing masked. Shape (n,)."""
-    elements: FloatArray = field(repr=False)
-    """That it reads and writes. Shape (n,)."""
+    flops: FloatArray = field(repr=False)  # Of each pass, with nothing masked. Shape (n,).
+    elements: FloatArray = field(repr=False)  # That it reads and writes. Shape (n,).
     backward: Mask = field(repr=False)
-    masked: bool
-    """Something sets scores to nothing: half of them if the mask is causal."""
-    shape: tuple[int, int, int, int] | None = None
-    """Batch times heads, queries, keys, size of a head; None: not known."""
+    masked: bool  # Something sets scores to nothing: half of them if the mask is causal.
+    shape: tuple[int, int, int, int] | None = None  # Batch times heads, queries, keys, size of a head; None: not known.
 
 
 @dataclass(frozen=True, eq=False)
 class Chained(Fused):
     """Each group reads its inputs and writes its outputs once."""
 
-    bytes: FloatArray = field(repr=False)
-    """What these have, as recorded; 0 unknown. Shape (n,)."""
+    bytes: FloatArray = field(repr=False)  # What these have, as recorded; 0 unknown. Shape (n,).
     stays: Mask | None = field(default=None, repr=False)
     """Operations that take as long as part of it, besides. Shape (operations,)."""
 
@@ -100,12 +91,9 @@ class UpdatedAtOnce(Fused):
     It is still launched from as many places: what its host saves is another edit.
     """
 
-    bytes: FloatArray = field(repr=False)
-    """Of these; 0 unknown. Shape (n,)."""
-    spec: OpSpec | None = None
-    """One call of the optimizer; None: its parameters are not known."""
-    form: str = ""
-    """The argument by which torch.optim updates so: "fused" or "foreach"; "" if it has none."""
+    bytes: FloatArray = field(repr=False)  # Of these; 0 unknown. Shape (n,).
+    spec: OpSpec | None = None  # One call of the optimizer; None: its parameters are not known.
+    form: str = ""  # The argument by which torch.optim updates so: "fused" or "foreach"; "" if it has none.
     calls: IntArray | None = field(default=None, repr=False)
     """Where the CPU trains: the host's spans of the calls, with the Python around ops."""
 
@@ -134,7 +122,5 @@ class Left:
     """What is left of operations."""
 
     ids: IntArray
-    share: FloatArray
-    """Of what each takes; it can be more than 1. Shape (operations,)."""
-    gone: IntArray
-    """Operations that are part of another one now."""
+    share: FloatArray  # Of what each takes; it can be more than 1. Shape (operations,).
+    gone: IntArray  # Operations that are part of another one now.

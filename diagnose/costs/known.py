@@ -21,20 +21,17 @@ FloatArray = npt.NDArray[np.float64]
 KNOWN = Path(__file__).with_name("known.json")
 MEASURED_ON = "H100 SXM"
 """The device whose shares are taken for others that were not measured, with `ELSEWHERE` as range."""
-ELSEWHERE = (0.8, 1.5)
-"""Of what is said, what it may take on another device than was measured (our choice)."""
+ELSEWHERE = (0.8, 1.5)  # Of what is said, what it may take on another device than was measured (our choice).
 BANDWIDTH = 0.9
 """Of the memory's peak, what kernels reach that stream through large tensors: 0.86 to 0.91 on an H100, 0.90 on an
 MI300X (`benchmarks.known_costs`)."""
 
 
-PCIE_GBPS = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
-"""Of 16 lanes, by generation (PCI-SIG)."""
+PCIE_GBPS = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}  # Of 16 lanes, by generation (PCI-SIG).
 SEARCHED = {"H100 SXM": (1.0, 1.0, 0.985)}
 """Of a convolution's time, what is left when the library tries its kernels: 48 convolutions in benchmarks/rates took
 0.97 to 1.03 of it, in the middle 1.00 (cuDNN 9.19)."""
-SEARCHED_ELSEWHERE = (1.0, 0.9, 0.7)
-"""Reports say 0 to 30 % less (our choice)."""
+SEARCHED_ELSEWHERE = (1.0, 0.9, 0.7)  # Reports say 0 to 30 % less (our choice).
 
 
 class Family(str, Enum):
@@ -42,24 +39,18 @@ class Family(str, Enum):
 
     PRODUCT = "product"
     CONVOLUTION = "convolution"
-    ATTENTION = "attention"
-    """Fused."""
-    CHAIN = "chain"
-    """Memory-bound ops that a compiler has made one."""
-    OPTIMIZER = "optimizer"
-    """Fused: all parameters in a few kernels."""
-    COPY = "copy"
-    """From page-locked memory of the host, over PCIe."""
-    MEMORY = "memory"
-    """Memory-bound ops that read each input once, and write one output."""
+    ATTENTION = "attention"  # Fused.
+    CHAIN = "chain"  # Memory-bound ops that a compiler has made one.
+    OPTIMIZER = "optimizer"  # Fused: all parameters in a few kernels.
+    COPY = "copy"  # From page-locked memory of the host, over PCIe.
+    MEMORY = "memory"  # Memory-bound ops that read each input once, and write one output.
 
 
 class Grade(str, Enum):
     """What else decides how fast an op of a family is."""
 
     ANY = ""
-    ALIGNED = "rows of 16 bytes"
-    """Inner sizes of products that are multiples of 16 bytes, as Tensor Cores want them."""
+    ALIGNED = "rows of 16 bytes"  # Inner sizes of products that are multiples of 16 bytes, as Tensor Cores want them.
     EVEN = "rows of 4 bytes"
     ODD = "rows of 2 bytes"
     FORWARD = "forward"
@@ -69,24 +60,16 @@ class Grade(str, Enum):
 class Known(msgspec.Struct, frozen=True):
     """What ops of a kind reach on a device."""
 
-    device: str
-    """As `Peaks.name`."""
+    device: str  # As `Peaks.name`.
     family: Family
-    dtype: str
-    """What it multiplies in; "" where that does not matter."""
+    dtype: str  # What it multiplies in; "" where that does not matter.
     grade: Grade
-    share: float
-    """Of the peak in that type; of the memory's where the type does not matter; of copies, of PCIe's."""
-    fixed_ns: int
-    """What it takes besides."""
-    least: float
-    """Of what is said, what 90 % of those measured take at least, and"""
-    most: float
-    """at most."""
-    rows: int
-    """Ops that were measured; 0 of what others have published."""
-    source: str
-    """Where: "benchmarks/rates", recordings in the corpus of public traces, or an article."""
+    share: float  # Of the peak in that type; of the memory's where the type does not matter; of copies, of PCIe's.
+    fixed_ns: int  # What it takes besides.
+    least: float  # Of what is said, what 90 % of those measured take at least, and
+    most: float  # at most.
+    rows: int  # Ops that were measured; 0 of what others have published.
+    source: str  # Where: "benchmarks/rates", recordings in the corpus of public traces, or an article.
 
     def at(self, level: int) -> float:
         """Of what is said, what to count with at a level of saving: low, likely, high."""

@@ -34,22 +34,17 @@ class CostedOps:
 
     ids: IntArray
     dur_ns: IntArray
-    op: IntArray
-    """The op that launched it, of what multiplies the one whose cost is known; or -1."""
+    op: IntArray  # The op that launched it, of what multiplies the one whose cost is known; or -1.
     in_steps: Mask
-    row: IntArray
-    """In `products`, or -1."""
+    row: IntArray  # In `products`, or -1.
     products: Products
     element_bytes: FloatArray
     """Of what an op that multiplies nothing works on: 4 if not recorded, 0 if it holds no floating-point numbers."""
-    elements: FloatArray
-    """Of its largest input; 0 unknown."""
+    elements: FloatArray  # Of its largest input; 0 unknown.
     casts: npt.NDArray[np.int8]
     """What autocast casts around it, as `autocast.casts`, -1 where it does not stay in fp32. Elsewhere -1."""
-    copied: FloatArray
-    """Bytes of a copy; 0 unknown, and of what is none."""
-    filled: FloatArray
-    """Share of the multiprocessors that have a block of it; 1 unknown."""
+    copied: FloatArray  # Bytes of a copy; 0 unknown, and of what is none.
+    filled: FloatArray  # Share of the multiprocessors that have a block of it; 1 unknown.
 
 
 @dataclass(frozen=True)
@@ -57,16 +52,11 @@ class Products:
     """Rows of `matmul_ops` by what they cost; shapes (rows,)."""
 
     table: MatmulOps
-    family: npt.NDArray[np.int8]
-    """Position in FAMILIES."""
-    dtype: npt.NDArray[np.int8]
-    """What it multiplies in: position in DTYPES, or -1."""
-    grade: npt.NDArray[np.int8]
-    """For elements of 4, 2 and 1 bytes: position in GRADES. Shape (3, rows)."""
-    flops: FloatArray
-    """NaN unknown."""
-    bytes: FloatArray
-    """NaN unknown."""
+    family: npt.NDArray[np.int8]  # Position in FAMILIES.
+    dtype: npt.NDArray[np.int8]  # What it multiplies in: position in DTYPES, or -1.
+    grade: npt.NDArray[np.int8]  # For elements of 4, 2 and 1 bytes: position in GRADES. Shape (3, rows).
+    flops: FloatArray  # NaN unknown.
+    bytes: FloatArray  # NaN unknown.
     weights: FloatArray
     """Elements of its smallest matrix, where that may be a weight; 0 of batches of products, and unknown."""
 

@@ -15,14 +15,10 @@ from diagnose.facts.core.matmuls import peaks
 from diagnose.trace.costs import DTYPES
 from diagnose.trace.hardware import Peaks
 
-FEWEST = 3
-"""Calls that tell a rate (our choice)."""
-LONG_NS = 20_000
-"""Shorter ones tell little of it (our choice)."""
-LEAST, MOST = 0.5, 2.0
-"""Of what is known; beyond, something else is at work (our choice)."""
-SPREAD = 0.05
-"""Of what is said, at least, as a range (our choice)."""
+FEWEST = 3  # Calls that tell a rate (our choice).
+LONG_NS = 20_000  # Shorter ones tell little of it (our choice).
+LEAST, MOST = 0.5, 2.0  # Of what is known; beyond, something else is at work (our choice).
+SPREAD = 0.05  # Of what is said, at least, as a range (our choice).
 
 Kind = tuple[Family, str, Grade]
 
@@ -31,8 +27,7 @@ Kind = tuple[Family, str, Grade]
 class Seen:
     """Of kinds of ops in the used steps, what they take over what is known of them."""
 
-    taken: dict[Kind, tuple[float, float, float]]
-    """At 10 %, half and 90 % of their time."""
+    taken: dict[Kind, tuple[float, float, float]]  # At 10 %, half and 90 % of their time.
 
     def known(self, device: Peaks, family: Family, dtype: str, grade: Grade) -> Known | None:
         """As `known`, by what was seen of the kind, where that was."""

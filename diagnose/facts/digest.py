@@ -33,8 +33,7 @@ from diagnose.trace.model import IntegrityNote, Provenance
 
 T = TypeVar("T")
 
-MOST_ROWS = 200
-"""Rows kept of a fact that is a list: the largest, which come first."""
+MOST_ROWS = 200  # Rows kept of a fact that is a list: the largest, which come first.
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,7 @@ class RankDigest:
     program: Program | None = None
     flops: AchievedFlops | None = None
     time_attribution: tuple[AttributedTime, ...] | None = None
-    sequence: CollectiveSequence | None = None
-    """None: there is nothing to compare with other ranks by."""
+    sequence: CollectiveSequence | None = None  # None: there is nothing to compare with other ranks by.
 
 
 def outline(facts: Facts) -> RankDigest:
@@ -148,8 +146,7 @@ def digest(facts: Facts) -> RankDigest:
 
 
 _NUMBERS = re.compile(r"\d[\d,.]*")
-MOST_LISTED = 8
-"""Ranks that a note names one by one."""
+MOST_LISTED = 8  # Ranks that a note names one by one.
 
 
 def merged_notes(ranks: Mapping[int, Sequence[IntegrityNote]], shown: int) -> list[IntegrityNote]:

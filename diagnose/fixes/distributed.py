@@ -56,8 +56,7 @@ OF_TRANSFORMERS = {
 UNKNOWN_TO_ACCELERATE = ("batched_grad_copy",)
 """Arguments that DistributedDataParallelKwargs of accelerate 1.15 does not have."""
 
-ALIKE = 2
-"""Steps with equally many backward passes, after which the next are taken to have as many (our choice)."""
+ALIKE = 2  # Steps with equally many backward passes, after which the next are taken to have as many (our choice).
 
 
 @dataclass(frozen=True)

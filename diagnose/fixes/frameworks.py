@@ -23,14 +23,11 @@ class OwnWork(NamedTuple):
     """Work of a framework's own code."""
 
     loop: Loop
-    frame: str
-    """Of `file: function`, by a regular expression."""
-    what: str
-    """A clause without a subject."""
+    frame: str  # Of `file: function`, by a regular expression.
+    what: str  # A clause without a subject.
     setting: Argument
     changes: Safety = Safety.SAME_NUMBERS
-    ops: str = ""
-    """Only time in ops of these names, by a regular expression; empty: all that it does."""
+    ops: str = ""  # Only time in ops of these names, by a regular expression; empty: all that it does.
 
 
 _ARGUMENTS, _TRAINER = "transformers.TrainingArguments", "lightning.Trainer"

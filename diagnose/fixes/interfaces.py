@@ -11,11 +11,9 @@ if TYPE_CHECKING:
     from ..trace.frames import Site
     from ..trace.manifest import Made, RankManifest
 
-Edits = list[Any]
-"""`diagnose.patches.code.Edit`."""
+Edits = list[Any]  # `diagnose.patches.code.Edit`.
 
-Given = dict[str, Any]
-"""Arguments of a call by name."""
+Given = dict[str, Any]  # Arguments of a call by name.
 
 
 class CannotSwitch(Exception):
@@ -26,18 +24,13 @@ class CannotSwitch(Exception):
 class Switch:
     """A setting that is turned on and off between two steps of a running training."""
 
-    turn: Callable[[bool], None]
-    """It begins off, and is turned to what it is not. Off leaves all as it was."""
-    why_none: Callable[[], str]
-    """While it is on: a clause on why it is not in force; empty if it is."""
-    what: str = ""
-    """Where it takes effect; empty: its notes say it."""
+    turn: Callable[[bool], None]  # It begins off, and is turned to what it is not. Off leaves all as it was.
+    why_none: Callable[[], str]  # While it is on: a clause on why it is not in force; empty if it is.
+    what: str = ""  # Where it takes effect; empty: its notes say it.
     of_optimizer: Callable[[Any, bool], None] | None = None
     """Turn it for one optimizer, as for a copy of one; None where it changes none."""
-    changes_outputs: bool = False
-    """If the model gives the same bits with it, it is not in force."""
-    collects: bool = False
-    """It changes when garbage is collected: collections are part of what it costs or saves."""
+    changes_outputs: bool = False  # If the model gives the same bits with it, it is not in force.
+    collects: bool = False  # It changes when garbage is collected: collections are part of what it costs or saves.
 
 
 class Injection(Protocol):

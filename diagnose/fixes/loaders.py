@@ -13,12 +13,10 @@ if TYPE_CHECKING:
     from ..trace.frames import Site
     from ..trace.manifest import Made, RankManifest
 
-OF_WORKERS = ("persistent_workers", "prefetch_factor")
-"""A DataLoader without workers refuses them."""
+OF_WORKERS = ("persistent_workers", "prefetch_factor")  # A DataLoader without workers refuses them.
 
 SHARES = "the dataset is iterable: each worker would give all its items, unless it shares them out itself"
-OF_ITERABLE = "_InfiniteConstantSampler"
-"""The sampler by which a DataLoader of PyTorch 2 takes an iterable dataset."""
+OF_ITERABLE = "_InfiniteConstantSampler"  # The sampler by which a DataLoader of PyTorch 2 takes an iterable dataset.
 
 OF_TRANSFORMERS = {
     "num_workers": "dataloader_num_workers",

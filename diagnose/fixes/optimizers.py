@@ -30,11 +30,9 @@ OF_TRANSFORMERS = {"Adam": "adamw_torch_fused", "AdamW": "adamw_torch_fused"}
 """Classes of optimizers -> `optim` of TrainingArguments (transformers.training_args.OptimizerNames)."""
 
 
-OTHER = {"fused": "foreach", "foreach": "fused"}
-"""They exclude each other."""
+OTHER = {"fused": "foreach", "foreach": "fused"}  # They exclude each other.
 
-Forms = dict[str, Any]
-"""Both, of a group."""
+Forms = dict[str, Any]  # Both, of a group.
 
 
 def _forms(group: dict[str, Any]) -> Forms:

@@ -24,12 +24,9 @@ PARTS = ("words", "framework", "in_force", "inject", "switch", "took_effect", "e
 class Safety(str, Enum):
     """What a fix does to the training's numbers."""
 
-    SAME_NUMBERS = "same_numbers"
-    """Bit-identical results."""
-    ROUNDING = "rounding"
-    """The same sums in another order: differences like those between two runs."""
-    PRECISION = "precision"
-    """Less precise arithmetic: compare the loss over some hundred steps."""
+    SAME_NUMBERS = "same_numbers"  # Bit-identical results.
+    ROUNDING = "rounding"  # The same sums in another order: differences like those between two runs.
+    PRECISION = "precision"  # Less precise arithmetic: compare the loss over some hundred steps.
     NEEDS_JUDGEMENT = "needs_judgement"
     """Changes the optimisation problem (batch, data order): no short run can tell whether that is fine."""
 
@@ -37,18 +34,12 @@ class Safety(str, Enum):
 class Loop(str, Enum):
     """What owns the training loop."""
 
-    OWN = "own"
-    """The user's script."""
-    TRANSFORMERS = "transformers"
-    """`transformers.Trainer`."""
-    LIGHTNING = "lightning"
-    """`lightning.Trainer`."""
-    FABRIC = "fabric"
-    """The script's loop, with `lightning.fabric.Fabric` around model, optimizer and loaders."""
-    ACCELERATE = "accelerate"
-    """The script's loop, with `accelerate.Accelerator` around them."""
-    DEEPSPEED = "deepspeed"
-    """The script's loop, with DeepSpeed's engine around them."""
+    OWN = "own"  # The user's script.
+    TRANSFORMERS = "transformers"  # `transformers.Trainer`.
+    LIGHTNING = "lightning"  # `lightning.Trainer`.
+    FABRIC = "fabric"  # The script's loop, with `lightning.fabric.Fabric` around model, optimizer and loaders.
+    ACCELERATE = "accelerate"  # The script's loop, with `accelerate.Accelerator` around them.
+    DEEPSPEED = "deepspeed"  # The script's loop, with DeepSpeed's engine around them.
 
 
 class Code(str):
@@ -73,8 +64,7 @@ class Argument(NamedTuple):
 class Words(NamedTuple):
     """A setting as a user is told of it."""
 
-    do: str
-    """One imperative sentence."""
+    do: str  # One imperative sentence.
     before: str = ""
     after: str = ""
 
@@ -83,8 +73,7 @@ class Run(NamedTuple):
     """What is known of the settings of a run."""
 
     rank: RankManifest
-    loaders: tuple[Loader, ...]
-    """That the training takes its batches from."""
+    loaders: tuple[Loader, ...]  # That the training takes its batches from.
     environment: Mapping[str, str]
 
 
@@ -145,16 +134,13 @@ def times(value: object) -> bool:
 class Setting:
     """A change of a training. Raises ValueError where its kind does not take the argument, or that value of it."""
 
-    argument: str = ""
-    """Empty: a kind that is one change."""
+    argument: str = ""  # Empty: a kind that is one change.
     value: Any = None
 
     form: ClassVar[str]
     """What is changed, as the name begins: `patch:` a call or setting of the script's, `wrap:` its model or loader."""
-    takes: ClassVar[Mapping[str, Callable[[object], bool]]]
-    """Arguments, and which values each takes."""
-    effort: ClassVar[int] = 1
-    """1: a line or a flag, 2: some lines, 3: a change of design."""
+    takes: ClassVar[Mapping[str, Callable[[object], bool]]]  # Arguments, and which values each takes.
+    effort: ClassVar[int] = 1  # 1: a line or a flag, 2: some lines, 3: a change of design.
 
     def __post_init__(self) -> None:
         if self.argument not in self.takes or not self.takes[self.argument](self.value):
@@ -266,8 +252,7 @@ def said_itself(self: Setting, rank: RankManifest) -> str:
     return ""
 
 
-WHEN_MADE = not_possible("it counts when something is made")
-"""For `switch`."""
+WHEN_MADE = not_possible("it counts when something is made")  # For `switch`.
 
 
 def by_calls(self: Setting, injection: Injection) -> Switch:

@@ -17,11 +17,9 @@ from diagnose.watched.sketch import PER_OCTAVE
 
 PREFIX = "diagnose_watch_"
 
-MOST_LABEL = 200
-"""Characters of a label's value."""
+MOST_LABEL = 200  # Characters of a label's value.
 
-HALF_OCTAVES = range(34, 75)
-"""Limits of the histogram, 2^(k/2) ns: from 131 us to 137 s (our choice)."""
+HALF_OCTAVES = range(34, 75)  # Limits of the histogram, 2^(k/2) ns: from 131 us to 137 s (our choice).
 
 Kind: TypeAlias = Literal["gauge", "counter", "histogram"]
 Ranks: TypeAlias = Sequence[RankNow]
@@ -31,20 +29,16 @@ class Sample(NamedTuple):
     """One series."""
 
     labels: Mapping[str, object]
-    value: float | None
-    """None is unknown."""
-    ending: str = ""
-    """Of the series' name, behind that of its family."""
+    value: float | None  # None is unknown.
+    ending: str = ""  # Of the series' name, behind that of its family.
 
 
 @dataclass(frozen=True)
 class Family:
     """Series of one name."""
 
-    name: str
-    """Without PREFIX; ends in its unit, if it has one. The series of a counter add `_total`."""
-    labels: tuple[str, ...]
-    """That its series may have."""
+    name: str  # Without PREFIX; ends in its unit, if it has one. The series of a counter add `_total`.
+    labels: tuple[str, ...]  # That its series may have.
     meaning: str
     samples: Callable[[Ranks], Iterable[Sample]]
     kind: Kind = "gauge"

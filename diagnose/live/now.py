@@ -14,11 +14,9 @@ from diagnose.watched.parts import parts
 from diagnose.watched.pricing import counted, total
 from diagnose.watched.sketch import quantile_ns
 
-PERIOD_NS = 120_000_000_000
-"""What is at first, and what is now; of a run below six minutes a third (our choice)."""
+PERIOD_NS = 120_000_000_000  # What is at first, and what is now; of a run below six minutes a third (our choice).
 
-LATEST = 64
-"""Windows that are kept: one is complete each second at most, and logs are read more often (our choice)."""
+LATEST = 64  # Windows that are kept: one is complete each second at most, and logs are read more often (our choice).
 
 
 @dataclass(frozen=True)
@@ -26,11 +24,9 @@ class Pace:
     """Of the steps of some windows in a row."""
 
     steps: int
-    length_ns: int
-    """From the end of the step before them to that of their last, with all that is between steps."""
+    length_ns: int  # From the end of the step before them to that of their last, with all that is between steps.
     mean_ns: int
-    loader_ns: int
-    """Of a mean step, waiting for data."""
+    loader_ns: int  # Of a mean step, waiting for data.
     median_ns: int | None
     p99_ns: int | None
 
@@ -42,18 +38,13 @@ class RankNow:
     run: RankRun
     ended: tuple[RunPart, ...]
     """Parts of the time up to the end of the last step: that which comes after may become any of them."""
-    findings: tuple[RunFinding, ...]
-    """As far as its log goes, those first that would save most."""
+    findings: tuple[RunFinding, ...]  # As far as its log goes, those first that would save most.
     not_found: tuple[NotFound, ...]
-    first: Pace | None
-    """None where all is now, or no step is known but the first."""
+    first: Pace | None  # None where all is now, or no step is known but the first.
     now: Pace | None
-    since_last_step_ns: int
-    """When the log was written."""
-    step_times: tuple[tuple[int, int], ...]
-    """Of the whole run: buckets, as of a Column, and their counts."""
-    latest: tuple[Window, ...]
-    """LATEST at most; the last one may not be complete."""
+    since_last_step_ns: int  # When the log was written.
+    step_times: tuple[tuple[int, int], ...]  # Of the whole run: buckets, as of a Column, and their counts.
+    latest: tuple[Window, ...]  # LATEST at most; the last one may not be complete.
 
     @property
     def rank(self) -> int:

@@ -16,8 +16,7 @@ from diagnose.watched.sketch import quantile_ns
 SHARES = ("loader", "evaluation", "save", "collection", "compilation", "outside")
 """Columns whose share of the time is told."""
 
-PHASES = ("forward", "backward", "optimizer")
-"""Columns whose mean in a step is told."""
+PHASES = ("forward", "backward", "optimizer")  # Columns whose mean in a step is told.
 
 
 class TensorBoard:
@@ -32,8 +31,7 @@ class TensorBoard:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         self._folder = folder
         self._writers: dict[int, SummaryWriter] = {}
-        self._upto: dict[int, int] = {}
-        """The last step that was written, by rank."""
+        self._upto: dict[int, int] = {}  # The last step that was written, by rank.
         self._ranks: Sequence[RankNow] = ()
 
     def show(self, ranks: Sequence[RankNow]) -> None:

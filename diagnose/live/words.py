@@ -9,15 +9,12 @@ from diagnose.live.now import Pace, RankNow
 from diagnose.reports import watched_run
 from diagnose.trace.units import duration, long_duration, number, share, size, three_digits
 
-MOST_FINDINGS = 3
-"""In the panel (our choice)."""
+MOST_FINDINGS = 3  # In the panel (our choice).
 
-MOST_RANKS = 12
-"""That are told one by one: of more, the slowest (our choice)."""
+MOST_RANKS = 12  # That are told one by one: of more, the slowest (our choice).
 
 STALLED_S = 10
-STALLED_STEPS = 10
-"""Seconds, and usual steps, after which it is told that no step has ended (our choice)."""
+STALLED_STEPS = 10  # Seconds, and usual steps, after which it is told that no step has ended (our choice).
 
 
 def rows(ranks: Sequence[RankNow]) -> Iterator[tuple[str, str]]:

@@ -29,8 +29,7 @@ POSITIONS = {
 }
 """Arguments that may be given by position, in order (PyTorch 2)."""
 
-NOT_BY_NAME = {"set_num_threads"}
-"""Calls that take their argument by position only."""
+NOT_BY_NAME = {"set_num_threads"}  # Calls that take their argument by position only.
 
 Constant = (cst.Integer, cst.Float, cst.SimpleString)
 

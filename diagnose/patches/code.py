@@ -17,8 +17,7 @@ from diagnose.patches.errors import CannotEdit
 from diagnose.patches.files import SourceText
 
 Function = (cst.FunctionDef, cst.Lambda)
-Change = Callable[[Any], Any]
-"""A node, with what other changes have done inside it -> what stands there instead."""
+Change = Callable[[Any], Any]  # A node, with what other changes have done inside it -> what stands there instead.
 
 N = TypeVar("N", bound=cst.CSTNode)
 
@@ -150,13 +149,10 @@ class Edit:
 
     code: Code
     node: cst.CSTNode
-    place: str
-    """Where, and what is there then, as in "train.py:41: DataLoader(num_workers=4)"."""
-    key: tuple[object, ...]
-    """What no other edit may change."""
+    place: str  # Where, and what is there then, as in "train.py:41: DataLoader(num_workers=4)".
+    key: tuple[object, ...]  # What no other edit may change.
     change: Change = lambda node: node
-    before: tuple[str, ...] = ()
-    """Lines to have before a statement, once each. An empty one is a blank line."""
+    before: tuple[str, ...] = ()  # Lines to have before a statement, once each. An empty one is a blank line.
     after: tuple[str, ...] = ()
 
 

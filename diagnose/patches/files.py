@@ -13,21 +13,17 @@ from pathlib import Path
 from diagnose.patches.errors import CannotEdit
 from diagnose.storage import checkout
 
-LARGEST_BYTES = 1 << 20
-"""Of a file that is patched (our choice)."""
+LARGEST_BYTES = 1 << 20  # Of a file that is patched (our choice).
 
 
 @dataclass(frozen=True)
 class SourceText:
     """A file of Python, as it is now."""
 
-    path: Path
-    """Absolute, without links."""
-    name: str
-    """Relative to the root of the patch, with slashes."""
+    path: Path  # Absolute, without links.
+    name: str  # Relative to the root of the patch, with slashes.
     content: bytes
-    encoding: str
-    """As it declares, with its byte order mark if it has one ("utf-8-sig")."""
+    encoding: str  # As it declares, with its byte order mark if it has one ("utf-8-sig").
 
     @property
     def text(self) -> str:

@@ -21,8 +21,7 @@ class Model(NamedTuple):
     """What an optimizer updates."""
 
     code: Code
-    name: str
-    """As it stands in the optimizer's call: `model` or `self.net`."""
+    name: str  # As it stands in the optimizer's call: `model` or `self.net`.
     optimizer: cst.Call
 
 

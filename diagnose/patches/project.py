@@ -21,8 +21,7 @@ from diagnose.trace.frames import Site
 from diagnose.trace.loaders import training_loaders
 from diagnose.trace.manifest import Made, Manifest, RankManifest
 
-MOST_FILES = 200
-"""That are looked through (our choice)."""
+MOST_FILES = 200  # That are looked through (our choice).
 
 Found = tuple[Code, cst.Call]
 

@@ -12,8 +12,7 @@ from diagnose.patches.code import Code, Edit, removed
 from diagnose.patches.errors import CannotEdit
 from diagnose.patches.project import Project, is_call
 
-AT_THE_START = ("MALLOC_", "LD_", "GLIBC_")
-"""How variables begin that the process reads before any Python runs."""
+AT_THE_START = ("MALLOC_", "LD_", "GLIBC_")  # How variables begin that the process reads before any Python runs.
 
 IMPORT = (cst.Import, cst.ImportFrom)
 

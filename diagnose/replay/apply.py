@@ -58,14 +58,10 @@ class Owners:
 class Reach:
     """What shortening or removing spans reaches, at every level. Edges are positions in the graph's."""
 
-    work: IntArray
-    """Edges of device work."""
-    host: list[tuple[int, Intervals]]
-    """By thread, the time that is shortened."""
-    gone: IntArray
-    """Spans that do not happen."""
-    waits: IntArray
-    """Edges by which the host no longer waits."""
+    work: IntArray  # Edges of device work.
+    host: list[tuple[int, Intervals]]  # By thread, the time that is shortened.
+    gone: IntArray  # Spans that do not happen.
+    waits: IntArray  # Edges by which the host no longer waits.
 
 
 class Scenario:

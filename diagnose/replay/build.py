@@ -23,8 +23,7 @@ from diagnose.replay.work_edges import event_edges, inferred_events, launch_edge
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 
-RETURN_NS = 3_000
-"""From the end of awaited work to the return of the call that waited, where no call shows it."""
+RETURN_NS = 3_000  # From the end of awaited work to the return of the call that waited, where no call shows it.
 
 MOST_RETURN_NS = 50_000
 """A call that returns later than this after what it is thought to wait for has waited for something else."""
@@ -35,13 +34,10 @@ class Layout:
     """Where the parts stand in the list of points, before the points are put in order."""
 
     host: Threads
-    work_start: IntArray
-    """Of each row of `DeviceWork`. Shape (operations,)."""
+    work_start: IntArray  # Of each row of `DeviceWork`. Shape (operations,).
     work_end: IntArray
-    bounds: IntArray
-    """Where the used steps begin and end. Shape (used + 1,)."""
-    moved: IntArray
-    """When each movable span would be ready on a track of its own."""
+    bounds: IntArray  # Where the used steps begin and end. Shape (used + 1,).
+    moved: IntArray  # When each movable span would be ready on a track of its own.
     observed_ns: IntArray
     lane: IntArray
 

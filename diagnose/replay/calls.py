@@ -17,14 +17,12 @@ from diagnose.trace.enums import Direction, HostMemory, SyncKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import ApiKind
 
-QUEUE_DEPTH = 1023
-"""Launches that fit into a stream's queue: on public V100 traces launches block at 1022 to 1023."""
+QUEUE_DEPTH = 1023  # Launches that fit into a stream's queue: on public V100 traces launches block at 1022 to 1023.
 
 SEEN_DEPTH = 900
 """From this depth on the deepest queue seen is taken for the limit: 963 and 1014 were seen where streams share it."""
 
-BLOCKED_NS = 15_000
-"""A call of unknown target is taken to have waited only if it lasted longer than this."""
+BLOCKED_NS = 15_000  # A call of unknown target is taken to have waited only if it lasted longer than this.
 
 STAGED_BYTES = 64 * 1024
 """Copies from pageable memory up to this size are taken along with the call (CUDA API synchronisation behaviour)."""
@@ -43,13 +41,10 @@ class Calls:
     start_ns: IntArray
     end_ns: IntArray
     track: IntArray
-    kind: npt.NDArray[np.int8]
-    """Position in `kinds.ApiKind`."""
-    name: IntArray
-    """Code of the span's name."""
+    kind: npt.NDArray[np.int8]  # Position in `kinds.ApiKind`.
+    name: IntArray  # Code of the span's name.
     blocks: npt.NDArray[np.bool_]
-    call_of_work: IntArray
-    """Position of the call that launched each row of `DeviceWork`, or -1."""
+    call_of_work: IntArray  # Position of the call that launched each row of `DeviceWork`, or -1.
 
     def of(self, *api_kinds: ApiKind) -> npt.NDArray[np.bool_]:
         """Which calls are of one of these kinds."""

@@ -19,11 +19,9 @@ class Chain:
     A stretch is the time that an edge leads over. Clocks of host and device differ a little, so that one may be empty.
     """
 
-    edge: IntArray
-    """Position in `Graph.edges`; -1 for time before a point that depends on nothing."""
+    edge: IntArray  # Position in `Graph.edges`; -1 for time before a point that depends on nothing.
     start_ns: IntArray
-    delay_end_ns: IntArray
-    """Up to here it is the edge's delay; the rest, to `end_ns`, is residual."""
+    delay_end_ns: IntArray  # Up to here it is the edge's delay; the rest, to `end_ns`, is residual.
     end_ns: IntArray
 
 

@@ -27,16 +27,13 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 
-MOST_LINES = 150
-"""Source lines that have parts of their own: those with most time."""
+MOST_LINES = 150  # Source lines that have parts of their own: those with most time.
 
 
 _CODE = {kind: code for code, kind in enumerate(PATH_CAUSES)}
 _OF_CLASS = np.array([_CODE[TimeCause(one.name.lower())] for one in WorkClass], dtype=np.int8)
-_ON_HOST = (EdgeKind.HOST, EdgeKind.WAIT, EdgeKind.QUEUE)
-"""Edges along a thread, or into the end of a call of one."""
-_OF_WORK = (EdgeKind.WORK, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.EVENT)
-"""Edges that device work owns."""
+_ON_HOST = (EdgeKind.HOST, EdgeKind.WAIT, EdgeKind.QUEUE)  # Edges along a thread, or into the end of a call of one.
+_OF_WORK = (EdgeKind.WORK, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.EVENT)  # Edges that device work owns.
 _NAMED = {
     EdgeKind.LAUNCH: TimeCause.LAUNCH,
     EdgeKind.STREAM: TimeCause.BETWEEN_KERNELS,
@@ -44,8 +41,7 @@ _NAMED = {
     **dict.fromkeys(_ON_HOST, TimeCause.PYTHON),
 }
 _OF_CALLS = (TimeCause.ALLOCATION, TimeCause.SYNC, TimeCause.HOST_COPY)
-_BY_NAME = [_CODE[one] for one in (*ON_DEVICE, *_OF_CALLS)]
-"""What the names of owners say more of."""
+_BY_NAME = [_CODE[one] for one in (*ON_DEVICE, *_OF_CALLS)]  # What the names of owners say more of.
 _KIND_OF_EDGE = np.array([_CODE[_NAMED.get(one, TimeCause.UNEXPLAINED)] for one in EdgeKind], dtype=np.int8)
 
 
@@ -58,12 +54,9 @@ class CriticalPath:
 
     start_ns: IntArray
     end_ns: IntArray
-    kind: npt.NDArray[np.int8]
-    """Position in `PATH_CAUSES`."""
-    owner: IntArray
-    """Span id of the device work, host call or fetch that it is about; -1 where there is none."""
-    sites: tuple[Site | None, ...]
-    """The line of the user's code that ran, or that launched the work."""
+    kind: npt.NDArray[np.int8]  # Position in `PATH_CAUSES`.
+    owner: IntArray  # Span id of the device work, host call or fetch that it is about; -1 where there is none.
+    sites: tuple[Site | None, ...]  # The line of the user's code that ran, or that launched the work.
 
 
 @once
@@ -86,10 +79,8 @@ class _Stretches:
     end_ns: IntArray
     kind: npt.NDArray[np.int8]
     owner: IntArray
-    track: IntArray
-    """The thread whose line it is of, or -1."""
-    moment_ns: IntArray
-    """When that thread was at the line; -1: at the start, as it is this thread's own time."""
+    track: IntArray  # The thread whose line it is of, or -1.
+    moment_ns: IntArray  # When that thread was at the line; -1: at the start, as it is this thread's own time.
 
     def at(self, rows: IntArray | npt.NDArray[np.bool_]) -> _Stretches:
         return _Stretches(*(column[rows] for column in vars(self).values()))
@@ -167,16 +158,11 @@ class PathPart:
     kind: TimeCause
     site: Site | None
     """The line that ran, or that launched the work; None where it is not known, or has too little time."""
-    ns: int
-    """Per step."""
-    share: float
-    """`ns` over the step."""
-    stretches: int
-    """In all used steps."""
-    mostly: str
-    """Name of the device work or host call that takes half of its time or more; "" where none does."""
-    moment: float
-    """Where in its step the mean moment of it lies, from 0 (start) to 1 (end)."""
+    ns: int  # Per step.
+    share: float  # `ns` over the step.
+    stretches: int  # In all used steps.
+    mostly: str  # Name of the device work or host call that takes half of its time or more; "" where none does.
+    moment: float  # Where in its step the mean moment of it lies, from 0 (start) to 1 (end).
 
 
 @once

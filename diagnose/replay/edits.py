@@ -93,8 +93,7 @@ class Move:
 
     what: IntArray
     times_faster: Number
-    ready_ns: int = 300_000
-    """What a fetch from a worker's queue takes: 0.3 to 1 ms were measured."""
+    ready_ns: int = 300_000  # What a fetch from a worker's queue takes: 0.3 to 1 ms were measured.
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +112,7 @@ class Own(IntEnum):
     """What a rank does by itself, while it waits for no other."""
 
     COMPUTE = 0
-    OTHER = 1
-    """Its host prepares, or its device has nothing to do."""
+    OTHER = 1  # Its host prepares, or its device has nothing to do.
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,10 +122,8 @@ class Even:
     Only where the other ranks are known; a rank alone is not changed.
     """
 
-    keep: npt.NDArray[np.float64] = field(repr=False)
-    """Shape (ranks, steps) as in `Peers`."""
-    much: Number = 1.0
-    """Share of that change which happens."""
+    keep: npt.NDArray[np.float64] = field(repr=False)  # Shape (ranks, steps) as in `Peers`.
+    much: Number = 1.0  # Share of that change which happens.
     of: Own = Own.COMPUTE
 
 
@@ -139,16 +135,11 @@ class Rechunk:
     for what each costs besides: m c stays, m o grows. With v stages a rank, all but the longest count 1 / v.
     """
 
-    pipelines: tuple[tuple[int, ...], ...]
-    """Positions of the ranks of each."""
-    count: int
-    """Micro-batches now."""
-    times: int
-    """How many become of one."""
-    stages: int
-    """Stages a rank."""
-    cost_ns: Number
-    """Of one micro-batch more, per step."""
+    pipelines: tuple[tuple[int, ...], ...]  # Positions of the ranks of each.
+    count: int  # Micro-batches now.
+    times: int  # How many become of one.
+    stages: int  # Stages a rank.
+    cost_ns: Number  # Of one micro-batch more, per step.
 
 
 Edit: TypeAlias = "Shorten | Remove | Detach | Move | Replace | Recost | Even | Rechunk"

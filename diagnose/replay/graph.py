@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from diagnose.trace.intervals import IntArray
 
-OFF = -(1 << 60)
-"""The delay of an edge that constrains nothing."""
+OFF = -(1 << 60)  # The delay of an edge that constrains nothing.
 
 JITTER_NS = 20_000
 """A cause may be recorded this much after its effect: host and device clocks are matched to a few us (kineto #1380)."""
@@ -32,28 +31,17 @@ _MOST_ROUNDS = 50  # of putting targets behind their sources; what is left then 
 class EdgeKind(IntEnum):
     """Why an edge's target waits for its source."""
 
-    HOST = 0
-    """Thread order, and the time the thread needs from one to the other."""
-    WORK = 1
-    """A device operation's start and end."""
-    LAUNCH = 2
-    """Work starts after the call that launches it."""
-    STREAM = 3
-    """Work starts after the work before it on its stream."""
-    EVENT = 4
-    """Work starts after an event on another stream, recorded or inferred."""
-    WAIT = 5
-    """A host call returns after the device work that it waits for."""
-    QUEUE = 6
-    """A launch returns when the stream's queue has room."""
-    STEP = 7
-    """A step ends with its last work."""
-    AFTER = 8
-    """Nothing is known but that it was later."""
-    TRACK = 9
-    """Only in edits: what is moved to a track of its own follows what was moved before it."""
-    DELIVERY = 10
-    """Only in edits: where moved work was, its result is waited for."""
+    HOST = 0  # Thread order, and the time the thread needs from one to the other.
+    WORK = 1  # A device operation's start and end.
+    LAUNCH = 2  # Work starts after the call that launches it.
+    STREAM = 3  # Work starts after the work before it on its stream.
+    EVENT = 4  # Work starts after an event on another stream, recorded or inferred.
+    WAIT = 5  # A host call returns after the device work that it waits for.
+    QUEUE = 6  # A launch returns when the stream's queue has room.
+    STEP = 7  # A step ends with its last work.
+    AFTER = 8  # Nothing is known but that it was later.
+    TRACK = 9  # Only in edits: what is moved to a track of its own follows what was moved before it.
+    DELIVERY = 10  # Only in edits: where moved work was, its result is waited for.
 
 
 ONLY_IN_EDITS = (EdgeKind.TRACK, EdgeKind.DELIVERY)
@@ -65,11 +53,9 @@ class Edges:
 
     source: IntArray
     target: IntArray
-    estimate_ns: IntArray
-    """The delay that the model gives."""
+    estimate_ns: IntArray  # The delay that the model gives.
     kind: npt.NDArray[np.int8]
-    owner: IntArray
-    """Span id of the device operation or host call that the edge is about, or -1."""
+    owner: IntArray  # Span id of the device operation or host call that the edge is about, or -1.
     track: IntArray
     from_ns: IntArray
     until_ns: IntArray
@@ -116,17 +102,13 @@ def chosen(some: Edges, which: npt.NDArray[np.bool_] | IntArray) -> Edges:
 class Graph:
     """A recording's points in topological order, with edges sorted by target."""
 
-    observed_ns: IntArray
-    """Shape (points,)."""
+    observed_ns: IntArray  # Shape (points,).
     edges: Edges
     delay_ns: IntArray
     """Of each edge, at most what was observed; OFF for edges that exist only in edits. Shape (edges,)."""
-    residual_ns: IntArray
-    """Of each point, never negative. Shape (points,)."""
-    bounds: IntArray
-    """Points where the used steps begin and end. Shape (used + 1,)."""
-    marks: IntArray
-    """Points that were asked for besides."""
+    residual_ns: IntArray  # Of each point, never negative. Shape (points,).
+    bounds: IntArray  # Points where the used steps begin and end. Shape (used + 1,).
+    marks: IntArray  # Points that were asked for besides.
 
 
 def arranged(

@@ -28,16 +28,14 @@ MOST_EARLY_NS = 20_000_000
 a machine is busy, and clocks differ."""
 
 
-WIDE = 8
-"""Ranks from which on it is quicker to go through a job's graph level by level (measured)."""
+WIDE = 8  # Ranks from which on it is quicker to go through a job's graph level by level (measured).
 
 
 @dataclass(frozen=True)
 class Change:
     """What a job's ranks do instead of what they did."""
 
-    own_ns: tuple[IntArray, ...]
-    """Own time of each rank; shapes as `Joined.own_edge`."""
+    own_ns: tuple[IntArray, ...]  # Own time of each rank; shapes as `Joined.own_edge`.
     keep: Shares
     """Of each call of each rank in turn the share that is left of its transfer; NaN: it is not asked for. Shape
     (calls,)."""
@@ -52,27 +50,19 @@ class Joined:
 
     Those into and out of a join_point have no track, and its position in `Job.join_points` as owner.
     """
-    lanes: IntArray
-    """Shape (ranks,)."""
+    lanes: IntArray  # Shape (ranks,).
     structure: simulate.Structure
     own_edge: tuple[IntArray, ...]
     """Of each rank, the edge of each event's own time, and of what comes after the last. Shape (events + 1,)."""
-    first_call: IntArray
-    """Where the calls of each rank begin, among those of all. Shape (ranks + 1,)."""
-    transfer_edge: IntArray
-    """Transfers: of calls that met from when the last rank came. Shape (transfers,)."""
-    transferred: IntArray
-    """The call of each. Shape (transfers,)."""
-    sync_edge: IntArray
-    """Where ranks come to join points, and where they wait for calls. Shape (syncs,)."""
-    synced: IntArray
-    """The call of each. Shape (syncs,)."""
+    first_call: IntArray  # Where the calls of each rank begin, among those of all. Shape (ranks + 1,).
+    transfer_edge: IntArray  # Transfers: of calls that met from when the last rank came. Shape (transfers,).
+    transferred: IntArray  # The call of each. Shape (transfers,).
+    sync_edge: IntArray  # Where ranks come to join points, and where they wait for calls. Shape (syncs,).
+    synced: IntArray  # The call of each. Shape (syncs,).
     pass_edge: IntArray
     """Only where a call is not asked for: what follows in its queue still follows what came before. Shape (passes,)."""
-    passed: IntArray
-    """The call of each. Shape (passes,)."""
-    starts: IntArray
-    """Point where each rank begins."""
+    passed: IntArray  # The call of each. Shape (passes,).
+    starts: IntArray  # Point where each rank begins.
     ends: IntArray
     steps: int
 
@@ -114,8 +104,7 @@ class _Rank:
     over: IntArray
     arrived_ns: IntArray
     over_ns: IntArray
-    alone: npt.NDArray[np.bool_]
-    """Calls that wait for nobody, or for nobody whose recording is known."""
+    alone: npt.NDArray[np.bool_]  # Calls that wait for nobody, or for nobody whose recording is known.
 
 
 @once

@@ -23,14 +23,11 @@ class JobPathKind(str, Enum):
     """What goes on in a piece of the path."""
 
     COMPUTE = "compute"
-    HOST = "host"
-    """A rank by itself, without computing."""
-    TRANSFER = "transfer"
-    """In a collective or transfer, after its last rank has come."""
+    HOST = "host"  # A rank by itself, without computing.
+    TRANSFER = "transfer"  # In a collective or transfer, after its last rank has come.
     UNMATCHED = "unmatched"
     """In a collective or transfer of which not all ranks are known: transfer, or waiting for the others."""
-    UNEXPLAINED = "unexplained"
-    """The recordings do not show what is waited for."""
+    UNEXPLAINED = "unexplained"  # The recordings do not show what is waited for.
 
 
 @dataclass(frozen=True)
@@ -38,44 +35,34 @@ class JobPathPart:
     """Stretches of the path of one kind, on one rank or between the same ranks."""
 
     what: JobPathKind
-    rank: int | None
-    """None of transfers, and of what ranks without a recording may have held up."""
-    ns: int
-    """Per step."""
-    share: float
-    """Of the job's step."""
-    operation: str = ""
-    """Of transfers and of what is unmatched."""
-    ranks: tuple[int, ...] = ()
-    """That transfer, in order; of "send" from, to."""
-    group: str = ""
-    """What the program says that their process group is for, such as "mesh_tp"."""
+    rank: int | None  # None of transfers, and of what ranks without a recording may have held up.
+    ns: int  # Per step.
+    share: float  # Of the job's step.
+    operation: str = ""  # Of transfers and of what is unmatched.
+    ranks: tuple[int, ...] = ()  # That transfer, in order; of "send" from, to.
+    group: str = ""  # What the program says that their process group is for, such as "mesh_tp".
 
 
 @dataclass(frozen=True)
 class JobPathStretch:
     """What the job waits for from one moment to another of one step."""
 
-    from_ns: int
-    """Since the step began."""
+    from_ns: int  # Since the step began.
     ns: int
     what: JobPathKind
     rank: int | None
     operation: str = ""
 
 
-MOST_STRETCHES = 400
-"""Of a step: shorter ones than a pixel of a wide screen are parts of their neighbours."""
+MOST_STRETCHES = 400  # Of a step: shorter ones than a pixel of a wide screen are parts of their neighbours.
 
 
 @dataclass(frozen=True)
 class JobPath:
     """The critical path of a job."""
 
-    parts: tuple[JobPathPart, ...]
-    """By what it waits for, longest first; they add up to the job's step exactly."""
-    lane: tuple[JobPathStretch, ...]
-    """The same of the last step, in order of time."""
+    parts: tuple[JobPathPart, ...]  # By what it waits for, longest first; they add up to the job's step exactly.
+    lane: tuple[JobPathStretch, ...]  # The same of the last step, in order of time.
 
 
 def job_path(job: Job, joined: Joined) -> JobPath:

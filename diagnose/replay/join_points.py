@@ -24,18 +24,13 @@ _LEADING = (EdgeKind.HOST, EdgeKind.WORK, EdgeKind.LAUNCH, EdgeKind.STREAM, Edge
 class Runs:
     """Points run by run."""
 
-    order: IntArray
-    """The points. Other fields count in this order."""
+    order: IntArray  # The points. Other fields count in this order.
     bounds: list[list[int]]
     """Of each run where it begins and ends in `order`, and where its edges begin and end in `other`."""
-    along: IntArray
-    """The edge from the point before in the run; -1 for the first. Shape (points,)."""
-    beside: IntArray
-    """One edge from a run before; -1 none. Shape (points,)."""
-    other: IntArray
-    """All edges that are neither, run by run ..."""
-    into: IntArray
-    """... and the positions in `order` that they lead to."""
+    along: IntArray  # The edge from the point before in the run; -1 for the first. Shape (points,).
+    beside: IntArray  # One edge from a run before; -1 none. Shape (points,).
+    other: IntArray  # All edges that are neither, run by run ...
+    into: IntArray  # ... and the positions in `order` that they lead to.
 
     def latest(self, total: IntArray, source: IntArray, observed_ns: IntArray) -> IntArray:
         """The latest time that an edge into each point demands, or else `observed_ns`. Shape (points, scenarios).
@@ -73,12 +68,9 @@ class Runs:
 class Levels:
     """Points level by level: those of a level need only those of levels before."""
 
-    order: IntArray
-    """The points. Other fields count in this order."""
-    bounds: IntArray
-    """Where each level begins in `order`, and where the last one ends."""
-    edges: IntArray
-    """The edges by the point that they lead to."""
+    order: IntArray  # The points. Other fields count in this order.
+    bounds: IntArray  # Where each level begins in `order`, and where the last one ends.
+    edges: IntArray  # The edges by the point that they lead to.
     first_edge: IntArray
     """Where those into each point begin in `edges`, and where the last ones end. Shape (points + 1,)."""
 

@@ -18,17 +18,13 @@ from diagnose.trace import enums
 from diagnose.trace.enums import Direction, SpanKind
 from diagnose.trace.intervals import IntArray
 
-READY_SHARE = 0.1
-"""The quantile of a worker loader's fetches that is taken for the cost of a batch that was ready."""
+READY_SHARE = 0.1  # The quantile of a worker loader's fetches that is taken for the cost of a batch that was ready.
 
-STARVED_NS = 500_000
-"""A fetch from workers waited if it took this much longer than one whose batch was ready."""
+STARVED_NS = 500_000  # A fetch from workers waited if it took this much longer than one whose batch was ready.
 
-STARVED_SHARE = 0.05
-"""Waits of a smaller share of the time between fetches are taken for jitter: workers keep up."""
+STARVED_SHARE = 0.05  # Waits of a smaller share of the time between fetches are taken for jitter: workers keep up.
 
-MOST_WORKERS = 16
-"""Workers in step deliver in bursts; after more ready batches in a row than this they had caught up."""
+MOST_WORKERS = 16  # Workers in step deliver in bursts; after more ready batches in a row than this they had caught up.
 
 
 @dataclass(frozen=True)
@@ -39,12 +35,10 @@ class Movable:
     start_ns: IntArray
     end_ns: IntArray
     track: IntArray
-    row: IntArray
-    """Row of `DeviceWork`; -1 for a host span."""
+    row: IntArray  # Row of `DeviceWork`; -1 for a host span.
     made_ns: IntArray
     """What making it takes: its duration; of a batch that workers were late with, the time since the one before."""
-    own_ns: IntArray
-    """What it takes the host if it has nothing to wait for."""
+    own_ns: IntArray  # What it takes the host if it has nothing to wait for.
     starved_after: IntArray
     """For a fetch that waited for workers which had no time to catch up, the one before that did; else -1."""
 

@@ -26,27 +26,21 @@ from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import Ground, IntegrityNote
 
-DOUBTFUL = 0.10
-"""From this share on, of error or unexplained time, estimates say so."""
+DOUBTFUL = 0.10  # From this share on, of error or unexplained time, estimates say so.
 
-ONLY_BOUNDS = 0.30
-"""From this share on, estimates are bounds and nothing more."""
+ONLY_BOUNDS = 0.30  # From this share on, estimates are bounds and nothing more.
 
 
 class Basis(str, Enum):
     """What an estimate rests on."""
 
     REPLAYED = "replayed"
-    MEASURED = "measured"
-    """Replayed with what changed ops were measured to take on this machine."""
-    TIMED_ELSEWHERE = "timed_elsewhere"
-    """Replayed with what such ops were timed to take on other machines."""
-    BOUNDED = "bounded"
-    """The replay explains too little of this recording: the saving is at most the upper end."""
+    MEASURED = "measured"  # Replayed with what changed ops were measured to take on this machine.
+    TIMED_ELSEWHERE = "timed_elsewhere"  # Replayed with what such ops were timed to take on other machines.
+    BOUNDED = "bounded"  # The replay explains too little of this recording: the saving is at most the upper end.
     RULE_OF_THUMB = "rule_of_thumb"
     """Replayed, but how much faster the fixed part gets is taken from experience elsewhere."""
-    AT_MOST = "at_most"
-    """Replayed as if it took no time, as no fix is known: the saving is at most that."""
+    AT_MOST = "at_most"  # Replayed as if it took no time, as no fix is known: the saving is at most that.
 
     @property
     def is_bound(self) -> bool:

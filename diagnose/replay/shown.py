@@ -39,18 +39,12 @@ class ChangeKind(str, Enum):
 
     SHORTEN = "shorten"
     REMOVE = "remove"
-    DETACH = "detach"
-    """Nobody waits for it any more."""
-    MOVE = "move"
-    """It runs beside the rest."""
-    REPLACE = "replace"
-    """Several operations become one."""
-    EVEN = "even"
-    """Ranks take as long as others."""
-    RECOST = "recost"
-    """Device operations compute otherwise, or several become one."""
-    RECHUNK = "rechunk"
-    """A batch is cut into more micro-batches."""
+    DETACH = "detach"  # Nobody waits for it any more.
+    MOVE = "move"  # It runs beside the rest.
+    REPLACE = "replace"  # Several operations become one.
+    EVEN = "even"  # Ranks take as long as others.
+    RECOST = "recost"  # Device operations compute otherwise, or several become one.
+    RECHUNK = "rechunk"  # A batch is cut into more micro-batches.
 
 
 @dataclass(frozen=True)
@@ -60,8 +54,7 @@ class Change:
     kind: ChangeKind
     count: int
     """Operations, calls or stretches of time in the used steps; of ranks, how many take less; micro-batches a step."""
-    ns: int
-    """Time in which at least one of them went on, per step."""
+    ns: int  # Time in which at least one of them went on, per step.
     left: tuple[float, float, float] | None
     """What is left of it as a share: low, likely, high. None where it takes as long as before, elsewhere."""
 

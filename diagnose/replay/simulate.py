@@ -14,8 +14,7 @@ from diagnose.replay.graph import OFF, Graph
 from diagnose.replay.join_points import Levels, Runs, levels, runs
 from diagnose.trace.intervals import IntArray
 
-MOST_CELLS = 1_000_000
-"""Delays held at once, edges x scenarios: 8 MB, which memory that was used before can hold."""
+MOST_CELLS = 1_000_000  # Delays held at once, edges x scenarios: 8 MB, which memory that was used before can hold.
 
 
 @dataclass(frozen=True)
@@ -24,16 +23,11 @@ class Structure:
 
     join_point: IntArray
     """Position in `visited` of the join point that each point's chain starts from. Shape (points,)."""
-    chained: IntArray
-    """The points on chains, chain by chain, without join points."""
-    chain_edge: IntArray
-    """The only edge into each of them."""
-    chain_start: IntArray
-    """Position in `chained` where the chain of each of them starts."""
-    visited: IntArray
-    """Join points in the order of `join_points`."""
-    met_edges: IntArray
-    """Edges into join points."""
+    chained: IntArray  # The points on chains, chain by chain, without join points.
+    chain_edge: IntArray  # The only edge into each of them.
+    chain_start: IntArray  # Position in `chained` where the chain of each of them starts.
+    visited: IntArray  # Join points in the order of `join_points`.
+    met_edges: IntArray  # Edges into join points.
     join_points: Runs | Levels
 
 

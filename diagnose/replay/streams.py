@@ -18,12 +18,9 @@ class Stream:
     track: int
     device: int
     stream: int
-    work: IntArray
-    """In order of launch."""
-    launched_ns: IntArray
-    """Start of the launching call; where it is not known, of the work. Sorted."""
-    correlation: IntArray
-    """Of the launching call, sorted; -1 where it is not known."""
+    work: IntArray  # In order of launch.
+    launched_ns: IntArray  # Start of the launching call; where it is not known, of the work. Sorted.
+    correlation: IntArray  # Of the launching call, sorted; -1 where it is not known.
 
     def last_launched(self, before_ns: IntArray) -> IntArray:
         """The last operation launched before each time, or -1. Shape of `before_ns`."""

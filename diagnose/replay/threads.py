@@ -23,12 +23,10 @@ class Turns:
     """How threads other than the main one take turns with it. Arrays of shape (turns,)."""
 
     track: IntArray
-    given_ns: IntArray
-    """When the main thread was last active before the other one began."""
+    given_ns: IntArray  # When the main thread was last active before the other one began.
     begin_ns: IntArray
     end_ns: IntArray
-    back_ns: IntArray
-    """When the main thread went on; -1 if it had not waited."""
+    back_ns: IntArray  # When the main thread went on; -1 if it had not waited.
 
 
 def turns(facts: Facts) -> Turns:
@@ -73,11 +71,9 @@ class Threads:
 
     time_ns: IntArray
     track: IntArray
-    call_start: IntArray
-    """Point of each call's start. Shape (calls,)."""
+    call_start: IntArray  # Point of each call's start. Shape (calls,).
     call_end: IntArray
-    cut: IntArray
-    """Point of each cut that was asked for. Shape (cuts,)."""
+    cut: IntArray  # Point of each cut that was asked for. Shape (cuts,).
     edges: Edges
 
 
@@ -87,10 +83,8 @@ class Cuts:
 
     time_ns: IntArray
     track: IntArray
-    begins: npt.NDArray[np.bool_]
-    """Whether something begins at it, rather than ends."""
-    most_ns: IntArray
-    """What the thread needs at most for the time up to this cut, if it has nothing to wait for."""
+    begins: npt.NDArray[np.bool_]  # Whether something begins at it, rather than ends.
+    most_ns: IntArray  # What the thread needs at most for the time up to this cut, if it has nothing to wait for.
 
 
 def threads(facts: Facts, found: Calls, own_ns: IntArray, cuts: Cuts) -> Threads:

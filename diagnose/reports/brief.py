@@ -18,23 +18,17 @@ from diagnose.reports.quoting import NOTE, quoted, size
 from diagnose.reports.sections import Row
 from diagnose.trace.model import Severity
 
-MOST_BYTES = 7_000
-"""Of the text: some 2,300 tokens by the bound of `quoting`, as others come beside it (our choice)."""
+MOST_BYTES = 7_000  # Of the text: some 2,300 tokens by the bound of `quoting`, as others come beside it (our choice).
 
-ENDING_BYTES = 600
-"""Kept for the last lines."""
+ENDING_BYTES = 600  # Kept for the last lines.
 
-MOST_PARTS = 6
-"""Parts of what a step waits for."""
+MOST_PARTS = 6  # Parts of what a step waits for.
 
-MOST_CARDS = 5
-"""Findings that are told with evidence and fix."""
+MOST_CARDS = 5  # Findings that are told with evidence and fix.
 
-MOST_LINES = 8
-"""Of any other list."""
+MOST_LINES = 8  # Of any other list.
 
-MOST_CODE = 6
-"""Lines of code of a fix."""
+MOST_CODE = 6  # Lines of code of a fix.
 
 
 @dataclass(frozen=True)
@@ -43,8 +37,7 @@ class _List:
 
     title: str
     items: list[list[str]]
-    name: str
-    """What several of them are called."""
+    name: str  # What several of them are called.
     most: int = MOST_LINES
 
 

@@ -11,23 +11,18 @@ from diagnose.reports.sections import Row, Section, place
 from diagnose.trace import kinds
 from diagnose.trace.units import clipped, duration, number, percent
 
-MOST_ROWS = 12
-"""Rows of a table for people; JSON has more."""
+MOST_ROWS = 12  # Rows of a table for people; JSON has more.
 
-LEAST_SHARE = 0.001
-"""Of the step, for a row of its own (our choice)."""
+LEAST_SHARE = 0.001  # Of the step, for a row of its own (our choice).
 
-CHANGE_SHARE = 0.005
-"""Of the longer step, for a change that has a row (our choice)."""
+CHANGE_SHARE = 0.005  # Of the longer step, for a change that has a row (our choice).
 
-CAUSE_SHARE = 0.1
-"""Of the difference, for what is named as its cause (our choice)."""
+CAUSE_SHARE = 0.1  # Of the difference, for what is named as its cause (our choice).
 
 MOST_CAUSES = 3
 NAME_WIDTH = 48
 
-Item = tuple[str, str]
-"""First words, and the rest."""
+Item = tuple[str, str]  # First words, and the rest.
 
 
 def headline(found: Comparison) -> str:

@@ -14,15 +14,12 @@ from diagnose.reports.sections import place
 from diagnose.reports.words import BASES, LOOKS, OUTCOMES, safety
 from diagnose.trace.units import duration, share
 
-ORDER = "Ordered by incremental saving, weighted by confidence."
-"""Over several findings."""
+ORDER = "Ordered by incremental saving, weighted by confidence."  # Over several findings.
 
-HIDDEN = "Once those are fixed"
-"""Over findings that pay only then."""
+HIDDEN = "Once those are fixed"  # Over findings that pay only then.
 
 
-RISKS = "Risks"
-"""Over what costs no time, and may end the run."""
+RISKS = "Risks"  # Over what costs no time, and may end the run.
 
 
 @dataclass(frozen=True)
@@ -31,17 +28,13 @@ class Card:
 
     number: int
     title: str
-    code: str
-    """Of its rule: `diagnose rules show` has its page."""
+    code: str  # Of its rule: `diagnose rules show` has its page.
     saving: str
     """What it saves: `40.9 ms (26.0 %)`, with "up to" where the replay explains too little. Empty of a risk."""
-    detail: str
-    """Range, what it adds to those above, and what the estimate rests on."""
+    detail: str  # Range, what it adds to those above, and what the estimate rests on.
     evidence: tuple[str, ...]
-    fixes: tuple[tuple[Fix, str], ...]
-    """Each with what it does to the numbers."""
-    place: str
-    """The source line; empty if none is known."""
+    fixes: tuple[tuple[Fix, str], ...]  # Each with what it does to the numbers.
+    place: str  # The source line; empty if none is known.
     confidence: str
 
 

@@ -15,19 +15,14 @@ from diagnose.facts.communication.job_times import WhyUnmatched
 from diagnose.replay.job_path import JobPathKind, JobPathPart
 from diagnose.trace.units import clipped, duration, share, size
 
-MOST_RANKS = 16
-"""Ranks of a table in a report for people; JSON has all."""
+MOST_RANKS = 16  # Ranks of a table in a report for people; JSON has all.
 MOST_GROUPS = 8
 MOST_PARTS = 6
-MOST_TOLD = 3
-"""Parts of the critical path that a sentence names."""
+MOST_TOLD = 3  # Parts of the critical path that a sentence names.
 
-LEAST_PART = 0.005
-"""Of the step, for a row of the critical path's table (our choice)."""
-LITTLE = 0.01
-"""Of the step: ranks that wait for less are not said to lose by it (our choice)."""
-EXPLAINS = 1 / 3
-"""Of the mean rank's waiting, for what a rank needs more to be said to cause it (our choice)."""
+LEAST_PART = 0.005  # Of the step, for a row of the critical path's table (our choice).
+LITTLE = 0.01  # Of the step: ranks that wait for less are not said to lose by it (our choice).
+EXPLAINS = 1 / 3  # Of the mean rank's waiting, for what a rank needs more to be said to cause it (our choice).
 
 _COLLECTIVES = {
     "allreduce": "all-reduce",
@@ -143,8 +138,7 @@ def _others(kind: JobPathKind, some: list[JobPathPart]) -> str:
     return f"other {KINDS[kind]}" if kind is JobPathKind.TRANSFER else KINDS[kind]
 
 
-OWN = {JobPathKind.COMPUTE: "compute_ns", JobPathKind.HOST: "host_ns"}
-"""What ranks do by themselves."""
+OWN = {JobPathKind.COMPUTE: "compute_ns", JobPathKind.HOST: "host_ns"}  # What ranks do by themselves.
 
 
 def standing_out(job: JobSummary) -> dict[tuple[int, JobPathKind], int]:
@@ -241,10 +235,8 @@ class Culprit:
     """The rank whose own time makes the step longer than other ranks' would."""
 
     rank: JobRank
-    kind: JobPathKind
-    """COMPUTE or HOST."""
-    path_ns: int
-    """Of the critical path."""
+    kind: JobPathKind  # COMPUTE or HOST.
+    path_ns: int  # Of the critical path.
 
 
 def culprit(job: JobSummary) -> Culprit | None:

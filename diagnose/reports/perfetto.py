@@ -13,8 +13,7 @@ from diagnose.contracts.timeline import MarkTable, Timeline
 from diagnose.timeline.marks import Marks
 from diagnose.timeline.window import label, lane_name, pieces
 
-MOST_LANES = 256
-"""More than a timeline has."""
+MOST_LANES = 256  # More than a timeline has.
 
 _GROUPS = ("findings", "idle", "path", "device", "host")
 _TITLES = {

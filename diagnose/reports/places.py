@@ -9,20 +9,16 @@ from diagnose.storage import checkout
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Manifest
 
-LARGEST_BYTES = 1 << 20
-"""Of a file that is read for a line of it (our choice)."""
+LARGEST_BYTES = 1 << 20  # Of a file that is read for a line of it (our choice).
 
 
 @dataclass(frozen=True)
 class Place:
     """A line of a file in the checkout, or the file as a whole."""
 
-    path: str
-    """Relative to the top of the checkout, with slashes."""
-    line: int = 0
-    """From 1; 0: the file as a whole."""
-    text: str = ""
-    """Of the line, without indentation; empty if it cannot be read."""
+    path: str  # Relative to the top of the checkout, with slashes.
+    line: int = 0  # From 1; 0: the file as a whole.
+    text: str = ""  # Of the line, without indentation; empty if it cannot be read.
 
 
 class Checkout:

@@ -8,8 +8,7 @@ from diagnose.replay.saving import Basis
 from diagnose.replay.shown import Change, ChangeKind
 from diagnose.trace.units import duration, number, percent
 
-UNSEEN = 0.01
-"""Shares of a step that are too small to be told (our choice)."""
+UNSEEN = 0.01  # Shares of a step that are too small to be told (our choice).
 
 _DONE = {
     ChangeKind.SHORTEN: "made shorter",

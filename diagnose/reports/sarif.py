@@ -28,14 +28,12 @@ SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sar
 ROOT = "%SRCROOT%"
 """Stands for the top of the checkout, in the paths of results; by this name viewers and GitHub know it."""
 
-FINGERPRINT = "diagnoseFinding/v1"
-"""The name of our fingerprint, with the version of how it is made."""
+FINGERPRINT = "diagnoseFinding/v1"  # The name of our fingerprint, with the version of how it is made.
 
 MOST_TITLE, MOST_TEXT = 200, 4_000
 """Characters of a title, and of what is said below it: names from the trace may be of any length (our choice)."""
 
-_PLACEHOLDER = re.compile(r"([\\\[\]])")
-"""What begins or ends a link in the text of a message (SARIF 3.11.6)."""
+_PLACEHOLDER = re.compile(r"([\\\[\]])")  # What begins or ends a link in the text of a message (SARIF 3.11.6).
 
 
 def render(

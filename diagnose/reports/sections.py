@@ -23,11 +23,9 @@ from diagnose.trace.units import clipped, duration, number, share, size, three_d
 
 T = TypeVar("T")
 
-MOST_ROWS = 8
-"""Rows of a table in a report for people; JSON has more."""
+MOST_ROWS = 8  # Rows of a table in a report for people; JSON has more.
 
-LEAST_SHARE = 0.001
-"""Of the step, for a row of a table that has one for everything else (our choice)."""
+LEAST_SHARE = 0.001  # Of the step, for a row of a table that has one for everything else (our choice).
 
 
 @dataclass(frozen=True)
@@ -36,10 +34,8 @@ class Row:
 
     label: str
     cells: tuple[str, ...]
-    part: float = 0.0
-    """Share of the step, for a bar."""
-    place: str = ""
-    """The source line it comes from."""
+    part: float = 0.0  # Share of the step, for a bar.
+    place: str = ""  # The source line it comes from.
 
 
 @dataclass(frozen=True)
@@ -49,10 +45,8 @@ class Section:
     title: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
-    note: str = ""
-    """A sentence below the table."""
-    words: bool = False
-    """The last column holds words, which may take several lines."""
+    note: str = ""  # A sentence below the table.
+    words: bool = False  # The last column holds words, which may take several lines.
 
 
 NO_SECTION = Section("", (), ())
@@ -243,8 +237,7 @@ def _about_flops(found: AchievedFlops) -> Iterator[str]:
         yield f"For {most} of the FLOPs this is the most: masks and gradients that nobody asked for lessen it."
 
 
-WHOLE = 0.99
-"""From this share on nothing is said of the rest (our choice)."""
+WHOLE = 0.99  # From this share on nothing is said of the rest (our choice).
 
 
 def _kernels(diagnosis: Diagnosis) -> Section:

@@ -26,10 +26,8 @@ from diagnose.trace.model import Severity
 MOST_WIDTH = 100
 BAR_WIDTH = 12
 WORDS_WIDTH = 36
-PLACE_WIDTH = 68
-"""Its end is kept: a file's name and line."""
-CARD_MARGIN = 9
-"""Columns beside the code of a card."""
+PLACE_WIDTH = 68  # Its end is kept: a file's name and line.
+CARD_MARGIN = 9  # Columns beside the code of a card.
 _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
 

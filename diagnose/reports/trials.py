@@ -10,8 +10,7 @@ from diagnose.trace import units
 
 WIDTH = 100
 
-TITLE = "What trying fixes has shown"
-"""Of its section in the run's report."""
+TITLE = "What trying fixes has shown"  # Of its section in the run's report.
 
 VERDICTS = {
     "keep": "keep",

@@ -114,11 +114,9 @@ BASES = {
     RunBasis.NONE: "it costs no time that the log could tell",
 }
 
-MOST_EPOCHS, MOST_RANKS = 8, 64
-"""Rows: of epochs the first ones and the last."""
+MOST_EPOCHS, MOST_RANKS = 8, 64  # Rows: of epochs the first ones and the last.
 
-ALL = 0.95
-"""Share that is called all of it (our choice)."""
+ALL = 0.95  # Share that is called all of it (our choice).
 
 
 def headline(run: RankRun) -> str:
@@ -155,14 +153,11 @@ class RunCard:
     """A finding of the run in words."""
 
     title: str
-    saving: str
-    """`8.63 s (13.5 %)`; empty where it costs no time."""
+    saving: str  # `8.63 s (13.5 %)`; empty where it costs no time.
     evidence: tuple[str, ...]
     change: str
-    detail: str
-    """Range and basis of the saving."""
-    shares: tuple[float, float, float]
-    """Of the run, in percent: low, likely, high."""
+    detail: str  # Range and basis of the saving.
+    shares: tuple[float, float, float]  # Of the run, in percent: low, likely, high.
 
 
 def cards(found: WatchedRun) -> list[RunCard]:

@@ -52,8 +52,7 @@ SAFETY = {
     Safety.NEEDS_JUDGEMENT: "changes the training: your judgement",
 }
 
-LOOKS = "where to look"
-"""In place of that, of advice that names no change."""
+LOOKS = "where to look"  # In place of that, of advice that names no change.
 
 OUTCOMES = {
     OutcomeKind.FOUND: "found something",

@@ -13,8 +13,7 @@ from diagnose.facts.core.base import FACTS
 
 Verdicts: TypeAlias = "Iterator[Finding | Risk | Caution | Clean | NotApplicable]"
 
-WHOLE = "facts"
-"""The parameter that gets all facts of the rank, to ask those that are not known before."""
+WHOLE = "facts"  # The parameter that gets all facts of the rank, to ask those that are not known before.
 
 
 class RuleError(Exception):
@@ -28,8 +27,7 @@ class Check:
     code: str
     run: Callable[..., Verdicts]
     needs: tuple[str, ...]
-    wishes: tuple[str, ...]
-    """Facts it cannot do without, and those that are None where the recording lacks them."""
+    wishes: tuple[str, ...]  # Facts it cannot do without, and those that are None where the recording lacks them.
 
 
 def rule(code: str) -> Callable[[Callable[..., Verdicts]], Check]:

@@ -33,8 +33,7 @@ from diagnose.rulekit.loading import module_of
 from diagnose.rulekit.page import Page
 from diagnose.trace.model import IntegrityNote, Severity
 
-QUALITY = "MQ"
-"""Beginning of the codes of rules on the recording itself."""
+QUALITY = "MQ"  # Beginning of the codes of rules on the recording itself.
 
 
 def known_folders() -> tuple[Path, ...]:
@@ -54,8 +53,7 @@ class RuleSet:
     """Ids, folders of rules, codes or beginnings of codes (`DL`); empty: all. Rules on the recording itself (MQ) always
     run, as they say how far to trust the others."""
     ignore: tuple[str, ...] = ()
-    thresholds: tuple[tuple[str, float], ...] = ()
-    """Of `rule.NAME` and value."""
+    thresholds: tuple[tuple[str, float], ...] = ()  # Of `rule.NAME` and value.
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ def load_file(path: Path, thresholds: Mapping[str, float] = MappingProxyType({})
 
 
 @lru_cache(maxsize=1_024)
-def _loaded(path: Path, changed_ns: int, size: int, thresholds: tuple[tuple[str, float], ...]) -> LoadedRule:
+def _loaded(path: Path, _changed_ns: int, size: int, thresholds: tuple[tuple[str, float], ...]) -> LoadedRule:
     about = page.read(path)
     if lacking := page.problems(about):
         raise RuleError(f"{path.name}: {'; '.join(lacking)}.")

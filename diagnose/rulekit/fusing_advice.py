@@ -23,8 +23,7 @@ from diagnose.trace.manifest import Optimizer
 from diagnose.trace.measured import OPTIMIZER, OpSpec
 from diagnose.trace.units import duration as ms
 
-MOST_SHOWN = 4
-"""Names of ops in the evidence."""
+MOST_SHOWN = 4  # Names of ops in the evidence.
 
 
 def fusing(chains: PointwiseChains) -> tuple[Edit, ...]:

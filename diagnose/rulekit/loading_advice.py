@@ -7,8 +7,7 @@ from diagnose.facts.data.loading import Loading
 from diagnose.trace.units import duration as ms
 from diagnose.trace.units import percent
 
-MOSTLY = 0.5
-"""Of the wait, from which on something is said to be why (our choice)."""
+MOSTLY = 0.5  # Of the wait, from which on something is said to be why (our choice).
 
 
 def loading_evidence(loading: Loading | None) -> tuple[Evidence, ...]:

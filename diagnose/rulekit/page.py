@@ -8,8 +8,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-SECTIONS = ("Why it costs", "How to fix", "Ignore when", "Sources")
-"""The headings of a page, in order."""
+SECTIONS = ("Why it costs", "How to fix", "Ignore when", "Sources")  # The headings of a page, in order.
 
 LONGEST_TITLE = 60
 ENTRY_POINT = "diagnose.rules"
@@ -35,28 +34,22 @@ class Threshold:
 class Example:
     """A drawing in a rule's file."""
 
-    kind: str
-    """One of EXAMPLE_KINDS."""
-    drawing: str
-    """Without its common indentation."""
+    kind: str  # One of EXAMPLE_KINDS.
+    drawing: str  # Without its common indentation.
 
 
 @dataclass(frozen=True)
 class Page:
     """What a file of rules says about itself."""
 
-    id: str
-    """The file's name."""
-    family: str
-    """The name of the folder it is in."""
+    id: str  # The file's name.
+    family: str  # The name of the folder it is in.
     code: str
     title: str
     summary: str
-    sections: dict[str, str]
-    """Text under each heading; a heading that is absent is absent here."""
+    sections: dict[str, str]  # Text under each heading; a heading that is absent is absent here.
     thresholds: tuple[Threshold, ...]
-    needs: tuple[str, ...]
-    """Facts without which the rule cannot tell."""
+    needs: tuple[str, ...]  # Facts without which the rule cannot tell.
     wishes: tuple[str, ...]
     examples: tuple[Example, ...]
 

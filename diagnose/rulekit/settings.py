@@ -14,8 +14,7 @@ from pathlib import Path
 from diagnose.rulekit.engine import RuleSet, known_folders
 from diagnose.storage.remote import Place
 
-MOST_FOLDERS = 32
-"""How far up from a trace a settings file is looked for."""
+MOST_FOLDERS = 32  # How far up from a trace a settings file is looked for.
 
 
 class SettingsError(Exception):
@@ -28,8 +27,7 @@ class Settings:
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
-    thresholds: Mapping[str, float] = field(default_factory=dict)
-    """`rule.NAME` -> value."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # `rule.NAME` -> value.
 
 
 def rule_set(

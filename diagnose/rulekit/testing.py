@@ -17,8 +17,7 @@ from diagnose.rulekit.engine import LoadedRule
 from diagnose.rulekit.examples import CannotTell, Fires, Silent
 from diagnose.rulekit.vocabulary import RuleError
 
-TOLERANCE = 0.05
-"""Of a saving that an example states."""
+TOLERANCE = 0.05  # Of a saving that an example states.
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,7 @@ class Example:
     """One example of one rule."""
 
     rule: LoadedRule
-    name: str
-    """`input_starvation::fires[0]`."""
+    name: str  # `input_starvation::fires[0]`.
     expected: Fires | Silent | CannotTell
 
 

@@ -35,52 +35,36 @@ class Shift:
     """That the clocks of the host and of a device disagree, and by how much the device's times were moved."""
 
     device: int
-    by_ns: int
-    """Later; negative: earlier."""
-    early: int
-    """Device operations that start before their launching call, as recorded."""
+    by_ns: int  # Later; negative: earlier.
+    early: int  # Device operations that start before their launching call, as recorded.
     sure_ns: int | None
     """How far apart the bounds are of what the clock is off by; None where no call that waits was recorded."""
-    drifts: bool
-    """The bounds contradict each other: no one shift puts all in order."""
+    drifts: bool  # The bounds contradict each other: no one shift puts all in order.
 
 
 @dataclass
 class Damage:
     """What a reader lost or repaired on the way: counts, which become integrity notes afterwards."""
 
-    cut_off: bool = False
-    """The text ends before the event list does."""
+    cut_off: bool = False  # The text ends before the event list does.
     text_after_end: bool = False
     """More text follows the trace's closing bracket: another trace, or rubbish. It is not read."""
-    compressed_data_broken: bool = False
-    """The compressed stream ends early or fails its checksum."""
-    lost_events: int = 0
-    """Events whose text could not be read."""
+    compressed_data_broken: bool = False  # The compressed stream ends early or fails its checksum.
+    lost_events: int = 0  # Events whose text could not be read.
     repaired_events: int = 0
     """Events read after repair: stray quotes, control characters, NaN, bytes that are not UTF-8."""
-    without_time: int = 0
-    """Events with no usable start, and device work at 0 that takes nothing."""
-    implausible_times: int = 0
-    """Events more than a day away from the rest, or longer than a day."""
-    negative_durations: int = 0
-    """Taken as 0."""
-    duplicates: int = 0
-    """Identical events, dropped."""
-    clipped: int = 0
-    """Device work that overlapped the next work on its stream by over a second, cut there."""
-    outside_window: int = 0
-    """Events that start before the recorder's own window or after it."""
-    shifts: list[Shift] = field(default_factory=list)
-    """Of devices whose clocks disagree with the host's."""
-    told: list[str] = field(default_factory=list)
-    """Sentences of the recorder's own on what it lost."""
+    without_time: int = 0  # Events with no usable start, and device work at 0 that takes nothing.
+    implausible_times: int = 0  # Events more than a day away from the rest, or longer than a day.
+    negative_durations: int = 0  # Taken as 0.
+    duplicates: int = 0  # Identical events, dropped.
+    clipped: int = 0  # Device work that overlapped the next work on its stream by over a second, cut there.
+    outside_window: int = 0  # Events that start before the recorder's own window or after it.
+    shifts: list[Shift] = field(default_factory=list)  # Of devices whose clocks disagree with the host's.
+    told: list[str] = field(default_factory=list)  # Sentences of the recorder's own on what it lost.
     header_values_lost: list[str] = field(default_factory=list)
     """Named header keys whose value was not what the format promises."""
-    unclassified: int = 0
-    """Events without a category whose name does not tell what they are."""
-    on_device: set[str] = field(default_factory=set)
-    """Counts that are of device work, or of it too."""
+    unclassified: int = 0  # Events without a category whose name does not tell what they are.
+    on_device: set[str] = field(default_factory=set)  # Counts that are of device work, or of it too.
     on_host: set[str] = field(default_factory=set)
 
     def count(self, name: str, rows: npt.NDArray[Any], on_device: npt.NDArray[Any]) -> None:

@@ -10,11 +10,9 @@ from diagnose.source.columns import printable
 from diagnose.storage.remote import Place
 from diagnose.trace.model import IntegrityNote, Severity
 
-MOST_BYTES = 256 << 20
-"""A rank's part of a manifest takes some kilobytes, and there may be ten thousand."""
+MOST_BYTES = 256 << 20  # A rank's part of a manifest takes some kilobytes, and there may be ten thousand.
 
-LONGEST_NOTE = 500
-"""Characters."""
+LONGEST_NOTE = 500  # Characters.
 
 _LARGEST = 1 << 63
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)

@@ -25,11 +25,9 @@ USUAL_DELAY_NS = 5_000
 The least of a recording is 4 to 12 us in nearly all of 90 recordings of nine kinds of GPU.
 """
 
-TOLERANCE_NS = 1_000
-"""Recorders of whole microseconds cut fractions off."""
+TOLERANCE_NS = 1_000  # Recorders of whole microseconds cut fractions off.
 
-WITNESSES = 3
-"""A bound is what so many launches or waits agree on: torn records move nothing."""
+WITNESSES = 3  # A bound is what so many launches or waits agree on: torn records move nothing.
 
 _UNBOUNDED = np.iinfo(np.int64).max
 
@@ -39,12 +37,9 @@ class Events:
     """Rows as a reader has them, in any order. Arrays of shape (rows,)."""
 
     raw: dict[str, Array]
-    keep: npt.NDArray[np.bool_]
-    """Rows whose times can be true."""
-    device: IntArray
-    """-1 on the host."""
-    labels: list[str]
-    """The text of each code of the column `name`."""
+    keep: npt.NDArray[np.bool_]  # Rows whose times can be true.
+    device: IntArray  # -1 on the host.
+    labels: list[str]  # The text of each code of the column `name`.
 
 
 def shifts(events: Events) -> Iterator[Shift]:

@@ -30,8 +30,7 @@ class Times:
 
     start_ns: IntArray
     dur_ns: IntArray
-    keep: npt.NDArray[np.bool_]
-    """Rows whose times can be true."""
+    keep: npt.NDArray[np.bool_]  # Rows whose times can be true.
     zero_unix_ns: int
     resolution_ns: int
 

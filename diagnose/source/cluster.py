@@ -20,11 +20,9 @@ T = TypeVar("T")
 
 LOCAL = "local"
 
-CONNECT_S = 10
-"""For the scheduler to answer."""
+CONNECT_S = 10  # For the scheduler to answer.
 
-WORKERS_S = 60
-"""For a worker to join it: the first, or another once none is left."""
+WORKERS_S = 60  # For a worker to join it: the first, or another once none is left.
 
 
 _IS_THERE = "__import__('importlib.util', fromlist=['util']).find_spec('diagnose') is not None"

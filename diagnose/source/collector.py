@@ -45,8 +45,7 @@ _KINDS: dict[str, SpanKind] = {
 }
 """Event category -> kind. A category that is not here becomes OTHER."""
 
-_CORRELATED = frozenset({SpanKind.RUNTIME, SpanKind.DRIVER, *ON_DEVICE})
-"""Kinds whose events carry a correlation id."""
+_CORRELATED = frozenset({SpanKind.RUNTIME, SpanKind.DRIVER, *ON_DEVICE})  # Kinds whose events carry a correlation id.
 
 _PASSED_OVER = frozenset({"cuda_event", "cuda_profiler_range"})
 """The recorder's own bookkeeping: no work of the program."""

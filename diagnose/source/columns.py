@@ -14,8 +14,7 @@ from diagnose.trace.intervals import IntArray
 
 Array = npt.NDArray[Any]
 DEVICE_WORK = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET)
-ON_DEVICE = (*DEVICE_WORK, SpanKind.SYNC, SpanKind.GPU_ANNOTATION)
-"""Kinds of spans whose track is a device stream."""
+ON_DEVICE = (*DEVICE_WORK, SpanKind.SYNC, SpanKind.GPU_ANNOTATION)  # Kinds of spans whose track is a device stream.
 
 _KINDS = list(SpanKind)
 
@@ -52,10 +51,8 @@ class Columns:
     events: int = 0
     rows: int = 0
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
-    process_name: str = ""
-    """Of the recorded process, as the system has it; "" unknown."""
-    unclassified: int = 0
-    """Events without a category whose name does not tell what they are."""
+    process_name: str = ""  # Of the recorded process, as the system has it; "" unknown.
+    unclassified: int = 0  # Events without a category whose name does not tell what they are.
     windows: list[tuple[object, object]] = field(default_factory=list)
     """(start, duration) in us of the recorder's own spans: when it says it was recording."""
     spans: dict[str, list[Array]] = field(default_factory=dict)
@@ -69,8 +66,7 @@ class Columns:
     sync_kinds: Vocabulary = field(default_factory=Vocabulary)
     samples: dict[str, Array] = field(default_factory=dict)
     """`ts_ns`, `track` and `frame` of moments at which the line is known; nothing if none is."""
-    frames: list[str] = field(default_factory=list)
-    """What `frame` stands for."""
+    frames: list[str] = field(default_factory=list)  # What `frame` stands for.
 
     def add_spans(self, kind: SpanKind, **columns: Array) -> int:
         """Append spans of one kind; returns the row of the first."""

@@ -47,8 +47,7 @@ class Header:
     versions: dict[str, str]
     rocm: bool
     groups: tuple[ProcessGroup, ...] = ()
-    machine: int = -1
-    """Tells machines apart, without the name of any; -1 unknown."""
+    machine: int = -1  # Tells machines apart, without the name of any; -1 unknown.
 
 
 def read_header(raw: dict[str, Any], damage: Damage) -> Header:
@@ -73,8 +72,7 @@ def read_header(raw: dict[str, Any], damage: Damage) -> Header:
     )
 
 
-MOST_GROUPS = 4096
-"""Process groups that are read of one rank."""
+MOST_GROUPS = 4096  # Process groups that are read of one rank.
 
 
 def _groups(value: object) -> Iterator[ProcessGroup]:

@@ -14,16 +14,14 @@ from diagnose.trace.model import Ground, IntegrityNote, Provenance, Severity, St
 from diagnose.trace.steps import is_cut_off
 from diagnose.trace.units import duration
 
-SHARE_WORTH_A_WARNING = 0.02
-"""Below this share of unpaired launches or work the figures of a step hardly move."""
+SHARE_WORTH_A_WARNING = 0.02  # Below this share of unpaired launches or work the figures of a step hardly move.
 _GRAPHS_AGAIN = "Profile with a newer driver and CUPTI, or without graphs."
 _RECORD_AGAIN = "Record again, and let the run end or the profiler stop before the file is used."
 
 _CPU_TOO = "Profile with ProfilerActivity.CPU as well."
 _CALLS_TOO = "Waits for it count as work. torch.profiler records calls since PyTorch 1.8."
 
-MOST_NAMED = 3
-"""Functions that a note names (our choice)."""
+MOST_NAMED = 3  # Functions that a note names (our choice).
 
 WITHOUT = {
     "shapes": IntegrityNote(

@@ -16,8 +16,7 @@ trainings that follow each other are minutes apart."""
 SINCE_UNIX_NS = 1_420_070_400_000_000_000
 """2015. An earlier time was counted from the start of the machine, or of the recording: it tells no date."""
 
-MOST_NAMED = 4
-"""Jobs that an error names before it says how many more there are."""
+MOST_NAMED = 4  # Jobs that an error names before it says how many more there are.
 
 
 def require_one(recordings: Sequence[Provenance], claims: Sequence[int | None]) -> None:

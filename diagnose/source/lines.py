@@ -27,19 +27,16 @@ class Told:
 
     raw: dict[str, Array]
     keep: npt.NDArray[np.bool_]
-    names: list[str]
-    """The text of each code of the column `name`."""
+    names: list[str]  # The text of each code of the column `name`.
 
 
 @dataclass(frozen=True)
 class _Marks:
     """That a frame comes to a line. Arrays of shape (marks,)."""
 
-    frame: IntArray
-    """Row of its span."""
+    frame: IntArray  # Row of its span.
     start_ns: IntArray
-    line: IntArray
-    """0: not known from then on."""
+    line: IntArray  # 0: not known from then on.
 
 
 def told(rows: Told) -> Told:

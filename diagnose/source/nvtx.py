@@ -14,16 +14,13 @@ from diagnose.source.sqlite import UNKNOWN, Database
 from diagnose.trace.enums import SpanKind
 
 TABLE = "NVTX_EVENTS"
-RANGES = "59, 60"
-"""eventType of push/pop ranges and of ranges that may end on another thread (ENUM_NSYS_EVENT_TYPE)."""
+RANGES = "59, 60"  # eventType of push/pop ranges and of ranges that may end on another thread (ENUM_NSYS_EVENT_TYPE).
 
-CAPTURE = "diagnose.capture"
-"""A range that only tells nsys when to record; `diagnose profile --tracer nsys` opens it."""
+CAPTURE = "diagnose.capture"  # A range that only tells nsys when to record; `diagnose profile --tracer nsys` opens it.
 
 _OP = re.compile(r"(?!FSDP::)(\w+::|.*Backward\d+\Z)")
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function|.*Backward\d+\Z")
-_BETWEEN = b"\x1f"
-"""Between a name and the sizes, where both are one text: a character that sizes never have."""
+_BETWEEN = b"\x1f"  # Between a name and the sizes, where both are one text: a character that sizes never have.
 
 _SEQ, _ID, _SIZES, _INPUTS = ", seq = ", ", op_id = ", ", sizes = ", ", input_op_ids = "
 """What torch.autograd.profiler.emit_nvtx appends to a name, in this order (torch/csrc/profiler/util.cpp)."""

@@ -12,8 +12,7 @@ import numpy as np
 from diagnose.storage.remote import Place
 from diagnose.trace.intervals import IntArray
 
-MOST_BYTES = 64 << 20
-"""Uncompressed: a node or an op takes some tens."""
+MOST_BYTES = 64 << 20  # Uncompressed: a node or an op takes some tens.
 
 MOST_NAMES = 10_000
 

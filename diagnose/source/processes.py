@@ -20,14 +20,11 @@ from diagnose.storage.remote import Remote
 T = TypeVar("T")
 Work = Callable[[RankFiles], T]
 
-POOL_BYTES = 4 << 20
-"""Files that are smaller together are read faster than worker processes start."""
+POOL_BYTES = 4 << 20  # Files that are smaller together are read faster than worker processes start.
 
-LOOK_S = 5.0
-"""Without anything done before the workplace is looked at."""
+LOOK_S = 5.0  # Without anything done before the workplace is looked at.
 
-AHEAD = 1_024
-"""Pieces of work that are handed to a cluster before the first is done: enough for so many workers."""
+AHEAD = 1_024  # Pieces of work that are handed to a cluster before the first is done: enough for so many workers.
 
 _CAN_BLOCK = hasattr(signal, "pthread_sigmask")  # not on Windows
 
@@ -38,12 +35,9 @@ class Workplace:
 
     executor: Executor
     ahead: int
-    killed: tuple[type[BaseException], ...] = ()
-    """What work ends with whose process was killed."""
-    again: bool = False
-    """Whether such work may have been a bystander, and is worth another try."""
-    look: Callable[[], None] = lambda: None
-    """Raises InputError if nothing more will be done here."""
+    killed: tuple[type[BaseException], ...] = ()  # What work ends with whose process was killed.
+    again: bool = False  # Whether such work may have been a bystander, and is worth another try.
+    look: Callable[[], None] = lambda: None  # Raises InputError if nothing more will be done here.
 
 
 class ThisProcess(Executor):

@@ -19,8 +19,7 @@ from diagnose.source.sqlite import UNKNOWN, Database, text_of
 from diagnose.trace import frames, nsys_files
 from diagnose.trace.nsys_files import BLOB, DOMAIN, MARK, SAMPLES, TABLE
 
-LAST_LINE = 999_999_999
-"""No file has more; a larger number is none of a line."""
+LAST_LINE = 999_999_999  # No file has more; a larger number is none of a line.
 
 _MODULES = ("<module>", "_run_module_as_main")
 """Functions that the main thread's stack begins with: of a script, and of a module that is run by its name."""

@@ -26,8 +26,7 @@ _NOT_TRACES = re.compile(
     r"(^|/)(manifest|report|trials|about|expected|diagnose-export)\.json$|\.(device|detail|graph|values|costs)\.(json(\.gz)?|sqlite)$|\.tmp$|(^|/)\.work/"
 )
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|gpu|node)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
-_EXPORT = ".sqlite"
-"""The one kind of file that may hold several ranks."""
+_EXPORT = ".sqlite"  # The one kind of file that may hold several ranks.
 
 MAX_NAMED = 8  # ranks or files listed in a sentence before it says how many more there are
 
@@ -48,10 +47,8 @@ class TraceFile:
     """A file to read as one rank."""
 
     path: Place
-    named: bool
-    """The user named this very file, so it must be readable; otherwise it was found in a folder."""
-    part: int | None = None
-    """Which of the ranks in it; None if it holds one."""
+    named: bool  # The user named this very file, so it must be readable; otherwise it was found in a folder.
+    part: int | None = None  # Which of the ranks in it; None if it holds one.
 
 
 def find(paths: Sequence[str | Path], listings: Listings | None = None) -> tuple[TraceFile, ...]:

@@ -33,8 +33,7 @@ MANIFEST, TRIALS = "manifest.json", "trials.json"
 RECORD_AGAIN = "Record again to have them."
 NOT_TIMED = "Times are those of steps in which ops were recorded, which takes the host time."
 
-MOST_NOTES = 16
-"""Notes that are shown of each part of a manifest, with LONGEST_NOTE characters of each."""
+MOST_NOTES = 16  # Notes that are shown of each part of a manifest, with LONGEST_NOTE characters of each.
 
 _TRACE_NAME = re.compile(r"\.trace\.(json|json\.gz|sqlite)\Z")
 _DEVICE_NAMES = (".device.json.gz", ".device.json", ".device.sqlite")
@@ -50,16 +49,11 @@ class RankFiles:
     """What is read as one rank."""
 
     trace: TraceFile
-    device: Place | None = None
-    """The recording of device work and runtime calls alone."""
-    detail: Place | None = None
-    """The detail recording."""
-    graph: Place | None = None
-    """Of autograd."""
-    values: Place | None = None
-    """Which ops made equal ones."""
-    costs: Place | None = None
-    """What changed ops were measured to take."""
+    device: Place | None = None  # The recording of device work and runtime calls alone.
+    detail: Place | None = None  # The detail recording.
+    graph: Place | None = None  # Of autograd.
+    values: Place | None = None  # Which ops made equal ones.
+    costs: Place | None = None  # What changed ops were measured to take.
     context: Context | None = None
 
     def absolute(self) -> RankFiles:
@@ -74,10 +68,8 @@ class Recordings:
     """The files that were given, and what is known of them besides."""
 
     ranks: tuple[RankFiles, ...]
-    manifest: Manifest | None = None
-    """Of the first folder that has one."""
-    trials: Report | None = None
-    """What was tried of it; the same."""
+    manifest: Manifest | None = None  # Of the first folder that has one.
+    trials: Report | None = None  # What was tried of it; the same.
     integrity: tuple[IntegrityNote, ...] = ()
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from diagnose.trace.model import IntegrityNote, Provenance, Severity
 from diagnose.trace.units import duration
 
-MAX_NAMED = 8
-"""Recordings that are listed before it says how many more there are."""
+MAX_NAMED = 8  # Recordings that are listed before it says how many more there are.
 
 SMALL_NUMBER = 1000
 """Below it processes of containers have their numbers, where those of two runs are often equal (our choice)."""

@@ -27,8 +27,7 @@ VERSION = 1
 MOST_FILE_BYTES, MOST_RECORD_BYTES, MOST_RECORDS = 256_000_000, 1_000_000, 100_000
 """Beyond which nothing is read: a log has 1 MB for each 100,000 steps, and a record some kB (our choice)."""
 
-OUTLIER_FIELDS = 3
-"""Number, step, waiting."""
+OUTLIER_FIELDS = 3  # Number, step, waiting.
 
 _NAME = re.compile(r"rank(\d{1,7})\.watch\Z")
 _ATTEMPT = re.compile(r"rank\d{1,7}\.attempt-(\d{1,7})\.watch\Z")
@@ -78,8 +77,7 @@ class _Epoch(msgspec.Struct, frozen=True, array_like=True):
     steps: Count
     step_ns: Count
     loader_ns: Count
-    first_wait_ns: Count | None = None
-    """Older logs lack it."""
+    first_wait_ns: Count | None = None  # Older logs lack it.
 
 
 class _Gauge(msgspec.Struct, frozen=True, array_like=True):
@@ -121,8 +119,7 @@ class _End(_Record, frozen=True, tag="end"):
 _Any = _Begin | _Steps | _Window | _Open | _End
 
 
-WHOLE = ("step", "save", "evaluation", "recording", "outside")
-"""Columns that add up to the time."""
+WHOLE = ("step", "save", "evaluation", "recording", "outside")  # Columns that add up to the time.
 
 
 def logs_in(folder: Path) -> list[Path]:

@@ -12,8 +12,7 @@ from diagnose.storage.failures import StorageError
 
 T = TypeVar("T")
 
-SILENCE_S = 60.0
-"""A web server that sends nothing for so long has lost us. fsspec's own limit is for a whole file."""
+SILENCE_S = 60.0  # A web server that sends nothing for so long has lost us. fsspec's own limit is for a whole file.
 
 PACKAGES = {
     "s3": "s3fs",

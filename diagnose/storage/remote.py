@@ -19,14 +19,11 @@ from diagnose.storage import urls
 from diagnose.storage.failures import StorageError, in_words
 from diagnose.storage.filesystem import asked, filesystem
 
-MOST_BYTES = 16 << 30
-"""A longer recording than anybody reads at once."""
+MOST_BYTES = 16 << 30  # A longer recording than anybody reads at once.
 
-SPARED_BYTES = 1 << 30
-"""Of the disk, for others."""
+SPARED_BYTES = 1 << 30  # Of the disk, for others.
 
-SMALL_BYTES = 1 << 20
-"""Of a file that is held in memory, such as a manifest."""
+SMALL_BYTES = 1 << 20  # Of a file that is held in memory, such as a manifest.
 
 _GB = 1e9
 _PATTERN = re.compile(r"[*?\[]")
@@ -36,10 +33,8 @@ _PATTERN = re.compile(r"[*?\[]")
 class Remote:
     """A file or folder at a URL. As text it is the URL without what may be a secret."""
 
-    url: str
-    """As it was given, with its secrets: for fsspec only."""
-    bytes: int | None = None
-    """None where its storage does not say."""
+    url: str  # As it was given, with its secrets: for fsspec only.
+    bytes: int | None = None  # None where its storage does not say.
     folder: bool = False
 
     def __str__(self) -> str:
@@ -100,12 +95,10 @@ class Remote:
 class Status:
     """What is known of a file."""
 
-    st_size: int
-    """In bytes; 0 where its storage does not say."""
+    st_size: int  # In bytes; 0 where its storage does not say.
 
 
-Place: TypeAlias = Path | Remote
-"""Where a file is: on this machine, or elsewhere."""
+Place: TypeAlias = Path | Remote  # Where a file is: on this machine, or elsewhere.
 
 
 class Listings:

@@ -8,8 +8,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _PORT = re.compile(r"(\[[^\]]*\]|[^:]*):\d{0,5}\Z")
 _PARAMETERS = re.compile(r"\?[^/?=]*=")
 _WEB = ("http", "https")
-_CONTAINER_FIRST = ("abfs", "abfss", "az")
-"""container@account, which is no secret."""
+_CONTAINER_FIRST = ("abfs", "abfss", "az")  # container@account, which is no secret.
 
 
 def is_url(text: str) -> bool:

@@ -21,8 +21,7 @@ from diagnose.trace.manifest import (
 )
 from diagnose.trace.model import Context, ValueGraph
 
-MADE_LATE_NS = 500_000
-"""What handing over a batch takes that is made after it was asked for."""
+MADE_LATE_NS = 500_000  # What handing over a batch takes that is made after it was asked for.
 
 TIME = r"\d+(?:\.\d{1,6})?"
 

@@ -21,8 +21,7 @@ from diagnose.trace.units import clipped
 MOST_MARKS = 16_000
 """Marks of all used steps, and again of the detailed one: with coarser copies, a page draws some 50,000."""
 
-MOST_NAME = 160
-"""Characters of a name."""
+MOST_NAME = 160  # Characters of a name.
 
 
 @once

@@ -20,11 +20,9 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity, ApiKind
 
 MOST_STREAMS = 10
-MOST_THREADS = 5
-"""Streams and threads with a lane of their own: those with most time in the window."""
+MOST_THREADS = 5  # Streams and threads with a lane of their own: those with most time in the window.
 
-DEPTH = 3
-"""Ops inside ops inside ops are drawn; what is deeper is too narrow to be read."""
+DEPTH = 3  # Ops inside ops inside ops are drawn; what is deeper is too narrow to be read.
 
 
 @once
@@ -41,12 +39,9 @@ class Lanes:
     """The lane of every span. Arrays of shape (spans,)."""
 
     lanes: tuple[Lane, ...]
-    lane: IntArray
-    """Position in `lanes`; -1 for spans without one."""
-    kind: npt.NDArray[np.int8]
-    """Position in KINDS; -1 for spans that are not drawn themselves."""
-    first_of_track: dict[int, int]
-    """The uppermost lane of each track that has lanes."""
+    lane: IntArray  # Position in `lanes`; -1 for spans without one.
+    kind: npt.NDArray[np.int8]  # Position in KINDS; -1 for spans that are not drawn themselves.
+    first_of_track: dict[int, int]  # The uppermost lane of each track that has lanes.
     left_out: tuple[str, ...]
 
 

@@ -21,14 +21,10 @@ class Marks:
     lane: IntArray
     start_ns: IntArray
     dur_ns: IntArray
-    label: IntArray
-    """Number of its name."""
-    kind: IntArray
-    """Number of its kind."""
-    count: IntArray
-    """How many operations it stands for; of several, name and kind are the longest one's."""
-    filled_ns: IntArray
-    """Time that these took; the rest of the duration lies between them."""
+    label: IntArray  # Number of its name.
+    kind: IntArray  # Number of its kind.
+    count: IntArray  # How many operations it stands for; of several, name and kind are the longest one's.
+    filled_ns: IntArray  # Time that these took; the rest of the duration lies between them.
 
     @classmethod
     def single(cls, lane: IntArray, start_ns: IntArray, dur_ns: IntArray, label: IntArray, kind: IntArray) -> Marks:

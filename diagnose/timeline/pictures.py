@@ -30,8 +30,7 @@ from diagnose.trace.costs import DTYPES
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.intervals import IntArray, Intervals
 
-MOST_POINTS = 300
-"""Points of a curve, bars of a chart."""
+MOST_POINTS = 300  # Points of a curve, bars of a chart.
 
 PCIE_GBPS = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
 """Nominal rate of 16 lanes in one direction, by generation (PCI-SIG; about 88 % of it is reached, nvbandwidth)."""

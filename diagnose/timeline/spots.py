@@ -18,8 +18,7 @@ from diagnose.timeline.drawing import detailed
 from diagnose.timeline.lanes import lanes, window
 from diagnose.trace.intervals import IntArray, Intervals
 
-MOST_SPOTS = 60
-"""Places of one finding on the timeline: the longest ones."""
+MOST_SPOTS = 60  # Places of one finding on the timeline: the longest ones.
 
 
 def on_timeline(facts: Facts, order: Ranked) -> tuple[RankedFinding, ...]:

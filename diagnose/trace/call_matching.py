@@ -13,16 +13,14 @@ from diagnose.trace.intervals import IntArray
 REACHES = (4, 2, 1)
 """Calls before and after that have to agree: as many as possible, fewer at the ends of loops (our choice)."""
 
-_PRIME = 0x100000001B3
-"""Of FNV-1a, 64 bits."""
+_PRIME = 0x100000001B3  # Of FNV-1a, 64 bits.
 
 
 @dataclass(frozen=True)
 class Sequence:
     """Calls in any order. Arrays of shape (calls,)."""
 
-    what: IntArray
-    """Equal for calls of one name on one thread, in both recordings; -1 for what the other one lacks."""
+    what: IntArray  # Equal for calls of one name on one thread, in both recordings; -1 for what the other one lacks.
     track: IntArray
     start_ns: IntArray
 

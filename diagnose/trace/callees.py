@@ -22,8 +22,7 @@ OWN, TORCH, RECORDER, COLLECTION = "", "torch", "recorder", "Python GC"
 """Names of what the user's line does itself; of calls of the framework, which show as ops and launches; of what our
 recorder does; and of garbage that Python collects by itself, which may come anywhere."""
 
-MOST = 0.5
-"""A call is named if it fills this share of some time (our choice)."""
+MOST = 0.5  # A call is named if it fills this share of some time (our choice).
 
 _RECORDER = re.compile(r"(^|/)diagnose/capture/")
 _BUILT_IN = re.compile(r"<built-in (?:function|method) (\w+)(?: of (?:\w+\.)*(\w+) object)?")
@@ -59,10 +58,8 @@ class Callees:
     start_ns: IntArray
     end_ns: IntArray
     track: IntArray
-    name: IntArray
-    """Position in `names`: of `OWN`, `TORCH`, or a frame."""
-    calls: IntArray
-    """That begin in it."""
+    name: IntArray  # Position in `names`: of `OWN`, `TORCH`, or a frame.
+    calls: IntArray  # That begin in it.
     names: tuple[str, ...]
 
     def cut(self, times: Intervals) -> tuple[Intervals, IntArray]:

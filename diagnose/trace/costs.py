@@ -14,8 +14,7 @@ from math import prod
 from typing import NamedTuple
 
 Shape = tuple[int, ...]
-Convolved = tuple[Shape, Shape]
-"""Sizes of a convolution's input and weight."""
+Convolved = tuple[Shape, Shape]  # Sizes of a convolution's input and weight.
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 """Every type in which is multiplied, in the words of `kinds.math_dtype`."""
@@ -40,10 +39,8 @@ class Cost:
 
     flops: int
     """Additions and multiplications of its matrix products, 2 for each pair. At most so many where not `exact`."""
-    bytes: int | None
-    """Traffic if every operand moves once, in the type of the inputs; None if that was not recorded."""
-    dtype: str | None
-    """Of the inputs, one of DTYPES; None if not recorded."""
+    bytes: int | None  # Traffic if every operand moves once, in the type of the inputs; None if that was not recorded.
+    dtype: str | None  # Of the inputs, one of DTYPES; None if not recorded.
     dims: tuple[int, int, int]
     """M, N and K of a product. Of a convolution batch times pixels, and of one group the channels out and in; of
     attention queries, keys and size of a head."""
@@ -56,8 +53,7 @@ class _Work(NamedTuple):
     elements: int
     dims: tuple[int, int, int]
     exact: bool = True
-    other_bytes: int = 0
-    """Traffic whose element type is not that of the inputs."""
+    other_bytes: int = 0  # Traffic whose element type is not that of the inputs.
 
 
 def cost(

@@ -13,8 +13,7 @@ FloatArray = npt.NDArray[np.float64]
 EVENT_NS = 2_000.0
 """Of an op or a call, where nobody measured it: 1.4 to 2.8 us in four trainings that an H100 recorded."""
 
-LEAST = 0.05
-"""Share of a stretch that is left at least, as what an event costs is a mean (our choice)."""
+LEAST = 0.05  # Share of a stretch that is left at least, as what an event costs is a mean (our choice).
 
 
 def moments(starts: IntArray, ends: IntArray, cost_ns: FloatArray) -> tuple[IntArray, FloatArray]:

@@ -24,8 +24,7 @@ class Site:
     """A place in Python code."""
 
     file: str
-    line: int
-    """Where the function starts, as profilers record it, or the one that ran; 0: not known."""
+    line: int  # Where the function starts, as profilers record it, or the one that ran; 0: not known.
     function: str
 
     @property
@@ -87,8 +86,7 @@ def is_user_frame(name: str, libraries: Collection[str] = ()) -> bool:
 
 
 _PACKAGES = re.compile(r".*(?:(?:site|dist)-packages|lib/python3[.\d]+)/", re.DOTALL)
-_FRAMEWORK = ("torch", "triton")
-"""Their work shows as ops and kernels."""
+_FRAMEWORK = ("torch", "triton")  # Their work shows as ops and kernels.
 
 _WRAPPERS = ("wrapper", "wrapped", "inner", "decorator")
 """Usual names of functions that a decorator puts around others."""

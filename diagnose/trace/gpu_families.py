@@ -16,13 +16,10 @@ class _Family:
 
     name: str
     fp32: int
-    fp16: int
-    """The lowest of the family that multiplies on Tensor Cores: GeForce, where there is one."""
+    fp16: int  # The lowest of the family that multiplies on Tensor Cores: GeForce, where there is one.
     clock_ghz: float
-    memory_gbps: float
-    """Per multiprocessor, the lowest of those that `hardware` has."""
-    multiprocessors: int
-    """Of the smallest that trainings commonly use, where the recording does not say."""
+    memory_gbps: float  # Per multiprocessor, the lowest of those that `hardware` has.
+    multiprocessors: int  # Of the smallest that trainings commonly use, where the recording does not say.
 
 
 # CUDA programming guide, arithmetic throughput by compute capability, times two for multiply and add; Tensor Cores and
@@ -47,8 +44,7 @@ _NAMED_FAMILIES = (
     (r"G?B[123]00", (10, 0)),
     (r"RTX 50|RTX PRO", (12, 0)),
 )
-_CUT_DOWN = re.compile(r"\b(H20|L20|L2)\b")
-"""Much slower than their multiprocessors tell, for China."""
+_CUT_DOWN = re.compile(r"\b(H20|L20|L2)\b")  # Much slower than their multiprocessors tell, for China.
 # Kernels of these run on later devices, too: the family whose 16-bit rate is lowest beside that of fp32 (A100's are
 # called ampere_ as well as those of GeForce).
 _KERNEL_FAMILIES = (

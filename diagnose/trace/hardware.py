@@ -22,15 +22,12 @@ class Peaks:
     fp16_tflops: float
     bf16_tflops: float | None
     fp8_tflops: float | None
-    memory_gbps: float
-    """Decimal gigabytes per second, as all rates here."""
-    memory_gb: float
-    """Nominal capacity."""
+    memory_gbps: float  # Decimal gigabytes per second, as all rates here.
+    memory_gb: float  # Nominal capacity.
     multiprocessors: int
     link_gbps: float | None
     """To the other devices of its node, one direction. None also where it takes a bridge that may be absent."""
-    pcie_generation: int | None
-    """None where the host is not reached through PCIe."""
+    pcie_generation: int | None  # None where the host is not reached through PCIe.
     scaled: float = 1.0
     """Below 1: this is a slice of the device (MIG, MPS limit, partition), and its rates are this share of the whole."""
     estimated: bool = False

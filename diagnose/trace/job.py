@@ -19,10 +19,8 @@ SEND, RECV = "send", "recv"
 class ProcessGroup:
     """Ranks that communicate with each other, as torch.distributed knows them."""
 
-    name: str
-    """The same on all of its ranks."""
-    use: str
-    """What the program says it is for, such as "mesh_tp"; "" if it says nothing."""
+    name: str  # The same on all of its ranks.
+    use: str  # What the program says it is for, such as "mesh_tp"; "" if it says nothing.
     ranks: tuple[int, ...]
 
 
@@ -33,33 +31,21 @@ class Calls:
     Times are Unix ns by the clock of the rank's machine.
     """
 
-    ids: IntArray
-    """Spans that show them; several transfers may share one."""
-    operation: IntArray
-    """Position in `CollectiveSequence.operations`."""
-    group: IntArray
-    """Position in `CollectiveSequence.groups`; -1 unknown."""
-    members: IntArray
-    """Size of the group; -1 unknown."""
-    sequence: IntArray
-    """Number within the group as recorded; -1 unknown."""
-    peer: IntArray
-    """Of a transfer: to, or from, which rank; -1 unknown."""
+    ids: IntArray  # Spans that show them; several transfers may share one.
+    operation: IntArray  # Position in `CollectiveSequence.operations`.
+    group: IntArray  # Position in `CollectiveSequence.groups`; -1 unknown.
+    members: IntArray  # Size of the group; -1 unknown.
+    sequence: IntArray  # Number within the group as recorded; -1 unknown.
+    peer: IntArray  # Of a transfer: to, or from, which rank; -1 unknown.
     stage: IntArray
     """Of a transfer: the stage of the pipeline that gives or takes; -1 unknown. A rank may have several."""
-    toward: IntArray
-    """Of a transfer: 1 to, or from, the next stage, -1 the one before; 0 unknown."""
-    bytes: IntArray
-    """-1 unknown."""
-    step: IntArray
-    """Position in `CollectiveSequence.numbers`; -1 in none."""
-    begin_ns: IntArray
-    """When this rank was there."""
+    toward: IntArray  # Of a transfer: 1 to, or from, the next stage, -1 the one before; 0 unknown.
+    bytes: IntArray  # -1 unknown.
+    step: IntArray  # Position in `CollectiveSequence.numbers`; -1 in none.
+    begin_ns: IntArray  # When this rank was there.
     end_ns: IntArray
-    queue: IntArray
-    """Calls of one number are carried out one after the other: a stream, a thread."""
-    after: IntArray
-    """The call of another queue that this one had to wait for; -1 none."""
+    queue: IntArray  # Calls of one number are carried out one after the other: a stream, a thread.
+    after: IntArray  # The call of another queue that this one had to wait for; -1 none.
 
 
 @dataclass(frozen=True)
@@ -70,15 +56,11 @@ class Lane:
     itself for `own_ns`, of which it computes `compute_ns`.
     """
 
-    call: IntArray
-    """Position in `Calls`; -1 where a step begins."""
-    waits: npt.NDArray[np.bool_]
-    """Waits for the call, rather than asks for it."""
+    call: IntArray  # Position in `Calls`; -1 where a step begins.
+    waits: npt.NDArray[np.bool_]  # Waits for the call, rather than asks for it.
     from_ns: IntArray
-    until_ns: IntArray
-    """Later than `from_ns` only where it waits."""
-    own_ns: IntArray
-    """Since the event before."""
+    until_ns: IntArray  # Later than `from_ns` only where it waits.
+    own_ns: IntArray  # Since the event before.
     compute_ns: IntArray
 
 
@@ -86,12 +68,9 @@ class Lane:
 class Work:
     """What a rank is asked to compute in the mean step, by kind of kernel or op. Arrays of shape (kinds,)."""
 
-    kind: IntArray
-    """CRC-32 of the name."""
-    size: npt.NDArray[np.float64]
-    """Threads of kernels; on the CPU elements that ops take, 0 unknown."""
-    ns: npt.NDArray[np.float64]
-    """What it takes on this rank."""
+    kind: IntArray  # CRC-32 of the name.
+    size: npt.NDArray[np.float64]  # Threads of kernels; on the CPU elements that ops take, 0 unknown.
+    ns: npt.NDArray[np.float64]  # What it takes on this rank.
 
 
 @dataclass(frozen=True)
@@ -99,27 +78,18 @@ class CollectiveSequence:
     """One rank of a job, from the begin of its first used step to the end of its last one."""
 
     rank: int
-    world_size: int
-    """0 unknown."""
-    machine: int
-    """Tells machines apart, each of which has one clock; -1 unknown."""
-    device: int
-    """Index of the device that it computes on; -1 none or several."""
+    world_size: int  # 0 unknown.
+    machine: int  # Tells machines apart, each of which has one clock; -1 unknown.
+    device: int  # Index of the device that it computes on; -1 none or several.
     on_cpu: bool
-    numbers: tuple[int, ...]
-    """Of the used steps; (0,) of a window."""
-    window: bool
-    """No steps are marked: the recorded window stands for one."""
-    bounds_ns: IntArray
-    """Unix ns. Shape (steps + 1,)."""
-    compute_ns: IntArray
-    """Shape (steps,)."""
+    numbers: tuple[int, ...]  # Of the used steps; (0,) of a window.
+    window: bool  # No steps are marked: the recorded window stands for one.
+    bounds_ns: IntArray  # Unix ns. Shape (steps + 1,).
+    compute_ns: IntArray  # Shape (steps,).
     work: Work
     operations: tuple[str, ...]
-    groups: tuple[ProcessGroup, ...]
-    """Of the calls. Where names are not recorded, `ranks` may be empty: not known."""
-    known_groups: tuple[ProcessGroup, ...]
-    """All that this rank is in, as torch.distributed tells."""
+    groups: tuple[ProcessGroup, ...]  # Of the calls. Where names are not recorded, `ranks` may be empty: not known.
+    known_groups: tuple[ProcessGroup, ...]  # All that this rank is in, as torch.distributed tells.
     calls: Calls
     lane: Lane
 
@@ -128,10 +98,8 @@ class CollectiveSequence:
 class Pipeline:
     """Ranks that hand work on to each other."""
 
-    ranks: tuple[int, ...]
-    """In order of their first stage."""
-    rank_of: tuple[int, ...]
-    """The rank of each stage."""
+    ranks: tuple[int, ...]  # In order of their first stage.
+    rank_of: tuple[int, ...]  # The rank of each stage.
 
     def peers(self, rank: int, stage: IntArray, toward: IntArray) -> IntArray:
         """The other rank of a rank's transfers; -1 unknown."""
@@ -152,14 +120,10 @@ class Pipeline:
 class JoinPoint:
     """One collective or transfer with all the ranks that took part."""
 
-    group: int
-    """Position in `Job.groups`; -1 of transfers."""
-    transfer: bool
-    """From one rank to another, rather than between all."""
-    ranks: IntArray
-    """Positions of the sequences. Of a transfer: from, to."""
-    calls: IntArray
-    """Which call of each."""
+    group: int  # Position in `Job.groups`; -1 of transfers.
+    transfer: bool  # From one rank to another, rather than between all.
+    ranks: IntArray  # Positions of the sequences. Of a transfer: from, to.
+    calls: IntArray  # Which call of each.
     arrived_ns: IntArray
     ended_ns: IntArray
     whole: bool = True
@@ -186,16 +150,12 @@ class Job:
     """Ranks that train together, in the steps that all of them use, on one clock."""
 
     sequences: tuple[CollectiveSequence, ...]
-    groups: tuple[ProcessGroup, ...]
-    """As far as their ranks are known; those of one use are told apart by ranks."""
-    group_of: tuple[IntArray, ...]
-    """Of each rank, of each call: position in `groups`; -1 unknown."""
+    groups: tuple[ProcessGroup, ...]  # As far as their ranks are known; those of one use are told apart by ranks.
+    group_of: tuple[IntArray, ...]  # Of each rank, of each call: position in `groups`; -1 unknown.
     join_points: tuple[JoinPoint, ...]
     pipelines: tuple[Pipeline, ...]
-    ahead_ns: IntArray
-    """By how much the clock of each rank was ahead. Shape (ranks,)."""
-    clock_error_ns: int
-    """By how much the ends of collectives still differ between ranks, in the median."""
+    ahead_ns: IntArray  # By how much the clock of each rank was ahead. Shape (ranks,).
+    clock_error_ns: int  # By how much the ends of collectives still differ between ranks, in the median.
 
     @property
     def ranks(self) -> tuple[int, ...]:

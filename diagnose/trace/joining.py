@@ -27,19 +27,16 @@ from diagnose.trace.varying import VaryingShapes, varying_shapes
 MOST_DETAIL_STEPS = 32
 """Steps of the detail recording that each step is compared with, the first ones: bounds the time (our choice)."""
 
-FEW = 0.5
-"""With a smaller share of the ops found again, the two recordings hardly show the same steps (our choice)."""
+FEW = 0.5  # With a smaller share of the ops found again, the two recordings hardly show the same steps (our choice).
 
 OF_DEVICE = (SpanKind.RUNTIME, SpanKind.DRIVER)
 """Calls that a recording without the device lacks. They lie in ops, or in pauses: those tell their lines."""
 
-MARKS = (Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD)
-"""Annotations that torch makes itself, in every recording."""
+MARKS = (Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD)  # Annotations that torch makes itself, in every recording.
 
 UNKNOWN = -1
 
-SHAPES = ("shapes", "dtypes", "strides")
-"""Columns of the table `ops`."""
+SHAPES = ("shapes", "dtypes", "strides")  # Columns of the table `ops`.
 
 
 @dataclass(frozen=True)
@@ -50,8 +47,7 @@ class _Calls:
     start_ns: IntArray
     end_ns: IntArray
     track: IntArray
-    step: IntArray
-    """Position in `Rank.steps`, or -1."""
+    step: IntArray  # Position in `Rank.steps`, or -1.
     what: IntArray
     """Thread, kind and name as a number from 0 that is the same in both recordings; -1 for what only detail has."""
     marks: npt.NDArray[np.bool_]
@@ -282,16 +278,12 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
 class _Parts:
     """What calls and pauses consist of: a call of one part, a pause of one for each line. Arrays of shape (parts,)."""
 
-    owner: IntArray
-    """Position of the call or, behind all calls, of the pause, in order."""
+    owner: IntArray  # Position of the call or, behind all calls, of the pause, in order.
     line: IntArray
-    inner: IntArray
-    """Of the framework; as `line` the code of a frame, or -1."""
-    callee: IntArray
-    """Position in `names`."""
+    inner: IntArray  # Of the framework; as `line` the code of a frame, or -1.
+    callee: IntArray  # Position in `names`.
     ns: IntArray
-    calls: IntArray
-    """Of the callee."""
+    calls: IntArray  # Of the callee.
     names: tuple[str, ...]
 
 

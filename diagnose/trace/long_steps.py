@@ -10,8 +10,7 @@ STANDS_OUT = 4
 """Times the distance from the median step down to the quarter of the shortest, which is 0.67 standard deviations of
 what varies normally, and which long steps leave as it is (our choice)."""
 
-ENOUGH = 10
-"""Steps without the profiler that tell that something does not happen in them (our choice)."""
+ENOUGH = 10  # Steps without the profiler that tell that something does not happen in them (our choice).
 
 
 def seen_again(manifest: RankManifest | None, dur_ns: int) -> tuple[int, int]:

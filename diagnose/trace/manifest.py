@@ -15,16 +15,12 @@ SCHEMA_VERSION = 1
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The machine."""
 
-    system: str | None = None
-    """For instance "Linux 6.1.0"."""
+    system: str | None = None  # For instance "Linux 6.1.0".
     cpu: str | None = None
-    cpus: int | None = None
-    """Logical ones of the machine."""
-    cpus_allowed: int | None = None
-    """Those that the process may run on (affinity, container)."""
+    cpus: int | None = None  # Logical ones of the machine.
+    cpus_allowed: int | None = None  # Those that the process may run on (affinity, container).
     memory_bytes: int | None = None
-    cpu_flags: tuple[str, ...] | None = None
-    """What its processor has, as Linux names it, of vectors and matrices."""
+    cpu_flags: tuple[str, ...] | None = None  # What its processor has, as Linux names it, of vectors and matrices.
 
 
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,8 +44,7 @@ class Links(msgspec.Struct, frozen=True, kw_only=True):
     """What connects two devices."""
 
     devices: tuple[int, int]
-    kind: str
-    """"nvlink" or "pcie"."""
+    kind: str  # "nvlink" or "pcie".
 
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,8 +53,7 @@ class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     sha256: str | None = None
     """Of all of it, as hexadecimal digits; None if it is large, or was written since the process began."""
-    script: bool = False
-    """It is what was run."""
+    script: bool = False  # It is what was run.
 
 
 class RowsFilled(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,16 +63,12 @@ class RowsFilled(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     batches: int
-    rows: int
-    """Of the largest batch."""
+    rows: int  # Of the largest batch.
     shortest: int
-    longest: int
-    """Of the batches: to so many positions their rows were padded."""
+    longest: int  # Of the batches: to so many positions their rows were padded.
     places: int
-    to_longest: int
-    """Places, if each batch were as long as its fullest row."""
-    used: int
-    """Places that hold more than padding."""
+    to_longest: int  # Places, if each batch were as long as its fullest row.
+    used: int  # Places that hold more than padding.
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,21 +88,18 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 class SampledLine(msgspec.Struct, frozen=True, kw_only=True):
     """Where workers were while they made batches."""
 
-    file: str
-    """Of the script's own; empty, and line 0: none of it ran."""
+    file: str  # Of the script's own; empty, and line 0: none of it ran.
     line: int
     function: str
     calls: str = ""
     """The library function that it calls there, as "numpy.load"; empty: its own work, or built-in functions."""
-    share: float
-    """Of the time of all samples."""
+    share: float  # Of the time of all samples.
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """A DataLoader that the process iterated over, and what its work took."""
 
-    dataset: str
-    """Name of the class."""
+    dataset: str  # Name of the class.
     dataset_length: int | None = None
     batch_size: int | None = None
     num_workers: int = 0
@@ -122,59 +109,43 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     drop_last: bool = False
     in_order: bool | None = None
     sampler: str | None = None
-    sampler_at: Made | None = None
-    """Where its `__iter__` begins, if that is the script's own."""
+    sampler_at: Made | None = None  # Where its `__iter__` begins, if that is the script's own.
     collate: str | None = None
-    start_method: str | None = None
-    """Of the workers: fork, spawn, forkserver."""
-    batches: int = 0
-    """That were timed."""
-    fetch_ns: int | None = None
-    """Median time to make a batch, on a worker or in process: items and collation."""
-    items_ns: int | None = None
-    """Median of its part in the dataset."""
+    start_method: str | None = None  # Of the workers: fork, spawn, forkserver.
+    batches: int = 0  # That were timed.
+    fetch_ns: int | None = None  # Median time to make a batch, on a worker or in process: items and collation.
+    items_ns: int | None = None  # Median of its part in the dataset.
     collate_ns: int | None = None
     items_per_batch: float | None = None
     fetch_cpu_ns: int | None = None
     """Median CPU time of a batch, of all threads of the process that made it: over `fetch_ns` if several cores work."""
     fetch_queued_ns: int | None = None
     """Median time of it for which the worker's thread waited for a core; None in process, and if that is not known."""
-    sampled: int = 0
-    """Batches during which a worker was sampled."""
-    lines: tuple[SampledLine, ...] = ()
-    """Those with most of the time, most first."""
-    asked: int = 0
-    """How often the training asked for a batch."""
+    sampled: int = 0  # Batches during which a worker was sampled.
+    lines: tuple[SampledLine, ...] = ()  # Those with most of the time, most first.
+    asked: int = 0  # How often the training asked for a batch.
     asked_timed: int | None = None
     """Of those, while steps were timed without the profiler; None if that was not counted."""
-    wait_ns: int | None = None
-    """Median time until it got one."""
-    ready: float | None = None
-    """Mean number of batches that were ready when it asked; None without workers."""
-    empty_share: float | None = None
-    """Share of the times when none was ready; None without workers."""
+    wait_ns: int | None = None  # Median time until it got one.
+    ready: float | None = None  # Mean number of batches that were ready when it asked; None without workers.
+    empty_share: float | None = None  # Share of the times when none was ready; None without workers.
     handed_ns: int | None = None
     """Median time from when a batch was made by a worker, and asked for, until the training had it; None if unknown."""
     handing_share: float | None = None
     """Of the time that the training waited for batches, the share of those that were made before it asked."""
     tensors: int | None = None
     """Median number of tensors in a batch, wherever in it they are; None if that is not known."""
-    objects: int | None = None
-    """Of all Python objects in it."""
-    batch_bytes: int | None = None
-    """Of its tensors and numpy arrays."""
-    looks: int = 0
-    """Batches of the warm-up that were looked into."""
-    sequences: RowsFilled | None = None
-    """None where they hold none, in tensors on the CPU."""
+    objects: int | None = None  # Of all Python objects in it.
+    batch_bytes: int | None = None  # Of its tensors and numpy arrays.
+    looks: int = 0  # Batches of the warm-up that were looked into.
+    sequences: RowsFilled | None = None  # None where they hold none, in tensors on the CPU.
     made: Made | None = None
 
 
 class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     """An optimizer that stepped; with diagnose.record one that was there."""
 
-    name: str
-    """Its class."""
+    name: str  # Its class.
     foreach: bool | None = None
     fused: bool | None = None
     capturable: bool | None = None
@@ -182,12 +153,10 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     """Largest of its groups, as `weight_decay`; None where it has none to set, or that was not recorded."""
     weight_decay: float | None = None
     groups: int | None = None
-    parameters: int | None = None
-    """Tensors."""
+    parameters: int | None = None  # Tensors.
     elements: int | None = None
     bytes: int | None = None
-    dtypes: dict[str, int] = {}
-    """Elements by dtype, as in {"float32": 25557032}."""
+    dtypes: dict[str, int] = {}  # Elements by dtype, as in {"float32": 25557032}.
     devices: tuple[str, ...] = ()
     """Types of the devices that hold its parameters, as in ("cuda",). Empty if that was not recorded."""
     made: Made | None = None
@@ -196,16 +165,11 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
 class FailedGuard(msgspec.Struct, frozen=True, kw_only=True):
     """What compiled code checks, and by which it was found not to fit, so that code was compiled again or ran eager."""
 
-    source: str
-    """What is checked, as in "self.calls"."""
-    said: str
-    """As dynamo says it, as in "self.calls == 7"."""
-    is_size: bool
-    """It is on a size or stride of a tensor."""
-    forms: int
-    """Compiled forms of the function that failed by it."""
-    file: str
-    """The user's line that made the check, or where the compiled function begins."""
+    source: str  # What is checked, as in "self.calls".
+    said: str  # As dynamo says it, as in "self.calls == 7".
+    is_size: bool  # It is on a size or stride of a tensor.
+    forms: int  # Compiled forms of the function that failed by it.
+    file: str  # The user's line that made the check, or where the compiled function begins.
     line: int
     function: str
 
@@ -220,13 +184,10 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     cudnn_deterministic: bool | None = None
     deterministic_algorithms: bool | None = None
     anomaly_mode: bool | None = None
-    threads: int | None = None
-    """Of CPU ops (torch.get_num_threads)."""
-    autocast: dict[str, str] = {}
-    """dtype by device type of autocasts that were entered, as in {"cuda": "bfloat16"}."""
+    threads: int | None = None  # Of CPU ops (torch.get_num_threads).
+    autocast: dict[str, str] = {}  # dtype by device type of autocasts that were entered, as in {"cuda": "bfloat16"}.
     grad_scaler: bool | None = None
-    compiled: bool | None = None
-    """Whether torch.compile was called."""
+    compiled: bool | None = None  # Whether torch.compile was called.
 
 
 class Distributed(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,23 +204,17 @@ class Distributed(msgspec.Struct, frozen=True, kw_only=True):
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """How long steps took, by the process's own clock and, on a GPU, by events on the device."""
 
-    first_step: int
-    """Number of the first of them; steps are numbered from 0 in the order of the run."""
+    first_step: int  # Number of the first of them; steps are numbered from 0 in the order of the run.
     wall_ns: tuple[int, ...]
-    began_s: float | None = None
-    """Seconds from the start of the process to that of the first step."""
-    device_ns: tuple[int, ...] | None = None
-    """None without a device."""
+    began_s: float | None = None  # Seconds from the start of the process to that of the first step.
+    device_ns: tuple[int, ...] | None = None  # None without a device.
     bounds_unix_ns: tuple[int, ...] = ()
     """When each step began and the last one ended, in Unix time. Shape (steps + 1,); empty if that was not noted."""
     settling: int | None = None
     """Of these steps the first ones, in which the recorder still became faster; None without a recorder."""
-    fetched_bytes: int | None = None
-    """Memory that the process touched for the first time, per step."""
-    cpu_ns: int | None = None
-    """CPU time of all threads of the process, per step; not that of loader workers."""
-    cpu_times_ns: tuple[int, ...] = ()
-    """The same of each step."""
+    fetched_bytes: int | None = None  # Memory that the process touched for the first time, per step.
+    cpu_ns: int | None = None  # CPU time of all threads of the process, per step; not that of loader workers.
+    cpu_times_ns: tuple[int, ...] = ()  # The same of each step.
     waited_ns: int | None = None
     """In which the training's thread could run and got no CPU, per step; 0 where the system does not say."""
     nodes: tuple[int, ...] = ()
@@ -278,18 +233,15 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 class EventCost(msgspec.Struct, frozen=True, kw_only=True):
     """What one recorded event adds to the time of the host, measured in the process after its timing recording."""
 
-    op_ns: float | None = None
-    """An op of torch. None: the machine got slower or faster meanwhile by more than that."""
-    call_ns: float | None = None
-    """A call that launches, with what it launches; None without a device as well."""
+    op_ns: float | None = None  # An op of torch. None: the machine got slower or faster meanwhile by more than that.
+    call_ns: float | None = None  # A call that launches, with what it launches; None without a device as well.
 
 
 class PythonThread(msgspec.Struct, frozen=True, kw_only=True):
     """A thread of Python beside the one that trains."""
 
     name: str
-    cpu_share: float
-    """CPU time over the time of the steps without the profiler: 1 is a core."""
+    cpu_share: float  # CPU time over the time of the steps without the profiler: 1 is a core.
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,12 +249,9 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 
     injected: dict[str, tuple[str, ...]] = {}
     """Name of a setting -> where it took effect, as in "DataLoader at train.py:41: num_workers 0 -> 4"."""
-    refused: dict[str, str] = {}
-    """Fix that took no effect -> a clause on why, where that is known."""
-    losses: tuple[str, ...] = ()
-    """What each backward pass began at, as `float.hex` writes it: NaN is no JSON."""
-    peak_bytes: int | None = None
-    """Most memory on the GPU, where torch uses one; else of the process."""
+    refused: dict[str, str] = {}  # Fix that took no effect -> a clause on why, where that is known.
+    losses: tuple[str, ...] = ()  # What each backward pass began at, as `float.hex` writes it: NaN is no JSON.
+    peak_bytes: int | None = None  # Most memory on the GPU, where torch uses one; else of the process.
     reread: tuple[str, ...] = ()
     """Files that it read and had not written, but the recorded run had: it may continue what that began."""
 
@@ -311,53 +260,40 @@ class Difference(msgspec.Struct, frozen=True):
     """Of two results that should be the same, as shares of the spread of the first (a standard deviation)."""
 
     largest: float
-    typical: float
-    """Mean absolute difference."""
-    kind: str
-    """"same" bits, "rounding", "differ", or "not_deterministic": they differ as much without any change."""
+    typical: float  # Mean absolute difference.
+    kind: str  # "same" bits, "rounding", "differ", or "not_deterministic": they differ as much without any change.
 
 
 class Screened(msgspec.Struct, frozen=True, kw_only=True):
     """A setting that was turned on and off while the training ran."""
 
     name: str
-    injected: tuple[str, ...] = ()
-    """Where it took effect."""
-    void: str = ""
-    """A clause on why it could not be measured so; empty if it could."""
+    injected: tuple[str, ...] = ()  # Where it took effect.
+    void: str = ""  # A clause on why it could not be measured so; empty if it could.
     out_of_memory: bool = False
     alone: tuple[tuple[float, float], ...] = ()
     """Pairs of blocks without any other switch: mean time of a step without and with it, in ns."""
-    added: tuple[tuple[float, float], ...] = ()
-    """Pairs of blocks on top of those that were kept before."""
+    added: tuple[tuple[float, float], ...] = ()  # Pairs of blocks on top of those that were kept before.
     on_top_of: tuple[str, ...] = ()
-    steps: int = 0
-    """Of a block, at least."""
-    settling_s: float = 0.0
-    """By which its first steps took longer than later ones: compiling, mostly."""
-    outputs: Difference | None = None
-    """Of the model, for one batch; None: it could not be asked."""
+    steps: int = 0  # Of a block, at least.
+    settling_s: float = 0.0  # By which its first steps took longer than later ones: compiling, mostly.
+    outputs: Difference | None = None  # Of the model, for one batch; None: it could not be asked.
     updates: Difference | None = None
     """Of parameters in one step of an optimizer; None: it does not change that, or memory did not allow it."""
-    peak_bytes: tuple[int, ...] = ()
-    """Without and with it; empty where it is not known."""
+    peak_bytes: tuple[int, ...] = ()  # Without and with it; empty where it is not known.
     repeated_for: dict[str, int] = {}
     """Blocks that were made again, by what else fell into them: save, epoch, collection, pause."""
     seconds: float = 0.0
-    kept: bool = False
-    """It stayed on for those after it."""
+    kept: bool = False  # It stayed on for those after it.
     ended: bool = False
-    is_on: bool = False
-    """The script ended while it was on."""
+    is_on: bool = False  # The script ended while it was on.
 
 
 class Epochs(msgspec.Struct, frozen=True, kw_only=True):
     """Passes over the DataLoader that gives the training its batches. Times are without any profiler."""
 
-    began: tuple[int, ...] = ()
-    """Number of the first step of each, the latest ones."""
-    steps: int | None = None
-    """Of the latest whole one; None if none was seen."""
+    began: tuple[int, ...] = ()  # Number of the first step of each, the latest ones.
+    steps: int | None = None  # Of the latest whole one; None if none was seen.
     timed: int = 0
     """Steps that the times are of: the latest before anything was recorded, as many as are in whole epochs."""
     step_ns: int | None = None
@@ -366,8 +302,7 @@ class Epochs(msgspec.Struct, frozen=True, kw_only=True):
     """Of an epoch's first step, from the end of the step before it; a mean, as the others."""
     between_ns: int | None = None
     """Of that, until an iterator is asked for: evaluation, saving, the end of the workers before."""
-    starting_ns: int | None = None
-    """From then until its first batch is there: workers that start, and make it."""
+    starting_ns: int | None = None  # From then until its first batch is there: workers that start, and make it.
 
     def place(self, number: int) -> int | None:
         """How many steps of its epoch are before the step of this number; None if that is not known."""
@@ -381,61 +316,43 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     world_size: int = 1
-    peers: int | None = None
-    """Ranks on its machine, itself included; None in recordings that do not say."""
+    peers: int | None = None  # Ranks on its machine, itself included; None in recordings that do not say.
     node: int | None = None
     """Number of its machine as the launcher counts them, else in the order of ranks; never a name."""
-    machine: int | None = None
-    """Tells machines apart, each of which has one clock; None in recordings that do not say."""
-    recorded: bool = True
-    """False: it was only timed, as --ranks does not name it."""
+    machine: int | None = None  # Tells machines apart, each of which has one clock; None in recordings that do not say.
+    recorded: bool = True  # False: it was only timed, as --ranks does not name it.
     pid: int | None = None
-    trace: str | None = None
-    """Name of the timing recording in the same folder; None if there is none."""
-    detail: str | None = None
-    """Name of the attribution recording (stacks, shapes)."""
-    graph: str | None = None
-    """Name of the file that has autograd's graph of one step."""
-    values: str | None = None
-    """Name of the file that tells which ops of a step compute what has been computed before."""
+    trace: str | None = None  # Name of the timing recording in the same folder; None if there is none.
+    detail: str | None = None  # Name of the attribution recording (stacks, shapes).
+    graph: str | None = None  # Name of the file that has autograd's graph of one step.
+    values: str | None = None  # Name of the file that tells which ops of a step compute what has been computed before.
     steps_by: str | None = None
     """What steps were found by: "optimizer", "backward" (passes), "loader", "call" (of the model), "code"
     (diagnose.record) or "time" (there are none)."""
     loop: str | None = None
     """What owns the training loop, as `diagnose.fixes.setting.Loop`; None in recordings that do not say."""
-    steps_made: int | None = None
-    """Steps until recording ended, in recordings that say."""
-    steady: bool | None = None
-    """Whether step times had become steady before anything was measured."""
+    steps_made: int | None = None  # Steps until recording ended, in recordings that say.
+    steady: bool | None = None  # Whether step times had become steady before anything was measured.
     warm_up: Timed | None = None
-    unprofiled: Timed | None = None
-    """Steps without any profiler: the truth that recordings are compared with."""
-    cycle: int = 1
-    """Steps from one long step to the next, if long ones came at a period in these."""
+    unprofiled: Timed | None = None  # Steps without any profiler: the truth that recordings are compared with.
+    cycle: int = 1  # Steps from one long step to the next, if long ones came at a period in these.
     python_threads: tuple[PythonThread, ...] | None = None
     """Those that computed in these steps, most first; None if that is not known."""
-    unprofiled_after: Timed | None = None
-    """As `unprofiled`, after the timing recordings."""
+    unprofiled_after: Timed | None = None  # As `unprofiled`, after the timing recordings.
     device: str | None = None
     """Name of the recording of device work and runtime calls alone, whose times are the truest; None without a GPU."""
-    device_timing: Timed | None = None
-    """Steps of that, by the same clocks."""
-    timing: Timed | None = None
-    """Steps of the timing recording, by the same clocks."""
-    attribution: Timed | None = None
-    """Steps of the attribution recording."""
+    device_timing: Timed | None = None  # Steps of that, by the same clocks.
+    timing: Timed | None = None  # Steps of the timing recording, by the same clocks.
+    attribution: Timed | None = None  # Steps of the attribution recording.
     marked: tuple[str, ...] = ()
     """What has ranges in the timing recording whenever it happens: "garbage_collection", "checkpoint"."""
     loaders: tuple[Loader, ...] = ()
     optimizers: tuple[Optimizer, ...] = ()
     flags: Flags = Flags()
-    failed_guards: tuple[FailedGuard, ...] = ()
-    """Of torch.compile, those first by which the most forms failed."""
+    failed_guards: tuple[FailedGuard, ...] = ()  # Of torch.compile, those first by which the most forms failed.
     distributed: Distributed | None = None
-    arm: Arm | None = None
-    """None: it was recorded, and is no arm of a trial."""
-    screened: tuple[Screened, ...] | None = None
-    """None: nothing was screened."""
+    arm: Arm | None = None  # None: it was recorded, and is no arm of a trial.
+    screened: tuple[Screened, ...] | None = None  # None: nothing was screened.
     writes: tuple[str, ...] | None = None
     """Files that the script opened for writing, relative to its working folder, and folders that it made, which end in
     a slash; None if that was not looked at."""
@@ -448,10 +365,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     """How the process ended: "recorded", "itself", "interrupted", "crashed"; None if it could not say."""
     epochs: Epochs | None = None
     """None where no loader gives the training its batches, and in recordings that do not say."""
-    event_cost: EventCost | None = None
-    """None: not measured."""
-    notes: tuple[str, ...] = ()
-    """Sentences for the user."""
+    event_cost: EventCost | None = None  # None: not measured.
+    notes: tuple[str, ...] = ()  # Sentences for the user.
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -459,21 +374,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     schema_version: int = SCHEMA_VERSION
     tool_version: str | None = None
-    complete: bool = False
-    """Whether the recording came to its end."""
+    complete: bool = False  # Whether the recording came to its end.
     command: tuple[str, ...] = ()
-    started: str | None = None
-    """ISO 8601, in UTC."""
-    exit_code: int | None = None
-    """Of the command, if it ended by itself."""
+    started: str | None = None  # ISO 8601, in UTC.
+    exit_code: int | None = None  # Of the command, if it ended by itself.
     host: Host = Host()
     versions: dict[str, str] = {}
     """Of python, torch, cuda, cudnn, nccl, hip, driver and the frameworks that were imported."""
-    environment: dict[str, str] = {}
-    """Variables that change speed, of an allow-list; never others."""
+    environment: dict[str, str] = {}  # Variables that change speed, of an allow-list; never others.
     devices: tuple[DeviceState, ...] = ()
     links: tuple[Links, ...] = ()
-    sources: tuple[SourceFile, ...] = ()
-    """Empty: not known."""
+    sources: tuple[SourceFile, ...] = ()  # Empty: not known.
     ranks: tuple[RankManifest, ...] = ()
     notes: tuple[str, ...] = ()

@@ -8,8 +8,7 @@ SCHEMA_VERSION = 1
 
 ATTENTION, ATTENTION_BACKWARD = "attention", "attention backward"
 """Written out: it takes queries, keys and values of shape (batch times heads, n, size)."""
-OPTIMIZER = "torch.optim."
-"""It takes its parameters."""
+OPTIMIZER = "torch.optim."  # It takes its parameters.
 
 
 class OpSpec(msgspec.Struct, frozen=True):
@@ -20,28 +19,22 @@ class OpSpec(msgspec.Struct, frozen=True):
     shapes: str
     dtypes: str
     strides: str = ""
-    scalars: str = ""
-    """Of an optimizer its settings, as a JSON object."""
+    scalars: str = ""  # Of an optimizer its settings, as a JSON object.
 
 
-BUSY = 1.0
-"""From this spread on a measurement tells nothing: the machine did something else (our choice)."""
+BUSY = 1.0  # From this spread on a measurement tells nothing: the machine did something else (our choice).
 
 
 class MeasuredOp(msgspec.Struct, frozen=True):
     """One op, as it is and after a change."""
 
     spec: OpSpec
-    change: str
-    """As `costs.measured.change_of` names it, such as "bf16" or "bf16+padded"."""
+    change: str  # As `costs.measured.change_of` names it, such as "bf16" or "bf16+padded".
     before_ns: float | None = None
-    after_ns: float | None = None
-    """The least of one call; None: it was not measured."""
-    spread: float = 0.0
-    """By which share the quickest quarter of the runs are over the least, of the two the larger."""
+    after_ns: float | None = None  # The least of one call; None: it was not measured.
+    spread: float = 0.0  # By which share the quickest quarter of the runs are over the least, of the two the larger.
     runs: int = 0
-    why: str = ""
-    """Why it was not measured."""
+    why: str = ""  # Why it was not measured.
 
     @property
     def tells(self) -> bool:
@@ -52,8 +45,7 @@ class MeasuredOp(msgspec.Struct, frozen=True):
 class Measurements(msgspec.Struct, frozen=True):
     """All that was measured for a recording."""
 
-    device: str
-    """Name of the GPU; "" of the CPU."""
+    device: str  # Name of the GPU; "" of the CPU.
     torch: str
     seconds: float
     ops: tuple[MeasuredOp, ...]

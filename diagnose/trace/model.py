@@ -17,39 +17,28 @@ from diagnose.trace.varying import VaryingShapes
 class Severity(str, Enum):
     """How much an integrity note matters."""
 
-    NOTE = "note"
-    """Nothing in the report is wrong; something is not in it."""
-    WARNING = "warning"
-    """Some figures are less reliable than they look."""
-    ERROR = "error"
-    """Part of the recording is lost, or the figures it names are unreliable."""
+    NOTE = "note"  # Nothing in the report is wrong; something is not in it.
+    WARNING = "warning"  # Some figures are less reliable than they look.
+    ERROR = "error"  # Part of the recording is lost, or the figures it names are unreliable.
 
 
 class Ground(str, Enum):
     """What a finding can rest on, and an integrity note can doubt."""
 
-    HOST_TIMES = "host_times"
-    """What the host did, and for how long."""
-    DEVICE_TIMES = "device_times"
-    """How long recorded device work takes."""
-    DEVICE_IDLE = "device_idle"
-    """That the device did nothing while no work is recorded."""
-    LAUNCHES = "launches"
-    """Which call launched which device work."""
-    CLOCKS = "clocks"
-    """What came first of what host and device did."""
-    RANKS = "ranks"
-    """What came first of what several ranks did."""
+    HOST_TIMES = "host_times"  # What the host did, and for how long.
+    DEVICE_TIMES = "device_times"  # How long recorded device work takes.
+    DEVICE_IDLE = "device_idle"  # That the device did nothing while no work is recorded.
+    LAUNCHES = "launches"  # Which call launched which device work.
+    CLOCKS = "clocks"  # What came first of what host and device did.
+    RANKS = "ranks"  # What came first of what several ranks did.
 
 
 @dataclass(frozen=True)
 class IntegrityNote:
     """Something missing or damaged in a recording."""
 
-    what: str
-    """One sentence: what is wrong, with the count."""
-    effect: str
-    """One sentence: what that makes unreliable or impossible, and how to record it where that is known."""
+    what: str  # One sentence: what is wrong, with the count.
+    effect: str  # One sentence: what that makes unreliable or impossible, and how to record it where that is known.
     severity: Severity
     doubts: tuple[Ground, ...] = ()
     """What it makes unreliable: a finding that rests on one of these is less sure. None where the severity is NOTE."""
@@ -72,8 +61,7 @@ class Device:
 class Step:
     """One recorded training step, as its marker delimits it on the host."""
 
-    number: int
-    """The number in the marker's name; the position where it has none."""
+    number: int  # The number in the marker's name; the position where it has none.
     start_ns: int
     end_ns: int
 
@@ -84,45 +72,33 @@ class Provenance:
 
     path: str
     format: str
-    bytes: int
-    """Size of the file on disk."""
-    events: int
-    """Events read, of every phase."""
-    rank: int | None
-    """As recorded; None when the recording does not say."""
+    bytes: int  # Size of the file on disk.
+    events: int  # Events read, of every phase.
+    rank: int | None  # As recorded; None when the recording does not say.
     world_size: int | None
-    backend: str
-    """"cuda", "rocm", "cpu", or "unknown": a device whose maker the recording does not tell."""
-    devices: tuple[Device, ...]
-    """Devices that did work in this trace, where the recording describes them."""
+    backend: str  # "cuda", "rocm", "cpu", or "unknown": a device whose maker the recording does not tell.
+    devices: tuple[Device, ...]  # Devices that did work in this trace, where the recording describes them.
     recorded: frozenset[str]
     """Of shapes, stacks, samples, memory, sync_events, device, launches, ops: what this recording holds. Samples tell
     lines as stacks do, but not every call."""
-    resolution_ns: int
-    """Smallest time the recording can tell apart: 1 or 1000."""
-    versions: dict[str, str]
-    """Of cuda_runtime, cuda_driver, hip_runtime, hip_driver, cupti, nccl: what is known."""
-    step_marker: str
-    """What the steps were found by, in words; empty when there are none."""
+    resolution_ns: int  # Smallest time the recording can tell apart: 1 or 1000.
+    versions: dict[str, str]  # Of cuda_runtime, cuda_driver, hip_runtime, hip_driver, cupti, nccl: what is known.
+    step_marker: str  # What the steps were found by, in words; empty when there are none.
     python: bool | None
     """Whether the process has a name of Python's; None if no name is recorded. The name itself is not kept."""
     begin_unix_ns: int
     end_unix_ns: int
     """When the first event starts and the last one ends, in Unix time, if that is what the recorder counts from."""
-    detail: str | None = None
-    """Path of the detail recording, of other steps of the same run; None if there is none."""
+    detail: str | None = None  # Path of the detail recording, of other steps of the same run; None if there is none.
     timed_by: str | None = None
     """Path of the recording of other steps, without ops, whose times these are; None: they are its own."""
     groups: tuple[ProcessGroup, ...] = ()
     """That this rank is in, in the order in which they were made; none if the recording does not say."""
     joined: frozenset[str] = frozenset()
     """Of shapes and stacks: what was not recorded here and is known from the detail recording."""
-    machine: int = -1
-    """Tells the machines of ranks apart; -1 unknown."""
-    process: str = ""
-    """Id of the recorded process, as its host has it; "" unknown."""
-    machine_devices: int = 0
-    """That the process could see, whether they did work or not; 0 unknown."""
+    machine: int = -1  # Tells the machines of ranks apart; -1 unknown.
+    process: str = ""  # Id of the recorded process, as its host has it; "" unknown.
+    machine_devices: int = 0  # That the process could see, whether they did work or not; 0 unknown.
 
     def knows(self, option: str) -> bool:
         """Whether shapes or stacks are known, from this recording or the detail recording; stacks also by samples."""
@@ -135,12 +111,10 @@ class Context:
 
     rank: RankManifest
     host: Host
-    ranks: int
-    """Processes recorded on that machine."""
+    ranks: int  # Processes recorded on that machine.
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that change speed, as they were recorded; empty if they were not."""
-    command: tuple[str, ...] = ()
-    """What ran, its values without what may be secret; empty if that is not known."""
+    command: tuple[str, ...] = ()  # What ran, its values without what may be secret; empty if that is not known.
 
 
 @dataclass(frozen=True)
@@ -148,26 +122,16 @@ class Peers:
     """What the recordings of the other ranks tell of the steps and collectives of one rank."""
 
     rank: int
-    ranks: tuple[int, ...]
-    """All that were compared, this one too, in order."""
-    steps: tuple[int, ...]
-    """Numbers of the steps that all of them use."""
-    machines: IntArray
-    """Tells the machine of each rank apart; -1 unknown. Shape (ranks,)."""
-    devices: IntArray
-    """Index of the device that each rank computes on; -1 none or several. Shape (ranks,)."""
-    compute_ns: IntArray
-    """For how long each rank computed in each step. Shape (ranks, steps)."""
-    waited_ns: IntArray
-    """For how long each rank waited for others at collectives, in all these steps. Shape (ranks,)."""
-    met: IntArray
-    """Collectives that all of their group came to, by span id in order."""
-    from_ns: IntArray
-    """When this rank came to each of them. Shape as `met`."""
-    waits_ns: IntArray
-    """For how long this rank waited at each of them for the last one to come. Shape as `met`."""
-    job: Job
-    """All ranks together."""
+    ranks: tuple[int, ...]  # All that were compared, this one too, in order.
+    steps: tuple[int, ...]  # Numbers of the steps that all of them use.
+    machines: IntArray  # Tells the machine of each rank apart; -1 unknown. Shape (ranks,).
+    devices: IntArray  # Index of the device that each rank computes on; -1 none or several. Shape (ranks,).
+    compute_ns: IntArray  # For how long each rank computed in each step. Shape (ranks, steps).
+    waited_ns: IntArray  # For how long each rank waited for others at collectives, in all these steps. Shape (ranks,).
+    met: IntArray  # Collectives that all of their group came to, by span id in order.
+    from_ns: IntArray  # When this rank came to each of them. Shape as `met`.
+    waits_ns: IntArray  # For how long this rank waited at each of them for the last one to come. Shape as `met`.
+    job: Job  # All ranks together.
 
 
 @dataclass(frozen=True)
@@ -177,16 +141,11 @@ class AutogradGraph:
     Arrays of shape (nodes,), and (edges,) where a node and another are said by their positions.
     """
 
-    names: tuple[str, ...]
-    """Of kinds of nodes, as "AddmmBackward0"."""
-    name: IntArray
-    """Position in `names`."""
-    number: IntArray
-    """Order in which ops made them; -1 of those that add to the gradient of a weight."""
-    uses: IntArray
-    """The op of this node took ..."""
-    used: IntArray
-    """... what the op of this one made."""
+    names: tuple[str, ...]  # Of kinds of nodes, as "AddmmBackward0".
+    name: IntArray  # Position in `names`.
+    number: IntArray  # Order in which ops made them; -1 of those that add to the gradient of a weight.
+    uses: IntArray  # The op of this node took ...
+    used: IntArray  # ... what the op of this one made.
     optimizer: IntArray
     """Of nodes that add to the gradient of a weight the number of the optimizer that has it, from 1 on, 0 if none has.
 
@@ -201,24 +160,15 @@ class ValueGraph:
     Arrays of shape (ops,) in the order in which ops were called, and (edges,) where two are said by their positions.
     """
 
-    names: tuple[str, ...]
-    """As "aten::mm"."""
-    name: IntArray
-    """Position in `names`."""
-    thread: IntArray
-    """Threads are numbered from 0, in the order in which they ran the first op."""
-    step: IntArray
-    """0 or 1."""
-    backward: IntArray
-    """1 in a backward pass."""
-    makes: IntArray
-    """1 where the op makes or changes values, 0 where it makes a view of what there is."""
-    same: IntArray
-    """The first op that made the same values of the same; -1 if there is none before."""
-    uses: IntArray
-    """This op took ..."""
-    used: IntArray
-    """... what this one made; -1: what is in memory that no op was seen to fill, such as a batch."""
+    names: tuple[str, ...]  # As "aten::mm".
+    name: IntArray  # Position in `names`.
+    thread: IntArray  # Threads are numbered from 0, in the order in which they ran the first op.
+    step: IntArray  # 0 or 1.
+    backward: IntArray  # 1 in a backward pass.
+    makes: IntArray  # 1 where the op makes or changes values, 0 where it makes a view of what there is.
+    same: IntArray  # The first op that made the same values of the same; -1 if there is none before.
+    uses: IntArray  # This op took ...
+    used: IntArray  # ... what this one made; -1: what is in memory that no op was seen to fill, such as a batch.
     looked_up: IntArray | None = None
     """The op that took rows of a table, if this one depends on them and on nothing else that changes or is learnt.
 
@@ -231,8 +181,7 @@ class Rank:
     """One process of the run: columnar tables (see `trace.schema`), immutable once made."""
 
     index: int
-    zero_unix_ns: int
-    """What 0 in the tables is in Unix time; ranks are compared after adding it."""
+    zero_unix_ns: int  # What 0 in the tables is in Unix time; ranks are compared after adding it.
     spans: pd.DataFrame
     kernels: pd.DataFrame
     copies: pd.DataFrame
@@ -246,18 +195,12 @@ class Rank:
     steps: tuple[Step, ...]
     provenance: Provenance
     integrity: tuple[IntegrityNote, ...]
-    context: Context | None = None
-    """None: the trace is all there is."""
-    peers: Peers | None = None
-    """None: no other rank was looked at."""
-    graph: AutogradGraph | None = None
-    """None: nobody looked at it."""
-    values: ValueGraph | None = None
-    """None: nobody looked at them."""
-    varying: VaryingShapes | None = None
-    """Of the detail recording; None: there is none that shapes are from."""
-    measured: Measurements | None = None
-    """What changed ops take; None: nothing was measured."""
+    context: Context | None = None  # None: the trace is all there is.
+    peers: Peers | None = None  # None: no other rank was looked at.
+    graph: AutogradGraph | None = None  # None: nobody looked at it.
+    values: ValueGraph | None = None  # None: nobody looked at them.
+    varying: VaryingShapes | None = None  # Of the detail recording; None: there is none that shapes are from.
+    measured: Measurements | None = None  # What changed ops take; None: nothing was measured.
 
     @property
     def times_ns(self) -> tuple[int, ...]:
@@ -275,5 +218,4 @@ class Run:
     """All ranks of a run that were given, in order of their index."""
 
     ranks: tuple[Rank, ...]
-    integrity: tuple[IntegrityNote, ...]
-    """What is wrong with the set of files, rather than with one of them."""
+    integrity: tuple[IntegrityNote, ...]  # What is wrong with the set of files, rather than with one of them.

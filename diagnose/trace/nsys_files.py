@@ -18,15 +18,12 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 TABLE, BLOB = "NVTX_EVENTS", "binaryData"
-SAMPLES = "Python Backtrace"
-"""Name of the domain; marked by an event of type"""
+SAMPLES = "Python Backtrace"  # Name of the domain; marked by an event of type
 
-DOMAIN, MARK = 75, 34
-"""`eventType` of what names a domain, and of a mark (ENUM_NSYS_EVENT_TYPE)."""
+DOMAIN, MARK = 75, 34  # `eventType` of what names a domain, and of a mark (ENUM_NSYS_EVENT_TYPE).
 
 HELP_S = 20
-EXPORT_S = 1800
-"""Exports of reports of some GB take minutes."""
+EXPORT_S = 1800  # Exports of reports of some GB take minutes.
 
 MOST_JSON = 64 << 20
 """Bytes of a report whose payloads are looked for in JSON, which is some seven times as large (measured on 2024.2)."""
@@ -34,8 +31,7 @@ MOST_JSON = 64 << 20
 PAYLOAD_HEAD = struct.Struct("<4Q")
 """What a blob begins with: domain, schema, bytes, and one more number (see `source.nccl`)."""
 
-DEEPEST = 4096
-"""Frames of a stack; Python itself allows 1,000 calls unless told otherwise."""
+DEEPEST = 4096  # Frames of a stack; Python itself allows 1,000 calls unless told otherwise.
 
 _FRAME = struct.Struct("<qqI4x")
 _COUNTS, _FRAMES = (40, 44), 48

@@ -26,14 +26,11 @@ from diagnose.trace.event_cost import EVENT_NS, FloatArray, moments, own_ns
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import Ground, IntegrityNote, Rank, Severity, Step
 
-LEAST_SHARE = 0.95
-"""Of device time: with less of it in both, the recordings hardly show the same steps (our choice)."""
+LEAST_SHARE = 0.95  # Of device time: with less of it in both, the recordings hardly show the same steps (our choice).
 
-BY_SPAN = ("kernels", "copies", "syncs", "collectives", "ops", "memory")
-"""Tables that are labelled by span id."""
+BY_SPAN = ("kernels", "copies", "syncs", "collectives", "ops", "memory")  # Tables that are labelled by span id.
 
-OPS = (SpanKind.OP, SpanKind.LOADER, SpanKind.ANNOTATION, SpanKind.COLLECTIVE)
-"""What is only recorded with ops."""
+OPS = (SpanKind.OP, SpanKind.LOADER, SpanKind.ANNOTATION, SpanKind.COLLECTIVE)  # What is only recorded with ops.
 
 UNKNOWN = -1
 
@@ -42,19 +39,13 @@ UNKNOWN = -1
 class _Side:
     """Calls and device work of the paired steps in one of the recordings. Arrays of shape (calls,) and (work,)."""
 
-    bounds_ns: IntArray
-    """Of the steps, on the host. Shape (steps + 1,)."""
-    start_ns: IntArray
-    """Of all spans."""
+    bounds_ns: IntArray  # Of the steps, on the host. Shape (steps + 1,).
+    start_ns: IntArray  # Of all spans.
     end_ns: IntArray
-    calls: IntArray
-    """Span ids."""
-    step: IntArray
-    """Of each call, from 0."""
-    work: IntArray
-    """Span ids, by call and then in order of start."""
-    call_of_work: IntArray
-    """Positions in `calls`."""
+    calls: IntArray  # Span ids.
+    step: IntArray  # Of each call, from 0.
+    work: IntArray  # Span ids, by call and then in order of start.
+    call_of_work: IntArray  # Positions in `calls`.
 
     @property
     def work_ns(self) -> IntArray:
@@ -235,8 +226,7 @@ def _share(side: _Side, same: IntArray) -> float:
     return float(side.work_ns[same].sum() / max(side.work_ns.sum(), 1))
 
 
-_Own = Callable[[IntArray], FloatArray]
-"""How a thread's own time goes on."""
+_Own = Callable[[IntArray], FloatArray]  # How a thread's own time goes on.
 
 
 class _Warp:

@@ -56,12 +56,9 @@ class EpochTime:
     """An epoch, or as much of it as there was."""
 
     first_step: int
-    began_ns: int
-    """Since the start of the run."""
-    steps: int
-    """Without the first step of the run."""
-    step_ns: int
-    """All of them, without what is outside, evaluation and saving."""
+    began_ns: int  # Since the start of the run.
+    steps: int  # Without the first step of the run.
+    step_ns: int  # All of them, without what is outside, evaluation and saving.
     loader_ns: int
     first_wait_ns: int | None = None
     """Waiting for its first batch, also of the run's first step; older logs do not tell it."""
@@ -84,21 +81,14 @@ class Window:
     steps: int
     began_ns: int
     ended_ns: int
-    columns: dict[str, Column]
-    """By a name of COLUMNS; those without any time are left out."""
-    outliers: int
-    """Steps that took over three times the usual one."""
-    excess_ns: int
-    """What these took beyond the usual step."""
-    gaps: tuple[tuple[int, int], ...]
-    """How many steps are between two outliers, and how many times; the commonest."""
-    epochs: tuple[EpochTime, ...]
-    """Those that ended in it; the run's last window has the last one as well."""
-    more_epochs: int
-    """That ended in it as well, and are not told one by one."""
+    columns: dict[str, Column]  # By a name of COLUMNS; those without any time are left out.
+    outliers: int  # Steps that took over three times the usual one.
+    excess_ns: int  # What these took beyond the usual step.
+    gaps: tuple[tuple[int, int], ...]  # How many steps are between two outliers, and how many times; the commonest.
+    epochs: tuple[EpochTime, ...]  # Those that ended in it; the run's last window has the last one as well.
+    more_epochs: int  # That ended in it as well, and are not told one by one.
     gauges: dict[str, Gauge]
-    longest: tuple[OutlierStep, ...] = ()
-    """Some of the outliers."""
+    longest: tuple[OutlierStep, ...] = ()  # Some of the outliers.
 
     @property
     def timed(self) -> int:
@@ -117,21 +107,13 @@ class RunLog:
     rank: int
     world_size: int
     started_unix_ns: int
-    steps_by: str | None
-    """What steps were found by: optimizer, backward, loader, call."""
-    ended: str | None
-    """itself, interrupted, crashed; None: nothing says so, as where it was killed."""
-    length_ns: int
-    """From the start of the process to its end, or to the last that is known of it."""
-    start: dict[str, int]
-    """Of the interval from the start of the process to the first step's end, by column."""
-    windows: tuple[Window, ...]
-    """In order."""
-    last: dict[str, int]
-    """Of the time after the last step's end, by column."""
-    files: tuple[str, ...]
-    """That the run wrote, relative to its working folder."""
-    damaged: int
-    """Places in the file where something could not be read."""
+    steps_by: str | None  # What steps were found by: optimizer, backward, loader, call.
+    ended: str | None  # itself, interrupted, crashed; None: nothing says so, as where it was killed.
+    length_ns: int  # From the start of the process to its end, or to the last that is known of it.
+    start: dict[str, int]  # Of the interval from the start of the process to the first step's end, by column.
+    windows: tuple[Window, ...]  # In order.
+    last: dict[str, int]  # Of the time after the last step's end, by column.
+    files: tuple[str, ...]  # That the run wrote, relative to its working folder.
+    damaged: int  # Places in the file where something could not be read.
     first_steps: tuple[dict[str, int], ...] = ()
     """The times of each of the first 100 steps at most, by column; none of the very first."""

@@ -30,10 +30,8 @@ class Samples:
 
     moment_ns: IntArray
     track: IntArray
-    frame: IntArray
-    """Position in `names`."""
-    names: tuple[str, ...]
-    """Frames of the user's own code, as recorded."""
+    frame: IntArray  # Position in `names`.
+    names: tuple[str, ...]  # Frames of the user's own code, as recorded.
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,7 @@ class _Cells:
     start_ns: IntArray
     end_ns: IntArray
     track: IntArray
-    same: IntArray
-    """A number that cells of different steps share if they are the same; -1 outside steps."""
+    same: IntArray  # A number that cells of different steps share if they are the same; -1 outside steps.
 
 
 def lines(spans: pd.DataFrame, samples: Samples) -> pd.DataFrame:

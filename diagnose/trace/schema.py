@@ -25,8 +25,7 @@ class Column:
     unit: str
     meaning: str
     formats: str = "kineto, nsight"
-    unknown: int | None = -1
-    """What stands for what was not recorded, of an int; None: it always is."""
+    unknown: int | None = -1  # What stands for what was not recorded, of an int; None: it always is.
 
 
 @dataclass(frozen=True)

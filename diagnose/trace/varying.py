@@ -14,14 +14,10 @@ from diagnose.trace.intervals import IntArray
 class VaryingShapes:
     """What ops took in consecutive steps, each of those that took another shape in each."""
 
-    steps: tuple[int, ...]
-    """Their numbers, in order."""
-    shapes: tuple[tuple[str, ...], ...]
-    """Of each such op in each of the steps, as in the table `ops`."""
-    ids: IntArray
-    """Spans of the rank, in whichever step, that are one of these ops. Shape (spans,)."""
-    which: IntArray
-    """Position in `shapes`. Shape as `ids`."""
+    steps: tuple[int, ...]  # Their numbers, in order.
+    shapes: tuple[tuple[str, ...], ...]  # Of each such op in each of the steps, as in the table `ops`.
+    ids: IntArray  # Spans of the rank, in whichever step, that are one of these ops. Shape (spans,).
+    which: IntArray  # Position in `shapes`. Shape as `ids`.
 
 
 def varying_shapes(spans: pd.DataFrame, ops: pd.DataFrame, steps: tuple[int, ...]) -> VaryingShapes:

@@ -35,29 +35,21 @@ QUIET = {
 }
 """Variables by which experiment trackers stay offline."""
 
-WARMUP, TIMED, TIMED_S = 10, 10, 2.0
-"""Steps to skip, at least; steps to time, at least, and for how long (our choice)."""
+WARMUP, TIMED, TIMED_S = 10, 10, 2.0  # Steps to skip, at least; steps to time, at least, and for how long (our choice).
 
-START_S = 10.0
-"""What a start of Python and torch may take, until one has been seen (our choice)."""
+START_S = 10.0  # What a start of Python and torch may take, until one has been seen (our choice).
 
-PATIENCE = 3.0
-"""Times what an arm is expected to take, after which it is ended (trials.md)."""
+PATIENCE = 3.0  # Times what an arm is expected to take, after which it is ended (trials.md).
 
-LEAST_S = 10.0
-"""That an arm is expected to take, however short it was: starts of Python differ (our choice)."""
+LEAST_S = 10.0  # That an arm is expected to take, however short it was: starts of Python differ (our choice).
 
-COMPILING_S = 120.0
-"""More patience for that (our choice)."""
+COMPILING_S = 120.0  # More patience for that (our choice).
 
-UNKNOWN_S = 60.0
-"""More patience for the first arm: nothing tells yet what starting takes here (our choice)."""
+UNKNOWN_S = 60.0  # More patience for the first arm: nothing tells yet what starting takes here (our choice).
 
-LAST_BYTES = 16384
-"""Of what a script has printed, that are looked at for an error (our choice)."""
+LAST_BYTES = 16384  # Of what a script has printed, that are looked at for an error (our choice).
 
-TORCHRUN = "ChildFailedError"
-"""What torchrun ends with, and a table, when a rank has failed."""
+TORCHRUN = "ChildFailedError"  # What torchrun ends with, and a table, when a rank has failed.
 
 _RAISED = re.compile(r"(?:\[rank\d+\]: ?)?([\w.]*(?:Error|Exception)\b.*)")
 
@@ -72,8 +64,7 @@ class Size:
 
     warmup: int
     timed: int
-    timed_s: float
-    """Go on for so long if the script does; 0 once it is known how many steps that are."""
+    timed_s: float  # Go on for so long if the script does; 0 once it is known how many steps that are.
     expected_s: float
 
 
@@ -81,25 +72,19 @@ class Size:
 class Arm:
     """What one has measured; of several ranks the slowest, and the memory of the largest."""
 
-    step_ns: float
-    """Mean over the timed steps; where fixes enlarge the batch, of as many samples as without them."""
+    step_ns: float  # Mean over the timed steps; where fixes enlarge the batch, of as many samples as without them.
     steps: int
     first_step: int
     warmup_s: float
     peak_bytes: int | None
     losses: tuple[float, ...]
-    injected: tuple[str, ...]
-    """Where fixes took effect, on any rank."""
-    seconds: float
-    """From its start to its end."""
+    injected: tuple[str, ...]  # Where fixes took effect, on any rank.
+    seconds: float  # From its start to its end.
     gpu: DeviceState | None = None
     """Of the first machine, that which draws the most power, once the steps were timed; None without NVML."""
-    held_back_by: tuple[str, ...] = ()
-    """Of HEAT, on any GPU of that machine."""
-    reread: tuple[str, ...] = ()
-    """Files that it read, and an earlier run had written."""
-    waited: float = 0.0
-    """Share of its steps in which the training could run and got no CPU; 0 where a device is timed."""
+    held_back_by: tuple[str, ...] = ()  # Of HEAT, on any GPU of that machine.
+    reread: tuple[str, ...] = ()  # Files that it read, and an earlier run had written.
+    waited: float = 0.0  # Share of its steps in which the training could run and got no CPU; 0 where a device is timed.
 
 
 class Void(Exception):

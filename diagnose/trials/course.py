@@ -10,8 +10,7 @@ from diagnose.trials import screening
 from diagnose.trials.protocol import Bench
 from diagnose.trials.selection import Candidate, in_order
 
-SHARE = 0.5
-"""Of the budget that screening may take anyway (our choice)."""
+SHARE = 0.5  # Of the budget that screening may take anyway (our choice).
 
 SPARE = 2
 """Times what the least pairs of all runs after it take is left for them, before it may take more (our choice)."""

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from diagnose.contracts.trials import Losses
 
-FIRST = 10
-"""Losses that are compared where they are not equal: later ones multiply the differences (our choice)."""
+FIRST = 10  # Losses that are compared where they are not equal: later ones multiply the differences (our choice).
 
 ROUNDING = 1e-5
 """Difference in the first steps up to which it is rounding, as a share of the greatest loss (trials.md)."""

@@ -26,35 +26,26 @@ NOTHING = "Without any fix nothing could be measured."
 
 SPENT = "The budget was spent."
 
-LEAST_FOR_INTERVAL = 2
-"""Pairs."""
+LEAST_FOR_INTERVAL = 2  # Pairs.
 
-BUSY_SHARE = 0.05
-"""Noise from which on it is said (our choice)."""
+BUSY_SHARE = 0.05  # Noise from which on it is said (our choice).
 
-COOLING_S = 10.0
-"""Before a run is repeated in which heat held the GPU back (our choice)."""
+COOLING_S = 10.0  # Before a run is repeated in which heat held the GPU back (our choice).
 
-MOST_REPEATS = 3
-"""Of such runs; heat that stays belongs to the machine (our choice)."""
+MOST_REPEATS = 3  # Of such runs; heat that stays belongs to the machine (our choice).
 
-LONGER_S = 1.0
-"""By which a start has to be longer to count: starts of Python differ as well (our choice)."""
+LONGER_S = 1.0  # By which a start has to be longer to count: starts of Python differ as well (our choice).
 
 
 @dataclass(frozen=True)
 class Standing:
     """Which run begins, and how far its trial is."""
 
-    numbers: tuple[int, ...]
-    """Of the findings whose fixes are tried; () where the script runs twice as it is."""
-    name: str
-    """Of the trial."""
-    pair: int
-    """Number of the pair, from 1, or of the run as it is."""
+    numbers: tuple[int, ...]  # Of the findings whose fixes are tried; () where the script runs twice as it is.
+    name: str  # Of the trial.
+    pair: int  # Number of the pair, from 1, or of the run as it is.
     with_fix: bool
-    measured: Range | None
-    """By the pairs so far."""
+    measured: Range | None  # By the pairs so far.
 
 
 class _Spent(Exception):
@@ -66,36 +57,24 @@ class Bench:
     """Runs arms of one command, one after the other, within a budget."""
 
     command: Sequence[str]
-    folder: Path
-    """For the working files of arms."""
+    folder: Path  # For the working files of arms.
     size: Size
     least_pairs: int
     budget_s: float
-    begins: Callable[[Standing], None]
-    """Told before each run."""
-    without: list[Arm] = field(default_factory=list)
-    """Arms of the script as it is."""
+    begins: Callable[[Standing], None]  # Told before each run.
+    without: list[Arm] = field(default_factory=list)  # Arms of the script as it is.
     trials: list[Trial] = field(default_factory=list)
-    repeated: int = 0
-    """Runs, as heat held the GPU back in them."""
-    held_back: int = 0
-    """Runs that count all the same."""
-    written: Sequence[str] = ()
-    """What the recorded run has written."""
-    screens: Callable[[Sequence[Screened]], None] = lambda found: None
-    """Told now and then while a process screens."""
-    in_blocks: list[Trial] = field(default_factory=list)
-    """Of switches."""
+    repeated: int = 0  # Runs, as heat held the GPU back in them.
+    held_back: int = 0  # Runs that count all the same.
+    written: Sequence[str] = ()  # What the recorded run has written.
+    screens: Callable[[Sequence[Screened]], None] = lambda found: None  # Told now and then while a process screens.
+    in_blocks: list[Trial] = field(default_factory=list)  # Of switches.
     base: list[Candidate] = field(default_factory=list)
     """Fixes that screening has kept: runs of pairs have them on both sides."""
-    together: Trial | None = None
-    """All that is kept, against the script as it is."""
-    between: Spread = CPU
-    """How equal runs of such a training usually differ."""
-    spent: set[int] = field(default_factory=set)
-    """Numbers, from 0, of trials that the budget has ended."""
-    _pairs_of: list[list[tuple[Arm, Arm]]] = field(default_factory=list)
-    """Of each trial."""
+    together: Trial | None = None  # All that is kept, against the script as it is.
+    between: Spread = CPU  # How equal runs of such a training usually differ.
+    spent: set[int] = field(default_factory=set)  # Numbers, from 0, of trials that the budget has ended.
+    _pairs_of: list[list[tuple[Arm, Arm]]] = field(default_factory=list)  # Of each trial.
     _screened: list[Screened] = field(default_factory=list)
     _count: int = 0
     _begun_s: float = field(default_factory=time.monotonic)

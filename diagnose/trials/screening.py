@@ -23,17 +23,14 @@ from diagnose.trials import arms
 from diagnose.trials.arms import Size
 from diagnose.trials.selection import Candidate, CannotTry
 
-TIMED, TIMED_S = 10, 1.0
-"""Steps to time before anything is switched, at least, and for how long (our choice)."""
+TIMED, TIMED_S = 10, 1.0  # Steps to time before anything is switched, at least, and for how long (our choice).
 
 PER_SWITCH_S, COMPILING_S = 15.0, 60.0
 """That screening one usually takes at most, and more for one that compiles (trials.md: 10 s are usual)."""
 
-BETWEEN_S = 30.0
-"""More patience with the script between its start and its end (our choice)."""
+BETWEEN_S = 30.0  # More patience with the script between its start and its end (our choice).
 
-LONGER_S = 1.0
-"""Settling that has to be paid for: less is not told (our choice)."""
+LONGER_S = 1.0  # Settling that has to be paid for: less is not told (our choice).
 
 Told = Callable[[Sequence[Screened]], None]
 _SCREENED = msgspec.json.Decoder(tuple[Screened, ...])
@@ -43,10 +40,8 @@ _SCREENED = msgspec.json.Decoder(tuple[Screened, ...])
 class Screen:
     """What one process has measured."""
 
-    screened: tuple[Screened, ...]
-    """Of several ranks the slowest of each block."""
-    failed: arms.Void | None
-    """Why it ended before all was measured; None if it did not."""
+    screened: tuple[Screened, ...]  # Of several ranks the slowest of each block.
+    failed: arms.Void | None  # Why it ended before all was measured; None if it did not.
     interrupted: bool
 
 

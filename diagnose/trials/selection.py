@@ -29,10 +29,8 @@ class Candidate:
     rule: str
     number: int
     fix: Fix
-    trial: str
-    """As in `Fix.trial`."""
-    predicted: Range | None
-    """Speed-up, as analysis says it."""
+    trial: str  # As in `Fix.trial`.
+    predicted: Range | None  # Speed-up, as analysis says it.
 
     @property
     def is_switch(self) -> bool:

@@ -38,8 +38,7 @@ OF_RANKS: dict[RunFindingKind, Callable[[Sequence[RunLog]], list[RunFinding]]] =
     RunFindingKind.STRAGGLER: stragglers,
     RunFindingKind.LOST_RANK: lost_ranks,
 }
-EXPLAINED = 0.7
-"""Of what slower steps cost, the share that a straggler costs if it is why (our choice)."""
+EXPLAINED = 0.7  # Of what slower steps cost, the share that a straggler costs if it is why (our choice).
 
 _ORDER = list(RunFindingKind)
 

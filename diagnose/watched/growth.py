@@ -27,14 +27,12 @@ from diagnose.watched.series import (
 )
 from diagnose.watched.waiting import steady
 
-STANDS_OUT = 0.3
-"""Of the rise of a step, from which share on a part is named (our choice)."""
+STANDS_OUT = 0.3  # Of the rise of a step, from which share on a part is named (our choice).
 
 SLOWER_CLOCK, SLOWED = 0.05, 0.2
 """By so much lower a clock explains slower steps; share of looks at a device that is held back (our choice)."""
 
-AS_MUCH_CPU = 0.5
-"""Of the rise of steps, below which CPU time per step has not risen along (our choice)."""
+AS_MUCH_CPU = 0.5  # Of the rise of steps, below which CPU time per step has not risen along (our choice).
 
 PART_NAMES = {
     "loader": "waiting for data",
@@ -61,8 +59,7 @@ COOL = "Look at cooling and power limit of that device: nvidia-smi -q -d CLOCK,T
 LEAST_MEMORY_BYTES, LEAST_MEMORY_SHARE = 64_000_000, 0.05
 """By so much memory must rise (our choice): allocators keep some."""
 
-SETTLED = 1 / 3
-"""Share of the run after which memory may grow no more: caches and pools fill until then (our choice)."""
+SETTLED = 1 / 3  # Share of the run after which memory may grow no more: caches and pools fill until then (our choice).
 
 MEMORY = {
     "resident_bytes": "Resident memory",

@@ -16,8 +16,7 @@ LEAST_OUTLIERS, REGULAR, MOSTLY = 5, 0.6, 0.2
 """Outliers, the share of them that must come at the period, and that of steps above which they are no outliers but
 another kind of steps, or a machine that others use (our choice)."""
 
-EXPLAINS = 0.5
-"""Of what an outlier takes beyond the usual step, the share from which on a part is why (our choice)."""
+EXPLAINS = 0.5  # Of what an outlier takes beyond the usual step, the share from which on a part is why (our choice).
 
 WHY = {
     "loader": "it waits for data",
@@ -44,14 +43,10 @@ class Outliers:
     """Those of a run."""
 
     count: int
-    excess_ns: int
-    """What they take beyond usual steps."""
-    period_steps: int | None
-    """None: they come at no period."""
-    regular: float
-    """Share of them that came so many steps after the one before, by one step more or less."""
-    part: str
-    """Of PARTS or REST: what is longer in them; "" if that is not known."""
+    excess_ns: int  # What they take beyond usual steps.
+    period_steps: int | None  # None: they come at no period.
+    regular: float  # Share of them that came so many steps after the one before, by one step more or less.
+    part: str  # Of PARTS or REST: what is longer in them; "" if that is not known.
 
 
 def outliers(log: RunLog) -> Outliers | None:

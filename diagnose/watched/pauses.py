@@ -10,8 +10,7 @@ from diagnose.watched.parts import parts, steps_of
 from diagnose.watched.pricing import BACKGROUND, UNKNOWN, Shares, cost, counted, finding, saving, total
 from diagnose.watched.waiting import MORE_WORKERS, known_epochs
 
-HALF: Shares = (0.5, 0.5, 0.5)
-"""Of evaluations, if half of them are made."""
+HALF: Shares = (0.5, 0.5, 0.5)  # Of evaluations, if half of them are made.
 
 MOSTLY_AT_EPOCHS = 0.8
 """Share of the pauses that are at ends of epochs, from which on they are said to be (our choice)."""

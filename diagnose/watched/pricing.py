@@ -16,19 +16,15 @@ and what is shorter than a window of the log cannot be told from noise (our choi
 TOO_FEW = "the log has too few windows of a second and more, and it takes {}"
 SHORT = TOO_FEW.format(7)
 
-Shares = tuple[float, float, float]
-"""Of a time: what goes if it is fixed, low, likely and high."""
+Shares = tuple[float, float, float]  # Of a time: what goes if it is fixed, low, likely and high.
 
 ALL: Shares = (1.0, 1.0, 1.0)
-UNKNOWN: Shares = (0.0, 0.5, 0.9)
-"""As rules have it where nothing tells what of a time is needed (DL05: our choice)."""
+UNKNOWN: Shares = (0.0, 0.5, 0.9)  # As rules have it where nothing tells what of a time is needed (DL05: our choice).
 BACKGROUND: Shares = (0.5, 0.9, 0.96)
 """Of a save in the background: it must still copy, and slows the steps that go on meanwhile. 6.3 of 148.8 s were left
 of a 7B model's (PA01, https://pytorch.org/blog/reducing-checkpointing-times)."""
-KEPT_WORKERS: Shares = (0.5, 0.9, 0.98)
-"""Of starting workers, where these are kept (DL05: our choice)."""
-SELDOM: Shares = (0.5, 0.9, 0.98)
-"""Of collections, if they are made every some hundred steps (PA02: our choice)."""
+KEPT_WORKERS: Shares = (0.5, 0.9, 0.98)  # Of starting workers, where these are kept (DL05: our choice).
+SELDOM: Shares = (0.5, 0.9, 0.98)  # Of collections, if they are made every some hundred steps (PA02: our choice).
 
 
 class CannotTell(Exception):

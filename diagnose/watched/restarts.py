@@ -12,8 +12,7 @@ from diagnose.trace.units import long_duration, number
 from diagnose.watched.parts import steps_of
 from diagnose.watched.pricing import finding
 
-MIDDLE = 0.5
-"""Of a window of the log, where a checkpoint in it is taken to be: windows tell no more (our choice)."""
+MIDDLE = 0.5  # Of a window of the log, where a checkpoint in it is taken to be: windows tell no more (our choice).
 
 
 def attempts(logs: Sequence[RunLog]) -> tuple[Attempt, ...]:

@@ -27,14 +27,12 @@ choice): so few hardly depend on each other, as neighbouring steps do. Of six no
 LEAST_APART = 12
 """Values that hang together are averaged in pairs, down to so many: a rise of 12 in order is no chance (our choice)."""
 
-LEAST_TO_CHANGE = 17
-"""Of fewer values no order is as rare as RARE_TIME wherever they may have changed."""
+LEAST_TO_CHANGE = 17  # Of fewer values no order is as rare as RARE_TIME wherever they may have changed.
 
 T = TypeVar("T")
 FloatArray = npt.NDArray[np.float64]
 
-END = 0.25
-"""Share of the groups that stand for the beginning and the end of what grows, three at least (our choice)."""
+END = 0.25  # Share of the groups that stand for the beginning and the end of what grows, three at least (our choice).
 
 
 @dataclass(frozen=True)
@@ -45,26 +43,20 @@ class Stretch:
     steps: int
     began_ns: int
     ended_ns: int
-    step_ns: float
-    """Of a usual step: without what outliers take beyond it."""
-    parts_ns: dict[str, float]
-    """Of the mean step, by PARTS and REST."""
-    windows: tuple[Window, ...]
-    """Of the log; none where steps are known one by one."""
+    step_ns: float  # Of a usual step: without what outliers take beyond it.
+    parts_ns: dict[str, float]  # Of the mean step, by PARTS and REST.
+    windows: tuple[Window, ...]  # Of the log; none where steps are known one by one.
 
 
 @dataclass(frozen=True)
 class Risen:
     """Values that rise with their position."""
 
-    begin: float
-    """Of a line through them; the least of them if that is below it."""
+    begin: float  # Of a line through them; the least of them if that is below it.
     first: float
     last: float
-    each: float
-    """From one to the next."""
-    chance: float
-    """That values in an order of no meaning would rise as much."""
+    each: float  # From one to the next.
+    chance: float  # That values in an order of no meaning would rise as much.
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 from diagnose.trace.run_log import Column
 
-PER_OCTAVE = 16
-"""Buckets between a time and its double, as the log has it."""
+PER_OCTAVE = 16  # Buckets between a time and its double, as the log has it.
 
 
 def quantile_ns(columns: Iterable[Column], share: float) -> int | None:

@@ -27,17 +27,14 @@ from diagnose.watched.series import GROUPS, LEAST_GROUPS, LEAST_TO_CHANGE, PARTS
 
 EVENED: Shares = (0.7, 1.0, 1.0)
 """Of the difference to the next slowest rank, on devices of their own (ST01: our choice)."""
-CPU_EVENED: Shares = (0.4, 0.7, 1.0)
-"""Where ranks share a machine (ST01)."""
+CPU_EVENED: Shares = (0.4, 0.7, 1.0)  # Where ranks share a machine (ST01).
 
-SLOWER = 0.05
-"""Of the step: by so much a straggler is behind the median of the other ranks at least (our choice)."""
+SLOWER = 0.05  # Of the step: by so much a straggler is behind the median of the other ranks at least (our choice).
 
 EARLY_NS, LATE_NS = 15_000_000_000, 60_000_000_000
 """A log loses ten seconds of a rank that is killed at most; ranks of one job start within a minute (our choice)."""
 
-MOST_RANKS, MOST_TOLD = 4096, 8
-"""Among which those without a log are looked for; sentences."""
+MOST_RANKS, MOST_TOLD = 4096, 8  # Among which those without a log are looked for; sentences.
 
 Times = npt.NDArray[np.float64]
 
@@ -47,14 +44,11 @@ class SideBySide:
     """Ranks by row, stretches of as many steps each by column, in ns of the mean step."""
 
     ranks: tuple[int, ...]
-    steps: int
-    """Of a stretch."""
+    steps: int  # Of a stretch.
     first_step: int
-    parts: dict[str, Times]
-    """By PARTS and REST."""
+    parts: dict[str, Times]  # By PARTS and REST.
     step: Times
-    compared: tuple[str, ...]
-    """Those in which no rank waits for another."""
+    compared: tuple[str, ...]  # Those in which no rank waits for another.
 
     @property
     def own(self) -> Times:

@@ -17,8 +17,7 @@ the first seconds is left out: caches fill (our choice)."""
 LONG_ENOUGH_S, LEAST_WINDOWS = 15.0, 3
 """How much of a run both are at least, in so many windows: a pause of a second is no change (our choice)."""
 
-SLOWER = 0.1
-"""By so much (as trends of a whole run have it)."""
+SLOWER = 0.1  # By so much (as trends of a whole run have it).
 
 PAUSED = 0.2
 """Share of the windows at the beginning that may be slow by something else, as on a shared machine (our choice)."""
@@ -31,14 +30,11 @@ OUTLIERS, MOST_PERIOD = 3, 60
 """Outliers at one distance, by one step more or less, after which the next one is waited for; and that distance, as
 whole periods are recorded so that all steps weigh what they weigh (our choice)."""
 
-LATEST_WINDOWS = 8
-"""In which they are looked for (our choice)."""
+LATEST_WINDOWS = 8  # In which they are looked for (our choice).
 
-OUTLIER_COST = 0.01
-"""Of the time of a period, from which on an outlier is worth it (our choice)."""
+OUTLIER_COST = 0.01  # Of the time of a period, from which on an outlier is worth it (our choice).
 
-GROWN_BYTES, GROWN = 256_000_000, 0.2
-"""By so much resident memory must have grown since the beginning (our choice)."""
+GROWN_BYTES, GROWN = 256_000_000, 0.2  # By so much resident memory must have grown since the beginning (our choice).
 
 
 class TriggerKind(str, Enum):
@@ -55,11 +51,9 @@ class Trigger:
     """Something to look at more closely."""
 
     kind: TriggerKind
-    why: str
-    """A clause, in the present tense."""
+    why: str  # A clause, in the present tense.
     period_steps: int = 1
-    outlier: int = 0
-    """Every so many steps one is an outlier, and the number of one; a period of 1: there are none."""
+    outlier: int = 0  # Every so many steps one is an outlier, and the number of one; a period of 1: there are none.
 
 
 def triggered(log: RunLog, before: Collection[TriggerKind]) -> Trigger | None:

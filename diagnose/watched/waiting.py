@@ -13,8 +13,7 @@ from diagnose.trace.units import duration, number
 from diagnose.watched.outliers import outliers
 from diagnose.watched.pricing import KEPT_WORKERS, UNKNOWN, CannotTell, cost, finding, saving, total
 
-SLOWER = 0.2
-"""By so much a first epoch's step is longer than later ones at least (our choice)."""
+SLOWER = 0.2  # By so much a first epoch's step is longer than later ones at least (our choice).
 
 LEAST_EPOCH_STEPS = 5
 
@@ -30,8 +29,7 @@ class FirstEpoch:
     loader_ns: int
     later_loader_ns: int
     steps: int
-    second: int
-    """Where the next epoch begins."""
+    second: int  # Where the next epoch begins.
 
     @property
     def beyond_ns(self) -> int:

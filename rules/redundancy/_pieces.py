@@ -12,8 +12,7 @@ from diagnose.facts.core.source_lines import sites_of
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 
-PIECES = 8
-"""In a row at least: with fewer, as the four gates of a cell, one gradient of all saves little (our choice)."""
+PIECES = 8  # In a row at least: with fewer, as the four gates of a cell, one gradient of all saves little (our choice).
 
 CUTS = ("aten::select", "aten::slice", "aten::narrow")
 
@@ -24,10 +23,8 @@ class Pieces:
 
     whole: Shape
     site: Site | None
-    in_a_row: int
-    """In the first row of them."""
-    back: Work
-    """Of all of them."""
+    in_a_row: int  # In the first row of them.
+    back: Work  # Of all of them.
 
 
 @fact

@@ -209,8 +209,7 @@ def test_frames_of_the_agent_are_taken_out_of_errors() -> None:
     ]
 
 
-SHORT, LONG = 10, 160
-"""Where every sixteenth step is as long as these sixteen: half of the time and a bit more."""
+SHORT, LONG = 10, 160  # Where every sixteenth step is as long as these sixteen: half of the time and a bit more.
 
 
 def timed(*long: int, of: int = 30, ns: int = LONG) -> list[int]:

@@ -16,8 +16,7 @@ from diagnose.source.values import read_values
 
 torch = pytest.importorskip("torch")
 
-PLACES = itertools.cycle((1, 2, 3, 5, 7, 11, 13))
-"""Others in each step."""
+PLACES = itertools.cycle((1, 2, 3, 5, 7, 11, 13))  # Others in each step.
 
 
 @pytest.fixture(autouse=True)

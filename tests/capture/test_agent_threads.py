@@ -7,8 +7,7 @@ import threading
 
 from diagnose.capture.agent.threads import wait_for_others
 
-ROUNDS = 300_000
-"""Of a hash that keeps a core busy for a tenth of a second, without Python's lock."""
+ROUNDS = 300_000  # Of a hash that keeps a core busy for a tenth of a second, without Python's lock.
 
 
 def test_what_another_thread_computes_is_waited_for() -> None:

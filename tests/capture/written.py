@@ -67,8 +67,7 @@ class Judged:
     count: int
 
 
-Lines = tuple[int, int]
-"""The first and the last of a call."""
+Lines = tuple[int, int]  # The first and the last of a call.
 
 
 def _last(node: ast.expr) -> str:

@@ -9,8 +9,7 @@ from diagnose.capture.agent.watch.log_file import framed
 from diagnose.trace.run_log import Column, Gauge, RunLog, Window
 
 S, MS = 1_000_000_000, 1_000_000
-BUCKET = 393
-"""Of 25 ms: 2^(393/16) ns are 24.83 ms, and 2^(394/16) ns 25.93 ms."""
+BUCKET = 393  # Of 25 ms: 2^(393/16) ns are 24.83 ms, and 2^(394/16) ns 25.93 ms.
 
 
 def window(number: int, *, waits_ns: int = 5 * MS, **figures: float) -> Window:

@@ -128,22 +128,14 @@ class Backward(Action):
 class Machine:
     """What things cost, in us."""
 
-    launch: int = 5
-    """A call that launches or records, on the host."""
-    latency: int = 8
-    """From a launching call's start to its work's start on an empty stream."""
-    gap: int = 1
-    """Between queued operations of a stream."""
-    queue: int = 1023
-    """Launches that fit into a stream's queue."""
-    sync: int = 6
-    """A sync with nothing to wait for."""
-    back: int = 3
-    """From the end of awaited work to the return of the call."""
-    ready: int = 400
-    """A fetch of a batch that workers have ready."""
-    hand: int = 20
-    """From thread to thread."""
+    launch: int = 5  # A call that launches or records, on the host.
+    latency: int = 8  # From a launching call's start to its work's start on an empty stream.
+    gap: int = 1  # Between queued operations of a stream.
+    queue: int = 1023  # Launches that fit into a stream's queue.
+    sync: int = 6  # A sync with nothing to wait for.
+    back: int = 3  # From the end of awaited work to the return of the call.
+    ready: int = 400  # A fetch of a batch that workers have ready.
+    hand: int = 20  # From thread to thread.
 
 
 @dataclass
@@ -155,13 +147,11 @@ class Run:
     now: int = 0
     tid: int = MAIN
     draw: Drawing = field(default_factory=Drawing)
-    ends: dict[int, list[int]] = field(default_factory=dict)
-    """By stream: when each of its launches has ended."""
+    ends: dict[int, list[int]] = field(default_factory=dict)  # By stream: when each of its launches has ended.
     not_before: dict[int, int] = field(default_factory=dict)
     events: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """By event: when it is reached, its stream, and the correlation of its record."""
-    batches: list[int] = field(default_factory=list)
-    """When each batch was handed over."""
+    batches: list[int] = field(default_factory=list)  # When each batch was handed over.
     workers_free: list[int] = field(default_factory=list)
     python: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     """By thread: when the host worked outside ops and calls."""
@@ -346,8 +336,7 @@ def saving(facts: Facts, *edits: Edit) -> Saving:
 class Outcome:
     """What a change of a program did, and what the replay of the recording before it says that it would do."""
 
-    before_us: float
-    """Per step, as the next two."""
+    before_us: float  # Per step, as the next two.
     after_us: float
     saving: Saving
 

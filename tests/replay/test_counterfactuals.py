@@ -38,8 +38,7 @@ from tests.replay.programs import (
 )
 
 NO_SAVING = Saving(0, 0, 0, Basis.REPLAYED)
-CLOSE = 0.01
-"""Of the step: how far a prediction may be off."""
+CLOSE = 0.01  # Of the step: how far a prediction may be off.
 
 SYNC = "cudaStreamSynchronize"
 COPY = "cudaMemcpyAsync"

@@ -19,8 +19,7 @@ from tests.replay.test_laws import PROGRAMS, recorded
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
-Piece = tuple[str, float]
-"""kind, and us"""
+Piece = tuple[str, float]  # kind, and us
 
 
 def pieces(facts: Facts, step: int = 0) -> list[Piece]:

@@ -13,8 +13,7 @@ from diagnose.source import nccl, ranks
 from tests.source.nsight import Export
 
 MB = 1 << 20
-INIT, MESSAGE = 16_777_218, 16_777_219
-"""Schemas; their values are where an export of 2026.2 has them."""
+INIT, MESSAGE = 16_777_218, 16_777_219  # Schemas; their values are where an export of 2026.2 has them.
 
 
 def blob(schema: int, values: bytes, domain: int = 1) -> bytes:

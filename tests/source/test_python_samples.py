@@ -25,8 +25,7 @@ from tests.capture.test_nsys import program
 from tests.source.nsight import PROCESS, Export, pid
 
 DOMAIN, SCHEMA = 3, 4_294_967_299
-SAMPLER = 777
-"""The thread that takes the samples."""
+SAMPLER = 777  # The thread that takes the samples.
 
 Frame = tuple[str, str, int]
 STACK: list[Frame] = [("forward", "/home/me/run/net.py", 12), ("&lt;module&gt;", "/home/me/run/train.py", 30)]

@@ -21,8 +21,7 @@ class Request:
     """What was asked."""
 
     method: str
-    path: str
-    """With its query."""
+    path: str  # With its query.
     headers: Mapping[str, str]
 
     @property

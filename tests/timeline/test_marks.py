@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from diagnose.contracts.timeline import Column
 from diagnose.timeline.marks import RUN, Marks
 
-Row = tuple[int, int, int, int, int, int]
-"""lane, start, dur, label, kind, count"""
+Row = tuple[int, int, int, int, int, int]  # lane, start, dur, label, kind, count
 
 
 def marks(rows: list[Row]) -> Marks:

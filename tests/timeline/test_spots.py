@@ -16,8 +16,7 @@ from diagnose.trace import intervals
 from tests.drawing import Drawing
 from tests.replay.programs import ids
 
-STREAM, OPS, CALLS = 2, 3, 4
-"""Lanes of `trained`, below those of the idle device and the critical path."""
+STREAM, OPS, CALLS = 2, 3, 4  # Lanes of `trained`, below those of the idle device and the critical path.
 
 
 @pytest.fixture(scope="module")

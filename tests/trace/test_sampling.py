@@ -14,8 +14,7 @@ from diagnose.trace.model import Rank
 from diagnose.trace.sampling import CLOSE_NS, Samples
 from tests.drawing import Drawing
 
-MAIN = 0
-"""The track of the only host thread."""
+MAIN = 0  # The track of the only host thread.
 
 Line = tuple[float, float, str]
 

@@ -30,8 +30,7 @@ _HELD_BACK_BY = {
 }
 """nvmlClocksThrottleReasons by bit."""
 
-_SLOWED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
-"""Those that are heat and power."""
+_SLOWED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # Those that are heat and power.
 
 
 def devices() -> list[dict[str, object]]:

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from . import made
 from .imports import failures, when_imported
 
-MOST_WRAPPED = 256
-"""Wrapped modules whose options are noted (our choice)."""
+MOST_WRAPPED = 256  # Wrapped modules whose options are noted (our choice).
 
 T = TypeVar("T")
 Option = bool | int | str | None

@@ -11,15 +11,12 @@ from . import chosen
 from .board import Board, StoreBoard, Words, store
 from .place import Place
 
-LEAD = 5
-"""Steps between an announcement and what it announces, so that all ranks hear of it in time (our choice)."""
+LEAD = 5  # Steps between an announcement and what it announces, so that all ranks hear of it in time (our choice).
 
-END = "end"
-"""The last word: at its step all leave."""
+END = "end"  # The last word: at its step all leave.
 
 T = TypeVar("T")
-Course = Generator[None, None, T]
-"""Yields to let the script make one step."""
+Course = Generator[None, None, T]  # Yields to let the script make one step.
 
 
 class Over(Exception):

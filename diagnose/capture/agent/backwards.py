@@ -15,10 +15,8 @@ Listener = Callable[[list[Any]], None]
 
 _listeners: list[Listener] = []
 _at_ends: list[Callable[[], None]] = []
-_running = False
-"""In a pass: what begins within it is part of it, as where activations are checkpointed."""
-_unhook: Callable[[], None] | None = None
-"""Puts torch's own function back; None while it is there."""
+_running = False  # In a pass: what begins within it is part of it, as where activations are checkpointed.
+_unhook: Callable[[], None] | None = None  # Puts torch's own function back; None while it is there.
 
 
 def listen(listener: Listener) -> None:

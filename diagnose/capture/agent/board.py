@@ -23,8 +23,7 @@ T = TypeVar("T")
 class Words(Protocol):
     """Words by name. Each is said once, whole, and never changes."""
 
-    lost: bool
-    """Nothing can be heard any more."""
+    lost: bool  # Nothing can be heard any more.
 
     def post(self, name: str, /, **values: float | str) -> None:
         """Let all know."""
@@ -121,14 +120,12 @@ class Board:
             return ""
 
 
-ANSWER_S = 5.0
-"""How long a rank waits for the store; one that takes longer is not asked again (our choice)."""
+ANSWER_S = 5.0  # How long a rank waits for the store; one that takes longer is not asked again (our choice).
 
 REQUESTS_PER_S = 10_000
 """That all ranks together ask of a store, at most (our choice: one on this machine answers 70,000)."""
 
-_recordings = 0
-"""That this process has joined; ranks count alike, so words of two recordings are kept apart."""
+_recordings = 0  # That this process has joined; ranks count alike, so words of two recordings are kept apart.
 
 
 class StoreBoard:
@@ -143,8 +140,7 @@ class StoreBoard:
         self._each_s = world_size / REQUESTS_PER_S
         self._acts: Acts | None = None
         self._answers: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
-        self.lost = False
-        """It has not answered."""
+        self.lost = False  # It has not answered.
 
     @property
     def delay_s(self) -> float:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-SAMPLED = 64
-"""Elements of a result that are compared where two should be equal (our choice)."""
+SAMPLED = 64  # Elements of a result that are compared where two should be equal (our choice).
 
 UNFILLED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 """Ops whose results hold anything."""
@@ -20,13 +19,10 @@ class Op(NamedTuple):
     """What is the same for all calls of an op."""
 
     name: str
-    writes: frozenset[str]
-    """Names of the arguments that it writes to."""
+    writes: frozenset[str]  # Names of the arguments that it writes to.
     arguments: tuple[str, ...]
-    comparable: bool
-    """Whether equal inputs give equal results."""
-    turns: bool
-    """Whether it changes how a tensor looks at its memory."""
+    comparable: bool  # Whether equal inputs give equal results.
+    turns: bool  # Whether it changes how a tensor looks at its memory.
     computes: bool
     """Whether it looks at the values of what it takes: not views of memory, nor what is only made as large."""
 

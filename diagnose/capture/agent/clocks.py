@@ -15,8 +15,7 @@ from typing import Any
 from .heap import fetched_bytes
 from .phases import BACKWARD, phases
 
-_STARTED_NS = time.perf_counter_ns()
-"""When this process loaded the agent."""
+_STARTED_NS = time.perf_counter_ns()  # When this process loaded the agent.
 
 
 class Clock:
@@ -132,21 +131,16 @@ def _nodes() -> int:
     return number()
 
 
-WINDOW = 5
-"""Steps that are compared with as many before them (our choice)."""
+WINDOW = 5  # Steps that are compared with as many before them (our choice).
 
-ALIKE = 0.1
-"""Share by which their medians may differ (our choice)."""
+ALIKE = 0.1  # Share by which their medians may differ (our choice).
 
 
-MOST_WARMUP = 5
-"""Times the asked-for warm-up after which unsteady steps are recorded all the same (our choice)."""
+MOST_WARMUP = 5  # Times the asked-for warm-up after which unsteady steps are recorded all the same (our choice).
 
-MOST_WARMUP_S = 120.0
-"""The same in time (our choice)."""
+MOST_WARMUP_S = 120.0  # The same in time (our choice).
 
-TIMED = 30
-"""Steps that are timed without a profiler, at most (our choice)."""
+TIMED = 30  # Steps that are timed without a profiler, at most (our choice).
 
 TIMED_PER_WARMUP = 3
 """Times the asked-for warm-up that are timed, at most: who asks for less of it has a short run (our choice)."""
@@ -155,8 +149,7 @@ TIMED_S = 10.0
 """Time for that, in which at least as many steps are timed as are recorded, if TIMED allows (our choice)."""
 
 
-SETTLED = 0.05
-"""Share by which the last steps of a recording may be faster than those before them (our choice)."""
+SETTLED = 0.05  # Share by which the last steps of a recording may be faster than those before them (our choice).
 
 MOST_SETTLING, MOST_SETTLING_S = 9, 3.0
 """Steps, and time, after which a recorder that still becomes faster is taken as it is (our choice)."""
@@ -204,22 +197,17 @@ def steady(clock: Clock) -> bool:
     return abs(after - before) <= ALIKE * before
 
 
-LONG = 3.0
-"""Times the median step, from which a step is of another kind (as analysis has it, facts/steps.py)."""
+LONG = 3.0  # Times the median step, from which a step is of another kind (as analysis has it, facts/steps.py).
 
 
 @dataclass(frozen=True)
 class Cycle:
     """Long steps come at a period: the training collects experience, validates or writes now and then."""
 
-    every: int = 1
-    """Steps from one to the next; 1: all steps are alike, or of no order."""
-    number: int = 0
-    """Of one long step."""
-    ratio: float = 1.0
-    """How many times as long as the others they are."""
-    epoch: bool = False
-    """It is an epoch, whose first step is the long one: with it goes what is between epochs."""
+    every: int = 1  # Steps from one to the next; 1: all steps are alike, or of no order.
+    number: int = 0  # Of one long step.
+    ratio: float = 1.0  # How many times as long as the others they are.
+    epoch: bool = False  # It is an epoch, whose first step is the long one: with it goes what is between epochs.
 
     @property
     def said(self) -> str:

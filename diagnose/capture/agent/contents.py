@@ -15,12 +15,10 @@ class _Memory:
     """What is known of a storage."""
 
     def __init__(self, alive: Any, content: int, made_by: int, version: int) -> None:
-        self.alive = alive
-        """A weak reference, so that no other memory gets this one's identity."""
+        self.alive = alive  # A weak reference, so that no other memory gets this one's identity.
         self.content, self.made_by, self.filled_by, self.version = content, made_by, made_by, version
         """`made_by` is the op that allocated it, `filled_by` the one that wrote to it last; -1 if that was no op."""
-        self.writes = 0
-        """Of ours since the version was looked at, which it may or may not count yet."""
+        self.writes = 0  # Of ours since the version was looked at, which it may or may not count yet.
 
 
 class Contents:

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-MOST_STEPS = 10_000
-"""Whose ends are kept, the latest ones (our choice)."""
+MOST_STEPS = 10_000  # Whose ends are kept, the latest ones (our choice).
 
 MOST_BEGUN = 1_000
 """Beginnings that are kept, the latest ones: a script may make an iterator for each step (our choice)."""
 
-MOST_TOLD = 64
-"""Beginnings that the manifest has (our choice)."""
+MOST_TOLD = 64  # Beginnings that the manifest has (our choice).
 
 
 @dataclass
@@ -24,11 +22,9 @@ class _Begun:
     """An iterator was made of a loader."""
 
     loader: Hashable
-    step: int
-    """The first of the epoch."""
+    step: int  # The first of the epoch.
     asked_ns: int
-    first_ns: int | None = None
-    """When its first batch was there."""
+    first_ns: int | None = None  # When its first batch was there.
 
 
 class Epochs:

@@ -13,8 +13,7 @@ from typing import Any
 
 from .imports import when_imported
 
-PATIENCE_S = 60.0
-"""How long a profiler of another thread waits for ours to stop (our choice)."""
+PATIENCE_S = 60.0  # How long a profiler of another thread waits for ours to stop (our choice).
 
 URGENT = getattr(signal, "SIGURG", None)
 """Ignored unless a program asks for it, and interrupts what the main thread waits for; None on Windows."""
@@ -24,8 +23,7 @@ class Turns:
     """Whose turn it is to record: ours, or that of the script's profilers."""
 
     def __init__(self) -> None:
-        self.begun = 0
-        """Recordings that have begun in this process so far, ours and the script's."""
+        self.begun = 0  # Recordings that have begun in this process so far, ours and the script's.
         self._ours = threading.local()
         self._lock = threading.Lock()
         self._rests = threading.Event()
@@ -34,8 +32,7 @@ class Turns:
         self._make_way: Callable[[], None] = lambda: None
         self._foreign: list[tuple[int, Any]] = []
         """The thread and the object of each profiler of the script that records, or is prepared to."""
-        self.wanted = False
-        """A profiler of another thread waits for ours to stop."""
+        self.wanted = False  # A profiler of another thread waits for ours to stop.
 
     @property
     def starting(self) -> bool:

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-MOST_GUARDS = 8
-"""That are told, those first by which the most compiled forms failed (our choice)."""
+MOST_GUARDS = 8  # That are told, those first by which the most compiled forms failed (our choice).
 
 LONGEST_GUARD = 200  # characters
 

@@ -37,8 +37,7 @@ def _safely(act: Act, module: ModuleType) -> None:
         failures.append(f"{module.__name__}: {type(error).__name__}: {error}")
 
 
-failures: list[str] = []
-"""What went wrong in acting."""
+failures: list[str] = []  # What went wrong in acting.
 
 
 class _Finder:

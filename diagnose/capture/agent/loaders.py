@@ -23,8 +23,7 @@ from .loaders_settings import settings
 from .noticed import Noticed
 from .phases import LOADER, phases
 
-MOST_LOADERS = 32
-"""DataLoaders that are kept apart: a script may make one for each epoch (our choice)."""
+MOST_LOADERS = 32  # DataLoaders that are kept apart: a script may make one for each epoch (our choice).
 
 
 def install(work: Path, on_batch: Callable[[], None]) -> LoaderWatch:
@@ -57,17 +56,14 @@ class LoaderWatch:
     """What the DataLoaders that this process iterates over do. Holds nothing of the script's alive."""
 
     def __init__(self, work: Path, on_batch: Callable[[], None]) -> None:
-        self.measuring = True
-        """Whether to measure; if not, the hooks cost about a microsecond."""
+        self.measuring = True  # Whether to measure; if not, the hooks cost about a microsecond.
         self.starting_is_waiting = False
         """Whether to count the beginning of an epoch, as when workers start, as waiting for its first batch."""
-        self.looking = True
-        """Whether to look into batches, too: while nothing is timed."""
+        self.looking = True  # Whether to look into batches, too: while nothing is timed.
         self.epochs = Epochs()
         self._work = work
         self._on_batch = on_batch
-        self.trains_here = True
-        """This process is the one that trains: neither forked from it nor a worker."""
+        self.trains_here = True  # This process is the one that trains: neither forked from it nor a worker.
         self._loaders: list[Loader] = []
         self._known: dict[int, tuple[weakref.ref[Any], Loader]] = {}
         self._iterating: weakref.WeakKeyDictionary[Any, Loader] = weakref.WeakKeyDictionary()
@@ -154,8 +150,7 @@ class LoaderWatch:
 
 
 _watch: LoaderWatch | None = None
-_hooked: set[str] = set()
-"""Modules that are hooked; once is enough, however many watches there were."""
+_hooked: set[str] = set()  # Modules that are hooked; once is enough, however many watches there were.
 
 
 def _forked() -> None:
@@ -170,13 +165,10 @@ if hasattr(os, "register_at_fork"):
 class _Thread(threading.local):
     """What happens in this thread."""
 
-    asking = False
-    """A batch has been asked for. What its dataset asks of other loaders is part of making it."""
-    loader: Loader | None = None
-    """That is measured."""
+    asking = False  # A batch has been asked for. What its dataset asks of other loaders is part of making it.
+    loader: Loader | None = None  # That is measured.
     fetching = False
-    collates_ns = 0
-    """When the fetcher took its collate_fn."""
+    collates_ns = 0  # When the fetcher took its collate_fn.
 
 
 _thread = _Thread()

@@ -17,14 +17,11 @@ from .batches import Batches
 from .loaders_sampled import Line, told
 from .loaders_settings import dataset_length, start_method
 
-MOST_KEPT = 1_000
-"""Batches of a loader that are kept, the latest ones (our choice)."""
+MOST_KEPT = 1_000  # Batches of a loader that are kept, the latest ones (our choice).
 
-SAMPLING = "sampling"
-"""File that tells workers to sample where they spend their time: no step is timed any more."""
+SAMPLING = "sampling"  # File that tells workers to sample where they spend their time: no step is timed any more.
 
-MOST_SAMPLED = 4
-"""Batches that each worker samples (our choice)."""
+MOST_SAMPLED = 4  # Batches that each worker samples (our choice).
 
 MOST_FILES = 128
 """Workers of one training process that measure: a script may start new ones for each epoch (our choice)."""
@@ -35,18 +32,12 @@ class Fetch(NamedTuple):
 
     fetch_ns: int
     collate_ns: int
-    items: int
-    """0 if unknown."""
-    cpu_ns: int
-    """Of all threads of the process."""
-    made_ns: int = 0
-    """When it was made, by the clock that all processes share (`time.perf_counter_ns`)."""
-    number: int = -1
-    """Of the batch in its iterator, in a worker; -1 if unknown."""
-    queued_ns: int = -1
-    """For how long its thread waited for a core; -1 if unknown."""
-    sampled: int = 0
-    """1: its time is not what it would have been."""
+    items: int  # 0 if unknown.
+    cpu_ns: int  # Of all threads of the process.
+    made_ns: int = 0  # When it was made, by the clock that all processes share (`time.perf_counter_ns`).
+    number: int = -1  # Of the batch in its iterator, in a worker; -1 if unknown.
+    queued_ns: int = -1  # For how long its thread waited for a core; -1 if unknown.
+    sampled: int = 0  # 1: its time is not what it would have been.
 
 
 _RECORD = struct.Struct(f"<{len(Fetch._fields)}q")

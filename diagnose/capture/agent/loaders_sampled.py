@@ -18,8 +18,7 @@ from .made import is_users
 EVERY_S, SWITCH_S = 0.001, 0.0001
 """Time from one look to the next, and how long another thread may keep Python's lock when one is due (our choices)."""
 
-MOST_LINES = 12
-"""That are kept of a loader, those with most time (our choice)."""
+MOST_LINES = 12  # That are kept of a loader, those with most time (our choice).
 
 _AROUND = frozenset(
     ("fetch", "__getitem__", "__getitems__", "__call__", "_call_impl", "_wrapped_call_impl", "forward", "collate")
@@ -30,12 +29,10 @@ _AROUND = frozenset(
 class Line(NamedTuple):
     """A place in the script, and the library function that it calls there."""
 
-    file: str
-    """Empty, and line 0: no code of the user's was running."""
+    file: str  # Empty, and line 0: no code of the user's was running.
     line: int
     function: str
-    calls: str
-    """As "numpy.load"; empty: the line's own work, or built-in functions."""
+    calls: str  # As "numpy.load"; empty: the line's own work, or built-in functions.
 
 
 class Sampler:
@@ -43,8 +40,7 @@ class Sampler:
 
     def __init__(self, below: str) -> None:
         """`below`: the file of the function that calls the loader's; frames around it do not count."""
-        self.found: Counter[Line] = Counter()
-        """Time in ns of each."""
+        self.found: Counter[Line] = Counter()  # Time in ns of each.
         self._below, self._thread = below, threading.get_ident()
         self._over = threading.Event()
         self._looking = threading.Thread(target=self._look, name="diagnose-sampler", daemon=True)

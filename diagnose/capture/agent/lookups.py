@@ -20,10 +20,8 @@ class Lookups:
     def __init__(self, torch: Any, contents: Contents) -> None:
         self._torch, self._contents = torch, contents
         self.looked_up: list[int] = []
-        self._learnt: list[bool] = []
-        """Whether what the op makes depends on what is learnt."""
-        self._before: set[object] = set()
-        """What ops of the first step were given."""
+        self._learnt: list[bool] = []  # Whether what the op makes depends on what is learnt.
+        self._before: set[object] = set()  # What ops of the first step were given.
 
     def taken(self, op: Op, given: dict[str, Any], tensors: list[Any], step: int) -> None:
         """The next op is called in this step, with these arguments, among them these tensors."""

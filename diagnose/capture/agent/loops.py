@@ -16,13 +16,11 @@ from typing import NamedTuple
 _PLACES = ("stdlib", "platstdlib", "purelib", "platlib")
 LIBRARIES = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in _PLACES})
 CALLS_OF_MODULES = "/torch/nn/modules/module.py"
-LOOKS = 9
-"""Moments that are looked at, of which some are in other loops (our choice)."""
+LOOKS = 9  # Moments that are looked at, of which some are in other loops (our choice).
 
 BETWEEN_S = 0.05
 _HERE = Path(__file__).resolve().parent
-OWN = (str(_HERE), str(_HERE.parents[1] / "fixes"))
-"""Folders of what we load into the script's process."""
+OWN = (str(_HERE), str(_HERE.parents[1] / "fixes"))  # Folders of what we load into the script's process.
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 """Of whatever environment: one may use the libraries of another."""
 
@@ -61,8 +59,7 @@ class Loop(NamedTuple):
 
     file: str
     line: int
-    head: str
-    """Its first line as it stands, as in `for batch in batches:`."""
+    head: str  # Its first line as it stands, as in `for batch in batches:`.
 
 
 def running() -> Loop | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-MOST = 10_000
-"""That are kept (our choice)."""
+MOST = 10_000  # That are kept (our choice).
 
 
 class Losses:
@@ -18,8 +17,7 @@ class Losses:
 
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
-        self._devices: list[Any] = []
-        """Of each number."""
+        self._devices: list[Any] = []  # Of each number.
 
     def keep(self, one: Any) -> None:
         """A tensor of one number. To read it now would wait for the device."""

@@ -8,8 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 _Call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-_asked_for: list[Any] = []
-"""Kept, as Python calls them when it likes."""
+_asked_for: list[Any] = []  # Kept, as Python calls them when it likes.
 
 
 def soon(act: Callable[[], object]) -> None:

@@ -30,8 +30,7 @@ def largest() -> Any:
     return found if size else None
 
 
-MOST_TRAINED = 8
-"""Modules that are taken for what is trained, wrappers with what they wrap (our choice)."""
+MOST_TRAINED = 8  # Modules that are taken for what is trained, wrappers with what they wrap (our choice).
 
 
 def trained(optimizers: Iterable[Any]) -> list[Any]:

@@ -16,14 +16,12 @@ from .foreign import turns
 from .interruptions import Collections
 from .place import Place
 
-CAPTURE = "diagnose.capture"
-"""The range: of the leader, for all processes of the run."""
+CAPTURE = "diagnose.capture"  # The range: of the leader, for all processes of the run.
 
 POSTED, OPENED, ENDED = "nsys.begun.", "nsys.open.", "nsys.ended."
 """On the board, before the kind of recording: its number, that the range is open, and who has come to its end."""
 
-SESSION = "NSYS_PROFILING_SESSION_ID"
-"""Which nsys sets for what it starts."""
+SESSION = "NSYS_PROFILING_SESSION_ID"  # Which nsys sets for what it starts.
 
 PATIENCE_S = 10.0
 """How long ranks of one machine wait for each other to begin and end a recording together (our choice)."""
@@ -33,8 +31,7 @@ SETTLE_S = 0.2
 
 POLL_S = 0.001
 
-_numbers = count(1)
-"""Of this process' recordings, as nsys numbers its reports."""
+_numbers = count(1)  # Of this process' recordings, as nsys numbers its reports.
 
 
 class CannotAsk(Exception):
@@ -54,8 +51,7 @@ class NsysRecording:
         self._ops: Any = None
         self._collections = Collections()
         self._in_step = False
-        self.marks_collections = False
-        """Whether collections of garbage are ranges of it."""
+        self.marks_collections = False  # Whether collections of garbage are ranges of it.
 
     def begin(self, number: int | None) -> None:
         """Have nsys record, and mark the step of that number; None marks none."""

@@ -17,21 +17,18 @@ from typing import Any
 from . import backwards
 
 LOADER, BACKWARD, OPTIMIZER, SAVE, COLLECTION = "loader", "backward", "optimizer", "save", "collection"
-FORWARD, COMPILATION = "forward", "compilation"
-"""Which only a watched run tells apart."""
+FORWARD, COMPILATION = "forward", "compilation"  # Which only a watched run tells apart.
 
 ALL = (LOADER, FORWARD, BACKWARD, OPTIMIZER, SAVE, COLLECTION, COMPILATION)
 
-YOUNGEST = 0
-"""Collections of the youngest objects are many, and short: they are part of what they interrupt."""
+YOUNGEST = 0  # Collections of the youngest objects are many, and short: they are part of what they interrupt.
 
 
 class Phases:
     """Time of one thread by phase, while it is on. What begins in other threads is not counted."""
 
     def __init__(self) -> None:
-        self.in_thread: int | None = None
-        """Whose time is told apart; None while it is off."""
+        self.in_thread: int | None = None  # Whose time is told apart; None while it is off.
         self._since_ns = 0
         self._open: list[str] = []
         self._spent_ns = dict.fromkeys(ALL, 0)
@@ -134,5 +131,4 @@ class Phases:
             self.end(COLLECTION)
 
 
-phases = Phases()
-"""Of this process."""
+phases = Phases()  # Of this process.

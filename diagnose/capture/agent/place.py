@@ -23,10 +23,8 @@ class Place:
 
     rank: int
     world_size: int
-    peers: int
-    """Ranks on this machine, this one included."""
-    first: int = 0
-    """The lowest of them."""
+    peers: int  # Ranks on this machine, this one included.
+    first: int = 0  # The lowest of them.
     node: int | None = None
     """Number of this machine as the launcher counts them; of a pod that is one of several on a machine, the pod's."""
 

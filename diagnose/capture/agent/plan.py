@@ -11,45 +11,34 @@ from .chosen import MOST
 WORK = ".work"
 """Folder in the recording for what processes and commands tell each other; gone once the recording is complete."""
 
-RECORDING = "DIAGNOSE_RECORDING"
-"""Variable that names the folder of a part to the processes it records."""
+RECORDING = "DIAGNOSE_RECORDING"  # Variable that names the folder of a part to the processes it records.
 
-LEFT = "left"
-"""File of a part whose command has ended, or has no place in the run."""
+LEFT = "left"  # File of a part whose command has ended, or has no place in the run.
 
-APART = "apart"
-"""What a process posts that knows of ranks which write into another folder."""
+APART = "apart"  # What a process posts that knows of ranks which write into another folder.
 
-REFUSED = "refused"
-"""What a process posts that finds another run recorded in the folder."""
+REFUSED = "refused"  # What a process posts that finds another run recorded in the folder.
 
-INTERRUPTED = "interrupted"
-"""What a script posts when an interrupt ends it."""
+INTERRUPTED = "interrupted"  # What a script posts when an interrupt ends it.
 
 FILES = {"device_timing": "device", "timing": "trace", "attribution": "detail"}
 """What a kind of recording is called among the files."""
 
-OF_TIMES = ("device_timing", "timing")
-"""Kinds whose times are used; Nsight Systems can make them."""
+OF_TIMES = ("device_timing", "timing")  # Kinds whose times are used; Nsight Systems can make them.
 
-GRAPH = "graph.json.gz"
-"""How the name of the file ends that has autograd's graph of one step."""
+GRAPH = "graph.json.gz"  # How the name of the file ends that has autograd's graph of one step.
 
-VALUES = "values.json.gz"
-"""How the name of the file ends that tells which ops compute what has been computed before."""
+VALUES = "values.json.gz"  # How the name of the file ends that tells which ops compute what has been computed before.
 
-ENDINGS = {"torch": "json.gz", "nsys": "sqlite"}
-"""How the names of a tracer's files end."""
+ENDINGS = {"torch": "json.gz", "nsys": "sqlite"}  # How the names of a tracer's files end.
 
 
 @dataclass(frozen=True)
 class Part:
     """What one command records of a run: all, or one machine or rank where each of them starts a command."""
 
-    recording: Path
-    """The folder of the whole recording."""
-    name: str = "alone-0"
-    """Of the run, the same in all its parts, and of this part."""
+    recording: Path  # The folder of the whole recording.
+    name: str = "alone-0"  # Of the run, the same in all its parts, and of this part.
 
     @staticmethod
     def at(work: Path) -> Part:
@@ -76,46 +65,28 @@ class Part:
 class Plan:
     """How much to record."""
 
-    warmup: int = 10
-    """Steps that are skipped, at least."""
-    steps: int = 5
-    """Steps of the timing recording that can be used."""
-    memory: bool = False
-    """Record allocations too."""
-    tracer: str = "torch"
-    """What records: "torch" (torch.profiler) or "nsys" (Nsight Systems)."""
-    keep_running: bool = False
-    """Let the script go on after recording."""
-    watch: bool = False
-    """Write a log of the whole run, and record only what is asked for meanwhile."""
-    every: int = 1
-    """Of so many steps one is long, as is known before; 1: nothing is known."""
-    long_step: int = 0
-    """The number of one of these."""
-    ranks: str = "auto"
-    """Which ranks are recorded: "auto", "all" or numbers, as in "0,1,8-15"."""
-    most_ranks: int = MOST
-    """Of a run of so many all are recorded, unless `ranks` says otherwise."""
-    most_bytes: int = 200_000_000
-    """Of one trace, before compression."""
+    warmup: int = 10  # Steps that are skipped, at least.
+    steps: int = 5  # Steps of the timing recording that can be used.
+    memory: bool = False  # Record allocations too.
+    tracer: str = "torch"  # What records: "torch" (torch.profiler) or "nsys" (Nsight Systems).
+    keep_running: bool = False  # Let the script go on after recording.
+    watch: bool = False  # Write a log of the whole run, and record only what is asked for meanwhile.
+    every: int = 1  # Of so many steps one is long, as is known before; 1: nothing is known.
+    long_step: int = 0  # The number of one of these.
+    ranks: str = "auto"  # Which ranks are recorded: "auto", "all" or numbers, as in "0,1,8-15".
+    most_ranks: int = MOST  # Of a run of so many all are recorded, unless `ranks` says otherwise.
+    most_bytes: int = 200_000_000  # Of one trace, before compression.
     patience_s: float = 60.0
     """For so long, while the training goes on, the run is not ended as other ranks have not come to the end."""
-    calls_after_s: float = 30.0
-    """Without any step for so long, calls of the model are counted, too."""
-    hint_after_s: float = 60.0
-    """Without any step for so long, the user is told how to mark them."""
-    window_after_s: float = 120.0
-    """Without any step for so long, a stretch of time is recorded instead."""
-    timed: int | None = None
-    """Time at least so many steps and record none, as an arm of a trial does; None: record."""
-    timed_s: float = 0.0
-    """Of such an arm: go on timing for so long, if the script makes that many steps."""
-    fixes: tuple[str, ...] = ()
-    """What to inject, as in `Fix.trial`."""
+    calls_after_s: float = 30.0  # Without any step for so long, calls of the model are counted, too.
+    hint_after_s: float = 60.0  # Without any step for so long, the user is told how to mark them.
+    window_after_s: float = 120.0  # Without any step for so long, a stretch of time is recorded instead.
+    timed: int | None = None  # Time at least so many steps and record none, as an arm of a trial does; None: record.
+    timed_s: float = 0.0  # Of such an arm: go on timing for so long, if the script makes that many steps.
+    fixes: tuple[str, ...] = ()  # What to inject, as in `Fix.trial`.
     switches: tuple[str, ...] = ()
     """What to screen: names of settings that are turned on and off while the script runs, the best first."""
-    screen_s: float = 0.0
-    """How long that may take."""
+    screen_s: float = 0.0  # How long that may take.
     written: tuple[str, ...] = ()
     """Of such an arm: files that an earlier run of the script wrote, as in `RankManifest.writes`."""
 

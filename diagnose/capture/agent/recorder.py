@@ -24,13 +24,10 @@ class Recorder:
     ) -> None:
         """`on_batch` is called when this process asks a DataLoader for a batch. `settings`: those noted before."""
         self.part, self.plan = part, plan
-        self.steps_by: str | None = None
-        """As in `RankManifest`."""
-        self.over = False
-        """All is recorded, or nothing will be."""
+        self.steps_by: str | None = None  # As in `RankManifest`.
+        self.over = False  # All is recorded, or nothing will be.
         self.session: Session | None = None
-        self.optimizers: list[weakref.ref[object]] = []
-        """Those that stepped, where that is known."""
+        self.optimizers: list[weakref.ref[object]] = []  # Those that stepped, where that is known.
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # It writes of each recording to standard error at any other.
         self._script: str | None = None
         self._said = False

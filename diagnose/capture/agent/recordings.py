@@ -56,8 +56,7 @@ class Recording:
         self._lines = Lines() if detailed else None
         self._range: Any = None
         self._traced_by: Any = None
-        self.marks_collections = False
-        """Whether collections of garbage are ranges of it."""
+        self.marks_collections = False  # Whether collections of garbage are ranges of it.
 
     def begin(self, number: int | None) -> None:
         """Start to record, and mark the step of that number; None marks none. Raises what the profiler raises.

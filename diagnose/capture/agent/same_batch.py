@@ -19,17 +19,13 @@ from typing import Any
 ROUNDING = 1e-4
 """Typical difference of outputs, as a share of their spread, up to which it is rounding in float32 (our choice)."""
 
-ROUNDING_OF_UPDATES = 1e-3
-"""The same of updates, which are the small difference of two parameters (our choice)."""
+ROUNDING_OF_UPDATES = 1e-3  # The same of updates, which are the small difference of two parameters (our choice).
 
-MOST_ELEMENTS = 1 << 24
-"""Of a tensor, evenly spaced, that are compared (our choice)."""
+MOST_ELEMENTS = 1 << 24  # Of a tensor, evenly spaced, that are compared (our choice).
 
-MOST = 1e9
-"""A larger difference, or one that is no number, is given as that: JSON has no infinity."""
+MOST = 1e9  # A larger difference, or one that is no number, is given as that: JSON has no infinity.
 
-SHARE_OF_MEMORY = 0.5
-"""Of the free memory that copies of an optimizer may take (our choice)."""
+SHARE_OF_MEMORY = 0.5  # Of the free memory that copies of an optimizer may take (our choice).
 
 
 @dataclass(frozen=True)
@@ -37,10 +33,8 @@ class Difference:
     """Of two results that should be the same, as shares of the spread of the first (a standard deviation)."""
 
     largest: float
-    typical: float
-    """Mean absolute difference."""
-    kind: str
-    """"same" bits, "rounding", "differ", or "not_deterministic": they differ as much without any change."""
+    typical: float  # Mean absolute difference.
+    kind: str  # "same" bits, "rounding", "differ", or "not_deterministic": they differ as much without any change.
 
 
 class Called:
@@ -72,8 +66,7 @@ class SameBatch:
         self._given: tuple[Any, Any] | None = None
         self._handle = model.register_forward_pre_hook(self._keep, with_kwargs=True)
         self._as_it_trains = True
-        self._own = 0.0
-        """Typical difference of two outputs of the model as it is."""
+        self._own = 0.0  # Typical difference of two outputs of the model as it is.
 
     def _keep(self, _module: Any, args: Any, kwargs: Any) -> None:
         torch = sys.modules["torch"]

@@ -30,50 +30,38 @@ if TYPE_CHECKING:
 else:
     looks = standalone("statistics")
 
-LEAST_STEPS, LEAST_S = 5, 0.3
-"""Of a block (trials.md)."""
+LEAST_STEPS, LEAST_S = 5, 0.3  # Of a block (trials.md).
 
 LEAST_OF_COLLECTIONS_S = 0.6
 """Of a block where collections of garbage are what is measured: they are seldom (our choice)."""
 
-LEAST_PAIRS = 5
-"""Of blocks, before the first look (our choice)."""
+LEAST_PAIRS = 5  # Of blocks, before the first look (our choice).
 
-MOST_PAIRS = 60
-"""Of blocks, if there is time: those of a machine that does other work differ much (our choice)."""
+MOST_PAIRS = 60  # Of blocks, if there is time: those of a machine that does other work differ much (our choice).
 
-FEWEST_PAIRS = 3
-"""Where time is over: the spread of fewer is not known (our choice)."""
+FEWEST_PAIRS = 3  # Where time is over: the spread of fewer is not known (our choice).
 
-SHARES = 1.5
-"""Times an equal share of the time that one may take (our choice)."""
+SHARES = 1.5  # Times an equal share of the time that one may take (our choice).
 
-MOST_REPEATS = 2
-"""Of a block into which something else fell (our choice)."""
+MOST_REPEATS = 2  # Of a block into which something else fell (our choice).
 
 COMPARED = 3
 """Steps whose median is compared with that of as many before, to see whether they still get faster (our choice)."""
 
-STILL_FASTER = 0.05
-"""Share by which it then is lower (our choice)."""
+STILL_FASTER = 0.05  # Share by which it then is lower (our choice).
 
 MOST_SETTLING, MOST_SETTLING_S = 40, 20.0
 """Steps, and time after the first two of them, in which a switch settles (our choice)."""
 
-SETTLING_OF_RANKS = 8
-"""Steps in which a switch settles on several ranks, which all have to count alike (our choice)."""
+SETTLING_OF_RANKS = 8  # Steps in which a switch settles on several ranks, which all have to count alike (our choice).
 
-COLLECTED = 0.02
-"""Share of a block that collections of garbage may take without a fault (our choice)."""
+COLLECTED = 0.02  # Share of a block that collections of garbage may take without a fault (our choice).
 
-PAUSED = 0.05
-"""Share of a block that steps of another kind may add without a fault (our choice)."""
+PAUSED = 0.05  # Share of a block that steps of another kind may add without a fault (our choice).
 
-LIVE = "screening.json"
-"""File of the part's working folder that tells how far it is."""
+LIVE = "screening.json"  # File of the part's working folder that tells how far it is.
 
-SEED = 20261127
-"""Of the order of blocks, which has to be the same on all ranks."""
+SEED = 20261127  # Of the order of blocks, which has to be the same on all ranks.
 
 NOTHING = {"of_optimizer": None, "changes_outputs": False, "collects": False}
 """Of a switch on a rank that has nothing to turn."""
@@ -84,30 +72,23 @@ class Screened:
     """A setting, and what is known of it by now: `Screened` in the manifest."""
 
     name: str
-    injected: list[str] = field(default_factory=list)
-    """Where it took effect."""
-    void: str = ""
-    """A clause on why it could not be measured here; empty if it could."""
+    injected: list[str] = field(default_factory=list)  # Where it took effect.
+    void: str = ""  # A clause on why it could not be measured here; empty if it could.
     out_of_memory: bool = False
-    alone: list[Pair] = field(default_factory=list)
-    """Blocks without any other switch."""
-    added: list[Pair] = field(default_factory=list)
-    """Blocks on top of those that were kept before."""
+    alone: list[Pair] = field(default_factory=list)  # Blocks without any other switch.
+    added: list[Pair] = field(default_factory=list)  # Blocks on top of those that were kept before.
     on_top_of: list[str] = field(default_factory=list)
-    steps: int = 0
-    """Of a block, at least."""
+    steps: int = 0  # Of a block, at least.
     settling_s: float = 0.0
     """By which the first steps with it, and its first forward pass, took longer than later ones: compiling, mostly."""
     outputs: Difference | None = None
     updates: Difference | None = None
-    peak_bytes: list[int] = field(default_factory=list)
-    """Without and with it; empty where it is not known."""
+    peak_bytes: list[int] = field(default_factory=list)  # Without and with it; empty where it is not known.
     repeated_for: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     kept: bool = False
     ended: bool = False
-    is_on: bool = False
-    """While blocks with it run: an error that ends the script then is its error."""
+    is_on: bool = False  # While blocks with it run: an error that ends the script then is its error.
 
 
 class Screening:
@@ -133,12 +114,9 @@ class Screening:
         self._batch: SameBatch | None = None
         self._order = random.Random(SEED)
         self._agreed = 0
-        self._usual_ns = dict[tuple[str, ...], float]()
-        """A step without what is being measured, by what is kept."""
-        self._blocks = list[tuple[_Block, _Block]]()
-        """Pairs without and with the switch that is being measured."""
-        self._steps_of = dict[bool, int]()
-        """Of blocks without and with the switch that is being measured."""
+        self._usual_ns = dict[tuple[str, ...], float]()  # A step without what is being measured, by what is kept.
+        self._blocks = list[tuple[_Block, _Block]]()  # Pairs without and with the switch that is being measured.
+        self._steps_of = dict[bool, int]()  # Of blocks without and with the switch that is being measured.
 
     def found(self) -> list[dict[str, Any]]:
         """What is known by now."""
@@ -363,8 +341,7 @@ class _Block:
         gc.callbacks.append(self._collects)
         self.clock = Clock(first_step, by_phase=True)
         self.step_ns = 0.0
-        self.waited = 0.0
-        """Share of its time in which its thread could run and got no CPU; 0 where a device is timed."""
+        self.waited = 0.0  # Share of its time in which its thread could run and got no CPU; 0 where a device is timed.
         self._phases: dict[str, list[int]] = {}
 
     def end(self, one: Screened, on: bool) -> None:

@@ -31,17 +31,14 @@ from .screening import LIVE, Screening
 from .threads import CompetingThreads
 from .values import values_of_two_steps
 
-DETAILED = 3
-"""Steps of the attribution recording, of which analysis drops the first (our choice)."""
+DETAILED = 3  # Steps of the attribution recording, of which analysis drops the first (our choice).
 
-ATTEMPTS = 4
-"""At a recording that the script's own profiler interrupts, or that takes memory as it goes."""
+ATTEMPTS = 4  # At a recording that the script's own profiler interrupts, or that takes memory as it goes.
 
 MORE, MORE_S = 10, 2.0
 """Steps that are timed without the profiler once more after all recordings, in at most this time (our choice)."""
 
-FOREIGN_STEPS = 1_000
-"""Steps to wait for the end of a profiler that the script itself has started (our choice)."""
+FOREIGN_STEPS = 1_000  # Steps to wait for the end of a profiler that the script itself has started (our choice).
 
 NONE, AGAIN = "none", "again"
 """What the first rank joins if another command is recorded as it, or an earlier attempt of its own command."""
@@ -76,18 +73,12 @@ class Session:
         self.machine = about.machine()
         self.board = Board(part.work)
         self._ranks = Agreement(self._board_of_the_machine(), here, lambda: self._number, self._tell)
-        self.refused = False
-        """The recording is of another run, of which this rank is none."""
-        self.may_end = True
-        """All ranks end the run at the same step."""
-        self.settled = False
-        """Warm-up is over: what counts as a step must not change any more."""
-        self.undisturbed = True
-        """No profiler of ours has been used yet."""
-        self.found: dict[str, object] = {}
-        """What has been measured and recorded, by the names of `RankManifest`."""
-        self.kept: dict[str, int] = {}
-        """Of each kind of recording in the folder the memory that its steps fetched."""
+        self.refused = False  # The recording is of another run, of which this rank is none.
+        self.may_end = True  # All ranks end the run at the same step.
+        self.settled = False  # Warm-up is over: what counts as a step must not change any more.
+        self.undisturbed = True  # No profiler of ours has been used yet.
+        self.found: dict[str, object] = {}  # What has been measured and recorded, by the names of `RankManifest`.
+        self.kept: dict[str, int] = {}  # Of each kind of recording in the folder the memory that its steps fetched.
         self.notes: list[str] = []
         self.screening: Screening | None = None
         self._optimizers = optimizers

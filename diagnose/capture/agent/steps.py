@@ -21,8 +21,7 @@ ENOUGH = 30
 """Events without a better one after which they count as steps (our choice): accumulated gradients and a first
 validation take fewer."""
 
-ENOUGH_BESIDE = 200
-"""The same once an optimizer has been made, which will step some time (our choice)."""
+ENOUGH_BESIDE = 200  # The same once an optimizer has been made, which will step some time (our choice).
 
 ENOUGH_S = 10.0
 """That must have passed, too: a validation before the training is mostly shorter (our choice). Not for backward passes
@@ -53,10 +52,8 @@ class Steps:
         self._others = self._most_others = 0
         self._counts = dict.fromkeys(ORDER, 0)
         self._since_s = dict.fromkeys(ORDER, 0.0)
-        self.by: str | None = None
-        """One of ORDER; None until a step has ended."""
-        self.optimizer_made = False
-        """There is one, even if it has not stepped yet."""
+        self.by: str | None = None  # One of ORDER; None until a step has ended.
+        self.optimizer_made = False  # There is one, even if it has not stepped yet.
         self.fixed = False
 
     def optimizer_stepped(self, optimizer: object) -> None:

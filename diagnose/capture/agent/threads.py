@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 MOST_THREADS, LONGEST_NAME = 16, 80
-LEAST_SHARE = 0.01
-"""Of a core: what computes less is not worth a line."""
+LEAST_SHARE = 0.01  # Of a core: what computes less is not worth a line.
 
 REST_S, LOOKS, BETWEEN_S = 0.25, 2, 0.001
 """How long to wait at most until other threads rest, and how many times in a row none may be found running (our

@@ -21,14 +21,11 @@ from .lookups import Lookups
 
 T = TypeVar("T")
 
-MOST_OPS = 60_000
-"""Of both steps (our choice): looking at one took 65 us (torch 2.13, one core of a Xeon)."""
+MOST_OPS = 60_000  # Of both steps (our choice): looking at one took 65 us (torch 2.13, one core of a Xeon).
 
-MOST_EDGES = 2_000_000
-"""From ops to those that made what they take (our choice): 32 MB of memory."""
+MOST_EDGES = 2_000_000  # From ops to those that made what they take (our choice): 32 MB of memory.
 
-MARKS = "profiler::"
-"""Before the names of ops that only mark ranges."""
+MARKS = "profiler::"  # Before the names of ops that only mark ranges.
 
 
 def values_of_two_steps(target: Path) -> Generator[None, None, str | None]:
@@ -89,10 +86,8 @@ class _Call(NamedTuple):
     """A call before it is made."""
 
     op: Op
-    at: int
-    """Its position."""
-    key: object | None
-    """None if nothing can be compared with it."""
+    at: int  # Its position.
+    key: object | None  # None if nothing can be compared with it.
     tensors: list[Any]
     written: list[Any]
 
@@ -111,12 +106,9 @@ class Values:
         self._ops: dict[Any, Op] = {}
         self._threads: dict[int, int] = {}
         self._names: dict[str, int] = {}
-        self._first: dict[int, int] = {}
-        """Of each value the op that made it first."""
-        self._samples: list[str] = []
-        """Of each op some elements of its result."""
-        self._written_by: dict[int, list[int]] = {}
-        """Of each op those that wrote to its result."""
+        self._first: dict[int, int] = {}  # Of each value the op that made it first.
+        self._samples: list[str] = []  # Of each op some elements of its result.
+        self._written_by: dict[int, list[int]] = {}  # Of each op those that wrote to its result.
         self._name: list[int] = []
         self._thread: list[int] = []
         self._step: list[int] = []

@@ -13,8 +13,7 @@ from typing import Any
 
 from .loops import is_library
 
-MOST_FILES = 20
-"""That are named, with folders (our choice)."""
+MOST_FILES = 20  # That are named, with folders (our choice).
 
 WRITING = os.O_WRONLY | os.O_RDWR
 
@@ -30,8 +29,7 @@ class Writes:
         self._here, self._process, self._ours = Path.cwd(), os.getpid(), recording.resolve()
         self._scratch = [Path("/dev"), Path("/proc"), Path(tempfile.gettempdir()).resolve()]
         self._scratch += [Path.home() / name for name in (".cache", ".triton", ".nv")]
-        self._names: dict[str, str] = {}
-        """By pattern: of checkpoints that differ by numbers the first is named."""
+        self._names: dict[str, str] = {}  # By pattern: of checkpoints that differ by numbers the first is named.
         self._earlier, self._reread = {_pattern(str(self._here / name)) for name in earlier}, dict[str, str]()
 
     def note(self, path: Any, folder: bool = False) -> None:

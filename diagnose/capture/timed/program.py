@@ -26,8 +26,7 @@ STEADY, LONGER = 0.1, 4
 """Where the quickest runs differ by more, they are called up to so many times as long: the machine is busy (our
 choice)."""
 WARM_NS = 20_000_000
-FLUSHED_BYTES = 256 << 20
-"""Written before each repetition on a GPU: more than any L2 cache holds."""
+FLUSHED_BYTES = 256 << 20  # Written before each repetition on a GPU: more than any L2 cache holds.
 
 
 def main() -> None:

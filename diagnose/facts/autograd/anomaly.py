@@ -26,14 +26,10 @@ _CHECKS = (CHECK, "aten::any", "aten::_is_any_true", "aten::item", "aten::is_non
 class NanChecks:
     """Checks of gradients during the backward pass."""
 
-    checked: int
-    """Gradients, in all used steps."""
-    nodes: int
-    """Of the backward pass, in all used steps."""
-    host_ns: int
-    """Host time in the checks, per step; on a GPU they wait for the gradient to be computed."""
-    ids: IntArray
-    """Their ops, and device work launched in them."""
+    checked: int  # Gradients, in all used steps.
+    nodes: int  # Of the backward pass, in all used steps.
+    host_ns: int  # Host time in the checks, per step; on a GPU they wait for the gradient to be computed.
+    ids: IntArray  # Their ops, and device work launched in them.
 
 
 @fact

@@ -29,12 +29,9 @@ class BackwardNodes:
     """Nodes that backward passes ran, in order of start. Arrays of shape (nodes,)."""
 
     spans: HostSpans
-    passed: IntArray
-    """The pass that ran it; passes are numbered from 0 in order."""
-    adds: Mask
-    """It adds to the gradient of a weight."""
-    key: IntArray
-    """Equal for runs of one node; -1 for those that add, and where it is not known."""
+    passed: IntArray  # The pass that ran it; passes are numbered from 0 in order.
+    adds: Mask  # It adds to the gradient of a weight.
+    key: IntArray  # Equal for runs of one node; -1 for those that add, and where it is not known.
 
     @property
     def first(self) -> IntArray:

@@ -18,11 +18,9 @@ from diagnose.facts.core.spans import used_step
 from diagnose.facts.core.steps import steps
 from diagnose.trace.intervals import IntArray
 
-ALIKE = 0.98
-"""Share of the nodes that have to be of the same kind in their place (our choice)."""
+ALIKE = 0.98  # Share of the nodes that have to be of the same kind in their place (our choice).
 
-MOST_PAIRS = 8
-"""Rounds that are compared with those before them: others are like them (our choice)."""
+MOST_PAIRS = 8  # Rounds that are compared with those before them: others are like them (our choice).
 
 _NOTHING_NEW = (
     *("Add", "Cat", "Stack", "Clone", "Copy", "ToCopy", "IndexPut", "torch::autograd::CopySlices"),
@@ -42,11 +40,9 @@ class Dataflow:
     first: IntArray
     """The number that the first node of each used step has in the recording; -1 if that step is not like the graph's.
     Shape (steps,)."""
-    takes: tuple[IntArray, ...]
-    """Of each node the positions of those whose results its op took."""
+    takes: tuple[IntArray, ...]  # Of each node the positions of those whose results its op took.
     number: IntArray
-    computes: IntArray
-    """1 where its op makes something new, 0 where it collects or cuts out what is there."""
+    computes: IntArray  # 1 where its op makes something new, 0 where it collects or cuts out what is there.
 
     def needs(self, step: int, begins: Sequence[int]) -> float | None:
         """Of what rounds in a row compute the share that needs the round before; None if that is not known.

@@ -28,14 +28,10 @@ LEAST_OPS = 3
 class Recompute:
     """Forward ops that run again inside nodes of a backward pass."""
 
-    work: Work
-    """The ops, and the device work that they launch."""
-    between: tuple[tuple[int, Intervals], ...]
-    """What runs between ops of a piece, mostly Python: thread and times."""
-    host_ns: int
-    """From the first op of each piece to the end of its last, per step."""
-    pieces: float
-    """Nodes that run a piece of the forward pass again, per step."""
+    work: Work  # The ops, and the device work that they launch.
+    between: tuple[tuple[int, Intervals], ...]  # What runs between ops of a piece, mostly Python: thread and times.
+    host_ns: int  # From the first op of each piece to the end of its last, per step.
+    pieces: float  # Nodes that run a piece of the forward pass again, per step.
     bytes: int | None
     """Of the first inputs of these ops, per step: about what would be kept instead. None without shapes."""
 

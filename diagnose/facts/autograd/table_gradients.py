@@ -36,22 +36,14 @@ class TableGradients:
     """Dense gradients of tables of one shape, of which a pass reads a few rows only."""
 
     shape: Shape
-    rows: int
-    """As many as a pass reads at most."""
-    back: Work
-    """What makes the gradients."""
-    updated: Work
-    """What updates the tables, and only them."""
-    listed: Work
-    """What updates lists of weights, the tables among them; empty where no such share is known."""
-    share: float
-    """Of all elements that get a gradient, in the tables; 0 where that is not known."""
-    freed: HostSpans
-    """Calls of zero_grad on the CPU without any op: all they do is to give the gradients' memory back."""
-    freed_ns: int
-    """Per step, in all of them."""
-    site: Site | None
-    """The line of a lookup."""
+    rows: int  # As many as a pass reads at most.
+    back: Work  # What makes the gradients.
+    updated: Work  # What updates the tables, and only them.
+    listed: Work  # What updates lists of weights, the tables among them; empty where no such share is known.
+    share: float  # Of all elements that get a gradient, in the tables; 0 where that is not known.
+    freed: HostSpans  # Calls of zero_grad on the CPU without any op: all they do is to give the gradients' memory back.
+    freed_ns: int  # Per step, in all of them.
+    site: Site | None  # The line of a lookup.
 
 
 @fact

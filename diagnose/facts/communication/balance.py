@@ -22,8 +22,7 @@ from diagnose.trace.model import Context, Peers
 
 Times = npt.NDArray[np.float64]
 
-MOST_STEPS = 0.5
-"""A rank is late if it comes last in more of the steps."""
+MOST_STEPS = 0.5  # A rank is late if it comes last in more of the steps.
 
 MORE_WORK = 0.25
 """A rank that computes longer does the same work if others would take so little of that longer for its kernels' threads
@@ -38,12 +37,9 @@ class Late:
     """A rank that keeps the others waiting while it does not compute: its host, or an idle device."""
 
     rank: int
-    ns: int
-    """Per step, of that rank."""
-    others_ns: int
-    """Of the one of those that do the same that takes longest for it."""
-    share: float
-    """Of the steps in which no other takes as long."""
+    ns: int  # Per step, of that rank.
+    others_ns: int  # Of the one of those that do the same that takes longest for it.
+    share: float  # Of the steps in which no other takes as long.
     why: TimeCause | None
     """What its host does for most of the time that the others do not need; None if that is not known."""
     keep: npt.NDArray[np.float64] = field(repr=False)
@@ -54,43 +50,28 @@ class Late:
 class Balance:
     """How much longer the rank that computes longest does so than those that do the same, per step."""
 
-    rank: int
-    """This one."""
+    rank: int  # This one.
     ranks: tuple[int, ...]
-    complete: bool
-    """These are all ranks of the job, as far as is known."""
-    longest: int
-    """The rank that exceeds the mean of those that do the same by most, over all steps."""
-    longest_share: float
-    """Share of the steps in which it does."""
-    longest_ns: int
-    """Computing of that rank."""
-    mean_ns: int
-    """Computing of all that do the same as it, on average."""
-    others_ns: int
-    """Computing of the one of these, without it, that computes longest in each step."""
+    complete: bool  # These are all ranks of the job, as far as is known.
+    longest: int  # The rank that exceeds the mean of those that do the same by most, over all steps.
+    longest_share: float  # Share of the steps in which it does.
+    longest_ns: int  # Computing of that rank.
+    mean_ns: int  # Computing of all that do the same as it, on average.
+    others_ns: int  # Computing of the one of these, without it, that computes longest in each step.
     same_work: bool
     """Known that the longest one's kernels or ops are asked to do no more than the others': its device is slower."""
     more_work: float | None
     """How many times as much the longest one's kernels or ops are asked to do as the others', on average."""
-    shares_batch: bool
-    """The longest one holds a part of the same layers as those it exceeds (tensor parallelism)."""
-    exchanges: bool
-    """Ranks hold experts or shards of embeddings, and send each other rows by all-to-all."""
-    surely: bool
-    """It exceeds the others by more than chance, and by more than equal ranks differ."""
-    always_ns: int
-    """By how much that rank exceeds the mean over all steps."""
-    excess_ns: int
-    """By how much the longest one of each step, whichever that is, exceeds the mean."""
-    own_ns: int
-    """What those that do the same take by themselves, on average."""
-    late: Late | None
-    """The rank whose host surely keeps the others waiting."""
+    shares_batch: bool  # The longest one holds a part of the same layers as those it exceeds (tensor parallelism).
+    exchanges: bool  # Ranks hold experts or shards of embeddings, and send each other rows by all-to-all.
+    surely: bool  # It exceeds the others by more than chance, and by more than equal ranks differ.
+    always_ns: int  # By how much that rank exceeds the mean over all steps.
+    excess_ns: int  # By how much the longest one of each step, whichever that is, exceeds the mean.
+    own_ns: int  # What those that do the same take by themselves, on average.
+    late: Late | None  # The rank whose host surely keeps the others waiting.
     step_ns: int
     on_cpu: bool
-    noise: float
-    """Share of what a rank takes by itself by which equal ranks differ."""
+    noise: float  # Share of what a rank takes by itself by which equal ranks differ.
     dealt: npt.NDArray[np.float64] = field(repr=False)
     """What is left of each rank's computing if work is dealt out evenly. Shape (ranks, steps)."""
     evened: npt.NDArray[np.float64] = field(repr=False)
@@ -304,8 +285,7 @@ DEVICE_NOISE, CPU_NOISE, SHARED_NOISE = 0.05, 0.25, 0.5
 """Of what a rank takes by itself: ranks of equal work differ by as much all the time. Devices of one model do by some
 per cent; of two ranks on two shared cores one took up to 0.22 longer, and 0.33 where both cores were one."""
 
-SIBLINGS = 2
-"""Logical cores that may be one."""
+SIBLINGS = 2  # Logical cores that may be one.
 
 
 def is_certain(excess_ns: npt.NDArray[np.float64]) -> bool:

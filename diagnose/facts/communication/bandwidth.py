@@ -28,8 +28,7 @@ PROMPT_NS = 50_000
 """A collective that begins so soon after another of its group ended waits for no rank but for what that still has to
 compute or to launch in between, as much as this one does: all left the one before together (our choice)."""
 
-START_NS = 100_000
-"""What a collective takes whatever it carries, at most: 15 to 99 us in nccl-tests."""
+START_NS = 100_000  # What a collective takes whatever it carries, at most: 15 to 99 us in nccl-tests.
 
 LINK_SHARE = 0.7
 """A transfer goes at this share of what the links to the other devices can, at least, once it has started: fitted to
@@ -52,22 +51,15 @@ class BusRate:
 
     operation: str
     group_size: int
-    bytes: int
-    """Of one call."""
-    ids: IntArray
-    """Those that waited for hardly any rank, or whose waiting is known, in the whole recording."""
-    calls: int
-    """Of these in the used steps."""
+    bytes: int  # Of one call.
+    ids: IntArray  # Those that waited for hardly any rank, or whose waiting is known, in the whole recording.
+    calls: int  # Of these in the used steps.
     transfer_ns: int
     """Of one call, median: without waiting, or without as much as ranks that compute alike can have waited."""
-    gbps: float
-    """On the wire, by nccl-tests' definition: of an all-reduce 2 (n - 1) / n times its bytes over its time."""
-    expected_ns: int
-    """What a transfer takes at most where the devices' links are used."""
-    compared: bool
-    """Waiting is known from the other ranks' recordings, not from when the collectives began."""
-    ns: int
-    """Time of these, with waiting, per step."""
+    gbps: float  # On the wire, by nccl-tests' definition: of an all-reduce 2 (n - 1) / n times its bytes over its time.
+    expected_ns: int  # What a transfer takes at most where the devices' links are used.
+    compared: bool  # Waiting is known from the other ranks' recordings, not from when the collectives began.
+    ns: int  # Time of these, with waiting, per step.
 
 
 @fact
@@ -198,8 +190,7 @@ def _done_between(facts: Facts, first: IntArray, second: IntArray) -> IntArray:
 
 GRADIENTS = (Role.BUCKET, Role.GRADIENT, Role.SHARD_REDUCE)
 
-CAST_BYTES = 12
-"""For each element of 4 bytes: it is read and written as 2, then read as 2 and written as 4."""
+CAST_BYTES = 12  # For each element of 4 bytes: it is read and written as 2, then read as 2 and written as 4.
 
 
 @dataclass(frozen=True)
@@ -207,22 +198,17 @@ class WideGradients:
     """Reductions of gradients on the device that go over the wire in 4 bytes an element. Numbers are per step."""
 
     role: Role
-    ids: IntArray
-    """Those that compute does not hide all the time."""
+    ids: IntArray  # Those that compute does not hide all the time.
     calls: int
     bytes: int
-    ns: int
-    """Sum of durations."""
-    exposed_ns: int
-    """Time of these while no compute ran."""
+    ns: int  # Sum of durations.
+    exposed_ns: int  # Time of these while no compute ran.
     halved_ns: int
     """Sum of durations if each took half of what it takes beyond START_NS, with two casts, and waited as long."""
     spared_ns: int
     """By how much the last of them would end sooner: none begins before what was launched before it has computed."""
-    left: float
-    """What is then left of the time of `ids`, as a share."""
-    compared: bool
-    """Waiting for other ranks is known."""
+    left: float  # What is then left of the time of `ids`, as a share.
+    compared: bool  # Waiting for other ranks is known.
 
 
 @fact

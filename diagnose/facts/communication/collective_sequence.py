@@ -273,8 +273,7 @@ def _lane(asked: IntArray, held: Held, computing: Intervals, bounds: IntArray, z
     )
 
 
-MOST_KINDS = 64
-"""Those that take longest are kept: 1.5 kB of a rank."""
+MOST_KINDS = 64  # Those that take longest are kept: 1.5 kB of a rank.
 
 
 def asked_work(facts: Facts, on_cpu: bool) -> Work:

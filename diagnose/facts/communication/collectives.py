@@ -26,8 +26,7 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.job import RECV, SEND, ProcessGroup
 
-SMALL_BYTES = 1 << 20
-"""A collective smaller than this is bound by latency, not bandwidth (our choice)."""
+SMALL_BYTES = 1 << 20  # A collective smaller than this is bound by latency, not bandwidth (our choice).
 
 _ELEMENT_BYTES = (
     (1, ("byte", "char", "bool", "uint8", "int8", "float8")),
@@ -47,19 +46,13 @@ class CollectiveTable:
     times: Intervals
     operation: npt.NDArray[np.object_]
     """As recorded, else from the name of the op that launched it, else from its own, else "unknown"."""
-    group_ranks: npt.NDArray[np.object_]
-    """Ranks of the process group as recorded; "" unknown."""
-    group_description: npt.NDArray[np.object_]
-    """What the program says of the process group, as mesh_tp; "" unknown."""
-    group_size: IntArray
-    """-1 unknown."""
-    bytes: IntArray
-    """The larger of input and output of one rank; -1 unknown."""
-    element_bytes: IntArray
-    """0 unknown."""
+    group_ranks: npt.NDArray[np.object_]  # Ranks of the process group as recorded; "" unknown.
+    group_description: npt.NDArray[np.object_]  # What the program says of the process group, as mesh_tp; "" unknown.
+    group_size: IntArray  # -1 unknown.
+    bytes: IntArray  # The larger of input and output of one rank; -1 unknown.
+    element_bytes: IntArray  # 0 unknown.
     on_host: npt.NDArray[np.bool_]
-    in_steps: npt.NDArray[np.bool_]
-    """Starts in a used step."""
+    in_steps: npt.NDArray[np.bool_]  # Starts in a used step.
 
     @cached_property
     def plain(self) -> npt.NDArray[np.str_]:
@@ -157,12 +150,9 @@ def told_bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
 class SmallCollectives:
     """Collectives on the device in the used steps. Numbers are per step."""
 
-    total_calls: int
-    """In all used steps together, of any size, and on the host too."""
-    calls: int
-    """Of less than SMALL_BYTES."""
-    unknown_calls: int
-    """Those whose size was not recorded."""
+    total_calls: int  # In all used steps together, of any size, and on the host too.
+    calls: int  # Of less than SMALL_BYTES.
+    unknown_calls: int  # Those whose size was not recorded.
 
 
 @fact
@@ -183,10 +173,8 @@ def small_collectives(facts: Facts) -> SmallCollectives:
 class Carried:
     """Calls: each collective, and in place of a batch each of its transfers. Arrays of shape (calls,)."""
 
-    row: IntArray
-    """Of the table of collectives."""
-    told: IntArray
-    """Row of `Rank.collectives`; -1 where nothing was recorded."""
+    row: IntArray  # Of the table of collectives.
+    told: IntArray  # Row of `Rank.collectives`; -1 where nothing was recorded.
 
 
 @once
@@ -225,23 +213,18 @@ def _asked_for(facts: Facts) -> tuple[IntArray, IntArray]:
     return asked, kernel
 
 
-WORKERS = 2
-"""Threads of a group of gloo's (ProcessGroupGloo, threads of its default options)."""
+WORKERS = 2  # Threads of a group of gloo's (ProcessGroupGloo, threads of its default options).
 
-APART = 4
-"""Thread numbers of one group differ by less."""
+APART = 4  # Thread numbers of one group differ by less.
 
 
 @dataclass(frozen=True)
 class CallGroups:
     """Of each call (`batches`). Arrays of shape (calls,)."""
 
-    group: IntArray
-    """Position in `groups`; -1 unknown."""
-    sequence: IntArray
-    """Number in the group, as recorded; -1 unknown."""
-    peer: IntArray
-    """As recorded; -1 unknown."""
+    group: IntArray  # Position in `groups`; -1 unknown.
+    sequence: IntArray  # Number in the group, as recorded; -1 unknown.
+    peer: IntArray  # As recorded; -1 unknown.
     groups: tuple[ProcessGroup, ...]
 
 

@@ -28,8 +28,7 @@ from diagnose.trace.kinds import Activity
 class DdpWork(str, Enum):
     """What DistributedDataParallel does besides reducing gradients. Seen to go with the options named (torch 2.13)."""
 
-    UNUSED_SEARCH = "unused_search"
-    """With find_unused_parameters=True."""
+    UNUSED_SEARCH = "unused_search"  # With find_unused_parameters=True.
     COPIES_FROM_BUCKETS = "copies_from_buckets"
     """Reduced gradients into the parameters': not with gradient_as_bucket_view=True."""
     COPIES_INTO_BUCKETS = "copies_into_buckets"
@@ -57,20 +56,13 @@ class DdpOverhead:
     """Work of DistributedDataParallel that an option can save."""
 
     work: DdpWork
-    ids: IntArray
-    """Ops that do it, none inside another."""
-    work_ids: IntArray
-    """Device operations launched in them."""
-    host_ns: int
-    """Host time in the ops, per step."""
-    device_ns: int
-    """Time of the device operations of the used steps, per step."""
-    track: int
-    """Of the main thread."""
-    waits: Intervals
-    """When it did nothing but wait for collectives on the host that belong to it."""
-    waits_ns: int
-    """The same per step."""
+    ids: IntArray  # Ops that do it, none inside another.
+    work_ids: IntArray  # Device operations launched in them.
+    host_ns: int  # Host time in the ops, per step.
+    device_ns: int  # Time of the device operations of the used steps, per step.
+    track: int  # Of the main thread.
+    waits: Intervals  # When it did nothing but wait for collectives on the host that belong to it.
+    waits_ns: int  # The same per step.
 
     @property
     def most_ns(self) -> int:
@@ -145,12 +137,9 @@ def _buffer_broadcasts(facts: Facts) -> tuple[HostSpans, Intervals]:
 class DataParallelUse:
     """Training by torch.nn.DataParallel, which drives all GPUs from one process."""
 
-    devices: int
-    """That compute in this process; 0 if DataParallel is not used."""
-    ids: IntArray
-    """Device work that moves things between them."""
-    ns: int
-    """Time in which some of it ran, per step."""
+    devices: int  # That compute in this process; 0 if DataParallel is not used.
+    ids: IntArray  # Device work that moves things between them.
+    ns: int  # Time in which some of it ran, per step.
 
 
 @fact
@@ -178,29 +167,20 @@ BUCKET_BYTES, FIRST_BYTES = 25 << 20, 1 << 20
 class Buckets:
     """Reductions that backward passes start. Numbers without a word on that are per step."""
 
-    calls: int
-    """Per forward of DDP that is followed by some (the median); 0 if DDP reduces nothing."""
-    bytes: int
-    """Of one, on average."""
-    least_bytes: int
-    """Of the smallest."""
-    usual: int
-    """How many buckets of the usual size would hold as much."""
-    op_ids: IntArray
-    """What starts them on the host."""
-    ids: IntArray
-    """The collectives."""
-    track: int
-    """Of the main thread."""
-    waits: Intervals
-    """When it did nothing but wait for those on the host."""
+    calls: int  # Per forward of DDP that is followed by some (the median); 0 if DDP reduces nothing.
+    bytes: int  # Of one, on average.
+    least_bytes: int  # Of the smallest.
+    usual: int  # How many buckets of the usual size would hold as much.
+    op_ids: IntArray  # What starts them on the host.
+    ids: IntArray  # The collectives.
+    track: int  # Of the main thread.
+    waits: Intervals  # When it did nothing but wait for those on the host.
     left: float
     """Share of the collectives' time that as many of the usual size would take: less by the shortest one's time for
     each that is spared. The shortest stands for the latency that each has whatever its size."""
     exposed_ns: int
     """Time of the collectives that no compute hides, on the host while the training threads were in no op."""
-    host_ns: int
-    """Host time in the ops that start them."""
+    host_ns: int  # Host time in the ops that start them.
 
 
 @fact
@@ -267,18 +247,12 @@ class Accumulation:
 
     rounds: int
     """Backward passes with reductions for each step of the optimizer (the median); 0 if DDP reduces nothing."""
-    alike: bool
-    """All rounds reduce equally often: the same gradients."""
-    op_ids: IntArray
-    """What the reducer does on the host in all rounds but the last before each step of the optimizer."""
-    ids: IntArray
-    """Collectives of these rounds that are carried out on the host."""
-    track: int
-    """Of the main thread."""
-    waits: Intervals
-    """When it did nothing but wait for those."""
-    ns: int
-    """Time in which a collective of these rounds was running, per step."""
+    alike: bool  # All rounds reduce equally often: the same gradients.
+    op_ids: IntArray  # What the reducer does on the host in all rounds but the last before each step of the optimizer.
+    ids: IntArray  # Collectives of these rounds that are carried out on the host.
+    track: int  # Of the main thread.
+    waits: Intervals  # When it did nothing but wait for those.
+    ns: int  # Time in which a collective of these rounds was running, per step.
 
 
 @fact
@@ -321,8 +295,7 @@ class _Rounds:
         np.maximum.at(self._last, turn, found)
         whole = (turn > 0) & (turn < len(self._optimizer_ns))
         seen, calls = np.unique(np.stack((turn[whole], found[whole])), axis=1, return_counts=True)
-        self.counts = np.unique(seen[0], return_counts=True)[1]
-        """Rounds that reduce, of each whole turn that has some."""
+        self.counts = np.unique(seen[0], return_counts=True)[1]  # Rounds that reduce, of each whole turn that has some.
         self.alike = len(calls) > 0 and bool(calls.min() == calls.max())
 
     def _place(self, moments: IntArray) -> tuple[IntArray, IntArray]:

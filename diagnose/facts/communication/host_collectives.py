@@ -23,8 +23,7 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.job import RECV, SEND
 
-LEAST_RUN = 4
-"""Collectives that follow each other before they are a run, as on the device."""
+LEAST_RUN = 4  # Collectives that follow each other before they are a run, as on the device.
 
 
 _LIGHT = frozenset(
@@ -41,16 +40,11 @@ class HostCollectives:
     """Those whose start is recorded too, in order. Arrays of shape (collectives,)."""
 
     ids: IntArray
-    op_ids: IntArray
-    """The op that asked for each."""
-    begin_ns: IntArray
-    """When it was asked for."""
-    end_ns: IntArray
-    """When it was over."""
-    operation: npt.NDArray[np.object_]
-    """As the op is called, without `c10d::`."""
-    bytes: IntArray
-    """By the shapes of the op's inputs, an element of unknown type counted as 4; -1 unknown."""
+    op_ids: IntArray  # The op that asked for each.
+    begin_ns: IntArray  # When it was asked for.
+    end_ns: IntArray  # When it was over.
+    operation: npt.NDArray[np.object_]  # As the op is called, without `c10d::`.
+    bytes: IntArray  # By the shapes of the op's inputs, an element of unknown type counted as 4; -1 unknown.
 
 
 @fact
@@ -93,16 +87,11 @@ def _bytes(facts: Facts, ops: IntArray) -> IntArray:
 class Blocked:
     """Time of the main thread at collectives. What it waits for other ranks may come back at the next one."""
 
-    ids: IntArray
-    """The collectives that begin and end in it."""
-    track: int
-    """Of the main thread."""
-    own: Intervals
-    """When all ranks were there."""
-    waiting: Intervals
-    """Waiting for others to come; all of it if their recordings are not known."""
-    ns: int
-    """Both, per step."""
+    ids: IntArray  # The collectives that begin and end in it.
+    track: int  # Of the main thread.
+    own: Intervals  # When all ranks were there.
+    waiting: Intervals  # Waiting for others to come; all of it if their recordings are not known.
+    ns: int  # Both, per step.
 
 
 def blocked_at(facts: Facts, times: Intervals) -> Blocked:
@@ -124,12 +113,9 @@ def blocked_at(facts: Facts, times: Intervals) -> Blocked:
 class HostRuns:
     """Small collectives that the main thread waits for one after the other, with nothing but light ops between."""
 
-    calls: int
-    """In runs of LEAST_RUN or more, per step."""
-    unknown_calls: int
-    """Collectives on the host whose size is not known, per step."""
-    later: Blocked
-    """From the end of the first collective of each run to the end of its last one."""
+    calls: int  # In runs of LEAST_RUN or more, per step.
+    unknown_calls: int  # Collectives on the host whose size is not known, per step.
+    later: Blocked  # From the end of the first collective of each run to the end of its last one.
 
 
 @fact
@@ -177,10 +163,8 @@ class Barriers:
     """Barriers that the main thread asks for by itself."""
 
     op_ids: IntArray
-    calls: int
-    """Per step."""
-    blocked: Blocked
-    """When it was in them, until all ranks had come."""
+    calls: int  # Per step.
+    blocked: Blocked  # When it was in them, until all ranks had come.
 
 
 @fact
@@ -211,8 +195,7 @@ INEXACT = 0.15
 """Share of the time for which a thread stands while a collective runs, by which their ends may differ besides: where
 ranks share cores, a thread that had stood for 59 ms went on 8 ms later (our choice)."""
 
-EARLY_TRANSFER_NS = 400_000
-"""EARLY_NS of send and recv, whose spans end on the thread that waits."""
+EARLY_TRANSFER_NS = 400_000  # EARLY_NS of send and recv, whose spans end on the thread that waits.
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,9 @@ from diagnose.trace.job import BARRIERS, RECV, SEND, CollectiveSequence, Job
 class WhyUnmatched(str, Enum):
     """Why it is not known for whom a rank waits in a call."""
 
-    NOT_RECORDED = "not_recorded"
-    """Ranks of its group have no recording."""
-    ROOTED = "rooted"
-    """A broadcast and the like, of which one side need not wait."""
-    OTHER_SIDE_UNKNOWN = "other_side_unknown"
-    """A transfer, and the recording does not say from or to whom."""
+    NOT_RECORDED = "not_recorded"  # Ranks of its group have no recording.
+    ROOTED = "rooted"  # A broadcast and the like, of which one side need not wait.
+    OTHER_SIDE_UNKNOWN = "other_side_unknown"  # A transfer, and the recording does not say from or to whom.
     DIFFERENT = "different"
     """The ranks' recordings have different calls, or show a rank leaving before another has come."""
 
@@ -36,20 +33,13 @@ class WhyUnmatched(str, Enum):
 class Calls:
     """The calls of all ranks in the steps, one after the other. Arrays of shape (calls,)."""
 
-    rank: IntArray
-    """Position of the sequence."""
-    call: IntArray
-    """Position in its calls."""
-    join_point: IntArray
-    """Position in `Job.join_points`; -1 unmatched."""
-    last_ns: IntArray
-    """When the last rank came."""
-    awaited: IntArray
-    """Position of the sequence that came last."""
-    wait_ns: IntArray
-    """For how long the rank is held up before that."""
-    transfer_ns: IntArray
-    """For how long it is held up after that. Of what is unmatched, all."""
+    rank: IntArray  # Position of the sequence.
+    call: IntArray  # Position in its calls.
+    join_point: IntArray  # Position in `Job.join_points`; -1 unmatched.
+    last_ns: IntArray  # When the last rank came.
+    awaited: IntArray  # Position of the sequence that came last.
+    wait_ns: IntArray  # For how long the rank is held up before that.
+    transfer_ns: IntArray  # For how long it is held up after that. Of what is unmatched, all.
     whole: npt.NDArray[np.bool_]
     """Matched, with all ranks that took part: the others may wait for ranks without a recording after that."""
 
@@ -59,12 +49,10 @@ class JobTimes:
     """Where the time of ranks goes. Arrays of shape (ranks, steps) but for `caused_ns`."""
 
     compute_ns: IntArray
-    host_ns: IntArray
-    """By itself, without computing."""
+    host_ns: IntArray  # By itself, without computing.
     wait_ns: IntArray
     transfer_ns: IntArray
-    unmatched_ns: IntArray
-    """Held up by calls whose other ranks are not known: waiting or transfer."""
+    unmatched_ns: IntArray  # Held up by calls whose other ranks are not known: waiting or transfer.
     caused_ns: IntArray
     """What others waited for this rank in all steps: while it computed, was on the host, or was held up itself.
 
@@ -166,23 +154,15 @@ def _progress(one: CollectiveSequence) -> tuple[IntArray, IntArray, IntArray]:
 class GroupTimes:
     """One operation in one process group, or what one rank sends to another. Times are of all steps."""
 
-    group: int
-    """Position in `Job.groups`; -1: its ranks are all, or it is a transfer."""
+    group: int  # Position in `Job.groups`; -1: its ranks are all, or it is a transfer.
     transfer: bool
-    operation: str
-    """"send" of transfers."""
-    ranks: tuple[int, ...]
-    """Of a transfer: from, to."""
-    calls: int
-    """Of one rank."""
-    bytes: int | None
-    """Of one rank; None if not known of every call."""
-    ns: int
-    """In calls, hidden or not: mean of the ranks, as below. Of a transfer the sum of both sides."""
-    wait_ns: int
-    """Held up until the last rank had come."""
-    transfer_ns: int
-    """Held up after that."""
+    operation: str  # "send" of transfers.
+    ranks: tuple[int, ...]  # Of a transfer: from, to.
+    calls: int  # Of one rank.
+    bytes: int | None  # Of one rank; None if not known of every call.
+    ns: int  # In calls, hidden or not: mean of the ranks, as below. Of a transfer the sum of both sides.
+    wait_ns: int  # Held up until the last rank had come.
+    transfer_ns: int  # Held up after that.
     bandwidth: float | None
     """Bytes over the time from when the last rank came to the end, hidden or not, per second; None if not known."""
 
@@ -193,14 +173,10 @@ class Unmatched:
 
     why: WhyUnmatched
     operation: str
-    ranks: tuple[int, ...]
-    """Whose calls they are."""
-    missing: tuple[int, ...]
-    """Ranks of their groups that are not recorded, as far as known."""
-    calls: int
-    """Of all ranks."""
-    held_ns: int
-    """For how long they hold these ranks up, together: waiting, transfer, or both."""
+    ranks: tuple[int, ...]  # Whose calls they are.
+    missing: tuple[int, ...]  # Ranks of their groups that are not recorded, as far as known.
+    calls: int  # Of all ranks.
+    held_ns: int  # For how long they hold these ranks up, together: waiting, transfer, or both.
 
 
 def group_times(job: Job, times: JobTimes) -> list[GroupTimes]:

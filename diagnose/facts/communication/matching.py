@@ -154,8 +154,7 @@ def _thread_groups(
     return found
 
 
-_Ends = dict[tuple[str, int, int], int]
-"""By operation, step and turn."""
+_Ends = dict[tuple[str, int, int], int]  # By operation, step and turn.
 
 
 def _ends(one: CollectiveSequence, group: int) -> _Ends:
@@ -193,8 +192,7 @@ def _together(
     return worst, members
 
 
-Matched = list[tuple[int, list[tuple[int, int]]]]
-"""(group, (position of the sequence, call) of each that took part)."""
+Matched = list[tuple[int, list[tuple[int, int]]]]  # (group, (position of the sequence, call) of each that took part).
 
 
 def _collectives(
@@ -297,8 +295,7 @@ def _met(
             yield from some
 
 
-ROUNDS = 6
-"""Of moving each rank to the median of those it meets; two suffice where all meet (chosen)."""
+ROUNDS = 6  # Of moving each rank to the median of those it meets; two suffice where all meet (chosen).
 
 CERTAIN = 3.0
 """Clocks that differ by less than so many times the spread of what tells are taken to be one (ranks of one host)."""

@@ -58,18 +58,14 @@ class CollectiveRuns:
     """
 
     ids: IntArray
-    run: IntArray
-    """Which run each is in, from 0 on. Shape of `ids`."""
+    run: IntArray  # Which run each is in, from 0 on. Shape of `ids`.
     joined_ns: IntArray
     """What one collective in place of each run would take, from its parts less the shortest of them for each but one:
     low (only half of that), likely, high (as likely). Shape (3, runs)."""
-    later_op_ids: IntArray
-    """Host ops that start all but the first collective of each run."""
+    later_op_ids: IntArray  # Host ops that start all but the first collective of each run.
     calls: int
-    exposed_ns: int
-    """Time of the collectives while no compute ran."""
-    host_ns: int
-    """Host time in the ops that start them."""
+    exposed_ns: int  # Time of the collectives while no compute ran.
+    host_ns: int  # Host time in the ops that start them.
 
 
 @fact
@@ -153,13 +149,10 @@ class SyncedNorms:
     """Collectives by which batch normalisation exchanges its statistics. Numbers are per step."""
 
     ids: IntArray
-    op_ids: IntArray
-    """Host ops that start them."""
+    op_ids: IntArray  # Host ops that start them.
     calls: int
-    exposed_ns: int
-    """Time of the collectives while no compute ran."""
-    host_ns: int
-    """Host time in the ops."""
+    exposed_ns: int  # Time of the collectives while no compute ran.
+    host_ns: int  # Host time in the ops.
 
 
 @fact
@@ -189,16 +182,14 @@ class LooseGradients:
     """All-reduces of gradients on the device that no bucket collects. Numbers are per step."""
 
     ids: IntArray
-    run: IntArray
-    """Which step each belongs to, from 0 on. Shape of `ids`."""
+    run: IntArray  # Which step each belongs to, from 0 on. Shape of `ids`.
     joined_ns: IntArray
     """What they would take in buckets. Shape (3, runs).
 
     Each takes the time of the shortest whatever it carries. Low: half of that is spared for all but as many as buckets.
     Likely and high: all of it, and half and all of what the backward pass can hide of the rest, but the last bucket.
     """
-    later_op_ids: IntArray
-    """Host ops that start all but the first of each step."""
+    later_op_ids: IntArray  # Host ops that start all but the first of each step.
     calls: int
     bytes: int
     exposed_ns: int
@@ -251,10 +242,8 @@ _NO_FORWARD = Missing("where forward passes begin", "DistributedDataParallel mar
 class HostGathers:
     """Gathering on the host after a step of the optimizer and before DDP's next forward pass: of results."""
 
-    calls: int
-    """Per step."""
-    bytes: int | None
-    """What a rank sends, per step; None if not known of all."""
+    calls: int  # Per step.
+    bytes: int | None  # What a rank sends, per step; None if not known of all.
     blocked: Blocked
     """From when the first of each row is asked for until the last is there, with what lies between them."""
     site: Site | None
@@ -291,10 +280,8 @@ class DeviceGathers:
 
     ids: IntArray
     calls: int
-    bytes: int | None
-    """What a rank gets; None if not known of all."""
-    exposed_ns: int
-    """Time of these while no compute ran, with waiting for other ranks."""
+    bytes: int | None  # What a rank gets; None if not known of all.
+    exposed_ns: int  # Time of these while no compute ran, with waiting for other ranks.
     site: Site | None
 
 

@@ -16,8 +16,7 @@ from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 
-HIDING_SHARE = 0.9
-"""Share of the compute that can hide communication; what it depends on can hide none (our choice)."""
+HIDING_SHARE = 0.9  # Share of the compute that can hide communication; what it depends on can hide none (our choice).
 
 COMPARED_SHARE = 0.9
 """Of the time of collectives: if less of it was compared with other ranks', waiting is not told from transfer, as it
@@ -29,12 +28,9 @@ class Collective:
     """Communication kernels of one operation."""
 
     operation: str
-    calls: int
-    """In all used steps."""
-    ns: int
-    """Time in which at least one ran, per step: transfer and waiting for other ranks together."""
-    exposed_ns: int
-    """Of it, while no compute ran."""
+    calls: int  # In all used steps.
+    ns: int  # Time in which at least one ran, per step: transfer and waiting for other ranks together.
+    exposed_ns: int  # Of it, while no compute ran.
 
 
 @dataclass(frozen=True)
@@ -43,8 +39,7 @@ class Communication:
 
     ns: int
     exposed_ns: int
-    collectives: tuple[Collective, ...]
-    """Longest first."""
+    collectives: tuple[Collective, ...]  # Longest first.
 
 
 @fact
@@ -76,38 +71,27 @@ class ExposedRole:
     """Exposed communication for one purpose."""
 
     role: Role
-    ids: IntArray
-    """Communication kernels that are not hidden all the time."""
-    ns: int
-    """Communication, per step."""
-    exposed_ns: int
-    """Of it, while no compute ran, per step. What two roles' kernels share counts for both."""
-    share: float
-    """The same over the step, without the waiting that is known."""
+    ids: IntArray  # Communication kernels that are not hidden all the time.
+    ns: int  # Communication, per step.
+    exposed_ns: int  # Of it, while no compute ran, per step. What two roles' kernels share counts for both.
+    share: float  # The same over the step, without the waiting that is known.
 
 
 @dataclass(frozen=True)
 class Exposure:
     """Communication on the device that compute does not hide, and how much of it there is compute enough to hide."""
 
-    ns: int
-    """Communication, per step: transfer and waiting for other ranks together."""
-    exposed_ns: int
-    """Of it, while no compute ran."""
+    ns: int  # Communication, per step: transfer and waiting for other ranks together.
+    exposed_ns: int  # Of it, while no compute ran.
     waiting_ns: int | None
     """Of `exposed_ns`, waiting for other ranks to come; None if that is not known of nearly all collectives."""
-    share: float
-    """`exposed_ns` over the step, without the waiting that is known."""
-    compute_ns: int
-    """Per step."""
-    hideable_ns: int
-    """What more would be hidden if HIDING_SHARE of the compute hid something; no `waiting_ns`."""
-    hideable_share: float
-    """The same as a share of the time of the kernels that are not hidden all the time."""
+    share: float  # `exposed_ns` over the step, without the waiting that is known.
+    compute_ns: int  # Per step.
+    hideable_ns: int  # What more would be hidden if HIDING_SHARE of the compute hid something; no `waiting_ns`.
+    hideable_share: float  # The same as a share of the time of the kernels that are not hidden all the time.
     bytes: int | None
     """What the communication kernels that start in a step carry, per step; None if the size of one is unknown."""
-    roles: tuple[ExposedRole, ...]
-    """Longest exposed first."""
+    roles: tuple[ExposedRole, ...]  # Longest exposed first.
 
 
 @fact

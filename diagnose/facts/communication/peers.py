@@ -34,8 +34,7 @@ class Compared:
     """Ranks side by side."""
 
     job: Job
-    waited_ns: IntArray
-    """For how long each rank stood still and waited for others, in all steps. Shape (ranks,)."""
+    waited_ns: IntArray  # For how long each rank stood still and waited for others, in all steps. Shape (ranks,).
 
     @property
     def awaited(self) -> int | None:
@@ -75,8 +74,7 @@ def compare(ranks: Mapping[int, CollectiveSequence | None]) -> Compared | None:
 class _Arrivals:
     """Each rank that came to each of some join points. Arrays of shape (arrivals,)."""
 
-    rank: IntArray
-    """Position of its sequence."""
+    rank: IntArray  # Position of its sequence.
     call: IntArray
     arrived_ns: IntArray
     wait_ns: IntArray
@@ -132,12 +130,9 @@ class KeptSequence:
     data: bytes
     calls: int
     recorded_steps: int
-    steps: int
-    """Of these the first, as many as are kept."""
-    held_share: float
-    """Share of its steps for which the rank is held up by others or by transfers."""
-    near: bool
-    """It shares a group, other than that of all, with the first rank."""
+    steps: int  # Of these the first, as many as are kept.
+    held_share: float  # Share of its steps for which the rank is held up by others or by transfers.
+    near: bool  # It shares a group, other than that of all, with the first rank.
 
     def sequence(self, rank: int) -> CollectiveSequence:
         """The sequence, of the rank with this number."""
@@ -193,8 +188,7 @@ def compared(
     return found, list(_left_out(ranks, known, some)) if found else []
 
 
-MOST_NAMED = 8
-"""Ranks that a sentence names one by one."""
+MOST_NAMED = 8  # Ranks that a sentence names one by one.
 
 
 def _left_out(

@@ -104,8 +104,7 @@ def _made(sequences: Sequence[CollectiveSequence]) -> Pipeline | None:
 
 _ACTION = re.compile(r"PP:(\d+)(SEND|RECV)_([FB])\d+")
 _TOWARD = {("SEND", "F"): 1, ("SEND", "B"): -1, ("RECV", "F"): -1, ("RECV", "B"): 1}
-LITTLE = 0.1
-"""Of what a long pass takes; less is no pass (our choice)."""
+LITTLE = 0.1  # Of what a long pass takes; less is no pass (our choice).
 
 _BACKWARD = "autograd::engine::evaluate_function"
 
@@ -114,10 +113,8 @@ _BACKWARD = "autograd::engine::evaluate_function"
 class Sides:
     """Of transfers and other collectives. Arrays of shape (calls,)."""
 
-    stage: IntArray
-    """-1 unknown."""
-    toward: IntArray
-    """1: the next stage, -1: the one before, 0: unknown."""
+    stage: IntArray  # -1 unknown.
+    toward: IntArray  # 1: the next stage, -1: the one before, 0: unknown.
 
 
 def pipeline_sides(facts: Facts, ids: IntArray, operation: npt.NDArray[np.object_], beside: IntArray) -> Sides:
@@ -184,8 +181,7 @@ class _Passes:
     """Forward and backward passes of micro-batches, in order. Arrays of shape (passes,)."""
 
     forward: npt.NDArray[np.bool_]
-    after: IntArray
-    """How many transfers had been asked for before it."""
+    after: IntArray  # How many transfers had been asked for before it.
     step: IntArray
 
 

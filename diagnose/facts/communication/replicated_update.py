@@ -30,26 +30,18 @@ _SHARDED = (Role.PARAMETERS, Role.SHARD_GATHER, Role.SHARD_REDUCE)
 class ReplicatedUpdate:
     """The optimizer's work where ranks reduce gradients. Times are per step."""
 
-    ranks: int
-    """That reduce gradients together; 0 if none are reduced."""
+    ranks: int  # That reduce gradients together; 0 if none are reduced.
     sharded: bool
     """Ranks update a part of the parameters each: they exchange parameters, or an optimizer has a part of them."""
-    split: bool
-    """The model is split over other ranks besides, so that its parameters may be DTensors."""
+    split: bool  # The model is split over other ranks besides, so that its parameters may be DTensors.
     optimizers: tuple[str, ...]
     on_cpu: bool
-    update_ns: int
-    """Device time of updates; where the CPU trains, time on the host."""
-    work_ids: IntArray
-    """Device work of updates."""
-    op_ids: IntArray
-    """Outermost host ops of updates."""
-    track: int
-    """Of the main thread."""
-    times: Intervals
-    """When it updates; of a step with a closure, after the closure."""
-    gradient_bytes: int | None
-    """Reduced for one update; None unknown."""
+    update_ns: int  # Device time of updates; where the CPU trains, time on the host.
+    work_ids: IntArray  # Device work of updates.
+    op_ids: IntArray  # Outermost host ops of updates.
+    track: int  # Of the main thread.
+    times: Intervals  # When it updates; of a step with a closure, after the closure.
+    gradient_bytes: int | None  # Reduced for one update; None unknown.
     gather_ns: tuple[int, int, int]
     """What gathering as many bytes would take, less to more.
 

@@ -45,8 +45,7 @@ class Role(Enum):
 GRADIENT_BYTES = 64 << 10
 """All-reduces after a backward pass carry gradients if together they are as large: metrics are smaller (our choice)."""
 
-ALIKE = 0.05
-"""Sizes differ by no more where both are of all parameters, but for padding (our choice)."""
+ALIKE = 0.05  # Sizes differ by no more where both are of all parameters, but for padding (our choice).
 
 _FSDP = re.compile(r"FSDP::(?!forward\Z)|FullyShardedDataParallel\.(?!forward\Z)")
 _NORM = re.compile("sync_?batch_?norm", re.IGNORECASE)

@@ -33,8 +33,7 @@ from diagnose.trace.intervals import IntArray, Intervals
 
 Mask = npt.NDArray[np.bool_]
 
-OPEN_SHARE = 0.1
-"""Of a collective's own time, from which on it is exposed (our choice)."""
+OPEN_SHARE = 0.1  # Of a collective's own time, from which on it is exposed (our choice).
 
 QUICK = 0.25
 """Quantile of what equal collectives take: one in ten of gloo loses a slice of the scheduler (measured: 4 ms)."""
@@ -55,26 +54,16 @@ _BLOCK = re.compile(r"([^.]+\.)*?\d+(?=\.|\Z)")
 class Shards:
     """FSDP's collectives, in the order in which they are asked for. Arrays of shape (collectives,)."""
 
-    rows: IntArray
-    """Of the table of collectives."""
-    gathers: Mask
-    """Of parameters; else they reduce and scatter gradients."""
-    backward: Mask
-    """Asked for in a backward pass."""
-    turn: IntArray
-    """Steps of the optimizer before it."""
-    turns: int
-    """Steps of the optimizer."""
-    round: IntArray
-    """Numbered over the recording."""
-    unit: IntArray
-    """Position in `units`."""
-    units: tuple[str, ...]
-    """Names; "" is the root, or any of FSDP1."""
-    host_ids: IntArray
-    """The range, or else the op, that does nothing but this."""
-    bytes: IntArray
-    """All ranks' parts together; -1 unknown."""
+    rows: IntArray  # Of the table of collectives.
+    gathers: Mask  # Of parameters; else they reduce and scatter gradients.
+    backward: Mask  # Asked for in a backward pass.
+    turn: IntArray  # Steps of the optimizer before it.
+    turns: int  # Steps of the optimizer.
+    round: IntArray  # Numbered over the recording.
+    unit: IntArray  # Position in `units`.
+    units: tuple[str, ...]  # Names; "" is the root, or any of FSDP1.
+    host_ids: IntArray  # The range, or else the op, that does nothing but this.
+    bytes: IntArray  # All ranks' parts together; -1 unknown.
 
 
 @dataclass(frozen=True)
@@ -82,16 +71,13 @@ class ShardTraffic:
     """Some of FSDP's collectives. Numbers are per step."""
 
     ids: IntArray
-    host_ids: IntArray
-    """What the host does for nothing but these."""
+    host_ids: IntArray  # What the host does for nothing but these.
     calls: int
-    ns: int
-    """Time in which one at least was running."""
+    ns: int  # Time in which one at least was running.
     exposed_ns: int
     """Of it, while nothing was computed (on the host: the main thread stood); without known waiting for other ranks."""
     on_host: bool
-    track: int
-    """Of the main thread."""
+    track: int  # Of the main thread.
     waits: Intervals
     """When it did nothing but wait for those that threads of the host carry out, and not in `host_ids`."""
 
@@ -100,46 +86,30 @@ class ShardTraffic:
 class Sharding:
     """FSDP's collectives, and which of them could be left out or hidden. Numbers are per step."""
 
-    compared: bool
-    """Waiting for other ranks is known."""
+    compared: bool  # Waiting for other ranks is known.
 
-    rounds: int
-    """That reduce gradients for each step of the optimizer (the median); 0 if none does."""
-    alike: bool
-    """All reduce equally often and as many bytes: the same gradients. Never of a pipeline."""
-    early: ShardTraffic
-    """Reductions of all rounds but the last."""
+    rounds: int  # That reduce gradients for each step of the optimizer (the median); 0 if none does.
+    alike: bool  # All reduce equally often and as many bytes: the same gradients. Never of a pipeline.
+    early: ShardTraffic  # Reductions of all rounds but the last.
     kept: ShardTraffic
     """Gathers of all rounds but the first, where parameters stay gathered until the backward pass is over."""
-    gradient_bytes: int | None
-    """Of one round, before they are scattered; None unknown."""
+    gradient_bytes: int | None  # Of one round, before they are scattered; None unknown.
 
-    again: ShardTraffic
-    """Gathers for the backward pass of what had been gathered for the forward pass."""
-    units_again: int
-    """These of a round (the median)."""
-    bytes_again: int | None
-    """Of the parameters of these units, all ranks' parts together; None unknown."""
+    again: ShardTraffic  # Gathers for the backward pass of what had been gathered for the forward pass.
+    units_again: int  # These of a round (the median).
+    bytes_again: int | None  # Of the parameters of these units, all ranks' parts together; None unknown.
 
-    units: int
-    """Gathered in a forward pass."""
-    blocks: int
-    """That would be if each block were one: `layers.1` of `layers.1.mlp` and `layers.1.attention`."""
-    unit_bytes: int | None
-    """Of a unit, in the median."""
-    latency_share: float
-    """Of what collectives take, what they would take without any bytes; 0 unknown."""
-    needless: ShardTraffic
-    """Collectives that would be left out if the units of a block were one."""
-    hooks: tuple[tuple[int, Intervals], ...]
-    """By thread, when it was in FSDP's hooks of these units."""
+    units: int  # Gathered in a forward pass.
+    blocks: int  # That would be if each block were one: `layers.1` of `layers.1.mlp` and `layers.1.attention`.
+    unit_bytes: int | None  # Of a unit, in the median.
+    latency_share: float  # Of what collectives take, what they would take without any bytes; 0 unknown.
+    needless: ShardTraffic  # Collectives that would be left out if the units of a block were one.
+    hooks: tuple[tuple[int, Intervals], ...]  # By thread, when it was in FSDP's hooks of these units.
 
-    late_ids: IntArray
-    """Exposed collectives on the device that compute could hide."""
+    late_ids: IntArray  # Exposed collectives on the device that compute could hide.
     late_ns: int
     """Time that compute before gathers, or behind reductions, could hide; without known waiting for other ranks."""
-    late_share: float
-    """The same of the time of `late_ids`."""
+    late_share: float  # The same of the time of `late_ids`.
 
 
 @fact

@@ -19,21 +19,15 @@ from diagnose.trace.job import RECV, SEND, CollectiveSequence, Job, Pipeline
 class Stages:
     """Pipelines of one shape. Arrays of shape (places,): ranks of one place hold the same stages."""
 
-    ranks: tuple[tuple[int, ...], ...]
-    """Of each place, one of each pipeline."""
-    held: tuple[tuple[int, ...], ...]
-    """Stages of each place."""
-    positions: tuple[tuple[int, ...], ...]
-    """Of each pipeline, where its ranks are among those of the job."""
+    ranks: tuple[tuple[int, ...], ...]  # Of each place, one of each pipeline.
+    held: tuple[tuple[int, ...], ...]  # Stages of each place.
+    positions: tuple[tuple[int, ...], ...]  # Of each pipeline, where its ranks are among those of the job.
     compute_ns: IntArray
     """Per step, of the quickest rank of each place: one that takes longer for the same is a straggler."""
-    micro_batches: int
-    """Per step."""
-    cost_ns: float
-    """Per micro-batch and step, besides computing: what `Rechunk` calls o. At least 0."""
+    micro_batches: int  # Per step.
+    cost_ns: float  # Per micro-batch and step, besides computing: what `Rechunk` calls o. At least 0.
     step_ns: int
-    uneven: bool
-    """Surely one place computes longer than all of them do on average."""
+    uneven: bool  # Surely one place computes longer than all of them do on average.
     even: npt.NDArray[np.float64] = field(repr=False)
     """What is left of each rank's computing if all places compute alike. Shape (ranks, steps)."""
 
@@ -109,8 +103,7 @@ def _hands_on(facts: Facts) -> bool:
     return bool(np.isin(table.plain, _TRANSFERS).any())
 
 
-_TRANSFERS = (SEND, RECV, "sendrecv", "coalesced")
-"""Several of a batch are recorded as one."""
+_TRANSFERS = (SEND, RECV, "sendrecv", "coalesced")  # Several of a batch are recorded as one.
 
 
 def _micro_batches(job: Job, laid: Pipeline) -> int:

@@ -64,8 +64,7 @@ class Facts:
         return cast(T, value)
 
 
-FACTS: dict[str, Callable[[Facts], object]] = {}
-"""Every fact by name."""
+FACTS: dict[str, Callable[[Facts], object]] = {}  # Every fact by name.
 
 
 def once(compute: Callable[[Facts], T]) -> Callable[[Facts], T]:

@@ -18,19 +18,14 @@ NO_DEVICE = Missing("device work", "Profile with activities=[ProfilerActivity.CP
 class DeviceTime:
     """When the device did what within the used steps; each set is normal, and only the last two are not busy."""
 
-    busy: Intervals
-    """Any work, over all streams and devices of the rank."""
+    busy: Intervals  # Any work, over all streams and devices of the rank.
     compute: Intervals
-    communication: Intervals
-    """All of it, also while something else ran."""
+    communication: Intervals  # All of it, also while something else ran.
     copies: Intervals
-    exposed_communication: Intervals
-    """Communication while no compute ran."""
-    exposed_copies: Intervals
-    """Copies and memsets while neither compute nor communication ran."""
+    exposed_communication: Intervals  # Communication while no compute ran.
+    exposed_copies: Intervals  # Copies and memsets while neither compute nor communication ran.
     idle: Intervals
-    work_not_recorded: Intervals
-    """While work ran that was not recorded, in graphs or not: neither busy nor idle."""
+    work_not_recorded: Intervals  # While work ran that was not recorded, in graphs or not: neither busy nor idle.
 
 
 @fact
@@ -70,8 +65,7 @@ class Breakdown:
     exposed_communication_ns: int
     exposed_copy_ns: int
     measure: Measure
-    work_not_recorded_ns: int = 0
-    """While work ran that was not recorded, in graphs or not."""
+    work_not_recorded_ns: int = 0  # While work ran that was not recorded, in graphs or not.
 
 
 @fact

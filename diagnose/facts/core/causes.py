@@ -11,16 +11,13 @@ class TimeCause(str, Enum):
     GARBAGE_COLLECTION = "garbage_collection"
     COMPILE = "compile"
     CHECKPOINT = "checkpoint"
-    ALLOCATION = "allocation"
-    """In cudaMalloc, cudaFree, cudaHostAlloc and the like."""
+    ALLOCATION = "allocation"  # In cudaMalloc, cudaFree, cudaHostAlloc and the like.
     SYNC = "sync"
     """The host is blocked until the device has done something; before an idle gap, so that nothing was queued."""
-    LOADER = "loader"
-    """Fetching the next batch."""
+    LOADER = "loader"  # Fetching the next batch.
     OTHER_RANK = "other_rank"
     """In a collective on the host, which mostly waits for other ranks; or in no op while another thread is in one."""
-    HOST_COPY = "host_copy"
-    """In a call that starts a copy; from pageable memory the call does the copying."""
+    HOST_COPY = "host_copy"  # In a call that starts a copy; from pageable memory the call does the copying.
     LAUNCH = "launch"
     """In a call that starts a kernel, graph or memset; on the critical path also on to the start of its work."""
     HOST_COMPUTE = "host_compute"
@@ -29,20 +26,14 @@ class TimeCause(str, Enum):
     """In the optimizer's step or its zeroing of gradients, in its ops, launches and Python, outside the calls above."""
     BLOCKED = "blocked"
     """In a long call of the operating system, or off the processor: waits for another thread, a file, a timer."""
-    OPS = "ops"
-    """In framework ops, outside the calls above: the host dispatches slower than the device works."""
-    PYTHON = "python"
-    """Between ops: Python code, or nothing the recording shows."""
-    DEVICE_WAIT = "device_wait"
-    """Queued work waits: for an event, another stream, another rank."""
-    BETWEEN_KERNELS = "between_kernels"
-    """Turn-around of work that was queued on one stream."""
+    OPS = "ops"  # In framework ops, outside the calls above: the host dispatches slower than the device works.
+    PYTHON = "python"  # Between ops: Python code, or nothing the recording shows.
+    DEVICE_WAIT = "device_wait"  # Queued work waits: for an event, another stream, another rank.
+    BETWEEN_KERNELS = "between_kernels"  # Turn-around of work that was queued on one stream.
     HOST_NOT_RECORDED = "host_not_recorded"
     """Before the first or after the last record of the host: it may have done anything."""
-    UNKNOWN = "unknown"
-    """The recording does not show who launched the next work, or what that waited for."""
-    UNEXPLAINED = "unexplained"
-    """The recording does not show what is waited for."""
+    UNKNOWN = "unknown"  # The recording does not show who launched the next work, or what that waited for.
+    UNEXPLAINED = "unexplained"  # The recording does not show what is waited for.
     COMPUTE = "compute"
     COMMUNICATION = "communication"
     COPY = "copy"

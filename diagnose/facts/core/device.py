@@ -30,10 +30,8 @@ class DeviceWork:
     start_ns: IntArray
     end_ns: IntArray
     work_class: npt.NDArray[np.int8]
-    step: IntArray
-    """Position in `Rank.steps` of the step that launched it, or -1."""
-    launch: IntArray
-    """Span id of the call that launched it, or -1."""
+    step: IntArray  # Position in `Rank.steps` of the step that launched it, or -1.
+    launch: IntArray  # Span id of the call that launched it, or -1.
     track: IntArray
 
     @property

@@ -25,10 +25,8 @@ from diagnose.trace.kinds import Activity, ApiKind
 class HostThreads:
     """Host threads that drive the training."""
 
-    main: int
-    """Track with the step markers; without markers, the one with most ops."""
-    training: IntArray
-    """Tracks that launched device work in the used steps, and the main one."""
+    main: int  # Track with the step markers; without markers, the one with most ops.
+    training: IntArray  # Tracks that launched device work in the used steps, and the main one.
 
 
 NO_CALLS = Missing("runtime calls", "Profile with ProfilerActivity.CPU and ProfilerActivity.CUDA together.")
@@ -38,8 +36,7 @@ MANY_VIEWS = ("aten::unflatten_dense_tensors", "aten::split", "aten::unbind", "a
 
 BLOCKING = (ApiKind.STREAM_SYNC, ApiKind.DEVICE_SYNC, ApiKind.EVENT_SYNC)
 ALLOCATING = (ApiKind.MALLOC, ApiKind.FREE, ApiKind.HOST_MALLOC, ApiKind.HOST_FREE)
-TRANSFERS = ("gloo:send", "gloo:recv")
-"""Beginnings of the names of transfers' spans."""
+TRANSFERS = ("gloo:send", "gloo:recv")  # Beginnings of the names of transfers' spans.
 
 DISPATCH_NS = 200_000
 """Ops that start nothing on the device took up to 0.22 ms in ten recordings on an H100 with a slow clock, but for
@@ -79,8 +76,7 @@ class ApiCalls:
     """Runtime and driver calls of the training threads, in order of start. Arrays of shape (calls,)."""
 
     ids: IntArray
-    kind: npt.NDArray[np.int8]
-    """Position in `kinds.ApiKind`."""
+    kind: npt.NDArray[np.int8]  # Position in `kinds.ApiKind`.
     start_ns: IntArray
     end_ns: IntArray
     track: IntArray

@@ -59,10 +59,8 @@ class IdleGaps:
     """Idle gaps of the device in the used steps, in order. All of shape (gaps,)."""
 
     gaps: Intervals
-    cause: npt.NDArray[np.int8]
-    """Position in `IDLE_CAUSES`."""
-    next_work: IntArray
-    """Span id of the device work that ends the gap, or -1."""
+    cause: npt.NDArray[np.int8]  # Position in `IDLE_CAUSES`.
+    next_work: IntArray  # Span id of the device work that ends the gap, or -1.
     sites: tuple[Site | None, ...]
 
 
@@ -160,12 +158,9 @@ class IdleShare:
 
     cause: TimeCause
     site: Site | None
-    ns: int
-    """Per step."""
-    share: float
-    """`ns` over the step."""
-    gaps: int
-    """In all used steps."""
+    ns: int  # Per step.
+    share: float  # `ns` over the step.
+    gaps: int  # In all used steps.
 
 
 @fact

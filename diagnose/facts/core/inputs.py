@@ -45,8 +45,7 @@ class Tensor(NamedTuple):
     """A tensor that was an op's input."""
 
     shape: tuple[int, ...]
-    dtype: str
-    """As torch writes it; "" if not recorded."""
+    dtype: str  # As torch writes it; "" if not recorded.
 
     @property
     def elements(self) -> int:

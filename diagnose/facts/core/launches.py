@@ -23,34 +23,26 @@ keep the device busy."""
 class LaunchTable:
     """Device work whose launch is known, in order of launch. Arrays of shape (launched,)."""
 
-    work: IntArray
-    """Span id of the device work."""
-    call: IntArray
-    """Span id of the launching call."""
-    delay_ns: IntArray
-    """From the start of the call to the start of the work."""
-    depth: IntArray
-    """Work launched on the same stream before it and not finished when its call begins."""
+    work: IntArray  # Span id of the device work.
+    call: IntArray  # Span id of the launching call.
+    delay_ns: IntArray  # From the start of the call to the start of the work.
+    depth: IntArray  # Work launched on the same stream before it and not finished when its call begins.
 
 
 @dataclass(frozen=True)
 class Launches:
     """Launching, summed up over the used steps."""
 
-    per_step: int
-    """Device operations launched."""
-    call_ns: int
-    """Host time in launching calls, per step."""
+    per_step: int  # Device operations launched.
+    call_ns: int  # Host time in launching calls, per step.
     delay_median_ns: int
     delay_p90_ns: int
     depth_median: int
     depth_max: int
     empty_queue_share: float
     """Share of launches that found nothing outstanding on their stream: the device was waiting for the host."""
-    tiny_kernels: int
-    """Kernels shorter than TINY_NS, per step."""
-    tiny_kernel_ns: int
-    """Their time, per step."""
+    tiny_kernels: int  # Kernels shorter than TINY_NS, per step.
+    tiny_kernel_ns: int  # Their time, per step.
 
 
 @fact

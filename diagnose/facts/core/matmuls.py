@@ -9,8 +9,7 @@ from diagnose.trace.kinds import KernelKind
 
 MATMULS = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE)
 
-SHORTEST_NS = 2_000
-"""The shortest useful kernel."""
+SHORTEST_NS = 2_000  # The shortest useful kernel.
 
 
 @fact

@@ -33,8 +33,7 @@ def grouped(facts: Facts, calls: IntArray, *columns: IntArray) -> list[tuple[Int
     return [(rows, sites.get(int(rows[0]))) for rows in members(group.reshape(-1), keys.shape[1])]
 
 
-BACKWARD = "autograd::engine::evaluate_function"
-"""Beginning of the ops that a backward pass consists of."""
+BACKWARD = "autograd::engine::evaluate_function"  # Beginning of the ops that a backward pass consists of.
 
 
 DDP_FORWARD = "DistributedDataParallel.forward"

@@ -25,11 +25,9 @@ from diagnose.trace.model import ValueGraph
 ALIKE, LEAST = 0.75, 0.85
 """Shares that have to be found of a thread's recorded ops, and of those that were looked at (our choice)."""
 
-ENOUGH = 0.5
-"""Of the time of the used steps has to be that of steps with the same ops (our choice)."""
+ENOUGH = 0.5  # Of the time of the used steps has to be that of steps with the same ops (our choice).
 
-APART, AGREE = 16, 2
-"""Ops that may be left out in a row, and those that have to agree behind them (our choice)."""
+APART, AGREE = 16, 2  # Ops that may be left out in a row, and those that have to agree behind them (our choice).
 
 NOT_COUNTED = Missing("what rows of tensors hold", "Record with this version of diagnose profile.")
 """Of older recordings."""
@@ -37,31 +35,24 @@ NOT_COUNTED = Missing("what rows of tensors hold", "Record with this version of 
 LAYERS = ("aten::linear", "aten::*mm", "aten::*matmul", "aten::einsum", "aten::conv*")
 """Ops of which most of a net's time is: shell patterns."""
 
-ALIKE_STEPS = "Record a training whose steps are alike."
-"""How to know more."""
+ALIKE_STEPS = "Record a training whose steps are alike."  # How to know more.
 
 
 @dataclass(frozen=True)
 class SeenOps:
     """The ops of the second of the steps that were looked at, in the order in which they were called."""
 
-    ids: IntArray
-    """The span of each in each used step, -1 where that is not known. Shape (used steps, ops)."""
+    ids: IntArray  # The span of each in each used step, -1 where that is not known. Shape (used steps, ops).
     names: tuple[str, ...]
-    makes: Mask
-    """It makes or changes values; others make views."""
+    makes: Mask  # It makes or changes values; others make views.
     first: IntArray
     """The op that made the same before in this step, in a backward pass if this one is in one; -1 if there is none."""
-    constant: Mask
-    """The step before had made the same."""
-    backward: Mask
-    """It was called in a backward pass."""
-    brought: Mask
-    """It depends on memory that no op of this step was seen to fill: a batch, a buffer, a weight."""
+    constant: Mask  # The step before had made the same.
+    backward: Mask  # It was called in a backward pass.
+    brought: Mask  # It depends on memory that no op of this step was seen to fill: a batch, a buffer, a weight.
     takes: tuple[tuple[int, ...], ...]
     """Of each op those of this step that made what it takes; -1 among them if no op of this step did."""
-    looked_up: IntArray | None
-    """As `ValueGraph.looked_up`, by positions among these."""
+    looked_up: IntArray | None  # As `ValueGraph.looked_up`, by positions among these.
 
 
 @fact

@@ -27,12 +27,9 @@ class Work:
 
     ids: IntArray
     work_ids: IntArray
-    data_ids: IntArray
-    """What lasts for as long as there is data: the device work, and the ops that launch none."""
-    host_ns: int
-    """Time in the ops, per step."""
-    device_ns: int
-    """Sum of durations of the device work, per step."""
+    data_ids: IntArray  # What lasts for as long as there is data: the device work, and the ops that launch none.
+    host_ns: int  # Time in the ops, per step.
+    device_ns: int  # Sum of durations of the device work, per step.
 
     @property
     def longest_ns(self) -> int:

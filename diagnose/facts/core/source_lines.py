@@ -15,8 +15,7 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 
-MOSTLY = 0.5
-"""Share of some time at one line, from which on that stands for all of it (our choice)."""
+MOSTLY = 0.5  # Share of some time at one line, from which on that stands for all of it (our choice).
 
 
 @fact

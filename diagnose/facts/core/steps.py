@@ -20,36 +20,29 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.steps import is_cut_off
 
-LONG = 3.0
-"""A step of this many times the median one does something that others do not, or was held up (our choice)."""
+LONG = 3.0  # A step of this many times the median one does something that others do not, or was held up (our choice).
 
 LOST_SHARE = 0.5
 """Of the steps with device work: as many have to follow each other without gaps to be used alone (our choice)."""
 
-LITTLE = 0.01
-"""Of the device's work, before a long wait at the beginning (our choice)."""
+LITTLE = 0.01  # Of the device's work, before a long wait at the beginning (our choice).
 
 ENOUGH_TIMED = 20
 """Steps without the profiler, from which on what none of them shows is no part of the training (our choice)."""
 
-HELD_UP = 0.5
-"""Of the median step: by so much longer a step is that was held up (our choice)."""
+HELD_UP = 0.5  # Of the median step: by so much longer a step is that was held up (our choice).
 
-ALIKE = 0.1
-"""By so much more ops a step may have and still do the same (our choice)."""
+ALIKE = 0.1  # By so much more ops a step may have and still do the same (our choice).
 
 
 class Measure(str, Enum):
     """What the bounds of steps are."""
 
-    DEVICE = "device"
-    """Last device end to last device end."""
-    HOST = "host"
-    """Start to start of the host's step markers: no device work was recorded."""
+    DEVICE = "device"  # Last device end to last device end.
+    HOST = "host"  # Start to start of the host's step markers: no device work was recorded.
     ONE_STEP = "one_step"
     """The only step: to its last device end, from that of work before it, or else from its start on the host."""
-    WINDOW = "window"
-    """No steps: all recorded work, as if it were one step."""
+    WINDOW = "window"  # No steps: all recorded work, as if it were one step.
 
 
 @dataclass(frozen=True)
@@ -57,16 +50,11 @@ class Steps:
     """The steps that figures are taken from. They follow each other without gaps."""
 
     measure: Measure
-    numbers: tuple[int, ...]
-    """Numbers of the used steps, in order; one 0 for a window."""
-    bounds_ns: IntArray
-    """Used step k is [bounds_ns[k], bounds_ns[k + 1]). Shape (used + 1,)."""
-    recorded: int
-    """Steps marked in the recording, used or not."""
-    dropped: tuple[int, ...]
-    """Numbers of the recorded steps that are not used."""
-    held_up: tuple[int, ...] = ()
-    """Of these, such as something outside of the training seems to have held up."""
+    numbers: tuple[int, ...]  # Numbers of the used steps, in order; one 0 for a window.
+    bounds_ns: IntArray  # Used step k is [bounds_ns[k], bounds_ns[k + 1]). Shape (used + 1,).
+    recorded: int  # Steps marked in the recording, used or not.
+    dropped: tuple[int, ...]  # Numbers of the recorded steps that are not used.
+    held_up: tuple[int, ...] = ()  # Of these, such as something outside of the training seems to have held up.
 
     @property
     def count(self) -> int:

@@ -30,17 +30,12 @@ class WorkTable:
     ids: IntArray
     start_ns: IntArray
     end_ns: IntArray
-    kind: npt.NDArray[np.int8]
-    """Position in `KERNEL_KINDS`; copies and memsets are MEMORY."""
-    launch: IntArray
-    """Span id of the launching call, or -1."""
-    op: IntArray
-    """Span id of the innermost op that was open at the launch, or -1."""
-    asked_by: IntArray
-    """Span id of the outermost op that was open at the launch, or -1."""
+    kind: npt.NDArray[np.int8]  # Position in `KERNEL_KINDS`; copies and memsets are MEMORY.
+    launch: IntArray  # Span id of the launching call, or -1.
+    op: IntArray  # Span id of the innermost op that was open at the launch, or -1.
+    asked_by: IntArray  # Span id of the outermost op that was open at the launch, or -1.
     track: IntArray
-    in_steps: npt.NDArray[np.bool_]
-    """Starts in a used step."""
+    in_steps: npt.NDArray[np.bool_]  # Starts in a used step.
 
     def of(self, *kernel_kinds: KernelKind) -> npt.NDArray[np.bool_]:
         """Which operations are of one of these kinds."""

@@ -19,34 +19,27 @@ from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 
-MOST_READY_NS = 500_000
-"""Taken for the cost of a ready batch where none was seen to be ready (0.3 to 1 ms measured)."""
+MOST_READY_NS = 500_000  # Taken for the cost of a ready batch where none was seen to be ready (0.3 to 1 ms measured).
 
-LONGEST_READY_NS = 1_000_000
-"""A fetch from workers that took longer waited for its batch."""
+LONGEST_READY_NS = 1_000_000  # A fetch from workers that took longer waited for its batch.
 
-READY_QUANTILE = 0.1
-"""A batch that was ready costs the quick fetches' time: p10 of their durations."""
+READY_QUANTILE = 0.1  # A batch that was ready costs the quick fetches' time: p10 of their durations.
 
-SLOW = 5.0
-"""A fetch of this many times the usual duration is slow (our choice)."""
+SLOW = 5.0  # A fetch of this many times the usual duration is slow (our choice).
 
 RESTART = 10.0
 """A fetch of this many times the median, and of RESTART_NS, waits for new workers (our choice). It must be
 that far from nine in ten of the others: workers that cannot keep up make every few fetches wait for 0.1 to 0.7 s."""
 
-RESTART_NS = 500_000_000
-"""See RESTART."""
+RESTART_NS = 500_000_000  # See RESTART.
 
 REPEATS = 0.7
 """Correlation with the fetches W later from which W is their period: of 2000 sequences of random durations 3 % at most
 reach it. Measured: 0.73 to 0.89 with 4 workers that could not keep up (public trace param/resnet)."""
 
-LONGEST_PERIOD = 128
-"""More workers than that were never seen; bounds the time."""
+LONGEST_PERIOD = 128  # More workers than that were never seen; bounds the time.
 
-MIN_FETCHES = 10
-"""Of fewer no pattern is told: three periods of 3 workers. Chosen."""
+MIN_FETCHES = 10  # Of fewer no pattern is told: three periods of 3 workers. Chosen.
 
 _NO_FETCHES = Missing("DataLoader fetches", "Iterate a torch.utils.data.DataLoader inside the profiled region.")
 
@@ -75,12 +68,9 @@ _END_OF_WORKERS = re.compile(
 class WaitPattern(str, Enum):
     """What the durations of fetches look like."""
 
-    PERIODIC = "periodic"
-    """They repeat every W fetches: each of W workers is too slow."""
-    HEAVY_TAIL = "heavy_tail"
-    """Few are slow, at no period: jitter of storage, or of garbage collection."""
-    UNIFORM = "uniform"
-    """All take about as long."""
+    PERIODIC = "periodic"  # They repeat every W fetches: each of W workers is too slow.
+    HEAVY_TAIL = "heavy_tail"  # Few are slow, at no period: jitter of storage, or of garbage collection.
+    UNIFORM = "uniform"  # All take about as long.
 
 
 @dataclass(frozen=True)
@@ -90,12 +80,9 @@ class Fetches:
     ids: IntArray
     start_ns: IntArray
     end_ns: IntArray
-    in_steps: npt.NDArray[np.bool_]
-    """The host was in a used step when it began."""
-    first: npt.NDArray[np.bool_]
-    """The first of an iterator, as far as that was recorded."""
-    last: npt.NDArray[np.bool_]
-    """It found the epoch over and ended the workers, as far as that was recorded."""
+    in_steps: npt.NDArray[np.bool_]  # The host was in a used step when it began.
+    first: npt.NDArray[np.bool_]  # The first of an iterator, as far as that was recorded.
+    last: npt.NDArray[np.bool_]  # It found the epoch over and ended the workers, as far as that was recorded.
     idle_ns: IntArray | None
     """Idle time of the device within each, as far as it lies in the used steps; None without device work."""
     in_process: bool | None
@@ -103,14 +90,10 @@ class Fetches:
     ready_ns: int
     """What a fetch takes when its batch is ready: READY_QUANTILE of all durations; with workers MOST_READY_NS if these
     are no time for that. In process: of making a batch."""
-    pattern: WaitPattern | None
-    """Of the used steps, first fetches left out; None with fewer than MIN_FETCHES."""
-    every: int | None
-    """The period, in fetches, if the pattern is PERIODIC."""
-    restarts: int
-    """How often new workers were started in this recording."""
-    restart_ids: IntArray
-    """Fetches, frames and annotations that start new workers, and what ends the earlier ones."""
+    pattern: WaitPattern | None  # Of the used steps, first fetches left out; None with fewer than MIN_FETCHES.
+    every: int | None  # The period, in fetches, if the pattern is PERIODIC.
+    restarts: int  # How often new workers were started in this recording.
+    restart_ids: IntArray  # Fetches, frames and annotations that start new workers, and what ends the earlier ones.
 
     @property
     def dur_ns(self) -> IntArray:
@@ -241,14 +224,12 @@ def made_in_process(names: Iterable[str]) -> bool | None:
 class Input:
     """Fetching batches, in the used steps."""
 
-    fetches: int
-    """In all used steps."""
+    fetches: int  # In all used steps.
     in_process: bool | None
     """Whether batches are made in the training process (num_workers=0); None if the name does not say."""
     host_ns: int
     """Host time in fetches, per step. With workers it is waiting and unpacking; in process it is making the batch."""
-    exposed_ns: int | None
-    """Of it, while the device was idle, per step; None without device work."""
+    exposed_ns: int | None  # Of it, while the device was idle, per step; None without device work.
 
     @property
     def waited_ns(self) -> int:

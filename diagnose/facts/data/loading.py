@@ -18,45 +18,32 @@ from diagnose.facts.run.slowdown import comparable, slowdown
 from diagnose.trace.loaders import most_asked
 from diagnose.trace.manifest import Loader, SampledLine
 
-SIBLINGS = 2
-"""Logical cores that may be one."""
-MOSTLY = 0.6
-"""Of the time to make a batch, from which on it is what making batches is about (our choice)."""
-SPLIT = 0.25
-"""Batches of a step by which the count in a few steps may be off: a step at the edge asks outside of them."""
-LIE_READY = 0.5
-"""Of the requests find no batch ready, at most, where batches are said to lie ready (our choice)."""
-SLOWER = 1.1
-"""Times what workers can do at best, at which steps agree with it (our choice)."""
-BUSY_SHARE = 0.5
-"""Of the cores: where more of them are busy, a worker may have waited for one (our choice)."""
+SIBLINGS = 2  # Logical cores that may be one.
+MOSTLY = 0.6  # Of the time to make a batch, from which on it is what making batches is about (our choice).
+SPLIT = 0.25  # Batches of a step by which the count in a few steps may be off: a step at the edge asks outside of them.
+LIE_READY = 0.5  # Of the requests find no batch ready, at most, where batches are said to lie ready (our choice).
+SLOWER = 1.1  # Times what workers can do at best, at which steps agree with it (our choice).
+BUSY_SHARE = 0.5  # Of the cores: where more of them are busy, a worker may have waited for one (our choice).
 HANDED_OVER_NS = 1_000_000
 """What a batch from a worker's queue still costs: 0.3 to 1 ms were measured, more for large ones."""
 TENSOR_NS = 100_000
 """What each tensor of it costs, as it comes with a descriptor of its own: 0.6 ms were measured with 16 to 768 of them
 on two slow cores, of which this is the least that others may take (our choice)."""
-MUCH = 0.3
-"""Of the time to make a batch, from which on a line is named (our choice)."""
+MUCH = 0.3  # Of the time to make a batch, from which on a line is named (our choice).
 
 
 @dataclass(frozen=True)
 class Loading:
     """What it takes to make batches as fast as the training uses them."""
 
-    loader: Loader
-    """The one that is asked most often."""
-    step_ns: int
-    """A step that waits for no batch; without the profiler where that was timed."""
+    loader: Loader  # The one that is asked most often.
+    step_ns: int  # A step that waits for no batch; without the profiler where that was timed.
     mean_ns: int
     """A step with all its waits: over whole epochs where these were seen, else without the profiler, if known."""
-    fetch_ns: int
-    """Median time to make a batch, on one worker that has a core, as far as is known, or in process."""
-    batches: float
-    """That a step takes."""
-    cpus: int | None
-    """Cores that there are for each process of the run on this machine; None if that is not known."""
-    threads: int | None
-    """That CPU ops run on; None if that is not known."""
+    fetch_ns: int  # Median time to make a batch, on one worker that has a core, as far as is known, or in process.
+    batches: float  # That a step takes.
+    cpus: int | None  # Cores that there are for each process of the run on this machine; None if that is not known.
+    threads: int | None  # That CPU ops run on; None if that is not known.
     epoch: Epoch | None = None
 
     @property

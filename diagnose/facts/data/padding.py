@@ -28,8 +28,7 @@ _NOT_LOOKED = Missing(
     "what is in batches", "Record with diagnose profile. Only batches of a torch.utils.data.DataLoader are seen."
 )
 _NOT_TAKEN = Missing("the ops that batches go through", "Record a script that trains on what its DataLoader gives.")
-_SLACK = 0.25
-"""By so much lengths of batches may be outside of those that were looked into (our choice)."""
+_SLACK = 0.25  # By so much lengths of batches may be outside of those that were looked into (our choice).
 
 _ATTENTION = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product*", "aten::_flash_attention_forward")
 
@@ -38,20 +37,13 @@ _ATTENTION = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product*"
 class Padding:
     """Work on batches of sequences, and how far these are filled."""
 
-    rows: int
-    """Of a batch."""
-    lengths: tuple[int, int]
-    """That batches were padded to, the shortest and the longest."""
-    needed: float
-    """Share of the places that would be there if each batch were as long as its fullest row."""
-    filled: float
-    """Share of those that hold more than padding."""
-    linear: Work
-    """Ops whose time grows with the number of places, with the backward pass."""
-    attention: Work
-    """Ops that take each place with each other of its row, with the backward pass."""
-    site: Site | None
-    """The first line that takes a batch."""
+    rows: int  # Of a batch.
+    lengths: tuple[int, int]  # That batches were padded to, the shortest and the longest.
+    needed: float  # Share of the places that would be there if each batch were as long as its fullest row.
+    filled: float  # Share of those that hold more than padding.
+    linear: Work  # Ops whose time grows with the number of places, with the backward pass.
+    attention: Work  # Ops that take each place with each other of its row, with the backward pass.
+    site: Site | None  # The first line that takes a batch.
 
     def saved_ns(self, left: float) -> int:
         """What is saved per step if rows are so much shorter."""

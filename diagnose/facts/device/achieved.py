@@ -14,20 +14,16 @@ from diagnose.facts.device.roofline import math_dtypes, matmul_ops
 from diagnose.trace.costs import DTYPES
 from diagnose.trace.hardware import Peaks
 
-KNOWN_SHARE = 0.95
-"""Of the FLOPs: so many have to have a known type for an MFU (our choice)."""
+KNOWN_SHARE = 0.95  # Of the FLOPs: so many have to have a known type for an MFU (our choice).
 
 
 @dataclass(frozen=True)
 class TypeFlops:
     """What is multiplied in one type."""
 
-    dtype: str
-    """One of `costs.DTYPES`; "" where neither a kernel's name nor its inputs tell it."""
-    flops: int
-    """Per step."""
-    peak_flops_per_s: float | None
-    """Nominal, dense, of all devices of the rank; None if it is not known."""
+    dtype: str  # One of `costs.DTYPES`; "" where neither a kernel's name nor its inputs tell it.
+    flops: int  # Per step.
+    peak_flops_per_s: float | None  # Nominal, dense, of all devices of the rank; None if it is not known.
 
 
 @dataclass(frozen=True)
@@ -37,16 +33,12 @@ class AchievedFlops:
     All that runs is counted, also what activation checkpointing runs again.
     """
 
-    flops: int
-    """Per step."""
-    flops_per_s: float
-    """Over the whole step, as recorded."""
-    types: tuple[TypeFlops, ...]
-    """Those with most FLOPs first."""
+    flops: int  # Per step.
+    flops_per_s: float  # Over the whole step, as recorded.
+    types: tuple[TypeFlops, ...]  # Those with most FLOPs first.
     mfu: float | None
     """Model FLOPs utilisation: the time that these FLOPs take at their types' peaks, over the step. None: see `why`."""
-    why_no_mfu: str
-    """What is not known; "" where there is an MFU."""
+    why_no_mfu: str  # What is not known; "" where there is an MFU.
     device: str
     devices: int
     counted_share: float

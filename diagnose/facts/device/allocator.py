@@ -23,8 +23,7 @@ from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import ApiKind
 
-BURST = 4
-"""Frees in a row, at least, that look like a cache given back. Chosen: one tensor is freed by one call."""
+BURST = 4  # Frees in a row, at least, that look like a cache given back. Chosen: one tensor is freed by one call.
 
 UNCACHED_FREES = 16
 """Frees per step, at least, before most of them coming one by one says that nothing is cached. Chosen."""
@@ -39,10 +38,8 @@ class Churn(str, Enum):
     RETRY = "retry"
     """The allocator gives its cache back by itself, because no cached block fits and the device is full: other frees in
     a row."""
-    UNCACHED = "uncached"
-    """Tensors are freed one by one: the caching allocator is switched off."""
-    OTHER = "other"
-    """Single calls: growth, buffers of libraries."""
+    UNCACHED = "uncached"  # Tensors are freed one by one: the caching allocator is switched off.
+    OTHER = "other"  # Single calls: growth, buffers of libraries.
 
 
 @dataclass(frozen=True)
@@ -51,18 +48,13 @@ class AllocatorCalls:
 
     call: str
     kind: ApiKind
-    asked_by: str
-    """The outermost op around the call; "" if the program called it outside any op."""
+    asked_by: str  # The outermost op around the call; "" if the program called it outside any op.
     site: Site | None
     ids: IntArray
-    total_calls: int
-    """In all used steps."""
-    steps_seen: int
-    """Used steps with such a call."""
-    host_ns: int
-    """Host time in the calls, per step."""
-    idle_ns: int | None
-    """Idle time of the device under them, per step; None without device work."""
+    total_calls: int  # In all used steps.
+    steps_seen: int  # Used steps with such a call.
+    host_ns: int  # Host time in the calls, per step.
+    idle_ns: int | None  # Idle time of the device under them, per step; None without device work.
     churn: Churn
 
 
@@ -166,17 +158,14 @@ class AllocatorCause:
     """Calls that allocate and free device memory for one reason, per step."""
 
     churn: Churn
-    names: tuple[str, ...]
-    """Of the functions."""
+    names: tuple[str, ...]  # Of the functions.
     ids: IntArray
     calls: float
     later_share: float
     """Share of the later half of the used steps that have such calls: what the first steps need is there by then."""
     host_ns: int
-    idle_ns: int | None
-    """Idle time of the device under them; None without device work."""
-    site: Site | None
-    """Where most of their host time is spent."""
+    idle_ns: int | None  # Idle time of the device under them; None without device work.
+    site: Site | None  # Where most of their host time is spent.
 
     @property
     def maps_memory(self) -> bool:

@@ -16,16 +16,14 @@ from diagnose.facts.device.roofline import MatmulOps, matmul_ops
 from diagnose.trace.costs import DTYPES
 from diagnose.trace.intervals import IntArray
 
-FLASH_FROM = (8, 0)
-"""FlashAttention 2 needs compute capability 8.0; 16 bits; and heads of at most WIDEST."""
+FLASH_FROM = (8, 0)  # FlashAttention 2 needs compute capability 8.0; 16 bits; and heads of at most WIDEST.
 WIDEST = 256
 NEWER_ON = ((9,), (10,))
 """Major compute capabilities for which FlashAttention 3 or 4 and cuDNN have kernels of their own."""
 NEWER_LEFT = (1 / 1.1, 1 / 1.5, 1 / 2.0)
 """FlashAttention 3 takes 1.5 to 2 times less than 2 forward, 1.5 to 1.75 times backward (arXiv 2407.08608); with short
 sequences little less."""
-LONG = 1_024
-"""Queries and keys, from which on that holds (figures 5 and 6 of the same)."""
+LONG = 1_024  # Queries and keys, from which on that holds (figures 5 and 6 of the same).
 
 
 class Backend(str, Enum):
@@ -40,15 +38,12 @@ class SlowAttention:
     """Calls of one backend for which the GPU has a faster one; totals are per step."""
 
     backend: Backend
-    masked: bool
-    """A mask is given as a tensor, which the faster one does not take."""
+    masked: bool  # A mask is given as a tensor, which the faster one does not take.
     calls: int
     queries: int
     keys: int
-    head_dim: int
-    """Of the longest."""
-    ids: IntArray
-    """Kernels of the whole recording."""
+    head_dim: int  # Of the longest.
+    ids: IntArray  # Kernels of the whole recording.
     ns: int
     left: tuple[float, float, float] | None
     """Share of their time with the faster one: low, likely and high estimate; None of what costs has prices for."""

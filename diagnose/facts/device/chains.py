@@ -30,29 +30,20 @@ class PointwiseChains:
     recording, in arrays of shape (chains,); totals are per step.
     """
 
-    on_cpu: bool
-    """The training computes on the CPU: what is called a kernel here is an op."""
+    on_cpu: bool  # The training computes on the CPU: what is called a kernel here is an op.
     ids: IntArray
-    group: IntArray
-    """Number of each kernel's chain. Shape (kernels,), as of `ids`."""
-    stays: Mask
-    """Kernels that take as long in one with the others: of WHOLE. Shape (kernels,)."""
-    elements: IntArray
-    """Of its largest kernel; 0 unknown."""
-    ns: IntArray
-    """Sum of durations."""
-    bytes: IntArray
-    """What it reads and writes as one kernel, without those that stay; 0 unknown."""
-    in_steps: Mask
-    """It begins in a used step."""
+    group: IntArray  # Number of each kernel's chain. Shape (kernels,), as of `ids`.
+    stays: Mask  # Kernels that take as long in one with the others: of WHOLE. Shape (kernels,).
+    elements: IntArray  # Of its largest kernel; 0 unknown.
+    ns: IntArray  # Sum of durations.
+    bytes: IntArray  # What it reads and writes as one kernel, without those that stay; 0 unknown.
+    in_steps: Mask  # It begins in a used step.
     chains: int
     chains_ns: int
-    ops: tuple[str, ...]
-    """Of the longest chain in the used steps whose ops are all known, in order."""
+    ops: tuple[str, ...]  # Of the longest chain in the used steps whose ops are all known, in order.
     memory_bound_share: float
     """Of the time of compute that all such kernels take; above 1 only where streams run side by side."""
-    times: tuple[tuple[int, Intervals], ...] = ()
-    """On the CPU: thread, and when it is in them."""
+    times: tuple[tuple[int, Intervals], ...] = ()  # On the CPU: thread, and when it is in them.
     fused_ns: IntArray | None = None
     """On the CPU, as one op: low, likely, and high estimate: reading inputs and writing an output, as fast per byte as
     now. Shape (3, chains)."""

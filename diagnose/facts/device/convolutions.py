@@ -29,15 +29,12 @@ _GENERIC = re.compile(
 class Convolutions:
     """Convolutions on the device. Times are per step."""
 
-    ids: IntArray
-    """Their kernels."""
+    ids: IntArray  # Their kernels.
     ns: int
     reached: float | None
     """Of what the device can do at best, the share that they reach, by their time; None if no cost is known."""
-    generic_ns: int
-    """In kernels that suit any size."""
-    generic: tuple[str, ...]
-    """Names of these without arguments, longest first."""
+    generic_ns: int  # In kernels that suit any size.
+    generic: tuple[str, ...]  # Names of these without arguments, longest first.
     fixed: bool | None
     """All used steps run the same kernels in the same grids: so sizes stay the same. None of a single step."""
 

@@ -21,18 +21,12 @@ class Copies:
 
     direction: Direction
     host_memory: HostMemory
-    calls: int
-    """In all used steps."""
-    bytes: int | None
-    """Per step, of the copies whose size was recorded; None if of none."""
-    ns: int
-    """Device time, per step."""
-    exposed_ns: int
-    """Of it, while neither compute nor communication ran."""
-    host_ns: int
-    """Host time in the calls that started them, per step."""
-    bandwidth_bytes_per_s: float | None
-    """Bytes over device time, of the copies whose size was recorded."""
+    calls: int  # In all used steps.
+    bytes: int | None  # Per step, of the copies whose size was recorded; None if of none.
+    ns: int  # Device time, per step.
+    exposed_ns: int  # Of it, while neither compute nor communication ran.
+    host_ns: int  # Host time in the calls that started them, per step.
+    bandwidth_bytes_per_s: float | None  # Bytes over device time, of the copies whose size was recorded.
 
 
 @fact

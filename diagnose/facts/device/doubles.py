@@ -24,15 +24,11 @@ from diagnose.trace.intervals import IntArray
 class Doubles:
     """Ops with an input of float64. Times are per step, on what trains: the device, or the host where the CPU does."""
 
-    ids: IntArray
-    """Such ops, none inside another."""
-    work_ids: IntArray
-    """Device work launched in them."""
+    ids: IntArray  # Such ops, none inside another.
+    work_ids: IntArray  # Device work launched in them.
     ns: int
-    longest: str
-    """The op that takes most of it; "" without any."""
-    site: Site | None
-    """The first line of the user's code that runs one."""
+    longest: str  # The op that takes most of it; "" without any.
+    site: Site | None  # The first line of the user's code that runs one.
     on_cpu: bool
 
 

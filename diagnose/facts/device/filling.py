@@ -24,8 +24,7 @@ class GridFilling:
     kernel beside them takes."""
     underfilled_ns: int
     compute_ns: int
-    underfilled_share: float
-    """Of compute."""
+    underfilled_share: float  # Of compute.
     filled_share: float
     """Of the multiprocessors left to them that their blocks can take, the mean over their time; 1 if there are none."""
     free_memory_share: float | None

@@ -30,8 +30,7 @@ MEMORY_BOUND = (*_POINTWISE, KernelKind.FILL, KernelKind.REDUCTION, KernelKind.N
 
 FORWARD_FLOPS, BACKWARD_FLOPS = 4, 10
 """For each query, key and element of a head: two matmuls, and five in a backward pass that computes scores again."""
-MOST_FLOPS = 1 << 62
-"""Of a pass: shapes of a damaged trace may be any."""
+MOST_FLOPS = 1 << 62  # Of a pass: shapes of a damaged trace may be any.
 FloatArray = npt.NDArray[np.float64]
 Dims = tuple[int, int, int, int]
 _MATMULS = ("aten::bmm", "aten::baddbmm")
@@ -108,26 +107,19 @@ class AttentionChain:
 
     asked_by: str
     """The outermost op of the first matmul: `aten::scaled_dot_product_attention` where it took its math backend."""
-    batch: int
-    """Batch size times heads."""
+    batch: int  # Batch size times heads.
     queries: int
     keys: int
     head_dim: int
     calls: int
     forward_ns: int
-    backward_ns: int | None
-    """None if the recording does not say what is the backward of what."""
+    backward_ns: int | None  # None if the recording does not say what is the backward of what.
     ids: IntArray
-    group: IntArray
-    """Number of the pass that each of `ids` is in."""
-    backward: Mask
-    """Of each pass. Shape (passes,), like the next two."""
-    flops: FloatArray
-    """Of a pass as one kernel, without a mask."""
-    elements: FloatArray
-    """That it reads and writes."""
-    masked: bool
-    """Something between the products sets scores to what they are told: a mask, of whatever form."""
+    group: IntArray  # Number of the pass that each of `ids` is in.
+    backward: Mask  # Of each pass. Shape (passes,), like the next two.
+    flops: FloatArray  # Of a pass as one kernel, without a mask.
+    elements: FloatArray  # That it reads and writes.
+    masked: bool  # Something between the products sets scores to what they are told: a mask, of whatever form.
 
 
 @fact

@@ -18,10 +18,8 @@ from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 
-STREAMS = 3
-"""Adding rows reads them and what they are added to, and writes that."""
-REACHED = 0.6
-"""Of the memory's rate, with accesses that are scattered (our choice)."""
+STREAMS = 3  # Adding rows reads them and what they are added to, and writes that.
+REACHED = 0.6  # Of the memory's rate, with accesses that are scattered (our choice).
 _PUTS = ("aten::index_put_", "aten::_index_put_impl_", "aten::index_put")
 _ADDS = ("aten::index_add", "aten::index_add_", "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce_")
 
@@ -35,10 +33,8 @@ class SortedIndexing:
     what `x[indices]` runs in the backward pass."""
     calls: float
     work: Work
-    call: IntArray
-    """The call, 0.., that each of `work.work_ids` is launched in."""
-    moved_bytes: IntArray
-    """What each call reads and writes without sorting; 0 unknown. Shape (calls,)."""
+    call: IntArray  # The call, 0.., that each of `work.work_ids` is launched in.
+    moved_bytes: IntArray  # What each call reads and writes without sorting; 0 unknown. Shape (calls,).
     floor: float | None
     """Share of the device's time that adding without sorting would at least take; None if sizes or the device are not
     known."""

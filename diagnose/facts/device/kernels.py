@@ -23,19 +23,13 @@ class Kernel:
 
     name: str
     kind: KernelKind
-    op: str
-    """The op that most of its time was launched from; "" if none is known."""
-    calls: int
-    """In all used steps."""
-    ns: int
-    """Sum of durations, per step."""
-    share: float
-    """`ns` over the step; over all kernels it may exceed 1 where streams run side by side."""
+    op: str  # The op that most of its time was launched from; "" if none is known.
+    calls: int  # In all used steps.
+    ns: int  # Sum of durations, per step.
+    share: float  # `ns` over the step; over all kernels it may exceed 1 where streams run side by side.
     tensor_cores: bool | None
-    dtype: str | None
-    """What a matmul-like kernel multiplies in."""
-    occupancy: float | None
-    """The recorder's estimate, weighted by time, 0..1; None if not recorded."""
+    dtype: str | None  # What a matmul-like kernel multiplies in.
+    occupancy: float | None  # The recorder's estimate, weighted by time, 0..1; None if not recorded.
 
 
 @fact
@@ -71,14 +65,10 @@ def kernels(facts: Facts) -> tuple[Kernel, ...]:
 class KernelGroup:
     """Kernels with something in common."""
 
-    label: str
-    """The kind of kernel, or the op that launched it ("" unknown)."""
-    calls: int
-    """In all used steps."""
-    ns: int
-    """Sum of durations, per step."""
-    share: float
-    """`ns` over the step."""
+    label: str  # The kind of kernel, or the op that launched it ("" unknown).
+    calls: int  # In all used steps.
+    ns: int  # Sum of durations, per step.
+    share: float  # `ns` over the step.
 
 
 @fact

@@ -85,17 +85,12 @@ def for_parallelism(facts: Facts) -> Mask:
 class LayoutConversions:
     """Kernels that change the order of a tensor's dimensions, such as NCHW to NHWC, asked for by one op."""
 
-    asked_by: str
-    """The outermost op; "" if none is known."""
-    op: str
-    """The op that launched them; "" if none is known."""
-    convolution: bool
-    """It is a convolution, or its backward."""
+    asked_by: str  # The outermost op; "" if none is known.
+    op: str  # The op that launched them; "" if none is known.
+    convolution: bool  # It is a convolution, or its backward.
     ids: IntArray
-    calls: int
-    """Per step."""
-    ns: int
-    """Per step."""
+    calls: int  # Per step.
+    ns: int  # Per step.
 
 
 @fact
@@ -131,19 +126,13 @@ def _groups(facts: Facts, rows: IntArray, key: IntArray) -> Iterator[tuple[str, 
 class CopyChurn:
     """Copies from device memory to device memory that one op was asked for and another carried out."""
 
-    asked_by: str
-    """The outermost op; "" if none is known."""
-    op: str
-    """The op that launched them; "" if none is known."""
-    cast: bool | None
-    """They change the element type; None if that cannot be told."""
+    asked_by: str  # The outermost op; "" if none is known.
+    op: str  # The op that launched them; "" if none is known.
+    cast: bool | None  # They change the element type; None if that cannot be told.
     ids: IntArray
-    calls: int
-    """Per step."""
-    ns: int
-    """Per step."""
-    bytes: int | None
-    """Read and written, per step; None unless known of every call."""
+    calls: int  # Per step.
+    ns: int  # Per step.
+    bytes: int | None  # Read and written, per step; None unless known of every call.
 
 
 _COPIES = (

@@ -28,8 +28,7 @@ from diagnose.trace import intervals
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 
-ONE_PIECE = 0.1
-"""Share of a loss in one recorded step, from which on its longest piece may be start-up (our choice)."""
+ONE_PIECE = 0.1  # Share of a loss in one recorded step, from which on its longest piece may be start-up (our choice).
 
 WITH_LINES = (TimeCause.PYTHON, TimeCause.OPS)
 """What the host does at a line that is known is told by line, not by cause."""
@@ -46,29 +45,19 @@ class Lost:
 
     cause: TimeCause
     """COMMUNICATION and COPY are exposed time; else why the device is idle, or what the host does besides ops."""
-    what: str
-    """Of communication the operation; of copies the direction; else ""."""
+    what: str  # Of communication the operation; of copies the direction; else "".
     role: Role | None
-    group: str
-    """Ranks of the process group, or what the program calls it; "" unknown."""
-    pieces: Intervals
-    """Of the used steps; no other loss has them."""
-    ns: int
-    """Per step."""
-    share: float
-    """The same over the step."""
-    calls: int
-    """Collectives, copies or gaps in all used steps."""
-    site: Site | None
-    """The line at which most of it is lost."""
-    ids: IntArray
-    """Collectives and copies, in the whole recording; of SYNC the calls that wait."""
-    times: tuple[tuple[int, Intervals], ...]
-    """Host time behind it, by thread."""
+    group: str  # Ranks of the process group, or what the program calls it; "" unknown.
+    pieces: Intervals  # Of the used steps; no other loss has them.
+    ns: int  # Per step.
+    share: float  # The same over the step.
+    calls: int  # Collectives, copies or gaps in all used steps.
+    site: Site | None  # The line at which most of it is lost.
+    ids: IntArray  # Collectives and copies, in the whole recording; of SYNC the calls that wait.
+    times: tuple[tuple[int, Intervals], ...]  # Host time behind it, by thread.
     awaited: tuple[tuple[int, int], ...]
     """(rank, ns per step) for which this one waits, longest first; () if that is not known."""
-    chance_ns: int = 0
-    """Of communication: what ranks of equal work may wait for each other, per step."""
+    chance_ns: int = 0  # Of communication: what ranks of equal work may wait for each other, per step.
 
     @property
     def recurs(self) -> bool:

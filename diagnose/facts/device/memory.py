@@ -16,10 +16,8 @@ class Memory:
 
     device: int
     peak_allocated_bytes: int | None
-    peak_reserved_bytes: int | None
-    """None where the recording has no totals (before 2022)."""
-    capacity_bytes: int | None = None
-    """Of the device; None if it was not recorded."""
+    peak_reserved_bytes: int | None  # None where the recording has no totals (before 2022).
+    capacity_bytes: int | None = None  # Of the device; None if it was not recorded.
 
     @property
     def free_share(self) -> float | None:
@@ -33,10 +31,8 @@ class Memory:
 class AllocationCalls:
     """Calls of the driver's allocator (cudaMalloc, cudaFree, cudaHostAlloc, ...) in the used steps."""
 
-    calls: int
-    """In all used steps."""
-    host_ns: int
-    """Host time in them, per step."""
+    calls: int  # In all used steps.
+    host_ns: int  # Host time in them, per step.
 
 
 @fact

@@ -25,10 +25,8 @@ EVEN = 0.5
 class Kept:
     """Tensors of one size of which every step allocates more than are freed."""
 
-    bytes: int
-    """Per step, of all of them."""
-    op: str
-    """The outermost op that allocates most of them; "" if none does."""
+    bytes: int  # Per step, of all of them.
+    op: str  # The outermost op that allocates most of them; "" if none does.
     site: Site | None
 
 
@@ -37,12 +35,9 @@ class MemoryGrowth:
     """Memory in use on the device where it grows most."""
 
     device: int
-    ends_bytes: tuple[int, ...]
-    """At the end of each step."""
-    step_bytes: int
-    """How much more each step leaves in use; 0 unless it rises in every step, and evenly."""
-    kept: Kept | None
-    """What is most of that; None if no size of tensors tells, and where nothing grows."""
+    ends_bytes: tuple[int, ...]  # At the end of each step.
+    step_bytes: int  # How much more each step leaves in use; 0 unless it rises in every step, and evenly.
+    kept: Kept | None  # What is most of that; None if no size of tensors tells, and where nothing grows.
 
 
 @fact

@@ -17,8 +17,7 @@ from diagnose.trace.costs import DTYPE_BYTES, DTYPES
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import KernelKind
 
-SLOW_SHARE = 0.5
-"""Calls that reach less than this share of the roofline are slow (our choice)."""
+SLOW_SHARE = 0.5  # Calls that reach less than this share of the roofline are slow (our choice).
 
 _MEMORY_BOUND = (
     KernelKind.ELEMENTWISE,
@@ -46,22 +45,17 @@ class Precision:
     fp32_ids: IntArray
     """Kernels in fp32 without Tensor Cores, convolutions left out: what `set_float32_matmul_precision` changes."""
     fp32_ns: int
-    full_ids: IntArray
-    """Kernels in fp32 or tf32: what autocast changes."""
+    full_ids: IntArray  # Kernels in fp32 or tf32: what autocast changes.
     full_ns: int
-    full_share: float
-    """Of the step."""
+    full_share: float  # Of the step.
     tf32_left: float | None
     """Share of `fp32_ns` that it takes at best in tf32; None if there is none, or the device has no tf32."""
     half_left: float | None
     """Share of `full_ns` that it takes at best in 16 bits; None if there is none, or the device has no such type."""
-    half_dtype: str
-    """bf16 where the device has it, else fp16."""
-    pointwise_ids: IntArray
-    """Memory-bound kernels beside them: with 16 bits they move half the bytes."""
+    half_dtype: str  # bf16 where the device has it, else fp16.
+    pointwise_ids: IntArray  # Memory-bound kernels beside them: with 16 bits they move half the bytes.
     device: str
-    rates_known: bool
-    """Else they are those of the device's family."""
+    rates_known: bool  # Else they are those of the device's family.
 
 
 @fact
@@ -123,15 +117,11 @@ def _left(facts: Facts, ops: MatmulOps, chosen: Mask, dtype: str) -> float | Non
 class Roofline:
     """Calls whose cost is known, attention left out, against what the device reaches at best; times per step."""
 
-    known_ns: int
-    """Time of the calls that could be judged."""
-    slow_ids: IntArray
-    """Kernels of those that reach less than SLOW_SHARE of it, without the misaligned ones."""
+    known_ns: int  # Time of the calls that could be judged.
+    slow_ids: IntArray  # Kernels of those that reach less than SLOW_SHARE of it, without the misaligned ones.
     slow_ns: int
-    slow_floor: float | None
-    """Share of `slow_ns` that they would at least take; None if there are none."""
-    slow_conv_share: float
-    """Of `slow_ns` in convolutions."""
+    slow_floor: float | None  # Share of `slow_ns` that they would at least take; None if there are none.
+    slow_conv_share: float  # Of `slow_ns` in convolutions.
     misaligned_ids: IntArray
     """Kernels of slow calls on Tensor Cores with an inner size (channels of a convolution) that is no multiple of
     ALIGNED_BYTES."""

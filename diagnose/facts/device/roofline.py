@@ -68,35 +68,22 @@ class MatmulOps:
     without op has a row of its own. Rows are in order of their first kernel.
     """
 
-    op: IntArray
-    """Span id of the op, or -1."""
-    name: IntArray
-    """Position of the op's name in `names`, or -1."""
+    op: IntArray  # Span id of the op, or -1.
+    name: IntArray  # Position of the op's name in `names`, or -1.
     names: tuple[str, ...]
-    flops: IntArray
-    """As `costs.Cost`, like the next three; -1 unknown."""
+    flops: IntArray  # As `costs.Cost`, like the next three; -1 unknown.
     bytes: IntArray
     exact: Mask
-    dims: IntArray
-    """M, N, K. Shape (rows, 3); -1 unknown."""
-    dtype: Codes
-    """Type of the inputs: position in `costs.DTYPES`, or -1."""
-    math_dtype: Codes
-    """What its longest kernel multiplies in, by the kernel's name: position in `costs.DTYPES`, or -1."""
-    kind: Codes
-    """Of its longest kernel: position in `work.KERNEL_KINDS`."""
-    tensor_cores: Codes
-    """Whether its longest kernel runs on Tensor Cores: 1 yes, 0 no, -1 unknown."""
-    dur_ns: IntArray
-    """Sum of durations of its matmul-like kernels."""
-    blocks: IntArray
-    """Grid of its longest kernel; -1 unknown."""
-    in_steps: Mask
-    """Its longest kernel starts in a used step."""
-    work: IntArray
-    """Span ids of the kernels, in order of start. Shape (kernels,)."""
-    row: IntArray
-    """The row of each kernel. Shape (kernels,)."""
+    dims: IntArray  # M, N, K. Shape (rows, 3); -1 unknown.
+    dtype: Codes  # Type of the inputs: position in `costs.DTYPES`, or -1.
+    math_dtype: Codes  # What its longest kernel multiplies in, by the kernel's name: position in `costs.DTYPES`, or -1.
+    kind: Codes  # Of its longest kernel: position in `work.KERNEL_KINDS`.
+    tensor_cores: Codes  # Whether its longest kernel runs on Tensor Cores: 1 yes, 0 no, -1 unknown.
+    dur_ns: IntArray  # Sum of durations of its matmul-like kernels.
+    blocks: IntArray  # Grid of its longest kernel; -1 unknown.
+    in_steps: Mask  # Its longest kernel starts in a used step.
+    work: IntArray  # Span ids of the kernels, in order of start. Shape (kernels,).
+    row: IntArray  # The row of each kernel. Shape (kernels,).
 
 
 @fact

@@ -22,14 +22,12 @@ from diagnose.trace.enums import Direction, HostMemory, SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 
-TINY_BYTES = 64 * 1024
-"""Copies under this size cost their launch, not their bytes: 64 KiB take 1 to 3 us (our choice)."""
+TINY_BYTES = 64 * 1024  # Copies under this size cost their launch, not their bytes: 64 KiB take 1 to 3 us (our choice).
 
 OFFLOAD_BYTES = 1_000_000_000
 """A step from which on copies are of what is kept on the host: batches are seldom as large (our choice)."""
 
-OFFLOAD_COPIES = 8
-"""The same: a batch comes in fewer tensors, and a model has more layers (our choice)."""
+OFFLOAD_COPIES = 8  # The same: a batch comes in fewer tensors, and a model has more layers (our choice).
 
 _FILLS = ["aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_"]
 _MAKES = ["zeros", "ones", "full", "rand", "randn", "randint", "arange", "randperm", "eye", "linspace"]
@@ -49,37 +47,22 @@ class Transfer:
 
     direction: Direction
     host_memory: HostMemory
-    asked_by: str
-    """The outermost op around the calls; "" if none."""
+    asked_by: str  # The outermost op around the calls; "" if none.
     site: Site | None
-    ids: IntArray
-    """The copies."""
-    call_ids: IntArray
-    """The calls that start them."""
-    sync_ids: IntArray
-    """Synchronisations that wait for them."""
-    op_ids: IntArray
-    """The outermost ops around the calls that start nothing but such copies: what goes if they go."""
-    total_copies: int
-    """In all used steps."""
-    copies: int
-    """Per step."""
-    bytes: int | None
-    """Per step, of the copies whose size was recorded; None if of none."""
-    largest_bytes: int | None
-    """Of one copy."""
-    ns: int
-    """Device time, per step."""
-    exposed_ns: int
-    """Of it, while neither compute nor communication ran, per step."""
-    call_idle_ns: int
-    """Idle time of the device while the host was in these calls and synchronisations, per step."""
-    host_ns: int
-    """Host time in these calls, synchronisations and `op_ids`, per step."""
-    host_idle_ns: int
-    """Idle time of the device while the host was in these, per step."""
-    bandwidth_bytes_per_s: float | None
-    """Bytes over device time, of the copies whose size was recorded."""
+    ids: IntArray  # The copies.
+    call_ids: IntArray  # The calls that start them.
+    sync_ids: IntArray  # Synchronisations that wait for them.
+    op_ids: IntArray  # The outermost ops around the calls that start nothing but such copies: what goes if they go.
+    total_copies: int  # In all used steps.
+    copies: int  # Per step.
+    bytes: int | None  # Per step, of the copies whose size was recorded; None if of none.
+    largest_bytes: int | None  # Of one copy.
+    ns: int  # Device time, per step.
+    exposed_ns: int  # Of it, while neither compute nor communication ran, per step.
+    call_idle_ns: int  # Idle time of the device while the host was in these calls and synchronisations, per step.
+    host_ns: int  # Host time in these calls, synchronisations and `op_ids`, per step.
+    host_idle_ns: int  # Idle time of the device while the host was in these, per step.
+    bandwidth_bytes_per_s: float | None  # Bytes over device time, of the copies whose size was recorded.
     most_bytes_per_s: tuple[float, float] | None
     """Between which of these rates eight of ten copies of TINY_BYTES and more are; None without any."""
 
@@ -217,15 +200,11 @@ def copy_before(facts: Facts, ids: IntArray) -> IntArray:
 class HostBorn:
     """Tensors made on the host by one op at one line, and copied to the device by the next op."""
 
-    made_by: str
-    """The op, or `torch.tensor`, which is none."""
+    made_by: str  # The op, or `torch.tensor`, which is none.
     site: Site | None
-    ids: IntArray
-    """The ops that make them."""
-    move_ids: IntArray
-    """The ops that copy them. Shape as `ids`."""
-    total_calls: int
-    """In all used steps."""
+    ids: IntArray  # The ops that make them.
+    move_ids: IntArray  # The ops that copy them. Shape as `ids`.
+    total_calls: int  # In all used steps.
 
 
 @fact

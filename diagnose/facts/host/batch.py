@@ -32,23 +32,17 @@ SHORT_NS = 200_000
 class LargerBatch:
     """A batch that fits, and what a step does once whatever the batch is; times per step."""
 
-    times: int
-    """As large as now: a power of two, at most MOST_TIMES; 1 if twice the batch does not fit for sure."""
-    used_bytes: int
-    """Most that the allocator held."""
+    times: int  # As large as now: a power of two, at most MOST_TIMES; 1 if twice the batch does not fit for sure.
+    used_bytes: int  # Most that the allocator held.
     capacity_bytes: int
     host_idle_ns: int
     """Idle time of the device while the host dispatches ops, calls modules, or is in the optimizer's step."""
-    host_times: tuple[tuple[int, Intervals], ...]
-    """Of these: thread and times."""
-    update_ids: IntArray
-    """Device work for parameters: updates, and zeroing of gradients."""
+    host_times: tuple[tuple[int, Intervals], ...]  # Of these: thread and times.
+    update_ids: IntArray  # Device work for parameters: updates, and zeroing of gradients.
     update_ns: int
-    underfilled_ids: IntArray
-    """Other kernels that do not fill the device."""
+    underfilled_ids: IntArray  # Other kernels that do not fill the device.
     underfilled_ns: int
-    filled_share: float
-    """Of the device, while they run."""
+    filled_share: float  # Of the device, while they run.
 
 
 @fact

@@ -16,28 +16,23 @@ from diagnose.trace.intervals import IntArray
 LONG_KERNEL_NS = 50_000
 """Launches take the host 3 to 10 us: one that lasts as long as such a kernel waited for it (our choice)."""
 
-ALIKE = (0.8, 1.2)
-"""A launch that lasts this share of its kernel's time is taken to have waited for it (our choice)."""
+ALIKE = (0.8, 1.2)  # A launch that lasts this share of its kernel's time is taken to have waited for it (our choice).
 
 ALIKE_SHARE = 0.5
 """Of the launches of long kernels that take as long as their kernel, where all wait (msprof-analyze uses the same)."""
 
-DEPTH = 2
-"""Queued before such a launch at most: launches also block when the queue is full, then hundreds are queued."""
+DEPTH = 2  # Queued before such a launch at most: launches also block when the queue is full, then hundreds are queued.
 
 
 @dataclass(frozen=True)
 class BlockingLaunches:
     """How long the launches of kernels over LONG_KERNEL_NS took: with CUDA_LAUNCH_BLOCKING, as long as the kernels."""
 
-    call_ids: IntArray
-    """Calls that launch one kernel, of any length."""
-    alike_share: float
-    """Share of the launches that lasted, over their kernels' time, as ALIKE says."""
+    call_ids: IntArray  # Calls that launch one kernel, of any length.
+    alike_share: float  # Share of the launches that lasted, over their kernels' time, as ALIKE says.
     depth_median: int
     """Work queued before the kernel when its launch begins; hundreds where launches block because the queue is full."""
-    empty_queue_share: float
-    """Share of the launches that found nothing queued."""
+    empty_queue_share: float  # Share of the launches that found nothing queued.
 
     @property
     def block(self) -> bool:

@@ -24,13 +24,10 @@ WHOLE = (CalleeKind.LOG, CalleeKind.METRIC, CalleeKind.SAVE, CalleeKind.LOAD, Ca
 class Callee:
     """A function of a library that takes most of some time of a line."""
 
-    name: str
-    """As `json.dumps`; all of the framework together are `torch`."""
+    name: str  # As `json.dumps`; all of the framework together are `torch`.
     kind: CalleeKind
-    ns: int
-    """Per step."""
-    calls: float
-    """Per step; 0 if that is not known."""
+    ns: int  # Per step.
+    calls: float  # Per step; 0 if that is not known.
 
 
 @once

@@ -41,11 +41,9 @@ class Compilations:
     """Some compilations: outermost spans of compiling. Arrays of shape (compilations,)."""
 
     ids: IntArray
-    step: IntArray
-    """Number of the recorded step each begins in, used or not; -1 none."""
+    step: IntArray  # Number of the recorded step each begins in, used or not; -1 none.
     dur_ns: IntArray
-    in_steps: npt.NDArray[np.bool_]
-    """Begins in a used step."""
+    in_steps: npt.NDArray[np.bool_]  # Begins in a used step.
 
     def since(self, number: int) -> Compilations:
         """Those that begin in a step of this number or a later one."""
@@ -72,33 +70,23 @@ class Compilations:
 class Compiling:
     """torch.compile in the recording."""
 
-    used: bool
-    """Whether any trace of it was seen."""
+    used: bool  # Whether any trace of it was seen.
     compilations: Compilations
-    region_calls: int
-    """Calls of compiled code by the program, after graph breaks included, per step."""
+    region_calls: int  # Calls of compiled code by the program, after graph breaks included, per step.
     breaks_per_call: float
     """Graph breaks, after which compiled code calls other, over its calls by what is not compiled; 0 without any."""
     between_ids: IntArray
     """Ops that regions run uncompiled before, between and after their graphs, none inside another."""
-    between: int
-    """Per step."""
-    between_ns: int
-    """Host time in them, per step."""
+    between: int  # Per step.
+    between_ns: int  # Host time in them, per step.
     fused_ids: IntArray
     """Calls of Inductor's graphs in which no op runs: nothing but code that could be fused with its neighbours'."""
-    fused_work_ids: IntArray
-    """Device work launched in them."""
-    fused_pieces: int
-    """How many of them a call of compiled code has, forward, that graph breaks part; 1 where none do."""
-    missed: int
-    """Searches that found none, after which code ran uncompiled, per step."""
-    lookup_ids: IntArray
-    """Searches for compiled code that fits the arguments: checks of guards."""
-    lookups: int
-    """Per step."""
-    lookup_ns: int
-    """Host time in them, per step."""
+    fused_work_ids: IntArray  # Device work launched in them.
+    fused_pieces: int  # How many of them a call of compiled code has, forward, that graph breaks part; 1 where none do.
+    missed: int  # Searches that found none, after which code ran uncompiled, per step.
+    lookup_ids: IntArray  # Searches for compiled code that fits the arguments: checks of guards.
+    lookups: int  # Per step.
+    lookup_ns: int  # Host time in them, per step.
 
 
 @fact

@@ -12,22 +12,17 @@ from diagnose.facts.core.steps import steps
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 
-BUSY_SHARE = 0.1
-"""Of a core: threads beside the training that compute less hardly hold it up (our choice)."""
+BUSY_SHARE = 0.1  # Of a core: threads beside the training that compute less hardly hold it up (our choice).
 
 
 @dataclass(frozen=True)
 class CpuThreads:
     """Threads that a training on the CPU computes with."""
 
-    threads: int
-    """Of each process (torch.get_num_threads)."""
-    cpus: int
-    """Logical cores that there are for each process of the run on this machine, at least 1."""
-    ops_ns: int
-    """Time of the training threads in ops, per step."""
-    op_ids: IntArray
-    """Outermost ops of the training threads."""
+    threads: int  # Of each process (torch.get_num_threads).
+    cpus: int  # Logical cores that there are for each process of the run on this machine, at least 1.
+    ops_ns: int  # Time of the training threads in ops, per step.
+    op_ids: IntArray  # Outermost ops of the training threads.
 
 
 @fact
@@ -53,10 +48,8 @@ def cpu_threads(facts: Facts) -> CpuThreads | None:
 class CompetingThreads:
     """Threads of Python that compute beside the one that trains. Python runs one thread at a time."""
 
-    names: tuple[str, ...]
-    """Most computing first."""
-    share: float
-    """CPU time of all of them over the time of the steps: 1 is a core."""
+    names: tuple[str, ...]  # Most computing first.
+    share: float  # CPU time of all of them over the time of the steps: 1 is a core.
 
     @property
     def busy(self) -> bool:

@@ -10,8 +10,7 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 
-MOST = 0.5
-"""A function is named if it takes this share of the time (our choice)."""
+MOST = 0.5  # A function is named if it takes this share of the time (our choice).
 
 
 def framework_frame(facts: Facts, times: Intervals, tracks: IntArray) -> Site | None:

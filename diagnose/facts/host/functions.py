@@ -26,36 +26,28 @@ from diagnose.trace.intervals import IntArray
 
 _CALLS = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)
 
-MOST_OPS = 5
-"""That are told of a function (our choice)."""
+MOST_OPS = 5  # That are told of a function (our choice).
 
 
 @dataclass(frozen=True)
 class FunctionOp:
     """All calls of an op from one function, with its backward pass."""
 
-    name: str
-    """Of a node of a backward pass whose op is not known, the node's."""
-    ns: int
-    """Per step; on the device if there is one, else on the host."""
+    name: str  # Of a node of a backward pass whose op is not known, the node's.
+    ns: int  # Per step; on the device if there is one, else on the host.
 
 
 @dataclass(frozen=True)
 class FunctionTime:
     """Time of the step that is of a function of the user's code, and of none that it calls. All times are per step."""
 
-    site: Site | None
-    """None: no frame of the user's code was open."""
-    python_ns: int
-    """Between ops on the training threads, fetching data and waiting in the operating system included."""
-    ops_ns: int
-    """In ops that it calls, and in calls of the runtime outside them; waiting inside them included."""
+    site: Site | None  # None: no frame of the user's code was open.
+    python_ns: int  # Between ops on the training threads, fetching data and waiting in the operating system included.
+    ops_ns: int  # In ops that it calls, and in calls of the runtime outside them; waiting inside them included.
     backward_ns: int
     """In nodes of backward passes that go through those ops; other nodes count for whoever started the pass."""
-    device_ns: int | None
-    """Kernels, copies and memsets that all these launched, added up; None without device work."""
-    longest_ops: tuple[FunctionOp, ...]
-    """What takes the most of that, longest first, up to MOST_OPS."""
+    device_ns: int | None  # Kernels, copies and memsets that all these launched, added up; None without device work.
+    longest_ops: tuple[FunctionOp, ...]  # What takes the most of that, longest first, up to MOST_OPS.
 
     @property
     def host_ns(self) -> int:

@@ -28,19 +28,14 @@ class HostCompute:
 
     op: str
     site: Site | None
-    ids: IntArray
-    """The ops, in the whole recording."""
-    move_ids: IntArray
-    """The ops that copy what they made out of nothing to the device."""
-    calls: int
-    """In all used steps."""
-    ns: int
-    """Per step."""
+    ids: IntArray  # The ops, in the whole recording.
+    move_ids: IntArray  # The ops that copy what they made out of nothing to the device.
+    calls: int  # In all used steps.
+    ns: int  # Per step.
     idle_ns: int
     """Of it, in idle gaps of the device with cause HOST_COMPUTE, per step: not what follows a wait for the device, as
     without that it would run beside the device's work."""
-    share: float
-    """`idle_ns` over the step."""
+    share: float  # `idle_ns` over the step.
 
 
 @fact

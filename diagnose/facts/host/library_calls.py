@@ -16,22 +16,17 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 
-MOST = 0.5
-"""A function is named if it takes this share of the time (our choice)."""
+MOST = 0.5  # A function is named if it takes this share of the time (our choice).
 
 
 @dataclass(frozen=True)
 class LibraryCall:
     """A function of an installed package with most of some time."""
 
-    function: str
-    """As `scipy.ndimage.zoom`."""
-    site: Site
-    """The user's function that called it."""
-    ns: int
-    """In it, per step, without code of the user's that it calls."""
-    share: float
-    """Of the time that was asked for."""
+    function: str  # As `scipy.ndimage.zoom`.
+    site: Site  # The user's function that called it.
+    ns: int  # In it, per step, without code of the user's that it calls.
+    share: float  # Of the time that was asked for.
 
 
 def library_call(facts: Facts, times: Intervals, tracks: IntArray) -> LibraryCall | None:
@@ -70,12 +65,9 @@ class _Frames:
     start_ns: IntArray
     end_ns: IntArray
     track: IntArray
-    code: IntArray
-    """Of the category of its name."""
-    name: IntArray
-    """Position in `names` of those that the user's code called; -1 of all others."""
-    parent: IntArray
-    """The innermost of these frames around it, or -1."""
+    code: IntArray  # Of the category of its name.
+    name: IntArray  # Position in `names` of those that the user's code called; -1 of all others.
+    parent: IntArray  # The innermost of these frames around it, or -1.
     entry: IntArray
     """Of a package's frame the outermost one that leads to it without code of the user's; -1 without such a caller."""
     names: tuple[str, ...]

@@ -57,8 +57,7 @@ PYTHON_NS = 100_000
 """Python that takes so long between ops without gradients does work of its own, which stays when the ops are one: calls
 take up to 24 us for each op in planted loops, and reading a text piece by piece takes 130 us."""
 
-KERNEL_NS = 3_000
-"""The same of a kernel: the shortest take 2 to 3 us (our choice)."""
+KERNEL_NS = 3_000  # The same of a kernel: the shortest take 2 to 3 us (our choice).
 
 _LAYERS = tuple(
     f"aten::{name}"
@@ -76,8 +75,7 @@ _ENTERS, _LEAVES = ("aten::lift_fresh", "aten::lift"), ("aten::item", "aten::_lo
 """Ops by which what Python made becomes a tensor (torch.tensor, torch.from_numpy), and numbers are given to Python. A
 round that has both may ask an environment what comes next: it needs the round before, whatever autograd knows."""
 
-ONE_LOOP = 0.5
-"""Of a loop's time in that of a larger one, from which on they are one loop (our choice)."""
+ONE_LOOP = 0.5  # Of a loop's time in that of a larger one, from which on they are one loop (our choice).
 
 _ADDS = ("aten::add_", "aten::add")
 """Ops by which a backward pass adds what each round but the first says of a gradient: rounds are alike but for them."""
@@ -89,34 +87,23 @@ class Loop:
 
     ops: tuple[str, ...]
     """Of a round of the forward part, in order; of the backward part where that is all that was found."""
-    has_backward: bool
-    """Else no gradients were kept."""
-    rounds: int
-    """In a row."""
-    site: Site | None
-    """Where the forward part begins."""
+    has_backward: bool  # Else no gradients were kept.
+    rounds: int  # In a row.
+    site: Site | None  # Where the forward part begins.
     pieces: tuple[tuple[int, Intervals], ...]
     """When it ran, by thread: from the first op of a row of rounds to the end of its last, without waits for others and
     what was computed before."""
-    work_ids: IntArray
-    """Device work that was launched meanwhile."""
-    ns: int
-    """Host time in it."""
-    fixed_ns: int
-    """Of that, what each op takes whatever it computes, and adding up what rounds say of a gradient."""
-    left: float
-    """Share of the host time that is left if all rounds are one, and ops take what they compute as before."""
-    least_left: float
-    """The same if of each op only what exceeds LARGE_NS is left of all rounds but one."""
-    work_left: float
-    """The same of the device work."""
-    in_need: float | None
-    """Share of what a round computes that needs the round before; None if that is not known."""
+    work_ids: IntArray  # Device work that was launched meanwhile.
+    ns: int  # Host time in it.
+    fixed_ns: int  # Of that, what each op takes whatever it computes, and adding up what rounds say of a gradient.
+    left: float  # Share of the host time that is left if all rounds are one, and ops take what they compute as before.
+    least_left: float  # The same if of each op only what exceeds LARGE_NS is left of all rounds but one.
+    work_left: float  # The same of the device work.
+    in_need: float | None  # Share of what a round computes that needs the round before; None if that is not known.
     in_turn_left: float
     """Share of the host time that is left if rounds stay apart, and ops of a round between products of matrices,
     solvers and the like are one."""
-    in_turn_least: float
-    """The same if ops between those are none, as where these are fused with them."""
+    in_turn_least: float  # The same if ops between those are none, as where these are fused with them.
 
 
 @fact

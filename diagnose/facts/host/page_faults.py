@@ -15,8 +15,7 @@ from diagnose.facts.run.slowdown import slowdown
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 
-BYTE_NS = 0.25
-"""What fetching takes: 80 MB took 20 ms of one thread (an Intel Xeon, in a virtual machine)."""
+BYTE_NS = 0.25  # What fetching takes: 80 MB took 20 ms of one thread (an Intel Xeon, in a virtual machine).
 
 _NOT_COUNTED = Missing("how much memory is fetched anew", "Record with diagnose profile.")
 
@@ -25,16 +24,11 @@ _NOT_COUNTED = Missing("how much memory is fetched anew", "Record with diagnose 
 class FetchedMemory:
     """Memory that a training on the CPU fetches in every step."""
 
-    bytes: int
-    """Per step without the profiler."""
-    ns: int
-    """What that takes, per recorded step: as much longer as it is."""
-    op_ids: IntArray
-    """Outermost ops of the training threads, of the whole recording: in some of them it is fetched."""
-    ops_ns: int
-    """Time in them, per step."""
-    largest_bytes: int | None
-    """Of a tensor that an op takes; None if that is not recorded."""
+    bytes: int  # Per step without the profiler.
+    ns: int  # What that takes, per recorded step: as much longer as it is.
+    op_ids: IntArray  # Outermost ops of the training threads, of the whole recording: in some of them it is fetched.
+    ops_ns: int  # Time in them, per step.
+    largest_bytes: int | None  # Of a tensor that an op takes; None if that is not recorded.
 
 
 @fact

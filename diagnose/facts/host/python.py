@@ -51,14 +51,12 @@ what they are for (our choice): how often Python collects goes by how many objec
 SHORT_NS = 200_000
 """Shorter pauses of the device are for calls of modules and hooks, not for a piece of work (our choice)."""
 
-USUAL = 0.5
-"""Pauses in a smaller share of the steps come now and then, as those of logs (our choice)."""
+USUAL = 0.5  # Pauses in a smaller share of the steps come now and then, as those of logs (our choice).
 
 _PAUSES = (TimeCause.PYTHON, TimeCause.BLOCKED)
 """What Python does between ops; that it waits in the operating system only some recorders tell."""
 
-_IN_CALLS = (*LAUNCHING, TimeCause.SYNC, TimeCause.HOST_COPY, TimeCause.HOST_COMPUTE)
-"""What `whole_calls` do as well."""
+_IN_CALLS = (*LAUNCHING, TimeCause.SYNC, TimeCause.HOST_COPY, TimeCause.HOST_COMPUTE)  # What `whole_calls` do as well.
 
 
 @dataclass(frozen=True)
@@ -66,10 +64,8 @@ class Op:
     """All calls of one framework op on the host."""
 
     name: str
-    calls: int
-    """In all used steps."""
-    self_ns: int
-    """Host time in it and in no op inside it, over all threads, per step."""
+    calls: int  # In all used steps.
+    self_ns: int  # Host time in it and in no op inside it, over all threads, per step.
 
 
 @fact
@@ -105,32 +101,24 @@ def ops(facts: Facts) -> tuple[Op, ...]:
 class PythonPause:
     """Pauses between ops, at one line, for which the device was idle; of a training on the CPU, all of them."""
 
-    site: Site | None
-    """None: no stacks, or no frame of the user's code was open."""
+    site: Site | None  # None: no stacks, or no frame of the user's code was open.
     idle_ns: int
     """Idle time of the device with cause `python` or `blocked`, per step; of a training on the CPU, the pauses
     themselves."""
-    waiting_ns: int
-    """Of it, while the host waited in the operating system, per step, as far as that was recorded."""
-    share: float
-    """`idle_ns` over the step."""
-    gaps: int
-    """Idle gaps, or pauses, in all used steps."""
-    steps_seen: int
-    """Used steps with at least one of them."""
-    steps: int
-    """Used steps."""
+    waiting_ns: int  # Of it, while the host waited in the operating system, per step, as far as that was recorded.
+    share: float  # `idle_ns` over the step.
+    gaps: int  # Idle gaps, or pauses, in all used steps.
+    steps_seen: int  # Used steps with at least one of them.
+    steps: int  # Used steps.
     optimizer_share: float
     """Share of the idle time during which the optimizer's step, or its zeroing of gradients, was open."""
-    on_cpu: bool
-    """The training computes on the CPU: no device was waiting."""
+    on_cpu: bool  # The training computes on the CPU: no device was waiting.
     times: tuple[tuple[int, Intervals], ...]
     """Track of each thread that launched what the device waited for, with its pauses in the whole recording. Within the
     used steps those that caused the idle gaps; outside them those at the same line that fill most of an idle gap."""
     collections: IntArray = field(default_factory=lambda: NO_SPANS.ids)
     """Garbage that Python collects by itself in these pauses, where that is for what they make: known on a CPU only."""
-    collecting_ns: int = 0
-    """Time in them, per step."""
+    collecting_ns: int = 0  # Time in them, per step.
     callee: Callee | None = None
     """The function of a library that takes most of it; None if the line itself does, or no stacks were recorded."""
 
@@ -203,10 +191,8 @@ class _OwnPauses:
     """Pauses of a thread between all that it does otherwise. Arrays of shape (pauses,)."""
 
     times: Intervals
-    own_ns: IntArray
-    """Without collections of garbage."""
-    inside: Mask
-    """It is of a used step: that which has more of it."""
+    own_ns: IntArray  # Without collections of garbage.
+    inside: Mask  # It is of a used step: that which has more of it.
 
     def where(self, which: Mask) -> _OwnPauses:
         return _OwnPauses(self.times.where(which), self.own_ns[which], self.inside[which])

@@ -28,34 +28,26 @@ from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import ApiKind
 
 READING = (WaitReason.SCALAR_READ, WaitReason.TENSOR_READ, WaitReason.DATA_DEPENDENT_SHAPE)
-FEW_LAUNCHES = 50
-"""Fewer are no reason to compile anything (our choice)."""
+FEW_LAUNCHES = 50  # Fewer are no reason to compile anything (our choice).
 
 
 @dataclass(frozen=True)
 class Starvation:
     """Idle time of the device for which the host launched too slowly."""
 
-    idle_ns: int
-    """Idle time with a cause in `LAUNCHING`, per step."""
-    share: float
-    """`idle_ns` over the step."""
-    gaps: Intervals
-    """These idle gaps, in the used steps."""
+    idle_ns: int  # Idle time with a cause in `LAUNCHING`, per step.
+    share: float  # `idle_ns` over the step.
+    gaps: Intervals  # These idle gaps, in the used steps.
     times: tuple[tuple[int, Intervals], ...]
     """Host time of launching by thread: that of outermost ops that were open in such a gap, without what in them has a
     cause of its own, and without ops that only read a number."""
     reads: int
     """Reads of the device's tensors, per step, if after most of them the next comes before FEW_LAUNCHES launches; else
     0. Each ends what can be compiled as one, and no CUDA graph may hold one."""
-    launches: int
-    """Calls that launch device work, per step; a CUDA graph is one."""
-    empty_queue_share: float
-    """Share of these calls that found nothing outstanding on their stream."""
-    kernel_median_ns: int
-    """Median duration of a kernel."""
-    graph_share: float
-    """Share of the kernels that a CUDA graph launched."""
+    launches: int  # Calls that launch device work, per step; a CUDA graph is one.
+    empty_queue_share: float  # Share of these calls that found nothing outstanding on their stream.
+    kernel_median_ns: int  # Median duration of a kernel.
+    graph_share: float  # Share of the kernels that a CUDA graph launched.
     repeats: bool | None
     """Each used step launches the same kernels with the same grids, as a CUDA graph would; None with one step."""
 

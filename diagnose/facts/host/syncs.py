@@ -19,13 +19,10 @@ class Sync:
     """Blocking calls of one kind, asked for by one op at one line."""
 
     call: str
-    asked_by: str
-    """The outermost op around the call; "" if the program called it itself."""
+    asked_by: str  # The outermost op around the call; "" if the program called it itself.
     site: Site | None
-    calls: int
-    """In all used steps."""
-    blocked_ns: int
-    """Host time in the calls, per step."""
+    calls: int  # In all used steps.
+    blocked_ns: int  # Host time in the calls, per step.
 
 
 @fact

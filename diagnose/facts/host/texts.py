@@ -25,16 +25,11 @@ class Texts:
     """Tensors that training threads write as text, one after the other."""
 
     spans: HostSpans
-    count: int
-    """Per step."""
-    host_ns: int
-    """Per step."""
-    idle_ns: int | None
-    """Idle time of the device under them, per step; None without device work."""
-    steps_seen: int
-    """Used steps with at least one."""
-    site: Site | None
-    """The line that writes the longest."""
+    count: int  # Per step.
+    host_ns: int  # Per step.
+    idle_ns: int | None  # Idle time of the device under them, per step; None without device work.
+    steps_seen: int  # Used steps with at least one.
+    site: Site | None  # The line that writes the longest.
 
 
 @fact

@@ -31,8 +31,7 @@ from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity, ApiKind
 
-SCALAR_BYTES = 64
-"""Reads up to this size are a few numbers: a flag, a loss, a handful of metrics."""
+SCALAR_BYTES = 64  # Reads up to this size are a few numbers: a flag, a loss, a handful of metrics.
 
 SCALAR_OPS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"})
 """Ops that bring one number to the host."""
@@ -51,20 +50,14 @@ SCALER_OPS = ("aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_up
 class WaitReason(str, Enum):
     """What the host waits for."""
 
-    SCALAR_READ = "scalar_read"
-    """A number of the device: `.item()`, `if tensor:`, a `.cpu()` of up to SCALAR_BYTES."""
-    TENSOR_READ = "tensor_read"
-    """A copy of a tensor to the host."""
-    DATA_DEPENDENT_SHAPE = "data_dependent_shape"
-    """The size of a result: boolean masks, nonzero, unique."""
+    SCALAR_READ = "scalar_read"  # A number of the device: `.item()`, `if tensor:`, a `.cpu()` of up to SCALAR_BYTES.
+    TENSOR_READ = "tensor_read"  # A copy of a tensor to the host.
+    DATA_DEPENDENT_SHAPE = "data_dependent_shape"  # The size of a result: boolean masks, nonzero, unique.
     HOST_TO_DEVICE = "host_to_device"
     """A copy to the device to be over; `.to(device)` without non_blocking, or from pageable memory."""
-    SCALER = "scaler"
-    """GradScaler's overflow flag."""
-    EXPLICIT = "explicit"
-    """A synchronisation that no op asked for: `torch.cuda.synchronize()`, `event.synchronize()`."""
-    ALLOCATOR = "allocator"
-    """A free, which waits for all work of the device."""
+    SCALER = "scaler"  # GradScaler's overflow flag.
+    EXPLICIT = "explicit"  # A synchronisation that no op asked for: `torch.cuda.synchronize()`, `event.synchronize()`.
+    ALLOCATOR = "allocator"  # A free, which waits for all work of the device.
     OTHER = "other"
 
 
@@ -78,27 +71,18 @@ class HostWait:
     """Waits for one reason, by one op at one line, at least one of them in the used steps."""
 
     reason: WaitReason
-    call: str
-    """The blocking call; of several of one op the last."""
-    asked_by: str
-    """The outermost op around it; "" if the program called it itself."""
-    op: str
-    """The innermost op around it; "" if none."""
+    call: str  # The blocking call; of several of one op the last.
+    asked_by: str  # The outermost op around it; "" if the program called it itself.
+    op: str  # The innermost op around it; "" if none.
     site: Site | None
-    ids: IntArray
-    """The blocking calls."""
+    ids: IntArray  # The blocking calls.
     op_ids: IntArray
     """The outermost op around each of `ids` that starts nothing but reads of numbers, or -1. Shape as `ids`."""
-    work_ids: IntArray
-    """The copies between host and device that were waited for."""
-    total_calls: int
-    """Waits in all used steps."""
-    steps_seen: int
-    """Used steps with at least one."""
-    blocked_ns: int
-    """Host time in the calls, per step."""
-    drained_idle_ns: int
-    """Idle time of the device, with nothing queued, that began in these waits; per step."""
+    work_ids: IntArray  # The copies between host and device that were waited for.
+    total_calls: int  # Waits in all used steps.
+    steps_seen: int  # Used steps with at least one.
+    blocked_ns: int  # Host time in the calls, per step.
+    drained_idle_ns: int  # Idle time of the device, with nothing queued, that began in these waits; per step.
 
 
 @fact

@@ -36,24 +36,15 @@ def zeroings(facts: Facts) -> HostSpans:
 class GradientZeroing:
     """Calls of `zero_grad`, and the device work in them: gradients filled with zeros, where not set to None."""
 
-    total_calls: int
-    """In all used steps."""
-    launches: int
-    """Calls that launch device work, per step."""
-    ops: int
-    """Outermost ops in the calls, per step."""
-    on_cpu: bool
-    """The training computes on the CPU."""
-    device_ns: int
-    """Sum of durations of the device work, per step; 0 if gradients are set to None."""
-    host_ns: int
-    """Of the calls, per step."""
-    bytes: int | None
-    """Written by device work, per step; None if not known of every op."""
-    ids: IntArray
-    """The calls: annotations, or Python frames."""
-    work_ids: IntArray
-    """Device work launched in the calls."""
+    total_calls: int  # In all used steps.
+    launches: int  # Calls that launch device work, per step.
+    ops: int  # Outermost ops in the calls, per step.
+    on_cpu: bool  # The training computes on the CPU.
+    device_ns: int  # Sum of durations of the device work, per step; 0 if gradients are set to None.
+    host_ns: int  # Of the calls, per step.
+    bytes: int | None  # Written by device work, per step; None if not known of every op.
+    ids: IntArray  # The calls: annotations, or Python frames.
+    work_ids: IntArray  # Device work launched in the calls.
 
 
 @fact

@@ -17,17 +17,13 @@ class Epoch:
     """An epoch, as the latest whole ones were before anything was recorded."""
 
     steps: int
-    step_ns: int
-    """Mean, with all that is between epochs."""
-    between_ns: int
-    """An epoch: evaluation, saving and the like, by which its first step is longer than the others."""
-    starting_ns: int
-    """An epoch: until its first batch is there, by workers that start."""
+    step_ns: int  # Mean, with all that is between epochs.
+    between_ns: int  # An epoch: evaluation, saving and the like, by which its first step is longer than the others.
+    starting_ns: int  # An epoch: until its first batch is there, by workers that start.
     first: int | None
     """Number in its epoch of the first of the recorded steps that figures are of, from 1 on; None if unknown."""
     last: int | None
-    begun: int
-    """Epochs that begin in these steps."""
+    begun: int  # Epochs that begin in these steps.
 
     @property
     def starting_share(self) -> float:

@@ -29,10 +29,8 @@ class EventCosts:
     """Recorded events of the training threads, and what each of them costs the host. Arrays of shape (moments,)."""
 
     tracks: tuple[int, ...]
-    at_ns: tuple[IntArray, ...]
-    """By track the moments at which events begin or end, in order, each once."""
-    costs_ns: tuple[FloatArray, ...]
-    """Of the events that begin or end at each of them: half of what each costs."""
+    at_ns: tuple[IntArray, ...]  # By track the moments at which events begin or end, in order, each once.
+    costs_ns: tuple[FloatArray, ...]  # Of the events that begin or end at each of them: half of what each costs.
 
     def times(self, share: float) -> tuple[RecordingCost, ...]:
         """The own time of each thread, if an event costs `share` of this."""

@@ -21,11 +21,9 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 
-MOST = 0.5
-"""What fills this share of what a step takes more is why. Chosen."""
+MOST = 0.5  # What fills this share of what a step takes more is why. Chosen.
 
-USUAL = 0.5
-"""What at least this share of the other steps does too is no extra work. Chosen."""
+USUAL = 0.5  # What at least this share of the other steps does too is no extra work. Chosen.
 
 _NAMED = (Filling.ANNOTATION, Filling.LINE, Filling.OP)
 _OF_OTHERS = (
@@ -45,23 +43,16 @@ _OF_OTHERS = (
 class ExtraWork:
     """Work that some steps do and most others do not, and that makes them far longer."""
 
-    filling: Filling
-    """ACTIVITY: Python between ops, of which nothing else is known."""
-    name: str
-    """Of the annotation or op; the function of a line; "" of Python between ops."""
+    filling: Filling  # ACTIVITY: Python between ops, of which nothing else is known.
+    name: str  # Of the annotation or op; the function of a line; "" of Python between ops.
     site: Site | None
-    numbers: tuple[int, ...]
-    """Of the steps, in order."""
-    ns: int
-    """How much more of it there is than in other steps, per step that has it."""
+    numbers: tuple[int, ...]  # Of the steps, in order.
+    ns: int  # How much more of it there is than in other steps, per step that has it.
     period: int | None
     """Steps from one to the next, if there are two at least, and none is missing within the used steps."""
-    ids: IntArray
-    """Its spans, if it is an annotation or op."""
-    track: int
-    """The main training thread."""
-    times: Intervals
-    """When that thread was in it, if it has no spans."""
+    ids: IntArray  # Its spans, if it is an annotation or op.
+    track: int  # The main training thread.
+    times: Intervals  # When that thread was in it, if it has no spans.
 
 
 @dataclass(frozen=True)
@@ -70,8 +61,7 @@ class LongSteps:
 
     median_ns: int
     count: int
-    extra: tuple[ExtraWork, ...]
-    """Most of it first."""
+    extra: tuple[ExtraWork, ...]  # Most of it first.
     others: tuple[tuple[str, tuple[int, ...]], ...]
     """Numbers of the other long steps by what makes them long: a `TimeCause`, `warm_up`, `device` (more work on the
     device), `profiler`, or `unknown`."""

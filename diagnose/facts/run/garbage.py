@@ -22,8 +22,7 @@ from diagnose.trace.long_steps import never_again
 
 HOW_COLLECTIONS = "Record with diagnose profile, or stacks and _ExperimentalConfig(record_python_gc_info=True)."
 
-FEW = 0.5
-"""Of the recorded steps: what is in more of them, the median step without the profiler has as well."""
+FEW = 0.5  # Of the recorded steps: what is in more of them, the median step without the profiler has as well.
 
 _AUTOMATIC = "Python GC"
 _ON_HOST = (SpanKind.OP, SpanKind.LOADER, SpanKind.COLLECTIVE, SpanKind.ANNOTATION, SpanKind.PYTHON)
@@ -34,28 +33,20 @@ class Collections:
     """Garbage collections on the training threads, none inside another."""
 
     ids: IntArray
-    total: int
-    """In all used steps."""
-    host_ns: int
-    """Host time in them, per step."""
-    idle_ns: int | None
-    """Idle time of the device under them, per step; None without device work."""
-    longest_ns: int
-    """Longest of the used steps; 0 without any."""
-    site: Site | None = None
-    """The line that asks for most of it; None of those that no line asks for."""
+    total: int  # In all used steps.
+    host_ns: int  # Host time in them, per step.
+    idle_ns: int | None  # Idle time of the device under them, per step; None without device work.
+    longest_ns: int  # Longest of the used steps; 0 without any.
+    site: Site | None = None  # The line that asks for most of it; None of those that no line asks for.
 
 
 @dataclass(frozen=True)
 class GarbageCollections:
     """Python's garbage collection, except the compiler's own."""
 
-    automatic: Collections
-    """Those that Python started by itself, but for `once_ids`."""
-    explicit: Collections
-    """Those that the program asked for with gc.collect."""
-    automatic_recorded: bool
-    """Whether those that Python started by itself can be seen at all."""
+    automatic: Collections  # Those that Python started by itself, but for `once_ids`.
+    explicit: Collections  # Those that the program asked for with gc.collect.
+    automatic_recorded: bool  # Whether those that Python started by itself can be seen at all.
     once_ids: IntArray
     """Long ones that Python started by itself in few steps, as no step without the profiler shows them."""
 

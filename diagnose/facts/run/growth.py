@@ -30,17 +30,14 @@ from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.varying import VaryingShapes, varying_shapes
 
-LEAST_STEPS = 4
-"""Steps, from which on a count tells whether it rises in each (our choice)."""
+LEAST_STEPS = 4  # Steps, from which on a count tells whether it rises in each (our choice).
 
-RARE = 0.01
-"""Chance of a rise that is taken for one: of counts, which vary by what steps do (our choice)."""
+RARE = 0.01  # Chance of a rise that is taken for one: of counts, which vary by what steps do (our choice).
 
 SURE_OF_MOST = 0.05
 """The same of what steps spend their time on, once it is known that they do get longer (our choice)."""
 
-MOST_SHARE = 0.5
-"""Of what each step is more than the one before: what grows by that is why (our choice)."""
+MOST_SHARE = 0.5  # Of what each step is more than the one before: what grows by that is why (our choice).
 
 EVEN = 0.5
 """Of the usual rise, by so much at least a count or size that piles up rises in each step; one that varies does not
@@ -76,16 +73,11 @@ class Measured(str, Enum):
 class Kept:
     """The graph of steps long ago, which backward passes go through again."""
 
-    count: Trend
-    """Its nodes, by recorded step."""
-    nodes: Trend
-    """All that backward passes run."""
-    forward: tuple[int, int]
-    """Fewest and most ops of a step outside of backward passes."""
-    work: Work
-    """What it takes to go through it."""
-    op: str
-    """The outermost op that made the last of it, in the step before; "" if that is not recorded."""
+    count: Trend  # Its nodes, by recorded step.
+    nodes: Trend  # All that backward passes run.
+    forward: tuple[int, int]  # Fewest and most ops of a step outside of backward passes.
+    work: Work  # What it takes to go through it.
+    op: str  # The outermost op that made the last of it, in the step before; "" if that is not recorded.
     site: Site | None
 
 
@@ -94,24 +86,18 @@ class Grows:
     """What there is more of in each step, or what takes longer, or takes more."""
 
     measured: Measured
-    names: tuple[str, ...]
-    """Of ops, those that take longest first; none: Python between ops."""
+    names: tuple[str, ...]  # Of ops, those that take longest first; none: Python between ops.
     rise: Trend
     """How many there are in each used step, or their ns; of a size, how far it reaches in each step of `inputs`."""
-    at_start: float
-    """The same when the run began, if it rose by as much in each step since; below 0: it did not."""
-    left: float
-    """Share of it that there was when the run began; 0 if it rose only later."""
-    work: Work | None
-    """None of Python."""
-    times: Intervals
-    """When Python ran, if it is that, or between two of the ops that become more, on the main thread."""
+    at_start: float  # The same when the run began, if it rose by as much in each step since; below 0: it did not.
+    left: float  # Share of it that there was when the run began; 0 if it rose only later.
+    work: Work | None  # None of Python.
+    times: Intervals  # When Python ran, if it is that, or between two of the ops that become more, on the main thread.
     track: int
     site: Site | None
     """Where most of its time goes; of ops of a backward pass that of the ops that made them. Of sizes that of the op
     that is named."""
-    inputs: tuple[Shape, ...] = ()
-    """Of sizes: what the op takes, in each step that shapes are recorded of."""
+    inputs: tuple[Shape, ...] = ()  # Of sizes: what the op takes, in each step that shapes are recorded of.
 
     @property
     def from_start(self) -> bool:
@@ -135,8 +121,7 @@ class Growth:
 
     time: Trend | None
     """ns of each step without the profiler, of as much work each; None unless they surely get longer."""
-    counts: dict[Count, Trend]
-    """What surely rises from step to step."""
+    counts: dict[Count, Trend]  # What surely rises from step to step.
     kept: Kept | None
     grows: tuple[Grows, ...]
     """What most of it is, told by counts, sizes and time; none where `kept` is why, and where nothing stands out."""
@@ -357,8 +342,7 @@ class _Larger:
     shapes: tuple[Shape, ...]
     rise: Trend
     at_start: float
-    adds: bool
-    """Whether the op joins tensors to one as large as what it takes in the next step."""
+    adds: bool  # Whether the op joins tensors to one as large as what it takes in the next step.
 
     @property
     def order(self) -> tuple[bool, int]:

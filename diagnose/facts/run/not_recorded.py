@@ -14,8 +14,7 @@ from diagnose.trace import intervals
 from diagnose.trace.model import Ground, IntegrityNote, Severity
 from diagnose.trace.units import duration, percent
 
-WORTH_SHARE = 0.01
-"""Of the used steps: the last kernels always end a little after the host's last call (our choice)."""
+WORTH_SHARE = 0.01  # Of the used steps: the last kernels always end a little after the host's last call (our choice).
 
 
 ONLY_BOUNDS = 0.3

@@ -27,11 +27,9 @@ from diagnose.trace.kinds import Activity
 SILENCE_NS = 50_000_000
 """A host without any event for so long while the device is idle may be collecting garbage (our choice)."""
 
-SPIKE = 1.5
-"""A step this many times as long as the median one is a spike (our choice)."""
+SPIKE = 1.5  # A step this many times as long as the median one is a spike (our choice).
 
-FILLS = 0.2
-"""What explains a spike fills at least this share of what the step takes more. Chosen."""
+FILLS = 0.2  # What explains a spike fills at least this share of what the step takes more. Chosen.
 
 _ON_HOST = (SpanKind.OP, SpanKind.LOADER, SpanKind.COLLECTIVE, SpanKind.ANNOTATION, SpanKind.PYTHON)
 
@@ -40,12 +38,9 @@ _ON_HOST = (SpanKind.OP, SpanKind.LOADER, SpanKind.COLLECTIVE, SpanKind.ANNOTATI
 class Silences:
     """Times when the host did nothing that is recorded, and the device nothing at all. What they are is a guess."""
 
-    times: Intervals
-    """Of the whole recording, each at least SILENCE_NS long."""
-    total: int
-    """In all used steps."""
-    idle_ns: int
-    """Per step."""
+    times: Intervals  # Of the whole recording, each at least SILENCE_NS long.
+    total: int  # In all used steps.
+    idle_ns: int  # Per step.
 
 
 @fact
@@ -71,19 +66,13 @@ def silences(facts: Facts) -> Silences:
 class Checkpoints:
     """Saving the state of the training, on the training threads, in order. Arrays of shape (checkpoints,)."""
 
-    ids: IntArray
-    """None inside another."""
+    ids: IntArray  # None inside another.
     dur_ns: IntArray
-    step: IntArray
-    """Number of the recorded step it begins in, used or not; -1 none."""
-    in_steps: npt.NDArray[np.bool_]
-    """Begins in a used step."""
-    host_ns: int
-    """Host time in them, per step."""
-    idle_ns: int | None
-    """Idle time of the device under them, per step; None without device work."""
-    site: Site | None
-    """The line that most of it is for."""
+    step: IntArray  # Number of the recorded step it begins in, used or not; -1 none.
+    in_steps: npt.NDArray[np.bool_]  # Begins in a used step.
+    host_ns: int  # Host time in them, per step.
+    idle_ns: int | None  # Idle time of the device under them, per step; None without device work.
+    site: Site | None  # The line that most of it is for.
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -131,10 +120,8 @@ class Spike:
 
     number: int
     ns: int
-    excess_ns: int
-    """How much longer."""
-    busy_excess_ns: int | None
-    """How much longer than in the median step the device was busy; None without device work."""
+    excess_ns: int  # How much longer.
+    busy_excess_ns: int | None  # How much longer than in the median step the device was busy; None without device work.
     fillers: tuple[Filler, ...]
     """At most one of each kind, longest first; none where nothing recorded fills FILLS of the excess."""
 
@@ -145,10 +132,8 @@ class StepSpikes:
 
     median_ns: int
     spikes: tuple[Spike, ...]
-    excess_ns: int
-    """Of all spikes, per used step."""
-    period: int | None
-    """Steps from one spike to the next, if there are two at least and all distances are equal."""
+    excess_ns: int  # Of all spikes, per used step.
+    period: int | None  # Steps from one spike to the next, if there are two at least and all distances are equal.
 
 
 @fact

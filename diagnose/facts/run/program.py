@@ -22,12 +22,9 @@ from diagnose.trace.kinds import Activity, ApiKind, KernelKind
 class Language(str, Enum):
     """In what its user writes the program."""
 
-    PYTHON = "python"
-    """Also where nothing says otherwise."""
-    CPP = "c++"
-    """With libtorch."""
-    CUDA = "cuda"
-    """C++ or another compiled language, without PyTorch."""
+    PYTHON = "python"  # Also where nothing says otherwise.
+    CPP = "c++"  # With libtorch.
+    CUDA = "cuda"  # C++ or another compiled language, without PyTorch.
 
 
 class Workload(str, Enum):
@@ -44,8 +41,7 @@ class Program:
 
     language: Language
     workload: Workload
-    loop: Loop = Loop.OWN
-    """What owns the training loop."""
+    loop: Loop = Loop.OWN  # What owns the training loop.
 
     @property
     def infers(self) -> bool:
@@ -64,8 +60,7 @@ OF_TRAINING = frozenset(
 """Names of facts about what only a training does."""
 
 
-_OF_TORCH = re.compile(r"\bat::|\bc10::|^triton_")
-"""Kernels of PyTorch, and of its compiler."""
+_OF_TORCH = re.compile(r"\bat::|\bc10::|^triton_")  # Kernels of PyTorch, and of its compiler.
 
 _OF_PYTHON = (Activity.LOADER, Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD, Activity.STEP, Activity.GARBAGE_COLLECTION)
 """Written by PyTorch's Python part only."""

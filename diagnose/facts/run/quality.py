@@ -24,55 +24,42 @@ from diagnose.trace.event_cost import EVENT_NS
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity, ApiKind
 
-WARM_UP = 1.3
-"""A step this many times as long as the median of the later ones may be warm-up (our choice)."""
+WARM_UP = 1.3  # A step this many times as long as the median of the later ones may be warm-up (our choice).
 
-LATER = 50
-"""Steps, at most, that a step is compared with. Chosen: enough for a median."""
+LATER = 50  # Steps, at most, that a step is compared with. Chosen: enough for a median.
 
 MOST_ALLOCATIONS = 4
 """More calls of the driver's allocator than this, and than twice those of the later steps, are a burst. Chosen."""
 
-SLOWING = ("memory", "shapes", "stacks", "sync_events")
-"""Options of the recorder that cost time on the host."""
+SLOWING = ("memory", "shapes", "stacks", "sync_events")  # Options of the recorder that cost time on the host.
 
 SPAN_NS = 350
 """Host time to record an op, annotation or call: 0.33 to 0.39 us on a fast CPU without a device (torch 2.13, three
 models of 460 to 5,300 spans a step, whose steps took 1.4 to 1.6 times as long as without the profiler)."""
 
-SHAPES_NS = 220
-"""More for an op with its shapes (measured with SPAN_NS: 0.21 to 0.25 us)."""
+SHAPES_NS = 220  # More for an op with its shapes (measured with SPAN_NS: 0.21 to 0.25 us).
 
-FRAME_NS = 300
-"""Host time to record a Python frame (measured with SPAN_NS: 0.27 to 0.33 us)."""
+FRAME_NS = 300  # Host time to record a Python frame (measured with SPAN_NS: 0.27 to 0.33 us).
 
 EVENTS_NS = (round(EVENT_NS / 2), round(EVENT_NS), round(1.5 * EVENT_NS))
 """Host time to record an op, annotation or call beside a GPU: 1.4 to 2.8 us in four trainings on an H100 whose clock is
 slow to read, timed without the profiler as well; about 3.4 us at most in pairs recorded there."""
 
-VIEWS = ("aten::view", "aten::as_strided")
-"""Ops that only say how memory is read."""
+VIEWS = ("aten::view", "aten::as_strided")  # Ops that only say how memory is read.
 
-ENOUGH_VIEWS = 20
-"""That a median of them says something (our choice)."""
+ENOUGH_VIEWS = 20  # That a median of them says something (our choice).
 
-DEEP_QUEUE = 900
-"""With so many launches outstanding the next one waits for room: about 1023 fit a stream's queue."""
+DEEP_QUEUE = 900  # With so many launches outstanding the next one waits for room: about 1023 fit a stream's queue.
 
 
 class Sign(str, Enum):
     """What a step does that steady ones do not."""
 
-    ALLOCATION = "allocation"
-    """A burst of calls of the driver's allocator."""
-    MODULE_LOADING = "module_loading"
-    """The driver loads or compiles kernels."""
-    COMPILE = "compile"
-    """torch.compile compiles."""
-    COMMUNICATOR = "communicator"
-    """NCCL or RCCL sets up a communicator."""
-    MORE_KERNELS = "more_kernels"
-    """WARM_UP times as many kernels as later: trying algorithms, for instance."""
+    ALLOCATION = "allocation"  # A burst of calls of the driver's allocator.
+    MODULE_LOADING = "module_loading"  # The driver loads or compiles kernels.
+    COMPILE = "compile"  # torch.compile compiles.
+    COMMUNICATOR = "communicator"  # NCCL or RCCL sets up a communicator.
+    MORE_KERNELS = "more_kernels"  # WARM_UP times as many kernels as later: trying algorithms, for instance.
 
 
 @dataclass(frozen=True)
@@ -81,8 +68,7 @@ class StepCondition:
 
     number: int
     ns: int
-    slowdown: float | None
-    """Times the median of the later used steps; None for the last."""
+    slowdown: float | None  # Times the median of the later used steps; None for the last.
     signs: frozenset[Sign]
 
 
@@ -91,8 +77,7 @@ class WarmUp:
     """How far warm-up reaches into the used steps."""
 
     steps: tuple[StepCondition, ...]
-    warm_up: tuple[int, ...]
-    """Numbers of the first used steps, as long as each is slow and shows a sign."""
+    warm_up: tuple[int, ...]  # Numbers of the first used steps, as long as each is slow and shows a sign.
 
 
 @fact
@@ -156,29 +141,22 @@ class Overhead:
     """Work of the recorder or the driver that the program did not ask for, as CUPTI names it."""
 
     name: str
-    total: int
-    """How often, in all used steps."""
-    ns: int
-    """Per step."""
+    total: int  # How often, in all used steps.
+    ns: int  # Per step.
 
 
 @dataclass(frozen=True)
 class Distortion:
     """What recording itself did to the times on the host; times of kernels stay valid."""
 
-    overhead_share: float
-    """Of the step: time with an overhead at least."""
-    overheads: tuple[Overhead, ...]
-    """Longest first; none where the recorder notes none (ROCm, and CUDA before 2024)."""
-    options: tuple[str, ...]
-    """Which of SLOWING were on, as far as they left something in the recording."""
+    overhead_share: float  # Of the step: time with an overhead at least.
+    overheads: tuple[Overhead, ...]  # Longest first; none where the recorder notes none (ROCm, and CUDA before 2024).
+    options: tuple[str, ...]  # Which of SLOWING were on, as far as they left something in the recording.
     recording_ns: int
     """Host time that it takes at least to record what the training threads did, by SPAN_NS, SHAPES_NS and FRAME_NS, per
     step; no part of the overheads."""
-    recording_share: float
-    """Of the step."""
-    events: int
-    """Ops, annotations and calls that were recorded of the training threads, per step."""
+    recording_share: float  # Of the step.
+    events: int  # Ops, annotations and calls that were recorded of the training threads, per step.
     launching_idle_ns: int | None
     """Idle time of the device with a cause in `LAUNCHING`, or in the optimizer, per step; None without device work."""
     launch_ns: int | None

@@ -27,8 +27,7 @@ from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity
 from diagnose.trace.manifest import Timed
 
-MOST = 1.25
-"""Times as long a phase may take without the profiler: more is chance (our choice)."""
+MOST = 1.25  # Times as long a phase may take without the profiler: more is chance (our choice).
 
 _EVENTS = (SpanKind.OP, SpanKind.LOADER, SpanKind.ANNOTATION, SpanKind.COLLECTIVE)
 _REST, _LOADER, _BACKWARD, _OPTIMIZER, _PAUSE = "rest", "loader", "backward", "optimizer", "pause"
@@ -41,12 +40,9 @@ class RecordingCost:
     """The recorded time of the main thread, and what of it is the training's own."""
 
     track: int
-    at_ns: IntArray
-    """Moments, in order."""
-    own_ns: FloatArray
-    """The thread's own time from the first moment to each. Shape of `at_ns`."""
-    measured: bool = True
-    """False: by what an event costs, not by what the training's phases took without the recorder."""
+    at_ns: IntArray  # Moments, in order.
+    own_ns: FloatArray  # The thread's own time from the first moment to each. Shape of `at_ns`.
+    measured: bool = True  # False: by what an event costs, not by what the training's phases took without the recorder.
 
 
 @fact

@@ -23,13 +23,10 @@ UNRECORDED_SHARE = 0.1
 class Unrecorded:
     """Steps without the profiler that took LONG times as long as the median one, if none of the used steps did."""
 
-    timed: int
-    """All steps without the profiler."""
+    timed: int  # All steps without the profiler.
     long: int
-    ratio: float
-    """How many times as long as the others they are, both on average; 0 without any."""
-    share: float
-    """Of the time of all steps without the profiler."""
+    ratio: float  # How many times as long as the others they are, both on average; 0 without any.
+    share: float  # Of the time of all steps without the profiler.
     every: int | None
     """Steps from one to the next, the median; None with fewer than two, and if as many were recorded without one."""
 

@@ -19,12 +19,10 @@ from diagnose.trace.intervals import IntArray, Intervals
 class Filling(str, Enum):
     """What kind of thing fills the time that a step takes more than others."""
 
-    ACTIVITY = "activity"
-    """What the training threads do, as in `Cause`."""
+    ACTIVITY = "activity"  # What the training threads do, as in `Cause`.
     ANNOTATION = "annotation"
     OP = "op"
-    LINE = "line"
-    """Of the user's code, while the device was idle."""
+    LINE = "line"  # Of the user's code, while the device was idle.
 
 
 @dataclass(frozen=True)
@@ -32,14 +30,10 @@ class Filler:
     """What most fills the time that a step takes more than others, of its kind."""
 
     filling: Filling
-    name: str
-    """"" of a LINE."""
-    site: Site | None
-    """Of a LINE."""
-    ns: int
-    """How much more of it there is than in the median step that is no spike."""
-    ids: IntArray
-    """Its spans in the step, of an ANNOTATION or OP."""
+    name: str  # "" of a LINE.
+    site: Site | None  # Of a LINE.
+    ns: int  # How much more of it there is than in the median step that is no spike.
+    ids: IntArray  # Its spans in the step, of an ANNOTATION or OP.
 
 
 @dataclass(frozen=True)
@@ -50,8 +44,7 @@ class StepTable:
     names: list[str]
     sites: list[Site | None]
     spans: HostSpans
-    label: IntArray
-    """Position in `names` of each span, or -1. Shape (spans,)."""
+    label: IntArray  # Position in `names` of each span, or -1. Shape (spans,).
     excess_ns: npt.NDArray[np.float64]
     """Time in each used step beyond that in the median step that is no spike. Shape (names, used)."""
 
@@ -69,8 +62,7 @@ class StepTable:
 class Labels:
     """Which label each of some intervals has."""
 
-    position: IntArray
-    """In `names`, of each interval."""
+    position: IntArray  # In `names`, of each interval.
     names: list[str]
     sites: list[Site | None]
 

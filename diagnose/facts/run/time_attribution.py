@@ -29,14 +29,11 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 
-SMALL_SHARE = 1e-4
-"""Of the step: smaller rows are told apart by part, kind and op only (our choice)."""
+SMALL_SHARE = 1e-4  # Of the step: smaller rows are told apart by part, kind and op only (our choice).
 
-MOST_ROWS = 1000
-"""Beyond these the smallest are told apart by part and kind only."""
+MOST_ROWS = 1000  # Beyond these the smallest are told apart by part and kind only.
 
-LONGEST = 120
-"""Characters of the text of an op's shapes."""
+LONGEST = 120  # Characters of the text of an op's shapes.
 
 
 class Part(str, Enum):
@@ -46,10 +43,8 @@ class Part(str, Enum):
     EXPOSED_COMMUNICATION = "exposed_communication"
     EXPOSED_COPY = "exposed_copy"
     IDLE = "idle"
-    WORK_NOT_RECORDED = "work_not_recorded"
-    """In a CUDA graph whose kernels were not recorded."""
-    HOST = "host"
-    """What the training threads do, where no device work was recorded."""
+    WORK_NOT_RECORDED = "work_not_recorded"  # In a CUDA graph whose kernels were not recorded.
+    HOST = "host"  # What the training threads do, where no device work was recorded.
 
 
 _OF_CLASS = {
@@ -64,19 +59,14 @@ class AttributedTime:
     """Time of the mean step that goes to one thing."""
 
     part: Part
-    kind: str
-    """Kind of kernel, cause of the idle time, or activity of the host."""
+    kind: str  # Kind of kernel, cause of the idle time, or activity of the host.
     op: str
     """The innermost framework op that launched the work, or that ran on the host; "" if there is none, or not known."""
-    name: str
-    """Of the kernel, collective or copy; "" where there is none, or where small rows were put together."""
-    shapes: str
-    """Of the op's inputs; "" if not recorded."""
+    name: str  # Of the kernel, collective or copy; "" where there is none, or where small rows were put together.
+    shapes: str  # Of the op's inputs; "" if not recorded.
     site: Site | None
-    calls: int
-    """Kernels, copies, gaps or calls of the op, in all used steps."""
-    ns: int
-    """Per step."""
+    calls: int  # Kernels, copies, gaps or calls of the op, in all used steps.
+    ns: int  # Per step.
 
 
 @dataclass(frozen=True)
@@ -85,16 +75,12 @@ class _Pieces:
 
     part: Part
     kinds: Sequence[str]
-    kind: IntArray
-    """Position in `kinds`."""
+    kind: IntArray  # Position in `kinds`.
     ns: IntArray
-    op: IntArray
-    """Span id of the op, or -1."""
-    name: IntArray
-    """Code of the name, or -1."""
+    op: IntArray  # Span id of the op, or -1.
+    name: IntArray  # Code of the name, or -1.
     sites: Sequence[Site | None]
-    counted: npt.NDArray[np.bool_]
-    """Where a kernel, copy, gap or call begins."""
+    counted: npt.NDArray[np.bool_]  # Where a kernel, copy, gap or call begins.
 
 
 @fact
@@ -106,8 +92,7 @@ def time_attribution(facts: Facts) -> tuple[AttributedTime, ...]:
     return _bounded([row for piece in pieces for row in _summed(facts, piece)], used)
 
 
-Sums = tuple[int, int]
-"""Time in all used steps, and calls."""
+Sums = tuple[int, int]  # Time in all used steps, and calls.
 
 
 def _on_device(facts: Facts, time: DeviceTime, used: Steps) -> Iterator[_Pieces]:

@@ -11,8 +11,7 @@ import numpy as np
 RARE_TIME = 0.001
 """Chance of a rise that is taken for one: of times, which vary by what else the machine does (our choice)."""
 
-RISE = 0.1
-"""Of the beginning, or of the median, by so much at least what grows is more at the end (our choice)."""
+RISE = 0.1  # Of the beginning, or of the median, by so much at least what grows is more at the end (our choice).
 
 
 @dataclass(frozen=True)
@@ -21,10 +20,8 @@ class Trend:
 
     first: float
     last: float
-    each: float
-    """From one to the next: the median of the slopes between all pairs (Theil and Sen)."""
-    chance: float
-    """That values in an order of no meaning would rise as often: the exact distribution of Kendall's tau."""
+    each: float  # From one to the next: the median of the slopes between all pairs (Theil and Sen).
+    chance: float  # That values in an order of no meaning would rise as often: the exact distribution of Kendall's tau.
 
 
 def trend(values: Sequence[float]) -> Trend:

@@ -40,8 +40,7 @@ _MAY_BE_SENT = Missing("whether other ranks use gradients that are sent to them"
 _MAY_BE_READ = Missing("whether the script reads the gradient", "Record with this version of diagnose profile.")
 _UNKNOWN = Missing("which weights the optimizer updates", "torch.profiler records them in lists of up to 30.")
 
-LEAST = 2
-"""Gradients a step, and a pass, that a script hardly uses itself (our choice)."""
+LEAST = 2  # Gradients a step, and a pass, that a script hardly uses itself (our choice).
 
 
 @finds(Cause.UNUSED_GRADIENT)
@@ -121,10 +120,8 @@ def _sent(facts: Facts) -> frozenset[Shape]:
 class _Turn:
     """Steps of optimizers without a pass between them: they take the gradients of the passes since the turn before."""
 
-    updated: set[Shape] | None
-    """Shapes of what they update; None if not all of them are known."""
-    cleared: bool
-    """Gradients are reset between the turn before and the turn's first pass."""
+    updated: set[Shape] | None  # Shapes of what they update; None if not all of them are known.
+    cleared: bool  # Gradients are reset between the turn before and the turn's first pass.
 
 
 def _turns(

@@ -39,29 +39,19 @@ class Cause(Enum):
 class Wasted:
     """Ops of one source line, or of one origin, whose work is for nothing."""
 
-    ops: tuple[str, ...]
-    """Their names, each once, in the order in which they are called."""
-    times: int
-    """How often that is, per step."""
+    ops: tuple[str, ...]  # Their names, each once, in the order in which they are called.
+    times: int  # How often that is, per step.
     work: Work
-    back: Work
-    """The nodes of backward passes that go with the ops."""
-    steps_seen: int
-    """Used steps that have them."""
-    site: Site | None
-    """The line of the first op."""
-    other_site: Site | None
-    """Where the same had been computed before."""
-    track: int
-    """The main thread."""
+    back: Work  # The nodes of backward passes that go with the ops.
+    steps_seen: int  # Used steps that have them.
+    site: Site | None  # The line of the first op.
+    other_site: Site | None  # Where the same had been computed before.
+    track: int  # The main thread.
     between: Intervals = intervals.EMPTY
     """Time of that thread between the ops, which goes if these are left out as a whole."""
-    kind: str = ""
-    """Which of a cause's kinds it is, where another fix is better than usual; else empty."""
-    detail: str = ""
-    """A noun phrase that says more."""
-    doubt: Missing | None = None
-    """What has to be known to be sure that it is wasted; None if it is."""
+    kind: str = ""  # Which of a cause's kinds it is, where another fix is better than usual; else empty.
+    detail: str = ""  # A noun phrase that says more.
+    doubt: Missing | None = None  # What has to be known to be sure that it is wasted; None if it is.
 
     @property
     def longest_ns(self) -> int:

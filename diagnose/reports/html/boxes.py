@@ -19,11 +19,9 @@ ROOT, SHORTER = "all kernels", "shorter kernels"
 class Box:
     """A rectangle of a tree."""
 
-    path: tuple[str, ...]
-    """Names from the root to it."""
+    path: tuple[str, ...]  # Names from the root to it.
     label: str
-    ns: int
-    """Per step."""
+    ns: int  # Per step.
     hover: str
     colour: str
 

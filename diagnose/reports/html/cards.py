@@ -21,27 +21,21 @@ class Shown:
 
     card: Card
     finding: RankedFinding
-    range: str
-    """`18.2 ms to 24.0 ms of 96.0 ms, alone`."""
-    after: str
-    """`15.1 ms once those above are fixed`; empty for the first."""
+    range: str  # `18.2 ms to 24.0 ms of 96.0 ms, alone`.
+    after: str  # `15.1 ms once those above are fixed`; empty for the first.
     low: float
     likely: float
-    high: float
-    """Shares of the step in percent, for a bar."""
+    high: float  # Shares of the step in percent, for a bar.
     changes: tuple[str, ...]
     formula: tuple[str, ...]
     page: RulePage | None
-    sections: tuple[tuple[str, str], ...]
-    """(heading, text) of the rule's page."""
-    places: str
-    """How many places on the timeline it can go to; empty if none."""
+    sections: tuple[tuple[str, str], ...]  # (heading, text) of the rule's page.
+    places: str  # How many places on the timeline it can go to; empty if none.
 
 
 LEVELS = {Level.HIGH: "sure", Level.MEDIUM: "fairly sure", Level.LOW: "unsure"}
 
-SAFE = (Safety.SAME_NUMBERS, Safety.ROUNDING)
-"""Fixes that need no look at the loss."""
+SAFE = (Safety.SAME_NUMBERS, Safety.ROUNDING)  # Fixes that need no look at the loss.
 
 
 def shown(diagnosis: Diagnosis) -> Iterator[Shown]:

@@ -21,8 +21,7 @@ from diagnose.reports.html.page import policy
 class SideView:
     """One side on the page."""
 
-    id: str
-    """Of its figure; "" where none could be drawn."""
+    id: str  # Of its figure; "" where none could be drawn.
     name: str
     subject: str
     missing: str

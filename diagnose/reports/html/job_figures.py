@@ -18,20 +18,16 @@ from diagnose.reports.html.style import CAUSE_COLOURS, COMMUNICATION, COMPUTE, D
 from diagnose.reports.job_tables import KINDS, operation, rank_told, unit
 from diagnose.trace.units import duration
 
-MOST_COLUMNS = 128
-"""Ranks, or bands of ranks, beside each other: each some pixels wide on a large screen."""
-MOST_TEXTS = 48
-"""Cells that hold their number."""
+MOST_COLUMNS = 128  # Ranks, or bands of ranks, beside each other: each some pixels wide on a large screen.
+MOST_TEXTS = 48  # Cells that hold their number.
 
-MOST_LABELS = 8
-"""Bands that are named by their first rank."""
+MOST_LABELS = 8  # Bands that are named by their first rank.
 COMPUTING, WAITING = "compute", "waiting for others"
 
 Values = npt.NDArray[np.float64]
 
 
-MOST_LANES = 12
-"""Ranks with a lane of their own; the others share one."""
+MOST_LANES = 12  # Ranks with a lane of their own; the others share one.
 LANE_HEIGHT = 24
 OTHERS, BETWEEN = "other ranks", "between ranks"
 PATH_COLOURS = {

@@ -14,8 +14,7 @@ from diagnose.trace.units import share
 
 MOST_ACTIVITIES = 4
 MOST_FINDINGS = 5
-LEAST = 0.01
-"""Of the step, for an activity (our choice)."""
+LEAST = 0.01  # Of the step, for an activity (our choice).
 
 
 @dataclass(frozen=True)
@@ -23,14 +22,10 @@ class RankView:
     """What is shown of a rank when it is chosen."""
 
     number: int
-    name: str
-    """With its stages in a pipeline."""
-    times: tuple[tuple[str, str], ...]
-    """(what, how long) of its mean step."""
-    host: str
-    """What its training threads do; "" if that is not known."""
-    findings: tuple[tuple[str, str], ...]
-    """(title, source line or "") of what is found on it alone."""
+    name: str  # With its stages in a pipeline.
+    times: tuple[tuple[str, str], ...]  # (what, how long) of its mean step.
+    host: str  # What its training threads do; "" if that is not known.
+    findings: tuple[tuple[str, str], ...]  # (title, source line or "") of what is found on it alone.
 
 
 def each_rank(diagnosis: Diagnosis, job: JobSummary) -> Iterator[RankView]:

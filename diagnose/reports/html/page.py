@@ -53,8 +53,7 @@ class Picture(Generic[T]):
     sentence: Callable[[T], str]
 
 
-_BAR = partial(step_figures.step_bar, legend=False)
-"""The page has a legend of its own, which wraps."""
+_BAR = partial(step_figures.step_bar, legend=False)  # The page has a legend of its own, which wraps.
 
 STEP = Picture("step", "Where a step's time goes", _BAR, step_figures.step_bar_sentence)
 SAVINGS = Picture("savings", "What the fixes would leave", step_figures.savings, step_figures.savings_sentence)
@@ -84,8 +83,7 @@ class Panel:
     figure: msgspec.Raw | None = None
 
 
-WORTH_SHARE = 0.01
-"""A loss smaller than this share of the step has no place on the first screen (our choice)."""
+WORTH_SHARE = 0.01  # A loss smaller than this share of the step has no place on the first screen (our choice).
 
 
 @dataclass(frozen=True)
@@ -102,8 +100,7 @@ class JobView:
     """The first screen of many ranks."""
 
     tiles: tuple[Tile, ...]
-    unit: str
-    """What its times are of: a step, or the recorded window."""
+    unit: str  # What its times are of: a step, or the recorded window.
     lead: tuple[str, ...]
     path: sections.Section
     lane: Panel
@@ -111,8 +108,7 @@ class JobView:
     switches: tuple[str, ...]
     tables: tuple[sections.Section, ...]
     ranks: tuple[one_rank_panel.RankView, ...]
-    rank: str
-    """Whose the rest of the page is."""
+    rank: str  # Whose the rest of the page is.
 
 
 def render(diagnosis: Diagnosis) -> str:

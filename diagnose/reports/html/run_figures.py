@@ -41,8 +41,7 @@ from diagnose.trace.units import clipped, duration, share, size
 
 MOST_BARS = 80
 MOST_RANKS = 64
-MOST_TEXTS = 64
-"""Cells of a heat map that hold their number."""
+MOST_TEXTS = 64  # Cells of a heat map that hold their number.
 
 
 def communication(diagnosis: Diagnosis) -> go.Figure:

@@ -39,8 +39,7 @@ from diagnose.reports.words import CAUSES, WORK_NOT_RECORDED, threads
 from diagnose.trace.units import clipped, clipped_left, duration, share
 
 MOST_LINES = 12
-MOST_ROW = 40
-"""Characters of a label above a bar, on the narrowest screen."""
+MOST_ROW = 40  # Characters of a label above a bar, on the narrowest screen.
 
 BAR_HEIGHT = 60
 
@@ -61,8 +60,7 @@ class Part:
     label: str
     ns: int
     colour: str
-    said: str
-    """What a sentence says of it."""
+    said: str  # What a sentence says of it.
     pattern: str = HATCHED
 
 

@@ -76,8 +76,7 @@ HATCHED, CROSSED, DOTTED = "/", "x", "."
 NO_CAUSE, SAVED, HIDDEN = "#B8B8B8", "#7CB342", "#E8C3D8"
 """Idle time of any cause; what fixes take away; communication that compute hides."""
 
-SHADE = "rgba(128,128,128,0.18)"
-"""Behind what it is about."""
+SHADE = "rgba(128,128,128,0.18)"  # Behind what it is about.
 
 HEAT = ((0.0, "#F2E9D8"), (0.5, ORANGE), (1.0, "#7A2E00"))
 """From little to much."""
@@ -149,8 +148,7 @@ def figure(height: int, **layout: Any) -> go.Figure:
     return made
 
 
-ROW, TWO_LINES = 38, 52
-"""Height of a bar below its label of one line, or two."""
+ROW, TWO_LINES = 38, 52  # Height of a bar below its label of one line, or two.
 
 
 def rows(labels: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -205,8 +203,7 @@ def missing(diagnosis: Diagnosis, fact: str, otherwise: Missing) -> Missing:
 
 
 MOST_BOUNDS = 30
-LARGEST_MARKER = 28
-"""Pixels across."""
+LARGEST_MARKER = 28  # Pixels across.
 
 
 def step_bounds(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from diagnose.facts.core.base import Missing
 from diagnose.reports import trials
 from diagnose.reports.html.style import BLUE, DARK, GREEN, RED, TWO_LINES, figure, plain, rows
 
-ABOVE, BELOW = -0.08, 0.12
-"""Where in a row the prediction and the measurement are drawn, in rows."""
+ABOVE, BELOW = -0.08, 0.12  # Where in a row the prediction and the measurement are drawn, in rows.
 
 
 def speed_ups(diagnosis: Diagnosis) -> go.Figure:

@@ -14,8 +14,7 @@ class TriedFix:
 
     name: str
     verdict: str
-    rows: tuple[tuple[str, str], ...]
-    """(what, value) of all that is known."""
+    rows: tuple[tuple[str, str], ...]  # (what, value) of all that is known.
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,7 @@ class Tried:
     conclusion: str
     as_it_is: str
     fixes: tuple[TriedFix, ...]
-    others: tuple[str, ...]
-    """Fixes that were not tried, and why."""
+    others: tuple[str, ...]  # Fixes that were not tried, and why.
     notes: tuple[str, ...]
 
 

@@ -41,8 +41,7 @@ COLOURS = {
 }
 LINES = (BLUE, RED, GREEN, ORANGE, PINK, SKY, DARK, YELLOW)
 
-MOST_RANKS = len(LINES)
-"""With a line of their own; of more the slowest and the fastest are drawn."""
+MOST_RANKS = len(LINES)  # With a line of their own; of more the slowest and the fastest are drawn.
 
 MEMORY = ("resident_bytes", "children_resident_bytes", "allocated_bytes", "reserved_bytes")
 DEVICE = ("sm_clock_mhz", "temperature_c", "power_w", "slowed")

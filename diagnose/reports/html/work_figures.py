@@ -81,8 +81,7 @@ def copies(diagnosis: Diagnosis) -> go.Figure:
     return made
 
 
-HOST = (Direction.H2D, Direction.D2H)
-"""Copies over the link to the host."""
+HOST = (Direction.H2D, Direction.D2H)  # Copies over the link to the host.
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:
@@ -156,8 +155,7 @@ def launches(diagnosis: Diagnosis) -> go.Figure:
     return made
 
 
-SHORTEST_US = 0.1
-"""Shorter delays, which are 0, are drawn as this: a logarithmic axis has no 0."""
+SHORTEST_US = 0.1  # Shorter delays, which are 0, are drawn as this: a logarithmic axis has no 0.
 
 
 def launches_sentence(diagnosis: Diagnosis) -> str:

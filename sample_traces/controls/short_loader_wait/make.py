@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from sample_traces import harness
 
 WIDTH = {"weak": 2048, "medium": 3072, "strong": 4096}
-COPIES = 2048
-"""Of each image, made on a GPU."""
+COPIES = 2048  # Of each image, made on a GPU.
 
 
 def main() -> None:

@@ -16,8 +16,7 @@ from diagnose.trace.model import AutogradGraph
 NODE = "autograd::engine::evaluate_function:"
 ADDS = "torch::autograd::AccumulateGrad"
 
-Nodes = list[tuple[str, list[int]]]
-"""Of each node its kind, and those that it takes."""
+Nodes = list[tuple[str, list[int]]]  # Of each node its kind, and those that it takes.
 
 
 def graph_of(nodes: Nodes, start: int = 700) -> AutogradGraph:

@@ -17,8 +17,7 @@ from diagnose.synthetic.reading import facts_of, facts_of_ranks
 from diagnose.trace.manifest import Host, RankManifest
 from diagnose.trace.model import Context
 
-MB64 = "in_elements=16777216 dtype=Float"
-"""67,108,864 bytes."""
+MB64 = "in_elements=16777216 dtype=Float"  # 67,108,864 bytes.
 
 H100 = "NVIDIA H100 80GB HBM3"
 

@@ -10,8 +10,7 @@ from diagnose.synthetic.reading import facts_of
 
 BF16 = 'types=["c10::BFloat16","c10::BFloat16"]'
 LARGE = "shapes=[[8192,8192],[8192,8192]]"
-FLOPS = 2 * 8192**3
-"""1.1 TFLOP."""
+FLOPS = 2 * 8192**3  # 1.1 TFLOP.
 
 
 def products(device: str = "H100", *more: str) -> Facts:

@@ -12,8 +12,7 @@ from tests.drawing import Drawing
 NODE = "autograd::engine::evaluate_function: "
 MAIN = Site("/home/me/train.py", 3, "main")
 LOSS = Site("/home/me/net.py", 8, "loss")
-ENGINE = 7
-"""The thread of the backward pass."""
+ENGINE = 7  # The thread of the backward pass.
 
 
 def numbered(number: int, forward_thread: int = 0) -> dict[str, int]:

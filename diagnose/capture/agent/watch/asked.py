@@ -17,11 +17,9 @@ ASKED_BY_SIGNAL = getattr(signal, "SIGUSR2", None)
 RECORDING = "recording"
 """What the command posts, with a number, when the next steps are to be recorded; and what the folder is called."""
 
-MADE = "made"
-"""What each rank posts in the part of a recording when it is over."""
+MADE = "made"  # What each rank posts in the part of a recording when it is over.
 
-ASK = "ask"
-"""What anyone posts who wants a recording; with something that tells it from other posts."""
+ASK = "ask"  # What anyone posts who wants a recording; with something that tells it from other posts.
 
 
 class Asked:
@@ -30,8 +28,7 @@ class Asked:
     def __init__(self, part: Part) -> None:
         self._board, self._shared = Board(part.work), part.shared
         self._number, self._signals = 1, 0
-        self.part: Part | None = None
-        """What to record into; None while nothing is asked for."""
+        self.part: Part | None = None  # What to record into; None while nothing is asked for.
         self._heed_signals()
 
     def _heed_signals(self) -> None:

@@ -21,10 +21,8 @@ class BatchesAsked(LoaderWatch):
         self.starting_is_waiting = True
         self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
         self._latest: weakref.ref[Any] | None = None
-        self._iterator: weakref.ref[Any] | None = None
-        """That was asked last."""
-        self._looked = False
-        """Whether this process is a worker has been looked at; one that is forked does not train."""
+        self._iterator: weakref.ref[Any] | None = None  # That was asked last.
+        self._looked = False  # Whether this process is a worker has been looked at; one that is forked does not train.
 
     def epoch_begins(self) -> bool:
         """Whether the step that has ended is the first of an epoch: that with its first batch. Asked once a step."""

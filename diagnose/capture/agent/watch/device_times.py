@@ -9,8 +9,7 @@ import sys
 from collections import deque
 from typing import Any
 
-MOST_PENDING = 64
-"""Events that the device has not come to yet, beyond which none are added (our choice)."""
+MOST_PENDING = 64  # Events that the device has not come to yet, beyond which none are added (our choice).
 
 
 class DeviceTimes:

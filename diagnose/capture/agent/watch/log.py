@@ -14,17 +14,14 @@ from .log_file import LogFile
 from .step_times import Interval
 from .windows import COLUMNS, Windows
 
-VERSION = 1
-"""Of the format, which docs/watching.md and `source/run_log.py` tell."""
+VERSION = 1  # Of the format, which docs/watching.md and `source/run_log.py` tell.
 
-LOOK_S = 1.0
-"""Between two looks at the process."""
+LOOK_S = 1.0  # Between two looks at the process.
 
 WRITE_S = 5.0
 """Between two writes of the current window: what a killed process loses at most, with LOOK_S and the write."""
 
-MOST_WAITING = 2_048
-"""Steps that are put together at the latest."""
+MOST_WAITING = 2_048  # Steps that are put together at the latest.
 
 MOST_BYTES, PER_STEPS = 1_000_000, 100_000
 """That a file may have for each so many steps; windows stay open for longer then."""
@@ -53,13 +50,11 @@ class Log:
         self._windows = Windows(began_ns)
         self._waiting: list[Interval] = []
         self._device: list[int] = []
-        self._records: list[list[object]] = []
-        """To be appended, in order. While there are any no window is closed."""
+        self._records: list[list[object]] = []  # To be appended, in order. While there are any no window is closed.
         self._figures = figures
         self._lock, self._writing, self._over = threading.Lock(), threading.Lock(), threading.Event()
         self._written_s = 0.0
-        self.steps_by: str | None = None
-        """What steps are found by."""
+        self.steps_by: str | None = None  # What steps are found by.
 
     def begin(self, first: Interval) -> None:
         """The first step has ended."""

@@ -17,14 +17,11 @@ from pathlib import Path
 
 from ..board import Board
 
-MAGIC = b"\xd1\xa9"
-"""A record begins with these bytes, so that a reader finds the next one behind a damaged one."""
+MAGIC = b"\xd1\xa9"  # A record begins with these bytes, so that a reader finds the next one behind a damaged one.
 
-HEADER = struct.Struct("<2sII")
-"""MAGIC, length of what follows in bytes, and its CRC-32."""
+HEADER = struct.Struct("<2sII")  # MAGIC, length of what follows in bytes, and its CRC-32.
 
-ENDING, OPEN_ENDING = ".watch", ".watch.open"
-"""How the names of both files end."""
+ENDING, OPEN_ENDING = ".watch", ".watch.open"  # How the names of both files end.
 
 
 def make_room(shared: Path, folder: Path, rank: int) -> None:
@@ -67,8 +64,7 @@ class LogFile:
         self._open_path = folder / f"rank{rank}{OPEN_ENDING}"
         self._path = folder / f"rank{rank}{ENDING}"
         os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-        self.bytes = 0
-        """Appended so far."""
+        self.bytes = 0  # Appended so far.
 
     def append(self, record: list[object]) -> bool:
         """Add a record; whether it could be written."""

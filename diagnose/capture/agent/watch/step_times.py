@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from ..phases import ALL, COLLECTION, LOADER, SAVE, phases
 
-Moment = tuple[int, ...]
-"""The clock, and the time spent so far on each of ALL, in ns."""
+Moment = tuple[int, ...]  # The clock, and the time spent so far on each of ALL, in ns.
 
 _LOADER, _SAVE, _COLLECTION = (1 + ALL.index(phase) for phase in (LOADER, SAVE, COLLECTION))
 
@@ -23,13 +22,10 @@ class Interval(NamedTuple):
     """From the end of one step to that of the next, in ns. `step`, `save`, `evaluation` and `recording` add up to its
     length."""
 
-    ended: int
-    """When, by `time.perf_counter_ns`."""
+    ended: int  # When, by `time.perf_counter_ns`.
     step: int
-    between: int
-    """Of `step`: before the step asks for its first batch, or else calls its model."""
-    loader: int
-    """Of `step`, as all that follow."""
+    between: int  # Of `step`: before the step asks for its first batch, or else calls its model.
+    loader: int  # Of `step`, as all that follow.
     forward: int
     backward: int
     optimizer: int
@@ -37,12 +33,9 @@ class Interval(NamedTuple):
     compilation: int
     save: int
     evaluation: int
-    evaluation_loader: int
-    """Of `evaluation`: waiting for batches."""
-    recording: int = 0
-    """All of it, if the step was made while something was recorded."""
-    epoch: bool = False
-    """It ends with the first step of an epoch."""
+    evaluation_loader: int  # Of `evaluation`: waiting for batches.
+    recording: int = 0  # All of it, if the step was made while something was recorded.
+    epoch: bool = False  # It ends with the first step of an epoch.
 
 
 def _difference(after: Moment, before: Moment) -> Moment:

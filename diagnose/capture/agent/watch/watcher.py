@@ -35,23 +35,18 @@ LOOKS_FOR_MODELS = (0, 1, 2, 10)
 class Watcher:
     """Takes the place of a Recorder: told of each step's end, it writes a log. Nothing of it raises."""
 
-    may_end = False
-    """The run is never ended."""
+    may_end = False  # The run is never ended.
 
     def __init__(self, part: Part, plan: Plan, on_batch: Callable[[], None]) -> None:
         """`on_batch` is called when this process asks a DataLoader for a batch."""
-        self.optimizers: list[weakref.ref[object]] = []
-        """Those that stepped, where that is known."""
-        self.steps_by: str | None = None
-        """As in `RankManifest`."""
-        self.over = False
-        """No log is written any more."""
+        self.optimizers: list[weakref.ref[object]] = []  # Those that stepped, where that is known.
+        self.steps_by: str | None = None  # As in `RankManifest`.
+        self.over = False  # No log is written any more.
         self._part, self._warmup, self._pid = part, plan.warmup, os.getpid()
         self._on_batch = on_batch
         self._steps = self._calls = 0
         self._log: Log | None = None
-        self._times: StepTimes | None = None
-        """None while something is recorded, too."""
+        self._times: StepTimes | None = None  # None while something is recorded, too.
         self._settings = about.Settings()
         self._settings.install()
         self._asked_for = Asked(part)

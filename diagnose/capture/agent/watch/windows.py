@@ -26,8 +26,7 @@ COLUMNS = (
 )
 """What a window tells of its steps, in ns. Beside these there is "device"."""
 
-SKETCHED = ("step", "loader", "device")
-"""Columns of which quantiles can be told."""
+SKETCHED = ("step", "loader", "device")  # Columns of which quantiles can be told.
 
 PER_OCTAVE = 16
 """Buckets of a sketch between a time and its double: a quantile is off by 2.2 % at most, 2^(1/32) (DDSketch of Masson
@@ -41,14 +40,11 @@ choice)."""
 LONG = 3.0
 """Times the usual step, from which a step is an outlier, and what is before it no part of it (as clocks.LONG)."""
 
-RECENT = 255
-"""Steps of which the usual one is the median (our choice)."""
+RECENT = 255  # Steps of which the usual one is the median (our choice).
 
-KEPT_OUTLIERS, KEPT_GAPS, KEPT_EPOCHS = 8, 8, 8
-"""That a window tells one by one (our choice)."""
+KEPT_OUTLIERS, KEPT_GAPS, KEPT_EPOCHS = 8, 8, 8  # That a window tells one by one (our choice).
 
-DETAILED = 100
-"""Steps at the beginning that are told one by one (our choice)."""
+DETAILED = 100  # Steps at the beginning that are told one by one (our choice).
 
 
 class Column:
@@ -101,10 +97,8 @@ class Windows:
     def __init__(self, began_ns: int) -> None:
         """The run began at that time of the clock that intervals use."""
         self._run_began_ns = began_ns
-        self.number = 0
-        """Of the current window."""
-        self.steps = 0
-        """Intervals so far, without the first, which is the start of the run."""
+        self.number = 0  # Of the current window.
+        self.steps = 0  # Intervals so far, without the first, which is the start of the run.
         self.detailed: list[list[int]] = []
         """Of the first DETAILED steps those that have not been taken from here: number, then COLUMNS."""
         self._recent: deque[int] = deque(maxlen=RECENT)

@@ -10,8 +10,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from sample_traces import harness
 
-TOKENS = {"weak": 32768, "medium": 8192, "strong": 2048}
-"""On each GPU."""
+TOKENS = {"weak": 32768, "medium": 8192, "strong": 2048}  # On each GPU.
 
 LAYERS = 4
 

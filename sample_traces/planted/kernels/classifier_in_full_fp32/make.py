@@ -12,8 +12,7 @@ from sample_traces import harness
 CLASSES = {"weak": 192, "medium": 768, "strong": 4096}
 LAYERS = 6
 
-ORDINARY_UNITS = re.compile(r"sgemm|simt|_ffma_")
-"""In the names of kernels that multiply in fp32 without Tensor Cores."""
+ORDINARY_UNITS = re.compile(r"sgemm|simt|_ffma_")  # In the names of kernels that multiply in fp32 without Tensor Cores.
 
 
 def main() -> None:

@@ -9,8 +9,7 @@ import torch
 
 from sample_traces import harness
 
-WAVES = {"weak": 4, "medium": 16, "strong": 64}
-"""Waves that the critic hears, of all that are generated."""
+WAVES = {"weak": 4, "medium": 16, "strong": 64}  # Waves that the critic hears, of all that are generated.
 
 
 def main() -> None:

@@ -8,8 +8,7 @@ import torch
 
 from sample_traces import harness
 
-ANSWERS = {"weak": 384, "medium": 1536, "strong": 8192}
-"""Tokens that the loss is about, of all."""
+ANSWERS = {"weak": 384, "medium": 1536, "strong": 8192}  # Tokens that the loss is about, of all.
 
 WORDS, PADDED = 50257, 50304
 

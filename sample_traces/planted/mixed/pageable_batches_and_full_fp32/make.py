@@ -13,8 +13,7 @@ FIELDS = {"weak": 128, "medium": 512, "strong": 2048}
 CLASSES = {"weak": 192, "medium": 768, "strong": 4096}
 LAYERS = 5
 
-ORDINARY_UNITS = re.compile(r"sgemm|simt|_ffma_")
-"""In the names of kernels that multiply in fp32 without Tensor Cores."""
+ORDINARY_UNITS = re.compile(r"sgemm|simt|_ffma_")  # In the names of kernels that multiply in fp32 without Tensor Cores.
 
 
 def main() -> None:

@@ -9,11 +9,9 @@ import torch
 
 from sample_traces import harness
 
-TOKENS = {"weak": 96, "medium": 24, "strong": 4}
-"""Of a document: what the encoder computes, which has no fault."""
+TOKENS = {"weak": 96, "medium": 24, "strong": 4}  # Of a document: what the encoder computes, which has no fault.
 
-ORDINARY_UNITS = re.compile(r"sgemm|simt|_ffma_")
-"""In the names of kernels that multiply in fp32 without Tensor Cores."""
+ORDINARY_UNITS = re.compile(r"sgemm|simt|_ffma_")  # In the names of kernels that multiply in fp32 without Tensor Cores.
 
 
 def main() -> None:

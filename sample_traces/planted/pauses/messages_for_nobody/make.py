@@ -9,8 +9,7 @@ import torch
 
 from sample_traces import harness
 
-SIDE = {"weak": 48, "medium": 30, "strong": 16}
-"""Of an image, in pixels."""
+SIDE = {"weak": 48, "medium": 30, "strong": 16}  # Of an image, in pixels.
 
 log = logging.getLogger("training")
 

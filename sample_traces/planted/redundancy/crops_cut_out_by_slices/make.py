@@ -9,10 +9,8 @@ import torch
 
 from sample_traces import harness
 
-WINDOWS = {"weak": 3, "medium": 8, "strong": 32}
-"""Of an image."""
-SIDE, SIZE, BATCH = 64, 5, 4
-"""Of an image in pixels, and of a window in cells of the feature map."""
+WINDOWS = {"weak": 3, "medium": 8, "strong": 32}  # Of an image.
+SIDE, SIZE, BATCH = 64, 5, 4  # Of an image in pixels, and of a window in cells of the feature map.
 
 
 class Detector(torch.nn.Module):

@@ -10,8 +10,7 @@ from torch.distributions import Categorical, kl_divergence
 
 from sample_traces import harness
 
-SIZES = {"weak": (2, 256), "medium": (4, 96), "strong": (20, 64)}
-"""Products for a step, and rows to learn from."""
+SIZES = {"weak": (2, 256), "medium": (4, 96), "strong": (20, 64)}  # Products for a step, and rows to learn from.
 SENSES, MOVES = 24, 12
 
 

@@ -8,8 +8,7 @@ import torch
 
 from sample_traces import harness
 
-WIDTH = {"weak": 48, "medium": 256, "strong": 1024}
-"""Of the generator."""
+WIDTH = {"weak": 48, "medium": 256, "strong": 1024}  # Of the generator.
 
 CRITIC_STEPS = 5
 NOISE, COLUMNS, ROWS = 64, 64, 128
