@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -95,10 +95,10 @@ def export(
         raise CannotExport("Parquet needs pyarrow. Install it with: pip install 'torch-diagnose[parquet]'.")
     with _replaced(folder) as unfinished:
         made, notes = _of_ranks(given, unfinished, names, jobs, progress)
+        absent, rows = _absent(made), Counter[str]()
         for rank, one in made.items():
             _arrange(rank, one, unfinished)
-        rows = {name: sum(one.rows.get(name, 0) for one in made.values()) for one in made.values() for name in one.rows}
-        absent = _absent(made)
+            rows.update(one.rows)
         if tables.FINDINGS in names:
             diagnosis = diagnosed()
             if diagnosis.replay is None:

@@ -168,11 +168,12 @@ def _idle_gaps(facts: Facts) -> pd.DataFrame:
     )
 
 
-def _spans(facts: Facts) -> pd.DataFrame:
-    """What is recorded of all spans by their ids, and the number of their step."""
+def _spans(facts: Facts, ids: IntArray | slice = slice(None)) -> pd.DataFrame:
+    """What is recorded of all spans, or some, by their ids; and the number of their step."""
     numbers = np.array([*(mark.number for mark in facts.rank.steps), -1], dtype=np.int32)
-    found = _recorded(facts, schema.SPANS).rename_axis("id")
-    return found.assign(step=_or_null(numbers[facts.rank.spans["step"].to_numpy()]))
+    spans = facts.rank.spans.iloc[ids]
+    found = _told(spans, schema.SPANS).rename_axis("id")
+    return found.assign(step=_or_null(numbers[spans["step"].to_numpy()]))
 
 
 def _tracks(facts: Facts) -> pd.DataFrame:
@@ -244,7 +245,10 @@ def findings(found: Sequence[RankedFinding]) -> pd.DataFrame:
 
 
 def _recorded(facts: Facts, table: schema.Table) -> pd.DataFrame:
-    frame: pd.DataFrame = getattr(facts.rank, table.name)
+    return _told(getattr(facts.rank, table.name), table)
+
+
+def _told(frame: pd.DataFrame, table: schema.Table) -> pd.DataFrame:
     columns = {name: _known(frame[name], column.unknown) for name, column in table.columns.items()}
     return pd.DataFrame(columns, index=frame.index, copy=False)
 
@@ -266,7 +270,7 @@ def _or_null(numbers: IntArray) -> Any:
 
 
 def _of_spans(facts: Facts, ids: IntArray) -> pd.DataFrame:
-    return _spans(facts).loc[ids, _OF_A_SPAN]
+    return _spans(facts, ids)[_OF_A_SPAN]
 
 
 def _names(facts: Facts, ids: IntArray) -> Any:

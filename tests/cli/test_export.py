@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from pyarrow import parquet
 
 import diagnose
 from diagnose.cli import group
+from diagnose.exporting import tables
 from diagnose.exporting.tables import TABLES
+from diagnose.facts.core.base import Facts
 from diagnose.source import processes
 from tests.cli.invoking import refused, run
 from tests.drawing import Drawing
@@ -211,6 +214,31 @@ def test_a_damaged_file_of_a_folder_is_left_out_and_named(job: Path, tmp_path: P
     assert "d.json is not a profiler trace" in done.stderr
     assert len(files(tmp_path / "t")) == 4
     assert "d.json is not a profiler trace" in json.loads((tmp_path / "t" / RECORD).read_text())["notes"][-1]
+
+
+def test_a_rank_on_which_we_fail_is_left_out_and_named(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(facts: Facts, names: object) -> Iterator[object]:
+        if facts.rank.provenance.rank != 1:
+            raise ZeroDivisionError
+        yield from really(facts, ["steps"])
+
+    really = tables.made
+    monkeypatch.setattr(tables, "made", fail)
+    monkeypatch.delenv("DIAGNOSE_DEBUG")
+    done = invoked(job, "--parquet", tmp_path / "t", "--table", "steps")
+    assert done.exit_code == 0
+    assert files(tmp_path / "t") == [RECORD, "steps/rank1.parquet"]
+    assert done.stderr.count("diagnose itself failed on ") == 2
+    assert "(ZeroDivisionError). Please report it." in done.stderr
+
+
+def test_a_folder_of_damaged_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "a.json").write_text("no trace")
+    refused(run("export", tmp_path / "job", "--parquet", tmp_path / "t"), "a.json is not a profiler trace")
+    assert not (tmp_path / "t").exists()
 
 
 def test_an_export_beside_its_traces_is_no_trace(job: Path) -> None:

@@ -142,6 +142,15 @@ def test_unknown_and_none_are_null() -> None:
     assert rows(found["kernels"], "step", "grid_x", "registers", "graph_id") == [(None,) * 4]
 
 
+def test_work_of_a_device_alone_has_no_launch() -> None:
+    draw = Drawing().work("ampere_sgemm_128x64", (0, 9))
+    draw.work("Stream Sync", (9, 12), cat="cuda_sync", cuda_sync_kind="Stream Sync")
+    found = tables(draw.facts())
+    columns = ("name", "kind", "dur_ns", "op", "launch_id", "queue_delay_ns", "queue_depth")
+    assert rows(found["kernels"], *columns) == [("ampere_sgemm_128x64", "gemm", 9_000, *(None,) * 4)]
+    assert rows(found["syncs"], "name", "sync_kind", "dur_ns", "stream") == [("Stream Sync", "stream", 3_000, 7)]
+
+
 def test_a_freed_byte_is_no_unknown_size() -> None:
     draw = Drawing().op("aten::mm", 0, 9)
     told = {"Device Type": 0, "Device Id": -1, "Addr": 1, "Bytes": -1, "Total Allocated": 64, "Total Reserved": -1}
