@@ -31,13 +31,11 @@ from diagnose.trace import units
 from diagnose.trace.model import Provenance, Rank
 from diagnose.version import __version__
 
-FILE = "diagnose-export.json"
-"""What an export says of itself, in a file beside its tables."""
+FILE = "diagnose-export.json"  # What an export says of itself, in a file beside its tables.
 
 SCHEMA_VERSION = 2
 
-_UNFINISHED = ".unfinished-"
-"""Beginning of the folder, inside of it, that files are written in until all are there."""
+_UNFINISHED = ".unfinished-"  # Beginning of the folder, inside of it, that files are written in until all are there.
 
 _TABLE_FILE = re.compile(r"rank\d+\.parquet")
 
@@ -53,29 +51,21 @@ class Export:
     """What was written, and what was not."""
 
     ranks: tuple[int, ...]
-    rows: dict[str, int]
-    """Of each table that was written, in all ranks together."""
-    absent: tuple[str, ...]
-    """Sentences: which tables some ranks do not have, what is missing, and how to record it."""
-    notes: tuple[str, ...]
-    """Sentences on files that could not be read, or were not used."""
+    rows: dict[str, int]  # Of each table that was written, in all ranks together.
+    absent: tuple[str, ...]  # Sentences: which tables some ranks do not have, what is missing, and how to record it.
+    notes: tuple[str, ...]  # Sentences on files that could not be read, or were not used.
 
 
 @dataclass(frozen=True)
 class _RankTables:
     """The tables of one rank, as files that are still to be put where they belong."""
 
-    folder: Path
-    """Has TABLE.parquet of each."""
-    rank: int
-    """As it stands in the files: what the recording or its name says, else 0."""
-    provenance: Provenance
-    """Without groups."""
-    times_ns: tuple[int, ...]
-    """Of its marked steps."""
+    folder: Path  # Has TABLE.parquet of each.
+    rank: int  # As it stands in the files: what the recording or its name says, else 0.
+    provenance: Provenance  # Without groups.
+    times_ns: tuple[int, ...]  # Of its marked steps.
     rows: dict[str, int]
-    absent: dict[str, str]
-    """Of each table that it has not, what is missing and how to record it."""
+    absent: dict[str, str]  # Of each table that it has not, what is missing and how to record it.
 
 
 def export(
