@@ -9,7 +9,8 @@ Why it costs
 
 How to fix
     Run that work in a process of its own, or let it rest more. Reading from disk or the network is fine in a thread:
-    it gives up its turn while it waits.
+    it gives up its turn while it waits. `torch.nn.DataParallel` launches the work of all GPUs from threads of one
+    process: run one process for each GPU, with `DistributedDataParallel`.
 
 Ignore when
     the thread computes in libraries that give up their turn, as NumPy does in large operations.

@@ -14,13 +14,13 @@ from diagnose.facts.communication.host_collectives import host_collectives
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.causes import TimeCause
-from diagnose.facts.core.device import WorkClass, device_work
+from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import asking_ops, host_activities, host_threads
 from diagnose.facts.core.names import BACKWARD, DDP_FORWARD
 from diagnose.facts.core.spans import NO_OPS, HostSpans, host_spans, launched_in, require_ops
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals, kinds, nesting
-from diagnose.trace.enums import Direction, SpanKind
+from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity
 
@@ -131,32 +131,6 @@ def _buffer_broadcasts(facts: Facts) -> tuple[HostSpans, Intervals]:
     begins = Intervals(forward.start_ns[sends], np.minimum(ends, forward.end_ns)[sends])
     chosen = leading & (ops.start_ns <= last[within]) & np.isin(within, sends)
     return ops.where(chosen), intervals.union(begins)
-
-
-@dataclass(frozen=True)
-class DataParallelUse:
-    """Training by torch.nn.DataParallel, which drives all GPUs from one process."""
-
-    devices: int  # That compute in this process; 0 if DataParallel is not used.
-    ids: IntArray  # Device work that moves things between them.
-    ns: int  # Time in which some of it ran, per step.
-
-
-@fact
-def data_parallel_use(facts: Facts) -> DataParallelUse:
-    """Of the used steps. Raises Missing like steps."""
-    used, work, copies = steps(facts), device_work(facts), facts.rank.copies
-    device = facts.rank.tracks["device"].to_numpy()[work.track]
-    replicas = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: name == "DataParallel.forward")
-    between = copies.index[(copies["direction"] == Direction.P2P.value).to_numpy()]
-    moves = (work.work_class == WorkClass.COMMUNICATION) | np.isin(work.ids, between)
-    moves &= len(replicas.ids) > 0
-    running = intervals.union(Intervals(work.start_ns[moves], work.end_ns[moves]))
-    return DataParallelUse(
-        devices=len(np.unique(device[work.work_class == WorkClass.COMPUTE])) if len(replicas.ids) else 0,
-        ids=work.ids[moves],
-        ns=round_half_up(intervals.clip(running, used.start_ns, used.end_ns).total, used.count),
-    )
 
 
 BUCKET_BYTES, FIRST_BYTES = 25 << 20, 1 << 20

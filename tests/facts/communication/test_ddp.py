@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.communication.ddp import Accumulation, accumulation, data_parallel_use
+from diagnose.facts.communication.ddp import Accumulation, accumulation
 from diagnose.facts.core.base import Missing
 from diagnose.synthetic.reading import facts_of
 
@@ -63,21 +63,3 @@ def test_nothing_is_reduced_without_ddp_and_nothing_is_known_without_ops() -> No
     assert of("cpu  c10d::allreduce_ 2-3 | optimizer 12-13", "gpu  sgemm 0.1-90").rounds == 0
     with pytest.raises(Missing, match="framework ops"):
         of("gpu  allreduce 20-30")
-
-
-def test_what_data_parallel_moves() -> None:
-    found = data_parallel_use(
-        facts_of("""
-        4 steps of 100
-        cpu      DataParallel.forward 0-20
-        gpu      p2p 5-35 @4 | sgemm 40-99 @15
-        gpu 1:7  sgemm 40-80 @16
-        gpu 1:8  nccl 30-37 @5
-        """)
-    )
-    assert (found.devices, found.ns, len(found.ids)) == (2, 32_000_000, 8)  # 5 to 37 ms
-
-
-def test_another_data_parallel_is_none() -> None:
-    found = data_parallel_use(facts_of("cpu DistributedDataParallel.forward 0-1\ngpu p2p 5-6"))
-    assert (found.devices, len(found.ids)) == (0, 0)
