@@ -1,7 +1,5 @@
 """Steps of a composite action, run as GitHub runs them: inputs as variables, outputs by files, one bash a step."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

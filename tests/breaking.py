@@ -1,7 +1,5 @@
 """Break one function of the program at a time, wherever it has been imported to."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Iterator

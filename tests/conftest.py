@@ -1,7 +1,5 @@
 """Options, fixtures and the hypothesis profile that all tests share."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A Diagnosis from what is known of ranks, without files."""
 
-from __future__ import annotations
-
 from diagnose.advice import assembly
 from diagnose.advice.rank_diagnosis import RankDiagnosis, in_brief
 from diagnose.contracts.diagnosis import Diagnosis

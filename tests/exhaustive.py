@@ -1,7 +1,5 @@
 """Tests of very many inputs: of some wherever slow tests run, of all by `make test-all`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Any
 

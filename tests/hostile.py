@@ -1,7 +1,5 @@
 """Diagnoses with findings, and names that try to be instructions."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What must hold in any trace, whatever file it came from. A broken law is a bug in a reader."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

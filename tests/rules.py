@@ -1,7 +1,5 @@
 """Small rules for tests, as a user would write them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from diagnose.rulekit import engine, page

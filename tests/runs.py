@@ -1,7 +1,5 @@
 """Recordings to compare, without files."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from diagnose.contracts.baseline import Baseline, KnownFinding, Run

@@ -3,8 +3,6 @@
 They run from a clean checkout, in a Python that has only what they install.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The server for agents: its answers, what it refuses, and how it serves the client of the protocol's SDK."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

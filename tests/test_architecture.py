@@ -1,7 +1,5 @@
 """What holds for the code as a whole: what importing it costs, what it is packed from."""
 
-from __future__ import annotations
-
 import configparser
 import re
 import subprocess

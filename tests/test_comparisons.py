@@ -1,7 +1,5 @@
 """Recorded pairs are explained to the last nanosecond, whatever recorded them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Figures of real traces by a second method: the JSON read with exact decimals, and plain Python sweeps over events."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

@@ -3,8 +3,6 @@
 For each trace: what must come first (-: nothing worth 5 % of the step), what else may claim 5 % or more, and why.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

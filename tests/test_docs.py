@@ -1,7 +1,5 @@
 """What the documentation shows is what the program does; what it links to exists."""
 
-from __future__ import annotations
-
 import configparser
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """Nothing after the facts can lose the report: whatever fails, all else comes, and says what is missing."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The diagnosis of public GPU traces beside a reviewer's verdicts, as benchmarks/gpu_traces.json has it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What a user installs is what the checkout holds."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The ledger as a file: what a trial leaves, several writers, hostile lines, folders that cannot be used."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """The recorder, which may import nothing, and the reader know the same frameworks that own training loops."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.capture.agent import loops

@@ -1,7 +1,5 @@
 """The diagnosis of jobs of many ranks beside a reviewer's verdicts, as benchmarks/multi_rank_traces.json has it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

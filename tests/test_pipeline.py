@@ -1,7 +1,5 @@
 """From paths to a Diagnosis: several ranks, one process or many, and the JSON contract."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import statistics

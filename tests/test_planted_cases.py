@@ -1,7 +1,5 @@
 """The planted cases: each says what it is, its recordings show it and nothing private; and how often we are right."""
 
-from __future__ import annotations
-
 import gzip
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Every sample shows what it is named for, says so of itself, and is diagnosed as such; every training trains."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import os

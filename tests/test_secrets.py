@@ -1,7 +1,5 @@
 """A token planted wherever it could hide comes out nowhere."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """No finding is sure beside a note on what it rests on, and a note on something else changes nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

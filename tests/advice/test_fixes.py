@@ -1,7 +1,5 @@
 """What is advised fits the recorder and the devices that were used."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fixes are told as the run can follow them: as changes of its own calls, in its framework's words, in its language."""
 
-from __future__ import annotations
-
 from dataclasses import replace as replaced
 
 import pytest

@@ -1,7 +1,5 @@
 """A job in brief: by ranks, groups and critical path, of schedules whose times are known by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The order of findings and their prices, on drawings whose answers follow by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What is asked to be recorded is what the recording lacks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Time in a framework's own code comes with the setting of the framework that causes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Savings by measured ops against what is true: the table, and what is published."""
 
-from __future__ import annotations
-
 from benchmarks.changed_ops import Published, Row, Said, published, table, trainings
 from benchmarks.planted_cases import Machine
 from benchmarks.verdicts import Figure

@@ -1,7 +1,5 @@
 """Jobs of several ranks with planted faults: their table is that of the published rows, and the rows are true."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

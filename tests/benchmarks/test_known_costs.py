@@ -1,7 +1,5 @@
 """What is known of devices is what fits, and the published errors are what is said today."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

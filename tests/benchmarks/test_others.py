@@ -1,7 +1,5 @@
 """Trainings by others: each has a fault, and a fix that can be put into it."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

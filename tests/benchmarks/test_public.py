@@ -1,7 +1,5 @@
 """Public trainings that were tried in five minutes each: what is told of them, and their data."""
 
-from __future__ import annotations
-
 import pickle
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The queries of the documentation answer what they say; that they print what stands there, test_docs checks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

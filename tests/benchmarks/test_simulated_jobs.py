@@ -1,7 +1,5 @@
 """Simulated jobs of many ranks, with values derived by hand; and what is published of them."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Trials beside the truth: what is counted of them, which faults have one, and that results are kept one by one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

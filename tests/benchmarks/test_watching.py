@@ -1,7 +1,5 @@
 """Faults that are planted in whole runs: what is told of them, and that each of their trainings runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

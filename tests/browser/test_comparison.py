@@ -1,7 +1,5 @@
 """The page of a comparison: its figures are drawn, nothing is asked of a network, and it fits a narrow screen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

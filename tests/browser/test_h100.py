@@ -1,7 +1,5 @@
 """Recordings of trainings on an H100 go through everything, and what is said of them is not contradicted by them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

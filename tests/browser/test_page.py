@@ -1,7 +1,5 @@
 """What a reader does with the page: reads, clicks a finding, moves the timeline, copies, filters, saves, prints."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

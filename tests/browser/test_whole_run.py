@@ -1,7 +1,5 @@
 """The page of a watched run in a browser: its figures are drawn, nothing is asked of a network, it fits a screen."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.reports.html import whole_run_page

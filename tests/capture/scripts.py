@@ -1,7 +1,5 @@
 """Training scripts to record, and recording them as a user would."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

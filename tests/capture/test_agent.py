@@ -1,7 +1,5 @@
 """Parts of the agent that need no torch: what counts as a step, agreement, places, steadiness, tracebacks."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the agent says of a process and its machine: of this one with real torch, and of others drawn as a folder."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import ctypes.util

@@ -1,7 +1,5 @@
 """What the agent sees in batches: how far rows are filled."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Where epochs begin and how long they take, by a clock that the test sets."""
 
-from __future__ import annotations
-
 from collections import deque
 from pathlib import Path
 

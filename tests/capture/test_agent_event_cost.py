@@ -1,7 +1,5 @@
 """What one recorded event costs, measured within a training."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")

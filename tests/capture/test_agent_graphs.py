@@ -1,7 +1,5 @@
 """What the agent says of autograd's graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which guards of compiled code failed, as dynamo tells of them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Memory that is fetched before a recording."""
 
-from __future__ import annotations
-
 import mmap
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """What an injection says of a DataLoader that it cannot change."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What the agent says of real DataLoaders, and that it changes nothing about them."""
 
-from __future__ import annotations
-
 import gc
 import inspect
 import json

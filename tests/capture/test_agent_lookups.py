@@ -1,7 +1,5 @@
 """Which ops the agent sees to depend on rows of a table alone."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Callable

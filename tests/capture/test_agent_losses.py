@@ -1,7 +1,5 @@
 """Numbers that the agent keeps of backward passes: exact, in order, and without memory of their own for each step."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 

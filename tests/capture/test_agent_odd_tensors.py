@@ -1,7 +1,5 @@
 """The look at values loses nothing, and changes nothing, because of a tensor that is out of the ordinary."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

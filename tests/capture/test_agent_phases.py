@@ -1,7 +1,5 @@
 """Time by phase: exclusive, of one thread, and only while it is asked for."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import threading

@@ -1,7 +1,5 @@
 """Numbers of the same batch, without and with a setting: what is compared, and that nothing of it stays."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Which files a process has imported, and that one written since says so."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

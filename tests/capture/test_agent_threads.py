@@ -1,7 +1,5 @@
 """When other threads of the process are at work."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 

@@ -1,7 +1,5 @@
 """What the agent says of ops that compute what is known."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

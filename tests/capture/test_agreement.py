@@ -1,7 +1,5 @@
 """How ranks agree: words in a folder and in a store of torch.distributed, and which ranks are recorded."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The files of docs/clusters: what can run here runs, with processes that play machines, pods and Slurm."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Commands that record one job together: one on each machine, or one for each rank. Machines are processes here."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """What the doctor says of machines: this one, and others drawn as a folder of /proc, /sys and the like."""
 
-from __future__ import annotations
-
 import sys
 import venv
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which folders a recording may go to, and which commands share one."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

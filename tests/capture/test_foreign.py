@@ -1,7 +1,5 @@
 """Scripts that use profilers and ranges of their own are recorded, and end as they do by themselves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Trainers of others: recorded from outside, as they are, and from inside by a callback."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which command completes a recording, and how long it waits for what others leave."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

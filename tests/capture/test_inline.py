@@ -1,7 +1,5 @@
 """`with diagnose.record(...)` in a training loop."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which commands record the same job."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.capture.job import of

@@ -1,7 +1,5 @@
 """Lines of a loop, recorded in a function that was on the stack, against the script's own source."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """Lines that are said of trainings by others, against their own source. Each is recorded as a user would."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

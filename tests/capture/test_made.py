@@ -1,7 +1,5 @@
 """Where a script makes its loaders and optimizers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The manifest: begun before the run, completed after it from whatever its processes have left."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

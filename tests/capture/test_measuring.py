@@ -1,7 +1,5 @@
 """Measuring changed ops: for real on the CPU, and what is kept when the process that measures hangs or dies."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

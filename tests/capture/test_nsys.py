@@ -1,7 +1,5 @@
 """`diagnose profile --tracer nsys`: with a real Nsight Systems where there is one, on a machine without a GPU."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`diagnose profile` on real scripts."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

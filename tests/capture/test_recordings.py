@@ -1,7 +1,5 @@
 """One recording by torch.profiler, and interrupts at any line of ours."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import signal

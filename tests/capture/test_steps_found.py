@@ -1,7 +1,5 @@
 """Steps of scripts that have no optimizer, make few steps, or are started in unusual ways."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess

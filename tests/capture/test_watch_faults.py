@@ -1,7 +1,5 @@
 """What befalls a watched run: a disk that is full, clocks that are set, children that train, very many steps."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import subprocess

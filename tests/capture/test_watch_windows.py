@@ -1,7 +1,5 @@
 """Steps put together in windows, and the files that they are written to."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import tracemalloc

@@ -1,7 +1,5 @@
 """Which of the files that a script opens for writing, and of the folders that it makes, are named."""
 
-from __future__ import annotations
-
 import string
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 `python -m tests.capture.written RECORDING FOLDER` judges a recording of a training whose files are in the folder.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """The command line as users run it: within this process, without the start of another, or in one of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

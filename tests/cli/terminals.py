@@ -1,7 +1,5 @@
 """A terminal for a command, and a small emulator of one."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """The command as users run it: results on standard output, everything else on standard error, exit codes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

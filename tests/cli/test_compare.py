@@ -1,7 +1,5 @@
 """`diagnose compare` and `diagnose baseline`: what they read, write, refuse, and end with."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`diagnose doctor` as users run it, on this machine."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

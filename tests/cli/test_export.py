@@ -1,7 +1,5 @@
 """`diagnose export` as users run it: files of Parquet, whole or none, and sentences where that cannot be."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -277,7 +275,7 @@ def test_an_interruption_leaves_no_half_file(tmp_path: Path, jobs: str) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(
         "import pathlib, sys, time\nfrom pyarrow import parquet\n"
-        "parquet.ParquetWriter.write_table = lambda *ignored: time.sleep(600)\n"
+        "parquet.ParquetWriter.write_table = lambda *ignored, **named: time.sleep(600)\n"
         "if '--multiprocessing-fork' in sys.orig_argv:\n"
         "    try:\n        pathlib.Path(__file__).with_name('first').mkdir()\n"
         "    except FileExistsError:\n        time.sleep(600)\n"

@@ -1,7 +1,5 @@
 """Where results may be written, and that nothing is destroyed by it."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """The gate of `diagnose analyze`: exit codes and SARIF."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

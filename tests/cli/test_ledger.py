@@ -1,7 +1,5 @@
 """`diagnose ledger`, and a real trial that leaves a line."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

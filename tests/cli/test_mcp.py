@@ -1,7 +1,5 @@
 """`diagnose mcp` as a command: what it says where it cannot serve, and `analyze --brief`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pages and timelines from the command line: files, standard output, the browser."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The panel below a script's output, on a terminal that a small emulator draws."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`diagnose patch` as a command: a diff on standard output that applies, notes on standard error, sentences."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """`diagnose profile` as a command: words that are ours and the script's, refusals, the diagnosis at the end."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`diagnose record`, and recordings that a watched run makes by itself, on real scripts."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """`diagnose rules`, and the options of `analyze` that are about rules, as users run them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """How trials stand while they run."""
 
-from __future__ import annotations
-
 import io
 
 from msgspec.structs import replace

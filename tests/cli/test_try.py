@@ -1,7 +1,5 @@
 """`diagnose try` as a command: a fix that pays is kept, one that cannot be made is said to be, sentences, Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`diagnose try` on a script that goes on where its last run ended."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`diagnose try` on scripts as people write them: frameworks, accumulation, and what gets in the way of timing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`diagnose watch` on real scripts."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

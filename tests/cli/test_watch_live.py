@@ -1,7 +1,5 @@
 """What `diagnose watch` shows of real trainings while they run, and that it leaves them alone."""
 
-from __future__ import annotations
-
 import re
 import signal
 import socket

@@ -1,7 +1,5 @@
 """The folder of a watched run: its log beside steps that were recorded meanwhile."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

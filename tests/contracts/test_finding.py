@@ -1,7 +1,5 @@
 """What other programs read of a finding."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

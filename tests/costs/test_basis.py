@@ -1,7 +1,5 @@
 """What a price says that it rests on."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.pipeline import present

@@ -1,7 +1,5 @@
 """What is known of devices: figures by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

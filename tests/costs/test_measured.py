@@ -1,7 +1,5 @@
 """Costs that were measured on the machine of the recording: by hand, and before all that is known elsewhere."""
 
-from __future__ import annotations
-
 import gzip
 import shutil
 from dataclasses import replace

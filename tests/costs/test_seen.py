@@ -1,7 +1,5 @@
 """What products reach in a recording, against what is known: figures by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

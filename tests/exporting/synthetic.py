@@ -1,7 +1,5 @@
 """A synthetic training on a GPU: three steps of 100 us, each with two kernels and a copy."""
 
-from __future__ import annotations
-
 from tests.drawing import Drawing
 
 HOSTILE = "evil'; DROP TABLE kernels; --\x1b[31m\u202e\x00\ud800"

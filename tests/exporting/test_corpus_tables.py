@@ -1,7 +1,5 @@
 """Sums over the tables of real traces are the figures of the report, as the documentation says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Tables of a training whose every time is known, and of recordings that lack what a table is made of."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

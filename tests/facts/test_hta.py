@@ -10,8 +10,6 @@ Every difference has a reason, and is bounded by what that reason can do:
   some other moment.
 """
 
-from __future__ import annotations
-
 import builtins
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Every kind of setting has all its parts, and every setting goes through all that reads settings."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Settings of frameworks are there in the installed packages, and take the values that are advised."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

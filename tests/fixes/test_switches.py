@@ -1,7 +1,5 @@
 """Switches are turned in this process: on they are in force, off all is as it was; what cannot be turned says why."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import subprocess

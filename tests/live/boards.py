@@ -1,7 +1,5 @@
 """Scalars for TensorBoard, read back by its own reader."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Logs of runs that go on, drawn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

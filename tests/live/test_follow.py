@@ -1,7 +1,5 @@
 """Following logs that grow: who is told when, and that nothing of it disturbs."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Metrics of a run that goes on: valid by a parser of others, with the log's figures, and known to the dashboard."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

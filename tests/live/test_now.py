@@ -1,7 +1,5 @@
 """The pace of a run at first and now."""
 
-from __future__ import annotations
-
 from diagnose.contracts.watched_run import RunPartKind
 from diagnose.live.now import rank_now
 from tests.live.drawn import MS, S, log, window

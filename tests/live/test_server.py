@@ -1,7 +1,5 @@
 """Serving metrics: where they were asked for, until the run ends."""
 
-from __future__ import annotations
-
 import urllib.error
 import urllib.request
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Scalars for TensorBoard: what is told of a log, and when."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

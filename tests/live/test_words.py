@@ -1,7 +1,5 @@
 """A run that goes on in words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from diagnose.live import words

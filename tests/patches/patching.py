@@ -1,7 +1,5 @@
 """Patches of scripts by hand-written findings, applied as users apply them."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of every kind: their bytes stay, names that git must quote apply, nothing outside is touched."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

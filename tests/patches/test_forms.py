@@ -1,7 +1,5 @@
 """Each form of a fix as a change of a script: the diff applies, the script is what an engineer would have written."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A property of every patch of a call: the file is Python, and without the argument it is the file as it was."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

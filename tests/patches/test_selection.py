@@ -1,7 +1,5 @@
 """Which fixes are in a patch: those that need no judgement and save something, and whatever is asked for."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from msgspec.structs import replace

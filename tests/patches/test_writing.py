@@ -1,7 +1,5 @@
 """Files are written all or none, with their mode, and never if they are not as they were recorded."""
 
-from __future__ import annotations
-
 import hashlib
 from datetime import datetime, timedelta, timezone
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranks played by the clock, for tests of jobs: programs in, sequences out, by a way of its own."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The step that savings are measured from, where recording slows the host of a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

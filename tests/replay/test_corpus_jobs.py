@@ -1,7 +1,5 @@
 """Recorded jobs of several ranks on one machine, joined: by groups, clocks, and by what a fix would bring."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Replays of real traces: exact without edits, plausible with them, and one fix that was really made."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Each test states what a step takes before and after; `programs` runs both, and the replay sees only the first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What steps wait for: exact paths of synthetic traces, and what holds for the path of every program."""
 
-from __future__ import annotations
-
 from itertools import groupby
 
 import numpy as np

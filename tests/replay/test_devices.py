@@ -1,7 +1,5 @@
 """One process with two devices, whose streams have the same numbers: who waits for whom."""
 
-from __future__ import annotations
-
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import device_work
 from diagnose.replay import calls as host_calls

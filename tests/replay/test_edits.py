@@ -1,7 +1,5 @@
 """What each edit does to one small synthetic trace, and what odd edits do not do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

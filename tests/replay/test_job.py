@@ -1,7 +1,5 @@
 """The joined replay of ranks: exact as recorded, and by the rules of schedules once something is changed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What fixes of collectives save of a job's step, on its devices and on the host."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What holds for every program: of the replay itself, of edits, and between a prediction and the truth."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 

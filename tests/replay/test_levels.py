@@ -1,7 +1,5 @@
 """A graph gone through level by level gives the times that going through it one by one gives."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What edits touch: how much of what they change."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The pass over a graph: the same times as visiting point after point, whatever the graph looks like."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The replay of whole jobs against a simulator that shares no code with it: one slow device in NCCL traces."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A Diagnosis with one finding in a file, one rule that cannot tell and one that fails; and a checkout for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from msgspec.structs import replace

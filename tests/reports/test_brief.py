@@ -1,7 +1,5 @@
 """The summary for agents: what it begins with, that it is bounded, and that names stay data."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """A comparison in words and as a page: the same on both, short, and with nothing of a trace as markup."""
 
-from __future__ import annotations
-
 import re
 
 import jsonschema

@@ -1,7 +1,5 @@
 """Findings in reports: the first screen, hostile names, several ranks, nothing found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """The timeline as a trace: the reader of traces reads it, and finds in it what the Diagnosis says."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

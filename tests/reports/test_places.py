@@ -1,7 +1,5 @@
 """Where a finding lies in the checkout, whatever a recording calls it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

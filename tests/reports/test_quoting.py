@@ -1,7 +1,5 @@
 """Quotes for language models: on one line, bounded, and with no way out of them."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

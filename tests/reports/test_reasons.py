@@ -1,7 +1,5 @@
 """The sum behind a saving, in sentences: each number is that of the finding."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Reports: golden text of one run, and every reporter on the emptiest, the largest and the most hostile input."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Risks: what may end the run, with no saving, in every report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

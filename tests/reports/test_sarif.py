@@ -1,7 +1,5 @@
 """SARIF: what the schema allows, in three states, at source lines, with fingerprints that last."""
 
-from __future__ import annotations
-
 import json
 from importlib.resources import files
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report of trials: what it says of a fix, and the sentence on what to keep."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

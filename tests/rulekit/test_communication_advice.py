@@ -1,7 +1,5 @@
 """Advice on exposed communication fits what the communication is for."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.pipeline import present

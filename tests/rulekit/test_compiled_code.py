@@ -1,7 +1,5 @@
 """What is said of code that runs compiled already."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.pipeline import present

@@ -1,7 +1,5 @@
 """Thresholds decide what is worth a line, not whether a cause exists: what takes a little more saves a little more."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from itertools import pairwise

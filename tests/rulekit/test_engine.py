@@ -1,7 +1,5 @@
 """Loading rules and running each alone: selection, thresholds, outcomes, failures."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

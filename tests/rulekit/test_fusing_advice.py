@@ -1,7 +1,5 @@
 """What is left of the host's launches once code is compiled, or CUDA graphs replay it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

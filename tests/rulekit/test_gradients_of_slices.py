@@ -1,7 +1,5 @@
 """Which pieces are of one tensor is told by shapes: the rows of them that `gradients_of_slices` finds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

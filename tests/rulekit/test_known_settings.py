@@ -4,8 +4,6 @@
 is said, by the place of each value in a RankDiagnosis.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from enum import Enum

@@ -1,7 +1,5 @@
 """Every built-in rule: its page, its examples, its fixes."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

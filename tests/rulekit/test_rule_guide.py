@@ -1,7 +1,5 @@
 """The examples in the guide to writing rules work: in a folder, and as a package that pip installs."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Settings near the traces: which file counts, what is refused, what is left alone."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is said looks at what is there: the optimizer's class, the guard that failed, the processor's units."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

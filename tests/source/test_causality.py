@@ -1,7 +1,5 @@
 """Device times on the clock of the host: moved where, and only where, an effect came before its cause."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.trace.model import Ground, IntegrityNote, Rank

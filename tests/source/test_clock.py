@@ -1,7 +1,5 @@
 """Recorded times as integer nanoseconds; times that cannot be true."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 

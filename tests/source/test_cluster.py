@@ -1,7 +1,5 @@
 """Work on a Dask cluster that runs here: the same results, whoever is killed, and refusals in one sentence."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

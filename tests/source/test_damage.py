@@ -1,7 +1,5 @@
 """Damaged and hostile files: read as far as they are sound, with a note of what was lost, or refused in a sentence."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Event lists that are not quite JSON: every sound event is read, every other one repaired or counted."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Every note is there when its defect is, and not when it is not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

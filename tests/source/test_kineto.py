@@ -1,7 +1,5 @@
 """Every form a Kineto trace takes gives the same tables, and every field gets where the schema says."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Frames that were on the stack when stacks began to be recorded: their lines, moment by moment, or none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What NCCL's payloads say of collectives, from Nsight Systems' exports."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

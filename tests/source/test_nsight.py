@@ -1,7 +1,5 @@
 """Nsight Systems' exports: real ones against SQL by hand, synthetic ones against torch.profiler's of the same."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

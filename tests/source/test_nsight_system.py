@@ -1,7 +1,5 @@
 """What the operating system did with threads, from Nsight Systems' exports."""
 
-from __future__ import annotations
-
 import sqlite3
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Steps without the profiler, before and after the recordings."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.source import pace

@@ -1,7 +1,5 @@
 """Work in this process, or in several, of which one may be killed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

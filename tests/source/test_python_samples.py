@@ -1,7 +1,5 @@
 """Lines from samples of Python's stacks in Nsight Systems' exports."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

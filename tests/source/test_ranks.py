@@ -1,7 +1,5 @@
 """Which file is which rank, and what a path may stand for."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

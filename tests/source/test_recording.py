@@ -1,7 +1,5 @@
 """A recording's folder: its manifest, whatever is in it, and which files belong together."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """One process that was recorded several times is one rank, and its steadiest later recording is used."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

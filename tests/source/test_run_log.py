@@ -1,7 +1,5 @@
 """Reading logs of whole runs, whole and damaged."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What no table is made for never leaves the reader: traces have carried whole environments."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Content in pieces: what is compressed is inflated in bounded memory, and what is wrong with it is said."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Reading which ops made equal values, whatever someone has put into the file."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Traces without categories, and devices whose maker nobody names."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A storage that speaks S3, behind a proxy that can be told to fail."""
 
-from __future__ import annotations
-
 import logging
 import uuid
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Servers that run here: a proxy that does what networks and storages under load do, and a plain web server."""
 
-from __future__ import annotations
-
 import functools
 import http.client
 import threading

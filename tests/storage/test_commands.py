@@ -1,7 +1,5 @@
 """URLs on the command line: results, refusals, and secrets that nobody sees."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """SQLite exports are copied, as SQLite cannot read a stream: within bounds, and nothing of them stays."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Exceptions of the libraries below fsspec, in words that hold nothing of theirs."""
 
-from __future__ import annotations
-
 import aiohttp
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, ParamValidationError

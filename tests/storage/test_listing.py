@@ -1,7 +1,5 @@
 """What a URL stands for: folders are listed once, and nothing in them is asked for one by one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A file at a URL is read whole, or a sentence says why it cannot be."""
 
-from __future__ import annotations
-
 import pickle
 import random
 import shutil

@@ -1,7 +1,5 @@
 """What is a URL, and what of it may be seen."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.storage import urls

@@ -1,7 +1,5 @@
 """Files put to URLs: whole or not at all, again where that helps, the most important one last."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

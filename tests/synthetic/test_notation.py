@@ -1,7 +1,5 @@
 """A drawing, read back by the real reader, is what was drawn: spans, kinds, tracks, links, steps and every column."""
 
-from __future__ import annotations
-
 import doctest
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Timelines: which lane and kind everything drawn gets, and when; and what holds for those of real traces."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Marks: what merging joins and what it keeps, by hand and against a plain model; columns as they go into JSON."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """What a page draws besides the timeline: points by hand, exposed communication against a count of microseconds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Where on the timeline what edits touch lies."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

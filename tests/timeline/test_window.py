@@ -1,7 +1,5 @@
 """The marks of a window, from the most detailed table that has them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from diagnose.contracts.timeline import Lane, Timeline

@@ -1,7 +1,5 @@
 """What ops multiply and move: figures by hand."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

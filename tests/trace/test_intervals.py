@@ -1,7 +1,5 @@
 """Interval algebra against sets of moments."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Shapes and lines of a detail recording, on drawings and on a recording of a small training."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

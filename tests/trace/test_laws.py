@@ -1,7 +1,5 @@
 """Every real trace keeps the laws, and each law notices when it is broken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parents and open spans against their definitions, for proper nesting and for anything else."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

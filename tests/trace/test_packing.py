@@ -1,7 +1,5 @@
 """Courses in few bytes, and whole again."""
 
-from __future__ import annotations
-
 from dataclasses import fields, is_dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Steps from the period in which launches repeat."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ops at the times of another recording of the same steps, which holds none."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Source lines from samples, on drawings and against a slow way to say the same."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Steps from profiler, optimizer and loader markers, and the step of each span."""
 
-from __future__ import annotations
-
 from diagnose.trace.model import Step
 from tests.drawing import Drawing
 

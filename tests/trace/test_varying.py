@@ -1,7 +1,5 @@
 """Ops whose inputs have another shape in each step."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.synthetic.reading import facts_of

@@ -1,7 +1,5 @@
 """Running an arm of a trial on a script."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trainings to try fixes on."""
 
-from __future__ import annotations
-
 MANY = """
 import gc, os, sys
 import torch

@@ -1,7 +1,5 @@
 """Arms of trials on real trainings: fixes are made in them, void where they are not, and what is measured."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How the budget is shared: what one trial leaves, another one may use. Runs are made up, and take a second each."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What a training process says of itself decides whether a fix was in force."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.fixes.catalogue import OptimizerArgument, parsed

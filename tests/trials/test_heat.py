@@ -1,7 +1,5 @@
 """A GPU that heat holds back: its runs are repeated, but not for ever. No GPU here gets hot, so runs are made up."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fixes are made in real trainings and say where, or say why they are not: then the arm is void."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fixes of trainings on several ranks, on two processes with gloo."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

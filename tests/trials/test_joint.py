@@ -1,7 +1,5 @@
 """What is predicted of several fixes together."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from diagnose.contracts.diagnosis import Diagnosis

@@ -1,7 +1,5 @@
 """What is said of losses."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

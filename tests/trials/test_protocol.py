@@ -1,7 +1,5 @@
 """Pairs of runs of a real training: a fix that makes it slower is reported as that."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Fixes that are turned on and off in one running training: what gains, harms, does nothing or cannot be made is told,
 the training stays what it is, and what was measured is kept however the script ends."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

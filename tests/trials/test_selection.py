@@ -1,7 +1,5 @@
 """Which fixes are tried, and what is said of the others."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.planted_cases import SAMPLES

@@ -1,7 +1,5 @@
 """Intervals of speed-ups, on numbers whose answers come from printed tables, by hand, or hold for all."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

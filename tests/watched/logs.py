@@ -1,7 +1,5 @@
 """Logs of runs that are written down: by hand, or by the recorder from intervals that are made up."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

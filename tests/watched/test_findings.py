@@ -1,7 +1,5 @@
 """What is found in runs whose truth is known, priced in time of the run."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

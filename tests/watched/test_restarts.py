@@ -1,7 +1,5 @@
 """Attempts of a run that ended, and others that took their place."""
 
-from __future__ import annotations
-
 from diagnose.contracts.watched_run import RunFindingKind, RunSaving, WatchedRun
 from diagnose.reports import terminal
 from diagnose.trace.run_log import RunLog

@@ -1,7 +1,5 @@
 """Values in order that rise, that change once, and that only vary."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

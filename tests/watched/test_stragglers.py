@@ -1,7 +1,5 @@
 """Ranks side by side, from logs whose truth is known."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """When a log asks for a recording, from logs that are written down here."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is said of a whole run, from logs that are written down here."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

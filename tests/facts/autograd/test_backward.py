@@ -1,7 +1,5 @@
 """Which nodes backward passes run."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.autograd.backward import backward_nodes, backward_ops

@@ -1,7 +1,5 @@
 """Which ops take what other ops made."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What checkpointing of activations computes again."""
 
-from __future__ import annotations
-
 from diagnose.facts.autograd.recompute import Recompute, recompute
 from diagnose.synthetic.reading import facts_of
 

@@ -1,7 +1,5 @@
 """Dense gradients of tables."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.autograd.table_gradients import table_gradients

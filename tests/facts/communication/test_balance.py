@@ -1,7 +1,5 @@
 """Do all ranks compute alike?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How fast large collectives transfer, where it is known that no rank was waited for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a rank does between its collectives, and where it is held up."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

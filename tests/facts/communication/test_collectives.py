@@ -1,7 +1,5 @@
 """Which collectives run, and how many are small; what DistributedDataParallel does around them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Are gradients reduced for every micro-batch?"""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.communication.ddp import Accumulation, accumulation

@@ -1,7 +1,5 @@
 """Collectives on threads of the host, and DDP's buckets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

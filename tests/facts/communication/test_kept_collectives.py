@@ -1,7 +1,5 @@
 """What is kept of the collectives of very many ranks, and what is said of the rest."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

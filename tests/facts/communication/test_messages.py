@@ -1,7 +1,5 @@
 """Small collectives in a row, and those of synchronised normalisation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

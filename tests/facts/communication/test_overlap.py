@@ -1,7 +1,5 @@
 """How much exposed communication compute could hide."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.communication.overlap import exposure

@@ -1,7 +1,5 @@
 """Ranks compared: what was waiting at collectives, and whose recordings fit together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Do all ranks update all parameters, and what would it take to gather them?"""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

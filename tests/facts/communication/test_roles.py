@@ -1,7 +1,5 @@
 """What collectives are for, by where in the program they are started."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

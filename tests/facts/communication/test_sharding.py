@@ -1,7 +1,5 @@
 """What FSDP gathers and scatters: by unit, pass and micro-batch."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.communication.sharding import sharding, shards

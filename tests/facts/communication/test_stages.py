@@ -1,7 +1,5 @@
 """What stages of a pipeline compute, and what more micro-batches would spare."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

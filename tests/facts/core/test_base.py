@@ -1,7 +1,5 @@
 """What is missing is remembered as such, and keeps nothing alive."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

@@ -1,7 +1,5 @@
 """What the manifest tells facts: what recording costs, and how many workers would hide loading."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

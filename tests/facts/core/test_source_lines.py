@@ -1,7 +1,5 @@
 """Lines of the user's code that host spans come from."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Work that waits and graphs show to have run, and that was not recorded."""
 
-from __future__ import annotations
-
 from diagnose.facts.core.breakdown import breakdown
 from diagnose.facts.core.unrecorded_work import unrecorded_work
 from tests.drawing import Drawing

@@ -1,7 +1,5 @@
 """The table of device operations: what each is and who asked for it."""
 
-from __future__ import annotations
-
 from diagnose.facts.core.work import work_table
 from diagnose.trace.kinds import KernelKind
 from tests.drawing import Drawing

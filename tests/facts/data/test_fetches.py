@@ -1,7 +1,5 @@
 """Fetches of batches: how long, how often, at what pattern, and when workers are started again."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """How much of the work is done on padding."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

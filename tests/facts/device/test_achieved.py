@@ -1,7 +1,5 @@
 """Achieved FLOP/s and MFU: values of synthetic traces by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing

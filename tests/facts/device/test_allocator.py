@@ -1,7 +1,5 @@
 """Calls of the driver's allocator in steps: who asks for them, and why."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.core.base import Missing

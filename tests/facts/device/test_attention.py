@@ -1,7 +1,5 @@
 """Fused attention on a slower backend than the GPU has: figures by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.device.attention import Backend, SlowAttention, slow_attention

@@ -1,7 +1,5 @@
 """What convolutions take, with which kernels, and whether their sizes are fixed."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.device.convolutions import Convolutions, convolutions

@@ -1,7 +1,5 @@
 """What computes in double precision."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.core.base import Missing

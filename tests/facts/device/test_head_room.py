@@ -1,14 +1,11 @@
 """How much memory is free where the training computes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.device.head_room import HeadRoom, head_room
-from diagnose.rulekit.vocabulary import Level, memory_confidence, suffices
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Host, RankManifest
 from diagnose.trace.model import Context
@@ -32,12 +29,3 @@ def test_of_a_machine_it_is_half_of_a_rank_s_part() -> None:
 def test_without_a_record_it_is_not_known(synthetic: str) -> None:
     with pytest.raises(Missing, match="memory"):
         head_room(facts_of(synthetic))
-
-
-def test_a_fix_that_needs_memory_is_as_sure_as_memory_is_known() -> None:
-    room = HeadRoom(100, on_host=False)
-    assert suffices(room, 100) is True
-    assert suffices(room, 101) is False
-    assert suffices(None, 100) is suffices(room, None) is None
-    assert memory_confidence(room, 100).level is Level.MEDIUM
-    assert memory_confidence(None, 100).level is memory_confidence(room, None).level is Level.LOW

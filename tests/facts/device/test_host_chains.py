@@ -1,7 +1,5 @@
 """Chains of memory-bound ops where the CPU computes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Additions at sorted indices."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.core.base import Missing

@@ -1,7 +1,5 @@
 """What is moved without being changed: recorded inputs, layout conversions, copies and casts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

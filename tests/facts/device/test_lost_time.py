@@ -1,7 +1,5 @@
 """Where a step goes while nothing is computed, on drawings whose answers follow by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from diagnose.contracts.finding import OutcomeKind

@@ -1,7 +1,5 @@
 """Memory in use that grows from step to step, and the tensors that are kept."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing

@@ -1,7 +1,5 @@
 """How much of a device's memory was never reserved."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Precision, roofline and filling: synthetic kernels with figures by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Products against the roofline: values of synthetic traces by hand, of real ones by a second count."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

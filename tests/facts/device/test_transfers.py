@@ -1,7 +1,5 @@
 """What is copied, for whom, and what waits for it: of synthetic traces by hand, of real ones by a second count."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing

@@ -1,7 +1,5 @@
 """What a larger batch would spread over more samples."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing

@@ -1,7 +1,5 @@
 """What the pauses of the host are filled with: functions of libraries and C functions, by hand-made frames."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.core.base import Facts

@@ -1,7 +1,5 @@
 """What torch.compile does during the run."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.core.base import Missing

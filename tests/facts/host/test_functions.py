@@ -1,7 +1,5 @@
 """Time by function of the user's code, derived by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.core.base import Missing

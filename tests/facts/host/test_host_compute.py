@@ -1,7 +1,5 @@
 """Ops that compute on the CPU while the device waits."""
 
-from __future__ import annotations
-
 from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.host import host_compute_ops, host_time
 from diagnose.facts.core.idle import idle

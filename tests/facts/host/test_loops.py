@@ -1,7 +1,5 @@
 """Small ops that run over and over."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

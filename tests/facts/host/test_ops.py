@@ -1,7 +1,5 @@
 """Ops of the used steps."""
 
-from __future__ import annotations
-
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.host.python import Op, ops
 from diagnose.synthetic.reading import facts_of

@@ -1,7 +1,5 @@
 """How much memory each step fetches from the system."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.core.base import Missing

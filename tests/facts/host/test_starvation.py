@@ -1,7 +1,5 @@
 """Starvation by a slow host: in ops, and in Python between them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tensors that are written as text."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.core.base import Missing

@@ -1,7 +1,5 @@
 """Why the host waits for the device, and what that costs the device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

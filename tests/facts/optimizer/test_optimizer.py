@@ -1,7 +1,5 @@
 """What the optimizer costs: its steps, how they are implemented, the zeroing of gradients."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A step over a whole epoch, where in it the recorded steps are, and what the first line says of both."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

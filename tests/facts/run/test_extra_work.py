@@ -1,7 +1,5 @@
 """What long steps do that others do not."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.core.base import Missing

@@ -1,7 +1,5 @@
 """Garbage that Python collects: how often, and for what."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

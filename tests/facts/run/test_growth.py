@@ -1,7 +1,5 @@
 """Steps that get longer, and what grows in them."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Garbage collection, silences, checkpoints and steps that take far longer than others."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.core.base import Missing

@@ -1,7 +1,5 @@
 """Warm-up among the used steps, what the profiler costs, how steady steps are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

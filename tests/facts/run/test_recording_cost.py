@@ -1,7 +1,5 @@
 """What recording adds is taken off by phase, and within a phase by event."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

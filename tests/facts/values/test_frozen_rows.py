@@ -1,7 +1,5 @@
 """Rows of a table that go through a net that learns nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What is computed that is known already, and which recorded ops that are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

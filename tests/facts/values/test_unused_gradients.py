@@ -1,7 +1,5 @@
 """Gradients that backward passes compute and no optimizer uses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

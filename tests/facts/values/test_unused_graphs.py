@@ -1,7 +1,5 @@
 """Ops that are recorded for a backward pass that never comes."""
 
-from __future__ import annotations
-
 import pytest
 
 from diagnose.facts.core.base import Missing

@@ -1,7 +1,5 @@
 """The ledger of wasted work: one way of grouping ops, a finder a cause, and rules that are its entries."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What the page carries: nothing is lost in packing, scripts are known by their hashes, prose is text."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Figures of the page: that they add up to what was drawn, say what is to be seen, and take names as text."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

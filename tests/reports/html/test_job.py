@@ -1,7 +1,5 @@
 """The first screen of many ranks: what it says, and how large it is for very many."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace as dataclass_replace
 from functools import cache

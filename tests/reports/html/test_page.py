@@ -1,7 +1,5 @@
 """The page as text: made of every kind of diagnosis, small, and with nothing of a trace as markup."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser

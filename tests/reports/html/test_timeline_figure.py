@@ -1,7 +1,5 @@
 """The timeline as a figure: what is drawn at which zoom, and what it says where one points at it."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

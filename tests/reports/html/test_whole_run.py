@@ -1,7 +1,5 @@
 """The page of a watched run: what its figures show, and that names in a log stay text."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
