@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 
 import diagnose
 from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.facts.core.base import Facts
+from tests.drawing import Drawing
 
 HERE = Path(__file__).parent
 
@@ -92,3 +94,19 @@ def analyzed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
         return Diagnosis.from_json(file.read_text(encoding="utf-8"))
 
     return of
+
+
+@pytest.fixture(scope="session")
+def trained() -> Facts:
+    """Steps of 1,000 us: an op of 400 with a launch at 300, a kernel from 490 to 690, a sync from 400 to 700, an op.
+
+    Used are the last three of four steps: on the device from 690 to 3,690 us.
+    """
+    draw = Drawing()
+    for number in range(4):
+        at = 1_000 * number
+        draw.step(number, at, at + 1_000).op("aten::mm", at, at + 400)
+        draw.launch("gemm", (at + 300, at + 310), (at + 490, at + 690))
+        draw.call("cudaStreamSynchronize", at + 400, at + 700)
+        draw.op("aten::add", at + 700, at + 1_000)
+    return draw.facts()

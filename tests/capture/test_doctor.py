@@ -10,17 +10,9 @@ from msgspec.structs import replace
 from diagnose.capture import doctor, limits
 from diagnose.capture.doctor import Torch
 from diagnose.capture.limits import ALLOW_COUNTERS, Check
+from tests.capture.test_agent_about import draw
 
 NO_CAPABILITY, SYS_ADMIN, PERFMON = "0000000000000000", f"{1 << 21:016x}", f"{1 << 38:016x}"
-
-
-def draw(root: Path, **files: str) -> Path:
-    """A machine with these files: `proc__self__status="..."`."""
-    for name, text in files.items():
-        path = root / name.replace("__", "/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from diagnose.facts.core.base import Facts
 from diagnose.facts.core.host import host_threads
 from diagnose.replay.edits import Edit, Times
 from diagnose.replay.saving import Replay, Saving
+from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 from tests.drawing import MAIN, Drawing
 
@@ -362,3 +363,9 @@ def outcome(
     facts = done.draw.facts()
     edits = edit(facts)
     return Outcome(step_us(done), step_us(changed), saving(facts, *(edits if isinstance(edits, Sequence) else [edits])))
+
+
+def python(facts: Facts) -> Times:
+    """The main thread from 700 to 900 us of every step."""
+    at = np.arange(4) * 1_000_000
+    return Times(host_threads(facts).main, intervals.of(at + 700_000, at + 900_000))

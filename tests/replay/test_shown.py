@@ -4,36 +4,12 @@ import numpy as np
 import pytest
 
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.host import host_threads
 from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times
 from diagnose.replay.shown import Change, ChangeKind, change
 from diagnose.trace import intervals
-from tests.drawing import Drawing
-from tests.replay.programs import ids
+from tests.replay.programs import ids, python
 
 NONE = np.zeros(0, dtype=np.int64)
-
-
-@pytest.fixture(scope="module")
-def trained() -> Facts:
-    """Steps of 1,000 us: an op of 400 with a launch at 300, a kernel from 490 to 690, a sync from 400 to 700, an op.
-
-    Used are the last three of four steps: on the device from 690 to 3,690 us.
-    """
-    draw = Drawing()
-    for number in range(4):
-        at = 1_000 * number
-        draw.step(number, at, at + 1_000).op("aten::mm", at, at + 400)
-        draw.launch("gemm", (at + 300, at + 310), (at + 490, at + 690))
-        draw.call("cudaStreamSynchronize", at + 400, at + 700)
-        draw.op("aten::add", at + 700, at + 1_000)
-    return draw.facts()
-
-
-def python(facts: Facts) -> Times:
-    """The main thread from 700 to 900 us of every step."""
-    at = np.arange(4) * 1_000_000
-    return Times(host_threads(facts).main, intervals.of(at + 700_000, at + 900_000))
 
 
 def three(*us: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:

@@ -3,7 +3,10 @@
 import pytest
 
 from diagnose.facts.core.base import Missing
+from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.host.functions import FunctionOp, FunctionTime, functions
+from diagnose.facts.host.python import Op, ops
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 
@@ -69,3 +72,10 @@ def test_a_pause_is_cut_where_functions_change() -> None:
 def test_stacks_are_needed() -> None:
     with pytest.raises(Missing, match="call stacks"):
         functions(Drawing().step(0, 0, 10).op("aten::x", 1, 2).step(1, 10, 30).facts())
+
+
+def test_the_host_may_be_ahead_of_the_device() -> None:
+    """All is launched before the device begins the first step; of four steps three are used."""
+    facts = facts_of("4 steps of 100\ncpu  aten::mm 0-10\ngpu  sgemm 450-540 @5")
+    assert (steps(facts).measure, steps(facts).count) == (Measure.DEVICE, 3)
+    assert ops(facts) == (Op("aten::mm", calls=3, self_ns=10_000_000),)
