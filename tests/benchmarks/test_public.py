@@ -1,5 +1,6 @@
-"""Public trainings that were tried in five minutes each: what is told of them, and their data."""
+"""Trainings by others: what is told of public ones, and their data; a fix for each that has a fault."""
 
+import ast
 import pickle
 import struct
 from pathlib import Path
@@ -8,6 +9,7 @@ import msgspec
 import pytest
 
 from benchmarks import public
+from benchmarks.others import both, cases
 from diagnose.contracts.trials import Baseline, Range, Report, Trial
 
 TRIAL = Trial(
@@ -90,3 +92,9 @@ def test_the_data_is_what_the_trainings_read(tmp_path: Path) -> None:
     labels = (tmp_path / "digits" / "MNIST" / "raw" / "t10k-labels-idx1-ubyte").read_bytes()
     assert struct.unpack(">II", labels[:8]) == (2049, 2000)
     assert len(labels) == 8 + 2000
+
+
+@pytest.mark.parametrize("case", cases())
+def test_a_fix_fits_its_training(case: str, tmp_path: Path) -> None:
+    faulty, fixed = ((folder / "train.py").read_text(encoding="utf-8") for folder in both(case, tmp_path))
+    assert ast.dump(ast.parse(faulty)) != ast.dump(ast.parse(fixed))

@@ -1,10 +1,11 @@
-"""How much of a device's memory was never reserved."""
+"""How much memory was used, and how much is free where the training computes."""
 
 from dataclasses import replace
 
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.device.head_room import HeadRoom, head_room
 from diagnose.facts.device.memory import Memory, memory
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Host, RankManifest
@@ -34,3 +35,21 @@ def test_without_events_the_process_tells_the_peaks() -> None:
     known = RankManifest(rank=0, allocator={"most_allocated_bytes": 10, "most_reserved_bytes": 20})
     (found,) = memory(Facts(replace(facts.rank, context=Context(known, Host(), 1))))
     assert found == Memory(0, 10, 20, 85_198_045_184)
+
+
+def test_of_a_device_it_is_what_its_allocator_never_reserved() -> None:
+    """5 of an A100's 85.2 GB were reserved in the end."""
+    found = head_room(facts_of(f"memory 1 of 3 GB, 1 GB more a step\n{SYNTHETIC}"))
+    assert found == HeadRoom(85_198_045_184 - 5_000_000_000, on_host=False)
+
+
+def test_of_a_machine_it_is_half_of_a_rank_s_part() -> None:
+    facts = facts_of("3 steps of 10\ncpu aten::mm 0-1")
+    known = Context(RankManifest(rank=0), Host(memory_bytes=64_000), 4)
+    assert head_room(Facts(replace(facts.rank, context=known))) == HeadRoom(8_000, on_host=True)
+
+
+@pytest.mark.parametrize("synthetic", [SYNTHETIC, "3 steps of 10\ncpu aten::mm 0-1"])
+def test_without_a_record_it_is_not_known(synthetic: str) -> None:
+    with pytest.raises(Missing, match="memory"):
+        head_room(facts_of(synthetic))
