@@ -20,7 +20,8 @@ LOOKS = 9  # Moments that are looked at, of which some are in other loops (our c
 
 BETWEEN_S = 0.05
 _HERE = Path(__file__).resolve().parent
-OWN = (str(_HERE), str(_HERE.parents[1] / "fixes"))  # Folders of what we load into the script's process.
+OWN = (str(_HERE), *(str(_HERE.parents[1] / ours) for ours in ("fixes", "statistics.py")))
+"""What we load into the script's process."""
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 """Of whatever environment: one may use the libraries of another."""
 
