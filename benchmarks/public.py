@@ -67,7 +67,7 @@ def digits(folder: Path) -> None:
 
 def pictures(folder: Path) -> None:
     """As ImageNet lies there: 64 JPEGs to train on, of two classes."""
-    from PIL import Image  # type: ignore[import-not-found]  # Here alone: torchvision reads pictures by it.
+    from PIL import Image  # Here alone: torchvision reads pictures by it.
 
     for split, count in (("train", 32), ("val", 4)):
         for label in ("cat", "dog"):
