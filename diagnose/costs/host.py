@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnose.costs.changes import InPrecision, Left, Recost, UpdatedAtOnce
+from diagnose.costs.changes import FloatArray, InPrecision, Left, Recost, UpdatedAtOnce
 from diagnose.costs.measured import Key, measured_costs, specs_of
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.inputs import inputs_read
@@ -37,7 +37,7 @@ class HostBook:
         for spec, dtype, mine in self._alike(recosts):
             told = self._measured.share((spec, dtype), float(np.median(self._dur_ns[mine])))
             ids.append(mine)
-            share.append(np.full(len(mine), told[level] if told is not None else _unmeasured(spec, level)))
+            share.append(np.full(len(mine), told[level]) if told is not None else self._unmeasured(spec, mine, level))
         for one in recosts:
             if isinstance(one.change, UpdatedAtOnce):
                 mine, left = self._updated(one, one.change, level)
@@ -85,7 +85,6 @@ class HostBook:
         inside = nesting.innermost_at(ops.start_ns, ops.track, track, start, start + self._dur_ns[ids])
         return ops.where(inside >= 0).outermost().ids
 
-
-def _unmeasured(spec: OpSpec, level: int) -> float:
-    types = {tensor.dtype for given in inputs_read(spec.shapes, spec.dtypes) for tensor in given}
-    return DOUBLE_LEFT[level] if "double" in types else 1.0
+    def _unmeasured(self, spec: OpSpec, mine: IntArray, level: int) -> FloatArray:
+        types = {tensor.dtype for given in inputs_read(spec.shapes, spec.dtypes) for tensor in given}
+        return np.full(len(mine), DOUBLE_LEFT[level] if "double" in types else 1.0)
