@@ -131,7 +131,6 @@ _UNREAD = ("Ev Idx", "Record function id", "Python parent id", "Concrete Inputs"
 """Arguments of events that count them, which nothing refers to, and what only `diagnose measure` asks for."""
 
 _OF_DEVICE = "External id"  # Another one, where there is no work of a device.
-
 TENTHS = 1  # Decimals of times in us: an op takes some us, and two more decimals took a quarter of the room.
 
 _LONG_US = 100

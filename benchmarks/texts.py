@@ -70,7 +70,6 @@ PUBLIC = "kineto/tensorboard/resnet50_autograd_0_workers.json.gz"
 """A trace of the public samples of PyTorch's plugin for TensorBoard, in the corpus."""
 TRIALS = Path(__file__).with_name("trials.json")
 TRYING = "diagnose try train.py"  # What it was made by.
-
 LINE = 100  # Columns of a console block.
 
 """What `diagnose try` has found of a training with slow storage, on two cores."""

@@ -56,18 +56,14 @@ INSTRUCTIONS = (
 NOT_ALLOWED = "This server runs no commands. Its user can start it with: diagnose mcp --allow-run"
 
 MOST_TEXT, MOST_ROWS = 300, 8  # Bytes of a text, and elements of a list, in a line of JSON (our choice).
-
 MOST_LINE = 2_000  # Bytes of a line of a diff that is shown here: none is cut (our choice).
-
 ENDING_BYTES = 100  # Kept for the sentence on what is left.
-
 MOST_KEPT = 8  # Diagnoses that are kept: some MB each (our choice).
 
 MOST_MARKS = 100
 """In a window of the timeline; shorter ones are joined to their neighbours until there are no more (our choice)."""
 
 MOST_SPOTS = 8  # Places of a finding on the timeline.
-
 LIMIT_S = 3600  # For a command to end, beyond the time that it is given (our choice).
 
 POLL_S = 0.5
@@ -80,7 +76,6 @@ LAUNCH = "import sys; sys.path[:1] == [''] and sys.path.pop(0); from diagnose.cl
 """`python -m diagnose`, but for the working folder: no module that lies there is imported in place of another."""
 
 READ = (".json", ".gz", ".trace", ".sqlite")  # Ends of names of files that an analysis reads in a folder.
-
 NEEDS_NSYS = (".nsys-rep", ".qdrep")  # Reports that only Nsight Systems reads.
 
 Recorded = Annotated[str, Field(description="A trace, or a folder of a recording, under the server's folder.")]

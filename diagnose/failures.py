@@ -21,7 +21,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DEBUG = "DIAGNOSE_DEBUG"  # Environment variable: if it is set, failures are raised.
-
 REPORT = f"Please report this, with what the same command prints with {DEBUG}=1."  # What to do about a failure.
 
 _HERE = Path(__file__).parent

@@ -26,9 +26,7 @@ WIDE = 4.0
 decides nothing, wherever it lies (our choice)."""
 
 MOST_PAIRS = 18  # Of one fix (our choice).
-
 GROWTH = 1.5  # Times as many pairs at each look as at the one before (our choice).
-
 UNLIKE = 1.5  # Times the spread of all others, from which on pairs are judged by their own spread alone (our choice).
 
 MOST_WAITED = 0.9
@@ -44,7 +42,6 @@ OWN = 0.2
 others it gets narrow all the same (our choice)."""
 
 LEAST_FOR_HOPELESS = 5  # Pairs, before which their spread is not known well enough to give up (our choice).
-
 Pair = tuple[float, float]  # Of a measurement without and one with a fix.
 
 

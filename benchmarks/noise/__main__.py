@@ -26,7 +26,6 @@ from benchmarks.planted_cases import ROOT, Trial, cases, trials
 from diagnose.statistics import CPU, RANKS, SESSION
 
 CONTROLS = 14  # Healthy trainings of one process on the CPU: the first by name.
-
 ROUNDS = 6  # Recordings of each as it is: 15 pairs, so 210 in all.
 
 SLOWED_ROUNDS = 3

@@ -26,11 +26,8 @@ from diagnose.trials.protocol import Bench
 from diagnose.trials.selection import Candidate
 
 EACH = 5  # Switches that do nothing, in one process of a control.
-
 RUNS = 2 * looks.MOST_PAIRS + 2  # Of a control as it is: as many as one trial makes at most.
-
 RUN_S = 1.0  # That they are timed: half as long as by `diagnose try`, so that all take half an hour.
-
 FIRST_ARM_S = 15.0  # What the first may take.
 
 UNLIMITED_S = 1e6

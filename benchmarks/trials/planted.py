@@ -28,7 +28,6 @@ from diagnose.trials.protocol import Bench
 from diagnose.trials.selection import Candidate, between_runs, select, step_of
 
 BUDGET_S = 90  # Of a fix, both ways.
-
 LEAST_PAIRS = 2  # As of `diagnose try`.
 
 

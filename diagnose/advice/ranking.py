@@ -36,7 +36,6 @@ NOTHING_SHARE = 0.002
 """A pattern whose fix saves less than this share of the step, even as a high estimate, is no finding."""
 
 LEFT_SHARE = 0.5  # Of a saving, that must be left for a finding that names no cause (our choice).
-
 MOST_PER_RULE = 5  # Findings; if there are more, the last one stands for all the smaller ones.
 
 HOLDS = {Level.HIGH: 1.0, Level.MEDIUM: 0.8, Level.LOW: 0.5}

@@ -20,9 +20,7 @@ from diagnose.capture.limits import Check
 
 ROOT = Path("/")
 FOLDER = Path("diagnose-runs")  # Where recordings go unless told otherwise.
-
 NEEDED = ("torch", "folder")  # Names of the checks without which nothing can be recorded.
-
 PROBE_S = 120  # Importing torch from a cold network disk takes a minute.
 
 

@@ -28,7 +28,6 @@ _BESIDE = re.compile(
 """Files that we write beside them."""
 
 _INNER = re.compile(r"recording-\d+")  # Folders with recordings of a run that was watched.
-
 HEARTBEAT_S = 10.0  # Between two signs of life of a command.
 
 SILENT_S = 180.0

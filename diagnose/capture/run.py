@@ -27,16 +27,13 @@ from diagnose.trace.manifest import Manifest
 BOOTSTRAP, AGENT = (Path(__file__).resolve().parent / name for name in ("bootstrap", "agent"))
 
 SITE = "site"  # Folder of a part that is put on PYTHONPATH.
-
 GRACE_S = 30.0  # Between the end of recording and asking the command to end, which it should do by itself (our choice).
-
 LEAST_FREE_BYTES = 500_000_000  # Free space without which a recording is not begun: traces before compression, twice.
 
 LEAST_FREE_FOR_LOGS_BYTES = 20_000_000
 """The same of a run that is watched (our choice): logs of a run on eight GPUs have some MB."""
 
 WRITING_S = 1800.0  # Time for nsys to write its reports once the training has ended; those of some GB take minutes.
-
 PATIENCE_S = 5.0  # For each way to end what is left of a run.
 
 POLL_S = 0.1
@@ -45,7 +42,6 @@ LOOK_S = 0.5
 """Between two looks at what the processes have agreed on: many commands may share a file system (our choice)."""
 
 HEARD_S = 0.5  # In which a script that was interrupted by itself has said so (our choice).
-
 INSISTING_S = 1.0  # Between two interrupts, from which on the second one is meant as one (our choice).
 
 PASSED_ON = tuple(

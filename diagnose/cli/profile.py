@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 KILLED = 128  # Added to the number of the signal that ended a command, as in a shell.
-
 SHORT = Plan(warmup=1, steps=2)  # For scripts that make few steps.
-
 COMMAND = "diagnose.command"  # Of a context's `meta`: words that belong to the run.
 
 

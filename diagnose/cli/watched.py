@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from diagnose.trace.run_log import RunLog
 
 FORMS = ("terminal", "json", "markdown", "html")  # In which a run without recorded steps of its own is shown.
-
 _RECORDING = re.compile(r"recording-\d+\Z")  # Folders of steps that were recorded while the run was watched.
 
 

@@ -24,7 +24,6 @@ from diagnose.facts.core.steps import Measure
 from diagnose.trace import units
 
 MOSTLY = 0.5  # A setting explains a difference if the part that it acts on has this share of it (our choice).
-
 SAME_WORK = 0.01  # FLOPs that differ by less are the same work: some of few steps may be missing (our choice).
 
 

@@ -18,7 +18,6 @@ from diagnose.contracts.comparison import Basis, Range
 from diagnose.statistics import Spread, moderated, student
 
 ALPHA = 0.05  # What an interval may be wrong.
-
 WIDE = 0.1  # Half of an interval that is wider says nothing that helps (our choice).
 
 ALIKE = 2.0

@@ -16,9 +16,7 @@ from diagnose.reports.comparison_words import part_words
 from diagnose.trace.frames import Site
 
 SMALL_SHARE = 1e-3  # Of the longer step: changes of less have no row of their own (our choice).
-
 MOST_ROWS = 50  # Changes of a part that have a row of their own.
-
 MOSTLY = 0.5  # What has this share of a change is named with it (our choice).
 
 SAME_CALLS = 0.02

@@ -12,7 +12,6 @@ from diagnose.contracts.diagnosis import Provenance
 from diagnose.trace.manifest import DeviceState, Loader, Manifest, Optimizer, RankManifest
 
 MOST_SOURCES = 50  # Files of the user's own whose changes are named.
-
 DIGITS = 8  # Of a file's checksum: enough to tell that it changed.
 
 

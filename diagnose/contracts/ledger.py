@@ -12,7 +12,6 @@ from diagnose.trace.manifest import Manifest
 SCHEMA_VERSION = 1
 
 LONGEST = 200  # Characters of a name (our choice).
-
 MOST_SPEEDUP = 1e100  # Even an interval of two pairs that differ a lot does not go beyond (our choice).
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST)]

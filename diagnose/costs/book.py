@@ -41,7 +41,6 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.measured import ATTENTION, ATTENTION_BACKWARD, OpSpec
 
 LEVELS = 3  # Low, likely and high estimate of what a fix saves, as `replay.edits.Estimate`.
-
 CAST_BYTES = 6.0  # That casting an element between fp32 and 16 bits reads and writes.
 CAST = (1.0, 1.0, 0.5)  # Of the casts that autocast may need, those that are thought to be there (our choice).
 MOVED_16 = (1.0, 0.75, 0.5)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from ..trace.manifest import Made, RankManifest
 
 Edits = list[Any]  # `diagnose.patches.code.Edit`.
-
 Given = dict[str, Any]  # Arguments of a call by name.
 
 

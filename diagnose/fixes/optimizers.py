@@ -31,7 +31,6 @@ OF_TRANSFORMERS = {"Adam": "adamw_torch_fused", "AdamW": "adamw_torch_fused"}
 
 
 OTHER = {"fused": "foreach", "foreach": "fused"}  # They exclude each other.
-
 Forms = dict[str, Any]  # Both, of a group.
 
 

@@ -21,9 +21,7 @@ from diagnose.source.base import InputError
 from diagnose.source.run_log import logs_in, read
 
 LOOK_S = 1.0  # Between two looks at whether a log has grown.
-
 RESTS = 20  # Times as long as reading and showing took, until the next look: at most 5 % of one CPU core (our choice).
-
 PATIENCE_S = 5.0  # For the last look at the end of the run (our choice): its disk may hang.
 
 LEAST_PRIORITY = 19

@@ -18,7 +18,6 @@ from diagnose.watched.sketch import PER_OCTAVE
 PREFIX = "diagnose_watch_"
 
 MOST_LABEL = 200  # Characters of a label's value.
-
 HALF_OCTAVES = range(34, 75)  # Limits of the histogram, 2^(k/2) ns: from 131 us to 137 s (our choice).
 
 Kind: TypeAlias = Literal["gauge", "counter", "histogram"]

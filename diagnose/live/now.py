@@ -15,7 +15,6 @@ from diagnose.watched.pricing import counted, total
 from diagnose.watched.sketch import quantile_ns
 
 PERIOD_NS = 120_000_000_000  # What is at first, and what is now; of a run below six minutes a third (our choice).
-
 LATEST = 64  # Windows that are kept: one is complete each second at most, and logs are read more often (our choice).
 
 

@@ -10,7 +10,6 @@ from diagnose.reports import watched_run
 from diagnose.trace.units import duration, long_duration, number, share, size, three_digits
 
 MOST_FINDINGS = 3  # In the panel (our choice).
-
 MOST_RANKS = 12  # That are told one by one: of more, the slowest (our choice).
 
 STALLED_S = 10

@@ -23,7 +23,6 @@ WITH_FOREACH = (*WITH_FUSED, "ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RM
 """Optimizers that take fused=True, and foreach=True (PyTorch 2)."""
 
 EXCLUSIVE = ("differentiable", "foreach", "fused")  # Arguments of optimizers of which one may be true (PyTorch 2).
-
 MAKES_MODELS = ("from_pretrained", "from_config")  # Methods of transformers' classes of models.
 
 SINCE = {"batched_grad_copy": (2, 13)}

@@ -15,9 +15,7 @@ from diagnose.replay.job_saving import JobReplay
 from diagnose.replay.saving import Replay
 
 NEAR = 0.02  # Share of the step without the profiler by which a replayed one may differ from it (our choice).
-
 MOST = 2.0  # Times as much as was measured, or as events cost elsewhere, as an event may cost at most (our choice).
-
 ROUNDS = 5  # Of halving in which the cost of an event is found: to 6 % of it.
 
 

@@ -19,11 +19,8 @@ from diagnose.trace.enums import Direction, SpanKind
 from diagnose.trace.intervals import IntArray
 
 READY_SHARE = 0.1  # The quantile of a worker loader's fetches that is taken for the cost of a batch that was ready.
-
 STARVED_NS = 500_000  # A fetch from workers waited if it took this much longer than one whose batch was ready.
-
 STARVED_SHARE = 0.05  # Waits of a smaller share of the time between fetches are taken for jitter: workers keep up.
-
 MOST_WORKERS = 16  # Workers in step deliver in bursts; after more ready batches in a row than this they had caught up.
 
 

@@ -27,7 +27,6 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import Ground, IntegrityNote
 
 DOUBTFUL = 0.10  # From this share on, of error or unexplained time, estimates say so.
-
 ONLY_BOUNDS = 0.30  # From this share on, estimates are bounds and nothing more.
 
 

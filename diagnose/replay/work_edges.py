@@ -18,13 +18,9 @@ LAUNCH_NS = 6_000
 """From a launching call's start to its work's start on an empty stream, where no launch shows it (5 to 20 us seen)."""
 
 BACK_TO_BACK_NS = 1_000  # Between queued kernels, where none shows it (0.8 to 4 us seen).
-
 EVENT_NS = 2_000  # From an event to the work that waited for it (0 to 3 us seen).
-
 MOST_DELAY_NS = 1_000_000  # Longer delays of single launches say nothing about the usual one.
-
 UNEXPLAINED_NS = 15_000  # A start later than this after all it depends on has another reason.
-
 SOON_NS = 25_000  # Work on another stream that ended within this before such a start is taken for the reason.
 
 

@@ -19,15 +19,10 @@ from diagnose.reports.sections import Row
 from diagnose.trace.model import Severity
 
 MOST_BYTES = 7_000  # Of the text: some 2,300 tokens by the bound of `quoting`, as others come beside it (our choice).
-
 ENDING_BYTES = 600  # Kept for the last lines.
-
 MOST_PARTS = 6  # Parts of what a step waits for.
-
 MOST_CARDS = 5  # Findings that are told with evidence and fix.
-
 MOST_LINES = 8  # Of any other list.
-
 MOST_CODE = 6  # Lines of code of a fix.
 
 

@@ -12,11 +12,8 @@ from diagnose.trace import kinds
 from diagnose.trace.units import clipped, duration, number, percent
 
 MOST_ROWS = 12  # Rows of a table for people; JSON has more.
-
 LEAST_SHARE = 0.001  # Of the step, for a row of its own (our choice).
-
 CHANGE_SHARE = 0.005  # Of the longer step, for a change that has a row (our choice).
-
 CAUSE_SHARE = 0.1  # Of the difference, for what is named as its cause (our choice).
 
 MOST_CAUSES = 3

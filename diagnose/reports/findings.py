@@ -15,10 +15,7 @@ from diagnose.reports.words import BASES, LOOKS, OUTCOMES, safety
 from diagnose.trace.units import duration, share
 
 ORDER = "Ordered by incremental saving, weighted by confidence."  # Over several findings.
-
 HIDDEN = "Once those are fixed"  # Over findings that pay only then.
-
-
 RISKS = "Risks"  # Over what costs no time, and may end the run.
 
 

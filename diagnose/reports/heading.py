@@ -19,7 +19,6 @@ MOST_COMMAND = 60  # Characters of the command that ran.
 BETWEEN = "what is between epochs, such as evaluation, saving and the end of workers"
 
 MUCH = 0.1  # Of an epoch between its steps: as much is said of any recording (our choice).
-
 TELLING = 0.01  # Of an epoch: less of it that recorded steps lack is not named (our choice).
 
 

@@ -19,7 +19,6 @@ MOST_RANKS = 16  # Ranks of a table in a report for people; JSON has all.
 MOST_GROUPS = 8
 MOST_PARTS = 6
 MOST_TOLD = 3  # Parts of the critical path that a sentence names.
-
 LEAST_PART = 0.005  # Of the step, for a row of the critical path's table (our choice).
 LITTLE = 0.01  # Of the step: ranks that wait for less are not said to lose by it (our choice).
 EXPLAINS = 1 / 3  # Of the mean rank's waiting, for what a rank needs more to be said to cause it (our choice).

@@ -24,7 +24,6 @@ from diagnose.trace.units import clipped, duration, number, share, size, three_d
 T = TypeVar("T")
 
 MOST_ROWS = 8  # Rows of a table in a report for people; JSON has more.
-
 LEAST_SHARE = 0.001  # Of the step, for a row of a table that has one for everything else (our choice).
 
 

@@ -115,7 +115,6 @@ BASES = {
 }
 
 MOST_EPOCHS, MOST_RANKS = 8, 64  # Rows: of epochs the first ones and the last.
-
 ALL = 0.95  # Share that is called all of it (our choice).
 
 

@@ -20,7 +20,6 @@ OfKind: TypeAlias = "T | Mapping[str, T]"
 """For all entries of a cause, or by their kind; that of other kinds has the key ""."""
 
 WORTH_SHARE = 0.01  # Of the step, from which on waste is worth saying (our choice).
-
 MOST_NAMED = 4  # Ops that are named (our choice).
 
 NOTHING = Between(0.0, 0.0, 0.0)

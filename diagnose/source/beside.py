@@ -11,7 +11,6 @@ from diagnose.storage.remote import Place
 from diagnose.trace.model import IntegrityNote, Severity
 
 MOST_BYTES = 256 << 20  # A rank's part of a manifest takes some kilobytes, and there may be ten thousand.
-
 LONGEST_NOTE = 500  # Characters.
 
 _LARGEST = 1 << 63

@@ -26,7 +26,6 @@ The least of a recording is 4 to 12 us in nearly all of 90 recordings of nine ki
 """
 
 TOLERANCE_NS = 1_000  # Recorders of whole microseconds cut fractions off.
-
 WITNESSES = 3  # A bound is what so many launches or waits agree on: torn records move nothing.
 
 _UNBOUNDED = np.iinfo(np.int64).max

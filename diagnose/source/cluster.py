@@ -21,7 +21,6 @@ T = TypeVar("T")
 LOCAL = "local"
 
 CONNECT_S = 10  # For the scheduler to answer.
-
 WORKERS_S = 60  # For a worker to join it: the first, or another once none is left.
 
 

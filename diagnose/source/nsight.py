@@ -22,7 +22,6 @@ from diagnose.trace.model import Device, Rank
 
 _ON_DEVICE, _ON_HOST = (KERNEL, MEMCPY, MEMSET, GRAPH), (RUNTIME, nvtx.TABLE)
 DAY_NS, LATEST_NS = 86_400_000_000_000, 1 << 62  # A recording lasts no day, and none was made after 2116.
-
 MOST_TOLD, LONGEST_TOLD = 5, 300  # Sentences of the recorder's own that are passed on, and characters of each.
 
 

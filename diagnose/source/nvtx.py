@@ -15,7 +15,6 @@ from diagnose.trace.enums import SpanKind
 
 TABLE = "NVTX_EVENTS"
 RANGES = "59, 60"  # eventType of push/pop ranges and of ranges that may end on another thread (ENUM_NSYS_EVENT_TYPE).
-
 CAPTURE = "diagnose.capture"  # A range that only tells nsys when to record; `diagnose profile --tracer nsys` opens it.
 
 _OP = re.compile(r"(?!FSDP::)(\w+::|.*Backward\d+\Z)")

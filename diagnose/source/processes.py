@@ -21,11 +21,8 @@ T = TypeVar("T")
 Work = Callable[[RankFiles], T]
 
 POOL_BYTES = 4 << 20  # Files that are smaller together are read faster than worker processes start.
-
 LOOK_S = 5.0  # Without anything done before the workplace is looked at.
-
 AHEAD = 1_024  # Pieces of work that are handed to a cluster before the first is done: enough for so many workers.
-
 _CAN_BLOCK = hasattr(signal, "pthread_sigmask")  # not on Windows
 
 

@@ -27,7 +27,6 @@ _NOT_TRACES = re.compile(
 )
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|gpu|node)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _EXPORT = ".sqlite"  # The one kind of file that may hold several ranks.
-
 MAX_NAMED = 8  # ranks or files listed in a sentence before it says how many more there are
 
 _OTHER_FORMATS = (

@@ -20,9 +20,7 @@ from diagnose.storage.failures import StorageError, in_words
 from diagnose.storage.filesystem import asked, filesystem
 
 MOST_BYTES = 16 << 30  # A longer recording than anybody reads at once.
-
 SPARED_BYTES = 1 << 30  # Of the disk, for others.
-
 SMALL_BYTES = 1 << 20  # Of a file that is held in memory, such as a manifest.
 
 _GB = 1e9

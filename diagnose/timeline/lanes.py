@@ -21,7 +21,6 @@ from diagnose.trace.kinds import Activity, ApiKind
 
 MOST_STREAMS = 10
 MOST_THREADS = 5  # Streams and threads with a lane of their own: those with most time in the window.
-
 DEPTH = 3  # Ops inside ops inside ops are drawn; what is deeper is too narrow to be read.
 
 

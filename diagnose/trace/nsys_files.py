@@ -19,7 +19,6 @@ from pathlib import Path
 
 TABLE, BLOB = "NVTX_EVENTS", "binaryData"
 SAMPLES = "Python Backtrace"  # Name of the domain; marked by an event of type
-
 DOMAIN, MARK = 75, 34  # `eventType` of what names a domain, and of a mark (ENUM_NSYS_EVENT_TYPE).
 
 HELP_S = 20

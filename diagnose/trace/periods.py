@@ -16,11 +16,8 @@ from diagnose.trace.kinds import KernelKind
 
 MIN_PERIODS = 3
 LEAST_LAUNCHES = 8  # Of a period: shorter ones are loops within a step (our choice).
-
 REGULAR = 0.8  # Share of a name's distances that must be equal for them to propose a period.
-
 ALIKE = 0.95  # Share of the launches of a period that must be what was launched a period before.
-
 MOST = 0.5  # Share of all launches that must lie in periods: the rest is start-up, or something else (our choice).
 
 AS_GOOD = 0.05

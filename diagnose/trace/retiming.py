@@ -27,9 +27,7 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import Ground, IntegrityNote, Rank, Severity, Step
 
 LEAST_SHARE = 0.95  # Of device time: with less of it in both, the recordings hardly show the same steps (our choice).
-
 BY_SPAN = ("kernels", "copies", "syncs", "collectives", "ops", "memory")  # Tables that are labelled by span id.
-
 OPS = (SpanKind.OP, SpanKind.LOADER, SpanKind.ANNOTATION, SpanKind.COLLECTIVE)  # What is only recorded with ops.
 
 UNKNOWN = -1

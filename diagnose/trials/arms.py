@@ -36,19 +36,12 @@ QUIET = {
 """Variables by which experiment trackers stay offline."""
 
 WARMUP, TIMED, TIMED_S = 10, 10, 2.0  # Steps to skip, at least; steps to time, at least, and for how long (our choice).
-
 START_S = 10.0  # What a start of Python and torch may take, until one has been seen (our choice).
-
 PATIENCE = 3.0  # Times what an arm is expected to take, after which it is ended (trials.md).
-
 LEAST_S = 10.0  # That an arm is expected to take, however short it was: starts of Python differ (our choice).
-
 COMPILING_S = 120.0  # More patience for that (our choice).
-
 UNKNOWN_S = 60.0  # More patience for the first arm: nothing tells yet what starting takes here (our choice).
-
 LAST_BYTES = 16384  # Of what a script has printed, that are looked at for an error (our choice).
-
 TORCHRUN = "ChildFailedError"  # What torchrun ends with, and a table, when a rank has failed.
 
 _RAISED = re.compile(r"(?:\[rank\d+\]: ?)?([\w.]*(?:Error|Exception)\b.*)")

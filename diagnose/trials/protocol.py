@@ -27,13 +27,9 @@ NOTHING = "Without any fix nothing could be measured."
 SPENT = "The budget was spent."
 
 LEAST_FOR_INTERVAL = 2  # Pairs.
-
 BUSY_SHARE = 0.05  # Noise from which on it is said (our choice).
-
 COOLING_S = 10.0  # Before a run is repeated in which heat held the GPU back (our choice).
-
 MOST_REPEATS = 3  # Of such runs; heat that stays belongs to the machine (our choice).
-
 LONGER_S = 1.0  # By which a start has to be longer to count: starts of Python differ as well (our choice).
 
 

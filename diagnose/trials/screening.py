@@ -29,7 +29,6 @@ PER_SWITCH_S, COMPILING_S = 15.0, 60.0
 """That screening one usually takes at most, and more for one that compiles (trials.md: 10 s are usual)."""
 
 BETWEEN_S = 30.0  # More patience with the script between its start and its end (our choice).
-
 LONGER_S = 1.0  # Settling that has to be paid for: less is not told (our choice).
 
 Told = Callable[[Sequence[Screened]], None]

@@ -11,7 +11,6 @@ from diagnose.watched.series import groups
 from diagnose.watched.sketch import quantile_ns
 
 MOST_SLICES, OF_MANY = 96, 24  # More are no wider than some pixels; of each of many ranks (our choice).
-
 MANY = 16  # Ranks, beyond which each has fewer stretches: their JSON stays some MB (our choice).
 
 COUNTED = ("read_bytes", "written_bytes", "faults", "cpu_s", "retries")

@@ -28,7 +28,6 @@ from diagnose.watched.series import GROUPS, LEAST_GROUPS, LEAST_TO_CHANGE, PARTS
 EVENED: Shares = (0.7, 1.0, 1.0)
 """Of the difference to the next slowest rank, on devices of their own (ST01: our choice)."""
 CPU_EVENED: Shares = (0.4, 0.7, 1.0)  # Where ranks share a machine (ST01).
-
 SLOWER = 0.05  # Of the step: by so much a straggler is behind the median of the other ranks at least (our choice).
 
 EARLY_NS, LATE_NS = 15_000_000_000, 60_000_000_000

@@ -31,9 +31,7 @@ OUTLIERS, MOST_PERIOD = 3, 60
 whole periods are recorded so that all steps weigh what they weigh (our choice)."""
 
 LATEST_WINDOWS = 8  # In which they are looked for (our choice).
-
 OUTLIER_COST = 0.01  # Of the time of a period, from which on an outlier is worth it (our choice).
-
 GROWN_BYTES, GROWN = 256_000_000, 0.2  # By so much resident memory must have grown since the beginning (our choice).
 
 

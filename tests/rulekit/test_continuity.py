@@ -13,7 +13,6 @@ from diagnose.synthetic.reading import facts_of
 from tests.rules import built_in
 
 GROWTH_PERCENT = range(0, 31, 2)  # What the cause takes of the step, about.
-
 LIMITED = " | sync 3-99.91"  # By the GPU: the host waits for it.
 
 

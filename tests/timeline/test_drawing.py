@@ -23,7 +23,6 @@ from tests.replay.test_corpus_replay import FILES
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 BACKWARD = 200  # The thread of the backward pass.
-
 Bar = tuple[int, str, str, float, float]  # lane, name, kind, start and duration in us
 
 

@@ -12,7 +12,6 @@ from .board import Board, StoreBoard, Words, store
 from .place import Place
 
 LEAD = 5  # Steps between an announcement and what it announces, so that all ranks hear of it in time (our choice).
-
 END = "end"  # The last word: at its step all leave.
 
 T = TypeVar("T")

@@ -12,13 +12,9 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 MOST_LOOKS = 32  # Batches of a loader that are looked at (our choice).
-
 SHORTEST = 8  # Places of a row from which on it is taken for a sequence (our choice).
-
 LARGEST = 1 << 22  # Elements of a tensor that are looked at, at most (our choice).
-
 MOST_TENSORS, DEEPEST = 64, 4  # Of a batch, and levels of lists and dicts in which they are looked for (our choice).
-
 MOST_COUNTED, MOST_OBJECTS = 4, 50_000  # Batches whose objects are counted, and objects of one (our choice).
 
 

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 
 MOST = 64  # Ranks that are all recorded: what they write fits the disk and the patience of a laptop (our choice).
-
 FEW = 8  # Of a larger group the first are: an eighth of MOST, as many as a machine has usually (our choice).
 
 

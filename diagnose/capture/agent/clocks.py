@@ -132,14 +132,9 @@ def _nodes() -> int:
 
 
 WINDOW = 5  # Steps that are compared with as many before them (our choice).
-
 ALIKE = 0.1  # Share by which their medians may differ (our choice).
-
-
 MOST_WARMUP = 5  # Times the asked-for warm-up after which unsteady steps are recorded all the same (our choice).
-
 MOST_WARMUP_S = 120.0  # The same in time (our choice).
-
 TIMED = 30  # Steps that are timed without a profiler, at most (our choice).
 
 TIMED_PER_WARMUP = 3

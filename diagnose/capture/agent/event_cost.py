@@ -13,7 +13,6 @@ from statistics import quantiles
 from .foreign import turns
 
 TIMES = 100  # Ops of a block: far fewer launches than those after which the host waits for a device (our choice).
-
 BLOCKS = 20  # Within the recording, and as many without it (our choice).
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from . import about, backwards
 
 MOST_NODES = 50_000  # Of a step (our choice): walking so many took 0.06 s (torch 2.13, one core of a Xeon).
-
 UNNUMBERED = 1 << 63  # Nodes that add to the gradient of a weight have numbers from here on.
 
 

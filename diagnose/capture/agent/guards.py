@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 MOST_GUARDS = 8  # That are told, those first by which the most compiled forms failed (our choice).
-
 LONGEST_GUARD = 200  # characters
 
 _REASON = re.compile(r"(?P<form>\d+/\d+): (?P<said>[^\n]*)(?P<rest>.*)", re.DOTALL)

@@ -22,7 +22,6 @@ SPARE = 2
 twice, 3 of 24 of such recordings still took 11 to 21 MB a step, with this none of 20."""
 
 USUAL_SHARE = 0.1  # Of what a recorded step fetches, what one without the profiler may fetch as well (our choice).
-
 BLOCK_BYTES = 24 << 20  # Less than what glibc takes from the system apart from the rest, and gives back at once.
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3

@@ -21,7 +21,6 @@ from .standalone import standalone
 NO_LINE = "no line of the script was met that it changes"
 
 MOST_SAID = 200  # Characters of an error's text (our choice).
-
 MOST_LINES = 8  # That are named for one setting (our choice).
 
 _injected: dict[str, Injection] = {}

@@ -14,9 +14,7 @@ from typing import Any
 from .loops import OWN
 
 LINE = "diagnose.line"  # Before the number of the line and the function, as in `trace.frames.marked_line`.
-
 NOT_KNOWN = 0  # In place of the number: from then on the line of no function is known.
-
 MOST_LINES = 200_000  # That a recording tells, some 40 MB of text (our choice).
 
 

@@ -18,9 +18,7 @@ from .loaders_sampled import Line, told
 from .loaders_settings import dataset_length, start_method
 
 MOST_KEPT = 1_000  # Batches of a loader that are kept, the latest ones (our choice).
-
 SAMPLING = "sampling"  # File that tells workers to sample where they spend their time: no step is timed any more.
-
 MOST_SAMPLED = 4  # Batches that each worker samples (our choice).
 
 MOST_FILES = 128

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from .loops import is_library
 
 LONGEST_CALL = 400  # Characters of a call that are kept (our choice).
-
 SHORT_NAMES = {"DistributedDataParallel": ("DDP",)}  # Names by which scripts import them, besides their own.
 
 

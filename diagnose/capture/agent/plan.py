@@ -12,24 +12,17 @@ WORK = ".work"
 """Folder in the recording for what processes and commands tell each other; gone once the recording is complete."""
 
 RECORDING = "DIAGNOSE_RECORDING"  # Variable that names the folder of a part to the processes it records.
-
 LEFT = "left"  # File of a part whose command has ended, or has no place in the run.
-
 APART = "apart"  # What a process posts that knows of ranks which write into another folder.
-
 REFUSED = "refused"  # What a process posts that finds another run recorded in the folder.
-
 INTERRUPTED = "interrupted"  # What a script posts when an interrupt ends it.
 
 FILES = {"device_timing": "device", "timing": "trace", "attribution": "detail"}
 """What a kind of recording is called among the files."""
 
 OF_TIMES = ("device_timing", "timing")  # Kinds whose times are used; Nsight Systems can make them.
-
 GRAPH = "graph.json.gz"  # How the name of the file ends that has autograd's graph of one step.
-
 VALUES = "values.json.gz"  # How the name of the file ends that tells which ops compute what has been computed before.
-
 ENDINGS = {"torch": "json.gz", "nsys": "sqlite"}  # How the names of a tracer's files end.
 
 

@@ -36,13 +36,9 @@ LEAST_OF_COLLECTIONS_S = 0.6
 """Of a block where collections of garbage are what is measured: they are seldom (our choice)."""
 
 LEAST_PAIRS = 5  # Of blocks, before the first look (our choice).
-
 MOST_PAIRS = 60  # Of blocks, if there is time: those of a machine that does other work differ much (our choice).
-
 FEWEST_PAIRS = 3  # Where time is over: the spread of fewer is not known (our choice).
-
 SHARES = 1.5  # Times an equal share of the time that one may take (our choice).
-
 MOST_REPEATS = 2  # Of a block into which something else fell (our choice).
 
 COMPARED = 3
@@ -54,13 +50,9 @@ MOST_SETTLING, MOST_SETTLING_S = 40, 20.0
 """Steps, and time after the first two of them, in which a switch settles (our choice)."""
 
 SETTLING_OF_RANKS = 8  # Steps in which a switch settles on several ranks, which all have to count alike (our choice).
-
 COLLECTED = 0.02  # Share of a block that collections of garbage may take without a fault (our choice).
-
 PAUSED = 0.05  # Share of a block that steps of another kind may add without a fault (our choice).
-
 LIVE = "screening.json"  # File of the part's working folder that tells how far it is.
-
 SEED = 20261127  # Of the order of blocks, which has to be the same on all ranks.
 
 NOTHING = {"of_optimizer": None, "changes_outputs": False, "collects": False}

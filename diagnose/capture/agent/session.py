@@ -32,7 +32,6 @@ from .threads import CompetingThreads
 from .values import values_of_two_steps
 
 DETAILED = 3  # Steps of the attribution recording, of which analysis drops the first (our choice).
-
 ATTEMPTS = 4  # At a recording that the script's own profiler interrupts, or that takes memory as it goes.
 
 MORE, MORE_S = 10, 2.0

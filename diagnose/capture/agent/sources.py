@@ -10,7 +10,6 @@ from pathlib import Path
 from . import made
 
 MOST_FILES = 200  # That are named (our choice).
-
 LARGEST_BYTES = 1 << 20  # Of a file whose content is told by a hash (our choice).
 
 _BEGAN_S = time.time()

@@ -25,9 +25,7 @@ from .steps import Steps, watch_optimizers
 from .watch.watcher import Watcher
 
 MOST_EXITS = 3  # Times the script may catch the exit that ends the run; then it is left to the command that started it.
-
 WINDOW_S = 2.0  # The stretch of time that is recorded where no steps are found (our choice).
-
 BUSY = 0.1  # CPU time over time from which on a process works itself, and does not only wait for others (our choice).
 
 

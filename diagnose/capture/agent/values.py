@@ -22,9 +22,7 @@ from .lookups import Lookups
 T = TypeVar("T")
 
 MOST_OPS = 60_000  # Of both steps (our choice): looking at one took 65 us (torch 2.13, one core of a Xeon).
-
 MOST_EDGES = 2_000_000  # From ops to those that made what they take (our choice): 32 MB of memory.
-
 MARKS = "profiler::"  # Before the names of ops that only mark ranges.
 
 

@@ -19,7 +19,6 @@ from diagnose.facts.core.steps import steps
 from diagnose.trace.intervals import IntArray
 
 ALIKE = 0.98  # Share of the nodes that have to be of the same kind in their place (our choice).
-
 MOST_PAIRS = 8  # Rounds that are compared with those before them: others are like them (our choice).
 
 _NOTHING_NEW = (

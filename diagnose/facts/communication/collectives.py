@@ -214,7 +214,6 @@ def _asked_for(facts: Facts) -> tuple[IntArray, IntArray]:
 
 
 WORKERS = 2  # Threads of a group of gloo's (ProcessGroupGloo, threads of its default options).
-
 APART = 4  # Thread numbers of one group differ by less.
 
 

@@ -36,8 +36,6 @@ _SIZES |= {f"c10::Float8_{kind}": 1 for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "
 
 
 _ESCAPED = re.compile(r"\\[nrt]")  # White space of indented JSON, as the reader keeps it.
-
-
 _MOST, _MOST_ELEMENTS = 64, 2**44  # Dimensions of a tensor, tensors, inputs; more than a device holds: sums fit int64.
 
 

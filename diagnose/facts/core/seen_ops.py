@@ -26,7 +26,6 @@ ALIKE, LEAST = 0.75, 0.85
 """Shares that have to be found of a thread's recorded ops, and of those that were looked at (our choice)."""
 
 ENOUGH = 0.5  # Of the time of the used steps has to be that of steps with the same ops (our choice).
-
 APART, AGREE = 16, 2  # Ops that may be left out in a row, and those that have to agree behind them (our choice).
 
 NOT_COUNTED = Missing("what rows of tensors hold", "Record with this version of diagnose profile.")

@@ -31,7 +31,6 @@ ENOUGH_TIMED = 20
 """Steps without the profiler, from which on what none of them shows is no part of the training (our choice)."""
 
 HELD_UP = 0.5  # Of the median step: by so much longer a step is that was held up (our choice).
-
 ALIKE = 0.1  # By so much more ops a step may have and still do the same (our choice).
 
 

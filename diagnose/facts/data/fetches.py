@@ -20,11 +20,8 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 
 MOST_READY_NS = 500_000  # Taken for the cost of a ready batch where none was seen to be ready (0.3 to 1 ms measured).
-
 LONGEST_READY_NS = 1_000_000  # A fetch from workers that took longer waited for its batch.
-
 READY_QUANTILE = 0.1  # A batch that was ready costs the quick fetches' time: p10 of their durations.
-
 SLOW = 5.0  # A fetch of this many times the usual duration is slow (our choice).
 
 RESTART = 10.0
@@ -38,7 +35,6 @@ REPEATS = 0.7
 reach it. Measured: 0.73 to 0.89 with 4 workers that could not keep up (public trace param/resnet)."""
 
 LONGEST_PERIOD = 128  # More workers than that were never seen; bounds the time.
-
 MIN_FETCHES = 10  # Of fewer no pattern is told: three periods of 3 workers. Chosen.
 
 _NO_FETCHES = Missing("DataLoader fetches", "Iterate a torch.utils.data.DataLoader inside the profiled region.")

@@ -14,7 +14,6 @@ from diagnose.facts.core.spans import HostSpans
 from diagnose.trace.intervals import IntArray
 
 LEAST_ROUNDS = 4  # Two or three may be what a model consists of (our choice).
-
 MOST_OPS = 64  # Of one round of a loop that are looked for.
 
 _ACCUMULATES = "AccumulateGrad"

@@ -22,7 +22,6 @@ from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 
 MOST = 0.5  # What fills this share of what a step takes more is why. Chosen.
-
 USUAL = 0.5  # What at least this share of the other steps does too is no extra work. Chosen.
 
 _NAMED = (Filling.ANNOTATION, Filling.LINE, Filling.OP)

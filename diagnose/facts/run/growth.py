@@ -31,7 +31,6 @@ from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.varying import VaryingShapes, varying_shapes
 
 LEAST_STEPS = 4  # Steps, from which on a count tells whether it rises in each (our choice).
-
 RARE = 0.01  # Chance of a rise that is taken for one: of counts, which vary by what steps do (our choice).
 
 SURE_OF_MOST = 0.05

@@ -28,7 +28,6 @@ SILENCE_NS = 50_000_000
 """A host without any event for so long while the device is idle may be collecting garbage (our choice)."""
 
 SPIKE = 1.5  # A step this many times as long as the median one is a spike (our choice).
-
 FILLS = 0.2  # What explains a spike fills at least this share of what the step takes more. Chosen.
 
 _ON_HOST = (SpanKind.OP, SpanKind.LOADER, SpanKind.COLLECTIVE, SpanKind.ANNOTATION, SpanKind.PYTHON)

@@ -25,7 +25,6 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity, ApiKind
 
 WARM_UP = 1.3  # A step this many times as long as the median of the later ones may be warm-up (our choice).
-
 LATER = 50  # Steps, at most, that a step is compared with. Chosen: enough for a median.
 
 MOST_ALLOCATIONS = 4
@@ -38,7 +37,6 @@ SPAN_NS = 350
 models of 460 to 5,300 spans a step, whose steps took 1.4 to 1.6 times as long as without the profiler)."""
 
 SHAPES_NS = 220  # More for an op with its shapes (measured with SPAN_NS: 0.21 to 0.25 us).
-
 FRAME_NS = 300  # Host time to record a Python frame (measured with SPAN_NS: 0.27 to 0.33 us).
 
 EVENTS_NS = (round(EVENT_NS / 2), round(EVENT_NS), round(1.5 * EVENT_NS))
@@ -46,9 +44,7 @@ EVENTS_NS = (round(EVENT_NS / 2), round(EVENT_NS), round(1.5 * EVENT_NS))
 slow to read, timed without the profiler as well; about 3.4 us at most in pairs recorded there."""
 
 VIEWS = ("aten::view", "aten::as_strided")  # Ops that only say how memory is read.
-
 ENOUGH_VIEWS = 20  # That a median of them says something (our choice).
-
 DEEP_QUEUE = 900  # With so many launches outstanding the next one waits for room: about 1023 fit a stream's queue.
 
 

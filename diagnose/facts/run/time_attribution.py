@@ -30,9 +30,7 @@ from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 
 SMALL_SHARE = 1e-4  # Of the step: smaller rows are told apart by part, kind and op only (our choice).
-
 MOST_ROWS = 1000  # Beyond these the smallest are told apart by part and kind only.
-
 LONGEST = 120  # Characters of the text of an op's shapes.
 
 

@@ -20,7 +20,6 @@ from diagnose.trace.units import duration
 
 MOST_COLUMNS = 128  # Ranks, or bands of ranks, beside each other: each some pixels wide on a large screen.
 MOST_TEXTS = 48  # Cells that hold their number.
-
 MOST_LABELS = 8  # Bands that are named by their first rank.
 COMPUTING, WAITING = "compute", "waiting for others"
 

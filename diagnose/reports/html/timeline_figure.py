@@ -18,15 +18,12 @@ from diagnose.timeline.marks import Marks
 from diagnose.trace.units import duration
 
 MOST_SHOWN = 4_000  # Bars that a browser draws and redraws without waiting.
-
 PIXELS = 1_200  # Width of a timeline on a large screen: what is shorter than one pixel at the widest zoom is joined.
-
 FINER = 6  # How many times finer each level is than the one above it.
 
 LANE_HEIGHT = 22
 
 MOST_STEPS = 30  # Steps that are bounded and named in a figure of them all.
-
 FAINTEST = 0.15  # Opacity of marks that are nearly empty: what is joined is as dense as what it stands for.
 
 KIND_WORDS = {

@@ -18,7 +18,6 @@ RECORDING = "recording"
 """What the command posts, with a number, when the next steps are to be recorded; and what the folder is called."""
 
 MADE = "made"  # What each rank posts in the part of a recording when it is over.
-
 ASK = "ask"  # What anyone posts who wants a recording; with something that tells it from other posts.
 
 

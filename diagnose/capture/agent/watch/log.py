@@ -15,7 +15,6 @@ from .step_times import Interval
 from .windows import COLUMNS, Windows
 
 VERSION = 1  # Of the format, which docs/watching.md and `source/run_log.py` tell.
-
 LOOK_S = 1.0  # Between two looks at the process.
 
 WRITE_S = 5.0

@@ -18,9 +18,7 @@ from pathlib import Path
 from ..board import Board
 
 MAGIC = b"\xd1\xa9"  # A record begins with these bytes, so that a reader finds the next one behind a damaged one.
-
 HEADER = struct.Struct("<2sII")  # MAGIC, length of what follows in bytes, and its CRC-32.
-
 ENDING, OPEN_ENDING = ".watch", ".watch.open"  # How the names of both files end.
 
 

@@ -41,9 +41,7 @@ LONG = 3.0
 """Times the usual step, from which a step is an outlier, and what is before it no part of it (as clocks.LONG)."""
 
 RECENT = 255  # Steps of which the usual one is the median (our choice).
-
 KEPT_OUTLIERS, KEPT_GAPS, KEPT_EPOCHS = 8, 8, 8  # That a window tells one by one (our choice).
-
 DETAILED = 100  # Steps at the beginning that are told one by one (our choice).
 
 
