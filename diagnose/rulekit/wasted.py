@@ -37,20 +37,22 @@ def wasted(
     fixes: OfKind[tuple[Fix, ...]],
     confidence: OfKind[Confidence],
     left: OfKind[Between] = NOTHING,
+    slower: OfKind[tuple[float, float, float]] | None = None,
     basis: Basis = Basis.REPLAYED,
     often: float = 0.0,
     host_only: bool = False,
 ) -> Check:
     """A rule of what is wasted for one cause.
 
-    `says` has names in braces: {ops}, {times} (once, twice), {count}, {detail}, and {there}, the other line if it is
-    another one. `left` is what stays of the wasted time. A finding has WORTH_SHARE of the step, in `often` of the
-    steps. `host_only`: the device does the same without it.
+    `says` has names in braces: {ops}, {times} (once, twice), {count}, {share} (of the work), {detail}, and {there}, the
+    other line if it is another one. `left` is what stays of the wasted time. In its place `slower` tells how many times
+    as long the rest takes then: low, likely, high. A finding has WORTH_SHARE of the step, in `often` of the steps.
+    `host_only`: the device does the same without it.
     """
 
     def run(wasted_work: Ledger, steps: Steps) -> Verdicts:
         found = [one for one in wasted_work.of(cause) if one.steps_seen >= often * steps.count]
-        ns = [one.work.host_ns if host_only else one.longest_ns for one in found]
+        ns = [one.work.host_ns if host_only else one.wasted_ns for one in found]
         large = [(one, lost) for one, lost in zip(found, ns, strict=True) if lost >= WORTH_SHARE * steps.mean_ns]
         if not large:
             yield Clean(
@@ -63,7 +65,7 @@ def wasted(
             if not one.doubt:
                 yield Finding(
                     evidence=(Evidence(_sentence(one, lost, _of(says, one)), lost, "ns"),),
-                    edits=_edits(one, _of(left, one), host_only),
+                    edits=_edits(one, _of(left, one), _of(slower, one) if slower else None, host_only),
                     fixes=_of(fixes, one),
                     confidence=_of(confidence, one),
                     basis=basis,
@@ -86,17 +88,23 @@ def _sentence(one: Wasted, lost_ns: int, says: str) -> str:
         ops=", ".join(names[:MOST_NAMED]) + f" and {more} more" * (more > 0),
         times={1: "once", 2: "twice"}.get(one.times, f"{one.times} times"),
         count=one.times,
+        share=percent(one.share),
         detail=one.detail,
         there=f" at line {other.line} ({other.function})" if other and other.line else "",
     )
+    of_all = f" of {duration(one.longest_ns)}" * (round(one.share, 2) < 1)
     back = " with the backward pass" * (one.back.host_ns > 0)
-    return f"{said}: {duration(lost_ns)} a step{back}."
+    return f"{said}: {duration(lost_ns)}{of_all} a step{back}."
 
 
-def _edits(one: Wasted, left: Between, host_only: bool) -> tuple[Edit, ...]:
-    """The recording without what is wasted."""
+def _edits(one: Wasted, left: Between, slower: tuple[float, float, float] | None, host_only: bool) -> tuple[Edit, ...]:
+    """The recording without what is wasted. Where a part of the work stays, so do the calls that launch it."""
     if host_only:
         return (Shorten(one.work.ids, left),)
+    if one.share < 1:
+        rest = 1 - one.share
+        keep = Between(*(min(rest * each, 1.0) for each in slower)) if slower else left.of_share(one.share)
+        return (Shorten(np.concatenate((one.work.data_ids, one.back.data_ids)), keep),)
     return (
         Shorten(np.concatenate((one.work.ids, one.work.work_ids)), left),
         Shorten(np.concatenate((one.back.ids, one.back.work_ids)), GOES_WITH_IT),

@@ -22,6 +22,7 @@ class _Content(msgspec.Struct, frozen=True):
     same: list[int]
     uses: list[int]
     used: list[int]
+    sparse: list[int] | None = None
     looked_up: list[int] | None = None
 
 
@@ -30,7 +31,7 @@ def read_values(path: Place) -> ValueGraph:
     found = unpacked(path, _Content, _WHAT)
     ops = len(found.name)
     columns = [found.thread, found.step, found.backward, found.makes, found.same]
-    columns += [] if found.looked_up is None else [found.looked_up]
+    columns += [one for one in (found.sparse, found.looked_up) if one is not None]
     check_size(_WHAT, len(found.names), ops, len(found.uses))
     if any(len(column) != ops for column in columns) or len(found.uses) != len(found.used):
         raise ValueError(f"is no {_WHAT}: its parts do not fit")
@@ -46,5 +47,6 @@ def read_values(path: Place) -> ValueGraph:
         same=within(found.same, -1, ops, _WHAT),
         uses=within(found.uses, 0, ops, _WHAT),
         used=within(found.used, -1, ops, _WHAT),
+        sparse=None if found.sparse is None else within(found.sparse, 0, 1001, _WHAT),
         looked_up=None if found.looked_up is None else within(found.looked_up, -1, ops, _WHAT),
     )

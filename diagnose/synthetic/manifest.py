@@ -51,7 +51,7 @@ _NOTED = (_BENCHMARK, _THREADS, _RIVAL, _TIMED, _BATCHES, _FETCHED, _MADE, _EPOC
 _VALUE = re.compile(
     r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: takes (?P<takes>(?:-|\d+)(?:,(?:-|\d+))*))?"
     r"(?P<always> always)?(?P<back> back)?"
-    r"(?P<counts>(?: (?:looked|carried) \d{1,4})*)"
+    r"(?P<counts>(?: (?:sparse|looked|carried) \d{1,4})*)"
 )
 
 
@@ -107,13 +107,14 @@ def values(text: str) -> ValueGraph | None:
         makes=np.ones(2 * count, dtype=np.int64),
         same=np.array([-1 if value == at else value for at, value in enumerate(made)]),
         uses=np.array([taker for taker, _ in both], dtype=np.int64),
+        sparse=np.array([one.get("sparse", 0) for one in counts] * 2),
         looked_up=_looked_up(counts),
         used=np.array([made for _, made in both], dtype=np.int64),
     )
 
 
 def _counted(text: str) -> dict[str, int]:
-    """As "looked 2 carried 0"."""
+    """As "sparse 990 looked 2"."""
     words = text.split()
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 

@@ -27,9 +27,9 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
     fetched 80 MB a step                    it saw how much memory the process touched first, without the profiler
     cudnn.benchmark off, cudnn.benchmark on     it saw that setting of PyTorch's
     values aten::mm | aten::mul as 0        it saw which ops of a step make equal values: the second what op 0 made.
-                                            Or `takes 0,1`; `always`, in each step; `back`; `looked 0`, as it depends
-                                            on rows that op 0 took; `carried 0`, as it takes what op 0 of the step
-                                            before made.
+                                            Or `takes 0,1`; `always`, in each step; `back`; `sparse 990`, a matrix
+                                            whose zeros are 990 thousandths; `looked 0`, as it depends on rows that
+                                            op 0 took; `carried 0`, as it takes what op 0 of the step before made.
                                             For 0 may stand `-`: what no op made
     memory 10 of 20 GB  the allocator has so much in use of what it holds, when a step begins; it may go on with
                         `, 1 GB more a step`

@@ -169,6 +169,11 @@ class ValueGraph:
     same: IntArray  # The first op that made the same values of the same; -1 if there is none before.
     uses: IntArray  # This op took ...
     used: IntArray  # ... what this one made; -1: what is in memory that no op was seen to fill, such as a batch.
+    sparse: IntArray | None = None
+    """Thousandths that are zero of a matrix that a product takes and that depends on nothing that is learnt.
+
+    None: nobody looked.
+    """
     looked_up: IntArray | None = None
     """The op that took rows of a table, if this one depends on them and on nothing else that changes or is learnt.
 

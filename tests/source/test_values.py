@@ -25,7 +25,7 @@ SOUND = {
 
 
 OLDER = SOUND
-SOUND = {**OLDER, "looked_up": [-1, 0, 0]}
+SOUND = {**OLDER, "sparse": [0, 0, 1000], "looked_up": [-1, 0, 0]}
 
 
 def written(folder: Path, content: Any) -> Path:
@@ -39,7 +39,8 @@ def test_values(tmp_path: Path) -> None:
     assert found.names == ("aten::mm", "aten::t")
     for name in SOUND.keys() - {"names"}:
         assert getattr(found, name).tolist() == SOUND[name]
-    assert read_values(written(tmp_path, OLDER)).looked_up is None
+    older = read_values(written(tmp_path, OLDER))
+    assert older.sparse is older.looked_up is None
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,7 @@ def test_values(tmp_path: Path) -> None:
         {**SOUND, "uses": [3]},
         {**SOUND, "used": [0, 0]},
         {**SOUND, "used": [-2]},
+        {**SOUND, "sparse": [0, 0, 1001]},
         {**SOUND, "looked_up": [-1, 3, 0]},
         {name: value for name, value in SOUND.items() if name != "same"},
         {**SOUND, "names": ["x"] * (packed.MOST_NAMES + 1)},

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from .calls import Op, described, is_one_number, plain, some_of, tensors_in
 from .contents import Contents, Unknown
-from .lookups import Lookups
+from .counts import Counts
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class Values:
         import torch
 
         self.torch, self._contents = torch, Contents(torch)
-        self._lookups = Lookups(torch, self._contents)
+        self._counts = Counts(torch, self._contents)
         self.step = 0
         self.failed = False
         self._lock, self._process = threading.Lock(), os.getpid()
@@ -166,7 +166,7 @@ class Values:
             self._uses.append(at)
             self._used.append(one)
         looked_at = tensors if op.computes else []
-        self._lookups.taken(op, given, looked_at, self.step)
+        self._counts.taken(op, given, looked_at, self._backward[at] == 1, self.step)
         self.failed |= at >= MOST_OPS or len(self._uses) > MOST_EDGES
         return _Call(op, at, key if op.comparable else None, tensors, written)
 
@@ -209,7 +209,8 @@ class Values:
             "backward": self._backward,
             "makes": self._makes,
             "same": [one if one >= 0 and self._can_be_left_out(at) else -1 for at, one in enumerate(self._same)],
-            "looked_up": self._lookups.looked_up,
+            "sparse": self._counts.sparse,
+            "looked_up": self._counts.looked_up,
             "uses": self._uses,
             "used": self._used,
         }

@@ -51,6 +51,7 @@ class SeenOps:
     brought: Mask  # It depends on memory that no op of this step was seen to fill: a batch, a buffer, a weight.
     takes: tuple[tuple[int, ...], ...]
     """Of each op those of this step that made what it takes; -1 among them if no op of this step did."""
+    sparse: IntArray | None  # As `ValueGraph.sparse`.
     looked_up: IntArray | None  # As `ValueGraph.looked_up`, by positions among these.
 
 
@@ -75,6 +76,7 @@ def seen_ops(facts: Facts) -> SeenOps:
         backward=graph.backward[last] == 1,
         brought=_brought(graph, last),
         takes=takes,
+        sparse=None if graph.sparse is None else graph.sparse[last],
         looked_up=None if looked_up is None else np.maximum(looked_up[last] - last[0], -1),
     )
 

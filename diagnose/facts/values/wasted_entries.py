@@ -30,6 +30,7 @@ class Cause(Enum):
 
     DUPLICATE = "what is computed again from the same values"
     CONSTANT = "what is the same in every step"
+    ZEROS_IN_OPERAND = "multiplying with matrices that are nearly all zero"
     FROZEN_ROWS = "running frozen layers on rows of a table"
     UNUSED_GRADIENT = "computing gradients that no optimizer uses"
     UNUSED_GRAPH = "recording ops for a backward pass that never comes"
@@ -37,7 +38,7 @@ class Cause(Enum):
 
 @dataclass(frozen=True)
 class Wasted:
-    """Ops of one source line, or of one origin, whose work is for nothing."""
+    """Ops of one source line, or of one origin, all or a part of whose work is for nothing."""
 
     ops: tuple[str, ...]  # Their names, each once, in the order in which they are called.
     times: int  # How often that is, per step.
@@ -45,6 +46,7 @@ class Wasted:
     back: Work  # The nodes of backward passes that go with the ops.
     steps_seen: int  # Used steps that have them.
     site: Site | None  # The line of the first op.
+    share: float  # Of their time and that of the nodes that is wasted, 0 to 1.
     other_site: Site | None  # Where the same had been computed before.
     track: int  # The main thread.
     between: Intervals = intervals.EMPTY
@@ -57,6 +59,11 @@ class Wasted:
     def longest_ns(self) -> int:
         """What all of it takes per step, on the host or the device."""
         return max(self.work.host_ns + self.back.host_ns, self.work.device_ns + self.back.device_ns)
+
+    @property
+    def wasted_ns(self) -> int:
+        """What of that is for nothing."""
+        return round(self.longest_ns * self.share)
 
 
 Finder: TypeAlias = "Callable[[Facts], tuple[Wasted, ...]]"
@@ -71,7 +78,7 @@ def finds(cause: Cause) -> Callable[[Callable[[Facts], Iterable[Wasted]]], Finde
 
     def made(compute: Callable[[Facts], Iterable[Wasted]]) -> Finder:
         def found(facts: Facts) -> tuple[Wasted, ...]:
-            return tuple(sorted((one for one in compute(facts) if one.steps_seen), key=lambda one: -one.longest_ns))
+            return tuple(sorted((one for one in compute(facts) if one.steps_seen), key=lambda one: -one.wasted_ns))
 
         FINDERS[cause] = once(found)
         return FINDERS[cause]
@@ -88,6 +95,7 @@ def of_spans(facts: Facts, ids: IntArray, back: IntArray = NO_SPANS, other: int 
         times=round_half_up(int((step >= 0).sum()), steps(facts).count),
         work=work_of(facts, ids),
         back=work_of(facts, back),
+        share=1.0,
         steps_seen=len(set(step.tolist()) - {-1}),
         site=sites[0],
         other_site=sites[1] if other >= 0 else None,

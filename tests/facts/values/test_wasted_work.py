@@ -48,17 +48,18 @@ def test_what_cannot_be_looked_at_is_said_with_how_to_record_it(name: str) -> No
 def test_each_cause_lacks_what_it_needs_itself() -> None:
     rank = facts_of(f"{STEPS}values aten::mm | aten::mm as 0\ncpu  aten::mm 0-8 | aten::mm 10-18").rank
     assert rank.values is not None
-    ledger = wasted_work(Facts(replace(rank, values=replace(rank.values, looked_up=None))))
-    assert [one.longest_ns for one in ledger.of(Cause.DUPLICATE)] == [8_000_000]
-    with pytest.raises(Missing, match="this version"):
-        ledger.of(Cause.FROZEN_ROWS)
+    ledger = wasted_work(Facts(replace(rank, values=replace(rank.values, sparse=None, looked_up=None))))
+    assert [one.wasted_ns for one in ledger.of(Cause.DUPLICATE)] == [8_000_000]
+    for cause in (Cause.FROZEN_ROWS, Cause.ZEROS_IN_OPERAND):
+        with pytest.raises(Missing, match="this version"):
+            ledger.of(cause)
 
 
 def test_rows_of_one_line_are_one_entry() -> None:
     """Line 3 repeats two functions; each had been computed elsewhere, the first of them on line 1."""
     facts = synthetic("aten::mm | aten::exp | aten::mm as 0 | aten::sum | aten::exp as 1", [1, 2, 3, 4, 3])
     (found,) = duplicates(facts)
-    assert (found.ops, found.times, found.longest_ns) == (("aten::mm", "aten::exp"), 2, 16_000_000)
+    assert (found.ops, found.times, found.wasted_ns) == (("aten::mm", "aten::exp"), 2, 16_000_000)
     assert (found.site, found.other_site) == (Site("t.py", 3, "f3"), Site("t.py", 1, "f1"))
 
 

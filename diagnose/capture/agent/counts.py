@@ -1,4 +1,4 @@
-"""Which ops depend on rows of a table alone."""
+"""Which products take matrices that are mostly zeros, and which ops depend on rows of a table alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 from .calls import Op, plain
 from .contents import Contents, Unknown
 
+PRODUCTS = frozenset(("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::convolution"))
+
 LOOKS_UP = frozenset(("aten::index", "aten::index_select"))
 """Ops that take rows of a table, by an index. Not embeddings: what is made of words depends on those around them."""
 
@@ -14,21 +16,33 @@ BETWEEN_ROWS = frozenset(("aten::mm", "aten::addmm", "aten::_cdist_forward"))
 """Ops that make something of each two rows of what they take."""
 
 
-class Lookups:
-    """A column of `trace.model.ValueGraph`, to which each op adds."""
+class Counts:
+    """Columns of `trace.model.ValueGraph`, to which each op adds."""
 
     def __init__(self, torch: Any, contents: Contents) -> None:
         self._torch, self._contents = torch, contents
+        self.sparse: list[int] = []
         self.looked_up: list[int] = []
         self._learnt: list[bool] = []  # Whether what the op makes depends on what is learnt.
         self._before: set[object] = set()  # What ops of the first step were given.
 
-    def taken(self, op: Op, given: dict[str, Any], tensors: list[Any], step: int) -> None:
+    def taken(self, op: Op, given: dict[str, Any], tensors: list[Any], backward: bool, step: int) -> None:
         """The next op is called in this step, with these arguments, among them these tensors."""
         at, makers = len(self._learnt), [self._contents.filled_by(tensor) for tensor in tensors]
         self._learnt.append(any(tensor.requires_grad for tensor in tensors) or any(map(self._is_learnt, makers)))
         alike = op.comparable and not self._learnt[at] and self._is_as_before(op, given, tensors, makers, step)
         self.looked_up.append(self._lookup(op.name, given, tensors, makers) if alike else -1)
+        known = [one for one, maker in zip(tensors, makers, strict=True) if not self._may_learn(one, maker)]
+        counts = op.name in PRODUCTS and not backward
+        self.sparse.append(max(map(self._zeros, known), default=0) if counts else 0)
+
+    def _zeros(self, matrix: Any) -> int:
+        """Thousandths of its elements that are zero; 0 if it has none, or if torch cannot tell."""
+        many = int(matrix.numel())
+        try:
+            return (1000 * (many - int(self._torch.count_nonzero(matrix)))) // max(many, 1)
+        except RuntimeError:  # NotImplementedError is one.
+            return 0
 
     def _lookup(self, name: str, given: dict[str, Any], tensors: list[Any], makers: list[int]) -> int:
         """The op that took rows of a table, if nothing but they and what never changes is taken since; or -1."""
@@ -60,6 +74,10 @@ class Lookups:
 
     def _is_learnt(self, maker: int) -> bool:
         return maker >= 0 and self._learnt[maker]
+
+    def _may_learn(self, tensor: Any, maker: int) -> bool:
+        """Or is no matrix."""
+        return tensor.requires_grad or self._is_learnt(maker) or tensor.dim() < 2 or not plain(tensor, self._torch)
 
     def _key(self, tensor: Any) -> object:
         """Of equal ones equal; of those that cannot be compared none is."""

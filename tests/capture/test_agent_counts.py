@@ -1,4 +1,4 @@
-"""Which ops the agent sees to depend on rows of a table alone."""
+"""What the agent counts in the tensors of ops: zeros of matrices, and what depends on rows of a table alone."""
 
 import itertools
 import sys
@@ -29,15 +29,52 @@ def layer() -> Any:
     return torch.nn.Linear(40, 30)
 
 
-def looked_up(target: Path, step: Callable[[], object]) -> list[str]:
-    """Ops of the second step that depend on nothing but rows of a table."""
+def counted(target: Path, step: Callable[[], object], column: str, nothing: int) -> list[tuple[str, int]]:
+    """What a column says of the ops of the second step where it says something."""
     course = values_of_two_steps(target)
     for _ in course:
         step()
     graph = read_values(target)
-    assert graph.looked_up is not None
-    told = np.flatnonzero((graph.looked_up != -1) & (graph.step == 1))
-    return [graph.names[one].removeprefix("aten::") for one in graph.name[told].tolist()]
+    said = getattr(graph, column)
+    told = np.flatnonzero((said != nothing) & (graph.step == 1))
+    return [(graph.names[graph.name[at]].removeprefix("aten::"), said[at]) for at in told]
+
+
+def looked_up(target: Path, step: Callable[[], object]) -> list[str]:
+    """Ops that depend on nothing but rows of a table."""
+    return [name for name, _ in counted(target, step, "looked_up", -1)]
+
+
+def test_a_graph_as_a_matrix(tmp_path: Path, layer: Any) -> None:
+    graph = torch.zeros(100, 100)
+    graph[torch.arange(100), torch.arange(100).flip(0)] = 1.0
+
+    def step() -> None:
+        scaled = graph / 2
+        layer(scaled @ torch.randn(100, 40))
+
+    assert counted(tmp_path / "v", step, "sparse", 0) == [("mm", 990)]
+
+
+def test_what_is_learnt_is_no_graph(tmp_path: Path) -> None:
+    gates = torch.nn.Parameter(torch.zeros(100, 100))
+
+    def step() -> None:
+        with torch.no_grad():
+            hidden = gates.relu()
+        hidden @ torch.randn(100, 40)
+
+    assert counted(tmp_path / "v", step, "sparse", 0) == []
+
+
+def test_a_product_with_nothing_hides_nothing_else(tmp_path: Path, layer: Any) -> None:
+    """An expert that no word was given to."""
+
+    def step() -> None:
+        layer.weight.detach() @ torch.randn(40, 0)
+        torch.eye(40) @ layer(torch.randn(8, 40)).detach().T.expand(40, 30, 8)[:, 0]
+
+    assert counted(tmp_path / "v", step, "sparse", 0) == [("mm", 975)]
 
 
 def test_rows_of_a_table_go_through_a_frozen_net(tmp_path: Path, layer: Any) -> None:
