@@ -140,10 +140,10 @@ def _anchor(one: Page) -> str:
 
 
 def facts_table() -> str:
-    """A row for each fact: its type, the module to import that from, and its docstring's first line."""
+    """A row for each fact of ours: its type, the module to import that from, and its docstring's first line."""
     facts.import_all()
     rows = ["| fact | type | what it is |", "|---|---|---|"]
-    for name, get in sorted(FACTS.items()):
+    for name, get in sorted((name, get) for name, get in FACTS.items() if get.__module__.startswith("diagnose.")):
         first = (inspect.getdoc(get) or "").partition("\n")[0]
         kind = str(inspect.signature(get).return_annotation).replace("|", "or")
         rows.append(f"| `{name}` | `{kind}` in `{get.__module__}` | {first} |")

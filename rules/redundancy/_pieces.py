@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.facts.autograd.backward import backward_ops
-from diagnose.facts.core.base import Facts, fact
+from diagnose.facts.core.base import Facts
 from diagnose.facts.core.inputs import named
 from diagnose.facts.core.shaped import Shape, Work, inputs_of, main_ops, work_of
 from diagnose.facts.core.source_lines import sites_of
@@ -27,7 +27,6 @@ class Pieces:
     back: Work  # Of all of them.
 
 
-@fact
 def pieces(facts: Facts) -> tuple[Pieces, ...]:
     """What takes longest first. Raises Missing like `main_ops`."""
     ops, _ = main_ops(facts)

@@ -17,10 +17,11 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.unbind.html
 """
 
+from diagnose.facts.core.base import Facts
 from diagnose.facts.run.slowdown import Slowdown
 from diagnose.rulekit.vocabulary import *
 
-from ._pieces import Pieces
+from ._pieces import Pieces, pieces
 
 WORTH_SHARE = 0.01  # of the step that filling takes (our choice)
 LEFT = 0.1  # of the time, likely: the pieces' gradients are still copied (our choice)
@@ -42,11 +43,11 @@ FIXES = (
 
 
 @rule("AT12")
-def gradients_of_slices(pieces: tuple[Pieces, ...], steps: Steps, slowdown: Slowdown | None = None) -> Verdicts:
-    step_ns = max(steps.mean_ns, 1)
-    found = [one for one in pieces if one.back.longest_ns >= WORTH_SHARE * step_ns]
+def gradients_of_slices(facts: Facts, steps: Steps, slowdown: Slowdown | None = None) -> Verdicts:
+    step_ns, cut = max(steps.mean_ns, 1), pieces(facts)
+    found = [one for one in cut if one.back.longest_ns >= WORTH_SHARE * step_ns]
     if not found:
-        most_ns = max((one.back.longest_ns for one in pieces), default=0)
+        most_ns = max((one.back.longest_ns for one in cut), default=0)
         yield Clean(f"filling gradients for pieces takes {percent(most_ns / step_ns)} of the step at most")
     for one in found:
         sizes, left = " x ".join(f"{size:,}" for size in one.whole), _left(one, slowdown)
