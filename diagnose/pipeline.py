@@ -46,9 +46,8 @@ from diagnose.facts.core.base import Facts, Failed, Missing, optional
 from diagnose.facts.core.run import busy_share, trains_on_cpu
 from diagnose.facts.core.steps import steps
 from diagnose.facts.digest import RankDigest, digest, outline
-from diagnose.facts.run.epochs import epoch
 from diagnose.facts.run.program import program
-from diagnose.facts.run.slowdown import slowdown
+from diagnose.facts.run.timed_steps import epoch, slowdown
 from diagnose.failures import attempt
 from diagnose.replay.baseline import baseline
 from diagnose.replay.critical_path import path_parts

@@ -51,7 +51,7 @@ def told(diagnosis: Diagnosis) -> bool:
 
 PASSES = (
     "facts.device.kernels.kernels",
-    "facts.run.slowdown.slowdown",
+    "facts.run.timed_steps.slowdown",
     "advice.fixes_of_run.fitted",
     "advice.pricing.Step.priced",
     "advice.ranking.ranked",

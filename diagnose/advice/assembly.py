@@ -24,8 +24,7 @@ from diagnose.contracts.trials import Report
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.digest import RankDigest, StepTimes, merged_notes
-from diagnose.facts.run.epochs import Epoch
-from diagnose.facts.run.slowdown import Slowdown
+from diagnose.facts.run.timed_steps import Epoch, Slowdown
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.measured import Measurements
 from diagnose.trace.model import IntegrityNote, Peers

@@ -13,7 +13,7 @@ from diagnose.contracts.finding import Evidence, Finding, Fix, RuleName
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.host.framework_frames import framework_frame
 from diagnose.facts.host.library_calls import LibraryCall, library_call
-from diagnose.facts.run.loop_owner import loop_owner
+from diagnose.facts.run.program import loop_owner
 from diagnose.fixes.frameworks import NAMES, own_work
 from diagnose.fixes.setting import Loop, Safety
 from diagnose.replay.edits import Move, Remove, Shorten

@@ -14,8 +14,7 @@ from diagnose.facts.communication.peers import KeptSequence, kept
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.host import HostTime
 from diagnose.facts.digest import RankDigest, StepTimes
-from diagnose.facts.run.epochs import Epoch
-from diagnose.facts.run.slowdown import Slowdown
+from diagnose.facts.run.timed_steps import Epoch, Slowdown
 from diagnose.replay.critical_path import PathPart
 from diagnose.trace.measured import Measurements
 from diagnose.trace.model import IntegrityNote, Peers, Provenance

@@ -29,9 +29,9 @@ from diagnose.facts.digest import Absent
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.facts.host.python import Op
 from diagnose.facts.host.syncs import Sync
-from diagnose.facts.run.epochs import Epoch
 from diagnose.facts.run.program import Program
 from diagnose.facts.run.time_attribution import AttributedTime
+from diagnose.facts.run.timed_steps import Epoch
 from diagnose.failures import Failure, attempt
 from diagnose.replay.critical_path import PathPart
 from diagnose.trace.frames import Site

@@ -25,8 +25,8 @@ from diagnose.facts.device.memory import AllocationCalls, Memory, allocation_cal
 from diagnose.facts.host.functions import FunctionTime, functions
 from diagnose.facts.host.python import Op, ops
 from diagnose.facts.host.syncs import Sync, syncs
-from diagnose.facts.run.not_recorded import not_recorded
 from diagnose.facts.run.program import Program, program
+from diagnose.facts.run.quality import not_recorded
 from diagnose.facts.run.time_attribution import AttributedTime, time_attribution
 from diagnose.trace.job import CollectiveSequence
 from diagnose.trace.model import IntegrityNote, Provenance

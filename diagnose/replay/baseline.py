@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from diagnose.facts.core.base import Facts, once, optional
-from diagnose.facts.run.event_costs import EventCosts, event_costs
 from diagnose.facts.run.garbage import garbage_collections
-from diagnose.facts.run.recording_cost import RecordingCost, recording_cost
-from diagnose.facts.run.slowdown import slowdown
+from diagnose.facts.run.recording_cost import EventCosts, RecordingCost, event_costs, recording_cost
+from diagnose.facts.run.timed_steps import slowdown
 from diagnose.replay.edits import Edit, Shorten
 from diagnose.replay.job_saving import JobReplay
 from diagnose.replay.saving import Replay

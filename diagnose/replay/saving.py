@@ -11,7 +11,7 @@ import numpy as np
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.steps import steps
-from diagnose.facts.run.not_recorded import not_recorded
+from diagnose.facts.run.quality import not_recorded
 from diagnose.facts.run.recording_cost import RecordingCost
 from diagnose.replay import simulate
 from diagnose.replay.apply import Desk, Scenario

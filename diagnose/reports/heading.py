@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from diagnose.contracts.diagnosis import Diagnosis, Steps
 from diagnose.facts.core.steps import Measure
-from diagnose.facts.run.epochs import Epoch
+from diagnose.facts.run.timed_steps import Epoch
 from diagnose.fixes.frameworks import NAMES
 from diagnose.reports.words import infers
 from diagnose.trace.manifest import Manifest

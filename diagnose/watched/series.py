@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.run.trend import RARE_TIME, RISE, trend
+from diagnose.facts.run.growth import RARE_TIME, RISE, trend
 from diagnose.trace.run_log import RunLog, Window
 
 PARTS = ("loader", "forward", "backward", "optimizer", "collection", "compilation")

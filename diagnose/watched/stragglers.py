@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from diagnose.contracts.finding import Evidence
 from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunSaving
-from diagnose.facts.run.trend import RARE_TIME
+from diagnose.facts.run.growth import RARE_TIME
 from diagnose.trace.run_log import RunLog
 from diagnose.trace.units import duration, long_duration, number, ranks
 from diagnose.watched.growth import PART_NAMES, STANDS_OUT

@@ -27,7 +27,7 @@ Sources
 """
 
 from diagnose.facts.communication.sharding import Sharding, ShardTraffic
-from diagnose.facts.device.head_room import HeadRoom
+from diagnose.facts.device.memory import HeadRoom
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step (our choice)

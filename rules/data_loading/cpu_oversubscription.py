@@ -18,7 +18,7 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from diagnose.facts.host.cpu_threads import CpuThreads
+from diagnose.facts.host.process import CpuThreads
 from diagnose.rulekit.vocabulary import *
 
 TIMES = 1.5  # threads for each core: a few more do little harm (our choice)

@@ -19,7 +19,7 @@ Sources
 """
 
 from diagnose.facts.data.fetches import Fetches, Input
-from diagnose.facts.run.epochs import Epoch
+from diagnose.facts.run.timed_steps import Epoch
 from diagnose.rulekit.vocabulary import *
 
 OFTEN = 0.5  # of the batches are the first of an iterator: one is created for every batch (our choice)

@@ -19,7 +19,7 @@ Sources
     https://docs.python.org/3/library/sys.html#sys.setswitchinterval
 """
 
-from diagnose.facts.host.cpu_threads import CompetingThreads
+from diagnose.facts.host.process import CompetingThreads
 from diagnose.facts.host.python import PythonPause
 from diagnose.rulekit.vocabulary import *
 

@@ -17,7 +17,7 @@ Sources
 """
 
 from diagnose.facts.host.compiling import Compiling
-from diagnose.facts.host.cpu_threads import CompetingThreads
+from diagnose.facts.host.process import CompetingThreads
 from diagnose.facts.host.python import SHORT_NS, PythonPause
 from diagnose.facts.run.quality import Distortion
 from diagnose.rulekit.vocabulary import *

@@ -19,7 +19,7 @@ Sources
     https://sourceware.org/glibc/manual/latest/html_node/Malloc-Tunable-Parameters.html
 """
 
-from diagnose.facts.host.page_faults import FetchedMemory
+from diagnose.facts.host.process import FetchedMemory
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step (our choice)

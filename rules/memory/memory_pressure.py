@@ -18,8 +18,7 @@ Sources
     https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management
 """
 
-from diagnose.facts.device.memory import Memory
-from diagnose.facts.device.memory_growth import MemoryGrowth
+from diagnose.facts.device.memory import Memory, MemoryGrowth
 from diagnose.rulekit.vocabulary import *
 
 FULL_SHARE = 0.9  # of the device's memory: the context, libraries and fragments take some (as TensorBoard's plugin)

@@ -18,7 +18,7 @@ Sources
 """
 
 from diagnose.facts.host.texts import Texts
-from diagnose.facts.run.slowdown import Slowdown
+from diagnose.facts.run.timed_steps import Slowdown
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step, on average (our choice)

@@ -16,7 +16,7 @@ Sources
 """
 
 from diagnose.facts.run.quality import Steadiness
-from diagnose.facts.run.slowdown import Slowdown
+from diagnose.facts.run.timed_steps import Slowdown
 from diagnose.rulekit.vocabulary import *
 
 STEPS = 3  # with fewer, one unusual step is most of what was seen (our choice)

@@ -21,7 +21,7 @@ Sources
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.launches import Launches
 from diagnose.facts.run.quality import EVENTS_NS, Distortion
-from diagnose.facts.run.slowdown import Slowdown
+from diagnose.facts.run.timed_steps import Slowdown
 from diagnose.rulekit.vocabulary import *
 
 IDLE_SHARE = 0.05  # of the step the GPU is idle: with less the host's time is hidden (our choice)

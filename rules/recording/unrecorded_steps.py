@@ -16,7 +16,7 @@ Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """
 
-from diagnose.facts.run.slowdown import UNRECORDED_SHARE, Unrecorded
+from diagnose.facts.run.timed_steps import UNRECORDED_SHARE, Unrecorded
 from diagnose.rulekit.vocabulary import *
 
 

@@ -18,7 +18,7 @@ Sources
 """
 
 from diagnose.facts.core.base import Facts
-from diagnose.facts.run.slowdown import Slowdown
+from diagnose.facts.run.timed_steps import Slowdown
 from diagnose.rulekit.vocabulary import *
 
 from ._pieces import Pieces, pieces

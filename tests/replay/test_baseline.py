@@ -8,7 +8,7 @@ from msgspec.structs import replace as with_fields
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.steps import steps
-from diagnose.facts.run.event_costs import event_costs
+from diagnose.facts.run.recording_cost import event_costs
 from diagnose.replay.baseline import baseline
 from diagnose.replay.edits import Shorten
 from diagnose.synthetic.reading import facts_of

@@ -13,8 +13,8 @@ from diagnose.facts.core.base import Facts, Missing, fact, once
 from diagnose.facts.core.breakdown import shared_out
 from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.recorded import host_recorded
 from diagnose.facts.core.steps import steps
+from diagnose.facts.core.unrecorded_work import host_recorded
 from diagnose.trace import enums, intervals, kinds, nesting
 from diagnose.trace.enums import HostMemory, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals, distinct

@@ -13,8 +13,7 @@ from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.run import HOW, context
 from diagnose.facts.core.steps import steps
 from diagnose.facts.data.fetches import Input, input_wait
-from diagnose.facts.run.epochs import Epoch, epoch
-from diagnose.facts.run.slowdown import comparable, slowdown
+from diagnose.facts.run.timed_steps import Epoch, comparable, epoch, slowdown
 from diagnose.trace.loaders import most_asked
 from diagnose.trace.manifest import Loader, SampledLine
 

@@ -16,8 +16,7 @@ from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.spans import NO_OPS, HostSpans, launched_in, members
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
-from diagnose.facts.device.chains import LONG, WHOLE, PointwiseChains, bytes_left, chained
-from diagnose.facts.device.host_chains import chains_on_cpu
+from diagnose.facts.device.chains import LONG, WHOLE, PointwiseChains, bytes_left, chained, chains_on_cpu
 from diagnose.facts.device.layout import eager, for_parallelism, traffic
 from diagnose.facts.optimizer.optimizer import for_parameters
 from diagnose.trace import nesting

@@ -13,10 +13,9 @@ from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import BLOCKING, api_calls, enclosing_op
 from diagnose.facts.core.names import grouped, name_codes, name_of
-from diagnose.facts.core.sole_ops import sole_ops
 from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in
 from diagnose.facts.core.steps import Measure, steps
-from diagnose.facts.core.work import work_table
+from diagnose.facts.core.work import sole_ops, work_table
 from diagnose.trace import intervals, nesting
 from diagnose.trace.enums import Direction, HostMemory, SpanKind
 from diagnose.trace.frames import Site

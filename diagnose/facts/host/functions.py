@@ -15,10 +15,10 @@ from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.names import BACKWARD
-from diagnose.facts.core.recorded import host_recorded
 from diagnose.facts.core.source_lines import cut_at_frames, sites_at
 from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in, on_training_threads
 from diagnose.facts.core.steps import host_window, steps
+from diagnose.facts.core.unrecorded_work import host_recorded
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site

@@ -1,4 +1,4 @@
-"""Where does the host wait for the device? Which call, how long, and who asked."""
+"""Where does the host wait for the device? Which call, how long, who asked, and whether every launch waits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.core.base import Facts, fact
+from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
+from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import NO_CALLS, api_calls, asking_ops
+from diagnose.facts.core.launches import launch_table
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.steps import steps
+from diagnose.trace import enums
+from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
+from diagnose.trace.intervals import IntArray
 
 
 @dataclass(frozen=True)
@@ -52,3 +57,49 @@ def syncs(facts: Facts) -> tuple[Sync, ...]:
 def blocked_ns(facts: Facts) -> int:
     """Host time blocked in synchronising calls, ns per step. Raises Missing like syncs."""
     return int(np.sum([sync.blocked_ns for sync in syncs(facts)], dtype=np.int64))
+
+
+LONG_KERNEL_NS = 50_000
+"""Launches take the host 3 to 10 us: one that lasts as long as such a kernel waited for it (our choice)."""
+
+ALIKE = (0.8, 1.2)  # A launch that lasts this share of its kernel's time is taken to have waited for it (our choice).
+
+ALIKE_SHARE = 0.5
+"""Of the launches of long kernels that take as long as their kernel, where all wait (msprof-analyze uses the same)."""
+
+DEPTH = 2  # Queued before such a launch at most: launches also block when the queue is full, then hundreds are queued.
+
+
+@dataclass(frozen=True)
+class BlockingLaunches:
+    """How long the launches of kernels over LONG_KERNEL_NS took: with CUDA_LAUNCH_BLOCKING, as long as the kernels."""
+
+    call_ids: IntArray  # Calls that launch one kernel, of any length.
+    alike_share: float  # Share of the launches that lasted, over their kernels' time, as ALIKE says.
+    depth_median: int
+    """Work queued before the kernel when its launch begins; hundreds where launches block because the queue is full."""
+    empty_queue_share: float  # Share of the launches that found nothing queued.
+
+    @property
+    def block(self) -> bool:
+        """Whether launches seem to wait for their kernels, and not for a place in the queue."""
+        return self.alike_share >= ALIKE_SHARE and self.depth_median <= DEPTH
+
+
+@fact
+def blocking_launches(facts: Facts) -> BlockingLaunches:
+    """The comparison over the used steps. Raises Missing like launch_table, and without long kernels."""
+    table, dur, launch = launch_table(facts), facts.rank.spans["dur_ns"].to_numpy(), device_work(facts).launch
+    is_kernel = facts.rank.spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.KERNEL)
+    calls, count = np.unique(launch, return_counts=True)
+    single = calls[(count == 1) & (calls >= 0)]
+    chosen = np.isin(table.call, single) & is_kernel[table.work] & (dur[table.work] > LONG_KERNEL_NS)
+    if not chosen.any():
+        raise Missing("kernels longer than 50 us", "Record steps with larger batches.")
+    ratio = dur[table.call[chosen]] / dur[table.work[chosen]]
+    return BlockingLaunches(
+        call_ids=np.intersect1d(single, launch[is_kernel[device_work(facts).ids]]),
+        alike_share=float(((ratio >= ALIKE[0]) & (ratio <= ALIKE[1])).mean()),
+        depth_median=int(np.median(table.depth[chosen])),
+        empty_queue_share=float((table.depth[chosen] == 0).mean()),
+    )

@@ -20,9 +20,9 @@ from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import BLOCKING, NO_CALLS, ApiCalls, api_calls, asking_ops, enclosing_op
 from diagnose.facts.core.idle import DRAIN_TOLERANCE_NS, idle_gaps
 from diagnose.facts.core.names import grouped, name_codes, name_of
-from diagnose.facts.core.sole_ops import reading_ops
 from diagnose.facts.core.spans import host_spans, used_step
 from diagnose.facts.core.steps import steps
+from diagnose.facts.core.work import reading_ops
 from diagnose.facts.device.transfers import copy_before
 from diagnose.facts.run.program import Language, program
 from diagnose.trace import enums, kinds, nesting

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import combinations
 from math import prod
 from typing import TypeAlias
 
@@ -21,9 +22,8 @@ from diagnose.facts.core.shaped import Shape, Work, work_of
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, on_training_threads, used_step
 from diagnose.facts.core.steps import Measure, steps
-from diagnose.facts.run.slowdown import uneven
 from diagnose.facts.run.step_table import time_by_step
-from diagnose.facts.run.trend import RARE_TIME, RISE, Trend, trend
+from diagnose.facts.run.timed_steps import uneven
 from diagnose.trace import intervals, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
@@ -422,3 +422,36 @@ def _piles_up(extents: Sequence[int], each: float, at_start: float, longer: bool
     equal = bool(rises.min() == rises.max())
     doubled = -each <= at_start and DOUBLED * at_start <= extents[0]
     return sum((equal, equal and len(extents) >= SURE_SIZES, doubled, longer)) >= WITNESSES
+
+
+RARE_TIME = 0.001
+"""Chance of a rise that is taken for one: of times, which vary by what else the machine does (our choice)."""
+
+RISE = 0.1  # Of the beginning, or of the median, by so much at least what grows is more at the end (our choice).
+
+
+@dataclass(frozen=True)
+class Trend:
+    """How values change with their position."""
+
+    first: float
+    last: float
+    each: float  # From one to the next: the median of the slopes between all pairs (Theil and Sen).
+    chance: float  # That values in an order of no meaning would rise as often: the exact distribution of Kendall's tau.
+
+
+def trend(values: Sequence[float]) -> Trend:
+    """Of one value at least. Equal values count as if they fell.
+
+    How many pairs of n values fall, in an order of no meaning, is the sum of independent uniform numbers below 1, 2,
+    ..., n (Kendall 1938).
+
+    >>> trend([3, 4, 5, 7])
+    Trend(first=3, last=7, each=1.2..., chance=0.041...)
+    """
+    slopes = [(values[b] - values[a]) / (b - a) for a, b in combinations(range(len(values)), 2)]
+    falls = sum(slope <= 0 for slope in slopes)
+    share = np.ones(1)
+    for count in range(2, len(values) + 1):
+        share = np.convolve(share, np.full(count, 1 / count))
+    return Trend(values[0], values[-1], float(np.median(slopes or 0.0)), float(share[: falls + 1].sum()))

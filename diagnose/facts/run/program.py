@@ -1,4 +1,4 @@
-"""What kind of program was recorded: in which language its user writes it, and whether it trains."""
+"""What kind of program was recorded: in which language its user writes it, whether it trains, what owns its loop."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pandas as pd
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.names import BACKWARD
-from diagnose.facts.run.loop_owner import loop_owner
 from diagnose.fixes.setting import Loop
-from diagnose.trace import kinds
+from diagnose.trace import enums, frames, kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.kinds import Activity, ApiKind, KernelKind
 
@@ -137,3 +136,17 @@ def _hidden_graphs(facts: Facts) -> bool:
     replays = [code for code, name in enumerate(names.categories) if kinds.api_kind(name) is ApiKind.GRAPH_LAUNCH]
     calls = np.flatnonzero(np.isin(names.codes.to_numpy(), replays))
     return not np.isin(calls, device_work(facts).launch).all()
+
+
+@fact
+def loop_owner(facts: Facts) -> Loop:
+    """As the recorder says, else by the frames that were recorded; the user's script where none is a framework's."""
+    context = facts.rank.context
+    if context is not None and context.rank.loop is not None:
+        return Loop(context.rank.loop)
+    spans = facts.rank.spans
+    names, is_python = spans["name"].cat, spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON)
+    seen = {str(names.categories[code]) for code in set(names.codes.to_numpy()[is_python].tolist())}
+    seen.update(map(str, facts.rank.lines["framework"].cat.categories))
+    owners = {owner for name in seen if (owner := frames.loop_owner(name)) is not None}
+    return Loop(frames.outermost_owner(owners) or Loop.OWN)

@@ -1,28 +1,32 @@
-"""Can the measurement be trusted? Warm-up in it, what the profiler costs, and how steps differ."""
+"""Can the measurement be trusted? Warm-up in it, what was not recorded, what it costs, and how steps differ."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.core.base import Facts, fact, optional
-from diagnose.facts.core.breakdown import breakdown, round_half_up
+from diagnose.facts.core.base import Facts, fact, once, optional
+from diagnose.facts.core.breakdown import breakdown, device_time, round_half_up
 from diagnose.facts.core.causes import LAUNCHING, TimeCause
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.host import api_calls, host_threads
+from diagnose.facts.core.host import api_calls, host_activities, host_threads
 from diagnose.facts.core.idle import idle
 from diagnose.facts.core.launches import launch_table
 from diagnose.facts.core.run import manifest
 from diagnose.facts.core.spans import HostSpans, host_spans, members, on_training_threads, used_step
 from diagnose.facts.core.steps import ALIKE, LONG, Measure, steps
-from diagnose.trace import kinds
+from diagnose.facts.core.unrecorded_work import host_recorded
+from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.event_cost import EVENT_NS
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity, ApiKind
+from diagnose.trace.model import Ground, IntegrityNote, Severity
+from diagnose.trace.units import duration, percent
 
 WARM_UP = 1.3  # A step this many times as long as the median of the later ones may be warm-up (our choice).
 LATER = 50  # Steps, at most, that a step is compared with. Chosen: enough for a median.
@@ -258,3 +262,54 @@ def _quicker_ns(facts: Facts) -> int | None:
     alike = abs(first - others) <= ALIKE * others
     quicker = LONG * first_ns < usual_ns and time.busy_ns < usual_ns / 2
     return first_ns if alike and quicker else None
+
+
+WORTH_SHARE = 0.01  # Of the used steps: the last kernels always end a little after the host's last call (our choice).
+
+
+ONLY_BOUNDS = 0.3
+"""Of the used steps: from this share on, what is not recorded leaves bounds and nothing more (as of the replay)."""
+
+
+@once
+def not_recorded(facts: Facts) -> tuple[IntegrityNote, ...]:
+    """Notes on times of the used steps in which the host, or work of the device, was not recorded."""
+    return (*_host(facts), *_device(facts))
+
+
+def _host(facts: Facts) -> Iterator[IntegrityNote]:
+    activities, used = optional(host_activities, facts), steps(facts)
+    if activities is None:
+        return
+    missing, known = activities[TimeCause.HOST_NOT_RECORDED], host_recorded(facts)
+    before = intervals.clip(missing, used.start_ns, known.start_ns).total
+    after = intervals.clip(missing, known.end_ns, used.end_ns).total
+    says = [
+        f"{verb} {duration(ns)} {where}"
+        for verb, ns, where in (("begins", before, "after"), ("ends", after, "before"))
+        if ns >= WORTH_SHARE * used.window_ns
+    ]
+    if says:
+        how = (
+            "Synchronise with the GPU before recording ends." if after >= before else "Start recording a step earlier."
+        )
+        yield IntegrityNote(
+            f"The host's recording {' and '.join(says)} the device's.",
+            f"What the host did there is unknown, and no rule judges it. {how}",
+            Severity.NOTE,
+        )
+
+
+def _device(facts: Facts) -> Iterator[IntegrityNote]:
+    time, used = optional(device_time, facts), steps(facts)
+    if time is None or not time.work_not_recorded.size:
+        return
+    holes = time.work_not_recorded
+    share = holes.total / used.window_ns
+    yield IntegrityNote(
+        f"Graphs, waits or queues show {holes.size:,} hole{'s' * (holes.size > 1)} without recorded kernels: "
+        f"{duration(holes.total)}, {percent(share)} of the used steps.",
+        "It counts neither as busy nor as idle. Profile with a newer driver and CUPTI, or without graphs.",
+        Severity.ERROR if share >= ONLY_BOUNDS else Severity.WARNING,
+        (Ground.DEVICE_IDLE,),
+    )

@@ -9,7 +9,7 @@ from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.run import busy_share, environment, launch_blocking, manifest, trains_on_cpu
 from diagnose.facts.core.steps import LONG
 from diagnose.facts.data.loading import Loading, loading
-from diagnose.facts.run.slowdown import Slowdown, Unrecorded, slowdown, unrecorded
+from diagnose.facts.run.timed_steps import Slowdown, Unrecorded, slowdown, unrecorded
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Flags, Host, Loader, Optimizer, RankManifest, Timed
 from diagnose.trace.model import Context

@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.device.memory_growth import Kept, MemoryGrowth, memory_growth
+from diagnose.facts.device.memory import Kept, MemoryGrowth, memory_growth
 from diagnose.synthetic.reading import facts_of
 from tests.drawing import Drawing
 

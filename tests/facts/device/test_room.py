@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.device.head_room import HeadRoom, head_room
-from diagnose.facts.device.memory import Memory, memory
+from diagnose.facts.device.memory import HeadRoom, Memory, head_room, memory
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Host, RankManifest
 from diagnose.trace.model import Context

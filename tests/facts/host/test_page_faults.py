@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.facts.core.base import Missing
-from diagnose.facts.host.page_faults import FetchedMemory, fetched_memory
+from diagnose.facts.host.process import FetchedMemory, fetched_memory
 from diagnose.synthetic.reading import facts_of
 
 HEAD = "4 steps of 100\n2 threads, 4 cores\n"

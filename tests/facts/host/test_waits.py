@@ -11,7 +11,7 @@ from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
 from diagnose.facts.core.host import api_calls
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import Measure, steps
-from diagnose.facts.host.blocking_launches import blocking_launches
+from diagnose.facts.host.syncs import blocking_launches
 from diagnose.facts.host.waits import HostWait, WaitReason, host_waits
 from diagnose.source import ranks
 from diagnose.trace.frames import Site

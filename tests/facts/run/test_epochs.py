@@ -6,7 +6,7 @@ import pytest
 
 from diagnose import pipeline
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.run.epochs import Epoch, epoch
+from diagnose.facts.run.timed_steps import Epoch, epoch
 from diagnose.reports.heading import headline
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Epochs, Host, RankManifest

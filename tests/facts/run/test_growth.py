@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from diagnose import pipeline
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.run.growth import Count, Measured, growing_sizes, growth, what_grows
-from diagnose.facts.run.trend import trend
+from diagnose.facts.run.growth import Count, Measured, growing_sizes, growth, trend, what_grows
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from diagnose.trace.varying import VaryingShapes

@@ -1,6 +1,6 @@
 """Times of which nothing is known are said, with what to do; and nothing is said of small ones."""
 
-from diagnose.facts.run.not_recorded import not_recorded
+from diagnose.facts.run.quality import not_recorded
 from diagnose.synthetic.reading import facts_of
 from tests.drawing import Drawing
 

@@ -9,7 +9,7 @@ import pytest
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.steps import steps
 from diagnose.facts.run.recording_cost import RecordingCost, recording_cost
-from diagnose.facts.run.slowdown import Slowdown, slowdown, unrecorded
+from diagnose.facts.run.timed_steps import Slowdown, slowdown, unrecorded
 from diagnose.replay.edits import Shorten
 from diagnose.replay.saving import Replay
 from diagnose.synthetic.reading import facts_of
