@@ -100,14 +100,14 @@ def _links() -> list[Case]:
             family,
             wide,
             {"layout": Layout({"tp": 4, "dp": 2}, gpus=4, nic_gb_s=12.0)},
-            ("CO11", "CO01", "CO08"),
+            ("CO11", "CO21", "CO08"),
         ),
         Case(
             "experts_over_hosts",
             family,
             replace(EXPERTS, layout=Layout({"dp": 2, "ep": 4}, gpus=4, nic_gb_s=20.0)),
             {"layout": Layout({"ep": 4, "dp": 2}, gpus=4, nic_gb_s=20.0)},
-            ("CO13", "CO01", "CO08"),
+            ("CO13", "CO21", "CO08"),
         ),
     ]
 

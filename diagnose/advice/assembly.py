@@ -71,7 +71,7 @@ def of_ranks(
         findings=tuple(_with_ranks(finding, ranks) for finding in said.findings),
         outcomes=said.outcomes,
         absent=shown.absent,
-        integrity=(*integrity, *_notes(shown, ranks)),
+        integrity=(*integrity, *merged_notes({rank.index: rank.integrity for rank in ranks}, shown.index)),
         replay=said.replay,
         rules=tuple(rules),
         timeline=said.timeline,
@@ -89,10 +89,6 @@ def _measured(found: Measurements | None) -> MeasuredOps | None:
     if found is None:
         return None
     return MeasuredOps(found.count, len({one.spec for one in found.ops}) - found.count, found.seconds)
-
-
-def _notes(shown: RankDigest, ranks: Sequence[RankBrief]) -> Sequence[IntegrityNote]:
-    return merged_notes({rank.index: rank.integrity for rank in ranks}, shown.index)
 
 
 def slowest(ranks: Sequence[RankBrief]) -> RankBrief:

@@ -17,8 +17,7 @@ import msgspec
 from diagnose.contracts.finding import Finding, Fix, RuleName
 from diagnose.facts.run.program import Language, Program
 from diagnose.fixes.setting import DS_CONFIG, Argument, Code, Loop, NotPossible, Run, Safety, Setting
-from diagnose.trace.loaders import training_loaders
-from diagnose.trace.manifest import Made
+from diagnose.trace.manifest import Made, training_loaders
 from diagnose.trace.model import Context, Device
 
 PLACEHOLDER = "python train.py"  # What stands in fixes for the command.

@@ -15,8 +15,7 @@ from diagnose.patches.code import Code, Edit
 from diagnose.patches.errors import CannotEdit
 from diagnose.patches.project import Found, Project, is_call, is_method
 from diagnose.trace.frames import Site
-from diagnose.trace.loaders import training_loaders
-from diagnose.trace.manifest import Made
+from diagnose.trace.manifest import Made, training_loaders
 
 WITH_FUSED = ("Adagrad", "Adam", "AdamW", "SGD")
 WITH_FOREACH = (*WITH_FUSED, "ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")

@@ -18,8 +18,7 @@ from diagnose.patches.errors import CannotEdit
 from diagnose.patches.files import SourceText
 from diagnose.storage import checkout
 from diagnose.trace.frames import Site
-from diagnose.trace.loaders import training_loaders
-from diagnose.trace.manifest import Made, Manifest, RankManifest
+from diagnose.trace.manifest import Made, Manifest, RankManifest, training_loaders
 
 MOST_FILES = 200  # That are looked through (our choice).
 

@@ -57,8 +57,8 @@ from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.frames import Site
 from diagnose.trace.kinds import CalleeKind
-from diagnose.trace.long_steps import seen_again
 from diagnose.trace.manifest import Loader, Optimizer, RankManifest
+from diagnose.trace.steps import seen_again
 from diagnose.trace.units import duration as ms
 from diagnose.trace.units import percent
 from diagnose.trace.units import size as bytes_

@@ -5,6 +5,8 @@ Everything is optional to a reader but the version: an older or interrupted reco
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from diagnose.trace.frames import Site
@@ -387,3 +389,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[SourceFile, ...] = ()  # Empty: not known.
     ranks: tuple[RankManifest, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def most_asked(loaders: Sequence[Loader]) -> Loader | None:
+    """The loader that the training takes its batches from, as far as that can be told."""
+    return max(loaders, key=lambda loader: (loader.asked_timed or 0, loader.asked, loader.batches), default=None)
+
+
+def training_loaders(rank: RankManifest) -> tuple[Loader, ...]:
+    """The loader that the training takes its batches from; where that is not known, all of them."""
+    most = most_asked(rank.loaders)
+    return rank.loaders if most is None or not most.asked_timed else (most,)

@@ -13,8 +13,7 @@ from diagnose.cli import group
 from diagnose.cli.results import rendered
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Fix
-from diagnose.trace.loaders import training_loaders
-from diagnose.trace.manifest import RankManifest
+from diagnose.trace.manifest import RankManifest, training_loaders
 from tests.browser.conftest import Open
 from tests.exhaustive import some_of
 

@@ -17,8 +17,17 @@ from diagnose.fixes.setting import PARTS, Argument, Loop, NotPossible, Run, Safe
 from diagnose.patches.editor import edits_of
 from diagnose.patches.errors import CannotEdit
 from diagnose.patches.project import Project
-from diagnose.trace.loaders import training_loaders
-from diagnose.trace.manifest import Arm, Distributed, Host, Loader, Made, Manifest, Optimizer, RankManifest
+from diagnose.trace.manifest import (
+    Arm,
+    Distributed,
+    Host,
+    Loader,
+    Made,
+    Manifest,
+    Optimizer,
+    RankManifest,
+    training_loaders,
+)
 from diagnose.trace.model import Context, Device
 from diagnose.trials.arms import why_none
 from diagnose.trials.selection import select

@@ -1,15 +1,16 @@
-"""How fast do large collectives transfer without waiting, the device's links, and gradients if they had fewer bytes?"""
+"""How fast do large collectives transfer without waiting, gradients of fewer bytes, and groups within one machine?"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
 from diagnose.facts.communication.messages import exposed_ns
 from diagnose.facts.communication.peers import HOW, peers, waits
-from diagnose.facts.communication.roles import Role, roles, share_a_machine
+from diagnose.facts.communication.roles import Role, ranks_of_a_machine, roles, share_a_machine
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import WorkClass, device_work
@@ -281,3 +282,89 @@ def _sooner(step: IntArray, begin_ns: IntArray, end_ns: IntArray, each_ns: IntAr
         ends = done + np.maximum.accumulate(begin_ns[mine] - (done - each_ns[mine]))
         spared += max(int(end_ns[mine[-1]] - ends[-1]), 0)
     return spared
+
+
+IN_EVERY_LAYER = (Role.ACTIVATION, Role.EXCHANGE)
+"""What compute waits for: gradients can go while the backward pass runs."""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Collectives of one role whose groups cross machines and would fit one. Arrays of shape (collectives,)."""
+
+    role: Role
+    group_size: int  # The largest of these groups.
+    machine_ranks: int  # Ranks of a machine.
+    ids: IntArray
+    ns: int  # Time of these in the used steps, with waiting, per step.
+    gbps: float  # On the wire, by nccl-tests' definition, of those that are told from waiting.
+    left: float  # Share of their transfers that would be left at most over the links within a machine.
+    others_ids: IntArray
+    """Collectives of groups within a machine that would cross machines in their place. Shape (others,)."""
+    others_group: IntArray = field(repr=False)  # 0, 1, 2, ... of these.
+    others_ns: IntArray = field(repr=False)
+    """What each of these would take at the rate of those that cross now, for each `Estimate`. Shape (3, others)."""
+
+
+@fact
+def crossings(facts: Facts) -> tuple[Crossing, ...]:
+    """By role. Raises Missing like the tables, `peaks` and `bus_rates`, where there are collectives of such a role."""
+    table = collective_table(facts)
+    rows = np.flatnonzero(~table.on_host & (table.group_size > 1))
+    used_for = roles(facts)
+    mine = rows[np.isin(used_for[rows].astype(str), [str(one) for one in IN_EVERY_LAYER])]
+    if not len(mine):
+        return ()
+    each = ranks_of_a_machine(facts)
+    if each is None:
+        raise Missing("which ranks share a machine", "Record all ranks at once, as diagnose profile does.")
+    if (table.bytes[mine] < 0).all():
+        raise Missing("sizes of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
+    fits = mine[(table.group_size[mine] <= each) & (table.bytes[mine] > 0)]
+    across = fits[_shared(facts, table, fits, False)]
+    within = rows[(table.bytes[rows] > 0)]
+    within = within[_shared(facts, table, within, True)]
+    found = [_crossing(facts, table, role, across[used_for[across] == role], within, each) for role in IN_EVERY_LAYER]
+    return tuple(one for one in found if one is not None)
+
+
+def _shared(facts: Facts, table: CollectiveTable, rows: IntArray, wanted: bool) -> npt.NDArray[np.bool_]:
+    keys = _groups(table, rows)
+    known = {key: share_a_machine(facts, *key) for key in set(keys)}
+    return np.array([known[key] is wanted for key in keys], dtype=bool)
+
+
+def _crossing(
+    facts: Facts, table: CollectiveTable, role: Role, rows: IntArray, within: IntArray, each: int
+) -> Crossing | None:
+    if not len(rows):
+        return None
+    device = peaks(facts)
+    took, _ = _transfers(facts, table, rows)
+    told = (took > 0) & table.in_steps[rows]
+    if not told.any():
+        raise Missing("what of large collectives is waiting", HOW)
+    wire, size = _wire(table, rows), int(table.group_size[rows].max())
+    inside = np.minimum(START_NS + wire / _links_gbps(device, size), took)
+    lasted, used = table.times.ends - table.times.starts, rows[table.in_steps[rows]]
+    others = within[table.group_size[within] * size > each]
+    rate = float(wire[told].sum() / took[told].sum())
+    longer = START_NS + _wire(table, others) / max(rate, 1e-9)
+    return Crossing(
+        role=role,
+        group_size=size,
+        machine_ranks=each,
+        ids=table.ids[rows],
+        ns=round_half_up(int(lasted[used].sum()), steps(facts).count),
+        gbps=rate,
+        left=float(inside[told].sum() / took[told].sum()),
+        others_ids=table.ids[others],
+        others_group=np.arange(len(others)),
+        others_ns=np.stack([np.maximum(longer, lasted[others]).astype(np.int64)] * 3),
+    )
+
+
+def _wire(table: CollectiveTable, rows: IntArray) -> npt.NDArray[np.float64]:
+    """Bytes of each over the slowest link."""
+    shares = [_wire_share(str(table.plain[row]), int(table.group_size[row])) for row in rows.tolist()]
+    return np.array(shares) * table.bytes[rows]

@@ -191,14 +191,27 @@ def share_a_machine(facts: Facts, group_ranks: str, group_size: int) -> bool | N
     told = _recorded(facts, ranks)
     if told is not None:
         return told
-    context = facts.rank.context
-    noted = context.rank.peers if context else None
-    each = noted or facts.rank.provenance.machine_devices
-    if each < 2 and not noted:
+    each, known = _ranks_of_a_machine(facts)
+    if each < 2 and not known:
         return None  # One device is seen where each process is shown its own, and on machines that have no other.
     if ranks is not None:
         return len({rank // each for rank in ranks}) == 1
     return False if group_size > each else True if 0 < _world(facts) <= each else None
+
+
+def ranks_of_a_machine(facts: Facts) -> int | None:
+    """How many ranks each machine has, the fewest of them; None if that is not known."""
+    others = optional(peers, facts)
+    if others is not None and (others.machines >= 0).all() and len(others.ranks) == max(_world(facts), 1):
+        return int(np.unique(others.machines, return_counts=True)[1].min())
+    each, known = _ranks_of_a_machine(facts)
+    return each if known or each > 1 else None
+
+
+def _ranks_of_a_machine(facts: Facts) -> tuple[int, bool]:
+    """How many, and whether that was noted: else as many as there are devices."""
+    noted = facts.rank.context.rank.peers if facts.rank.context else None
+    return (noted, True) if noted else (facts.rank.provenance.machine_devices, False)
 
 
 def ranks_together(facts: Facts, told: IntArray) -> int:

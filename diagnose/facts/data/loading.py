@@ -14,8 +14,7 @@ from diagnose.facts.core.run import HOW, context
 from diagnose.facts.core.steps import steps
 from diagnose.facts.data.fetches import Input, input_wait
 from diagnose.facts.run.timed_steps import Epoch, comparable, epoch, slowdown
-from diagnose.trace.loaders import most_asked
-from diagnose.trace.manifest import Loader, SampledLine
+from diagnose.trace.manifest import Loader, SampledLine, most_asked
 
 SIBLINGS = 2  # Logical cores that may be one.
 MOSTLY = 0.6  # Of the time to make a batch, from which on it is what making batches is about (our choice).

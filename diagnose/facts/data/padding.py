@@ -21,8 +21,7 @@ from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.loaders import most_asked
-from diagnose.trace.manifest import RowsFilled
+from diagnose.trace.manifest import RowsFilled, most_asked
 
 _NOT_LOOKED = Missing(
     "what is in batches", "Record with diagnose profile. Only batches of a torch.utils.data.DataLoader are seen."

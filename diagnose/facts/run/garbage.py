@@ -18,7 +18,7 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity
-from diagnose.trace.long_steps import never_again
+from diagnose.trace.steps import never_again
 
 HOW_COLLECTIONS = "Record with diagnose profile, or stacks and _ExperimentalConfig(record_python_gc_info=True)."
 
