@@ -20,6 +20,7 @@ class Case:
     good: Training
     fault: Mapping[str, Any] = field(default_factory=dict)  # Fields of Training; none of a healthy job.
     codes: tuple[str, ...] = ()  # Rules whose advice mends it.
+    says: str = ""  # What else the title has of a finding by the first of these rules, which has several kinds.
     recorded: int = 3  # Steps.
 
     @property
@@ -136,7 +137,14 @@ def _shards() -> list[Case]:
     return [
         Case("gathers_not_prefetched", family, synced, {"prefetch": False}, ("CO09", "SY01")),
         Case("one_unit", family, FSDP, {"unit": "model"}, ("CO09",)),
-        Case("units_of_single_layers", family, replace(slow, model=FSDP.model), {"unit": "linear"}, ("CO09", "CO06")),
+        Case(
+            "units_of_single_layers",
+            family,
+            replace(slow, model=FSDP.model),
+            {"unit": "linear"},
+            ("CO09", "CO06"),
+            says="begin too late",
+        ),
         Case(
             "sharded_without_need",
             family,
@@ -151,7 +159,14 @@ def _shards() -> list[Case]:
             {"layout": NETWORK},
             ("CO09",),
         ),
-        Case("gradients_scattered_each_time", family, replace(slow, micro=4), {"no_sync": False}, ("CO09",)),
+        Case(
+            "gradients_scattered_each_time",
+            family,
+            replace(slow, micro=4),
+            {"no_sync": False},
+            ("CO09",),
+            says="micro-batch",
+        ),
         Case(
             "optimizer_on_all_ranks",
             family,

@@ -65,9 +65,13 @@ class Row:
         return self.saving is None and self.promised - (self.kept or 0.0) >= LARGE
 
 
-def place_of(expected: Sequence[str], said: Sequence[str]) -> int | None:
-    """Of the first that names the fault, from 1."""
-    return next((at for at, one in enumerate(said, start=1) if one in expected), None)
+def place_of(case: Case, said: Sequence[Any]) -> int | None:
+    """Of the first finding that names the fault, from 1."""
+
+    def names(one: Any) -> bool:
+        return one.code in case.codes and (one.code != case.codes[0] or case.says in one.title)
+
+    return next((at for at, one in enumerate(said, start=1) if names(one)), None)
 
 
 def predicted(finding: Any) -> tuple[float, float, float]:
@@ -95,7 +99,7 @@ def judge(case: Case) -> Row:
         kineto.write(case.bad, profiled, Path(folder))
         diagnosis = diagnose.analyze(folder)
     said = [finding for finding in diagnosis.findings if not finding.minor]
-    place = place_of(case.codes, [one.code for one in said])
+    place = place_of(case, said)
     most = max(said, key=lambda one: one.share_of_step, default=None)
     followed = case.followed(most.code) if most is not None and not case.fault else None
     kept = 1.0 - step_ms(followed.run(case.recorded, Costs())) / step if followed is not None else None
