@@ -1,5 +1,6 @@
 """What is advised fits the recorder and the devices that were used."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,13 +9,17 @@ from msgspec.structs import replace as replace_in
 
 import diagnose
 from diagnose import pipeline
-from diagnose.contracts.finding import OutcomeKind
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import OutcomeKind, RankedFinding
 from diagnose.facts.core.base import Facts
+from diagnose.fixes.frameworks import own_work
+from diagnose.fixes.setting import Loop
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Flags, Host, Loader, RankManifest, Timed
 from diagnose.trace.model import Context
+from tests.drawing import Drawing
 from tests.rules import built_in
 from tests.source.nsight import synthetic
 
@@ -84,3 +89,67 @@ def test_a_deeper_queue_takes_no_core_from_the_training() -> None:
 
 def loader_with(empty_share: float) -> Loader:
     return Loader(dataset="D", asked=9, num_workers=1, fetch_ns=120_000_000, ready=1.0, empty_share=empty_share)
+
+
+TRAINER = "transformers/trainer.py"
+
+
+def test_reads_of_the_loss_by_the_trainer_are_its_filter(analyzed: Callable[[str], Diagnosis]) -> None:
+    """Of a recording that does not say what owns the loop: its frames do."""
+    found = analyzed("h100/hf_trainer_bert")
+    assert found.program is not None
+    assert found.program.loop is Loop.TRANSFORMERS
+    (reads,) = (finding for finding in found.findings if finding.rule == "scalar_syncs")
+    assert [fix.after for fix in reads.fixes] == ["logging_nan_inf_filter=False,  # of TrainingArguments(...)"]
+    code = [fix.after for finding in found.findings for fix in finding.fixes]
+    assert "tf32=True,  # of TrainingArguments(...)" in code
+    assert not any("autocast(" in one or "DataLoader(" in one for one in code)
+
+
+@pytest.mark.parametrize(
+    ("loop", "file", "function", "op", "setting"),
+    [
+        (Loop.TRANSFORMERS, TRAINER, "_run_epoch", "aten::is_nonzero", "logging_nan_inf_filter"),
+        (Loop.TRANSFORMERS, TRAINER, "_run_epoch", "aten::mm", None),
+        (Loop.TRANSFORMERS, TRAINER, "log", "aten::item", "logging_steps"),
+        (Loop.TRANSFORMERS, TRAINER, "log_metrics", "aten::item", None),
+        (Loop.OWN, TRAINER, "_run_epoch", "aten::is_nonzero", None),
+        (Loop.LIGHTNING, "lightning/pytorch/callbacks/progress/rich_progress.py", "on_x", "", "enable_progress_bar"),
+    ],
+)
+def test_work_is_known_by_function_and_op(loop: Loop, file: str, function: str, op: str, setting: str | None) -> None:
+    work = own_work(loop, f"site/{file}", function, frozenset({op}))
+    assert (None if work is None else work.setting.name) == setting
+
+
+FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def training(zoom_ms: int) -> Drawing:
+    """Five steps of a second, 600 ms of which load: of these, scipy zooms for so long."""
+    draw, ms = Drawing(), 1000
+    for number in range(5):
+        at = 1000 * ms * number
+        draw.step(number, at, at + 1000 * ms).frame("/home/me/train.py(3): main", at, at + 999 * ms)
+        draw.span("user_annotation", FETCH, at, at + 600 * ms)
+        draw.frame("/home/me/data.py(8): __getitem__", at + ms, at + 599 * ms)
+        draw.frame("scipy/ndimage/_interpolation.py(700): zoom", at + 10 * ms, at + (10 + zoom_ms) * ms)
+        draw.op("aten::mm", at + 601 * ms, at + 610 * ms)
+        draw.launch("sgemm", (at + 602 * ms, at + 604 * ms), (at + 606 * ms, at + 996 * ms))
+    return draw
+
+
+def loading(draw: Drawing, path: Path) -> RankedFinding:
+    found = diagnose.analyze(draw.write(path / "trace.json")).findings
+    return next(one for one in found if one.code == "DL02")
+
+
+def test_the_library_function_is_named_with_the_line_that_calls_it(tmp_path: Path) -> None:
+    said = [one.text for one in loading(training(529), tmp_path).evidence]
+    assert said[-1] == (
+        "Of this, 529 ms a step is in scipy.ndimage.zoom, which `__getitem__` (/home/me/data.py:8) calls."
+    )
+
+
+def test_a_function_with_less_than_half_of_the_time_is_not_named(tmp_path: Path) -> None:
+    assert not any("scipy" in one.text for one in loading(training(250), tmp_path).evidence)

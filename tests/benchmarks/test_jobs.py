@@ -4,18 +4,24 @@ import gzip
 import json
 import re
 import sys
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
-if sys.version_info < (3, 11):
-    pytest.skip("planted cases need tomllib, which came with Python 3.11", allow_module_level=True)
-
-from benchmarks import texts
+import diagnose
+from benchmarks import changed_ops, queries, texts
+from benchmarks.changed_ops import Published, Said, published, table, trainings
 from benchmarks.jobs import tables
 from benchmarks.jobs.cases import CASES, FOLDER, Case
 from benchmarks.jobs.judge import Row, judge
 from benchmarks.jobs.truth import truths
+from benchmarks.planted_cases import Machine
+from benchmarks.verdicts import Figure
+from tests.exporting.synthetic import training
 
+if sys.version_info < (3, 11):
+    pytest.skip("planted cases need tomllib, which came with Python 3.11", allow_module_level=True)
 KEPT = [case for case in CASES if case.kept.is_dir()]
 
 
@@ -77,3 +83,50 @@ def test_a_recording_names_no_machine_and_no_path_on_it(case: Case) -> None:
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
         assert not re.search(r"(?<![\w.])/(?:home|mnt|opt|root|tmp|Users|usr|var|work)/", text), path
         assert json.loads(text).keys().isdisjoint({"host_name", "traceName", "trace_id"})
+
+
+MACHINE = Machine("a processor", 2, 0.0, "2.9")
+UNNAMED = Said(None, False)
+
+
+def op_row(name: str, true: Figure, by_measuring: Said, counts: bool = True) -> changed_ops.Row:
+    return changed_ops.Row(name, true, counts, UNNAMED, by_measuring, ops=3, not_measured=1, seconds=2.0)
+
+
+def test_the_table_has_what_is_true_and_what_is_said() -> None:
+    rows = (
+        op_row("a", Figure(2.0, 1.9, 2.1), Said(Figure(2.2, 1.8, 2.4), True)),
+        op_row("b", Figure(4.0, 3.8, 4.2), Said(Figure(5.2, 4.4, 6.0), True)),
+        op_row("c", Figure(1.0, 0.9, 1.1), Said(Figure(3.0, 2.0, 4.0), True), counts=False),
+    )
+    assert table(Published(MACHINE, rows)).splitlines()[2:] == [
+        "| `a` | 2.00 (1.90 to 2.10) | 2.20 (1.80 to 2.40) | yes | not named | - | 3 of 4 |",
+        "| `b` | 4.00 (3.80 to 4.20) | 5.20 (4.40 to 6.00) | no | not named | - | 3 of 4 |",
+        "| **median error; range met** |  | 20% | 1 of 2 | - | 0 of 0 |  |",
+    ]
+
+
+def test_each_training_is_published_once() -> None:
+    assert sorted(one.name for one in published().rows) == sorted(one.name for one in trainings())
+
+
+def test_the_ops_that_find_an_empty_queue_are_counted(tmp_path: Path) -> None:
+    """Of the two used steps: each matmul finds nothing before it, each pointwise kernel finds the matmul."""
+    trace = training().write(tmp_path / "rank0.json")
+    diagnose.export(trace, parquet=tmp_path / "tables", tables=["kernels"])
+    printed = queries.output(queries.code("queue"), tmp_path)
+    rows = [line.replace("│", " ").split() for line in printed.splitlines() if "aten::" in line]
+    assert rows == [["aten::linear", "2", "2", "0.1"], ["aten::relu", "0", "2", "0.0"]]
+
+
+def test_the_output_on_a_public_trace_is_a_real_one(corpus: Path) -> None:
+    shown = [text for text in queries.texts(corpus) if text.block == "query-queue"]
+    assert [one.current for one in shown] == [True]
+
+
+def test_the_rank_with_the_least_time_in_collectives_is_the_one_that_computes_most(tmp_path: Path) -> None:
+    _, recording = queries.SAMPLES["ranks"]
+    diagnose.export(recording, parquet=tmp_path / "tables", tables=["collectives", "ops"])
+    calls = pd.read_parquet(tmp_path / "tables" / "collectives").query("used")
+    waiting = calls.groupby("rank")["dur_ns"].sum()
+    assert waiting.idxmin() == 1  # As the sample was made.

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_figures_are_drawn_and_the_page_fits(open_page: Open, width: int) -> None:
+def test_the_figures_of_a_whole_run_are_drawn_and_the_page_fits(open_page: Open, width: int) -> None:
     opened = open_page(whole_run_page.render(run(3)), width)
     opened.scroll_through()
     drawn = [one.get_attribute("data-figure") for one in opened.page.locator("[data-drawn=yes]").all()]

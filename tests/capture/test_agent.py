@@ -1,18 +1,27 @@
 """Parts of the agent that need no torch: what counts as a step, agreement, places, steadiness, tracebacks."""
 
+import hashlib
 import sys
+import threading
+import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch.utils.data import DataLoader, IterableDataset
 
-from diagnose.capture.agent import imports, start, steps
+from diagnose.capture.agent import event_cost, imports, start, steps
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.clocks import Clock, Cycle, cycle, steady
+from diagnose.capture.agent.foreign import turns
 from diagnose.capture.agent.imports import when_imported
+from diagnose.capture.agent.injection import Injection
 from diagnose.capture.agent.place import Place, find
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.steps import Steps
+from diagnose.capture.agent.threads import wait_for_others
+from diagnose.fixes.loaders import OF_ITERABLE, SHARES, LoaderArgument
 
 
 class Optimizer:
@@ -238,3 +247,99 @@ def test_other_long_steps_make_none(times: list[int], every: int) -> None:
     assert found.every == every
     if every == 1:
         assert (found.whole(5), found.wait(3)) == (5, 0)
+
+
+def test_sleeping_takes_no_cpu_time_and_computing_does() -> None:
+    """Of 2 steps each sleeps for 50 ms; in the second 30 ms of CPU time are used besides."""
+    clock = Clock(0)
+    time.sleep(0.05)
+    clock.tick()
+    asleep_ns = clock.cpu_ns
+    time.sleep(0.05)
+    until_ns = time.process_time_ns() + 30_000_000
+    while time.process_time_ns() < until_ns:
+        pass
+    clock.tick()
+    assert asleep_ns < 25_000_000
+    assert 15_000_000 <= clock.cpu_ns < 40_000_000
+    assert clock.timed()["cpu_ns"] == clock.cpu_ns
+    first_ns, second_ns = clock.timed()["cpu_times_ns"]  # type: ignore[misc]
+    assert (first_ns, (first_ns + second_ns) // 2) == (asleep_ns, clock.cpu_ns)
+
+
+class Lines(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+
+def test_an_iterable_dataset_gets_no_workers_which_would_each_give_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DataLoader, "__init__", DataLoader.__init__)  # Put back after the test.
+    setting = LoaderArgument("num_workers", 2)
+    injection = Injection(setting)
+    setting.inject(injection)
+    lines = DataLoader(Lines())
+    assert (lines.num_workers, type(lines.sampler).__name__) == (0, OF_ITERABLE)
+    assert injection.found() == ([], SHARES)
+    assert DataLoader([1, 2]).num_workers == 2  # type: ignore[arg-type]
+
+
+ROUNDS = 300_000  # Of a hash that keeps a core busy for a tenth of a second, without Python's lock.
+
+
+def test_what_another_thread_computes_is_waited_for() -> None:
+    done: list[bytes] = []
+    thread = threading.Thread(target=lambda: done.append(hashlib.pbkdf2_hmac("sha256", b"a", b"b", ROUNDS)))
+    thread.start()
+    wait_for_others(most_s=60)
+    assert len(done) == 1
+    thread.join()
+
+
+def test_a_thread_that_never_rests_is_not_waited_for_forever() -> None:
+    over = threading.Event()
+
+    def compute() -> None:
+        while not over.is_set():
+            hashlib.pbkdf2_hmac("sha256", b"a", b"b", 1000)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    wait_for_others(most_s=0.05)
+    assert thread.is_alive()
+    over.set()
+    thread.join()
+
+
+torch = pytest.importorskip("torch")
+
+
+def test_measuring_what_an_event_costs_leaves_the_training_as_it_was() -> None:
+    numbers, nodes = torch.get_rng_state(), torch._C._autograd._get_sequence_nr()
+    found = event_cost.event_cost()
+    assert found is not None
+    assert (found["op_ns"] or 1.0) > 0.0
+    assert found["call_ns"] is None or torch.cuda.is_initialized()
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert torch._C._autograd._get_sequence_nr() == nodes
+    assert not torch.autograd._profiler_enabled()
+    assert turns.take()
+    turns.leave()
+
+
+def test_it_is_not_measured_while_the_script_records_itself() -> None:
+    profile = object()
+    turns.give(profile)
+    try:
+        assert event_cost.event_cost() is None
+    finally:
+        turns.given_back(profile)
+
+
+def test_what_fails_is_not_known_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> list[int]:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(event_cost, "_times_ns", failing)
+    assert event_cost.event_cost() is None
+    assert turns.take()
+    turns.leave()

@@ -1,10 +1,18 @@
 """Step times from device ends, and what is done when there are none."""
 
+import gc
+import weakref
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.breakdown import NO_DEVICE, breakdown, device_time
+from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.synthetic.reading import facts_of
+from diagnose.trace.enums import SpanKind
 from tests.drawing import Drawing
 
 
@@ -160,3 +168,39 @@ def test_steps_that_are_used_all_the_same(facts: Facts) -> None:
 def test_who_asks_for_steps_gets_them() -> None:
     facts = of_cpu(LONG_IN_4)
     assert steps(Facts(facts.rank, (3, 5))).numbers == (3, 4, 5)
+
+
+def without_device() -> Facts:
+    return facts_of("3 steps of 10\ncpu  aten::mm 1-2")
+
+
+def test_the_same_is_missing_each_time() -> None:
+    facts = without_device()
+    for get in (device_time, device_time, breakdown):
+        with pytest.raises(Missing) as raised:
+            get(facts)
+        assert raised.value == NO_DEVICE
+    assert Missing("device work", "Buy a GPU.") != NO_DEVICE
+
+
+def test_what_was_missing_of_a_rank_does_not_keep_its_tables() -> None:
+    facts = without_device()
+    assert optional(breakdown, facts) is None
+    tables = weakref.ref(facts)
+    del facts
+    gc.collect()
+    assert tables() is None
+
+
+@pytest.mark.parametrize(("kind", "line"), [(SpanKind.SYSTEM, 2), (SpanKind.RUNTIME, 5)])
+def test_a_call_of_the_system_has_the_line_of_its_middle_and_others_that_of_their_start(
+    kind: SpanKind, line: int
+) -> None:
+    """The frame that sleeps is placed 10 us too late, as it was recorded in another step."""
+    draw = Drawing().step(0, 0, 1_000).frame("train.py(5): <module>", 0, 1_000).op("aten::add", 0, 50)
+    rank = draw.frame("train.py(2): wait", 110, 200).call("clock_nanosleep", 100, 200).rank()
+    asleep = np.flatnonzero(rank.spans["name"] == "clock_nanosleep")
+    kinds = rank.spans["kind"].copy()
+    kinds.iloc[asleep] = kind.value
+    facts = Facts(replace(rank, spans=rank.spans.assign(kind=kinds)))
+    assert [site.line for site in sites_of(facts, asleep) if site] == [line]

@@ -11,7 +11,7 @@ from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
 from diagnose.facts.core.host import api_calls
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import Measure, steps
-from diagnose.facts.host.syncs import blocking_launches
+from diagnose.facts.host.syncs import Sync, blocked_ns, blocking_launches, syncs
 from diagnose.facts.host.waits import HostWait, WaitReason, host_waits
 from diagnose.source import ranks
 from diagnose.trace.frames import Site
@@ -271,3 +271,27 @@ def test_all_idle_time_after_a_sync_belongs_to_one_wait(corpus: Path, name: str)
         assert abs(charged - total / steps(facts).count) <= len(found)
     ids = np.concatenate([*(wait.ids for wait in found), np.empty(0)])
     assert len(np.unique(ids)) == len(ids)
+
+
+def test_syncs_are_grouped_by_call_op_and_line() -> None:
+    draw = Drawing().step(0, -20, 0).launch("first", (-10, -9), (-5, 0)).step(1, 0, 200)
+    draw.frame("/home/me/train.py(9): train", 0, 200)
+    for start in (10, 50):
+        draw.op("aten::item", start, start + 30).call("cudaStreamSynchronize", start + 5, start + 25)
+    draw.call("cudaDeviceSynchronize", 100, 107).call("cudaEventQuery", 120, 180)
+    draw.copy("DtoH (Device -> Pageable)", (130, 133), (131, 133), 4)
+    draw.copy("DtoH (Device -> Pinned)", (140, 150), (145, 149), 4)
+    draw.launch("last", (190, 191), (199, 200))
+    facts = draw.facts()
+    line = Site("/home/me/train.py", 9, "train")
+    assert syncs(facts) == (
+        Sync("cudaStreamSynchronize", "aten::item", line, 2, 40_000),
+        Sync("cudaDeviceSynchronize", "", line, 1, 7_000),
+        Sync("cudaMemcpyAsync", "", line, 1, 3_000),
+    )
+    assert blocked_ns(facts) == 50_000
+
+
+def test_without_runtime_calls_syncs_are_missing_not_none() -> None:
+    with pytest.raises(Missing, match="runtime calls"):
+        syncs(Drawing().work("k", (0, 5)).op("aten::mm", 0, 2).facts())

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.capture.agent import loops
 from diagnose.facts.core.base import Facts
 from diagnose.facts.run.program import Language, Program, Workload, program
+from diagnose.fixes.setting import Loop
 from diagnose.source import ranks
+from diagnose.trace import frames
 from tests.drawing import Drawing
 from tests.source.nsight import Export, pid
 
@@ -98,3 +101,15 @@ def test_nsight_systems_names_the_process(process: str, kernel: str, expected: L
     rank = ranks.read(export.write(tmp_path / "x.sqlite"))
     assert program(Facts(rank)) == Program(expected, Workload.UNKNOWN)
     assert rank.provenance.python == (process == "python3" if process else None)
+
+
+@pytest.mark.parametrize(("module", "owner"), loops.OWNERS.items())
+def test_a_module_that_the_recorder_knows_is_a_file_that_the_reader_knows(module: str, owner: str) -> None:
+    of_package, of_module = f"{module.replace('.', '/')}/loop.py", f"{module.replace('.', '/')}.py"
+    found = {frames.loop_owner(f"/lib/site-packages/{file}(7): run") for file in (of_package, of_module)}
+    assert found - {None} == {owner}
+
+
+def test_one_that_stands_on_another_comes_first_in_both() -> None:
+    assert list(dict.fromkeys(loops.OWNERS.values())) == [owner for owner, _ in frames._OWNERS]
+    assert set(loops.OWNERS.values()) < {owner.value for owner in Loop}

@@ -7,8 +7,9 @@ import pytest
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.steps import steps
-from diagnose.facts.run.quality import Overhead, Sign, distortion, steadiness, warm_up
+from diagnose.facts.run.quality import Overhead, Sign, distortion, not_recorded, steadiness, warm_up
 from diagnose.facts.run.step_table import time_by_step
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace import intervals
 from diagnose.trace.manifest import Host, RankManifest
 from diagnose.trace.model import Context
@@ -166,3 +167,34 @@ def test_a_first_step_that_was_quicker(first: int, kernels: int, busy: int, quic
         draw.step(number, at, at + 100).launch("k", (at, at + 1), (at + 2, at + 2 + busy - 1))
         draw.launch("k", (at + 90, at + 91), (at + 98, at + 99))
     assert steadiness(draw.facts()).quicker_ns == quicker
+
+
+def said(draw: Drawing) -> list[str]:
+    return [note.what for note in not_recorded(draw.facts())]
+
+
+def test_the_host_s_recording_may_begin_late_and_end_early() -> None:
+    draw = Drawing().work("early", (0, 10)).op("aten::mm", 100, 200).launch("k", (110, 112), (115, 250))
+    assert said(draw) == ["The host's recording begins 100 us after and ends 50.0 us before the device's."]
+
+
+def test_the_last_kernel_may_end_after_the_host() -> None:
+    """By 8 us of 1,000."""
+    assert said(Drawing().op("aten::mm", 0, 1000).launch("k", (5, 7), (8, 1008))) == []
+
+
+def test_a_recording_of_the_device_alone_has_no_host_to_speak_of() -> None:
+    assert said(Drawing().work("a", (0, 10)).work("b", (100, 200))) == []
+
+
+def test_holes_in_graphs_are_counted() -> None:
+    facts = facts_of(
+        """
+        4 steps of 0.4
+        cpu  aten::mm 0-0.01
+        gpu  pointwise 0.03-0.05 @0.015 graph | pointwise 0.25-0.38 @0.015 graph
+        """
+    )
+    assert [note.what for note in not_recorded(facts)] == [
+        "Graphs, waits or queues show 3 holes without recorded kernels: 600 us, 50.0 % of the used steps."
+    ]

@@ -7,7 +7,8 @@ import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.seen_ops import seen_ops
-from diagnose.facts.values.known_values import constants, duplicates
+from diagnose.facts.values.known_values import constants, duplicates, frozen_rows, sparse_products
+from diagnose.facts.values.wasted_entries import Wasted
 from diagnose.synthetic.reading import facts_of
 
 NODE = "autograd::engine::evaluate_function:"
@@ -132,3 +133,96 @@ def test_what_comes_from_elsewhere_may_be_the_one_batch(begin: str, end: str, of
     ops = " | ".join(f"{one.split()[0]} {10 * at}-{10 * at + 10}" for at, one in enumerate(looked.split(" | ")))
     (found,) = constants(facts_of(f"{CPU}values {looked}\ncpu  {ops}"))
     assert (found.longest_ns, found.doubt is not None) == (20_000_000, of_batch)
+
+
+STEPS = "4 steps of 100\n2 threads, 4 cores\n"
+
+
+def test_products_with_a_graph() -> None:
+    (found,) = sparse_products(
+        facts_of(
+            f"{STEPS}values aten::mm sparse 990 | aten::mm sparse 985 | aten::mm sparse 500 | aten::mm sparse 1000\n"
+            "cpu  aten::mm 0-10 | aten::mm 10-30 | aten::mm 30-60 | aten::mm 60-90"
+        )
+    )
+    assert (found.share, found.times, found.kind, found.steps_seen) == (0.985, 2, "", 3)
+    assert found.work.host_ns == 30_000_000
+
+
+def test_a_matrix_for_each_position() -> None:
+    (found,) = sparse_products(facts_of(f"{STEPS}values aten::bmm sparse 992\ncpu  aten::matmul 0-20 | aten::bmm 1-19"))
+    assert (found.kind, found.work.host_ns) == ("batched", 18_000_000)
+
+
+def test_torch_has_no_convolutions_of_sparse_pictures() -> None:
+    synthetic = "cpu  aten::convolution 0-20"
+    assert sparse_products(facts_of(f"{STEPS}values aten::convolution sparse 992\n{synthetic}")) == ()
+
+
+def test_a_lookup_by_rows_of_zeros_and_ones_is_one() -> None:
+    looked_up = facts_of(
+        f"{STEPS}values aten::one_hot | aten::mm takes 0 sparse 998\n"
+        "cpu  aten::one_hot 0-10 shapes=[[256],[]] | aten::fill_ 1-9 shapes=[[256,8000],[]]\n"
+        "cpu  aten::to 10-20 shapes=[[256,8000],[]] | aten::matmul 20-40 shapes=[[256,8000],[8000,128]]\n"
+        "cpu  aten::mm 21-39"
+    )
+    (found,) = sparse_products(looked_up)
+    assert (found.share, found.work.host_ns) == (0.998, 18_000_000)
+
+
+def test_what_is_known_already_is_told_elsewhere() -> None:
+    synthetic = "aten::mul\ncpu  aten::mm 0-10 | aten::mm 10-30 | aten::mul 30-40"
+    constant = facts_of(f"{STEPS}values aten::mm always sparse 990 | aten::mm | {synthetic}")
+    repeated = facts_of(f"{STEPS}values aten::mm sparse 990 | aten::mm as 0 sparse 990 | {synthetic}")
+    assert sparse_products(constant) == ()
+    assert [sparse_product.times for sparse_product in sparse_products(repeated)] == [1]
+
+
+def test_nobody_counted() -> None:
+    with pytest.raises(Missing, match="diagnose profile"):
+        sparse_products(facts_of(f"{STEPS}cpu  aten::mm 0-10"))
+
+
+SYNTHETIC = (
+    "cpu  aten::index 0-5 shapes=[[512,32],[],[64]] | aten::mm 5-35 shapes=[[64,32],[32,8]]"
+    " | aten::relu 35-45 | aten::mm 45-80 shapes=[[64,8],[8,4]]"
+)
+EVALUATED = '"autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"'
+
+
+def of(values: str, more: str = "") -> tuple[Wasted, ...]:
+    return frozen_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\nvalues {values}\n{SYNTHETIC}{more}"))
+
+
+def test_an_encoder_that_is_frozen() -> None:
+    (found,) = of("aten::index looked 0 | aten::mm looked 0 | aten::relu looked 0 | aten::mm")
+    assert (found.detail, found.times, found.steps_seen) == ("a table of 512", 1, 3)
+    assert found.work.host_ns == 40_000_000
+
+
+def test_two_tables_are_told_apart() -> None:
+    found = of("aten::index looked 0 | aten::mm looked 0 | aten::relu looked 2 | aten::mm looked 2")
+    assert [one.work.host_ns for one in found] == [35_000_000, 30_000_000]
+
+
+def test_what_is_looked_up_and_only_changed_a_little() -> None:
+    assert of("aten::index looked 0 | aten::mm | aten::relu looked 0 | aten::mm") == ()
+
+
+def test_nobody_looked() -> None:
+    with pytest.raises(Missing, match="diagnose profile"):
+        frozen_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\n{SYNTHETIC}"))
+    rank = facts_of(
+        f"4 steps of 100\n2 threads, 4 cores\nvalues aten::index | aten::mm | aten::relu | aten::mm\n{SYNTHETIC}"
+    ).rank
+    assert rank.values is not None
+    older = replace(rank.values, looked_up=None)
+    with pytest.raises(Missing, match="this version"):
+        frozen_rows(Facts(replace(rank, values=older)))
+
+
+@pytest.mark.parametrize(("learns", "found"), [("[8,32]", 0), ("[8,31]", 1)])
+def test_a_copy_of_what_learns_may_change(learns: str, found: int) -> None:
+    """A target net is copied after more steps than were looked at; its weights are as large."""
+    added = f"\ncpu  {EVALUATED} 85-90 | torch::autograd::AccumulateGrad 85-90 shapes=[{learns}]"
+    assert len(of("aten::index looked 0 | aten::mm looked 0 | aten::relu looked 0 | aten::mm", added)) == found
