@@ -10,6 +10,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -157,17 +158,17 @@ def local(place: Place) -> Path:
         return place
     if place not in _kept:
         _refuse_large(place.stat().st_size)
-        try:
-            folder = tempfile.TemporaryDirectory(prefix="diagnose-copy-", ignore_cleanup_errors=True)
-            copy = (Path(folder.name) / "copy").open("wb")
-        except OSError:
-            raise _no_room(0) from None
-        try:
-            with copy:
-                _fetch(place, copy)
-        except BaseException:
-            folder.cleanup()
-            raise
+        with ExitStack() as undo:
+            try:
+                folder = tempfile.TemporaryDirectory(prefix="diagnose-copy-", ignore_cleanup_errors=True)
+                undo.callback(folder.cleanup)
+                with (Path(folder.name) / "copy").open("wb") as copy:
+                    _fetch(place, copy)
+            except StorageError:
+                raise
+            except OSError:
+                raise _no_room(0) from None
+            undo.pop_all()
         for before in _kept.values():
             before.cleanup()
         _kept.clear()
@@ -176,16 +177,13 @@ def local(place: Place) -> Path:
 
 
 def _fetch(remote: Remote, into: BinaryIO) -> None:
-    """Raises StorageError."""
+    """Raises StorageError, and OSError where there is no room."""
     storage, path = filesystem(remote.url)
     how = {"block_size": 0} if urls.is_web(remote.url) else {}  # Not every web server knows ranges.
     with asked(storage, lambda: storage.open(path, "rb", **how)) as source:
         while piece := _piece(source):
             _refuse_large(into.tell() + len(piece), copied=into.tell())
-            try:
-                into.write(piece)
-            except OSError:
-                raise _no_room(0) from None
+            into.write(piece)
     if remote.bytes not in (None, into.tell()):
         raise StorageError(errno.EBUSY, "it changed while it was read. Analyse it once nothing writes to it any more")
 

@@ -1,6 +1,7 @@
 """SQLite exports are copied, as SQLite cannot read a stream: within bounds, and nothing of them stays."""
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -90,4 +91,16 @@ def test_no_room_for_a_copy(bucket: Bucket, export: bytes, monkeypatch: pytest.M
     monkeypatch.setattr(remote, "SPARED_BYTES", 1 << 62)
     with pytest.raises(InputError, match=f"there is too little room in {scratch}. Set TMPDIR to a larger folder"):
         ranks.load([bucket.put("report.sqlite", export)])
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_disk_that_is_full_at_the_last_bytes(bucket: Bucket, scratch: Path) -> None:
+    (file,) = Listings().named(bucket.put("long.json", bytes((4 << 20) + 4000)))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((4 << 20) + 1000, limits[1]))
+    try:
+        with pytest.raises(remote.StorageError, match="there is too little room"):
+            remote.local(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(scratch.iterdir()) == []
