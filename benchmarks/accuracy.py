@@ -70,7 +70,7 @@ def row(trial: Trial, diagnosis: Diagnosis) -> Row:
     """One recording's row."""
     case, shown, step_ns = trial.case, findings(diagnosis), diagnosis.step_ns or 0
     truth, expected = largest_fault(trial)
-    place = place_of(expected, [(one.rule,) for one in shown])
+    place = place_of(expected, [one.rules for one in shown])
     hit = shown[place - 1] if place else None
     matched = baselines.patterns(trial)
     return Row(
@@ -101,13 +101,14 @@ def figure(truth: Truth) -> Figure:
 def predicted(finding: RankedFinding, step_ns: int) -> Figure:
     """What was promised."""
     saving = finding.saving
-    return Figure(*(speedup(step_ns, ns) for ns in (saving.likely_ns, saving.low_ns, saving.high_ns)))
+    likely, low, high = (speedup(step_ns, ns) for ns in (saving.likely_ns, saving.low_ns, saving.high_ns))
+    return Figure(likely, low, high, saving.basis)
 
 
 def fixed_run(trial: Trial) -> FixedRun:
     """What is still said of a recording whose fault is fixed."""
     said = findings(diagnose.analyze(trial.fixed_recording))
-    still = [one.share_of_step for one in said if one.rule in trial.case.expected]
+    still = [one.share_of_step for one in said if set(one.rules) & set(trial.case.expected)]
     return FixedRun(trial.case.name, trial.name, part_of(trial.case), max(still, default=0.0))
 
 
@@ -119,12 +120,11 @@ def joints(trial: Trial, diagnosis: Diagnosis) -> list[Joint]:
         truth = trial.truth(() if len(faults) == len(case.faults) else faults)
         if truth is None or len(faults) < 2:
             continue
-        hits = [
-            finding for finding in findings(diagnosis) if any(finding.rule in case.faults[fault] for fault in faults)
-        ]
+        of_faults = {rule for fault in faults for rule in case.faults[fault]}
+        hits = [finding for finding in findings(diagnosis) if of_faults & set(finding.rules)]
         together = sum(hit.saving.after_above_ns or 0 for hit in hits)
         alone = sum(hit.saving.likely_ns for hit in hits)
-        named = sum(any(hit.rule in case.faults[fault] for hit in hits) for fault in faults)
+        named = sum(any(set(hit.rules) & set(case.faults[fault]) for hit in hits) for fault in faults)
         gains = speedup(step_ns, together), speedup(step_ns, min(alone, step_ns))
         found.append(Joint(case.name, trial.name, part_of(case), tuple(faults), named, figure(truth), *gains))
     return found

@@ -107,7 +107,7 @@ def published() -> tuple[Judged, ...]:
 
 def answers(finding: RankedFinding) -> set[str]:
     """The causes that a finding names."""
-    return set(ANSWERS.get(finding.rule, ()))
+    return {cause for rule in finding.rules for cause in ANSWERS.get(rule, ())}
 
 
 def judged(verdict: Verdict, diagnosis: Diagnosis, answers: Callable[[RankedFinding], set[str]] = answers) -> Judged:

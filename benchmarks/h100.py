@@ -8,7 +8,7 @@ out. Planted cases that an H100 ran are in sample_traces/, and in benchmarks/acc
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +16,13 @@ import msgspec
 import numpy as np
 
 import diagnose
+from benchmarks.accuracy import predicted
 from benchmarks.accuracy_tables import LARGE, errors_of, table
 from benchmarks.verdicts import Figure, Row, findings, place_of
 from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import RankedFinding
+from diagnose.fixes.setting import Safety
+from diagnose.replay.saving import Basis
 
 RESULTS = Path(__file__).with_name("h100.json")
 
@@ -33,6 +37,8 @@ NAMES = {
 }
 """What a pair differs in -> the rules that name it."""
 
+NOT_MEASURED = ("no_mixed_precision",)  # In a pair, of the rules that name it: that one is of TF32.
+
 LADDER = (
     ("TF32", ("tf32_off",)),
     ("bf16 autocast", ("no_mixed_precision",)),
@@ -43,13 +49,7 @@ LADDER = (
 )
 """The optimisations of GPT-2, one after the other, and the rules that advise them."""
 
-RUNGS = {
-    "gpt2_0_fp32": 0,
-    "gpt2_1_tf32": 1,
-    "gpt2_2_bf16": 2,
-    "gpt2_2_bf16_nsys": 2,
-    "gpt2_5_padded_vocabulary": 5,
-}
+RUNGS = {"gpt2_0_fp32": 0, "gpt2_1_tf32": 1, "gpt2_2_bf16": 2, "gpt2_2_bf16_nsys": 2, "gpt2_5_padded_vocabulary": 5}
 """Recordings -> how many of these were made."""
 
 
@@ -95,6 +95,8 @@ class RungRow:
     high_ms: float | None  # What it saves alone.
     after_above_ms: float | None  # What it adds once those above it are fixed.
     measured_ms: float  # What it saved in its turn: once all before it in LADDER were made.
+    step_ms: float = 0.0  # Of the recording, as timed without a profiler.
+    basis: Basis | None = None  # Of what it saves alone.
 
 
 @dataclass(frozen=True)
@@ -144,15 +146,22 @@ def rungs_of(recording: str, said: Diagnosis, truth: Truth) -> Iterator[RungRow]
     """What was said of each optimisation that is left to make; nothing of a recording that is not of the ladder."""
     steps_ms, done = list(truth.gpt2_ms.values()), RUNGS.get(recording, len(LADDER))
     for at, (fix, rules) in enumerate(LADDER[done:], start=done):
-        measured = steps_ms[at] - steps_ms[at + 1]
-        one = next((finding for finding in said.findings if finding.rule in rules), None)
+        begins = done if fix == "bf16 autocast" else at  # It takes the place of TF32.
+        measured, step_ms = steps_ms[begins] - steps_ms[at + 1], steps_ms[done]
+        one = next((finding for finding in said.findings if _advises(finding, rules)), None)
         if one is None:
-            yield RungRow(recording, fix, None, None, None, None, None, measured)
+            yield RungRow(recording, fix, None, None, None, None, None, measured, step_ms)
             continue
         saving = one.saving
         after = None if saving.after_above_ns is None else saving.after_above_ns / 1e6
         low, likely, high = (ns / 1e6 for ns in (saving.low_ns, saving.likely_ns, saving.high_ns))
-        yield RungRow(recording, fix, one.rank_order, low, likely, high, after, measured)
+        yield RungRow(recording, fix, one.rank_order, low, likely, high, after, measured, step_ms, saving.basis)
+
+
+def _advises(finding: RankedFinding, rules: Collection[str]) -> bool:
+    """Whether a finding's first fix is that of these rules, not one of several precisions."""
+    precision = finding.fixes and finding.fixes[0].safety is Safety.PRECISION
+    return bool({finding.rule} & set(rules) if precision else set(finding.rules) & set(rules))
 
 
 def cost_of(recording: str, said: Diagnosis) -> Iterator[Recorded]:
@@ -167,12 +176,7 @@ def cost_of(recording: str, said: Diagnosis) -> Iterator[Recorded]:
 def pair_of(case: str, said: Diagnosis, truths: Truth) -> PairRow:
     """What was said of the training without the fix."""
     truth, shown, step_ns = truths.pairs[case], findings(said), said.step_ns or 1
-    place = place_of(NAMES[truth.expect], [(one.rule,) for one in shown])
-    predicted = None
-    if place is not None:
-        saving = shown[place - 1].saving
-        gains = (step_ns / max(step_ns - ns, 1) for ns in (saving.likely_ns, saving.low_ns, saving.high_ns))
-        predicted = Figure(*gains)
+    place = place_of(NAMES[truth.expect], [one.rules for one in shown])
     return PairRow(
         case=case,
         expect=truth.expect,
@@ -180,7 +184,9 @@ def pair_of(case: str, said: Diagnosis, truths: Truth) -> PairRow:
         promised=max((one.share_of_step for one in shown), default=0.0),
         place=place,
         measured=Figure(truth.speedup, *truth.speedup_range),
-        predicted=predicted,
+        predicted=None
+        if place is None or shown[place - 1].rule in NOT_MEASURED
+        else predicted(shown[place - 1], step_ns),
     )
 
 

@@ -34,7 +34,7 @@ def said_of(recording: Path, case: str, rules: tuple[str, ...]) -> Other:
     """What is said of a recording of a case, without what is true."""
     diagnosis = diagnose.analyze(recording)
     shown = findings(diagnosis)
-    place = place_of(rules, [(one.rule,) for one in shown])
+    place = place_of(rules, [one.rules for one in shown])
     hit = None if place is None else predicted(shown[place - 1], diagnosis.step_ns or 0)
     return Other(case=case, found=tuple(one.rule for one in shown), place=place, predicted=hit)
 

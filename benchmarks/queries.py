@@ -59,11 +59,6 @@ def output(query: str, folder: Path) -> str:
     """What a query prints that runs in a folder with `tables`. Raises CalledProcessError if it fails."""
     environment = {**os.environ, "COLUMNS": "100", "POLARS_TABLE_WIDTH": "100"}
     done = subprocess.run(
-        [sys.executable, "-c", query],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        check=True,
+        [sys.executable, "-c", query], cwd=folder, env=environment, stdout=subprocess.PIPE, encoding="utf-8", check=True
     )
     return done.stdout

@@ -28,10 +28,12 @@ from benchmarks import (
     h100,
     known_costs,
     load,
+    loaders,
     multi_rank_traces,
     nsight,
     public,
     queries,
+    ranges,
     recorded_samples,
 )
 from benchmarks.jobs import tables as job_tables
@@ -99,6 +101,7 @@ def _accuracy() -> Iterator[Text]:
         "naming": partial(accuracy_tables.naming, found, first),
         "specific": partial(accuracy_tables.specific, found.rows),
         "predictions": partial(accuracy_tables.predictions, found.rows, first.rows),
+        "ranges": ranges.shown,
         "ablation": partial(accuracy_tables.poorer, found),
         "families": partial(accuracy_tables.families, found.rows),
         "joints": partial(accuracy_tables.joints, found),
@@ -111,6 +114,7 @@ def _accuracy() -> Iterator[Text]:
         "known-costs": partial(known_costs.errors, known_costs.published()),
         "gpu-recorded": partial(h100.recorded, on_h100),
         "samples-recorded": recorded_samples.longer,
+        "loaders": loaders.table,
     }
     jobs = job_tables.published()
     blocks["jobs"] = partial(job_tables.summary, jobs)

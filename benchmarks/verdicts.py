@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
+from diagnose.replay.saving import Basis
 
 PARTS = ("report", "develop")  # Rules may be changed after a look at the cases of the second part only.
 
@@ -22,13 +25,13 @@ WITHOUT = {
 """What can be left out of a recording, and in words."""
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     """A speed-up (times as fast) and its range."""
 
     likely: float
     low: float
     high: float
+    basis: Basis | None = None  # What it rests on; None of what was measured without and with a fix.
 
 
 @dataclass(frozen=True)

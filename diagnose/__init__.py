@@ -40,18 +40,7 @@ if TYPE_CHECKING:
     from diagnose.exporting.run import Export
     from diagnose.trace.model import Run
 
-__all__ = [
-    "Diagnosis",
-    "__version__",
-    "analyze",
-    "compare",
-    "export",
-    "figures",
-    "load",
-    "record",
-    "to_hta",
-    "watch",
-]
+__all__ = ["Diagnosis", "__version__", "analyze", "compare", "export", "figures", "load", "record", "to_hta", "watch"]
 
 
 def __getattr__(name: str) -> Any:
@@ -128,10 +117,7 @@ def compare(before: str | PathLike[str], after: str | PathLike[str], *, jobs: in
 
 
 def export(
-    *paths: str | PathLike[str],
-    parquet: str | PathLike[str],
-    tables: Sequence[str] = (),
-    jobs: int = 1,
+    *paths: str | PathLike[str], parquet: str | PathLike[str], tables: Sequence[str] = (), jobs: int = 1
 ) -> Export:
     """Write the tables of a run (files, folders, glob patterns, URLs) as files of Parquet: `export("runs/a",
     parquet="tables")`. Needs torch-diagnose[parquet].

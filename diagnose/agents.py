@@ -36,7 +36,7 @@ from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
 from diagnose.contracts.trials import Report
-from diagnose.patches import diff, making, writing
+from diagnose.patches import making, writing
 from diagnose.patches.errors import CannotPatch
 from diagnose.reports import brief, comparison, patches, reasons, trials
 from diagnose.reports.quoting import MOST_BYTES, NOTE, plain, quoted, size
@@ -80,8 +80,7 @@ NEEDS_NSYS = (".nsys-rep", ".qdrep")  # Reports that only Nsight Systems reads.
 
 Recorded = Annotated[str, Field(description="A trace, or a folder of a recording, under the server's folder.")]
 Side = Annotated[
-    str,
-    Field(description="As for analyze, or a pattern such as runs/main-* for several recordings of this side."),
+    str, Field(description="As for analyze, or a pattern such as runs/main-* for several recordings of this side.")
 ]
 Handle = Annotated[str, Field(description="What analyze gave, such as d1.")]
 Start = Annotated[int, Field(ge=0, description="Number to go on with, as the answer before says.")]
@@ -144,12 +143,7 @@ class Server:
         return evidence(self._of(diagnosis), diagnosis, finding, start)
 
     def timeline(
-        self,
-        diagnosis: Handle,
-        start_ns: Window = None,
-        end_ns: Window = None,
-        lanes: Lanes = None,
-        start: Start = 0,
+        self, diagnosis: Handle, start_ns: Window = None, end_ns: Window = None, lanes: Lanes = None, start: Start = 0
     ) -> str:
         """What went on in a window of the timeline: lanes of GPU streams and host threads, then marks. Without a
         window: one step."""
@@ -178,7 +172,7 @@ class Server:
             made = making.make(told.findings, manifest, told.rank, fixes or (), self._root, told.trials, loop, False)
             if not all(file.path.resolve().is_relative_to(self._root) for file in made.files):
                 raise ToolError(f"The fixes change files outside of {self._root}. Start the server above them.")
-            lines = diff.unified(made.files).decode(errors="replace").split("\n")[:-1]  # Form feeds stand in lines.
+            lines = making.unified(made.files).decode(errors="replace").split("\n")[:-1]  # Form feeds stand in lines.
             if any(size(line) > MOST_LINE for line in lines):
                 raise ToolError(f"The diff has lines that are too long for here. Run: diagnose patch {quoted(name)}")
             if write:

@@ -24,18 +24,18 @@ from typing import Any
 import msgspec
 
 from diagnose import failures
-from diagnose.advice import (
-    assembly,
-    fixes_of_run,
-    library_evidence,
-    merging,
-    outcomes,
-    ranking,
-    recording_hints,
-    risks,
-)
+from diagnose.advice import assembly, fixes_of_run, library_evidence, merging, outcomes, ranking, recording_hints
 from diagnose.advice.job_summary import job_summary
-from diagnose.advice.rank_diagnosis import RankBrief, RankDiagnosis, in_brief, shared
+from diagnose.advice.pricing import Step
+from diagnose.advice.rank_diagnosis import (
+    RankBrief,
+    RankDiagnosis,
+    in_brief,
+    measured_sections,
+    outline,
+    shared,
+    shown_risks,
+)
 from diagnose.contracts.diagnosis import Diagnosis, note_of
 from diagnose.contracts.finding import Finding, Outcome, ReplayQuality, RuleName
 from diagnose.costs.book import rest_on_measurements, wanted
@@ -43,10 +43,9 @@ from diagnose.costs.changes import Recost
 from diagnose.costs.measured import Wanted
 from diagnose.facts.communication.peers import compared
 from diagnose.facts.core.base import Facts, Failed, Missing, optional
-from diagnose.facts.core.run import busy_share, trains_on_cpu
+from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.steps import steps
-from diagnose.facts.digest import RankDigest, digest, outline
-from diagnose.facts.run.program import program
+from diagnose.facts.run.program import older_than, program
 from diagnose.facts.run.timed_steps import epoch, slowdown
 from diagnose.failures import attempt
 from diagnose.replay.baseline import baseline
@@ -113,8 +112,8 @@ def _of_one(files: RankFiles, in_full: InFull, progress: Progress) -> Known:
     """Raises InputError."""
     said = _sound(in_full(files))
     progress(1, 1)
-    arranged = ranks.arrange([said.digest.provenance], [()])
-    said = replace(said, digest=replace(said.digest, index=arranged.indexes[0] or 0))
+    arranged = ranks.arrange([said.provenance], [()])
+    said = _with(said, rank=arranged.indexes[0] or 0)
     return said, [in_brief(said, 1)], list(arranged.integrity)
 
 
@@ -232,8 +231,7 @@ def of_files(
             return InputError(f"{files.trace.path} has no {missing.what}. {missing.how_to_record_it}")
     with failures.collected() as lost:
         said = look(facts, engine.load(rules))
-    notes = (*said.digest.integrity, *map(note_of, lost))
-    return replace(said, digest=replace(said.digest, integrity=notes))
+    return _with(said, integrity=(*said.sections.integrity, *map(note_of, lost)))
 
 
 @dataclass(frozen=True)
@@ -268,27 +266,32 @@ def to_measure(files: RankFiles, rules: RuleSet | None = None) -> ToMeasure:
 
 def study(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     """What has to be known of every rank of a job: its steps, its collectives, what the rules find on it."""
-    found = _found(facts, rules)
-    return _told(facts, outline(facts), found)
+    return _told(facts, outline(facts), _found(facts, rules))
 
 
 def present(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     """All that a Diagnosis says of the rank that it shows. Without a replay nothing has a price: nothing is found."""
-    found = _found(facts, rules)
-    return replace(
-        _told(facts, digest(facts), found),
+    found, said = _found(facts, rules), outline(facts)
+    said = _with(said, **measured_sections(facts))
+    if found.step is not None:
+        said = replace(said, sections=found.step.figures(said.sections))
+    said = _told(facts, said, found)
+    return _with(
+        said,
+        steps=assembly.steps_of(said, optional(slowdown, facts), optional(epoch, facts)),
         findings=attempt("places on the timeline", found.order.findings, spots.on_timeline, facts, found.order),
         outcomes=_outcomes(facts, found),
         replay=found.quality,
-        slowdown=optional(slowdown, facts),
-        epoch=optional(epoch, facts),
         timeline=optional(timeline, facts),
         pictures=optional(pictures, facts),
         critical_path=optional(path_parts, facts),
         job=optional(job_summary, facts),
-        peers=facts.rank.peers,
-        measured=facts.rank.measured,
+        measured=assembly.measured_ops(facts.rank.measured),
     )
+
+
+def _with(said: RankDiagnosis, **sections: Any) -> RankDiagnosis:
+    return replace(said, sections=msgspec.structs.replace(said.sections, **sections))
 
 
 Look = Callable[[Facts, Sequence[LoadedRule]], RankDiagnosis]
@@ -302,6 +305,7 @@ class Studied:
     replay: Replay | Missing
     found: Sequence[Found] = ()  # Findings without fixes that are in force.
     order: ranking.Ranked = ranking.NOTHING
+    step: Step | None = None  # The step that savings are of.
 
     @property
     def quality(self) -> ReplayQuality | None:
@@ -325,17 +329,10 @@ def _found(facts: Facts, rules: Sequence[LoadedRule]) -> Studied:
 
 
 def _priced(facts: Facts, examined: Examined, replay: Replay) -> Studied:
-    found, cost = _by_costs(facts, _refined(facts, examined.findings)), optional(slowdown, facts)
-    order = ranking.ranked(
-        found,
-        replay,
-        steps(facts),
-        facts.rank.index,
-        examined.cautions,
-        None if cost is None else cost.unprofiled_ns,
-        optional(busy_share, facts) or 0.0,
-    )
-    return Studied(examined, replay, found, order)
+    found = merging.one_of_each_choice(_by_costs(facts, _refined(facts, examined.findings)), replay)
+    step = Step.of(facts, replay)
+    order = ranking.ranked(found, replay, steps(facts), facts.rank.index, examined.cautions, step)
+    return Studied(examined, replay, found, order, step)
 
 
 def _refined(facts: Facts, found: Sequence[Found]) -> Sequence[Found]:
@@ -361,7 +358,8 @@ def _by_costs(facts: Facts, found: Sequence[Found]) -> list[Found]:
 
 def _followable(facts: Facts, found: Sequence[Found]) -> list[Found]:
     rank = facts.rank
-    return fixes_of_run.fitted(fixes_of_run.Situation(rank.context, rank.provenance.devices, program(facts)), found)
+    here = fixes_of_run.Situation(rank.context, rank.provenance.devices, program(facts), older_than(facts))
+    return fixes_of_run.fitted(here, found)
 
 
 _PASSES: Mapping[str, Callable[[Facts, Sequence[Found]], Sequence[Found]]] = {
@@ -374,14 +372,14 @@ _PASSES: Mapping[str, Callable[[Facts, Sequence[Found]], Sequence[Found]]] = {
 """From what rules find to what this run can use, in order; where one fails, findings stay as they were."""
 
 
-def _told(facts: Facts, brief: RankDigest, found: Studied) -> RankDiagnosis:
+def _told(facts: Facts, said: RankDiagnosis, found: Studied) -> RankDiagnosis:
     """What is told of any rank, with hints for its recorder."""
-    brief = recording_hints.in_digest(brief, facts.rank)
-    notes = map(engine.note, found.examined.cautions)
-    return RankDiagnosis(
-        replace(brief, integrity=(*brief.integrity, *notes)),
+    told = recording_hints.in_sections(said.sections, facts.rank)
+    return _with(
+        replace(said, sections=told),
+        integrity=(*told.integrity, *map(engine.note, found.examined.cautions)),
         findings=found.order.findings,
-        risks=risks.shown(found.examined.risks, facts.rank.index),
+        risks=shown_risks(found.examined.risks, facts.rank.index),
     )
 
 

@@ -9,5 +9,5 @@ def of_ranks(*ranks: RankDiagnosis) -> Diagnosis:
     """About the slowest of these ranks."""
     briefs = [in_brief(rank, len(ranks)) for rank in ranks]
     shown = assembly.slowest(briefs).index
-    (said,) = (rank for rank in ranks if rank.digest.index == shown)
+    (said,) = (rank for rank in ranks if rank.sections.rank == shown)
     return assembly.of_ranks(said, briefs, [], "test")

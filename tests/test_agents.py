@@ -373,7 +373,7 @@ def test_a_patch_of_files_above_the_folder_is_refused(folder: Path, monkeypatch:
 
 
 def test_a_long_line_of_a_diff_is_not_cut(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents.diff, "unified", lambda files: b"+" + b"x" * MOST_LINE + b"\n")
+    monkeypatch.setattr(agents.making, "unified", lambda files: b"+" + b"x" * MOST_LINE + b"\n")
     with pytest.raises(ToolError, match=r'too long for here\. Run: diagnose patch "run"'):
         Server(folder, allow_run=False).patch("run")
 

@@ -196,7 +196,7 @@ def test_the_ranked_result_is_what_an_expert_would_say(analyzed: Callable[[str],
     (first, also, least_share, sure, why), found = VERDICTS[name], analyzed(f"kineto/{name}")
     assert found.conclusive
     assert [outcome.rule for outcome in found.outcomes if outcome.outcome is OutcomeKind.CRASHED] == []
-    large = [finding for finding in found.findings if finding.share_of_step >= WRONG_SHARE]
+    large = [one for one in found.findings if one.share_of_step >= WRONG_SHARE and not one.hidden]
     assert {one.rule for one in large} <= {first, *also.split()}, why
     if first != "-":
         assert found.findings[0].rule == first, why
@@ -211,12 +211,9 @@ def test_every_real_trace_has_a_verdict(corpus: Path) -> None:
 
 
 def test_what_the_loader_hid_is_what_is_found_once_it_is_fixed(analyzed: Callable[[str], Diagnosis]) -> None:
-    """The same training before and after: what was found is found no more, and the second's saving lies in what the
-    first says that it will be.
-    """
+    """The same training before and after: what was found is found no more, and what it hid has a card."""
     before, after = (analyzed(f"kineto/tensorboard/resnet50_autograd_{k}_workers.json.gz").findings for k in (0, 4))
     assert "dataloader_starvation" in {one.rule for one in before}
     assert "dataloader_starvation" not in {one.rule for one in after}
-    (hidden,) = [one.hidden for one in before if one.rule == "no_mixed_precision" and one.hidden]
-    (found,) = [one for one in after if one.rule == "no_mixed_precision" and not one.minor]
-    assert hidden[0] <= found.saving.likely_ns <= hidden[2]
+    assert [one.minor for one in before if one.rule == "no_mixed_precision" and one.hidden] == [True]
+    assert [one.minor for one in after if one.rule == "no_mixed_precision"] == [False]

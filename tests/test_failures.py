@@ -235,11 +235,7 @@ def test_every_fact_may_fail(sound: Diagnosis) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "code", "missing"),
-    [
-        ("reports.html.bundle.template", 0, ()),
-        ("reports.sarif.render", 70, ("sarif",)),
-    ],
+    ("lost", "code", "missing"), [("reports.html.bundle.template", 0, ()), ("reports.sarif.render", 70, ("sarif",))]
 )
 def test_the_command_writes_what_can_be_made(lost: str, code: int, missing: tuple[str, ...], tmp_path: Path) -> None:
     words = ["analyze", str(GPU), "--select", "AT,KE"]

@@ -82,11 +82,7 @@ def recorded(trial: Trial, number: int, slowdown: float, found: Recorded) -> Tim
         subprocess.run(command, check=True, timeout=LIMIT_S, env={**os.environ, "OMP_NUM_THREADS": "1"})
         ran = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["ranks"][0]
     return Timed(
-        trial.case.name,
-        number,
-        slowdown,
-        tuple(ran["unprofiled"]["wall_ns"]),
-        tuple(ran["timing"]["wall_ns"]),
+        trial.case.name, number, slowdown, tuple(ran["unprofiled"]["wall_ns"]), tuple(ran["timing"]["wall_ns"])
     )
 
 

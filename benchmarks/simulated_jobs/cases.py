@@ -146,11 +146,7 @@ def _shards() -> list[Case]:
             says="begin too late",
         ),
         Case(
-            "sharded_without_need",
-            family,
-            replace(FSDP, layout=NETWORK, reshard=False),
-            {"reshard": True},
-            ("CO09",),
+            "sharded_without_need", family, replace(FSDP, layout=NETWORK, reshard=False), {"reshard": True}, ("CO09",)
         ),
         Case(
             "sharded_over_hosts",
@@ -180,9 +176,7 @@ def _shards() -> list[Case]:
 
 def _experts() -> list[Case]:
     family = "experts"
-    return [
-        Case("experts_uneven", family, EXPERTS, {"hot_share": 0.15}, ("CO13", "ST01")),
-    ]
+    return [Case("experts_uneven", family, EXPERTS, {"hot_share": 0.15}, ("CO13", "ST01"))]
 
 
 def _gradients() -> list[Case]:

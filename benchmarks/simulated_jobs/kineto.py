@@ -133,14 +133,7 @@ def _device_event(one: DeviceEvent, device: int) -> Event:
         args |= {"bytes": work.size, "memory bandwidth (GB/s)": work.size / max(one.end_ns - one.start_ns, 1)}
     place = {"pid": device, "tid": one.stream, "ts": _us(one.start_ns)}
     dur_us = round((one.end_ns - one.start_ns) / 1e3, 3)
-    return {
-        "ph": "X",
-        "cat": work.category,
-        "name": work.name,
-        **place,
-        "dur": dur_us,
-        "args": {**args, **work.args},
-    }
+    return {"ph": "X", "cat": work.category, "name": work.name, **place, "dur": dur_us, "args": {**args, **work.args}}
 
 
 def _flow(phase: str, number: int, pid: int, tid: int, time_ns: int, category: str) -> Event:

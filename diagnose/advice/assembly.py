@@ -7,23 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from diagnose.advice import risks
-from diagnose.advice.rank_diagnosis import RankBrief, RankDiagnosis
-from diagnose.contracts.diagnosis import (
-    SCHEMA_VERSION,
-    Diagnosis,
-    MeasuredOps,
-    Provenance,
-    RankSummary,
-    Source,
-    Steps,
-    StepTime,
-)
+from diagnose.advice.rank_diagnosis import RankBrief, RankDiagnosis, StepTimes, merged_notes, risks_of_all
+from diagnose.contracts.diagnosis import Diagnosis, MeasuredOps, Provenance, RankSummary, Source, Steps, StepTime
 from diagnose.contracts.finding import RankedFinding, RulePage
 from diagnose.contracts.trials import Report
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.steps import Measure
-from diagnose.facts.digest import RankDigest, StepTimes, merged_notes
 from diagnose.facts.run.timed_steps import Epoch, Slowdown
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.measured import Measurements
@@ -43,49 +32,25 @@ def of_ranks(
 
     `integrity` is what is wrong with their set.
     """
-    shown = said.digest
+    shown, notes = said.sections, merged_notes({rank.index: rank.integrity for rank in ranks}, said.sections.rank)
+    known = {
+        **msgspec.structs.asdict(shown),
+        "findings": tuple(_with_ranks(finding, ranks) for finding in shown.findings),
+        "risks": risks_of_all([rank.risks for rank in ranks]),
+        "integrity": (*integrity, *notes),
+    }
     return Diagnosis(
-        schema_version=SCHEMA_VERSION,
+        **known,
         tool_version=tool_version,
         provenance=_provenance(ranks, manifest),
-        rank=shown.index,
-        steps=_steps(shown, said.slowdown, said.epoch),
-        program=shown.program,
-        breakdown=shown.breakdown,
-        idle=shown.idle,
-        host=shown.host,
-        kernels=shown.kernels,
-        kernel_kinds=shown.kernel_kinds,
-        kernel_ops=shown.kernel_ops,
-        launches=shown.launches,
-        syncs=shown.syncs,
-        copies=shown.copies,
-        input=shown.input,
-        communication=shown.communication,
-        memory=shown.memory,
-        allocation=shown.allocation,
-        ops=shown.ops,
-        functions=shown.functions,
         ranks=_summaries(ranks, said.peers),
-        job=said.job,
-        findings=tuple(_with_ranks(finding, ranks) for finding in said.findings),
-        outcomes=said.outcomes,
-        absent=shown.absent,
-        integrity=(*integrity, *merged_notes({rank.index: rank.integrity for rank in ranks}, shown.index)),
-        replay=said.replay,
         rules=tuple(rules),
-        timeline=said.timeline,
-        pictures=said.pictures,
-        critical_path=said.critical_path,
-        flops=shown.flops,
-        spending=shown.time_attribution,
-        risks=risks.of_all([rank.risks for rank in ranks]),
         trials=trials,
-        measured=_measured(said.measured),
     )
 
 
-def _measured(found: Measurements | None) -> MeasuredOps | None:
+def measured_ops(found: Measurements | None) -> MeasuredOps | None:
+    """How much of changed ops was measured."""
     if found is None:
         return None
     return MeasuredOps(found.count, len({one.spec for one in found.ops}) - found.count, found.seconds)
@@ -128,21 +93,25 @@ def _provenance(ranks: Sequence[RankBrief], manifest: Manifest | None) -> Proven
     )
 
 
-def _steps(shown: RankDigest, cost: Slowdown | None, epoch: Epoch | None) -> Steps | None:
-    time = _step_time(shown.steps)
-    if shown.steps is None or time is None:
+def steps_of(one: RankDiagnosis, cost: Slowdown | None, epoch: Epoch | None) -> Steps | None:
+    """The steps that the figures of a rank are of, and what recording them cost."""
+    time, used = _step_time(one.steps), one.steps
+    if used is None or time is None:
         return None
+    whole = used.measure == Measure.WINDOW
     return Steps(
-        recorded=shown.steps.recorded,
-        used=0 if shown.steps.measure == Measure.WINDOW else len(shown.steps.numbers),
-        numbers=() if shown.steps.measure == Measure.WINDOW else shown.steps.numbers,
-        measure=shown.steps.measure,
-        marker=shown.provenance.step_marker,
+        recorded=used.recorded,
+        used=0 if whole else len(used.numbers),
+        numbers=() if whole else used.numbers,
+        measure=used.measure,
+        marker=one.provenance.step_marker,
         step_time_ns=time,
-        unprofiled_step_time_ns=None if cost is None else cost.unprofiled_ns,
+        unprofiled_step_time_ns=None if cost is None else cost.mean_ns,
+        usual_step_time_ns=None if cost is None else cost.unprofiled_ns,
         overhead_ratio=None if cost is None else cost.ratio,
         size_ratio=1.0 if cost is None else cost.size,
         epoch=epoch,
+        unrecorded=None if cost is None else cost.unrecorded,
     )
 
 

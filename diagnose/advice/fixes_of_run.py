@@ -33,7 +33,7 @@ MOST_POSITIONS = 3
 
 NONE_FITS = Fix(
     "Compiling would do it, but torch.compile makes no code for this GPU: write it with fewer ops.",
-    safety=Safety.NEEDS_JUDGEMENT,
+    safety=Safety.ROUNDING,
     effort=3,
 )
 
@@ -45,6 +45,7 @@ class Situation:
     context: Context | None
     devices: Sequence[Device]
     program: Program
+    before: tuple[int, int] | None = None  # A version of PyTorch that its own is older than.
 
     @property
     def run(self) -> Run | None:
@@ -84,11 +85,23 @@ def _fitted(here: Situation, finding: Finding) -> Finding:
         if here.program.language is not Language.PYTHON:
             fixes.append(_labelled(fix) if _is_python(fix.after) else fix)
             continue
-        told, made = _in_its_words(here, fix)
+        told, made = _in_its_words(here, _of_version(here.before, fix))
         site = site or (made.site if made else None)
         command = () if here.context is None else here.context.command
-        fixes.append(_with_command(command, told))
+        told = _with_command(command, told)
+        if not told.after or told.after not in [one.after for one in fixes]:  # A framework has one setting for two.
+            fixes.append(told)
     return replace(finding, fixes=tuple(fixes), site=site)
+
+
+def _of_version(before: tuple[int, int] | None, fix: Fix) -> Fix:
+    """The fix, with the version of PyTorch that it needs where the run's is older."""
+    setting = fix.setting
+    if setting is None or before is None or setting.since < before:
+        return fix
+    return msgspec.structs.replace(
+        fix, do=f"{fix.do} Update first: PyTorch {'.'.join(map(str, setting.since))} has it."
+    )
 
 
 def _labelled(fix: Fix) -> Fix:

@@ -11,11 +11,11 @@ import numpy as np
 from diagnose.advice.fixes_of_run import written
 from diagnose.contracts.finding import Evidence, Finding, Fix, RuleName
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.host.framework_frames import framework_frame
+from diagnose.facts.host.framework_frames import framework_frame, runs_loop
 from diagnose.facts.host.library_calls import LibraryCall, library_call
 from diagnose.facts.run.program import loop_owner
-from diagnose.fixes.frameworks import NAMES, own_work
-from diagnose.fixes.setting import Loop, Safety
+from diagnose.fixes.frameworks import NAMES, OWNERS, own_work
+from diagnose.fixes.setting import Loop
 from diagnose.replay.edits import Move, Remove, Shorten
 from diagnose.replay.shown import selected
 from diagnose.trace import enums
@@ -53,22 +53,27 @@ def _of_framework(facts: Facts, loop: Loop, finding: Finding) -> Finding:
         ends.append(times.ends[on_host[of]])
         tracks.append(of[on_host[of]].astype(np.int64))
         ops.update(() if isinstance(owner, int) else map(str, spans["name"].iloc[owner].unique()))
-    site = framework_frame(facts, Intervals(np.concatenate(starts), np.concatenate(ends)), np.concatenate(tracks))
+    own, settings = finding.site, tuple(fix for fix in finding.fixes if fix.setting is not None)
+    # Where the user's innermost function runs the framework's loop, none of the user's code can do less.
+    inside = loop in OWNERS and not settings and own is not None and (own.file, own.function) in runs_loop(facts)
+    times = Intervals(np.concatenate(starts), np.concatenate(ends))
+    site = framework_frame(facts, times, np.concatenate(tracks), inside)
     if site is None:
         return finding
     work, name = own_work(loop, site.file, site.function, frozenset(ops)), NAMES[loop]
-    where = f"`{site.function}` of {name} ({replace(site, file=PurePath(site.file).name).place})"
-    settings = tuple(fix for fix in finding.fixes if fix.setting is not None)
+    where = f"`{site.function}` ({replace(site, file=PurePath(site.file).name).place})"
     if work is None and settings:
         return finding
     if work is None:
-        text = f"Most of this is in {where}, for which no setting is known."
-        return replace(finding, evidence=(*finding.evidence, Evidence(text)))
-    told = Evidence(f"Most of this is in {where}, which {work.what}.")
+        evidence = (*finding.evidence, Evidence(f"{name} itself does this, most in {where}: no setting is known."))
+        if not inside:
+            return replace(finding, evidence=evidence)
+        newer = Fix(f"See whether a newer version of {name} does less here.", effort=3)
+        return replace(finding, evidence=evidence, fixes=(newer,), title=f"{name} itself is on the critical path")
+    told = Evidence(f"Most of this is in {where} of {name}, which {work.what}.")
     do = f"Set {work.setting.name}: {name} {work.what}."
-    fix = Fix(do, after=written(work.setting), safety=work.changes)
-    fixes = (*settings, fix) if work.changes is Safety.NEEDS_JUDGEMENT else (fix, *settings)
-    return replace(finding, evidence=(*finding.evidence, told), fixes=fixes)
+    fix = Fix(do, after=written(work.setting))
+    return replace(finding, evidence=(*finding.evidence, told), fixes=(fix, *settings))
 
 
 def _call(facts: Facts, finding: Finding) -> LibraryCall | None:

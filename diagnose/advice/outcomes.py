@@ -30,7 +30,7 @@ def priced(
     order: Ranked,
 ) -> tuple[Outcome, ...]:
     """The outcomes after findings were dropped, as all their fixes are in force, and the others were priced."""
-    had, has = ({page.id for page, _ in some} for some in (before, after))
+    had, has = ({id_ for page, one in some for id_ in (page.id, *one.also)} for some in (before, after))
     return tuple(
         _in_force(outcome) if outcome.rule in had - has else _with_price(outcome, order) for outcome in outcomes
     )
@@ -43,7 +43,7 @@ def _in_force(outcome: Outcome) -> Outcome:
 
 def _with_price(outcome: Outcome, order: Ranked) -> Outcome:
     """A rule whose findings all cost nothing, or are explained by others, has found nothing; or no price is known."""
-    if any(finding.rule == outcome.rule for finding in order.findings):
+    if any(outcome.rule in finding.rules for finding in order.findings):
         return outcome
     if outcome.rule in order.unpriced:
         return Outcome(outcome.rule, outcome.code, OutcomeKind.CRASHED, "what its findings would save is not known")

@@ -1,24 +1,38 @@
-"""What a finding saves: of the recorded step as replayed, and of the step without the profiler.
+"""What a finding saves: of the step as replayed, and of the step that the report is about.
 
-Savings are of the step without the profiler where that was timed: the share that the replay takes off the recorded
-step, of the other. What recording added may all have been where a finding about host time looks: its least saving is
-what is left without it. Where the CPU trains it is more than what the replay takes off.
+That step is the mean of all that were timed without the profiler. Work of the device takes what it took when it was
+recorded. The rest of the replayed step is the host's, which recording lengthens: it is scaled so that the whole is as
+long as a step without the profiler. What steps of a kind that was not recorded take longer stays as it is.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+import msgspec
+
+from diagnose.advice import ranges
+from diagnose.contracts.diagnosis import Sections
 from diagnose.contracts.finding import Finding, RuleName
-from diagnose.facts.core.breakdown import round_half_up
-from diagnose.replay.saving import Saving
+from diagnose.facts.core.base import Facts, optional
+from diagnose.facts.core.breakdown import Breakdown, breakdown, shared_out
+from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.host import HostTime
+from diagnose.facts.core.idle import IdleShare
+from diagnose.facts.core.run import busy_share
+from diagnose.facts.device.kernels import Kernel, KernelGroup
+from diagnose.facts.run.timed_steps import slowdown
+from diagnose.replay.saving import Basis, Replay, Saving
 
-CACHE_WARMTH, MOST_CACHE_WARMTH = 0.3, 0.9
-"""Where the CPU trains, what is left gets faster by this times the share that was saved, likely and at most: nothing
-else fills its caches then, and it does not go to sleep. Only the time in which it is busy does. Of 51 recordings of
-planted faults, of the part to develop on, half gained more than 0.63 in this way, a quarter less than 0.35. All were of
-one machine, so half of it is taken."""
+Share = TypeVar("Share", IdleShare, Kernel, KernelGroup)
+
+CACHE_WARMTH = 0.3
+"""Where the CPU trains, what is left gets faster by this times the share that was saved: nothing else fills its caches
+then, and it does not go to sleep. Only the time in which it is busy does. Of 51 recordings of planted faults, of the
+part to develop on, half gained more than 0.63 in this way, a quarter less than 0.35. All were of one machine, so half
+of it is taken."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +42,14 @@ class Priced:
     page: RuleName
     finding: Finding
     alone: Saving
-    others_ns: int  # Of its likely saving: what other ops are assumed to get faster.
-    added_ns: int | None = None  # What it likely adds to those above; None if that was not asked.
-    hidden: Saving | None = None  # What it saves once those above are fixed, if that is much more than alone.
+    others_ns: int  # Of its likely saving alone: what other ops are assumed to get faster.
+    added: Saving | None = None  # What it adds to those above; None if that was not asked.
+    hidden: bool = False  # Whether it saves much more once those above are fixed than alone.
+
+    @property
+    def fixes(self) -> bool:
+        """Whether its fix shortens the step."""
+        return not (self.finding.per_sample or self.finding.names_no_fix)
 
 
 def likely_ns(finding: Finding, gain_ns: int) -> int:
@@ -40,46 +59,104 @@ def likely_ns(finding: Finding, gain_ns: int) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """The step that savings are of, and the recorded one that was replayed."""
+    """The step that a report is about. In ns."""
 
-    ns: int
-    recorded_ns: int
-    busy: float  # Share of it in which the training is known to compute on the CPU.
+    ns: int  # Mean of all timed steps.
+    usual_ns: int  # The same of steps of a kind that was recorded.
+    replayed_ns: int  # As the replay has it without a fix.
+    device_ns: int = 0  # Of the replayed one, while the device computes or copies.
+    busy: float = 0.0  # Share of it in which the training is known to compute on the CPU.
+    size: float = 1.0  # How many times as much the replayed one does.
+    longer_ns: Mapping[str, int] = field(default_factory=dict)  # By phase, of what steps not recorded take longer.
+    doubt: float = 0.0  # Share of it that the replay fails to explain.
+
+    @staticmethod
+    def of(facts: Facts, replay: Replay) -> Step:
+        """The step of a rank's report."""
+        timed, parts = optional(slowdown, facts), optional(breakdown, facts)
+        replayed_ns = max(replay.quality.step_time_ns, 1)
+        device_ns = 0 if parts is None else parts.compute_ns + parts.exposed_copy_ns + parts.work_not_recorded_ns
+        device_ns, busy = min(device_ns, replayed_ns), optional(busy_share, facts) or 0.0
+        if timed is None:
+            return Step(replayed_ns, replayed_ns, replayed_ns, device_ns, busy, doubt=replay.doubt)
+        return Step(
+            timed.mean_ns, timed.unprofiled_ns, replayed_ns, device_ns, busy, timed.size, timed.longer_ns, replay.doubt
+        )
 
     def priced(self, page: RuleName, finding: Finding, alone: Saving) -> Priced:
-        """A finding with its saving of the recorded step as one of this step."""
-        saving = self.saving(alone, finding.host_bound)
-        others_ns = likely_ns(finding, self.others_ns(saving.likely_ns))
-        if finding.names_no_fix:
-            saving = replace(saving, low_ns=0, likely_ns=likely_ns(finding, saving.likely_ns))
-        return Priced(page, finding, saving, others_ns)
+        """A finding with its saving of the replayed step as one of this step."""
+        phases, left = (finding.phase,), alone.device_left
+        likely, high = (self.replayed_ns - ns for ns in (alone.likely_ns, alone.high_ns))
+        gain_ns, high_ns = (self.ns - self.left(ns, left, phases) for ns in (likely, high))
+        basis = finding.basis if alone.basis is Basis.REPLAYED else alone.basis
+        saving = self.ranged(likely_ns(finding, gain_ns), high_ns, basis, alone.replayed_ns)
+        own_ns = self.usual_ns - self._corrected(likely, left) + self.longer_ns.get(finding.phase, 0)
+        return Priced(page, finding, saving, likely_ns(finding, max(gain_ns - own_ns, 0)))
 
-    def of(self, recorded_ns: int) -> int:
-        """As large a share of this step as the given time is of the recorded one."""
-        return recorded_ns if self.ns == self.recorded_ns else round_half_up(recorded_ns * self.ns, self.recorded_ns)
+    def ranged(
+        self, likely_ns: int, high_ns: int, basis: Basis, replayed_ns: tuple[int, int, int] | None = None
+    ) -> Saving:
+        """A saving with its range. `high_ns`: of bounds, of which only the upper end says something."""
+        low_ns, likely_ns, high_ns = ranges.ranged(likely_ns, high_ns, self.ns, basis, self.doubt)
+        return Saving(low_ns, likely_ns, high_ns, basis, replayed_ns)
 
-    def left(self, recorded_ns: int) -> int:
-        """What this step likely takes, given what the recorded one would."""
-        ns = self.of(recorded_ns)
-        return ns - self._with_warm_caches(CACHE_WARMTH, self.ns - ns, ns)
+    def left(self, replayed_ns: int, device_left: float = 1.0, phases: Iterable[str] = ()) -> int:
+        """What this step takes, given what the replayed one does, and what share is left of the device's time.
 
-    def saving(self, alone: Saving, host_bound: bool) -> Saving:
-        """A saving of the recorded step as one of this step."""
-        added_ns = max(self.recorded_ns - self.ns, 0) if host_bound else 0
-        low_ns = min(self.of(alone.low_ns), max(alone.low_ns - added_ns, 0))
-        likely_ns, high_ns = self.of(alone.likely_ns), self.of(alone.high_ns)
-        high_ns += self._with_warm_caches(MOST_CACHE_WARMTH, likely_ns, self.ns - high_ns)
-        likely_ns += self._with_warm_caches(CACHE_WARMTH, likely_ns, self.ns - likely_ns)
-        return Saving(low_ns, likely_ns, max(likely_ns, high_ns), alone.basis, alone.replayed_ns)
+        `phases`: those in which no step is longer than the recorded ones any more.
+        """
+        ns = self._corrected(replayed_ns, device_left)
+        warmer = CACHE_WARMTH * self.busy * (self.usual_ns - ns) / max(self.usual_ns, 1) * ns
+        longer_ns = self.ns - self.usual_ns - sum(self.longer_ns.get(phase, 0) for phase in phases)
+        return longer_ns + ns - round(warmer)
 
-    def others_ns(self, likely_ns: int) -> int:
-        """Of a likely saving the part that `saving` has added for other ops: x + times x (1 - x) = likely, in steps."""
-        times = CACHE_WARMTH * self.busy
-        if not times or likely_ns <= 0:
-            return 0
-        share = min(likely_ns / self.ns, 1.0)
-        own = (1 + times - math.sqrt((1 + times) ** 2 - 4 * times * share)) / (2 * times)
-        return max(likely_ns - round(own * self.ns), 0)
+    def _corrected(self, replayed_ns: int, device_left: float) -> int:
+        """Without what recording adds, all of which is where the device does nothing, as far as it does nothing."""
+        usual_ns, host_ns = self.usual_ns * self.size, self.replayed_ns - self.device_ns
+        if not host_ns or usual_ns <= self.device_ns:
+            return round(replayed_ns / self.replayed_ns * self.usual_ns)
+        working_ns = min(self.device_ns * device_left, replayed_ns)
+        ns = working_ns + (replayed_ns - working_ns) / host_ns * (usual_ns - self.device_ns)
+        return round(min(ns, usual_ns) / self.size)
 
-    def _with_warm_caches(self, times: float, saved_ns: int, left_ns: int) -> int:
-        return round(times * self.busy * max(saved_ns, 0) / self.ns * left_ns)
+    def figures(self, one: Sections) -> Sections:
+        """Figures of the recorded step as those of this step: work of the device as it was, and idle what is left."""
+        whole, flops, host = one.breakdown, one.flops, one.host and self._host(one.host)
+        if flops is not None:
+            per_step, recorded_s = flops.flops / self.size, flops.flops / flops.flops_per_s
+            mfu = flops.mfu and flops.mfu * recorded_s / self.size / (self.ns / 1e9)
+            flops = replace(flops, flops=round(per_step), flops_per_s=per_step / self.ns * 1e9, mfu=mfu)
+        if whole is None:
+            return msgspec.structs.replace(one, flops=flops, host=host)
+        kept = min(1.0 / self.size, self.usual_ns / max(whole.busy_ns + whole.work_not_recorded_ns, 1))
+        parts = whole.compute_ns, whole.exposed_communication_ns, whole.exposed_copy_ns, whole.work_not_recorded_ns
+        compute, communication, copies, missing = (round(ns * kept) for ns in parts)
+        busy_ns = compute + communication + copies
+        waiting_ns = max(self.usual_ns - busy_ns - missing, 0)
+        idle_ns = waiting_ns + self.ns - self.usual_ns
+        step_ns = busy_ns + missing + idle_ns
+        return msgspec.structs.replace(
+            one,
+            breakdown=Breakdown(step_ns, busy_ns, idle_ns, compute, communication, copies, whole.measure, missing),
+            idle=one.idle and self._idle(one.idle, waiting_ns),
+            kernels=one.kernels and tuple(self._share(row, kept) for row in one.kernels),
+            kernel_kinds=one.kernel_kinds and tuple(self._share(row, kept) for row in one.kernel_kinds),
+            kernel_ops=one.kernel_ops and tuple(self._share(row, kept) for row in one.kernel_ops),
+            flops=flops,
+            host=host,
+        )
+
+    def _host(self, one: HostTime) -> HostTime:
+        parts = shared_out([ns * self.usual_ns for ns in one.parts.values()], max(one.step_ns, 1))
+        stalled = {TimeCause.OTHER_STEPS: self.ns - self.usual_ns} if self.ns > self.usual_ns else {}
+        return HostTime(sum(parts) + self.ns - self.usual_ns, dict(zip(one.parts, parts, strict=True)) | stalled)
+
+    def _share(self, row: Share, kept: float) -> Share:
+        return replace(row, ns=round(row.ns * kept), share=row.ns * kept / self.ns)
+
+    def _idle(self, rows: Sequence[IdleShare], waiting_ns: int) -> tuple[IdleShare, ...]:
+        stalled_ns, whole_ns = self.ns - self.usual_ns, max(sum(row.ns for row in rows), 1)
+        parts = shared_out([row.ns * waiting_ns for row in rows], whole_ns)
+        found = [replace(row, ns=ns, share=ns / self.ns) for row, ns in zip(rows, parts, strict=True)]
+        stalled = IdleShare(TimeCause.OTHER_STEPS, None, stalled_ns, stalled_ns / self.ns, 0)
+        return tuple(sorted([*found, *([stalled] if stalled_ns else [])], key=lambda row: -row.ns))

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from itertools import chain
 
 from diagnose.advice.doubts import Doubt, Doubtful
 from diagnose.advice.pricing import Priced, Step, likely_ns
+from diagnose.advice.ranges import confidence
 from diagnose.contracts.finding import (
     Caution,
     Confidence,
@@ -27,13 +29,13 @@ from diagnose.contracts.finding import (
 from diagnose.facts.core.steps import Steps
 from diagnose.failures import attempt, note
 from diagnose.replay.edits import Edit, Estimate
-from diagnose.replay.saving import DOUBTFUL, Basis, Replay, Saving
+from diagnose.replay.saving import DOUBTFUL, Replay, Saving
 
 WORTH_SHARE = 0.01
 """From this share of the step on a saving is worth a line of its own (our choice); below it is minor."""
 
 NOTHING_SHARE = 0.002
-"""A pattern whose fix saves less than this share of the step, even as a high estimate, is no finding."""
+"""A pattern whose fix saves less than this share of the step is no finding (our choice)."""
 
 LEFT_SHARE = 0.5  # Of a saving, that must be left for a finding that names no cause (our choice).
 MOST_PER_RULE = 5  # Findings; if there are more, the last one stands for all the smaller ones.
@@ -76,18 +78,16 @@ def ranked(
     used: Steps,
     rank: int,
     cautions: Sequence[Caution] = (),
-    unprofiled_ns: int | None = None,
-    busy: float = 0.0,
+    step: Step | None = None,
 ) -> Ranked:
-    """Price and order the findings of one rank. `unprofiled_ns`: the step without the profiler, if known.
+    """Price and order the findings of one rank. `step`: the one that savings are of; None: the replayed one.
 
     Where that fails by a fault of ours, those are left out with which it fails.
-    `busy`: share of the step in which the training is known to compute on the CPU.
     """
     recorded_ns = max(replay.quality.step_time_ns, 1)
-    step = Step(unprofiled_ns or recorded_ns, recorded_ns, busy)
-    doubtful = Doubtful(replay, cautions)
-    order = partial(_ordered, replay=replay, step=step, where=Where((rank,), used.numbers), doubtful=doubtful)
+    doubtful, where = Doubtful(replay, cautions), Where((rank,), used.numbers)
+    step = step or Step(recorded_ns, recorded_ns, recorded_ns, doubt=replay.doubt)
+    order = partial(_ordered, replay=replay, step=step, where=where, doubtful=doubtful)
     try:
         return order(found)
     except Exception as error:
@@ -111,9 +111,14 @@ def _ordered(
     worth = [one for one in kept if not _minor(one, step)]
     explained = _explained(worth, replay)
     worth = [one for one in worth if one not in explained]
-    placed = _greedy([one for one in worth if not one.finding.per_sample], replay, step, doubtful)
-    hidden = _hidden([*small, *_few_of_each_rule(nothing, replay, step)], placed, replay, step)
+    placed = [*chain(*_greedy([one for one in worth if not one.finding.per_sample], replay, step, doubtful))]
+    hidden = _hidden([*small, *_few_of_each_rule(nothing, replay, step)], placed, replay, step, doubtful)
     shown = [one.finding for one in hidden]
+    added = _added([*placed, *hidden], replay, step)
+    placed, hidden = added[: len(placed)], added[len(placed) :]
+    small += [one for one in placed if _minor(one, step)]
+    placed = [one for one in placed if not _minor(one, step)]
+    together = _together(placed, step)
     for one in worth:
         if one.finding.per_sample:
             placed.insert(_place_of(one, placed, step, doubtful), one)
@@ -122,22 +127,56 @@ def _ordered(
         _finished(one, place, step, where, doubtful.doubts(one, step), replay)
         for place, one in enumerate(placed, start=1)
     )
-    fixing = [
-        (one, said)
-        for one, said in zip(placed, finished, strict=True)
-        if not said.per_sample and not one.finding.names_no_fix
-    ]
+    both = zip(placed, finished, strict=True)
+    fixing = [(one, said) for one, said in both if one.fixes and one.added and not said.minor]
     sure = [one for one, said in fixing if said.sure]
-    every = [one for one, said in fixing if said.sure or not said.minor]
-    together = _all_of(sure, replay, step) if sure else None
     return Ranked(
         finished,
         tuple(one.finding.edits for one in placed),
         tuple((one.page.id, one.alone) for one in nothing if one.finding not in shown),
+        together if len(sure) == len(fixing) else _together(_added(sure, replay, step), step),
         together,
-        together if len(every) == len(sure) else _all_of(every, replay, step),
         explained=tuple(one.page.id for one in explained),
     )
+
+
+def _added(placed: Sequence[Priced], replay: Replay, step: Step) -> list[Priced]:
+    """Findings with what each adds to those above it. What names no fix fixes nothing."""
+    fixed, every = Fixed(), list[Fixed]()
+    for one in placed:
+        every.append(fixed.with_one(one))
+        fixed = every[-1] if one.fixes else fixed
+    before, found = step.ns, list[Priced]()
+    for one, left in zip(placed, _left(every, replay, step), strict=True):
+        after = min(left, before)
+        added = step.ranged(likely_ns(one.finding, before - after), one.alone.high_ns, one.alone.basis)
+        found.append(replace(one, added=added))
+        before = after if one.fixes else before
+    return found
+
+
+def _together(placed: Sequence[Priced], step: Step) -> Together | None:
+    """What those that fix something save: as much as these add up to, and as sure as the largest."""
+    some = [one.added for one in placed if one.fixes and one.added]
+    if not some:
+        return None
+    likely_ns, high_ns = (sum(each) for each in zip(*((one.likely_ns, one.high_ns) for one in some), strict=True))
+    found = step.ranged(likely_ns, high_ns, max(some, key=lambda one: one.likely_ns).basis)
+    return Together(found.low_ns, found.likely_ns, found.high_ns)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What has been fixed."""
+
+    edits: tuple[Edit, ...] = ()
+    phases: frozenset[str] = (
+        frozenset()
+    )  # In which longer steps, none of which was recorded, are as long as the others.
+
+    def with_one(self, one: Priced) -> Fixed:
+        """One more, whether it fixes something or not."""
+        return Fixed((*self.edits, *one.finding.edits), self.phases | {one.finding.phase})
 
 
 def _explained(worth: Sequence[Priced], replay: Replay) -> list[Priced]:
@@ -152,9 +191,20 @@ def _explained(worth: Sequence[Priced], replay: Replay) -> list[Priced]:
 
 
 def _left_out(worth: Sequence[Priced], replay: Replay, bounds: bool = False) -> list[Priced]:
-    """Of those that only say where time is lost, or of all `bounds`, the ones that the rest explains."""
+    """Of those that only say where time is lost, or of all `bounds`, the ones that the rest explains.
+
+    A line whose time was recorded is not explained by a cause that is only assumed.
+    """
     asked = [one for one in worth if (one.finding.names_no_fix if bounds else one.finding.unless_above)]
-    causes = [edit for one in worth if one not in asked for edit in one.finding.edits]
+    others = [one for one in worth if one not in asked]
+    sure = [one for one in others if one.finding.confidence.level is not Level.LOW]
+    placed = [one for one in asked if one.finding.site is not None and not bounds]
+    unplaced = [one for one in asked if one not in placed]
+    return [*_explained_by(sure, placed, replay, bounds), *_explained_by(others, unplaced, replay, bounds)]
+
+
+def _explained_by(others: Sequence[Priced], asked: Sequence[Priced], replay: Replay, bounds: bool) -> list[Priced]:
+    causes = [edit for one in others for edit in one.finding.edits]
     if not causes or not asked:
         return []
     edits = [one.finding.edits for one in asked]
@@ -176,7 +226,7 @@ def _place_of(one: Priced, placed: list[Priced], step: Step, doubtful: Doubtful)
     alone = one.finding.changes_training  # What is broken comes first, whatever it adds to the rest.
     mine = expected(one, one.alone.likely_ns) / _times(one.finding)
     gains = [
-        expected(other, other.alone.likely_ns if alone else (other.added_ns or 0)) / _times(other.finding)
+        expected(other, (other.alone if alone else other.added or other.alone).likely_ns) / _times(other.finding)
         for other in placed
     ]
     return max((at for at, gain in enumerate(gains, start=1) if gain >= mine), default=0)
@@ -187,18 +237,14 @@ def _times(finding: Finding) -> float:
     return CHANGES_TIMES if finding.changes_training else 1.0
 
 
-def _all_of(some: Sequence[Priced], replay: Replay, step: Step) -> Together:
-    (saving,) = replay.savings([[edit for one in some for edit in one.finding.edits]])
-    saving = step.saving(saving, all(one.finding.host_bound for one in some))
-    return Together(saving.low_ns, saving.likely_ns, saving.high_ns)
-
-
 def _costless(one: Priced, step: Step) -> bool:
-    return one.alone.high_ns < NOTHING_SHARE * step.ns or not one.alone.likely_ns
+    return one.alone.likely_ns < NOTHING_SHARE * step.ns
 
 
 def _minor(one: Priced, step: Step) -> bool:
-    return one.alone.likely_ns < WORTH_SHARE * step.ns
+    """Whether it saves little alone, or nothing once those above it are fixed."""
+    nothing = one.added is not None and one.added.likely_ns < NOTHING_SHARE * step.ns
+    return nothing or one.alone.likely_ns < WORTH_SHARE * step.ns
 
 
 def _few_of_each_rule(priced: list[Priced], replay: Replay, step: Step) -> list[Priced]:
@@ -209,12 +255,12 @@ def _few_of_each_rule(priced: list[Priced], replay: Replay, step: Step) -> list[
     kept = [one for some in of_rule.values() for one in some[: MOST_PER_RULE - (len(some) > MOST_PER_RULE)]]
     for some in of_rule.values():
         if len(some) > MOST_PER_RULE:
-            rest = _together([one.finding for one in some[MOST_PER_RULE - 1 :]])
+            rest = _as_one([one.finding for one in some[MOST_PER_RULE - 1 :]])
             kept.append(step.priced(some[0].page, rest, replay.savings([rest.edits])[0]))
     return sorted(kept, key=lambda one: -one.alone.likely_ns)
 
 
-def _together(rest: Sequence[Finding]) -> Finding:
+def _as_one(rest: Sequence[Finding]) -> Finding:
     """Findings of a rule as one, which shows the first of them."""
     first = rest[0]
     return replace(
@@ -226,41 +272,59 @@ def _together(rest: Sequence[Finding]) -> Finding:
     )
 
 
-def _greedy(priced: list[Priced], replay: Replay, step: Step, doubtful: Doubtful) -> list[Priced]:
-    """The findings in order, with what each adds to those above: take the best, fix it, ask the rest again.
+def _greedy(
+    priced: list[Priced], replay: Replay, step: Step, doubtful: Doubtful, above: Sequence[Priced] = ()
+) -> tuple[list[Priced], list[Priced]]:
+    """The findings in order once those `above` are fixed, and those that add little: take the best, ask the rest again.
 
     The best is what likely adds most, given how sure it is, and whether it changes the training or needs another fix
-    first. Once nothing adds WORTH_SHARE any more, the rest follow in the order of what they save alone. What names no
-    fix fixes nothing.
+    first. Once nothing adds WORTH_SHARE any more, the rest are in the order of what they save alone. What names no fix
+    fixes nothing.
     """
     rest, ordered = list(priced), list[Priced]()
     holds = {
         id(one.finding): HOLDS[_level(one, doubtful.doubts(one, step))] * BOUND**one.finding.names_no_fix
         for one in rest
     }
-    fixed: list[Edit] = []
-    base = step.left(replay.quality.step_time_ns)
-    gains = [one.alone.likely_ns for one in rest]
+    recorded = {id(one.finding): _recorded(one, priced, replay) for one in rest}
     while rest and len(ordered) < MOST_RANKED:
-        if fixed:
-            cases = [([*fixed, *one.finding.edits], Estimate.LIKELY) for one in rest]
-            times = replay.step_times_ns(cases)
-            gains = [likely_ns(one.finding, base - step.left(int(time))) for one, time in zip(rest, times, strict=True)]
+        gains = _gains(rest, [*above, *ordered], replay, step)
         expected = [gain * holds[id(one.finding)] for one, gain in zip(rest, gains, strict=True)]
         enough = [gain >= WORTH_SHARE * step.ns for gain in gains]
         turn = _in_turn([one.finding for one in rest], gains, enough)
         waited_for = {one.page.code for one, much in zip(rest, enough, strict=True) if much}
-        kept = [mine and not one.finding.after & waited_for for mine, one in zip(turn, rest, strict=True)]
+        first = {id(one.finding) for one, much in zip(rest, enough, strict=True) if much}
+        kept = [
+            mine and not one.finding.after & waited_for and not recorded[id(one.finding)] & first
+            for mine, one in zip(turn, rest, strict=True)
+        ]
         best = max(range(len(rest)), key=lambda at: (enough[at], kept[at], expected[at], rest[at].alone.likely_ns))
         if not enough[best]:
-            left_over = [replace(one, added_ns=max(gain, 0)) for one, gain in zip(rest, gains, strict=True)]
-            return ordered + sorted(left_over, key=lambda one: -one.alone.likely_ns / _times(one.finding))
-        one, gain = rest.pop(best), gains.pop(best)
-        ordered.append(replace(one, added_ns=gain))
-        if not one.finding.names_no_fix:
-            base -= gain
-            fixed += one.finding.edits
-    return ordered + rest
+            break
+        ordered.append(rest.pop(best))
+    return ordered, sorted(rest, key=lambda one: -one.alone.likely_ns / _times(one.finding))
+
+
+def _recorded(one: Priced, others: Sequence[Priced], replay: Replay) -> set[int]:
+    """Of a cause that is only assumed, and has no line, the findings at lines that most of its time was recorded at."""
+    if one.finding.confidence.level is not Level.LOW or one.finding.site is not None:
+        return set()
+    placed = [other for other in others if other.finding.site is not None]
+    shares = (replay.touched_share(one.finding.edits, other.finding.edits) for other in placed)
+    return {id(other.finding) for other, share in zip(placed, shares, strict=True) if share > LEFT_SHARE}
+
+
+def _gains(some: Sequence[Priced], above: Sequence[Priced], replay: Replay, step: Step) -> list[int]:
+    """What each of them likely adds to what the others fix."""
+    fixed = reduce(Fixed.with_one, (one for one in above if one.fixes), Fixed())
+    base, *left = _left([fixed, *(fixed.with_one(one) for one in some)], replay, step)
+    return [likely_ns(one.finding, base - ns) for one, ns in zip(some, left, strict=True)]
+
+
+def _left(every: Sequence[Fixed], replay: Replay, step: Step) -> list[int]:
+    """What the step takes after each."""
+    after = replay.after([(one.edits, Estimate.LIKELY) for one in every])
+    return [step.left(ns, share, one.phases) for (ns, share), one in zip(after, every, strict=True)]
 
 
 def _in_turn(some: Sequence[Finding], gains: Sequence[float], enough: Sequence[bool]) -> list[bool]:
@@ -274,37 +338,30 @@ def _in_turn(some: Sequence[Finding], gains: Sequence[float], enough: Sequence[b
     return [not one.changes_training or gain >= least for one, gain in zip(some, gains, strict=True)]
 
 
-def _hidden(small: list[Priced], above: list[Priced], replay: Replay, step: Step) -> list[Priced]:
-    """Those that are worth a line once the findings above are fixed, each alone; the largest first."""
+def _hidden(small: list[Priced], above: list[Priced], replay: Replay, step: Step, doubtful: Doubtful) -> list[Priced]:
+    """Those that are worth a line once the findings above are fixed, in order."""
     if not small or not above or replay.quality.doubt >= DOUBTFUL:
         return []
-    fixed = [edit for one in above if one.added_ns and not one.finding.names_no_fix for edit in one.finding.edits]
-    savings = replay.savings([one.finding.edits for one in small], after=fixed)
-    with_cold_caches = replace(step, busy=0.0)  # CACHE_WARMTH is of a whole step, these are of what is left of it
-    found = []
-    for one, saving in zip(small, savings, strict=True):
-        then = with_cold_caches.priced(one.page, one.finding, saving).alone
-        if then.likely_ns >= max(WORTH_SHARE * step.ns, HIDDEN_TIMES * one.alone.likely_ns):
-            found.append(replace(one, added_ns=then.likely_ns, hidden=then))
-    return sorted(found, key=lambda one: -(one.hidden.likely_ns if one.hidden else 0))
+    gains = _gains(small, above, replay, step)
+    least = [max(WORTH_SHARE * step.ns, HIDDEN_TIMES * one.alone.likely_ns) for one in small]
+    found = [one for one, gain, ns in zip(small, gains, least, strict=True) if gain >= ns]
+    return [replace(one, hidden=True) for one in _greedy(found, replay, step, doubtful, above)[0]]
 
 
 def _level(one: Priced, doubts: Sequence[Doubt]) -> Level:
-    """The rule's, one level lower for each doubt; low where one decides."""
-    level = one.finding.confidence.level
+    """The rule's, one lower for each doubt and low where one decides; that of the saving if that is less sure."""
     if any(doubt.decides for doubt in doubts):
         return Level.LOW
+    level, saving = one.finding.confidence.level, one.added or one.alone
     for _ in doubts:
         level = level.lowered()
-    return level
+    by_range = confidence(saving.low_ns, saving.likely_ns, saving.high_ns, saving.basis)
+    return max(level, by_range, key=list(Level).index)
 
 
 def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[Doubt], replay: Replay) -> RankedFinding:
-    finding, alone = one.finding, one.alone
+    finding, alone, added = one.finding, one.alone, one.added
     level = _level(one, doubts)
-    after_ns = one.added_ns
-    if after_ns is not None and one.hidden is None:
-        after_ns = min(after_ns, alone.high_ns)
     return RankedFinding(
         rule=one.page.id,
         code=one.page.code,
@@ -316,18 +373,20 @@ def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[Do
             low_ns=alone.low_ns,
             likely_ns=alone.likely_ns,
             high_ns=alone.high_ns,
-            basis=finding.basis if alone.basis is Basis.REPLAYED else alone.basis,
+            basis=alone.basis,
             others_ns=one.others_ns,
-            after_above_ns=after_ns,
+            after_above_ns=None if added is None else added.likely_ns,
+            after_above_range_ns=None if added is None else (added.low_ns, added.high_ns),
             replayed_ns=alone.replayed_ns,
         ),
-        share_of_step=alone.likely_ns / step.ns,
+        share_of_step=(added or alone).likely_ns / step.ns,
         confidence=Confidence(level, "; ".join([finding.confidence.why, *(doubt.why for doubt in doubts)])),
         fixes=finding.fixes,
         site=finding.site,
+        also=tuple(sorted(finding.also)),
         minor=_minor(one, step),
         per_sample=finding.per_sample,
-        hidden=None if one.hidden is None else (one.hidden.low_ns, one.hidden.likely_ns, one.hidden.high_ns),
+        hidden=(added.low_ns, added.likely_ns, added.high_ns) if added and one.hidden else None,
         changes=replay.changes(finding.edits),
         spots=(),
         spot_count=0,

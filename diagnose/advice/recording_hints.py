@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import msgspec
 
+from diagnose.contracts.diagnosis import Sections
 from diagnose.contracts.finding import Finding, Fix, Outcome, RuleName
-from diagnose.facts.digest import RankDigest
 from diagnose.trace.model import IntegrityNote, Rank
 
 _TORCH = "Nsight Systems does not record that: record with diagnose profile."
@@ -58,8 +58,8 @@ ASKS = {
 }
 """By what a recording holds, how hints ask for it."""
 
-NOTHING_MORE = "The recording was made so, and this cannot be told from it."
-LOOK = Fix("Look at it on the timeline: all that could name it was recorded.")
+NOTHING_MORE = "This recording cannot tell."
+LOOK = Fix("Zoom into it on the timeline of the page (--html).")
 
 
 def held(rank: Rank) -> frozenset[str]:
@@ -108,13 +108,13 @@ def _open(fixes: Sequence[Fix], has: frozenset[str]) -> tuple[Fix, ...]:
     return kept or ((LOOK,) if fixes else ())
 
 
-def in_digest(brief: RankDigest, rank: Rank) -> RankDigest:
-    """The digest with hints for its recorder."""
-    has, nsight = held(rank), brief.provenance.format == "nsight"
-    absent = tuple(
-        replace(one, how_to_record_it=_hint(one.what, one.how_to_record_it, nsight, has)) for one in brief.absent
-    )
-    return replace(brief, absent=absent, integrity=tuple(map(_note, brief.integrity)) if nsight else brief.integrity)
+def in_sections(one: Sections, rank: Rank) -> Sections:
+    """What is known of a rank, with hints for its recorder."""
+    has, nsight = held(rank), rank.provenance.format == "nsight"
+    hints = ((each, _hint(each.what, each.how_to_record_it, nsight, has)) for each in one.absent)
+    absent = tuple(msgspec.structs.replace(each, how_to_record_it=hint) for each, hint in hints)
+    notes = tuple(map(_note, one.integrity)) if nsight else one.integrity
+    return msgspec.structs.replace(one, absent=absent, integrity=notes)
 
 
 def _note(note: IntegrityNote) -> IntegrityNote:

@@ -42,12 +42,7 @@ class Recordings:
     """Of a run that a command of this machine watches. One is made at a time; a failure ends them, not the run."""
 
     def __init__(
-        self,
-        part: Part,
-        command: Sequence[str],
-        most: int,
-        wish: Callable[[], Wish | None],
-        say: Callable[[str], None],
+        self, part: Part, command: Sequence[str], most: int, wish: Callable[[], Wish | None], say: Callable[[str], None]
     ) -> None:
         """`wish()` is asked for so many at most; what users ask for is made beyond that."""
         self._part, self._command, self._left, self._wish, self._say = part, command, most, wish, say

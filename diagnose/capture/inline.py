@@ -28,13 +28,7 @@ from diagnose.capture.run import CannotRecord, prepare
 
 
 def recording(
-    folder: str | PathLike[str],
-    *,
-    steps: int,
-    warmup: int,
-    memory: bool,
-    overwrite: bool,
-    ranks: str = "auto",
+    folder: str | PathLike[str], *, steps: int, warmup: int, memory: bool, overwrite: bool, ranks: str = "auto"
 ) -> Recording:
     """A recording of a training that goes on when it is over. Raises ValueError if there are no steps to record, or
     `ranks` are none."""

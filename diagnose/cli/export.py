@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 @click.option("--table", "names", multiple=True, metavar="NAME", help="Only these tables. Repeatable.  [default: all]")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
-def command(
-    paths: tuple[str, ...],
-    folder: Path | str,
-    names: tuple[str, ...],
-    jobs: int | None,
-    quiet: bool,
-) -> None:
+def command(paths: tuple[str, ...], folder: Path | str, names: tuple[str, ...], jobs: int | None, quiet: bool) -> None:
     """Write a run's tables as Parquet files, for DuckDB, Polars and pandas.
 
     RUN is what `diagnose analyze` takes. DIR gets a folder for each table, with a file for each rank, as in

@@ -27,7 +27,7 @@ def command(run: str, fixes: tuple[str, ...], kept: bool, write_it: bool, output
     """
     from diagnose.cli.analyze import INCONCLUSIVE
     from diagnose.cli.reading import opened
-    from diagnose.patches import diff, making, writing
+    from diagnose.patches import making, writing
     from diagnose.patches.errors import CannotPatch
     from diagnose.reports import patches
 
@@ -50,7 +50,7 @@ def command(run: str, fixes: tuple[str, ...], kept: bool, write_it: bool, output
                 click.echo("Its names start at the top of the git checkout: apply it there.", err=True)
         if write_it:
             writing.write(patch)
-        write(output, diff.unified(patch.files))
+        write(output, making.unified(patch.files))
     except CannotPatch as error:
         raise click.ClickException(str(error)) from error
     if write_it and patch.files and not quiet:

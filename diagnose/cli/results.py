@@ -21,13 +21,7 @@ if TYPE_CHECKING:
     from diagnose.contracts.finding import RankedFinding
 
 
-_MODULES = {
-    "brief": "brief",
-    "html": "html.page",
-    "markdown": "markdown",
-    "perfetto": "perfetto",
-    "sarif": "sarif",
-}
+_MODULES = {"brief": "brief", "html": "html.page", "markdown": "markdown", "perfetto": "perfetto", "sarif": "sarif"}
 """Form -> the module of reports that renders it, which is loaded when it is asked for."""
 
 _INSTEAD = {"html": "terminal", "terminal": "markdown", "markdown": "terminal"}

@@ -55,11 +55,7 @@ def _names_a_recording(word: str) -> bool:
     return word not in ("--", "-m") and path.suffix != ".py" and (path.suffix in TRACES or not path.is_file())
 
 
-@click.command(
-    name="try",
-    cls=Trying,
-    options_metavar="[OPTIONS] RUN | SCRIPT [ARGS]...",
-)
+@click.command(name="try", cls=Trying, options_metavar="[OPTIONS] RUN | SCRIPT [ARGS]...")
 @click.option("--fix", "fixes", multiple=True, metavar="N|RULE", help="Only this finding's fix (repeatable).")
 @click.option("--budget", type=Duration(), default="5m", show_default=True, help="Time for all trials.")
 @click.option(
@@ -202,20 +198,15 @@ def _work_folder(run: Path) -> tempfile.TemporaryDirectory[str]:
 
 
 def _measured(
-    run: Path,
-    bench: Bench,
-    watch: Watch,
-    candidates: Sequence[Candidate],
-    others: Sequence[NotTried],
-    together: bool,
+    run: Path, bench: Bench, watch: Watch, candidates: Sequence[Candidate], others: Sequence[NotTried], together: bool
 ) -> Report:
     """Try all, up to an interrupt. Raises CannotTry."""
     from diagnose.contracts.trials import NotTried
-    from diagnose.trials import course, joint, protocol
+    from diagnose.trials import course, protocol, selection
 
     def predicted(kept: Sequence[Candidate]) -> Range | None:
         rules = tuple(one.rule for one in kept)
-        return joint.predicted(_analyzed(run, rules), rules)
+        return selection.predicted(_analyzed(run, rules), rules)
 
     complete = not candidates
     with suppress(KeyboardInterrupt):

@@ -25,13 +25,12 @@ from diagnose.facts.device.achieved import AchievedFlops
 from diagnose.facts.device.copies import Copies
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.device.memory import AllocationCalls, Memory
-from diagnose.facts.digest import Absent
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.facts.host.python import Op
 from diagnose.facts.host.syncs import Sync
 from diagnose.facts.run.program import Program
 from diagnose.facts.run.time_attribution import AttributedTime
-from diagnose.facts.run.timed_steps import Epoch
+from diagnose.facts.run.timed_steps import Epoch, Unrecorded
 from diagnose.failures import Failure, attempt
 from diagnose.replay.critical_path import PathPart
 from diagnose.trace.frames import Site
@@ -84,11 +83,14 @@ class Steps(msgspec.Struct, frozen=True):
     marker: str  # What the steps were found by; empty if there are none.
     step_time_ns: StepTime
     unprofiled_step_time_ns: int | None
-    """Mean of steps without the profiler: the step that savings are of, where it is known."""
+    """Mean of all steps without the profiler: the step that figures and savings are of, where it is known. The first
+    step of an epoch weighs as often as it comes in a whole epoch."""
+    usual_step_time_ns: int | None  # The same of steps of a kind that was recorded.
     overhead_ratio: float | None
     """How many times as long recorded steps take as those without the profiler, for as much work, by one clock."""
     size_ratio: float  # How many times as much work they do.
     epoch: Epoch | None = None  # None: no whole epoch was seen before the recording.
+    unrecorded: Unrecorded | None = None  # Longer steps that were timed, where they take much of the time.
 
 
 class RankFinding(msgspec.Struct, frozen=True):
@@ -122,56 +124,65 @@ class MeasuredOps(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Diagnosis(msgspec.Struct, frozen=True):
-    """What is known about a run. Sections about one rank are of `rank`: the one that the others wait for.
+class Absent(msgspec.Struct, frozen=True):
+    """A fact that this recording cannot give."""
+
+    fact: str
+    what: str
+    how_to_record_it: str
+
+
+class Sections(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one rank. None: this recording cannot give it, `absent` says why."""
+
+    schema_version: int = SCHEMA_VERSION
+    rank: int
+    steps: Steps | None = None  # None: nothing in the recording could be measured.
+    program: Program | None = None  # In what language it is written, and whether it trains.
+    breakdown: Breakdown | None = None
+    idle: tuple[IdleShare, ...] | None = None
+    host: HostTime | None = None
+    kernels: tuple[Kernel, ...] | None = None
+    kernel_kinds: tuple[KernelGroup, ...] | None = None  # Kernel time by kind of kernel.
+    kernel_ops: tuple[KernelGroup, ...] | None = None  # Kernel time by the op that launched it.
+    launches: Launches | None = None
+    syncs: tuple[Sync, ...] | None = None
+    copies: tuple[Copies, ...] | None = None
+    input: Input | None = None
+    communication: Communication | None = None
+    memory: tuple[Memory, ...] | None = None
+    allocation: AllocationCalls | None = None
+    ops: tuple[Op, ...] | None = None
+    functions: tuple[FunctionTime, ...] | None = None
+    flops: AchievedFlops | None = None  # Achieved FLOP/s and MFU.
+    spending: tuple[AttributedTime, ...] | None = None
+    """What the mean recorded step goes to, to compare recordings by; adds up to it exactly."""
+    critical_path: tuple[PathPart, ...] | None = None
+    """What the recorded steps wait for; adds up to their mean. None: nothing could be replayed."""
+    findings: tuple[RankedFinding, ...] = ()
+    """What to fix, in order; with the other ranks where the same was found."""
+    outcomes: tuple[Outcome, ...] = ()  # How each rule ended.
+    absent: tuple[Absent, ...] = ()  # What could not be looked at, and how to record it.
+    integrity: tuple[IntegrityNote, ...] = ()
+    replay: ReplayQuality | None = None  # None: nothing could be replayed, so that nothing has a price.
+    timeline: Timeline | None = None  # What happened when, as far as a screen shows it.
+    pictures: Pictures | None = None  # Samples of single launches, copies, collectives and ops.
+    job: JobSummary | None = None  # What the ranks do together; None if fewer than two could be compared.
+    measured: MeasuredOps | None = None  # How much of changed ops was measured; None: nothing.
+    risks: tuple[ShownRisk, ...] = ()  # What may end the run and costs no time now; of all ranks.
+
+
+class Diagnosis(Sections, frozen=True, kw_only=True):
+    """What is known about a run. Its sections are of `rank`: the one that the others wait for.
 
     Where that is not known it is the one with the longest median step.
     """
 
-    schema_version: int
     tool_version: str
     provenance: Provenance
-    rank: int
-    steps: Steps | None  # None: nothing in the recording could be measured.
-    program: Program | None  # In what language it is written, and whether it trains; None if nothing could be measured.
-    breakdown: Breakdown | None
-    idle: tuple[IdleShare, ...] | None
-    host: HostTime | None
-    kernels: tuple[Kernel, ...] | None
-    kernel_kinds: tuple[KernelGroup, ...] | None  # Kernel time by kind of kernel.
-    kernel_ops: tuple[KernelGroup, ...] | None  # Kernel time by the op that launched it.
-    launches: Launches | None
-    syncs: tuple[Sync, ...] | None
-    copies: tuple[Copies, ...] | None
-    input: Input | None
-    communication: Communication | None
-    memory: tuple[Memory, ...] | None
-    allocation: AllocationCalls | None
-    ops: tuple[Op, ...] | None
-    functions: tuple[FunctionTime, ...] | None
     ranks: tuple[RankSummary, ...]
-    job: JobSummary | None  # What the ranks do together; None if fewer than two could be compared.
-    findings: tuple[RankedFinding, ...]
-    """What to fix, in order; of `rank`, with the other ranks where the same was found."""
-    outcomes: tuple[Outcome, ...]  # How each rule ended on `rank`.
-    absent: tuple[Absent, ...]  # What could not be looked at, and how to record it.
-    integrity: tuple[IntegrityNote, ...]
-    replay: ReplayQuality | None  # None: nothing could be replayed, so that nothing has a price.
     rules: tuple[RulePage, ...]  # The pages of the rules that ran, in the order of `outcomes`.
-    timeline: Timeline | None  # What happened when on `rank`, as far as a screen shows it.
-    pictures: Pictures | None  # Samples of single launches, copies, collectives and ops of `rank`.
-    critical_path: tuple[PathPart, ...] | None = None
-    """What the steps of `rank` wait for; adds up to the mean step. None: nothing could be replayed."""
-    flops: AchievedFlops | None = None  # Achieved FLOP/s and MFU of the recorded steps of `rank`.
-    risks: tuple[ShownRisk, ...] = ()  # What may end the run and costs no time now; of all ranks.
-
-    spending: tuple[AttributedTime, ...] | None = None
-    """What the mean step of `rank` goes to, to compare recordings by; adds up to it exactly. None: not known."""
-
-    measured: MeasuredOps | None = None  # How much of changed ops was measured for `rank`; None: nothing.
-
     trials: Report | None = None  # What `diagnose try` has measured of fixes of this recording; None if it has not.
-
     watched: WatchedRun | None = None  # Where the whole run's time went; None if it was not watched.
 
     @property
@@ -185,12 +196,6 @@ class Diagnosis(msgspec.Struct, frozen=True):
         if self.steps is not None and self.steps.unprofiled_step_time_ns is not None:
             return self.steps.unprofiled_step_time_ns
         return self.replay.step_time_ns if self.replay else None
-
-    @property
-    def unlike_epoch(self) -> Epoch | None:
-        """The epoch, where its mean step is another one than that which savings are of."""
-        epoch, step_ns = None if self.steps is None else self.steps.epoch, self.step_ns
-        return epoch if epoch is not None and step_ns is not None and epoch.unlike(step_ns) else None
 
     def to_json(self) -> str:
         """The Diagnosis as JSON text, indented. A field that cannot be written, by a fault of ours, is empty."""

@@ -106,11 +106,15 @@ class Finding:
     title: str = ""  # One line; empty: the rule's own title.
     basis: Basis = Basis.REPLAYED
     host_bound: bool = False  # Whether it is about host time, which profilers lengthen.
+    phase: str = ""
+    """Of `Timed.phases_ns`, what it is about: its fix also ends what longer steps, none of which was recorded, spend
+    there beyond the others."""
     per_sample: bool = False
     """The fix does more in a longer step: it saves nothing of the step itself, and nothing together with others."""
     unless_above: bool = False
     """It says where time is lost rather than why: left out if the other findings explain most of it."""
     after: frozenset[str] = frozenset()  # Codes of rules whose fixes have to come first, or its own does not work.
+    also: frozenset[str] = frozenset()  # Ids of other rules whose findings it tells, as they have the same fix.
 
     @property
     def changes_training(self) -> bool:
@@ -181,7 +185,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class PricedSaving(msgspec.Struct, frozen=True):
-    """ns per step."""
+    """ns per step: low, likely and high alone, and what a report shows: on top of those above."""
 
     low_ns: int
     likely_ns: int
@@ -190,7 +194,8 @@ class PricedSaving(msgspec.Struct, frozen=True):
     after_above_ns: int | None  # What it adds once all findings ranked above it are fixed.
     replayed_ns: tuple[int, int, int] | None
     """The recorded step as replayed with the fix: low, likely, high. The range also has the replay's doubt."""
-    others_ns: int = 0  # Of the likely saving: what ops beside it are assumed to get faster, where the CPU trains.
+    after_above_range_ns: tuple[int, int] | None = None  # Low and high of that.
+    others_ns: int = 0  # Of the likely saving alone: what other ops are assumed to get faster, where the CPU trains.
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -210,7 +215,7 @@ class RankedFinding(msgspec.Struct, frozen=True):
     where: Where
     evidence: tuple[Evidence, ...]
     saving: PricedSaving
-    share_of_step: float  # The likely saving over the step.
+    share_of_step: float  # The likely saving that is shown, over the step.
     confidence: Confidence
     fixes: tuple[Fix, ...]
     site: Site | None
@@ -222,6 +227,21 @@ class RankedFinding(msgspec.Struct, frozen=True):
     spot_count: int  # How many places there are.
     per_sample: bool = False
     """The saving is per sample: the step itself gets longer, and what all would save together leaves it out."""
+    also: tuple[str, ...] = ()  # Other rules that found a part of it: the same change is their fix.
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """All that found it, the first of the largest part."""
+        return self.rule, *self.also
+
+    @property
+    def shown_ns(self) -> tuple[int, int, int]:
+        """The saving that a report shows, low, likely and high: on top of those above, where that was asked."""
+        saving = self.saving
+        if saving.after_above_ns is None or saving.after_above_range_ns is None:
+            return saving.low_ns, saving.likely_ns, saving.high_ns
+        low_ns, high_ns = saving.after_above_range_ns
+        return low_ns, saving.after_above_ns, high_ns
 
     @property
     def shortens(self) -> bool:

@@ -14,11 +14,7 @@ soft_margin_loss sum triplet_margin_loss
 """
 _NO_CASTS = "acos asin cosh erfinv exp expm1 log log10 log1p log2 pow reciprocal rsqrt sinh softplus softmin tan"
 
-CASTS: dict[str, int] = {
-    **dict.fromkeys(_ONCE.split(), 1),
-    **dict.fromkeys(_NO_CASTS.split(), 0),
-    "_softmax": 2,
-}
+CASTS: dict[str, int] = {**dict.fromkeys(_ONCE.split(), 1), **dict.fromkeys(_NO_CASTS.split(), 0), "_softmax": 2}
 """Ops that stay in fp32, and how often what they work on is cast for them: on one side, or, as softmax lies between
 products, on both. What is written out of several of them is cast around the whole, which is not known: 0."""
 

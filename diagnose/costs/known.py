@@ -147,9 +147,5 @@ def _in_other_types(peaks: Peaks, measured: Known, rows: Table) -> float:
     return float(np.median(shares)) if shares else 1.0
 
 
-_LIKE = {
-    (Family.CONVOLUTION, "fp16"): "bf16",
-    (Family.ATTENTION, "tf32"): "fp32",
-    (Family.PRODUCT, "fp8"): "bf16",
-}
+_LIKE = {(Family.CONVOLUTION, "fp16"): "bf16", (Family.ATTENTION, "tf32"): "fp32", (Family.PRODUCT, "fp8"): "bf16"}
 """Types that were not measured, and those whose share of the peak is taken: they run the same kind of kernels."""

@@ -36,10 +36,7 @@ class Seen:
             return one
         low, median, high = seen
         return msgspec.structs.replace(
-            one,
-            share=one.share / median,
-            least=min(low / median, 1 - SPREAD),
-            most=max(high / median, 1 + SPREAD),
+            one, share=one.share / median, least=min(low / median, 1 - SPREAD), most=max(high / median, 1 + SPREAD)
         )
 
 

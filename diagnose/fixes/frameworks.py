@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from .setting import DS_CONFIG, Argument, Code, Loop, Safety
+from .setting import DS_CONFIG, Argument, Code, Loop
 
 NAMES = {
     Loop.TRANSFORMERS: "transformers.Trainer",
@@ -15,6 +15,9 @@ NAMES = {
     Loop.DEEPSPEED: "DeepSpeed",
 }
 """Of what owns or wraps the loop, as users know it."""
+
+OWNERS = (Loop.TRANSFORMERS, Loop.LIGHTNING)
+"""Those whose own code is the loop."""
 
 READS = r"aten::(is_nonzero|item|_local_scalar_dense|equal)"
 
@@ -26,7 +29,6 @@ class OwnWork(NamedTuple):
     frame: str  # Of `file: function`, by a regular expression.
     what: str  # A clause without a subject.
     setting: Argument
-    changes: Safety = Safety.SAME_NUMBERS
     ops: str = ""  # Only time in ops of these names, by a regular expression; empty: all that it does.
 
 
@@ -66,13 +68,6 @@ OWN_WORK = (
         Argument(_ARGUMENTS, "eval_steps", Code("10 * eval_steps")),
     ),
     OwnWork(
-        Loop.TRANSFORMERS,
-        r": _?clip_grad_norm",
-        "clips the norm of the gradients",
-        Argument(_ARGUMENTS, "max_grad_norm", 0),
-        Safety.NEEDS_JUDGEMENT,
-    ),
-    OwnWork(
         Loop.LIGHTNING,
         r"/callbacks/progress/",
         "shows the values of its progress bar",
@@ -89,13 +84,6 @@ OWN_WORK = (
         r"/callbacks/model_checkpoint\.py",
         "saves checkpoints",
         Argument(_CHECKPOINTS, "every_n_train_steps", Code("10 * every_n_train_steps")),
-    ),
-    OwnWork(
-        Loop.LIGHTNING,
-        r": (_)?clip_gradients|: clip_grad_by_norm",
-        "clips the norm of the gradients",
-        Argument(_TRAINER, "gradient_clip_val", None),
-        Safety.NEEDS_JUDGEMENT,
     ),
     OwnWork(
         Loop.DEEPSPEED,

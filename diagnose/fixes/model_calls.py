@@ -35,12 +35,13 @@ class Autocast(Setting):
 
     form = "wrap:torch.autocast"
     takes = {"": nothing}
+    since = (1, 10)
     changes = Safety.PRECISION
     link = "https://docs.pytorch.org/docs/stable/amp.html"
 
     def words(self) -> Words:
         after = 'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = criterion(model(x), y)'
-        return Words("Run the forward pass and the loss under autocast.", "loss = criterion(model(x), y)", after)
+        return Words("Run the forward pass and the loss under autocast.", after=after)
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         return {
@@ -108,8 +109,7 @@ class NoGradInEvaluation(Setting):
     def words(self) -> Words:
         return Words(
             "Run it without recording for gradients; `model.eval()` does not do that.",
-            "loss = evaluate(model, batch)",
-            "with torch.inference_mode():\n    loss = evaluate(model, batch)",
+            after="with torch.inference_mode():\n    loss = evaluate(model, batch)",
         )
 
     def inject(self, injection: Injection) -> None:

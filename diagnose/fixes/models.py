@@ -50,12 +50,18 @@ class Compile(Setting):
 
     form = "wrap:torch.compile"
     takes = {"": nothing, "mode": word}
+    since = (2, 0)
     changes = Safety.ROUNDING
     link = "https://docs.pytorch.org/docs/stable/torch.compiler.html"
 
     fits = _compiler_fits
     in_force = not_possible("what compiled code does is in the recording")
     took_effect = said_itself
+
+    @property
+    def action(self) -> str:
+        """Choosing kernels by measuring is for products, and another thing."""
+        return "" if self.value == "max-autotune" else self.form
 
     def words(self) -> Words:
         after = f"model = torch.compile(model{self._options(', ', _quoted)})"
@@ -121,6 +127,7 @@ class CompileArgument(Setting):
 
     form = "patch:torch.compile"
     takes = {"dynamic": flag, "mode": word}
+    since = (2, 0)
     changes = Safety.ROUNDING
 
     fits = _compiler_fits
@@ -162,6 +169,7 @@ class GraphCapture(Setting):
 
     form = "wrap:torch.cuda.make_graphed_callables"
     takes = {"": nothing}
+    since = (1, 10)
     changes = Safety.ROUNDING
     link = "https://docs.pytorch.org/docs/stable/notes/cuda.html#partial-network-capture"
     effort = 2
@@ -259,6 +267,7 @@ class Attention(Setting):
 
     form = "patch:transformers"
     takes = {"attn_implementation": word}
+    since = (2, 0)
     changes = Safety.ROUNDING
     link = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
     effort = 2
@@ -269,8 +278,7 @@ class Attention(Setting):
     def words(self) -> Words:
         return Words(
             "Use the fused attention.",
-            "weights = (q @ k.transpose(-2, -1) * scale + mask).softmax(-1)\ny = dropout(weights) @ v",
-            "y = F.scaled_dot_product_attention(\n    q, k, v, attn_mask=mask, scale=scale,"
+            after="y = F.scaled_dot_product_attention(\n    q, k, v, attn_mask=mask, scale=scale,"
             " dropout_p=p if self.training else 0.0\n)",
         )
 

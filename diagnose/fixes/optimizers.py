@@ -44,6 +44,7 @@ class OptimizerArgument(Setting):
 
     form = "patch:torch.optim"
     takes = {"fused": only(True), "foreach": only(True)}
+    since = (2, 3)  # For all classes that have it; some had it before.
     changes = Safety.ROUNDING
     link = "https://docs.pytorch.org/docs/stable/optim.html"
 

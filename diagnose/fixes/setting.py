@@ -140,6 +140,7 @@ class Setting:
     form: ClassVar[str]
     """What is changed, as the name begins: `patch:` a call or setting of the script's, `wrap:` its model or loader."""
     takes: ClassVar[Mapping[str, Callable[[object], bool]]]  # Arguments, and which values each takes.
+    since: ClassVar[tuple[int, int]] = (1, 0)  # Version of PyTorch that has it.
     effort: ClassVar[int] = 1  # 1: a line or a flag, 2: some lines, 3: a change of design.
 
     def __post_init__(self) -> None:
@@ -155,6 +156,11 @@ class Setting:
     @property
     def link(self) -> str:
         """Its documentation."""
+        return ""
+
+    @property
+    def action(self) -> str:
+        """What findings share that one such change of the whole training mends, wherever they are; empty: the name."""
         return ""
 
     @property

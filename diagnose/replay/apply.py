@@ -123,7 +123,7 @@ class Scenario:
             inside = (place >= 0) & (stretches.ends <= spans.ends[place])
             edges, place = edges[inside], place[inside]
             own = np.bincount(place, weights=self.delay_ns[edges], minlength=spans.size)
-            self._scale(edges, np.minimum(edit.ready_ns / np.maximum(own, 1), 1.0)[place])
+            self._scale(edges, np.minimum(at(edit.ready_ns, self.level) / np.maximum(own, 1), 1.0)[place])
 
     @apply.register(Even)
     @apply.register(Rechunk)

@@ -93,7 +93,7 @@ class Move:
 
     what: IntArray
     times_faster: Number
-    ready_ns: int = 300_000  # What a fetch from a worker's queue takes: 0.3 to 1 ms were measured.
+    ready_ns: Number = 300_000  # What a fetch from a worker's queue takes: 0.3 to 1 ms were measured.
 
 
 @dataclass(frozen=True, eq=False)

@@ -149,10 +149,7 @@ def _piece(job: Job, edge: int, at: int, what: int, ns: int) -> list[tuple[_Key,
         operation = sequence.operations[int(sequence.calls.operation[what])]
         return [((JobPathKind.UNMATCHED, at, int(job.group_of[at][what]), operation, ()), ns)]
     computed = _computed(job, at, what, ns) if edge == EdgeKind.HOST else 0
-    return [
-        ((JobPathKind.COMPUTE, at, -1, "", ()), computed),
-        ((JobPathKind.HOST, at, -1, "", ()), ns - computed),
-    ]
+    return [((JobPathKind.COMPUTE, at, -1, "", ()), computed), ((JobPathKind.HOST, at, -1, "", ()), ns - computed)]
 
 
 def _join_point(job: Job, number: int) -> _Key:

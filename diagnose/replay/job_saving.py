@@ -65,18 +65,14 @@ class JobReplay(Replay):
             unexplained_share=max(alone.unexplained_share - held, 0.0),
         )
 
-    def floor_ns(self, edits: Sequence[Edit], level: Estimate) -> int:
-        """The least a step can take after the edits: what the busiest rank does by itself, per step."""
-        (own,) = self._own_ns([self._scenario(edits, level)])
-        return max(int(one.sum()) for one in own) // self._used.count
-
     def _run(self, made: Sequence[Scenario]) -> IntArray:
         own = self._own_ns(made)
         spared = [self._spared_ns(one, ns) for one, ns in zip(made, own, strict=True)]
         left = [self._calls.left(one.left_of(self._calls.asked_ids)) for one in made]
         changes = [Change(tuple(ns), keep) for ns, keep in zip(own, left, strict=True)]
         found: IntArray = self._joined.step_ns(changes) - np.array(spared, dtype=np.int64)
-        return found
+        busiest = [max(int(one.sum()) for one in ranks) // self._used.count for ranks in own]
+        return np.maximum(found, np.array(busiest) - spared)
 
     def _spared_ns(self, made: Scenario, own: list[IntArray]) -> int:
         """What more micro-batches spare in each step, of ranks that take so much by themselves."""

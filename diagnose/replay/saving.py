@@ -19,8 +19,7 @@ from diagnose.replay.build import recorded_graph
 from diagnose.replay.chain import recorded_chain, unexplained
 from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.graph import EdgeKind, Graph
-from diagnose.replay.grounds import grounds
-from diagnose.replay.shown import Change, change, times_by_track
+from diagnose.replay.shown import Change, change, grounds, times_by_track
 from diagnose.replay.simulate import MOST_CELLS
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray
@@ -57,6 +56,7 @@ class Saving:
     basis: Basis
     replayed_ns: tuple[int, int, int] | None = field(default=None, compare=False)
     """The step that was replayed: low, likely, high. How the saving was found, not what it is."""
+    device_left: float = field(default=1.0, compare=False)  # Of the time of device work, what is likely left: a share.
 
 
 @dataclass(frozen=True)
@@ -126,17 +126,27 @@ class Replay:
         return self._desk.scenario([*self._uncounted, *edits], level)
 
     def step_times_ns(self, cases: Sequence[tuple[Sequence[Edit], Estimate]]) -> IntArray:
-        """The mean step under each set of edits, never longer than without. Shape (cases,).
+        """The mean step under each set of edits, never longer than without. Shape (cases,)."""
+        return np.array([ns for ns, _ in self.after(cases)], dtype=np.int64)
+
+    def after(self, cases: Sequence[tuple[Sequence[Edit], Estimate]]) -> list[tuple[int, float]]:
+        """The same, each with the share that is left of the time of device work.
 
         Edits change the whole recording, also what comes before the used steps, so these begin earlier as well. Where
         they begin earlier by more than they end, the device had lived on work queued before: nothing is saved then.
         """
-        found: list[int] = []
+        found: list[tuple[int, float]] = []
         at_once = max(1, MOST_CELLS // max(self._edges, 1))
         for begin in range(0, len(cases), at_once):
             made = [self._scenario(edits, level) for edits, level in cases[begin : begin + at_once]]
-            found += self._run(made).tolist()
-        return np.minimum(np.array(found, dtype=np.int64), self.quality.step_time_ns)
+            times = np.minimum(self._run(made), self.quality.step_time_ns).tolist()
+            found += zip(times, map(self._device_left, made), strict=True)
+        return found
+
+    def _device_left(self, made: Scenario) -> float:
+        some = self._busy[self._desk.graph.edges.kind[self._busy] == EdgeKind.WORK]
+        before = float(self._desk.graph.delay_ns[some].sum())
+        return float(made.delay_ns[some].sum()) / before if before else 1.0
 
     def _times(self, made: Sequence[Scenario], at: IntArray) -> IntArray:
         """The time of points under each scenario. Shape (points, scenarios)."""
@@ -145,36 +155,38 @@ class Replay:
         return simulate.times(self._desk.graph, self._structure, delay, residual, at)
 
     def _run(self, made: Sequence[Scenario]) -> IntArray:
-        """The mean step under each scenario. Shape (scenarios,)."""
-        bounds = self._times(made, self._desk.graph.bounds)
-        count = self._used.count
+        """The mean step under each scenario, at least what its busiest thread or stream has to do. Shape (scenarios,).
+
+        Work that moves across the border of the used steps can make them seem shorter than that.
+        """
+        bounds, count = self._times(made, self._desk.graph.bounds), self._used.count
         windows = (bounds[-1] - bounds[0]).tolist()
-        return np.array([round_half_up(int(window), count) for window in windows], dtype=np.int64)
+        pairs = zip(windows, made, strict=True)
+        times = [max(round_half_up(int(window), count), self._busiest_ns(one)) for window, one in pairs]
+        return np.array(times, dtype=np.int64)
+
+    def _busiest_ns(self, made: Scenario) -> int:
+        """What the busiest thread or stream has to do, per step."""
+        own_ns = made.delay_ns[self._busy].astype(float)
+        busy = np.bincount(self._desk.graph.edges.track[self._busy], weights=own_ns)
+        return int(busy.max(initial=0.0)) // self._used.count
 
     def savings(self, fixes: Sequence[Sequence[Edit]], after: Sequence[Edit] = ()) -> list[Saving]:
         """What each fix (a set of edits) would save alone; if `after` is given, once those edits have been made."""
         cases = [([*after, *edits], level) for edits in fixes for level in Estimate]
-        times = self.step_times_ns([*cases, (list(after), Estimate.LIKELY)])
-        base = int(times[-1])
-        rows = times[:-1].reshape(-1, len(Estimate))
-        most = [base - self.floor_ns([*after, *edits], Estimate.HIGH) for edits in fixes]
-        return [self._saving(base, row.tolist(), top) for row, top in zip(rows, most, strict=True)]
+        found, base = self.after(cases), int(self.step_times_ns([(list(after), Estimate.LIKELY)])[0])
+        basis = Basis.BOUNDED if self.quality.doubt >= ONLY_BOUNDS else Basis.REPLAYED
+        savings = []
+        for low, likely, high in zip(*(found[level :: len(Estimate)] for level in Estimate), strict=True):
+            replayed = low[0], likely[0], high[0]
+            least, middle, most = sorted(max(base - ns, 0) for ns in replayed)
+            savings.append(Saving(least, middle, most, basis, replayed, likely[1]))
+        return savings
 
-    def _saving(self, base_ns: int, times_ns: list[int], most_ns: int) -> Saving:
-        """A saving from the step at the three levels, widened by the replay's doubt, but not beyond `most_ns`.
-
-        And by half of what recording is thought to have added to the step.
-
-        Work that moves across the border of the used steps can make them seem shorter than their busiest resource.
-        """
-        low, likely, high = sorted(min(max(base_ns - time, 0), max(most_ns, 0)) for time in times_ns)
-        replayed = (times_ns[0], times_ns[1], times_ns[2])
-        doubt = min(self.quality.doubt, 1.0)
-        if doubt >= ONLY_BOUNDS:
-            return Saving(0, likely, high, Basis.BOUNDED, replayed)
-        doubt = max(doubt, self._guessed_share / 2)
-        wide = min(round(high * (1.0 + doubt)), most_ns)
-        return Saving(round(low * (1.0 - doubt)), likely, max(wide, high), Basis.REPLAYED, replayed)
+    @property
+    def doubt(self) -> float:
+        """Share of the step that it fails to explain, or half of what recording is thought to have added."""
+        return min(max(self.quality.doubt, self._guessed_share / 2), 1.0)
 
     def changes(self, edits: Sequence[Edit]) -> tuple[Change, ...]:
         """What edits do to the used steps."""
@@ -195,12 +207,6 @@ class Replay:
         mine, others = (times_by_track(self._desk.facts, some) for some in (edits, by))
         both = sum(intervals.intersect(mine[track], others[track]).total for track in mine.keys() & others.keys())
         return both / max(sum(times.total for times in mine.values()), 1)
-
-    def floor_ns(self, edits: Sequence[Edit], level: Estimate) -> int:
-        """The least a step can take after the edits: what its busiest thread or stream has left to do, per step."""
-        own_ns = self._scenario(edits, level).delay_ns[self._busy]
-        busy = np.bincount(self._desk.graph.edges.track[self._busy], weights=own_ns.astype(float))
-        return int(busy.max(initial=0.0)) // self._used.count
 
 
 def _busy_edges(graph: Graph) -> IntArray:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 
 from diagnose.costs.book import cost_book
+from diagnose.costs.changes import Fused
 from diagnose.facts.communication.job_times import own_time_ns
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.spans import in_used_steps
 from diagnose.facts.core.steps import steps
 from diagnose.replay.edits import (
@@ -32,6 +34,7 @@ from diagnose.replay.edits import (
 )
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.model import Ground
 
 
 class ChangeKind(str, Enum):
@@ -169,3 +172,33 @@ def selected(facts: Facts, edit: Edit) -> tuple[Intervals, IntArray | int]:
     ids, spans = intervals.distinct(what), facts.rank.spans
     start = spans["start_ns"].to_numpy()[ids]
     return Intervals(start, start + spans["dur_ns"].to_numpy()[ids]), ids
+
+
+def grounds(facts: Facts, edits: Sequence[Edit]) -> frozenset[Ground]:
+    """What edits of this rank rest on.
+
+    Host time counts as far as the device is idle meanwhile, and waits as far as it is idle after them.
+    """
+    return frozenset(ground for edit in edits for ground in _of(facts, edit))
+
+
+def _of(facts: Facts, edit: Edit) -> Iterator[Ground]:
+    work = device_work(facts)
+    if isinstance(edit, Even | Rechunk):
+        yield from (Ground.RANKS, Ground.DEVICE_TIMES)
+        return
+    row = np.zeros(0, dtype=np.int64)
+    if not isinstance(edit.what, Times):
+        row = np.flatnonzero(np.isin(work.ids, edit.what))
+        if not len(edit.what):
+            return
+    if len(row):
+        yield Ground.DEVICE_TIMES
+        if isinstance(edit, Remove | Replace) or (isinstance(edit, Recost) and isinstance(edit.change, Fused)):
+            yield Ground.LAUNCHES
+        if facts.rank.peers is not None and (work.work_class[row] == WorkClass.COMMUNICATION).any():
+            yield Ground.RANKS
+    if isinstance(edit.what, Times) or len(row) < len(np.unique(edit.what)):
+        yield Ground.HOST_TIMES
+        if len(work.ids):
+            yield from (Ground.DEVICE_IDLE, Ground.CLOCKS)

@@ -5,12 +5,7 @@ from __future__ import annotations
 from diagnose.contracts.comparison import ChangeKind, PartKind
 from diagnose.reports.words import CAUSES, WORK_NOT_RECORDED
 
-VERDICTS = {
-    "faster": "faster",
-    "slower": "slower",
-    "same": "no difference",
-    "cannot_tell": "cannot tell",
-}
+VERDICTS = {"faster": "faster", "slower": "slower", "same": "no difference", "cannot_tell": "cannot tell"}
 
 CHANGES = {
     ChangeKind.NEW: "new",

@@ -92,29 +92,28 @@ def _step_ns(diagnosis: Diagnosis) -> int:
 
 
 def _short(one: RankedFinding, step_ns: int) -> str:
+    _, likely_ns, high_ns = one.shown_ns
     if one.saving.basis.is_bound:
-        return f"up to {duration(one.saving.high_ns)} ({share(one.saving.high_ns, step_ns)})"
-    return f"{duration(one.saving.likely_ns)} ({share(one.saving.likely_ns, step_ns)})"
+        return f"up to {duration(high_ns)} ({share(high_ns, step_ns)})"
+    return f"{duration(likely_ns)} ({share(likely_ns, step_ns)})"
 
 
 def _bare(number: int, one: RankedFinding) -> Card:
     """A finding without all that may have failed."""
-    saving, sure = one.saving, one.confidence.level.value
-    detail = f"Range {duration(saving.low_ns)} to {duration(saving.high_ns)}; the rest of this finding is left out"
-    return Card(number, one.title, one.code, duration(saving.likely_ns), detail, (), (), "", sure)
+    (low_ns, likely_ns, high_ns), sure = one.shown_ns, one.confidence.level.value
+    detail = f"Range {duration(low_ns)} to {duration(high_ns)}; the rest of this finding is left out"
+    return Card(number, one.title, one.code, duration(likely_ns), detail, (), (), "", sure)
 
 
 def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
-    saving = one.saving
+    saving, (low_ns, likely_ns, high_ns) = one.saving, one.shown_ns
     parts = []
-    if saving.low_ns != saving.high_ns:
-        parts.append(f"range {duration(saving.low_ns)} to {duration(saving.high_ns)}")
-    if saving.others_ns:
-        parts.append(f"{duration(saving.others_ns)} of it as other ops get faster, too")
+    if low_ns != high_ns:
+        parts.append(f"range {duration(low_ns)} to {duration(high_ns)}")
     if one.per_sample:
         parts.append("the step itself gets longer")
-    elif number > 1 and saving.after_above_ns is not None:
-        parts.append(f"{duration(saving.after_above_ns)} once those above are fixed")
+    elif duration(saving.likely_ns) != duration(likely_ns):
+        parts.append(f"alone {duration(saving.likely_ns)}")
     parts.append(BASES[saving.basis])
     if on := _on(one.where.ranks, diagnosis):
         parts.append(on)
@@ -169,16 +168,14 @@ def _on(ranks: tuple[int, ...], diagnosis: Diagnosis) -> str:
 
 def left_ns(diagnosis: Diagnosis) -> int:
     """What a step would take once all that has a card is fixed, also what is only possible."""
-    gains = [one.saving.after_above_ns or 0 for one in _shortening(diagnosis)]
-    return max(_step_ns(diagnosis) - sum(gains), 0)
+    saved = diagnosis.replay.all_together if diagnosis.replay else None
+    return _step_ns(diagnosis) - (saved.likely_ns if saved else 0)
 
 
 def sure_left_ns(diagnosis: Diagnosis) -> int:
     """The same of those alone whose confidence is high or medium."""
-    if not possible(diagnosis):
-        return left_ns(diagnosis)
     saved = _together(diagnosis)
-    return max(_step_ns(diagnosis) - (saved.likely_ns if saved else 0), left_ns(diagnosis))
+    return _step_ns(diagnosis) - (saved.likely_ns if saved else 0)
 
 
 def _together(diagnosis: Diagnosis) -> Together | None:
@@ -217,7 +214,7 @@ def _fixed(diagnosis: Diagnosis) -> str:
         )
         return f"{fixes} might bring {before} {best}."
     left = sure_left_ns(diagnosis)
-    after = f"{left_told(diagnosis, left)} (-{share(step_ns - left, step_ns)}{_between(diagnosis, step_ns, left)})"
+    after = f"{left_told(diagnosis, left)} (-{share(step_ns - left, step_ns)}{_between(diagnosis, step_ns)})"
     if unsure:
         sure = count - unsure
         has = "one has" if sure == 1 else f"{sure} have"
@@ -231,17 +228,16 @@ def _fixed(diagnosis: Diagnosis) -> str:
 def _which_step(diagnosis: Diagnosis) -> str:
     steps = diagnosis.steps
     if steps is not None and steps.unprofiled_step_time_ns is not None:
-        return "the step without the profiler"
+        return "the step"
     return "the recorded window" if steps is not None and steps.measure is Measure.WINDOW else "the mean step"
 
 
-def _between(diagnosis: Diagnosis, step_ns: int, likely_ns: int) -> str:
+def _between(diagnosis: Diagnosis, step_ns: int) -> str:
     """The range of what is left once all that is sure is fixed; empty if it is none."""
     saved = _together(diagnosis)
     if saved is None or saved.low_ns == saved.high_ns:
         return ""
-    least, most = min(step_ns - saved.high_ns, likely_ns), max(step_ns - saved.low_ns, likely_ns)
-    shown = duration(least), duration(most)
+    shown = duration(step_ns - saved.high_ns), duration(step_ns - saved.low_ns)
     return f"; {' to '.join(shown)}" if shown[0] != shown[1] else ""
 
 
@@ -261,10 +257,7 @@ def lost(diagnosis: Diagnosis) -> str:
         text = _fixed(diagnosis)
     steps = diagnosis.steps
     if steps is not None and steps.unprofiled_step_time_ns is not None:
-        savings = "Savings are of the step without the profiler; all other" if diagnosis.findings else "All"
-        text += f" {savings} times are of recorded steps ({duration(steps.step_time_ns.mean)})."
-    if diagnosis.unlike_epoch is not None:
-        text += " None of them are of the whole epoch."
+        text += f" Times of the CPU below are as recorded, in steps of {duration(steps.step_time_ns.mean)}."
     quality = diagnosis.replay
     doubt = max(abs(quality.error_share), quality.unexplained_share)
     if doubt >= DOUBTFUL and any(not finding.minor for finding in diagnosis.findings):

@@ -7,7 +7,6 @@ from pathlib import PurePath
 
 from diagnose.contracts.diagnosis import Diagnosis, Steps
 from diagnose.facts.core.steps import Measure
-from diagnose.facts.run.timed_steps import Epoch
 from diagnose.fixes.frameworks import NAMES
 from diagnose.reports.words import infers
 from diagnose.trace.manifest import Manifest
@@ -16,57 +15,36 @@ from diagnose.trace.units import clipped, duration, percent
 MOST_COMMAND = 60  # Characters of the command that ran.
 
 
-BETWEEN = "what is between epochs, such as evaluation, saving and the end of workers"
-
-MUCH = 0.1  # Of an epoch between its steps: as much is said of any recording (our choice).
-TELLING = 0.01  # Of an epoch: less of it that recorded steps lack is not named (our choice).
+TELLING = 0.01  # Of a step: less of it that comes once an epoch is not named (our choice).
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """How long a step is, and of what that was measured. Of an epoch that recorded steps do not stand for, its own."""
-    recorded, epoch, steps = _recorded_steps(diagnosis), diagnosis.unlike_epoch, diagnosis.steps
-    if epoch is None or steps is None:
-        return recorded + _between(steps)
-    unit = "iteration" if infers(diagnosis) else "step"
-    whole = f"One {unit} takes {duration(epoch.step_ns)} on average over a whole epoch of {epoch.steps:,} {unit}s"
-    return f"{whole}. {_of_epoch(epoch, steps.used)} In them {recorded[:1].lower()}{recorded[1:]}"
+    """How long a step is, of what that was measured, and what of it the recording does not have."""
+    return ". ".join([_step(diagnosis), *_not_recorded(diagnosis.steps)])
 
 
-def _of_epoch(epoch: Epoch, used: int) -> str:
-    """Where the recorded steps are, of which so many are used, and what they lack, as sentences."""
-    if epoch.begun:
-        more = ", which is more often than on average" if epoch.begun * epoch.steps > used else ""
-        return f"An epoch begins in the recorded steps {_often(epoch.begun)}{more}."
-    where = "The recorded steps are in an epoch"
-    if epoch.first is not None and epoch.last is not None:
-        where = f"The recorded steps are {epoch.first:,} to {epoch.last:,} of an epoch"
-    parts = {"workers that start anew": epoch.starting_ns, BETWEEN: epoch.between_ns}
-    whole_ns = epoch.steps * epoch.step_ns
-    lacking = [
-        f"{what} ({duration(ns)} an epoch, {percent(ns / whole_ns)})"
-        for what, ns in parts.items()
-        if ns >= TELLING * whole_ns
-    ]
-    return f"{where}." + (f" Not in them: {' and '.join(lacking)}." if lacking else "")
+def _not_recorded(steps: Steps | None) -> list[str]:
+    """What recorded steps lack of those that were timed, as sentences without a full stop."""
+    if steps is None:
+        return []
+    found, other, epoch = list[str](), steps.unrecorded, steps.epoch
+    if other is not None:
+        more = f"diagnose profile --steps {(other.every or other.timed) + 1}"
+        found += [
+            f"! {other.long} of {other.timed} timed steps took {other.ratio:.0f} times as long as the others,"
+            f" {percent(other.share)} of the time, and the recording missed them",
+            f"The others take {duration(steps.usual_step_time_ns or 0)}. To see what stalls, record more: {more}",
+        ]
+    if epoch is not None:
+        parts = {"workers that start anew": epoch.starting_ns, "evaluation, saving and the like": epoch.between_ns}
+        for what, ns in parts.items():
+            if ns >= TELLING * epoch.steps * epoch.step_ns:
+                found.append(f"Once an epoch of {epoch.steps:,} steps: {what}, {duration(ns)}")
+    return found
 
 
-def _between(steps: Steps | None) -> str:
-    """How much of an epoch is between its steps, as a sentence; empty if that is little, or no epoch was seen."""
-    epoch = None if steps is None else steps.epoch
-    if epoch is None:
-        return ""
-    ns, whole_ns = epoch.between_ns + epoch.starting_ns, epoch.steps * epoch.step_ns
-    if ns < MUCH * whole_ns:
-        return ""
-    return f". Of an epoch of {epoch.steps:,} steps {percent(ns / whole_ns)} ({duration(ns)}) is {BETWEEN}"
-
-
-def _often(times: int) -> str:
-    return "once" if times == 1 else f"{times} times"
-
-
-def _recorded_steps(diagnosis: Diagnosis) -> str:
-    """How long a step is where it was recorded."""
+def _step(diagnosis: Diagnosis) -> str:
+    """How long a step is, and the recorded ones."""
     steps = diagnosis.steps
     if steps is None:
         return "Nothing in this recording could be measured."
@@ -82,9 +60,11 @@ def _recorded_steps(diagnosis: Diagnosis) -> str:
         whole, over = duration(diagnosis.job.step_ns), len(diagnosis.job.steps)
         return f"One {unit} of the job takes {whole} ({len(diagnosis.job.ranks):,} ranks, mean of {over} recorded)"
     if steps.unprofiled_step_time_ns is None:
-        return f"One {unit} takes {duration(time.mean)}{_of_ranks(diagnosis)} ({measured})"
+        step_ns = diagnosis.step_ns or time.mean
+        taken = "" if duration(step_ns) == duration(time.mean) else f"{duration(time.mean)} as recorded; "
+        return f"One {unit} takes {duration(step_ns)}{_of_ranks(diagnosis)} ({taken}{measured})"
     alone, recorded = duration(steps.unprofiled_step_time_ns), duration(time.mean)
-    times = f"x {time.mean / max(steps.unprofiled_step_time_ns, 1):.2f}; "
+    times = f"x {time.mean / max(steps.usual_step_time_ns or 0, 1):.2f}; "
     if steps.size_ratio != 1.0 and steps.overhead_ratio is not None:
         times = f"{steps.size_ratio:.2g} times the work; x {steps.overhead_ratio:.2f} for as much; "
     return f"One {unit} takes {alone} without the profiler; recorded {recorded} ({times}{measured})"

@@ -32,7 +32,7 @@ _COLLECTIVES = {
 WHY_UNMATCHED = {
     WhyUnmatched.NOT_RECORDED: "ranks of the group are not recorded",
     WhyUnmatched.ROOTED: "the root need not wait",
-    WhyUnmatched.OTHER_SIDE_UNKNOWN: "the other rank is not recorded",
+    WhyUnmatched.OTHER_SIDE_UNKNOWN: "the recording does not name the other rank",
     WhyUnmatched.DIFFERENT: "the ranks' recordings do not fit each other",
 }
 KINDS = {

@@ -8,8 +8,6 @@ from diagnose.replay.saving import Basis
 from diagnose.replay.shown import Change, ChangeKind
 from diagnose.trace.units import duration, number, percent
 
-UNSEEN = 0.01  # Shares of a step that are too small to be told (our choice).
-
 _DONE = {
     ChangeKind.SHORTEN: "made shorter",
     ChangeKind.REMOVE: "taken away",
@@ -46,42 +44,22 @@ def formula(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
     saving, quality = finding.saving, diagnosis.replay
     if quality is None or saving.replayed_ns is None:
         return []
-    step_ns = quality.step_time_ns
-    low, likely, high = saving.replayed_ns
-    spread = "" if low == high else f" (low saving: {duration(low)}, high: {duration(high)})"
-    mean = diagnosis.steps.step_time_ns.mean if diagnosis.steps else step_ns
-    uncounted = ", without garbage that only this step collects," if step_ns < (1 - UNSEEN) * mean else ""
+    step_ns, (low, likely, high) = quality.step_time_ns, saving.replayed_ns
+    spread = "" if low == high else f" (low estimate: {duration(low)}, high: {duration(high)})"
     lines = [
-        f"The mean recorded step{uncounted} takes {duration(step_ns)}; replayed with that change,"
-        f" {duration(likely)}{spread}.",
+        f"The replayed step takes {duration(step_ns)}; with that change, {duration(likely)}{spread}.",
         f"{_exact(step_ns)} - {_exact(likely)} = {_exact(step_ns - likely)} saved.",
     ]
-    unprofiled = diagnosis.steps.unprofiled_step_time_ns if diagnosis.steps else None
-    if unprofiled is not None and unprofiled != step_ns:
-        scaled = f"{duration(unprofiled)} long, that is {duration(saving.likely_ns)}"
-        lines.append(f"As a share of the step without the profiler, {scaled}.")
+    if diagnosis.step_ns != step_ns:
+        lines.append(f"Of the step of {duration(diagnosis.step_ns or 0)} that is {duration(saving.likely_ns)}.")
     doubt = max(abs(quality.error_share), quality.unexplained_share)
     if saving.basis is Basis.BOUNDED:
         lines.append(f"The replay leaves {percent(doubt)} of this recording unexplained: the saving may also be 0.")
     elif saving.basis is Basis.AT_MOST:
         lines.append("That is as if it took no time, and no fix is known: half of it is taken for likely.")
-    elif doubt >= 0.0005:
-        lines.append(f"The replay leaves {percent(doubt)} of this recording unexplained, which widens the range.")
-    if _held_down(finding, diagnosis, doubt):
-        lines.append("At least so much is saved even if all that recording added to the step lies here.")
     return lines
 
 
 def _exact(ns: int) -> str:
     """With all digits that a sum needs to be seen to be right."""
     return f"{ns / 1e6:,.3f} ms"
-
-
-def _held_down(finding: RankedFinding, diagnosis: Diagnosis, doubt: float) -> bool:
-    """Whether the least saving is less than replay and doubt alone make it: for what recording added."""
-    saving, quality = finding.saving, diagnosis.replay
-    step_ns = diagnosis.step_ns
-    if quality is None or saving.replayed_ns is None or not step_ns or saving.basis.is_bound:
-        return False
-    least = (quality.step_time_ns - max(saving.replayed_ns)) * (1.0 - doubt) * step_ns / max(quality.step_time_ns, 1)
-    return saving.low_ns < 0.99 * least - 1000

@@ -111,9 +111,14 @@ def _step_ns(diagnosis: Diagnosis) -> int:
     return diagnosis.steps.step_time_ns.mean
 
 
+def _base_ns(diagnosis: Diagnosis) -> int:
+    """The step that figures of the device are of."""
+    return diagnosis.step_ns or _step_ns(diagnosis)
+
+
 def _idle(diagnosis: Diagnosis) -> Section:
     rows = [
-        _timed(CAUSES[one.cause], one.ns, _step_ns(diagnosis), _count(one.gaps, diagnosis), site=one.site)
+        _timed(CAUSES[one.cause], one.ns, _base_ns(diagnosis), _count(one.gaps, diagnosis), site=one.site)
         for one in (diagnosis.idle or ())[:MOST_ROWS]
         if one.ns
     ]
@@ -199,7 +204,7 @@ def _flops(diagnosis: Diagnosis) -> Section:
     found = diagnosis.flops
     if found is None:
         return NO_SECTION
-    step_s = _step_ns(diagnosis) / 1e9
+    step_s = _base_ns(diagnosis) / 1e9
     rows = [
         _type_row(type_.dtype or "type unknown", type_.flops, type_.peak_flops_per_s, step_s) for type_ in found.types
     ]
@@ -244,7 +249,7 @@ def _kernels(diagnosis: Diagnosis) -> Section:
         _timed(
             kinds.short_name(kernel.name, 44),
             kernel.ns,
-            _step_ns(diagnosis),
+            _base_ns(diagnosis),
             _count(kernel.calls, diagnosis),
             _what(kernel),
         )
@@ -263,7 +268,7 @@ def _kernel_ops(diagnosis: Diagnosis) -> Section:
 
 def _groups(diagnosis: Diagnosis, title: str, groups: tuple[KernelGroup, ...] | None) -> Section:
     rows = [
-        _timed(group.label or "unknown", group.ns, _step_ns(diagnosis), _count(group.calls, diagnosis))
+        _timed(group.label or "unknown", group.ns, _base_ns(diagnosis), _count(group.calls, diagnosis))
         for group in (groups or ())[:MOST_ROWS]
     ]
     return Section(title, ("", _per(diagnosis), "share", "calls"), tuple(rows))

@@ -28,6 +28,7 @@ CAUSES = {
     TimeCause.HOST_NOT_RECORDED: "host not recorded",
     TimeCause.UNKNOWN: "unknown",
     TimeCause.UNEXPLAINED: "not explained by the recording",
+    TimeCause.OTHER_STEPS: "in longer steps, none of which was recorded",
     TimeCause.COMPUTE: "compute",
     TimeCause.COMMUNICATION: "communication",
     TimeCause.COPY: "copies",

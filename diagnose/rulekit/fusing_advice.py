@@ -120,8 +120,8 @@ def torchs_own(chains: PointwiseChains) -> tuple[Fix, ...]:
     """What torch has for the whole of the longest chain, as far as its ops tell what it is."""
     ops = {name.removeprefix("aten::").rstrip("_") for name in chains.ops}
     return tuple(
-        Fix(f"Call what torch has for the whole, where this is {what}.", before, after, safety=Safety.ROUNDING)
-        for what, some, others, before, after in _WHOLES
+        Fix(f"Call what torch has for the whole, where this is {what}.", after=after, safety=Safety.ROUNDING)
+        for what, some, others, after in _WHOLES
         if ops & some and ops & others
     )
 
@@ -131,25 +131,17 @@ _WHOLES = (
         "a loss",
         {"log", "exp", "logsumexp"},
         {"sum", "mean", "softmax", "_softmax", "gather"},
-        "-(one_hot * scores.softmax(-1).log()).sum(-1).mean()",
         "torch.nn.functional.cross_entropy(scores, labels)",
     ),
     (
         "a norm",
         {"rsqrt", "sqrt", "std"},
         {"mean", "var", "std"},
-        "x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight",
         "torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)  # PyTorch 2.4; layer_norm",
     ),
-    (
-        "an activation",
-        {"tanh", "erf"},
-        {"mul", "pow", "add"},
-        "0.5 * x * (1 + torch.erf(x / 2**0.5))",
-        "torch.nn.functional.gelu(x)",
-    ),
+    ("an activation", {"tanh", "erf"}, {"mul", "pow", "add"}, "torch.nn.functional.gelu(x)"),
 )
-"""What it is, ops of which one has to be there, others of which one has to, as written out, as torch has it."""
+"""What it is, ops of which one has to be there, others of which one has to, as torch has it."""
 
 
 def gave_up(compiling: Compiling) -> bool:

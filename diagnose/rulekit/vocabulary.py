@@ -8,15 +8,7 @@ default None is optional, and a missing one that is not ends the rule as "cannot
 from __future__ import annotations
 
 from diagnose.contracts.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Risk
-from diagnose.costs.changes import (
-    Enlarged,
-    InPrecision,
-    Padded,
-    Pinned,
-    Recost,
-    Searched,
-    WellChosen,
-)
+from diagnose.costs.changes import Enlarged, InPrecision, Padded, Pinned, Recost, Searched, WellChosen
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
 from diagnose.facts.values.wasted_work import Cause
@@ -52,7 +44,6 @@ from diagnose.rulekit.fusing_advice import (
 )
 from diagnose.rulekit.guard_advice import guard_evidence, guard_fixes, guard_site, why_not
 from diagnose.rulekit.loading_advice import loading_evidence
-from diagnose.rulekit.sync_advice import idle_after
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.frames import Site
@@ -133,3 +124,8 @@ __all__ = [
     "wasted",
     "why_not",
 ]
+
+
+def idle_after(idle_ns: int, what: str) -> tuple[Evidence, ...]:
+    """How long the GPU is idle after some waits, per step; nothing where something else is why."""
+    return (Evidence(f"The GPU is idle {ms(idle_ns)} a step after these {what}.", idle_ns, "ns"),) * bool(idle_ns)

@@ -67,12 +67,7 @@ class KinetoReader:
         header = read_header(text.header, damage)
         return assemble(
             Recording(
-                path=path,
-                format=self.format,
-                events=columns.events,
-                header=header,
-                columns=columns,
-                damage=damage,
+                path=path, format=self.format, events=columns.events, header=header, columns=columns, damage=damage
             )
         )
 

@@ -9,32 +9,28 @@ from itertools import pairwise
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from diagnose.contracts.trials import SCHEMA_VERSION as TRIALS_VERSION
 from diagnose.contracts.trials import Report
 from diagnose.failures import attempt
-from diagnose.source import beside, pace, ranks
-from diagnose.source.autograd import read_graph
+from diagnose.source import beside, ranks
 from diagnose.source.base import InputError
-from diagnose.source.beside import LONGEST_NOTE
-from diagnose.source.costs import read_costs
+from diagnose.source.beside import LONGEST_NOTE, read_costs, read_graph, read_values
 from diagnose.source.integrity import WITHOUT
 from diagnose.source.ranks import TraceFile
-from diagnose.source.values import read_values
 from diagnose.storage.remote import Listings, Place
 from diagnose.trace import retiming, units
 from diagnose.trace.event_cost import EVENT_NS
 from diagnose.trace.joining import joined
 from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest, Timed
-from diagnose.trace.model import Context, IntegrityNote, Rank, Severity, Step
+from diagnose.trace.model import Context, Ground, IntegrityNote, Rank, Severity, Step
+from diagnose.trace.units import duration
 
 MANIFEST, TRIALS = "manifest.json", "trials.json"
-
 RECORD_AGAIN = "Record again to have them."
 NOT_TIMED = "Times are those of steps in which ops were recorded, which takes the host time."
-
 MOST_NOTES = 16  # Notes that are shown of each part of a manifest, with LONGEST_NOTE characters of each.
-
 _TRACE_NAME = re.compile(r"\.trace\.(json|json\.gz|sqlite)\Z")
 _DEVICE_NAMES = (".device.json.gz", ".device.json", ".device.sqlite")
 _DETAIL_NAMES = (".detail.json.gz", ".detail.json")
@@ -112,7 +108,7 @@ def read(files: RankFiles) -> Rank:
     rank = replace(rank, context=files.context)
     if files.context is not None:
         told = files.context.rank
-        rank = replace(rank, integrity=(*rank.integrity, *_notes(told.notes), *pace.notes(told)))
+        rank = replace(rank, integrity=(*rank.integrity, *_notes(told.notes), *notes(told)))
     if files.graph is not None:
         rank = _with(rank, files.graph, _add_graph, "How ops depend on each other")
     if files.values is not None:
@@ -257,3 +253,30 @@ def _timed_only(ranks: Sequence[int]) -> IntegrityNote:
 
 def _notes(sentences: Sequence[str]) -> list[IntegrityNote]:
     return [IntegrityNote(sentence[:LONGEST_NOTE], "", Severity.NOTE) for sentence in sentences[:MOST_NOTES]]
+
+
+CHANGED = 0.05
+"""Share by which median steps differ; equal runs on one GPU machine differ by 0.1 to 8 %, by what bounds them."""
+
+
+def notes(rank: RankManifest) -> Iterator[IntegrityNote]:
+    """On steps without the profiler, before the recordings and after: none if half of either lie about the others'."""
+    before, after = _quartiles(rank.unprofiled), _quartiles(rank.unprofiled_after)
+    if before is None or after is None:
+        return
+    faster, slower = sorted((before, after), key=lambda one: one[1])
+    if slower[1] > (1 + CHANGED) * faster[1] and slower[0] > faster[1] and slower[1] > faster[2]:
+        yield IntegrityNote(
+            f"Without the profiler steps took {duration(before[1])} before the recordings, {duration(after[1])} after.",
+            "The pace changed meanwhile: what rests on the host's times may be off by as much. Record again.",
+            Severity.WARNING,
+            (Ground.HOST_TIMES,),
+        )
+
+
+def _quartiles(timed: Timed | None) -> tuple[int, int, int] | None:
+    """Of the steps' times by the process's clock; None without any."""
+    if timed is None or not timed.wall_ns:
+        return None
+    low, middle, high = np.percentile(timed.wall_ns, (25, 50, 75))
+    return round(low), round(middle), round(high)

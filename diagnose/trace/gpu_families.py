@@ -66,16 +66,18 @@ def estimated(device: Device | None, kernels: Iterable[str]) -> Peaks | None:
         return None
     named = next((key for pattern, key in _NAMED_FAMILIES if re.search(rf"\b({pattern})", name)), None)
     known = device.compute_capability if device and device.compute_capability != (0, 0) else named
+    head = ""
     if known is None and not name:
         starts = tuple(kernels)
-        known = next((key for head, key in _KERNEL_FAMILIES if any(start.startswith(head) for start in starts)), None)
+        told = (one for one in _KERNEL_FAMILIES if any(start.startswith(one[0]) for start in starts))
+        head, known = next(told, ("", None))
     family = _FAMILIES.get(known) if known else None
     if known is None or family is None:
         return None
     multiprocessors = (device.multiprocessors if device else 0) or family.multiprocessors
     fp32, fp16 = (rate * multiprocessors * family.clock_ghz / 1e3 for rate in (family.fp32, family.fp16))
     return Peaks(
-        name=name or f"a GPU of the family {family.name}",
+        name=name or f"a GPU with {head}* kernels",
         fp32_tflops=fp32,
         tf32_tflops=max(fp16 / 2, fp32) if known >= (8, 0) else None,
         fp16_tflops=fp16,

@@ -49,12 +49,7 @@ _Rates = tuple[float, float | None, float, float | None, float | None]
 
 
 def _known(
-    name: str,
-    tflops: _Rates,
-    memory: tuple[float, float],
-    multiprocessors: int,
-    link: float | None,
-    pcie: int | None,
+    name: str, tflops: _Rates, memory: tuple[float, float], multiprocessors: int, link: float | None, pcie: int | None
 ) -> Peaks:
     """`tflops` are fp32, tf32, fp16, bf16, fp8; `memory` is GB/s and GB."""
     return Peaks(name, *tflops, *memory, multiprocessors, link, pcie)

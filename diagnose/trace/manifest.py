@@ -115,24 +115,29 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     collate: str | None = None
     start_method: str | None = None  # Of the workers: fork, spawn, forkserver.
     batches: int = 0  # That were timed.
-    fetch_ns: int | None = None  # Median time to make a batch, on a worker or in process: items and collation.
-    items_ns: int | None = None  # Median of its part in the dataset.
+    fetch_ns: int | None = None
+    """Mean time to make a batch, on a worker or in process, in timed steps if it was there: items and collation."""
+    items_ns: int | None = None  # Of that, mean time in the dataset.
     collate_ns: int | None = None
-    items_per_batch: float | None = None
     fetch_cpu_ns: int | None = None
-    """Median CPU time of a batch, of all threads of the process that made it: over `fetch_ns` if several cores work."""
+    """Mean CPU time of that, of all threads of the process that made it: over `fetch_ns` if several cores work."""
     fetch_queued_ns: int | None = None
-    """Median time of it for which the worker's thread waited for a core; None in process, and if that is not known."""
+    """Mean time of it for which the worker's thread waited for a core; None if that is not known."""
+    blocked_ns: int | None = None
+    """Mean time of that in which its thread waited for something else than a core: storage, a network, a lock."""
+    blocked_most_ns: int | None = None  # The same of the slowest of ten batches.
+    sending_ns: int | None = None
+    """Mean CPU time of a worker to send a batch. Without workers this and `handed_ns` are what handing tensors of such
+    sizes over takes within the process."""
     sampled: int = 0  # Batches during which a worker was sampled.
     lines: tuple[SampledLine, ...] = ()  # Those with most of the time, most first.
     asked: int = 0  # How often the training asked for a batch.
     asked_timed: int | None = None
     """Of those, while steps were timed without the profiler; None if that was not counted."""
-    wait_ns: int | None = None  # Median time until it got one.
-    ready: float | None = None  # Mean number of batches that were ready when it asked; None without workers.
+    wait_ns: int | None = None  # Mean time until it got one, in timed steps if there were any.
     empty_share: float | None = None  # Share of the times when none was ready; None without workers.
     handed_ns: int | None = None
-    """Median time from when a batch was made by a worker, and asked for, until the training had it; None if unknown."""
+    """Mean time from when a batch was made by a worker, and asked for, until the training had it; None if unknown."""
     handing_share: float | None = None
     """Of the time that the training waited for batches, the share of those that were made before it asked."""
     tensors: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from diagnose.advice import timing
@@ -138,3 +138,17 @@ def between_runs(diagnosis: Diagnosis) -> Spread:
         raise CannotTry("Nothing in the recording could be measured. Record more steps: diagnose profile --steps 10.")
     ranks = diagnosis.provenance.world_size
     return timing.between_runs(steps.measure, diagnosis.spending or (), step_ns, ranks)
+
+
+def predicted(diagnosis: Diagnosis, rules: Collection[str]) -> Range | None:
+    """The speed-up by the fixes of all findings of a diagnosis that was made by these rules alone.
+
+    None if one of them finds nothing that is worth a card, or if they save all of the step.
+    """
+    worth = [finding for finding in diagnosis.findings if finding.shortens]
+    saved = None if diagnosis.replay is None else diagnosis.replay.all_together
+    step_ns = diagnosis.step_ns
+    if saved is None or step_ns is None or {one.rule for one in worth} != set(rules) or saved.high_ns >= step_ns:
+        return None
+    low, likely, high = (step_ns / (step_ns - ns) for ns in (saved.low_ns, saved.likely_ns, saved.high_ns))
+    return Range(low, likely, high)

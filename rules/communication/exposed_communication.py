@@ -31,7 +31,6 @@ BUCKETS = Fix.of(
 )
 WRAP = Fix(
     "Let DistributedDataParallel reduce gradients in buckets, while the backward pass runs.",
-    before="for p in model.parameters(): dist.all_reduce(p.grad)",
     after="model = DistributedDataParallel(model)",
     safety=Safety.ROUNDING,
     effort=2,
@@ -42,7 +41,6 @@ PREFETCH = Fix(
     before="fully_shard(model)",
     after="for block in blocks:\n    fully_shard(block)\nfully_shard(model)\n"
     "for block, following in zip(blocks, blocks[1:]):\n    block.set_modules_to_forward_prefetch([following])",
-    safety=Safety.SAME_NUMBERS,
     effort=2,
     link=f"{LINK}distributed.fsdp.fully_shard.html",
 )
@@ -52,9 +50,7 @@ KEEP = Fix.of(
 )
 EXCHANGE = Fix(
     "Start the exchange early, and compute what does not need it meanwhile: dense layers, shared experts.",
-    before="dist.all_to_all_single(out, rows); y = dense(x)",
     after="work = dist.all_to_all_single(out, rows, async_op=True)\ny = dense(x)\nwork.wait()",
-    safety=Safety.SAME_NUMBERS,
     effort=2,
     link=f"{LINK}distributed.html#torch.distributed.all_to_all_single",
 )
@@ -75,7 +71,6 @@ EARLY = Fix(
     "Start the collective early, and wait for it where its result is used.",
     before="dist.all_reduce(x)",
     after="work = dist.all_reduce(x, async_op=True)\nwork.wait()  # just before x is used",
-    safety=Safety.SAME_NUMBERS,
     effort=2,
     link=f"{LINK}distributed.html#asynchronous-collective-operations",
 )
@@ -85,11 +80,7 @@ LESS = Fix(
     effort=2,
     link=f"{LINK}notes/ddp.html",
 )
-LARGER = Fix(
-    "Compute more for each byte: give each rank a larger batch.",
-    safety=Safety.NEEDS_JUDGEMENT,
-    effort=2,
-)
+LARGER = Fix("Compute more for each byte: give each rank a larger batch.", safety=Safety.NEEDS_JUDGEMENT, effort=2)
 FIXES = {
     Role.BUCKET: (BUCKETS, LESS),
     Role.GRADIENT: (WRAP, LESS),

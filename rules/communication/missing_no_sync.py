@@ -48,7 +48,6 @@ def missing_no_sync(accumulation: Accumulation) -> Verdicts:
             ),
             fixes=(NO_SYNC,),
             confidence=Confidence(Level.MEDIUM, "all passes reduce equally often; whether by intent is not recorded"),
-            basis=Basis.REPLAYED,
         )
 
 

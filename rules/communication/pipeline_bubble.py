@@ -100,7 +100,6 @@ def uneven(stages: Stages) -> Finding:
             ),
         ),
         confidence=Confidence(Level.MEDIUM, "all stages were recorded; how far layers can be moved is not known"),
-        basis=Basis.REPLAYED,
     )
 
 

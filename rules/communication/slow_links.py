@@ -26,10 +26,7 @@ WORTH_SHARE = 0.01  # of the step in such collectives (our choice)
 TIMES = 4  # as long as expected: compute beside it, and smaller machines, explain less than that (our choice)
 LIKELY_ALONE = 0.3  # of it if one rank was recorded: of 8 V100 ranks' collectives 96 % of the time was waiting
 ASK = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET torchrun ...  # look for via P2P, SHM or NET"
-RECORD = Fix(
-    "Record all ranks first, as diagnose profile does: that tells slow links from ranks that come late.",
-    safety=Safety.SAME_NUMBERS,
-)
+RECORD = Fix("Record all ranks first, as diagnose profile does: that tells slow links from ranks that come late.")
 WAY = "the way the data takes is not recorded"
 
 
@@ -67,7 +64,6 @@ def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
                     "Find out which way the data takes, and why not the GPUs' own links.",
                     after=ASK,
                     effort=2,
-                    safety=Safety.SAME_NUMBERS,
                     link="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
                 ),
             ),

@@ -83,7 +83,7 @@ EXAMPLES = [
         gpu 20  allreduce 3.3-3.45 @1.05 x9 every 0.16 operation=allreduce in_elements=100000 dtype=Float
         gpu 20  allreduce 5-7 @2.49 operation=allreduce in_elements=5000000 dtype=Float
         """,
-        saving_ms=(0.51, 1.38),
+        saving_ms=(0.6, 1.2),
     ),
     Silent(  # each of 5 MB: how much of their time is latency is not known
         """

@@ -31,7 +31,6 @@ PACK = Fix(
     safety=Safety.ROUNDING,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
-    before="for g in grads: dist.all_reduce(g)",
     after="dist.all_reduce(flat := torch.cat([g.ravel() for g in grads]))",
 )
 WRAP = Fix(
@@ -39,7 +38,6 @@ WRAP = Fix(
     safety=Safety.ROUNDING,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
-    before="for p in model.parameters(): dist.all_reduce(p.grad)",
     after="model = DistributedDataParallel(model)",
 )
 FLATTEN = Fix(

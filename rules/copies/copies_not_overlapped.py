@@ -25,7 +25,6 @@ SPEED = Between(0.8, 1.0, 1.25)  # of the copy when it runs beside compute: both
 
 AHEAD = Fix(
     "Copy the next batch on a stream of its own while this one is computed.",
-    before="x = x.to(device)",
     after="copying = torch.cuda.Stream()  # once\n"
     "with torch.cuda.stream(copying):\n    x_next = x_next.to(device, non_blocking=True)\n"
     "torch.cuda.current_stream().wait_stream(copying)  # before x_next is used\n"

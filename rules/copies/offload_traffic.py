@@ -53,9 +53,7 @@ def offload_traffic(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
             ),
             edits=tuple(edit for one in large for edit in (Shorten(one.ids, LEFT), Detach(one.sync_ids))),
             fixes=(
-                Fix(
-                    "Keep them on the GPU, in 16 or fewer bits if they do not fit else.", safety=Safety.NEEDS_JUDGEMENT
-                ),
+                Fix("Keep them on the GPU, in 16 or fewer bits if they do not fit else.", safety=Safety.PRECISION),
                 Fix("Shard them over more GPUs in place of the host.", effort=3, safety=Safety.ROUNDING),
             ),
             confidence=Confidence(Level.LOW, f"{TOLD}, and no steps are marked: it may be start-up")

@@ -35,10 +35,7 @@ REACH = Fix(
 
 @rule("HD01")
 def pageable_copies(
-    transfers: tuple[Transfer, ...],
-    steps: Steps,
-    manifest: RankManifest | None = None,
-    program: Program | None = None,
+    transfers: tuple[Transfer, ...], steps: Steps, manifest: RankManifest | None = None, program: Program | None = None
 ) -> Verdicts:
     to_device = [transfer for transfer in transfers if transfer.direction is Direction.H2D]
     if to_device and all(one.host_memory is HostMemory.UNKNOWN for one in to_device):
@@ -90,8 +87,7 @@ def _fix(manifest: RankManifest | None) -> tuple[Fix, str]:
     fix = Fix.of(
         fixes.LoaderArgument("pin_memory", True),
         f"{do}, and do not wait for the copy.",
-        before="for x, y in DataLoader(dataset):\n    x = x.to(device)",
-        after="for x, y in DataLoader(dataset, pin_memory=True):\n    x = x.to(device, non_blocking=True)",
+        after="DataLoader(..., pin_memory=True)\nx = x.to(device, non_blocking=True)",
     )
     return fix, known
 

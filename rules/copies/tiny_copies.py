@@ -63,9 +63,7 @@ def tiny_copies(
         fixes=(
             Fix(
                 "Make small tensors on the GPU, and move those that cannot be made there in one piece.",
-                before="mask = torch.zeros(n).to(device)",
                 after="mask = torch.zeros(n, device=device)",
-                safety=Safety.SAME_NUMBERS,
                 effort=2,
                 link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
             ),

@@ -18,6 +18,7 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
+from diagnose.facts.data.loading import Loading
 from diagnose.facts.host.process import CpuThreads
 from diagnose.rulekit.vocabulary import *
 
@@ -26,14 +27,15 @@ LEAST = 0.25  # of the share that is left if ops take as often longer as there a
 
 
 @rule("DL04")
-def cpu_oversubscription(cpu_threads: CpuThreads | None) -> Verdicts:
+def cpu_oversubscription(cpu_threads: CpuThreads | None, loading: Loading | None = None) -> Verdicts:
     found = cpu_threads
     if found is None:
         yield NotApplicable("the training does not compute on the CPU")
     elif found.threads <= TIMES * found.cpus:
         yield Clean(f"{found.threads} threads for {found.cpus} cores")
     else:
-        left = found.cpus / found.threads
+        cores = found.cpus if loading is None else loading.model.cores_left
+        left = cores / found.threads
         yield Finding(
             evidence=(
                 Evidence(f"Each process computes with {found.threads} threads on {found.cpus} cores.", found.threads),
@@ -42,9 +44,9 @@ def cpu_oversubscription(cpu_threads: CpuThreads | None) -> Verdicts:
             edits=(Shorten(found.op_ids, Between(1.0, left, LEAST * left)),),
             fixes=(
                 Fix.of(
-                    fixes.Threads(value=found.cpus),
+                    fixes.Threads(value=cores),
                     before=f"torch.set_num_threads({found.threads})",
-                    after=f"torch.set_num_threads({found.cpus})",
+                    after=f"torch.set_num_threads({cores})",
                 ),
             ),
             confidence=Confidence(Level.MEDIUM, "threads and cores are known; how long threads spin is not recorded"),
@@ -60,7 +62,7 @@ EXAMPLES = [
         8 threads, 2 cores
         cpu  aten::mm 0-80
         """,
-        saving_ms=(0, 88.5),
+        saving_ms=(0, 75),
     ),
     Silent(  # one thread for each core
         """

@@ -39,9 +39,8 @@ ANEW = 0.5  # of the batches are the first of an iterator (our choice)
 FEW = 8  # tensors that a batch may have after all (our choice)
 MANY_OBJECTS, LARGE_BYTES = 1_000, 1_000_000  # a batch that has less of both is as small as batches are (our choice)
 READY_NS = 500_000  # what a batch with few tensors takes: 0.3 to 1 ms measured
-AS_MUCH = 0.5  # of the time to hand a batch over, in which it has to be made for no worker to be worth it (our choice)
-LEFT = Between(1.0, 0.5, 0.0)  # of what a line takes: half of it likely goes, at best all (our choice)
-LEFT_OF_READING = Between(0.5, 0.1, 0.02)  # what is read once, or mapped, is read no more for each item (our choice)
+LEFT = (1.0, 0.5, 0.0)  # of what a line takes: half of it likely goes, at best all (our choice)
+LEFT_OF_READING = (0.5, 0.1, 0.02)  # what is read once, or mapped, is read no more for each item (our choice)
 LEFT_OF_HANDING = Between(1.0, 0.5, 0.1)  # of what has few tensors: how much can go is not known (our choice)
 LEFT_OF_SAMPLING = Between(1.0, 0.1, 0.0)  # of the sampler: what it does is not recorded (our choice)
 # Arrays of 8, 35 and 100 MB took 134, 706 and 4,298 ms to hand over, as tensors 84, 189 and 505 ms (two busy cores).
@@ -89,7 +88,7 @@ def dataloader_items(fetches: Fetches, input_wait: Input, steps: Steps, loading:
         raise Missing("where workers spend their time, and when they had made a batch", "Record with diagnose profile.")
     late_ns = fetches.late_ns(input_wait, steps)
     if one.handing_share is not None and one.handed_ns:
-        yield handover(fetches, steps, loading, round(loading.handing_share * late_ns))
+        yield handover(fetches, steps, loading, one.handed_ns, round(loading.handing_share * late_ns))
     if one.lines:
         yield items(fetches, steps, loading, round((1 - loading.handing_share) * late_ns))
 
@@ -133,7 +132,7 @@ def items(fetches: Fetches, steps: Steps, loading: Loading, waited_ns: int) -> F
     what = f"`{line.calls}`" if line.calls else f"One line of `{line.function}`"
     where = f", which `{line.function}` calls," if line.calls and line.function else ""
     spent_ns, left = round(share * loading.fetch_ns), LEFT_OF_READING if reads else LEFT
-    speed = Between(*(1 / max(one, 0.01) for one in vars(left.of_share(share)).values()))
+    speeds = (loading.faster(loading.model.workers, share * (1 - one))[level] for level, one in enumerate(left))
     return Finding(
         title=f"{what} takes most of making a batch in a worker",
         evidence=(
@@ -141,7 +140,7 @@ def items(fetches: Fetches, steps: Steps, loading: Loading, waited_ns: int) -> F
             Evidence(f"The training waits {ms(waited_ns)} a step for batches from workers.", waited_ns, "ns"),
             *loading_evidence(loading),
         ),
-        edits=(Move(fetches.between, speed, fetches.ready_ns),),
+        edits=(Move(fetches.between, Between(*speeds), fetches.ready_ns),),
         fixes=(read_once(line.calls) if reads else CHEAPER,),
         confidence=Confidence(Level.MEDIUM, f"{loading.loader.sampled} batches were sampled in workers")
         if reads
@@ -164,8 +163,8 @@ def read_once(reader: str) -> Fix:
     )
 
 
-def handover(fetches: Fetches, steps: Steps, loading: Loading, lost_ns: int) -> Finding | Clean:
-    handed_ns, made = loading.handed_over_ns, loading.loader.made
+def handover(fetches: Fetches, steps: Steps, loading: Loading, handed_ns: int, lost_ns: int) -> Finding | Clean:
+    made = loading.loader.made
     fixes, left = what_helps(loading, handed_ns)
     if not fixes or (1 - left.likely) * lost_ns < WORTH_SHARE * steps.mean_ns:
         return Clean(f"handing a batch over takes {ms(handed_ns)}, and the training waits {ms(lost_ns)} a step for it")
@@ -198,15 +197,16 @@ def what_helps(loading: Loading, handed_ns: int) -> tuple[tuple[Fix, ...], Betwe
     if one.tensors == 0 and (one.batch_bytes or 0) >= LARGE_BYTES:
         return (TENSORS, *alone), AS_TENSORS
     if alone:
-        likely = loading.fetch_ns / handed_ns
+        likely = min(loading.fetch_ns / handed_ns, 1.0)
         return (FEWER, *alone), Between((1 + likely) / 2, likely, likely)
     small = one.objects is not None and one.objects < MANY_OBJECTS and (one.batch_bytes or 0) < LARGE_BYTES
     return () if small else (FEWER,), LEFT_OF_HANDING
 
 
 def without_workers(loading: Loading, handed_ns: int) -> tuple[Fix, ...]:
-    """In this process, where a batch is made in less time than it is handed over."""
-    if loading.fetch_ns > AS_MUCH * handed_ns:
+    """In this process, where a step is shorter so by the model."""
+    model = loading.model
+    if model.step_ns(0) >= model.step_ns(model.workers):
         return ()
     do = f"Or load without workers: making a batch takes {ms(loading.fetch_ns)}, handing it over {ms(handed_ns)}."
     return (Fix(do, after="DataLoader(dataset, batch_size, num_workers=0)  # without what is for workers only"),)

@@ -19,6 +19,7 @@ Sources
 """
 
 from diagnose.facts.data.fetches import Fetches, Input
+from diagnose.facts.data.loading import Loading, epoch_batches
 from diagnose.facts.run.timed_steps import Epoch
 from diagnose.rulekit.vocabulary import *
 
@@ -42,12 +43,14 @@ def dataloader_recreated(
     steps: Steps,
     manifest: RankManifest | None = None,
     epoch: Epoch | None = None,
+    loading: Loading | None = None,
 ) -> Verdicts:
+    made_ns = 0 if loading is None else loading.first_ns
     loaders = manifest.loaders if manifest else ()
     with_workers = [loader for loader in loaders if loader.num_workers]
-    epochs = [length_of(manifest, loader) for loader in loaders] if manifest else []
+    epochs = [epoch_batches(manifest, loader) for loader in loaders] if manifest else []
     if fetches.first_share >= OFTEN:
-        yield for_every_batch(fetches, input_wait.waited_ns, steps, loaders, bool(epochs) and set(epochs) == {1})
+        yield for_every_batch(fetches, input_wait.waited_ns, steps, made_ns, bool(epochs) and set(epochs) == {1})
     elif fetches.in_process is not False:
         yield Clean(f"{percent(fetches.first_share)} of the batches are the first of an iterator")
     if fetches.in_process is not False:
@@ -55,9 +58,9 @@ def dataloader_recreated(
     if with_workers and all(loader.persistent_workers for loader in with_workers):
         yield NotApplicable("persistent_workers=True: workers are kept from epoch to epoch already")
     elif fetches.restarts:
-        length = length_of(manifest, with_workers[0]) if manifest and len(with_workers) == 1 else None
-        yield of_workers(fetches, steps, with_workers, length, epoch)
-    elif epoch and with_workers and (lost := lost_ns(epoch, with_workers)) > WORTH_SHARE * epoch.step_ns:
+        length = epoch_batches(manifest, with_workers[0]) if manifest and len(with_workers) == 1 else None
+        yield of_workers(fetches, steps, made_ns, length, epoch)
+    elif epoch and with_workers and (lost := lost_ns(epoch, made_ns)) > WORTH_SHARE * epoch.step_ns:
         yield Caution(
             f"DataLoader workers start anew in each epoch: {ms(epoch.starting_ns)}, {percent(epoch.starting_share)} of"
             f" it. No start is in the recorded steps, so it has no place among the fixes",
@@ -69,13 +72,13 @@ def dataloader_recreated(
 
 
 def for_every_batch(
-    fetches: Fetches, waited_ns: int, steps: Steps, loaders: tuple[Loader, ...], one_batch: bool
+    fetches: Fetches, waited_ns: int, steps: Steps, made_ns: int, one_batch: bool
 ) -> Finding | Clean | NotApplicable:
     if one_batch:
         return NotApplicable("an epoch is one batch")
     if waited_ns < WORTH_SHARE * steps.mean_ns:
         return Clean(f"batches are waited for {percent(waited_ns / max(steps.mean_ns, 1))} of the step")
-    made_ns, first_ns = longest_ns(loaders), fetches.first_ns or 0.0
+    first_ns = fetches.first_ns or 0.0
     share = min(made_ns / first_ns, 1.0) if made_ns and first_ns else None
     known = f", and to make one takes {ms(made_ns)}" if made_ns else ""
     return Finding(
@@ -99,9 +102,7 @@ def for_every_batch(
     )
 
 
-def of_workers(
-    fetches: Fetches, steps: Steps, loaders: list[Loader], length: int | None, epoch: Epoch | None
-) -> Finding:
+def of_workers(fetches: Fetches, steps: Steps, made_ns: int, length: int | None, epoch: Epoch | None) -> Finding:
     """Where the recording has more restarts than epochs have on average, only the usual share of them counts."""
     usual = 1.0 if length is None else min(len(fetches.ids) / length / fetches.restarts, 1.0)
     times = f"{fetches.restarts} time{'s' * (fetches.restarts > 1)}"
@@ -117,7 +118,7 @@ def of_workers(
         evidence=(Evidence(started, fetches.restarts, ""), *share),
         edits=(
             Shorten(fetches.restart_ids, LEFT.of_share(usual)),
-            Shorten(fetches.ids[fetches.first], left_of_first(fetches, loaders).of_share(usual)),
+            Shorten(fetches.ids[fetches.first], left_of_first(fetches, made_ns).of_share(usual)),
         ),
         fixes=(Fix.of(fixes.LoaderArgument("persistent_workers", True)),),
         confidence=Confidence(Level.LOW, "how many steps an epoch has is not known from a few steps")
@@ -127,32 +128,17 @@ def of_workers(
     )
 
 
-def lost_ns(epoch: Epoch, loaders: list[Loader]) -> int:
+def lost_ns(epoch: Epoch, made_ns: int) -> int:
     """Of a step over a whole epoch: starting but for its first batch, which workers that are kept have to make, too."""
-    return max(epoch.starting_ns - longest_ns(loaders), 0) // epoch.steps
+    return max(epoch.starting_ns - made_ns, 0) // epoch.steps
 
 
-def left_of_first(fetches: Fetches, loaders: list[Loader]) -> Between:
+def left_of_first(fetches: Fetches, made_ns: int) -> Between:
     """Of the wait for a first batch: workers that are there still have to make it."""
-    made_ns = longest_ns(loaders)
     if not made_ns or not fetches.first_ns:
         return LEFT
     least_ns = min(made_ns, fetches.ready_ns)
     return Between(*(min(one / fetches.first_ns, 1.0) for one in (2 * made_ns, made_ns, least_ns)))
-
-
-def longest_ns(loaders: list[Loader] | tuple[Loader, ...]) -> int:
-    """To make a batch; 0 where no loader's is known."""
-    return max((loader.fetch_ns or 0 for loader in loaders), default=0)
-
-
-def length_of(manifest: RankManifest, loader: Loader) -> int | None:
-    """Batches of an epoch, as torch's samplers make them."""
-    if not loader.dataset_length or not loader.batch_size:
-        return None
-    ranks = manifest.world_size if loader.sampler == "DistributedSampler" else 1
-    items = -(-loader.dataset_length // ranks)
-    return max(items // loader.batch_size if loader.drop_last else -(-items // loader.batch_size), 1)
 
 
 EXAMPLES = [

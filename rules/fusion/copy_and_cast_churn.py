@@ -1,4 +1,4 @@
-"""Much of the GPU's time goes into copies and casts.
+"""Copies and dtype casts take GPU time.
 
 `contiguous`, `clone`, `cat`, `.to(dtype)` and autocast's casts move data from memory to memory and compute nothing.
 
@@ -34,6 +34,7 @@ def copy_and_cast_churn(copy_churn: tuple[CopyChurn, ...], steps: Steps) -> Verd
             for one in copy_churn
         ]
         yield Finding(
+            title=f"Copies and dtype casts take {ms(total)}",
             evidence=(
                 Evidence(f"Copies and casts on the GPU take {ms(total)} a step.", total, "ns"),
                 Evidence(f"Most of it: {'; '.join(most[:4])}."),
@@ -42,7 +43,6 @@ def copy_and_cast_churn(copy_churn: tuple[CopyChurn, ...], steps: Steps) -> Verd
             fixes=(
                 Fix(
                     "Make tensors in the layout and type in which they are used.",
-                    before="x = x.permute(0, 2, 1).contiguous()",
                     after="x = torch.einsum('bij,jk->bki', x, w)  # or: write the order you need from the start",
                     safety=Safety.ROUNDING,
                     effort=2,

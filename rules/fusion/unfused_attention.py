@@ -47,6 +47,7 @@ def unfused_attention(attention_chains: tuple[AttentionChain, ...], steps: Steps
             edits=tuple(attended(chain) for chain in long),
             fixes=(Fix.of(fixes.Attention()),),
             confidence=Confidence(Level.HIGH, "shapes and order of the three ops are recorded"),
+            site=first.site,
             basis=Basis.RULE_OF_THUMB,
         )
 

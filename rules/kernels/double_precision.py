@@ -23,7 +23,6 @@ from diagnose.rulekit.vocabulary import *
 WORTH_SHARE = 0.01  # of the step in double precision (our choice)
 FLOAT = Fix(
     "Convert what is read to float32, once.",
-    before="torch.from_numpy(readings)",
     after="torch.from_numpy(readings).float()",
     safety=Safety.PRECISION,
     link="https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html",

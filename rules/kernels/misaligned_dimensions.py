@@ -1,4 +1,4 @@
-"""Matrix dimensions do not suit Tensor Cores.
+"""A dimension is misaligned for Tensor Cores.
 
 Tensor Cores take rows of 16 bytes: 8 numbers of 16 bits, or 4 of TF32. Where a size (features, vocabulary, head size)
 is no multiple of that, slower kernels run.
@@ -22,34 +22,38 @@ from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in such kernels that reach less than half of what the GPU could (our choice)
 
+GRAIN, LEAST = 64, 8  # sizes are padded to a multiple of the first, smaller ones of the second (NVIDIA's guide)
+
 
 @rule("KE03")
 def misaligned_dimensions(roofline: Roofline, steps: Steps) -> Verdicts:
-    if roofline.misaligned_floor is None or roofline.misaligned_ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"slow kernels with odd sizes take {percent(roofline.misaligned_ns / steps.mean_ns)} of the step")
+    odd, ns = roofline.odd_size, roofline.misaligned_ns
+    if roofline.misaligned_floor is None or odd is None or ns < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"slow kernels with odd sizes take {percent(ns / steps.mean_ns)} of the step")
     else:
+        grain = GRAIN if odd.size > GRAIN else LEAST
+        even = -(-odd.size // grain) * grain
         yield Finding(
+            title=f"A dimension of {odd.size:,} is misaligned for Tensor Cores",
             evidence=(
                 Evidence(
-                    f"Kernels on Tensor Cores with a size that is no multiple of 16 bytes take"
-                    f" {ms(roofline.misaligned_ns)} a step; at best they would take"
-                    f" {percent(roofline.misaligned_floor)} of that.",
-                    roofline.misaligned_ns,
+                    f"{odd.calls:,} product{'s' * (odd.calls != 1)} a step with a size that is no multiple of 16 bytes"
+                    f" take {ms(ns)}; padded, {ms(round(roofline.misaligned_floor * ns))} at best.",
+                    ns,
                     "ns",
                 ),
             ),
             edits=(Recost(roofline.misaligned_ids, Padded()),),
             fixes=(
                 Fix(
-                    "Round the odd sizes up.",
-                    before="nn.Linear(4096, 50257)",
-                    after="nn.Linear(4096, 50304)  # a multiple of 64; mask the logits of the padding",
+                    f"Pad {odd.size} to {even} in the operand of {odd.other} x {odd.size}, and mask what is added.",
                     safety=Safety.ROUNDING,
                     effort=2,
                     link="https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication",
                 ),
             ),
             confidence=Confidence(Level.MEDIUM, "sizes and times are recorded; that alignment is to blame is likely"),
+            site=odd.site,
             basis=Basis.RULE_OF_THUMB,
         )
 

@@ -1,4 +1,4 @@
-"""The training computes in fp32.
+"""Mixed precision is off.
 
 Matrix multiplications, convolutions and attention multiply fp32 (or TF32) numbers on a GPU that is several times as
 fast with 16 bits.
@@ -34,6 +34,7 @@ WEIGHTS = Fix(
     link="https://docs.pytorch.org/docs/stable/amp.html",
 )
 SCALER = "scaler = torch.amp.GradScaler()  # once; torch.cuda.amp.GradScaler() before PyTorch 2.3\n"
+OLDER = "  # torch.cuda.amp.autocast() before PyTorch 1.10"
 SCALED = "\nscaler.scale(loss).backward()\nscaler.step(optimizer)  # unscale_() before clipping\nscaler.update()"
 
 
@@ -70,10 +71,7 @@ def no_mixed_precision(facts: Facts, manifest: RankManifest | None = None, progr
                 ),
                 *([Evidence(f"Autocast to {entered} is entered: this work runs outside of it.")] if entered else []),
             ),
-            edits=(
-                Recost(precision.full_ids, narrow),
-                Recost(precision.pointwise_ids, narrow),
-            ),
+            edits=(Recost(precision.full_ids, narrow), Recost(precision.pointwise_ids, narrow)),
             fixes=(WEIGHTS if infers else _fix(entered or half, bool(entered)),),
             confidence=Confidence(
                 Level.MEDIUM, "the precision is recorded; how near the peak the new kernels get is not"
@@ -90,9 +88,8 @@ def _fix(dtype: str, entered: bool) -> Fix:
         "Run all of the forward pass and the loss under autocast, and switch it off nowhere inside."
         if entered
         else "Run the forward pass and the loss under autocast.",
-        before="" if entered else "loss = criterion(model(x), y)" + "\nloss.backward()\noptimizer.step()" * scales,
         after=SCALER * scales
-        + f'with torch.autocast("cuda", dtype=torch.{dtype}):\n    loss = criterion(model(x), y)'
+        + f'with torch.autocast("cuda", dtype=torch.{dtype}):{OLDER * scales}\n    loss = criterion(model(x), y)'
         + SCALED * scales,
         safety=Safety.PRECISION,
         link="https://docs.pytorch.org/docs/stable/amp.html",

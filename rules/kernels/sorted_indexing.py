@@ -25,7 +25,6 @@ from diagnose.rulekit.vocabulary import *
 WORTH_SHARE = 0.01  # of the step in such additions (our choice)
 SELECT = Fix(
     "Select rows by an op whose backward pass adds with atomics.",
-    before="y = x[indices]",
     after="y = x.index_select(0, indices)",
     safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/generated/torch.index_select.html",

@@ -27,9 +27,7 @@ PAUSED_SHARE = 0.01  # of the step in pauses between ops, long ones on a CPU (ou
 LEFT = Between(0.5, 0.05, 0.0)  # of these pauses: some may be the training's own (our choice)
 PROCESS = Fix(
     "Run that thread's work in a process.",
-    before="threading.Thread(target=watch)",
-    after="multiprocessing.Process(target=watch)",
-    safety=Safety.SAME_NUMBERS,
+    after="multiprocessing.Process(target=watch)  # in place of threading.Thread",
     effort=2,
     link="https://docs.python.org/3/library/multiprocessing.html",
 )
@@ -39,7 +37,8 @@ PROCESS = Fix(
 def gil_contention(
     competing_threads: CompetingThreads, python_pauses: tuple[PythonPause, ...], steps: Steps
 ) -> Verdicts:
-    paused = sum(pause.idle_ns for pause in python_pauses)
+    pauses = [pause for pause in python_pauses if not (pause.is_work and pause.is_usual)]  # that is host_work's
+    paused = sum(pause.idle_ns for pause in pauses)
     beside = f"threads of Python beside the training compute for {percent(competing_threads.share)} of the time"
     if not competing_threads.busy or paused < PAUSED_SHARE * steps.mean_ns:
         yield Clean(f"{beside}, and the training pauses between ops for {ms(paused)} a step")
@@ -53,11 +52,12 @@ def gil_contention(
             ),
             Evidence(f"The training pauses between ops for {ms(paused)} a step.", paused, "ns"),
         ),
-        edits=tuple(Shorten(Times(*times), LEFT) for pause in python_pauses for times in pause.times),
+        edits=tuple(Shorten(Times(*times), LEFT) for pause in pauses for times in pause.times),
         fixes=(PROCESS,),
-        confidence=Confidence(Level.MEDIUM, "whether the thread gives up its turn while it computes is not recorded"),
+        confidence=Confidence(Level.LOW, "whether the thread gives up its turn while it computes is not recorded"),
         basis=Basis.RULE_OF_THUMB,
         host_bound=True,
+        after=frozenset({"LB10"}),  # lines whose time is recorded
     )
 
 
@@ -68,6 +68,15 @@ EXAMPLES = [
         2 threads, 4 cores
         rival watch 0.7
         cpu  aten::mm 0-40 | aten::mm 50-90
+        """
+    ),
+    Silent(  # the training's own thread is at a line whose time is recorded
+        """
+        4 steps of 100
+        2 threads, 4 cores
+        rival watch 0.7
+        cpu  aten::mm 0-40 | "train.py(21): main" 40-100 | "torch/utils/tensorboard/writer.py(9): add_histogram" 40-90
+        cpu  aten::mm 90-100
         """
     ),
     Silent(  # the thread hardly computes

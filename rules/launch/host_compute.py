@@ -26,15 +26,13 @@ MADE = Between(0.1, 0.02, 0.0)  # of making a tensor: a GPU fills 8 million numb
 LEFT = Between(0.5, 0.1, 0.0)  # of other ops, on the device or in workers (our choice)
 
 ON_DEVICE = Fix(
-    "Make it on the device. Random numbers are other ones there.",
-    before="x = torch.randn(n).to(device)",
+    "Make it on the device, whose generator draws its random numbers.",
     after="x = torch.randn(n, device=device)",
     safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
 )
 MOVE = Fix(
     "Compute it on the device, once, or in the workers of a DataLoader.",
-    before="x = augment(x).to(device)",
     after="x = augment(x.to(device))",
     safety=Safety.ROUNDING,
     effort=2,

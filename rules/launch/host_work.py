@@ -27,11 +27,7 @@ LEFT = Between(0.8, 0.5, 0.0)  # of the time: half of it likely goes, at best al
 LEFT_OF_SELDOM = Between(0.5, 0.01, 0.0)  # of what is done in every hundredth step, as advised
 LEFT_OF_CALL = Between(0.5, 0.1, 0.0)  # of a call that need not be in each step: planted ones went as a whole
 
-SELDOM = Fix(
-    "Do this in every hundredth step only, or on another thread.",
-    before="log(step, model)",
-    after="if step % 100 == 0: log(step, model)",
-)
+SELDOM = Fix("Do this in every hundredth step only, or on another thread.", after="if step % 100 == 0: ...")
 ADVICE = {
     CalleeKind.LOG: (SELDOM, LEFT_OF_SELDOM),
     CalleeKind.METRIC: (SELDOM, LEFT_OF_SELDOM),
@@ -44,21 +40,16 @@ ADVICE = {
     CalleeKind.CONVERT: (
         Fix(
             "Keep the data as tensors or arrays: Python's numbers are converted one by one.",
-            before="x = torch.tensor(rows)",
             after="x = torch.from_numpy(np.stack(rows))",
             effort=2,
         ),
         LEFT_OF_CALL,
     ),
-    CalleeKind.LOAD: (
-        Fix("Read it once before the loop, or in the workers of a DataLoader.", effort=2),
-        LEFT_OF_CALL,
-    ),
+    CalleeKind.LOAD: (Fix("Read it once before the loop, or in the workers of a DataLoader.", effort=2), LEFT_OF_CALL),
     CalleeKind.WAIT: (Fix("Wait for it on another thread, while the training goes on.", effort=2), LEFT_OF_CALL),
     CalleeKind.COPY: (
         Fix(
             "Copy the weights into a copy that is kept, or copy seldom.",
-            before="old = copy.deepcopy(model)",
             after="torch._foreach_copy_(list(old.parameters()), list(model.parameters()))  # under no_grad",
             effort=2,
         ),
@@ -74,7 +65,11 @@ ADVICE = {
     ),
 }
 LOOK = (
-    Fix("Move this work out of the step, compute it once, or vectorise it.", safety=Safety.ROUNDING, effort=2),
+    Fix(
+        "Do this on another thread while the step computes, compute it once, or vectorise it.",
+        safety=Safety.ROUNDING,
+        effort=2,
+    ),
     LEFT,
 )
 AGAIN = "Record three steps or more."
@@ -84,10 +79,6 @@ AGAIN = "Record three steps or more."
 def host_work(
     python_pauses: tuple[PythonPause, ...], steps: Steps, competing_threads: CompetingThreads | None = None
 ) -> Verdicts:
-    if competing_threads and competing_threads.busy:
-        share = percent(competing_threads.share)
-        yield NotApplicable(f"{competing_threads.names[0]!r} and other threads compute for {share} of the time")
-        return
     works = [pause for pause in python_pauses if pause.is_work and pause.is_usual]
     large = [pause for pause in works if pause.share >= WORTH_SHARE]
     if large and steps.count == 1 and sum(pause.gaps for pause in large) < GAPS:
@@ -95,11 +86,18 @@ def host_work(
     if not large:
         most = max((pause.share for pause in works), default=0.0)
         yield Clean(f"no line of your code works on the host for more than {percent(most)} of the step")
+    beside = [
+        Evidence(f"The thread {some.names[0]!r} computes in Python meanwhile, and may hold this up (LB06).", some.share)
+        for some in [competing_threads]
+        if some and some.busy
+    ]
     for pause in large:
         fix, left = ADVICE.get(pause.callee.kind, LOOK) if pause.callee else LOOK
+        if fix is SELDOM and pause.callee:
+            fix = Fix(SELDOM.do, after=SELDOM.after.replace("...", f"{pause.callee.name.rpartition('.')[2]}(...)"))
         yield Finding(
-            title=f"The training waits for {_what(pause)}",
-            evidence=_evidence(pause, steps),
+            title=f"{_what(pause)} is on the critical path",
+            evidence=(*_evidence(pause, steps), *beside),
             edits=(*(Shorten(Times(*time), left) for time in pause.times), Shorten(pause.collections, left)),
             fixes=(fix,),
             confidence=Confidence(Level.MEDIUM, "how much of this work can go is not recorded")
@@ -113,9 +111,10 @@ def host_work(
 
 
 def _what(pause: PythonPause) -> str:
-    site = pause.site
-    place = f"{'at' if site.line else 'in'} {site.place.rpartition('/')[2]}" if site else "at an unknown line"
-    return f"`{pause.callee.name}`, called {place}" if pause.callee else f"work {place}"
+    place = pause.site.place.rpartition("/")[2] if pause.site else "at an unknown line"
+    function = pause.site.function if pause.site and pause.site.line else ""
+    name = pause.callee.name if pause.callee else function
+    return f"`{name}` ({place})" if name else f"Work in {place}"
 
 
 def _count(a_step: float) -> str:
@@ -124,13 +123,12 @@ def _count(a_step: float) -> str:
 
 def _evidence(pause: PythonPause, steps: Steps) -> tuple[Evidence, ...]:
     ns, often = pause.idle_ns, pause.gaps / steps.count
-    whose = f" in `{pause.site.function}`" if pause.site else ""
     meanwhile = "Nothing else is computed" if pause.on_cpu else "The GPU is idle"
     waits = f"; {ms(pause.waiting_ns)} a step of it waiting in the operating system" * bool(pause.waiting_ns)
     makes = f" Garbage of what is made is collected for {ms(pause.collecting_ns)} more." * bool(pause.collecting_ns)
     many = pause.callee.calls if pause.callee else 0
     calls = f", {_count(many)} call{'s' * (many != 1)} a step" * bool(many)
-    said = f"{percent(pause.share)} of the step is {_what(pause)}{whose}: {ms(ns)}{calls}."
+    said = f"{_what(pause)} takes {ms(ns)} a step ({percent(pause.share)}){calls}."
     each = (
         f"{meanwhile} for {ms(pause.each_ns)} at a time, {_count(often)} time{'s' * (often != 1)} a step{waits}.{makes}"
     )
@@ -138,6 +136,15 @@ def _evidence(pause: PythonPause, steps: Steps) -> tuple[Evidence, ...]:
 
 
 EXAMPLES = [
+    Fires(  # another thread computes as well: what the training's own does is recorded
+        """
+        4 steps of 100
+        2 threads, 4 cores
+        rival watch 0.7
+        cpu  aten::mm 0-40 | "train.py(21): main" 40-100 | "torch/utils/tensorboard/writer.py(9): add_histogram" 40-90
+        cpu  aten::mm 90-100
+        """
+    ),
     Fires(  # 99 ms of Python a step: a fifth to all of it can go, until the GPU's 20 ms limit it
         """
         4 steps of 100

@@ -1,4 +1,4 @@
-"""The CPU launches kernels more slowly than the GPU runs them.
+"""Launch-bound: the GPU waits for kernel launches.
 
 Each op costs the host 5 to 20 us of dispatch and launch. Where kernels are shorter than that, the GPU runs dry between
 them although the host never waits. What the optimizer launches, what the CPU computes and reads of numbers are other
@@ -31,6 +31,7 @@ IDLE_NS = 1_000_000  # idle per launch: dispatch takes the host up to 0.2 ms; lo
 GRAPHED_SHARE = 0.50  # of the kernels launched by CUDA graphs: then launching is not what the host does
 READS = frozenset({"SY01", "SY02"})  # rules on what stands in the way of compiling
 
+SYNCS = "Host syncs a step: {n}. A CUDA graph may hold none of them."
 BROKEN = (
     "It is read from {n} times a step. Fix that first: each read breaks a compiled graph, and a CUDA graph holds none."
 )
@@ -46,10 +47,7 @@ REPLAYED = {
         "Compiled code runs already: have CUDA graphs replay it, if its shapes stay the same.",
     ),
 }
-CAPTURE = Fix.of(
-    fixes.GraphCapture(),
-    "Or replay it as a CUDA graph, if its shapes stay the same and it reads nothing on the host.",
-)
+CAPTURE = Fix.of(fixes.GraphCapture(), "Or capture it as a CUDA graph: that needs static shapes and no host syncs.")
 
 
 @rule("LB01")
@@ -81,13 +79,14 @@ def launch_bound(
                     "ns",
                 ),
                 Evidence(
-                    f"Of {starvation.launches:,} launches a step {percent(starvation.empty_queue_share)} find nothing"
-                    f" queued; a kernel takes {ms(starvation.kernel_median_ns)} (median).",
+                    f"{percent(starvation.empty_queue_share)} of {starvation.launches:,} launches a step hit an empty"
+                    f" queue; the median kernel takes {ms(starvation.kernel_median_ns)}.",
                     starvation.launches,
                     "launches",
                 ),
                 *([Evidence("Each step launches the same kernels.")] * bool(starvation.repeats)),
                 *(Evidence(BROKEN.format(n=f"{n:,}"), n) for n in [starvation.reads] if n),
+                *(Evidence(SYNCS.format(n=f"{n:,}"), n) for n in [starvation.syncs] if n and not starvation.reads),
             ),
             edits=launched(starvation, pointwise_chains, steps, replayed),
             fixes=(REPLAYED[compiled] if replayed else COMPILE, CAPTURE),

@@ -28,7 +28,6 @@ BATCH = Fix(
     "Run the loop's ops once, on a batch of all it goes over.",
     safety=Safety.ROUNDING,
     effort=2,
-    before="for i in range(n): y[i] = f(x[i])",
     after="y = f(x)  # or torch.vmap(f)(x)",
     link="https://docs.pytorch.org/tutorials/intermediate/torch_vmap_tutorial.html",
 )
@@ -40,7 +39,6 @@ FUSE = Fix(
 )
 LISTS = Fix(
     "For lists of tensors torch has ops that take them whole; numbers are read at once by tolist().",
-    before="for mean, weight in zip(means, weights): mean.lerp_(weight, 0.01)",
     after="torch._foreach_lerp_(means, weights, 0.01)",
     safety=Safety.ROUNDING,
 )

@@ -1,4 +1,4 @@
-"""Python code between ops keeps the device idle.
+"""Host-bound: Python between ops stalls the GPU.
 
 The thread that launches work runs Python for so long that the GPU runs out of work: calling modules and hooks, or at
 lines that are not known. Work at a line of yours is host_work's.

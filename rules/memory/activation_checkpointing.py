@@ -129,7 +129,7 @@ EXAMPLES = [
         gpu  bf16_gemm 2-6 @1.1 | bf16_gemm 6-10 @1.5 | bf16_gemm 10-14 @1.9
         gpu  bf16_gemm 14-18 @6.1 from autograd | bf16_gemm 18-22 @6.5 from autograd
         gpu  bf16_gemm 22-26 @6.9 from autograd | pointwise 26-39.8 @7.5 from autograd
-        """,
+        """
     ),
     Silent(  # memory is full
         """

@@ -76,7 +76,7 @@ def _fix(one: AllocatorCause) -> Fix:
         cached = fixes.Environment(value=((name, ""),))
         return Fix.of(cached, "Switch the caching allocator on.", f"{name}=1", f"unset {name}")
     if one.maps_memory:  # they grow already
-        return Fix("Use few sizes, and leave memory free.", safety=Safety.NEEDS_JUDGEMENT, effort=2, link=LINK)
+        return Fix("Use few sizes, and leave memory free.", safety=Safety.ROUNDING, effort=2, link=LINK)
     name, value = f"PYTORCH_{'HIP' if one.hip else 'CUDA'}_ALLOC_CONF", "expandable_segments:True"
     growing = fixes.Environment(value=((name, value),))
     return Fix.of(growing, "Let segments of the cache grow.", after=f"export {name}={value}")

@@ -26,23 +26,18 @@ LEAST_GROWTH = 100_000  # bytes a step: a hundred thousand steps of it are 10 GB
 NOTES = "https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management"
 DETACH = Fix(
     "Keep numbers, not tensors: a loss that is kept keeps the graph of its step.",
-    before="losses.append(loss)",
     after="losses.append(loss.detach())  # losses.append(loss.item()) makes the host wait",
-    safety=Safety.SAME_NUMBERS,
     link="https://docs.pytorch.org/docs/stable/notes/faq.html",
 )
 SNAPSHOT = Fix(
     "Or see in a snapshot which lines made what is still there.",
     after="torch.cuda.memory._record_memory_history()\n# some steps later\n"
     'torch.cuda.memory._dump_snapshot("memory.pickle")  # open it at pytorch.org/memory_viz',
-    safety=Safety.SAME_NUMBERS,
     link="https://docs.pytorch.org/docs/stable/torch_cuda_memory.html",
 )
 AGAIN = Fix(
     "Compute the activations of some blocks again in the backward pass.",
-    before="x = block(x)",
     after="x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
-    safety=Safety.SAME_NUMBERS,
     link="https://docs.pytorch.org/docs/stable/checkpoint.html",
 )
 SMALLER = Fix(
@@ -54,16 +49,13 @@ SMALLER = Fix(
 SEGMENTS = Fix(
     "Let the allocator extend its segments, so that fragments take less.",
     after="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
-    safety=Safety.SAME_NUMBERS,
     link=NOTES,
 )
 
 
 @rule("ME03")
 def memory_pressure(
-    memory: tuple[Memory, ...],
-    memory_growth: MemoryGrowth | None = None,
-    manifest: RankManifest | None = None,
+    memory: tuple[Memory, ...], memory_growth: MemoryGrowth | None = None, manifest: RankManifest | None = None
 ) -> Verdicts:
     retries = manifest.allocator.get("retries", 0) if manifest else 0
     known = [one for one in memory if one.capacity_bytes and one.peak_allocated_bytes is not None]
@@ -122,10 +114,7 @@ def _full(one: Memory, retries: int) -> Risk:
     return Risk(
         title="GPU memory is nearly full" if _share(one) >= FULL_SHARE else "The GPU's memory has run out at times",
         evidence=(
-            Evidence(
-                f"Tensors take up to {_of_all(one)} on GPU {one.device}: {percent(_share(one))}.",
-                _share(one),
-            ),
+            Evidence(f"Tensors take up to {_of_all(one)} on GPU {one.device}: {percent(_share(one))}.", _share(one)),
             *([Evidence(again, retries, "retries")] if retries else []),
         ),
         fixes=(AGAIN, SMALLER, SEGMENTS),

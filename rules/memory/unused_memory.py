@@ -1,4 +1,4 @@
-"""Most of the GPU's memory is unused: a larger batch fits.
+"""A larger batch fits the GPU's memory.
 
 Much of a step costs the same whatever the batch: launching ops, calling modules, kernels too small to fill the GPU,
 updating parameters. A larger batch spreads that over more samples.
@@ -50,7 +50,7 @@ def unused_memory(larger_batch: LargerBatch, steps: Steps) -> Verdicts:
                     one.used_bytes,
                     "bytes",
                 ),
-                Evidence(f"Whatever the batch, a step takes {told or ms(fixed_ns)}.", fixed_ns, "ns"),
+                Evidence(f"Whatever the batch size, a step takes {told or ms(fixed_ns)}.", fixed_ns, "ns"),
                 Evidence("The saving is per sample: the step itself gets longer."),
             ),
             edits=(
@@ -61,7 +61,7 @@ def unused_memory(larger_batch: LargerBatch, steps: Steps) -> Verdicts:
             fixes=(
                 Fix.of(
                     fixes.LoaderArgument("batch_size", fixes.Multiple(likely)),
-                    f"Raise the batch size step by step, up to {one.times} times, and time a sample each time.",
+                    f"Try larger batches, up to {one.times}x, and watch samples per second.",
                 ),
             ),
             confidence=Confidence(Level.MEDIUM, "memory in use is recorded; kernels of larger batches were not seen"),
@@ -78,7 +78,7 @@ EXAMPLES = [
         memory 0.2 of 0.3 GB
         cpu  aten::add 0.1-0.118 x90 every 0.02
         gpu  pointwise 0.111-0.114 @0.104 x90 every 0.02
-        """,
+        """
     ),
     Silent(  # the same, with memory that is mostly used
         """

@@ -82,7 +82,6 @@ def _found(one: ReplicatedUpdate, steps: Steps) -> Finding:
         edits=edits,
         fixes=(FULLY,) if one.split else (_zero(one.optimizers[0]), FULLY),
         confidence=Confidence(Level.MEDIUM, "that ranks share parameters out evenly is assumed"),
-        basis=Basis.REPLAYED,
     )
 
 
@@ -92,7 +91,6 @@ def _zero(optimizer: str) -> Fix:
         before=f"optimizer = {optimizer}(model.parameters(), lr=lr)",
         after="from torch.distributed.optim import ZeroRedundancyOptimizer\n"
         f"optimizer = ZeroRedundancyOptimizer(model.parameters(), {optimizer}, parameters_as_bucket_view=True, lr=lr)",
-        safety=Safety.SAME_NUMBERS,
         link="https://docs.pytorch.org/docs/stable/distributed.optim.html",
     )
 

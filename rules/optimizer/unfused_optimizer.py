@@ -1,4 +1,4 @@
-"""The optimizer updates parameters one by one.
+"""Optimizer is not fused.
 
 Without its fused form an optimizer calls several kernels for each parameter, or passes several times over all.
 
@@ -50,13 +50,13 @@ def unfused_optimizer(
         yield Clean("; ".join(f"{one.optimizer} is {form}, {one.launches} launches" for one, form in said))
     for one in slow:
         arguments = ", ".join(["model.parameters()", *made[one.optimizer]])
-        settings = [" and ".join(made[one.optimizer])] if made[one.optimizer] else []
         single = one.implementation is Implementation.SINGLE_TENSOR
         has_fused = one.optimizer in (ON_CPU if one.on_cpu else FUSED).split()
         has_foreach = single and not one.on_cpu and one.optimizer in FOREACH.split()
         form = "fused" if has_fused else "foreach" if has_foreach else ""
         yield Finding(
-            evidence=(_evidence(one, single), *(Evidence(f"It was made with {known}.") for known in settings)),
+            title=f"{one.optimizer} updates its parameters one by one" if single else f"{one.optimizer} is not fused",
+            evidence=(_evidence(one, single),),
             edits=(updated_at_once(one, form, _of_class(one.optimizer, manifest)), *_on_host(one, single)),
             fixes=(
                 Fix.of(
@@ -88,10 +88,12 @@ def _on_host(one: OptimizerSteps, single: bool) -> list[Edit]:
 
 
 def _evidence(one: OptimizerSteps, single: bool) -> Evidence:
-    how = "for one parameter at a time" if single else "in several passes"
-    what = f"calls {one.ops:,} ops" if one.on_cpu else f"launches {one.launches:,} kernels"
+    how = "for each parameter" if single else "foreach"
+    what = f"{one.ops:,} ops" if one.on_cpu else f"{one.launches:,} kernels"
     cost = ms(one.host_ns) + f" of host time, {ms(one.device_ns)} of GPU time" * (not one.on_cpu)
-    return Evidence(f"{one.optimizer} {what} a step {how}: {cost}.", one.host_ns if one.on_cpu else one.device_ns, "ns")
+    return Evidence(
+        f"{one.optimizer} ({how}): {what} a step, {cost}.", one.host_ns if one.on_cpu else one.device_ns, "ns"
+    )
 
 
 def _of_class(optimizer: str, manifest: RankManifest | None) -> list[Optimizer]:

@@ -1,4 +1,4 @@
-"""Some steps take far longer than the others.
+"""Step-time spikes.
 
 Logging, metrics, images or other work that is not done in every step makes some steps long.
 

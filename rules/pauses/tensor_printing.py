@@ -24,17 +24,10 @@ from diagnose.rulekit.vocabulary import *
 WORTH_SHARE = 0.01  # of the step, on average (our choice)
 OFTEN = 0.5  # of the steps (our choice)
 ADDED = Between(0.6, 0.4, 0.0)  # of the time recording adds on a CPU, where that is not known: 0.4 to 0.5 was planted
-SELDOM = Fix(
-    "Write tensors in every hundredth step only.",
-    before="print(loss)",
-    after="if step % 100 == 0: print(loss)",
-    safety=Safety.SAME_NUMBERS,
-)
+SELDOM = Fix("Write tensors in every hundredth step only.", after="if step % 100 == 0: print(loss)")
 LAZY = Fix(
     "Give a log the tensor rather than a text.",
-    before='log.debug(f"scores {scores}")',
     after='log.debug("scores %s", scores)',
-    safety=Safety.SAME_NUMBERS,
     link="https://docs.python.org/3/howto/logging.html#optimization",
 )
 
@@ -49,13 +42,7 @@ def tensor_printing(texts: Texts, steps: Steps, slowdown: Slowdown | None = None
     idle = f", for {ms(texts.idle_ns)} of which the GPU is idle" if texts.idle_ns else ""
     inflated = texts.idle_ns is None and not (slowdown is not None and slowdown.by_phase)
     yield Finding(
-        evidence=(
-            Evidence(
-                f"Writing {many} a step as text takes {ms(texts.host_ns)}{idle}.",
-                texts.host_ns,
-                "ns",
-            ),
-        ),
+        evidence=(Evidence(f"Writing {many} a step as text takes {ms(texts.host_ns)}{idle}.", texts.host_ns, "ns"),),
         edits=(Shorten(texts.spans.ids, ADDED) if inflated else Remove(texts.spans.ids),),
         fixes=(SELDOM, LAZY),
         confidence=Confidence(Level.HIGH, "that and how long they are written is recorded"),

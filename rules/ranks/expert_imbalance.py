@@ -33,7 +33,6 @@ ROUTE = Fix(
 )
 PLACE = Fix(
     "Or place experts, or tables, so that each rank's together get as many rows. Hold popular ones on several ranks.",
-    safety=Safety.SAME_NUMBERS,
     effort=3,
     link="https://github.com/deepseek-ai/EPLB",
 )
@@ -62,7 +61,6 @@ def expert_imbalance(balance: Balance | None) -> Verdicts:
         edits=(Even(balance.dealt, EVENED),),
         fixes=(ROUTE, PLACE),
         confidence=Confidence(Level.MEDIUM, "how many rows each expert gets was not recorded"),
-        basis=Basis.REPLAYED,
     )
 
 

@@ -35,30 +35,26 @@ EVEN = Fix(
 DEVICE = Fix(
     "Look at that rank's device while it trains (nvidia-smi -q -d CLOCK,TEMPERATURE,POWER,PERFORMANCE, and who else"
     " uses it). If nothing holds its clock back, replace it.",
-    safety=Safety.SAME_NUMBERS,
     effort=2,
     link="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
 )
 PROCESSOR = Fix(
     "If that rank has no more to do, look at its machine while it trains: who else uses its cores, what holds back"
     " their clock, and whether ranks share cores (top, lscpu).",
-    safety=Safety.SAME_NUMBERS,
     effort=2,
 )
 SHARDS = Fix(
     "These ranks share each batch: compare the sizes of their shards of the layers.",
-    safety=Safety.NEEDS_JUDGEMENT,
+    safety=Safety.ROUNDING,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html",
 )
 AS_OTHERS = Fix(
     "Let that rank's host do no more than the others' in each step: log, evaluate and save seldom, or in a thread.",
-    safety=Safety.NEEDS_JUDGEMENT,
     effort=2,
 )
 LOADER = Fix(
     "Compare that rank's DataLoader with the others': its workers, its storage, and what its samples take to read.",
-    safety=Safety.SAME_NUMBERS,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/data.html",
 )
@@ -120,7 +116,6 @@ def slower(balance: Balance) -> Finding:
         edits=(Even(balance.evened if alike else balance.dealt, CPU_EVENED if balance.shared_cores else EVENED),),
         fixes=fixes,
         confidence=ALL if balance.complete else SOME,
-        basis=Basis.REPLAYED,
     )
 
 
@@ -139,7 +134,6 @@ def late(balance: Balance, one: Late) -> Finding:
         edits=(Even(one.keep, CPU_EVENED if balance.shared_cores else EVENED, Own.OTHER),),
         fixes=fixes,
         confidence=HOST,
-        basis=Basis.REPLAYED,
         host_bound=True,
         unless_above=True,
     )

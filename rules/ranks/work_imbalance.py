@@ -27,7 +27,6 @@ BUCKET = Fix(
     "Let all ranks take work of about the same size in the same step.",
     safety=Safety.NEEDS_JUDGEMENT,
     effort=2,
-    before="mine = documents[rank::ranks]",
     after="mine = sorted(documents, key=len)[rank::ranks]  # by size",
     link="https://arxiv.org/abs/2505.05713",
 )

@@ -44,7 +44,7 @@ def profiler_distortion(
     ratio = None if slowdown is None else slowdown.ratio
     said: dict[str, str] = {}
     if ratio is not None and ratio > INFLATED:
-        said[f"recording makes steps over {INFLATED:g} times as long"] = (
+        said[f"recording makes the median step {ratio:.2f} times as long"] = (
             "What it adds is subtracted by phase of the step, and in each phase evenly by event: an estimate."
             if slowdown is not None and slowdown.by_phase
             else "What ops and calls likely cost is subtracted from the host's time: an estimate."

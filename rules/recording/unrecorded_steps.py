@@ -4,7 +4,7 @@ Some steps take far longer than others: they collect experience, validate, or wr
 the other kind.
 
 Why it costs
-    What they do may be most of the run, and nothing is said of it. All that is said is about the other steps.
+    What they do may be most of the run. The mean step counts them, but what they do there was not recorded.
 
 How to fix
     Record so many steps that one of them is among them: `diagnose profile --steps N`.
@@ -29,7 +29,8 @@ def unrecorded_steps(unrecorded: Unrecorded) -> Verdicts:
     yield Caution(
         f"{unrecorded.long} of {unrecorded.timed} steps without the profiler took {unrecorded.ratio:.0f} times as long"
         f" as the others, {percent(unrecorded.share)} of the time, and none of these was recorded",
-        f"All times and savings are of the other steps. Record more: diagnose profile --steps {steps}.",
+        "What they wait for is known by phase only, and savings of other work are of the other steps."
+        f" Record more: diagnose profile --steps {steps}.",
         lowers_all=True,
     )
 

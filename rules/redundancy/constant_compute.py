@@ -16,7 +16,6 @@ RULE = wasted(
     fixes=(
         Fix(
             "Compute it before training, and keep it; in a module as a buffer, which moves with it to the device.",
-            before="def forward(self, x): return x + rotations(self.size)",
             after='self.register_buffer("rotations", rotations(size), persistent=False)  # in __init__',
             effort=2,
             link="https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer",
@@ -33,7 +32,7 @@ EXAMPLES = [
         values aten::outer always | aten::sin takes 0 always | aten::mm takes 1
         cpu  aten::outer 0-10 | aten::sin 11-31 | aten::mm 40-90
         """,
-        saving_ms=(30, 48),
+        saving_ms=(30, 31),
     ),
     Silent(  # each step has values of its own
         """

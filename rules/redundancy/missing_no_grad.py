@@ -15,9 +15,8 @@ from diagnose.rulekit.vocabulary import *
 NO_GRAD = Fix.of(fixes.NoGradInEvaluation())
 REUSE = Fix(
     "If it is the same model on the same batch: use what the training's forward pass has found.",
-    before="hits = model(batch).argmax(1) == labels",
     after="hits = logits.detach().argmax(1) == labels",
-    safety=Safety.NEEDS_JUDGEMENT,
+    safety=Safety.ROUNDING,
 )
 RULE = wasted(
     "LB05",

@@ -11,22 +11,15 @@ from diagnose.rulekit.vocabulary import *
 
 FREEZE = Fix(
     "Ask for gradients of what is trained only.",
-    before="optimizer = AdamW(model.head.parameters())",
     after="model.requires_grad_(False)\nmodel.head.requires_grad_(True)\noptimizer = AdamW(model.head.parameters())",
     link="https://docs.pytorch.org/docs/stable/notes/autograd.html#setting-requires-grad",
 )
 CUT = Fix(
     "Cut the graph before the net that this pass does not train.",
-    before="loss = critic(generator(noise)).mean()",
     after="loss = critic(generator(noise).detach()).mean()",
     link="https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html",
 )
-DATA = Fix(
-    "Ask for no gradients of data.",
-    before="features = torch.tensor(table, requires_grad=True)",
-    after="features = torch.tensor(table)",
-    safety=Safety.NEEDS_JUDGEMENT,
-)
+DATA = Fix("Ask for no gradients of data.", after="features = torch.tensor(table)")
 RULE = wasted(
     "LB08",
     Cause.UNUSED_GRADIENT,

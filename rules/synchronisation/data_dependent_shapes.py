@@ -43,7 +43,6 @@ def data_dependent_shapes(host_waits: tuple[HostWait, ...], steps: Steps) -> Ver
             fixes=(
                 Fix(
                     "Use an operation whose result has a fixed size.",
-                    before="loss = losses[mask].mean()",
                     after="loss = (losses * mask).sum() / mask.sum()",
                     safety=Safety.ROUNDING,
                     effort=2,

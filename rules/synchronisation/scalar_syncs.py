@@ -1,4 +1,4 @@
-""".item() and the like make the host wait for the GPU.
+""".item() or the like syncs every step.
 
 `.item()`, `.cpu()`, `float(tensor)`, `if tensor:` and printing a tensor wait until the GPU has done all that was queued
 before.
@@ -22,20 +22,16 @@ from diagnose.facts.host.waits import HostWait, WaitReason
 from diagnose.rulekit.vocabulary import *
 
 EVERY_STEPS = 2  # reads in fewer than half of the steps are fine: occasional logging is what the fix recommends
-READS = {WaitReason.SCALAR_READ: "reads a number", WaitReason.TENSOR_READ: "copies a tensor to the host"}
+READS = {WaitReason.SCALAR_READ: "syncs", WaitReason.TENSOR_READ: "copies a tensor to the host"}
 ADD_UP = Fix(
-    "Add up on the GPU and read every many steps.",
-    before="total += loss.item()",
+    "Accumulate on the GPU, and call `.item()` every 100 steps.",
     after="total += loss.detach()  # total.item() once every 100 steps",
-    safety=Safety.SAME_NUMBERS,
     link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
 )
 LATER = Fix(
     "Copy to pinned memory without waiting, and use it a step later.",
-    before="kept.append(features.cpu())",
     after="kept.append(pinned.copy_(features, non_blocking=True))  # `pinned` of its own for each step\n"
     "copied.record()  # a torch.cuda.Event; copied.synchronize() before it is used",
-    safety=Safety.SAME_NUMBERS,
     effort=2,
     link="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
 )
@@ -58,7 +54,7 @@ def scalar_syncs(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
             evidence=(
                 Evidence(
                     f"`{wait.asked_by or wait.call}` {READS[wait.reason]} {wait.total_calls / steps.count:.3g} times a"
-                    f" step and blocks the host for {ms(wait.blocked_ns)}.",
+                    f" step: the CPU is blocked for {ms(wait.blocked_ns)}.",
                     wait.blocked_ns,
                     "ns",
                 ),

@@ -30,10 +30,7 @@ CAUSES = {
     TimeCause.COMPILE: ("torch.compile compiles", "Record later steps, once all is compiled."),
     TimeCause.CHECKPOINT: ("a checkpoint is saved", "Save less often, or on another thread."),
     TimeCause.ALLOCATION: ("the host allocates or frees memory", "Keep memory, and use it again."),
-    TimeCause.SYNC: (
-        "the host, which waited for the GPU, launches again",
-        "Wait only where the host needs a result.",
-    ),
+    TimeCause.SYNC: ("the host, which waited for the GPU, launches again", "Wait only where the host needs a result."),
     TimeCause.LOADER: ("the next batch is fetched", "Record with diagnose profile: it tells what a batch costs."),
     TimeCause.OTHER_RANK: ("the host waits for other ranks", "Record all ranks at once."),
     TimeCause.HOST_COPY: ("the host is in calls that start copies", "Copy from pinned memory, and fewer times."),
@@ -177,7 +174,7 @@ EXAMPLES = [
         gpu     sgemm 0.1-59.8 @0.05
         gpu 20  nccl 59.8-99.8 @0.3 operation=recv
         """,
-        saving_ms=(0, 40.3),
+        saving_ms=(40, 40.3),
     ),
     Silent(  # 5 ms of it are no tenth of the step
         """

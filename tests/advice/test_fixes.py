@@ -9,16 +9,22 @@ from msgspec.structs import replace as replace_in
 
 import diagnose
 from diagnose import pipeline
+from diagnose.advice.merging import merged, one_of_each_choice
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import OutcomeKind, RankedFinding
+from diagnose.contracts.finding import Evidence, Finding, Fix, OutcomeKind, RankedFinding
 from diagnose.facts.core.base import Facts
+from diagnose.fixes import catalogue as fixes
 from diagnose.fixes.frameworks import own_work
 from diagnose.fixes.setting import Loop
+from diagnose.replay.edits import Edit
+from diagnose.replay.saving import Replay
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
 from diagnose.synthetic.reading import facts_of
+from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Flags, Host, Loader, RankManifest, Timed
 from diagnose.trace.model import Context
+from tests.advice.test_ranking import HOST_BOUND, finding, page, shorter
 from tests.drawing import Drawing
 from tests.rules import built_in
 from tests.source.nsight import synthetic
@@ -88,7 +94,7 @@ def test_a_deeper_queue_takes_no_core_from_the_training() -> None:
 
 
 def loader_with(empty_share: float) -> Loader:
-    return Loader(dataset="D", asked=9, num_workers=1, fetch_ns=120_000_000, ready=1.0, empty_share=empty_share)
+    return Loader(dataset="D", asked=9, num_workers=1, fetch_ns=120_000_000, empty_share=empty_share)
 
 
 TRAINER = "transformers/trainer.py"
@@ -103,7 +109,10 @@ def test_reads_of_the_loss_by_the_trainer_are_its_filter(analyzed: Callable[[str
     assert [fix.after for fix in reads.fixes] == ["logging_nan_inf_filter=False,  # of TrainingArguments(...)"]
     code = [fix.after for finding in found.findings for fix in finding.fixes]
     assert "tf32=True,  # of TrainingArguments(...)" in code
-    assert not any("autocast(" in one or "DataLoader(" in one for one in code)
+    assert not any("autocast(" in one or "DataLoader(" in one or "max_grad_norm" in one for one in code)
+    (work,) = (finding for finding in found.findings if finding.rule == "host_work")
+    assert work.title == "transformers.Trainer itself is on the critical path"
+    assert [fix.do for fix in work.fixes] == ["See whether a newer version of transformers.Trainer does less here."]
 
 
 @pytest.mark.parametrize(
@@ -153,3 +162,37 @@ def test_the_library_function_is_named_with_the_line_that_calls_it(tmp_path: Pat
 
 def test_a_function_with_less_than_half_of_the_time_is_not_named(tmp_path: Path) -> None:
     assert not any("scipy" in one.text for one in loading(training(250), tmp_path).evidence)
+
+
+FACTS = facts_of(HOST_BOUND)  # a is 30 ms, b 20, c 10
+COMPILE, GRAPHS = Fix.of(fixes.Compile()), Fix.of(fixes.Compile("mode", "reduce-overhead"))
+
+
+def part(ns: int, some: tuple[Fix, ...], *edits: Edit) -> Finding:
+    said = (Evidence(f"It takes {ns} ns.", ns, "ns"), Evidence("And more."))
+    return replace(finding(*edits), evidence=said, fixes=some)
+
+
+def test_what_compiling_gains_is_one_finding_with_its_parts() -> None:
+    python = replace(part(3, (COMPILE,), shorter(FACTS, "a")), site=Site("train.py", 3, "main"))
+    chains, launches = (part(5, (COMPILE,), shorter(FACTS, "b")), part(9, (GRAPHS, Fix("Or by hand."))))
+    other = part(4, (Fix.of(fixes.Compile("mode", "max-autotune")),))
+    given = {"lb02": python, "at03": chains, "ke05": other, "lb01": launches}
+    (page_, whole), (apart, _) = merged([(page(name), one) for name, one in given.items()])
+    assert (page_.id, apart.id, whole.also) == ("lb01", "ke05", {"lb02", "at03"})
+    said = ["It takes 9 ns.", "And more.", "It takes 5 ns (AT03).", "It takes 3 ns (LB02)."]
+    assert [one.text for one in whole.evidence] == said
+    assert whole.edits == (*chains.edits, *python.edits)
+    assert (whole.fixes, whole.site) == ((GRAPHS, Fix("Or by hand.")), None)
+
+
+def test_of_two_precisions_of_one_work_the_better_is_the_finding() -> None:
+    tf32, bf16, zeros = (Fix.of(one) for one in (fixes.Tf32(), fixes.Autocast(), fixes.ZeroGrad()))
+    given = {
+        "tf32": part(1, (tf32,), shorter(FACTS, "a", 0.5)),
+        "zeros": part(1, (zeros,), shorter(FACTS, "a")),
+        "bf16": part(1, (bf16,), shorter(FACTS, "a", 0.25), shorter(FACTS, "b", 0.5)),
+    }
+    left = one_of_each_choice([(page(name), one) for name, one in given.items()], Replay(FACTS))
+    assert [(name.id, one.fixes) for name, one in left] == [("zeros", (zeros,)), ("bf16", (bf16, tf32))]
+    assert (left[1][1].edits, left[1][1].also) == (given["bf16"].edits, {"tf32"})

@@ -52,6 +52,15 @@ def test_a_fix_is_a_change_of_the_call_in_the_script() -> None:
     assert found.fixes[0].after == "DataLoader(train, 64, shuffle=True, num_workers=4)"
 
 
+@pytest.mark.parametrize(
+    ("before", "says"), [(None, ""), ((2, 1), ""), ((1, 10), " Update first: PyTorch 2.0 has it.")]
+)
+def test_what_an_older_pytorch_has_not_got_is_said(before: tuple[int, int] | None, says: str) -> None:
+    fix = Fix.of(fixes.Compile())
+    here = Situation(None, (), Program(Language.PYTHON, Workload.TRAINING, Loop.OWN), before)
+    assert [one.do for one in fitted(here, [(PAGE, finding(fix))])[0][1].fixes] == [f"Compile the model.{says}"]
+
+
 def test_workers_for_an_iterable_dataset_need_judgement() -> None:
     loader = Loader(dataset="Mine", sampler="_InfiniteConstantSampler", made=MADE)
     (fix,) = placed(RankManifest(rank=0, loaders=(loader,)), finding(WORKERS)).fixes

@@ -128,10 +128,7 @@ def test_who_hands_waiting_on_is_charged_but_the_path_goes_on_to_who_began_it() 
 
 
 def test_a_transfer_is_waited_for_at_its_later_side_and_is_a_link_of_its_own() -> None:
-    found = summary(
-        [Own(10 * MS), Send(1, 3 * MS), NextStep()] * 2,
-        [Recv(0, 3 * MS), Own(20 * MS), NextStep()] * 2,
-    )
+    found = summary([Own(10 * MS), Send(1, 3 * MS), NextStep()] * 2, [Recv(0, 3 * MS), Own(20 * MS), NextStep()] * 2)
     # Rank 0 hands over at 10 ms; rank 1 takes from 13 to 33; the second is ready at 23 but taken at 33 to 36.
     assert found.step_ns == 28 * MS
     assert path(found) == {("compute", 1): 20 * MS, ("compute", 0): 5 * MS, ("transfer", None): 3 * MS}

@@ -81,7 +81,10 @@ def test_what_one_fix_mends_is_one_finding() -> None:
     five.append((other, finding(7, MOVE, Fix("Or drop it."), level=Level.LOW, says="Op 4 takes 1 ms.")))
     ((rule, one),) = merged(five)
     assert rule is page
-    assert [said.text for said in one.evidence] == [f"Op {k} takes 1 ms." for k in range(5)]
+    assert [said.text for said in one.evidence] == [
+        *(f"Op {k} takes 1 ms." for k in range(4)),
+        "Op 4 takes 1 ms (LB02).",
+    ]
     assert [fix.do for fix in one.fixes] == ["Move it.", "Or drop it."]
     assert one.confidence.level is Level.LOW
 
@@ -122,13 +125,3 @@ def test_no_rule_asks_to_record_what_a_recording_has(folder: Path) -> None:
 @pytest.mark.parametrize("folder", FOLDERS[::EVERY], ids=lambda one: one.name)
 def test_no_rule_asks_to_record_what_a_fifth_of_all_recordings_have(folder: Path) -> None:
     assert asks_for_what_is_there(diagnose.analyze(folder)) == []
-
-
-def test_of_several_rules_that_with_the_longest_time_says_it() -> None:
-    """Whatever is counted in something else comes after."""
-    loops, python = built_in("looped_ops").page, built_in("python_overhead").page
-    short = replace(finding(7, MOVE), evidence=(Evidence("5 ms.", 5e6, "ns"), Evidence("900 calls.", 900, "calls")))
-    long = replace(finding(7, MOVE), evidence=(Evidence("8 ms.", 8e6, "ns"),))
-    ((rule, one),) = merged([(loops, short), (python, long)])
-    assert rule is python
-    assert [said.text for said in one.evidence] == ["8 ms.", "5 ms.", "900 calls."]

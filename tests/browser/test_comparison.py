@@ -6,9 +6,10 @@ import pytest
 
 from diagnose.comparing.compare import compare
 from diagnose.comparing.runs import baseline_of
-from diagnose.reports.html import comparison_page
+from diagnose.reports.html import comparison_page, whole_run_page
 from tests.browser.conftest import Open
 from tests.browser.test_page import HOSTILE, analysed, training
+from tests.reports.html.test_bundle import run
 
 pytestmark = pytest.mark.slow
 
@@ -31,3 +32,12 @@ def test_a_baseline_has_no_timeline_and_says_so(open_page: Open, tmp_path: Path)
     opened = open_page(comparison_page.render(compare(side, side), None, one), 1280)
     assert "a baseline keeps no timeline" in opened.text("#steps")
     assert opened.page.locator("#steps .figure").count() == 1
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_figures_of_a_whole_run_are_drawn_and_the_page_fits(open_page: Open, width: int) -> None:
+    opened = open_page(whole_run_page.render(run(3)), width)
+    opened.scroll_through()
+    drawn = [one.get_attribute("data-figure") for one in opened.page.locator("[data-drawn=yes]").all()]
+    assert drawn == ["parts", "steps", "memory", "device"]
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from diagnose.capture.agent.values import values_of_two_steps
-from diagnose.source.values import read_values
+from diagnose.source.beside import read_values
 
 torch = pytest.importorskip("torch")
 

@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.capture.agent import backwards, graphs, imports
 from diagnose.capture.agent.graphs import graph_of_a_step
-from diagnose.source.autograd import read_graph
+from diagnose.source.beside import read_graph
 from diagnose.trace.model import AutogradGraph
 
 torch = pytest.importorskip("torch")

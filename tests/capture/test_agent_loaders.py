@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,8 +17,9 @@ import msgspec
 import pytest
 
 from diagnose.capture.agent import imports, interruptions, loaders, loaders_measured
+from diagnose.capture.agent.handing import handing
 from diagnose.capture.agent.loaders import LoaderWatch
-from diagnose.capture.agent.loaders_measured import Fetch, Loader, Request, WorkerFile
+from diagnose.capture.agent.loaders_measured import Fetch, Loader, Request, RunQueue, WorkerFile
 from diagnose.capture.agent.plan import WORK
 from diagnose.trace import manifest
 from tests.capture.scripts import environment
@@ -29,6 +31,10 @@ data = pytest.importorskip("torch.utils.data")
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "data" / "loading" / "train.py"
+
+
+TIMES = ("fetch_ns", "items_ns", "collate_ns", "wait_ns", "fetch_cpu_ns", "fetch_queued_ns", "blocked_ns")
+TIMES += ("blocked_most_ns", "sending_ns", "handed_ns")
 
 
 class Squares(data.Dataset):  # type: ignore[misc]
@@ -88,9 +94,9 @@ def test_nothing_heavy_is_imported() -> None:
     assert done.stdout == "set()\n"
 
 
-def test_medians_and_shares(folder: Path) -> None:
+def test_means_and_shares(folder: Path) -> None:
     loader = Loader({"dataset": "Squares"})
-    for fetch in (Fetch(100, 10, 4, 90), Fetch(300, 30, 4, 600), Fetch(200, 50, 2, 200), Fetch(400, 40, 0, 400)):
+    for fetch in (Fetch(100, 10, 90), Fetch(300, 30, 600), Fetch(200, 50, 200), Fetch(400, 40, 400)):
         loader.fetched(fetch)
     iterator = data.DataLoader(Squares(3)).__iter__()
     iterator._workers = []
@@ -102,17 +108,18 @@ def test_medians_and_shares(folder: Path) -> None:
         "dataset_length": 3,
         "batches": 4,
         "fetch_ns": 250,
-        "items_ns": 210,  # Of 90, 270, 150 and 360.
-        "collate_ns": 35,
-        "items_per_batch": 4.0,
-        "fetch_cpu_ns": 300,
+        "items_ns": 218,  # Of 90, 270, 150 and 360.
+        "collate_ns": 32,
+        "fetch_cpu_ns": 322,
         "fetch_queued_ns": None,
+        "blocked_ns": 2,  # 10, and nothing of the others.
+        "blocked_most_ns": 10,
+        "sending_ns": None,
         "sampled": 0,
         "lines": [],
         "asked": 5,
         "asked_timed": 2,
-        "wait_ns": 7,
-        "ready": 1.0,
+        "wait_ns": 8,  # 9, 6, 7 and 8, once steps are timed.
         "empty_share": 0.6,
         "handed_ns": None,
         "handing_share": None,
@@ -139,9 +146,7 @@ def test_a_loader_in_process(install: Callable[..., LoaderWatch]) -> None:
     assert found.items_ns is not None
     assert found.wait_ns >= found.fetch_ns >= found.collate_ns >= 20_000_000
     assert found.items_ns < found.fetch_ns
-    assert msgspec.structs.replace(
-        found, fetch_ns=None, items_ns=None, collate_ns=None, wait_ns=None, fetch_cpu_ns=None, made=None, looks=0
-    ) == manifest.Loader(
+    assert msgspec.structs.replace(found, **dict.fromkeys(TIMES), made=None, looks=0) == manifest.Loader(
         dataset="Squares",
         dataset_length=10,
         batch_size=4,
@@ -149,7 +154,6 @@ def test_a_loader_in_process(install: Callable[..., LoaderWatch]) -> None:
         sampler="RandomSampler",
         collate="slow_collate",
         batches=6,
-        items_per_batch=4.0,
         asked=6,
         asked_timed=0,
         tensors=0,
@@ -161,7 +165,6 @@ def test_a_loader_in_process(install: Callable[..., LoaderWatch]) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_cpu_time_is_of_all_threads(install: Callable[..., LoaderWatch], threads: int) -> None:
     """A dataset that computes for 30 ms of CPU time on each thread."""
-    import threading
 
     def compute() -> None:
         while time.thread_time_ns() < 30_000_000:
@@ -192,8 +195,8 @@ def test_batches_that_are_ready(install: Callable[..., LoaderWatch]) -> None:
             time.sleep(0.001)
         next(batches)
     found = only(watch)
-    assert (found.asked, found.ready, found.empty_share) == (8, 26 / 8, 0.0)  # 4, 4, 4, 4, 4, 3, 2, 1
-    assert (found.batches, found.items_per_batch, found.dataset_length) == (8, 2.0, 16)
+    assert (found.asked, found.empty_share) == (8, 0.0)
+    assert (found.batches, found.dataset_length) == (8, 16)
     assert (found.num_workers, found.prefetch_factor, found.start_method) == (2, 2, "fork")
 
 
@@ -212,7 +215,7 @@ def test_batches_that_are_never_ready(install: Callable[..., LoaderWatch]) -> No
     batches._data_queue.get = permit_and_get
     assert [batch.tolist() for batch in batches] == [[0], [1], [2]]
     found = only(watch)
-    assert (found.asked, found.ready, found.empty_share) == (3, 0.0, 1.0)
+    assert (found.asked, found.empty_share) == (3, 1.0)
 
 
 def test_iterable_datasets_and_no_batching(install: Callable[..., LoaderWatch]) -> None:
@@ -227,12 +230,12 @@ def test_iterable_datasets_and_no_batching(install: Callable[..., LoaderWatch]) 
     assert [batch.tolist() for batch in data.DataLoader(Stream(), batch_size=2)] == [[0, 1], [2, 3], [4]]
     found = only(watch)
     assert (found.dataset, found.dataset_length, found.sampler) == ("Stream", None, None)
-    assert (found.asked, found.batches, found.items_per_batch, found.batch_size) == (3, 3, 2.0, 2)
+    assert (found.asked, found.batches, found.batch_size) == (3, 3, 2)
 
     watch = install()
     assert list(data.DataLoader(Squares(3), batch_size=None)) == [0, 1, 4]
     found = only(watch)
-    assert (found.asked, found.batches, found.items_per_batch, found.batch_size) == (3, 3, 1.0, None)
+    assert (found.asked, found.batches, found.batch_size) == (3, 3, None)
     assert found.collate == "default_convert"
 
 
@@ -430,7 +433,7 @@ def test_a_worker_keeps_its_latest_batches(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(loaders_measured, "MOST_KEPT", 3)
     file = WorkerFile(folder / WORK)
     for number in range(4):
-        file.fetched(Fetch(4, 3, 2, 1, 10 * number, number))
+        file.fetched(Fetch(4, 3, 1, 10 * number, number))
     assert file.usable
     left = loaders_measured._left(folder / WORK, os.getpid())
     assert sorted(one.number for one in left) == [1, 2, 3]
@@ -441,9 +444,9 @@ def test_a_worker_keeps_its_latest_batches(folder: Path, monkeypatch: pytest.Mon
 
 def test_what_a_dying_worker_left(folder: Path) -> None:
     """Its last record is cut."""
-    record = loaders_measured._RECORD.pack(*Fetch(10, 4, 2, 9))
+    record = loaders_measured._RECORD.pack(*Fetch(10, 4, 9))
     (folder / WORK / f"loader-{os.getpid()}-77").write_bytes(record + record[:-1])
-    assert loaders_measured._left(folder / WORK, 77) == [Fetch(10, 4, 2, 9)]
+    assert loaders_measured._left(folder / WORK, 77) == [Fetch(10, 4, 9)]
     assert loaders_measured._left(folder / WORK, 78) == []
 
 
@@ -452,7 +455,7 @@ def test_what_is_waited_for_is_made_or_handed_over() -> None:
 
     Batch 2 was made at 160, while the training waited from 150 to 165. Of batch 3 nobody knows.
     """
-    fetches = [Fetch(1, 0, 1, 1, made_ns, number) for made_ns, number in ((10, 1), (50, 1), (160, 2), (170, 1))]
+    fetches = [Fetch(1, 0, 1, made_ns, number) for made_ns, number in ((10, 1), (50, 1), (160, 2), (170, 1))]
     requests = [Request(1, 100, 140), Request(2, 150, 165), Request(3, 170, 180)]
     # 40, and 5; and 40 of 55.
     assert loaders_measured._handed(requests, fetches) == {"handed_ns": 22, "handing_share": 40 / 55}
@@ -524,10 +527,37 @@ def test_loading_is_the_same_to_the_bit(tmp_path: Path) -> None:
     assert plain["watched"] is None
     assert watched["watched"]["failures"] == []
     found = {name: msgspec.convert(one, manifest.Loader) for name, one in watched["watched"]["loaders"].items()}
-    assert {name: [one.asked, one.batches, one.items_per_batch] for name, one in found.items()} == {
-        name: [batches, batches, items] for name, (_, batches, items) in plain["counts"].items()
+    assert {name: (one.asked, one.batches) for name, one in found.items()} == {
+        name: (batches, batches) for name, (_, batches, _) in plain["counts"].items()
     }
     # The end of each epoch is asked for as well.
     assert watched["watched"]["asked"] == sum(batches + epochs for epochs, batches, _ in plain["counts"].values())
     methods = {name: found[name].start_method for name in ("fork", "spawn", "forkserver", "plain 0")}
     assert methods == {"fork": "fork", "spawn": "spawn", "forkserver": "forkserver", "plain 0": None}
+
+
+def test_what_handing_over_would_take_is_measured_in_process(install: Callable[..., LoaderWatch]) -> None:
+    """Twice as many tensors as are sent at once take twice as long; the thread that sends them is gone."""
+    before = set(threading.enumerate())
+    watch = install()
+    list(data.DataLoader(Squares(4), batch_size=2))
+    assert (only(watch).handed_ns or 0) > 0
+    assert (only(watch).sending_ns or 0) > 0
+    many, few = (handing(tensors, 10, 4_000)["handed_ns"] for tensors in (512, 1))
+    assert many > few  # type: ignore[operator]
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_worker_tells_what_sending_took(install: Callable[..., LoaderWatch]) -> None:
+    watch = install()
+    list(data.DataLoader(Squares(8), batch_size=2, num_workers=1, multiprocessing_context="fork"))
+    found = only(watch)
+    assert found.sending_ns is not None
+    assert found.fetch_ns is not None
+    assert found.blocked_ns is not None
+    assert found.blocked_ns <= found.fetch_ns
+
+
+def test_without_proc_time_waiting_for_a_core_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaders_measured, "_open", lambda path: None)
+    assert RunQueue().waited_ns() == -1

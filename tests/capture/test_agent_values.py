@@ -13,7 +13,7 @@ from diagnose.capture.agent.place import Place
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.session import Session
 from diagnose.capture.agent.values import values_of_two_steps
-from diagnose.source.values import read_values
+from diagnose.source.beside import read_values
 from diagnose.trace.model import ValueGraph
 
 torch = pytest.importorskip("torch")

@@ -82,12 +82,7 @@ def node(number: int, port: int, ranks: int = 2) -> list[str]:
 def started(folder: Path, *words: object, **variables: object) -> subprocess.Popen[str]:
     given = {**environment(), **{name: str(value) for name, value in variables.items()}}
     return subprocess.Popen(
-        [str(word) for word in words],
-        cwd=folder,
-        env=given,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [str(word) for word in words], cwd=folder, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 

@@ -32,9 +32,7 @@ def loop(recording: Recording, steps: int) -> None:
             recording.mark(step)
         values = values.mul(3)
         chosen = [values.clone() for _ in range(2)]
-        half(
-            values.add(1),
-        )
+        half(values.add(1))
         chosen[0].neg()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.capture import measuring
 from diagnose.capture.measuring import CannotMeasure, Setting, measure
-from diagnose.source.costs import read_costs
+from diagnose.source.beside import read_costs
 from diagnose.trace.measured import MeasuredOp, Measurements, OpSpec
 
 CPU = Setting(device="", threads=1, matmul_tf32=False)

@@ -457,9 +457,8 @@ def test_loaders_are_described_and_no_worker_is_left(tmp_path: Path) -> None:
     assert [(one.dataset, one.num_workers, one.batch_size) for one in done.rank.loaders] == [
         *(("Data", 0, 8), ("Data", 4, 8))
     ]
-    assert [one.ready is None for one in done.rank.loaders] == [True, False]
+    assert [one.empty_share is None for one in done.rank.loaders] == [True, False]
     for loader in done.rank.loaders:
-        assert loader.items_per_batch == 8
         assert loader.items_ns is not None
         assert loader.items_ns > 8_000_000
     assert len(done.manifest.ranks) == 1

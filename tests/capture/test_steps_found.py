@@ -123,11 +123,7 @@ def test_a_tuple_that_the_script_is_making_is_not_held_while_its_model_is_looked
 
 @pytest.mark.exhaustive
 def test_inference_is_recorded_by_calls_of_the_model(tmp_path: Path) -> None:
-    rank, _ = run_with(
-        tmp_path,
-        Plan(calls_after_s=1.0),
-        script(tmp_path, INFERENCE),
-    )
+    rank, _ = run_with(tmp_path, Plan(calls_after_s=1.0), script(tmp_path, INFERENCE))
     assert (rank.steps_by, rank.ended) == ("call", "recorded")
 
 

@@ -1,17 +1,28 @@
 """The panel below a script's output, on a terminal that a small emulator draws."""
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 
+from diagnose import pipeline
+from diagnose.cli import group
+from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, WatchedRun
+from diagnose.watched import growth
+from diagnose.watched.assembly import watched_run
+from diagnose.watched.recorded import with_recorded
 from tests.cli.terminals import LINES, Screen, on_a_terminal
+from tests.test_failures import GPU, RULES
+from tests.watched.logs import MS, S, interval, recorded
 
 ROOT = Path(__file__).parents[2]
-
 PROGRAM = """
 import os, sys
 from diagnose.cli.panel import Panel, possible
@@ -82,3 +93,77 @@ def test_there_is_none_in_a_pipe() -> None:
     program = "from diagnose.cli.panel import possible\nprint(possible())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "False\n"
+
+
+OPTIONS = ("--quiet", "--select", "AT", "--select", "KE", "--select", "LB01")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Of 2,000 steps of 20 ms, 8 of which wait."""
+    recorded(tmp_path, [interval(20 * MS, loader=8 * MS)] * 2000)
+    return tmp_path
+
+
+def analyze(folder: Path, *more: str) -> tuple[str, str]:
+    done = CliRunner().invoke(group, ["analyze", str(folder), *OPTIONS, *more])
+    assert done.exit_code == 0, done.output
+    return done.stdout, done.stderr
+
+
+def test_findings_of_recorded_steps_are_scaled_to_the_run(tmp_path: Path) -> None:
+    diagnosis = pipeline.diagnose([GPU], rules=RULES)
+    step_ns, (first, *_) = diagnosis.step_ns, [one for one in diagnosis.findings if not one.minor]
+    assert step_ns is not None
+
+    def told(step_of_run_ns: int) -> RunFinding:
+        log = watched_run([recorded(tmp_path, [interval(step_of_run_ns)] * 2000)])
+        found = with_recorded(log, {"recording-1": diagnosis}).findings
+        return next(one for one in found if one.title == f"{first.title} ({first.code})")
+
+    # Longer steps of the run save as much each; of shorter ones it is the share of the recorded step.
+    longer, shorter = told(2 * step_ns), told(step_ns // 2)
+    assert longer.kind is RunFindingKind.RECORDED
+    assert longer.saving.likely_ns == pytest.approx(2000 * first.saving.likely_ns)
+    assert shorter.saving.likely_ns == pytest.approx(1000 * first.saving.likely_ns, rel=1e-3)
+    assert longer.change == first.fixes[0].do
+    assert "Seen in recording-1: a fix would take" in longer.evidence[1].text
+
+
+def test_recordings_in_the_folder_stand_among_the_findings_of_the_log(run: Path) -> None:
+    alone = json.loads(analyze(run, "--json", "-")[0])
+    assert [one["kind"] for one in alone["findings"]] == ["data_wait"]
+    shutil.copytree(GPU, run / "recording-1")
+    (run / "recording-2").mkdir()
+    text, problems = analyze(run, "--json", "-")
+    found = json.loads(text)["findings"]
+    assert {one["kind"] for one in found} == {"data_wait", "recorded"}
+    savings = [one["saving"]["likely_ns"] for one in found]
+    assert savings == sorted(savings, reverse=True)
+    assert "diagnose: recording-2 is left out: " in problems
+    page = run / "page.html"
+    assert "Seen in recording-1" in analyze(run, "--html", str(page))[0]
+    assert "Seen in recording-1" in page.read_text()
+
+
+def test_a_recording_beside_the_log_is_ranked_with_it_as_well(run: Path) -> None:
+    shutil.copytree(GPU, run, dirs_exist_ok=True)
+    found = json.loads(analyze(run, "--json", "-")[0])["watched"]["findings"]
+    assert {one["kind"] for one in found} == {"data_wait", "recorded"}
+
+
+def test_a_look_that_fails_leaves_all_others(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DIAGNOSE_DEBUG", raising=False)
+    monkeypatch.setattr(growth, "_known", lambda *_: 1 / 0)
+    text, problems = analyze(run)
+    assert "Steps wait 8.00 ms each for their batch" in text
+    assert "Cannot tell steps that get longer, steps that are longer from a moment on: diagnose itself failed" in (
+        " ".join(text.replace("\n", " ").split())
+    )
+    assert "Left out: the look for growing steps, as diagnose itself failed (ZeroDivisionError" in problems
+
+
+def test_the_json_is_that_of_the_contract(run: Path) -> None:
+    found = msgspec.json.decode(analyze(run, "--json", "-")[0], type=WatchedRun)
+    assert found.findings[0].saving.basis is RunBasis.AT_MOST
+    assert found.findings[0].saving.high_ns == int(0.9 * 16 * S)

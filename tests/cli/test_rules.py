@@ -63,7 +63,7 @@ def test_test_of_a_rule_that_does_not_hold(tmp_path: Path) -> None:
     wrong = folder(tmp_path / "wrong", slow_range=SLOW.replace("saving_ms=(40, 40)", "saving_ms=(10, 20)"))
     done = run("rules", "test", wrong)
     assert done.returncode == 1
-    said = "its saving should range from 10 to 20 ms (each within 5%), but ranges from 40 to 40 ms"
+    said = "the replay should save from 10 to 20 ms (each within 5%), but saves from 40 to 40 ms"
     assert f"FAILED slow_range::fires[0]: {said}" in done.stdout
 
 

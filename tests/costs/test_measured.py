@@ -160,10 +160,7 @@ def test_where_the_cpu_trains_a_call_of_an_optimizer_is_measured_whole() -> None
     assert (by_rule.ids.tolist(), set(by_rule.share)) == (one.op_ids.tolist(), {UPDATED[LIKELY]})
     (asked,) = wanted(facts, [[change]], 1e6)
     assert asked.spec == OpSpec(
-        "torch.optim.AdamW",
-        "[[8, 4], [4]]",
-        '["float", "float"]',
-        scalars='{"foreach": false, "weight_decay": 0.01}',
+        "torch.optim.AdamW", "[[8, 4], [4]]", '["float", "float"]', scalars='{"foreach": false, "weight_decay": 0.01}'
     )
     assert (asked.changes, asked.ns) == (("fused",), 40e6)
     measured = with_measured(facts, MeasuredOp(asked.spec, "fused", 40e6, 10e6, 0.0, 5))

@@ -96,10 +96,7 @@ def test_communication_hidden_and_exposed_by_operation() -> None:
     assert [
         (collective.operation, collective.calls, collective.ns, collective.exposed_ns)
         for collective in found.collectives
-    ] == [
-        ("allreduce", 1, 30_000, 20_000),
-        ("send_recv", 1, 10_000, 10_000),
-    ]
+    ] == [("allreduce", 1, 30_000, 20_000), ("send_recv", 1, 10_000, 10_000)]
 
 
 def test_memory_peaks_and_driver_allocation() -> None:

@@ -93,13 +93,7 @@ def records(injection: Injection) -> object:
 
 
 CASES = [
-    Case(
-        fixes.Threads(value=3),
-        lambda _: torch.get_num_threads(),
-        3,
-        1,
-        lambda: torch.set_num_threads(1),
-    ),
+    Case(fixes.Threads(value=3), lambda _: torch.get_num_threads(), 3, 1, lambda: torch.set_num_threads(1)),
     Case(
         fixes.AnomalyMode(),
         lambda _: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
@@ -109,10 +103,7 @@ CASES = [
     ),
     Case(
         fixes.Determinism(),
-        lambda _: (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ),
+        lambda _: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
         (False, True),
         (True, True),
         lambda: torch.use_deterministic_algorithms(True, warn_only=True),

@@ -7,7 +7,7 @@ from pathlib import Path
 from diagnose.contracts.finding import Confidence, Fix, Level, PricedSaving, RankedFinding, Where
 from diagnose.contracts.patches import Patch
 from diagnose.fixes.setting import Safety
-from diagnose.patches import diff, making
+from diagnose.patches import making
 from diagnose.replay.saving import Basis
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Distributed, Loader, Made, Manifest, Optimizer, RankManifest
@@ -85,7 +85,7 @@ def patch(
 
 def apply(folder: Path, done: Patch) -> None:
     """Apply its diff as `git apply` does, after a check."""
-    text = diff.unified(done.files)
+    text = making.unified(done.files)
     assert text
     for options in (["--check"], []):
         subprocess.run(["git", "apply", *options, "-"], cwd=folder, input=text, check=True, capture_output=True)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.contracts.patches import PatchedFile
-from diagnose.patches import diff, files, making
+from diagnose.patches import files, making
 from diagnose.patches.errors import CannotEdit, CannotPatch
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Manifest, SourceFile
@@ -195,7 +195,7 @@ def test_any_two_texts_make_a_diff_that_leads_from_one_to_the_other(
     after = b"x\n" + b"".join(data.draw(st.permutations(lines))) + data.draw(st.sampled_from([last, b"", b"y", b"y\n"]))
     folder = tmp_path_factory.mktemp("texts")
     path = written(folder / "train.py", before)
-    text = diff.unified([PatchedFile(path, "train.py", before, after)])
+    text = making.unified([PatchedFile(path, "train.py", before, after)])
     if before == after:
         assert text == b""
     else:

@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.communication.peers import peers
 from diagnose.facts.core.base import Facts
+from diagnose.replay import simulate
 from diagnose.replay.edits import Edit, Remove, Shorten
+from diagnose.replay.graph import EdgeKind, arranged, edges
 from diagnose.replay.job_saving import JobReplay
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.intervals import IntArray
@@ -20,7 +24,6 @@ DEVICE = """
     gpu 20  allgather 1-41 @0.3 operation=_allgather_base | allreduce 71-91 @2.3 operation=allreduce
 """
 """A gather beside which 30 ms are computed, 30 ms that need it, and a reduction of 20 ms that needs those."""
-
 QUEUE = """
     4 steps of 100
     rank {rank} of 2
@@ -68,3 +71,35 @@ def test_a_collective_that_is_shortened_takes_less_on_all_ranks() -> None:
 def test_what_follows_a_removed_collective_in_its_queue_still_follows_what_came_before() -> None:
     facts = ranks(QUEUE)
     assert saved_ms(facts, Remove(calls(facts, "allreduce"))) == pytest.approx(10, abs=0.1)
+
+
+POINTS = 24
+PAIRS = st.lists(st.tuples(st.integers(0, POINTS - 1), st.integers(0, POINTS - 1), st.integers(0, 50)), max_size=60)
+
+
+def longest(delay: dict[tuple[int, int], int]) -> list[int]:
+    """The time of each point by the definition: the latest that any edge demands; point k starts at 10 k if none."""
+    found: list[int] = []
+    for point in range(POINTS):
+        demanded = [found[source] + ns for (source, target), ns in delay.items() if target == point]
+        found.append(max(demanded) if demanded else 10 * point)
+    return found
+
+
+@given(PAIRS)
+def test_both_ways_give_the_latest_that_edges_demand(pairs: list[tuple[int, int, int]]) -> None:
+    delay = {(source, target): ns for source, target, ns in pairs if source < target}
+    assume(delay)
+    rows = np.array([(*pair, ns) for pair, ns in delay.items()], dtype=np.int64).reshape(-1, 3)
+    lane: IntArray = np.arange(POINTS)
+    observed = 10 * lane
+    graph = arranged(observed, lane, edges(EdgeKind.HOST, rows[:, 0], rows[:, 1], rows[:, 2]), lane)
+    delays = np.array(
+        [delay[pair] for pair in zip(graph.edges.source.tolist(), graph.edges.target.tolist(), strict=True)]
+    )
+    asked = np.stack([delays, 2 * delays], axis=1).reshape(-1, 2).astype(np.int64)
+    none = np.zeros((POINTS, 2), dtype=np.int64)
+    want = np.array([longest(delay), longest({pair: 2 * ns for pair, ns in delay.items()})]).T
+    for wide in (False, True):
+        structure = simulate.folded(graph, wide)
+        assert simulate.times(graph, structure, asked, none, lane).tolist() == want.tolist()

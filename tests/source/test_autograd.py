@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diagnose.source import packed
-from diagnose.source.autograd import read_graph
+from diagnose.source.beside import read_graph
 from diagnose.source.recording import find, read
 
 SOUND = {"names": ["MmBackward0", "Adds"], "name": [0, 1], "number": [12, -1], "uses": [0], "used": [1]}

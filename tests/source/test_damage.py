@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.advice.rank_diagnosis import RankDiagnosis
+from diagnose import pipeline
 from diagnose.facts.core.base import Facts
-from diagnose.facts.digest import digest
 from diagnose.source import document, ranks, stream
 from diagnose.source.base import InputError
 from diagnose.trace.model import Rank, Severity
@@ -60,12 +59,12 @@ def analysed(path: Path) -> None:
     """The whole analysis must hold on whatever was read, or be refused as input."""
     try:
         rank = ranks.read(path)
-        found = digest(Facts(rank))
+        found = pipeline.present(Facts(rank), [])
     except InputError as error:
         refusal = str(error)
     else:
         assert laws.broken(rank) == ()
-        assert of_ranks(RankDiagnosis(found)).to_json()
+        assert of_ranks(found).to_json()
         return
     assert refusal
     assert "\n" not in refusal

@@ -133,9 +133,7 @@ OF_ALL = {
 }
 """Warnings that make no recorded time doubtful: rules say what they cannot tell, or lower all findings."""
 
-FOLLOWS = {
-    "No framework ops were recorded.": ["Input shapes were not recorded."],
-}
+FOLLOWS = {"No framework ops were recorded.": ["Input shapes were not recorded."]}
 
 
 @pytest.mark.parametrize(
@@ -144,10 +142,7 @@ FOLLOWS = {
         (no_launches_for_work, "5 of 45 device operations have no launch in the file."),
         (launches_without_work, "5 of 45 kernel launches have no kernel in the file."),
         (graph_without_kernels, "1 of 1 graph launches have no kernels in the file."),
-        (
-            graph_with_fewer_kernels,
-            "1 of 4 graph launches have fewer kernels than others of the same graph.",
-        ),
+        (graph_with_fewer_kernels, "1 of 4 graph launches have fewer kernels than others of the same graph."),
         (kernels_without_a_time, "3 events had no usable time and were left out."),
         (no_category, "1 events have no category, and no name that tells what they are."),
         (work_before_its_launch, "1 device operations start before their launching call, by up to 15 us."),

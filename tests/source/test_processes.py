@@ -1,14 +1,23 @@
 """Work in this process, or in several, of which one may be killed."""
 
+import json
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from diagnose.source import processes
+from diagnose.source import processes, ranks, recording
 from diagnose.source.base import InputError
 from diagnose.source.ranks import TraceFile
 from diagnose.source.recording import RankFiles
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.kinds import host_kind
+from diagnose.trace.manifest import RankManifest, Timed
+from diagnose.trace.model import Ground, Provenance, Rank
+from tests.drawing import Drawing
 
 
 def files(count: int) -> list[RankFiles]:
@@ -66,3 +75,173 @@ def test_what_work_raises_is_raised(monkeypatch: pytest.MonkeyPatch, least_bytes
     monkeypatch.setattr(processes, "POOL_BYTES", least_bytes)
     with pytest.raises(ValueError, match=r"rank\d.json"):
         list(processes.results(refused, files(3), jobs=2))
+
+
+ONE = Drawing().op("aten::mm", 0, 10).rank().provenance
+MINUTE_NS = 60 * 10**9
+
+
+def taken(minute: int, pid: int = 7, name: str = "host_7.{}.pt.trace.json", **about: object) -> Provenance:
+    """A recording of 10 s that begins at this minute."""
+    begin = 1_700_000_000 * 10**9 + minute * MINUTE_NS
+    path = f"/log/{name.format(begin)}"
+    times = {"begin_unix_ns": begin, "end_unix_ns": begin + 10 * 10**9}
+    return replace(ONE, path=path, process=str(pid), **times, **about)
+
+
+STEADY, ROUGH, COLD = (50, 50, 50), (50, 60, 50), (149, 149, 149)
+
+
+@pytest.mark.parametrize(
+    ("times_ns", "used"),
+    [
+        ((COLD, STEADY, ROUGH), 1),
+        ((COLD, ROUGH, STEADY), 2),
+        ((STEADY, ROUGH, ROUGH), 2),  # the first holds warm-up, and of equal ones the last is used
+        ((COLD, (), (50,)), 2),
+        ((COLD, (), ()), 0),
+    ],
+)
+def test_the_steadiest_later_recording_is_used(times_ns: Sequence[tuple[int, ...]], used: int) -> None:
+    found = ranks.arrange([taken(0), taken(2), taken(4)], times_ns)
+    assert found.indexes == tuple(0 if at == used else None for at in range(3))
+    (note,) = found.integrity
+    assert note.what.startswith("One process was recorded 3 times. Used: ")
+
+
+def test_the_report_names_each_recording_with_its_steps() -> None:
+    (note,) = ranks.arrange([taken(0, name="t_1.json"), taken(1, name="t_2.json")], [(3000, 5000), ()]).integrity
+    used, unused = "Used: t_1.json (steps of 4.00 us).", "Not used: t_2.json (no steps)."
+    assert note.what == f"One process was recorded 2 times. {used} {unused}"
+    assert note.effect.startswith("Only it has steps.")
+
+
+def test_ranks_are_compared_in_the_cycle_that_is_steadiest_on_all() -> None:
+    """Rank 0 is steadiest in the second cycle, where rank 1 is the least steady."""
+    names = ["a_1.{}.pt.trace.json", "b_2.{}.pt.trace.json"]
+    given = [taken(minute, pid, names[pid - 1]) for pid in (1, 2) for minute in (0, 1, 2)]
+    wild = (50, 90, 50)
+    found = ranks.arrange(given, [COLD, STEADY, ROUGH, COLD, wild, ROUGH])
+    assert found.indexes == (None, None, 0, None, None, 1)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        taken(0, pid=8, name="host_8.{}.pt.trace.json"),
+        taken(0, name="other_7.{}.pt.trace.json"),  # a container counts its processes by itself
+        taken(1, rank=1),
+        taken(0),  # at the same time
+    ],
+)
+def test_ranks_are_not_taken_for_recordings_of_one_process(other: Provenance) -> None:
+    found = ranks.arrange([taken(0), other], [STEADY, STEADY])
+    assert sorted(index for index in found.indexes if index is not None) == [0, 1]
+
+
+@pytest.mark.parametrize("known", [{"machine": 0}, {"pid": 3107}])
+def test_a_process_is_told_by_its_number_on_its_machine_whatever_files_are_called(known: dict[str, int]) -> None:
+    found = ranks.arrange([taken(0, name="warm.json", **known), taken(1, name="epoch1.json", **known)], [COLD, STEADY])
+    assert found.indexes == (None, 0)
+
+
+def test_small_numbers_on_unknown_machines_may_be_equal_by_chance() -> None:
+    found = ranks.arrange([taken(0, name="eager.json"), taken(1, name="compiled.json")], [STEADY, STEADY])
+    assert found.indexes == (0, 1)
+
+
+BEFORE = (9_000_000, 10_000_000, 10_000_000, 10_000_000, 11_000_000)
+
+
+def noted(after: tuple[int, ...] | None) -> list[str]:
+    timed = None if after is None else Timed(first_step=90, wall_ns=after)
+    rank = RankManifest(rank=0, unprofiled=Timed(first_step=10, wall_ns=BEFORE), unprofiled_after=timed)
+    assert all(note.doubts == (Ground.HOST_TIMES,) for note in recording.notes(rank))
+    return [note.what for note in recording.notes(rank)]
+
+
+def test_a_slower_host_is_noted() -> None:
+    assert noted((12_000_000,) * 5) == ["Without the profiler steps took 10.0 ms before the recordings, 12.0 ms after."]
+
+
+def test_a_faster_host_is_noted() -> None:
+    assert len(noted((8_000_000,) * 5)) == 1
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        None,
+        (),
+        (10_400_000,) * 5,  # 4 % more
+        (9_900_000, 10_000_000, 12_000_000, 12_000_000, 13_000_000),  # as often as not as before
+    ],
+)
+def test_what_is_within_the_spread_is_none(after: tuple[int, ...] | None) -> None:
+    assert noted(after) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("aten::add_", SpanKind.OP),
+        ("conv2d", SpanKind.OP),
+        ("ConvolutionBackward0", SpanKind.OP),
+        ("autograd::engine::evaluate_function: MmBackward0", SpanKind.OP),
+        ("ProfilerStep#3", SpanKind.ANNOTATION),
+        ("Optimizer.step#SGD.step", SpanKind.ANNOTATION),
+        ("cudaLaunchKernel", SpanKind.RUNTIME),
+        ("hipMemcpyAsync", SpanKind.RUNTIME),
+        ("cuLaunchKernelEx", SpanKind.DRIVER),
+        ("train.py(12): main", SpanKind.PYTHON),
+        ("My own part", None),
+    ],
+)
+def test_names_tell_what_host_spans_are(name: str, kind: SpanKind | None) -> None:
+    assert host_kind(name) is kind
+
+
+def read(tmp_path: Path, events: list[dict[str, Any]]) -> Rank:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(events))
+    return ranks.read(path)
+
+
+def test_the_profiler_before_kineto_wrote_a_list_without_categories(tmp_path: Path) -> None:
+    """As torch/autograd/profiler.py: a row of functions of the CPU, and one of those of CUDA."""
+    names = {"CPU functions": ["aten::mm", "Eval part"], "CUDA functions": ["sgemm", "Memcpy HtoD (Pinned -> Device)"]}
+    events = [
+        {"name": name, "ph": "X", "ts": 10 * k, "dur": 5, "tid": 0, "pid": row, "args": {}}
+        for row, some in names.items()
+        for k, name in enumerate(some)
+    ]
+    found = read(tmp_path, events)
+    assert sorted(map(str, found.spans["kind"])) == ["annotation", "kernel", "memcpy", "op"]
+    assert not any("no category" in note.what for note in found.integrity)
+    assert found.provenance.process == ""
+
+
+def test_an_event_that_nothing_explains_is_counted(tmp_path: Path) -> None:
+    draw = Drawing().op("aten::mm", 0, 10).span("", "My own part", 10, 20)
+    rank = read(tmp_path, draw.events)
+    (note,) = (note.what for note in rank.integrity if "category" in note.what)
+    assert note.startswith("1 events have no category")
+
+
+@pytest.mark.parametrize(
+    ("call", "category", "device", "maker"),
+    [
+        ("cudaLaunchKernel", "cuda_runtime", "", "cuda"),
+        ("hipLaunchKernel", "cuda_runtime", "", "rocm"),
+        ("Launch", "privateuse1_runtime", "", "unknown"),
+        ("zeCommandListAppendLaunchKernel", "xpu_runtime", "Intel(R) Data Center GPU Max 1550", "unknown"),
+        ("Launch", "privateuse1_runtime", "NVIDIA H100 80GB HBM3", "cuda"),
+        ("Launch", "privateuse1_runtime", "AMD Instinct MI300X", "rocm"),
+    ],
+)
+def test_the_maker_of_a_device_is_known_only_where_something_tells_it(
+    call: str, category: str, device: str, maker: str
+) -> None:
+    draw = Drawing(deviceProperties=[{"id": 0, "name": device}] if device else [])
+    draw.span(category, call, 0, 5, correlation=1).work("gemm", (10, 20), correlation=1)
+    assert draw.rank().provenance.backend == maker

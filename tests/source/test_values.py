@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from diagnose.source import packed
+from diagnose.source.beside import read_values
 from diagnose.source.recording import find, read
-from diagnose.source.values import read_values
 
 SOUND = {
     "names": ["aten::mm", "aten::t"],

@@ -88,10 +88,7 @@ def test_the_example_of_the_notation(read: Read) -> None:
         ("op", "aten::add", 170, 171),
     ]
     assert len(rank.spans) == 3 * 9
-    assert launches(rank) == {
-        ("cudaLaunchKernel", SGEMM): 3,
-        ("cudaMemcpyAsync", "Memcpy HtoD (Pinned -> Device)"): 3,
-    }
+    assert launches(rank) == {("cudaLaunchKernel", SGEMM): 3, ("cudaMemcpyAsync", "Memcpy HtoD (Pinned -> Device)"): 3}
     tracks = [tuple(track) for track in rank.tracks[["thread", "device", "stream", "name"]].itertuples(index=False)]
     assert sorted(tracks) == [
         ("100", -1, -1, "thread 100 (main)"),

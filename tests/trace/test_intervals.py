@@ -1,11 +1,19 @@
 """Interval algebra against sets of moments."""
 
+from dataclasses import fields, is_dataclass, replace
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diagnose.facts.communication.collective_sequence import collective_sequence
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace import intervals
 from diagnose.trace.intervals import Intervals
+from diagnose.trace.job import CollectiveSequence, ProcessGroup
+from diagnose.trace.packing import packed, unpacked
+from diagnose.trace.varying import varying_shapes
 
 pieces = st.lists(st.tuples(st.integers(-20, 40), st.integers(0, 12)), max_size=12).map(
     lambda pairs: intervals.of([start for start, _ in pairs], [start + length for start, length in pairs])
@@ -89,3 +97,71 @@ def test_cut_pieces_are_the_same_moments_in_order_split_at_every_moment_within(a
 @given(normal, st.lists(st.integers(-25, 45)))
 def test_a_set_holds_its_moments(a: Intervals, at: list[int]) -> None:
     assert intervals.holds(a, np.array(at, dtype=np.int64)).tolist() == [moment in moments(a) for moment in at]
+
+
+@pytest.mark.parametrize(
+    ("drawing", "shapes"),
+    [
+        ("cpu  aten::mm 0-1 shapes=[[8,4],[4,4]]", ()),  # No steps are marked.
+        ("2 steps of 10\ncpu  aten::mm 0-1 shapes=[[8,4],[4,4]]", ()),
+        (
+            "2 steps of 10\ncpu  aten::mm 0-1 shapes=[[8,4],[4,4]] in 0 | aten::mm 0-1 shapes=[[9,4],[4,4]] in 1",
+            (("[[8, 4], [4, 4]]", "[[9, 4], [4, 4]]"),),
+        ),
+    ],
+)
+def test_what_differs_in_each_step(drawing: str, shapes: tuple[tuple[str, ...], ...]) -> None:
+    rank = facts_of(drawing).rank
+    found = varying_shapes(rank.spans, rank.ops, tuple(step.number for step in rank.steps))
+    assert tuple(tuple(text.replace(" ", "") for text in row) for row in found.shapes) == tuple(
+        tuple(text.replace(" ", "") for text in row) for row in shapes
+    )
+    assert len(found.ids) == len(found.which) == 2 * len(shapes)
+
+
+RANK = """
+4 steps of 100
+rank 0 of 2
+cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
+gpu     sgemm 0.1-60 @0.05
+gpu 20  allreduce 60-90 @0.3 group_size=2
+"""
+MOST = np.iinfo(np.int64).max
+NUMBERS = st.lists(st.integers(-MOST - 1, MOST) | st.integers(-200, 200), max_size=20)
+
+
+def synthetic() -> CollectiveSequence:
+    return collective_sequence(facts_of(RANK))
+
+
+def same(one: object, other: object) -> bool:
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if is_dataclass(one) and type(one) is type(other):
+        return all(same(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+    return one == other
+
+
+def test_a_course_is_the_same_again() -> None:
+    assert same(unpacked(packed(synthetic())), synthetic())
+
+
+@given(NUMBERS)
+def test_any_numbers_are_the_same_again(values: list[int]) -> None:
+    one = replace(synthetic(), bounds_ns=np.array(values, dtype=np.int64))
+    assert same(unpacked(packed(one)), one)
+
+
+def test_a_group_is_held_once_for_all_ranks() -> None:
+    group = ProcessGroup("0", "default_pg", tuple(range(1_000)))
+    first, second = (unpacked(packed(replace(synthetic(), rank=rank, groups=(group,)))) for rank in (0, 1))
+    assert first.groups == (group,)
+    assert first.groups[0] is second.groups[0]
+
+
+def test_times_that_rise_take_few_bytes() -> None:
+    calls = 10_000
+    many = replace(synthetic(), bounds_ns=1_790_857_026_000_000_000 + 1_000_003 * np.arange(calls))
+    assert len(packed(many)) < calls

@@ -40,13 +40,7 @@ def without_ops(count: int) -> Drawing:
 
 
 def read(
-    folder: Path,
-    ops: Drawing,
-    device: Drawing,
-    first: int,
-    bounds_us: list[int],
-    settling: int = 0,
-    op_ns: float = 0.0,
+    folder: Path, ops: Drawing, device: Drawing, first: int, bounds_us: list[int], settling: int = 0, op_ns: float = 0.0
 ) -> Rank:
     """As a recording in a folder; `first` step of that without ops, and its bounds."""
     for name, draw in (("trace", ops), ("device", device)):

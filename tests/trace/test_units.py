@@ -1,8 +1,13 @@
 """Numbers as people read them."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
-from diagnose.trace import units
+from diagnose.source import ranks
+from diagnose.trace import periods, units
+from tests.drawing import Drawing
 
 
 @pytest.mark.parametrize(
@@ -73,3 +78,76 @@ def test_ranks_that_follow_each_other_are_one() -> None:
     assert [units.ranks(some) for some in ([3], [3, 0, 1, 2], [8, 0, 1], range(10_000))] == [
         *("rank 3", "ranks 0-3", "ranks 0-1, 8", "ranks 0-9999")
     ]
+
+
+ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4> >(int)"
+LAYER = ["gemm", "gelu", "gemm", "norm"]
+
+
+def training(steps: int, optimizer: str = ADAM, layers: int = 6, pause: int = 50) -> Drawing:
+    """Start-up, then steps of equal layers, a loss and an optimizer; a pause before each step. One launch in 10 us."""
+    draw, at = Drawing(), 0
+    for name in ["fill", "gemm", "fill", "copy"] * 5 + ([*LAYER * layers, "loss", "loss back", optimizer]) * steps:
+        at += pause * (name == "gemm" and draw.events[-1]["name"] == optimizer) if draw.events else 0
+        draw.launch(name, (at, at + 2), (at + 4, at + 9))
+        at += 10
+    return draw
+
+
+def test_a_period_with_an_optimizer_is_a_step() -> None:
+    rank = training(steps=5).rank()
+    starts, launches = periods.repeated(rank.spans, rank.links)
+    assert launches == 4 * 6 + 3
+    assert (
+        np.diff(starts).tolist() == [27 * 10_000 + 50_000] * 4 or np.diff(starts).tolist() == [27 * 10_000 + 50_000] * 3
+    )
+    # They begin after the pause: with the first launch that follows an optimizer.
+    first = rank.spans[rank.spans["start_ns"] == starts[1]]
+    assert first["name"].astype(str).tolist() == ["cudaLaunchKernel"]
+    before = rank.spans[(rank.spans["start_ns"] < starts[1]) & (rank.spans["kind"] == "kernel")]
+    assert before["name"].iloc[-1] == ADAM
+    assert rank.provenance.step_marker == "launches, which repeat every 27"
+    assert [step.end_ns - step.start_ns for step in rank.steps] == np.diff(starts).tolist()
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        training(steps=1, layers=40),  # layers repeat, but update nothing
+        training(steps=8, optimizer="no optimizer"),
+        training(steps=2),
+        Drawing().launch("gemm", (0, 1), (2, 3)),
+        Drawing().op("aten::mm", 0, 10),
+    ],
+)
+def test_what_is_no_period_of_steps(draw: Drawing) -> None:
+    rank = draw.rank()
+    assert periods.repeated(rank.spans, rank.links)[1] == 0
+    assert rank.steps == ()
+
+
+def test_a_step_of_two_equal_halves_is_not_halved_by_its_layers() -> None:
+    """Accumulating two micro-batches repeats the layers, and the optimizer steps once for both."""
+    draw, at = Drawing(), 0
+    for name in ([*LAYER * 4, "loss"] * 2 + [ADAM]) * 6:
+        draw.launch(name, (at, at + 2), (at + 4, at + 9))
+        at += 10
+    rank = draw.rank()
+    assert periods.repeated(rank.spans, rank.links)[1] == 2 * 17 + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "launches"),
+    [("hta/resnet_v100_5_steps.json.gz", 870), ("param/linear.json.gz", 220), ("param/resnet.json.gz", 321)],
+)
+def test_periods_of_real_trainings_are_the_steps_that_they_mark(corpus: Path, name: str, launches: int) -> None:
+    rank = ranks.read(corpus / "kineto" / name)
+    starts, found = periods.repeated(rank.spans, rank.links)
+    kernels = rank.spans[rank.spans["kind"] == "kernel"]
+    calls = rank.links[rank.links["to_id"].isin(kernels.index)].set_index("to_id")["from_id"]
+    per_step = kernels.assign(call=calls).groupby("step")["call"].nunique().drop(-1, errors="ignore")
+    assert found == launches == per_step.median()
+    # The first marked step may warm up, and n starts bound n - 1 steps.
+    assert 0 <= len(rank.steps) - (len(starts) - 1) <= 2
+    within = [sum(step.start_ns <= start < step.end_ns for step in rank.steps) for start in starts]
+    assert sum(within) >= len(starts) - 1

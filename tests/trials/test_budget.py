@@ -14,7 +14,7 @@ from diagnose.trials import arms, course
 from diagnose.trials.arms import Arm, Size
 from diagnose.trials.protocol import Bench
 from diagnose.trials.selection import Candidate
-from tests.trials.test_heat import arm
+from tests.trials.test_losses import arm
 from tests.trials.test_protocol import candidate
 
 FUSED, WORKERS = candidate("patch:torch.optim(fused=True)"), candidate("patch:DataLoader(num_workers=4)")

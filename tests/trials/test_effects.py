@@ -9,7 +9,7 @@ from diagnose.contracts.trials import Range
 from diagnose.fixes.catalogue import OptimizerArgument, parsed
 from diagnose.trace.manifest import Arm, Distributed, Flags, Loader, Optimizer, RankManifest
 from diagnose.trials.arms import why_none
-from diagnose.trials.joint import predicted
+from diagnose.trials.selection import predicted
 from tests.reports.html.test_figures import finding
 from tests.reports.test_trials import of_a_run
 

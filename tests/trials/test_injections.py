@@ -72,15 +72,9 @@ def test_a_model_is_compiled(tmp_path: Path) -> None:
         ("patch:torch.cuda.synchronize()", "No line of the script was met that it changes."),
         ("patch:torch.backends.cudnn(benchmark=True)", "PyTorch has no GPU here."),
         ("patch:transformers(attn_implementation=sdpa)", "The model has no attn_implementation, which models of"),
-        (
-            "wrap:DistributedDataParallel(no_sync)",
-            "Nothing is wrapped in DistributedDataParallel, or no",
-        ),
+        ("wrap:DistributedDataParallel(no_sync)", "Nothing is wrapped in DistributedDataParallel, or no"),
         ("wrap:channels_last", "The model has no weights of four dimensions that are not channels_last already."),
-        (
-            "env:TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1",
-            "PyTorch used no GPU, to which TORCH_ALLOW_TF32_",
-        ),
+        ("env:TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1", "PyTorch used no GPU, to which TORCH_ALLOW_TF32_"),
         ("env:OMP_NUM_THREADS=2", "Torch computes with 1 threads, which the script sets itself."),
     ],
 )

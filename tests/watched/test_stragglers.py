@@ -2,18 +2,20 @@
 
 import re
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunSaving
+from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunSaving, WatchedRun
 from diagnose.reports import terminal
 from diagnose.trace.run_log import RunLog
 from diagnose.watched.assembly import watched_run
 from diagnose.watched.pricing import CannotTell
+from diagnose.watched.series import _rank_sum_chance, changed, grows, risen, stretches
 from diagnose.watched.stragglers import lost_ranks, side_by_side, stragglers
-from tests.watched.logs import MS, S, column, interval, noise, recorded, with_columns
+from tests.watched.logs import MS, S, column, interval, log, noise, recorded, windows, with_columns
 
 USUAL = {"loader": 2 * MS, "forward": 20 * MS, "backward": 40 * MS, "optimizer": 10 * MS, "rest": 8 * MS}
 
@@ -141,3 +143,106 @@ def test_slower_steps_that_a_straggler_explains_are_no_finding_of_their_own(tmp_
         RunFindingKind.LOST_RANK,
     ]
     assert [one.kind for one in watched_run(logs).findings] == [RunFindingKind.STRAGGLER]
+
+
+def attempt(began_s: int, ended: str | None, saves_in: int | None = 2) -> RunLog:
+    """It takes a second to its first step, then makes 100 steps in each of five seconds, and saves in one of them."""
+    some = list(windows([10 * MS] * 5, steps=100))
+    if saves_in is not None:
+        some[saves_in] = with_columns(some[saves_in], save=column(1, 1))
+    return log(tuple(some), started_unix_ns=began_s * S, ended=ended)
+
+
+def of(*attempts: RunLog) -> WatchedRun:
+    return watched_run([attempts[-1]], attempts[:-1])
+
+
+def test_what_was_trained_after_the_last_checkpoint_is_lost() -> None:
+    """The first attempt ends at second 6, and the next one's first step at second 11, as it starts at 10.
+
+    The checkpoint is in the third of five seconds: 2 to 3 s are lost, 250 of 500 steps if it was in the middle.
+    """
+    found = of(attempt(0, "crashed"), attempt(10, "itself"))
+    (one,) = [finding for finding in found.findings if finding.kind is RunFindingKind.RESTARTS]
+    saving = one.saving
+    assert RunSaving(7 * S, 7_500 * MS, 10 * S, saving.basis) == saving
+    assert one.title == "The training was started again once"
+    assert one.evidence[0].text == "5.00 s passed between last steps and the first ones of the next attempts."
+    assert one.evidence[1].text == "Some 250 steps were made after last checkpoints: 2.50 s."
+    (known,) = found.attempts
+    assert (known.length_ns, known.steps, known.ended, known.saved_steps) == (6 * S, 501, "crashed", 251)
+    shown = terminal.watched(found, 80, False)
+    assert "of 16.0 s" in shown
+    assert "1: it ended with an error" in shown
+
+
+def test_without_a_checkpoint_all_is_lost() -> None:
+    found = of(attempt(0, None, saves_in=None), attempt(6, "itself"))
+    (one,) = [finding for finding in found.findings if finding.kind is RunFindingKind.RESTARTS]
+    assert (one.saving.low_ns, one.saving.likely_ns, one.saving.high_ns) == (6 * S, 6 * S, 6 * S)
+    assert one.evidence[1].text.endswith("Not each of them saved a checkpoint before.")
+    assert "1: it was killed" in terminal.watched(found, 80, False)
+
+
+def test_one_that_ended_by_itself_was_no_failure() -> None:
+    for found in (of(attempt(0, "itself"), attempt(10, "itself")), of(attempt(0, None))):
+        assert RunFindingKind.RESTARTS in {other.kind for other in found.not_found}
+
+
+def test_values_that_rise_all_along() -> None:
+    found = risen([100 + 10 * k for k in range(12)])
+    assert found is not None
+    # The medians of the first three and of the last three.
+    assert (found.first, found.last, found.each) == (110, 200, 10)
+    assert found.chance < 1e-7
+    assert risen([110 - k for k in range(12)]) is None
+    assert risen([100, 101, 102]) is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [100] * 12,
+        [100, 104, 98, 101, 99, 103, 97, 102, 100, 98, 104, 101],
+        [100] * 6 + [150] * 6,
+        [150, 140, 130, 120, 110, 100] * 2,
+        [100, 101, 102, 103, 104, 105, 106, 107, 108, 108.5, 108.7, 108.9],
+    ],
+    ids=["alike", "noise", "changed once", "saw", "too little"],
+)
+def test_values_that_do_not_rise_all_along(values: list[float]) -> None:
+    assert risen(values) is None
+
+
+def test_values_that_are_more_from_one_position_on() -> None:
+    found = changed([10, 11, 10, 9, 10, 10, 11, 9, 10, 10, *[13, 12, 13, 14] * 3])
+    assert found is not None
+    assert (found.at, found.before, found.after) == (10, 10, 13)
+    # All pairs in order: one of C(22, 10) ways to put ten of 22 first, at 21 positions.
+    assert found.chance == pytest.approx(21 / 646_646)
+    assert changed([13.0] * 10 + [10.0] * 10) is None
+    assert changed([10.0] * 10 + [10.9] * 10) is None
+    assert changed([10.0] * 3 + [13.0] * 3) is None  # One of 20 ways: it may be chance.
+
+
+def test_what_grows_is_told_from_what_changes_once() -> None:
+    factors = noise(3, 0.02)
+    assert grows([(100 + 3 * k) * next(factors) for k in range(48)])
+    assert not grows([(100 if k < 30 else 150) * next(factors) for k in range(48)])
+
+
+@pytest.mark.parametrize(("first", "second"), [(2, 3), (3, 4), (4, 3)])
+def test_the_chance_is_that_of_all_orders(first: int, second: int) -> None:
+    whole = range(first + second)
+    lost = [sum(a > b for a in some for b in whole if b not in some) for some in combinations(whole, first)]
+    for most in range(first * second + 1):
+        expected = sum(one <= most for one in lost) / len(lost)
+        assert _rank_sum_chance(first, second, most) == pytest.approx(expected)
+
+
+def test_a_stretch_has_the_usual_step_and_the_parts_of_the_mean_one() -> None:
+    some = tuple(with_columns(one, forward=column(10, 400 * MS)) for one in windows([100 * MS] * 48))
+    found = stretches(some, 24)
+    assert len(found) == 24
+    assert (found[1].first_step, found[1].steps, found[1].began_ns, found[1].ended_ns) == (21, 20, 3 * S, 5 * S)
+    assert (found[1].step_ns, found[1].parts_ns["forward"], found[1].parts_ns["rest"]) == (100 * MS, 40 * MS, 60 * MS)

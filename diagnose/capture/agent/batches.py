@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
+from .handing import handing
+
 MOST_LOOKS = 32  # Batches of a loader that are looked at (our choice).
 SHORTEST = 8  # Places of a row from which on it is taken for a sequence (our choice).
 LARGEST = 1 << 22  # Elements of a tensor that are looked at, at most (our choice).
@@ -42,14 +44,17 @@ class Batches:
         self._taken = self._looks = 0
         self._filled: list[Filled] = []
         self._parts: list[Parts] = []
+        self.handing: dict[str, object] = {}  # What handing such a batch over would take, as in the manifest.
 
-    def look(self, batch: Any) -> None:
-        """At a batch that the training got. Raises what torch raises."""
+    def look(self, batch: Any, in_process: bool = False) -> None:
+        """At a batch that the training got, or even made itself. Raises what torch raises."""
         if self._taken >= MOST_LOOKS:
             return
         self._taken += 1
         if self._taken <= MOST_COUNTED and (parts := _parts(batch)) is not None:
             self._parts.append(parts)
+            if in_process and not self.handing:
+                self.handing = handing(parts.tensors or 0, parts.objects or 0, parts.batch_bytes or 0)
         tensors = list(_tensors(batch))
         if not tensors or any(tensor.numel() > LARGEST and _is_sequence(tensor) for tensor in tensors):
             return  # Of such a batch nothing is known.
@@ -60,11 +65,7 @@ class Batches:
     def found(self) -> dict[str, object]:
         """By the names of `Loader` in the manifest."""
         median = sorted(self._parts)[len(self._parts) // 2] if self._parts else Parts(None, None, None)
-        return {
-            "looks": self._looks,
-            "sequences": _added(self._filled) if self._filled else None,
-            **median._asdict(),
-        }
+        return {"looks": self._looks, "sequences": _added(self._filled) if self._filled else None, **median._asdict()}
 
 
 def _added(filled: list[Filled]) -> dict[str, object]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from .epochs import Epochs
 from .imports import failures, when_imported
 from .interruptions import STARTING, STOPPING, marked
-from .loaders_measured import Fetch, Loader, WorkerFile
+from .loaders_measured import Fetch, Loader, RunQueue, WorkerFile
 from .loaders_sampled import Sampler
 from .loaders_settings import settings
 from .noticed import Noticed
@@ -132,7 +132,7 @@ class LoaderWatch:
             self.epochs.got(loader)
             loader.waited(asked_ns, got_ns, ready, iterator, timed=not self.looking)
             if self.looking:
-                loader.batches.look(batch)
+                loader.batches.look(batch, in_process=ready is None)
         except Exception as error:
             _note("_next_data", error)
 
@@ -169,6 +169,7 @@ class _Thread(threading.local):
     loader: Loader | None = None  # That is measured.
     fetching = False
     collates_ns = 0  # When the fetcher took its collate_fn.
+    queue: RunQueue | None = None
 
 
 _thread = _Thread()
@@ -310,33 +311,32 @@ def _fetching(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         worker = keep if isinstance(keep, WorkerFile) else None
         sampler = Sampler(__file__) if worker is not None and worker.samples else None
         _thread.fetching, _thread.collates_ns = True, 0
-        queued_ns = worker.queued_ns() if worker is not None else -1
-        begun_cpu_ns, begun_ns = time.process_time_ns(), time.perf_counter_ns()
+        if (
+            queue := _thread.queue
+        ) is None or queue.process != os.getpid():  # That of the process that forked this one.
+            queue = _thread.queue = RunQueue()
+        queued_ns, begun_cpu_ns, begun_ns = queue.waited_ns(), time.process_time_ns(), time.perf_counter_ns()
         try:
             with sampler or nullcontext():
                 batch = original(self, possibly_batched_index)
         finally:
             _thread.fetching = False
-        made_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns() - begun_cpu_ns
-        collate_ns, items = made_ns - (_thread.collates_ns or made_ns), _items(self, possibly_batched_index)
+        made_ns, ended_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
+        queued_ns = queue.waited_ns() - queued_ns if queued_ns >= 0 else -1
+        cpu_ns = ended_cpu_ns - begun_cpu_ns
+        collate_ns = made_ns - (_thread.collates_ns or made_ns)
         if worker is None:
-            keep.fetched(Fetch(made_ns - begun_ns, collate_ns, items, cpu_ns, made_ns))
+            keep.fetched(Fetch(made_ns - begun_ns, collate_ns, cpu_ns, made_ns, queued_ns=queued_ns))
             return batch
-        if queued_ns >= 0:
-            queued_ns = worker.queued_ns() - queued_ns
         number = sys._getframe(1).f_locals.get("idx", -1)
-        sampled = int(sampler is not None)
-        keep.fetched(Fetch(made_ns - begun_ns, collate_ns, items, cpu_ns, made_ns, number, queued_ns, sampled))
+        sampled, sent_ns = (
+            int(sampler is not None),
+            begun_cpu_ns - worker.ended_cpu_ns if worker.ended_cpu_ns >= 0 else -1,
+        )
+        worker.ended_cpu_ns = ended_cpu_ns
+        keep.fetched(Fetch(made_ns - begun_ns, collate_ns, cpu_ns, made_ns, number, queued_ns, sampled, sent_ns))
         if sampler is not None:
             worker.sampled(sampler.found)
         return batch
 
     return fetch
-
-
-def _items(fetcher: Any, index: Any) -> int:
-    """How many items were fetched by an index; 0 if that is not known."""
-    if not fetcher.auto_collation:
-        return 1
-    whole = type(index) is list and not getattr(fetcher, "ended", False)
-    return len(index) if whole else 0

@@ -30,12 +30,12 @@ class Fetch(NamedTuple):
 
     fetch_ns: int
     collate_ns: int
-    items: int  # 0 if unknown.
     cpu_ns: int  # Of all threads of the process.
     made_ns: int = 0  # When it was made, by the clock that all processes share (`time.perf_counter_ns`).
     number: int = -1  # Of the batch in its iterator, in a worker; -1 if unknown.
     queued_ns: int = -1  # For how long its thread waited for a core; -1 if unknown.
     sampled: int = 0  # 1: its time is not what it would have been.
+    sent_ns: int = -1  # CPU time of the worker since its batch before: what sending that took; -1 if unknown.
 
 
 _RECORD = struct.Struct(f"<{len(Fetch._fields)}q")
@@ -49,13 +49,30 @@ class Request(NamedTuple):
     got_ns: int
 
 
+class RunQueue:
+    """For how long the thread that makes it waits for a core, as Linux tells (sched-stats.rst)."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._file = _open(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+
+    def waited_ns(self) -> int:
+        """So far; -1 if the system does not tell."""
+        if self._file is None:
+            return -1
+        try:
+            return int(os.pread(self._file, 64, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return -1
+
+
 class Loader:
     """A DataLoader that this process iterates over."""
 
     def __init__(self, settings: dict[str, object]) -> None:
         """Settings by the names of `Loader` in the manifest."""
         self.settings = settings
-        self.asked = self._asked_timed = 0
+        self.asked = self._asked_timed = self._timed_from_ns = 0
         self._waits_ns: deque[int] = deque(maxlen=MOST_KEPT)
         self._ready: deque[int] = deque(maxlen=MOST_KEPT)
         self._fetches: deque[Fetch] = deque(maxlen=MOST_KEPT)
@@ -92,6 +109,9 @@ class Loader:
             self.settings["dataset_length"] = dataset_length(iterator)
         self.asked += 1
         self._asked_timed += timed
+        if timed and not self._timed_from_ns:
+            self._timed_from_ns = asked_ns
+            self._waits_ns.clear()
         self._waits_ns.append(got_ns - asked_ns)
         if ready is not None:
             self._ready.append(ready)
@@ -106,27 +126,31 @@ class Loader:
             self.settings["start_method"] = start_method(workers[0])
 
     def found(self, work: Path) -> dict[str, object]:
-        """Settings and medians by the names of `Loader` in the manifest; reads what the workers have left in `work`."""
+        """Settings and means by the names of `Loader` in the manifest; reads what the workers have left in `work`."""
         made = [*self._fetches, *(fetch for pid in self._workers for fetch in _left(work, pid))]
         fetches = [fetch for fetch in made if not fetch.sampled]
+        timed = [one for one in fetches if one.made_ns >= self._timed_from_ns] or fetches
         ready, (sampled, lines) = self._ready, _sampled(work, self._workers)
+        blocked_ns = sorted(max(one.fetch_ns - one.cpu_ns - max(one.queued_ns, 0), 0) for one in timed)
         return {
             **self.settings,
+            "blocked_ns": _mean_ns(blocked_ns),
+            "blocked_most_ns": blocked_ns[len(blocked_ns) * 9 // 10] if blocked_ns else None,
+            "sending_ns": _mean_ns(one.sent_ns for one in timed if one.sent_ns >= 0),
             **_handed(self._requests, made),
             "sampled": sampled,
             "lines": lines,
             "batches": len(fetches),
-            "fetch_ns": _median_ns(one.fetch_ns for one in fetches),
-            "items_ns": _median_ns(one.fetch_ns - one.collate_ns for one in fetches),
-            "collate_ns": _median_ns(one.collate_ns for one in fetches),
-            "items_per_batch": _median(one.items for one in fetches if one.items),
-            "fetch_cpu_ns": _median_ns(one.cpu_ns for one in fetches),
-            "fetch_queued_ns": _median_ns(one.queued_ns for one in fetches if one.queued_ns >= 0),
+            "fetch_ns": _mean_ns(one.fetch_ns for one in timed),
+            "items_ns": _mean_ns(one.fetch_ns - one.collate_ns for one in timed),
+            "collate_ns": _mean_ns(one.collate_ns for one in timed),
+            "fetch_cpu_ns": _mean_ns(one.cpu_ns for one in timed),
+            "fetch_queued_ns": _mean_ns(one.queued_ns for one in timed if one.queued_ns >= 0),
             "asked": self.asked,
             "asked_timed": self._asked_timed,
-            "wait_ns": _median_ns(self._waits_ns),
-            "ready": sum(ready) / len(ready) if ready else None,
+            "wait_ns": _mean_ns(self._waits_ns),
             "empty_share": sum(not one for one in ready) / len(ready) if ready else None,
+            **({} if self._workers else self.batches.handing),
             **self.batches.found(),
         }
 
@@ -137,7 +161,7 @@ class WorkerFile:
     def __init__(self, work: Path) -> None:
         self._work, self._count, self._batches = work, 0, 0
         self._file: int | None = None
-        self._scheduled = _open(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        self.ended_cpu_ns = -1  # CPU time of this process when its latest batch was made.
         self._lines: Counter[Line] = Counter()
         parent = self._parent = _parent()
         try:
@@ -155,15 +179,6 @@ class WorkerFile:
     def samples(self) -> bool:
         """Whether the next batch is to be sampled."""
         return self._batches < MOST_SAMPLED and (self._work / SAMPLING).exists()
-
-    def queued_ns(self) -> int:
-        """For how long this thread has waited for a core so far, as Linux tells; -1 if it does not."""
-        if self._scheduled is None:
-            return -1
-        try:
-            return int(os.pread(self._scheduled, 64, 0).split()[1])
-        except (OSError, ValueError, IndexError):
-            return -1
 
     def fetched(self, fetch: Fetch) -> None:
         """A batch was made in this worker."""
@@ -244,15 +259,9 @@ def _handed(requests: Iterable[Request], fetches: Iterable[Fetch]) -> dict[str, 
             handed_ns.append(got_ns - max(made_ns, asked_ns))
             waited_ns += got_ns - asked_ns
             after_ns += got_ns - asked_ns if made_ns <= asked_ns else 0
-    return {"handed_ns": _median_ns(handed_ns), "handing_share": after_ns / waited_ns if waited_ns else None}
+    return {"handed_ns": _mean_ns(handed_ns), "handing_share": after_ns / waited_ns if waited_ns else None}
 
 
-def _median(values: Iterable[int]) -> float | None:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return (ordered[middle] + ordered[~middle]) / 2 if ordered else None
-
-
-def _median_ns(values: Iterable[int]) -> int | None:
-    median = _median(values)
-    return None if median is None else round(median)
+def _mean_ns(values: Iterable[int]) -> int | None:
+    some = list(values)
+    return round(sum(some) / len(some)) if some else None

@@ -170,10 +170,7 @@ def _ends(one: CollectiveSequence, group: int) -> _Ends:
 
 
 def _together(
-    ends: dict[tuple[int, int], _Ends],
-    own: tuple[int, int],
-    group: ProcessGroup,
-    position: dict[int, int],
+    ends: dict[tuple[int, int], _Ends], own: tuple[int, int], group: ProcessGroup, position: dict[int, int]
 ) -> tuple[float, list[tuple[int, int]]]:
     """How far apart (ns) ranks leave the same collectives if they are a group, and the threads' groups that do so."""
     worst, members = 0.0, [own]

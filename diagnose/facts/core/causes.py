@@ -34,6 +34,7 @@ class TimeCause(str, Enum):
     """Before the first or after the last record of the host: it may have done anything."""
     UNKNOWN = "unknown"  # The recording does not show who launched the next work, or what that waited for.
     UNEXPLAINED = "unexplained"  # The recording does not show what is waited for.
+    OTHER_STEPS = "other_steps"  # In steps of a kind that was not recorded, beyond what recorded ones take.
     COMPUTE = "compute"
     COMMUNICATION = "communication"
     COPY = "copy"

@@ -46,12 +46,7 @@ _BY_LENGTH = (
     TimeCause.OPS,
     TimeCause.PYTHON,
 )
-_WITHOUT_SITE = (
-    TimeCause.DEVICE_WAIT,
-    TimeCause.BETWEEN_KERNELS,
-    TimeCause.HOST_NOT_RECORDED,
-    TimeCause.UNKNOWN,
-)
+_WITHOUT_SITE = (TimeCause.DEVICE_WAIT, TimeCause.BETWEEN_KERNELS, TimeCause.HOST_NOT_RECORDED, TimeCause.UNKNOWN)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,7 @@ import numpy as np
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.spans import (
-    members,
-)
+from diagnose.facts.core.spans import members
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 

@@ -1,18 +1,16 @@
-"""When did the training fetch its batches, how long did each take, and what pattern do the waits follow?"""
+"""When did the training fetch its batches, how long did each take, and do the waits have a period?"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
-from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, in_used_steps, on_training_threads
 from diagnose.facts.core.steps import Steps, steps
 from diagnose.trace import intervals
@@ -37,8 +35,6 @@ reach it. Measured: 0.73 to 0.89 with 4 workers that could not keep up (public t
 LONGEST_PERIOD = 128  # More workers than that were never seen; bounds the time.
 MIN_FETCHES = 10  # Of fewer no pattern is told: three periods of 3 workers. Chosen.
 
-_NO_FETCHES = Missing("DataLoader fetches", "Iterate a torch.utils.data.DataLoader inside the profiled region.")
-
 _NEW_ITERATOR = re.compile(
     r"\b(DataLoader\.__iter__|_(Single|Multi)Process(ing)?DataLoaderIter\.__init__)\Z"
     r"|(^|/)torch/utils/data/dataloader\.py\(\d+\): (_get_iterator|_reset)\Z"
@@ -61,14 +57,6 @@ _END_OF_WORKERS = re.compile(
 """What ends them: within the request that finds the epoch over, or when the iterator is dropped."""
 
 
-class WaitPattern(str, Enum):
-    """What the durations of fetches look like."""
-
-    PERIODIC = "periodic"  # They repeat every W fetches: each of W workers is too slow.
-    HEAVY_TAIL = "heavy_tail"  # Few are slow, at no period: jitter of storage, or of garbage collection.
-    UNIFORM = "uniform"  # All take about as long.
-
-
 @dataclass(frozen=True)
 class Fetches:
     """Fetches of batches on the training threads, in order of start. Arrays of shape (fetches,)."""
@@ -86,8 +74,7 @@ class Fetches:
     ready_ns: int
     """What a fetch takes when its batch is ready: READY_QUANTILE of all durations; with workers MOST_READY_NS if these
     are no time for that. In process: of making a batch."""
-    pattern: WaitPattern | None  # Of the used steps, first fetches left out; None with fewer than MIN_FETCHES.
-    every: int | None  # The period, in fetches, if the pattern is PERIODIC.
+    every: int | None  # The period of slow ones, in fetches of the used steps: each of so many workers is too slow.
     restarts: int  # How often new workers were started in this recording.
     restart_ids: IntArray  # Fetches, frames and annotations that start new workers, and what ends the earlier ones.
 
@@ -123,11 +110,10 @@ def fetches(facts: Facts) -> Fetches:
     found = on_training_threads(facts, host_spans(facts, SpanKind.LOADER)).outermost()
     names = facts.rank.spans["name"]
     if not len(found.ids):
-        raise _NO_FETCHES
+        raise Missing("DataLoader fetches", "Iterate a torch.utils.data.DataLoader inside the profiled region.")
     dur, in_steps = found.end_ns - found.start_ns, in_used_steps(facts, found.ids)
     first, ends = _first(facts, found), _python_or_annotations(facts, _END_OF_WORKERS)
     last = intervals.covered(Intervals(found.start_ns, found.end_ns), ends.times) > 0
-    pattern, every = _pattern(dur[in_steps & ~first & ~last])
     time = optional(device_time, facts)
     in_process = made_in_process({str(name) for name in names.iloc[found.ids].unique()})
     long, starts = _long(dur), NO_SPANS if in_process else _python_or_annotations(facts, _NEW_WORKERS)
@@ -141,8 +127,7 @@ def fetches(facts: Facts) -> Fetches:
         idle_ns=None if time is None else intervals.covered(Intervals(found.start_ns, found.end_ns), time.idle),
         in_process=in_process,
         ready_ns=_ready_ns(dur if (first | last).all() else dur[~(first | last)], in_process),
-        pattern=pattern,
-        every=every,
+        every=_every(dur[in_steps & ~first & ~last]),
         restarts=len(starts.ids) or int(long.sum()),
         restart_ids=np.unique(np.concatenate((found.ids[long], starts.ids, ends.ids))),
     )
@@ -178,15 +163,12 @@ def _long(dur: IntArray) -> npt.NDArray[np.bool_]:
     return long
 
 
-def _pattern(dur_ns: IntArray) -> tuple[WaitPattern | None, int | None]:
-    """The pattern of fetches in order, and its period if it has one."""
+def _every(dur_ns: IntArray) -> int | None:
+    """The period of fetches in order, if several are slow and it has one."""
     if len(dur_ns) < MIN_FETCHES:
-        return None, None
+        return None
     slow = dur_ns >= SLOW * max(float(np.quantile(dur_ns, READY_QUANTILE)), 1.0)
-    if slow.sum() > 1 and (period := _period(np.log(np.maximum(dur_ns, 1)))):
-        return WaitPattern.PERIODIC, period
-    heavy = float(np.quantile(dur_ns, 0.99)) >= SLOW * float(np.median(dur_ns))
-    return (WaitPattern.HEAVY_TAIL if heavy else WaitPattern.UNIFORM), None
+    return _period(np.log(np.maximum(dur_ns, 1))) if slow.sum() > 1 else None
 
 
 def _period(values: npt.NDArray[np.float64]) -> int | None:
@@ -236,18 +218,12 @@ class Input:
 @fact
 def input_wait(facts: Facts) -> Input:
     """The loader's part in a step. Raises Missing if no loader fetch was recorded."""
-    spans, used = facts.rank.spans, steps(facts)
-    fetches = spans[(spans["kind"] == SpanKind.LOADER.value) & spans["track"].isin(host_threads(facts).training)]
-    if not len(fetches):
-        raise _NO_FETCHES
-    start = fetches["start_ns"].to_numpy()
-    pieces = intervals.union(Intervals(start, start + fetches["dur_ns"].to_numpy()))
+    found, used, time = fetches(facts), steps(facts), optional(device_time, facts)
+    pieces = intervals.union(Intervals(found.start_ns, found.end_ns))
     waited = intervals.clip(pieces, used.start_ns, used.end_ns)
-    time = optional(device_time, facts)
-    inside = (start >= used.start_ns) & (start < used.end_ns)
     return Input(
-        fetches=int(inside.sum()),
-        in_process=made_in_process(list(fetches["name"].cat.categories[np.unique(fetches["name"].cat.codes)])),
+        fetches=int(((found.start_ns >= used.start_ns) & (found.start_ns < used.end_ns)).sum()),
+        in_process=found.in_process,
         host_ns=round_half_up(waited.total, used.count),
         exposed_ns=None if time is None else round_half_up(intervals.intersect(waited, time.idle).total, used.count),
     )

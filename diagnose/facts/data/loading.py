@@ -1,9 +1,9 @@
-"""What would it take to make batches as fast as the training uses them?"""
+"""What do batches take, and how long is a step with other numbers of workers?"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from math import inf
 from statistics import fmean
 
 import numpy as np
@@ -12,106 +12,92 @@ from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.run import HOW, context
 from diagnose.facts.core.steps import steps
-from diagnose.facts.data.fetches import Input, input_wait
+from diagnose.facts.data.fetches import Input, fetches, input_wait
+from diagnose.facts.data.throughput import SHARING, WARMTH, Bound, Throughput
 from diagnose.facts.run.timed_steps import Epoch, comparable, epoch, slowdown
-from diagnose.trace.manifest import Loader, SampledLine, most_asked
+from diagnose.trace.manifest import Loader, RankManifest, SampledLine, most_asked
 
-SIBLINGS = 2  # Logical cores that may be one.
-MOSTLY = 0.6  # Of the time to make a batch, from which on it is what making batches is about (our choice).
 SPLIT = 0.25  # Batches of a step by which the count in a few steps may be off: a step at the edge asks outside of them.
 LIE_READY = 0.5  # Of the requests find no batch ready, at most, where batches are said to lie ready (our choice).
-SLOWER = 1.1  # Times what workers can do at best, at which steps agree with it (our choice).
-BUSY_SHARE = 0.5  # Of the cores: where more of them are busy, a worker may have waited for one (our choice).
+UNLIKE = 0.15  # Share by which steps may differ from what the model says of them, for savings to be sure (our choice).
 HANDED_OVER_NS = 1_000_000
 """What a batch from a worker's queue still costs: 0.3 to 1 ms were measured, more for large ones."""
 TENSOR_NS = 100_000
 """What each tensor of it costs, as it comes with a descriptor of its own: 0.6 ms were measured with 16 to 768 of them
 on two slow cores, of which this is the least that others may take (our choice)."""
+START_NS = 15_000_000  # To fork a worker (our choice).
 MUCH = 0.3  # Of the time to make a batch, from which on a line is named (our choice).
 
 
 @dataclass(frozen=True)
 class Loading:
-    """What it takes to make batches as fast as the training uses them."""
+    """What batches take, and what steps take by the model of `throughput`."""
 
     loader: Loader  # The one that is asked most often.
-    step_ns: int  # A step that waits for no batch; without the profiler where that was timed.
+    models: tuple[Throughput, Throughput, Throughput]
+    """By `Estimate`: what leaves most of the wait (cores that share much, slow storage), what is likely, the least."""
     mean_ns: int
     """A step with all its waits: over whole epochs where these were seen, else without the profiler, if known."""
-    fetch_ns: int  # Median time to make a batch, on one worker that has a core, as far as is known, or in process.
     batches: float  # That a step takes.
-    cpus: int | None  # Cores that there are for each process of the run on this machine; None if that is not known.
-    threads: int | None  # That CPU ops run on; None if that is not known.
     epoch: Epoch | None = None
 
     @property
-    def cpu_ns(self) -> int:
-        """CPU time of a batch, as far as is known; else all of its time counts."""
-        return self.loader.fetch_cpu_ns or self.fetch_ns
+    def model(self) -> Throughput:
+        """What is likely."""
+        return self.models[1]
+
+    @property
+    def fetch_ns(self) -> float:
+        """To make a batch, on a worker that has a core, or in process."""
+        return (self.model.computing_ns + self.model.waiting_ns) / self.batches
+
+    @property
+    def first_ns(self) -> int:
+        """Until the first batch of workers that are there is made and sent; 0 where only a trace tells."""
+        return round(self.model.making_ns / self.batches) if self.loader.dataset else 0
+
+    @property
+    def split_known(self) -> bool:
+        """Whether it is known how much of making a batch computes, and how much waits."""
+        return self.loader.fetch_cpu_ns is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether making a batch is known to wait for storage or a network, mostly."""
+        return self.split_known and self.model.waiting_ns > self.model.computing_ns
 
     @property
     def workers(self) -> int:
-        """The smallest number that makes batches while the training computes, if there are cores for them."""
-        return max(ceil(self.fetch_ns * self.batches / self.step_ns), 1)
+        """The number to set. It is never less than there are: that is advice on handing batches over."""
+        return max(self.model.advised, self.model.workers)
 
     @property
-    def cores(self) -> int:
-        """How many they would keep busy."""
-        return max(ceil(self.cpu_ns * self.batches / self.step_ns), 1)
+    def hidden_share(self) -> float:
+        """Of making batches in process what that many workers hide."""
+        model = self.model
+        return max(model.step_ns(0) - model.step_ns(self.workers), 0.0) / (model.computing_ns + model.waiting_ns)
 
     @property
-    def lacks_workers(self) -> bool:
-        """Whether it takes more of them, if they find cores."""
-        return self.workers > self.loader.num_workers
+    def explained(self) -> bool:
+        """Whether steps are as long as the model says of the present workers: else amounts are not sure."""
+        return abs(self.model.step_ns(self.model.workers) / max(self.mean_ns, 1) - 1) <= UNLIKE
 
-    @property
-    def best(self) -> int:
-        """The number of workers that there are cores for, at most `workers`."""
-        return min(self.workers, self.cpus or self.workers)
+    def faster(self, workers: int, share: float = 0.0) -> tuple[float, float, float]:
+        """By `Estimate`, how many times as fast batches come with so many workers, and without a share of making them.
 
-    @property
-    def hideable(self) -> bool:
-        """Whether there are cores enough, one for each worker."""
-        return self.cpus is None or max(self.workers, self.cores) <= self.cpus
-
-    @property
-    def best_ns(self) -> int | None:
-        """What loading takes of a step at best, with a worker on each core; None if it can be hidden."""
-        if self.hideable or self.cpus is None:
-            return None
-        return round(max(self.fetch_ns, self.cpu_ns) * self.batches / self.cpus)
-
-    @property
-    def pace_ns(self) -> int | None:
-        """What the k workers that are there take for the batches of a step at best, each on a core: t / k for one that
-        takes t. None without any."""
-        present = self.loader.num_workers
-        return round(self.fetch_ns * self.batches / present) if present else None
-
-    @property
-    def from_before(self) -> bool:
-        """Whether steps are faster than the workers can be: they use up batches that were made before them."""
-        return self.pace_ns is not None and self.pace_ns > SLOWER * self.mean_ns
-
-    @property
-    def crowded(self) -> bool:
-        """Whether workers that would be enough, with a core each, do not get that: by what they waited for one, or by
-        how many cores there are."""
-        queued, present = self.loader.fetch_queued_ns or 0, self.loader.num_workers
-        waits = (self.fetch_ns + queued) * self.batches > SLOWER * present * self.step_ns
-        return waits or (self.cpus is not None and self.cores > self.cpus)
-
-    @property
-    def beside_training(self) -> bool | None:
-        """Whether there are cores for it beside a training that computes on the CPU, even if each two are one.
-
-        Two logical cores of one (hyper-threading; virtual machines do not tell) are little faster than one: on such a
-        machine of two, a worker that hid 7 of 82 ms made the training slower by as much. None if it is not known.
-        What waits (`waiting_share`) needs none.
+        Of what there is now, whether they are made in process or by workers.
         """
-        if self.cpus is None or self.threads is None:
-            return None
-        return self.cpus >= SIBLINGS * (self.threads + self.cores)
+        base, now = self.model, self.model.workers
+        now_ns = base.delivery_ns(now) if now else base.computing_ns + base.waiting_ns
+        low, likely, high = (now_ns / max(one.cheaper(share).delivery_ns(workers), 1.0) for one in self.models)
+        return low, likely, high
+
+    def ready_ns(self, workers: int) -> tuple[float, float, float]:
+        """By `Estimate`, what a batch still takes the training with so many workers: taking it, and starting them."""
+        less_ns = self.model.training_ns + self.model.beginning_ns(self.model.workers)
+        each = (one.paces_ns(workers)[Bound.TRAINING] + one.beginning_ns(workers) - less_ns for one in self.models)
+        low, likely, high = (max(ns, 0.0) / self.batches for ns in each)
+        return low, likely, high
 
     @property
     def handing_share(self) -> float:
@@ -119,35 +105,10 @@ class Loading:
         return self.loader.handing_share or 0.0
 
     @property
-    def handed_over_ns(self) -> int:
-        """What handing a batch over from a worker takes: as measured, else by its tensors."""
-        return self.loader.handed_ns or max(HANDED_OVER_NS, TENSOR_NS * (self.loader.tensors or 0))
-
-    @property
     def lie_ready(self) -> bool:
         """Whether batches are known to lie ready when they are asked for, most times, in the process itself."""
         empty = self.loader.empty_share
         return empty is not None and empty <= LIE_READY and self.handing_share < LIE_READY
-
-    @property
-    def waiting_share(self) -> float:
-        """Of the time to make a batch what waits, for storage or a network: no core is busy meanwhile.
-
-        The rest is computed, as far as is known: on several cores in less than its CPU time.
-        """
-        cpu_ns = self.loader.fetch_cpu_ns
-        return 0.0 if cpu_ns is None else max(self.fetch_ns - cpu_ns, 0) / self.fetch_ns
-
-    @property
-    def waits_for_storage(self) -> bool:
-        """Whether making a batch is known to be mostly waiting, and not for a core."""
-        busy = (self.threads or 1) + self.loader.num_workers * (1 - self.waiting_share)
-        return self.waiting_share >= MOSTLY and self.cpus is not None and busy <= BUSY_SHARE * self.cpus
-
-    @property
-    def computes(self) -> bool:
-        """Whether making a batch is known to be mostly computing: decoding, transforms, collation."""
-        return self.loader.fetch_cpu_ns is not None and 1 - self.waiting_share >= MOSTLY
 
     @property
     def sampling_share(self) -> float | None:
@@ -184,47 +145,102 @@ class Loading:
 
 @fact
 def loading(facts: Facts) -> Loading:
-    """How many workers would hide loading. Raises Missing like input_wait, and if fetches were not timed."""
-    wait, used, known = input_wait(facts), steps(facts), context(facts)
-    timed = [one for one in known.rank.loaders if one.fetch_ns is not None and one.fetch_ns > 0]
+    """What the model says of this loader. Raises Missing like input_wait, and if nobody timed how workers make batches.
+
+    A trace alone tells what a batch takes that the training makes itself, but not how much of that computes.
+    """
+    wait, used, known = input_wait(facts), steps(facts), optional(context, facts)
+    rank = RankManifest(rank=0) if known is None else known.rank
+    timed = [one for one in rank.loaders if one.fetch_ns is not None and one.fetch_ns > 0]
+    if not timed and wait.in_process and not rank.loaders:
+        timed = [Loader(dataset="", fetch_ns=round(fmean(fetches(facts).dur_ns)))]
     if not timed:
         raise Missing("what it takes to make a batch", HOW)
     loader = most_asked([one for one in timed if wait.in_process in (None, one.num_workers == 0)] or timed)
     assert loader is not None
-    whole, cpus = optional(epoch, facts), known.host.cpus_allowed
-    alone, batches = known.rank.unprofiled, wait.fetches / used.count
+    whole, alone, batches = optional(epoch, facts), rank.unprofiled, wait.fetches / used.count
     mean_ns = used.mean_ns if alone is None or not alone.wall_ns else round(fmean(alone.wall_ns))
     # A whole number of a step, or one in a whole number of steps, where that fits the count.
     each = max(round(batches), 1)
+    batches = float(each) if abs(batches - each) <= SPLIT else max(batches, 1 / used.count)
     return Loading(
         loader=loader,
-        step_ns=max(_without_wait_ns(facts, wait), 1),
+        models=_models(facts, wait, loader, rank, batches),
         mean_ns=mean_ns if whole is None else whole.step_ns,
+        batches=batches,
         epoch=whole,
-        fetch_ns=_on_a_core_ns(loader),
-        batches=float(each) if abs(batches - each) <= SPLIT else batches,
-        threads=known.rank.flags.threads,
-        cpus=None if not cpus or cpus < 1 else max(cpus // max(known.ranks, 1), 1),
     )
 
 
-def _on_a_core_ns(loader: Loader) -> int:
-    """Time to make a batch, without what a worker waited for a core."""
-    fetch_ns = loader.fetch_ns or 0
-    least_ns = min(loader.fetch_cpu_ns or fetch_ns, fetch_ns)
-    return max(fetch_ns - (loader.fetch_queued_ns or 0), least_ns)
+def _models(
+    facts: Facts, wait: Input, loader: Loader, rank: RankManifest, batches: float
+) -> tuple[Throughput, Throughput, Throughput]:
+    known, whole, alone = optional(context, facts), optional(epoch, facts), rank.unprofiled
+    cpus = None if known is None else known.host.cpus_allowed
+    made_ns = loader.fetch_ns or 0
+    cpu_ns = loader.fetch_cpu_ns or made_ns  # Unknown: all of it.
+    blocked_ns = max(made_ns - (loader.fetch_queued_ns or 0) - cpu_ns, 0)
+    blocked_ns = blocked_ns if loader.blocked_ns is None else loader.blocked_ns
+    # Several threads may have made it here, which a worker does not have.
+    computing_ns = min(cpu_ns, made_ns) if loader.num_workers else made_ns - blocked_ns
+    training_ns = _training_ns(facts, wait, 0 if loader.num_workers else made_ns * batches)
+    all_cpu_ns = None if alone is None else alone.cpu_ns
+    threads = rank.flags.threads if wait.exposed_ns is None else 1
+    if all_cpu_ns is None and threads is None:
+        cpus = None  # How many the training leaves is not known.
+    likely = Throughput(
+        training_ns=training_ns,
+        training_cpu_ns=training_ns * (threads or 1)
+        if all_cpu_ns is None
+        else max(all_cpu_ns - (0.0 if loader.num_workers else cpu_ns * batches), 0.0),
+        computing_ns=computing_ns * batches,
+        waiting_ns=blocked_ns * batches,
+        handing_ns=(loader.handed_ns or max(HANDED_OVER_NS, TENSOR_NS * (loader.tensors or 0))) * batches,
+        sending_ns=(loader.sending_ns or 0) * batches,
+        cores=None if known is None or not cpus or cpus < 1 else max(cpus // max(known.ranks, 1), 1),
+        workers=loader.num_workers,
+        prefetch=loader.prefetch_factor or 2,
+        epoch_steps=inf if loader.persistent_workers else _epoch_steps(rank, loader, whole, batches),
+        start_ns=START_NS,
+        warmth=WARMTH if wait.exposed_ns is None else 0.0,
+    )
+    least, usual, most = (1.0, *SHARING[:2]) if loader.num_workers else SHARING  # Workers that are there share already.
+    slow, likely, fast = (replace(likely, sharing=one) for one in (most, usual, least))
+    slow_ns = max(loader.blocked_most_ns or 0, blocked_ns)
+    slow = replace(slow, waiting_ns=slow_ns * batches, computing_ns=cpu_ns * batches)
+    if loader.fetch_cpu_ns is None:
+        fast = replace(fast, computing_ns=0.0, waiting_ns=likely.computing_ns)
+    return slow, likely, fast
 
 
-def _without_wait_ns(facts: Facts, wait: Input) -> int:
-    """A step that waits for no batch: of those without the profiler what is no wait, and at least the device's work.
+def _training_ns(facts: Facts, wait: Input, making_ns: float) -> float:
+    """A step without waiting for batches and without making them, which takes `making_ns` of the training's thread.
 
-    Recorded steps may wait more than others, or less.
+    Of steps without the profiler what is neither, and at least the device's work. Recorded steps may wait more than
+    others, or less.
     """
-    used, time, alone = steps(facts), optional(device_time, facts), context(facts).rank.unprofiled
+    used, time, known = steps(facts), optional(device_time, facts), optional(slowdown, facts)
+    alone = facts.rank.context.rank.unprofiled if facts.rank.context else None
     waits = () if alone is None else alone.phases_ns.get("loader", ())
-    which, known = comparable(facts), optional(slowdown, facts)
-    if alone is None or len(waits) != len(alone.wall_ns) or not len(which):
+    if alone is None or len(waits) != len(alone.wall_ns) or not len(which := comparable(facts)):
         step_ns = used.mean_ns if known is None else known.unprofiled_ns
-        return round(step_ns * (1 - min(wait.waited_ns / max(used.mean_ns, 1), 1.0)))
+        return max(step_ns * (1 - min(wait.waited_ns / max(used.mean_ns, 1), 1.0)), 1.0)
     busy_ns = 0 if time is None else used.mean_ns - round_half_up(time.idle.total, used.count)
-    return max(round(fmean((np.array(alone.wall_ns) - np.array(waits))[which])), busy_ns)
+    walls_ns = np.array(alone.wall_ns)[which]
+    without_ns = fmean(walls_ns) - making_ns if making_ns else fmean(walls_ns - np.array(waits)[which])
+    return float(max(without_ns, busy_ns, 1.0))
+
+
+def _epoch_steps(rank: RankManifest, loader: Loader, whole: Epoch | None, batches: float) -> float:
+    """Infinite where it is not known."""
+    length = epoch_batches(rank, loader)
+    return float(whole.steps) if whole is not None else inf if length is None else max(length / batches, 1.0)
+
+
+def epoch_batches(rank: RankManifest, loader: Loader) -> int | None:
+    """Of an epoch, as torch's samplers make them; None if that is not known."""
+    if not loader.dataset_length or not loader.batch_size:
+        return None
+    ranks = rank.world_size if loader.sampler == "DistributedSampler" else 1
+    items = -(-loader.dataset_length // ranks)
+    return max(items // loader.batch_size if loader.drop_last else -(-items // loader.batch_size), 1)

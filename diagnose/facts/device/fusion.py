@@ -13,6 +13,7 @@ from diagnose.facts.core.breakdown import breakdown, round_half_up
 from diagnose.facts.core.inputs import NO_SHAPES, Inputs, Mask, named, recorded_inputs
 from diagnose.facts.core.names import name_codes, name_of
 from diagnose.facts.core.run import trains_on_cpu
+from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import NO_OPS, HostSpans, launched_in, members
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
@@ -21,6 +22,7 @@ from diagnose.facts.device.layout import eager, for_parallelism, traffic
 from diagnose.facts.optimizer.optimizer import for_parameters
 from diagnose.trace import nesting
 from diagnose.trace.enums import LinkKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import KernelKind
 
@@ -119,6 +121,7 @@ class AttentionChain:
     flops: FloatArray  # Of a pass as one kernel, without a mask.
     elements: FloatArray  # That it reads and writes.
     masked: bool  # Something between the products sets scores to what they are told: a mask, of whatever form.
+    site: Site | None = None  # Of the first matmul.
 
 
 @fact
@@ -204,4 +207,5 @@ def _attention(facts: Facts, shape: Dims, forward: list[IntArray], backward: lis
         flops=np.where(is_backward, BACKWARD_FLOPS, FORWARD_FLOPS) * float(min(prod(shape), MOST_FLOPS)),
         elements=np.where(is_backward, BACKWARD_TENSORS, FORWARD_TENSORS) * one,
         masked=bool(named(facts, table.op[forward[0]], *_MASKING).any()),
+        site=sites_of(facts, table.op[forward[0][:1]])[0],
     )

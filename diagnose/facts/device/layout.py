@@ -10,14 +10,7 @@ import numpy as np
 from diagnose.facts.communication.ddp import ddp_overheads
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.inputs import (
-    UNKNOWN,
-    Inputs,
-    Mask,
-    known_per_step,
-    named,
-    recorded_inputs,
-)
+from diagnose.facts.core.inputs import UNKNOWN, Inputs, Mask, known_per_step, named, recorded_inputs
 from diagnose.facts.core.names import name_codes, name_of
 from diagnose.facts.core.spans import host_spans, launched_in, members
 from diagnose.facts.core.steps import steps

@@ -10,10 +10,12 @@ import numpy.typing as npt
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import breakdown, round_half_up
 from diagnose.facts.core.matmuls import type_rates
+from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
 from diagnose.facts.device.roofline import ALIGNED_BYTES, MatmulOps, inner_sizes, matmul_ops, op_roofline
 from diagnose.trace.costs import DTYPE_BYTES, DTYPES
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import KernelKind
 
@@ -114,6 +116,16 @@ def _left(facts: Facts, ops: MatmulOps, chosen: Mask, dtype: str) -> float | Non
 
 
 @dataclass(frozen=True)
+class OddSize:
+    """The inner size that most of the time of misaligned calls goes by."""
+
+    size: int
+    other: int  # The other inner size of its first call in the used steps: of the weights.
+    calls: int  # Misaligned calls, whatever their sizes, per step.
+    site: Site | None  # Of its first call, which is one of the forward pass.
+
+
+@dataclass(frozen=True)
 class Roofline:
     """Calls whose cost is known, attention left out, against what the device reaches at best; times per step."""
 
@@ -127,6 +139,7 @@ class Roofline:
     ALIGNED_BYTES."""
     misaligned_ns: int
     misaligned_floor: float | None
+    odd_size: OddSize | None  # None if there are none in the used steps.
 
 
 @fact
@@ -141,8 +154,8 @@ def roofline(facts: Facts) -> Roofline:
     on_units = np.isin(math, [DTYPES.index(one) for one in ("tf32", "fp16", "bf16")])
     grain = ALIGNED_BYTES / np.array([*(DTYPE_BYTES[one] for one in DTYPES), 1.0])[math]
     depthwise = (ops.dims[:, 1] == 1) & (ops.dims[:, 2] == 1)
-    odd = (inner_sizes(ops) % grain[:, None] > 0).any(axis=1)
-    misaligned = slow & on_units & odd & ~depthwise
+    odd = inner_sizes(ops) % grain[:, None] > 0
+    misaligned = slow & on_units & odd.any(axis=1) & ~depthwise
     slow &= ~misaligned
 
     def floor(chosen: Mask) -> float | None:
@@ -160,7 +173,21 @@ def roofline(facts: Facts) -> Roofline:
         misaligned_ids=_kernels(ops, misaligned),
         misaligned_ns=_ns(facts, ops, misaligned),
         misaligned_floor=floor(misaligned),
+        odd_size=_odd_size(facts, ops, np.flatnonzero(misaligned & ops.in_steps), odd),
     )
+
+
+def _odd_size(facts: Facts, ops: MatmulOps, rows: IntArray, odd: Mask) -> OddSize | None:
+    if not len(rows):
+        return None
+    sizes, row = inner_sizes(ops)[rows], np.nonzero(odd[rows])[0]
+    found, number = np.unique(sizes[odd[rows]], return_inverse=True)
+    size = int(found[np.bincount(number.reshape(-1), ops.dur_ns[rows][row]).argmax()])
+    first = int((sizes == size).any(axis=1).argmax())
+    other = next((one for one in sizes[first, 1:].tolist() if one != size), size)
+    op = ops.op[rows[first]]
+    (site,) = sites_of(facts, np.array([op])) if op >= 0 else (None,)
+    return OddSize(size, other, round_half_up(len(rows), steps(facts).count), site)
 
 
 @dataclass(frozen=True)

@@ -114,10 +114,7 @@ def _groups(facts: Facts, copies: pd.DataFrame) -> list[Transfer]:
     syncs = calls.ids[calls.of(*BLOCKING)]
     sync_of = np.full(len(facts.rank.spans) + 1, -1, dtype=np.int64)
     sync_of[copy_before(facts, syncs)] = syncs
-    copies = copies.assign(
-        sync=sync_of[copies.index.to_numpy()],
-        sole_op=sole_ops(facts, copies["call"].to_numpy()),
-    )
+    copies = copies.assign(sync=sync_of[copies.index.to_numpy()], sole_op=sole_ops(facts, copies["call"].to_numpy()))
     return [_transfer(facts, copies.iloc[rows], site) for rows, site in groups if copies["in_steps"].iloc[rows].any()]
 
 

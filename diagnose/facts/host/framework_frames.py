@@ -5,18 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.facts.core.base import Facts, once
-from diagnose.trace import enums, frames, nesting
+from diagnose.facts.core.source_lines import sites_at
+from diagnose.facts.core.spans import host_spans
+from diagnose.trace import enums, frames, kinds, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.kinds import Activity
 
 MOST = 0.5  # A function is named if it takes this share of the time (our choice).
 
 
-def framework_frame(facts: Facts, times: Intervals, tracks: IntArray) -> Site | None:
+def framework_frame(facts: Facts, times: Intervals, tracks: IntArray, inside: bool = False) -> Site | None:
     """The framework's function with most of these times of host threads, at the line with most of them.
 
-    Each time is taken for what runs in its middle.
+    Each time is taken for what runs in its middle. `inside`: that function may have less, if all its functions have.
 
     None where no function has, or where no frames of frameworks were recorded. Shapes (times,).
     """
@@ -31,9 +34,19 @@ def framework_frame(facts: Facts, times: Intervals, tracks: IntArray) -> Site | 
         if site := frames.frame_site(names[code]):
             functions.setdefault((site.file, site.function), []).append(code)
     most = max(functions.values(), key=lambda codes: spent[codes].sum(), default=[])
-    if not most or spent[most].sum() < MOST * times.total:
+    if not most or spent.sum() < MOST * times.total or not (inside or spent[most].sum() >= MOST * times.total):
         return None
     return frames.frame_site(names[max(most, key=lambda code: spent[code])])
+
+
+@once
+def runs_loop(facts: Facts) -> frozenset[tuple[str, str]]:
+    """File and name of the user's functions that run the training loop: innermost while optimizers step."""
+    found = host_spans(
+        facts, SpanKind.OP, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) is Activity.OPTIMIZER_STEP
+    )
+    sites = sites_at(facts, (found.start_ns + found.end_ns) // 2, found.track)
+    return frozenset((site.file, site.function) for site in sites if site)
 
 
 @once

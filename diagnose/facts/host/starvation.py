@@ -14,12 +14,7 @@ from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import api_calls, host_activities
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.launches import launch_table
-from diagnose.facts.core.spans import (
-    host_spans,
-    on_training_threads,
-    require_ops,
-    used_step,
-)
+from diagnose.facts.core.spans import host_spans, on_training_threads, require_ops, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.facts.host.waits import WaitReason, host_waits
 from diagnose.trace import enums, intervals
@@ -44,6 +39,7 @@ class Starvation:
     reads: int
     """Reads of the device's tensors, per step, if after most of them the next comes before FEW_LAUNCHES launches; else
     0. Each ends what can be compiled as one, and no CUDA graph may hold one."""
+    syncs: int  # Waits of the host for the device, whatever for, per step.
     launches: int  # Calls that launch device work, per step; a CUDA graph is one.
     empty_queue_share: float  # Share of these calls that found nothing outstanding on their stream.
     kernel_median_ns: int  # Median duration of a kernel.
@@ -71,6 +67,7 @@ def starvation(facts: Facts) -> Starvation:
         gaps=gaps,
         times=_launching(facts, gaps),
         reads=_reads(facts, np.unique(table.call)),
+        syncs=sum(one.total_calls for one in optional(host_waits, facts) or ()) // used.count,
         launches=round_half_up(len(first), used.count),
         empty_queue_share=float((table.depth[first] == 0).mean()),
         kernel_median_ns=int(np.median(dur)),

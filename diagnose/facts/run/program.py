@@ -48,14 +48,10 @@ class Program:
         return self.workload is Workload.INFERENCE
 
 
-OF_TRAINING = frozenset(
-    {
-        "accumulation",
-        "buckets",
-        "gradient_zeroing",
-        "optimizer_steps",
-    }
-)
+_NODES_WITHOUT_NUMBER = re.compile("(Mm|Addmm|T|View|CudnnConvolution|CudnnBatchNorm|NllLoss|LogSoftmax)Backward")
+"""Of autograd's graph; since PyTorch 1.10 each has a number behind its name, if it is torch's own."""
+
+OF_TRAINING = frozenset({"accumulation", "buckets", "gradient_zeroing", "optimizer_steps"})
 """Names of facts about what only a training does."""
 
 
@@ -83,6 +79,13 @@ _SERVING = re.compile(
 def program(facts: Facts) -> Program:
     """The language and the workload of what was recorded."""
     return Program(_language(facts), _workload(facts), loop_owner(facts))
+
+
+def older_than(facts: Facts) -> tuple[int, int] | None:
+    """Version of PyTorch that its own is older than, as far as names tell."""
+    return (
+        (1, 10) if any(map(_NODES_WITHOUT_NUMBER.fullmatch, _names(facts, SpanKind.OP, SpanKind.ANNOTATION))) else None
+    )
 
 
 def _names(facts: Facts, *of_kinds: SpanKind) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.run import HOW, manifest, trains_on_cpu
 from diagnose.facts.core.steps import LONG, Measure, steps
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.manifest import Timed
+from diagnose.trace.manifest import Epochs, Timed
 
 UNRECORDED_SHARE = 0.1
 """Of the time, from which on long steps that were not recorded are said, and left out of the mean (our choice)."""
@@ -83,11 +83,15 @@ class Slowdown:
     unprofiled_ns: int
     """Mean time of a step without the profiler: what comes now and then counts, but not steps of a kind that was not
     recorded."""
+    mean_ns: int  # The same of all kinds; the first step of an epoch weighs as often as it comes in a whole one.
     ratio: float | None
     """Median time of a step of the timing recording over that, by one clock; of as much work, if steps do more or less.
     None if it was not timed."""
     by_phase: bool = False
     """Whether what recording adds is known of each phase of a step, so that savings are of steps without it."""
+    longer_ns: Mapping[str, int] = field(default_factory=dict)
+    """By phase that was timed, of what all steps take longer on average than the recorded kind."""
+    unrecorded: Unrecorded | None = None  # Longer steps, none of which was recorded, where they take much of the time.
     size: float = 1.0
     """How many times as much recorded steps do as those without the profiler, in nodes of autograd's graph; 1 where
     steps are alike, or nobody counted."""
@@ -100,26 +104,53 @@ def slowdown(facts: Facts) -> Slowdown:
     And if the trace marks no steps: then there is nothing to compare.
     """
     alone, recorded, cycle = manifest(facts).unprofiled, manifest(facts).timing, manifest(facts).cycle
-    counted = () if alone is None else [_usual(facts, _whole(one, cycle)) for one in (alone.device_ns, alone.wall_ns)]
-    unprofiled = next((mean for one in counted if (mean := _mean(one))), None)
-    if alone is None or unprofiled is None or steps(facts).measure is Measure.WINDOW:
+    clocks = () if alone is None else [_whole(one, cycle) for one in (alone.device_ns, alone.wall_ns)]
+    times = next((one for one in clocks if _mean(_usual(facts, one))), None)
+    usual_ns, other = _mean(_usual(facts, times)), optional(unrecorded, facts)
+    if alone is None or times is None or usual_ns is None or steps(facts).measure is Measure.WINDOW:
         raise Missing("step times without the profiler", HOW)
+    mean_ns = _over_epochs(times, alone.first_step + len(alone.wall_ns) - len(times), manifest(facts).epochs)
+    other = other if other is not None and other.share >= UNRECORDED_SHARE else None
+    found = Slowdown(min(usual_ns, mean_ns), mean_ns, None, unrecorded=other)
+    found = replace(found, longer_ns=_longer_ns(alone, comparable(facts), found.mean_ns - found.unprofiled_ns))
     if recorded is None:
-        return Slowdown(unprofiled, None)
+        return found
     by_phase = _timed_by_phase(alone) and _timed_by_phase(recorded) and trains_on_cpu(facts)
-    on_device = _on_device(recorded), _on_device(alone)
+    on_device = _median(recorded.device_ns or ()), _median(alone.device_ns or ())
     slow, plain = on_device if all(on_device) else (_median(recorded.wall_ns), _median(alone.wall_ns))
     ratio = slow / plain if slow and plain else None
     sized = uneven(facts)
     if sized is None or not ratio:
-        return Slowdown(unprofiled, ratio, by_phase)
+        return replace(found, ratio=ratio, by_phase=by_phase)
     size = statistics.fmean(sized[1].nodes) / statistics.fmean(sized[0].nodes)
     each = [statistics.fmean(one.device_ns if all(on_device) and one.device_ns else one.wall_ns) for one in sized]
-    return Slowdown(unprofiled, each[1] / each[0] / size, by_phase, size)
+    return replace(found, ratio=each[1] / each[0] / size, by_phase=by_phase, size=size)
+
+
+def _over_epochs(times_ns: tuple[int, ...], first: int, epochs: Epochs | None) -> int:
+    """Mean of steps, the first of them of this number; that of an epoch weighs as in a whole one, if that is known."""
+    if epochs is None or not epochs.steps or epochs.steps < 2:
+        return round(statistics.fmean(times_ns))
+    begins = [epochs.place(first + at) == 0 for at in range(len(times_ns))]
+    beginning = [ns for ns, begin in zip(times_ns, begins, strict=True) if begin]
+    others = [ns for ns, begin in zip(times_ns, begins, strict=True) if not begin]
+    if not others or not (beginning or epochs.first_step_ns):
+        return round(statistics.fmean(times_ns))
+    usual, longer = statistics.fmean(others), statistics.fmean(beginning or [epochs.first_step_ns or 0])
+    return round(usual + (longer - usual) / epochs.steps)
+
+
+def _longer_ns(alone: Timed, usual: IntArray, longer_ns: int) -> dict[str, int]:
+    """By phase, what all steps take longer there than usual ones on average; at most so much together."""
+    if not longer_ns or not _timed_by_phase(alone) or not len(usual):
+        return {}
+    times = {phase: np.array(each, dtype=float) for phase, each in alone.phases_ns.items()}
+    found = {phase: max(each.mean() - each[usual].mean(), 0.0) for phase, each in times.items()}
+    most = min(1.0, longer_ns / max(sum(found.values()), 1.0))
+    return {phase: int(ns * most) for phase, ns in found.items()}
 
 
 def _timed_by_phase(timed: Timed) -> bool:
-    """Whether each phase has a time for each step, as a manifest that somebody wrote may not."""
     return bool(timed.phases_ns) and all(len(one) == len(timed.wall_ns) for one in timed.phases_ns.values())
 
 
@@ -150,22 +181,12 @@ def _usual(facts: Facts, times_ns: tuple[int, ...] | None) -> tuple[int, ...]:
     return tuple(ns for ns, count in zip(times_ns, nodes, strict=False) if ns / count <= most)
 
 
-def _on_device(timed: Timed) -> int | None:
-    return _median(timed.device_ns or ())
-
-
 def _mean(times_ns: tuple[int, ...]) -> int | None:
-    """None without times, or if they are no times."""
     return round(statistics.fmean(times_ns)) if times_ns and min(times_ns) > 0 else None
 
 
 def _median(times_ns: tuple[int, ...]) -> int | None:
-    """None without times, or if they are no times."""
     return round(statistics.median(times_ns)) if times_ns and min(times_ns) > 0 else None
-
-
-UNLIKE = 0.1
-"""Share by which the mean step of an epoch differs from that of the window, from which on it is said (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -176,39 +197,26 @@ class Epoch:
     step_ns: int  # Mean, with all that is between epochs.
     between_ns: int  # An epoch: evaluation, saving and the like, by which its first step is longer than the others.
     starting_ns: int  # An epoch: until its first batch is there, by workers that start.
-    first: int | None
-    """Number in its epoch of the first of the recorded steps that figures are of, from 1 on; None if unknown."""
-    last: int | None
-    begun: int  # Epochs that begin in these steps.
 
     @property
     def starting_share(self) -> float:
         """Of an epoch."""
         return self.starting_ns / max(self.steps * self.step_ns, 1)
 
-    def unlike(self, step_ns: int) -> bool:
-        """Whether a step of this time stands for no whole epoch."""
-        return abs(self.step_ns - step_ns) > UNLIKE * self.step_ns
-
 
 @fact
 def epoch(facts: Facts) -> Epoch:
     """Raises Missing if no whole epoch was seen, once steps were steady, and if the trace marks no steps."""
-    known, used = manifest(facts).epochs, steps(facts)
-    if known is None or not known.steps or known.step_ns is None or used.measure is Measure.WINDOW:
+    known = manifest(facts).epochs
+    if known is None or not known.steps or known.step_ns is None or steps(facts).measure is Measure.WINDOW:
         raise Missing("a whole epoch before the recording", HOW)
     starting, longer = known.starting_ns or 0, 0
     if known.first_step_ns is not None and known.steps > 1:
         other = (known.steps * known.step_ns - known.first_step_ns) / (known.steps - 1)
         longer = max(round(known.first_step_ns - other), 0)
-    places = [known.place(number) for number in used.numbers]
-    first, last = (None if place is None else place + 1 for place in (places[0], places[-1]))
     return Epoch(
         steps=known.steps,
         step_ns=known.step_ns,
         between_ns=min(max(longer - starting, 0), known.between_ns or 0),
         starting_ns=starting,
-        first=first,
-        last=last,
-        begun=sum(place == 0 for place in places),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import Level, RankedFinding, RulePage
+from diagnose.contracts.finding import RankedFinding, RulePage
 from diagnose.facts.core.steps import Measure
 from diagnose.fixes.setting import Safety
 from diagnose.reports import findings, reasons
@@ -21,8 +21,8 @@ class Shown:
 
     card: Card
     finding: RankedFinding
-    range: str  # `18.2 ms to 24.0 ms of 96.0 ms, alone`.
-    after: str  # `15.1 ms once those above are fixed`; empty for the first.
+    range: str  # `18.2 ms to 24.0 ms of 96.0 ms, once those above are fixed`.
+    alone: str  # `alone 25.1 ms`; empty where that is as much.
     low: float
     likely: float
     high: float  # Shares of the step in percent, for a bar.
@@ -32,8 +32,6 @@ class Shown:
     sections: tuple[tuple[str, str], ...]  # (heading, text) of the rule's page.
     places: str  # How many places on the timeline it can go to; empty if none.
 
-
-LEVELS = {Level.HIGH: "sure", Level.MEDIUM: "fairly sure", Level.LOW: "unsure"}
 
 SAFE = (Safety.SAME_NUMBERS, Safety.ROUNDING)  # Fixes that need no look at the loss.
 
@@ -45,17 +43,17 @@ def shown(diagnosis: Diagnosis) -> Iterator[Shown]:
     per = "" if diagnosis.steps is None or diagnosis.steps.measure is Measure.WINDOW else " a step"
     major = [finding for finding in diagnosis.findings if not finding.minor]
     for card, one in zip(findings.cards(diagnosis), major, strict=True):
-        saving = one.saving
-        after = "" if card.number == 1 or saving.after_above_ns is None else duration(saving.after_above_ns)
+        saving, (low_ns, likely_ns, high_ns) = one.saving, one.shown_ns
+        alone = duration(saving.likely_ns) if duration(saving.likely_ns) != duration(likely_ns) else ""
         page = pages.get(one.rule)
         yield Shown(
             card=card,
             finding=one,
-            range=f"{_range(saving.low_ns, saving.high_ns)} of {duration(step_ns)}{per}, alone",
-            after=after and f"{after} once those above are fixed",
-            low=100 * saving.low_ns / max(step_ns, 1),
-            likely=100 * saving.likely_ns / max(step_ns, 1),
-            high=100 * saving.high_ns / max(step_ns, 1),
+            range=f"{_range(low_ns, high_ns)} of {duration(step_ns)}{per}, once those above are fixed",
+            alone=alone and f"alone {alone}",
+            low=100 * low_ns / max(step_ns, 1),
+            likely=100 * likely_ns / max(step_ns, 1),
+            high=100 * high_ns / max(step_ns, 1),
             changes=tuple(reasons.changes(one, diagnosis)),
             formula=tuple(reasons.formula(one, diagnosis)),
             page=page,

@@ -109,13 +109,7 @@ def job_heat(diagnosis: Diagnosis) -> go.Figure:
     if size > 1:
         labelled = names[:: -(-len(names) // MOST_LABELS)]
         made.update_xaxes(tickvals=labelled, ticktext=[one.split(" ")[0] for one in labelled])
-    made.update_yaxes(
-        title={"text": "step"},
-        autorange="reversed",
-        showgrid=False,
-        fixedrange=True,
-        type="category",
-    )
+    made.update_yaxes(title={"text": "step"}, autorange="reversed", showgrid=False, fixedrange=True, type="category")
     for what, values in _shown(job, size).items():
         made.add_heatmap(
             name=what,

@@ -163,7 +163,6 @@ def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
         kinds=[(kind.value, OUTCOMES[kind]) for kind in OutcomeKind if _ended(diagnosis, kind)],
         tables=section("tables", sections.sections, diagnosis),
         about=section("what was analysed", _about, diagnosis),
-        levels=cards.LEVELS,
         safe=cards.SAFE,
         left_out=lost,
         part=_part,
@@ -300,14 +299,12 @@ def _tiles(diagnosis: Diagnosis) -> Iterator[Tile]:
     if steps is None:
         return
     alone, time = steps.unprofiled_step_time_ns, steps.step_time_ns
-    if (epoch := diagnosis.unlike_epoch) is not None:
-        yield Tile("a step, over a whole epoch", duration(epoch.step_ns))
     if alone is not None:
-        yield Tile("a step, without the profiler", duration(alone))
+        yield Tile("a step", duration(alone))
         yield Tile("a step, recorded", duration(time.mean), f"(x {time.mean / max(alone, 1):.2f})")
     else:
         what = "the recorded window" if steps.measure is Measure.WINDOW else "the mean step"
-        yield Tile(what, duration(time.mean))
+        yield Tile(what, duration(step_ns or time.mean))
     left = findings.sure_left_ns(diagnosis)
     if step_ns and any(finding.sure and not finding.minor for finding in diagnosis.findings):
         what = (
@@ -323,7 +320,7 @@ def _tiles(diagnosis: Diagnosis) -> Iterator[Tile]:
             yield Tile("of it", duration(ns), why)
     if (flops := diagnosis.flops) is not None and flops.mfu is not None:
         least = "at least " * (flops.counted_share < sections.WHOLE)
-        yield Tile("MFU, recorded", f"{least}{share(flops.mfu, 1)}", f"(of the peak of {flops.device})")
+        yield Tile("MFU", f"{least}{share(flops.mfu, 1)}", f"(of the peak of {flops.device})")
 
 
 def _losses(diagnosis: Diagnosis, whole: Breakdown) -> Iterator[tuple[int, str]]:

@@ -47,6 +47,7 @@ CAUSE_COLOURS = {
     TimeCause.BETWEEN_KERNELS: PALE,
     TimeCause.HOST_NOT_RECORDED: "#8A8A8A",
     TimeCause.UNKNOWN: DARK,
+    TimeCause.OTHER_STEPS: NOT_RECORDED,
 }
 
 PATH_COLOURS = {kind: CAUSE_COLOURS.get(kind, DARK) for kind in PATH_CAUSES}

@@ -218,13 +218,7 @@ def _middles(stretches: Sequence[RunSlice], unit_ns: float) -> list[float]:
 
 
 def _line(
-    made: go.Figure,
-    name: str,
-    x: list[float],
-    y: list[float],
-    colour: str,
-    dash: str = "solid",
-    yaxis: str = "y",
+    made: go.Figure, name: str, x: list[float], y: list[float], colour: str, dash: str = "solid", yaxis: str = "y"
 ) -> None:
     made.add_scatter(
         name=plain(name),

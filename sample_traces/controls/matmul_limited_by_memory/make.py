@@ -8,10 +8,7 @@ import torch
 
 from sample_traces import harness
 
-WIDTH = {
-    "cpu": {"weak": 768, "medium": 1024, "strong": 1280},
-    "cuda": {"weak": 8192, "medium": 10240, "strong": 12288},
-}
+WIDTH = {"cpu": {"weak": 768, "medium": 1024, "strong": 1280}, "cuda": {"weak": 8192, "medium": 10240, "strong": 12288}}
 BATCH, LAYERS = 4, 3
 
 

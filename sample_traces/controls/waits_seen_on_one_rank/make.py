@@ -16,11 +16,7 @@ def main() -> None:
     """Train; gradients of the last layers are reduced while those of the first are computed."""
     run = harness.start()
     model = torch.nn.Sequential(
-        torch.nn.Linear(256, 256),
-        torch.nn.ReLU(),
-        torch.nn.Linear(256, 256),
-        torch.nn.ReLU(),
-        torch.nn.Linear(256, 10),
+        torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)
     )
     ddp = DistributedDataParallel(model.to(run.device), bucket_cap_mb=0.1, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)

@@ -96,11 +96,7 @@ class Block(nn.Module):
 class SmallResNet(nn.Module):
     def __init__(self, width, blocks, classes):
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, width, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-        )
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
         layers = []
         cin = width
         for stage in range(3):

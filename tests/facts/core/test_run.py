@@ -1,14 +1,17 @@
 """What the manifest tells facts: what recording costs, and how many workers would hide loading."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
+from msgspec.structs import replace as replace_in
 
 from diagnose.capture.agent import clocks
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.run import busy_share, environment, launch_blocking, manifest, trains_on_cpu
 from diagnose.facts.core.steps import LONG
-from diagnose.facts.data.loading import Loading, loading
+from diagnose.facts.data.loading import loading
+from diagnose.facts.data.throughput import Throughput
 from diagnose.facts.run.timed_steps import Slowdown, Unrecorded, slowdown, unrecorded
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Flags, Host, Loader, Optimizer, RankManifest, Timed
@@ -43,8 +46,7 @@ def wall(*times_ms: float, device: tuple[float, ...] | None = None) -> Timed:
 
 
 @pytest.mark.parametrize(
-    ("devices", "cpu_ms", "busy"),
-    [("cpu", None, 1.0), ("cpu", 3, 0.2), ("cpu", 40, 1.0), ("cuda", 3, 0.0)],
+    ("devices", "cpu_ms", "busy"), [("cpu", None, 1.0), ("cpu", 3, 0.2), ("cpu", 40, 1.0), ("cuda", 3, 0.0)]
 )
 def test_how_busy_a_training_on_the_cpu_is(devices: str, cpu_ms: int | None, busy: float) -> None:
     """Steps of 10 and 20 ms; of 40 ms of CPU time a step, several threads take some."""
@@ -65,7 +67,7 @@ def test_a_training_on_a_device_that_nobody_records_is_not_on_the_cpu(devices: t
     )
 
 
-@pytest.mark.parametrize("get", [manifest, slowdown, unrecorded, loading, environment, launch_blocking])
+@pytest.mark.parametrize("get", [manifest, slowdown, unrecorded, environment, launch_blocking])
 def test_without_a_manifest_nothing_is_known(get: object) -> None:
     assert callable(get)
     with pytest.raises(Missing, match="Record with diagnose profile"):
@@ -74,19 +76,19 @@ def test_without_a_manifest_nothing_is_known(get: object) -> None:
 
 def test_medians_by_one_clock() -> None:
     facts = known(LOADING, unprofiled=wall(10, 30, 20), timing=wall(30, 24, 20))
-    assert slowdown(facts) == Slowdown(20 * MS, 1.2)
+    assert slowdown(facts) == Slowdown(20 * MS, 20 * MS, 1.2)
 
 
 def test_the_device_s_clock_is_preferred() -> None:
     alone, recorded = wall(10, device=(40, 41, 42)), wall(20, device=(82,))
-    assert slowdown(known(LOADING, unprofiled=alone, timing=recorded)) == Slowdown(41 * MS, 2.0)
+    assert slowdown(known(LOADING, unprofiled=alone, timing=recorded)) == Slowdown(41 * MS, 41 * MS, 2.0)
     # Where one of them has no device's clock, the ratio is by the other clock, which both have.
-    assert slowdown(known(LOADING, unprofiled=alone, timing=wall(20))) == Slowdown(41 * MS, 2.0)
-    assert slowdown(known(LOADING, unprofiled=alone, timing=wall(15))) == Slowdown(41 * MS, 1.5)
+    assert slowdown(known(LOADING, unprofiled=alone, timing=wall(20))) == Slowdown(41 * MS, 41 * MS, 2.0)
+    assert slowdown(known(LOADING, unprofiled=alone, timing=wall(15))) == Slowdown(41 * MS, 41 * MS, 1.5)
 
 
 def test_a_ratio_needs_both() -> None:
-    assert slowdown(known(LOADING, unprofiled=wall(10))) == Slowdown(10 * MS, None)
+    assert slowdown(known(LOADING, unprofiled=wall(10))) == Slowdown(10 * MS, 10 * MS, None)
     with pytest.raises(Missing, match="step times without the profiler"):
         slowdown(known(LOADING, timing=wall(10)))
 
@@ -150,40 +152,60 @@ def loader(fetch_ms: float, **more: int) -> Loader:
     return Loader(dataset="Photos", fetch_ns=int(fetch_ms * MS), **more)
 
 
-def test_workers_that_hide_loading() -> None:
-    """The GPU waits 60 of 100 ms; the 40 ms that are left take two workers of 60 ms a batch."""
+def test_what_the_model_is_given() -> None:
+    """The GPU waits 60 of 100 ms; 60 ms a batch, all of it taken for computing: two workers fit the 40 ms left."""
     found = loading(known(LOADING, loader(60)))
-    times = {"step_ns": 40 * MS, "mean_ns": 100 * MS, "fetch_ns": 60 * MS}
-    assert found == Loading(loader(60), **times, batches=1.0, cpus=None, threads=None)
-    assert (found.workers, found.cores, found.hideable, found.best, found.most_in) == (2, 2, True, 2, "")
+    assert found.model == Throughput(40 * MS, 40 * MS, 60 * MS, 0, 1 * MS, start_ns=15 * MS)
+    assert (found.mean_ns, found.batches, found.workers, found.most_in) == (100 * MS, 1.0, 2, "")
+    # How much of it computes is not known: at one end all of it waits.
+    assert [one.waiting_ns for one in found.models] == [0, 0, 60 * MS]
 
 
 def test_the_step_is_that_without_the_profiler() -> None:
     """50 ms, of which the GPU waits the same share: 20 ms are left, in which 3 workers make batches of 60 ms."""
     found = loading(known(LOADING, loader(60), unprofiled=wall(50)))
-    assert (found.step_ns, found.workers) == (20 * MS, 3)
+    assert (found.model.training_ns, found.workers) == (20 * MS, 3)
 
 
 def test_cores_are_shared_by_the_ranks_of_the_machine() -> None:
     facts = known(LOADING, loader(300), host=Host(cpus_allowed=16), ranks=4)
-    found = loading(facts)
-    assert (found.workers, found.cores, found.cpus, found.hideable, found.best) == (8, 8, 4, False, 4)
-
-
-def test_workers_are_no_more_than_cores_even_where_they_wait_for_storage() -> None:
-    """300 ms a batch in 40 ms: 8 workers. 30 ms of computing keep one core busy, 600 ms on two threads 15."""
-    few, many = (loader(300, fetch_cpu_ns=cpu * MS) for cpu in (30, 600))
-    found = loading(known(LOADING, few, host=Host(cpus_allowed=2)))
-    assert (found.workers, found.cores, found.hideable, found.best, found.best_ns) == (8, 1, False, 2, 150 * MS)
-    found = loading(known(LOADING, many, host=Host(cpus_allowed=8)))
-    assert (found.workers, found.cores, found.hideable, found.best) == (8, 15, False, 8)
+    assert (loading(facts).model.cores, loading(facts).workers) == (4, 3)
 
 
 def test_what_of_a_batch_waits_is_its_wall_less_its_cpu_time() -> None:
-    for cpu_ms, share in ((30, 0.9), (300, 0.0), (600, 0.0)):
-        facts = known(LOADING, loader(300, fetch_cpu_ns=cpu_ms * MS), host=Host(cpus_allowed=2), flags=Flags(threads=1))
-        assert loading(facts).waiting_share == share
-    assert loading(known(LOADING, loader(300))).waiting_share == 0.0
+    """And less the time for which its thread waited for a core, which is no storage: it is to be computed."""
+    for more, waits_ms, computes_ms in (
+        ({"fetch_cpu_ns": 30 * MS}, 270, 30),
+        ({"fetch_cpu_ns": 30 * MS, "fetch_queued_ns": 200 * MS}, 70, 230),
+        ({"fetch_cpu_ns": 30 * MS, "fetch_queued_ns": 200 * MS, "blocked_ns": 50 * MS}, 50, 250),
+        ({"fetch_cpu_ns": 600 * MS}, 0, 300),
+        ({}, 0, 300),
+    ):
+        model = loading(known(LOADING, loader(300, **more), host=Host(cpus_allowed=2))).model
+        assert (model.waiting_ns, model.computing_ns) == (waits_ms * MS, computes_ms * MS)
+
+
+def test_the_range_of_the_model() -> None:
+    """Cores that share much, and the slowest of ten batches; workers that are there share already."""
+    one = loader(300, fetch_cpu_ns=100 * MS, blocked_ns=200 * MS, blocked_most_ns=900 * MS)
+    found = loading(known(LOADING, one))
+    assert [each.sharing for each in found.models] == [1.3, 1.05, 1.0]
+    assert [each.waiting_ns for each in found.models] == [900 * MS, 200 * MS, 200 * MS]
+    present = loading(known(LOADING.replace("load", "next"), replace_in(one, num_workers=2)))
+    assert [each.sharing for each in present.models] == [1.05, 1.0, 1.0]
+
+
+def test_an_epoch_has_as_many_steps_as_its_batches_make() -> None:
+    some = {"dataset_length": 105, "batch_size": 10}
+    assert loading(known(LOADING, loader(60, **some))).model.epoch_steps == 11
+    assert loading(known(LOADING, loader(60, **some, persistent_workers=True))).model.epoch_steps == inf
+
+
+def test_a_trace_alone_tells_what_a_batch_takes_in_process() -> None:
+    found = loading(facts_of(LOADING))
+    assert (found.model.computing_ns, found.model.cores, found.split_known) == (60 * MS, None, False)
+    with pytest.raises(Missing, match="what it takes to make a batch"):
+        loading(facts_of(LOADING.replace("load", "next")))
 
 
 def test_the_loader_that_trains_is_the_one_asked_in_timed_steps() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import steps
-from diagnose.facts.data.fetches import Fetches, WaitPattern, fetches, input_wait
+from diagnose.facts.data.fetches import Fetches, fetches, input_wait
 from diagnose.synthetic.reading import facts_of
 from tests.drawing import Drawing
 
@@ -29,9 +29,9 @@ def host_only(*durations_us: float) -> Drawing:
     return draw
 
 
-def pattern(*durations_us: float) -> tuple[WaitPattern | None, int | None]:
+def every(*durations_us: float) -> int | None:
     found = fetches(host_only(*durations_us).facts())
-    return found.pattern, found.every
+    return found.every
 
 
 def test_fetches_with_the_idle_time_in_them() -> None:
@@ -47,7 +47,7 @@ def test_fetches_with_the_idle_time_in_them() -> None:
     # Before the used steps nothing is said; then idle from 0 to 43 and from 110 to 150.
     assert found.idle_ns is not None
     assert found.idle_ns.tolist() == [0, 40_000, 30_000]
-    assert (found.in_process, found.ready_ns, found.pattern, found.every) == (True, 40_000, None, None)
+    assert (found.in_process, found.ready_ns, found.every) == (True, 40_000, None)
     assert found.restart_ids.tolist() == []
 
 
@@ -82,21 +82,14 @@ def test_a_loader_inside_a_loader_is_one_fetch() -> None:
 
 
 def test_a_period_is_the_number_of_workers_that_cannot_keep_up() -> None:
-    assert pattern(*[100, 1, 1] * 8) == (WaitPattern.PERIODIC, 3)
-    assert pattern(*[90, 60, 30, 1, 95, 62, 33, 2, 99, 58, 29, 1]) == (WaitPattern.PERIODIC, 4)
+    assert every(*[100, 1, 1] * 8) == 3
+    assert every(*[90, 60, 30, 1, 95, 62, 33, 2, 99, 58, 29, 1]) == 4
 
 
-def test_rare_slow_fetches_are_a_heavy_tail() -> None:
-    assert pattern(*[2] * 30, 100, *[2] * 9, 90, 2) == (WaitPattern.HEAVY_TAIL, None)
-
-
-def test_fetches_that_take_about_as_long_are_uniform() -> None:
-    assert pattern(*[20, 24, 22, 21] * 5) == (WaitPattern.UNIFORM, None)
-    assert pattern(*[20] * 12) == (WaitPattern.UNIFORM, None)
-
-
-def test_few_fetches_have_no_pattern() -> None:
-    assert pattern(*[100, 1, 1] * 3) == (None, None)
+def test_few_fetches_and_those_that_are_late_now_and_then_or_alike_have_no_period() -> None:
+    assert every(*[100, 1, 1] * 3) is None
+    assert every(*[2] * 30, 100, *[2] * 9, 90, 2) is None
+    assert every(*[20, 24, 22, 21] * 5) is None
 
 
 def test_the_first_fetch_of_an_iterator_is_told_apart() -> None:
@@ -128,14 +121,6 @@ def test_a_fetch_after_a_seed_is_drawn_is_the_first_of_an_iterator(ops: tuple[st
 def test_the_first_fetch_says_nothing_of_what_a_ready_one_takes() -> None:
     draw = host_only(5, 6).frame(GET_ITERATOR, -9, -5)
     assert fetches(draw.facts()).ready_ns == 5_100  # p10 of 5 and 6 us.
-
-
-def test_the_first_fetch_is_no_part_of_the_pattern() -> None:
-    draw = host_only(*[2] * 5, 200, *[2] * 6)
-    sixth = next(e for e in draw.events if e["name"] == "ProfilerStep#6")["ts"]
-    assert fetches(draw.facts()).pattern is WaitPattern.HEAVY_TAIL
-    draw.frame("torch/utils/data/dataloader.py(701): _reset", sixth - 0.5, sixth - 0.25)
-    assert fetches(draw.facts()).pattern is WaitPattern.UNIFORM
 
 
 def restarts(draw: Drawing) -> tuple[Fetches, list[str]]:
@@ -191,7 +176,6 @@ def test_the_request_that_ends_workers_is_told_apart() -> None:
     assert np.flatnonzero(found.first).tolist() == [7]
     assert found.restarts == 1
     assert names == [f"_MultiProcessingDataLoaderIter.{name}" for name in ("_shutdown_workers", "__init__")]
-    assert found.pattern is WaitPattern.UNIFORM
     assert found.ready_ns == 2_000
     assert (at_turns_ns(at_a_turn()), found.first_ns) == (pytest.approx(280_000, abs=12), 200_000)
 

@@ -63,7 +63,7 @@ def test_a_gpu_whose_rates_are_not_known() -> None:
     ("name", "called", "share"),
     [
         ("Tesla V100-DGXS-32GB", "Tesla V100-DGXS-32GB", 128 / 1024),  # fp32 beside 16 bits, of each multiprocessor
-        ("", "a GPU of the family Ampere", 256 / 512),  # the kernels are called ampere_
+        ("", "a GPU with ampere_* kernels", 256 / 512),  # the kernels are called ampere_
     ],
 )
 def test_a_gpu_that_its_family_tells(name: str, called: str, share: float) -> None:

@@ -1,8 +1,14 @@
 """Which function of an installed package took the time of a line, by frames written by hand."""
 
 import numpy as np
+import pytest
 
+from diagnose.facts.core.base import Missing
 from diagnose.facts.host.library_calls import LibraryCall, library_call
+from diagnose.facts.host.loops import loops
+from diagnose.facts.host.process import FetchedMemory, fetched_memory
+from diagnose.facts.host.texts import Texts, texts
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import Intervals
 from tests.drawing import Drawing
@@ -58,3 +64,81 @@ def test_what_torch_or_python_s_own_library_does_is_not_named() -> None:
     draw.frame("/home/me/train.py(3): main", 0, 200).frame("torch/_tensor.py(500): backward", 101, 199)
     draw.frame("/usr/lib/python3.11/json/decoder.py(3): decode", 102, 198)
     assert found(draw, 100, 200) is None
+
+
+HEAD = "4 steps of 100\n2 threads, 4 cores\n"
+OPS = "cpu  aten::linear 0-30 | aten::mm 1-29 | aten::relu 30-40\n"
+
+
+def of(*lines: str) -> FetchedMemory | None:
+    return fetched_memory(facts_of(HEAD + OPS + "\n".join(lines)))
+
+
+def test_what_it_takes() -> None:
+    """A quarter of a ns for each byte; in some of the outermost ops."""
+    found = of("fetched 80 MB a step")
+    assert found is not None
+    assert (found.bytes, found.ns, found.ops_ns) == (80_000_000, 20_000_000, 40_000_000)
+    assert len(found.op_ids) == 2 * 4
+
+
+def test_the_largest_tensor() -> None:
+    found = of("fetched 80 MB a step", 'cpu  aten::mul 50-60 shapes=[[1000,50],[1000]] types=["float","float"]')
+    assert found is not None
+    assert found.largest_bytes == 200_000
+    without = of("fetched 80 MB a step")
+    assert without is not None
+    assert without.largest_bytes is None
+
+
+def test_nothing_is_fetched() -> None:
+    found = of("fetched 0 MB a step")
+    assert found is not None
+    assert found.ns == 0
+
+
+def test_with_a_gpu_tensors_lie_elsewhere() -> None:
+    assert of("fetched 80 MB a step", "gpu  sgemm 5-20 @2") is None
+
+
+def test_nobody_counted() -> None:
+    with pytest.raises(Missing, match="how much memory is fetched anew"):
+        of()
+
+
+RANGE = '"Tensor.__repr__ (text)"'
+FRAME = '"torch/_tensor_str.py(712): _str"'
+CPU = "4 steps of 100\n1 threads, 2 cores\ncpu  aten::mm 0-10"
+
+
+def of_of_texts(synthetic: str) -> Texts:
+    return texts(facts_of(synthetic))
+
+
+@pytest.mark.parametrize("name", [RANGE, FRAME])
+def test_how_many_and_how_long(name: str) -> None:
+    found = of_of_texts(f"{CPU} | {name} 20-30 | {name} 40-44 not in 3")
+    assert (found.host_ns, found.steps_seen, found.idle_ns) == (12_666_667, 3, None)
+    assert found.count == 2  # Five in three steps.
+
+
+def test_one_inside_another_is_the_other() -> None:
+    assert of_of_texts(f"{CPU} | {RANGE} 20-30 | {FRAME} 21-29").host_ns == 10_000_000
+
+
+def test_for_how_long_the_device_is_idle() -> None:
+    synthetic = f"4 steps of 100\ncpu  aten::mm 0-10 | {RANGE} 20-50\ngpu  sgemm 10-30 @5 | sgemm 60-90 @8"
+    assert of_of_texts(synthetic).idle_ns == 20_000_000
+
+
+def test_none_was_seen_where_none_can_be() -> None:
+    with pytest.raises(Missing, match="tensors"):
+        of_of_texts(CPU)
+    assert of_of_texts(f'{CPU} | "train.py(3): main" 0-90').count == 0
+
+
+def test_what_writes_text_is_no_loop() -> None:
+    """Numbers are read one by one, ten times; as many are read elsewhere."""
+    reading = "aten::item 21-21.5 x10 every 0.8"
+    assert [loop.rounds for loop in loops(facts_of(f"{CPU} | {reading}"))] == [10]
+    assert loops(facts_of(f"{CPU} | {RANGE} 20-30 | {reading}")) == ()

@@ -57,7 +57,7 @@ def test_the_nodes_of_backward_passes_rise_by_one_a_step() -> None:
     facts = training(6, carries=99)
     found = growth(facts)
     assert [(count, one.first, one.last) for count, one in found.counts.items()] == [(Count.NODES, 1, 5)]
-    notes = [note.what for note in pipeline.present(facts, [built_in("growing_steps")]).digest.integrity]
+    notes = [note.what for note in pipeline.present(facts, [built_in("growing_steps")]).sections.integrity]
     assert "Steps are not steady: backward nodes rise from 1 to 5, 1 a step." in notes
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from diagnose.capture.agent import loops
 from diagnose.facts.core.base import Facts
-from diagnose.facts.run.program import Language, Program, Workload, program
+from diagnose.facts.run.program import Language, Program, Workload, older_than, program
 from diagnose.fixes.setting import Loop
 from diagnose.source import ranks
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace import frames
 from tests.drawing import Drawing
 from tests.source.nsight import Export, pid
@@ -101,6 +102,11 @@ def test_nsight_systems_names_the_process(process: str, kernel: str, expected: L
     rank = ranks.read(export.write(tmp_path / "x.sqlite"))
     assert program(Facts(rank)) == Program(expected, Workload.UNKNOWN)
     assert rank.provenance.python == (process == "python3" if process else None)
+
+
+@pytest.mark.parametrize(("node", "older"), [("MmBackward", (1, 10)), ("MmBackward0", None), ("MineBackward", None)])
+def test_nodes_without_a_number_are_of_old_versions(node: str, older: tuple[int, int] | None) -> None:
+    assert older_than(facts_of(f"4 steps of 100\ncpu  {node} 0-10")) == older
 
 
 @pytest.mark.parametrize(("module", "owner"), loops.OWNERS.items())

@@ -91,7 +91,7 @@ def test_recorded_steps_may_be_quicker_by_chance() -> None:
 def test_steps_that_do_more_are_compared_for_as_much_work() -> None:
     """Recorded steps make twice as many nodes: 100 of 120 ms are their own, though others take 50."""
     facts = known("5 steps of 120\ncpu  aten::mm 10-20 | optimizer 60-84", timed(50, 10, 10), timed(120, 24, 20))
-    assert slowdown(facts) == Slowdown(50 * MS, pytest.approx(1.2), True, 2.0)
+    assert slowdown(facts) == Slowdown(50 * MS, 50 * MS, pytest.approx(1.2), True, size=2.0)
     used = steps(facts)
     assert own_ms(recording_cost(facts), used.start_ns, used.end_ns) == pytest.approx(4 * 100, abs=1e-3)
 

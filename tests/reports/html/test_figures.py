@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from diagnose import pipeline
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary, StepTime
-from diagnose.contracts.finding import Confidence, Level, PricedSaving, RankedFinding, ReplayQuality, Where
+from diagnose.contracts.finding import Confidence, Level, PricedSaving, RankedFinding, ReplayQuality, Together, Where
 from diagnose.contracts.pictures import CollectiveBar, MemoryCurve, RooflineOp, RooflinePicture
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.breakdown import Breakdown
@@ -170,7 +170,9 @@ def finding(
 
 
 def with_fixes(found: Diagnosis, *fixes: RankedFinding) -> Diagnosis:
-    return replace(found, findings=fixes, replay=ReplayQuality(1_000_000, 0.0, 0.0))
+    saved = sum(one.saving.after_above_ns or 0 for one in fixes if not one.minor)
+    every = Together(0, saved, saved)
+    return replace(found, findings=fixes, replay=ReplayQuality(1_000_000, 0.0, 0.0, every, every))
 
 
 def test_savings_end_at_what_all_of_them_leave(known: Diagnosis) -> None:

@@ -22,9 +22,7 @@ def main() -> None:
     with run.device:
         inputs = torch.rand(tokens, width, dtype=torch.bfloat16)
         model = torch.nn.Sequential(
-            torch.nn.Linear(width, width),
-            torch.nn.GELU(),
-            torch.nn.Linear(width, width),
+            torch.nn.Linear(width, width), torch.nn.GELU(), torch.nn.Linear(width, width)
         ).bfloat16()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in run:

@@ -18,11 +18,9 @@ def main() -> None:
     run = harness.start()
     np.random.seed(harness.SEED)
     width = WIDTH[run.level]
-    model = torch.nn.Sequential(
-        torch.nn.Linear(FEATURES, width),
-        torch.nn.ReLU(),
-        torch.nn.Linear(width, FEATURES),
-    ).to(run.device)
+    model = torch.nn.Sequential(torch.nn.Linear(FEATURES, width), torch.nn.ReLU(), torch.nn.Linear(width, FEATURES)).to(
+        run.device
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0005, fused=True)
     rows = torch.randn(ROWS, FEATURES, device=run.device)
     for _ in run:

@@ -25,10 +25,7 @@ def main() -> None:
     if run.fixed:
         documents.sort(key=len)
     model = torch.nn.Sequential(
-        torch.nn.Embedding(256, 256),
-        torch.nn.Linear(256, 512),
-        torch.nn.ReLU(),
-        torch.nn.Linear(512, 256),
+        torch.nn.Embedding(256, 256), torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256)
     )
     ddp = DistributedDataParallel(model.to(run.device))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)

@@ -26,11 +26,7 @@ def main() -> None:
         torch.nn.Linear(width, COLUMNS),
         torch.nn.Tanh(),
     )
-    critic = torch.nn.Sequential(
-        torch.nn.Linear(COLUMNS, 512),
-        torch.nn.LeakyReLU(0.2),
-        torch.nn.Linear(512, 1),
-    )
+    critic = torch.nn.Sequential(torch.nn.Linear(COLUMNS, 512), torch.nn.LeakyReLU(0.2), torch.nn.Linear(512, 1))
     generator_optimizer = torch.optim.Adam(generator.parameters(), lr=1e-4, betas=(0.0, 0.9), fused=True)
     critic_optimizer = torch.optim.Adam(critic.parameters(), lr=4e-4, betas=(0.0, 0.9), fused=True)
     sides = torch.cat([torch.ones(ROWS, 1), -torch.ones(ROWS, 1)])

@@ -1,4 +1,4 @@
-"""How equal runs usually differ: by what bounds the step, and moderated by hand."""
+"""Ranges of savings: by hand, their laws, and whether they hold where the truth is known."""
 
 import math
 
@@ -6,11 +6,81 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import ranges
+from diagnose.advice.ranges import FACTORS, confidence, ranged
 from diagnose.advice.timing import between_runs, blocks_of, waiting_share
+from diagnose.contracts.finding import Level
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.run.time_attribution import AttributedTime, Part
+from diagnose.replay.saving import Basis
 from diagnose.statistics import CPU, RANKS, SESSION, Spread, in_session, moderated, of_pairs, of_waiting
 from tests.runs import spent
+
+SHARES = st.floats(0.0, 1.0)
+TIMES = {Basis.REPLAYED: (0.5, 3.0)}
+
+
+def test_a_range_is_the_odds_times_two_factors() -> None:
+    # 200 go and 800 are left: odds of 1 : 4. Half of them are 1 : 8, three times as much is 3 : 4.
+    assert ranged(200, 0, 1000, Basis.REPLAYED, factors=TIMES) == (111, 200, 429)
+    # 900 go and 100 are left, 9 : 1. 4.5 : 1 and 27 : 1.
+    assert ranged(900, 0, 1000, Basis.REPLAYED, factors=TIMES) == (818, 900, 964)
+    # As a speed-up: 2 times as fast, less one, is 1. So 1.74 to 2.32 times, 425 to 569 of 1000.
+    assert ranged(500, 0, 1000, Basis.MEASURED) == (425, 500, 569)
+
+
+def test_a_doubt_of_the_recording_widens_both_ends() -> None:
+    # A quarter of doubt: 1 : 4 times 0.5 * 0.75 is 3 : 32, and times 3 / 0.75 it is 1 : 1.
+    assert ranged(200, 0, 1000, Basis.REPLAYED, 0.25, TIMES) == (86, 200, 500)
+    assert ranged(200, 0, 1000, Basis.REPLAYED, 1.0, TIMES) == (0, 200, 1000)
+
+
+@pytest.mark.parametrize("basis", [Basis.BOUNDED, Basis.AT_MOST])
+def test_of_a_bound_only_the_upper_end_is_known(basis: Basis) -> None:
+    assert ranged(200, 450, 1000, basis, 0.2) == (0, 200, 450)
+    assert ranged(200, 100, 1000, basis) == (0, 200, 200)
+    assert confidence(0, 1000, 1000, basis) is Level.LOW
+
+
+@given(st.integers(-10, 10**12), st.integers(-10, 10**12), st.integers(0, 10**11), st.sampled_from(Basis), SHARES)
+def test_a_range_is_in_order_and_within_the_step(likely: int, high: int, step: int, basis: Basis, doubt: float) -> None:
+    low, kept, most = ranged(likely, high, step, basis, doubt)
+    assert 0 <= low <= kept <= most <= step
+    assert kept == min(max(likely, 0), step)
+
+
+@given(st.integers(0, 10**9), st.sampled_from(list(FACTORS)), SHARES, SHARES)
+def test_more_doubt_is_no_narrower_and_more_saving_no_less(likely: int, basis: Basis, one: float, two: float) -> None:
+    low, _, high = ranged(likely, 0, 10**9, basis, min(one, two))
+    wider = ranged(likely, 0, 10**9, basis, max(one, two))
+    assert wider[0] <= low <= high <= wider[2]
+    more = ranged(likely + 1, 0, 10**9, basis, min(one, two))
+    assert low <= more[0]
+    assert high <= more[2]
+
+
+def test_nothing_saved_is_nothing_and_all_saved_is_all() -> None:
+    assert ranged(0, 0, 1000, Basis.REPLAYED, 1.0) == (0, 0, 0)
+    assert ranged(1000, 0, 1000, Basis.RULE_OF_THUMB, 0.5) == (1000, 1000, 1000)
+
+
+def test_confidence_is_by_width() -> None:
+    assert confidence(80, 100, 104, Basis.REPLAYED) is Level.HIGH
+    assert confidence(80, 100, 105, Basis.MEASURED) is Level.MEDIUM
+    assert confidence(90, 100, 104, Basis.TIMED_ELSEWHERE) is Level.MEDIUM
+    assert confidence(50, 100, 250, Basis.RULE_OF_THUMB) is Level.MEDIUM
+    assert confidence(0, 100, 101, Basis.BOUNDED) is Level.LOW
+
+
+def test_published_ranges_hold_four_times_of_five() -> None:
+    every = ranges.left_out(ranges.pairs())
+    assert ranges.factors([pair for pair, _ in every]) == FACTORS
+    groups = {basis: [one for one in every if one[0].basis is basis] for basis in FACTORS}
+    held = {basis: ranges.coverage(some) for basis, some in groups.items() if len(some) >= 10}
+    assert held.keys() == FACTORS.keys()
+    assert all(0.75 <= share <= 0.90 for share in held.values()), held
+    assert 0.75 <= ranges.coverage([one for one in every if one[0].on_gpu]) <= 0.90
+
 
 COMPUTED = spent(Part.COMPUTE, "gemm", 70)
 ON_DEVICE = (
