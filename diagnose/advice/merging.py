@@ -70,7 +70,7 @@ def _one(found: Sequence[Found]) -> Finding:
         return first
     return replace(
         first,
-        evidence=tuple(dict.fromkeys((*_whole(found), *(one for part in found for one in _evidence(page, *part))))),
+        evidence=tuple(dict.fromkeys((*(one for part in found for one in _evidence(page, *part)), *_whole(found)))),
         edits=tuple(edit for finding in some for edit in finding.edits),
         fixes=_each_once(fix for finding in some for fix in finding.fixes),
         confidence=max((one.confidence for one in some), key=lambda one: list(Level).index(one.level)),

@@ -180,7 +180,13 @@ def test_what_compiling_gains_is_one_finding_with_its_parts() -> None:
     given = {"lb02": python, "at03": chains, "ke05": other, "lb01": launches}
     (page_, whole), (apart, _) = merged([(page(name), one) for name, one in given.items()])
     assert (page_.id, apart.id, whole.also) == ("lb01", "ke05", {"lb02", "at03"})
-    said = ["It takes 9 ns.", "And more.", "It takes 5 ns (AT03).", "It takes 3 ns (LB02)."]
+    said = [
+        "It takes 9 ns.",
+        "And more.",
+        "It takes 5 ns (AT03).",
+        "It takes 3 ns (LB02).",
+        "One change mends parts of 17 ns a step.",
+    ]
     assert [one.text for one in whole.evidence] == said
     assert whole.edits == (*chains.edits, *python.edits)
     assert (whole.fixes, whole.site) == ((GRAPHS, Fix("Or by hand.")), None)
