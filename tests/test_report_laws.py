@@ -57,7 +57,7 @@ def parts(found: Diagnosis, fixing: Sequence[RankedFinding]) -> Iterator[str]:
         yield f"{whole} of {timed}"
     if abs(idle_ns - whole.idle_ns) > len(found.idle or ()):
         yield f"causes of idle: {idle_ns} of {whole.idle_ns}"
-    on_host = all(ROOMS.get(one.rule) in OF_HOST for one in fixing)
+    on_host = all(ROOMS.get(rule) in OF_HOST for one in fixing for rule in one.rules)
     if fixing and on_host and findings.left_ns(found) < 0.97 * whole.compute_ns:
         yield f"{findings.left_ns(found)} left, of which the GPU computes {whole.compute_ns}"
 
