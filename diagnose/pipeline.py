@@ -273,8 +273,8 @@ def present(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     """All that a Diagnosis says of the rank that it shows. Without a replay nothing has a price: nothing is found."""
     found, said = _found(facts, rules), outline(facts)
     said = _with(said, **measured_sections(facts))
-    if found.step is not None:
-        said = replace(said, sections=found.step.figures(said.sections))
+    if (step := found.step or optional(Step.recorded, facts)) is not None:
+        said = replace(said, sections=step.figures(said.sections))
     said = _told(facts, said, found)
     return _with(
         said,

@@ -51,11 +51,13 @@ def one_of_each_choice(found: Sequence[Found], replay: Replay) -> list[Found]:
 
 
 def _ns(finding: Finding) -> float:
+    """What it is about takes; 0 where that is no time."""
     first = finding.evidence[0]
     return first.value or 0.0 if first.unit == "ns" else 0.0
 
 
 def _fix(page: RuleName, finding: Finding) -> Hashable:
+    """What fixes it, and where; None of advice without a line."""
     if not finding.fixes or not (finding.site or finding.fixes[0].trial):
         return None
     first = finding.fixes[0]
@@ -65,6 +67,7 @@ def _fix(page: RuleName, finding: Finding) -> Hashable:
 
 
 def _one(found: Sequence[Found]) -> Finding:
+    """Of all the evidence, edits and fixes, each once; as sure as the least sure of them."""
     (page, first), some = found[0], [finding for _, finding in found]
     if len(some) == 1:
         return first
@@ -80,9 +83,10 @@ def _one(found: Sequence[Found]) -> Finding:
 
 
 def _whole(found: Sequence[Found]) -> tuple[Evidence, ...]:
+    """What the parts of several rules take together."""
     ns = sum(_ns(finding) for _, finding in found)
     several = len({page.id for page, _ in found}) > 1 and ns
-    return (Evidence(f"One change mends parts of {duration(round(ns))} a step.", ns, "ns"),) if several else ()
+    return (Evidence(f"The same change fixes all parts: {duration(round(ns))} a step.", ns, "ns"),) if several else ()
 
 
 def _evidence(page: RuleName, other: RuleName, part: Finding) -> tuple[Evidence, ...]:
@@ -94,6 +98,7 @@ def _evidence(page: RuleName, other: RuleName, part: Finding) -> tuple[Evidence,
 
 
 def _each_once(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
+    """Each action once: with an argument, as a mode of compiling, it does what it does without."""
     kept: dict[Hashable, Fix] = {}
     for fix in fixes:
         action = (fix.setting.action if fix.setting else "") or fix

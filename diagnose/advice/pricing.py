@@ -22,6 +22,7 @@ from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.host import HostTime
 from diagnose.facts.core.idle import IdleShare
 from diagnose.facts.core.run import busy_share
+from diagnose.facts.core.steps import steps
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.run.timed_steps import slowdown
 from diagnose.replay.saving import Basis, Replay, Saving
@@ -71,16 +72,24 @@ class Step:
     doubt: float = 0.0  # Share of it that the replay fails to explain.
 
     @staticmethod
+    def recorded(facts: Facts) -> Step:
+        """The step of the report of a rank that cannot be replayed. Raises Missing if no step can be measured."""
+        return Step._of(facts, steps(facts).mean_ns, 0.0)
+
+    @staticmethod
     def of(facts: Facts, replay: Replay) -> Step:
         """The step of a rank's report."""
+        return Step._of(facts, max(replay.quality.step_time_ns, 1), replay.doubt)
+
+    @staticmethod
+    def _of(facts: Facts, replayed_ns: int, doubt: float) -> Step:
         timed, parts = optional(slowdown, facts), optional(breakdown, facts)
-        replayed_ns = max(replay.quality.step_time_ns, 1)
         device_ns = 0 if parts is None else parts.compute_ns + parts.exposed_copy_ns + parts.work_not_recorded_ns
         device_ns, busy = min(device_ns, replayed_ns), optional(busy_share, facts) or 0.0
         if timed is None:
-            return Step(replayed_ns, replayed_ns, replayed_ns, device_ns, busy, doubt=replay.doubt)
+            return Step(replayed_ns, replayed_ns, replayed_ns, device_ns, busy, doubt=doubt)
         return Step(
-            timed.mean_ns, timed.unprofiled_ns, replayed_ns, device_ns, busy, timed.size, timed.longer_ns, replay.doubt
+            timed.mean_ns, timed.unprofiled_ns, replayed_ns, device_ns, busy, timed.size, timed.longer_ns, doubt
         )
 
     def priced(self, page: RuleName, finding: Finding, alone: Saving) -> Priced:

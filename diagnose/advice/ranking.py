@@ -170,9 +170,7 @@ class Fixed:
     """What has been fixed."""
 
     edits: tuple[Edit, ...] = ()
-    phases: frozenset[str] = (
-        frozenset()
-    )  # In which longer steps, none of which was recorded, are as long as the others.
+    phases: frozenset[str] = frozenset()  # In which no step is longer than the recorded ones any more.
 
     def with_one(self, one: Priced) -> Fixed:
         """One more, whether it fixes something or not."""

@@ -50,8 +50,7 @@ def _patched(one: PatchedFix, diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _saving(finding: RankedFinding, diagnosis: Diagnosis) -> str:
-    saving = finding.saving
-    likely, low, high = map(units.duration, (saving.likely_ns, saving.low_ns, saving.high_ns))
+    low, likely, high = map(units.duration, finding.shown_ns)
     if finding.per_sample:
         return f"saves {likely} ({low} to {high}) of as much work as a step does; the step gets longer"
     return f"saves {likely} ({low} to {high}) of a step, {units.percent(finding.share_of_step)} of it"

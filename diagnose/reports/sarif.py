@@ -168,11 +168,11 @@ def _result(
 
 
 def _figures(finding: RankedFinding) -> dict[str, Any]:
-    saving = finding.saving
+    low_ns, likely_ns, high_ns = finding.shown_ns
     return {
-        "saving_ns": {"low": saving.low_ns, "likely": saving.likely_ns, "high": saving.high_ns},
+        "saving_ns": {"low": low_ns, "likely": likely_ns, "high": high_ns},
         "share_of_step": finding.share_of_step,
-        "basis": saving.basis.value,
+        "basis": finding.saving.basis.value,
     }
 
 

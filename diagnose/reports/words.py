@@ -28,7 +28,7 @@ CAUSES = {
     TimeCause.HOST_NOT_RECORDED: "host not recorded",
     TimeCause.UNKNOWN: "unknown",
     TimeCause.UNEXPLAINED: "not explained by the recording",
-    TimeCause.OTHER_STEPS: "in longer steps, none of which was recorded",
+    TimeCause.OTHER_STEPS: "in longer steps than the recorded ones",
     TimeCause.COMPUTE: "compute",
     TimeCause.COMMUNICATION: "communication",
     TimeCause.COPY: "copies",

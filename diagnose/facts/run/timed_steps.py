@@ -151,6 +151,7 @@ def _longer_ns(alone: Timed, usual: IntArray, longer_ns: int) -> dict[str, int]:
 
 
 def _timed_by_phase(timed: Timed) -> bool:
+    """Whether each phase has a time for each step, as a manifest that somebody wrote may not."""
     return bool(timed.phases_ns) and all(len(one) == len(timed.wall_ns) for one in timed.phases_ns.values())
 
 
@@ -182,6 +183,7 @@ def _usual(facts: Facts, times_ns: tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def _mean(times_ns: tuple[int, ...]) -> int | None:
+    """None without times, or if they are no times."""
     return round(statistics.fmean(times_ns)) if times_ns and min(times_ns) > 0 else None
 
 

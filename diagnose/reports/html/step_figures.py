@@ -50,7 +50,7 @@ REASONS = {
     **{cause: f"is {words}" for cause, words in CAUSES.items()},
     TimeCause.HOST_NOT_RECORDED: "falls where the host was not recorded",
     TimeCause.UNKNOWN: "has no recorded cause",
-    TimeCause.OTHER_STEPS: "is in longer steps, none of which was recorded",
+    TimeCause.OTHER_STEPS: "is in longer steps than the recorded ones",
 }
 
 
