@@ -273,7 +273,7 @@ def present(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     """All that a Diagnosis says of the rank that it shows. Without a replay nothing has a price: nothing is found."""
     found, said = _found(facts, rules), outline(facts)
     said = _with(said, **measured_sections(facts))
-    if (step := found.step or optional(Step.recorded, facts)) is not None:
+    if (step := found.step or optional(Step.of, facts)) is not None:
         said = replace(said, sections=step.figures(said.sections))
     said = _told(facts, said, found)
     return _with(

@@ -72,18 +72,11 @@ class Step:
     doubt: float = 0.0  # Share of it that the replay fails to explain.
 
     @staticmethod
-    def recorded(facts: Facts) -> Step:
-        """The step of the report of a rank that cannot be replayed. Raises Missing if no step can be measured."""
-        return Step._of(facts, steps(facts).mean_ns, 0.0)
-
-    @staticmethod
-    def of(facts: Facts, replay: Replay) -> Step:
-        """The step of a rank's report."""
-        return Step._of(facts, max(replay.quality.step_time_ns, 1), replay.doubt)
-
-    @staticmethod
-    def _of(facts: Facts, replayed_ns: int, doubt: float) -> Step:
+    def of(facts: Facts, replay: Replay | None = None) -> Step:
+        """The step of a rank's report, also where nothing is replayed. Raises Missing if no step can be measured."""
         timed, parts = optional(slowdown, facts), optional(breakdown, facts)
+        replayed_ns = max(steps(facts).mean_ns if replay is None else replay.quality.step_time_ns, 1)
+        doubt = 0.0 if replay is None else replay.doubt
         device_ns = 0 if parts is None else parts.compute_ns + parts.exposed_copy_ns + parts.work_not_recorded_ns
         device_ns, busy = min(device_ns, replayed_ns), optional(busy_share, facts) or 0.0
         if timed is None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.costs.autocast import casts
 from diagnose.costs.changes import FloatArray, Mask
 from diagnose.costs.known import Family, Grade, grade_of
 from diagnose.facts.autograd.backward import backward_nodes
@@ -42,7 +41,7 @@ class CostedOps:
     """Of what an op that multiplies nothing works on: 4 if not recorded, 0 if it holds no floating-point numbers."""
     elements: FloatArray  # Of its largest input; 0 unknown.
     casts: npt.NDArray[np.int8]
-    """What autocast casts around it, as `autocast.casts`, -1 where it does not stay in fp32. Elsewhere -1."""
+    """What autocast casts around it, as `casts`, -1 where it does not stay in fp32. Elsewhere -1."""
     copied: FloatArray  # Bytes of a copy; 0 unknown, and of what is none.
     filled: FloatArray  # Share of the multiprocessors that have a block of it; 1 unknown.
 
@@ -150,3 +149,26 @@ def grades_in(products: Products, dtype: npt.NDArray[np.integer]) -> npt.NDArray
     of_type = np.array([_SIZES.index(min(max(DTYPE_BYTES[one], 1.0), 4.0)) for one in DTYPES])
     found: npt.NDArray[np.int8] = products.grade[of_type[dtype], np.arange(products.grade.shape[1])]
     return found
+
+
+_ONCE = """
+binary_cross_entropy_with_logits cdist cosine_embedding_loss cosine_similarity cumprod cumsum dist hinge_embedding_loss
+huber_loss kl_div kl_div_forward kl_div_backward l1_loss _log_softmax margin_ranking_loss mse_loss nll_loss_forward
+nll_loss2d_forward native_layer_norm native_group_norm linalg_vector_norm norm prod renorm smooth_l1_loss
+soft_margin_loss sum triplet_margin_loss
+"""
+_NO_CASTS = "acos asin cosh erfinv exp expm1 log log10 log1p log2 pow reciprocal rsqrt sinh softplus softmin tan"
+
+CASTS: dict[str, int] = {**dict.fromkeys(_ONCE.split(), 1), **dict.fromkeys(_NO_CASTS.split(), 0), "_softmax": 2}
+"""Ops that stay in fp32, and how often what they work on is cast for them: on one side, or, as softmax lies between
+products, on both. What is written out of several of them is cast around the whole, which is not known: 0. Other ops
+take the widest type of what they are given. Source: ATen's autocast_mode.h, and
+https://docs.pytorch.org/docs/stable/amp.html#cuda-ops-that-can-autocast-to-float32"""
+
+
+def casts(op: str) -> int | None:
+    """How often autocast casts what an op, or its backward, works on; None if it does not stay in fp32."""
+    name = op.removeprefix("aten::").rstrip("_")
+    for end in ("_backward_data", "_backward"):
+        name = name.removesuffix(end)
+    return CASTS.get(name)

@@ -301,9 +301,8 @@ def _tiles(diagnosis: Diagnosis) -> Iterator[Tile]:
     alone, time = steps.unprofiled_step_time_ns, steps.step_time_ns
     if alone is not None:
         yield Tile("a step", duration(alone))
-        yield Tile(
-            "a step, recorded", duration(time.mean), f"(x {time.mean / max(steps.usual_step_time_ns or alone, 1):.2f})"
-        )
+        times = time.mean / max(steps.usual_step_time_ns or alone, 1)
+        yield Tile("a step, recorded", duration(time.mean), f"(x {times:.2f})")
     else:
         what = "the recorded window" if steps.measure is Measure.WINDOW else "the mean step"
         yield Tile(what, duration(step_ns or time.mean))
