@@ -19,6 +19,7 @@ from diagnose.storage.remote import Remote
 
 T = TypeVar("T")
 Work = Callable[[RankFiles], T]
+Results = Iterator[tuple[int, T | InputError]]
 
 POOL_BYTES = 4 << 20  # Files that are smaller together are read faster than worker processes start.
 LOOK_S = 5.0  # Without anything done before the workplace is looked at.
@@ -33,7 +34,7 @@ class Workplace:
     executor: Executor
     ahead: int
     killed: tuple[type[BaseException], ...] = ()  # What work ends with whose process was killed.
-    again: bool = False  # Whether such work may have been a bystander, and is worth another try.
+    lasts: bool = False  # Whether it does work after that: another process takes the killed one's place.
     look: Callable[[], None] = lambda: None  # Raises InputError if nothing more will be done here.
 
 
@@ -50,9 +51,7 @@ class ThisProcess(Executor):
         return done
 
 
-def results(
-    work: Work[T], files: Sequence[RankFiles], jobs: int, cluster: str | None = None
-) -> Iterator[tuple[int, T | InputError]]:
+def results(work: Work[T], files: Sequence[RankFiles], jobs: int, cluster: str | None = None) -> Results[T]:
     """(position of the files, what the work makes of them) as they are done, in up to `jobs` processes.
 
     `cluster` is the address of a Dask scheduler, or "local". If a process is killed, what it worked on is an
@@ -62,13 +61,15 @@ def results(
     handed = files if cluster is None else [file.absolute() for file in files]  # Workers run in folders of their own.
     with _workplace(jobs, files, cluster) as place:
         for at, done in _streamed(place, work, handed):
-            if not isinstance(done.exception(), place.killed):
-                yield at, done.result()
-            elif place.again:
-                killed.append(at)
+            if isinstance(done.exception(), place.killed):
+                killed.append(at)  # perhaps as a bystander
             else:
-                yield at, _killed(files[at])
-    yield from _one_by_one(work, files, sorted(killed))
+                yield at, done.result()
+        if place.lasts:
+            yield from _one_by_one(place, work, handed, killed)
+    while killed:
+        with _pool(1) as pool:
+            yield from _one_by_one(Workplace(pool, 1, (BrokenExecutor,)), work, files, killed)
 
 
 def _workplace(jobs: int, files: Sequence[RankFiles], cluster: str | None) -> AbstractContextManager[Workplace]:
@@ -80,7 +81,7 @@ def _workplace(jobs: int, files: Sequence[RankFiles], cluster: str | None) -> Ab
 @contextmanager
 def _cluster(address: str, jobs: int) -> Iterator[Workplace]:
     with clusters.executor(address, jobs) as (executor, killed, alive):
-        yield Workplace(executor, AHEAD, killed, look=alive)
+        yield Workplace(executor, AHEAD, killed, lasts=True, look=alive)
 
 
 @contextmanager
@@ -89,7 +90,7 @@ def _here(jobs: int, files: Sequence[RankFiles]) -> Iterator[Workplace]:
         yield Workplace(ThisProcess(), ahead=1)
         return
     with _pool(min(jobs, len(files))) as pool:
-        yield Workplace(pool, 2 * jobs, (BrokenExecutor,), again=True)
+        yield Workplace(pool, 2 * jobs, (BrokenExecutor,))
 
 
 class Processes(ProcessPoolExecutor):
@@ -153,17 +154,15 @@ def _submitted(executor: Executor, work: Work[T], files: RankFiles) -> Future[T]
         return broken
 
 
-def _one_by_one(work: Work[T], files: Sequence[RankFiles], left: list[int]) -> Iterator[tuple[int, T | InputError]]:
-    """Work during which a process of the pool was killed: whoever is killed again has itself to blame."""
+def _one_by_one(place: Workplace, work: Work[T], files: Sequence[RankFiles], left: list[int]) -> Results[T]:
+    """Work during which a process was killed, taken from `left`: whoever is killed again has itself to blame."""
     while left:
-        with _pool(1) as pool:
-            while left:
-                at = left.pop(0)
-                done = _submitted(pool, work, files[at])
-                if isinstance(done.exception(), BrokenExecutor):
-                    yield at, _killed(files[at])
-                    break
-                yield at, done.result()
+        at = left.pop(0)
+        ((_, done),) = _streamed(place, work, [files[at]])
+        was_killed = isinstance(done.exception(), place.killed)
+        yield at, _killed(files[at]) if was_killed else done.result()
+        if was_killed and not place.lasts:
+            return
 
 
 def _killed(files: RankFiles) -> InputError:

@@ -59,7 +59,7 @@ def test_sums_are_the_figures_of_the_report(corpus: Path, name: str) -> None:
     assert set(known["op_id"]) | set(known["outer_op_id"]) <= set(tables["ops"].index)
 
 
-SAMPLES = Path(__file__).parent.parent / "sample_traces"
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 RESNET = (
     "kineto/tensorboard/resnet50_autograd_0_workers.json.gz",
     "kineto/tensorboard/resnet50_autograd_4_workers.json.gz",
