@@ -313,7 +313,12 @@ class Studied:
         if isinstance(self.replay, Missing):
             return None
         order = self.order
-        return ReplayQuality(**vars(self.replay.quality), together=order.together, all_together=order.all_together)
+        return ReplayQuality(
+            **vars(self.replay.quality),
+            together=order.together,
+            all_together=order.all_together,
+            with_options=order.with_options,
+        )
 
 
 NO_PRICES = Failed("what fixes would save, as diagnose itself failed", failures.REPORT)

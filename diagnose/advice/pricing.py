@@ -15,7 +15,7 @@ import msgspec
 
 from diagnose.advice import ranges
 from diagnose.contracts.diagnosis import Sections
-from diagnose.contracts.finding import Finding, RuleName
+from diagnose.contracts.finding import Finding, Kind, RuleName
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.breakdown import Breakdown, breakdown, shared_out
 from diagnose.facts.core.causes import TimeCause
@@ -50,7 +50,7 @@ class Priced:
     @property
     def fixes(self) -> bool:
         """Whether its fix shortens the step."""
-        return not (self.finding.per_sample or self.finding.names_no_fix)
+        return not (self.finding.per_sample or self.finding.kind is Kind.WHERE_TO_LOOK)
 
 
 def likely_ns(finding: Finding, gain_ns: int) -> int:

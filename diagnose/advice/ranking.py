@@ -19,6 +19,7 @@ from diagnose.contracts.finding import (
     Confidence,
     Evidence,
     Finding,
+    Kind,
     Level,
     PricedSaving,
     RankedFinding,
@@ -45,10 +46,6 @@ HOLDS = {Level.HIGH: 1.0, Level.MEDIUM: 0.8, Level.LOW: 0.5}
 
 BOUND = 0.5  # The same of what is likely of a bound: a cause that is known comes before it (our choice).
 
-CHANGES_TIMES = 10
-"""As much a fix that changes the training, as a larger batch does, has to save to stand before one that does not: what
-is broken comes first (our choice)."""
-
 HIDDEN_TIMES = 2
 """A saving is hidden if it is worth a line once the findings above are fixed, and so many times what it is now."""
 
@@ -63,8 +60,9 @@ class Ranked:
     """Those worth a line, then minor ones, then hidden ones; without their places on the timeline."""
     edits: tuple[tuple[Edit, ...], ...]  # What each was replayed as.
     costless: tuple[tuple[str, Saving], ...]  # (rule, what it would save) of each finding that was left out.
-    together: Together | None  # Of those worth a line that are not of low confidence; None without any.
-    all_together: Together | None  # Of all that are worth a line; None without any.
+    together: Together | None  # Of the faults worth a line that are not of low confidence; None without any.
+    all_together: Together | None  # Of all faults that are worth a line; None without any.
+    with_options: Together | None = None  # The same with all options; None without either.
     unpriced: tuple[str, ...] = ()  # Rules with findings that could not be priced, by a fault of ours.
     explained: tuple[str, ...] = ()  # Rules of the findings that were left out as others explain them.
 
@@ -111,14 +109,17 @@ def _ordered(
     worth = [one for one in kept if not _minor(one, step)]
     explained = _explained(worth, replay)
     worth = [one for one in worth if one not in explained]
-    placed = [*chain(*_greedy([one for one in worth if not one.finding.per_sample], replay, step, doubtful))]
+    alone = [one for one in worth if not one.finding.per_sample]
+    faults = [*chain(*_greedy([one for one in alone if not _is_option(one)], replay, step, doubtful))]
+    options = chain(*_greedy([one for one in alone if _is_option(one)], replay, step, doubtful, above=faults))
+    placed = [*faults, *options]
     hidden = _hidden([*small, *_few_of_each_rule(nothing, replay, step)], placed, replay, step, doubtful)
     shown = [one.finding for one in hidden]
     added = _added([*placed, *hidden], replay, step)
     placed, hidden = added[: len(placed)], added[len(placed) :]
     small += [one for one in placed if _minor(one, step)]
     placed = [one for one in placed if not _minor(one, step)]
-    together = _together(placed, step)
+    every = placed
     for one in worth:
         if one.finding.per_sample:
             placed.insert(_place_of(one, placed, step, doubtful), one)
@@ -128,20 +129,22 @@ def _ordered(
         for place, one in enumerate(placed, start=1)
     )
     both = zip(placed, finished, strict=True)
-    fixing = [(one, said) for one, said in both if one.fixes and one.added and not said.minor]
-    sure = [one for one, said in fixing if said.sure]
+    faulty = [(one, said) for one, said in both if one.fixes and not _is_option(one) and one.added and not said.minor]
+    sure = [one for one, said in faulty if said.sure]
+    together = _together([one for one, _ in faulty], step)
     return Ranked(
         finished,
         tuple(one.finding.edits for one in placed),
         tuple((one.page.id, one.alone) for one in nothing if one.finding not in shown),
-        together if len(sure) == len(fixing) else _together(_added(sure, replay, step), step),
+        together if len(sure) == len(faulty) else _together(_added(sure, replay, step), step),
         together,
+        _together(every, step),
         explained=tuple(one.page.id for one in explained),
     )
 
 
 def _added(placed: Sequence[Priced], replay: Replay, step: Step) -> list[Priced]:
-    """Findings with what each adds to those above it. What names no fix fixes nothing."""
+    """Findings with what each adds to those above it."""
     fixed, every = Fixed(), list[Fixed]()
     for one in placed:
         every.append(fixed.with_one(one))
@@ -153,6 +156,10 @@ def _added(placed: Sequence[Priced], replay: Replay, step: Step) -> list[Priced]
         found.append(replace(one, added=added))
         before = after if one.fixes else before
     return found
+
+
+def _is_option(one: Priced) -> bool:
+    return one.finding.kind is Kind.OPTION
 
 
 def _together(placed: Sequence[Priced], step: Step) -> Together | None:
@@ -216,23 +223,16 @@ def _explained_by(others: Sequence[Priced], asked: Sequence[Priced], replay: Rep
 
 
 def _place_of(one: Priced, placed: list[Priced], step: Step, doubtful: Doubtful) -> int:
-    """After the last finding from which as much is to be expected."""
+    """After all faults, and the last option from which as much is to be expected."""
 
-    def expected(other: Priced, gain: int) -> float:
+    def expected(other: Priced) -> float:
+        gain = (other.added or other.alone).likely_ns
         return gain * HOLDS[_level(other, doubtful.doubts(other, step))]
 
-    alone = one.finding.changes_training  # What is broken comes first, whatever it adds to the rest.
-    mine = expected(one, one.alone.likely_ns) / _times(one.finding)
-    gains = [
-        expected(other, (other.alone if alone else other.added or other.alone).likely_ns) / _times(other.finding)
-        for other in placed
-    ]
-    return max((at for at, gain in enumerate(gains, start=1) if gain >= mine), default=0)
-
-
-def _times(finding: Finding) -> float:
-    """How many times as much it has to save to stand before others."""
-    return CHANGES_TIMES if finding.changes_training else 1.0
+    return max(
+        (at for at, other in enumerate(placed, 1) if not _is_option(other) or expected(other) >= expected(one)),
+        default=0,
+    )
 
 
 def _costless(one: Priced, step: Step) -> bool:
@@ -275,9 +275,8 @@ def _greedy(
 ) -> tuple[list[Priced], list[Priced]]:
     """The findings in order once those `above` are fixed, and those that add little: take the best, ask the rest again.
 
-    The best is what likely adds most, given how sure it is, and whether it changes the training or needs another fix
-    first. Once nothing adds WORTH_SHARE any more, the rest are in the order of what they save alone. What names no fix
-    fixes nothing.
+    The best is what likely adds most, given how sure it is, and whether it needs another fix first. Once nothing adds
+    WORTH_SHARE any more, the rest are in the order of what they save alone.
     """
     rest, ordered = list(priced), list[Priced]()
     holds = {
@@ -289,18 +288,14 @@ def _greedy(
         gains = _gains(rest, [*above, *ordered], replay, step)
         expected = [gain * holds[id(one.finding)] for one, gain in zip(rest, gains, strict=True)]
         enough = [gain >= WORTH_SHARE * step.ns for gain in gains]
-        turn = _in_turn([one.finding for one in rest], gains, enough)
         waited_for = {one.page.code for one, much in zip(rest, enough, strict=True) if much}
         first = {id(one.finding) for one, much in zip(rest, enough, strict=True) if much}
-        kept = [
-            mine and not one.finding.after & waited_for and not recorded[id(one.finding)] & first
-            for mine, one in zip(turn, rest, strict=True)
-        ]
+        kept = [not one.finding.after & waited_for and not recorded[id(one.finding)] & first for one in rest]
         best = max(range(len(rest)), key=lambda at: (enough[at], kept[at], expected[at], rest[at].alone.likely_ns))
         if not enough[best]:
             break
         ordered.append(rest.pop(best))
-    return ordered, sorted(rest, key=lambda one: -one.alone.likely_ns / _times(one.finding))
+    return ordered, sorted(rest, key=lambda one: -one.alone.likely_ns)
 
 
 def _recorded(one: Priced, others: Sequence[Priced], replay: Replay) -> set[int]:
@@ -323,17 +318,6 @@ def _left(every: Sequence[Fixed], replay: Replay, step: Step) -> list[int]:
     """What the step takes after each."""
     after = replay.after([(one.edits, Estimate.LIKELY) for one in every])
     return [step.left(ns, share, one.phases) for (ns, share), one in zip(after, every, strict=True)]
-
-
-def _in_turn(some: Sequence[Finding], gains: Sequence[float], enough: Sequence[bool]) -> list[bool]:
-    """Which of them need not wait until fixes that leave the training as it is are named. A bound names no fix."""
-    others = [
-        gain
-        for one, gain, much in zip(some, gains, enough, strict=True)
-        if much and not one.changes_training and not one.names_no_fix
-    ]
-    least = CHANGES_TIMES * max(others, default=0.0)
-    return [not one.changes_training or gain >= least for one, gain in zip(some, gains, strict=True)]
 
 
 def _hidden(small: list[Priced], above: list[Priced], replay: Replay, step: Step, doubtful: Doubtful) -> list[Priced]:
@@ -364,6 +348,7 @@ def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[Do
         rule=one.page.id,
         code=one.page.code,
         title=finding.title or one.page.title,
+        kind=finding.kind,
         rank_order=place,
         where=where,
         evidence=finding.evidence,

@@ -94,6 +94,15 @@ class Fix(msgspec.Struct, frozen=True):
         return None if self.trial is None else parsed(self.trial)
 
 
+class Kind(str, Enum):
+    """What a finding is, as its rule says."""
+
+    FAULT = "fault"  # Time that goes without a change of results, by a change at one place or by a setting.
+    OPTION = "option"
+    """Another trade: it changes numbers beyond rounding, the model, the training, or how all of it runs."""
+    WHERE_TO_LOOK = "where_to_look"  # Where time goes, without a change that is known to save it.
+
+
 @dataclass(frozen=True)
 class Finding:
     """Something that costs time, as a rule found it: what the fix would change is in `edits`, what it saves is not."""
@@ -104,6 +113,7 @@ class Finding:
     confidence: Confidence
     site: Site | None = None
     title: str = ""  # One line; empty: the rule's own title.
+    kind: Kind = Kind.FAULT
     basis: Basis = Basis.REPLAYED
     host_bound: bool = False  # Whether it is about host time, which profilers lengthen.
     phase: str = ""
@@ -115,11 +125,6 @@ class Finding:
     """It says where time is lost rather than why: left out if the other findings explain most of it."""
     after: frozenset[str] = frozenset()  # Codes of rules whose fixes have to come first, or its own does not work.
     also: frozenset[str] = frozenset()  # Ids of other rules whose findings it tells, as they have the same fix.
-
-    @property
-    def changes_training(self) -> bool:
-        """Whether every fix changes what is trained: no other is known."""
-        return bool(self.fixes) and all(fix.safety is Safety.NEEDS_JUDGEMENT for fix in self.fixes)
 
     @property
     def names_no_fix(self) -> bool:
@@ -211,6 +216,7 @@ class RankedFinding(msgspec.Struct, frozen=True):
     rule: str
     code: str
     title: str
+    kind: Kind
     rank_order: int
     where: Where
     evidence: tuple[Evidence, ...]
@@ -301,6 +307,7 @@ class ReplayQuality(msgspec.Struct, frozen=True):
     step_time_ns: int
     error_share: float
     unexplained_share: float
-    together: Together | None = None  # What the findings that are sure would save together; None without any.
+    together: Together | None = None  # What the faults that are sure would save together; None without any.
     all_together: Together | None = None
-    """What all findings worth a card would save together, also those of low confidence; None without any."""
+    """What all faults worth a card would save together, also those of low confidence; None without any."""
+    with_options: Together | None = None  # The same with all options; None without either.

@@ -7,7 +7,18 @@ default None is optional, and a missing one that is not ends the rule as "cannot
 
 from __future__ import annotations
 
-from diagnose.contracts.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Risk
+from diagnose.contracts.finding import (
+    Caution,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fix,
+    Kind,
+    Level,
+    NotApplicable,
+    Risk,
+)
 from diagnose.costs.changes import Enlarged, InPrecision, Padded, Pinned, Recost, Searched, WellChosen
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
@@ -76,6 +87,7 @@ __all__ = [
     "Fix",
     "HostMemory",
     "InPrecision",
+    "Kind",
     "Level",
     "Loader",
     "Missing",

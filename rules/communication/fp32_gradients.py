@@ -83,6 +83,7 @@ def fp32_gradients(wide_gradients: tuple[WideGradients, ...], steps: Steps) -> V
             edits=(Shorten(one.ids, _left(one)),),
             fixes=FIXES[one.role],
             confidence=COMPARED if one.compared else ALONE,
+            kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,
         )
 

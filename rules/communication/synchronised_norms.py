@@ -49,6 +49,7 @@ def synchronised_norms(synced_norms: SyncedNorms) -> Verdicts:
             edits=(Shorten(norms.op_ids, KEPT), Shorten(norms.ids, KEPT)),
             confidence=Confidence(Level.LOW, "part of it may be waiting for slower ranks"),
             fixes=(ALONE,),
+            kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,
             host_bound=norms.host_ns > norms.exposed_ns,
         )

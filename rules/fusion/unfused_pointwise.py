@@ -63,6 +63,7 @@ def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps, compiling
                 "adjacent ops on equally many elements likely form a chain; the trace does not show it"
                 + "; compiled for a CPU, whole nets took up to 3.6 times as long" * found.on_cpu,
             ),
+            kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,
         )
 

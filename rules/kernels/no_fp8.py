@@ -52,6 +52,7 @@ def no_fp8(large_products: LargeProducts | None, steps: Steps) -> Verdicts:
                 ),
             ),
             confidence=Confidence(Level.LOW, "whether the training bears fp8, and what casts cost, is not recorded"),
+            kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,
         )
 

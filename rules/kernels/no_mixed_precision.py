@@ -76,6 +76,7 @@ def no_mixed_precision(facts: Facts, manifest: RankManifest | None = None, progr
             confidence=Confidence(
                 Level.MEDIUM, "the precision is recorded; how near the peak the new kernels get is not"
             ),
+            kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,
         )
 

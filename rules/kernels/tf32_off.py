@@ -54,6 +54,7 @@ def tf32_off(
             edits=(Recost(precision.fp32_ids, InPrecision("tf32")),),
             fixes=((UNSET,) if forbidden else ()) + (() if allowed else (ALLOW,)),
             confidence=Confidence(Level.HIGH, f"{known}the kernels' names say in what they multiply"),
+            kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,
         )
 

@@ -58,6 +58,7 @@ def underfilled_gpu(
             confidence=Confidence(
                 Level.LOW if free is None else Level.MEDIUM, "kernels of larger batches were not seen"
             ),
+            kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,
             per_sample=True,
         )

@@ -91,6 +91,7 @@ def launch_bound(
             edits=launched(starvation, pointwise_chains, steps, replayed),
             fixes=(REPLAYED[compiled] if replayed else COMPILE, CAPTURE),
             confidence=Confidence(Level.MEDIUM, "how much of the dispatch goes depends on the model"),
+            kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
             after=READS if starvation.reads else frozenset(),

@@ -91,6 +91,7 @@ def python_overhead(
             if pause.gaps >= GAPS
             else Confidence(Level.LOW, "so few pauses were recorded that they may be start-up"),
             site=pause.site,
+            kind=Kind.OPTION if calls else Kind.WHERE_TO_LOOK,
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
         )

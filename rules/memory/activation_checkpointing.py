@@ -82,6 +82,7 @@ def activation_checkpointing(
         confidence=Confidence(Level.MEDIUM, "what activations take is told from shapes")
         if fullest is not None and needs
         else Confidence(Level.LOW, "whether memory is free for it was not recorded"),
+        kind=Kind.OPTION,
         basis=Basis.RULE_OF_THUMB,
     )
 

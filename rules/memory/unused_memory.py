@@ -65,6 +65,7 @@ def unused_memory(larger_batch: LargerBatch, steps: Steps) -> Verdicts:
                 ),
             ),
             confidence=Confidence(Level.MEDIUM, "memory in use is recorded; kernels of larger batches were not seen"),
+            kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,
             host_bound=one.host_idle_ns > unfilled_ns + one.update_ns,
             per_sample=True,

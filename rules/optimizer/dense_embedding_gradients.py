@@ -55,6 +55,7 @@ def dense_embedding_gradients(
         fixed = ON_DEVICE if one.back.device_ns else [each_ns * tables / longest for each_ns in FIXED_NS]
         left = Between(*(min(share + each * read, 1.0) for share, each in zip(fixed, EACH, strict=True)))
         freed = f" Giving their memory back is {ms(_freed(one))} of it." * (_freed(one) > 0)
+        fix = _fix(manifest.optimizers if manifest else (), optimizer_steps or ())
         yield Finding(
             evidence=(
                 Evidence(
@@ -69,8 +70,9 @@ def dense_embedding_gradients(
                 Shorten(one.listed.work_ids, left.of_share(one.share)),
                 Shorten(one.freed.ids, left.of_share(one.share)),
             ),
-            fixes=(_fix(manifest.optimizers if manifest else (), optimizer_steps or ()),),
+            fixes=(fix,),
             confidence=Confidence(Level.HIGH, "the sizes of the table and of what is read are recorded"),
+            kind=Kind.OPTION if fix.safety is Safety.NEEDS_JUDGEMENT else Kind.FAULT,
             basis=Basis.RULE_OF_THUMB,
             site=one.site,
         )

@@ -87,6 +87,7 @@ def found(one: Lost, title: str, evidence: tuple[Evidence, ...], edits: tuple[Ed
         fixes=(fix,),
         confidence=Confidence(Level.LOW, "a bound: replayed as if it took no time, and no fix is known"),
         site=one.site,
+        kind=Kind.WHERE_TO_LOOK,
         basis=Basis.AT_MOST,
         unless_above=True,
     )
