@@ -52,7 +52,7 @@ from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.trials import Report
 from diagnose.docs import Text
 from diagnose.live.metrics import FAMILIES, PREFIX
-from diagnose.reports import brief, trials
+from diagnose.reports import terminal, trials
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -271,7 +271,7 @@ def _agents() -> Iterator[Text]:
 
 
 def _brief() -> str:
-    return f"```console\n$ diagnose analyze {MIXED} --brief\n{brief.render(_analysed()).strip()}\n```"
+    return f"```console\n$ diagnose analyze {MIXED}\n{terminal.render(_analysed()).strip()}\n```"
 
 
 @cache

@@ -38,7 +38,7 @@ from diagnose.contracts.finding import RankedFinding
 from diagnose.contracts.trials import Report
 from diagnose.patches import making, writing
 from diagnose.patches.errors import CannotPatch
-from diagnose.reports import brief, comparison, patches, reasons, trials
+from diagnose.reports import comparison, patches, reasons, terminal, trials
 from diagnose.reports.quoting import MOST_BYTES, NOTE, plain, quoted, size
 from diagnose.rulekit.settings import SettingsError, rule_set
 from diagnose.rulekit.vocabulary import RuleError
@@ -243,7 +243,7 @@ class Server:
             self._kept.popitem(last=False)
         call, first = f'diagnosis="{handle}"', told.findings[0].rank_order if told.findings else 1
         more = f"More: findings({call}), evidence({call}, finding={first}), timeline({call})."
-        return f"Diagnosis {handle}. {more}\n{brief.render(told)}"
+        return f"Diagnosis {handle}. {more}\n{NOTE}\n{brief(told)}"
 
     def _of(self, handle: str) -> Diagnosis:
         if handle not in self._kept:
@@ -289,6 +289,11 @@ async def _end(process: Process) -> None:
                 process.send_signal(number)
         with anyio.move_on_after(patience_s):
             await process.wait()
+
+
+def brief(told: Diagnosis) -> str:
+    """The report in brief, each line in quotes."""
+    return "\n".join(quoted(line) for line in terminal.render(told, terminal.MOST_WIDTH).splitlines() if line.strip())
 
 
 def evidence(told: Diagnosis, handle: str, number: int, start: int = 0) -> str:

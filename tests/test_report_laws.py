@@ -1,5 +1,7 @@
 """Laws of arithmetic that hold for every report: of all samples and, with --corpus, of all that was recorded."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -7,8 +9,9 @@ import pytest
 
 import diagnose
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import RankedFinding
-from diagnose.reports import findings, terminal
+from diagnose.contracts.finding import Kind, RankedFinding
+from diagnose.reports import brief, heading, terminal
+from diagnose.reports.brief import Brief
 from diagnose.rulekit import page
 from diagnose.source.base import InputError
 from diagnose.trace.units import duration
@@ -19,6 +22,7 @@ ROOMS = {path.stem: path.parent.name for path in page.files(page.built_in_rules(
 OF_HOST = {"data_loading", "copies", "launch", "synchronisation", "pauses", "ranks", "communication"}
 """Families of rules whose fixes make no kernel faster."""
 SAMPLES = sorted(path.parent for path in Path("sample_traces").rglob("manifest.json"))
+MOST_WORDS = 25  # In a sentence.
 TURNS = 8  # In which the corpus is read, side by side.
 MOST_BYTES = 60_000_000  # Of a trace: larger ones take long.
 
@@ -31,19 +35,25 @@ def ranges(found: Diagnosis) -> Iterator[str]:
             if not 0 <= low <= likely <= high <= most:
                 yield f"{one.code}: {low} to {high}, likely {likely}, of {found.step_ns}"
     quality = found.replay
-    for all_of in (quality.together, quality.all_together) if quality else ():
+    for all_of in (quality.together, quality.all_together, quality.with_options) if quality else ():
         if all_of is not None and not 0 <= all_of.low_ns <= all_of.likely_ns <= all_of.high_ns <= (found.step_ns or 0):
             yield f"together: {all_of} of {found.step_ns}"
 
 
 def sums(found: Diagnosis, fixing: Sequence[RankedFinding]) -> Iterator[str]:
-    """What is said of all fixes, in JSON and in the heading, is what the listed ones add up to."""
-    added, left_ns = sum(one.shown_ns[1] for one in fixing), findings.left_ns(found)
-    every = found.replay.all_together if found.replay else None
-    if (every.likely_ns if every else 0) != added or left_ns != (found.step_ns or 0) - added:
-        yield f"{added} one after the other, together {every}, {left_ns} left"
-    if fixing and duration(left_ns) not in " ".join(terminal.render(found).split()):
-        yield f"the heading does not say that {duration(left_ns)} are left"
+    """What is said of all faults, and of all fixes, in JSON and in the heading, is what the listed ones add up to."""
+    faults = [one for one in fixing if one.kind is Kind.FAULT]
+    quality, said = found.replay, " ".join(heading.gain(found))
+    for some, every in ((faults, quality and quality.all_together), (fixing, quality and quality.with_options)):
+        added = sum(one.shown_ns[1] for one in some)
+        if (every.likely_ns if every else 0) != added:
+            yield f"{added} one after the other, together {every}"
+        if some and some[-1].kind in (Kind.FAULT, Kind.OPTION) and duration(left_ns(found, some)) not in said:
+            yield f"the heading does not say that {left_ns(found, some)} are left: {said}"
+
+
+def left_ns(found: Diagnosis, fixing: Sequence[RankedFinding]) -> int:
+    return (found.step_ns or 0) - sum(one.shown_ns[1] for one in fixing)
 
 
 def parts(found: Diagnosis, fixing: Sequence[RankedFinding]) -> Iterator[str]:
@@ -58,14 +68,34 @@ def parts(found: Diagnosis, fixing: Sequence[RankedFinding]) -> Iterator[str]:
     if abs(idle_ns - whole.idle_ns) > len(found.idle or ()):
         yield f"causes of idle: {idle_ns} of {whole.idle_ns}"
     on_host = all(ROOMS.get(rule) in OF_HOST for one in fixing for rule in one.rules)
-    if fixing and on_host and findings.left_ns(found) < 0.97 * whole.compute_ns:
-        yield f"{findings.left_ns(found)} left, of which the GPU computes {whole.compute_ns}"
+    if fixing and on_host and left_ns(found, fixing) < 0.97 * whole.compute_ns:
+        yield f"{left_ns(found, fixing)} left, of which the GPU computes {whole.compute_ns}"
 
 
 def broken(found: Diagnosis) -> list[str]:
     """Which laws a report breaks, with numbers."""
     fixing = [one for one in found.findings if one.shortens]
-    return [*ranges(found), *sums(found, fixing), *parts(found, fixing)]
+    return [*ranges(found), *sums(found, fixing), *parts(found, fixing), *form(found)]
+
+
+def form(found: Diagnosis) -> Iterator[str]:
+    """A report is brief, fits the terminal, says nothing twice, and its sentences are short."""
+    for width in (80, 100):
+        lines = terminal.render(found, width).splitlines()
+        if len(lines) > (terminal.MOST_LINES if found.job is None else terminal.MOST_JOB_LINES) and width == 100:
+            yield f"{len(lines)} lines of {width} columns"
+        yield from (f"wider than {width}: {line}" for line in lines if len(line) > width)
+    said = sentences(brief.of(found))
+    yield from (f"said {count} times: {one}" for one, count in Counter(said).items() if count > 1)
+    yield from (f"{len(one.split())} words: {one}" for one in said if len(one.split()) > MOST_WORDS)
+
+
+def sentences(found: Brief) -> list[str]:
+    """Of the findings' evidence and of the notes, without lists and commands."""
+    notes = [re.sub(r"^(All r|R)anks?[^:]*: ", "", note) for note in found.notes]
+    texts = [*notes, *(one.evidence for _, _, some in found.lists for one in some)]
+    every = [part for text in texts for part in re.split(r"(?<=[.:;])\s+", text)]
+    return [part for part in every if len(part.split()) > 3]
 
 
 def recordings(corpus: Path) -> Iterator[Path]:

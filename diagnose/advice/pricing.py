@@ -150,15 +150,24 @@ class Step:
 
     def _host(self, one: HostTime) -> HostTime:
         parts = shared_out([ns * self.usual_ns for ns in one.parts.values()], max(one.step_ns, 1))
-        stalled = {TimeCause.OTHER_STEPS: self.ns - self.usual_ns} if self.ns > self.usual_ns else {}
-        return HostTime(sum(parts) + self.ns - self.usual_ns, dict(zip(one.parts, parts, strict=True)) | stalled)
+        found = dict(zip(one.parts, parts, strict=True))
+        for cause, ns in self._stalls():
+            found[cause] = found.get(cause, 0) + ns
+        return HostTime(sum(found.values()), found)
+
+    def _stalls(self) -> list[tuple[TimeCause, int]]:
+        """What this step takes longer than the usual one, by cause."""
+        whole_ns = max(self.ns - self.usual_ns, 0)
+        loading_ns = min(self.longer_ns.get("loader", 0), whole_ns)
+        both = (TimeCause.LOADER, loading_ns), (TimeCause.OTHER_STEPS, whole_ns - loading_ns)
+        return [(cause, ns) for cause, ns in both if ns]
 
     def _share(self, row: Share, kept: float) -> Share:
         return replace(row, ns=round(row.ns * kept), share=row.ns * kept / self.ns)
 
     def _idle(self, rows: Sequence[IdleShare], waiting_ns: int) -> tuple[IdleShare, ...]:
-        stalled_ns, whole_ns = self.ns - self.usual_ns, max(sum(row.ns for row in rows), 1)
+        whole_ns = max(sum(row.ns for row in rows), 1)
         parts = shared_out([row.ns * waiting_ns for row in rows], whole_ns)
         found = [replace(row, ns=ns, share=ns / self.ns) for row, ns in zip(rows, parts, strict=True)]
-        stalled = IdleShare(TimeCause.OTHER_STEPS, None, stalled_ns, stalled_ns / self.ns, 0)
-        return tuple(sorted([*found, *([stalled] if stalled_ns else [])], key=lambda row: -row.ns))
+        stalled = [IdleShare(cause, None, ns, ns / self.ns, 0) for cause, ns in self._stalls()]
+        return tuple(sorted([*found, *stalled], key=lambda row: -row.ns))

@@ -110,16 +110,17 @@ def _ordered(
     explained = _explained(worth, replay)
     worth = [one for one in worth if one not in explained]
     alone = [one for one in worth if not one.finding.per_sample]
-    faults = [*chain(*_greedy([one for one in alone if not _is_option(one)], replay, step, doubtful))]
-    options = chain(*_greedy([one for one in alone if _is_option(one)], replay, step, doubtful, above=faults))
-    placed = [*faults, *options]
+    placed = list[Priced]()
+    for kind in Kind:
+        some = [one for one in alone if one.finding.kind is kind]
+        placed += chain(*_greedy(some, replay, step, doubtful, above=placed))
     hidden = _hidden([*small, *_few_of_each_rule(nothing, replay, step)], placed, replay, step, doubtful)
     shown = [one.finding for one in hidden]
     added = _added([*placed, *hidden], replay, step)
     placed, hidden = added[: len(placed)], added[len(placed) :]
     small += [one for one in placed if _minor(one, step)]
     placed = [one for one in placed if not _minor(one, step)]
-    every = placed
+    every = tuple(placed)
     for one in worth:
         if one.finding.per_sample:
             placed.insert(_place_of(one, placed, step, doubtful), one)

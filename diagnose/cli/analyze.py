@@ -73,7 +73,8 @@ class Share(click.ParamType[float]):
     show_default=True,
     help="What goes to standard output.",
 )
-@click.option("--brief", is_flag=True, help="Print a summary of at most 4,000 tokens, for agents and scripts.")
+@click.option("--details", is_flag=True, help="Print all evidence, tables and notes behind the brief report.")
+@click.option("--all", "minor", is_flag=True, help="Print findings under 1 % of the step as well.")
 @click.option("--rules", "folders", multiple=True, metavar="DIR", help="Also use the rules in DIR. Repeatable.")
 @click.option(
     "--select",
@@ -82,7 +83,7 @@ class Share(click.ParamType[float]):
     help="Only these rules, by name, code or folder (DL02, DL, data_loading). Repeatable.",
 )
 @click.option("--ignore", multiple=True, metavar="RULE", help="All rules but these. Repeatable.")
-@click.option("--fail-over", type=Share(), help="Exit with 1 if a fix would save more than SHARE of the step.")
+@click.option("--fail-over", type=Share(), help="Exit 1 if a fault costs more than SHARE of the step.")
 @click.option("--steps", type=StepRange(), help="Use only these recorded steps.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
 @click.option(
@@ -95,7 +96,8 @@ class Share(click.ParamType[float]):
 def command(
     paths: tuple[str, ...],
     shape: str,
-    brief: bool,
+    details: bool,
+    minor: bool,
     folders: tuple[str, ...],
     select: tuple[str, ...],
     ignore: tuple[str, ...],
@@ -120,17 +122,20 @@ def command(
     how: dict[str, Any] = {"folders": folders, "select": select, "ignore": ignore, "jobs": jobs, "quiet": quiet}
     if log is not None and stands_alone(paths[0]):
         log = with_recordings(log, paths[0], **how)
-        return _tell_log(log, paths[0], files, "terminal" if brief else shape, open_it)
+        return _tell_log(log, paths[0], files, shape, open_it)
     with opened(paths, list(files.values()), steps=steps, cluster=cluster, **how) as recordings:
         diagnosis = recordings.diagnosed()
+    from diagnose.contracts.finding import Kind
+
     if log is not None:
         from diagnose.watched.recorded import with_recorded
 
         diagnosis = msgspec.structs.replace(diagnosis, watched=with_recorded(log, {"the recorded steps": diagnosis}))
-    over = [finding for finding in diagnosis.findings if fail_over is not None and finding.share_of_step > fail_over]
+    faults = [finding for finding in diagnosis.findings if finding.kind is Kind.FAULT]
+    over = [finding for finding in faults if fail_over is not None and finding.share_of_step > fail_over]
     made = [put(diagnosis, form, name, over) for form, name in files.items()]
     if STDOUT not in files.values():
-        made.append(_printed(diagnosis, "brief" if brief else shape))
+        made.append(_printed(diagnosis, shape, details, minor))
     if open_it:
         page = files.get("html")
         open_page(diagnosis, page if page and Path(page).is_file() else None)
@@ -154,9 +159,9 @@ def _tell_log(log: WatchedRun, folder: str, files: Mapping[str, str], shape: str
         open_text(lambda: of_log(log, "html"), page if page and Path(page).is_file() else None)
 
 
-def _printed(diagnosis: Diagnosis, form: str) -> bool:
+def _printed(diagnosis: Diagnosis, form: str, details: bool, minor: bool) -> bool:
     """Print the diagnosis. False: it cannot be made by a fault of ours, as standard error says."""
-    text = rendered(diagnosis, form)
+    text = rendered(diagnosis, form, details=details, minor=minor)
     click.echo(text or "", nl=False)
     return text is not None
 

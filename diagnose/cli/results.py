@@ -7,9 +7,10 @@ import sys
 import tempfile
 import webbrowser
 from collections.abc import Callable, Collection
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from diagnose.contracts.finding import RankedFinding
 
 
-_MODULES = {"brief": "brief", "html": "html.page", "markdown": "markdown", "perfetto": "perfetto", "sarif": "sarif"}
+_MODULES = {"html": "html.page", "markdown": "markdown", "perfetto": "perfetto", "sarif": "sarif"}
 """Form -> the module of reports that renders it, which is loaded when it is asked for."""
 
 _INSTEAD = {"html": "terminal", "terminal": "markdown", "markdown": "terminal"}
@@ -32,30 +33,36 @@ _PLAIN_PAGE = (
 )
 
 
-def rendered(diagnosis: Diagnosis, form: str, over: Collection[RankedFinding] = ()) -> str | None:
+def rendered(
+    diagnosis: Diagnosis, form: str, over: Collection[RankedFinding] = (), details: bool = False, minor: bool = False
+) -> str | None:
     """The diagnosis as text, ending in a newline: json, terminal, or one of _MODULES.
 
     None if it cannot be made by a fault of ours: standard error says so. `over`: findings that the command fails for.
+    `details`: all evidence and tables, in forms that are brief without. `minor`: what saves little as well.
     """
     with failures.collected() as lost:
-        text = failures.attempt(f"the report as {form}", None, _rendered, diagnosis, form, over)
+        made = partial(_rendered, diagnosis, over=over, details=details, minor=minor)
+        text = failures.attempt(f"the report as {form}", None, made, form)
         if text is not None:
             return text
         click.echo(f"diagnose: {lost[0]}", err=True)
         other = _INSTEAD.get(form)
-        text = other and failures.attempt("a text in its place", None, _rendered, diagnosis, other, over)
+        text = other and failures.attempt("a text in its place", None, made, other)
     return _PLAIN_PAGE.format(html.escape(str(lost[0])), html.escape(text)) if text and form == "html" else text
 
 
-def _rendered(diagnosis: Diagnosis, form: str, over: Collection[RankedFinding]) -> str:
+def _rendered(diagnosis: Diagnosis, form: str, over: Collection[RankedFinding], details: bool, minor: bool) -> str:
     if form == "json":
         return diagnosis.to_json() + "\n"
     if form == "terminal":
         from diagnose.reports import terminal
 
-        return terminal.render(diagnosis, *width_and_color())
+        return terminal.render(diagnosis, *width_and_color(), details, minor)
     module = import_module(f"diagnose.reports.{_MODULES[form]}")
-    text: str = module.render(diagnosis, over=over) if form == "sarif" else module.render(diagnosis)
+    how: dict[str, Any] = {"over": over} if form == "sarif" else {}
+    how |= {"details": details, "minor": minor} if form == "markdown" else {}
+    text: str = module.render(diagnosis, **how)
     return text if text.endswith("\n") else text + "\n"
 
 

@@ -252,7 +252,7 @@ class RankedFinding(msgspec.Struct, frozen=True):
     @property
     def shortens(self) -> bool:
         """Whether it has a card, and names a fix that shortens the step."""
-        return not (self.minor or self.per_sample or self.saving.basis is Basis.AT_MOST)
+        return not (self.minor or self.per_sample or self.kind is Kind.WHERE_TO_LOOK)
 
     @property
     def sure(self) -> bool:

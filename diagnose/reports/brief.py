@@ -1,194 +1,189 @@
-"""A Diagnosis in short, for agents and scripts: what a step waits for, what to change first, what nobody could look at.
+"""A Diagnosis in at most forty lines: what a step is bound by, what to change first, what nobody could look at.
 
-The text is bounded, whatever the recording holds, and all that may come from the recording is quoted.
+The terminal, Markdown, the page's head and agents show the same values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from diagnose import failures
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import RankedFinding
-from diagnose.failures import Failure
-from diagnose.reports import findings, heading, sections, trials
-from diagnose.reports.findings import Card
-from diagnose.reports.quoting import NOTE, quoted, size
-from diagnose.reports.sections import Row
+from diagnose.contracts.finding import Kind, RankedFinding
+from diagnose.fixes.setting import Safety
+from diagnose.replay.saving import DOUBTFUL, Basis
+from diagnose.reports import findings, heading, trials
+from diagnose.reports.findings import Entry
+from diagnose.reports.heading import Segment
+from diagnose.reports.words import BASES, SAFETY
 from diagnose.trace.model import Severity
+from diagnose.trace.units import duration, rounded_share
 
-MOST_BYTES = 7_000  # Of the text: some 2,300 tokens by the bound of `quoting`, as others come beside it (our choice).
-ENDING_BYTES = 600  # Kept for the last lines.
-MOST_PARTS = 6  # Parts of what a step waits for.
-MOST_CARDS = 5  # Findings that are told with evidence and fix.
-MOST_LINES = 8  # Of any other list.
-MOST_CODE = 6  # Lines of code of a fix.
+MOST_TRIALS = 4
+MOST_NOTE = 190  # Characters of a note on the recording, beyond which its effect is in the details alone.
+MOST_UNCHECKED = 5  # Things that could not be looked at, which are named.
 
 
 @dataclass(frozen=True)
-class _List:
-    """Items of some lines each, below a title."""
+class Brief:
+    """The report, by parts. No name in it is escaped for any form."""
 
-    title: str
-    items: list[list[str]]
-    name: str  # What several of them are called.
-    most: int = MOST_LINES
-
-
-def render(diagnosis: Diagnosis) -> str:
-    """The summary, ending in a newline."""
-    with failures.collected() as lost:
-        return _rendered(diagnosis, lost)
+    subject: str
+    headline: str
+    bar: tuple[Segment, ...]
+    gain: tuple[str, ...]
+    warning: str  # What the numbers above do not hold for; empty if nothing.
+    lists: tuple[tuple[str, str, tuple[Entry, ...]], ...]  # (heading, what its savings are, findings)
+    notes: tuple[str, ...]  # Each caveat once, the worst first.
+    next: tuple[tuple[str, str, str], ...]  # (command up to its path, path with the rest, what it does)
 
 
-def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
-    text = Bounded(MOST_BYTES - ENDING_BYTES)
-    text.add([heading.headline(diagnosis), NOTE, f"Recorded: {quoted(heading.subject(diagnosis))}"])
-    if said := findings.lost(diagnosis):
-        text.add([quoted(said, 600)])
-    if incomplete := findings.incomplete(diagnosis):
-        text.add([incomplete])
-    text.add(["", *failures.section("what the step waits for", _waits, diagnosis)])
-    left = []
-    for one in failures.each(_LISTS, diagnosis):
-        shown = text.add_items(one.title, one.items[: one.most])
-        if shown < len(one.items):
-            left.append(f"{len(one.items) - shown} of {len(one.items)} {one.name}")
-    ending = [findings.checked(diagnosis)] if diagnosis.outcomes else []
-    if left:
-        ending.append(f"Left out here: {', '.join(left)}.")
-    if lost:
-        ending.append(" ".join([*(one.what for one in lost[:MOST_LINES]), failures.REPORT]))
-    ending.append("All of it: diagnose analyze PATH; as data: diagnose analyze PATH --format json.")
-    return "\n".join([*text.lines, "", *ending]) + "\n"
+def of(diagnosis: Diagnosis) -> Brief:
+    """The report in brief. Where a part fails, it is left out."""
+    section = failures.section
+    lists = [
+        (name, findings.ABOUT[name], tuple(some)) for name, some in section("findings", findings.entries, diagnosis)
+    ]
+    return Brief(
+        subject="".join(section("what ran on what", heading.subject, diagnosis)),
+        headline="".join(section("the step time", heading.headline, diagnosis)),
+        bar=tuple(section("the bar of the step", heading.bar, diagnosis)),
+        gain=tuple(section("what fixing the faults gives", heading.gain, diagnosis)),
+        warning="".join(section("what was not recorded", _warning, diagnosis)),
+        lists=tuple(lists),
+        notes=tuple(failures.each(_NOTES, diagnosis)),
+        next=tuple(section("what to do next", _next, diagnosis)),
+    )
 
 
-class Bounded:
-    """Lines that hold at most so many bytes together."""
-
-    def __init__(self, most: int) -> None:
-        self.lines: list[str] = []
-        self._left = most
-
-    def add(self, lines: Iterable[str]) -> bool:
-        """Add all of them, or none: whether there was room."""
-        some = list(lines)
-        needed = sum(size(line) + 1 for line in some)
-        if needed > self._left:
-            return False
-        self._left -= needed
-        self.lines += some
-        return True
-
-    def add_items(self, title: str, items: Iterable[list[str]]) -> int:
-        """Add items below a title until one has no room. Returns how many were added."""
-        added = 0
-        for item in items:
-            if not self.add([*(["", title] if not added else []), *item]):
-                break
-            added += 1
-        return added
+def _warning(diagnosis: Diagnosis) -> str:
+    steps = diagnosis.steps
+    if (failed := heading.incomplete(diagnosis)) or steps is None or steps.unrecorded is None:
+        return failed
+    return f"! The recording missed {steps.unrecorded.long} long steps: see NOTES."
 
 
-def _first(diagnosis: Diagnosis) -> Iterator[_List]:
-    cards, worth = findings.cards(diagnosis), [finding for finding in diagnosis.findings if not finding.minor]
-    told = [list(_card(card, one)) for card, one in zip(cards, worth, strict=True)]
-    yield _List("What to fix:", told[:MOST_CARDS], "findings")
+def _integrity(diagnosis: Diagnosis) -> Iterator[str]:
+    order = (Severity.ERROR, Severity.WARNING)
+    for severity in order:
+        for note in diagnosis.integrity:
+            if note.severity is severity:
+                whole = f"{note.what} {note.effect}".strip()
+                yield whole if len(whole) <= MOST_NOTE else note.what
 
 
-def _further(diagnosis: Diagnosis) -> Iterator[_List]:
-    yield _List("Then:", [[_line(card)] for card in findings.cards(diagnosis)[MOST_CARDS:]], "further findings")
+def _crashed(diagnosis: Diagnosis) -> list[str]:
+    return findings.crashed(diagnosis)
 
 
-def _tried(diagnosis: Diagnosis) -> Iterator[_List]:
+def _doubt(diagnosis: Diagnosis) -> Iterator[str]:
+    quality = diagnosis.replay
+    if quality is None or not diagnosis.findings:
+        return
+    doubt = max(abs(quality.error_share), quality.unexplained_share)
+    if doubt >= DOUBTFUL:
+        yield f"The simulation leaves {rounded_share(doubt)} of the step unexplained, so savings are less sure."
+
+
+def _epoch(diagnosis: Diagnosis) -> Iterator[str]:
+    """What comes once an epoch."""
+    epoch = None if diagnosis.steps is None else diagnosis.steps.epoch
+    if epoch is None:
+        return
+    parts = {"starting workers": epoch.starting_ns, "evaluation, saving and the like": epoch.between_ns}
+    told = [
+        f"{what} {duration(ns)}" for what, ns in parts.items() if ns >= heading.TELLING * epoch.steps * epoch.step_ns
+    ]
+    if told:
+        yield f"Once per epoch ({epoch.steps:,} steps), on top of the steps: {', '.join(told)}."
+
+
+def _worth(diagnosis: Diagnosis) -> list[tuple[int, RankedFinding]]:
+    return list(enumerate((one for one in diagnosis.findings if not one.minor), start=1))
+
+
+def _results(diagnosis: Diagnosis) -> Iterator[str]:
+    """What fixes do to results, once for all."""
+    of_level: dict[Safety, list[int]] = {}
+    for number, one in _worth(diagnosis):
+        if one.fixes and one.kind is not Kind.WHERE_TO_LOOK:
+            of_level.setdefault(one.fixes[0].safety, []).append(number)
+    exact = sorted(n for level in (Safety.SAME_NUMBERS, Safety.ROUNDING) for n in of_level.pop(level, []))
+    if not exact and not of_level:
+        return
+    others = [f"{_numbers(some)} {SAFETY[level]}" for level, some in of_level.items()]
+    if not exact:
+        yield f"Results: {'; '.join(others)}."
+    elif others:
+        yield f"Results stay the same up to rounding, except: {'; '.join(others)}."
+    else:
+        yield "Results stay the same up to rounding."
+
+
+def _bases(diagnosis: Diagnosis) -> Iterator[str]:
+    """How savings were found, once for all."""
+    of_basis: dict[Basis, list[int]] = {}
+    for number, one in _worth(diagnosis):
+        of_basis.setdefault(one.saving.basis, []).append(number)
+    told = [f"{_numbers(some)} {'are' if len(some) > 1 else 'is'} {BASES[basis]}" for basis, some in of_basis.items()]
+    if len(told) == 1:
+        told = [BASES[basis] for basis in of_basis]
+    if told:
+        yield f"Savings: {'; '.join(told)}."
+
+
+def _numbers(some: list[int]) -> str:
+    """`1`, `1 and 2`, `1, 2 and 4`."""
+    words = list(map(str, some))
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _small(diagnosis: Diagnosis) -> Iterator[str]:
+    small = [one for one in diagnosis.findings if one.minor and not one.hidden]
+    if small:
+        named = ", ".join(f"{one.code} −{duration(one.shown_ns[1])}" for one in small[:4])
+        yield f"Under 1 %, hidden: {named}{', ...' * (len(small) > 4)}. Show: --all"
+
+
+def _unchecked(diagnosis: Diagnosis) -> Iterator[str]:
+    parts = [f"{what} ({codes})" for what, codes in findings.not_checked(diagnosis)]
+    if more := len(parts) - MOST_UNCHECKED:
+        parts[MOST_UNCHECKED:] = [f"{more} more: --details"] * (more > 0)
+    if parts:
+        yield f"Not checked: {'; '.join(parts)}."
+
+
+def _tried(diagnosis: Diagnosis) -> Iterator[str]:
     tried = [] if diagnosis.trials is None else trials.all_of(diagnosis.trials)
-    yield _List(f"{trials.TITLE}:", [[f"  {quoted(trials.brief(one))}"] for one in tried], "trials")
+    yield from (f"Measured: {trials.brief(one)}" for one in tried[:MOST_TRIALS])
 
 
-def _unchecked(diagnosis: Diagnosis) -> Iterator[_List]:
-    unchecked = [[f"  {quoted(what)}: {quoted(how)}"] for what, how in findings.unchecked(diagnosis)]
-    yield _List("Could not look at:", unchecked, "things that could not be looked at")
-
-
-def _minor(diagnosis: Diagnosis) -> Iterator[_List]:
-    minor = [
-        [f"  {finding.rank_order}. {finding.rule} ({finding.code}): {_now(finding)}"]
-        for finding in diagnosis.findings
-        if finding.minor
-    ]
-    yield _List("Minor:", minor, "minor findings")
-
-
-def _waits(diagnosis: Diagnosis) -> list[str]:
-    """What a step waits for, largest first."""
-    section = sections.waits(diagnosis)
-    if section is None:
-        return ["The critical path is not known: the recording could not be replayed."]
-    *rows, whole = section.rows
-    parts = sorted(rows, key=lambda row: -row.part)
-    others = len(parts[MOST_PARTS:])
-    return [
-        f"{section.title.partition(',')[0]} (of {whole.cells[0]}):",
-        *(f"  {_part(row)}" for row in parts[:MOST_PARTS]),
-        *[f"  and {others} smaller part{'s' * (others > 1)}"] * bool(others),
-    ]
-
-
-def _part(row: Row) -> str:
-    at = f" at {quoted(row.place, 120)}" if row.place else ""
-    return f"{' '.join(f'({cell})' if cell.endswith('%') else cell for cell in row.cells)} {quoted(row.label, 120)}{at}"
-
-
-def _now(one: RankedFinding) -> str:
-    return "pays once the others are fixed" if one.hidden else f"{one.share_of_step:.1%} of the step"
-
-
-def _card(card: Card, one: RankedFinding) -> Iterator[str]:
-    yield f"{card.number}. {one.rule} ({card.code}) saves {card.saving}"
-    yield f"   {quoted(card.title)}"
-    yield f"   {card.detail}. Confidence: {one.confidence.level.value}."
-    if card.place:
-        yield f"   at {quoted(card.place)}"
-    yield from (f"   evidence {quoted(text)}" for text in card.evidence[:1])
-    for fix, safety in card.fixes[:1]:
-        yield f"   fix {quoted(fix.do)} ({safety})"
-        yield from (f"   code {_code(line)}" for line in fix.after.splitlines()[:MOST_CODE])
-
-
-def _code(line: str) -> str:
-    """A line of code in quotes, behind its indentation."""
-    return " " * min(len(line) - len(line.lstrip()), 16) + quoted(line)
-
-
-def _line(card: Card) -> str:
-    at = f" at {quoted(card.place, 120)}" if card.place else ""
-    return f"{card.number}. {quoted(card.title, 120)} ({card.code}) saves {card.saving}{at}"
-
-
-def _risks(diagnosis: Diagnosis) -> Iterator[_List]:
-    items = [
-        [f"  {card.code} {quoted(card.title)}", *(f"    fix {quoted(fix.do)}" for fix, _ in card.fixes[:1])]
-        for card in findings.risks(diagnosis)
-    ]
-    yield _List(f"{findings.RISKS}, which cost no time now:", items, "risks")
-
-
-def _notes(diagnosis: Diagnosis) -> Iterator[_List]:
-    """What is wrong with the recording, the worst first."""
-    items = [[f"  error: {quoted(failed)}"] for failed in findings.crashed(diagnosis)]
-    for note in sorted(diagnosis.integrity, key=lambda one: -list(Severity).index(one.severity)):
-        items.append([f"  {note.severity.value}: {quoted(f'{note.what} {note.effect}')}"])
-    yield _List("About this recording:", items, "notes on the recording")
-
-
-_LISTS = {
-    "what to fix": _first,
-    "further findings": _further,
-    "risks": _risks,
+_NOTES: Mapping[str, Callable[[Diagnosis], Iterable[str]]] = {
+    "rules that failed": _crashed,
+    "notes on the recording": _integrity,
+    "doubts of the simulation": _doubt,
     "what was tried": _tried,
+    "what comes once an epoch": _epoch,
+    "what fixes do to results": _results,
+    "how savings were found": _bases,
+    "smaller findings": _small,
     "what could not be looked at": _unchecked,
-    "notes on the recording": _notes,
-    "minor findings": _minor,
 }
-"""What the summary tells, the most important first."""
+"""In order: what comes last goes first where there is no room."""
+
+
+def _next(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
+    path = shlex.quote(_path(diagnosis))
+    whole = diagnosis.provenance.manifest is not None and diagnosis.conclusive
+    if whole and any(fix.trial for one in diagnosis.findings for fix in one.fixes):
+        yield "diagnose try ", path, "measure the fixes in your script"
+    yield "diagnose analyze --details ", path, "tables, kernels, critical path"
+
+
+def _path(diagnosis: Diagnosis) -> str:
+    """What was analysed, as a command takes it."""
+    first = diagnosis.provenance.sources[0].path if diagnosis.provenance.sources else "PATH"
+    many = len(diagnosis.provenance.sources) > 1 or diagnosis.provenance.manifest is not None
+    return first.rpartition("/")[0] or "." if many else first

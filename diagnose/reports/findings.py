@@ -6,17 +6,121 @@ from collections import Counter
 from dataclasses import dataclass
 
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import Confidence, Fix, OutcomeKind, RankedFinding, ShownRisk, Together
-from diagnose.facts.core.steps import Measure
+from diagnose.contracts.finding import Confidence, Fix, Kind, OutcomeKind, RankedFinding, ShownRisk
 from diagnose.failures import attempt
-from diagnose.replay.saving import DOUBTFUL, Basis
+from diagnose.replay.saving import Basis
 from diagnose.reports.sections import place
 from diagnose.reports.words import BASES, LOOKS, OUTCOMES, safety
-from diagnose.trace.units import duration, share
+from diagnose.trace.units import duration, rounded_share, share
 
-ORDER = "Ordered by incremental saving, weighted by confidence."  # Over several findings.
-HIDDEN = "Once those are fixed"  # Over findings that pay only then.
-RISKS = "Risks"  # Over what costs no time, and may end the run.
+FAULTS, OPTIONS, LOOK, LATER, RISKS, MINOR = "FAULTS", "OPTIONS", "WHERE TO LOOK", "LATER", "RISKS", "UNDER 1 %"
+HEADINGS = {Kind.FAULT: FAULTS, Kind.OPTION: OPTIONS, Kind.WHERE_TO_LOOK: LOOK}
+ABOUT = {
+    FAULTS: "saves (range), each on top of those above",
+    OPTIONS: "trade-offs, not faults; on top of the faults",
+    LOOK: "no fix is known; at most this much",
+    LATER: "worth nothing until the above is fixed",
+    RISKS: "cost no time now, may end the run",
+}
+MOST_CODE = 3  # Lines of code of a fix in brief.
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One finding in brief: what it is, what it saves, where, and the change."""
+
+    number: str  # Of its card; empty of a risk, and of what pays later.
+    title: str
+    code: str  # Of its rule: `diagnose rules show` has its page.
+    saves: str  # `−40.2 ms`, `up to −104 ms`, `−43 % per sample`; empty of a risk.
+    range: str  # `(36.8–40.6)`; empty where it is as much.
+    level: str
+    place: str  # The source line; empty if none is known.
+    evidence: str  # The number that matters.
+    change: tuple[str, ...]  # Lines of code, or one sentence.
+    is_code: bool
+
+
+def entries(diagnosis: Diagnosis) -> list[tuple[str, list[Entry]]]:
+    """The findings by heading, in order; headings without any are left out."""
+    shown = [(number, one) for number, one in enumerate(_worth(diagnosis), start=1)]
+    found = {
+        heading: [_entry(str(n), one, diagnosis) for n, one in shown if one.kind is kind]
+        for kind, heading in HEADINGS.items()
+    }
+    found[LATER] = [_entry("", one, diagnosis) for one in diagnosis.findings if one.hidden]
+    found[RISKS] = [_risk_entry(one) for one in diagnosis.risks]
+    return [(heading, some) for heading, some in found.items() if some]
+
+
+def _worth(diagnosis: Diagnosis) -> list[RankedFinding]:
+    """Those worth a card."""
+    return [finding for finding in diagnosis.findings if not finding.minor]
+
+
+def _entry(number: str, one: RankedFinding, diagnosis: Diagnosis) -> Entry:
+    fix = one.fixes[0] if one.fixes else None
+    saves, spread = _saves(one, _step_ns(diagnosis))
+    return Entry(
+        number=number,
+        title=one.title,
+        code=one.code,
+        saves=saves,
+        range=spread,
+        level=one.confidence.level.value,
+        place=place(one.site) if one.site else "",
+        evidence=one.evidence[0].text if one.evidence else "",
+        change=_change(fix),
+        is_code=fix is not None and _is_short(fix),
+    )
+
+
+def _risk_entry(one: ShownRisk) -> Entry:
+    fix = one.fixes[0] if one.fixes else None
+    where = place(one.site) if one.site else ""
+    return Entry(
+        "",
+        one.title,
+        one.code,
+        "",
+        "",
+        one.confidence.level.value,
+        where,
+        one.evidence[0].text,
+        _change(fix),
+        fix is not None and _is_short(fix),
+    )
+
+
+def _is_short(fix: Fix) -> bool:
+    return bool(fix.after) and len(fix.after.splitlines()) <= MOST_CODE
+
+
+def _change(fix: Fix | None) -> tuple[str, ...]:
+    if fix is None:
+        return ()
+    return tuple(fix.after.splitlines()) if _is_short(fix) else (fix.do,)
+
+
+def _saves(one: RankedFinding, step_ns: int) -> tuple[str, str]:
+    """What it saves, and the range: `−40.2 ms` and `(36.8–40.6)`."""
+    low_ns, likely_ns, high_ns = one.hidden or one.shown_ns
+    if one.per_sample:
+        low, high = (rounded_share(ns / max(step_ns, 1)).removesuffix(" %") for ns in (low_ns, high_ns))
+        return f"−{rounded_share(likely_ns / max(step_ns, 1))} per sample", f"({low}–{high})" if low != high else ""
+    if one.saving.basis.is_bound:
+        return f"up to −{duration(high_ns)}", ""
+    return f"−{duration(likely_ns)}", span(low_ns, high_ns, duration(likely_ns).rpartition(" ")[2])
+
+
+def span(low_ns: int, high_ns: int, unit: str) -> str:
+    """A range in brackets, without units where both ends have that one; empty where both ends read the same."""
+    low, high = duration(low_ns), duration(high_ns)
+    if low == high:
+        return ""
+    if all(end == "0" or end.endswith(f" {unit}") for end in (low, high)):
+        low, high = (end.removesuffix(f" {unit}") for end in (low, high))
+    return f"({low}–{high})"
 
 
 @dataclass(frozen=True)
@@ -28,6 +132,7 @@ class Card:
     code: str  # Of its rule: `diagnose rules show` has its page.
     saving: str
     """What it saves: `40.9 ms (26.0 %)`, with "up to" where the replay explains too little. Empty of a risk."""
+    kind: Kind
     detail: str  # Range, what it adds to those above, and what the estimate rests on.
     evidence: tuple[str, ...]
     fixes: tuple[tuple[Fix, str], ...]  # Each with what it does to the numbers.
@@ -102,7 +207,7 @@ def _bare(number: int, one: RankedFinding) -> Card:
     """A finding without all that may have failed."""
     (low_ns, likely_ns, high_ns), sure = one.shown_ns, one.confidence.level.value
     detail = f"Range {duration(low_ns)} to {duration(high_ns)}; the rest of this finding is left out"
-    return Card(number, one.title, one.code, duration(likely_ns), detail, (), (), "", sure)
+    return Card(number, one.title, one.code, duration(likely_ns), one.kind, detail, (), (), "", sure)
 
 
 def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
@@ -122,6 +227,7 @@ def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
         title=one.title,
         code=one.code,
         saving=_short(one, _step_ns(diagnosis)) + " per sample" * one.per_sample,
+        kind=one.kind,
         detail=_sentence("; ".join(parts)),
         evidence=tuple(evidence.text for evidence in one.evidence),
         fixes=tuple((fix, _does(one, fix, diagnosis)) for fix in one.fixes),
@@ -140,6 +246,7 @@ def _risk(number: int, one: ShownRisk, diagnosis: Diagnosis) -> Card:
         title=one.title,
         code=one.code,
         saving="",
+        kind=Kind.FAULT,
         detail=_sentence("; ".join(filter(None, ("it costs no time now", _on(one.ranks, diagnosis))))),
         evidence=tuple(evidence.text for evidence in one.evidence),
         fixes=tuple((fix, safety(diagnosis, fix.safety)) for fix in one.fixes),
@@ -166,125 +273,6 @@ def _on(ranks: tuple[int, ...], diagnosis: Diagnosis) -> str:
     return f"on rank{'s' * (len(ranks) > 1)} {shown}{', ...' * (len(ranks) > 8)}"
 
 
-def left_ns(diagnosis: Diagnosis) -> int:
-    """What a step would take once all that has a card is fixed, also what is only possible."""
-    saved = diagnosis.replay.all_together if diagnosis.replay else None
-    return _step_ns(diagnosis) - (saved.likely_ns if saved else 0)
-
-
-def sure_left_ns(diagnosis: Diagnosis) -> int:
-    """The same of those alone whose confidence is high or medium."""
-    saved = _together(diagnosis)
-    return _step_ns(diagnosis) - (saved.likely_ns if saved else 0)
-
-
-def _together(diagnosis: Diagnosis) -> Together | None:
-    return diagnosis.replay.together if diagnosis.replay else None
-
-
-def possible(diagnosis: Diagnosis) -> int:
-    """How many findings that shorten the step are of low confidence."""
-    return sum(not one.sure for one in _shortening(diagnosis))
-
-
-def _shortening(diagnosis: Diagnosis) -> list[RankedFinding]:
-    """Those with a card whose fixes shorten the step."""
-    return [finding for finding in diagnosis.findings if finding.shortens]
-
-
-def left_told(diagnosis: Diagnosis, left: int) -> str:
-    """A step that is left, in words: `about 117 ms`."""
-    bounded = any(finding.saving.basis is Basis.BOUNDED for finding in diagnosis.findings if not finding.minor)
-    return f"{duration(left)} at best" if bounded else f"about {duration(left)}"
-
-
-def _fixed(diagnosis: Diagnosis) -> str:
-    """What a step would take once its findings are fixed: those that are sure, then those that are possible."""
-    count, unsure, step_ns = len(_shortening(diagnosis)), possible(diagnosis), _step_ns(diagnosis)
-    shorter = " that shorten a step" * any(finding.per_sample and not finding.minor for finding in diagnosis.findings)
-    if not count:
-        more = "The fix below lets a step do more; no" if any(one.per_sample for one in diagnosis.findings) else "No"
-        return f"{more} fix that the rules know would save 1 % of the step itself."
-    before, best = f"{_which_step(diagnosis)} from {duration(step_ns)} to", left_told(diagnosis, left_ns(diagnosis))
-    if count == unsure:
-        fixes = (
-            "The fix below has low confidence. It"
-            if count == 1
-            else f"{'Both' if count == 2 else f'All {count}'} fixes below{shorter} have low confidence. Together they"
-        )
-        return f"{fixes} might bring {before} {best}."
-    left = sure_left_ns(diagnosis)
-    after = f"{left_told(diagnosis, left)} (-{share(step_ns - left, step_ns)}{_between(diagnosis, step_ns)})"
-    if unsure:
-        sure = count - unsure
-        has = "one has" if sure == 1 else f"{sure} have"
-        fixes = f"Of the {count} fixes below{shorter} {has} medium or high confidence."
-        fixes += " It" if sure == 1 else " Together they"
-        return f"{fixes} would bring {before} {after}. With those of low confidence: {best}."
-    fixes = f"The fix below{shorter} would" if count == 1 else f"The {count} fixes below{shorter} would together"
-    return f"{fixes} bring {before} {after}."
-
-
-def _which_step(diagnosis: Diagnosis) -> str:
-    steps = diagnosis.steps
-    if steps is not None and steps.unprofiled_step_time_ns is not None:
-        return "the step"
-    return "the recorded window" if steps is not None and steps.measure is Measure.WINDOW else "the mean step"
-
-
-def _between(diagnosis: Diagnosis, step_ns: int) -> str:
-    """The range of what is left once all that is sure is fixed; empty if it is none."""
-    saved = _together(diagnosis)
-    if saved is None or saved.low_ns == saved.high_ns:
-        return ""
-    shown = duration(step_ns - saved.high_ns), duration(step_ns - saved.low_ns)
-    return f"; {' to '.join(shown)}" if shown[0] != shown[1] else ""
-
-
-def lost(diagnosis: Diagnosis) -> str:
-    """How much of a step is lost, in one or two sentences; empty if nothing could be replayed."""
-    if not diagnosis.outcomes:
-        return ""
-    if diagnosis.replay is None:
-        return "Nothing could be replayed, so that no fix has a price, and none is listed." * diagnosis.conclusive
-    if not any(not finding.minor for finding in diagnosis.findings):
-        blind = sum(outcome.outcome is OutcomeKind.CANNOT_TELL for outcome in diagnosis.outcomes)
-        text = "No fix that the rules know would save 1 % of a step."
-        if blind:
-            text += f" But {blind} of {len(diagnosis.outcomes)} rules could not look; the reasons stand below."
-        text += _longest_function(diagnosis)
-    else:
-        text = _fixed(diagnosis)
-    steps = diagnosis.steps
-    if steps is not None and steps.unprofiled_step_time_ns is not None:
-        text += f" Times of the CPU below are as recorded, in steps of {duration(steps.step_time_ns.mean)}."
-    quality = diagnosis.replay
-    doubt = max(abs(quality.error_share), quality.unexplained_share)
-    if doubt >= DOUBTFUL and any(not finding.minor for finding in diagnosis.findings):
-        text += f" The replay leaves {doubt:.0%} of this recording unexplained, so savings are less sure."
-    return text
-
-
-def _longest_function(diagnosis: Diagnosis) -> str:
-    """Where to look for what no rule knows, as a further sentence; empty without call stacks."""
-    if diagnosis.steps is None:
-        return ""
-    for function in diagnosis.functions or ():
-        if function.site is not None:
-            part = share(max(function.host_ns, function.device_ns or 0), diagnosis.steps.step_time_ns.mean)
-            return f" Most of your own code's time is at {place(function.site)}, with {part} of a step."
-    return ""
-
-
-def incomplete(diagnosis: Diagnosis) -> str:
-    """That rules failed, as a sentence for the first lines; empty if none did."""
-    failed = sum(outcome.outcome is OutcomeKind.CRASHED for outcome in diagnosis.outcomes)
-    if not failed:
-        return ""
-    several, look = ("rules", "they look") if failed > 1 else ("rule", "it looks")
-    return f"{failed} {several} failed by a bug in diagnose: what {look} for is not in this report."
-
-
 def checked(diagnosis: Diagnosis) -> str:
     """How many rules ended how."""
     ended = Counter(outcome.outcome for outcome in diagnosis.outcomes)
@@ -296,6 +284,15 @@ def checked(diagnosis: Diagnosis) -> str:
     }
     parts = [f"{ended[kind]} {words[kind]}" for kind in OUTCOMES if ended[kind]]
     return f"Checked {len(diagnosis.outcomes)} rules: {', '.join(parts)}." if diagnosis.outcomes else ""
+
+
+def not_checked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """(what could not be looked at, codes of the rules for which), each once."""
+    codes: dict[str, list[str]] = {}
+    for outcome in diagnosis.outcomes:
+        if outcome.outcome is OutcomeKind.CANNOT_TELL:
+            codes.setdefault(outcome.why, []).append(outcome.code)
+    return [(what, ", ".join(some)) for what, some in codes.items()]
 
 
 def unchecked(diagnosis: Diagnosis) -> list[tuple[str, str]]:

@@ -1,116 +1,268 @@
-"""The first lines of a report: how long a step is, and what ran on what."""
+"""The head of every report: what ran on what, how long a step is, what bounds it, and what fixing the faults gives."""
 
 from __future__ import annotations
 
 import shlex
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import PurePath
 
 from diagnose.contracts.diagnosis import Diagnosis, Steps
+from diagnose.contracts.finding import Kind, OutcomeKind, RankedFinding, Together
+from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.steps import Measure
 from diagnose.fixes.frameworks import NAMES
-from diagnose.reports.words import infers
+from diagnose.replay.saving import Basis
+from diagnose.reports.words import CAUSES, WORK_NOT_RECORDED, infers
 from diagnose.trace.manifest import Manifest
-from diagnose.trace.units import clipped, duration, percent
+from diagnose.trace.units import clipped, duration, rounded_share
 
 MOST_COMMAND = 60  # Characters of the command that ran.
+TELLING = 0.01  # Of a step: less of it that comes once an epoch, or by the profiler, is not named (our choice).
+BUSY = 0.8  # Of the step in which the GPU computes, from which on that is what bounds it (our choice).
+CAUSE = 0.1  # Of the step, from which on a cause bounds it (our choice).
 
+BOUND = {
+    TimeCause.COMMUNICATION: "communication-bound",
+    TimeCause.COPY: "copy-bound",
+    TimeCause.HOST_COPY: "copy-bound",
+    TimeCause.LOADER: "data-loader-bound",
+    TimeCause.OPS: "launch-bound",
+    TimeCause.LAUNCH: "launch-bound",
+    TimeCause.OPTIMIZER: "launch-bound",
+    TimeCause.PYTHON: "host-bound",
+    TimeCause.HOST_COMPUTE: "host-bound",
+    TimeCause.SYNC: "synchronisation-bound",
+    TimeCause.OTHER_RANK: "bound by other ranks",
+}
+"""What a step is called by its largest loss; others are named by the cause alone."""
 
-TELLING = 0.01  # Of a step: less of it that comes once an epoch is not named (our choice).
-
-
-def headline(diagnosis: Diagnosis) -> str:
-    """How long a step is, of what that was measured, and what of it the recording does not have."""
-    return ". ".join([_step(diagnosis), *_not_recorded(diagnosis.steps)])
-
-
-def _not_recorded(steps: Steps | None) -> list[str]:
-    """What recorded steps lack of those that were timed, as sentences without a full stop."""
-    if steps is None:
-        return []
-    found, other, epoch = list[str](), steps.unrecorded, steps.epoch
-    if other is not None:
-        more = f"diagnose profile --steps {(other.every or other.timed) + 1}"
-        found += [
-            f"! {other.long} of {other.timed} timed steps took {other.ratio:.0f} times as long as the others,"
-            f" {percent(other.share)} of the time, and the recording missed them",
-            f"The others take {duration(steps.usual_step_time_ns or 0)}. To see what stalls, record more: {more}",
-        ]
-    if epoch is not None:
-        parts = {"workers that start anew": epoch.starting_ns, "evaluation, saving and the like": epoch.between_ns}
-        for what, ns in parts.items():
-            if ns >= TELLING * epoch.steps * epoch.step_ns:
-                found.append(f"Once an epoch of {epoch.steps:,} steps: {what}, {duration(ns)}")
-    return found
-
-
-def _step(diagnosis: Diagnosis) -> str:
-    """How long a step is, and the recorded ones."""
-    steps = diagnosis.steps
-    if steps is None:
-        return "Nothing in this recording could be measured."
-    time = steps.step_time_ns
-    unit = "iteration" if infers(diagnosis) else "step"
-    spread = f"{duration(time.min)} to {duration(time.max)}"
-    if steps.measure == Measure.WINDOW:
-        return f"No steps are marked; the recorded window is {duration(time.mean)}"
-    measured = f"mean of {steps.used} of {steps.recorded} recorded, {spread}"
-    if steps.measure == Measure.ONE_STEP or steps.used == 1:
-        measured = "only one could be measured"
-    if steps.unprofiled_step_time_ns is None and diagnosis.job is not None:
-        whole, over = duration(diagnosis.job.step_ns), len(diagnosis.job.steps)
-        return f"One {unit} of the job takes {whole} ({len(diagnosis.job.ranks):,} ranks, mean of {over} recorded)"
-    if steps.unprofiled_step_time_ns is None:
-        step_ns = diagnosis.step_ns or time.mean
-        taken = "" if duration(step_ns) == duration(time.mean) else f"{duration(time.mean)} as recorded; "
-        return f"One {unit} takes {duration(step_ns)}{_of_ranks(diagnosis)} ({taken}{measured})"
-    alone, recorded = duration(steps.unprofiled_step_time_ns), duration(time.mean)
-    times = f"x {time.mean / max(steps.usual_step_time_ns or 0, 1):.2f}; "
-    if steps.size_ratio != 1.0 and steps.overhead_ratio is not None:
-        times = f"{steps.size_ratio:.2g} times the work; x {steps.overhead_ratio:.2f} for as much; "
-    return f"One {unit} takes {alone} without the profiler; recorded {recorded} ({times}{measured})"
-
-
-def _of_ranks(diagnosis: Diagnosis) -> str:
-    """Whose step it is, where ranks differ."""
-    means = [rank.step_time_ns.mean for rank in diagnosis.ranks if rank.step_time_ns is not None]
-    if len(means) < 2 or duration(min(means)) == duration(max(means)):
-        return ""
-    return f" on rank {diagnosis.rank} (on all ranks {duration(min(means))} to {duration(max(means))})"
-
+ON_CPU = {
+    **dict.fromkeys((TimeCause.OPS, TimeCause.HOST_COMPUTE, TimeCause.OPTIMIZER), "compute-bound on the CPU"),
+    TimeCause.PYTHON: "Python-bound",
+    TimeCause.LOADER: "data-loader-bound",
+    TimeCause.OTHER_RANK: "bound by other ranks",
+}
+"""The same where the CPU trains."""
 
 _DEVICES = {"cpu": "CPU only", "cuda": "NVIDIA GPU", "rocm": "AMD GPU", "unknown": "device of an unknown maker"}
 
 
+@dataclass(frozen=True)
+class Segment:
+    """A part of the step's bar."""
+
+    label: str
+    ns: int
+    fill: str  # A character of a bar.
+
+
 def subject(diagnosis: Diagnosis) -> str:
-    """What ran on what."""
+    """What ran on what, and how many steps of it were recorded."""
     provenance = diagnosis.provenance
     names = sorted({device.name for device in provenance.devices if device.name})
     device = ", ".join(names) or _DEVICES[provenance.backend]
-    ranks = len(diagnosis.ranks)
-    world = f" of {provenance.world_size}" if provenance.world_size else ""
-    inference = ["inference"] if infers(diagnosis) else []
-    which = f"rank {diagnosis.rank}{world}" if ranks == 1 else f"{ranks} ranks{world}"
-    versions = [f"{name.replace('_', ' ')} {version}" for name, version in sorted(provenance.framework.items())]
+    world = f" of {provenance.world_size}" if provenance.world_size and provenance.world_size > 1 else ""
+    which = [f"{len(diagnosis.ranks):,} ranks{world}"] if len(diagnosis.ranks) > 1 else []
+    which += [f"rank {diagnosis.rank}{world}"] * (len(diagnosis.ranks) == 1 and (bool(world) or diagnosis.rank > 0))
     owner = "" if diagnosis.program is None else NAMES.get(diagnosis.program.loop, "")
+    versions = [f"{name.replace('_', ' ')} {version}" for name, version in sorted(provenance.framework.items())]
     run = [*_recorded_run(provenance.manifest), *([owner] if owner else [])]
-    return " · ".join([*run, device, which, *inference, *versions[:2], *_measured(diagnosis)])
-
-
-def _measured(diagnosis: Diagnosis) -> list[str]:
-    """How many changed ops were measured."""
-    found = diagnosis.measured
-    if found is None:
-        return []
-    of = f" of {found.ops + found.not_measured:,}" * bool(found.not_measured)
-    ops = f"op{'s' * (found.ops + found.not_measured != 1)}"
-    return [f"{found.ops:,}{of} changed {ops} measured on this machine, {found.seconds:.0f} s"]
+    kind = ["inference"] * infers(diagnosis)
+    torch = _torch(provenance.manifest) or versions[:1]
+    return " · ".join([*run, device, *which, *kind, *torch, *_recorded(diagnosis.steps)])
 
 
 def _recorded_run(manifest: Manifest | None) -> list[str]:
-    """The command without the interpreter, and torch's version, where they are known."""
+    """The command without the interpreter, where it is known."""
     if manifest is None:
         return []
     words = manifest.command[1:] if "python" in PurePath(manifest.command[0] if manifest.command else "").name else ()
     command = clipped(shlex.join(words or manifest.command), MOST_COMMAND)
-    torch = manifest.versions.get("torch")
-    return [part for part in (command, f"torch {torch}" if torch else "") if part]
+    return [command] if command else []
+
+
+def _torch(manifest: Manifest | None) -> list[str]:
+    version = manifest.versions.get("torch") if manifest else None
+    return [f"torch {version.partition('+')[0]}"] if version else []
+
+
+def _recorded(steps: Steps | None) -> Iterator[str]:
+    if steps is None or steps.measure == Measure.WINDOW:
+        return
+    of = f" of {steps.recorded}" * (steps.recorded != steps.used)
+    timed = f" + {steps.unrecorded.timed} timed" if steps.unrecorded else ""
+    yield f"{steps.used}{of} recorded{timed} steps" if of or timed else f"{steps.used} step{'s' * (steps.used != 1)}"
+    overhead = steps.step_time_ns.mean / (steps.usual_step_time_ns or steps.step_time_ns.mean) - 1
+    if steps.size_ratio == 1.0 and overhead >= TELLING:
+        yield f"profiler overhead {rounded_share(overhead)}"
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """How long a step is, and what bounds it."""
+    steps = diagnosis.steps
+    if steps is None:
+        return "Nothing in this recording could be measured."
+    whole = duration(step_ns(diagnosis))
+    took = f"{whole} in the recorded window; no steps are marked" if _is_window(steps) else f"{whole}/{unit(diagnosis)}"
+    bound = _bound(diagnosis)
+    return f"{took} · {bound}" if bound else took
+
+
+def unit(diagnosis: Diagnosis) -> str:
+    """What a report counts: a step, or an iteration of inference."""
+    return "iteration" if infers(diagnosis) else "step"
+
+
+def step_ns(diagnosis: Diagnosis) -> int:
+    """The step that all numbers of a report are of."""
+    if diagnosis.steps is None:
+        return 0
+    if diagnosis.job is not None and diagnosis.steps.unprofiled_step_time_ns is None:
+        return diagnosis.job.step_ns
+    return diagnosis.step_ns or diagnosis.steps.step_time_ns.mean
+
+
+def _is_window(steps: Steps) -> bool:
+    return steps.measure == Measure.WINDOW
+
+
+def _bound(diagnosis: Diagnosis) -> str:
+    """What the step is bound by; empty if that is not known."""
+    whole, losses = diagnosis.breakdown, _losses(diagnosis)
+    if whole is None:
+        return _bound_on_cpu(diagnosis)
+    of_step = whole.step_ns or 1
+    computing, idle = whole.compute_ns / of_step, rounded_share(whole.idle_ns / of_step)
+    flops = diagnosis.flops
+    mfu = "" if flops is None or flops.mfu is None else f", at {rounded_share(flops.mfu)} MFU"
+    ns, cause = max(((ns, cause) for cause, ns in losses.items()), default=(0, TimeCause.UNKNOWN))
+    if computing >= BUSY or ns < CAUSE * of_step:
+        runs = f"kernels run {rounded_share(computing)} of the time{mfu}"
+        return f"GPU-bound: {runs}" if computing >= BUSY else runs
+    label = CAUSES[cause]
+    if cause in (TimeCause.COMMUNICATION, TimeCause.COPY):
+        takes = "takes" if cause is TimeCause.COMMUNICATION else "take"
+        return f"{BOUND[cause]}: exposed {label} {takes} {rounded_share(ns / of_step)} of the {unit(diagnosis)}"
+    idles = f"the GPU idles {idle} of the time, {rounded_share(ns / of_step)} for {label}"
+    return f"{BOUND[cause]}: {idles}" if cause in BOUND else idles
+
+
+def _bound_on_cpu(diagnosis: Diagnosis) -> str:
+    host = diagnosis.host
+    if host is None or not any(host.parts.values()):
+        return ""
+    kinds = Counter[str]()
+    for cause, ns in host.parts.items():
+        kinds[ON_CPU.get(cause, CAUSES[cause])] += ns
+    ((name, ns),) = kinds.most_common(1)
+    return f"{name} ({rounded_share(ns / max(host.step_ns, 1))} of the time)"
+
+
+def _losses(diagnosis: Diagnosis) -> Counter[TimeCause]:
+    """By cause, ns of a step in which the GPU does not compute."""
+    losses, whole = Counter[TimeCause](), diagnosis.breakdown
+    if whole is not None:
+        losses[TimeCause.COMMUNICATION] = whole.exposed_communication_ns
+        losses[TimeCause.COPY] = whole.exposed_copy_ns
+    for one in diagnosis.idle or ():
+        losses[one.cause] += one.ns
+    return losses
+
+
+def bar(diagnosis: Diagnosis) -> list[Segment]:
+    """What the step consists of, without empty parts: of the GPU, or of the CPU where no GPU was recorded."""
+    whole, host = diagnosis.breakdown, diagnosis.host
+    if whole is None:
+        parts = sorted(host.parts.items(), key=lambda item: -item[1]) if host else []
+        fills = dict.fromkeys((TimeCause.OPS, TimeCause.HOST_COMPUTE, TimeCause.OPTIMIZER), "█")
+        found = [Segment(CAUSES[cause], ns, fills.get(cause, "░")) for cause, ns in parts]
+        return [one for one in found if one.ns]
+    losses = _losses(diagnosis)
+    idle = [Segment(f"idle: {CAUSES[cause]}", ns, "░") for cause, ns in losses.most_common() if cause not in _ACTIVE]
+    found = [
+        Segment("compute", whole.compute_ns, "█"),
+        Segment("communication", whole.exposed_communication_ns, "▓"),
+        Segment("copies", whole.exposed_copy_ns, "▒"),
+        *(idle or [Segment("idle", whole.idle_ns, "░")]),
+        Segment(WORK_NOT_RECORDED, whole.work_not_recorded_ns, "░"),
+    ]
+    return [one for one in found if one.ns]
+
+
+_ACTIVE = (TimeCause.COMMUNICATION, TimeCause.COPY)
+
+
+def lost(diagnosis: Diagnosis) -> str:
+    """The gain as one paragraph."""
+    return ". ".join(one.removesuffix(".") for one in gain(diagnosis)) + "." if gain(diagnosis) else ""
+
+
+def gain(diagnosis: Diagnosis) -> list[str]:
+    """What fixing the faults gives, then what the options add: one or two sentences."""
+    if not diagnosis.outcomes or diagnosis.steps is None:
+        return []
+    if diagnosis.replay is None:
+        return ["The steps could not be simulated: no saving is known, and no finding is listed."]
+    shown = [one for one in diagnosis.findings if not one.minor]
+    faults = [one for one in shown if one.kind is Kind.FAULT and one.shortens]
+    options = [one for one in shown if one.kind is Kind.OPTION]
+    first = _of_faults(diagnosis, faults) if faults else _no_fault(diagnosis, options)
+    return [first, *([_of_options(diagnosis, options)] if options else [])]
+
+
+def _of_faults(diagnosis: Diagnosis, faults: list[RankedFinding]) -> str:
+    replay, before = diagnosis.replay, step_ns(diagnosis)
+    assert replay is not None
+    sure = sum(one.sure for one in faults)
+    every = _after(diagnosis, replay.all_together)
+    if not sure:
+        which = "1 fault" if len(faults) == 1 else f"{len(faults)} faults, {'both' if len(faults) == 2 else 'all'}"
+        return f"{which} of low confidence: {_change(before, every, diagnosis)}"
+    several = f"Fix {sure} fault{'s' * (sure > 1)}: {_change(before, _after(diagnosis, replay.together), diagnosis)}"
+    more = len(faults) - sure
+    if not more:
+        return several
+    return f"{several}. With {'one' if more == 1 else more} more of low confidence: → {duration(every)}"
+
+
+def _after(diagnosis: Diagnosis, saved: Together | None) -> int:
+    return step_ns(diagnosis) - (saved.likely_ns if saved else 0)
+
+
+def _change(before: int, after: int, diagnosis: Diagnosis) -> str:
+    """`88.5 → 33.0 ms/step (2.7x faster)`."""
+    old, new = duration(before), duration(after)
+    unit_of = new.rpartition(" ")[2]
+    old = old.removesuffix(f" {unit_of}")
+    bounded = any(one.saving.basis is Basis.BOUNDED and not one.minor for one in diagnosis.findings)
+    faster = before / max(after, 1)
+    times = f"{faster:.2g}x faster" if faster >= 1.15 else f"{rounded_share(1 - after / max(before, 1))} less"
+    return f"{old} → {new}/{unit(diagnosis)} ({times}{', at best' * bounded})"
+
+
+def _no_fault(diagnosis: Diagnosis, options: list[RankedFinding]) -> str:
+    blind = sum(outcome.outcome is OutcomeKind.CANNOT_TELL for outcome in diagnosis.outcomes)
+    limit = f", but {blind} of {len(diagnosis.outcomes)} rules could not look (see NOTES)" * bool(blind)
+    small = " of 1 % or more" * any(one.minor for one in diagnosis.findings)
+    return f"No fault{small} was found{limit}."
+
+
+def _of_options(diagnosis: Diagnosis, options: list[RankedFinding]) -> str:
+    assert diagnosis.replay is not None
+    largest, timed = max(options, key=lambda one: one.shown_ns[1]), [one for one in options if one.shortens]
+    gains = f"−{rounded_share(largest.share_of_step)}{' per sample' * largest.per_sample}"
+    name = f"{largest.title} ({largest.code}), {gains}"
+    if not timed:
+        return f"Option{'s' * (len(options) > 1)}: {name}"
+    after = _after(diagnosis, diagnosis.replay.with_options)
+    several = f"the largest: {name}" if len(options) > 1 else name
+    return f"Options on top: → {duration(after)}/{unit(diagnosis)}; {several}"
+
+
+def incomplete(diagnosis: Diagnosis) -> str:
+    """That rules failed, as a sentence; empty if none did."""
+    failed = sum(outcome.outcome is OutcomeKind.CRASHED for outcome in diagnosis.outcomes)
+    several, look = ("rules", "they look") if failed > 1 else ("rule", "it looks")
+    return f"{failed} {several} failed by a bug in diagnose: what {look} for is not in this report." if failed else ""

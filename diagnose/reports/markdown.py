@@ -11,50 +11,66 @@ from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.trials import Report, Trial
 from diagnose.contracts.watched_run import WatchedRun
-from diagnose.reports import comparison, findings, heading, sections, trials, watched_run
-from diagnose.reports.findings import Card
+from diagnose.reports import brief, comparison, findings, sections, trials, watched_run
+from diagnose.reports.brief import Brief
+from diagnose.reports.findings import Card, Entry
 from diagnose.reports.sections import Row, Section
 from diagnose.reports.watched_run import RunCard
 
 _ACTIVE = re.compile(r"([\\`*_\[\]<>|~#&])")
 
 
-def render(diagnosis: Diagnosis) -> str:
-    """The whole report. Names from the trace are escaped: they are untrusted text."""
+def render(diagnosis: Diagnosis, details: bool = False, minor: bool = False) -> str:
+    """The report in brief, and with `details` all evidence and tables. Names from the trace are escaped: they are
+    untrusted text. `minor`: with findings that save little as well."""
     with failures.collected() as lost:
-        lines = list(failures.each(_SECTIONS, diagnosis))
+        found = brief.of(diagnosis)
+        lines = [*failures.section("the whole run", _whole_run, diagnosis), *_head(found)]
+        lines += failures.each(_DETAILS, diagnosis) if details else _body(found)
+        lines += failures.section("smaller findings", _smaller, diagnosis) if minor else []
     if lost:
         lines += ["### Not in this report", "", *(f"- {escaped(str(one))}" for one in lost), ""]
     return "\n".join(lines)
+
+
+def _head(found: Brief) -> Iterator[str]:
+    yield from (f"## {escaped(found.headline)}", "", escaped(found.subject), "")
+    yield from (line for text in (found.warning, *found.gain) if text for line in (f"**{escaped(text)}**", ""))
+
+
+def _body(found: Brief) -> Iterator[str]:
+    for name, about, some in found.lists:
+        yield from (f"### {name}", "", f"{about}", "", *(line for one in some for line in _entry(one)), "")
+    if found.notes:
+        yield from ("### NOTES", "", *(f"- {escaped(note)}" for note in found.notes), "")
+
+
+def _entry(one: Entry) -> Iterator[str]:
+    saves = f" **{escaped(one.saves)}**" if one.saves else ""
+    number, title = f"{one.number}." if one.number else "-", escaped(f"{one.title} ({one.code})")
+    yield f"{number} {title}{saves} {escaped(one.range)} {one.level}"
+    yield from (f"   {escaped(text)}" for text in filter(None, (one.place, one.evidence)))
+    if one.is_code:
+        yield from ("", "   ```python", *(f"   {line}" for line in one.change), "   ```", "")
+    else:
+        yield from (f"   {escaped(line)}" for line in one.change)
 
 
 def _whole_run(diagnosis: Diagnosis) -> list[str]:
     return [] if diagnosis.watched is None else [watched(diagnosis.watched)]
 
 
-def _step(diagnosis: Diagnosis) -> list[str]:
-    return [f"## {escaped(heading.headline(diagnosis))}", ""]
-
-
-def _subject(diagnosis: Diagnosis) -> list[str]:
-    return [escaped(heading.subject(diagnosis)), ""]
-
-
-def _lost(diagnosis: Diagnosis) -> Iterator[str]:
-    if lost := findings.lost(diagnosis):
-        yield from (f"**{escaped(lost)}**", "")
-    if incomplete := findings.incomplete(diagnosis):
-        yield from (f"**{escaped(incomplete)}**", "")
-
-
-def _fixes(diagnosis: Diagnosis) -> list[str]:
-    return _cards("What to fix", findings.cards(diagnosis))
+def _fixes(diagnosis: Diagnosis) -> Iterator[str]:
+    cards = findings.cards(diagnosis)
+    for kind, name in findings.HEADINGS.items():
+        yield from _cards(name, [card for card in cards if card.kind is kind])
+    if hidden := findings.hidden(diagnosis):
+        yield from (f"### {findings.LATER}", "", *(f"- {escaped(what)}: {escaped(then)}" for what, then in hidden), "")
 
 
 def _smaller(diagnosis: Diagnosis) -> Iterator[str]:
-    for title, found in (("Minor", findings.minor(diagnosis)), (findings.HIDDEN, findings.hidden(diagnosis))):
-        if found:
-            yield from (f"### {title}", "", *(f"- {escaped(what)}: {escaped(saving)}" for what, saving in found), "")
+    if found := findings.minor(diagnosis):
+        yield from (f"### {findings.MINOR}", "", *(f"- {escaped(what)}: {escaped(saves)}" for what, saves in found), "")
 
 
 def _risks(diagnosis: Diagnosis) -> list[str]:
@@ -189,17 +205,12 @@ def _table(section: Section) -> list[str]:
     return [*lines, "", *([f"{escaped(section.note)}", ""] if section.note else [])]
 
 
-_SECTIONS: dict[str, Callable[[Diagnosis], Iterable[str]]] = {
-    "the whole run": _whole_run,
-    "the step time": _step,
-    "what ran on what": _subject,
-    "how much of a step is lost": _lost,
+_DETAILS: dict[str, Callable[[Diagnosis], Iterable[str]]] = {
     "what to fix": _fixes,
-    "smaller findings": _smaller,
     "risks": _risks,
     "what was tried": _trials,
     "tables": _sections,
     "what is known of the recording": _recording,
     "what was checked": _checked,
 }
-"""Of a report, in order."""
+"""Behind the head of a report, in order."""

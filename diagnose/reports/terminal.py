@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -16,14 +16,22 @@ from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.watched_run import WatchedRun
 from diagnose.failures import Failure
-from diagnose.reports import comparison, findings, heading, sections, trials, watched_run
-from diagnose.reports.findings import Card
+from diagnose.reports import brief, comparison, findings, sections, trials, watched_run
+from diagnose.reports.brief import Brief
+from diagnose.reports.findings import Card, Entry
+from diagnose.reports.heading import Segment
 from diagnose.reports.sections import Section
 from diagnose.reports.watched_run import RunCard
 from diagnose.trace import units
 from diagnose.trace.model import Severity
 
 MOST_WIDTH = 100
+MOST_LINES, MOST_JOB_LINES = 40, 50  # Of a report in brief.
+FEW_NOTES = 4  # That are shown beside findings in full.
+SAVES_WIDTH = 26
+MOST_LEGEND, LEGEND = 4, 0.01  # Parts of the bar that are named, and of what share on.
+STYLES = {findings.FAULTS: "bold red", findings.OPTIONS: "bold yellow", findings.LOOK: "bold cyan"}
+STYLES |= {findings.LATER: "bold cyan", findings.RISKS: "bold red"}
 BAR_WIDTH = 12
 WORDS_WIDTH = 36
 PLACE_WIDTH = 68  # Its end is kept: a file's name and line.
@@ -31,12 +39,120 @@ CARD_MARGIN = 9  # Columns beside the code of a card.
 _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
 
-def render(diagnosis: Diagnosis, width: int = 80, color: bool = False) -> str:
-    """The whole report as text of at most `width` columns (MOST_WIDTH at most), with ANSI colours if asked."""
+def render(
+    diagnosis: Diagnosis, width: int = 80, color: bool = False, details: bool = False, minor: bool = False
+) -> str:
+    """The report as text of at most `width` columns (MOST_WIDTH at most), with ANSI colours if asked.
+
+    In brief it has at most MOST_LINES lines, that of a job MOST_JOB_LINES. `details`: with all evidence, tables and
+    notes. `minor`: with findings that save little as well.
+    """
     width = min(width, MOST_WIDTH)
     with failures.collected() as lost:
-        parts = list(failures.each(_SECTIONS, diagnosis, width))
+        found = brief.of(diagnosis)
+        parts = list(failures.section("the whole run", _whole_run, diagnosis, width))
+        head = _head(found, width)
+        smaller = list(failures.section("smaller findings", _smaller, diagnosis, width)) if minor else []
+        if details:
+            parts += [*head, *failures.each(_DETAILS, diagnosis, width), *smaller, *_next(found, width)]
+        else:
+            most = MOST_LINES if diagnosis.job is None else MOST_JOB_LINES
+            parts += [*head, *_body(found, width, most - len(head)), *smaller]
     return _printed(Group(*parts, *([_left_out(lost)] if lost else [])), width, color)
+
+
+def _head(found: Brief, width: int) -> list[Text]:
+    """What ran, the step with what bounds it, its bar, and what fixing the faults gives."""
+    lines = [*_wrapped(found.subject, width, style="dim"), Text()]
+    lines += [*_wrapped(found.headline, width, "  ", "bold"), *_bar(found.bar, width)]
+    lines += _wrapped(found.warning, width, "  ", "bold red")
+    lines += [Text()] * bool(found.gain)
+    return [*lines, *(line for sentence in found.gain for line in _wrapped(sentence, width, "  ", "bold"))]
+
+
+def _wrapped(text: str, width: int, indent: str = "", style: str = "", hang: str = "") -> list[Text]:
+    """The text in lines, those after the first indented by `hang` more."""
+    after = indent + text[: len(text) - len(text.lstrip())] + hang
+    lines = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=after, break_on_hyphens=False)
+    return [Text(line, style=style) for line in lines]
+
+
+def _bar(parts: Sequence[Segment], width: int) -> list[Text]:
+    whole = sum(part.ns for part in parts)
+    if not whole:
+        return []
+    drawn, ends = "", 0
+    for part in parts:
+        ends += part.ns
+        drawn += part.fill * (round(width // 2 * ends / whole) - len(drawn))
+    told = [f"{part.label} {units.rounded_share(part.ns / whole)}" for part in parts if part.ns >= LEGEND * whole]
+    legend = "   ".join(told[:MOST_LEGEND])
+    line = Text.assemble("  ", (drawn, "cyan"))
+    if len(line) + len(legend) + 3 <= width:
+        return [line.append(f"   {legend}", style="dim")]
+    return [line, *_wrapped(legend, width, "  ", "dim")]
+
+
+def _body(found: Brief, width: int, most: int) -> list[Text]:
+    """Findings, notes and what to do next, in at most so many lines: the last notes go first, then last findings."""
+    count, notes = sum(len(some) for _, _, some in found.lists), len(found.notes)
+    few, fewest = min(notes, FEW_NOTES), min(notes, 1)
+    tries = [(count, count, left) for left in range(notes, few, -1)]
+    tries += [(in_full, count, few) for in_full in range(count, 0, -1)]
+    tries += [(1, shown, fewest) for shown in range(count, 0, -1)]
+    made = (_lines(found, width, *one) for one in tries or [(0, 0, notes)])
+    return next((lines for lines in made if len(lines) <= most), _lines(found, width, 1, 1, 1))
+
+
+def _lines(found: Brief, width: int, in_full: int, shown: int, notes: int) -> list[Text]:
+    """With so many findings in full, so many shown at all, and so many notes."""
+    lines, at = list[Text](), 0
+    for name, about, some in found.lists:
+        if at < shown:
+            gap = max(width - len(name) - len(about), 2)
+            lines += [Text(), Text.assemble((name, STYLES[name]), " " * gap, (about, "dim"))[:width]]
+        for one in some[: max(shown - at, 0)]:
+            lines += _entry(one, width, name, at < in_full)
+            at += 1
+    left = sum(len(some) for _, _, some in found.lists) - at
+    lines += [Text(f"  {left} more: --details", style="dim")] * bool(left)
+    if notes:
+        lines += [Text(), Text("NOTES", style="bold cyan")]
+        lines += [line for note in found.notes[:notes] for line in _wrapped(note, width, "  ", hang="  ")]
+    return [*lines, *_next(found, width)]
+
+
+def _entry(one: Entry, width: int, name: str, in_full: bool) -> list[Text]:
+    """A finding: one line with what it saves; in full also where, the evidence, and the change."""
+    saves = f"{one.saves} {one.range}".strip()
+    right = "  ".join(filter(None, (saves.ljust(SAVES_WIDTH), one.level.ljust(6), one.code.ljust(4)))).rstrip()
+    title = units.clipped(one.title, width - 5)
+    left = f"  {one.number:<2} {title}"
+    gap = width - len(left) - len(right)
+    lines = [Text.assemble((left, "bold"), " " * max(gap, 0))]
+    if gap >= 2:
+        lines[0].append(right, style="green" if name == findings.FAULTS else "")
+    else:
+        lines.append(Text(" " * max(width - len(right), 5) + right))
+    if not in_full:
+        return lines
+    inner = width - 5
+    if one.place:
+        lines.append(Text("     " + units.clipped_left(one.place, inner), style="cyan"))
+    if name in (findings.FAULTS, findings.LOOK, findings.RISKS):
+        lines += _wrapped(one.evidence, width, "     ")
+    hang = "    " if one.is_code else ""
+    return [*lines, *(part for line in one.change for part in _wrapped(line, width, "   > ", "magenta", hang))]
+
+
+def _next(found: Brief, width: int) -> list[Text]:
+    """The commands, with an ellipsis for a path that does not fit on the line."""
+    commands = [command + (path if len(command + path) + 7 <= width else "…") for command, path, _ in found.next]
+    room, lines = max(map(len, commands), default=0), [Text()] * bool(found.next)
+    for at, (command, (_, _, what)) in enumerate(zip(commands, found.next, strict=True)):
+        line = f"{'Next:' if at == 0 else '':<6} {command}"
+        lines.append(Text(f"{line:<{7 + room}}   {what}" if 10 + room + len(what) <= width else line))
+    return lines
 
 
 def _printed(report: RenderableType, width: int, color: bool) -> str:
@@ -46,34 +162,19 @@ def _printed(report: RenderableType, width: int, color: bool) -> str:
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
-def _step(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
-    yield Text(heading.headline(diagnosis), style="bold")
-
-
-def _subject(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
-    yield Text(heading.subject(diagnosis), style="dim")
-
-
-def _lost(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
-    if lost := findings.lost(diagnosis):
-        yield Text(lost, style="bold")
-    if incomplete := findings.incomplete(diagnosis):
-        yield Text(incomplete, style="bold red")
-
-
 def _fixes(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
-    if cards := findings.cards(diagnosis):
-        yield _title("What to fix")
-        if len(cards) > 1:
-            yield Text(f"  {findings.ORDER}", style="dim")
-        yield from (_card(card, len(cards), width) for card in cards)
+    cards = findings.cards(diagnosis)
+    for kind, name in findings.HEADINGS.items():
+        if some := [card for card in cards if card.kind is kind]:
+            yield _title(name)
+            yield from (_card(card, len(cards), width) for card in some)
+    if hidden := findings.hidden(diagnosis):
+        yield _bullets(findings.LATER, [(f"{title}: ", then, "") for title, then in hidden])
 
 
 def _smaller(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     if minor := findings.minor(diagnosis):
-        yield _bullets("Minor", [(f"{title}: ", saving, "") for title, saving in minor])
-    if hidden := findings.hidden(diagnosis):
-        yield _bullets(findings.HIDDEN, [(f"{title}: ", then, "") for title, then in hidden])
+        yield _bullets(findings.MINOR, [(f"{title}: ", saving, "") for title, saving in minor])
 
 
 def _risks(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
@@ -259,17 +360,12 @@ def _bullets(title: str, items: list[tuple[str, str, str]]) -> RenderableType:
     return Group(_title(title), Padding(table, (0, 0, 0, 2)))
 
 
-_SECTIONS = {
-    "the whole run": _whole_run,
-    "the step time": _step,
-    "what ran on what": _subject,
-    "how much of a step is lost": _lost,
+_DETAILS = {
     "what to fix": _fixes,
-    "smaller findings": _smaller,
     "risks": _risks,
     "what was tried": _tried,
     "tables": _sections,
     "what is known of the recording": _recording,
     "what was checked": _checked,
 }
-"""Of a report, in order."""
+"""Behind the head of a report, in order."""

@@ -19,16 +19,16 @@ CAUSES = {
     TimeCause.HOST_COPY: "copy calls",
     TimeCause.LAUNCH: "launch calls",
     TimeCause.HOST_COMPUTE: "CPU compute",
-    TimeCause.OPTIMIZER: "CPU time in the optimizer",
+    TimeCause.OPTIMIZER: "optimizer on the CPU",
     TimeCause.BLOCKED: "waiting in the operating system",
-    TimeCause.OPS: "CPU time in ops",
+    TimeCause.OPS: "op dispatch",
     TimeCause.PYTHON: "Python overhead",
     TimeCause.DEVICE_WAIT: "waiting for another stream",
-    TimeCause.BETWEEN_KERNELS: "gaps between queued kernels",
+    TimeCause.BETWEEN_KERNELS: "gaps between kernels",
     TimeCause.HOST_NOT_RECORDED: "host not recorded",
     TimeCause.UNKNOWN: "unknown",
     TimeCause.UNEXPLAINED: "not explained by the recording",
-    TimeCause.OTHER_STEPS: "in longer steps than the recorded ones",
+    TimeCause.OTHER_STEPS: "steps longer than the recorded ones",
     TimeCause.COMPUTE: "compute",
     TimeCause.COMMUNICATION: "communication",
     TimeCause.COPY: "copies",
@@ -38,19 +38,19 @@ CAUSES = {
 WORK_NOT_RECORDED = "work that was not recorded"
 
 BASES = {
-    Basis.REPLAYED: "found by replaying the step without it",
-    Basis.MEASURED: "replayed with what the changed ops were measured to take on this machine",
-    Basis.TIMED_ELSEWHERE: "replayed with what such operations were timed to take elsewhere",
-    Basis.BOUNDED: "an upper bound: too little is known of this recording",
-    Basis.AT_MOST: "an upper bound: replayed as if it took no time",
-    Basis.RULE_OF_THUMB: "replayed with a typical speed-up for this fix",
+    Basis.REPLAYED: "simulated",
+    Basis.MEASURED: "benchmarked on this machine",
+    Basis.TIMED_ELSEWHERE: "estimated from kernel timings on an H100",
+    Basis.BOUNDED: "an upper bound, as the simulation explains too little of the step",
+    Basis.AT_MOST: "an upper bound (cost goes to zero)",
+    Basis.RULE_OF_THUMB: "based on a typical speed-up",
 }
 
 SAFETY = {
     Safety.SAME_NUMBERS: "bit-identical results",
     Safety.ROUNDING: "same results up to rounding",
-    Safety.PRECISION: "less precise arithmetic: compare the loss",
-    Safety.NEEDS_JUDGEMENT: "changes the training: your judgement",
+    Safety.PRECISION: "lower precision: check the loss",
+    Safety.NEEDS_JUDGEMENT: "changes training: check convergence",
 }
 
 LOOKS = "where to look"  # In place of that, of advice that names no change.
@@ -77,9 +77,9 @@ def threads(diagnosis: Diagnosis) -> str:
 def safety(diagnosis: Diagnosis, level: Safety) -> str:
     """What a fix does to results, in words."""
     if level is Safety.NEEDS_JUDGEMENT and infers(diagnosis):
-        return "changes what is computed: your judgement"
+        return "changes results: check them"
     if level is Safety.PRECISION and infers(diagnosis):
-        return "less precise arithmetic: compare the results"
+        return "lower precision: check the results"
     return SAFETY[level]
 
 

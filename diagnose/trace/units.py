@@ -30,6 +30,13 @@ def share(part: float, whole: float) -> str:
     return "<0.1 %" if 0 < part / whole < 0.0005 else f"{100 * part / whole:.1f} %"
 
 
+def rounded_share(part: float) -> str:
+    """A share with two significant digits: 92 %, 7.9 %, 0.4 %; <0.1 % of what is less."""
+    if 0 < part < 0.0005:
+        return "<0.1 %"
+    return f"{100 * part:.0f} %" if abs(part) >= 0.0995 or not part else f"{100 * part:.1f} %"
+
+
 def percent(part: float) -> str:
     """A share as percent, as `share` writes it: 12.5 %."""
     return share(part, 1.0) if part else "0 %"

@@ -29,6 +29,7 @@ def copy_and_cast_churn(copy_churn: tuple[CopyChurn, ...], steps: Steps) -> Verd
     if total < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"copies and casts on the GPU take {percent(total / steps.mean_ns)} of the step")
     else:
+        known_ns = sum(one.ns for one in copy_churn if one.asked_by or one.op)
         most = [
             f"{one.asked_by or one.op or 'unknown'} {'casts' if one.cast else 'copies'} {ms(one.ns)}"
             for one in copy_churn
@@ -42,14 +43,14 @@ def copy_and_cast_churn(copy_churn: tuple[CopyChurn, ...], steps: Steps) -> Verd
             edits=tuple(Shorten(one.ids, KEPT) for one in copy_churn),
             fixes=(
                 Fix(
-                    "Make tensors in the layout and type in which they are used.",
-                    after="x = torch.einsum('bij,jk->bki', x, w)  # or: write the order you need from the start",
+                    "Create tensors in the layout and dtype in which they are used.",
                     safety=Safety.ROUNDING,
                     effort=2,
                     link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
                 ),
             ),
             confidence=Confidence(Level.LOW, "which of them can be avoided is not recorded"),
+            kind=Kind.FAULT if 2 * known_ns > total else Kind.WHERE_TO_LOOK,
             basis=Basis.RULE_OF_THUMB,
         )
 

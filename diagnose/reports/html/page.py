@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -17,11 +16,9 @@ from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import OutcomeKind
 from diagnose.contracts.job import JobSummary
 from diagnose.facts.core.base import Missing
-from diagnose.facts.core.breakdown import Breakdown
-from diagnose.facts.core.steps import Measure
 from diagnose.failures import Failure, section
 from diagnose.replay.job_path import JobPathKind
-from diagnose.reports import findings, heading, perfetto, sections
+from diagnose.reports import brief, findings, heading, perfetto, sections
 from diagnose.reports import job_tables as jobs
 from diagnose.reports.html import (
     bundle,
@@ -36,8 +33,7 @@ from diagnose.reports.html import (
     work_figures,
 )
 from diagnose.reports.html.style import MARK_COLOURS, plain
-from diagnose.reports.words import CAUSES, OUTCOMES, why_this_rank
-from diagnose.trace.model import Severity
+from diagnose.reports.words import OUTCOMES, why_this_rank
 from diagnose.trace.units import duration, share
 
 T = TypeVar("T")
@@ -83,12 +79,9 @@ class Panel:
     figure: msgspec.Raw | None = None
 
 
-WORTH_SHARE = 0.01  # A loss smaller than this share of the step has no place on the first screen (our choice).
-
-
 @dataclass(frozen=True)
 class Tile:
-    """A number of the first screen."""
+    """A number of a job."""
 
     label: str
     value: str
@@ -138,20 +131,19 @@ def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
         trace="".join(section("the trace for Perfetto", _trace, diagnosis)),
         subject="".join(section("what ran on what", heading.subject, diagnosis)),
         headline="".join(section("the step time", heading.headline, diagnosis)),
-        lost="".join(section("how much of a step is lost", findings.lost, diagnosis)),
+        lost="".join(section("what fixing the faults gives", heading.lost, diagnosis)),
+        brief_notes=list(failures.section("notes", lambda: brief.of(diagnosis).notes)),
         job=job,
         tried=next(iter(section("what was tried", _tried, diagnosis)), None),
         speed_ups=speed_ups,
-        tiles=section("the first numbers", _tiles, diagnosis),
         cards=section("what to fix", cards.shown, diagnosis),
         risks=section("risks", findings.risks, diagnosis),
         risks_heading=findings.RISKS,
         minor=section("minor findings", findings.minor, diagnosis),
         hidden=section("findings that pay once others are fixed", findings.hidden, diagnosis),
-        hidden_heading=findings.HIDDEN,
+        hidden_heading=findings.LATER,
         unchecked=section("what could not be looked at", findings.unchecked, diagnosis),
-        warnings=[note for note in diagnosis.integrity if note.severity is not Severity.NOTE],
-        notes=[note for note in diagnosis.integrity if note.severity is Severity.NOTE],
+        notes=diagnosis.integrity,
         crashed=section("rules that failed", findings.crashed, diagnosis),
         checked="".join(section("how many rules ended how", findings.checked, diagnosis)),
         step=step,
@@ -291,45 +283,6 @@ def _job_tiles(job: JobSummary) -> Iterator[Tile]:
     yield Tile(
         f"of it the {jobs.unit(job)} waits for transfers", duration(transfers), f"({share(transfers, job.step_ns)})"
     )
-
-
-def _tiles(diagnosis: Diagnosis) -> Iterator[Tile]:
-    """The numbers of the first screen."""
-    steps, step_ns = diagnosis.steps, diagnosis.step_ns
-    if steps is None:
-        return
-    alone, time = steps.unprofiled_step_time_ns, steps.step_time_ns
-    if alone is not None:
-        yield Tile("a step", duration(alone))
-        times = time.mean / max(steps.usual_step_time_ns or alone, 1)
-        yield Tile("a step, recorded", duration(time.mean), f"(x {times:.2f})")
-    else:
-        what = "the recorded window" if steps.measure is Measure.WINDOW else "the mean step"
-        yield Tile(what, duration(step_ns or time.mean))
-    left = findings.sure_left_ns(diagnosis)
-    if step_ns and any(finding.sure and not finding.minor for finding in diagnosis.findings):
-        what = (
-            "a step after the fixes of medium or high confidence"
-            if findings.possible(diagnosis)
-            else "a step after these fixes"
-        )
-        yield Tile(what, findings.left_told(diagnosis, left), f"(-{share(step_ns - left, step_ns)})")
-    if (whole := diagnosis.breakdown) is not None:
-        yield Tile("of it the GPU works", share(whole.busy_ns, whole.step_ns))
-        ns, why = max(_losses(diagnosis, whole))
-        if ns >= WORTH_SHARE * whole.step_ns:
-            yield Tile("of it", duration(ns), why)
-    if (flops := diagnosis.flops) is not None and flops.mfu is not None:
-        least = "at least " * (flops.counted_share < sections.WHOLE)
-        yield Tile("MFU", f"{least}{share(flops.mfu, 1)}", f"(of the peak of {flops.device})")
-
-
-def _losses(diagnosis: Diagnosis, whole: Breakdown) -> Iterator[tuple[int, str]]:
-    """(ns of a step, why) in which the GPU does not compute."""
-    yield whole.exposed_communication_ns, "the GPU only communicates"
-    yield whole.exposed_copy_ns, "the GPU only copies"
-    for cause, shares in groupby(sorted(diagnosis.idle or (), key=lambda one: one.cause), key=lambda one: one.cause):
-        yield sum(share.ns for share in shares), f"the GPU is idle: {CAUSES[cause]}"
 
 
 def _ended(diagnosis: Diagnosis, kind: OutcomeKind) -> bool:

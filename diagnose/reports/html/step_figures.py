@@ -13,7 +13,7 @@ from diagnose.facts.core.base import Missing
 from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.idle import IdleShare
 from diagnose.facts.core.steps import Measure
-from diagnose.reports import findings
+from diagnose.reports import heading
 from diagnose.reports.html.style import (
     CAUSE_COLOURS,
     COMMUNICATION,
@@ -263,12 +263,8 @@ def _two_lines(title: str) -> str:
 
 def savings_sentence(diagnosis: Diagnosis) -> str:
     """What to see in it."""
-    step_ns, fixes = _fixes(diagnosis)
-    left = findings.left_ns(diagnosis)
-    title, gain = clipped(fixes[0].title, 80), duration(fixes[0].saving.after_above_ns or 0)
-    all_fixes = "Fixes, those that are only possible among them," if findings.possible(diagnosis) else "Fixes"
-    head = f"{all_fixes} would bring the step from {duration(step_ns)} to about {duration(left)}"
-    return f'{head}; the first, "{title}", takes away {gain}.'
+    first = _fixes(diagnosis)[1][0]
+    return f'{heading.lost(diagnosis)} The first, "{clipped(first.title, 80)}", saves {duration(first.shown_ns[1])}.'
 
 
 def _fixes(diagnosis: Diagnosis) -> tuple[int, list[RankedFinding]]:

@@ -39,7 +39,7 @@ def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
         warnings=[note for note in diagnosis.integrity if note.severity is not Severity.NOTE],
         bar=bar,
         bar_text=step_figures.step_bar_sentence(diagnosis) if bar else "",
-        lost="".join(section("how much of a step is lost", findings.lost, diagnosis)),
+        lost="".join(section("what fixing the faults gives", heading.lost, diagnosis)),
         cards=section("what to fix", findings.cards, diagnosis),
         risks=section("risks", findings.risks, diagnosis),
         risks_heading=findings.RISKS,
