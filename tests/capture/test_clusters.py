@@ -187,6 +187,7 @@ def test_a_second_job_in_the_same_folder_is_refused_and_the_first_is_whole(tmp_p
     assert [(rank.rank, rank.world_size) for rank in manifest(tmp_path / "out").ranks] == [(0, 2), (1, 2)]
 
 
+@pytest.mark.exhaustive
 def test_ranks_of_another_job_that_bears_the_same_name_write_nothing(tmp_path: Path, free_port: int) -> None:
     """Rank 0 of the second finds its place taken, and tells its other ranks, of which the first job has fewer."""
     script(tmp_path, WAITING)

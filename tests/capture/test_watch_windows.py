@@ -72,6 +72,7 @@ def test_epochs_begin_with_the_step_that_has_their_first_batch() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_million_steps_take_bounded_memory_and_disk(tmp_path: Path) -> None:
     windows, file, clock, kept = Windows(0), LogFile(tmp_path, 0), FIRST.ended, 0
     windows.started(FIRST)

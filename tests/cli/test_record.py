@@ -93,6 +93,7 @@ def test_the_next_steps_are_recorded_and_the_training_goes_on(tmp_path: Path) ->
     assert run.damaged == 0
 
 
+@pytest.mark.exhaustive
 def test_signals_ask_but_where_the_script_has_its_own_use_of_them(tmp_path: Path) -> None:
     script(tmp_path, LOADED)
     process, inner = begun(tmp_path, "train.py"), tmp_path / "out" / "recording-1"

@@ -152,7 +152,7 @@ ANALYSES: dict[str, Callable[[Any, int], Any]] = {
 
 def test_analyses_are_those_of_hta_alone(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal, with the times of HTA's doubles in the one trace that has others (see the test above)."""
-    for rank in case.run.ranks:
+    for rank in case.run.ranks[:3]:  # of a job: each takes seconds
         read, filled = case.both(rank)
         if not np.array_equal(filled[["ts", "dur"]], read[["ts", "dur"]]):
             assert "resnet_v100" in rank.provenance.path

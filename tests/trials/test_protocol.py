@@ -96,6 +96,7 @@ for number in range(1_000_000):
 """
 
 
+@pytest.mark.exhaustive
 def test_after_a_switch_that_ends_the_script_another_run_measures_the_rest(tmp_path: Path) -> None:
     made = bench(tmp_path, RAISES, 300)
     made.size = Size(5, 10, 0.0, 30.0)

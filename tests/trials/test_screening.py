@@ -173,6 +173,7 @@ def test_compiling_is_timed_apart(tmp_path: Path) -> None:
     assert told.with_ == compiled.settling_s
 
 
+@pytest.mark.exhaustive
 def test_a_training_stays_what_it_is_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of switches that change no numbers; forward passes beside it and steps of copies leave nothing."""
     monkeypatch.chdir(tmp_path)
