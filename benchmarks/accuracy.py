@@ -21,9 +21,23 @@ import diagnose
 from benchmarks import accuracy_tables, baselines
 from benchmarks.planted_cases import LEVELS, Case, Trial, Truth, cases, trials
 from benchmarks.poorer import poorer
-from benchmarks.verdicts import PARTS, Accuracy, Again, Figure, FixedRun, Joint, Other, Poorer, Row, findings, place_of
+from benchmarks.verdicts import (
+    PARTS,
+    Accuracy,
+    Again,
+    Figure,
+    FixedRun,
+    Joint,
+    Other,
+    Poorer,
+    Row,
+    findings,
+    named,
+    place_of,
+    promised,
+)
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import RankedFinding
+from diagnose.contracts.finding import Kind, RankedFinding
 
 RESULTS = Path(__file__).with_name("accuracy.json")
 FIRST_LOOK = Path(__file__).with_name("first_look.json")
@@ -70,8 +84,8 @@ def row(trial: Trial, diagnosis: Diagnosis) -> Row:
     """One recording's row."""
     case, shown, step_ns = trial.case, findings(diagnosis), diagnosis.step_ns or 0
     truth, expected = largest_fault(trial)
-    place = place_of(expected, [one.rules for one in shown])
-    hit = shown[place - 1] if place else None
+    hit, place = named(expected, shown)
+    first = next((one for one in shown if hit is None or one.kind is hit.kind), None)
     matched = baselines.patterns(trial)
     return Row(
         case=case.name,
@@ -80,16 +94,17 @@ def row(trial: Trial, diagnosis: Diagnosis) -> Row:
         kind=case.kind,
         part=part_of(case),
         found=tuple(one.rule for one in shown),
-        promised=max((one.share_of_step for one in shown), default=0.0),
+        promised=promised(shown),
         place=place,
         measured=figure(truth) if truth else None,
         noise=truth.noise if truth else None,
         predicted=predicted(hit, step_ns) if hit else None,
         summed=speedup(step_ns, baselines.summed_ns(hit, diagnosis)) if hit else None,
-        regret=regret(trial, truth, expected, shown[0].rule if shown else None) if truth else None,
+        regret=regret(trial, truth, expected, None if first is None else first.rule) if truth else None,
         largest_place=place_of(expected, baselines.largest_first(diagnosis)),
         patterns_place=place_of(expected, matched),
         patterns=None if matched is None else sum(bool(rules) for rules in matched),
+        option=hit is not None and hit.kind is Kind.OPTION,
     )
 
 

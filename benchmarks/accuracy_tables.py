@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -34,7 +35,14 @@ def summary(first: Sequence[Row], others: Sequence[Other], own: Sequence[Row], o
         ["faults that rules were written for", *_in_short(own)],
         ["on a GPU (one H100)", *on_gpu],
     ]
-    head = ["", "first finding", "in the first three", "healthy runs with a finding of 5 % or more", ERROR]
+    head = [
+        "",
+        "faults named first",
+        "options named first",
+        "in the first three",
+        "healthy runs with a fault of 5 % or more",
+        ERROR,
+    ]
     return table(head, lines)
 
 
@@ -42,7 +50,7 @@ ERROR = "median relative error of the predicted speed-up"
 
 
 def _in_short(some: Sequence[Row] | Sequence[Other]) -> list[str]:
-    named = _counted([one.place for one in some if one.measured])
+    named = counted([one for one in some if one.measured])
     healthy = [one.promised >= LARGE for one in some if isinstance(one, Row) and not one.measured]
     wrong = f"{sum(healthy)} of {len(healthy)}" if healthy else "-"
     return [*named, wrong, _off([(one.predicted, one.measured) for one in some if one.predicted and one.measured])]
@@ -60,7 +68,7 @@ def rounds(first: Sequence[Row], again: Sequence[Again]) -> str:
         some = [one for one in first if one.case in cases[begin:end]]
         healthy = [one.promised >= LARGE for one in some if not one.measured]
         mine = [one for one in some if one.measured]
-        said = f"all {len(mine)} faults; {sum(healthy)} of {len(healthy)} healthy runs with a finding of 5 % or more"
+        said = f"all {len(mine)} faults; {sum(healthy)} of {len(healthy)} healthy runs with a fault of 5 % or more"
         looked = [today[one.case] for one in mine]
         counts = [count for rows in (mine, looked) for count in _counted([one.place for one in rows])]
         lines.append([f"**{number}**", f"**{said}**", *(f"**{count}**" for count in counts)])
@@ -75,6 +83,25 @@ def rounds(first: Sequence[Row], again: Sequence[Again]) -> str:
 
 def _yes(one: Row | Again, most: int) -> str:
     return "yes" if one.place is not None and one.place <= most else "no"
+
+
+def counted(some: Sequence[Named]) -> list[str]:
+    """How many faults are the first, how many options, and how many of both are among the first three of their kind."""
+    faults, options = ([one.place for one in some if one.option is option] for option in (False, True))
+    firsts = [_counted(places)[0] if places else "-" for places in (faults, options)]
+    return [*firsts, _counted([one.place for one in some])[1]]
+
+
+class Named(Protocol):
+    """What was said of a fault, or of what an option gains."""
+
+    @property
+    def place(self) -> int | None:
+        """Among its kind, from 1."""
+
+    @property
+    def option(self) -> bool:
+        """Whether an option names it."""
 
 
 def _counted(places: Sequence[int | None]) -> list[str]:
@@ -131,7 +158,7 @@ def naming(found: Accuracy, first: Accuracy) -> str:
     names = ("the fault is named first", "among the first three", "mean reciprocal rank")
     lines = [[name, *(column[at] for column in columns)] for at, name in enumerate(names)]
     lines += [
-        ["healthy runs with a finding of 5 % or more", *blamed],
+        ["healthy runs with a fault of 5 % or more", *blamed],
         ["fixed runs where the fault is still named", *still],
     ]
     head = ["", "at first sight", "reported", "developed on", "both", "longest part first", "torch's pattern matcher"]
@@ -249,7 +276,7 @@ def poorer(found: Accuracy) -> str:
         blamed = sum(one.promised >= LARGE for one in healthy)
         told = [f"{number} of {len(places)}" for number in (first, three)]
         lines.append([words, *told, f"{blamed} of {len(healthy)}"])
-    head = ["left out of the recording", "named first", "in three", "healthy with a finding of 5 % or more"]
+    head = ["left out of the recording", "named first", "in three", "healthy with a fault of 5 % or more"]
     return table(head, lines) if found.poorer else ""
 
 

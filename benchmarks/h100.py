@@ -17,10 +17,10 @@ import numpy as np
 
 import diagnose
 from benchmarks.accuracy import predicted
-from benchmarks.accuracy_tables import LARGE, errors_of, table
-from benchmarks.verdicts import Figure, Row, findings, place_of
+from benchmarks.accuracy_tables import LARGE, counted, errors_of, table
+from benchmarks.verdicts import Figure, Row, findings, named, promised
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import RankedFinding
+from diagnose.contracts.finding import Kind, RankedFinding
 from diagnose.fixes.setting import Safety
 from diagnose.replay.saving import Basis
 
@@ -77,10 +77,11 @@ class PairRow:
     case: str
     expect: str
     found: tuple[str, ...]  # Rules of the findings, in order; minor ones are none.
-    promised: float  # Share of the step that the most promising finding would save.
+    promised: float  # Share of the step that the most promising fault would save.
     place: int | None
     measured: Figure
     predicted: Figure | None  # By the finding at `place`.
+    option: bool = False  # As in Row.
 
 
 @dataclass(frozen=True)
@@ -176,17 +177,16 @@ def cost_of(recording: str, said: Diagnosis) -> Iterator[Recorded]:
 def pair_of(case: str, said: Diagnosis, truths: Truth) -> PairRow:
     """What was said of the training without the fix."""
     truth, shown, step_ns = truths.pairs[case], findings(said), said.step_ns or 1
-    place = place_of(NAMES[truth.expect], [one.rules for one in shown])
+    hit, place = named(NAMES[truth.expect], shown)
     return PairRow(
         case=case,
         expect=truth.expect,
         found=tuple(one.rule for one in shown),
-        promised=max((one.share_of_step for one in shown), default=0.0),
+        promised=promised(shown),
         place=place,
         measured=Figure(truth.speedup, *truth.speedup_range),
-        predicted=None
-        if place is None or shown[place - 1].rule in NOT_MEASURED
-        else predicted(shown[place - 1], step_ns),
+        predicted=None if hit is None or hit.rule in NOT_MEASURED else predicted(hit, step_ns),
+        option=hit is not None and hit.kind is Kind.OPTION,
     )
 
 
@@ -249,15 +249,14 @@ def recorded(found: OnGpu) -> str:
 
 
 def in_short(found: OnGpu, planted: Sequence[Row]) -> list[str]:
-    """Of pairs and of planted cases: named first, among the first three, healthy ones with a finding, error."""
+    """Of pairs and planted cases: faults and options named first, in three, healthy ones with a fault, error."""
     pairs = [pair for pair in found.pairs if pair.expect != "healthy"]
     healthy = [pair.promised for pair in found.pairs if pair.expect == "healthy"]
     healthy += [one.promised for one in planted if one.measured is None]
     faults: list[PairRow | Row] = [*pairs, *(one for one in planted if one.measured is not None)]
-    named = [sum(fault.place is not None and fault.place <= most for fault in faults) for most in (1, 3)]
     wrong = sum(promised >= LARGE for promised in healthy)
     off = np.abs(errors_of([(fault.predicted, fault.measured) for fault in faults]))
-    return [*(f"{count} of {len(faults)}" for count in named), f"{wrong} of {len(healthy)}", f"{np.median(off):.0%}"]
+    return [*counted(faults), f"{wrong} of {len(healthy)}", f"{np.median(off):.0%}"]
 
 
 def main() -> None:

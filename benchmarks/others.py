@@ -22,7 +22,8 @@ import msgspec
 import diagnose
 from benchmarks.accuracy import OTHERS, figure, predicted
 from benchmarks.field import Timing, measured
-from benchmarks.verdicts import Other, findings, place_of
+from benchmarks.verdicts import Other, findings, named
+from diagnose.contracts.finding import Kind
 
 FOLDER = Path(__file__).with_name("others")
 PAIRS = 3
@@ -34,9 +35,10 @@ def said_of(recording: Path, case: str, rules: tuple[str, ...]) -> Other:
     """What is said of a recording of a case, without what is true."""
     diagnosis = diagnose.analyze(recording)
     shown = findings(diagnosis)
-    place = place_of(rules, [one.rules for one in shown])
-    hit = None if place is None else predicted(shown[place - 1], diagnosis.step_ns or 0)
-    return Other(case=case, found=tuple(one.rule for one in shown), place=place, predicted=hit)
+    hit, place = named(rules, shown)
+    said = None if hit is None else predicted(hit, diagnosis.step_ns or 0)
+    option = hit is not None and hit.kind is Kind.OPTION
+    return Other(case=case, found=tuple(one.rule for one in shown), place=place, predicted=said, option=option)
 
 
 def without_phases(recording: Path) -> None:

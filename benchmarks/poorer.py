@@ -8,7 +8,7 @@ from pathlib import Path
 
 import diagnose
 from benchmarks.planted_cases import Trial
-from benchmarks.verdicts import WITHOUT, Poorer, findings, place_of
+from benchmarks.verdicts import WITHOUT, Poorer, findings, named, promised
 from diagnose.contracts.diagnosis import Diagnosis
 
 LEFT_OUT = {
@@ -26,9 +26,8 @@ def poorer(trial: Trial, whole: Diagnosis, expected: tuple[str, ...]) -> list[Po
     for without in WITHOUT:
         if without != "ranks" or trial.ranks > 1:
             shown = findings(_diagnosed(trial, without, whole))
-            place = place_of(expected, [(one.rule,) for one in shown])
-            promised = max((one.share_of_step for one in shown), default=0.0)
-            found.append(Poorer(trial.case.name, trial.name, without, place, promised, trial.case.is_control))
+            _, place = named(expected, shown)
+            found.append(Poorer(trial.case.name, trial.name, without, place, promised(shown), trial.case.is_control))
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import RankedFinding
+from diagnose.contracts.finding import Kind, RankedFinding
 from diagnose.replay.saving import Basis
 
 PARTS = ("report", "develop")  # Rules may be changed after a look at the cases of the second part only.
@@ -44,8 +44,8 @@ class Row:
     kind: str
     part: str  # One of PARTS.
     found: tuple[str, ...]  # Rules of the findings, the first first; minor ones are none.
-    promised: float  # Share of the step that the most promising finding would save.
-    place: int | None  # Of the first finding that names the planted fault, from 1; None if none does.
+    promised: float  # Share of the step that the most promising fault would save.
+    place: int | None  # Of the first finding that names the fault, from 1, among its kind; None if none does.
     measured: Figure | None  # By the fix, of a mixed case by that of its largest fault; None for healthy runs.
     noise: float | None  # From run to run, of the bad variant's step.
     predicted: Figure | None  # By the finding at `place`.
@@ -55,6 +55,7 @@ class Row:
     largest_place: int | None  # Of what names the fault if the longest parts of a step are looked at first.
     patterns_place: int | None  # The same of torch's pattern matcher.
     patterns: int | None  # Findings of torch's pattern matcher; None if it was not asked.
+    option: bool = False  # What names it is an option.
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Other:
     predicted: Figure | None
     by_one_factor: Figure | None = None  # As predicted where the recorder's cost is not known by phase.
     measured: Figure | None = None
+    option: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,22 @@ class Accuracy:
 def place_of(expected: Iterable[str], said: Sequence[Iterable[str]] | None) -> int | None:
     """Where, from 1, something is said first that names an expected rule."""
     return next((at for at, rules in enumerate(said or (), start=1) if set(rules) & set(expected)), None)
+
+
+def named(expected: Iterable[str], said: Sequence[RankedFinding]) -> tuple[RankedFinding | None, int | None]:
+    """The first finding that names an expected rule, and its place among those of its kind: faults, or options."""
+    hit = next((one for one in said if set(one.rules) & set(expected)), None)
+    return hit, None if hit is None else place_of_kind(hit, said)
+
+
+def place_of_kind(hit: RankedFinding, said: Sequence[RankedFinding]) -> int:
+    """Where, from 1, a finding stands among those of its kind."""
+    return 1 + [one.rank_order for one in said if one.kind is hit.kind].index(hit.rank_order)
+
+
+def promised(said: Iterable[RankedFinding]) -> float:
+    """Share of the step that the most promising fault would save."""
+    return max((one.share_of_step for one in said if one.kind is Kind.FAULT), default=0.0)
 
 
 def findings(diagnosis: Diagnosis) -> list[RankedFinding]:

@@ -169,7 +169,7 @@ class Server:
         with self._analyses, _sentences():
             told = _diagnosed([name])
             manifest, loop = told.provenance.manifest, told.program.loop if told.program else None
-            made = making.make(told.findings, manifest, told.rank, fixes or (), self._root, told.trials, loop, False)
+            made = making.make(told.findings, manifest, told.rank, fixes or (), self._root, told.trials, loop)
             if not all(file.path.resolve().is_relative_to(self._root) for file in made.files):
                 raise ToolError(f"The fixes change files outside of {self._root}. Start the server above them.")
             lines = making.unified(made.files).decode(errors="replace").split("\n")[:-1]  # Form feeds stand in lines.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import diagnose
 from benchmarks.jobs.cases import Case
 from benchmarks.planted_cases import Truth
-from benchmarks.verdicts import findings
+from benchmarks.verdicts import findings, place_of_kind, promised
 from diagnose.contracts.finding import RankedFinding
 
 MS = 1e6
@@ -28,7 +28,7 @@ class Row:
     found: tuple[str, ...]  # Codes of the findings, the first first; minor ones are none.
     place: int | None  # Of the first finding that names the fault, from 1.
     predicted: tuple[float, float, float] | None  # Saving as low, likely and high, by the finding at `place`.
-    promised: float  # Share of the step that the most promising finding would save.
+    promised: float  # Share of the step that the most promising fault would save.
 
     @property
     def healthy(self) -> bool:
@@ -60,8 +60,8 @@ def judge(case: Case, truth: Truth | None) -> Row:
     """Analyse its recording, and compare."""
     diagnosis = diagnose.analyze(case.recording)
     said = findings(diagnosis)
-    place = next((at for at, one in enumerate(said, start=1) if names(one, case)), None)
-    hit = said[place - 1].saving if place else None
+    hit = next((one for one in said if names(one, case)), None)
+    place, saving = (None, None) if hit is None else (place_of_kind(hit, said), hit.saving)
     return Row(
         case=case.name,
         title=case.title,
@@ -73,8 +73,8 @@ def judge(case: Case, truth: Truth | None) -> Row:
         fixed=_middle(truth.fixed_ns) if truth else None,
         found=tuple(one.code for one in said),
         place=place,
-        predicted=(_ms(hit.low_ns), _ms(hit.likely_ns), _ms(hit.high_ns)) if hit else None,
-        promised=round(max((one.share_of_step for one in said), default=0.0), 4),
+        predicted=(_ms(saving.low_ns), _ms(saving.likely_ns), _ms(saving.high_ns)) if saving else None,
+        promised=round(promised(said), 4),
     )
 
 

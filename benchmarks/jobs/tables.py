@@ -30,10 +30,7 @@ def summary(rows: Sequence[Row]) -> str:
         ),
         ["median error of the saving, share of the step", f"{median(errors):.1%}" if errors else "-"],
         ["measured saving lies in the range", f"{sum(one.in_range for one in faulty)} of {len(errors)}"],
-        [
-            "healthy jobs with a finding of 5 % or more",
-            f"{sum(one.promised >= LARGE for one in quiet)} of {len(quiet)}",
-        ],
+        ["healthy jobs with a fault of 5 % or more", f"{sum(one.promised >= LARGE for one in quiet)} of {len(quiet)}"],
     ]
     return table(["jobs of several ranks on the CPU", ""], said)
 

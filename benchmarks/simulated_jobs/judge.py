@@ -65,13 +65,13 @@ class Row:
         return self.saving is None and self.promised - (self.kept or 0.0) >= LARGE
 
 
-def place_of(case: Case, said: Sequence[Any]) -> int | None:
-    """Of the first finding that names the fault, from 1."""
+def first_of(case: Case, said: Sequence[Any]) -> Any:
+    """The first finding that names the fault; None if there is none."""
 
     def names(one: Any) -> bool:
         return one.code in case.codes and (one.code != case.codes[0] or case.says in one.title)
 
-    return next((at for at, one in enumerate(said, start=1) if names(one)), None)
+    return next(filter(names, said), None)
 
 
 def predicted(finding: Any) -> tuple[float, float, float]:
@@ -99,8 +99,8 @@ def judge(case: Case) -> Row:
         kineto.write(case.bad, profiled, Path(folder))
         diagnosis = diagnose.analyze(folder)
     said = [finding for finding in diagnosis.findings if not finding.minor]
-    place = place_of(case, said)
-    most = max(said, key=lambda one: one.share_of_step, default=None)
+    hit, faults = first_of(case, said), [one for one in said if one.kind.value == "fault"]
+    most = max(faults, key=lambda one: one.share_of_step, default=None)
     followed = case.followed(most.code) if most is not None and not case.fault else None
     kept = 1.0 - step_ms(followed.run(case.recorded, Costs())) / step if followed is not None else None
     return Row(
@@ -111,8 +111,8 @@ def judge(case: Case) -> Row:
         step=round(step, 3),
         saving=None if saving is None else round(saving, 3),
         found=tuple(one.code for one in said),
-        place=place,
-        predicted=predicted(said[place - 1]) if place else None,
+        place=hit and 1 + [one for one in said if one.kind is hit.kind].index(hit),
+        predicted=hit and predicted(hit),
         promised=round(most.share_of_step if most is not None else 0.0, 4),
         kept=None if kept is None else round(kept, 4),
         told=rounded(diagnosis.steps.step_time_ns.mean if diagnosis.steps else 0),

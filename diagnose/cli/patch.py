@@ -12,11 +12,14 @@ from diagnose.cli.files import STDOUT, write
 @click.command(name="patch")
 @click.argument("run", metavar="RUN")
 @click.option("--fix", "fixes", multiple=True, metavar="N|RULE", help="Only this finding's fix (repeatable).")
+@click.option("--options", is_flag=True, help="Options as well as faults.")
 @click.option("--kept", is_flag=True, help="Only what `diagnose try` has kept, and all of that.")
 @click.option("--write", "write_it", is_flag=True, help="Also change the files, unless they have changed since.")
 @click.option("--output", metavar="FILE", default=STDOUT, help="Where the diff goes.  [default: standard output]")
 @click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
-def command(run: str, fixes: tuple[str, ...], kept: bool, write_it: bool, output: str, quiet: bool) -> None:
+def command(
+    run: str, fixes: tuple[str, ...], options: bool, kept: bool, write_it: bool, output: str, quiet: bool
+) -> None:
     """Write the fixes of a run's findings as a unified diff of your files.
 
     RUN is a folder that `diagnose profile` made. Standard output has the diff and nothing else; what each fix does,
@@ -29,6 +32,7 @@ def command(run: str, fixes: tuple[str, ...], kept: bool, write_it: bool, output
     from diagnose.cli.reading import opened
     from diagnose.patches import making, writing
     from diagnose.patches.errors import CannotPatch
+    from diagnose.patches.selection import Which
     from diagnose.reports import patches
 
     if kept and fixes:
@@ -42,7 +46,7 @@ def command(run: str, fixes: tuple[str, ...], kept: bool, write_it: bool, output
         patch = making.make(
             *(diagnosis.findings, manifest, diagnosis.rank, fixes, Path.cwd(), diagnosis.trials),
             None if diagnosis.program is None else diagnosis.program.loop,
-            kept,
+            Which.KEPT if kept else Which.WITH_OPTIONS if options else Which.FAULTS,
         )
         if not quiet:
             click.echo(patches.render(patch, diagnosis), nl=False, err=True)

@@ -57,6 +57,7 @@ def _names_a_recording(word: str) -> bool:
 
 @click.command(name="try", cls=Trying, options_metavar="[OPTIONS] RUN | SCRIPT [ARGS]...")
 @click.option("--fix", "fixes", multiple=True, metavar="N|RULE", help="Only this finding's fix (repeatable).")
+@click.option("--options", is_flag=True, help="Try options as well as faults.")
 @click.option("--budget", type=Duration(), default="5m", show_default=True, help="Time for all trials.")
 @click.option(
     "--pairs", type=click.IntRange(2, 12), default=2, show_default=True, metavar="N", help="Pairs of runs, at least."
@@ -80,6 +81,7 @@ def command(
     ctx: click.Context,
     /,
     fixes: tuple[str, ...],
+    options: bool,
     budget: float,
     pairs: int,
     safety: str,
@@ -111,7 +113,8 @@ def command(
     diagnosis, manifest = _diagnosed(run)
     try:
         words = _command(run, manifest, given)
-        candidates, others = select(diagnosis.findings, step_of(diagnosis), fixes, Safety(SAFETIES[safety]))
+        level = Safety(SAFETIES[safety])
+        candidates, others = select(diagnosis.findings, step_of(diagnosis), fixes, level, options)
         size = arms.first_size(manifest)
         candidates = course.ordered(candidates, size.expected_s, pairs)
         if dry_run:

@@ -15,7 +15,7 @@ from diagnose.patches.code import Code, Edit
 from diagnose.patches.editor import edits_of
 from diagnose.patches.errors import CannotEdit, CannotPatch
 from diagnose.patches.project import Project
-from diagnose.patches.selection import Wanted, kept, select
+from diagnose.patches.selection import Wanted, Which, kept, select
 from diagnose.trace.manifest import Manifest
 
 
@@ -27,16 +27,16 @@ def make(
     here: Path,
     tried: Report | None = None,
     loop: Loop | None = None,
-    kept_only: bool = False,
+    which: Which = Which.FAULTS,
 ) -> Patch:
     """The fixes that are asked for, or all that need no judgement, as changes of the files in a folder.
 
     `rank`: whose findings they are. `asked`: numbers or names of findings. `here`: the working folder.
-    `tried`: what trials have found of them; with `kept_only` just what they have kept.
+    `tried`: what trials have found of them. `which`: of those that nobody asked for by name.
     `loop`: what owns the training's loop; None: as the recorder says.
     Raises CannotPatch if what is asked for is no finding, if nothing was kept, or none of the run's files is here.
     """
-    wanted, by_hand = (kept(findings, tried), []) if kept_only else select(findings, asked, tried)
+    wanted, by_hand = (kept(findings, tried), []) if which is Which.KEPT else select(findings, asked, tried, which)
     sites = [finding.site for finding in findings if finding.site is not None]
     project = Project(manifest, rank, sites, here, loop)
     if wanted and not project.paths:

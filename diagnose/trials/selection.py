@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from diagnose.advice import timing
 from diagnose.advice.naming import names, why_unknown
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import Fix, RankedFinding
+from diagnose.contracts.finding import Fix, Kind, RankedFinding
 from diagnose.contracts.trials import NotTried, Range
 from diagnose.fixes.models import Compile, CompileArgument
 from diagnose.fixes.setting import Safety
@@ -56,11 +56,12 @@ class Candidate:
 
 
 def select(
-    findings: Sequence[RankedFinding], step_ns: int | None, asked: Sequence[str], safety: Safety
+    findings: Sequence[RankedFinding], step_ns: int | None, asked: Sequence[str], safety: Safety, options: bool = False
 ) -> tuple[list[Candidate], list[NotTried]]:
     """Those to try, in the order of the findings.
 
-    `step_ns`: the step that their savings are of. `asked`: numbers, or rules' ids or codes; empty: all that fit.
+    `step_ns`: the step that their savings are of. `asked`: numbers, or rules' ids or codes; empty: all that fit,
+    with `options` also those of options.
     Raises CannotTry if one of these names no finding.
     """
     if why := why_unknown(asked, findings):
@@ -71,6 +72,8 @@ def select(
         if asked and not by_name:
             continue
         fix, why_not = _fix_of(finding, safety, by_name)
+        if finding.kind is Kind.OPTION and not (options or by_name or why_not):
+            why_not = f"it is an option, not a fault (--options or --fix {finding.rank_order} tries it)"
         same = _same(fix)
         if not why_not and same in known:
             why_not = f"it is the trial of {known[same]}"
@@ -146,7 +149,7 @@ def predicted(diagnosis: Diagnosis, rules: Collection[str]) -> Range | None:
     None if one of them finds nothing that is worth a card, or if they save all of the step.
     """
     worth = [finding for finding in diagnosis.findings if finding.shortens]
-    saved = None if diagnosis.replay is None else diagnosis.replay.all_together
+    saved = None if diagnosis.replay is None else diagnosis.replay.with_options
     step_ns = diagnosis.step_ns
     if saved is None or step_ns is None or {one.rule for one in worth} != set(rules) or saved.high_ns >= step_ns:
         return None
