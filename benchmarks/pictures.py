@@ -13,8 +13,8 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import diagnose
-from benchmarks.texts import PUBLIC, ROOT, SITE
-from benchmarks.watching.shown import SHOWN
+from benchmarks.texts import ROOT, SHOWN, SITE
+from benchmarks.watching import shown
 from diagnose.reports.html import page, whole_run_page
 from diagnose.source.run_log import logs_in, read
 from diagnose.watched.assembly import watched_run
@@ -31,7 +31,7 @@ def main() -> None:
         sys.exit("Install Chromium first.")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = Path(folder) / "report.html"
-        file.write_text(page.render(diagnose.analyze(Path(sys.argv[1], PUBLIC))), encoding="utf-8")
+        file.write_text(page.render(diagnose.analyze(Path(sys.argv[1], SHOWN))), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         wide = _opened(browser, file, WIDE)
         wide.screenshot(path=FOLDER / "page-1280.png")
@@ -41,7 +41,7 @@ def main() -> None:
         _opened(browser, file, NARROW).screenshot(path=FOLDER / "page-390.png")
         file.write_text(page.render(diagnose.analyze(JOB)), encoding="utf-8")
         _opened(browser, file, WIDE, "job_path").screenshot(path=FOLDER / "page-job.png")
-        run = watched_run([read(path) for path in logs_in(SHOWN)])
+        run = watched_run([read(path) for path in logs_in(shown.SHOWN)])
         file.write_text(whole_run_page.render(run), encoding="utf-8")
         _opened(browser, file, WIDE, "parts").screenshot(path=FOLDER / "page-run.png")
         browser.close()

@@ -20,6 +20,7 @@ import click
 import msgspec
 from click.testing import CliRunner
 
+import diagnose
 from benchmarks import (
     accuracy,
     accuracy_tables,
@@ -68,15 +69,12 @@ MIXED, LINES, RANKS = (
 COMPARED = tuple(f"{SAMPLES}/planted/communication/ranks_meet_to_print/{side}" for side in ("strong_fixed", "strong"))
 """Two recordings whose comparison is shown."""
 
-PUBLIC = "kineto/tensorboard/resnet50_autograd_0_workers.json.gz"
-"""A trace of the public samples of PyTorch's plugin for TensorBoard, in the corpus."""
+SHOWN = "h100/gpt2_2_bf16"  # A recording of GPT-2 on an H100, in the corpus.
 TRIALS = Path(__file__).with_name("trials.json")
 TRYING = "diagnose try train.py"  # What it was made by.
 LINE = 100  # Columns of a console block.
 
 """What `diagnose try` has found of a training with slow storage, on two cores."""
-
-SHOWN_LINES = 14  # Of its report, in the README: the step, and the first finding.
 
 
 def texts(corpus: Path | None = None) -> list[Text]:
@@ -230,12 +228,12 @@ def _reports(corpus: Path | None) -> Iterator[Text]:
 
 
 @cache
-def report(path: str) -> str:
+def report(path: str, *options: str) -> str:
     """What `diagnose analyze` prints of a recording; paths are those of the checkout."""
-    printed = CliRunner().invoke(group, ["analyze", "--quiet", str(ROOT / path)])
+    printed = CliRunner().invoke(group, ["analyze", "--quiet", *options, str(ROOT / path)])
     if printed.exit_code:
         raise RuntimeError(printed.output)
-    return printed.output
+    return printed.output.replace(f"{ROOT}/", "")
 
 
 def series() -> str:
@@ -253,15 +251,19 @@ def _block(path: str) -> str:
 
 def _section(path: str, heading: str) -> str:
     """A section of a report, up to the next empty line."""
-    _, _, rest = report(path).partition(f"\n{heading}\n")
+    _, _, rest = report(path, "--details").partition(f"\n{heading}\n")
     lines = takewhile(bool, rest.splitlines())
-    return "\n".join(["```console", f"$ diagnose analyze {path}", "...", heading, *lines, "...", "```"])
+    return "\n".join(["```console", f"$ diagnose analyze --details {path}", "...", heading, *lines, "...", "```"])
 
 
 def public_report(corpus: Path) -> str:
-    """The beginning of the report of a public trace."""
-    lines = report(str(corpus.resolve() / PUBLIC)).splitlines()[:SHOWN_LINES]
-    return "\n".join(["```console", "$ diagnose analyze trace.json.gz", *lines, "...", "```"])
+    """The report of a recording on a GPU, whole."""
+    found = diagnose.analyze(corpus / SHOWN)
+    (source,) = found.provenance.sources
+    source = msgspec.structs.replace(source, path=f"gpt2_bf16/{Path(source.path).name}")
+    provenance = msgspec.structs.replace(found.provenance, sources=(source,))
+    shown = terminal.render(msgspec.structs.replace(found, provenance=provenance), LINE)
+    return f"```console\n$ diagnose analyze gpt2_bf16\n{shown.strip()}\n```"
 
 
 def _agents() -> Iterator[Text]:

@@ -29,7 +29,7 @@ def copy_and_cast_churn(copy_churn: tuple[CopyChurn, ...], steps: Steps) -> Verd
     if total < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"copies and casts on the GPU take {percent(total / steps.mean_ns)} of the step")
     else:
-        known_ns = sum(one.ns for one in copy_churn if one.asked_by or one.op)
+        known_ns = sum(one.ns for one in copy_churn if not one.cast and (one.asked_by or one.op))
         most = [
             f"{one.asked_by or one.op or 'unknown'} {'casts' if one.cast else 'copies'} {ms(one.ns)}"
             for one in copy_churn
