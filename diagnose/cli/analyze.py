@@ -74,6 +74,7 @@ class Share(click.ParamType[float]):
     help="What goes to standard output.",
 )
 @click.option("--brief", is_flag=True, help="Print a summary of at most 4,000 tokens, for agents and scripts.")
+@click.option("--details", is_flag=True, help="Print all findings and tables.")
 @click.option("--rules", "folders", multiple=True, metavar="DIR", help="Also use the rules in DIR. Repeatable.")
 @click.option(
     "--select",
@@ -96,6 +97,7 @@ def command(
     paths: tuple[str, ...],
     shape: str,
     brief: bool,
+    details: bool,
     folders: tuple[str, ...],
     select: tuple[str, ...],
     ignore: tuple[str, ...],
@@ -120,7 +122,7 @@ def command(
     how: dict[str, Any] = {"folders": folders, "select": select, "ignore": ignore, "jobs": jobs, "quiet": quiet}
     if log is not None and stands_alone(paths[0]):
         log = with_recordings(log, paths[0], **how)
-        return _tell_log(log, paths[0], files, "terminal" if brief else shape, open_it)
+        return _tell_log(log, paths[0], files, "terminal" if brief else shape, open_it, details)
     with opened(paths, list(files.values()), steps=steps, cluster=cluster, **how) as recordings:
         diagnosis = recordings.diagnosed()
     if log is not None:
@@ -139,16 +141,16 @@ def command(
     _end(diagnosis, over, quiet)
 
 
-def _tell_log(log: WatchedRun, folder: str, files: Mapping[str, str], shape: str, open_it: bool) -> None:
+def _tell_log(log: WatchedRun, folder: str, files: Mapping[str, str], shape: str, open_it: bool, details: bool) -> None:
     """Of a run without recorded steps."""
     from diagnose.source.run_log import logs_in
 
     refuse_other_forms(files)
     refuse_unwritable(list(files.values()), logs_in(Path(folder)))
     for form, name in files.items():
-        write(name, of_log(log, form))
+        write(name, of_log(log, form, details))
     if STDOUT not in files.values():
-        click.echo(of_log(log, shape), nl=False)
+        click.echo(of_log(log, shape, details), nl=False)
     if open_it:
         page = files.get("html")
         open_text(lambda: of_log(log, "html"), page if page and Path(page).is_file() else None)
