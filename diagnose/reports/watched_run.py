@@ -81,8 +81,8 @@ FIGURES = {
     "reserved_bytes": "reserved GPU memory",
     "allocator_retries": "allocator retries",
     "sm_clock_mhz": "SM clock, MHz",
-    "temperature_c": "GPU temperature, °C",
-    "power_w": "GPU power, W",
+    "temperature_c": "temperature, °C",
+    "power_w": "power, W",
     "slowed": "throttled by heat or power",
 }
 
