@@ -122,7 +122,7 @@ def command(
     how: dict[str, Any] = {"folders": folders, "select": select, "ignore": ignore, "jobs": jobs, "quiet": quiet}
     if log is not None and stands_alone(paths[0]):
         log = with_recordings(log, paths[0], **how)
-        return _tell_log(log, paths[0], files, shape, open_it)
+        return _tell_log(log, paths[0], files, shape, open_it, details)
     with opened(paths, list(files.values()), steps=steps, cluster=cluster, **how) as recordings:
         diagnosis = recordings.diagnosed()
     from diagnose.contracts.finding import Kind
@@ -144,16 +144,16 @@ def command(
     _end(diagnosis, over, quiet)
 
 
-def _tell_log(log: WatchedRun, folder: str, files: Mapping[str, str], shape: str, open_it: bool) -> None:
+def _tell_log(log: WatchedRun, folder: str, files: Mapping[str, str], shape: str, open_it: bool, details: bool) -> None:
     """Of a run without recorded steps."""
     from diagnose.source.run_log import logs_in
 
     refuse_other_forms(files)
     refuse_unwritable(list(files.values()), logs_in(Path(folder)))
     for form, name in files.items():
-        write(name, of_log(log, form))
+        write(name, of_log(log, form, details))
     if STDOUT not in files.values():
-        click.echo(of_log(log, shape), nl=False)
+        click.echo(of_log(log, shape, details), nl=False)
     if open_it:
         page = files.get("html")
         open_text(lambda: of_log(log, "html"), page if page and Path(page).is_file() else None)

@@ -16,19 +16,23 @@ if TYPE_CHECKING:
 
 @click.command(name="compare")
 @click.argument("sides", nargs=-1, required=True, metavar="[BEFORE] AFTER")
-@click.option("--baseline", metavar="FILE", help="Compare with this instead of BEFORE: what `diagnose baseline` wrote.")
+@click.option("--baseline", metavar="FILE", help="Compare with this file of `diagnose baseline` instead of BEFORE.")
+@click.option("--details", is_flag=True, help="Also print the tables, findings with savings, and settings.")
 @click.option("--html", "html_file", metavar="FILE", help="Write an interactive page with both timelines.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the comparison as JSON; - is standard output.")
 @click.option("--markdown", "markdown_file", metavar="FILE", help="Write it as Markdown; - is standard output.")
-@click.option("--sarif", "sarif_file", metavar="FILE", help="Write findings that are new or have grown as SARIF 2.1.0.")
+@click.option("--sarif", "sarif_file", metavar="FILE", help="Write new and grown findings as SARIF 2.1.0.")
 @click.option(
-    "--fail-over", type=Share(), help="Exit with 1 if the whole interval says slower by more than SHARE of the step."
+    "--fail-over",
+    type=Share(),
+    help="Exit 1 if the slowdown exceeds SHARE even at the low end of its confidence interval.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
     sides: tuple[str, ...],
     baseline: str | None,
+    details: bool,
     html_file: str | None,
     json_file: str | None,
     markdown_file: str | None,
@@ -37,10 +41,10 @@ def command(
     jobs: int | None,
     quiet: bool,
 ) -> None:
-    """Say whether a training got slower, why, and whether it is noise.
+    """Compare two recordings: is the training slower, by how much, and why?
 
-    BEFORE and AFTER are what `diagnose analyze` takes, its reports as JSON, or baselines. A quoted pattern of folders
-    stands for several recordings of one side: how these differ tells noise from a difference.
+    BEFORE and AFTER are recordings (as for `diagnose analyze`), its JSON reports, or baselines. Give several recordings
+    of a side as a quoted pattern of folders: their spread shows what is noise.
 
     Example: diagnose compare runs/main runs/my-branch --fail-over 3%
     """
@@ -58,18 +62,18 @@ def command(
     if sarif_file and after.shown is None:
         raise click.ClickException("A baseline has no findings at lines, as --sarif needs. Name a recording as AFTER.")
     for form, name in files.items():
-        write(name, rendered(found, form, before.shown, after.shown))
+        write(name, rendered(found, form, details, before.shown, after.shown))
     if STDOUT not in files.values():
-        click.echo(rendered(found, "terminal"), nl=False)
+        click.echo(rendered(found, "terminal", details), nl=False)
     _end(found, fail_over, quiet)
 
 
 def _how_many(count: int, baseline: str | None) -> str:
     if count < 2:
-        return "Name two recordings, or one and --baseline FILE."
+        return "Name two recordings, or one recording and --baseline FILE."
     if baseline:
-        return "With --baseline name one recording. Quote a pattern that stands for several: 'runs/new-*'."
-    return "Name two. Quote a pattern that stands for several recordings of one side: 'runs/new-*'."
+        return "With --baseline, name one recording. Quote a pattern of several: 'runs/new-*'."
+    return "Name two recordings. Quote a pattern of several on one side: 'runs/new-*'."
 
 
 def _end(found: Comparison, fail_over: float | None, quiet: bool) -> None:
@@ -79,5 +83,5 @@ def _end(found: Comparison, fail_over: float | None, quiet: bool) -> None:
     low = found.difference_share.low
     if fail_over is not None and low is not None and low > fail_over:
         if not quiet:
-            click.echo(f"Over --fail-over: slower by at least {low:.1%}, and {fail_over:.1%} is allowed.", err=True)
+            click.echo(f"Failed --fail-over: slower by at least {low:.1%}; the limit is {fail_over:.1%}.", err=True)
         raise click.exceptions.Exit(TOO_SLOW)

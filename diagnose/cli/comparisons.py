@@ -36,7 +36,9 @@ def read_side(given: str, jobs: int | None, quiet: bool) -> Side:
         raise click.exceptions.Exit(INCONCLUSIVE) from error
 
 
-def rendered(found: Comparison, form: str, before: Diagnosis | None = None, after: Diagnosis | None = None) -> str:
+def rendered(
+    found: Comparison, form: str, details: bool = False, before: Diagnosis | None = None, after: Diagnosis | None = None
+) -> str:
     """The comparison as text, ending in a newline: html, json, markdown, sarif or terminal."""
     if form == "json":
         return found.to_json() + "\n"
@@ -51,4 +53,6 @@ def rendered(found: Comparison, form: str, before: Diagnosis | None = None, afte
         return sarif.render(after, ranked(after, found.findings))
     from diagnose.reports import markdown, terminal
 
-    return markdown.compared(found) if form == "markdown" else terminal.compared(found, *width_and_color())
+    if form == "markdown":
+        return markdown.compared(found, details)
+    return terminal.compared(found, *width_and_color(), details)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import click
 
+from diagnose.cli.results import width_and_color
 from diagnose.rulekit import page
 from diagnose.rulekit.page import Page
+
+WIDTH = 100
+MOST_LINES = {"Why it costs": 3, "How to fix": 5, "Ignore when": 3}
+"""Of the parts of a rule's page that `show` has."""
 
 
 @click.group(name="rules")
 def command() -> None:
-    """List the rules, show one's page, or test a folder of them.
+    """List all rules, show one, or test your own.
 
     Example: diagnose rules show dataloader_starvation
     """
 
 
-_more = click.option("--rules", "folders", multiple=True, metavar="DIR", help="Also the rules in DIR. Repeatable.")
+_more = click.option(
+    "--rules", "folders", multiple=True, metavar="DIR", help="Also include the rules in DIR. Repeatable."
+)
 
 
 def _pages(folders: tuple[str, ...]) -> list[Page]:
@@ -53,16 +61,30 @@ def list_rules(folders: tuple[str, ...]) -> None:
 
 @command.command(name="show")
 @click.argument("name", metavar="RULE")
+@click.option("--details", is_flag=True, help="Show the whole page as Markdown, with thresholds and examples.")
 @_more
-def show_rule(name: str, folders: tuple[str, ...]) -> None:
-    """Show a rule's page: why it costs, how to fix it, thresholds, examples. RULE is a name or a code.
+def show_rule(name: str, details: bool, folders: tuple[str, ...]) -> None:
+    """Show a rule: why the problem costs time, how to fix it, and when to ignore it. RULE is a name or a code.
 
     Example: diagnose rules show DL02
     """
     found = [one for one in _pages(folders) if name in (one.id, one.code)]
     if not found:
-        raise click.ClickException(f"There is no rule {name!r}. `diagnose rules list` shows all.")
-    click.echo(page.section(found[0]), nl=False)
+        raise click.ClickException(f"There is no rule {name!r}. Run `diagnose rules list` for all rules.")
+    if details:
+        click.echo(page.section(found[0]), nl=False)
+        return
+    click.echo("\n".join(_shown(found[0], min(width_and_color()[0], WIDTH))))
+
+
+def _shown(one: Page, width: int) -> list[str]:
+    """A rule for users, in 18 lines at most."""
+    lines = [f"{one.title} ({one.code}, {one.id})", *textwrap.wrap(one.summary, width, max_lines=4)]
+    for head, most in MOST_LINES.items():
+        text = " ".join(one.sections.get(head, "").split())
+        lines += textwrap.wrap(f"{head}: {text}" * bool(text), width, subsequent_indent="  ", max_lines=most)
+    sources = [f"  {line}" for line in one.sections.get("Sources", "").splitlines()]
+    return [*lines, *sources[: 17 - len(lines)], f"Next: diagnose rules show {one.code} --details"]
 
 
 @command.command(name="test")
@@ -88,7 +110,7 @@ def test_rules(folder: Path) -> None:
     except RuleError as error:
         raise click.ClickException(str(error)) from error
     if not failed + passed:
-        raise click.ClickException(f"{folder} holds no rules. A rule is a file such as those of `diagnose rules list`.")
+        raise click.ClickException(f"{folder} has no rules. Write one as docs/writing-rules.md shows.")
     click.echo(f"{passed} ok, {failed} failed")
     if failed:
         raise click.exceptions.Exit(1)

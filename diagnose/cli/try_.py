@@ -18,7 +18,7 @@ from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 from diagnose.cli.measure import Duration
 from diagnose.cli.progress import notes
 from diagnose.cli.reading import opened
-from diagnose.cli.results import put
+from diagnose.cli.results import put, width_and_color
 from diagnose.cli.trial_table import Watch, watched
 
 if TYPE_CHECKING:
@@ -56,25 +56,31 @@ def _names_a_recording(word: str) -> bool:
 
 
 @click.command(name="try", cls=Trying, options_metavar="[OPTIONS] RUN | SCRIPT [ARGS]...")
-@click.option("--fix", "fixes", multiple=True, metavar="N|RULE", help="Only this finding's fix (repeatable).")
+@click.option("--fix", "fixes", multiple=True, metavar="N|RULE", help="Try only this finding's fix. Repeatable.")
 @click.option("--options", is_flag=True, help="Try options as well as faults.")
-@click.option("--budget", type=Duration(), default="5m", show_default=True, help="Time for all trials.")
+@click.option("--budget", type=Duration(), default="5m", show_default=True, help="Time limit for all trials together.")
 @click.option(
-    "--pairs", type=click.IntRange(2, 12), default=2, show_default=True, metavar="N", help="Pairs of runs, at least."
+    "--pairs",
+    type=click.IntRange(2, 12),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Minimum number of run pairs per fix.",
 )
 @click.option(
     "--safety",
     type=click.Choice(list(SAFETIES)),
     default="rounding",
     show_default=True,
-    help="Up to which change of numbers fixes are tried by themselves.",
+    help="Largest numerical change to try automatically.",
 )
-@click.option("--together/--no-together", default=True, help="Also try the fixes that paid, combined.")
-@click.option("--html", "html_file", metavar="FILE", help="Write the run's report with what was measured.")
+@click.option("--together/--no-together", default=True, help="Also measure the kept fixes together.")
+@click.option("--details", is_flag=True, help="Print all measurements of each fix.")
+@click.option("--html", "html_file", metavar="FILE", help="Write the run's report with the measurements.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the results as JSON; - is standard output.")
 @click.option("--markdown", "markdown_file", metavar="FILE", help="Write them as Markdown; - is standard output.")
-@click.option("--dry-run", is_flag=True, help="Say what would be run, and end.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask about files that the script writes.")
+@click.option("--dry-run", is_flag=True, help="Print the plan without running anything.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask before the script overwrites its files.")
 @click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
 @click.pass_context
 def command(
@@ -86,17 +92,17 @@ def command(
     pairs: int,
     safety: str,
     together: bool,
+    details: bool,
     dry_run: bool,
     yes: bool,
     quiet: bool,
     **asked: str | None,
 ) -> None:
-    """Inject fixes into the unmodified script, measure them, and say what to keep.
+    """Try fixes in your unmodified script, measure them, and report which to keep.
 
-    RUN is a folder that `diagnose profile` made. Its command runs again: once while fixes are turned on and off
-    between steps, then several times without and with what is kept, and with each fix that counts from the start
-    only. Each run ends after some timed steps. RUN -- COMMAND runs that instead. A SCRIPT (also -m MODULE, or
-    -- COMMAND with a launcher) is profiled first.
+    RUN is a folder of `diagnose profile`. One run toggles fixes between steps (A/B). Further runs measure fixes that
+    only work from the start, and the kept fixes together. Each run ends after some timed steps. `RUN -- COMMAND` runs
+    COMMAND instead of the recorded one. A SCRIPT (or -m MODULE, or -- COMMAND with a launcher) is profiled first.
 
     Example: diagnose try train.py --epochs 3
     """
@@ -129,9 +135,9 @@ def command(
     except CannotTry as error:
         raise click.ClickException(str(error)) from error
     ledger.remember(found, diagnosis, say)
-    _tell(run, diagnosis, found, files, say)
+    _tell(run, diagnosis, found, files, details, say)
     if not found.complete:
-        kept = "What had been measured stands above." if found.baseline else "Nothing had been measured yet."
+        kept = "The measurements so far are above." if found.baseline else "Nothing was measured."
         click.echo(f"Interrupted. {kept}", err=True)
         raise click.exceptions.Exit(INTERRUPTED)
 
@@ -144,9 +150,13 @@ def _recording(words: Sequence[str], to_stdout: bool, quiet: bool) -> tuple[Path
         return Path(words[0]), words[2:]
     name, given = profile.command_of(words)
     if job_of(given, os.environ) is not None:
-        raise click.ClickException("Trials need the one command that starts all ranks; this is one of several.")
+        raise click.ClickException(
+            "diagnose try needs the command that starts all ranks. Run it with that launcher command."
+        )
     if to_stdout:
-        raise click.ClickException("Standard output is the script's while it is recorded. Name a file for the results.")
+        raise click.ClickException(
+            "The script uses standard output while diagnose records it. Name a file for the results."
+        )
     folder = profile.new_folder(name, None)
     options = ["--out", str(folder), "--no-analyze", *["--quiet"] * quiet]
     if code := profile.command.main([*options, *words], prog_name="diagnose profile", standalone_mode=False):
@@ -157,15 +167,15 @@ def _recording(words: Sequence[str], to_stdout: bool, quiet: bool) -> tuple[Path
 def _diagnosed(run: Path) -> tuple[Diagnosis, Manifest]:
     """What analysis says of the recording, and its manifest. Raises ClickException."""
     if run.is_file():
-        raise click.ClickException(f"{run} is a trace. Trials need a folder that diagnose profile made.")
+        raise click.ClickException(f"{run} is a single trace. Name a folder of diagnose profile.")
     if not run.is_dir():
-        raise click.ClickException(f"There is no folder {run}. Name a folder that diagnose profile made.")
+        raise click.ClickException(f"The folder {run} does not exist. Name a folder of diagnose profile.")
     if not (run / "manifest.json").is_file():
-        raise click.ClickException(f"{run} has no manifest.json. Name a folder that diagnose profile made.")
+        raise click.ClickException(f"{run} has no manifest.json. Name a folder of diagnose profile.")
     diagnosis = _analyzed(run)
     manifest = diagnosis.provenance.manifest
     if manifest is None:
-        raise click.ClickException(f"The manifest.json of {run} cannot be used. Record again: diagnose profile.")
+        raise click.ClickException(f"The manifest.json of {run} is unusable. Record again with diagnose profile.")
     return diagnosis, manifest
 
 
@@ -181,12 +191,12 @@ def _command(run: Path, manifest: Manifest, given: Sequence[str]) -> list[str]:
 
     words = list(given or manifest.command)
     if not words:
-        raise CannotTry(f"{run} does not know its command. Give it: diagnose try {run} -- COMMAND...")
+        raise CannotTry(f"{run} has no recorded command. Run: diagnose try {run} -- COMMAND...")
     if any("***" in word for word in words):
-        raise CannotTry(f"The command holds secrets, which are starred out. Give it: diagnose try {run} -- COMMAND...")
+        raise CannotTry(f"The recorded command has masked secrets. Run: diagnose try {run} -- COMMAND...")
     scripts = [word for word in words[1:2] if word.endswith(".py") and not Path(word).exists()]
     if scripts:
-        raise CannotTry(f"{scripts[0]} is not here. Run this in the folder in which it was recorded.")
+        raise CannotTry(f"{scripts[0]} is not here. Run diagnose try in the folder of the recording's script.")
     return words
 
 
@@ -197,7 +207,7 @@ def _work_folder(run: Path) -> tempfile.TemporaryDirectory[str]:
     try:
         return tempfile.TemporaryDirectory(prefix=".trial-", dir=run, ignore_cleanup_errors=True)
     except OSError as error:
-        raise CannotTry(f"Cannot write to {run}: {error.strerror}. Copy the recording to where you may.") from error
+        raise CannotTry(f"Cannot write to {run}: {error.strerror}. Copy the recording to a writable folder.") from error
 
 
 def _measured(
@@ -217,23 +227,25 @@ def _measured(
         complete = True
     tried = {number for trial in (*bench.in_blocks, *bench.trials) for number in trial.numbers}
     left = [one for one in candidates if one.number not in tried]
-    untried = [*others, *(NotTried(one.rule, one.number, one.fix.do, "interrupted before") for one in left)]
+    untried = [*others, *(NotTried(one.rule, one.number, one.fix.do, "interrupted") for one in left)]
     return protocol.report(bench, untried, complete)
 
 
-def _tell(run: Path, diagnosis: Diagnosis, found: Report, files: dict[str, str], say: Callable[[str], None]) -> None:
+def _tell(
+    run: Path, diagnosis: Diagnosis, found: Report, files: dict[str, str], details: bool, say: Callable[[str], None]
+) -> None:
     """Keep what was measured in the recording, and show it."""
     from diagnose.reports import markdown, trials
 
     if STDOUT not in files.values():  # First of all: what was measured is not to be lost with a full disk.
-        click.echo(trials.render(found), nl=False)
+        click.echo(trials.render(found, details, width_and_color()[0]), nl=False)
     diagnosis = msgspec.structs.replace(diagnosis, trials=found)
     kept = msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
     if found.trials and os.access(run, os.W_OK):
         write(str(run / "trials.json"), kept)
         put(diagnosis, "json", str(run / "report.json"))
         if put(diagnosis, "html", str(run / "report.html")):
-            say(f"the report with what was measured is {run / 'report.html'}")
+            say(f"the report with these measurements is {run / 'report.html'}")
     if "html" in files:
         put(diagnosis, "html", files["html"])
     if "json" in files:

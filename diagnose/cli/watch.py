@@ -51,7 +51,8 @@ often."""
     show_default=True,
     help="How many recordings of some steps the log may ask for by itself.",
 )
-@click.option("--no-analyze", is_flag=True, help="Write the log only.")
+@click.option("--details", is_flag=True, help="Print all findings and tables.")
+@click.option("--no-analyze", is_flag=True, help="Write the log only, without a report.")
 @click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
 @options
 @click.pass_context
@@ -60,6 +61,7 @@ def command(
     out: Path | None,
     overwrite: bool,
     recordings: int,
+    details: bool,
     no_analyze: bool,
     quiet: bool,
     live: bool,
@@ -103,7 +105,7 @@ def command(
     else:
         click.echo(NO_STEPS, err=True)
     if recorded.completed and has_log and not no_analyze:
-        say(f"the interactive report is {_show(folder, quiet)}")
+        say(f"the interactive report is {_show(folder, quiet, details)}")
     raise click.exceptions.Exit(code if has_log or not recorded.completed else code or 2)
 
 
@@ -133,13 +135,13 @@ def _wishes(folder: Path) -> Callable[[], Wish | None]:
     return wish
 
 
-def _show(folder: Path, quiet: bool) -> Path:
+def _show(folder: Path, quiet: bool, details: bool) -> Path:
     """Where the page is."""
     found = watched([str(folder)])
     assert found is not None
     found = with_recordings(found, str(folder), quiet=quiet)
     page = folder / "report.html"
-    click.echo(rendered(found, "terminal"), nl=False)
+    click.echo(rendered(found, "terminal", details), nl=False)
     write(str(folder / "report.json"), rendered(found, "json"))
     write(str(page), rendered(found, "html"))
     return page

@@ -94,7 +94,7 @@ def refuse_other_forms(forms: Collection[str]) -> None:
             raise click.ClickException(f"There is no --{form} of a run's log. Use --html, --json or --markdown.")
 
 
-def rendered(found: WatchedRun, form: str) -> str:
+def rendered(found: WatchedRun, form: str, details: bool = False) -> str:
     """The run as text of one of FORMS, ending in a newline."""
     if form == "json":
         return found.to_json() + "\n"
@@ -104,4 +104,6 @@ def rendered(found: WatchedRun, form: str) -> str:
         return whole_run_page.render(found)
     from diagnose.reports import markdown, terminal
 
-    return markdown.watched(found) if form == "markdown" else terminal.watched(found, *width_and_color())
+    if form == "markdown":
+        return markdown.watched(found, details)
+    return terminal.watched(found, *width_and_color(), details)

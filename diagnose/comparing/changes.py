@@ -101,20 +101,20 @@ def incomparable(before: Run, after: Run) -> Iterator[str]:
     """Sentences on what makes the sides different things; the difference is of all of it together."""
     gpus = [sorted(set(run.devices)) for run in (before, after)]
     if gpus[0] != gpus[1]:
-        yield f"They ran on different devices: {_listed(gpus[0])} before, {_listed(gpus[1])} after."
+        yield f"The devices differ: {_listed(gpus[0])} before, {_listed(gpus[1])} after."
     if before.world_size != after.world_size:
         worlds = [run.world_size or 1 for run in (before, after)]
-        yield f"They ran on different numbers of ranks: {worlds[0]:,} before, {worlds[1]:,} after."
+        yield f"The numbers of ranks differ: {worlds[0]:,} before, {worlds[1]:,} after."
     samples = before.samples_per_step, after.samples_per_step
     if None not in samples and samples[0] != samples[1]:
-        yield f"A step of a rank has {samples[0]:,} samples before, {samples[1]:,} after."
+        yield f"Samples per step and rank differ: {samples[0]:,} before, {samples[1]:,} after."
     elif ratio := _work_ratio(before, after):
-        yield f"A step multiplies {units.three_digits(ratio)} times as many FLOPs after as before."
+        yield f"Matrix FLOPs per step differ: {units.three_digits(ratio)} times as many after as before."
     if before.format != after.format:
-        yield f"They were recorded by different tools: {before.format} before, {after.format} after."
+        yield f"The recording tools differ: {before.format} before, {after.format} after."
     for run, side in ((before, "before"), (after, "after")):
         if run.measure is Measure.WINDOW:
-            yield f"The recording {side} marks no steps: what it holds counts as one."
+            yield f"The recording {side} marks no steps, so all of it counts as one step."
 
 
 def _listed(names: Sequence[str]) -> str:

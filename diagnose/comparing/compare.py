@@ -64,9 +64,9 @@ def verdict_of(share: Range) -> Verdict:
 
 
 _BASES = {
-    Basis.RECORDINGS: "The interval is of how recordings of the same side differ.",
-    Basis.UNPROFILED_STEPS: "The interval is of the steps without the profiler, and how runs of a script differ.",
-    Basis.RECORDED_STEPS: "The interval is of recorded steps, which the profiler slows, and how runs differ.",
+    Basis.RECORDINGS: "The interval comes from the spread of recordings on each side.",
+    Basis.UNPROFILED_STEPS: "The interval comes from unprofiled steps and the usual spread between runs.",
+    Basis.RECORDED_STEPS: "The interval comes from profiled (slower) steps and the usual spread between runs.",
 }
 
 ENOUGH_RECORDINGS = 3  # Of each side: these show how runs differ here, as far as few can.
@@ -76,9 +76,9 @@ def _why(verdict: Verdict, share: Range, basis: Basis, sides: tuple[Sequence[Run
     """What the verdict rests on, or what would make it one."""
     if share.low is None or share.high is None:
         least = min(len(run.times_ns) for runs in sides for run in runs)
-        return f"A side has {least} measured step{'s' * (least != 1)}: too few to tell noise from a difference."
+        return f"One side has only {least} measured step{'s' * (least != 1)}: too few to rule out noise."
     if verdict != "cannot_tell":
         return _BASES[basis]
     if min(map(len, sides)) < ENOUGH_RECORDINGS:
-        return f"One run says little of the next. Compare {ENOUGH_RECORDINGS} recordings of each side or more."
-    return "Recordings of the same side differ too much. Record more of them, on a machine that does nothing else."
+        return f"Runs vary too much for this comparison. Use at least {ENOUGH_RECORDINGS} recordings per side."
+    return "Recordings of the same side vary too much. Record more of them, on an idle machine."

@@ -53,7 +53,7 @@ def side(given: str, analyse: Analyse) -> Side:
             continue
         diagnosis = read or analyse(paths)
         if not diagnosis.conclusive:
-            raise Inconclusive(f"Nothing in {paths[0]} could be measured. See diagnose analyze {paths[0]}.")
+            raise Inconclusive(f"{paths[0]} has nothing to measure. Run diagnose analyze {paths[0]} to see why.")
         diagnoses.append(diagnosis)
     found = baseline_of(diagnoses)
     runs = (*found.runs, *(run for baseline in kept for run in baseline.runs))
@@ -75,9 +75,9 @@ def _ours(path: str) -> Diagnosis | Baseline | None:
     """What a file of ours holds; None if it is none. Raises InputError if it is damaged."""
     kind = _kind(path)
     if kind is Baseline:
-        return _read(path, Baseline, BASELINE_VERSION, "baseline", "Make it again: diagnose baseline.")
+        return _read(path, Baseline, BASELINE_VERSION, "baseline", "Create it again: diagnose baseline.")
     if kind is Diagnosis:
-        return _read(path, Diagnosis, SCHEMA_VERSION, "report", "Make it again: diagnose analyze --json.")
+        return _read(path, Diagnosis, SCHEMA_VERSION, "report", "Create it again: diagnose analyze --json.")
     return None
 
 

@@ -33,7 +33,7 @@ def rows(ranks: Sequence[RankNow]) -> Iterator[tuple[str, str]]:
     if device:
         told = [f"{watched_run.FIGURES[name]} {three_digits(figures[name].last)}" for name in device]
         slowed = "slowed" in figures and figures["slowed"].last
-        yield "device", "; ".join([*told, *(["heat or power hold it back"] if slowed else [])])
+        yield "GPU", "; ".join([*told, *(["throttled by heat or power"] if slowed else [])])
     for found in one.findings[:MOST_FINDINGS]:
         yield "finding", finding(found)
     if len(ranks) > 1:
@@ -47,7 +47,7 @@ def line(ranks: Sequence[RankNow]) -> str:
     if one.now is not None:
         told.append(f"step: {_step(one)}")
         if _waits(one):
-            told.append(f"waiting for data {share(one.now.loader_ns, one.now.mean_ns)} of it")
+            told.append(f"waiting for data {share(one.now.loader_ns, one.now.mean_ns)} of a step")
     for figure in one.run.figures:
         if figure.name == "resident_bytes":
             told.append(f"{watched_run.FIGURES[figure.name]} {size(figure.last)}")
@@ -69,7 +69,7 @@ def _so_far(one: RankNow) -> str:
         return f"{steps}, none for {long_duration(stalled_ns)}"
     if one.now is None or not one.now.length_ns:
         return steps
-    return f"{steps}, {three_digits(one.now.steps / one.now.length_ns * 1e9)} a second now"
+    return f"{steps}, {three_digits(one.now.steps / one.now.length_ns * 1e9)} steps/s now"
 
 
 def _which(ranks: Sequence[RankNow]) -> str:

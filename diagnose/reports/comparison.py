@@ -9,7 +9,7 @@ from diagnose.contracts.comparison import Change, ChangeKind, Comparison, GroupC
 from diagnose.reports.comparison_words import CHANGES
 from diagnose.reports.sections import Row, Section, place
 from diagnose.trace import kinds
-from diagnose.trace.units import clipped, duration, number, percent
+from diagnose.trace.units import about, clipped, clipped_left, duration, number, percent, two_digits
 
 MOST_ROWS = 12  # Rows of a table for people; JSON has more.
 LEAST_SHARE = 0.001  # Of the step, for a row of its own (our choice).
@@ -17,25 +17,32 @@ CHANGE_SHARE = 0.005  # Of the longer step, for a change that has a row (our cho
 CAUSE_SHARE = 0.1  # Of the difference, for what is named as its cause (our choice).
 
 MOST_CAUSES = 3
-NAME_WIDTH = 48
+NAME_WIDTH, PLACE_WIDTH = 48, 40
+NEXT = "diagnose compare ... --details", "tables, savings and settings (or --html)"
 
 Item = tuple[str, str]  # First words, and the rest.
 
 
 def headline(found: Comparison) -> str:
-    """The verdict in a sentence."""
-    share, steps = found.difference_share, f"{duration(found.before_ns)} before, {duration(found.after_ns)} after"
+    """The verdict in a line."""
+    share, steps = found.difference_share, f"{_before_after(found.before_ns, found.after_ns)}/step"
     if share.low is None or share.high is None:
-        return f"Cannot tell: {steps} ({100 * share.likely:+.1f} %), and too few steps for an interval."
+        return f"Cannot tell: {100 * share.likely:+.1f} %, too few steps for an interval: {steps}"
+    if found.verdict in ("faster", "slower"):
+        low, high = sorted(map(abs, (share.low, share.high)))
+        interval = f"95 % interval {two_digits(100 * low)} to {two_digits(100 * high)} %"
+        return f"{two_digits(100 * abs(share.likely))} % {found.verdict} ({interval}): {steps}"
     interval = f"95 % interval {100 * share.low:+.1f} to {100 * share.high:+.1f} %"
     if found.verdict == "same":
-        largest = max(-share.low, share.high)
-        return f"No difference larger than {percent(largest)} ({interval}): {steps}."
-    if found.verdict == "cannot_tell":
-        return f"Cannot tell: {steps} ({100 * share.likely:+.1f} %, {interval})."
-    way = found.verdict.capitalize()
-    size = f"{duration(abs(found.difference_ns.likely))} a step ({percent(abs(share.likely))}, {interval})"
-    return f"{way} by {size}: {steps}."
+        return f"No difference larger than {percent(max(-share.low, share.high))} ({interval}): {steps}"
+    return f"Cannot tell: {100 * share.likely:+.1f} % ({interval}): {steps}"
+
+
+def _before_after(before_ns: int, after_ns: int) -> str:
+    """`102 -> 150 ms`; the unit once where it is the same."""
+    before, after = duration(before_ns), duration(after_ns)
+    number, _, unit = before.partition(" ")
+    return f"{number if after.endswith(f' {unit}') else before} -> {after}"
 
 
 def causes(found: Comparison) -> Iterator[str]:
@@ -47,8 +54,8 @@ def causes(found: Comparison) -> Iterator[str]:
     changes = [(change, part) for part in parts for change in _told(part)]
     mine = [both for both in changes if both[0].ns * whole >= CAUSE_SHARE * whole**2]
     for change, part in sorted(mine, key=lambda both: -abs(both[0].ns))[:MOST_CAUSES]:
-        name = f"{_name(change)} ({part.what})" if change.what else part.what
-        yield f"{signed(change.ns)}: {name}, {how(change)}{_at(change)}."
+        name, of = (_name(change), f" ({part.what})") if change.what else (part.what, "")
+        yield f"{signed(change.ns)}: {name}{_at(change)}: {how(change)}{of}"
 
 
 def _told(part: Part) -> list[Change]:
@@ -85,11 +92,11 @@ def how(change: Change) -> str:
     before, after = number(change.before_calls), number(change.after_calls)
     told = CHANGES[change.change]
     if change.change is ChangeKind.NEW and change.after_calls:
-        told += f": {after} a step"
+        told += f", {after} calls per step"
     elif change.change is ChangeKind.GONE and change.before_calls:
-        told += f": {before} a step before"
+        told += f", {before} calls per step before"
     elif change.change in (ChangeKind.MORE_CALLS, ChangeKind.FEWER_CALLS):
-        told += f": {before} -> {after} a step"
+        told += f", {before} -> {after} per step"
     names = [kinds.short_name(one, NAME_WIDTH) for one in (change.before_name, change.after_name)]
     if all(names) and names[0] != names[1]:
         told += f"; {' -> '.join(names)}"
@@ -97,7 +104,7 @@ def how(change: Change) -> str:
 
 
 def _at(change: Change) -> str:
-    return f", at {place(change.site)}" if change.site else ""
+    return f" at {clipped_left(place(change.site), PLACE_WIDTH)}" if change.site else ""
 
 
 def signed(ns: float) -> str:
@@ -154,13 +161,13 @@ def _changes(found: Comparison) -> Section:
         for change, part in ranked
     )
     known = found.verdict in ("faster", "slower")
-    note = "" if known else "The step as a whole is not shown to differ, so these may be noise."
+    note = "" if known else "The step time may not have changed, so these may be noise."
     return Section("What changed", ("", "difference", "how"), rows, note, words=True)
 
 
 def _per(found: Comparison) -> Section:
     rows = tuple(Row(f"time per {one.unit}", (duration(one.before_ns), duration(one.after_ns))) for one in found.per)
-    return Section("For as much work", ("", "before", "after"), rows)
+    return Section("Time for the same work", ("", "before", "after"), rows)
 
 
 def _ranks(found: Comparison) -> Section:
@@ -173,8 +180,8 @@ def _ranks(found: Comparison) -> Section:
         if before_ns is not None and after_ns is not None and abs(after_ns - before_ns) >= least
     ]
     changed.sort(key=lambda one: -abs(one[2] - one[1]))
-    rows = [_row(f"rank {rank} computes", before_ns, after_ns) for rank, before_ns, after_ns in changed[:MOST_ROWS]]
-    return Section("Ranks whose computing has changed most", ("", "before", "after", "difference"), tuple(rows))
+    rows = [_row(f"rank {rank}", before_ns, after_ns) for rank, before_ns, after_ns in changed[:MOST_ROWS]]
+    return Section("Compute time by rank (largest changes)", ("", "before", "after", "difference"), tuple(rows))
 
 
 def _groups(found: Comparison) -> Section:
@@ -197,16 +204,27 @@ def _both(one: GroupChange, ns: Callable[[GroupTime], int]) -> tuple[int, int]:
     return before_ns, after_ns
 
 
+def brief(found: Comparison) -> Iterator[Item]:
+    """What differs besides times, a line each: a label with how many, and names."""
+    told, settings = found.findings, [f"{one.name} {_values(one)}" for one in found.settings]
+    grown, one_sided = [one.after for one in told.grown], (*told.not_looked_at, *told.not_looked_at_before)
+    some = {"Fixed": told.fixed, "New": told.new, "Grown": grown, "Checked on one side only": one_sided}
+    named = {label: [f"{one.title} ({one.code})" for one in findings] for label, findings in some.items()}
+    for label, names in (named | {"Settings": settings}).items():
+        if names:
+            yield f"{label} ({len(names)}):", "; ".join(names)
+
+
 def lists(found: Comparison) -> Iterator[tuple[str, list[Item]]]:
     """Titled lists: findings and settings that differ; empty ones are left out."""
     told, grown = found.findings, found.findings.grown
     made: list[tuple[str, list[Item]]] = [
         ("New findings", [_finding(one) for one in told.new]),
-        ("Findings that would save more than before", [_grown(one.before, one.after) for one in grown]),
-        ("Fixed", [_finding(one) for one in told.fixed]),
-        ("Found before, could not be looked at after", [_finding(one) for one in told.not_looked_at]),
-        ("Found after, could not be looked at before", [_finding(one) for one in told.not_looked_at_before]),
-        ("Settings that differ", [_setting(setting) for setting in found.settings[:MOST_ROWS]]),
+        ("Grown findings", [_grown(one.before, one.after) for one in grown]),
+        ("Fixed findings", [_finding(one) for one in told.fixed]),
+        ("Found before, not checked after", [_finding(one) for one in told.not_looked_at]),
+        ("Found after, not checked before", [_finding(one) for one in told.not_looked_at_before]),
+        ("Changed settings", [_setting(setting) for setting in found.settings[:MOST_ROWS]]),
     ]
     return ((title, items) for title, items in made if items)
 
@@ -217,7 +235,7 @@ def _finding(one: KnownFinding) -> Item:
 
 
 def _saving(one: KnownFinding) -> str:
-    return f"{duration(one.likely_ns)} a step ({duration(one.low_ns)} to {duration(one.high_ns)})"
+    return f"{about(one.likely_ns)} per step ({about(one.low_ns)} to {about(one.high_ns)})"
 
 
 def _grown(before: KnownFinding, after: KnownFinding) -> Item:
@@ -225,6 +243,10 @@ def _grown(before: KnownFinding, after: KnownFinding) -> Item:
 
 
 def _setting(one: SettingChange) -> Item:
-    values = (clipped(value, NAME_WIDTH) if value is not None else "not told" for value in (one.before, one.after))
     explains = f" May explain {signed(one.explains_ns)} in {one.acts_on}." if one.explains_ns is not None else ""
-    return f"{one.name}:", f"{' -> '.join(values)}.{explains}"
+    return f"{one.name}:", f"{_values(one)}.{explains}"
+
+
+def _values(one: SettingChange) -> str:
+    values = (clipped(value, NAME_WIDTH) if value is not None else "not recorded" for value in (one.before, one.after))
+    return " -> ".join(values)

@@ -24,8 +24,8 @@ _UNDIVIDED = {
     PartKind.EXPOSED_COMMUNICATION: "exposed communication",
     PartKind.EXPOSED_COPY: "exposed copies and fills",
     PartKind.WORK_NOT_RECORDED: WORK_NOT_RECORDED,
-    PartKind.PROFILER: "unprofiled step less recorded step",
-    PartKind.NOT_KNOWN: "not known: one side does not say what its step goes to",
+    PartKind.PROFILER: "profiler-overhead correction",
+    PartKind.NOT_KNOWN: "not broken down on one side",
 }
 
 

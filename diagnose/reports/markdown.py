@@ -57,7 +57,7 @@ def _entry(one: Entry) -> Iterator[str]:
 
 
 def _whole_run(diagnosis: Diagnosis) -> list[str]:
-    return [] if diagnosis.watched is None else [watched(diagnosis.watched)]
+    return [] if diagnosis.watched is None else [watched(diagnosis.watched, details=True)]
 
 
 def _fixes(diagnosis: Diagnosis) -> Iterator[str]:
@@ -103,12 +103,14 @@ def _checked(diagnosis: Diagnosis) -> Iterator[str]:
         yield from (escaped(checked), "")
 
 
-def compared(found: Comparison) -> str:
-    """The report of a comparison, for a pull request."""
+def compared(found: Comparison, details: bool = False) -> str:
+    """The report of a comparison, for a pull request: as short as on a terminal, or with its tables and lists."""
     lines = [f"## {escaped(comparison.headline(found))}", ""]
     lines += [line for sentence in found.incomparable for line in (f"**{escaped(sentence)}**", "")]
-    lines += [line for sentence in comparison.causes(found) for line in (escaped(sentence), "")]
-    lines += [escaped(found.why), ""]
+    listed = [*comparison.causes(found), *(() if details else map(" ".join, comparison.brief(found)))]
+    lines += [*(f"- {escaped(sentence)}" for sentence in listed), *[""] * bool(listed), escaped(found.why), ""]
+    if not details:
+        return "\n".join(lines)
     for section in comparison.sections(found):
         lines += _table(section)
     for title, items in comparison.lists(found):
@@ -116,14 +118,19 @@ def compared(found: Comparison) -> str:
     return "\n".join(lines)
 
 
-def watched(found: WatchedRun) -> str:
-    """The report of a watched run."""
+def watched(found: WatchedRun, details: bool = False) -> str:
+    """The report of a watched run: as short as on a terminal, or with its tables."""
     run = found.ranks[0]
     lines = [f"## {escaped(watched_run.headline(run))}", "", escaped(watched_run.subject(found)), ""]
     if damage := watched_run.damage(run):
         lines += [f"**{escaped(damage)}**", ""]
-    if cards := watched_run.cards(found):
-        lines += [f"### {watched_run.FINDINGS}", "", *(line for one in cards for line in _run_card(one)), ""]
+    cards = watched_run.cards(found)
+    shown = cards if details else cards[: watched_run.MOST_IN_FULL]
+    if shown:
+        lines += [f"### {watched_run.FINDINGS}", "", *(line for one in shown for line in _run_card(one, details)), ""]
+    if not details:
+        left = watched_run.left_out(found, cards[len(shown) :])
+        return "\n".join([*lines, *(f"- {escaped(' '.join(both))}" for both in left)]).rstrip() + "\n"
     if told := watched_run.others(found):
         lines += [f"### {watched_run.OTHERS}", "", *(f"- {escaped(sentence)}" for sentence in told), ""]
     for section in watched_run.sections(found):
@@ -131,9 +138,9 @@ def watched(found: WatchedRun) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _run_card(card: RunCard) -> list[str]:
+def _run_card(card: RunCard, details: bool) -> list[str]:
     saves = f" saves **{escaped(card.saving)}**" if card.saving else ""
-    told = [*card.evidence, f"→ {card.change}", card.detail]
+    told = [*card.evidence[: None if details else 1], f"→ {card.change}", card.detail if details else ""]
     return [f"1. **{escaped(card.title)}**{saves}", *(f"   {escaped(text)}" for text in told if text)]
 
 

@@ -32,6 +32,7 @@ SAVES_WIDTH = 26
 MOST_LEGEND, LEGEND = 4, 0.01  # Parts of the bar that are named, and of what share on.
 STYLES = {findings.FAULTS: "bold red", findings.OPTIONS: "bold yellow", findings.LOOK: "bold cyan"}
 STYLES |= {findings.LATER: "bold cyan", findings.RISKS: "bold red"}
+MOST_OF_RUN = 22  # Lines of a watched run, without details.
 BAR_WIDTH = 12
 WORDS_WIDTH = 36
 PLACE_WIDTH = 68  # Its end is kept: a file's name and line.
@@ -50,7 +51,7 @@ def render(
     width = min(width, MOST_WIDTH)
     with failures.collected() as lost:
         found = brief.of(diagnosis)
-        parts = list(failures.section("the whole run", _whole_run, diagnosis, width))
+        parts = list(failures.section("the whole run", _whole_run, diagnosis, width, details))
         head = _head(found, width)
         smaller = list(failures.section("smaller findings", _smaller, diagnosis, width)) if minor else []
         if details:
@@ -205,25 +206,6 @@ def _left_out(lost: list[Failure]) -> RenderableType:
     return _bullets("Not in this report", [(f"{one.what} ", one.effect, "bold red") for one in lost])
 
 
-def compared(found: Comparison, width: int = 80, color: bool = False) -> str:
-    """The report of a comparison, as `render`."""
-    width = min(width, MOST_WIDTH)
-    parts: list[RenderableType] = [Text(comparison.headline(found), style="bold")]
-    parts += [Text(sentence, style="yellow") for sentence in found.incomparable]
-    parts += [Text(sentence) for sentence in comparison.causes(found)]
-    parts.append(Text(found.why, style="dim"))
-    parts += [_section(section, width) for section in comparison.sections(found)]
-    for title, items in comparison.lists(found):
-        parts.append(_bullets(title, [(f"{first} ", rest, "") for first, rest in items]))
-    return _printed(Group(*parts), width, color)
-
-
-def watched(found: WatchedRun, width: int = 80, color: bool = False) -> str:
-    """The report of a watched run, as `render`."""
-    width = min(width, MOST_WIDTH)
-    return _printed(Group(*_run(found, width)), width, color)
-
-
 def _run(found: WatchedRun, width: int) -> Iterator[RenderableType]:
     run = found.ranks[0]
     yield Text(watched_run.headline(run), style="bold")
@@ -238,9 +220,9 @@ def _run(found: WatchedRun, width: int) -> Iterator[RenderableType]:
     yield from (_section(section, width) for section in watched_run.sections(found))
 
 
-def _whole_run(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
+def _whole_run(diagnosis: Diagnosis, width: int, details: bool) -> Iterator[RenderableType]:
     if diagnosis.watched is not None:
-        yield from _run(diagnosis.watched, width)
+        yield from _run(diagnosis.watched, width) if details else _run_in_brief(diagnosis.watched, width)
         yield _title("The recorded steps")
 
 
@@ -369,3 +351,61 @@ _DETAILS = {
     "what was checked": _checked,
 }
 """Behind the head of a report, in order."""
+
+
+def compared(found: Comparison, width: int = 80, color: bool = False, details: bool = False) -> str:
+    """The report of a comparison, as `render`: at most 15 lines, or with all its tables and lists."""
+    width = min(width, MOST_WIDTH)
+    parts: list[RenderableType] = [Text(comparison.headline(found), style="bold")]
+    first, *others = found.incomparable or ("",)
+    parts += [Text.assemble(_line(text), style="yellow") for text in (first, " ".join(others)) if text]
+    parts += [_line(f"  {sentence}") for sentence in comparison.causes(found)]
+    if details:
+        parts.append(Text(found.why, style="dim"))
+        parts += [_section(section, width) for section in comparison.sections(found)]
+        for title, items in comparison.lists(found):
+            parts.append(_bullets(title, [(f"{first} ", rest, "") for first, rest in items]))
+    else:
+        parts += [_line(label, rest) for label, rest in comparison.brief(found)]
+        parts += [Text(found.why, style="dim"), _following(*comparison.NEXT)]
+    return _printed(Group(*parts), width, color)
+
+
+def _line(label: str, rest: str = "") -> Text:
+    """One line, which ends in an ellipsis where it is too long."""
+    return Text.assemble(label, *([(f" {rest}", "dim")] if rest else []), no_wrap=True, overflow="ellipsis")
+
+
+def _following(command: str, what: str) -> Text:
+    return Text.assemble("Next: ", (command, "cyan"), (f"  {what}", "dim"))
+
+
+def watched(found: WatchedRun, width: int = 80, color: bool = False, details: bool = False) -> str:
+    """The report of a watched run, as `render`: at most MOST_OF_RUN lines, or with all its tables."""
+    width = min(width, MOST_WIDTH)
+    return _printed(Group(*(_run(found, width) if details else _run_in_brief(found, width))), width, color)
+
+
+def _run_in_brief(found: WatchedRun, width: int) -> Iterator[RenderableType]:
+    run, cards = found.ranks[0], watched_run.cards(found)
+    head = (watched_run.headline(run), "bold"), (watched_run.subject(found), "dim"), (watched_run.damage(run), "yellow")
+    lines = [Text(line, style=style) for text, style in head for line in textwrap.wrap(text, width)]
+    shown = 0
+    for shown, card in enumerate(cards[: watched_run.MOST_IN_FULL], start=1):
+        more = list(_brief_run_card(shown, card, width))
+        if len(lines) + len(more) > MOST_OF_RUN - 5:  # What was left out, and what comes next.
+            shown -= 1
+            break
+        lines += [Text(), *more] if shown == 1 else more
+    yield from lines
+    yield Text()
+    yield from (_line(label, rest) for label, rest in watched_run.left_out(found, cards[shown:]))
+    yield _following(*watched_run.NEXT)
+
+
+def _brief_run_card(at: int, card: RunCard, width: int) -> Iterator[Text]:
+    title = units.clipped(f"{at}. {card.title}", width - len(card.saving) - len("  saves ") * bool(card.saving))
+    yield _saving_title(Text(title, style="bold"), card.saving)
+    for first, text in (("   ", card.evidence[0]), ("   > ", card.change)):
+        part = textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * len(first), max_lines=2)
+        yield from map(Text, part)

@@ -10,7 +10,7 @@ from diagnose.trace import units
 
 WIDTH = 100
 
-TITLE = "What trying fixes has shown"  # Of its section in the run's report.
+TITLE = "Measured fixes"  # Of its section in the run's report.
 
 VERDICTS = {
     "keep": "keep",
@@ -22,18 +22,20 @@ VERDICTS = {
     "inconclusive": "inconclusive",
 }
 
-CONFIRMED = "What is kept, in runs of its own against the script as it is:"
+CONFIRMED = "The kept fixes, in separate runs against the unmodified script:"
 
 LOSSES = {
-    "same": "the same numbers in {count} steps",
+    "same": "identical for {count} steps",
     "rounding": "equal up to rounding in the first steps",
-    "differ": "they differ: compare the training's results",
-    "not_deterministic": "not comparable: two runs without a fix differ; set a seed",
+    "differ": "different: check convergence",
+    "not_deterministic": "not comparable: runs without a fix differ (set a seed)",
 }
 
 
-def render(report: Report) -> str:
-    """All of it, ending in a newline."""
+def render(report: Report, details: bool = False, width: int = WIDTH) -> str:
+    """All of it, or the largest speed-ups in 25 lines at most; ending in a newline."""
+    if not details:
+        return "".join(f"{line}\n" for line in _in_brief(report, min(width, WIDTH)))
     base = report.baseline
     lines = list[str]()
     if base is not None:
@@ -51,23 +53,51 @@ def render(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
+MOST_ROWS = 12  # Trials in a report without details.
+
+
+def _in_brief(report: Report, width: int) -> Iterator[str]:
+    yield from textwrap.wrap(conclusion(report), width)
+    if report.baseline is not None:
+        yield from textwrap.wrap(f"{as_it_is(report.baseline)}.", width)
+    ranked = sorted(report.trials, key=lambda one: -one.found.likely if one.found else 0.0)
+    ranked = [*([] if report.together is None else [report.together]), *ranked]
+    names = [units.clipped(name(one), 40) for one in ranked]
+    for one, label in list(zip(ranked, names, strict=True))[:MOST_ROWS]:
+        speed = "" if one.found is None else f"  {factors(one.found)}"
+        predicted = "" if one.predicted is None else f" (predicted {one.predicted.likely:.2f}x)"
+        why = f": {one.why}" if one.why else ""
+        text = (
+            f"  {label:<{max(map(len, names))}}  {speed}{predicted}{', ' if speed else ''}{VERDICTS[one.verdict]}{why}"
+        )
+        yield units.clipped(text, width)
+    if len(ranked) > MOST_ROWS:
+        yield f"  {len(ranked) - MOST_ROWS} more fixes"
+    if report.not_tried:
+        others = "; ".join(f"{one.number}. {one.rule} ({one.why})" for one in report.not_tried)
+        yield units.clipped(f"Not tried ({len(report.not_tried)}): {others}", width)
+    yield from textwrap.wrap(" ".join(report.notes), width, max_lines=4)
+    if report.trials:
+        kept = "diagnose patch ... --kept writes the kept fixes as a diff; " if report.keep else ""
+        yield from textwrap.wrap(f"Next: {kept}diagnose analyze ... --html FILE shows all measurements.", width)
+
+
 def as_it_is(base: Baseline) -> str:
     """A sentence on the script without a fix, without its full stop."""
-    which = f"{base.arms} runs; equal runs" if base.arms else "blocks of one run, which"
-    differ = f"{which} differ by {base.noise_share:.1%}"
-    return f"Step time as it is: {_times(base.step_ns)} ({differ})"
+    which = f"{base.arms} runs" if base.arms else "blocks of one run"
+    return f"Baseline step time: {_times(base.step_ns)} ({which}, noise {100 * base.noise_share:.1f} %)"
 
 
 def conclusion(report: Report) -> str:
     """What to keep, and what is not known yet."""
     undecided = [trial for trial in report.trials if trial.verdict == "inconclusive"]
-    open_ones = f"Undecided: {_listed(undecided)}; the reasons stand above." if undecided else ""
+    open_ones = f"Undecided: {_listed(undecided)}." if undecided else ""
     kept = [trial for trial in report.trials if trial.verdict == "keep"]
     if kept:
         return f"{_to_keep(report, kept)} {open_ones}".rstrip()
     if not report.trials:
         return "No fix was tried."
-    return open_ones or "Keep the script as it is: no fix that was tried is shown to pay."
+    return open_ones or "Keep the script as it is: no tried fix shows a gain."
 
 
 def _to_keep(report: Report, kept: Sequence[Trial]) -> str:
@@ -75,14 +105,14 @@ def _to_keep(report: Report, kept: Sequence[Trial]) -> str:
     if best.verdict != "keep" or (len(kept) > 1 and report.together is None):
         how = "in blocks of one run" if all(one.measured_by == "blocks" for one in kept) else "alone"
         if len(kept) > 1:
-            return f"Keep {_listed(kept)}: each pays {how}; together they were not measured, or do not pay."
-        return f"Keep {_listed(kept)}: it pays {how}; in runs of its own it was not measured, or does not pay."
+            return f"Keep {_listed(kept)}: each gains {how}; together, no gain was measured."
+        return f"Keep {_listed(kept)}: it gains {how}; in separate runs, no gain was measured."
     assert best.found is not None
     if report.baseline is None:
         return f"Keep {_listed(kept)}: {factors(best.found)}."
     now, then = report.baseline.step_ns.likely, report.baseline.step_ns.likely / best.found.likely
     predicted = "" if best.predicted is None else f"; predicted {best.predicted.likely:.2f}x"
-    per = "a step" if best.batch_factor == 1 else "for as many samples"
+    per = "per step" if best.batch_factor == 1 else "for the same samples"
     times = f"{units.duration(now)} -> {units.duration(then)} {per}"
     return f"Keep {_listed(kept)}: {times} ({factors(best.found)}{predicted})."
 
@@ -110,8 +140,8 @@ def rows(one: Trial) -> Iterator[tuple[str, str]]:
         "on top": None
         if one.added is None
         else f"{factors(one.added)} on top of {' + '.join(map(str, one.on_top_of))}{_pairs(one)}",
-        "outputs": None if one.outputs is None else _apart(one.outputs, "of the model for the same batch"),
-        "updates": None if one.updates is None else _apart(one.updates, "of parameters in one step of copies"),
+        "outputs": None if one.outputs is None else _apart(one.outputs, "model outputs for the same batch"),
+        "updates": None if one.updates is None else _apart(one.updates, "parameter updates in one step"),
         "losses": None if one.losses is None else LOSSES[one.losses].format(count=one.losses_compared),
         "memory": None if one.peak_bytes is None else _both(one.peak_bytes, units.size),
         "warm-up": None if one.warmup_s is None else _both(one.warmup_s, lambda s: f"{s:.1f} s") + _pays(one),
@@ -133,15 +163,15 @@ def _trial(one: Trial) -> Iterator[str]:
 
 
 def _pairs(one: Trial) -> str:
-    blocks = "blocks in one run, each " if one.measured_by == "blocks" else ""
-    return f", {one.pairs} pairs of {blocks}{'of ' if blocks else ''}{one.steps} steps"
+    what = f"{one.steps}-step blocks in one run" if one.measured_by == "blocks" else f"runs of {one.steps} steps"
+    return f", {one.pairs} pairs of {what}"
 
 
 def _apart(found: Numbers, what: str) -> str:
     if found.kind == "same":
-        return f"the same bits {what}"
-    said = {"not_deterministic": "; equal ones differ as much", "rounding": ", which is rounding"}.get(found.kind, "")
-    return f"{what[3:]}: {found.typical:.1e} of their spread apart, at most {found.largest:.1e}{said}"
+        return f"bit-identical {what}"
+    said = {"not_deterministic": ", as do repeats without the fix", "rounding": ", within rounding"}.get(found.kind, "")
+    return f"{what} differ by {found.typical:.1e} of their spread (max {found.largest:.1e}){said}"
 
 
 def _gpu(state: GpuState) -> Iterator[str]:
@@ -152,11 +182,11 @@ def _gpu(state: GpuState) -> Iterator[str]:
 
 
 def _of_samples(one: Trial) -> str:
-    return "" if one.batch_factor == 1 else f" of a sample's time (batches {one.batch_factor} times as large)"
+    return "" if one.batch_factor == 1 else f" per sample (batch {one.batch_factor}x as large)"
 
 
 def _pays(one: Trial) -> str:
-    return "" if one.pays_after_steps is None else f"; the fix has paid for it after {one.pays_after_steps:,} steps"
+    return "" if one.pays_after_steps is None else f"; pays off after {one.pays_after_steps:,} steps"
 
 
 def _both(pair: Both, shown: Callable[[float], str]) -> str:

@@ -17,9 +17,11 @@ from diagnose.contracts.watched_run import (
     WatchedRun,
 )
 from diagnose.reports.sections import Row, Section
-from diagnose.trace.units import duration, long_duration, number, ranks, share, size, three_digits
+from diagnose.trace.units import about, duration, long_duration, number, ranks, size, three_digits, two_digits
 
-FINDINGS, OTHERS = "What to fix in the run", "What else was looked for"
+FINDINGS, OTHERS = "What to fix in this run", "Also checked"
+MOST_IN_FULL = 3  # Findings, in a report without details.
+NEXT = "diagnose analyze ... --details", "all findings and tables (or --html)"
 
 KINDS = {
     RunPartKind.TRAINING: "training steps",
@@ -29,38 +31,38 @@ KINDS = {
     RunPartKind.COLLECTION: "Python garbage collection",
     RunPartKind.START: "start-up and compilation",
     RunPartKind.RECORDING: "recorded steps",
-    RunPartKind.OUTSIDE: "outside of steps",
+    RunPartKind.OUTSIDE: "between steps",
     RunPartKind.LOST: "not in the log",
 }
 
 PHASES = {
     "step": "step",
     "loader": "waiting for data",
-    "forward": "forward (host)",
-    "backward": "backward (host)",
-    "optimizer": "optimizer (host)",
+    "forward": "forward (CPU)",
+    "backward": "backward (CPU)",
+    "optimizer": "optimizer (CPU)",
     "collection": "garbage collection",
     "compilation": "compilation",
     "save": "checkpoint",
     "evaluation": "evaluation",
-    "evaluation_loader": "  of it, for data",
+    "evaluation_loader": "  waiting for data",
     "recording": "recorded steps",
-    "outside": "outside of steps",
-    "device": "step on the device",
+    "outside": "between steps",
+    "device": "step on the GPU",
 }
 
 ENDINGS = {
-    "itself": "it ended by itself",
-    "interrupted": "it was interrupted",
-    "crashed": "it ended with an error",
-    None: "it was killed, or still runs",
+    "itself": "completed",
+    "interrupted": "interrupted",
+    "crashed": "ended with an error",
+    None: "killed or still running",
 }
 
 FOUND_BY = {
     "optimizer": "optimizer steps",
     "backward": "backward passes",
-    "loader": "batches that were asked for",
-    "call": "calls of the model",
+    "loader": "requested batches",
+    "call": "model calls",
 }
 
 FIGURES = {
@@ -74,44 +76,44 @@ FIGURES = {
     "major_faults": "major page faults",
     "minor_faults": "minor page faults",
     "cpu_s": "CPU time, s",
-    "allocated_bytes": "allocated on the device",
-    "most_allocated_bytes": "most allocated on the device",
-    "reserved_bytes": "reserved on the device",
+    "allocated_bytes": "allocated GPU memory",
+    "most_allocated_bytes": "peak allocated GPU memory",
+    "reserved_bytes": "reserved GPU memory",
     "allocator_retries": "allocator retries",
     "sm_clock_mhz": "SM clock, MHz",
     "temperature_c": "temperature, °C",
     "power_w": "power, W",
-    "slowed": "slowed by heat or power",
+    "slowed": "throttled by heat or power",
 }
 
 SOUGHT = {
-    RunFindingKind.GROWING_STEPS: "steps that get longer",
-    RunFindingKind.SLOWER_STEPS: "steps that are longer from a moment on",
+    RunFindingKind.GROWING_STEPS: "rising step time",
+    RunFindingKind.SLOWER_STEPS: "step-time jumps",
     RunFindingKind.OUTLIER_STEPS: "outlier steps",
     RunFindingKind.SLOW_FIRST_EPOCH: "a slow first epoch",
-    RunFindingKind.EPOCH_STARTS: "waits at the beginnings of epochs",
+    RunFindingKind.EPOCH_STARTS: "waits at epoch starts",
     RunFindingKind.DATA_WAIT: "waiting for data",
     RunFindingKind.EVALUATION: "evaluation",
-    RunFindingKind.EVALUATION_DATA_WAIT: "evaluation that waits for data",
-    RunFindingKind.GROWING_EVALUATION: "evaluations that get longer",
+    RunFindingKind.EVALUATION_DATA_WAIT: "evaluation waiting for data",
+    RunFindingKind.GROWING_EVALUATION: "rising evaluation time",
     RunFindingKind.CHECKPOINTS: "checkpoints",
-    RunFindingKind.GROWING_CHECKPOINTS: "checkpoints that get longer",
+    RunFindingKind.GROWING_CHECKPOINTS: "rising checkpoint time",
     RunFindingKind.COLLECTION: "Python garbage collection",
     RunFindingKind.COMPILATION: "recompilation",
     RunFindingKind.OUTSIDE: "pauses between steps",
-    RunFindingKind.STRAGGLER: "a straggler, but for backward passes",
+    RunFindingKind.STRAGGLER: "stragglers (except in backward passes)",
     RunFindingKind.LOST_RANK: "lost ranks",
     RunFindingKind.RESTARTS: "restarts",
     RunFindingKind.GROWING_MEMORY: "growing memory",
 }
 
 BASES = {
-    RunBasis.COMPARED: "compared with other steps of the same run",
-    RunBasis.RULE_OF_THUMB: "how much of the time is left is taken from experience elsewhere",
-    RunBasis.REPLAYED: "recorded steps were replayed with the fix",
-    RunBasis.CHOICE: "it follows from what is given up",
-    RunBasis.AT_MOST: "nothing tells how much of the time is needed",
-    RunBasis.NONE: "it costs no time that the log could tell",
+    RunBasis.COMPARED: "compared with other steps of this run",
+    RunBasis.RULE_OF_THUMB: "assumes a typical saving for this fix",
+    RunBasis.REPLAYED: "simulated on recorded steps",
+    RunBasis.CHOICE: "proportional to the work skipped",
+    RunBasis.AT_MOST: "assumes that half of this time is avoidable",
+    RunBasis.NONE: "no measurable time",
 }
 
 MOST_EPOCHS, MOST_RANKS = 8, 64  # Rows: of epochs the first ones and the last.
@@ -119,32 +121,32 @@ ALL = 0.95  # Share that is called all of it (our choice).
 
 
 def headline(run: RankRun) -> str:
-    """Where the time went, in one sentence. Shares add up to 100 %; what rounds to nothing is left out."""
+    """Where the time went, in one line. Shares add up to 100 %; what rounds to nothing is left out."""
     told = [
         f"{KINDS[part.kind]} {tenths / 10:.1f} %{_where(part)}"
         for part, tenths in zip(run.parts, _tenths(run.parts), strict=True)
         if tenths
     ]
-    return f"Of {long_duration(run.length_ns)}: {', '.join(told)}."
+    return f"{long_duration(run.length_ns)}: {', '.join(told)}"
 
 
 def subject(found: WatchedRun) -> str:
-    """What the sentence is of."""
+    """What ran, and how it ended."""
     run = found.ranks[0]
     by = FOUND_BY.get(run.steps_by or "", "")
     steps = f"{number(run.steps)} step{'' if run.steps == 1 else 's'}"
-    said = f"{steps}{f', found by {by}' if by else ''}; {ENDINGS.get(run.ended, ENDINGS[None])}."
+    said = f"{steps}{f' (counted by {by})' if by else ''}, {ENDINGS.get(run.ended, ENDINGS[None])}"
     if run.world_size == 1:
         return said
-    return f"Rank {run.rank} of {run.world_size}; {len(found.ranks)} have a log. {said}"
+    return f"Rank {run.rank} of {run.world_size} ({len(found.ranks)} with a log): {said}"
 
 
 def damage(run: RankRun) -> str:
-    """What is to be known of a damaged log; empty of a whole one."""
+    """How much of the log is damaged; empty of a whole one."""
     if not run.damaged:
         return ""
     places = "1 place" if run.damaged == 1 else f"{run.damaged} places"
-    return f"The log is damaged in {places}: what was there is left out."
+    return f"The log is damaged in {places}; their contents are missing here."
 
 
 @dataclass(frozen=True)
@@ -152,10 +154,10 @@ class RunCard:
     """A finding of the run in words."""
 
     title: str
-    saving: str  # `8.63 s (13.5 %)`; empty where it costs no time.
+    saving: str  # `8.6 s (4.3 s to 9.2 s), 14 %`; empty where it costs no time.
     evidence: tuple[str, ...]
     change: str
-    detail: str  # Range and basis of the saving.
+    detail: str  # Ranks, and what the saving rests on.
     shares: tuple[float, float, float]  # Of the run, in percent: low, likely, high.
 
 
@@ -176,16 +178,22 @@ def _card(one: RunFinding, length_ns: int, ranks_known: int) -> RunCard:
     saving = one.saving
     low, likely, high = saving.low_ns, saving.likely_ns, saving.high_ns
     costs = one.saving.basis is not RunBasis.NONE
-    told = long_duration(low) if low == high else f"{long_duration(low)} to {long_duration(high)}"
+    told = "" if low == high else f" ({_estimate(low)} to {_estimate(high)})"
     on = f"On {ranks(one.ranks)}. " if 0 < len(one.ranks) < ranks_known else ""
+    bound = one.kind is RunFindingKind.RECORDED and saving.basis is RunBasis.AT_MOST
+    basis = "upper bound" if bound else BASES[saving.basis]
     return RunCard(
         one.title,
-        f"{long_duration(likely)} ({share(likely, length_ns)})" if costs else "",
+        f"{_estimate(likely)}{told}, {two_digits(_of(likely, length_ns))} %" if costs else "",
         tuple(evidence.text for evidence in one.evidence),
         one.change,
-        f"{on}{told} of {long_duration(length_ns)}, alone; {BASES[saving.basis]}." if costs else on.strip(),
+        f"{on}Saving: this fix alone, {basis}." if costs else on.strip(),
         (_of(low, length_ns), _of(likely, length_ns), _of(high, length_ns)),
     )
+
+
+def _estimate(ns: int) -> str:
+    return long_duration(ns) if ns >= 60e9 else about(ns)
 
 
 def _of(ns: int, whole_ns: int) -> float:
@@ -194,15 +202,33 @@ def _of(ns: int, whole_ns: int) -> float:
 
 def others(found: WatchedRun) -> list[str]:
     """What was looked for and is not there or costs little, and what could not be looked for."""
-    clean = [SOUGHT[one.kind] for one in found.not_found if not one.why]
-    unknown = dict[str, list[str]]()
-    for one in found.not_found:
-        if one.why:
-            unknown.setdefault(one.why, []).append(SOUGHT[one.kind])
+    clean, unknown = _not_found(found)
     return [
-        *([f"Not there, or under 1 % of the run or a second: {', '.join(clean)}."] if clean else []),
-        *(f"Cannot tell {', '.join(some)}: {why}." for why, some in unknown.items()),
+        *([f"{CLEAN}: {', '.join(clean)}."] if clean else []),
+        *(f"Not checked, as {why}: {', '.join(some)}." for why, some in unknown.items()),
     ]
+
+
+CLEAN = "Nothing significant (< 1 % or < 1 s)"
+
+
+def _not_found(found: WatchedRun) -> tuple[list[str], dict[str, list[str]]]:
+    """What is clean, and what could not be looked for by why."""
+    clean, unknown = list[str](), dict[str, list[str]]()
+    for one in found.not_found:
+        (unknown.setdefault(one.why, []) if one.why else clean).append(SOUGHT[one.kind])
+    return clean, unknown
+
+
+def left_out(found: WatchedRun, rest: Sequence[RunCard]) -> Iterator[tuple[str, str]]:
+    """What a report without details names only: findings that it does not show, and the other checks."""
+    clean, unknown = _not_found(found)
+    if rest:
+        yield f"{len(rest)} more:", "; ".join(f"{one.title}{f': {one.saving}' if one.saving else ''}" for one in rest)
+    if clean:
+        yield f"{CLEAN}:", ", ".join(clean)
+    if unknown:
+        yield "Not checked:", "; ".join(f"{', '.join(some)} ({why})" for why, some in unknown.items())
 
 
 def sections(found: WatchedRun) -> Iterator[Section]:
@@ -216,14 +242,14 @@ def sections(found: WatchedRun) -> Iterator[Section]:
         )
         for part, tenths in zip(run.parts, _tenths(run.parts), strict=True)
     ]
-    yield Section("Where the run's time went", ("", "time", "share", "how many"), tuple(rows))
+    yield Section("Where the run's time went", ("", "time", "share", "count"), tuple(rows))
     if found.attempts:
         yield Section(
-            "Attempts before this one",
+            "Earlier attempts",
             ("", "length", "start-up", "steps", "steps saved"),
             tuple(
                 Row(
-                    f"{at}: {'it was killed' if one.ended is None else ENDINGS.get(one.ended, ENDINGS[None])}",
+                    f"{at}: {'killed' if one.ended is None else ENDINGS.get(one.ended, ENDINGS[None])}",
                     (
                         long_duration(one.length_ns),
                         long_duration(one.start_ns),
@@ -235,8 +261,8 @@ def sections(found: WatchedRun) -> Iterator[Section]:
             ),
         )
     if run.phases:
-        columns = ("", "total", "steps with it", "mean", "median", "p99", "longest")
-        note = "Without the first step, and what comes after the last. Times on the host do not wait for the device."
+        columns = ("", "total", "steps", "mean", "median", "p99", "max")
+        note = "Without the first step. CPU times do not include GPU work that runs asynchronously."
         yield Section("Steps", columns, tuple(map(_phase, run.phases)), note)
     if len(found.ranks) > 1:
         yield _ranks(found)
@@ -252,7 +278,7 @@ def sections(found: WatchedRun) -> Iterator[Section]:
         yield Section("Epochs", ("", "steps", "mean step", "waiting for data"), tuple(epochs), _more(run, len(kept)))
     if run.figures:
         figures = [_figure(one) for one in sorted(run.figures, key=_place)]
-        yield Section("Process and device", ("", "at first", "mean", "most", "at last"), tuple(figures))
+        yield Section("Process and GPU", ("", "first", "mean", "max", "last"), tuple(figures))
 
 
 def _more(run: RankRun, shown: int) -> str:
@@ -320,5 +346,5 @@ def _ranks(found: WatchedRun) -> Section:
     more = len(found.ranks) - len(shown)
     note = f"{number(more)} more ranks are not shown. " if more else ""
     return Section(
-        "Ranks", heads, tuple(rows), f"{note}Of a mean step. In backward passes ranks wait for each other as well."
+        "Ranks", heads, tuple(rows), f"{note}Means per step. Backward passes include waiting for other ranks."
     )

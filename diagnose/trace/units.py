@@ -23,6 +23,22 @@ def three_digits(value: float) -> str:
     return f"{value:,.{decimals}f}"
 
 
+def two_digits(value: float) -> str:
+    """An estimate with two significant digits, and all digits before the point."""
+    size = abs(value)
+    return f"{value:,.{0 if size >= 9.95 else 1 if size >= 0.995 else 2}f}"
+
+
+def about(ns: float) -> str:
+    """An estimated duration, with two significant digits: 8.6 s, 48 ms."""
+    if not ns:
+        return "0"
+    for factor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+        if abs(ns) >= 0.995 * factor:
+            return f"{two_digits(ns / factor)} {unit}"
+    return f"{ns:.0f} ns"
+
+
 def share(part: float, whole: float) -> str:
     """A share as percent with one decimal; "-" of nothing. What is there but would round to 0.0 is "<0.1 %"."""
     if not whole:

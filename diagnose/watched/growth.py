@@ -40,21 +40,21 @@ PART_NAMES = {
     "backward": "the backward pass",
     "optimizer": "the optimizer step",
     "collection": "Python garbage collection",
-    "compilation": "compiling",
-    REST: "what the script does beside forward pass, backward pass, optimizer and waiting for data",
+    "compilation": "compilation",
+    REST: "other code in the loop",
 }
 
 WHAT_TO_DO = {
-    "loader": "Look at what the dataset keeps or searches: a list that grows, files that are opened again.",
-    "forward": "Look at what the forward pass keeps from step to step: a cache, a list or a buffer that grows.",
-    "backward": "Detach what is carried over from step to step (.detach(), .item() for sums): the graph grows with it.",
-    "optimizer": "Look at what the optimizer is given: parameters or state that get more.",
-    "collection": "Keep fewer objects from step to step, or call gc.freeze() once the training is set up.",
-    "compilation": "Set TORCH_LOGS=recompiles to see what is compiled again, and mark sizes that change as dynamic.",
-    REST: "Compute metrics and logs of the latest steps, not of all steps so far.",
+    "loader": "Check the dataset for a growing list, or for files that it opens again and again.",
+    "forward": "Check the forward pass for state that grows: a cache, a list or a buffer.",
+    "backward": "Detach tensors that you keep from step to step (.detach(), or .item() for sums): their graph grows.",
+    "optimizer": "Check whether the optimizer gets more and more parameters or state.",
+    "collection": "Keep fewer objects from step to step, or call gc.freeze() after the set-up.",
+    "compilation": "Set TORCH_LOGS=recompiles to find the cause, and mark sizes that vary as dynamic.",
+    REST: "Compute metrics and logs over recent steps, not over all steps so far.",
 }
-PROFILE = "Record steps at first and late in the run with `diagnose record`, and compare them."
-COOL = "Look at cooling and power limit of that device: nvidia-smi -q -d CLOCK,TEMPERATURE,POWER,PERFORMANCE."
+PROFILE = "Record early and late steps with `diagnose record`, and compare them."
+COOL = "Check the GPU's cooling and power limit: nvidia-smi -q -d CLOCK,TEMPERATURE,POWER,PERFORMANCE."
 
 LEAST_MEMORY_BYTES, LEAST_MEMORY_SHARE = 64_000_000, 0.05
 """By so much memory must rise (our choice): allocators keep some."""
@@ -64,7 +64,7 @@ SETTLED = 1 / 3  # Share of the run after which memory may grow no more: caches 
 MEMORY = {
     "resident_bytes": "Resident memory",
     "children_resident_bytes": "Resident memory of workers",
-    "allocated_bytes": "Memory allocated on the device",
+    "allocated_bytes": "Allocated GPU memory",
 }
 
 
@@ -80,14 +80,14 @@ def growing_steps(log: RunLog) -> list[RunFinding]:
     beginning = [one.step_ns for one in first]
     lost = _beyond(_steps(some), median(beginning), found.begin, min(found.begin, *beginning))
     said = (
-        f"A usual step takes {duration(found.first)} at first and {duration(found.last)} at the end,"
-        f" {duration(1000 * per_step)} more each 1,000 steps: {cost(lost.likely_ns, log)}."
+        f"The typical step rises from {duration(found.first)} to {duration(found.last)}"
+        f" (+{duration(1000 * per_step)} per 1,000 steps): {cost(lost.likely_ns, log)}."
     )
-    then = f"After as many steps again one would take {duration(found.last + per_step * steps)} if that goes on."
+    then = f"At this rate, a run twice as long would end at {duration(found.last + per_step * steps)} per step."
     what, why = _what_grows(first, last)
     return finding(
         RunFindingKind.GROWING_STEPS,
-        "Steps take longer the longer the run lasts",
+        "Step time rises over the run",
         (Evidence(said, 1000 * per_step, "ns per 1,000 steps", primary=True), what, *_device(first, last), then),
         lost,
         COOL if _held_back(first, last) else WHAT_TO_DO.get(why, PROFILE),
@@ -108,29 +108,31 @@ def slower_steps(log: RunLog) -> list[RunFinding]:
     when = after[0]
     moment = f" ({long_duration(when.began_ns)} into the run)" if when.began_ns else ""
     said = (
-        f"From step {number(when.first_step)} on{moment} a usual step takes {duration(found.after)}, before"
+        f"From step {number(when.first_step)} on{moment}, the typical step takes {duration(found.after)} instead of"
         f" {duration(found.before)}: {cost(lost.likely_ns, log)}."
     )
     what, _ = _what_grows(before, after)
     throttled = _held_back(before, after)
-    unknown = "" if throttled else "Nothing in the log tells why."
+    unknown = "" if throttled else "The log does not show the cause."
     return finding(
         RunFindingKind.SLOWER_STEPS,
-        "Steps take longer from a moment on",
+        "Step time jumps during the run",
         (Evidence(said, found.after / found.before, "times", primary=True), what, *_device(before, after), unknown),
         lost,
-        COOL if throttled else "Look at what began then: another process on this machine, another phase of the script.",
+        COOL
+        if throttled
+        else "Check what started then: another process on this machine, or a new phase of the script.",
     )
 
 
 def growing_evaluation(log: RunLog) -> list[RunFinding]:
     """Raises CannotTell."""
-    return _growing_pauses(log, "evaluation", RunFindingKind.GROWING_EVALUATION, "An evaluation", "Evaluations")
+    return _growing_pauses(log, "evaluation", RunFindingKind.GROWING_EVALUATION, "Evaluation")
 
 
 def growing_checkpoints(log: RunLog) -> list[RunFinding]:
     """Raises CannotTell."""
-    return _growing_pauses(log, "save", RunFindingKind.GROWING_CHECKPOINTS, "A checkpoint", "Checkpoints")
+    return _growing_pauses(log, "save", RunFindingKind.GROWING_CHECKPOINTS, "Checkpoint")
 
 
 def growing_memory(log: RunLog) -> list[RunFinding]:
@@ -138,7 +140,7 @@ def growing_memory(log: RunLog) -> list[RunFinding]:
     late = [window for window in log.windows if window.ended_ns > SETTLED * log.length_ns]
     known = {name: [one for one in late if name in one.gauges] for name in MEMORY}
     if all(len(list(groups(some, GROUPS))) < LEAST_GROUPS for some in known.values()):
-        raise CannotTell(SHORT if any(known.values()) or not late else "this system does not tell a process's memory")
+        raise CannotTell(SHORT if any(known.values()) or not late else "this system does not report process memory")
     return [found for name, some in known.items() for found in _growing_memory(log, name, some)]
 
 
@@ -151,16 +153,16 @@ def _growing_memory(log: RunLog, name: str, windows: Sequence[Window]) -> Iterat
         return
     per_step = found.each * (len(some) - 1) / steps
     then = sizes[-1] + per_step * sum(window.steps for window in log.windows)
-    said = f"Over the last two thirds it goes from {size(sizes[0])} to {size(sizes[-1])},"
+    said = f"Over the last two thirds of the run, it rises from {size(sizes[0])} to {size(sizes[-1])}"
     yield from finding(
         RunFindingKind.GROWING_MEMORY,
-        f"{MEMORY[name]} grows to the end of the run",
+        f"{MEMORY[name]} keeps growing",
         (
-            Evidence(f"{said} {size(1000 * per_step)} each 1,000 steps.", 1000 * per_step, "B per 1,000 steps"),
-            f"After as many steps again it would be {size(then)}. A run that fills its memory is killed.",
+            Evidence(f"{said} (+{size(1000 * per_step)} per 1,000 steps).", 1000 * per_step, "B per 1,000 steps"),
+            f"At this rate, a run twice as long would reach {size(then)}. A process that runs out of memory dies.",
         ),
         RunSaving(0, 0, 0, RunBasis.NONE),
-        "Look for what the script keeps from step to step: losses with their graph, outputs, lists, caches.",
+        "Check what the script keeps from step to step: losses with their graph, outputs, lists, caches.",
     )
 
 
@@ -201,9 +203,9 @@ def _what_grows(first: Sequence[Stretch], last: Sequence[Stretch]) -> tuple[str,
     risers.sort(key=lambda name: each[name][0] - each[name][1])
     if not risers:
         return "No part of the step stands out.", ""
-    told = [f"{PART_NAMES[name]}, from {duration(each[name][0])} to {duration(each[name][1])}" for name in risers]
-    waits = " On the host: where it waits for the GPU, that part gets longer." if _on_device(last) else ""
-    return f"What takes longer is {'; and '.join(told)}.{waits}", risers[0]
+    told = [f"{PART_NAMES[name]} ({duration(each[name][0])} to {duration(each[name][1])})" for name in risers]
+    waits = " These are CPU times: they include waiting for the GPU." if _on_device(last) else ""
+    return f"The time rises in {' and '.join(told)}.{waits}", risers[0]
 
 
 def _on_device(some: Sequence[Stretch]) -> bool:
@@ -228,16 +230,16 @@ def _device(before: Sequence[Stretch], after: Sequence[Stretch]) -> Iterator[str
     clocks = _mean(before, "sm_clock_mhz"), _mean(after, "sm_clock_mhz")
     heat = _mean(before, "temperature_c"), _mean(after, "temperature_c")
     if clocks[0] and clocks[1]:
-        hot = f", its temperature goes from {heat[0]:.0f} to {heat[1]:.0f} °C" if heat[0] and heat[1] else ""
-        held = "The device is held back" if _held_back(before, after) else "The device is not held back"
+        hot = f", its temperature from {heat[0]:.0f} to {heat[1]:.0f} °C" if heat[0] and heat[1] else ""
+        held = "The GPU is throttled" if _held_back(before, after) else "The GPU is not throttled"
         yield f"{held}: its SM clock goes from {clocks[0]:.0f} to {clocks[1]:.0f} MHz{hot}."
     cpu = _cpu_per_step(before), _cpu_per_step(after)
     if cpu[0] and cpu[1]:
         steps = median(one.step_ns for one in before), median(one.step_ns for one in after)
         along = cpu[1] / cpu[0] - 1 >= AS_MUCH_CPU * (steps[1] / steps[0] - 1)
-        does = "so it does more" if along else "so it waits, or others take its cores"
-        change = f"{duration(1e9 * cpu[0])} before, {duration(1e9 * cpu[1])} after"
-        yield f"CPU time of the process per step is {change}: {does}."
+        does = "It does more work" if along else "It waits longer, or other processes use its cores"
+        change = f"from {duration(1e9 * cpu[0])} to {duration(1e9 * cpu[1])}"
+        yield f"The process's CPU time per step goes {change}. {does}."
 
 
 def _cpu_per_step(some: Sequence[Stretch]) -> float | None:
@@ -247,12 +249,12 @@ def _cpu_per_step(some: Sequence[Stretch]) -> float | None:
     return (known[-1].gauges["cpu_s"].last - known[0].gauges["cpu_s"].last) / steps if steps else None
 
 
-def _growing_pauses(log: RunLog, column: str, kind: RunFindingKind, one: str, many: str) -> list[RunFinding]:
+def _growing_pauses(log: RunLog, column: str, kind: RunFindingKind, what: str) -> list[RunFinding]:
     """What is done now and then, and takes longer each time."""
     windows = [window for window in log.windows if window.of(column).count]
     some = list(groups(windows, GROUPS))
     if windows and len(some) < LEAST_GROUPS:
-        raise CannotTell(f"too few windows of the log have one, and it takes {LEAST_GROUPS}")
+        raise CannotTell(f"the log needs at least {LEAST_GROUPS} windows with one")
     means = [sum(w.of(column).sum_ns for w in group) / counted(group, column) for group in some]
     found = risen(means)
     if found is None:
@@ -260,12 +262,12 @@ def _growing_pauses(log: RunLog, column: str, kind: RunFindingKind, one: str, ma
     first, _ = ends(means)
     counts = [counted(group, column) for group in some]
     lost = _beyond(list(zip(counts, means, strict=True)), *_slow_to_fast(first))
-    then = f"{duration(found.last)} at the end: {cost(lost.likely_ns, log)}."
-    said, more = f"{one} takes {duration(found.first)} at first and {then}", percent(found.last / found.first - 1)
+    more = f"{duration(found.last)} at the end (+{percent(found.last / found.first - 1)})"
+    said = f"{what} time rises from {duration(found.first)} to {more}: {cost(lost.likely_ns, log)}."
     return finding(
         kind,
-        f"{many} take longer the longer the run lasts",
-        (Evidence(said, found.last / found.first, "times", primary=True), f"That is {more} more."),
+        f"{what} time rises over the run",
+        (Evidence(said, found.last / found.first, "times", primary=True),),
         lost,
-        "Look at what each one goes through or keeps: results or state of all so far.",
+        "Check what each one iterates over or keeps: results or state of all steps so far.",
     )

@@ -19,23 +19,21 @@ another kind of steps, or a machine that others use (our choice)."""
 EXPLAINS = 0.5  # Of what an outlier takes beyond the usual step, the share from which on a part is why (our choice).
 
 WHY = {
-    "loader": "it waits for data",
-    "forward": "its forward pass is longer",
-    "backward": "its backward pass is longer",
-    "optimizer": "its optimizer step is longer",
+    "loader": "the training waits for data",
+    "forward": "the forward pass is longer",
+    "backward": "the backward pass is longer",
+    "optimizer": "the optimizer step is longer",
     "collection": "Python collects garbage",
-    "compilation": "something is compiled",
-    REST: "what the script does beside forward pass, backward pass and optimizer is longer",
+    "compilation": "code is compiled",
+    REST: "other code in the loop takes longer",
 }
 WHAT_TO_DO = {
-    "loader": "Load ahead (num_workers, prefetch_factor), and look at what the dataset does at that period.",
-    "collection": "Collect by hand every some hundred steps: gc.disable(), then gc.collect(). gc.freeze() helps too.",
-    "compilation": "Set TORCH_LOGS=recompiles to see what is compiled again, and mark sizes that change as dynamic.",
-    REST: "Look at what the script does at that period: logging, metrics, images, a scheduler. Do it less often.",
+    "loader": "Load ahead (num_workers, prefetch_factor), and check what the dataset does in these steps.",
+    "collection": "Collect manually every few hundred steps: gc.disable(), then gc.collect(). gc.freeze() helps too.",
+    "compilation": "Set TORCH_LOGS=recompiles to find the cause, and mark sizes that vary as dynamic.",
+    REST: "Check what the script does in these steps (logging, metrics, images, a scheduler). Do it less often.",
 }
-RECORD = (
-    "Have such a step recorded: `diagnose watch` does so by itself where they come at a period of 60 steps at most."
-)
+RECORD = "Record such steps: `diagnose watch` does so automatically if they come every 60 steps or more often."
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def outliers(log: RunLog) -> Outliers | None:
     """None where there are none. Raises CannotTell."""
     count = sum(window.outliers for window in log.windows)
     if count > MOSTLY * sum(window.steps for window in log.windows):
-        raise CannotTell("over a fifth of the steps are outliers")
+        raise CannotTell("more than a fifth of the steps are outliers")
     if not count:
         return None
     period, regular = _period(log, count) if count >= LEAST_OUTLIERS else (None, 0.0)
@@ -69,18 +67,16 @@ def outlier_steps(log: RunLog, starts_ns: int) -> list[RunFinding]:
     if found is None or found.part in ("collection", "compilation"):
         return []
     left = max(found.excess_ns - starts_ns * (found.part == "loader"), 0)
-    often = f"Every {number(found.period_steps)} steps one" if found.period_steps else "Now and then a step"
-    at = f", {100 * found.regular:.0f} % at that period" if found.period_steps else ""
-    steps = f"{number(found.count)} outlier step{'' if found.count == 1 else 's'}"
+    every = f" every {number(found.period_steps)} steps" if found.period_steps else ""
+    at = f", {100 * found.regular:.0f} % of them{every}" if every else ""
+    steps, s = f"{number(found.count)} outlier step{'s' * (found.count != 1)}", "s" * (found.count == 1)
     return finding(
         RunFindingKind.OUTLIER_STEPS,
-        f"Every {number(found.period_steps)} steps one takes very long"
-        if found.period_steps
-        else "Now and then a step takes very long",
+        f"Step-time spikes{every}",
         (
             Evidence(
-                f"{often} takes over three times the usual one: {steps}{at}, {duration(found.excess_ns / found.count)}"
-                f" more each: {cost(left, log)}.",
+                f"{steps} (over 3x the typical step{at}) take{s} {duration(found.excess_ns / found.count)} longer each:"
+                f" {cost(left, log)}.",
                 left,
                 "ns",
                 primary=True,
@@ -104,7 +100,7 @@ def collection(log: RunLog) -> list[RunFinding]:
 def compilation(log: RunLog) -> list[RunFinding]:
     """Compiling after the first step."""
     spent, count = total(log.windows, "compilation"), counted(log.windows, "compilation")
-    said = f"After the first step torch.compile compiles in {number(count)} more: {cost(spent, log)}."
+    said = f"torch.compile compiles in {number(count)} steps after the first: {cost(spent, log)}."
     priced = saving(spent, UNKNOWN, RunBasis.AT_MOST)
     kind, title = RunFindingKind.COMPILATION, "torch.compile compiles again after the first step"
     return _in_steps(log, "compilation", kind, title, Evidence(said, spent, "ns", primary=True), priced)
@@ -118,7 +114,7 @@ def _in_steps(
 
 def why(found: Outliers) -> str:
     """A sentence."""
-    return f"In such a step {WHY[found.part]}." if found.part else "The log does not tell what of them is longer."
+    return f"In these steps, {WHY[found.part]}." if found.part else "The log does not show which part takes longer."
 
 
 def _as_outliers(log: RunLog, part: str) -> str:
@@ -128,8 +124,8 @@ def _as_outliers(log: RunLog, part: str) -> str:
         return ""
     if found is None or found.part != part:
         return ""
-    often = f"Every {number(found.period_steps)} steps one" if found.period_steps else "Now and then a step"
-    return f"{often} takes over three times the usual one by that."
+    every = f" every {number(found.period_steps)} steps" if found.period_steps else ""
+    return f"This causes step-time spikes (over 3x the typical step){every}."
 
 
 def _period(log: RunLog, count: int) -> tuple[int | None, float]:

@@ -25,16 +25,16 @@ def evaluation(log: RunLog) -> list[RunFinding]:
     spent, count = _part(log, RunPartKind.EVALUATION)
     if count < 2:
         return []
-    often = f"{_times(count, 'evaluation')}, {duration(spent / count)} each, one in {steps_of(log) / count:,.0f} steps"
+    often = f"{_times(count, 'evaluation')} of {duration(spent / count)}, one every {steps_of(log) / count:,.0f} steps"
     return finding(
         RunFindingKind.EVALUATION,
         f"Evaluation takes {share(spent, log.length_ns)} of the run",
         (
             Evidence(f"{often}: {cost(spent, log)}.", spent, "ns", primary=True),
-            f"Half as many take {long_duration(spent / 2)} less. Whether that is enough is your choice.",
+            f"Evaluating half as often would save {long_duration(spent / 2)}.",
         ),
         saving(spent, HALF, RunBasis.CHOICE),
-        "Evaluate less often, or on a part of the data, if you can do with it.",
+        "Evaluate less often, or on a subset of the data.",
     )
 
 
@@ -45,13 +45,13 @@ def evaluation_data_wait(log: RunLog) -> list[RunFinding]:
         total(log.windows, "evaluation_loader") + sum(one.get("evaluation_loader", 0) for one in (log.start, log.last)),
         spent,
     )
-    said = f"Evaluations wait for data in {share(waits, spent)} of their time: {cost(waits, log)}."
+    said = f"Evaluation waits for data {share(waits, spent)} of its time: {cost(waits, log)}."
     return finding(
         RunFindingKind.EVALUATION_DATA_WAIT,
-        "Evaluation waits for its data",
+        "Evaluation waits for data",
         (Evidence(said, waits, "ns", primary=True),),
         saving(waits, UNKNOWN, RunBasis.AT_MOST),
-        f"{MORE_WORKERS} Keep the loader of evaluations as well: persistent_workers=True.",
+        f"{MORE_WORKERS} Keep the workers between evaluations: persistent_workers=True.",
     )
 
 
@@ -61,14 +61,14 @@ def checkpoints(log: RunLog) -> list[RunFinding]:
     if not count:
         return []
     longest = max(window.of("save").most_ns for window in log.windows)
-    often = f"{_times(count, 'checkpoint')}, one in {steps_of(log) / count:,.0f} steps"
-    said = f"{often}, {duration(spent / count)} each, up to {duration(longest)}: {cost(spent, log)}."
+    often = f"{_times(count, 'checkpoint')}, one every {steps_of(log) / count:,.0f} steps"
+    said = f"{often}, {duration(spent / count)} each (up to {duration(longest)}): {cost(spent, log)}."
     return finding(
         RunFindingKind.CHECKPOINTS,
         "Training stops while a checkpoint is saved",
         (
             Evidence(said, spent, "ns", primary=True),
-            "A save in the background must still copy, and slows the steps that go on meanwhile.",
+            "A background save still copies the state, and slows the steps that run concurrently.",
         ),
         saving(spent, BACKGROUND, RunBasis.RULE_OF_THUMB),
         "Save in the background (torch.distributed.checkpoint.async_save), or less often.",
@@ -83,17 +83,23 @@ def outside(log: RunLog) -> list[RunFinding]:
     at_epochs = _at_epochs(log) >= MOSTLY_AT_EPOCHS * count
     longest = max(window.of("outside").most_ns for window in log.windows)
     every = _every(log, count)
-    where = " at ends of epochs" if at_epochs else f", one every {every:,.0f} steps" if every else ", at no period"
-    said = f"{_times(count, 'pause')}{where}, {duration(spent / count)} each, up to {duration(longest)}"
+    where = (
+        " at the ends of epochs"
+        if at_epochs
+        else f", one every {every:,.0f} steps"
+        if every
+        else " at irregular intervals"
+    )
+    said = f"{_times(count, 'pause')}{where}, {duration(spent / count)} each (up to {duration(longest)})"
     return finding(
         RunFindingKind.OUTSIDE,
-        "The training is idle at the ends of epochs" if at_epochs else "The training pauses between steps",
+        "Pauses at the ends of epochs" if at_epochs else "Pauses between steps",
         (
             Evidence(f"{said}: {cost(spent, log)}.", spent, "ns", primary=True),
-            "They are neither evaluation nor a checkpoint. The log does not tell what the script does.",
+            "The script neither evaluates nor saves a checkpoint then. The log does not show what it does.",
         ),
         saving(spent, UNKNOWN, RunBasis.AT_MOST),
-        "Look at what the script does there: logging, metrics, shuffling, copying files.",
+        "Check what the script does there: logging, metrics, shuffling, copying files.",
     )
 
 

@@ -13,7 +13,7 @@ WORTH_SHARE, WORTH_NS = 0.01, 1_000_000_000
 """Of the run, and in all: what costs less is no finding. A fix has to be worth the work, as those of recorded steps,
 and what is shorter than a window of the log cannot be told from noise (our choice)."""
 
-TOO_FEW = "the log has too few windows of a second and more, and it takes {}"
+TOO_FEW = "the log needs at least {} windows of one second or longer"
 SHORT = TOO_FEW.format(7)
 
 Shares = tuple[float, float, float]  # Of a time: what goes if it is fixed, low, likely and high.

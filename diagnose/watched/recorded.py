@@ -10,7 +10,7 @@ from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Evidence, RankedFinding
 from diagnose.contracts.watched_run import RankRun, RunBasis, RunFinding, RunFindingKind, RunSaving, WatchedRun
 from diagnose.replay.saving import Basis
-from diagnose.trace.units import duration, number
+from diagnose.trace.units import about, duration, number
 from diagnose.watched.findings import ranked
 from diagnose.watched.pricing import worth
 
@@ -40,7 +40,7 @@ def _scaled(one: RankedFinding, step_ns: int, run: RankRun, name: str) -> RunFin
     low, likely, high = (int(max(ns, 0) * times) for ns in (saving.low_ns, saving.likely_ns, saving.high_ns))
     evidence = sorted(one.evidence, key=lambda evidence: not evidence.primary)[:1]
     seen = (
-        f"Seen in {name}: a fix would take {duration(saving.likely_ns)} off a step of {duration(step_ns)}."
+        f"In {name}, a fix would save {about(saving.likely_ns)} of a step of {duration(step_ns)}."
         f" The run has {number(steps)} steps of {duration(usual_ns)}."
     )
     return RunFinding(

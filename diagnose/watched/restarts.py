@@ -37,17 +37,17 @@ def restarts(logs: Sequence[RunLog]) -> list[RunFinding]:
     least_ns, lost_ns = (sum(_after_ns(one, share) for one, _ in pairs) for share in (1.0, MIDDLE))
     all_ns = sum(one.windows[-1].ended_ns - one.windows[0].began_ns for one, _ in pairs if one.windows)
     lost = sum(steps_of(one) - _saved(one) for one, _ in pairs)
-    unsaved = "" if all(_saves(one) for one, _ in pairs) else " Not each of them saved a checkpoint before."
-    paused = f"{long_duration(pause_ns)} passed between last steps and the first ones of the next attempts."
+    unsaved = "" if all(_saves(one) for one, _ in pairs) else " Not every attempt saved a checkpoint."
+    paused = f"{long_duration(pause_ns)} passed between the last steps of attempts and the first steps of the next."
     return finding(
         RunFindingKind.RESTARTS,
-        f"The training was started again {_times(len(pairs))}",
+        f"The training restarted {_times(len(pairs))}",
         (
             Evidence(paused, pause_ns, "ns", primary=True),
-            f"Some {number(lost)} steps were made after last checkpoints: {long_duration(lost_ns)}.{unsaved}",
+            f"About {number(lost)} steps ({long_duration(lost_ns)}) came after the last checkpoint.{unsaved}",
         ),
         RunSaving(pause_ns + least_ns, pause_ns + lost_ns, pause_ns + all_ns, RunBasis.COMPARED),
-        "Find out what ended the attempts. Until then save more often, in the background, and start faster.",
+        "Find out what ended the attempts. Until then, save more often in the background, and shorten the start-up.",
     )
 
 

@@ -100,27 +100,23 @@ def lost_ranks(logs: Sequence[RunLog]) -> list[RunFinding]:
     evidence = list[str | Evidence]()
     if missing := [rank for rank in range(min(world, MOST_RANKS)) if rank not in have]:
         who = ranks(missing[:MOST_TOLD]) + (" and more" if len(missing) > MOST_TOLD else "")
-        why = "lost before the first step, or its node writes into another folder"
+        why = "lost before the first step, or writing to another folder"
         evidence.append(f"{number(world - len(have))} of {number(world)} ranks have no log ({who}): {why}.")
     latest = max(log.started_unix_ns + log.length_ns for log in logs)
     began = min(log.started_unix_ns for log in logs)
     for log in logs:
         early, late = latest - log.started_unix_ns - log.length_ns, log.started_unix_ns - began
         if early > EARLY_NS:
-            evidence.append(f"The log of rank {log.rank} ends {long_duration(early)} before that of the last one.")
+            evidence.append(f"The log of rank {log.rank} ends {long_duration(early)} before the last rank's.")
         if late > LATE_NS:
-            evidence.append(f"Rank {log.rank} was started {long_duration(late)} after the first one.")
+            evidence.append(f"Rank {log.rank} started {long_duration(late)} after the first rank.")
     if not evidence:
         return []
     if len(evidence) > MOST_TOLD:
-        evidence[MOST_TOLD:] = [f"{number(len(evidence) - MOST_TOLD)} more such."]
-    change = "Look at the output of these ranks, and at what the system says of their processes."
+        evidence[MOST_TOLD:] = [f"{number(len(evidence) - MOST_TOLD)} more cases."]
+    change = "Check the output of these ranks, and the system log for killed processes."
     return finding(
-        RunFindingKind.LOST_RANK,
-        "Not all ranks have a log of the whole run",
-        evidence,
-        RunSaving(0, 0, 0, RunBasis.NONE),
-        change,
+        RunFindingKind.LOST_RANK, "Some ranks have no complete log", evidence, RunSaving(0, 0, 0, RunBasis.NONE), change
     )
 
 
@@ -167,21 +163,21 @@ def _straggler(table: SideBySide, row: int, since: int, logs: Sequence[RunLog]) 
     lost_ns = float(lost.sum()) * table.steps
     device = REST not in table.compared
     began = table.first_step + since * table.steps
-    when = f"From step {number(began)} on rank {rank}" if since else f"Rank {rank}"
-    said = f"{when} takes {duration(behind)} longer in each step than the other ranks: it holds up all of them."
+    when = f"From step {number(began)} on, rank {rank}" if since else f"Rank {rank}"
+    said = f"{when} takes {duration(behind)} longer per step than the other ranks, and they wait for it."
     backward = _gap(table.parts["backward"], row, since)
-    waits = "The others' backward passes take {} longer meanwhile: they wait for it there."
+    waits = "The other ranks wait in their backward passes, which take {} longer."
     return finding(
         RunFindingKind.STRAGGLER,
-        f"Rank {rank} is slower than the others",
+        f"Straggler: rank {rank}",
         (
             Evidence(said, behind, "ns", primary=True),
             _why(table, row, since, behind),
             waits.format(duration(backward)) if backward >= STANDS_OUT * behind else "",
-            f"If it were as fast as the next slowest rank, the job would take {cost(lost_ns, log)} less.",
+            f"At the speed of the next slowest rank, the job would save {cost(lost_ns, log)}.",
         ),
         saving(lost_ns, EVENED if device else CPU_EVENED, RunBasis.RULE_OF_THUMB),
-        f"Look at what rank {rank} does more than the others, and at its machine: neighbours, clock, storage.",
+        f"Check what rank {rank} does more than the others, and its machine: other processes, clocks, storage.",
     )
 
 
@@ -195,4 +191,4 @@ def _why(table: SideBySide, row: int, since: int, behind: float) -> str:
     name = max(longer, key=lambda one: longer[one])
     if longer[name] < STANDS_OUT * behind:
         return "No part of its step stands out."
-    return f"What takes longer there is {PART_NAMES[name]}: by {duration(longer[name])}."
+    return f"The extra time is in {PART_NAMES[name]}: {duration(longer[name])}."

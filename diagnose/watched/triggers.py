@@ -75,8 +75,8 @@ def _slower(log: RunLog) -> Trigger | None:
     apart = min(_usual_ns([one]) for one in latest) > earlier[int((1 - PAUSED) * (len(earlier) - 1))]
     if not apart or now < (1 + SLOWER) * usual:
         return None
-    why = f"steps take {100 * (now / usual - 1):.0f} % longer than at first, {duration(now)} instead of"
-    return Trigger(TriggerKind.SLOWER, f"{why} {duration(usual)}")
+    why = f"step time rose {100 * (now / usual - 1):.0f} % since the start, from {duration(usual)} to {duration(now)}"
+    return Trigger(TriggerKind.SLOWER, why)
 
 
 def _waiting(log: RunLog) -> Trigger | None:
@@ -88,8 +88,8 @@ def _waiting(log: RunLog) -> Trigger | None:
         return None
     return Trigger(
         TriggerKind.WAITING,
-        f"waiting for data takes {100 * _share(latest, 'loader'):.0f} % of a step, and"
-        f" {100 * _share(first, 'loader'):.0f} % at first",
+        f"waiting for data takes {100 * _share(latest, 'loader'):.0f} % of a step, up from"
+        f" {100 * _share(first, 'loader'):.0f} %",
     )
 
 
@@ -105,7 +105,7 @@ def _outliers(log: RunLog) -> Trigger | None:
     excess = sum(window.excess_ns for window in windows) / max(sum(window.outliers for window in windows), 1)
     if excess < OUTLIER_COST * period * _usual_ns(windows):
         return None
-    why = f"every {period} steps one takes {duration(excess)} longer than others"
+    why = f"one step in {period} takes {duration(excess)} longer than the others"
     return Trigger(TriggerKind.OUTLIERS, why, period, numbers[-1])
 
 
@@ -118,7 +118,7 @@ def _memory(log: RunLog) -> Trigger | None:
     grows = all(one < other for one, other in zip(sizes[-len(latest) :], sizes[1 - len(latest) :], strict=False))
     if not grows or now - before < max(GROWN_BYTES, GROWN * before):
         return None
-    return Trigger(TriggerKind.MEMORY, f"resident memory grows, from {size(before)} to {size(now)} so far")
+    return Trigger(TriggerKind.MEMORY, f"resident memory grew from {size(before)} to {size(now)}")
 
 
 def _first(log: RunLog) -> list[Window]:

@@ -17,7 +17,7 @@ SLOWER = 0.2  # By so much a first epoch's step is longer than later ones at lea
 
 LEAST_EPOCH_STEPS = 5
 
-MORE_WORKERS = "Load with more workers (num_workers, prefetch_factor), or make a batch cheaper."
+MORE_WORKERS = "Use more workers (num_workers, prefetch_factor), or make batches cheaper."
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def first_epoch(log: RunLog) -> FirstEpoch | None:
     """
     known = known_epochs(log)
     if len(known) < 2:
-        raise CannotTell("no second epoch of a DataLoader was seen")
+        raise CannotTell("the log has no second epoch of a DataLoader")
     if known[0].first_step > 1:
         raise CannotTell("the first epoch is not in the log")
     if known[0].steps < LEAST_EPOCH_STEPS:
@@ -83,20 +83,20 @@ def slow_first_epoch(log: RunLog) -> list[RunFinding]:
     if found is None:
         return []
     cold = 2 * found.waiting_ns > found.beyond_ns
-    said = f"Steps of the first epoch take {duration(found.step_ns)}, later ones {duration(found.later_step_ns)}:"
+    said = f"Steps take {duration(found.step_ns)} in the first epoch and {duration(found.later_step_ns)} later:"
     return finding(
         RunFindingKind.SLOW_FIRST_EPOCH,
         "The first epoch is slow",
         (
             Evidence(f"{said} {cost(found.beyond_ns, log)}.", found.beyond_ns, "ns", primary=True),
-            f"Waiting for data is {cost(found.waiting_ns, log)} of that: a cold file cache or the like."
+            f"{cost(found.waiting_ns, log)} of this is waiting for data, perhaps with a cold file cache."
             if cold
             else "",
         ),
         saving(found.waiting_ns if cold else found.beyond_ns, UNKNOWN, RunBasis.AT_MOST),
-        "Copy the data to a local disk or into memory before the run, or read ahead with more workers."
+        "Copy the data to a local disk or into memory before the run, or prefetch with more workers."
         if cold
-        else "Record steps of the first epoch and of a later one with `diagnose record`, and compare them.",
+        else "Record steps of the first and of a later epoch with `diagnose record`, and compare them.",
     )
 
 
@@ -104,15 +104,15 @@ def epoch_starts(log: RunLog) -> list[RunFinding]:
     """What the first batch of each later epoch is waited for beyond usual waits. Raises CannotTell."""
     lost, starts = at_starts(log)
     workers = any("children_resident_bytes" in window.gauges for window in log.windows)
-    each = f"The first batch of an epoch is waited for {duration(lost / max(starts, 1))} longer than others,"
+    each = f"The first batch of an epoch arrives {duration(lost / max(starts, 1))} later than others"
     return finding(
         RunFindingKind.EPOCH_STARTS,
-        "Each epoch begins with a wait for its first batch",
-        (Evidence(f"{each} {number(starts)} times: {cost(lost, log)}.", lost, "ns", primary=True),),
+        "Each epoch waits for its first batch",
+        (Evidence(f"{each}, {number(starts)} times: {cost(lost, log)}.", lost, "ns", primary=True),),
         saving(lost, KEPT_WORKERS, RunBasis.RULE_OF_THUMB) if workers else saving(lost, UNKNOWN, RunBasis.AT_MOST),
-        "Keep the workers from epoch to epoch: persistent_workers=True."
+        "Keep the workers between epochs: persistent_workers=True."
         if workers
-        else "Look at what the dataset and its sampler do when an epoch begins.",
+        else "Check what the dataset and its sampler do when an epoch starts.",
     )
 
 
@@ -128,18 +128,18 @@ def data_wait(log: RunLog) -> list[RunFinding]:
         long = found.excess_ns if found and found.part == "loader" else 0
     left = max(waits - apart - max(starts, long), 0)
     steps = sum(window.steps for window in log.windows)
-    said = f"Steps wait {duration(left / max(steps, 1))} each for their batch: {cost(left, log)}."
+    said = f"Steps wait {duration(left / max(steps, 1))} on average for their batch: {cost(left, log)}."
     looks = [window.gauges["batches_ready"] for window in log.windows if "batches_ready" in window.gauges]
     ready = sum(one.mean * one.count for one in looks) / max(sum(one.count for one in looks), 1)
     return finding(
         RunFindingKind.DATA_WAIT,
-        "Steps wait for data all along",
+        "Steps wait for data",
         (
             Evidence(said, left, "ns", primary=True),
-            f"Looked at each second, its workers have {ready:.1f} batches ready in the mean." if looks else "",
+            f"The workers have {ready:.1f} batches ready on average (sampled every second)." if looks else "",
         ),
         saving(left, UNKNOWN, RunBasis.AT_MOST),
-        f"{MORE_WORKERS} `diagnose profile` tells what a batch takes.",
+        f"{MORE_WORKERS} `diagnose profile` shows how long a batch takes.",
     )
 
 
@@ -154,10 +154,10 @@ def at_starts(log: RunLog) -> tuple[int, int]:
     """Waiting beyond usual waits, in ns, and in how many epochs; scaled to those that are not told one by one."""
     later = [one for one in known_epochs(log) if one.first_step > 1]
     if not later:
-        raise CannotTell("no second epoch of a DataLoader was seen")
+        raise CannotTell("the log has no second epoch of a DataLoader")
     waits = [(one.first_wait_ns, one) for one in later if one.first_wait_ns is not None]
     if not waits:
-        raise CannotTell("the log is of an older version, which does not tell it")
+        raise CannotTell("an older version of diagnose wrote the log")
     others = sum(one.steps - 1 for _, one in waits)
     usual = max(sum(one.loader_ns - first for first, one in waits), 0) // max(others, 1)
     lost = sum(max(first - usual, 0) for first, _ in waits)

@@ -35,7 +35,12 @@ def test_list() -> None:
 
 @pytest.mark.parametrize("name", ["dataloader_starvation", "DL02"])
 def test_show(name: str) -> None:
-    done = run("rules", "show", name)
+    short = run("rules", "show", name).stdout
+    assert "(DL02, dataloader_starvation)\n" in short
+    assert "\nHow to fix: " in short
+    assert "WORTH_SHARE" not in short
+    assert len(short.splitlines()) <= 18
+    done = run("rules", "show", name, "--details")
     assert done.returncode == 0
     for part in ("`dataloader_starvation` (DL02)", "*Why it costs*", "`WORTH_SHARE`", "Fires on", "5 steps of 100"):
         assert part in done.stdout
@@ -43,7 +48,7 @@ def test_show(name: str) -> None:
 
 def test_own_rules_are_listed_and_shown(own: Path) -> None:
     assert "TT01  slow_range" in run("rules", "list", "--rules", own).stdout
-    assert "`slow_range` (TT01)" in run("rules", "show", "TT01", "--rules", own).stdout
+    assert "(TT01, slow_range)" in run("rules", "show", "TT01", "--rules", own).stdout
     refused(run("rules", "list", "--rules", own / "none"), "is not a folder")
     (own / "broken.py").write_text("def f(:")
     refused(run("rules", "list", "--rules", own), "cannot be read", "broken.py")

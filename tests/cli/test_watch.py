@@ -199,7 +199,7 @@ def test_a_script_of_three_steps(tmp_path: Path) -> None:
     script(tmp_path, STEP + "for _ in range(3):\n    step()\n")
     done = watch(tmp_path, "train.py")
     assert done.returncode == 0
-    assert "3 steps, found by optimizer steps; it ended by itself." in done.stdout
+    assert "3 steps (counted by optimizer steps), completed" in done.stdout
     assert not list((tmp_path / "out").glob("*.open*"))
 
 
@@ -268,7 +268,7 @@ def test_a_training_that_starts_again_has_a_log_of_each_attempt(tmp_path: Path) 
     done = watch(tmp_path, "train.py")
     assert done.returncode == 0, done.stderr
     assert "The training was started again once" in done.stdout
-    assert "600 steps, found by optimizer steps; it ended by itself." in done.stdout
+    assert "600 steps (counted by optimizer steps), completed" in done.stdout
     told = json.loads((tmp_path / "out" / "report.json").read_text())["attempts"]
     assert [one["ended"] for one in told] == [None]
     assert 200 < told[0]["steps"] <= 600
@@ -307,7 +307,7 @@ def test_a_killed_run_loses_ten_seconds_at_most(tmp_path: Path, seed: str) -> No
     assert log.damaged == 0
     assert float((tmp_path / "steps").read_text()) - ended_s < 10
     assert (
-        "it was killed, or still runs"
+        "killed or still running"
         in subprocess.run(
             [sys.executable, "-m", "diagnose", "analyze", tmp_path / "out"],
             capture_output=True,
@@ -341,7 +341,7 @@ def test_modules_and_launchers_are_watched(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "ranks.py"]
     done = watch(tmp_path, "--overwrite", "--", *launcher)
     assert done.returncode == 0, done.stderr
-    assert "Rank 0 of 2; 2 have a log. 30 steps" in done.stdout
+    assert "Rank 0 of 2 (2 with a log): 30 steps" in done.stdout
     assert [run_of(tmp_path, rank).rank for rank in (0, 1)] == [0, 1]
 
 
@@ -355,9 +355,9 @@ def test_a_log_is_analysed_as_json_markdown_and_page(tmp_path: Path) -> None:
 
     found = json.loads(analyze("--json", "-").stdout)["ranks"][0]
     assert (found["steps"], sum(one["ns"] for one in found["parts"])) == (30, found["length_ns"])
-    assert analyze("--format", "markdown").stdout.startswith("## Of ")
+    assert analyze("--format", "markdown").stdout.startswith("## ")
     assert analyze("--html", str(tmp_path / "page.html")).returncode == 0
-    assert "<title>diagnose: Of " in (tmp_path / "page.html").read_text()
+    assert "<title>diagnose: " in (tmp_path / "page.html").read_text()
     sarif = analyze("--sarif", str(tmp_path / "found.sarif"))
     assert sarif.returncode == 2
     assert "There is no --sarif of a run's log. Use --html, --json or --markdown." in sarif.stderr

@@ -24,34 +24,34 @@ def test_a_run_of_one_rank() -> None:
     figures = {"resident_bytes": 8e8, "sm_clock_mhz": 1410, "temperature_c": 61, "slowed": 0}
     one = rank_now(log(*(window(at, waits_ns=5 * MS * (at > 1), **figures) for at in range(4))))
     assert told(one) == {
-        "so far": "161 steps in 6.00 s, 40.0 a second now",
+        "so far": "161 steps in 6.00 s, 40.0 steps/s now",
         "step": "median 25.0 ms, p99 25.0 ms (at first median 25.0 ms, p99 25.0 ms)",
         "waiting for data": "20.0 % (at first 0.0 %) of a step",
-        "time": "Of 6.00 s: training steps 60.0 %, start-up and compilation 33.3 %, waiting for data 6.7 %.",
+        "time": "6.00 s: training steps 60.0 %, start-up and compilation 33.3 %, waiting for data 6.7 %",
         "memory": "resident memory 800 MB",
-        "device": "SM clock, MHz 1,411; temperature, °C 62.0; heat or power hold it back",
+        "GPU": "SM clock, MHz 1,411; temperature, °C 62.0; throttled by heat or power",
     }
     assert words.line([one]) == (
-        "161 steps in 6.00 s, 40.0 a second now;"
+        "161 steps in 6.00 s, 40.0 steps/s now;"
         " step: median 25.0 ms, p99 25.0 ms (at first median 25.0 ms, p99 25.0 ms);"
-        " waiting for data 20.0 % of it; resident memory 800 MB"
+        " waiting for data 20.0 % of a step; resident memory 800 MB"
     )
 
 
 def test_no_step_but_the_first() -> None:
     one = rank_now(log())
-    assert told(one) == {"so far": "1 step in 2.00 s", "time": "Of 2.00 s: start-up and compilation 100.0 %."}
+    assert told(one) == {"so far": "1 step in 2.00 s", "time": "2.00 s: start-up and compilation 100.0 %"}
     assert words.line([one]) == "1 step in 2.00 s"
 
 
 def test_a_run_that_stands_still_is_told() -> None:
-    assert told(rank_now(log(window(0), after_ns=10 * S)))["so far"] == "41 steps in 13.0 s, 40.0 a second now"
+    assert told(rank_now(log(window(0), after_ns=10 * S)))["so far"] == "41 steps in 13.0 s, 40.0 steps/s now"
     assert told(rank_now(log(window(0), after_ns=11 * S)))["so far"] == "41 steps in 14.0 s, none for 11.0 s"
 
 
 def test_several_ranks_are_told_one_by_one_and_of_many_the_slowest() -> None:
     two = told(slow(0), slow(1))
-    assert two["so far"] == "21 steps in 3.00 s, 20.0 a second now (rank 0 of 99)"
+    assert two["so far"] == "21 steps in 3.00 s, 20.0 steps/s now (rank 0 of 99)"
     assert two["median steps"] == "rank 0 50.0 ms, rank 1 51.0 ms"
     many = told(*map(slow, range(20)))["median steps"]
     assert many.startswith("rank 19 ")
@@ -63,9 +63,7 @@ def test_a_finding_is_told_when_it_is_seen() -> None:
     one = rank_now(log(*(replace(window(at), columns={"step": step}) for at, step in enumerate(steps))))
     (found,) = one.findings
     sentence = words.finding(found)
-    assert sentence.startswith(
-        "Steps take longer the longer the run lasts. A usual step takes 21.0 ms at first and 27.0 ms"
-    )
+    assert sentence.startswith("Step time rises over the run. The typical step rises from 21.0 ms to 27.0 ms")
     assert told(one)["finding"] == sentence
 
 

@@ -38,15 +38,14 @@ SAME = compare(*[side(*casts(2).runs * 3)] * 2)
 
 def text_of(found: Comparison) -> str:
     """On a terminal, as one line: where lines break does not matter."""
-    return " ".join(terminal.compared(found, 100).split())
+    return " ".join(terminal.compared(found, 120, details=True).split())
 
 
 def test_the_first_lines_say_how_much_slower_how_sure_and_where() -> None:
     text = text_of(SLOWER)
-    assert text.startswith("Slower by 48.0 ms a step (47.1 %, 95 % interval +")
-    assert "): 102 ms before, 150 ms after. +48.0 ms: aten::copy_ (compute: copy kernels), more calls:" in text
-    assert "more calls: 2 -> 50 a step, at src/train.py:88 (main)." in text
-    assert "The interval is of the steps without the profiler, and how runs of a script differ." in text
+    assert text.startswith("47 % slower (95 % interval 46 to 48 %): 102 -> 150 ms/step +48.0 ms: aten::copy_ at src/")
+    assert "at src/train.py:88 (main): more calls, 2 -> 50 per step (" in text
+    assert "The interval comes from unprofiled steps and the usual spread between runs." in text
 
 
 def test_tables_say_which_parts_add_up_to_the_difference() -> None:
@@ -54,15 +53,13 @@ def test_tables_say_which_parts_add_up_to_the_difference() -> None:
     assert rows["compute: copy kernels"] == ("2.00 ms", "50.0 ms", "+48.0 ms")
     assert rows["everything else"] == ("100 ms", "100 ms", "0")
     assert rows["step"] == ("102 ms", "150 ms", "+48.0 ms")
-    assert rows["aten::copy_"] == ("+48.0 ms", "compute: copy kernels: more calls: 2 -> 50 a step")
+    assert rows["aten::copy_"] == ("+48.0 ms", "compute: copy kernels: more calls, 2 -> 50 per step")
 
 
 def test_findings_and_settings_that_differ_are_listed() -> None:
     assert dict(comparison.lists(SLOWER)) == {
-        "New findings": [
-            ("Casts in every step (XX01):", "50.0 ms a step (45.0 ms to 55.0 ms), at src/train.py:88 (main)")
-        ],
-        "Settings that differ": [("version torch:", "2.10 -> 2.11.")],
+        "New findings": [("Casts in every step (XX01):", "50 ms per step (45 ms to 55 ms), at src/train.py:88 (main)")],
+        "Changed settings": [("version torch:", "2.10 -> 2.11.")],
     }
 
 
@@ -77,22 +74,22 @@ def test_changes_within_a_step_that_is_not_shown_to_differ_may_be_noise() -> Non
     found = compare(*map(side, on_cpu))
     assert found.verdict == "cannot_tell"
     notes = {section.title: section.note for section in comparison.sections(found)}
-    assert notes["What changed"] == "The step as a whole is not shown to differ, so these may be noise."
+    assert notes["What changed"] == "The step time may not have changed, so these may be noise."
     assert {section.title: section.note for section in comparison.sections(SLOWER)}["What changed"] == ""
 
 
 def test_what_got_faster_is_told_with_what_is_gone() -> None:
     found = compare(casts(60), casts(0))
     assert list(comparison.causes(found)) == [
-        "-60.0 ms: aten::copy_ (compute: copy kernels), gone: 60 a step before, at src/train.py:88 (main)."
+        "-60.0 ms: aten::copy_ at src/train.py:88 (main): gone, 60 calls per step before (compute: copy kernels)"
     ]
-    assert [title for title, _ in comparison.lists(found)] == ["Fixed"]
+    assert [title for title, _ in comparison.lists(found)] == ["Fixed findings"]
 
 
 def test_what_cannot_be_told_is_said_without_an_interval() -> None:
     few = side(run(spent(Part.COMPUTE, "gemm", 5 * MS)))
     assert text_of(compare(few, few)).startswith(
-        "Cannot tell: 5.00 ms before, 5.00 ms after (+0.0 %), and too few steps for an interval."
+        "Cannot tell: +0.0 %, too few steps for an interval: 5.00 -> 5.00 ms/step"
     )
 
 
@@ -100,7 +97,7 @@ def test_different_amounts_of_work_are_said_first_and_compared_by_the_sample() -
     times = (100 * MS,) * STEPS
     small, large = (side(run(times_ns=times, samples_per_step=count)) for count in (32, 64))
     found = compare(small, large)
-    assert terminal.compared(found, 100).splitlines()[1] == "A step of a rank has 32 samples before, 64 after."
+    assert terminal.compared(found, 100).splitlines()[1] == "Samples per step and rank differ: 32 before, 64 after."
     rows = {row.label: row.cells for section in comparison.sections(found) for row in section.rows}
     assert rows["time per sample"] == ("3.12 ms", "1.56 ms")
 
@@ -117,7 +114,7 @@ def test_groups_and_ranks_are_told_where_they_have_changed() -> None:
         for row in section.rows
     }
     assert rows["all-reduce (all ranks): waiting"] == ("1.00 ms", "9.00 ms", "+8.00 ms")
-    assert rows["rank 1 computes"] == ("1.00 ms", "8.00 ms", "+7.00 ms")
+    assert rows["rank 1"] == ("1.00 ms", "8.00 ms", "+7.00 ms")
     assert "all-reduce (all ranks): transfer" not in rows
 
 
@@ -125,7 +122,7 @@ def test_reports_say_the_same() -> None:
     told = [comparison.headline(SLOWER), *comparison.causes(SLOWER), SLOWER.why]
     told += [row.label for section in comparison.sections(SLOWER) for row in section.rows]
     told += [first for _, items in comparison.lists(SLOWER) for first, _ in items]
-    page, pasted = comparison_page.render(SLOWER, None, None), markdown.compared(SLOWER)
+    page, pasted = comparison_page.render(SLOWER, None, None), markdown.compared(SLOWER, details=True)
     for text in told:
         assert text.replace("&", "&amp;").replace(">", "&gt;") in page, text
         assert markdown.escaped(text) in pasted, text
@@ -151,12 +148,28 @@ def test_names_of_a_trace_are_text_everywhere() -> None:
     elements = Elements(comparison_page.render(found, None, None))
     assert not elements.named("img")
     assert [one.get("type") for one in elements.named("script")] == ["text/plain", "text/plain", None]
-    assert not re.search(r"(?<!\\)[<>]", markdown.compared(found).replace("-> ", ""))
-    assert "https://" not in markdown.compared(found)
+    for details in (False, True):
+        assert not re.search(r"(?<!\\)[<>]", markdown.compared(found, details).replace("-> ", ""))
+        assert "https://" not in markdown.compared(found, details)
 
 
 def test_the_report_keeps_to_the_width() -> None:
     site = Site("a/very/long/path/" * 9 + "train.py", 88, "a_function_with_a_long_name" * 4)
     found = compare(casts(0, site, "an_op_" * 30), casts(60, site, "an_op_" * 30))
-    for width in (60, 80, 100):
-        assert max(map(len, terminal.compared(found, width).splitlines())) <= width
+    for width, details in ((60, False), (80, False), (80, True), (100, True)):
+        assert max(map(len, terminal.compared(found, width, details=details).splitlines())) <= width
+
+
+def test_without_details_it_has_15_lines_at_most() -> None:
+    many = tuple(finding(f"Finding number {k}", k * MS, LINE) for k in range(30))
+    rows = [spent(Part.COMPUTE, "copy", 9 * MS, f"op_{k}", site=LINE) for k in range(9)]
+    times = ((100 * MS,) * STEPS, (181 * MS,) * STEPS)
+    old = run(times_ns=times[0], findings=many[:10], samples_per_step=1, looked=[one.title for one in many])
+    new = msgspec.structs.replace(run(*rows, times_ns=times[1], findings=many[20:], samples_per_step=9), format="nsys")
+    settings = {f"env {k}": "x" * 99 for k in range(30)}
+    found = compare(side(old), side(msgspec.structs.replace(new, settings=settings)))
+    for width in (80, 100):
+        text = terminal.compared(found, width)
+        assert len(text.splitlines()) <= 15
+        assert "New (10): Finding number 20 (XX01)" in text
+        assert "Next: diagnose compare ... --details" in text

@@ -64,32 +64,32 @@ def report(*some: Trial, together: Trial | None = None, notes: tuple[str, ...] =
 
 def test_a_fix_that_pays() -> None:
     """80 ms by 1.25 is 64 ms."""
-    assert trials.render(report(WORKERS, notes=("The machine is busy.",))) == (
-        "Step time as it is: 80.0 ms, 79.0 ms to 82.0 ms (5 runs; equal runs differ by 1.2%)\n"
+    assert trials.render(report(WORKERS, notes=("The machine is busy.",)), details=True) == (
+        "Baseline step time: 80.0 ms, 79.0 ms to 82.0 ms (5 runs, noise 1.2 %)\n"
         "\n"
         "1. dataloader_starvation: KEEP\n"
         "   fix        Load in worker processes.\n"
         "   injected   DataLoader at train.py:41: num_workers 0 -> 4\n"
         "   predicted  1.40x, 1.30 to 1.50\n"
-        "   measured   1.25x, 1.20 to 1.31, 3 pairs of 30 steps\n"
-        "   losses     the same numbers in 42 steps\n"
+        "   measured   1.25x, 1.20 to 1.31, 3 pairs of runs of 30 steps\n"
+        "   losses     identical for 42 steps\n"
         "   memory     300 MB without, 310 MB with\n"
-        "   warm-up    2.0 s without, 5.0 s with; the fix has paid for it after 1,200 steps\n"
+        "   warm-up    2.0 s without, 5.0 s with; pays off after 1,200 steps\n"
         "\n"
         "Not tried:\n"
         "  3. scalar_syncs: it needs an edit of the script.\n"
         "\n"
         "The machine is busy.\n"
-        "Keep 1 (dataloader_starvation): 80.0 ms -> 64.0 ms a step (1.25x, 1.20 to 1.31; predicted 1.40x).\n"
+        "Keep 1 (dataloader_starvation): 80.0 ms -> 64.0 ms per step (1.25x, 1.20 to 1.31; predicted 1.40x).\n"
     )
 
 
 def test_a_fix_that_was_not_made_says_why_and_no_number() -> None:
-    text = trials.render(report(VOID))
+    text = trials.render(report(VOID), details=True)
     assert "1. dataloader_starvation: COULD NOT BE INJECTED\n" in text
     assert "because    No DataLoader that gave batches has num_workers=4.\n" in text
     assert "measured" not in text
-    assert text.endswith("Keep the script as it is: no fix that was tried is shown to pay.\n")
+    assert text.endswith("Keep the script as it is: no tried fix shows a gain.\n")
 
 
 IN_BLOCKS = replace(
@@ -109,35 +109,35 @@ IN_BLOCKS = replace(
 
 def test_a_fix_that_was_turned_on_and_off_in_one_run() -> None:
     """It is told what it gains alone, and on top of others; and how far numbers of the same batch are apart."""
-    apart = "8.8e-07 of their spread apart, at most 1.5e-05, which is rounding"
+    apart = "differ by 8.8e-07 of their spread (max 1.5e-05), within rounding"
     assert dict(trials.rows(IN_BLOCKS)) == {
         "fix": "Load in worker processes.",
         "injected": "AdamW: fused None -> True",
         "measured": "1.10x, 1.01 to 1.20",
-        "on top": "1.05x, 1.02 to 1.08 on top of 1, 3 pairs of blocks in one run, each of 30 steps",
-        "outputs": "the same bits of the model for the same batch",
-        "updates": f"parameters in one step of copies: {apart}",
+        "on top": "1.05x, 1.02 to 1.08 on top of 1, 3 pairs of 30-step blocks in one run",
+        "outputs": "bit-identical model outputs for the same batch",
+        "updates": f"parameter updates in one step {apart}",
     }
 
 
 def test_what_was_kept_in_blocks_alone_is_told_so() -> None:
     blocks = replace(IN_BLOCKS, added=None, on_top_of=())
-    told = "Keep 2 (unfused_optimizer): it pays in blocks of one run; in runs of its own it was not measured, or does"
+    told = "Keep 2 (unfused_optimizer): it gains in blocks of one run; in separate runs, no gain was measured."
     undecided = replace(blocks, verdict="inconclusive", measured_by="runs")
-    assert trials.conclusion(report(blocks, together=undecided)) == f"{told} not pay."
+    assert trials.conclusion(report(blocks, together=undecided)) == told
     confirmed = replace(blocks, measured=Range(1.05, 1.25, 1.3), measured_by="runs")
     assert trials.conclusion(report(blocks, together=confirmed)) == (
-        "Keep 2 (unfused_optimizer): 80.0 ms -> 64.0 ms a step (1.25x, 1.05 to 1.30)."
+        "Keep 2 (unfused_optimizer): 80.0 ms -> 64.0 ms per step (1.25x, 1.05 to 1.30)."
     )
-    assert trials.CONFIRMED in trials.render(report(blocks, together=confirmed))
+    assert trials.CONFIRMED in trials.render(report(blocks, together=confirmed), details=True)
 
 
 def test_of_several_fixes_what_they_bring_together_counts() -> None:
     names = "1 (dataloader_starvation) and 2 (unfused_optimizer)"
     assert trials.conclusion(report(WORKERS, FUSED, together=BOTH)) == (
-        f"Keep {names}: 80.0 ms -> 50.0 ms a step (1.60x, 1.40 to 1.80; predicted 1.40x)."
+        f"Keep {names}: 80.0 ms -> 50.0 ms per step (1.60x, 1.40 to 1.80; predicted 1.40x)."
     )
-    alone = f"Keep {names}: each pays alone; together they were not measured, or do not pay."
+    alone = f"Keep {names}: each gains alone; together, no gain was measured."
     assert trials.conclusion(report(WORKERS, FUSED)) == alone
     assert trials.conclusion(report(WORKERS, FUSED, together=replace(BOTH, verdict="slower"))) == alone
 
@@ -145,20 +145,30 @@ def test_of_several_fixes_what_they_bring_together_counts() -> None:
 def test_a_larger_batch_is_measured_by_the_sample() -> None:
     larger = replace(WORKERS, batch_factor=2, pays_after_steps=None)
     assert dict(trials.rows(larger))["measured"] == (
-        "1.25x, 1.20 to 1.31 of a sample's time (batches 2 times as large), 3 pairs of 30 steps"
+        "1.25x, 1.20 to 1.31 per sample (batch 2x as large), 3 pairs of runs of 30 steps"
     )
-    assert "80.0 ms -> 64.0 ms for as many samples (" in trials.conclusion(report(larger))
+    assert "80.0 ms -> 64.0 ms for the same samples (" in trials.conclusion(report(larger))
 
 
 def test_what_is_undecided_is_no_reason_to_leave_the_script_as_it_is() -> None:
     noisy = replace(FUSED, verdict="inconclusive", why="The budget was spent after 2 pairs.")
-    said = "Undecided: 2 (unfused_optimizer); the reasons stand above."
+    said = "Undecided: 2 (unfused_optimizer)."
     assert trials.conclusion(report(noisy, VOID)) == said
     assert trials.conclusion(report(WORKERS, noisy)).endswith(f"; predicted 1.40x). {said}")
 
 
+def test_without_details_the_largest_come_first_in_25_lines_at_most() -> None:
+    few = trials.render(report(FUSED, VOID, WORKERS, together=BOTH), width=80).splitlines()
+    assert [line.split(".")[0].strip() for line in few[3:7]] == ["1 + 2", "1", "2", "1"]
+    assert few[4] == "  1. dataloader_starvation                  keep  1.25x, 1.20 to 1.31 (predicted 1.40x)"[:80]
+    assert few[6].endswith("could not be injected: No DataLoader t…")
+    many = trials.render(report(*[WORKERS, FUSED, VOID] * 9, together=BOTH, notes=("A note on the machine. " * 30,)))
+    assert len(many.splitlines()) <= 25
+    assert "  16 more fixes\n" in many
+
+
 def test_nothing_tried() -> None:
-    assert trials.render(replace(report(), baseline=None)) == (
+    assert trials.render(replace(report(), baseline=None), details=True) == (
         "Not tried:\n  3. scalar_syncs: it needs an edit of the script.\n\nNo fix was tried.\n"
     )
 
@@ -178,13 +188,12 @@ def test_what_a_gpu_did_stands_with_its_units() -> None:
 def test_markdown_for_a_pull_request() -> None:
     lines = markdown.tried(report(WORKERS, VOID, notes=("The machine is busy.",))).splitlines()
     assert lines[0] == (
-        "**Keep 1 (dataloader\\_starvation): 80.0 ms -\\> 64.0 ms a step (1.25x, 1.20 to 1.31; predicted 1.40x).**"
+        "**Keep 1 (dataloader\\_starvation): 80.0 ms -\\> 64.0 ms per step (1.25x, 1.20 to 1.31; predicted 1.40x).**"
     )
     assert lines[2:6] == [
         "| Fix | Predicted | Measured | Losses | Verdict |",
         "|---|---|---|---|---|",
-        "| 1. dataloader\\_starvation | 1.40x, 1.30 to 1.50 | 1.25x, 1.20 to 1.31"
-        " | the same numbers in 42 steps | keep |",
+        "| 1. dataloader\\_starvation | 1.40x, 1.30 to 1.50 | 1.25x, 1.20 to 1.31 | identical for 42 steps | keep |",
         "| 1. dataloader\\_starvation | 1.40x, 1.30 to 1.50 |  |  | could not be injected |",
     ]
     assert "- injected: DataLoader at train.py:41: num\\_workers 0 -\\> 4" in lines

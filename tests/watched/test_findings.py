@@ -39,13 +39,13 @@ def test_steps_that_grow_are_told_with_what_that_costs() -> None:
     # The line begins with 100 ms: 10 steps of each of 100, 110, ..., 210 ms take 18.6 s, not 12. Against the median of
     # the first three, 110 ms, it is 5.4 s more.
     assert one.saving == RunSaving(5400 * MS, 6600 * MS, 6600 * MS, RunBasis.COMPARED)
-    assert "it takes 17" in whys(log(some))[K.SLOWER_STEPS]
+    assert "at least 17 windows" in whys(log(some))[K.SLOWER_STEPS]
     assert told(one) == (
-        "A usual step takes 110 ms at first and 200 ms at the end, 1.00 s more each 1,000 steps: 6.60 s (33.7 % of the"
-        " run). What takes longer is the backward pass, from 50.0 ms to 140 ms."
-        " After as many steps again one would take 320 ms if that goes on."
+        "The typical step rises from 110 ms to 200 ms (+1.00 s per 1,000 steps): 6.60 s (33.7 % of the run)."
+        " The time rises in the backward pass (50.0 ms to 140 ms)."
+        " At this rate, a run twice as long would end at 320 ms per step."
     )
-    assert one.change.startswith("Detach what is carried over from step to step")
+    assert one.change.startswith("Detach tensors that you keep from step to step")
 
 
 def test_growth_shows_within_the_first_hundred_steps(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_growth_shows_within_the_first_hundred_steps(tmp_path: Path) -> None:
     one = recorded(tmp_path, some)
     assert len(one.windows) < 6
     grown = found(one)[K.GROWING_STEPS]
-    assert "What takes longer is the forward pass" in told(grown)
+    assert "The time rises in the forward pass" in told(grown)
     # The first of 25 groups of four steps takes 20.75 ms a step; the mean step takes 44.75 ms.
     assert grown.saving.likely_ns == pytest.approx(100 * 24 * MS, rel=0.01)
 
@@ -64,9 +64,9 @@ def test_steps_that_take_longer_from_a_moment_on() -> None:
     one = found(log(some))[K.SLOWER_STEPS]
     assert one.saving == RunSaving(10 * S, 10 * S, 10 * S, RunBasis.COMPARED)  # 200 steps of 50 ms more.
     assert told(one).startswith(
-        "From step 201 on (21.0 s into the run) a usual step takes 150 ms, before 100 ms: 10.0 s (19.6 % of the run)."
+        "From step 201 on (21.0 s into the run), the typical step takes 150 ms instead of 100 ms:"
     )
-    assert "Nothing in the log tells why." in told(one)
+    assert "The log does not show the cause." in told(one)
 
 
 def test_a_device_that_is_held_back_says_so() -> None:
@@ -76,15 +76,16 @@ def test_a_device_that_is_held_back_says_so() -> None:
         temperature_c=[70.0] * 20 + [87.0] * 20,
     )
     one = found(log(some))[K.SLOWER_STEPS]
-    assert (
-        "The device is held back: its SM clock goes from 1900 to 1200 MHz, its temperature goes from 70 to 87 °C."
-        in (told(one))
+    assert "The GPU is throttled: its SM clock goes from 1900 to 1200 MHz, its temperature from 70 to 87 °C." in (
+        told(one)
     )
-    assert one.change.startswith("Look at cooling and power limit")
-    assert "Nothing in the log tells why." not in told(one)
+    assert one.change.startswith("Check the GPU's cooling and power limit")
+    assert "The log does not show the cause." not in told(one)
 
 
-@pytest.mark.parametrize(("each_s", "does"), [(1.0, "so it waits, or others take its cores"), (1.5, "so it does more")])
+@pytest.mark.parametrize(
+    ("each_s", "does"), [(1.0, "It waits longer, or other processes use its cores."), (1.5, "It does more work.")]
+)
 def test_cpu_time_tells_work_from_waiting(each_s: float, does: str) -> None:
     used = [float(k) for k in range(20)] + [20 + each_s * k for k in range(20)]
     some = with_gauges(windows([100 * MS] * 20 + [150 * MS] * 20), cpu_s=used)
@@ -112,7 +113,7 @@ def test_a_stutter_is_told_with_its_period_and_what_of_the_step_it_is(tmp_path: 
     assert seen is not None
     assert (seen.count, seen.period_steps, seen.regular, seen.part) == (20, 50, 1.0, part)
     told_one = found(one)[K.OUTLIER_STEPS]
-    assert told_one.title == "Every 50 steps one takes very long"
+    assert told_one.title == "Step-time spikes every 50 steps"
     # 20 times 380 ms, of which half likely goes, nothing at least and 90 % at most.
     assert told_one.saving == RunSaving(0, 3800 * MS, 6840 * MS, RunBasis.AT_MOST)
 
@@ -123,7 +124,7 @@ def test_collections_that_make_outliers_are_one_finding(tmp_path: Path) -> None:
     assert set(all_) == {K.COLLECTION}
     assert told(all_[K.COLLECTION]) == (
         "Python collects garbage in 20 steps: 7.60 s (26.6 % of the run)."
-        " Every 50 steps one takes over three times the usual one by that."
+        " This causes step-time spikes (over 3x the typical step) every 50 steps."
     )
     assert all_[K.COLLECTION].saving.likely_ns == 6840 * MS
 
@@ -131,9 +132,9 @@ def test_collections_that_make_outliers_are_one_finding(tmp_path: Path) -> None:
 def test_outliers_at_no_period_and_too_many() -> None:
     some = windows([100 * MS] * 2, steps=250)
     rare = tuple(replace(one, outliers=5, excess_ns=3 * S, gaps=((3, 1), (17, 1), (40, 1), (90, 1))) for one in some)
-    assert found(log(rare))[K.OUTLIER_STEPS].title == "Now and then a step takes very long"
+    assert found(log(rare))[K.OUTLIER_STEPS].title == "Step-time spikes"
     every_other = tuple(replace(one, outliers=60, gaps=((2, 60),)) for one in some)  # 120 of 500 steps
-    with pytest.raises(CannotTell, match="over a fifth of the steps are outliers"):
+    with pytest.raises(CannotTell, match="more than a fifth of the steps are outliers"):
         outliers(log(every_other))
 
 
@@ -170,8 +171,8 @@ def test_waiting_is_told_by_when_it_is() -> None:
     # 12 s beyond later epochs, 12.3 of which are for data; the rest of the waiting is 0.9 s.
     assert one[K.SLOW_FIRST_EPOCH].saving == RunSaving(0, 6 * S, 10_800 * MS, RunBasis.AT_MOST)
     assert told(one[K.SLOW_FIRST_EPOCH]) == (
-        "Steps of the first epoch take 50.0 ms, later ones 10.0 ms: 12.0 s (30.0 % of the run)."
-        " Waiting for data is 12.0 s (30.0 % of the run) of that: a cold file cache or the like."
+        "Steps take 50.0 ms in the first epoch and 10.0 ms later: 12.0 s (30.0 % of the run)."
+        " 12.0 s (30.0 % of the run) of this is waiting for data, perhaps with a cold file cache."
     )
 
 
@@ -200,14 +201,14 @@ def test_workers_that_start_anew_in_each_epoch(tmp_path: Path) -> None:
     with_workers = replace(one, windows=with_gauges(one.windows, children_resident_bytes=[1e9] * len(one.windows)))
     kept = found(with_workers)[K.EPOCH_STARTS]
     assert kept.saving == RunSaving(6 * S, 10_800 * MS, 11_760 * MS, RunBasis.RULE_OF_THUMB)
-    assert kept.change == "Keep the workers from epoch to epoch: persistent_workers=True."
+    assert kept.change == "Keep the workers between epochs: persistent_workers=True."
 
 
 def test_waiting_all_along(tmp_path: Path) -> None:
     one = found(recorded(tmp_path, [interval(20 * MS, loader=8 * MS)] * 1000))
     assert set(one) == {K.DATA_WAIT}
     assert one[K.DATA_WAIT].saving == RunSaving(0, 4 * S, 7200 * MS, RunBasis.AT_MOST)
-    assert told(one[K.DATA_WAIT]) == "Steps wait 8.00 ms each for their batch: 8.00 s (38.1 % of the run)."
+    assert told(one[K.DATA_WAIT]) == "Steps wait 8.00 ms on average for their batch: 8.00 s (38.1 % of the run)."
 
 
 def test_evaluation_is_priced_as_what_half_of_it_takes(tmp_path: Path) -> None:
@@ -219,8 +220,8 @@ def test_evaluation_is_priced_as_what_half_of_it_takes(tmp_path: Path) -> None:
     assert set(one) == {K.EVALUATION, K.EVALUATION_DATA_WAIT}
     assert one[K.EVALUATION].saving == RunSaving(10 * S, 10 * S, 10 * S, RunBasis.CHOICE)
     assert told(one[K.EVALUATION]) == (
-        "10 evaluations, 2.00 s each, one in 100 steps: 20.0 s (48.8 % of the run)."
-        " Half as many take 10.0 s less. Whether that is enough is your choice."
+        "10 evaluations of 2.00 s, one every 100 steps: 20.0 s (48.8 % of the run)."
+        " Evaluating half as often would save 10.0 s."
     )
     assert one[K.EVALUATION_DATA_WAIT].saving == RunSaving(0, 5 * S, 9 * S, RunBasis.AT_MOST)
 
@@ -259,15 +260,17 @@ def test_idle_ends_of_epochs(tmp_path: Path) -> None:
 
     one = found(recorded(tmp_path, map(step, range(1000))))
     assert set(one) == {K.OUTSIDE}
-    assert one[K.OUTSIDE].title == "The training is idle at the ends of epochs"
+    assert one[K.OUTSIDE].title == "Pauses at the ends of epochs"
     # The time between steps is all of the pause: 3.001 s each.
     assert one[K.OUTSIDE].saving == RunSaving(0, 15_005 * MS, 27_009 * MS, RunBasis.AT_MOST)
     anywhere = [interval(20 * MS + 3 * S * (k % 100 == 50), between=3 * S * (k % 100 == 50)) for k in range(1000)]
     other = found(recorded(tmp_path, anywhere, rank=1))[K.OUTSIDE]
-    assert other.title == "The training pauses between steps"
-    assert told(other).startswith("10 pauses, one every 100 steps, 3.00 s each, up to 3.00 s: 30.0 s")
+    assert other.title == "Pauses between steps"
+    assert told(other).startswith("10 pauses, one every 100 steps, 3.00 s each (up to 3.00 s): 30.0 s")
     at_once = [interval(20 * MS + S * (k >= 980), between=S * (k >= 980)) for k in range(1000)]
-    assert "20 pauses, at no period, 1.00 s each" in told(found(recorded(tmp_path, at_once, rank=2))[K.OUTSIDE])
+    assert "20 pauses at irregular intervals, 1.00 s each" in told(
+        found(recorded(tmp_path, at_once, rank=2))[K.OUTSIDE]
+    )
 
 
 def test_recompilation(tmp_path: Path) -> None:
@@ -283,19 +286,19 @@ def test_memory_that_grows_to_the_end() -> None:
     assert set(one) == {K.GROWING_MEMORY}
     assert one[K.GROWING_MEMORY].saving == RunSaving(0, 0, 0, RunBasis.NONE)
     assert "to 1.29 GB" in told(one[K.GROWING_MEMORY])
-    assert "After as many steps again it would be 1.5" in told(one[K.GROWING_MEMORY])  # 300 steps at 0.9 to 1 MB each.
+    assert "At this rate, a run twice as long would reach 1.5" in told(
+        one[K.GROWING_MEMORY]
+    )  # 300 steps at 0.9 to 1 MB each.
     full = [1e9 + 10e6 * min(k, 9) for k in range(30)]
     assert found(log(with_gauges(some, resident_bytes=full))) == {}
     both = with_gauges(some, allocated_bytes=[1e9 + 10e6 * k for k in range(30)], resident_bytes=[1e9] * 30)
-    assert [f.title for f in watched_run([log(both)]).findings] == [
-        "Memory allocated on the device grows to the end of the run"
-    ]
+    assert [f.title for f in watched_run([log(both)]).findings] == ["Allocated GPU memory keeps growing"]
 
 
 def test_a_long_healthy_run_shows_nothing_and_a_short_one_cannot_tell() -> None:
     steady = with_gauges(windows([100 * MS] * 30), resident_bytes=[1e9] * 30)
     assert found(log(steady)) == {}
-    one_epoch, short = "no second epoch of a DataLoader was seen", "the log has too few windows of a second and more"
+    one_epoch, short = "the log has no second epoch of a DataLoader", "the log needs at least 7 windows"
     assert {kind: why for kind, why in whys(log(steady)).items() if why} == {
         K.SLOW_FIRST_EPOCH: one_epoch,
         K.EPOCH_STARTS: one_epoch,
@@ -383,15 +386,15 @@ def test_a_few_outliers_are_told_where_they_cost_enough() -> None:
     paused = with_columns(some[4], step=column(10, 6 * S), loader=column(1, 5 * S))
     once = log((*some[:4], paused), length_ns=12 * S)
     one = found(once)[K.OUTLIER_STEPS]
-    assert one.title == "Now and then a step takes very long"
-    assert "1 outlier step, 5.00 s more each: 5.00 s" in told(one)
+    assert one.title == "Step-time spikes"
+    assert "1 outlier step (over 3x the typical step) takes 5.00 s longer each: 5.00 s" in told(one)
     assert K.OUTLIER_STEPS not in found(log((*some[:4], replace(paused, excess_ns=S // 2))))
 
 
 def test_what_no_order_of_so_few_windows_could_show_cannot_be_told() -> None:
     """Of six windows even those in order come by chance more often than a rise may: once in 720."""
     six, seven = (log(windows([(100 + 40 * k) * MS for k in range(count)])) for count in (6, 7))
-    assert "it takes 7" in whys(six)[K.GROWING_STEPS]
+    assert "at least 7 windows" in whys(six)[K.GROWING_STEPS]
     assert K.GROWING_STEPS in found(seven)
 
 

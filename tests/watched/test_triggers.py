@@ -35,7 +35,7 @@ def test_steps_that_get_slower() -> None:
     assert found is not None
     assert (found.kind, found.why) == (
         TriggerKind.SLOWER,
-        "steps take 20 % longer than at first, 12.0 ms instead of 10.0 ms",
+        "step time rose 20 % since the start, from 10.0 ms to 12.0 ms",
     )
     assert kind(slower, TriggerKind.SLOWER) is None
     assert kind(log(lambda at: 12 if at >= 40 else 10, seconds=50)) is None
@@ -76,7 +76,7 @@ def test_outliers_at_a_period() -> None:
     found = triggered(with_outliers([5900, 5920, 5940]), ())
     assert found is not None
     assert (found.kind, found.period_steps, found.outlier) == (TriggerKind.OUTLIERS, 20, 5940)
-    assert found.why == "every 20 steps one takes 50.0 ms longer than others"
+    assert found.why == "one step in 20 takes 50.0 ms longer than the others"
     assert kind(with_outliers([5900, 5920, 5950])) is None
     assert kind(with_outliers([5700, 5800, 5900])) is None  # Too far apart to be recorded whole.
     assert kind(with_outliers([5900, 5920])) is None

@@ -1,6 +1,7 @@
 """What is said of a whole run, from logs that are written down here."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from diagnose.watched.assembly import watched_run as of_logs
 from diagnose.watched.over_time import over_time
 from diagnose.watched.parts import parts
 from diagnose.watched.sketch import quantile_ns
-from tests.watched.logs import MS, S, column, log, windows, with_columns, with_gauges
+from tests.watched.logs import MS, S, column, interval, log, recorded, windows, with_columns, with_gauges
 
 
 def test_parts_add_up_to_the_run() -> None:
@@ -85,7 +86,7 @@ def test_the_sentence_adds_up_to_a_hundred_percent() -> None:
     thirds = replace(with_columns(window, evaluation=column(1, S)), ended_ns=3 * S)
     run = rank_run(log((thirds,)))
     assert watched_run.headline(run) == (
-        "Of 3.00 s: training steps 33.4 %, evaluation 33.3 %, start-up and compilation 33.3 %."
+        "3.00 s: training steps 33.4 %, evaluation 33.3 %, start-up and compilation 33.3 %"
     )
 
 
@@ -100,17 +101,31 @@ def test_long_times_are_told_as_people_do(ns: int, text: str) -> None:
 def test_a_run_that_was_killed_says_so() -> None:
     found = of_logs([log(windows([100 * MS] * 2), ended=None, damaged=2)])
     text = terminal.watched(found)
-    assert "21 steps, found by optimizer steps; it was killed, or still runs." in text
-    assert "The log is damaged in 2 places: what was there is left out." in text
+    assert "21 steps (counted by optimizer steps), killed or still running" in text
+    assert "The log is damaged in 2 places; their contents are missing here." in text
+
+
+def test_without_details_it_has_22_lines_at_most(tmp_path: Path) -> None:
+    often = {"loader": 8 * MS, "collection": 9 * MS, "compilation": 9 * MS}
+    pauses = {"evaluation": 2 * S, "evaluation_loader": S, "save": S, "between": S}
+    some = [interval((30 + k // 50) * MS, **often, **(pauses if k % 100 == 99 else {})) for k in range(1000)]
+    found = of_logs([recorded(tmp_path, some)])
+    assert len(found.findings) > watched_run.MOST_IN_FULL
+    for width in (80, 100):
+        lines = terminal.watched(found, width).splitlines()
+        assert len(lines) <= 22
+        assert max(map(len, lines)) <= width
+        assert "1. " in lines[3] + lines[4]
+        assert lines[-1].startswith("Next: diagnose analyze ... --details")
 
 
 def test_findings_are_told_alike_in_the_terminal_and_in_markdown() -> None:
     some = windows([100 * MS] * 10)
     some = tuple(replace(with_columns(one, save=column(1, S)), ended_ns=one.ended_ns) for one in some)
     found = of_logs([log(some, length_ns=31 * S)])
-    text, page = terminal.watched(found, 100), markdown.watched(found)
+    text, page = terminal.watched(found, 100, details=True), markdown.watched(found)
     # 10 s of 31 s; half to 96 % of it would be saved, 90 % likely.
-    assert "  1. Training stops while a checkpoint is saved  saves 9.00 s (29.0 %)" in text
-    assert "     10 checkpoints, one in 10 steps, 1.00 s each, up to 1.00 s: 10.0 s (32.3 % of the run)." in text
-    assert "5.00 s to 9.60 s of 31.0 s, alone; how much of the time is left is taken from experience" in text
-    assert "1. **Training stops while a checkpoint is saved** saves **9.00 s (29.0 %)**" in page
+    assert "  1. Training stops while a checkpoint is saved  saves 9.0 s (5.0 s to 9.6 s), 29 %" in text
+    assert "     10 checkpoints, one every 10 steps, 1.00 s each (up to 1.00 s): 10.0 s (32.3 % of the run)." in text
+    assert "Saving: this fix alone, assumes a typical saving for this fix." in text
+    assert "1. **Training stops while a checkpoint is saved** saves **9.0 s (5.0 s to 9.6 s), 29 %**" in page
