@@ -67,7 +67,6 @@ from diagnose.trace.units import percent
 from diagnose.trace.units import size as bytes_
 
 __all__ = [
-    "CALLS",
     "Basis",
     "Between",
     "CalleeKind",
@@ -117,6 +116,7 @@ __all__ = [
     "WellChosen",
     "attended",
     "bytes_",
+    "called",
     "chains_taken",
     "fixes",
     "fusing",
@@ -140,13 +140,18 @@ __all__ = [
 ]
 
 
-CALLS = {"aten::item": ".item()", "aten::_local_scalar_dense": ".item()", "aten::is_nonzero": "bool(tensor)"}
-CALLS |= {"aten::to": ".to()", "aten::copy_": ".copy_()", "aten::equal": "torch.equal()"}  # As users write ops.
+_CALLS = {"aten::item": ".item()", "aten::_local_scalar_dense": ".item()", "aten::is_nonzero": "bool(tensor)"}
+_CALLS |= {"aten::to": ".to()", "aten::copy_": ".copy_()", "aten::equal": "torch.equal()"}
+
+
+def called(op: str) -> str:
+    """An op or call as users write it."""
+    return _CALLS.get(op, op)
 
 
 def waited(wait: HostWait, steps: Steps) -> str:
     """How often a call waits for the GPU, for how long, and for how long the GPU is idle after it, if it is why."""
-    often, call = wait.total_calls / steps.count, wait.asked_by or wait.call
+    often = wait.total_calls / steps.count
     then = f", then the GPU idles {ms(wait.drained_idle_ns)}" * bool(wait.drained_idle_ns)
     many = "once" if often == 1 else f"{often:.3g} times"
-    return f"`{CALLS.get(call, call)}` {many} per step: the CPU blocks {ms(wait.blocked_ns)}{then}."
+    return f"`{called(wait.asked_by or wait.call)}` {many} per step: the CPU blocks {ms(wait.blocked_ns)}{then}."

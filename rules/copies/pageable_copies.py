@@ -52,7 +52,7 @@ def pageable_copies(
         yield Finding(
             evidence=(
                 Evidence(
-                    f"`{CALLS.get(one.asked_by, one.asked_by) or 'cudaMemcpy'}` copies {bytes_(one.bytes or 0)}/step"
+                    f"`{called(one.asked_by or 'cudaMemcpy')}` copies {bytes_(one.bytes or 0)}/step"
                     f" from pageable memory: {ms(one.exposed_ns)} exposed copy, {ms(one.call_idle_ns)} GPU idle.",
                     one.exposed_ns + one.call_idle_ns,
                     "ns",

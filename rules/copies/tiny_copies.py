@@ -43,7 +43,7 @@ def tiny_copies(
                 f"{count} copies under 64 KiB per step: the GPU idles {ms(idle)} while the CPU starts them.", idle, "ns"
             ),
             Evidence(
-                f"Longest: `{CALLS.get(mine[0].asked_by, mine[0].asked_by) or 'cudaMemcpy'}`,"
+                f"Longest: `{called(mine[0].asked_by or 'cudaMemcpy')}`,"
                 f" {mine[0].total_copies / steps.count:.3g} per step, {ms(mine[0].host_ns)} of CPU time.",
                 mine[0].host_ns,
                 "ns",

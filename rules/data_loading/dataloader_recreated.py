@@ -105,7 +105,7 @@ def for_every_batch(
 def of_workers(fetches: Fetches, steps: Steps, made_ns: int, length: int | None, epoch: Epoch | None) -> Finding:
     """Where the recording has more restarts than epochs have on average, only the usual share of them counts."""
     usual = 1.0 if length is None else min(len(fetches.ids) / length / fetches.restarts, 1.0)
-    times = f"{fetches.restarts} time{'s' * (fetches.restarts > 1)}"
+    times = f"{fetches.restarts} times" if fetches.restarts > 1 else "once"
     of = "" if length is None else f"; an epoch has {length:,}"
     started = f"Workers started {times} in {len(fetches.ids)} batches{of}."
     share: tuple[Evidence, ...] = ()

@@ -119,13 +119,13 @@ def _evidence(pause: PythonPause, steps: Steps) -> tuple[Evidence, ...]:
     many = pause.callee.calls if pause.callee else 0
     calls = f" ({_count(many)} call{'s' * (many != 1)})" * bool(many)
     stalls = f"{_what(pause)} stalls the {'training' if pause.on_cpu else 'GPU'} {ms(ns)}/step ({percent(pause.share)})"
-    gaps = f"{_count(often)} gap{'s' * (often != 1)} per step of {ms(pause.each_ns)}{calls}"
+    gaps = f"{_count(often)} gap{'s' * (often != 1)} of {ms(pause.each_ns)}{calls}"
     parts = (
         ("of this waits in the operating system", pause.waiting_ns),
         ("more goes to garbage collection", pause.collecting_ns),
     )
     return (
-        Evidence(f"{stalls}: {gaps}.", ns, "ns"),
+        Evidence(f"{stalls}, in {gaps}.", ns, "ns"),
         *(Evidence(f"{ms(part_ns)}/step {what}.", part_ns, "ns") for what, part_ns in parts if part_ns),
     )
 

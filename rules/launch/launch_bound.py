@@ -30,8 +30,8 @@ IDLE_NS = 1_000_000  # idle per launch: dispatch takes the host up to 0.2 ms; lo
 GRAPHED_SHARE = 0.50  # of the kernels launched by CUDA graphs: then launching is not what the host does
 READS = frozenset({"SY01", "SY02"})  # rules on what stands in the way of compiling
 
-SYNCS = "{n} host syncs per step: a CUDA graph allows none."
-BROKEN = "{n} reads of GPU values per step. Fix these first: they break compiled graphs and CUDA graphs."
+SYNCS = "Host syncs per step: {n}. A CUDA graph allows none."
+BROKEN = "Reads of GPU values per step: {n}. Fix these first: they break compiled graphs and CUDA graphs."
 
 COMPILE = Fix.of(fixes.Compile(), "Compile the model: it then launches fewer and longer kernels.")
 REPLAYED = {

@@ -72,7 +72,7 @@ def python_overhead(
             evidence=(
                 Evidence(f"{idle} {ms(ns)}/step while Python runs between ops{where}.", ns, "ns"),
                 Evidence(
-                    f"{often:,.3g} gap{'s' * (often != 1)} per step of {ms(pause.each_ns)}{waits}.", pause.each_ns, "ns"
+                    f"{often:,.3g} gap{'s' * (often != 1)} of {ms(pause.each_ns)} per step{waits}.", pause.each_ns, "ns"
                 ),
             ),
             edits=tuple(Shorten(Times(*time), left) for time in pause.times),

@@ -31,7 +31,8 @@ def anomaly_detection(nan_checks: NanChecks, steps: Steps, manifest: RankManifes
         yield Clean(f"{found.checked} NaN checks for {found.nodes} nodes of the backward pass")
         return
     by_hooks = mode is False
-    text = f"{found.checked / steps.count:,.3g} gradients checked for NaN per step: {ms(found.host_ns)} of CPU time."
+    many = found.checked / steps.count
+    text = f"{many:,.3g} gradient{'s' * (many != 1)} checked for NaN per step: {ms(found.host_ns)} of CPU time."
     yield Finding(
         title="Hooks check every gradient for NaN" if by_hooks else "Anomaly detection is on" if mode else "",
         evidence=(Evidence(text, found.host_ns, "ns"),),

@@ -47,7 +47,7 @@ def scalar_syncs(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
     if not frequent:
         yield Clean(f"{sum(wait.total_calls for wait in reads)} syncs by reads of GPU tensors in {steps.count} steps")
     for wait in frequent:
-        is_number, call = wait.reason is WaitReason.SCALAR_READ, CALLS.get(wait.asked_by, wait.asked_by or wait.call)
+        is_number, call = wait.reason is WaitReason.SCALAR_READ, called(wait.asked_by or wait.call)
         yield Finding(
             title=f"`{call}` syncs {'every step' if wait.steps_seen == steps.count else 'the CPU with the GPU'}"
             if is_number
