@@ -1,7 +1,7 @@
 """Weights or states are copied between CPU and GPU.
 
-CPU offload of weights, gradients or optimizer states (FSDP's `CPUOffload`, DeepSpeed's ZeRO-Offload, `device_map` with
-"cpu") sends gigabytes through PCIe in each step. Batches are rarely as large.
+CPU offload (FSDP's `CPUOffload`, DeepSpeed's ZeRO-Offload, `device_map` with "cpu") sends gigabytes through PCIe in
+each step. Batches are rarely as large.
 
 Why it costs
     PCIe moves 12 to 55 GB/s, the GPU's own memory 900 to 8,000. Copying a weight takes longer than computing with it,

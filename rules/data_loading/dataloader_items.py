@@ -1,11 +1,10 @@
 """One part of data loading dominates the wait for batches.
 
-One line of the dataset takes most of a batch's time, the transfer from worker to main process is slow, or the sampler
-is.
+A line of the dataset, the transfer from worker to main process, or the sampler takes most of the time.
 
 Why it costs
-    The line runs once per item, often with the same result. Each tensor of a batch is passed on by a descriptor of its
-    own, and other objects are pickled one by one. The sampler runs in the main process, so no worker can hide it.
+    The line runs once per item, often with the same result. Each tensor of a batch needs its own descriptor, and other
+    objects are pickled one by one. The sampler runs in the main process, so no worker can hide it.
 
 How to fix
     Read files once, when the dataset is created, or map them (`np.load(path, mmap_mode="r")`). Cache what repeats.

@@ -12,7 +12,7 @@ How to fix
     where each ends.
 
 Ignore when
-    the model is compiled or exported for one length (pad to a few lengths then), or the order of the data matters.
+    the order of the data matters, or the model is compiled for one length. Then pad to a few fixed lengths.
 
 Sources
     https://huggingface.co/docs/transformers/main/en/pad_truncation

@@ -4,8 +4,8 @@ Python runs one thread at a time. While another thread computes in Python, the t
 time an op returns.
 
 Why it costs
-    A thread holds the GIL for 5 ms, or until a C call returns that does not release it, as in writing JSON or sorting.
-    No op starts in that time.
+    A thread holds the GIL for 5 ms at a time. C calls that do not release it, as in writing JSON or sorting, hold it
+    longer. No op starts in that time.
 
 How to fix
     Move that work to another process, or do less of it. Reading from disk or network is fine in a thread. Replace

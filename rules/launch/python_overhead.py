@@ -1,7 +1,7 @@
 """Host-bound: Python between ops stalls the GPU.
 
-The launching thread spends so long in Python, in modules, hooks or lines that were not recorded, that the GPU runs out
-of work. LB10 finds lines of your own.
+The launching thread runs Python, in modules, hooks or unrecorded lines, until the GPU is out of work. LB10 finds slow
+lines of your own.
 
 Why it costs
     The GPU idles until Python launches the next op.

@@ -9,7 +9,7 @@ Why it costs
 
 How to fix
     Record with `diagnose profile`. It takes times from a recording without stacks and shapes, source lines from a
-    second one, and compares both with unprofiled steps.
+    second one. It compares both with unprofiled steps.
 
 Ignore when
     the GPU is busy nearly all the time: then CPU time is hidden anyway.
