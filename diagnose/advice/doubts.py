@@ -9,14 +9,15 @@ from diagnose.advice.pricing import Priced, Step
 from diagnose.contracts.finding import Caution, Finding
 from diagnose.replay.saving import DOUBTFUL, Basis, Replay, Saving
 from diagnose.trace.model import Ground, IntegrityNote, Severity
+from diagnose.trace.units import percent
 
 _SAID = {
-    Ground.HOST_TIMES: "what the host did",
-    Ground.DEVICE_TIMES: "how long device work takes",
-    Ground.DEVICE_IDLE: "when the device is idle",
-    Ground.LAUNCHES: "which call launched what",
-    Ground.CLOCKS: "what came first of host and device",
-    Ground.RANKS: "which rank came first",
+    Ground.HOST_TIMES: "CPU timings",
+    Ground.DEVICE_TIMES: "kernel timings",
+    Ground.DEVICE_IDLE: "GPU idle times",
+    Ground.LAUNCHES: "links from calls to kernels",
+    Ground.CLOCKS: "CPU-to-GPU clock offsets",
+    Ground.RANKS: "clock offsets between ranks",
 }
 
 
@@ -41,17 +42,18 @@ class Doubtful:
         for caution in self.cautions:
             if caution.lowers_all or (caution.lowers_host and one.finding.host_bound):
                 noise = one.alone.likely_ns < caution.noise_share * step.ns
-                found.append(Doubt(caution.what + ", which is more than this saves: time it yourself" * noise, noise))
+                below = f"below the noise ({percent(caution.noise_share)}): measure before you keep it"
+                found.append(Doubt(below if noise else caution.what, noise))
         quality = self.replay.quality
         if quality.unexplained_share >= DOUBTFUL:
-            found.append(Doubt(f"the replay cannot explain {quality.unexplained_share:.0%} of the step"))
+            found.append(Doubt(f"the simulation cannot explain {quality.unexplained_share:.0%} of the step"))
         elif abs(quality.error_share) >= DOUBTFUL:
-            found.append(Doubt(f"without fitting, the replay is off by {quality.error_share:+.0%}"))
+            found.append(Doubt(f"the simulated step is off by {quality.error_share:+.0%} before fitting"))
         against = self._against(one.finding)
         if doubted := [ground for ground in Ground if any(ground in grounds for _, grounds in against)]:
             said = " and ".join(_SAID[ground] for ground in doubted)
             lost = any(note.severity is Severity.ERROR for note, _ in against)
-            found.append(Doubt(f"a note on this recording doubts {said}", lost))
+            found.append(Doubt(f"{said} are unreliable here, see Notes", lost))
         return found
 
     def bounded(self, finding: Finding, saving: Saving) -> Saving:

@@ -65,10 +65,13 @@ def _of_framework(facts: Facts, loop: Loop, finding: Finding) -> Finding:
     if work is None and settings:
         return finding
     if work is None:
-        evidence = (*finding.evidence, Evidence(f"{name} itself does this, most in {where}: no setting is known."))
+        evidence = (
+            *finding.evidence,
+            Evidence(f"{name} does this itself, mostly in {where}; no setting is known to avoid it."),
+        )
         if not inside:
             return replace(finding, evidence=evidence)
-        newer = Fix(f"See whether a newer version of {name} does less here.", effort=3)
+        newer = Fix(f"Try a newer version of {name}.", effort=3)
         return replace(finding, evidence=evidence, fixes=(newer,), title=f"{name} itself is on the critical path")
     told = Evidence(f"Most of this is in {where} of {name}, which {work.what}.")
     do = f"Set {work.setting.name}: {name} {work.what}."
@@ -99,5 +102,5 @@ def _told(finding: Finding, call: LibraryCall | None) -> Finding:
     if call is None or not call.ns or call.function in finding.title:
         return finding
     where = "" if call.site == finding.site else f" ({call.site.place})"
-    text = f"Of this, {duration(call.ns)} a step is in {call.function}, which `{call.site.function}`{where} calls."
+    text = f"{duration(call.ns)}/step of this is in {call.function}, called by `{call.site.function}`{where}."
     return replace(finding, evidence=(*finding.evidence, Evidence(text, call.ns, "ns")))

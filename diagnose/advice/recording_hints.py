@@ -15,7 +15,7 @@ from diagnose.contracts.diagnosis import Sections
 from diagnose.contracts.finding import Finding, Fix, Outcome, RuleName
 from diagnose.trace.model import IntegrityNote, Rank
 
-_TORCH = "Nsight Systems does not record that: record with diagnose profile."
+_TORCH = "Nsight Systems does not record this. Record with diagnose profile."
 
 NSIGHT = {
     "device work": "Record with nsys profile --trace=cuda,nvtx.",
@@ -30,19 +30,19 @@ NSIGHT = {
     "DataLoader fetches": "Record with nsys profile --pytorch=autograd-nvtx.",
     "call stacks": "Record with diagnose profile --tracer nsys, or with nsys profile --python-sampling=true.",
     "memory events": "Record with diagnose profile --tracer nsys --memory.",
-    "sizes of collectives": "Export with nsys export --include-blobs=true, which keeps what NCCL says of them.",
+    "sizes of collectives": "Export with nsys export --include-blobs=true, which keeps NCCL's own data.",
     "garbage collections": _TORCH,
     "checkpoints": _TORCH,
 }
 """By what is missing."""
 
 _NOTES = {
-    "No framework ops were recorded.": "Kernels cannot be traced to ops, and all that the host does between calls "
-    "counts as Python. Use --pytorch=autograd-nvtx.",
-    "No training steps are marked.": "All figures are for the whole recorded window. Mark steps by NVTX ranges.",
-    "Synchronisation events were not recorded.": "Which event a stream waits for has to be inferred.",
+    "No framework ops were recorded.": "Kernels have no ops, and all CPU time between calls counts as Python. "
+    "Use --pytorch=autograd-nvtx.",
+    "No training steps are marked.": "All figures are for the whole recorded window. Mark steps with NVTX ranges.",
+    "Synchronisation events were not recorded.": "Which event a stream waits for is inferred.",
     "Input shapes were not recorded.": "FLOPs and bytes of ops are unknown. Use --pytorch=autograd-shapes-nvtx.",
-    "Call stacks were not recorded.": "Source lines cannot be named. diagnose profile --tracer nsys finds them.",
+    "Call stacks were not recorded.": "Source lines are unknown. diagnose profile --tracer nsys finds them.",
 }
 
 
@@ -58,8 +58,8 @@ ASKS = {
 }
 """By what a recording holds, how hints ask for it."""
 
-NOTHING_MORE = "This recording cannot tell."
-LOOK = Fix("Zoom into it on the timeline of the page (--html).")
+NOTHING_MORE = "This recording does not show it."
+LOOK = Fix("Zoom into this time in the HTML timeline (--html).")
 
 
 def held(rank: Rank) -> frozenset[str]:

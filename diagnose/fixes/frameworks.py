@@ -39,7 +39,7 @@ OWN_WORK = (
     OwnWork(
         Loop.TRANSFORMERS,
         r"/trainer\.py: (_run_epoch|_inner_training_loop)",
-        "reads each step's loss, to keep what is not finite out of its log",
+        "checks each step's loss for NaN/inf before logging it",
         Argument(_ARGUMENTS, "logging_nan_inf_filter", False),
         ops=READS,
     ),

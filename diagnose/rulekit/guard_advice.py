@@ -9,8 +9,8 @@ from diagnose.trace.frames import Site
 from diagnose.trace.manifest import FailedGuard, RankManifest
 
 LINK = "https://docs.pytorch.org/docs/stable/torch.compiler_recompilation.html"
-PAD = Fix("Or pad sizes to a few, so that each is compiled once.", safety=Safety.ROUNDING, effort=2, link=LINK)
-REASONS = Fix("Let torch.compile name the guard that fails.", after="TORCH_LOGS=recompiles python train.py", link=LINK)
+PAD = Fix("Or pad to a few sizes, so that each is compiled once.", safety=Safety.ROUNDING, effort=2, link=LINK)
+REASONS = Fix("Log which guard fails.", after="TORCH_LOGS=recompiles python train.py", link=LINK)
 
 
 def why_not(manifest: RankManifest | None) -> FailedGuard | None:
@@ -22,8 +22,8 @@ def guard_evidence(guard: FailedGuard | None) -> tuple[Evidence, ...]:
     """What failed, in dynamo's words."""
     if guard is None:
         return ()
-    forms = "A compiled form does" if guard.forms == 1 else f"{guard.forms} compiled forms do"
-    return (Evidence(f"{forms} not fit by the guard `{guard.said}`.", guard.forms),)
+    versions = "1 compiled version" if guard.forms == 1 else f"{guard.forms} compiled versions"
+    return (Evidence(f"{versions} failed the guard `{guard.said}`.", guard.forms),)
 
 
 def guard_site(guard: FailedGuard | None) -> Site | None:
@@ -35,12 +35,12 @@ def guard_fixes(guard: FailedGuard | None) -> tuple[Fix, ...]:
     """Dynamic sizes only where a size is what changes."""
     dynamic = fixes.CompileArgument("dynamic", True)
     if guard is None:
-        return REASONS, Fix.of(dynamic, "If it names sizes, mark them as dynamic."), PAD
+        return REASONS, Fix.of(dynamic, "If the guard is on a size, compile for any size."), PAD
     if guard.is_size:
         return Fix.of(dynamic, "Compile for any size."), PAD
     return (
         Fix(
-            f"Keep `{guard.source}` out of what is compiled, or make it a tensor: dynamic sizes do not help.",
+            f"Move `{guard.source}` out of the compiled function, or make it a tensor.",
             before=guard.said,
             safety=Safety.ROUNDING,
             effort=2,

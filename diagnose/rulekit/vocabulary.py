@@ -22,6 +22,7 @@ from diagnose.contracts.finding import (
 from diagnose.costs.changes import Enlarged, InPrecision, Padded, Pinned, Recost, Searched, WellChosen
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
+from diagnose.facts.host.waits import HostWait
 from diagnose.facts.values.wasted_work import Cause
 from diagnose.fixes import catalogue as fixes
 from diagnose.fixes.setting import Safety
@@ -115,6 +116,7 @@ __all__ = [
     "WellChosen",
     "attended",
     "bytes_",
+    "called",
     "chains_taken",
     "fixes",
     "fusing",
@@ -122,7 +124,6 @@ __all__ = [
     "guard_evidence",
     "guard_fixes",
     "guard_site",
-    "idle_after",
     "known",
     "launched",
     "loading_evidence",
@@ -133,11 +134,24 @@ __all__ = [
     "torchs_own",
     "unsorted",
     "updated_at_once",
+    "waited",
     "wasted",
     "why_not",
 ]
 
 
-def idle_after(idle_ns: int, what: str) -> tuple[Evidence, ...]:
-    """How long the GPU is idle after some waits, per step; nothing where something else is why."""
-    return (Evidence(f"The GPU is idle {ms(idle_ns)} a step after these {what}.", idle_ns, "ns"),) * bool(idle_ns)
+_CALLS = {"aten::item": ".item()", "aten::_local_scalar_dense": ".item()", "aten::is_nonzero": "bool(tensor)"}
+_CALLS |= {"aten::to": ".to()", "aten::copy_": ".copy_()", "aten::equal": "torch.equal()"}
+
+
+def called(op: str) -> str:
+    """An op or call as users write it."""
+    return _CALLS.get(op, op)
+
+
+def waited(wait: HostWait, steps: Steps) -> str:
+    """How often a call waits for the GPU, for how long, and for how long the GPU is idle after it, if it is why."""
+    often = wait.total_calls / steps.count
+    then = f", then the GPU idles {ms(wait.drained_idle_ns)}" * bool(wait.drained_idle_ns)
+    many = "once" if often == 1 else f"{often:.3g} times"
+    return f"`{called(wait.asked_by or wait.call)}` {many} per step: the CPU blocks {ms(wait.blocked_ns)}{then}."

@@ -1,15 +1,15 @@
 """Host-to-device copies are not overlapped with compute.
 
-Batches are pinned, but copied on the stream that computes, or the host waits for each copy: nothing runs meanwhile.
+Batches are pinned, but copied on the compute stream, or the CPU waits for each copy.
 
 Why it costs
-    The engine that copies is another one than those that compute. One after the other they take the sum of both times.
+    The GPU copies and computes with separate engines. One after the other they take the sum of both times.
 
 How to fix
-    Copy without waiting for it, and one batch ahead on a stream of its own. Send bytes instead of floats.
+    Copy asynchronously, one batch ahead, on a separate stream. Send bytes instead of floats.
 
 Ignore when
-    the copy is short, or memory has no room for one more batch.
+    the copy is short, or memory has no room for another batch.
 
 Sources
     https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
@@ -24,11 +24,10 @@ LEAST_BYTES = 1_000_000  # the largest copy: smaller ones cost their launch, not
 SPEED = Between(0.8, 1.0, 1.25)  # of the copy when it runs beside compute: both share the memory
 
 AHEAD = Fix(
-    "Copy the next batch on a stream of its own while this one is computed.",
-    after="copying = torch.cuda.Stream()  # once\n"
-    "with torch.cuda.stream(copying):\n    x_next = x_next.to(device, non_blocking=True)\n"
-    "torch.cuda.current_stream().wait_stream(copying)  # before x_next is used\n"
-    "x_next.record_stream(torch.cuda.current_stream())  # its memory is kept until then",
+    "Copy the next batch on a separate stream while this one computes.",
+    after="with torch.cuda.stream(copying):  # copying = torch.cuda.Stream(), once\n"
+    "    x_next = x_next.to(device, non_blocking=True)\n"
+    "now = torch.cuda.current_stream(); now.wait_stream(copying); x_next.record_stream(now)  # before use",
     effort=2,
     link="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
 )
@@ -54,17 +53,15 @@ def copies_not_overlapped(transfers: tuple[Transfer, ...], steps: Steps) -> Verd
         yield Finding(
             evidence=(
                 Evidence(
-                    f"Copies of {bytes_(one.bytes or 0)} a step to the GPU run for {ms(one.exposed_ns)} while it"
-                    f" computes nothing{', and the host waits for them' * (len(one.sync_ids) > 0)}.",
+                    f"Copies to the GPU ({bytes_(one.bytes or 0)}/step) are exposed for {ms(one.exposed_ns)}/step"
+                    f"{', and the CPU waits for them' * (len(one.sync_ids) > 0)}.",
                     one.exposed_ns,
                     "ns",
                 ),
             ),
             edits=(Move(one.ids, SPEED), Detach(one.sync_ids)),
             fixes=(AHEAD,),
-            confidence=Confidence(
-                Level.MEDIUM, "the copies are recorded; that the batch is there a step earlier is not"
-            ),
+            confidence=Confidence(Level.MEDIUM, "whether the batch is ready a step earlier is not recorded"),
             site=one.site,
         )
 

@@ -1,15 +1,15 @@
-"""Weights or states are copied between host and GPU.
+"""Weights or states are copied between CPU and GPU.
 
-CPU offload of weights, gradients or optimizer states (FSDP's `CPUOffload`, DeepSpeed's ZeRO-Offload, `device_map` with
-"cpu") sends gigabytes through PCIe in each step. Batches are seldom as large.
+CPU offload (FSDP's `CPUOffload`, DeepSpeed's ZeRO-Offload, `device_map` with "cpu") sends gigabytes through PCIe in
+each step. Batches are rarely as large.
 
 Why it costs
-    PCIe moves 12 to 55 GB/s, the GPU's own memory 900 to 8,000. The GPU computes on a weight for less time than it
-    takes to copy it, so it waits even if copies overlap with compute.
+    PCIe moves 12 to 55 GB/s, the GPU's own memory 900 to 8,000. Copying a weight takes longer than computing with it,
+    so the GPU waits even if copies overlap with compute.
 
 How to fix
-    Keep on the GPU what fits. Make it fit: 16 or fewer bits for frozen weights, sharding over more GPUs, activation
-    checkpointing, a smaller batch. If it has to stay on the host, pin it, and copy the next layer while one computes.
+    Keep on the GPU what fits. Make it fit: frozen weights in 16 bits or fewer, sharding over more GPUs, activation
+    checkpointing, a smaller batch. Pin what stays in CPU memory, and prefetch the next layer.
 
 Ignore when
     the copies are batches, such as volumes or videos.
@@ -24,7 +24,7 @@ from diagnose.facts.device.transfers import Transfer
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in which the GPU only copies, or the host waits for the copy (our choice)
-TOLD = "that these are weights is told from how much is copied"
+TOLD = "that these are weights is inferred from the size of the copies"
 LEFT = Between(0.5, 0.0, 0.0)  # of the copies: half of the bytes, or none
 
 
@@ -36,27 +36,27 @@ def offload_traffic(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
     if not large and unknown >= WORTH_SHARE * steps.mean_ns:
         raise Missing("sizes of copies", "Record with a current PyTorch: older ones on ROCm leave them out.")
     if not large:
-        yield NotApplicable("no op copies a gigabyte a step between host and GPU, in eight copies or more")
+        yield NotApplicable("no op copies a gigabyte per step between CPU and GPU, in eight copies or more")
     elif waits < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"copies of gigabytes keep the GPU from computing for {percent(waits / steps.mean_ns)} of the step")
+        yield Clean(f"the GPU waits for copies of gigabytes for {percent(waits / steps.mean_ns)} of the step")
     else:
         moved = sum(one.bytes or 0 for one in large)
         copies = sum(one.copies for one in large)
         yield Finding(
             evidence=(
                 Evidence(
-                    f"{copies:,} copies of {bytes_(moved)} a step run for {ms(sum(one.exposed_ns for one in large))}"
-                    " while the GPU computes nothing.",
+                    f"{copies:,} copies per step ({bytes_(moved)} in all) are exposed for"
+                    f" {ms(sum(one.exposed_ns for one in large))}/step.",
                     moved,
                     "bytes",
                 ),
             ),
             edits=tuple(edit for one in large for edit in (Shorten(one.ids, LEFT), Detach(one.sync_ids))),
             fixes=(
-                Fix("Keep them on the GPU, in 16 or fewer bits if they do not fit else.", safety=Safety.PRECISION),
-                Fix("Shard them over more GPUs in place of the host.", effort=3, safety=Safety.ROUNDING),
+                Fix("Keep weights and states on the GPU, in 16 bits or fewer if needed.", safety=Safety.PRECISION),
+                Fix("Shard them over more GPUs instead of offloading them.", effort=3, safety=Safety.ROUNDING),
             ),
-            confidence=Confidence(Level.LOW, f"{TOLD}, and no steps are marked: it may be start-up")
+            confidence=Confidence(Level.LOW, f"{TOLD}; no steps are marked, so it may be start-up")
             if steps.measure is Measure.WINDOW
             else Confidence(Level.MEDIUM, TOLD),
             basis=Basis.RULE_OF_THUMB,

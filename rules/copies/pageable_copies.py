@@ -1,13 +1,13 @@
 """Host-to-device copies come from pageable memory.
 
-A copy from memory that is not pinned goes through a buffer of the driver: slower, and the host waits for it.
+A copy from memory that is not pinned goes through a buffer of the driver.
 
 Why it costs
-    The thread that launches work copies, or waits for the copy, and launches nothing meanwhile.
+    The copy is slower, and the thread that launches kernels waits for it.
 
 How to fix
-    Pin the batches in the DataLoader and copy with non_blocking. Do not pin by hand before each copy: that takes
-    longer.
+    Set `pin_memory=True` on the DataLoader, and copy with `non_blocking=True`. Do not call `.pin_memory()` before each
+    copy: that takes longer.
 
 Ignore when
     the copies are small, or hidden behind queued work.
@@ -26,8 +26,8 @@ WORTH_SHARE = 0.01  # of the step in which the GPU only copies or waits for the 
 CALL = Between(0.5, 0.1, 0.03)  # of the host's time: a copy from pinned memory is queued in a few us
 NATIVE = Fix("Copy asynchronously from page-locked memory.")
 REACH = Fix(
-    "The DataLoader pins already: give a batch type of your own pin_memory(), or pin what is made outside the loader.",
-    after="class Batch:\n    def pin_memory(self):\n        self.x = self.x.pin_memory()\n        return self",
+    "Give your batch type a pin_memory() method, or pin tensors that are created outside the DataLoader.",
+    after="def pin_memory(self):  # of the batch type\n    self.x = self.x.pin_memory()\n    return self",
     effort=2,
     link="https://docs.pytorch.org/docs/stable/data.html#memory-pinning",
 )
@@ -39,22 +39,21 @@ def pageable_copies(
 ) -> Verdicts:
     to_device = [transfer for transfer in transfers if transfer.direction is Direction.H2D]
     if to_device and all(one.host_memory is HostMemory.UNKNOWN for one in to_device):
-        raise Missing("whether host memory is pinned", "The recorder does not say: see DataLoader(pin_memory=...).")
+        raise Missing("whether host memory is pinned", "Check DataLoader(pin_memory=...): this recorder omits it.")
     pageable = [one for one in to_device if one.host_memory is HostMemory.PAGEABLE]
     slow = [one for one in pageable if one.bytes is None or one.bytes >= LEAST_BYTES]
     costly = [one for one in slow if one.exposed_ns + one.call_idle_ns >= WORTH_SHARE * steps.mean_ns]
     if any(one.bytes is None for one in costly):
         raise Missing("sizes of copies", "Record with a current PyTorch: older ones on ROCm leave them out.")
     if not costly:
-        yield Clean(f"copies from pageable memory keep the GPU {ms(sum(one.call_idle_ns for one in slow))} a step idle")
+        yield Clean(f"copies from pageable memory leave the GPU idle {ms(sum(one.call_idle_ns for one in slow))}/step")
     fix, known = (NATIVE, "") if program and program.language is not Language.PYTHON else _fix(manifest)
     for one in costly:
         yield Finding(
             evidence=(
                 Evidence(
-                    f"`{one.asked_by or 'a copy'}` copies {bytes_(one.bytes or 0)} a step from pageable memory:"
-                    f" the GPU only copies for {ms(one.exposed_ns)}, and is idle for {ms(one.call_idle_ns)} while the"
-                    " host is at it.",
+                    f"`{called(one.asked_by or 'cudaMemcpy')}` copies {bytes_(one.bytes or 0)}/step"
+                    f" from pageable memory: {ms(one.exposed_ns)} exposed copy, {ms(one.call_idle_ns)} GPU idle.",
                     one.exposed_ns + one.call_idle_ns,
                     "ns",
                 ),
@@ -62,7 +61,7 @@ def pageable_copies(
             ),
             edits=(Detach(one.sync_ids), Shorten(one.call_ids, CALL), Recost(one.ids, Pinned())),
             fixes=(fix,),
-            confidence=Confidence(Level.HIGH, f"the recorder names the kind of memory{known}"),
+            confidence=Confidence(Level.HIGH, f"the kind of memory is recorded{known}"),
             site=one.site,
             host_bound=True,
         )
@@ -71,22 +70,22 @@ def pageable_copies(
 def _rate(one: Transfer) -> Evidence:
     rate = one.bandwidth_bytes_per_s or 0.0
     slow, fast = one.most_bytes_per_s or (rate, rate)
-    most = f", eight of ten between {bytes_(round(slow))}/s and {bytes_(round(fast))}/s" if slow < fast else ""
+    most = f", 80 % of them {bytes_(round(slow))}/s to {bytes_(round(fast))}/s" if slow < fast else ""
     return Evidence(f"These copies reach {bytes_(round(rate))}/s{most}.", rate, "bytes/s")
 
 
 def _fix(manifest: RankManifest | None) -> tuple[Fix, str]:
-    """What to change, and what of the loaders is known to say so."""
+    """What to change, and what is known of the loaders."""
     loaders = manifest.loaders if manifest else ()
     if loaders and all(loader.pin_memory for loader in loaders):
         return REACH, ", and every DataLoader has pin_memory=True"
-    do, known = "Pin the batches in the DataLoader", ""
+    do, known = "Set pin_memory=True on the DataLoader", ""
     most = max(loaders, key=lambda loader: (loader.asked, loader.batches), default=None)
     if most is not None and not most.pin_memory:
         do, known = f"Set pin_memory=True on the DataLoader of {most.dataset}", ", and that loader does not pin"
     fix = Fix.of(
         fixes.LoaderArgument("pin_memory", True),
-        f"{do}, and do not wait for the copy.",
+        f"{do}, and copy with non_blocking=True.",
         after="DataLoader(..., pin_memory=True)\nx = x.to(device, non_blocking=True)",
     )
     return fix, known

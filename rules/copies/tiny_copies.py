@@ -1,16 +1,16 @@
-"""Tiny copies between host and device keep the host busy.
+"""Tiny copies between CPU and GPU in every step.
 
-Numbers and small tensors are made on the host and moved one by one.
+Numbers and small tensors are created on the CPU and copied one by one.
 
 Why it costs
-    Each copy costs the host about 10 us, and more where it waits for it; the bytes do not matter.
+    Each copy takes about 10 us of CPU time, however small, and more if the CPU waits for it.
 
 How to fix
-    Make tensors on the GPU: `torch.zeros(..., device=device)`. Put small ones together and move them at once; keep
-    constants there.
+    Create tensors on the GPU: `torch.zeros(..., device=device)`. Combine small ones into one copy; keep constants on
+    the GPU.
 
 Ignore when
-    the GPU has enough queued meanwhile.
+    the GPU has enough work queued.
 
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
@@ -35,23 +35,21 @@ def tiny_copies(
     mine = sorted((one for one in waited if one.asked_by not in READS.split()), key=lambda one: -one.host_ns)
     count, idle = sum(one.copies for one in mine), sum(one.host_idle_ns for one in mine)
     if count < COPIES and idle < IDLE_SHARE * steps.mean_ns:
-        yield Clean(f"{count} tiny copies a step")
+        yield Clean(f"{count} tiny copies per step")
         return
     yield Finding(
         evidence=(
             Evidence(
-                f"{count} copies of under 64 KiB a step; the GPU is idle {ms(idle)} while the host is at them.",
-                idle,
-                "ns",
+                f"{count} copies under 64 KiB per step: the GPU idles {ms(idle)} while the CPU starts them.", idle, "ns"
             ),
             Evidence(
-                f"The longest are `{mine[0].asked_by or 'a copy'}`, {mine[0].total_copies / steps.count:.3g} times a"
-                f" step: {ms(mine[0].host_ns)} of host time.",
+                f"Longest: `{called(mine[0].asked_by or 'cudaMemcpy')}`,"
+                f" {mine[0].total_copies / steps.count:.3g} per step, {ms(mine[0].host_ns)} of CPU time.",
                 mine[0].host_ns,
                 "ns",
             ),
             *(
-                Evidence(f"`{one.made_by}` makes {one.total_calls / steps.count:.3g} tensors a step to be copied.")
+                Evidence(f"`{one.made_by}` builds {one.total_calls / steps.count:.3g} of these tensors per step.")
                 for one in (host_born or ())[:MADE]
             ),
         ),
@@ -62,13 +60,13 @@ def tiny_copies(
         ),
         fixes=(
             Fix(
-                "Make small tensors on the GPU, and move those that cannot be made there in one piece.",
+                "Create small tensors on the GPU; combine the others into one copy.",
                 after="mask = torch.zeros(n, device=device)",
                 effort=2,
                 link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
             ),
         ),
-        confidence=Confidence(Level.MEDIUM, "the copies are recorded; which of them can go is not"),
+        confidence=Confidence(Level.MEDIUM, "which of the copies can go is not recorded"),
         site=mine[0].site,
         host_bound=True,
     )

@@ -1,17 +1,17 @@
 """More CPU threads are running than there are cores.
 
-PyTorch computes each large operation with several threads, which wait for each other at its end. There are more of
-them than cores: OMP_NUM_THREADS or torch.set_num_threads is too high, or several processes share the machine.
+OMP_NUM_THREADS or torch.set_num_threads is too high, or several processes share the machine. A container often has
+fewer cores than the machine reports.
 
 Why it costs
-    Threads that wait spin, and take the core from those that they wait for: the operation takes several times as long.
+    The threads of a large op wait for each other at its end. Waiting threads spin and take cores from those that still
+    compute.
 
 How to fix
-    As many threads as there are cores for each process. A machine that is shared out to a container has fewer cores
-    than it shows.
+    Give each process as many threads as it has cores.
 
 Ignore when
-    the other processes do nothing meanwhile.
+    the other processes are idle.
 
 Sources
     https://docs.pytorch.org/docs/stable/notes/multiprocessing.html
@@ -38,8 +38,10 @@ def cpu_oversubscription(cpu_threads: CpuThreads | None, loading: Loading | None
         left = cores / found.threads
         yield Finding(
             evidence=(
-                Evidence(f"Each process computes with {found.threads} threads on {found.cpus} cores.", found.threads),
-                Evidence(f"Ops take {ms(found.ops_ns)} of a step.", found.ops_ns, "ns"),
+                Evidence(
+                    f"{found.threads} threads per process on {found.cpus} cores; ops take {ms(found.ops_ns)}/step.",
+                    found.threads,
+                ),
             ),
             edits=(Shorten(found.op_ids, Between(1.0, left, LEAST * left)),),
             fixes=(
@@ -49,7 +51,7 @@ def cpu_oversubscription(cpu_threads: CpuThreads | None, loading: Loading | None
                     after=f"torch.set_num_threads({cores})",
                 ),
             ),
-            confidence=Confidence(Level.MEDIUM, "threads and cores are known; how long threads spin is not recorded"),
+            confidence=Confidence(Level.MEDIUM, "how long threads spin is not recorded"),
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
         )

@@ -1,25 +1,18 @@
-"""One part of loading takes most of the wait for a batch.
+"""One part of data loading dominates the wait for batches.
 
-More workers are not all that helps: a line of the dataset takes most of making a batch, as samples in workers show;
-handing a batch over from its worker takes long; or the sampler does, before a batch is made.
+A line of the dataset, the transfer from worker to main process, or the sampler takes most of the time.
 
 Why it costs
-    A line of the dataset runs once for each item. What it reads or computes may be the same each time. A batch goes
-    from its worker as descriptors, each over a connection of its own, and other objects are pickled one by one: the
-    training process puts it together before it can go on. The sampler runs there, too, so no worker can hide it.
+    The line runs once per item, often with the same result. Each tensor of a batch needs its own descriptor, and other
+    objects are pickled one by one. The sampler runs in the main process, so no worker can hide it.
 
 How to fix
-    Read a file once, when the dataset is made, and keep what it holds; or map it (`np.load(path, mmap_mode="r")`), so
-    that an item reads its part only. Store items as the training uses them. Keep in a cache what repeats.
-
-    Hand over few large tensors, not arrays of NumPy: stack small ones, or concatenate them with their lengths, in
-    `collate_fn`. Where a batch is made faster than it is handed over, make it in the training process: `num_workers=0`.
-
-    Decide on the order of an epoch once, where its iterator begins, and hand out pieces of it. Sort and weigh with
-    torch or numpy, on whole tensors.
+    Read files once, when the dataset is created, or map them (`np.load(path, mmap_mode="r")`). Cache what repeats.
+    Return a few large tensors from `collate_fn`, not NumPy arrays or many small tensors. Use `num_workers=0` where the
+    transfer takes longer than loading. Compute the order of an epoch once, with whole-tensor ops.
 
 Ignore when
-    what it does depends on the item, or on what the training found out in the last step.
+    the line depends on the item, or the sampler on the results of the last step.
 
 Sources
     https://docs.pytorch.org/docs/stable/data.html
@@ -47,30 +40,30 @@ LEFT_OF_SAMPLING = Between(1.0, 0.1, 0.0)  # of the sampler: what it does is not
 AS_TENSORS = Between(0.63, 0.27, 0.12)
 READS = ("load", "open", "read", "imread", "File", "parse")  # how names of readers begin
 CHEAPER = Fix(
-    "Do this once, before training, and store items as the training uses them; keep what repeats.",
+    "Do this once, before training, and store the preprocessed items; cache what repeats.",
     effort=2,
     link="https://docs.pytorch.org/docs/stable/data.html",
 )
 STACK = Fix(
-    "Stack small tensors in collate_fn, so that a batch has a few large ones.",
+    "Concatenate small tensors in `collate_fn`, so that a batch has a few large ones.",
     before="return images, [item.boxes for item in items]  # hundreds of tensors",
     after="return images, torch.cat([item.boxes for item in items]), torch.tensor([len(item.boxes) for item in items])",
     effort=2,
     link="https://docs.pytorch.org/docs/stable/data.html#dataloader-collate-fn",
 )
 TENSORS = Fix(
-    "Make tensors of the arrays in the worker: they go by shared memory, while arrays are copied through a pipe.",
+    "Return tensors from the worker, not NumPy arrays: tensors use shared memory, arrays a pipe.",
     before="return np.stack(images), np.array(labels)",
     after="return torch.from_numpy(np.stack(images)), torch.tensor(labels)",
     link="https://docs.pytorch.org/docs/stable/multiprocessing.html",
 )
 FEWER = Fix(
-    "Hand over less: leave out what the training does not read, and store it in smaller types.",
+    "Return less from `collate_fn`: drop unused fields, and use smaller dtypes.",
     effort=2,
     link="https://docs.pytorch.org/docs/stable/data.html#dataloader-collate-fn",
 )
 ONCE = Fix(
-    "Decide on the order of an epoch once.",
+    "Compute the order of an epoch once.",
     before="for begin in range(0, count, size): yield self.order()[begin : begin + size]",
     after="order = self.order()\nfor begin in range(0, count, size): yield order[begin : begin + size]",
     effort=2,
@@ -85,7 +78,9 @@ def dataloader_items(fetches: Fetches, input_wait: Input, steps: Steps, loading:
         return
     one = None if loading is None else loading.loader
     if loading is None or one is None or not (one.lines or (one.handing_share is not None and one.handed_ns)):
-        raise Missing("where workers spend their time, and when they had made a batch", "Record with diagnose profile.")
+        raise Missing(
+            "when each worker finished its batch, and where it spent its time", "Record with diagnose profile."
+        )
     late_ns = fetches.late_ns(input_wait, steps)
     if one.handing_share is not None and one.handed_ns:
         yield handover(fetches, steps, loading, one.handed_ns, round(loading.handing_share * late_ns))
@@ -95,27 +90,27 @@ def dataloader_items(fetches: Fetches, input_wait: Input, steps: Steps, loading:
 
 def sampler(fetches: Fetches, wait: Input, steps: Steps, loading: Loading | None) -> Finding | Clean | NotApplicable:
     if fetches.first_share >= ANEW:
-        return NotApplicable("iterators are made again and again, each with an order of its own")
+        return NotApplicable("iterators restart for half of the batches or more, each with an order of its own")
     if loading is None or loading.sampling_share is None:
-        raise Missing("what a sampler takes", "Record with diagnose profile, num_workers=0 and pin_memory=False.")
+        raise Missing("the sampler's time", "Record with diagnose profile, num_workers=0 and pin_memory=False.")
     share, waited_ns = loading.sampling_share, wait.waited_ns
     lost_ns = round(share * waited_ns)
     if lost_ns < WORTH_SHARE * steps.mean_ns:
-        return Clean(f"the sampler takes {ms(lost_ns)} a step, {percent(lost_ns / max(steps.mean_ns, 1))}")
+        return Clean(f"the sampler takes {ms(lost_ns)}/step, {percent(lost_ns / max(steps.mean_ns, 1))}")
     name, begins = loading.loader.sampler or "The sampler", loading.loader.sampler_at
     return Finding(
-        title="The sampler keeps the step waiting",
+        title="The sampler delays batches",
         evidence=(
             Evidence(
-                f"{name} takes {percent(share)} of the {ms(waited_ns)} a step until a batch is there: {ms(lost_ns)}."
-                f" Making it takes {ms(loading.fetch_ns)}.",
+                f"{name} takes {ms(lost_ns)}/step, {percent(share)} of the {ms(waited_ns)} wait for batches; loading a"
+                f" batch takes {ms(loading.fetch_ns)}.",
                 lost_ns,
                 "ns",
             ),
         ),
         edits=(Shorten(fetches.ids, LEFT_OF_SAMPLING.of_share(share)),),
         fixes=(ONCE,),
-        confidence=Confidence(Level.MEDIUM, "both were timed; whether its order can be known before is not"),
+        confidence=Confidence(Level.MEDIUM, "whether the order can be computed in advance is not recorded"),
         site=None if begins is None else begins.site,
         basis=Basis.RULE_OF_THUMB,
         host_bound=True,
@@ -124,27 +119,27 @@ def sampler(fetches: Fetches, wait: Input, steps: Steps, loading: Loading | None
 
 def items(fetches: Fetches, steps: Steps, loading: Loading, waited_ns: int) -> Finding | Clean:
     if waited_ns < WORTH_SHARE * steps.mean_ns or loading.loader.empty_share == 0:
-        return Clean(f"the training waits {ms(waited_ns)} a step for batches to be made")
+        return Clean(f"the training waits {ms(waited_ns)}/step for workers to load batches")
     if loading.line is None:
-        return Clean("no line takes most of making a batch")
+        return Clean("no single line dominates batch loading")
     line, share = loading.line
     reads = line.calls.rpartition(".")[2].startswith(READS)
     what = f"`{line.calls}`" if line.calls else f"One line of `{line.function}`"
-    where = f", which `{line.function}` calls," if line.calls and line.function else ""
+    where = f" in `{line.function}`" if line.calls and line.function else ""
     spent_ns, left = round(share * loading.fetch_ns), LEFT_OF_READING if reads else LEFT
     speeds = (loading.faster(loading.model.workers, share * (1 - one))[level] for level, one in enumerate(left))
     return Finding(
-        title=f"{what} takes most of making a batch in a worker",
+        title=f"{what} dominates batch loading in workers",
         evidence=(
-            Evidence(f"{what}{where} takes {percent(share)} of making a batch: {ms(spent_ns)}.", share, "share"),
-            Evidence(f"The training waits {ms(waited_ns)} a step for batches from workers.", waited_ns, "ns"),
+            Evidence(f"{what}{where} takes {ms(spent_ns)} per batch, {percent(share)} of loading.", share, "share"),
+            Evidence(f"The training waits {ms(waited_ns)}/step for workers.", waited_ns, "ns"),
             *loading_evidence(loading),
         ),
         edits=(Move(fetches.between, Between(*speeds), fetches.ready_ns),),
         fixes=(read_once(line.calls) if reads else CHEAPER,),
         confidence=Confidence(Level.MEDIUM, f"{loading.loader.sampled} batches were sampled in workers")
         if reads
-        else Confidence(Level.LOW, "where workers are was sampled; how much cheaper it can be is not known"),
+        else Confidence(Level.LOW, "how much cheaper the line can get is not recorded"),
         site=Site(line.file, line.line, line.function) if line.file else None,
         basis=Basis.RULE_OF_THUMB,
     )
@@ -154,10 +149,10 @@ def read_once(reader: str) -> Fix:
     mapped = reader == "numpy.load"
     how = ', mmap_mode="r")  # or whole, if it fits' if mapped else ")"
     return Fix(
-        "Read it once and keep it, map the file, or store it in a cheaper format.",
+        "Read the file once and keep it, map it, or store a cheaper format.",
         before=f"def __getitem__(self, i):\n    return {reader}(path)[i]",
         after=f"def __init__(self, path):\n    self.items = {reader}(path{how}\n"
-        "def __getitem__(self, i):\n    return self.items[i]",
+        "def __getitem__(self, i): return self.items[i]",
         effort=2,
         link="https://numpy.org/doc/stable/reference/generated/numpy.load.html" if mapped else "",
     )
@@ -167,22 +162,20 @@ def handover(fetches: Fetches, steps: Steps, loading: Loading, handed_ns: int, l
     made = loading.loader.made
     fixes, left = what_helps(loading, handed_ns)
     if not fixes or (1 - left.likely) * lost_ns < WORTH_SHARE * steps.mean_ns:
-        return Clean(f"handing a batch over takes {ms(handed_ns)}, and the training waits {ms(lost_ns)} a step for it")
+        return Clean(f"worker-to-main transfer takes {ms(handed_ns)} per batch; the training waits {ms(lost_ns)}/step")
     return Finding(
-        title="Handing a batch over from a DataLoader worker takes long",
+        title="Slow worker-to-main transfer of batches",
         evidence=(
-            Evidence(f"The training waits {ms(lost_ns)} a step for batches that workers have made.", lost_ns, "ns"),
-            Evidence(
-                f"Making a batch takes {ms(loading.fetch_ns)}, and handing it over {ms(handed_ns)}.", handed_ns, "ns"
-            ),
+            Evidence(f"The training waits {ms(lost_ns)}/step for batches that workers have finished.", lost_ns, "ns"),
+            Evidence(f"Loading a batch takes {ms(loading.fetch_ns)}, its transfer {ms(handed_ns)}.", handed_ns, "ns"),
             *consists_of(loading.loader),
         ),
         # Workers set the pace in the replay, so that a whole period gets shorter by what is gained.
         edits=(Shorten(fetches.between, left.of_share(lost_ns / steps.mean_ns)),),
         fixes=fixes,
-        confidence=Confidence(Level.LOW, "handing over was measured; how much of it can go is not known")
+        confidence=Confidence(Level.LOW, "how much of the transfer can go is not recorded")
         if left is LEFT_OF_HANDING
-        else Confidence(Level.MEDIUM, "when batches were made, asked for and in hand was measured"),
+        else Confidence(Level.MEDIUM, "request, completion and arrival of batches were timed"),
         site=None if made is None else made.site,
         basis=Basis.RULE_OF_THUMB,
     )
@@ -208,8 +201,8 @@ def without_workers(loading: Loading, handed_ns: int) -> tuple[Fix, ...]:
     model = loading.model
     if model.step_ns(0) >= model.step_ns(model.workers):
         return ()
-    do = f"Or load without workers: making a batch takes {ms(loading.fetch_ns)}, handing it over {ms(handed_ns)}."
-    return (Fix(do, after="DataLoader(dataset, batch_size, num_workers=0)  # without what is for workers only"),)
+    do = f"Or load without workers: loading takes {ms(loading.fetch_ns)} per batch, the transfer {ms(handed_ns)}."
+    return (Fix(do, after="DataLoader(dataset, batch_size, num_workers=0)  # and no prefetch_factor"),)
 
 
 def consists_of(loader: Loader) -> tuple[Evidence, ...]:
@@ -217,8 +210,8 @@ def consists_of(loader: Loader) -> tuple[Evidence, ...]:
     if loader.tensors is None or loader.objects is None:
         return ()
     count = f"{loader.tensors:,} tensor{'s' * (loader.tensors != 1)} among {loader.objects:,} objects"
-    held = f": {bytes_(loader.batch_bytes)} with its arrays" if loader.batch_bytes else ""
-    return (Evidence(f"A batch has {count}{held}.", loader.tensors, "tensors"),)
+    held = f", {bytes_(loader.batch_bytes)} with its arrays" if loader.batch_bytes else ""
+    return (Evidence(f"A batch holds {count}{held}.", loader.tensors, "tensors"),)
 
 
 EXAMPLES = [

@@ -1,18 +1,18 @@
-"""A new DataLoader iterator is created again and again.
+"""The DataLoader's iterator or workers restart too often.
 
-`next(iter(loader))` in each step starts the epoch anew, and uses one batch of it. Or each epoch, or validation, starts
-its worker processes again.
+`next(iter(loader))` in each step restarts the epoch and uses one batch of it. Or every epoch, or every validation,
+restarts the worker processes.
 
 Why it costs
-    A new iterator draws the order of the whole dataset, which takes a second for tens of millions of samples. With
-    workers it starts processes, which takes seconds in which nothing is trained; then the first batch has to be made.
+    A new iterator shuffles the whole dataset: a second for tens of millions of samples. Starting workers takes seconds
+    in which nothing trains, and then the first batch still has to be loaded.
 
 How to fix
-    Make an iterator at the start of an epoch, and ask it for every batch; or loop over the loader. Keep the workers:
-    `persistent_workers=True`. Keep the validation's loader alive as well.
+    Create the iterator once per epoch, or loop over the loader. Keep workers alive with `persistent_workers=True`, for
+    the validation loader as well.
 
 Ignore when
-    the dataset is one batch, or an epoch is so long that its start does not count.
+    the dataset is one batch, or epochs are so long that their start does not matter.
 
 Sources
     https://docs.pytorch.org/docs/stable/data.html
@@ -28,7 +28,7 @@ WORTH_SHARE = 0.01  # of the step in fetches; of an epoch, until its first batch
 UNKNOWN = Between(1.0, 0.5, 0.1)  # of a fetch is left, where what making a batch takes is not known (our choice)
 LEFT = Between(0.5, 0.1, 0.02)  # of the time of a restart, with workers that are kept (our choice)
 KEPT = Fix(
-    "Make an iterator once an epoch, and ask it for every batch.",
+    "Create the iterator once per epoch, and call next() on it for every batch.",
     before="batch = next(iter(loader))",
     after="batches = iter(loader)  # at the start of an epoch\nbatch = next(batches)",
     safety=Safety.NEEDS_JUDGEMENT,
@@ -52,41 +52,41 @@ def dataloader_recreated(
     if fetches.first_share >= OFTEN:
         yield for_every_batch(fetches, input_wait.waited_ns, steps, made_ns, bool(epochs) and set(epochs) == {1})
     elif fetches.in_process is not False:
-        yield Clean(f"{percent(fetches.first_share)} of the batches are the first of an iterator")
+        yield Clean(f"{percent(fetches.first_share)} of the batches start a new iterator")
     if fetches.in_process is not False:
         return
     if with_workers and all(loader.persistent_workers for loader in with_workers):
-        yield NotApplicable("persistent_workers=True: workers are kept from epoch to epoch already")
+        yield NotApplicable("persistent_workers=True keeps the workers between epochs")
     elif fetches.restarts:
         length = epoch_batches(manifest, with_workers[0]) if manifest and len(with_workers) == 1 else None
         yield of_workers(fetches, steps, made_ns, length, epoch)
     elif epoch and with_workers and (lost := lost_ns(epoch, made_ns)) > WORTH_SHARE * epoch.step_ns:
         yield Caution(
-            f"DataLoader workers start anew in each epoch: {ms(epoch.starting_ns)}, {percent(epoch.starting_share)} of"
-            f" it. No start is in the recorded steps, so it has no place among the fixes",
-            f"Keep the workers with persistent_workers=True: {ms(lost)} less of the {ms(epoch.step_ns)} that a step"
-            " takes over a whole epoch.",
+            f"DataLoader workers restart every epoch: {ms(epoch.starting_ns)}, {percent(epoch.starting_share)} of it;"
+            " not listed as a fix, as no restart was recorded",
+            f"Set persistent_workers=True: a step takes {ms(epoch.step_ns)} averaged over an epoch, {ms(lost)} of it"
+            " for restarts.",
         )
     else:
-        yield Clean("no workers are started in this recording")
+        yield Clean("no worker started during the recording")
 
 
 def for_every_batch(
     fetches: Fetches, waited_ns: int, steps: Steps, made_ns: int, one_batch: bool
 ) -> Finding | Clean | NotApplicable:
     if one_batch:
-        return NotApplicable("an epoch is one batch")
+        return NotApplicable("an epoch has only one batch")
     if waited_ns < WORTH_SHARE * steps.mean_ns:
-        return Clean(f"batches are waited for {percent(waited_ns / max(steps.mean_ns, 1))} of the step")
+        return Clean(f"waiting for batches takes {percent(waited_ns / max(steps.mean_ns, 1))} of the step")
     first_ns = fetches.first_ns or 0.0
     share = min(made_ns / first_ns, 1.0) if made_ns and first_ns else None
-    known = f", and to make one takes {ms(made_ns)}" if made_ns else ""
+    known = f"; loading one takes {ms(made_ns)}" if made_ns else ""
     return Finding(
         title="A new DataLoader iterator is created for every batch",
         evidence=(
             Evidence(
-                f"{percent(fetches.first_share)} of the batches are the first of an iterator."
-                f" They are waited for {ms(waited_ns)} a step{known}.",
+                f"{percent(fetches.first_share)} of the batches start a new iterator: the training waits"
+                f" {ms(waited_ns)}/step for batches{known}.",
                 waited_ns,
                 "ns",
             ),
@@ -95,9 +95,9 @@ def for_every_batch(
             Shorten(fetches.ids[fetches.first], UNKNOWN if share is None else Between((1 + share) / 2, share, share)),
         ),
         fixes=(KEPT,),
-        confidence=Confidence(Level.MEDIUM, "how often iterators are made is recorded")
+        confidence=Confidence(Level.MEDIUM, "new iterators are recorded; the time to load a batch is not")
         if share is None
-        else Confidence(Level.HIGH, "how often iterators are made is recorded, and what a batch takes"),
+        else Confidence(Level.HIGH, "new iterators and the time to load a batch are recorded"),
         basis=Basis.RULE_OF_THUMB if share is None else Basis.REPLAYED,
     )
 
@@ -105,14 +105,14 @@ def for_every_batch(
 def of_workers(fetches: Fetches, steps: Steps, made_ns: int, length: int | None, epoch: Epoch | None) -> Finding:
     """Where the recording has more restarts than epochs have on average, only the usual share of them counts."""
     usual = 1.0 if length is None else min(len(fetches.ids) / length / fetches.restarts, 1.0)
-    times = f"{fetches.restarts} time{'s' * (fetches.restarts > 1)}"
+    times = f"{fetches.restarts} times" if fetches.restarts > 1 else "once"
     of = "" if length is None else f"; an epoch has {length:,}"
-    started = f"Workers were started {times} while {len(fetches.ids)} batches were asked for{of}."
+    started = f"Workers started {times} in {len(fetches.ids)} batches{of}."
     share: tuple[Evidence, ...] = ()
     if epoch is not None:
         usual = min(steps.count / epoch.steps / fetches.restarts, 1.0)
-        waits = f"Until its first batch is there an epoch waits {ms(epoch.starting_ns)} without the profiler"
-        share = (Evidence(f"{waits}, {percent(epoch.starting_share)} of it.", epoch.starting_share, "share"),)
+        waits = f"An epoch waits {ms(epoch.starting_ns)} for its first batch, {percent(epoch.starting_share)} of it"
+        share = (Evidence(f"{waits} (without the profiler).", epoch.starting_share, "share"),)
     return Finding(
         title="DataLoader restarts its workers every epoch",
         evidence=(Evidence(started, fetches.restarts, ""), *share),
@@ -121,9 +121,9 @@ def of_workers(fetches: Fetches, steps: Steps, made_ns: int, length: int | None,
             Shorten(fetches.ids[fetches.first], left_of_first(fetches, made_ns).of_share(usual)),
         ),
         fixes=(Fix.of(fixes.LoaderArgument("persistent_workers", True)),),
-        confidence=Confidence(Level.LOW, "how many steps an epoch has is not known from a few steps")
+        confidence=Confidence(Level.LOW, "the length of an epoch is not recorded")
         if length is None and epoch is None
-        else Confidence(Level.MEDIUM, "starts were recorded, and the length of an epoch is known"),
+        else Confidence(Level.MEDIUM, "worker starts and the length of an epoch are recorded"),
         basis=Basis.RULE_OF_THUMB,
     )
 

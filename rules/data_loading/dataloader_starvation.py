@@ -1,19 +1,18 @@
 """The DataLoader is slower than the training.
 
-The training waits for its next batch: its own process makes it (num_workers=0), or worker processes have none ready.
+The training process loads its own batches (num_workers=0), or worker processes have none ready.
 
 Why it costs
     While the training waits for a batch it launches nothing, and the GPU runs out of work.
 
 How to fix
-    Load in worker processes: as many as the time to make a batch over that of a step, rounded up, and at most the cores
-    for each GPU. If batches lie ready most times and some are late, set a larger `prefetch_factor`. Without more cores,
-    make transforms cheaper, or do them on the GPU. Where workers wait for storage, read from a local disk, from memory,
-    or in large shards.
+    Use workers: the time to load a batch over the step time, rounded up, at most the cores per GPU. If batches are
+    mostly ready and a few are late, raise `prefetch_factor`. Without free cores, make transforms cheaper or run them on
+    the GPU. If workers wait for storage, read from a local disk, from memory or in large shards.
 
 Ignore when
-    the loop waits on purpose, as for an environment or a rate limit, or other processes cannot use the data set. In
-    workers random transforms get other seeds.
+    the loop waits on purpose, as for an environment or a rate limit, or other processes cannot use the dataset. Random
+    transforms get other seeds in workers.
 
 Sources
     https://docs.pytorch.org/docs/stable/data.html
@@ -40,17 +39,16 @@ CHEAPER_COLLATION = (0.5, 0.9, 0.98)  # of the script's, which default_collate d
 IN_PROCESS = "DataLoader loads in the training process (num_workers=0)"
 KEEP_UP = "DataLoader workers cannot keep up"
 CLOSER = Fix(
-    "Read from nearer storage: copy the data to a local disk or into memory once, or read large shards in order.",
-    after="# for instance webdataset: samples in tar files of some 100 MB\n"
+    "Copy the data to a local disk or into memory once, or read large shards sequentially.",
+    after="# e.g. webdataset, with tar shards of about 100 MB\n"
     'dataset = wds.WebDataset("/local/train-{000000..000099}.tar", shardshuffle=100).shuffle(1000).decode("pil")',
     effort=2,
     link="https://github.com/webdataset/webdataset",
 )
 ON_GPU = Fix(
-    "Decode and augment on the GPU: workers only read, and the GPU transforms a whole batch at once.",
+    "Decode (torchvision.io.decode_jpeg, NVIDIA DALI) and augment whole batches on the GPU; workers only read.",
     before="transforms.Compose([RandomResizedCrop(224), RandomHorizontalFlip(), Normalize(mean, std)])",
-    after='# in the loop; for JPEG files torchvision.io.decode_jpeg(data, device="cuda"), or NVIDIA DALI\n'
-    "augment = v2.Compose([v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(),\n"
+    after="augment = v2.Compose([v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(),\n"
     "    v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)])\n"
     'images = augment(images.to("cuda", non_blocking=True))',
     safety=Safety.ROUNDING,
@@ -68,45 +66,45 @@ def dataloader_starvation(
     if verdict := no_wait(fetches, wait, step_ns, late_ns) or (loading and ready(fetches, step_ns, late_ns, loading)):
         yield verdict
     elif wait.exposed_ns is None and (loading is None or loading.model.cores is None):
-        raise Missing("how many cores a training on the CPU leaves for workers", "Record with diagnose profile.")
+        raise Missing("how many cores the training leaves for workers", "Record with diagnose profile.")
     elif loading is None:
         yield of_unknown_workers(fetches, wait, late_ns)
     elif loading.workers > loading.model.workers and loading.hidden_share >= HIDDEN * bool(here):
         yield more_workers(fetches, wait, late_ns, loading)
     elif loading.line:
-        yield NotApplicable("more workers do not help, and what takes a batch's time is known")
+        yield NotApplicable("more workers would not help; one line dominates batch loading")
     elif here and (late_ns < DEAR * step_ns or loading.fetch_ns < DEAR_NS):
-        yield Clean(f"a batch takes {ms(late_ns)} a step to make, and workers would not save that")
+        yield Clean(f"loading takes {ms(late_ns)}/step, and workers would not hide it")
     else:
         yield cheaper(fetches, wait, late_ns, loading)
 
 
 def no_wait(fetches: Fetches, wait: Input, step_ns: int, late_ns: int) -> Clean | NotApplicable | None:
     if (here := fetches.in_process) is None:
-        return NotApplicable("it is not known who loads")
+        return NotApplicable("not recorded: whether workers or the training process load")
     if here and fetches.first_share >= ANEW:
-        return NotApplicable("iterators are made again and again: workers would be, too")
+        return NotApplicable("iterators restart for half of the batches or more: workers would, too")
     if late_ns < max(WORTH_SHARE * step_ns, IDLE_SHARE * wait.host_ns if here else 0):
-        return Clean(f"the training waits {ms(late_ns)} a step for batches, {percent(late_ns / step_ns)}")
+        return Clean(f"the training waits {ms(late_ns)}/step for batches, {percent(late_ns / step_ns)}")
     return None
 
 
 def ready(fetches: Fetches, step_ns: int, late_ns: int, loading: Loading) -> Clean | NotApplicable | None:
     """Where it is not making batches that takes the time."""
     if fetches.in_process and (loading.sampling_share or 0.0) > SAMPLED:
-        return NotApplicable("the sampler takes most of that time, and no worker does its work")
+        return NotApplicable("the sampler takes most of the wait, and workers cannot take it over")
     if loading.loader.empty_share == 0:
-        return Clean(f"a batch is ready at each request: taking it over takes {ms(late_ns)} a step")
+        return Clean(f"a batch is ready at each request; its transfer takes {ms(late_ns)}/step")
     if not fetches.in_process and (1 - loading.handing_share) * late_ns < WORTH_SHARE * step_ns:
-        return Clean(f"workers make batches before they are asked for: of {ms(late_ns)} a step most is handing over")
+        return Clean(f"workers finish batches in time; most of the {ms(late_ns)}/step wait is worker-to-main transfer")
     return None
 
 
 def waiting(fetches: Fetches, wait: Input, late_ns: int) -> Evidence:
     who = "training" if wait.exposed_ns is None else "GPU"
-    late = f" One of {fetches.every} batches is late: each worker is too slow." if fetches.every else ""
-    what = "while its own process makes the next batch" if fetches.in_process else "for batches from worker processes"
-    return Evidence(f"The {who} waits {ms(late_ns)} a step {what}.{'' if fetches.in_process else late}", late_ns, "ns")
+    late = f" One batch in {fetches.every} is late: each worker is too slow." if fetches.every else ""
+    what = "while the training process loads the next batch" if fetches.in_process else "for batches from workers"
+    return Evidence(f"The {who} waits {ms(late_ns)}/step {what}.{'' if fetches.in_process else late}", late_ns, "ns")
 
 
 def of_unknown_workers(fetches: Fetches, wait: Input, late_ns: int) -> Finding:
@@ -117,7 +115,7 @@ def of_unknown_workers(fetches: Fetches, wait: Input, late_ns: int) -> Finding:
         edits=(Move(fetches.between, MORE, fetches.ready_ns),),
         fixes=(set_workers(2 * (fetches.every or UNKNOWN), fetches.every or 0),),
         phase="loader",
-        confidence=Confidence(Level.MEDIUM, "the waits are recorded; what making a batch takes is not"),
+        confidence=Confidence(Level.MEDIUM, "the waits are recorded; the time to load a batch is not"),
     )
 
 
@@ -141,12 +139,12 @@ def more_workers(fetches: Fetches, wait: Input, late_ns: int, loading: Loading) 
 
 def confidence(wait: Input, loading: Loading) -> Confidence:
     if loading.model.workers and not loading.explained:
-        return Confidence(Level.HIGH, "the cause is recorded; the amount is not sure, as the steps vary")
+        return Confidence(Level.HIGH, "the cause is recorded; the amount is uncertain, as the steps vary")
     if not loading.split_known and (wait.exposed_ns is None or loading.model.workers):
-        return Confidence(Level.MEDIUM, "what a batch takes is recorded; how much of it needs a core is not")
+        return Confidence(Level.MEDIUM, "loading time is recorded; how much of it needs a core is not")
     if wait.exposed_ns is None:
-        return Confidence(Level.MEDIUM, "workers compete for the cores that train")
-    return Confidence(Level.HIGH, "what a batch takes is recorded, and the GPU leaves cores for workers")
+        return Confidence(Level.MEDIUM, "workers and training compete for cores")
+    return Confidence(Level.HIGH, "loading time is recorded, and the GPU leaves cores for workers")
 
 
 def cheaper(fetches: Fetches, wait: Input, late_ns: int, loading: Loading) -> Finding:
@@ -167,24 +165,24 @@ def cheaper(fetches: Fetches, wait: Input, late_ns: int, loading: Loading) -> Fi
     fixes_of: tuple[Fix, ...] = (cheaper_batches(loading),)
     if not here and not crowded and loading.lie_ready:
         more = fixes.LoaderArgument("prefetch_factor", 4 * model.prefetch)
-        fixes_of = (Fix.of(more, "Keep more batches ready: the workers are fast enough, but some batches are late."),)
+        fixes_of = (Fix.of(more, "Prefetch more: the workers are fast enough, but some batches are late."),)
     elif crowded and wait.exposed_ns is not None and loading.most_in != "collate":
         fixes_of = (ON_GPU, *fixes_of)
-    collation = Evidence(f"`{one.collate}` takes {percent(share)} of making a batch.", share, "share")
-    why = "the training needs the cores" if crowded else "handing a batch over takes as long as making it"
+    collation = Evidence(f"`{one.collate}` takes {percent(share)} of loading a batch.", share, "share")
+    why = "the training needs the cores" if crowded else "transferring a batch takes as long as loading it"
     return Finding(
-        title="Making batches takes time from computing" if here else KEEP_UP,
+        title="Batch loading stalls the training process" if here else KEEP_UP,
         evidence=(
             waiting(fetches, wait, late_ns),
             *loading_evidence(loading),
             *((collation,) if share else ()),
-            *((Evidence(f"Workers would hide {percent(loading.hidden_share)} of that: {why}."),) if here else ()),
+            *((Evidence(f"Workers would hide {percent(loading.hidden_share)} of loading: {why}."),) if here else ()),
         ),
         edits=(edit,),
         fixes=(*fixes_of, *((CLOSER,) if loading.waits and not here else ())),
-        confidence=Confidence(Level.MEDIUM, "torch's own collation copies each item once, without Python")
+        confidence=Confidence(Level.MEDIUM, "default_collate copies each item once, without Python")
         if share
-        else Confidence(Level.LOW, "how much cheaper batches can be is not recorded"),
+        else Confidence(Level.LOW, "how much cheaper batches can get is not recorded"),
         basis=Basis.RULE_OF_THUMB,
         host_bound=bool(here),
         phase="loader",
@@ -194,7 +192,7 @@ def cheaper(fetches: Fetches, wait: Input, late_ns: int, loading: Loading) -> Fi
 def set_workers(count: int, present: int) -> Fix:
     """Instead of those present; their number is not known where it is 0 and there are some."""
     do = "Load batches in worker processes."
-    do = f"Load with {count} workers, if so many cores are free for this process." if present else do
+    do = f"Use {count} workers, if this process has that many free cores." if present else do
     now = f"DataLoader(dataset, batch_size, num_workers={present})" if present else None
     return Fix.of(fixes.LoaderArgument("num_workers", count), do, now)
 
@@ -202,9 +200,9 @@ def set_workers(count: int, present: int) -> Fix:
 def cheaper_batches(loading: Loading) -> Fix:
     """What to do about loading that no number of workers hides."""
     longest = {
-        "items": "Make the data set's items cheaper, or store them as they are used: they take most of a batch's time.",
-        "collate": "Make collation cheaper: it takes most of a batch's time.",
-        "": "Make batches cheaper: read, decode and copy less for each.",
+        "items": "Make the dataset's items cheaper, or store them preprocessed: items take most of a batch's time.",
+        "collate": "Make `collate_fn` cheaper: collation takes most of a batch's time.",
+        "": "Make batches cheaper: read, decode and copy less per batch.",
     }
     return Fix(longest[loading.most_in], effort=2)
 

@@ -1,20 +1,18 @@
 """Batches are padded beyond their longest sequence.
 
-Texts, signals or series of different lengths are made equally long to fit one tensor. They are given the length of the
-longest there is, or of a limit (`padding="max_length"`), rather than that of the longest of their batch. Or rows are
-drawn at random, and one long text among short ones makes all of them long.
+Sequences are padded to the longest of the dataset, or to a limit (`padding="max_length"`), not to the longest of their
+batch. Or batches are drawn at random, and one long sequence pads all the others.
 
 Why it costs
-    Padding is computed like all else: layers take time by the number of places, attention by its square.
+    Padding is computed like data: layers take time linear in its length, attention quadratic.
 
 How to fix
-    Pad in the collate function, to the longest row of the batch; for kernels that want it, up to a multiple of 8. Put
-    rows of like length into a batch: sort a few dozen batches' worth of shuffled rows by length, cut them into batches,
-    and shuffle these. Or pack rows one after the other, with attention that knows where each ends.
+    Pad in `collate_fn`, to the batch's longest row or the next multiple of 8. Batch rows of similar length: sort a few
+    dozen shuffled batches by length, cut them into batches, and shuffle these. Or pack rows, with attention that knows
+    where each ends.
 
 Ignore when
-    the model is compiled, or exported, for one length: then a few lengths to choose from are better than any; or the
-    order of the data matters.
+    the order of the data matters, or the model is compiled for one length. Then pad to a few fixed lengths.
 
 Sources
     https://huggingface.co/docs/transformers/main/en/pad_truncation
@@ -39,7 +37,7 @@ LONGEST = Fix(
     link="https://huggingface.co/docs/transformers/main/en/pad_truncation",
 )
 BUCKETS = Fix(
-    "Draw batches of rows of like length.",
+    "Batch rows of similar length.",
     before="DataLoader(dataset, batch_size=32, shuffle=True)",
     after="DataLoader(dataset, batch_sampler=batches_by_length)  # transformers: group_by_length=True",
     safety=Safety.NEEDS_JUDGEMENT,
@@ -50,7 +48,7 @@ BUCKETS = Fix(
 @rule("DL07")
 def excess_padding(padding: Padding | None, steps: Steps) -> Verdicts:
     if padding is None:
-        yield NotApplicable("batches hold no rows of whole numbers or of vectors")
+        yield NotApplicable("batches hold no rows of integers or of vectors")
         return
     beyond, (shortest, longest) = 1 - padding.needed, padding.lengths
     mixed = beyond < MANY
@@ -58,14 +56,14 @@ def excess_padding(padding: Padding | None, steps: Steps) -> Verdicts:
     saved_ns = padding.saved_ns(left)
     length = f"{longest:,}" if shortest == longest else f"{shortest:,} to {longest:,}"
     padded = Evidence(
-        f"Batches of {padding.rows:,} rows are padded to {length} places, and {percent(beyond)} of these are beyond the"
-        f" longest row: {ms(saved_ns)} a step, with the backward pass.",
+        f"{percent(beyond)} of each batch ({padding.rows:,} x {length}) is beyond its longest row: {ms(saved_ns)}/step"
+        " with the backward pass.",
         saved_ns,
         "ns",
     )
-    fill = f"Rows fill {percent(padding.filled)} of the places up to the longest"
+    fill = f"Rows fill {percent(padding.filled)} of the positions up to the longest"
     if saved_ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"{percent(beyond)} of the places are beyond the longest row; r{fill[1:]}")
+        yield Clean(f"{percent(beyond)} of the positions are beyond the longest row; r{fill[1:]}")
     elif mixed:
         yield Finding(
             title="Sequences of very different lengths share a batch",
@@ -73,18 +71,18 @@ def excess_padding(padding: Padding | None, steps: Steps) -> Verdicts:
             edits=shortened(padding, left),
             fixes=(BUCKETS,),
             confidence=Confidence(
-                Level.MEDIUM, "batches were looked into; whether their order may change is not known"
+                Level.MEDIUM, "lengths were measured; whether the data order may change is not recorded"
             ),
             basis=Basis.RULE_OF_THUMB,
             site=padding.site,
         )
     else:
-        more = Evidence(f"{fill}: with rows of like length in a batch more could be saved.", padding.filled, "share")
+        more = Evidence(f"{fill}: batching rows of similar length would save more.", padding.filled, "share")
         yield Finding(
             evidence=(padded, *([more] * (padding.filled < UNLIKE))),
             edits=shortened(padding, left),
             fixes=(LONGEST,),
-            confidence=Confidence(Level.HIGH, "the batches were looked into while the training warmed up"),
+            confidence=Confidence(Level.HIGH, "lengths were measured during warm-up"),
             basis=Basis.RULE_OF_THUMB,
             site=padding.site,
         )
@@ -124,5 +122,5 @@ EXAMPLES = [
         cpu  aten::embedding 0-10 shapes=[[500,32],[16,80],[],[],[]] | aten::linear 10-40 shapes=[[16,80,32],[64,32]]
         """
     ),
-    CannotTell("4 steps of 100\n2 threads, 4 cores\ncpu  aten::mm 0-10", because="what is in batches"),
+    CannotTell("4 steps of 100\n2 threads, 4 cores\ncpu  aten::mm 0-10", because="contents of batches"),
 ]

@@ -1,17 +1,17 @@
 """torch.compile fell back to eager.
 
-torch.compile keeps a few compiled forms of a function. Once there are eight, or where none may be made, a call that
-fits none of them runs as if nothing had been compiled.
+torch.compile keeps up to eight compiled versions of a function. A call that fits none of them, and cannot be compiled
+anew, runs in eager mode.
 
 Why it costs
-    The ops run one by one, each reading and writing memory, and every call first checks all forms in vain.
+    The ops run one by one, each reads and writes memory, and every call first checks all versions in vain.
 
 How to fix
     `diagnose profile` names the guard that fails, as TORCH_LOGS=recompiles does. If it is on a size, compile for any
-    size (`dynamic=True`), or pad sizes to a few. If it is on a Python value, keep that out of what is compiled.
+    size (`dynamic=True`), or pad to a few sizes. If it is on a Python value, keep that out of the compiled function.
 
 Ignore when
-    the sizes of a training differ far less than those of the recorded steps.
+    sizes vary less in the whole training than in the recorded steps.
 
 Sources
     https://docs.pytorch.org/docs/stable/torch.compiler_recompilation.html
@@ -29,13 +29,13 @@ def compile_fallback(
     if not compiling.used:
         yield NotApplicable("torch.compile is not in use")
     elif not gave_up(compiling):
-        yield Clean("compiled code is found, or code is compiled")
+        yield Clean("calls find compiled code, or compile it")
     else:
         found, guard = known(pointwise_chains), why_not(manifest)
         yield Finding(
             evidence=(
                 Evidence(
-                    f"{compiling.missed:,} calls a step found no compiled code that fits, and nothing was compiled.",
+                    f"{compiling.missed:,} calls per step found no compiled code that fits, and compiled none.",
                     compiling.missed,
                     "calls",
                 ),
@@ -44,9 +44,7 @@ def compile_fallback(
             ),
             edits=fusing(found),
             fixes=guard_fixes(guard),
-            confidence=Confidence(
-                Level.MEDIUM, "that nothing compiled runs is recorded; how much compiling saves is not"
-            ),
+            confidence=Confidence(Level.MEDIUM, "how much compiling saves is not recorded"),
             site=guard_site(guard),
             basis=Basis.RULE_OF_THUMB,
         )

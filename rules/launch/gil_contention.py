@@ -1,19 +1,18 @@
 """Another Python thread holds the GIL.
 
-Python runs one thread at a time. While a thread beside the training computes in Python, the one that trains waits for
-its turn each time an op returns.
+Python runs one thread at a time. While another thread computes in Python, the training thread waits for the GIL each
+time an op returns.
 
 Why it costs
-    A thread keeps its turn for 5 ms, or until a call into C returns that does not give it up: writing JSON, sorting.
-    All that time no op is started.
+    A thread holds the GIL for 5 ms at a time. C calls that do not release it, as in writing JSON or sorting, hold it
+    longer. No op starts in that time.
 
 How to fix
-    Run that work in a process of its own, or let it rest more. Reading from disk or the network is fine in a thread:
-    it gives up its turn while it waits. `torch.nn.DataParallel` launches the work of all GPUs from threads of one
-    process: run one process for each GPU, with `DistributedDataParallel`.
+    Move that work to another process, or do less of it. Reading from disk or network is fine in a thread. Replace
+    `torch.nn.DataParallel`, which launches for all GPUs from threads of one process, by `DistributedDataParallel`.
 
 Ignore when
-    the thread computes in libraries that give up their turn, as NumPy does in large operations.
+    the thread computes in libraries that release the GIL, as NumPy does in large operations.
 
 Sources
     https://docs.python.org/3/library/sys.html#sys.setswitchinterval
@@ -26,7 +25,7 @@ from diagnose.rulekit.vocabulary import *
 PAUSED_SHARE = 0.01  # of the step in pauses between ops, long ones on a CPU (our choice)
 LEFT = Between(0.5, 0.05, 0.0)  # of these pauses: some may be the training's own (our choice)
 PROCESS = Fix(
-    "Run that thread's work in a process.",
+    "Move that thread's work to another process.",
     after="multiprocessing.Process(target=watch)  # in place of threading.Thread",
     effort=2,
     link="https://docs.python.org/3/library/multiprocessing.html",
@@ -39,22 +38,21 @@ def gil_contention(
 ) -> Verdicts:
     pauses = [pause for pause in python_pauses if not (pause.is_work and pause.is_usual)]  # that is host_work's
     paused = sum(pause.idle_ns for pause in pauses)
-    beside = f"threads of Python beside the training compute for {percent(competing_threads.share)} of the time"
+    pausing = f"{percent(competing_threads.share)} of the time; the training pauses {ms(paused)}/step between ops"
     if not competing_threads.busy or paused < PAUSED_SHARE * steps.mean_ns:
-        yield Clean(f"{beside}, and the training pauses between ops for {ms(paused)} a step")
+        yield Clean(f"other Python threads compute {pausing}")
         return
     yield Finding(
         evidence=(
             Evidence(
-                f"{beside[0].upper()}{beside[1:]}, most of all {competing_threads.names[0]!r}.",
+                f"Python threads, mainly {competing_threads.names[0]!r}, compute {pausing}.",
                 competing_threads.share,
                 "cores",
             ),
-            Evidence(f"The training pauses between ops for {ms(paused)} a step.", paused, "ns"),
         ),
         edits=tuple(Shorten(Times(*times), LEFT) for pause in pauses for times in pause.times),
         fixes=(PROCESS,),
-        confidence=Confidence(Level.LOW, "whether the thread gives up its turn while it computes is not recorded"),
+        confidence=Confidence(Level.LOW, "whether the thread releases the GIL while it computes is not recorded"),
         basis=Basis.RULE_OF_THUMB,
         host_bound=True,
         after=frozenset({"LB10"}),  # lines whose time is recorded

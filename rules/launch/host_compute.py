@@ -1,17 +1,17 @@
 """The CPU computes what the GPU could.
 
-An op runs on tensors in host memory: it makes random numbers, augments or sorts. It starts nothing on the GPU, and
-takes far longer than an op that only dispatches a kernel.
+An op runs on tensors in CPU memory: it draws random numbers, augments or sorts. It launches nothing on the GPU, and
+takes far longer than the dispatch of a kernel.
 
 Why it costs
-    The GPU is idle until the op is done. Compiling does not help: nothing is launched meanwhile.
+    The GPU idles until the op is done. Compiling does not help.
 
 How to fix
-    Make tensors on the device (`device=device`), and compute there on what is there already. Work on single samples
-    belongs in the workers of a DataLoader.
+    Create tensors on the GPU (`device=device`), and compute there on tensors that are there already. Move work on
+    single samples to DataLoader workers.
 
 Ignore when
-    the op has no form on the device, or the tensors do not fit there.
+    the op has no GPU version, or its tensors do not fit.
 
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
@@ -26,13 +26,13 @@ MADE = Between(0.1, 0.02, 0.0)  # of making a tensor: a GPU fills 8 million numb
 LEFT = Between(0.5, 0.1, 0.0)  # of other ops, on the device or in workers (our choice)
 
 ON_DEVICE = Fix(
-    "Make it on the device, whose generator draws its random numbers.",
+    "Create the tensor on the GPU (random numbers then come from its generator).",
     after="x = torch.randn(n, device=device)",
     safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
 )
 MOVE = Fix(
-    "Compute it on the device, once, or in the workers of a DataLoader.",
+    "Run the op on the GPU, once, or in DataLoader workers.",
     after="x = augment(x.to(device))",
     safety=Safety.ROUNDING,
     effort=2,
@@ -44,25 +44,24 @@ MOVE = Fix(
 def host_compute(host_compute: tuple[HostCompute, ...], steps: Steps) -> Verdicts:
     large = [one for one in host_compute if one.share >= WORTH_SHARE]
     if large and steps.count == 1 and sum(one.calls for one in large) < CALLS:
-        raise Missing("whether ops that compute on the CPU run again", "Record three steps or more.")
+        raise Missing("whether ops that compute on the CPU recur", "Record three steps or more.")
     if not large:
         most = max((one.share for one in host_compute), default=0.0)
-        yield Clean(f"the GPU waits {percent(most)} of the step for one op on the CPU at most")
+        yield Clean(f"the GPU waits at most {percent(most)} of the step for one op on the CPU")
     for one in large:
         made = len(one.move_ids) * 2 > len(one.ids)
         often = one.calls / steps.count
         yield Finding(
-            title=f"`{one.op}` makes a tensor on the CPU" if made else f"`{one.op}` runs on the CPU",
+            title=f"`{one.op}` creates a tensor on the CPU" if made else f"`{one.op}` runs on the CPU",
             evidence=(
                 Evidence(
-                    f"The GPU is idle {ms(one.idle_ns)} a step ({percent(one.share)}) while `{one.op}` computes on the"
-                    " CPU.",
+                    f"The GPU idles {ms(one.idle_ns)}/step ({percent(one.share)}) while `{one.op}` runs on the CPU.",
                     one.idle_ns,
                     "ns",
                 ),
                 Evidence(
-                    f"It takes {ms(one.ns)} a step in {often:.3g} call{'s' * (often != 1)}"
-                    + ", and the result is copied to the GPU." * made,
+                    f"`{one.op}` takes {ms(one.ns)}/step in {often:.3g} call{'s' * (often != 1)}"
+                    f"{'; its result is copied to the GPU' * made}.",
                     one.ns,
                     "ns",
                 ),
@@ -71,7 +70,7 @@ def host_compute(host_compute: tuple[HostCompute, ...], steps: Steps) -> Verdict
             fixes=(ON_DEVICE if made else MOVE,),
             confidence=Confidence(Level.HIGH, "the op, its time and its copy are recorded")
             if made
-            else Confidence(Level.MEDIUM, "whether it can run on the device is not recorded"),
+            else Confidence(Level.MEDIUM, "whether the op can run on the GPU is not recorded"),
             site=one.site,
             basis=Basis.RULE_OF_THUMB,
         )

@@ -1,17 +1,17 @@
-"""The training waits for work at a line of your code.
+"""A line of your code is on the critical path.
 
-A line of the loop works on the host: it calls a library, or computes in Python. No op is started meanwhile. Ops that a
-logger, a metric or a copy of the model starts itself belong to the call.
+A line of the loop calls a library or computes in Python, and no other op starts. Ops that a logger, a metric or a copy
+of the model starts belong to the call.
 
 Why it costs
-    The device is idle until the line is done. In CPU-only training, nothing else is computed.
+    The GPU idles until the line is done. On the CPU, nothing else is computed.
 
 How to fix
-    Logs, plots, metrics and files: every hundredth step, or on another thread. Reading files: once, or in workers of a
-    DataLoader. NumPy and loops: vectorise, compute once, or move to the device.
+    Write logs, plots, metrics and files every 100 steps, or on another thread. Read files once, or in DataLoader
+    workers. Vectorise NumPy and loops, compute them once, or move them to the GPU.
 
 Ignore when
-    the work is the point, as an environment that is stepped for the next observation.
+    the work is the point, as when stepping an environment for the next observation.
 
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
@@ -27,29 +27,29 @@ LEFT = Between(0.8, 0.5, 0.0)  # of the time: half of it likely goes, at best al
 LEFT_OF_SELDOM = Between(0.5, 0.01, 0.0)  # of what is done in every hundredth step, as advised
 LEFT_OF_CALL = Between(0.5, 0.1, 0.0)  # of a call that need not be in each step: planted ones went as a whole
 
-SELDOM = Fix("Do this in every hundredth step only, or on another thread.", after="if step % 100 == 0: ...")
+SELDOM = Fix("Do this every 100 steps only, or on another thread.", after="if step % 100 == 0: ...")
 ADVICE = {
     CalleeKind.LOG: (SELDOM, LEFT_OF_SELDOM),
     CalleeKind.METRIC: (SELDOM, LEFT_OF_SELDOM),
     CalleeKind.SAVE: (SELDOM, LEFT_OF_SELDOM),
     CalleeKind.GARBAGE_COLLECTION: (Fix.of(fixes.SeldomCollect()), LEFT_OF_SELDOM),
     CalleeKind.READ: (
-        Fix("Read all numbers at once, and seldom: each read makes Python numbers of a tensor.", effort=2),
+        Fix("Read all numbers at once, and less often: each read converts a tensor to Python numbers.", effort=2),
         LEFT,
     ),
     CalleeKind.CONVERT: (
         Fix(
-            "Keep the data as tensors or arrays: Python's numbers are converted one by one.",
+            "Keep the data in tensors or arrays: Python numbers are converted one by one.",
             after="x = torch.from_numpy(np.stack(rows))",
             effort=2,
         ),
         LEFT_OF_CALL,
     ),
-    CalleeKind.LOAD: (Fix("Read it once before the loop, or in the workers of a DataLoader.", effort=2), LEFT_OF_CALL),
-    CalleeKind.WAIT: (Fix("Wait for it on another thread, while the training goes on.", effort=2), LEFT_OF_CALL),
+    CalleeKind.LOAD: (Fix("Read the data once before the loop, or in DataLoader workers.", effort=2), LEFT_OF_CALL),
+    CalleeKind.WAIT: (Fix("Move this wait to another thread.", effort=2), LEFT_OF_CALL),
     CalleeKind.COPY: (
         Fix(
-            "Copy the weights into a copy that is kept, or copy seldom.",
+            "Copy the weights into a preallocated copy, or copy less often.",
             after="torch._foreach_copy_(list(old.parameters()), list(model.parameters()))  # under no_grad",
             effort=2,
         ),
@@ -57,21 +57,14 @@ ADVICE = {
     ),
     CalleeKind.NUMERIC: (
         Fix(
-            "Compute this with torch on the device, once, or in the workers of a DataLoader.",
+            "Compute this with torch (on the GPU if there is one), once, or in DataLoader workers.",
             safety=Safety.ROUNDING,
             effort=2,
         ),
         LEFT,
     ),
 }
-LOOK = (
-    Fix(
-        "Do this on another thread while the step computes, compute it once, or vectorise it.",
-        safety=Safety.ROUNDING,
-        effort=2,
-    ),
-    LEFT,
-)
+LOOK = (Fix("Move this to another thread, compute it once, or vectorise it.", safety=Safety.ROUNDING, effort=2), LEFT)
 AGAIN = "Record three steps or more."
 
 
@@ -82,12 +75,12 @@ def host_work(
     works = [pause for pause in python_pauses if pause.is_work and pause.is_usual]
     large = [pause for pause in works if pause.share >= WORTH_SHARE]
     if large and steps.count == 1 and sum(pause.gaps for pause in large) < GAPS:
-        raise Missing("whether work that the training waits for comes again", AGAIN)
+        raise Missing("whether your code's work between ops recurs", AGAIN)
     if not large:
         most = max((pause.share for pause in works), default=0.0)
-        yield Clean(f"no line of your code works on the host for more than {percent(most)} of the step")
+        yield Clean(f"no line of your code stalls the training for more than {percent(most)} of the step")
     beside = [
-        Evidence(f"The thread {some.names[0]!r} computes in Python meanwhile, and may hold this up (LB06).", some.share)
+        Evidence(f"The Python thread {some.names[0]!r} may hold the GIL in these gaps (LB06).", some.share)
         for some in [competing_threads]
         if some and some.busy
     ]
@@ -102,7 +95,7 @@ def host_work(
             fixes=(fix,),
             confidence=Confidence(Level.MEDIUM, "how much of this work can go is not recorded")
             if pause.gaps >= GAPS
-            else Confidence(Level.LOW, "so few pauses were recorded that they may be start-up"),
+            else Confidence(Level.LOW, "few gaps were recorded: it may be start-up"),
             site=pause.site,
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
@@ -111,7 +104,7 @@ def host_work(
 
 
 def _what(pause: PythonPause) -> str:
-    place = pause.site.place.rpartition("/")[2] if pause.site else "at an unknown line"
+    place = pause.site.place.rpartition("/")[2] if pause.site else "an unknown line"
     function = pause.site.function if pause.site and pause.site.line else ""
     name = pause.callee.name if pause.callee else function
     return f"`{name}` ({place})" if name else f"Work in {place}"
@@ -123,16 +116,18 @@ def _count(a_step: float) -> str:
 
 def _evidence(pause: PythonPause, steps: Steps) -> tuple[Evidence, ...]:
     ns, often = pause.idle_ns, pause.gaps / steps.count
-    meanwhile = "Nothing else is computed" if pause.on_cpu else "The GPU is idle"
-    waits = f"; {ms(pause.waiting_ns)} a step of it waiting in the operating system" * bool(pause.waiting_ns)
-    makes = f" Garbage of what is made is collected for {ms(pause.collecting_ns)} more." * bool(pause.collecting_ns)
     many = pause.callee.calls if pause.callee else 0
-    calls = f", {_count(many)} call{'s' * (many != 1)} a step" * bool(many)
-    said = f"{_what(pause)} takes {ms(ns)} a step ({percent(pause.share)}){calls}."
-    each = (
-        f"{meanwhile} for {ms(pause.each_ns)} at a time, {_count(often)} time{'s' * (often != 1)} a step{waits}.{makes}"
+    calls = f" ({_count(many)} call{'s' * (many != 1)})" * bool(many)
+    stalls = f"{_what(pause)} stalls the {'training' if pause.on_cpu else 'GPU'} {ms(ns)}/step ({percent(pause.share)})"
+    gaps = f"{_count(often)} gap{'s' * (often != 1)} of {ms(pause.each_ns)}{calls}"
+    parts = (
+        ("of this waits in the operating system", pause.waiting_ns),
+        ("more goes to garbage collection", pause.collecting_ns),
     )
-    return Evidence(said, ns, "ns"), Evidence(each, pause.each_ns, "ns")
+    return (
+        Evidence(f"{stalls}, in {gaps}.", ns, "ns"),
+        *(Evidence(f"{ms(part_ns)}/step {what}.", part_ns, "ns") for what, part_ns in parts if part_ns),
+    )
 
 
 EXAMPLES = [

@@ -1,18 +1,17 @@
 """Launch-bound: the GPU waits for kernel launches.
 
-Each op costs the host 5 to 20 us of dispatch and launch. Where kernels are shorter than that, the GPU runs dry between
-them although the host never waits. What the optimizer launches, what the CPU computes and reads of numbers are other
-findings.
+Dispatch and launch take 5 to 20 us of CPU time per op. If kernels are shorter, the GPU runs dry although the CPU never
+waits. Optimizer launches, CPU compute and syncs have findings of their own.
 
 Why it costs
-    The GPU is idle between kernels for as long as the host needs for the next op. A faster GPU would not help.
+    The GPU idles between kernels while the CPU prepares the next op. A faster GPU would not help.
 
 How to fix
-    Where each step launches the same kernels and reads nothing on the host, CUDA graphs replay them with one launch.
-    Else launch fewer and longer kernels: `torch.compile` fuses pointwise ops, a larger batch makes each kernel longer.
+    If each step launches the same kernels without syncs, CUDA graphs replay them with one launch. Otherwise launch
+    fewer and longer kernels: `torch.compile` fuses pointwise ops, a larger batch lengthens each kernel.
 
 Ignore when
-    a recording without stacks and shapes, which slow the host, does not show it.
+    a recording without stacks and shapes, which slow the CPU, does not show it.
 
 Sources
     https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs
@@ -31,23 +30,19 @@ IDLE_NS = 1_000_000  # idle per launch: dispatch takes the host up to 0.2 ms; lo
 GRAPHED_SHARE = 0.50  # of the kernels launched by CUDA graphs: then launching is not what the host does
 READS = frozenset({"SY01", "SY02"})  # rules on what stands in the way of compiling
 
-SYNCS = "Host syncs a step: {n}. A CUDA graph may hold none of them."
-BROKEN = (
-    "It is read from {n} times a step. Fix that first: each read breaks a compiled graph, and a CUDA graph holds none."
-)
+SYNCS = "Host syncs per step: {n}. A CUDA graph allows none."
+BROKEN = "Reads of GPU values per step: {n}. Fix these first: they break compiled graphs and CUDA graphs."
 
-COMPILE = Fix.of(fixes.Compile(), "Compile the model, so that it launches fewer and longer kernels.")
+COMPILE = Fix.of(fixes.Compile(), "Compile the model: it then launches fewer and longer kernels.")
 REPLAYED = {
     False: Fix.of(
-        fixes.Compile("mode", "reduce-overhead"),
-        "Compile the model and have CUDA graphs replay it, if its shapes stay the same.",
+        fixes.Compile("mode", "reduce-overhead"), "Compile the model with CUDA graphs (needs static shapes)."
     ),
     True: Fix.of(
-        fixes.CompileArgument("mode", "reduce-overhead"),
-        "Compiled code runs already: have CUDA graphs replay it, if its shapes stay the same.",
+        fixes.CompileArgument("mode", "reduce-overhead"), "Add CUDA graphs to the compiled code (needs static shapes)."
     ),
 }
-CAPTURE = Fix.of(fixes.GraphCapture(), "Or capture it as a CUDA graph: that needs static shapes and no host syncs.")
+CAPTURE = Fix.of(fixes.GraphCapture(), "Or capture it as a CUDA graph (needs static shapes and no host syncs).")
 
 
 @rule("LB01")
@@ -63,24 +58,24 @@ def launch_bound(
     if starvation.graph_share > GRAPHED_SHARE:
         yield NotApplicable("CUDA graphs launch most kernels")
     elif blocking_launches is not None and blocking_launches.block:
-        yield NotApplicable("launches wait for their kernels: blocking_launches says what that costs")
+        yield NotApplicable("launches wait for their kernels (SY04)")
     elif starvation.launches < LAUNCHES:
-        yield Clean(f"only {starvation.launches} launches a step")
+        yield Clean(f"only {starvation.launches} launches per step")
     elif starvation.idle_ns > IDLE_NS * starvation.launches:
-        yield Clean("a few very slow ops keep the GPU waiting, as at start-up, not the number of ops")
+        yield Clean("the GPU waits for a few very slow ops, as at start-up, not for many launches")
     elif starvation.share < STARVED_SHARE:
         yield Clean(f"the GPU waits {percent(starvation.share)} of the step for launches")
     else:
         yield Finding(
             evidence=(
                 Evidence(
-                    f"The GPU is idle {ms(starvation.idle_ns)} a step while the host dispatches ops.",
+                    f"The GPU idles {ms(starvation.idle_ns)}/step while the CPU dispatches ops.",
                     starvation.idle_ns,
                     "ns",
                 ),
                 Evidence(
-                    f"{percent(starvation.empty_queue_share)} of {starvation.launches:,} launches a step hit an empty"
-                    f" queue; the median kernel takes {ms(starvation.kernel_median_ns)}.",
+                    f"{percent(starvation.empty_queue_share)} of {starvation.launches:,} launches/step hit an empty"
+                    f" queue; median kernel {ms(starvation.kernel_median_ns)}.",
                     starvation.launches,
                     "launches",
                 ),

@@ -1,17 +1,17 @@
 """A Python loop runs the same small ops many times.
 
-Within a step the same ops run one round after the other, forward and backward, on one sample, row or moment at a time;
-or outside of what gradients go through, on one weight, row or number at a time.
+A step runs the same ops in many iterations, each on one sample, row, time step or weight.
 
 Why it costs
-    Each op takes 5 to 20 us to start, whatever it computes. One op on all takes that once, and reads memory in one go.
+    Each op takes 5 to 20 us to start, however little it computes. One op on all inputs starts once, and reads memory in
+    one go.
 
 How to fix
-    Run the ops once on all that the loop goes over: stack the inputs, use `torch.vmap`, or `torch._foreach_...` ops for
-    lists of tensors. Where a round needs the one before, use a fused module (`nn.LSTM`), or compile the loop.
+    Run the ops once on all inputs of the loop: stack them, use `torch.vmap`, or `torch._foreach_...` ops for lists of
+    tensors. If iterations depend on each other, use a fused module (`nn.LSTM`), or compile the loop.
 
 Ignore when
-    rounds are few and large, or each waits for an answer from outside torch.
+    iterations are few and large, or each waits for something outside torch.
 
 Sources
     https://docs.pytorch.org/tutorials/intermediate/torch_vmap_tutorial.html
@@ -25,20 +25,20 @@ BATCHED = 0.3  # of the rest of small ops on a CPU: larger matrices, memory read
 IN_TURN = 0.5  # share of a round that needs the one before, from which on rounds stay apart (our choice)
 MOST_SHOWN = 4  # names of ops in the evidence
 BATCH = Fix(
-    "Run the loop's ops once, on a batch of all it goes over.",
+    "Run the loop's ops once, on all its inputs as one batch.",
     safety=Safety.ROUNDING,
     effort=2,
     after="y = f(x)  # or torch.vmap(f)(x)",
     link="https://docs.pytorch.org/tutorials/intermediate/torch_vmap_tutorial.html",
 )
 FUSE = Fix(
-    "If an iteration needs the one before: replace nn.LSTMCell by nn.LSTM (nn.GRU), or compile the loop.",
+    "If iterations depend on each other: use nn.LSTM or nn.GRU instead of cells, or compile the loop.",
     safety=Safety.ROUNDING,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html",
 )
 LISTS = Fix(
-    "For lists of tensors torch has ops that take them whole; numbers are read at once by tolist().",
+    "Use torch._foreach ops on lists of tensors; read numbers at once with tolist().",
     after="torch._foreach_lerp_(means, weights, 0.01)",
     safety=Safety.ROUNDING,
 )
@@ -49,19 +49,18 @@ def looped_ops(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
     large = [loop for loop in loops if loop.fixed_ns >= FIXED_SHARE * steps.mean_ns]
     if not large:
         most = max((loop.fixed_ns for loop in loops), default=0)
-        yield Clean(f"starting looped ops takes {ms(most)} a step at most, {percent(most / max(steps.mean_ns, 1))}")
+        yield Clean(f"overhead of looped ops is at most {ms(most)}/step, {percent(most / max(steps.mean_ns, 1))}")
     for loop in large:
         in_turn, cell = (loop.in_need or 0) >= IN_TURN, any(name.endswith("_cell") for name in loop.ops)
         host, device = _left(loop, in_turn and not cell)
         known = loop.in_need is not None
-        sure = "no iteration needs the one before it" if known else "whether iterations depend on each other is open"
-        sure = "an iteration needs the one before it" if cell or in_turn else sure
+        sure = "iterations are independent" if known else "whether iterations depend on each other is not recorded"
+        sure = "each iteration needs the one before" if cell or in_turn else sure
         names = ", ".join(loop.ops[:MOST_SHOWN]) + ", ..." * (len(loop.ops) > MOST_SHOWN)
-        backward = ", and so does their backward pass" * loop.has_backward
-        rows = f"The same ops ({names}) run {loop.rounds} times in a row{backward}: {ms(loop.ns)} a step."
-        fixed = f"Of that {ms(loop.fixed_ns)} is overhead per op."
+        backward = " with their backward pass" * loop.has_backward
+        takes = f"{ms(loop.ns)}/step, {ms(loop.fixed_ns)} of it overhead per op"
         yield Finding(
-            evidence=(Evidence(rows, loop.ns, "ns"), Evidence(fixed, loop.fixed_ns, "ns")),
+            evidence=(Evidence(f"{loop.rounds} iterations of {names}{backward}: {takes}.", loop.ns, "ns"),),
             edits=(*(Shorten(Times(*pieces), host) for pieces in loop.pieces), Shorten(loop.work_ids, device)),
             fixes=_fixes(loop, cell or in_turn),
             confidence=Confidence(Level.MEDIUM if known or cell else Level.LOW, sure),

@@ -1,16 +1,16 @@
 """Host-bound: Python between ops stalls the GPU.
 
-The thread that launches work runs Python for so long that the GPU runs out of work: calling modules and hooks, or at
-lines that are not known. Work at a line of yours is host_work's.
+The launching thread runs Python, in modules, hooks or unrecorded lines, until the GPU is out of work. LB10 finds slow
+lines of your own.
 
 Why it costs
-    The device is idle until Python launches the next op.
+    The GPU idles until Python launches the next op.
 
 How to fix
-    `torch.compile` runs less Python; so do fewer and larger modules. Record with stacks where no line is known.
+    `torch.compile` runs less Python; so do fewer and larger modules. If no line is shown, record with stacks.
 
 Ignore when
-    the recording has call stacks: they slow exactly this down, so compare with a recording without.
+    the recording has call stacks: they slow Python down, so compare with a recording without them.
 
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
@@ -29,9 +29,9 @@ AGAIN = "Record three steps or more."
 LEFT = Between(0.8, 0.3, 0.1)  # of calls of modules and hooks: compiled code runs few of them (our choice)
 LEFT_OF_WORK = Between(0.8, 0.1, 0.0)  # of a long pause, which is a piece of work: planted ones went as a whole
 
-COMPILE = Fix.of(fixes.Compile(), "Run less Python: compile the model, or call fewer and larger modules.")
+COMPILE = Fix.of(fixes.Compile(), "Compile the model, or call fewer and larger modules.")
 LARGER_PIECES = Fix(
-    "Run less Python between calls of compiled code: compile a larger piece, and look for graph breaks.",
+    "Compile a larger part of the model, and remove graph breaks.",
     after="TORCH_LOGS=graph_breaks python train.py",
     safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
@@ -54,9 +54,9 @@ def python_overhead(
     usual = [pause for pause in pauses if pause.site is None or not pause.on_cpu]
     total = sum(pause.share for pause in usual)
     if total >= WORTH_SHARE and steps.count == 1 and sum(pause.gaps for pause in usual) < GAPS:
-        raise Missing(f"whether Python that keeps the device idle for {percent(total)} runs again", AGAIN)
+        raise Missing(f"whether Python between ops ({percent(total)} of the step) recurs", AGAIN)
     if total < WORTH_SHARE:
-        yield Clean(f"Python that runs between ops again and again takes {percent(total)} of the step")
+        yield Clean(f"recurring Python between ops takes {percent(total)} of the step")
         return
     for pause in [pause for pause in usual if pause.share >= PLACE_SHARE] or usual:
         ns, often = pause.idle_ns, pause.gaps / steps.count
@@ -65,31 +65,29 @@ def python_overhead(
         where = (
             f" in `{pause.site.function}`" if pause.site else " outside your files" * ("stacks" in distortion.options)
         )
-        waits = f"; {ms(pause.waiting_ns)} a step of it waiting in the operating system" * bool(pause.waiting_ns)
-        idle = "Nothing is computed for" if pause.on_cpu else "The GPU is idle"
+        waits = f"; {ms(pause.waiting_ns)}/step is waiting in the operating system" * bool(pause.waiting_ns)
+        idle = "No op runs for" if pause.on_cpu else "The GPU idles"
         yield Finding(
-            title="Python between ops takes time from computing" if pause.on_cpu else "",
+            title="Host-bound: Python runs between ops" if pause.on_cpu else "",
             evidence=(
-                Evidence(f"{idle} {ms(ns)} a step while Python runs between ops{where}.", ns, "ns"),
+                Evidence(f"{idle} {ms(ns)}/step while Python runs between ops{where}.", ns, "ns"),
                 Evidence(
-                    f"{often:,.3g} pause{'s' * (often != 1)} a step, {ms(pause.each_ns)} each{waits}.",
-                    pause.each_ns,
-                    "ns",
+                    f"{often:,.3g} gap{'s' * (often != 1)} of {ms(pause.each_ns)} per step{waits}.", pause.each_ns, "ns"
                 ),
             ),
             edits=tuple(Shorten(Times(*time), left) for time in pause.times),
             fixes=(
                 (LARGER_PIECES if compiling is not None and compiling.used else COMPILE)
                 if calls
-                else Fix("See in the timeline which functions run there.")
+                else Fix("Zoom into these gaps in the HTML timeline (--html).")
                 if where
                 else Fix("Record once with stacks, to see which lines run.", after="profile(with_stack=True)"),
             ),
             confidence=Confidence(Level.MEDIUM, "how much of this Python can go is not recorded")
             if pause.site and pause.gaps >= GAPS
-            else Confidence(Level.LOW, "no line of your code is known for it")
+            else Confidence(Level.LOW, "no source line was found")
             if pause.gaps >= GAPS
-            else Confidence(Level.LOW, "so few pauses were recorded that they may be start-up"),
+            else Confidence(Level.LOW, "few gaps were recorded: it may be start-up"),
             site=pause.site,
             kind=Kind.OPTION if calls else Kind.WHERE_TO_LOOK,
             basis=Basis.RULE_OF_THUMB,

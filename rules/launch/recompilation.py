@@ -1,17 +1,17 @@
 """torch.compile recompiles, or breaks graphs.
 
-Compiled code is compiled again for a new shape, type or Python value; what cannot be compiled splits it into pieces.
+A new shape, type or Python value recompiles a function; code that cannot be compiled splits it into pieces.
 
 Why it costs
-    Compiling takes seconds to minutes in which nothing is trained; after eight times a function runs uncompiled.
-    Between pieces ops run one by one, and each piece first checks whether it fits its arguments.
+    Compiling takes seconds to minutes in which nothing trains; after eight recompilations a function runs uncompiled.
+    Between pieces ops run one by one, and each piece first checks its guards.
 
 How to fix
-    Let TORCH_LOGS=recompiles,graph_breaks name the reasons. Mark sizes that change as dynamic, or pad them to a few;
-    move prints, `.item()` and Python side effects out of compiled functions.
+    Set TORCH_LOGS=recompiles,graph_breaks to see the reasons. Mark changing sizes as dynamic, or pad to a few; move
+    prints, `.item()` and Python side effects out of compiled functions.
 
 Ignore when
-    a new shape is a rare one, seen for the first time.
+    a new shape is rare, seen for the first time.
 
 Sources
     https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html
@@ -38,16 +38,16 @@ def recompilation(compiling: Compiling, steps: Steps, manifest: RankManifest | N
     if late.total:
         ns, seen, guard = late.total_ns / steps.count, len(late.numbers), why_not(manifest)
         yield Finding(
-            title="torch.compile compiles again during training",
+            title="torch.compile recompiles during training",
             evidence=(
-                Evidence(f"{late.total} times in {seen} of {steps.count} steps: {ms(ns)} a step.", ns, "ns"),
+                Evidence(f"{late.total} times in {seen} of {steps.count} steps: {ms(ns)}/step on average.", ns, "ns"),
                 *guard_evidence(guard),
             ),
             edits=(Shorten(late.ids, COMPILING),),
             fixes=guard_fixes(guard),
-            confidence=Confidence(Level.HIGH, "it is recorded in steps that are not the run's first")
+            confidence=Confidence(Level.HIGH, "recompilations are recorded after the run's first steps")
             if seen > 1
-            else Confidence(Level.LOW, "in one step only, perhaps for a rare shape"),
+            else Confidence(Level.LOW, "in one step only: it may be a rare shape"),
             site=guard_site(guard),
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
@@ -55,32 +55,33 @@ def recompilation(compiling: Compiling, steps: Steps, manifest: RankManifest | N
     if broken or checks >= CHECKS_SHARE:
         pieces = compiling.fused_pieces  # reading and writing memory is all they do: once would do
         fused = Between(0.5 + 0.5 / pieces, 1.0 / pieces, 1.0 / pieces)
-        do = "Take what breaks graphs out of compiled functions" if broken else "Compile fewer and larger functions"
+        do = "Move graph breaks out of compiled functions" if broken else "Compile fewer and larger functions"
         yield Finding(
-            title="Graph breaks split compiled code" if broken else "Finding compiled code that fits takes long",
+            title="Graph breaks split compiled code" if broken else "Guards of compiled code take long to check",
             evidence=(
                 Evidence(
-                    f"A call of compiled code breaks its graph {compiling.breaks_per_call:.3g} times;"
-                    f" {compiling.between:,} ops a step run uncompiled there, for {ms(compiling.between_ns)}."
-                    + f" {pieces} pieces hold nothing but pointwise code, which could be one."
-                    * (pieces > 1),
+                    f"{compiling.breaks_per_call:.3g} graph breaks per compiled call: {compiling.between:,} ops per"
+                    f" step run uncompiled, for {ms(compiling.between_ns)}.",
                     compiling.between_ns,
                     "ns",
                 ),
-                Evidence(f"{compiling.lookups:,} checks of what fits take {ms(compiling.lookup_ns)} a step."),
+                *([Evidence(f"{pieces} pieces hold only pointwise code and could be one.")] * (pieces > 1)),
+                Evidence(f"{compiling.lookups:,} guard checks take {ms(compiling.lookup_ns)}/step."),
             ),
             edits=(
                 Shorten(compiling.between_ids, PIECES),
                 Shorten(compiling.lookup_ids, PIECES),
                 *((Shorten(compiling.fused_ids, fused), Shorten(compiling.fused_work_ids, fused)) if broken else ()),
             ),
-            fixes=(Fix(f"{do}; see TORCH_LOGS=graph_breaks,guards.", safety=Safety.ROUNDING, effort=2, link=LINK),),
-            confidence=Confidence(Level.MEDIUM, "how many of them can go is not recorded"),
+            fixes=(
+                Fix(f"{do} (TORCH_LOGS=graph_breaks,guards lists them).", safety=Safety.ROUNDING, effort=2, link=LINK),
+            ),
+            confidence=Confidence(Level.MEDIUM, "how much of this can go is not recorded"),
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
         )
     elif not late.total:
-        yield Clean(f"nothing is seen to compile after the first {FIRST_STEPS} steps; checks take {checks:.1%}")
+        yield Clean(f"no compilation after the first {FIRST_STEPS} steps; guard checks take {percent(checks)}")
 
 
 EXAMPLES = [

@@ -1,17 +1,16 @@
 """Training stops while a checkpoint is saved.
 
-The thread that trains copies the state to the host, packs it and writes it to disk.
+The training thread copies the state to CPU memory, serialises it and writes it to disk.
 
 Why it costs
-    That takes seconds to minutes in which nothing is trained; with several ranks all wait for the slowest.
+    Nothing trains for seconds to minutes. With several ranks all wait for the slowest.
 
 How to fix
-    Save asynchronously: copy to the host, and let another thread or process write. Each rank saves its own part, to a
-    local disk first. Or save less often.
+    Save asynchronously: copy to CPU memory, and write from another thread or process. Let each rank save its own part,
+    to a local disk first. Or save less often.
 
 Ignore when
-    checkpoints are rare: what counts is their time over the time from one to the next, and a short recording that
-    happens to hold one shows far too much of it.
+    checkpoints are rare: a short recording that happens to hold one overstates their share.
 
 Sources
     https://pytorch.org/blog/reducing-checkpointing-times
@@ -29,35 +28,32 @@ RARELY = 1_000  # steps: to tell what a save costs that was seen only once (our 
 @rule("PA01")
 def checkpoint_stalls(checkpoints: Checkpoints, steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
     if checkpoints.host_ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"saving by torch takes {percent(checkpoints.host_ns / max(steps.mean_ns, 1))} of these steps")
+        yield Clean(f"saving takes {percent(checkpoints.host_ns / max(steps.mean_ns, 1))} of the recorded steps")
         return
     total_ns, numbers = checkpoints.host_ns * steps.count, checkpoints.numbers
     alike, timed = seen_again(manifest, checkpoints.longest_ns)
     again = len(numbers) > 1 or alike > 1
     often = (
-        f"once in {steps.count} steps, and {alike} of {timed} steps without the profiler are as long"
+        f"once in {steps.count} steps; {alike} of {timed} unprofiled steps are as long"
         if again and len(numbers) < 2
         else f"every {(numbers[-1] - numbers[0]) / (len(numbers) - 1):.3g} steps"
         if again
-        else f"once in {steps.count} steps; saved every {RARELY:,} steps it would be {ms(total_ns / RARELY)} a step"
+        else f"once in {steps.count} steps ({ms(total_ns / RARELY)}/step if it saves every {RARELY:,} steps)"
     )
     yield Finding(
         evidence=(
             Evidence(
-                f"Saving stops the training for up to {ms(checkpoints.longest_ns)},"
-                f" on average {ms(checkpoints.host_ns)} a step: seen {often}.",
+                f"Saving blocks for up to {ms(checkpoints.longest_ns)}: {ms(checkpoints.host_ns)}/step on average,"
+                f" {often}.",
                 checkpoints.host_ns,
                 "ns",
             ),
         ),
         edits=(Shorten(checkpoints.ids, LEFT),),
-        fixes=(
-            Fix.of(fixes.SaveInBackground()),
-            Fix("Save less often, as far as you can afford to lose the steps since the last save."),
-        ),
-        confidence=Confidence(Level.HIGH, "the stall and how often it comes are recorded")
+        fixes=(Fix.of(fixes.SaveInBackground()), Fix("Save less often.")),
+        confidence=Confidence(Level.HIGH, "the stall and its frequency are recorded")
         if again
-        else Confidence(Level.LOW, "how often the run saves is not known"),
+        else Confidence(Level.LOW, "how often the run saves is not recorded"),
         site=checkpoints.site,
         basis=Basis.RULE_OF_THUMB,
     )

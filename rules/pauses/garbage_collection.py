@@ -1,16 +1,16 @@
 """Garbage collection pauses the training.
 
-Now and then Python looks through all objects for cycles, on the thread that trains, for 10 to 500 ms.
+Now and then Python searches all objects for reference cycles, on the training thread, for 10 to 500 ms.
 
 Why it costs
-    The thread launches nothing meanwhile. With many ranks each stops at another moment, and all wait for each.
+    The thread launches nothing in that time. With many ranks each pauses at another moment, and all wait for each.
 
 How to fix
-    Switch automatic collection off, and collect by hand every some hundred steps, on all ranks in the same step.
-    `gc.freeze()` after setting up leaves out what lives for ever.
+    Disable automatic collection, and call `gc.collect()` every few hundred steps, on all ranks in the same step. Call
+    `gc.freeze()` after setup to exclude objects that live for the whole run.
 
 Ignore when
-    memory of the host grows without automatic collection: then collect more often.
+    CPU memory grows without automatic collection: then collect more often.
 
 Sources
     https://docs.python.org/3/library/gc.html
@@ -42,7 +42,7 @@ def garbage_collection(
 ) -> Verdicts:
     found = garbage_collections
     if found is None or not (found.automatic_recorded or found.explicit.total):
-        maybe = f" (the host is silent {silences.total} times: perhaps some)" if silences and silences.total else ""
+        maybe = f" (perhaps some of {silences.total} long CPU pauses)" if silences and silences.total else ""
         raise Missing(f"garbage collections{maybe}", HOW_COLLECTIONS)
     least_ns, asked = WORTH_SHARE * steps.mean_ns, found.explicit
     both = [one for one in (found.automatic, asked) if one.host_ns >= least_ns and one.longest_ns >= LONGEST_NS]
@@ -50,14 +50,14 @@ def garbage_collection(
     worth = [one for one in both if one is found.automatic or asked.total >= OFTEN * steps.count or expensive]
     if not worth:
         taken = (found.automatic.host_ns + found.explicit.host_ns) / max(steps.mean_ns, 1)
-        once = f"; {len(found.once_ids)} long ones were not seen again without the profiler" * (len(found.once_ids) > 0)
-        yield Clean(f"collections take {percent(taken)} of the steps, or the script asks for them seldom{once}")
+        once = f"; {len(found.once_ids)} long ones did not recur without the profiler" * (len(found.once_ids) > 0)
+        yield Clean(f"collections take {percent(taken)} of the steps, or are rare calls of the script{once}")
     for one in worth:
         who = "Python collects garbage" if one is found.automatic else "The script calls `gc.collect()`"
-        said = f"{who} {one.total} times in {steps.count} steps, for up to {ms(one.longest_ns)}"
+        often = f"{one.total} times in {steps.count} steps: {ms(one.host_ns)}/step, up to {ms(one.longest_ns)} each"
         yield Finding(
-            title="" if one is found.automatic else "The script collects garbage in its steps",
-            evidence=(Evidence(f"{said}: {ms(one.host_ns)} a step.", one.host_ns, "ns"),),
+            title="" if one is found.automatic else "The script calls gc.collect() in its steps",
+            evidence=(Evidence(f"{who} {often}.", one.host_ns, "ns"),),
             edits=(Shorten(one.ids, LEFT if one is found.automatic else LEFT_BY_HAND),),
             fixes=(BY_HAND if one is found.automatic else NOT_IN_STEPS,),
             confidence=Confidence(Level.HIGH, "each collection is recorded"),

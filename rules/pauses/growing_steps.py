@@ -1,18 +1,17 @@
 """Steps get longer from one to the next.
 
-Each step does more than the one before: its backward pass goes through the graphs of earlier steps again, it works
-through something that the training keeps adding to, or it runs what every step has added, such as hooks.
+Each step does more than the one before: backward() also runs through the graphs of earlier steps, a list or table
+grows, or every step registers another hook.
 
 Why it costs
-    What is added stays: the time of the whole run grows with the square of its steps, and memory grows until it is
-    full.
+    The time of the whole run grows with the square of its steps, and memory grows until it is full.
 
 How to fix
-    Cut what is carried from step to step off its graph: `hidden = hidden.detach()`, `total += loss.item()`. Keep lists,
-    queues and tables that grow at a fixed size. Register hooks and wrap modules once, before the loop.
+    Detach what passes from step to step: `hidden = hidden.detach()`, `total += loss.item()`. Limit the size of lists,
+    queues and tables. Register hooks and wrap modules once, before the loop.
 
 Ignore when
-    steps are meant to do more and more, as where sequences get longer by plan.
+    steps grow by plan, for instance with sequence length.
 
 Sources
     https://docs.pytorch.org/docs/stable/notes/faq.html
@@ -26,22 +25,20 @@ from diagnose.rulekit.vocabulary import *
 NAMED = 3  # ops (our choice)
 AGAIN = 0.5  # of what grew since the run began, that is left at low estimate (our choice)
 DETACH = Fix(
-    "Cut what one step hands to the next off its graph.",
+    "Detach what one step passes to the next.",
     after="output, hidden = model(x, hidden.detach())  # of a tuple each\ntotal = total + loss.detach()",
     safety=Safety.NEEDS_JUDGEMENT,
     link="https://docs.pytorch.org/docs/stable/notes/faq.html",
 )
 ONCE = Fix(
-    "Do once, before the loop, what makes later steps run more, such as registering hooks that only watch.",
+    "Move what makes later steps run more, such as registering hooks, before the loop.",
     after="watch(model)\nfor batch in loader:\n    ...",
 )
 NEW = Fix(
-    "Where results of earlier steps stay the same, keep them, and work through what is new.",
-    effort=2,
-    safety=Safety.ROUNDING,
+    "Keep results of earlier steps that stay the same, and process only new data.", effort=2, safety=Safety.ROUNDING
 )
 BOUND = Fix(
-    "Keep what this works through at a fixed size.",
+    "Limit the growing buffer to a fixed size.",
     after="bank = torch.cat([bank, new])[-SIZE:]  # the last ones",
     effort=2,
     safety=Safety.NEEDS_JUDGEMENT,
@@ -50,7 +47,7 @@ TITLES = {
     Measured.TIME: "",
     Measured.OPS: "Each step runs more ops than the one before",
     Measured.WORK: "Each step runs more ops than the one before",
-    Measured.SIZES: "Each step works through more than the one before",
+    Measured.SIZES: "Each step processes more data than the one before",
 }
 
 
@@ -58,10 +55,10 @@ TITLES = {
 def growing_steps(growth: Growth) -> Verdicts:
     longer = []
     if (one := growth.time) is not None:
-        longer = [f"steps take {ms(round(one.first))} to {ms(round(one.last))}, {ms(round(one.each))} more each"]
+        longer = [f"step time grows from {ms(round(one.first))} to {ms(round(one.last))}, {ms(round(one.each))}/step"]
     rises = [
         *(
-            f"{count.value} rise from {one.first:,.0f} to {one.last:,.0f}, {one.each:,.3g} a step"
+            f"{count.value} grow from {one.first:,.0f} to {one.last:,.0f}, {one.each:,.3g}/step"
             for count, one in growth.counts.items()
         ),
         *longer,
@@ -71,32 +68,30 @@ def growing_steps(growth: Growth) -> Verdicts:
         yield _graph(growth.kept, longer)
     yield from (_more(one, rises) for one in growth.grows)
     if growth.kept is None and not rises:
-        yield Clean("neither what steps do nor what they take rises from step to step")
+        yield Clean("neither the work nor the time of steps grows from step to step")
     if rises:
-        yield Caution(
-            f"steps are not steady: {'; '.join(rises)}", "Figures are of these steps. Later ones take longer."
-        )
+        yield Caution(f"steps grow: {'; '.join(rises)}", "Figures describe the recorded steps; later ones take longer.")
 
 
 def _graph(kept: Kept, longer: list[str]) -> Finding:
     count, nodes, (least, most) = kept.count, kept.nodes, kept.forward
     forward = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    made = f" `{kept.op.removeprefix('aten::')}` made what the last step was handed." * bool(kept.op)
+    made = f" `{kept.op.removeprefix('aten::')}` made the tensor that the last step received." * bool(kept.op)
     ns = kept.work.longest_ns
     return Finding(
-        title="The backward pass goes through graphs of earlier steps",
+        title="backward() also runs through graphs of earlier steps",
         evidence=(
-            Evidence(f"Nodes of earlier steps take {ms(ns)} of a step, and more in each.", ns, "ns"),
+            Evidence(f"Backward nodes of earlier steps take up to {ms(ns)}/step, more in each step.", ns, "ns"),
             Evidence(
-                f"A backward pass runs {nodes.first:,.0f} nodes, then {nodes.last:,.0f}; {count.last:,.0f} of these are"
-                f" of steps before the last. The forward pass has {forward} ops.{made}",
+                f"A backward pass grows from {nodes.first:,.0f} to {nodes.last:,.0f} nodes; the last has"
+                f" {count.last:,.0f} of earlier steps. The forward pass has {forward} ops.{made}",
                 count.each,
             ),
-            *(Evidence(f"In each recorded step {one}.") for one in longer),
+            *(Evidence(f"{one[:1].upper()}{one[1:]}.") for one in longer),
         ),
         edits=(Remove(kept.work.ids), Remove(kept.work.work_ids)),
         fixes=(DETACH,),
-        confidence=Confidence(Level.HIGH, "the nodes' numbers tell in which step each was made"),
+        confidence=Confidence(Level.HIGH, "node numbers show which step created each node"),
         site=kept.site,
     )
 
@@ -114,9 +109,9 @@ def _more(grows: Grows, rises: list[str]) -> Finding:
         evidence=_amounts(grows, work) if work and known else _times(grows, rises),
         edits=edits,
         fixes=_fixes(grows, counted),
-        confidence=Confidence(Level.MEDIUM, "at the rate of now, it grew from the start of the run")
+        confidence=Confidence(Level.MEDIUM, "at this rate, it has grown since the start of the run")
         if known and grows.from_start
-        else Confidence(Level.LOW, "since when it grows, and what it works through, is not recorded"),
+        else Confidence(Level.LOW, "not recorded: since when it grows, and on what data"),
         site=grows.site,
         basis=Basis.REPLAYED if known else Basis.RULE_OF_THUMB,
         host_bound=work is None,
@@ -134,14 +129,14 @@ def _fixes(grows: Grows, counted: bool) -> tuple[Fix, ...]:
 def _amounts(grows: Grows, work: Work) -> tuple[Evidence, ...]:
     ns, rise = work.longest_ns, grows.rise
     run, unit = ("run", "times") if grows.measured is Measured.OPS else ("launch", grows.measured.value)
-    many = f"{run} {rise.first:,.0f} {unit} a step, then {rise.last:,.0f}: {rise.each:,.3g} more in each"
+    many = f"{run} {rise.first:,.0f} {unit} per step, then {rise.last:,.0f}: {rise.each:,.3g} more in each"
     if grows.from_start:
-        start = f"it was {max(grows.at_start, 0):,.0f} when the run began"
+        start = f"the number was {max(grows.at_start, 0):,.0f} when the run began"
     else:
-        start = f"it began {rise.first / rise.each:,.0f} steps before, later than the run"
-    more = "work through more" if grows.inputs else "become more"
+        start = f"the growth began {rise.first / rise.each:,.0f} steps earlier, after the run's start"
+    more = "process more data" if grows.inputs else "become more numerous"
     return (
-        Evidence(f"Ops that {more} take {ms(ns)} of a step, and more in each.", ns, "ns"),
+        Evidence(f"Ops that {more} take up to {ms(ns)}/step, more in each step.", ns, "ns"),
         Evidence(f"{_names(grows)} {_size(grows) if grows.inputs else many}.", rise.each),
         Evidence(f"At this rate, {start}."),
     )
@@ -149,7 +144,7 @@ def _amounts(grows: Grows, work: Work) -> tuple[Evidence, ...]:
 
 def _size(grows: Grows) -> str:
     first, last = (" x ".join(f"{extent:,}" for extent in grows.inputs[step]) for step in (0, -1))
-    return f"works through {first}, then {last}: {grows.rise.each:,.4g} more in each step"
+    return f"processes {first}, then {last}: {grows.rise.each:,.4g} more in each step"
 
 
 def _times(grows: Grows, rises: list[str]) -> tuple[Evidence, ...]:
@@ -157,7 +152,7 @@ def _times(grows: Grows, rises: list[str]) -> tuple[Evidence, ...]:
     first, last, each = (ms(round(ns)) for ns in (rise.first, rise.last, rise.each))
     return (
         Evidence(f"{_names(grows)} {takes} {first}, then {last}: {each} more in each step.", rise.each, "ns"),
-        *(Evidence(f"In each recorded step {one}.") for one in rises),
+        *(Evidence(f"{one[:1].upper()}{one[1:]}.") for one in rises),
     )
 
 

@@ -1,15 +1,15 @@
 """Step-time spikes.
 
-Logging, metrics, images or other work that is not done in every step makes some steps long.
+Work that is not done in every step, such as logging, metrics or images, makes some steps long.
 
 Why it costs
-    What a long step takes more, over the steps from one to the next, is added to every step.
+    The extra time of a long step, spread over its period, adds to every step.
 
 How to fix
-    Do it less often, on another thread, or on the GPU; on one rank only.
+    Do the work less often, on another thread, or on the GPU; on one rank only.
 
 Ignore when
-    the work is the point, as validation is, or came by chance: seen once, it may be the machine and not the script.
+    the work is the point, as in validation, or occurred once: that may be the machine.
 
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
@@ -33,28 +33,28 @@ def periodic_spikes(long_steps: LongSteps, steps: Steps) -> Verdicts:
             f"{long_steps.count} of {steps.count} steps take over 1.5 times the median{causes and f': {causes}'}"
         )
     for one in found:
-        seen = f"seen {'once in' if len(one.numbers) == 1 else f'in {len(one.numbers)} of'} {steps.count} steps"
+        seen = f"{'once in' if len(one.numbers) == 1 else f'in {len(one.numbers)} of'} {steps.count} steps"
         often = f"every {one.period} steps" if one.period else seen
         yield Finding(
             evidence=(
                 Evidence(
-                    f"{f'`{one.name}`' if one.name else 'Python between ops'} makes a step {ms(one.ns)} longer than the"
-                    f" median one of {ms(long_steps.median_ns)}: {often}.",
+                    f"{f'`{one.name}`' if one.name else 'Python between ops'} adds {ms(one.ns)} to a step of"
+                    f" {ms(long_steps.median_ns)} (median), {often}.",
                     one.ns,
                     "ns",
                 ),
             ),
             edits=(Shorten(one.ids if len(one.ids) else Times(one.track, one.times), LEFT),),
             fixes=(
-                Fix("Do it less often, or beside the training on another thread.", effort=2)
+                Fix(f"Run `{one.name}` less often, or on another thread.", effort=2)
                 if one.name
                 else Fix(
                     "Record with stacks, to see which lines run.", after="torch.profiler.profile(with_stack=True)"
                 ),
             ),
-            confidence=Confidence(Level.MEDIUM, "it came back at equal distances")
+            confidence=Confidence(Level.MEDIUM, "the spikes recur at equal intervals")
             if one.period and one.name
-            else Confidence(Level.LOW, "how often it comes is not known"),
+            else Confidence(Level.LOW, "how often the spikes recur is not recorded"),
             site=one.site,
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,

@@ -1,17 +1,17 @@
 """Tensors are formatted as text.
 
-`print(loss)`, `f"{scores}"` and `str(tensor)` read numbers one by one, find out how many digits each needs, and write
-them; an f-string for a log does so even if the log's level leaves the message out.
+`print(loss)`, `f"{scores}"` and `str(tensor)` read and format numbers one by one. An f-string in a log call does so
+even if the log level drops the message.
 
 Why it costs
-    Dozens to hundreds of small ops, and as many waits for the GPU if the tensor is there.
+    Each tensor takes dozens to hundreds of small ops, and as many syncs if it is on the GPU.
 
 How to fix
-    Write every hundredth step only; numbers by `loss.item()`, several by `tolist()`. Give a log the tensor, not a text:
-    `log.debug("%s", scores)` writes it only if the message is passed on.
+    Print every 100 steps only. Use `loss.item()` for one number, `tolist()` for several. Pass the tensor to the logger:
+    `log.debug("%s", scores)` formats it only if the message is written.
 
 Ignore when
-    it is for a run in search of an error.
+    you are debugging.
 
 Sources
     https://docs.python.org/3/howto/logging.html#optimization
@@ -24,9 +24,9 @@ from diagnose.rulekit.vocabulary import *
 WORTH_SHARE = 0.01  # of the step, on average (our choice)
 OFTEN = 0.5  # of the steps (our choice)
 ADDED = Between(0.6, 0.4, 0.0)  # of the time recording adds on a CPU, where that is not known: 0.4 to 0.5 was planted
-SELDOM = Fix("Write tensors in every hundredth step only.", after="if step % 100 == 0: print(loss)")
+SELDOM = Fix("Print tensors every 100 steps only.", after="if step % 100 == 0: print(loss)")
 LAZY = Fix(
-    "Give a log the tensor rather than a text.",
+    "Pass the tensor to the logger, not a formatted string.",
     after='log.debug("scores %s", scores)',
     link="https://docs.python.org/3/howto/logging.html#optimization",
 )
@@ -36,16 +36,16 @@ LAZY = Fix(
 def tensor_printing(texts: Texts, steps: Steps, slowdown: Slowdown | None = None) -> Verdicts:
     share = texts.host_ns / max(steps.mean_ns, 1)
     if share < WORTH_SHARE or texts.steps_seen < OFTEN * steps.count:
-        yield Clean(f"writing tensors as text takes {percent(share)} of these steps")
+        yield Clean(f"formatting tensors as text takes {percent(share)} of the recorded steps")
         return
     many = f"{texts.count} tensor{'s' * (texts.count != 1)}"
-    idle = f", for {ms(texts.idle_ns)} of which the GPU is idle" if texts.idle_ns else ""
+    idle = f"; the GPU idles for {ms(texts.idle_ns)} of it" if texts.idle_ns else ""
     inflated = texts.idle_ns is None and not (slowdown is not None and slowdown.by_phase)
     yield Finding(
-        evidence=(Evidence(f"Writing {many} a step as text takes {ms(texts.host_ns)}{idle}.", texts.host_ns, "ns"),),
+        evidence=(Evidence(f"Formatting {many} per step takes {ms(texts.host_ns)}{idle}.", texts.host_ns, "ns"),),
         edits=(Shorten(texts.spans.ids, ADDED) if inflated else Remove(texts.spans.ids),),
         fixes=(SELDOM, LAZY),
-        confidence=Confidence(Level.HIGH, "that and how long they are written is recorded"),
+        confidence=Confidence(Level.HIGH, "the time to format tensors is recorded"),
         basis=Basis.RULE_OF_THUMB if inflated else Basis.REPLAYED,
         site=texts.site,
         host_bound=True,

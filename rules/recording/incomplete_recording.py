@@ -1,15 +1,15 @@
 """The recording has too few steps, or very unequal ones.
 
-A few steps, or steps that differ much from each other, say little about the run they are taken from.
+A few steps, or steps that differ a lot, say little about the run.
 
 Why it costs
-    Nothing, but each figure of this report may be that of an unusual step.
+    Nothing, but every figure may describe an unusual step.
 
 How to fix
-    Record at least five steps of a run that has settled: `schedule(wait=5, warmup=3, active=5)`.
+    Record at least five steps of a settled run: `schedule(wait=5, warmup=3, active=5)`.
 
 Ignore when
-    the steps differ because the training does, for instance in sequence lengths.
+    the steps differ because the training does, for instance in sequence length.
 
 Sources
     https://docs.pytorch.org/docs/stable/profiler.html
@@ -31,30 +31,29 @@ def incomplete_recording(steadiness: Steadiness, steps: Steps, slowdown: Slowdow
     error = variation / steadiness.count**0.5
     if not 1 / UNEVEN < size < UNEVEN:
         yield Caution(
-            f"recorded steps do {size:.2g} times as much as those without the profiler",
-            "By the nodes of autograd's graph. What recording costs is compared for as much work, and a saving is taken"
-            " to be the same share of the mean step. Record more steps: diagnose profile --steps 20.",
+            f"recorded steps do {size:.2g} times the work of unprofiled steps (by autograd nodes)",
+            "Savings are scaled to the mean step. Record more steps: diagnose profile --steps 20.",
             lowers_all=True,
         )
     if steadiness.count < STEPS:
         one = "one step" if steps.recorded else "one stretch of time"
         yield Caution(
             f"all findings rest on {one if steadiness.count == 1 else 'two steps'}",
-            "Whether others are like it is not known: each finding is one level less sure.",
+            "Confidence is one level lower. Record more steps: diagnose profile --steps 20.",
             lowers_all=True,
         )
     elif variation > VARIATION and error > UNSURE:
         yield Caution(
-            f"steps differ so much that their mean may be off by {percent(error)}",
+            f"step times vary: their mean may be off by {percent(error)}",
             "Savings may be off by as much. Record more steps, or choose steady ones with --steps.",
             lowers_all=True,
             noise_share=error,
         )
     elif steadiness.quicker_ns is not None:
         yield Caution(
-            f"the first recorded step did as much in {ms(steadiness.quicker_ns)}, where the used ones take"
-            f" {ms(steadiness.mean_ns)}",
-            "What held them up may be the recording itself: compare with a step without the profiler.",
+            f"the first recorded step took {ms(steadiness.quicker_ns)}, the used ones {ms(steadiness.mean_ns)} for as"
+            " much work",
+            "The recording itself may have slowed them: compare with an unprofiled step.",
             lowers_all=True,
         )
     elif 1 / UNEVEN < size < UNEVEN:

@@ -1,17 +1,16 @@
 """The recording holds outlier steps.
 
-Some recorded steps ran the same ops as the others in three times their time, and none of many steps without the
-profiler did: the machine had something else to do, or ran short of memory while it recorded.
+Some recorded steps took three times as long as others with the same ops, and no unprofiled step did. The machine was
+busy, or short of memory, while it recorded.
 
 Why it costs
-    Nothing in the training. Figures that mixed both kinds of steps would stand for neither.
+    Nothing in the training. The outliers are dropped, as figures over both kinds of steps would describe neither.
 
 How to fix
-    Nothing has to be: the figures are of the longest run of other steps. Record again while the machine has nothing
-    else to do for more of them.
+    Nothing to fix: the figures use the longest run of other steps. For more of them, record again on an idle machine.
 
 Ignore when
-    enough steps are left.
+    enough steps remain.
 
 Sources
     https://docs.pytorch.org/docs/stable/profiler.html
@@ -29,12 +28,11 @@ def outlier_steps(steps: Steps) -> Verdicts:
         yield NotApplicable("a single step was measured")
         return
     if not number:
-        yield Clean("no recorded step was held up")
+        yield Clean("no recorded step is an outlier")
         return
     yield Caution(
-        f"{number} of {steps.recorded} recorded steps ran the same ops in three times their time or more, as no step"
-        " without the profiler did",
-        f"They are not used: figures are of the {steps.count} steps from {steps.numbers[0]} on that follow each other.",
+        f"dropped {number} of {steps.recorded} recorded steps: at least 3x slower, unlike any unprofiled step",
+        f"Figures use the {steps.count} consecutive steps from {steps.numbers[0]} on.",
         lowers_all=steps.count < ENOUGH,
     )
 

@@ -1,18 +1,18 @@
-"""Recording slowed the host down.
+"""Profiling slowed the CPU down.
 
-Each op, call and Python frame that is recorded costs the host time, shapes and stacks more so, and the recorder stops
-threads to load kernels or to write its buffers.
+Each recorded op, call and Python frame costs CPU time, more so with shapes and stacks. The profiler also stops threads
+to load kernels and to flush its buffers.
 
 Why it costs
-    The host looks slower than it is: gaps in which the GPU waits for it are longer than in a run without the
-    profiler. Times of kernels stay valid.
+    The CPU looks slower than it is: the GPU waits longer for it than in a run without the profiler. Kernel times stay
+    valid.
 
 How to fix
-    Record with `diagnose profile`: it takes times from a recording without stacks and shapes, source lines from a
-    second one with them, and compares both with steps without the profiler.
+    Record with `diagnose profile`. It takes times from a recording without stacks and shapes, source lines from a
+    second one. It compares both with unprofiled steps.
 
 Ignore when
-    the GPU is busy nearly all the time: then the host's time is hidden anyway.
+    the GPU is busy nearly all the time: then CPU time is hidden anyway.
 
 Sources
     https://docs.pytorch.org/docs/stable/profiler.html
@@ -44,33 +44,33 @@ def profiler_distortion(
     ratio = None if slowdown is None else slowdown.ratio
     said: dict[str, str] = {}
     if ratio is not None and ratio > INFLATED:
-        said[f"recording makes the median step {ratio:.2f} times as long"] = (
-            "What it adds is subtracted by phase of the step, and in each phase evenly by event: an estimate."
+        said[f"profiling slowed the median step {ratio:.2f}x"] = (
+            "The overhead is subtracted per phase of the step: CPU times are estimates."
             if slowdown is not None and slowdown.by_phase
-            else "What ops and calls likely cost is subtracted from the host's time: an estimate."
+            else "A likely overhead per op and call is subtracted: CPU times are estimates."
             if launches is not None
-            else "Savings are scaled to the step without it, but those of host time are inflated all the same."
+            else "Savings are scaled to the unprofiled step; savings of CPU time are still too high."
         )
     elif ratio is None:
         said |= _by_events(distortion, breakdown, launches)
     if distortion.overhead_share >= OVERHEAD_SHARE:
         longest = distortion.overheads[0].name
-        said[f"`{longest}` and the like take {percent(distortion.overhead_share)} of the used steps"] = (
-            "Without the profiler that is not there, or only once. Warm up for longer before recording."
+        said[f"profiler overhead, mostly `{longest}`, takes {percent(distortion.overhead_share)} of the used steps"] = (
+            "Without the profiler it does not occur, or only once. Warm up longer before recording."
         )
     if ratio is not None and ratio < FASTER:
         yield Caution(
-            "the median recorded step takes less time than that without the profiler",
-            "Recording makes none shorter: something else kept the machine busy. Record again while nothing else runs.",
+            "the median recorded step is faster than the unprofiled one",
+            "Other load must have slowed the unprofiled steps. Record again on an idle machine.",
             lowers_all=True,
         )
         return
     if ratio is None and idle < IDLE_SHARE:
-        yield Clean(f"the GPU is idle {percent(idle)} of the step: the host's time is hidden")
+        yield Clean(f"the GPU is idle {percent(idle)} of the step: CPU time is hidden")
         return
     if not said:
-        took = f"recording took {percent(distortion.recording_share)} of a step"
-        yield Clean(took if ratio is None else f"recorded steps take {ratio:.2f} times as long as others")
+        took = f"recording takes {percent(distortion.recording_share)} of a step"
+        yield Clean(took if ratio is None else f"recorded steps take {ratio:.2f} times as long as unprofiled ones")
     for what, effect in said.items():
         yield Caution(what, effect, lowers_host=True)
 
@@ -80,15 +80,15 @@ def _by_events(distortion: Distortion, breakdown: Breakdown | None, launches: La
     slowing = " and ".join(one for one in ("shapes", "stacks") if one in distortion.options)
     launch_ns = distortion.launch_ns or 0 if launches is not None and launches.per_step >= LAUNCHES else 0
     if waits := _inflated(distortion, breakdown):
-        return {f"the {ms(waits)} that the GPU waits for launches are likely inflated by recording": _at(distortion)}
+        return {f"profiling likely inflates the {ms(waits)}/step that the GPU waits for launches": _at(distortion)}
     if distortion.recording_share >= RECORDING_SHARE:
-        taken = f"{ms(distortion.recording_ns)} of a step ({percent(distortion.recording_share)})"
-        again = f"Record without {slowing} for times." if slowing else "Compare with a step without the profiler."
-        what = f"recording{slowing and f' {slowing}'} took the host {taken}"
-        return {what: f"Savings of host time are too high. {again}"}
+        taken = f"{ms(distortion.recording_ns)}/step of CPU time ({percent(distortion.recording_share)})"
+        again = f"Record without {slowing} for times." if slowing else "Compare with an unprofiled step."
+        what = f"recording{slowing and f' {slowing}'} took {taken}"
+        return {what: f"Savings of CPU time are too high. {again}"}
     if launch_ns >= LAUNCH_NS:
-        what = f"a launch takes the host {ms(launch_ns)}, where 3 to 6 us are usual"
-        return {what: "The recorder slows it, or the CPU is slow or busy: compare with a step without the profiler."}
+        what = f"a launch takes {ms(launch_ns)} of CPU time (usually 3 to 6 us)"
+        return {what: "The profiler slows launches, or the CPU is slow or busy. Compare with an unprofiled step."}
     return {}
 
 
@@ -103,8 +103,8 @@ def _inflated(distortion: Distortion, breakdown: Breakdown | None) -> int:
 def _at(distortion: Distortion) -> str:
     least, most = (ms(one * distortion.events) for one in (EVENTS_NS[0], EVENTS_NS[-1]))
     return (
-        f"{distortion.events:,} ops and calls a step were recorded, at 1 to 3 us each: {least} to {most}. Record with"
-        " diagnose profile, which measures steps without."
+        f"{distortion.events:,} ops and calls per step were recorded at 1 to 3 us each: {least} to {most}. Record with"
+        " diagnose profile, which also times unprofiled steps."
     )
 
 

@@ -1,16 +1,16 @@
-"""The host is slow at everything.
+"""The CPU is slow at everything.
 
-Ops that only say how memory is read, such as `view`, take many times as long as on other machines.
+Ops that move no data, such as `view`, take many times as long as on other machines.
 
 Why it costs
-    All that the host does takes longer then, and the GPU waits for it: each launch, each line of Python.
+    All CPU work takes longer, and the GPU waits for each launch and each line of Python.
 
 How to fix
-    See what else runs on the machine, how many cores the container or job may use, at which clock they run; and that
-    PyTorch is no build for debugging and runs under no tool that checks memory.
+    Check what else runs on the machine, how many cores the container or job may use, and their clock. Check that
+    PyTorch is no debug build and runs under no memory checker.
 
 Ignore when
-    the machine is meant to be so slow.
+    the machine is meant to be that slow.
 
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
@@ -25,14 +25,13 @@ VIEW_NS = 8_000  # median of views: 0.3 to 6 us in nine public recordings, 23 in
 @rule("MQ06")
 def slow_host(distortion: Distortion) -> Verdicts:
     if distortion.view_ns is None:
-        yield NotApplicable("few or no views are made")
+        yield NotApplicable("few or no view ops")
     elif distortion.view_ns < VIEW_NS:
-        yield Clean(f"a view takes the host {ms(distortion.view_ns)}")
+        yield Clean(f"a view op takes {ms(distortion.view_ns)}")
     else:
         yield Caution(
-            f"an op that moves no data takes the host {ms(distortion.view_ns)}, where 0.3 to 6 us are usual",
-            "The CPU is slow or busy, or PyTorch is built for debugging. Check the host first: on a healthy one,"
-            " findings about host time shrink or vanish.",
+            f"an op that moves no data takes {ms(distortion.view_ns)} of CPU time (usually 0.3 to 6 us)",
+            "The CPU is slow or busy, or PyTorch is a debug build. Check this first: host-bound findings may vanish.",
             lowers_host=True,
         )
 

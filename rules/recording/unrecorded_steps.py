@@ -1,16 +1,15 @@
-"""Outlier steps were timed, but none of them was recorded.
+"""The recording missed the long steps.
 
-Some steps take far longer than others: they collect experience, validate, or write. Those that were recorded are all of
-the other kind.
+Some timed steps take far longer than others: they collect experience, validate, or write. None of them was recorded.
 
 Why it costs
-    What they do may be most of the run. The mean step counts them, but what they do there was not recorded.
+    These steps may be most of the run. The mean step time counts them, but the recording cannot show what they do.
 
 How to fix
-    Record so many steps that one of them is among them: `diagnose profile --steps N`.
+    Record enough steps to include one: `diagnose profile --steps N`.
 
 Ignore when
-    they are rare, or came by chance.
+    such steps are rare or accidental.
 
 Sources
     https://docs.pytorch.org/docs/stable/profiler.html
@@ -23,14 +22,13 @@ from diagnose.rulekit.vocabulary import *
 @rule("MQ04")
 def unrecorded_steps(unrecorded: Unrecorded) -> Verdicts:
     if unrecorded.share < UNRECORDED_SHARE:
-        yield Clean(f"long steps that were not recorded take {percent(unrecorded.share)} of the time")
+        yield Clean(f"long steps that the recording missed take {percent(unrecorded.share)} of the time")
         return
     steps = (unrecorded.every or unrecorded.timed) + 1
     yield Caution(
-        f"{unrecorded.long} of {unrecorded.timed} steps without the profiler took {unrecorded.ratio:.0f} times as long"
-        f" as the others, {percent(unrecorded.share)} of the time, and none of these was recorded",
-        "What they wait for is known by phase only, and savings of other work are of the other steps."
-        f" Record more: diagnose profile --steps {steps}.",
+        f"{unrecorded.long} of {unrecorded.timed} timed steps stalled ({unrecorded.ratio:.0f}x longer,"
+        f" {percent(unrecorded.share)} of the time); the recording missed them",
+        f"Savings describe the other steps. Record more steps: diagnose profile --steps {steps}.",
         lowers_all=True,
     )
 

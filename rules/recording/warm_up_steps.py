@@ -1,15 +1,15 @@
 """The measured steps include warm-up.
 
-The first steps load kernels, try algorithms, fill the allocator's cache, compile and set up communication.
+The first steps load kernels, autotune, fill the allocator's cache, compile and set up communication.
 
 Why it costs
-    Nothing in the long run, but every figure of this report mixes both kinds of steps.
+    Nothing in the long run, but the figures of this report mix both kinds of steps.
 
 How to fix
-    Record later steps: `schedule(wait=5, warmup=3, active=5)`; or analyse only the later ones with `--steps`.
+    Record later steps: `schedule(wait=5, warmup=3, active=5)`, or analyse only later ones with `--steps`.
 
 Ignore when
-    the job is so short that its first steps are most of it.
+    the job is so short that warm-up is most of it.
 
 Sources
     https://docs.pytorch.org/docs/stable/profiler.html
@@ -36,12 +36,13 @@ def warm_up_steps(warm_up: WarmUp) -> Verdicts:
     numbers = ", ".join(str(step.number) for step in cold)
     all_ns, clean_ns = (sum(step.ns for step in some) / max(len(some), 1) for some in (warm_up.steps, clean))
     yield Caution(
-        f"what was measured looks like start-up ({signs})"
+        f"the recording looks like start-up ({signs})"
         if single
-        else f"warm-up is in the used steps ({numbers}: {signs})",
-        f"With it a step takes {ms(all_ns)}, without {ms(clean_ns)}: use --steps {clean[0].number}-{clean[-1].number}."
+        else f"the used steps include warm-up ({numbers}: {signs})",
+        f"A step takes {ms(all_ns)} with warm-up, {ms(clean_ns)} without: use --steps"
+        f" {clean[0].number}-{clean[-1].number}."
         if len(clean) >= ENOUGH
-        else "No figure stands for the run. Record later steps, with schedule(wait=5, warmup=3, active=5).",
+        else "The figures do not represent the run. Record later steps: schedule(wait=5, warmup=3, active=5).",
         lowers_all=True,
     )
 

@@ -1,17 +1,17 @@
 """Anomaly detection checks every gradient for NaN.
 
-After each operation of the backward pass its results are looked through, as anomaly detection does to find where a NaN
-comes from. In the forward pass it also keeps the call stack of every operation.
+Anomaly detection checks the results of each op of the backward pass, to find where a NaN comes from. It also keeps the
+call stack of every op of the forward pass.
 
 Why it costs
-    Each check reads the whole gradient, and on a GPU the host waits for the answer before it launches anything more.
+    Each check reads the whole gradient. On a GPU the CPU waits for the answer before it launches more work.
 
 How to fix
-    Switch off `torch.autograd.set_detect_anomaly`, `detect_anomaly` and hooks that look for NaN; switch them on again
-    when a loss has become NaN.
+    Remove `torch.autograd.set_detect_anomaly`, `detect_anomaly` and hooks that check for NaN. Enable them once a loss
+    is NaN.
 
 Ignore when
-    a NaN is being looked for.
+    you are looking for a NaN.
 
 Sources
     https://docs.pytorch.org/docs/stable/autograd.html
@@ -28,20 +28,21 @@ ALL = 0.3  # gradients checked for each node of the backward pass: many nodes ha
 def anomaly_detection(nan_checks: NanChecks, steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
     found, mode = nan_checks, None if manifest is None else manifest.flags.anomaly_mode
     if found.checked < ALL * found.nodes:
-        yield Clean(f"{found.checked} checks for NaN between {found.nodes} nodes of the backward pass")
+        yield Clean(f"{found.checked} NaN checks for {found.nodes} nodes of the backward pass")
         return
     by_hooks = mode is False
-    text = f"The backward pass checks {found.checked / steps.count:,.3g} gradients a step for NaN"
+    many = found.checked / steps.count
+    text = f"{many:,.3g} gradient{'s' * (many != 1)} checked for NaN per step: {ms(found.host_ns)} of CPU time."
     yield Finding(
         title="Hooks check every gradient for NaN" if by_hooks else "Anomaly detection is on" if mode else "",
-        evidence=(Evidence(f"{text}, which takes {ms(found.host_ns)}.", found.host_ns, "ns"),),
+        evidence=(Evidence(text, found.host_ns, "ns"),),
         edits=(Remove(found.ids),),
-        fixes=(Fix("Take out the hooks, or check the loss alone.") if by_hooks else Fix.of(fixes.AnomalyMode()),),
+        fixes=(Fix("Remove the hooks, or check only the loss.") if by_hooks else Fix.of(fixes.AnomalyMode()),),
         confidence=Confidence(
             Level.MEDIUM if mode is None else Level.HIGH,
-            "the checks are recorded, but not who asks for them"
+            "the checks are recorded; who asks for them is not"
             if mode is None
-            else "the setting is known, and the checks are recorded",
+            else "the setting and the checks are recorded",
         ),
         host_bound=True,
     )

@@ -1,16 +1,15 @@
 """CUDA_LAUNCH_BLOCKING makes every launch wait.
 
-The host returns from each launch only when the kernel has run, as with CUDA_LAUNCH_BLOCKING=1: a mode for finding
-errors.
+With CUDA_LAUNCH_BLOCKING=1, a debugging mode, each launch returns only when its kernel has finished.
 
 Why it costs
-    Host and GPU take turns: nothing is ever queued, and each gap between two kernels is the host's time for the next.
+    CPU and GPU take turns. Nothing is ever queued, and the GPU idles while the CPU prepares the next launch.
 
 How to fix
     Unset CUDA_LAUNCH_BLOCKING.
 
 Ignore when
-    an error is being looked for.
+    you are debugging.
 
 Sources
     https://docs.pytorch.org/docs/stable/notes/cuda.html
@@ -28,14 +27,14 @@ def blocking_launches(blocking_launches: BlockingLaunches, launch_blocking: bool
     found = blocking_launches
     if not found.block or launch_blocking is False:
         off = ", with CUDA_LAUNCH_BLOCKING off" if launch_blocking is False else ""
-        yield Clean(f"{percent(found.alike_share)} of the launches of long kernels take as long as their kernel{off}")
+        yield Clean(f"{percent(found.alike_share)} of long kernels' launches take as long as the kernel{off}")
     else:
         known = "CUDA_LAUNCH_BLOCKING is on, " if launch_blocking else ""
         yield Finding(
             evidence=(
                 Evidence(
-                    f"{percent(found.alike_share)} of the launches of long kernels take as long as the kernel itself,"
-                    f" and {percent(found.empty_queue_share)} find nothing queued.",
+                    f"{percent(found.alike_share)} of long kernels' launches take as long as the kernel;"
+                    f" {percent(found.empty_queue_share)} hit an empty queue.",
                     found.alike_share,
                     "share",
                 ),
@@ -49,7 +48,7 @@ def blocking_launches(blocking_launches: BlockingLaunches, launch_blocking: bool
                     after="python train.py",
                 ),
             ),
-            confidence=Confidence(Level.HIGH, f"{known}launches and kernels take the same time, and nothing is queued"),
+            confidence=Confidence(Level.HIGH, f"{known}launches take as long as their kernels"),
             host_bound=True,
         )
 

@@ -1,15 +1,15 @@
-"""Data-dependent shapes make the host wait for the GPU.
+"""Data-dependent shapes make the CPU wait for the GPU.
 
-Boolean masks, `nonzero`, `unique`, `masked_select` and the like give tensors whose size only the GPU knows.
+Only the GPU knows the size of a boolean mask's result, or that of `nonzero`, `unique` and `masked_select`.
 
 Why it costs
-    The host waits until the GPU has done all that was queued before, and launches nothing meanwhile.
+    The CPU waits until the GPU has finished all queued work, and launches nothing in that time.
 
 How to fix
-    Keep sizes fixed: multiply by the mask or use `torch.where`; give `repeat_interleave` its output_size.
+    Keep sizes fixed: multiply by the mask or use `torch.where`; pass `output_size` to `repeat_interleave`.
 
 Ignore when
-    the sizes are needed, as in routing tokens to experts without a fixed capacity.
+    the sizes are needed, as when routing tokens to experts without a fixed capacity.
 
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
@@ -27,29 +27,21 @@ def data_dependent_shapes(host_waits: tuple[HostWait, ...], steps: Steps) -> Ver
     waits = [wait for wait in host_waits if wait.reason is WaitReason.DATA_DEPENDENT_SHAPE]
     frequent = [wait for wait in waits if wait.steps_seen * EVERY_STEPS >= steps.count]
     if not frequent:
-        yield Clean(f"{sum(wait.total_calls for wait in waits)} waits for sizes in {steps.count} steps")
+        yield Clean(f"{sum(wait.total_calls for wait in waits)} syncs for sizes in {steps.count} steps")
     for wait in frequent:
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"`{wait.asked_by}` asks for a size {wait.total_calls / steps.count:.3g} times a step, which blocks"
-                    f" the host for {ms(wait.blocked_ns)}; after it the GPU is idle"
-                    f" {ms(wait.drained_idle_ns)} a step.",
-                    wait.drained_idle_ns,
-                    "ns",
-                ),
-            ),
+            evidence=(Evidence(waited(wait, steps), wait.drained_idle_ns, "ns"),),
             edits=(Detach(wait.ids), Remove(wait.work_ids)),
             fixes=(
                 Fix(
-                    "Use an operation whose result has a fixed size.",
+                    "Use an op whose result has a fixed size.",
                     after="loss = (losses * mask).sum() / mask.sum()",
                     safety=Safety.ROUNDING,
                     effort=2,
                     link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
                 ),
             ),
-            confidence=Confidence(Level.HIGH, "the wait and what the GPU missed meanwhile are both recorded"),
+            confidence=Confidence(Level.HIGH, "the wait and the GPU's idle time are recorded"),
             site=wait.site,
             host_bound=True,
         )

@@ -1,13 +1,12 @@
 """torch.cuda.synchronize() in every step.
 
-`torch.cuda.synchronize()`, `event.synchronize()` or `stream.synchronize()` stand in the training loop, often for
-timing.
+The training loop calls `torch.cuda.synchronize()`, `event.synchronize()` or `stream.synchronize()`, often for timing.
 
 Why it costs
-    The host launches nothing while it waits, and the GPU runs dry after it.
+    The CPU launches nothing while it waits, and the GPU runs out of work.
 
 How to fix
-    Remove them. For timing record CUDA events, and read them some steps later.
+    Remove the calls. For timing record CUDA events, and read them some steps later.
 
 Ignore when
     another process or library needs the result at that moment.
@@ -32,18 +31,10 @@ def explicit_synchronisation(host_waits: tuple[HostWait, ...], steps: Steps) -> 
         yield Clean(f"{sum(wait.total_calls for wait in waits)} explicit synchronisations in {steps.count} steps")
     for wait in frequent:
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"`{wait.call}` is called {wait.total_calls / steps.count:.3g} times a step and blocks the host for"
-                    f" {ms(wait.blocked_ns)}. Until the host has launched again the GPU has nothing queued.",
-                    wait.blocked_ns,
-                    "ns",
-                ),
-                *idle_after(wait.drained_idle_ns, "waits"),
-            ),
+            evidence=(Evidence(waited(wait, steps), wait.blocked_ns, "ns"),),
             edits=(Detach(wait.ids),),
             fixes=(Fix.of(fixes.NoSynchronize()),),
-            confidence=Confidence(Level.HIGH, "no operation asks for the wait, and what the GPU missed is recorded"),
+            confidence=Confidence(Level.HIGH, "the wait and the GPU's idle time are recorded"),
             site=wait.site,
             host_bound=True,
         )

@@ -1,17 +1,17 @@
-""".item() or the like syncs every step.
+""".item() syncs every step.
 
-`.item()`, `.cpu()`, `float(tensor)`, `if tensor:` and printing a tensor wait until the GPU has done all that was queued
-before.
+`.item()`, `.cpu()`, `float(tensor)`, `if tensor:` and printing a tensor wait until the GPU has finished all queued
+work.
 
 Why it costs
-    While the host waits it launches nothing. The GPU runs out of work, and is idle until the next launch.
+    While the CPU waits it launches nothing. The GPU then idles until the next launch.
 
 How to fix
-    Keep numbers on the GPU: add up losses and metrics there, and read them once every many steps. Copy whole tensors
-    to pinned memory without waiting, and use them a step later.
+    Accumulate losses and metrics on the GPU, and call `.item()` every 100 steps. Copy whole tensors to pinned memory
+    with `non_blocking=True`, and use them a step later.
 
 Ignore when
-    the number is needed at once to decide what to do next, and no device-side form of the decision exists.
+    the next decision needs the value at once, and cannot be made on the GPU.
 
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
@@ -22,14 +22,13 @@ from diagnose.facts.host.waits import HostWait, WaitReason
 from diagnose.rulekit.vocabulary import *
 
 EVERY_STEPS = 2  # reads in fewer than half of the steps are fine: occasional logging is what the fix recommends
-READS = {WaitReason.SCALAR_READ: "syncs", WaitReason.TENSOR_READ: "copies a tensor to the host"}
 ADD_UP = Fix(
-    "Accumulate on the GPU, and call `.item()` every 100 steps.",
+    "Accumulate the value on the GPU, and call `.item()` every 100 steps.",
     after="total += loss.detach()  # total.item() once every 100 steps",
     link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
 )
 LATER = Fix(
-    "Copy to pinned memory without waiting, and use it a step later.",
+    "Copy to pinned memory with non_blocking=True, and use the result a step later.",
     after="kept.append(pinned.copy_(features, non_blocking=True))  # `pinned` of its own for each step\n"
     "copied.record()  # a torch.cuda.Event; copied.synchronize() before it is used",
     effort=2,
@@ -46,26 +45,20 @@ def scalar_syncs(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
     ]
     frequent = [wait for wait in reads if wait.steps_seen * EVERY_STEPS >= steps.count]
     if not frequent:
-        yield Clean(f"{sum(wait.total_calls for wait in reads)} reads of the GPU's tensors in {steps.count} steps")
+        yield Clean(f"{sum(wait.total_calls for wait in reads)} syncs by reads of GPU tensors in {steps.count} steps")
     for wait in frequent:
-        is_number = wait.reason is WaitReason.SCALAR_READ
+        is_number, call = wait.reason is WaitReason.SCALAR_READ, called(wait.asked_by or wait.call)
         yield Finding(
-            title="" if is_number else "Copies to the host make it wait for the GPU",
-            evidence=(
-                Evidence(
-                    f"`{wait.asked_by or wait.call}` {READS[wait.reason]} {wait.total_calls / steps.count:.3g} times a"
-                    f" step: the CPU is blocked for {ms(wait.blocked_ns)}.",
-                    wait.blocked_ns,
-                    "ns",
-                ),
-                *idle_after(wait.drained_idle_ns, "reads"),
-            ),
+            title=f"`{call}` syncs {'every step' if wait.steps_seen == steps.count else 'the CPU with the GPU'}"
+            if is_number
+            else f"`{call}` copies to the CPU and waits",
+            evidence=(Evidence(waited(wait, steps), wait.blocked_ns, "ns"),),
             edits=(Remove(wait.op_ids[wait.op_ids >= 0]), Detach(wait.ids)),
             fixes=(ADD_UP if is_number else LATER,),
             confidence=Confidence(
                 Level.HIGH if is_number else Level.MEDIUM,
-                "the wait and what the GPU missed meanwhile are both recorded"
-                + "; that it can be used a step later is not" * (not is_number),
+                "the wait and the GPU's idle time are recorded"
+                + "; whether the result can wait a step is not" * (not is_number),
             ),
             site=wait.site,
             host_bound=True,

@@ -1,16 +1,16 @@
-"""No other finding explains where the step goes.
+"""Unexplained time in the step.
 
-A tenth of the step or more goes to one thing that computes nothing: exposed communication of one kind, copies, or idle
-time of one cause. No other finding is about it.
+A tenth of the step or more goes to one thing that computes nothing: exposed communication of one kind, exposed copies,
+or idle time of one cause. No other finding covers it.
 
 Why it costs
-    The step would be shorter by so much at most. How much of it can go is not known.
+    The step would be shorter by at most this time. How much can go is not recorded.
 
 How to fix
-    See what is waited for, and where. Record what the finding asks for, and the cause may get a finding of its own.
+    See what the step waits for, and where. Record what the finding asks for: the cause may then get its own finding.
 
 Ignore when
-    the work is needed, and nothing could run beside it.
+    the work is needed and nothing could overlap with it.
 
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
@@ -26,23 +26,23 @@ MOSTLY = 0.5  # of a loss that one rank is waited for (our choice)
 MORE = "diagnose profile train.py"
 
 CAUSES = {
-    TimeCause.GARBAGE_COLLECTION: ("Python collects garbage", "Keep fewer objects that refer to each other."),
-    TimeCause.COMPILE: ("torch.compile compiles", "Record later steps, once all is compiled."),
+    TimeCause.GARBAGE_COLLECTION: ("Python collects garbage", "Create fewer reference cycles."),
+    TimeCause.COMPILE: ("torch.compile compiles", "Record later steps, after compilation."),
     TimeCause.CHECKPOINT: ("a checkpoint is saved", "Save less often, or on another thread."),
-    TimeCause.ALLOCATION: ("the host allocates or frees memory", "Keep memory, and use it again."),
-    TimeCause.SYNC: ("the host, which waited for the GPU, launches again", "Wait only where the host needs a result."),
-    TimeCause.LOADER: ("the next batch is fetched", "Record with diagnose profile: it tells what a batch costs."),
-    TimeCause.OTHER_RANK: ("the host waits for other ranks", "Record all ranks at once."),
-    TimeCause.HOST_COPY: ("the host is in calls that start copies", "Copy from pinned memory, and fewer times."),
-    TimeCause.LAUNCH: ("the host is in calls that launch kernels", "Launch fewer and longer kernels."),
-    TimeCause.HOST_COMPUTE: ("the CPU computes", "Compute it on the device, or in workers of a DataLoader."),
-    TimeCause.OPTIMIZER: ("the host runs the optimizer's step", "Use its fused form, and few groups of parameters."),
-    TimeCause.BLOCKED: ("the host waits in the operating system", "See which thread, file or timer it waits for."),
-    TimeCause.OPS: ("the host dispatches ops", "Run fewer and larger ops."),
-    TimeCause.PYTHON: ("Python runs between ops", "See which function takes it."),
-    TimeCause.DEVICE_WAIT: ("queued work waits for another stream", "See which event or stream it waits for."),
+    TimeCause.ALLOCATION: ("the CPU allocates or frees memory", "Keep memory, and reuse it."),
+    TimeCause.SYNC: ("the CPU launches again after a sync", "Sync only where the CPU needs a result."),
+    TimeCause.LOADER: ("the next batch is fetched", "Record with diagnose profile, which times the DataLoader."),
+    TimeCause.OTHER_RANK: ("the CPU waits for other ranks", "Record all ranks at once."),
+    TimeCause.HOST_COPY: ("the CPU is in copy calls", "Copy from pinned memory, and less often."),
+    TimeCause.LAUNCH: ("the CPU is in launch calls", "Launch fewer and longer kernels."),
+    TimeCause.HOST_COMPUTE: ("the CPU computes", "Compute on the GPU, or in DataLoader workers."),
+    TimeCause.OPTIMIZER: ("the CPU runs the optimizer's step", "Use a fused optimizer with few parameter groups."),
+    TimeCause.BLOCKED: ("the CPU waits in the OS", "Find the thread, file or timer that it waits for."),
+    TimeCause.OPS: ("the CPU dispatches ops", "Run fewer and larger ops."),
+    TimeCause.PYTHON: ("Python runs between ops", "Find the function in the HTML timeline (--html)."),
+    TimeCause.DEVICE_WAIT: ("work waits for another stream", "Find the event or stream that the work waits for."),
 }
-"""What goes on, and what to do about it."""
+"""The cause, and what to do about it."""
 
 NOT_TOLD = (TimeCause.UNKNOWN, TimeCause.HOST_NOT_RECORDED)
 
@@ -64,13 +64,13 @@ def unexplained_time(lost_time: tuple[Lost, ...], distortion: Distortion, steps:
         elif one.cause in CAUSES:
             yield idle(one, steps, stacks)
     if once and not large:
-        raise Missing(f"whether what takes {percent(once)} of the only step happens again", "Record three steps.")
+        raise Missing(f"whether a loss of {percent(once)} of the only step recurs", "Record three steps.")
     hidden = sum(one.share for one in lost_time if one.cause in NOT_TOLD)
     if hidden >= LOST_SHARE and not large:
-        raise Missing(f"why nothing runs for {percent(hidden)} of the step", "Record the host's calls and ops as well.")
+        raise Missing(f"why nothing runs for {percent(hidden)} of the step", "Record CPU calls and ops as well.")
     if not large:
         most = f"{percent(lost_time[0].share)} of the step" if lost_time else "nothing"
-        yield Clean(f"one thing that computes nothing takes {most} at most")
+        yield Clean(f"the largest unexplained loss takes {most}")
 
 
 def whole_of_small(losses: list[Lost]) -> list[Lost]:
@@ -85,7 +85,7 @@ def found(one: Lost, title: str, evidence: tuple[Evidence, ...], edits: tuple[Ed
         evidence=evidence,
         edits=edits,
         fixes=(fix,),
-        confidence=Confidence(Level.LOW, "a bound: replayed as if it took no time, and no fix is known"),
+        confidence=Confidence(Level.LOW, "upper bound (cost goes to zero); no fix is known"),
         site=one.site,
         kind=Kind.WHERE_TO_LOOK,
         basis=Basis.AT_MOST,
@@ -100,25 +100,25 @@ def communicated(one: Lost, steps: Steps) -> Finding:
     waits = sum(ns for _, ns in one.awaited)
     rank, most = one.awaited[0] if one.awaited else (-1, 0)
     if most >= MOSTLY * one.ns:
-        who = f"For {ms(most)} of that this rank waits for rank {rank}."
-        fix = Fix(f"See what rank {rank} does before it comes there: it is waited for.")
+        who = f"This rank waits {ms(most)} of this for rank {rank}."
+        fix = Fix(f"Find out why rank {rank} arrives late.")
     elif waits >= MOSTLY * one.ns:
         ranks = ", ".join(str(rank) for rank, _ in one.awaited[:4])
-        who = f"For {ms(waits)} of that it waits for other ranks: {ranks}."
-        fix = Fix("See what decides when each rank comes there: the schedule, or uneven work.")
+        who = f"This rank waits {ms(waits)} of this for other ranks: {ranks}."
+        fix = Fix("Find out why ranks arrive at different times: the schedule, or uneven work.")
     elif one.awaited:
-        who = f"Waiting for other ranks is only {ms(waits)} of that: the rest is transfer."
-        fix = Fix("Start it early, and wait where its result is used, so that compute runs beside it.")
+        who = f"Waiting for other ranks is only {ms(waits)} of this; the rest is transfer."
+        fix = Fix("Start the communication earlier, and wait where its result is used, to overlap it with compute.")
     else:
-        who = "One rank's recording does not tell transfer from waiting for another rank."
-        fix = Fix("Record all ranks at once: then the report tells who waits for whom.", after=MORE)
+        who = "Not recorded: how much of this is transfer, and how much waiting for other ranks."
+        fix = Fix("Record all ranks at once, to see which rank waits for which.", after=MORE)
     return found(
         one,
         f"Exposed communication: {one.what or 'several kinds'}",
         (
             Evidence(
-                f"{named[0].upper()}{named[1:]}{group} runs for {ms(one.ns)} a step while nothing is computed:"
-                f" {percent(one.share)} of the step, in {calls:.3g} call{'s' * (calls != 1)}.",
+                f"{named[0].upper()}{named[1:]}{group} is exposed for {ms(one.ns)}/step ({percent(one.share)}), in"
+                f" {calls:.3g} call{'s' * (calls != 1)}.",
                 one.ns,
                 "ns",
             ),
@@ -135,14 +135,14 @@ def copied(one: Lost, steps: Steps) -> Finding:
         "Exposed copies",
         (
             Evidence(
-                f"Copies run for {ms(one.ns)} a step while the GPU does nothing else: {percent(one.share)} of the"
-                f" step, in {one.calls / steps.count:.3g} copies.",
+                f"{one.calls / steps.count:.3g} copies per step are exposed for {ms(one.ns)}/step"
+                f" ({percent(one.share)}).",
                 one.ns,
                 "ns",
             ),
         ),
         (Remove(one.ids),),
-        Fix("Copy less, or beside compute: from pinned memory, without waiting."),
+        Fix("Copy less, or overlap copies with compute: pinned memory, non_blocking=True."),
     )
 
 
@@ -153,11 +153,11 @@ def idle(one: Lost, steps: Steps, stacks: bool) -> Finding:
     edits = (Shorten(Times(*time), 0.0) for time in one.times)
     return found(
         one,
-        f"Nothing is computed while {says}",
+        f"Unexplained: idle while {says}",
         (
             Evidence(
-                f"Nothing is computed for {ms(one.ns)} a step while {says}: {percent(one.share)} of the step, in"
-                f" {often:.3g} gap{'s' * (often != 1)}.",
+                f"Nothing computes for {ms(one.ns)}/step ({percent(one.share)}) while {says}, in {often:.3g}"
+                f" gap{'s' * (often != 1)}.",
                 one.ns,
                 "ns",
             ),

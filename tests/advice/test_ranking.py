@@ -307,7 +307,7 @@ def test_a_saving_below_the_noise_of_the_step_is_not_sure() -> None:
     noisy = Caution("steps differ", "Record more.", lowers_all=True, noise_share=0.15)
     found = ordered(facts, {name: finding(shorter(facts, name)) for name in "abc"}, [noisy]).findings
     assert [one.confidence.level for one in found] == [Level.MEDIUM, Level.MEDIUM, Level.LOW]
-    assert found[2].confidence.why == "it is drawn; steps differ, which is more than this saves: time it yourself"
+    assert found[2].confidence.why == "it is drawn; below the noise (15.0 %): measure before you keep it"
 
 
 def test_each_doubt_makes_a_finding_less_sure() -> None:
@@ -370,7 +370,7 @@ def test_nothing_is_sure_beside_a_note_on_all_that_it_rests_on(example: Example)
     drawing, rule = example.expected.drawing, example.rule.page.id
     said = found(drawing, rule, *Ground)
     assert all(one.confidence.level is not Level.HIGH for one in said)
-    assert all("a note on this recording doubts" in one.confidence.why for one in said)
+    assert all("are unreliable here, see Notes" in one.confidence.why for one in said)
 
 
 READS = """
@@ -392,7 +392,7 @@ READS = """
 )
 def test_a_wait_rests_on_when_the_device_is_idle(doubted: Ground, counts: bool) -> None:
     (one,) = found(READS, "scalar_syncs", doubted)
-    assert ("a note on this recording doubts" in one.confidence.why) is counts
+    assert ("are unreliable here, see Notes" in one.confidence.why) is counts
 
 
 def test_a_note_of_lost_device_work_leaves_a_bound() -> None:

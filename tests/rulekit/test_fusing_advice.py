@@ -194,11 +194,9 @@ SIZE = FailedGuard(
 
 def test_a_python_number_is_kept_out_of_what_is_compiled_at_its_line() -> None:
     found = finding("compile_fallback", EAGER_OF_WHAT_IS_THERE, failed_guards=(SIZE, COUNTER))
-    assert [fix.do for fix in found.fixes] == [
-        "Keep `self.seen` out of what is compiled, or make it a tensor: dynamic sizes do not help."
-    ]
+    assert [fix.do for fix in found.fixes] == ["Move `self.seen` out of the compiled function, or make it a tensor."]
     assert found.site == Site("net.py", 9, "forward")
-    assert found.evidence[1].text == "7 compiled forms do not fit by the guard `self.seen == 7`."
+    assert found.evidence[1].text == "7 compiled versions failed the guard `self.seen == 7`."
 
 
 def test_dynamic_sizes_are_for_sizes() -> None:

@@ -20,8 +20,8 @@ def peaks(facts: Facts) -> Peaks:
     found = known.pop() if len(known) == 1 else None
     if found is None:
         name = devices[0].name if devices else "not recorded"
-        how = "Nothing to record: diagnose does not know this one." if devices else "Record with a current PyTorch."
-        raise Missing(f"peak rates of the device ({name})", how)
+        how = "diagnose does not know this GPU." if devices else "Record with a current PyTorch."
+        raise Missing(f"peak rates of the GPU ({name})", how)
     return found
 
 

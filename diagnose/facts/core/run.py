@@ -43,7 +43,7 @@ def environment(facts: Facts) -> dict[str, str]:
 def launch_blocking(facts: Facts) -> bool:
     """Whether CUDA_LAUNCH_BLOCKING was on. Raises Missing like environment, and on ROCm, which has other variables."""
     if facts.rank.provenance.backend == "rocm":
-        raise Missing("whether launches were made to wait", "Look at HIP_LAUNCH_BLOCKING and AMD_SERIALIZE_KERNEL.")
+        raise Missing("whether launches block", "Check HIP_LAUNCH_BLOCKING and AMD_SERIALIZE_KERNEL.")
     return environment(facts).get("CUDA_LAUNCH_BLOCKING", "") not in ("", "0")
 
 

@@ -28,7 +28,7 @@ ALIKE, LEAST = 0.75, 0.85
 ENOUGH = 0.5  # Of the time of the used steps has to be that of steps with the same ops (our choice).
 APART, AGREE = 16, 2  # Ops that may be left out in a row, and those that have to agree behind them (our choice).
 
-NOT_COUNTED = Missing("what rows of tensors hold", "Record with this version of diagnose profile.")
+NOT_COUNTED = Missing("contents of tensor rows", "Record with this version of diagnose profile.")
 """Of older recordings."""
 
 LAYERS = ("aten::linear", "aten::*mm", "aten::*matmul", "aten::einsum", "aten::conv*")
@@ -60,12 +60,12 @@ def seen_ops(facts: Facts) -> SeenOps:
     """Raises Missing if nobody looked at values, and if few recorded steps have the same ops."""
     graph = facts.rank.values
     if graph is None:
-        raise Missing("whether ops repeat results that are known", "Record with this version of diagnose profile.")
+        raise Missing("whether ops recompute known results", "Record with this version of diagnose profile.")
     last = np.flatnonzero(graph.step == 1)
     ids = _spans_of(facts, graph, last)
     used = steps(facts)
     if used.times_ns[(ids >= 0).any(axis=1)].sum() < ENOUGH * used.window_ns:
-        raise Missing("whether ops repeat results that are known", ALIKE_STEPS)
+        raise Missing("whether ops recompute known results", ALIKE_STEPS)
     takes, looked_up = _takes(graph, last), graph.looked_up
     return SeenOps(
         ids=ids,

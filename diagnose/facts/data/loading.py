@@ -155,7 +155,7 @@ def loading(facts: Facts) -> Loading:
     if not timed and wait.in_process and not rank.loaders:
         timed = [Loader(dataset="", fetch_ns=round(fmean(fetches(facts).dur_ns)))]
     if not timed:
-        raise Missing("what it takes to make a batch", HOW)
+        raise Missing("the time to load a batch", HOW)
     loader = most_asked([one for one in timed if wait.in_process in (None, one.num_workers == 0)] or timed)
     assert loader is not None
     whole, alone, batches = optional(epoch, facts), rank.unprofiled, wait.fetches / used.count

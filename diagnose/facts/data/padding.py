@@ -24,9 +24,9 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.manifest import RowsFilled, most_asked
 
 _NOT_LOOKED = Missing(
-    "what is in batches", "Record with diagnose profile. Only batches of a torch.utils.data.DataLoader are seen."
+    "contents of batches", "Record with diagnose profile. Only batches of a torch.utils.data.DataLoader are recorded."
 )
-_NOT_TAKEN = Missing("the ops that batches go through", "Record a script that trains on what its DataLoader gives.")
+_NOT_TAKEN = Missing("the ops that batches go through", "Record a script that trains on its DataLoader's batches.")
 _SLACK = 0.25  # By so much lengths of batches may be outside of those that were looked into (our choice).
 
 _ATTENTION = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product*", "aten::_flash_attention_forward")

@@ -55,7 +55,7 @@ def larger_batch(facts: Facts) -> LargerBatch:
         if one.peak_reserved_bytes and one.capacity_bytes
     ]
     if not known:
-        raise Missing("how much of the device's memory is reserved", "Record with a current PyTorch.")
+        raise Missing("reserved GPU memory", "Record with a current PyTorch.")
     share, used, capacity = max(known)
     fits = [times for times in (2, 4, 8) if times <= MOST_TIMES and times * share <= USED_AT_MOST]
     update = for_parameters(facts)

@@ -37,7 +37,7 @@ def cpu_threads(facts: Facts) -> CpuThreads | None:
     if not trains_on_cpu(facts):
         return None
     if not threads or not cpus or context is None:
-        raise Missing("how many threads and cores there are", "Record with diagnose profile.")
+        raise Missing("numbers of threads and cores", "Record with diagnose profile.")
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP)).outermost()
     return CpuThreads(
         threads=threads,
@@ -65,13 +65,13 @@ def competing_threads(facts: Facts) -> CompetingThreads:
     """Such threads, as seen in steps without the profiler. Raises Missing if that was not recorded."""
     found = manifest(facts).python_threads
     if found is None:
-        raise Missing("how much Python's other threads compute", HOW)
+        raise Missing("CPU time of other Python threads", HOW)
     return CompetingThreads(tuple(one.name for one in found), sum(one.cpu_share for one in found))
 
 
 BYTE_NS = 0.25  # What fetching takes: 80 MB took 20 ms of one thread (an Intel Xeon, in a virtual machine).
 
-_NOT_COUNTED = Missing("how much memory is fetched anew", "Record with diagnose profile.")
+_NOT_COUNTED = Missing("page faults", "Record with diagnose profile.")
 
 
 @dataclass(frozen=True)

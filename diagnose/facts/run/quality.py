@@ -294,8 +294,8 @@ def _host(facts: Facts) -> Iterator[IntegrityNote]:
             "Synchronise with the GPU before recording ends." if after >= before else "Start recording a step earlier."
         )
         yield IntegrityNote(
-            f"The host's recording {' and '.join(says)} the device's.",
-            f"What the host did there is unknown, and no rule judges it. {how}",
+            f"The CPU's recording {' and '.join(says)} the GPU's.",
+            f"CPU work in that time is not analysed. {how}",
             Severity.NOTE,
         )
 
@@ -307,9 +307,9 @@ def _device(facts: Facts) -> Iterator[IntegrityNote]:
     holes = time.work_not_recorded
     share = holes.total / used.window_ns
     yield IntegrityNote(
-        f"Graphs, waits or queues show {holes.size:,} hole{'s' * (holes.size > 1)} without recorded kernels: "
+        f"Kernels are missing in {holes.size:,} gap{'s' * (holes.size > 1)} of the recording: "
         f"{duration(holes.total)}, {percent(share)} of the used steps.",
-        "It counts neither as busy nor as idle. Profile with a newer driver and CUPTI, or without graphs.",
+        "This time counts neither as busy nor as idle. Profile with a newer driver and CUPTI, or without graphs.",
         Severity.ERROR if share >= ONLY_BOUNDS else Severity.WARNING,
         (Ground.DEVICE_IDLE,),
     )

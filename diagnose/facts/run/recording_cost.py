@@ -34,7 +34,7 @@ MOST = 1.25  # Times as long a phase may take without the profiler: more is chan
 _EVENTS = (SpanKind.OP, SpanKind.LOADER, SpanKind.ANNOTATION, SpanKind.COLLECTIVE)
 _REST, _LOADER, _BACKWARD, _OPTIMIZER, _PAUSE = "rest", "loader", "backward", "optimizer", "pause"
 _PAUSES = (Activity.CHECKPOINT, Activity.GARBAGE_COLLECTION)
-_NO_PHASES = Missing("what recording costs in each phase of a step", HOW)
+_NO_PHASES = Missing("profiler overhead in each phase of a step", HOW)
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def event_costs(facts: Facts) -> EventCosts:
     """
     known, used = manifest(facts), steps(facts)
     if known.unprofiled is None or not len(device_work(facts).ids):
-        raise Missing("what recording adds to the host's time", HOW)
+        raise Missing("profiler overhead on the CPU", HOW)
     measured = known.event_cost
     op_ns = EVENT_NS if measured is None or measured.op_ns is None else measured.op_ns
     call_ns = EVENT_NS if measured is None or measured.call_ns is None else measured.call_ns

@@ -54,7 +54,7 @@ def unrecorded(facts: Facts) -> Unrecorded:
     alone, sized = manifest(facts).unprofiled, uneven(facts)
     times = () if alone is None else alone.device_ns or alone.wall_ns
     if not times or min(times) <= 0 or steps(facts).measure is Measure.WINDOW:
-        raise Missing("step times without the profiler", HOW)
+        raise Missing("unprofiled step times", HOW)
     each = times if sized is None else [ns / nodes for ns, nodes in zip(times, sized[0].nodes, strict=False)]
     used = steps(facts).times_ns if sized is None else np.array(sized[1].wall_ns) / np.array(sized[1].nodes)
     usual = statistics.median(each)
@@ -108,7 +108,7 @@ def slowdown(facts: Facts) -> Slowdown:
     times = next((one for one in clocks if _mean(_usual(facts, one))), None)
     usual_ns, other = _mean(_usual(facts, times)), optional(unrecorded, facts)
     if alone is None or times is None or usual_ns is None or steps(facts).measure is Measure.WINDOW:
-        raise Missing("step times without the profiler", HOW)
+        raise Missing("unprofiled step times", HOW)
     mean_ns = _over_epochs(times, alone.first_step + len(alone.wall_ns) - len(times), manifest(facts).epochs)
     other = other if other is not None and other.share >= UNRECORDED_SHARE else None
     found = Slowdown(min(usual_ns, mean_ns), mean_ns, None, unrecorded=other)

@@ -127,7 +127,7 @@ def test_batches_of_something_else() -> None:
 
 
 def test_nobody_looked() -> None:
-    with pytest.raises(Missing, match="what is in batches"):
+    with pytest.raises(Missing, match="contents of batches"):
         of("[[16,80,32]]", head=HEAD)
 
 

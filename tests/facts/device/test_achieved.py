@@ -52,7 +52,7 @@ def test_of_an_unknown_device_the_rate_is_known_and_no_mfu() -> None:
     found = achieved_flops(products("1080"))
     assert found.flops == FLOPS * 5 // 2
     assert found.mfu is None
-    assert found.why_no_mfu.startswith("peak rates of the device")
+    assert found.why_no_mfu.startswith("peak rates of the GPU")
     assert {type_.peak_flops_per_s for type_ in found.types} == {None}
 
 

@@ -102,7 +102,7 @@ def test_with_a_gpu_tensors_lie_elsewhere() -> None:
 
 
 def test_nobody_counted() -> None:
-    with pytest.raises(Missing, match="how much memory is fetched anew"):
+    with pytest.raises(Missing, match="page faults"):
         of()
 
 

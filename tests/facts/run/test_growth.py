@@ -58,7 +58,7 @@ def test_the_nodes_of_backward_passes_rise_by_one_a_step() -> None:
     found = growth(facts)
     assert [(count, one.first, one.last) for count, one in found.counts.items()] == [(Count.NODES, 1, 5)]
     notes = [note.what for note in pipeline.present(facts, [built_in("growing_steps")]).sections.integrity]
-    assert "Steps are not steady: backward nodes rise from 1 to 5, 1 a step." in notes
+    assert "Steps grow: backward nodes grow from 1 to 5, 1/step." in notes
 
 
 @pytest.mark.parametrize("carries", [0, 1, 2])

@@ -175,7 +175,7 @@ def said(draw: Drawing) -> list[str]:
 
 def test_the_host_s_recording_may_begin_late_and_end_early() -> None:
     draw = Drawing().work("early", (0, 10)).op("aten::mm", 100, 200).launch("k", (110, 112), (115, 250))
-    assert said(draw) == ["The host's recording begins 100 us after and ends 50.0 us before the device's."]
+    assert said(draw) == ["The CPU's recording begins 100 us after and ends 50.0 us before the GPU's."]
 
 
 def test_the_last_kernel_may_end_after_the_host() -> None:
@@ -196,5 +196,5 @@ def test_holes_in_graphs_are_counted() -> None:
         """
     )
     assert [note.what for note in not_recorded(facts)] == [
-        "Graphs, waits or queues show 3 holes without recorded kernels: 600 us, 50.0 % of the used steps."
+        "Kernels are missing in 3 gaps of the recording: 600 us, 50.0 % of the used steps."
     ]

@@ -38,9 +38,9 @@ def test_gradients_are_added_up_in_place_where_nobody_looks() -> None:
 
 def test_other_steps_than_those_recorded_tell_nothing() -> None:
     synthetic = "cpu  aten::mm 0-10 | aten::exp 10-20"
-    with pytest.raises(Missing, match="results that are known"):
+    with pytest.raises(Missing, match="recompute known results"):
         seen_ops(facts_of(f"{CPU}values aten::sin | aten::cos | aten::mm\n{synthetic}"))
-    with pytest.raises(Missing, match="results that are known"):
+    with pytest.raises(Missing, match="recompute known results"):
         seen_ops(facts_of(CPU + synthetic))
 
 
