@@ -32,9 +32,7 @@ MOST_POSITIONS = 3
 """Arguments of a call that are given by position: of more, one may be what is to be set (our choice)."""
 
 NONE_FITS = Fix(
-    "Compiling would do it, but torch.compile makes no code for this GPU: write it with fewer ops.",
-    safety=Safety.ROUNDING,
-    effort=3,
+    "Rewrite the code with fewer ops: torch.compile does not support this GPU.", safety=Safety.ROUNDING, effort=3
 )
 
 
@@ -100,7 +98,7 @@ def _of_version(before: tuple[int, int] | None, fix: Fix) -> Fix:
     if setting is None or before is None or setting.since < before:
         return fix
     return msgspec.structs.replace(
-        fix, do=f"{fix.do} Update first: PyTorch {'.'.join(map(str, setting.since))} has it."
+        fix, do=f"{fix.do} First update PyTorch to {'.'.join(map(str, setting.since))} or newer."
     )
 
 

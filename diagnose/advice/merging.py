@@ -86,7 +86,7 @@ def _whole(found: Sequence[Found]) -> tuple[Evidence, ...]:
     """What the parts of several rules take together."""
     ns = sum(_ns(finding) for _, finding in found)
     several = len({page.id for page, _ in found}) > 1 and ns
-    return (Evidence(f"The same change fixes all parts: {duration(round(ns))} a step.", ns, "ns"),) if several else ()
+    return (Evidence(f"One fix for all parts: {duration(round(ns))}/step.", ns, "ns"),) if several else ()
 
 
 def _evidence(page: RuleName, other: RuleName, part: Finding) -> tuple[Evidence, ...]:

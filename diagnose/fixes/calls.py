@@ -81,7 +81,7 @@ class NoSynchronize(_OfCuda):
 
     def words(self) -> Words:
         after = "end.record()  # start.elapsed_time(end) some steps later"
-        return Words("Remove the synchronisation; time with events.", "torch.cuda.synchronize()", after)
+        return Words("Remove the synchronisation, and time with CUDA events.", "torch.cuda.synchronize()", after)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class SeldomCollect(Setting):
     is_of_collections = True
 
     def words(self) -> Words:
-        return Words("Take `gc.collect()` out of the step, or call it seldom.")
+        return Words("Move `gc.collect()` out of the step, or call it less often.")
 
     def inject(self, injection: Injection) -> None:
         original, calls = gc.collect, 0
@@ -196,7 +196,7 @@ class NoCheckpointing(Setting):
 
     def words(self) -> Words:
         return Words(
-            "Checkpoint only as many layers as memory needs.",
+            "Checkpoint only as many layers as memory requires.",
             "x = checkpoint(layer, x, use_reentrant=False)",
             "x = checkpoint(layer, x, use_reentrant=False) if i < checkpointed else layer(x)",
         )
@@ -241,7 +241,7 @@ class SaveInBackground(Setting):
 
     def words(self) -> Words:
         after = "torch.distributed.checkpoint.async_save(state, checkpoint_id=path)"
-        return Words("Save asynchronously.", "torch.save(state, path)", after)
+        return Words("Save the checkpoint asynchronously.", "torch.save(state, path)", after)
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         """Trainers save by themselves; transformers cannot write in the background."""

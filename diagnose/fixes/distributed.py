@@ -107,7 +107,7 @@ class DdpArgument(Setting):
         said = [one[self.argument] for one in ddp if self.argument in one]
         if not said or self.value in said:
             return ""
-        return f"{DDP} has {self.argument}={said[0]} all the same"
+        return f"{DDP} still has {self.argument}={said[0]}"
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
         return editor.where_made(DDP, editor.ddp_made, self.argument, self.value)
@@ -132,7 +132,7 @@ class CommunicationHook(Setting):
 
     def words(self) -> Words:
         return Words(
-            "Send gradients in bf16. Their sums are rounded to 8 bits: this changes the training's numbers.",
+            "Send gradients in bf16: their sums are rounded to 8 bits.",
             after="from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
             f"ddp_model.register_comm_hook(None, default_hooks.{self.value})",
         )
@@ -172,13 +172,13 @@ class NoSync(Setting):
     link = LINK
 
     in_force = not_possible("how often gradients are reduced is in the recording")
-    switch = not_possible("the first steps tell how many backward passes a step has")
+    switch = not_possible("the backward passes per step are counted in the first steps")
     took_effect = said_itself
     edit = not_possible("it needs an edit by hand")
 
     def words(self) -> Words:
         after = "with contextlib.nullcontext() if last else model.no_sync():\n    model(part).loss.backward()"
-        return Words("Reduce gradients in the last backward pass only.", "loss.backward()", after)
+        return Words("Reduce gradients only in the last backward pass of a step.", "loss.backward()", after)
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         return {

@@ -70,13 +70,13 @@ OWN_WORK = (
     OwnWork(
         Loop.LIGHTNING,
         r"/callbacks/progress/",
-        "shows the values of its progress bar",
+        "updates its progress bar",
         Argument(_TRAINER, "enable_progress_bar", False),
     ),
     OwnWork(
         Loop.LIGHTNING,
         r"/logger_connector/|/loggers/|/core/module\.py: log(_dict)?\Z",
-        "keeps and writes what `self.log` is given; `on_step=False` there keeps it for the epoch",
+        "logs the values of `self.log`; `on_step=False` keeps them for the epoch",
         Argument(_TRAINER, "log_every_n_steps", 500),
     ),
     OwnWork(
@@ -94,7 +94,7 @@ OWN_WORK = (
     OwnWork(
         Loop.DEEPSPEED,
         r"/utils/timer\.py|/engine\.py: _(start|stop)_timers",
-        "synchronises the device for its timers",
+        "synchronises the GPU for its timers",
         Argument(DS_CONFIG, "wall_clock_breakdown", False),
     ),
 )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 OF_WORKERS = ("persistent_workers", "prefetch_factor")  # A DataLoader without workers refuses them.
 
-SHARES = "the dataset is iterable: each worker would give all its items, unless it shares them out itself"
+SHARES = "the dataset is iterable: each worker would yield all items, unless the dataset splits them"
 OF_ITERABLE = "_InfiniteConstantSampler"  # The sampler by which a DataLoader of PyTorch 2 takes an iterable dataset.
 
 OF_TRANSFORMERS = {
@@ -31,10 +31,10 @@ LINKS = {
 }
 
 WORDS = {
-    "num_workers": "Load in worker processes.",
-    "prefetch_factor": "Keep more batches ready.",
-    "pin_memory": "Pin the batches in the DataLoader, and do not wait for the copy.",
-    "persistent_workers": "Keep the workers from epoch to epoch.",
+    "num_workers": "Load batches in worker processes.",
+    "prefetch_factor": "Prefetch more batches.",
+    "pin_memory": "Pin batches in the DataLoader, and copy with non_blocking=True.",
+    "persistent_workers": "Keep workers alive between epochs.",
 }
 
 
@@ -68,7 +68,7 @@ class LoaderArgument(Setting):
     def words(self) -> Words:
         if isinstance(self.value, Multiple):
             larger = f"DataLoader(dataset, batch_size={self.value.factor} * batch_size)"
-            return Words(f"Raise the batch size {self.value.factor} times.", after=larger)
+            return Words(f"Raise the batch size {self.value.factor}x.", after=larger)
         after = f"DataLoader(dataset, batch_size, {self.argument}={self.value!r})"
         return Words(WORDS[self.argument], "DataLoader(dataset, batch_size)", after)
 
@@ -82,7 +82,7 @@ class LoaderArgument(Setting):
 
     def caution(self, run: Run) -> str:
         if self.argument == "num_workers" and any(loader.sampler == OF_ITERABLE for loader in run.loaders):
-            return "The dataset is iterable: share its items out among workers first, by get_worker_info()."
+            return "First split the iterable dataset among workers with get_worker_info()."
         return ""
 
     def made(self, run: Run) -> tuple[str, tuple[Made | None, ...]] | None:
@@ -110,7 +110,7 @@ class LoaderArgument(Setting):
             if self.argument == "pin_memory" and self.value:
                 return _cannot_pin(torch)
             if self.batch_factor > 1 and (given.get("batch_sampler") is not None or not given.get("batch_size", 1)):
-                return "the script makes its batches itself"
+                return "the script builds its batches itself"
             return ""
 
         def act(module: Any) -> None:

@@ -56,14 +56,14 @@ def switch(variables: Sequence[tuple[str, str]]) -> Switch:
 
     turn(False)
     told = " ".join("=".join(pair) for pair in variables)
-    return Switch(turn, lambda: f"glibc does not take this {refused[0]}" if refused else "", f"mallopt(): {told}")
+    return Switch(turn, lambda: f"glibc refuses this {refused[0]}" if refused else "", f"mallopt(): {told}")
 
 
 def _library() -> Any:
     """glibc, if blocks come from it. Raises CannotSwitch."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version") or not hasattr(library, "mallinfo2"):
-        raise CannotSwitch("malloc() cannot be asked here: that takes glibc 2.33")
+        raise CannotSwitch("the thresholds of malloc() need glibc 2.33")
     library.mallinfo2.restype = _Used
     library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     library.free.restype, library.free.argtypes = None, [ctypes.c_void_p]
@@ -71,7 +71,7 @@ def _library() -> Any:
     block = library.malloc(2 * MOST)
     mapped = library.mallinfo2().hblkhd - before
     if mapped < 2 * MOST:  # It is not freed: that could move the threshold. Nothing has touched it.
-        raise CannotSwitch("another allocator than glibc's stands in for malloc()")
+        raise CannotSwitch("malloc() is not glibc's")
     assert block
     return library
 

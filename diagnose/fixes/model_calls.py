@@ -89,7 +89,7 @@ class Autocast(Setting):
         return editor.under_autocast()
 
 
-NO_EVALUATION = "the model is not called in evaluation mode while gradients are recorded"
+NO_EVALUATION = "the model is not called in evaluation mode with autograd on"
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ class NoGradInEvaluation(Setting):
     link = "https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad_mode.inference_mode.html"
 
     framework = as_in_own_loop
-    in_force = not_possible("whether a backward pass is recorded for is in the recording")
+    in_force = not_possible("whether autograd records is in the recording")
     took_effect = said_itself
     edit = not_possible("it needs an edit by hand")
 
     def words(self) -> Words:
         return Words(
-            "Run it without recording for gradients; `model.eval()` does not do that.",
+            "Run this forward pass under torch.inference_mode(); `model.eval()` does not disable autograd.",
             after="with torch.inference_mode():\n    loss = evaluate(model, batch)",
         )
 
@@ -117,7 +117,7 @@ class NoGradInEvaluation(Setting):
             turn, entered = self._around(model, torch)
             injection.check = lambda: "" if entered() else NO_EVALUATION
             turn(True)
-            return "called without recording for gradients in evaluation mode"
+            return "called without autograd in evaluation mode"
 
         injection.when_called(change)
 
@@ -125,7 +125,7 @@ class NoGradInEvaluation(Setting):
         """What is computed stays; a script that goes backward through it fails."""
         model = injection.trained_model()
         turn, entered = self._around(model, sys.modules["torch"])
-        what = f"{type(model).__name__}: called without recording for gradients in evaluation mode"
+        what = f"{type(model).__name__}: called without autograd in evaluation mode"
         return Switch(turn, lambda: "" if entered() else NO_EVALUATION, what)
 
     def _around(self, model: Any, torch: Any) -> tuple[Callable[[bool], None], Callable[[], bool]]:

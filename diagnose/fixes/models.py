@@ -37,7 +37,7 @@ def compiled_nothing() -> str:
     """A clause on that; empty if something was compiled."""
     frames = sys.modules.get("torch._dynamo.utils")
     done = frames is not None and frames.counters["frames"]["ok"] > 0
-    return "" if done else "torch.compile compiled nothing: it could trace no part of the model"
+    return "" if done else "torch.compile could trace no part of the model"
 
 
 def _compiler_fits(self: Setting, capability: tuple[int, int]) -> bool:
@@ -175,14 +175,14 @@ class GraphCapture(Setting):
     effort = 2
 
     in_force = not_possible("graphs are in the recording")
-    switch = not_possible("its sizes and inputs have to stay in place, which only the script can arrange")
-    inject = not_possible("its sizes and inputs have to stay in place, which only the script can arrange")
+    switch = not_possible("a CUDA graph needs static shapes and inputs, which only the script can arrange")
+    inject = not_possible("a CUDA graph needs static shapes and inputs, which only the script can arrange")
     took_effect = said_itself
     edit = not_possible("it needs an edit by hand")
 
     def words(self) -> Words:
         return Words(
-            "Replay it as a CUDA graph, if its shapes stay the same and it reads nothing on the host.",
+            "Capture the model as a CUDA graph (needs static shapes and no host syncs).",
             after="model = torch.cuda.make_graphed_callables(model, (x,))",
         )
 
@@ -209,7 +209,7 @@ class ChannelsLast(Setting):
         after = (
             "model = model.to(memory_format=torch.channels_last)\nx = x.to(device, memory_format=torch.channels_last)"
         )
-        return Words("Keep everything in channels_last.", after=after)
+        return Words("Keep the model and its inputs in channels_last.", after=after)
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         where = {Loop.TRANSFORMERS: "before the Trainer is made", Loop.LIGHTNING: "before trainer.fit(model)"}
@@ -277,7 +277,7 @@ class Attention(Setting):
 
     def words(self) -> Words:
         return Words(
-            "Use the fused attention.",
+            "Use scaled_dot_product_attention.",
             after="y = F.scaled_dot_product_attention(\n    q, k, v, attn_mask=mask, scale=scale,"
             " dropout_p=p if self.training else 0.0\n)",
         )

@@ -128,7 +128,7 @@ class OptimizerArgument(Setting):
 
     def took_effect(self, rank: RankManifest) -> str:
         said = any(getattr(optimizer, self.argument) == self.value for optimizer in rank.optimizers)
-        loaded = "; state that is loaded from a checkpoint sets it back"
+        loaded = "; a loaded checkpoint may reset it"
         return "" if said else f"no optimizer that stepped has {self.argument}={self.value}{loaded}"
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
@@ -153,7 +153,7 @@ class ZeroGrad(Setting):
 
     def words(self) -> Words:
         calls = [f"optimizer.zero_grad(set_to_none={value})" for value in (not self.value, self.value)]
-        return Words(f"Set gradients to {'None' if self.value else 'zero'} instead.", *calls)
+        return Words(f"Set gradients to {'None instead of zero' if self.value else 'zero'}.", *calls)
 
     def inject(self, injection: Injection) -> None:
         injection.change_calls("torch.optim.optimizer", "Optimizer", "zero_grad", "zero_grad()")

@@ -99,7 +99,7 @@ class Environment(Setting):
     @property
     def why_no_switch(self) -> str:
         known = all(name in malloc.OPTIONS and value for name, value in self.value)
-        return "" if known else "what reads it starts with the process"
+        return "" if known else "the variable is read when the process starts"
 
     @property
     def varies_by_process(self) -> bool:
@@ -164,7 +164,7 @@ class Tf32(Setting):
 
     def words(self) -> Words:
         if self.value:
-            return Words("Unset NVIDIA_TF32_OVERRIDE: 0 forbids TF32.", "NVIDIA_TF32_OVERRIDE=0")
+            return Words("Unset NVIDIA_TF32_OVERRIDE: the value 0 forbids TF32.", "NVIDIA_TF32_OVERRIDE=0")
         return Words("Allow TF32.", after='torch.set_float32_matmul_precision("high")')
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
@@ -203,7 +203,7 @@ class Tf32(Setting):
 
     def took_effect(self, rank: RankManifest) -> str:
         if rank.flags.cuda_matmul_allow_tf32 is False:
-            return "torch does not allow TF32 all the same"
+            return "torch still does not allow TF32"
         return "" if rank.allocator else f"PyTorch used no GPU, to which {ALLOW_TF32[0]} applies"
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
@@ -227,7 +227,7 @@ class CudnnBenchmark(Setting):
 
     def words(self) -> Words:
         after = "torch.backends.cudnn.benchmark = True  # once, before training; on AMD as well"
-        return Words("Let the library search for the fastest kernels.", after=after)
+        return Words("Let cuDNN or MIOpen benchmark its kernels.", after=after)
 
     def in_force(self, run: Run) -> bool:
         return run.rank.flags.cudnn_benchmark is self.value
@@ -275,7 +275,7 @@ class Threads(Setting):
     framework = as_in_own_loop
 
     def words(self) -> Words:
-        return Words("Compute with as many threads as there are cores.", after=f"torch.set_num_threads({self.value})")
+        return Words("Use as many threads as there are cores.", after=f"torch.set_num_threads({self.value})")
 
     def in_force(self, run: Run) -> bool:
         return bool(run.rank.flags.threads == self.value)
@@ -339,7 +339,7 @@ class AnomalyMode(Setting):
 
     def words(self) -> Words:
         calls = (f"torch.autograd.set_detect_anomaly({mode})" for mode in (True, False))
-        return Words("Switch off anomaly detection.", *calls)
+        return Words("Disable anomaly detection.", *calls)
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         return Argument("lightning.Trainer", "detect_anomaly", False) if loop is Loop.LIGHTNING else None
@@ -365,7 +365,7 @@ class AnomalyMode(Setting):
         return Switch(turn, why_none, "torch.is_anomaly_enabled() True -> False")
 
     def took_effect(self, rank: RankManifest) -> str:
-        return "anomaly detection is on all the same" if rank.flags.anomaly_mode else ""
+        return "anomaly detection is still on" if rank.flags.anomaly_mode else ""
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
         return editor.giving_calls("set_detect_anomaly", self.argument, self.value)
@@ -385,7 +385,7 @@ class Determinism(Setting):
 
     def words(self) -> Words:
         calls = (f"torch.use_deterministic_algorithms({mode})" for mode in (True, False))
-        return Words("Allow algorithms that add in any order.", *calls)
+        return Words("Allow nondeterministic algorithms.", *calls)
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         return {
@@ -403,7 +403,7 @@ class Determinism(Setting):
     def switch(self, injection: Injection) -> Switch:
         torch = sys.modules["torch"]
         if not torch.are_deterministic_algorithms_enabled():
-            raise CannotSwitch("the script allows algorithms that add in any order already")
+            raise CannotSwitch("the script already allows nondeterministic algorithms")
         warns = torch.is_deterministic_algorithms_warn_only_enabled()
 
         def turn(on: bool) -> None:
@@ -416,7 +416,7 @@ class Determinism(Setting):
         return Switch(turn, why_none, "torch.are_deterministic_algorithms_enabled() True -> False")
 
     def took_effect(self, rank: RankManifest) -> str:
-        return "deterministic algorithms are on all the same" if rank.flags.deterministic_algorithms else ""
+        return "deterministic algorithms are still on" if rank.flags.deterministic_algorithms else ""
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
         return editor.giving_calls("use_deterministic_algorithms", self.argument, self.value)
@@ -441,7 +441,7 @@ class CollectByHand(Setting):
     def words(self) -> Words:
         after = "gc.collect(); gc.freeze(); gc.disable()  # before the loop\n"
         after += f"if step % {self.value} == 0:\n    gc.collect(1)"
-        return Words("Collect by hand, seldom, and on all ranks in the same step.", after=after)
+        return Words("Collect garbage manually, rarely, and on all ranks in the same step.", after=after)
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         where = {

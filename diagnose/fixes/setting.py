@@ -258,7 +258,7 @@ def said_itself(self: Setting, rank: RankManifest) -> str:
     return ""
 
 
-WHEN_MADE = not_possible("it counts when something is made")  # For `switch`.
+WHEN_MADE = not_possible("the argument only counts when the object is created")  # For `switch`.
 
 
 def by_calls(self: Setting, injection: Injection) -> Switch:

@@ -112,7 +112,7 @@ def chains_taken(chains: PointwiseChains) -> Evidence:
     """How many chains there are, what they take, and the ops of the longest."""
     work = "ops" if chains.on_cpu else "kernels"
     like = f", such as {', '.join(chains.ops[:MOST_SHOWN])}" if chains.ops else ""
-    text = f"{chains.chains} chains of memory-bound {work} a step take {ms(chains.chains_ns)}{like}."
+    text = f"{chains.chains} chains of memory-bound {work} take {ms(chains.chains_ns)}/step{like}."
     return Evidence(text, chains.chains_ns, "ns")
 
 
@@ -120,7 +120,7 @@ def torchs_own(chains: PointwiseChains) -> tuple[Fix, ...]:
     """What torch has for the whole of the longest chain, as far as its ops tell what it is."""
     ops = {name.removeprefix("aten::").rstrip("_") for name in chains.ops}
     return tuple(
-        Fix(f"Call what torch has for the whole, where this is {what}.", after=after, safety=Safety.ROUNDING)
+        Fix(f"Call PyTorch's own function, if the chain is {what}.", after=after, safety=Safety.ROUNDING)
         for what, some, others, after in _WHOLES
         if ops & some and ops & others
     )

@@ -62,8 +62,8 @@ from diagnose.trace.frames import Site
 from diagnose.trace.kinds import CalleeKind
 from diagnose.trace.manifest import Loader, Optimizer, RankManifest
 from diagnose.trace.steps import seen_again
+from diagnose.trace.units import about, percent
 from diagnose.trace.units import duration as ms
-from diagnose.trace.units import percent
 from diagnose.trace.units import size as bytes_
 
 __all__ = [
@@ -114,6 +114,7 @@ __all__ = [
     "Times",
     "Verdicts",
     "WellChosen",
+    "about",
     "attended",
     "bytes_",
     "called",

@@ -56,7 +56,7 @@ def wasted(
         large = [(one, lost) for one, lost in zip(found, ns, strict=True) if lost >= WORTH_SHARE * steps.mean_ns]
         if not large:
             yield Clean(
-                f"{cause.value} takes {percent(max(ns, default=0) / max(steps.mean_ns, 1))} of the step at most"
+                f"{cause.value} takes at most {percent(max(ns, default=0) / max(steps.mean_ns, 1))} of the step"
             )
         doubts = [one.doubt for one, _ in large if one.doubt]
         if large and len(doubts) == len(large):
@@ -94,7 +94,7 @@ def _sentence(one: Wasted, lost_ns: int, says: str) -> str:
     )
     of_all = f" of {duration(one.longest_ns)}" * (round(one.share, 2) < 1)
     back = " with the backward pass" * (one.back.host_ns > 0)
-    return f"{said}: {duration(lost_ns)}{of_all} a step{back}."
+    return f"{said}: {duration(lost_ns)}{of_all} per step{back}."
 
 
 def _edits(one: Wasted, left: Between, slower: tuple[float, float, float] | None, host_only: bool) -> tuple[Edit, ...]:

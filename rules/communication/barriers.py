@@ -1,17 +1,17 @@
 """Barriers make all ranks wait.
 
-The training asks all ranks to wait for each other in the middle of a step, where no data is exchanged.
+The script calls a barrier in the middle of a step, where no data is exchanged.
 
 Why it costs
-    A barrier takes the latency of a collective, and ranks that would have met once a step meet several times: each time
-    all wait for the one that is late just then.
+    A barrier takes the latency of a collective. Ranks then meet several times per step, and each time all wait for the
+    slowest.
 
 How to fix
-    Remove it. Collectives order themselves: no rank runs ahead of a reduction that it takes part in. What one rank
-    writes for others, such as a checkpoint or a file of data, needs a barrier once, not in every step.
+    Remove the barrier: collectives already order themselves. A file that one rank writes for others needs one barrier,
+    not one per step.
 
 Ignore when
-    the step is being timed, or ranks exchange something that is not a collective.
+    the step is being timed, or ranks exchange something outside collectives.
 
 Sources
     https://docs.pytorch.org/docs/stable/distributed.html
@@ -34,12 +34,12 @@ def barriers(barriers: Barriers, steps: Steps) -> Verdicts:
         yield NotApplicable("there are no barriers")
         return
     if many < OFTEN or blocked.ns < BLOCKED_SHARE * steps.mean_ns:
-        yield Clean(f"{ms(blocked.ns)} a step in {len(barriers.op_ids)} barriers of all steps")
+        yield Clean(f"{ms(blocked.ns)}/step in {len(barriers.op_ids)} barriers over all steps")
         return
     yield Finding(
         evidence=(
             Evidence(
-                f"{barriers.calls} barriers a step hold up the host for {ms(blocked.ns)}, with waiting for others.",
+                f"{barriers.calls} barriers per step block the CPU for {ms(blocked.ns)}, waits for ranks included.",
                 blocked.ns,
                 "ns",
             ),
@@ -50,7 +50,7 @@ def barriers(barriers: Barriers, steps: Steps) -> Verdicts:
             Shorten(Times(blocked.track, blocked.waiting), WAITS),
         ),
         fixes=(REMOVE,),
-        confidence=Confidence(Level.MEDIUM, "whether something else needs the ranks to meet there is not recorded"),
+        confidence=Confidence(Level.MEDIUM, "something else may need the ranks to meet there"),
         basis=Basis.RULE_OF_THUMB,
     )
 

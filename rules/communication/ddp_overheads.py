@@ -1,16 +1,16 @@
 """DistributedDataParallel does work that an option avoids.
 
-It copies gradients into its buckets and out, sends rank 0's buffers to all, and may search for unused parameters.
+DDP copies gradients into its buckets and out, broadcasts rank 0's buffers, and may search for unused parameters.
 
 Why it costs
-    Each of these visits every parameter or buffer in every step: hundreds of small ops that hold up the host.
+    Each of these visits every parameter or buffer in every step: hundreds of small ops that block the CPU.
 
 How to fix
-    Each has an option: `gradient_as_bucket_view=True`, `batched_grad_copy=True` (from PyTorch 2.13 on),
-    `broadcast_buffers=False` (from then on `forward_sync_buffers=False`), `find_unused_parameters=False`.
+    Set the option: `gradient_as_bucket_view=True`, `batched_grad_copy=True` (PyTorch 2.13),
+    `broadcast_buffers=False` (since 2.13 `forward_sync_buffers=False`), `find_unused_parameters=False`.
 
 Ignore when
-    some parameters get no gradient in some steps, or ranks have to agree on buffers, as on a queue of negatives.
+    some parameters get no gradient in some steps, or ranks have to agree on buffers, such as a queue of negatives.
 
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
@@ -30,32 +30,32 @@ OPTIONS = {
     DdpWork.UNUSED_SEARCH: (
         "DDP searches for unused parameters",
         ("find_unused_parameters", False),
-        "Do not search for unused parameters: if there are some, DDP ends with an error that lists them.",
+        "Disable the search: with unused parameters, DDP then fails with an error that lists them.",
         Confidence(Level.MEDIUM, "whether a parameter goes unused in some step is not recorded"),
     ),
     DdpWork.COPIES_FROM_BUCKETS: (
         "DDP copies gradients out of its buckets",
         ("gradient_as_bucket_view", True),
-        "Let gradients be views of the buckets, and do not call detach_() on them.",
+        "Make gradients views of the buckets, and do not call detach_() on them.",
         KNOWN,
     ),
     DdpWork.COPIES_INTO_BUCKETS: (
         "DDP copies gradients into its buckets one by one",
         ("batched_grad_copy", True),
-        "Copy all gradients of a bucket at once, from PyTorch 2.13 on.",
-        Confidence(Level.MEDIUM, "what a copy at once takes is not known here"),
+        "Copy all gradients of a bucket at once (PyTorch 2.13 and newer).",
+        Confidence(Level.MEDIUM, "the cost of one batched copy is not known here"),
     ),
     DdpWork.BUFFER_BROADCASTS: (
-        "DDP sends its buffers before each forward",
+        "DDP broadcasts its buffers before each forward pass",
         ("broadcast_buffers", False),
-        "Disable buffer broadcasts if all buffers may differ between ranks, like running statistics of BatchNorm.",
-        Confidence(Level.MEDIUM, "the broadcasts may hold waiting for other ranks"),
+        "Disable buffer broadcasts, if buffers may differ between ranks, as BatchNorm statistics may.",
+        Confidence(Level.MEDIUM, "the broadcasts may include waits for other ranks"),
     ),
 }
 ASKED = Confidence(Level.HIGH, "DDP was made with find_unused_parameters=True and without static_graph")
 STATIC = Fix.of(
     fixes.DdpArgument("static_graph", True),
-    "Or, if the same parameters go unused in every step, say so: then DDP searches once.",
+    "Or search only once, if the same parameters are unused in every step.",
     after="DistributedDataParallel(model, find_unused_parameters=True, static_graph=True)",
 )
 
@@ -66,9 +66,9 @@ def ddp_overheads(
 ) -> Verdicts:
     large = [ddp_overhead for ddp_overhead in ddp_overheads if ddp_overhead.most_ns >= WORTH_SHARE * steps.mean_ns]
     if not ddp_overheads:
-        yield NotApplicable("DistributedDataParallel is not used, or does nothing that an option saves")
+        yield NotApplicable("DistributedDataParallel is not used, or does no avoidable work")
     elif not large:
-        yield Clean(f"what an option saves takes {ms(ddp_overheads[0].most_ns)} a step at most")
+        yield Clean(f"avoidable DDP work takes at most {ms(ddp_overheads[0].most_ns)}/step")
     for one in large:
         title, option, do, confidence = OPTIONS[one.work]
         if already := _is_set(option, manifest):
@@ -77,14 +77,14 @@ def ddp_overheads(
         asked = one.work is DdpWork.UNUSED_SEARCH and {already, _is_set(("static_graph", True), manifest)} == {False}
         batched = one.work is DdpWork.COPIES_INTO_BUCKETS
         parts = (
-            f"{ms(one.host_ns)} of host time, {ms(one.device_ns)} of GPU time"
-            + f" and {ms(one.waits_ns)} of waiting" * bool(one.waits_ns)
+            f"{ms(one.host_ns)} of CPU time, {ms(one.device_ns)} of GPU time"
+            + f", {ms(one.waits_ns)} of waiting" * bool(one.waits_ns)
         )
         away = Remove(one.ids), Shorten(Times(one.track, one.waits), WAITS)
         fix = Fix.of(fixes.DdpArgument(*option), do)
         yield Finding(
             title=title,
-            evidence=(Evidence(f"It takes {parts} a step.", one.most_ns, "ns"),),
+            evidence=(Evidence(f"Per step: {parts}.", one.most_ns, "ns"),),
             edits=(Shorten(one.ids, HOST), Shorten(one.work_ids, DEVICE)) if batched else away,
             fixes=(fix, STATIC) if asked else (fix,),
             confidence=ASKED if asked else confidence,

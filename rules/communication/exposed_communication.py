@@ -1,16 +1,16 @@
 """Communication is not overlapped with compute.
 
-While a collective runs without compute beside it, the GPU waits for the network, or for another rank.
+While a collective runs without concurrent compute, the GPU waits for the network, or for another rank.
 
 Why it costs
-    Communication beside compute is almost free. Exposed communication adds to every step.
+    Overlapped communication is almost free. Exposed communication adds to every step.
 
 How to fix
-    Start collectives earlier, beside compute that does not need them. How depends on what they are for: buckets of DDP,
-    parameters that FSDP gathers, shards of embeddings or experts, activations of a model that is split.
+    Start collectives earlier, concurrently with compute that does not need them. How depends on their use: DDP's
+    buckets, FSDP's gathers, shards of embeddings or experts, activations of a split model.
 
 Ignore when
-    this rank waits for a slower one: then that one has to be fixed. The recordings of all ranks tell.
+    this rank waits for a slower one: fix that rank first. Recordings of all ranks show it.
 
 Sources
     https://docs.pytorch.org/docs/stable/notes/ddp.html
@@ -30,57 +30,55 @@ BUCKETS = Fix.of(
     fixes.DdpArgument("bucket_cap_mb", 10), "Start reductions earlier in the backward pass, with smaller buckets."
 )
 WRAP = Fix(
-    "Let DistributedDataParallel reduce gradients in buckets, while the backward pass runs.",
+    "Wrap the model in DistributedDataParallel, to reduce buckets during the backward pass.",
     after="model = DistributedDataParallel(model)",
     safety=Safety.ROUNDING,
     effort=2,
     link=f"{LINK}generated/torch.nn.parallel.DistributedDataParallel.html",
 )
 PREFETCH = Fix(
-    "Gather the next block's parameters while this one computes (FSDP1: forward_prefetch=True).",
+    "Prefetch the next block's parameters during compute (FSDP1: forward_prefetch=True).",
     before="fully_shard(model)",
-    after="for block in blocks:\n    fully_shard(block)\nfully_shard(model)\n"
-    "for block, following in zip(blocks, blocks[1:]):\n    block.set_modules_to_forward_prefetch([following])",
+    after="for block in blocks: fully_shard(block)\nfully_shard(model)\n"
+    "for block, following in zip(blocks, blocks[1:]): block.set_modules_to_forward_prefetch([following])",
     effort=2,
     link=f"{LINK}distributed.fsdp.fully_shard.html",
 )
 KEEP = Fix.of(
-    fixes.FsdpArgument(),
-    "If memory allows, keep parameters between forward and backward pass, or shard within a machine only (HSDP).",
+    fixes.FsdpArgument(), "If memory allows, keep parameters until the backward pass, or shard within a machine (HSDP)."
 )
 EXCHANGE = Fix(
-    "Start the exchange early, and compute what does not need it meanwhile: dense layers, shared experts.",
+    "Start the exchange early, and overlap it with dense layers or shared experts.",
     after="work = dist.all_to_all_single(out, rows, async_op=True)\ny = dense(x)\nwork.wait()",
     effort=2,
     link=f"{LINK}distributed.html#torch.distributed.all_to_all_single",
 )
 SMALLER = Fix(
-    "Exchange less: balance tables or experts over the ranks, keep groups inside a machine, send 16 bits.",
+    "Exchange less: balance tables or experts, keep groups inside a machine, send 16 bits.",
     safety=Safety.NEEDS_JUDGEMENT,
     effort=3,
 )
 PIPELINED = Fix(
-    "Split matmuls so that their pieces run beside the collective (asynchronous tensor parallelism), and keep the group"
-    " inside a machine.",
+    "Overlap split matmuls with the collective (async tensor parallelism). Keep the group inside a machine.",
     after="torch._inductor.config._micro_pipeline_tp = True  # with torch.compile, and symmetric memory for the group",
     safety=Safety.ROUNDING,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html",
 )
 EARLY = Fix(
-    "Start the collective early, and wait for it where its result is used.",
+    "Start the collective early, and wait for its result where it is used.",
     before="dist.all_reduce(x)",
     after="work = dist.all_reduce(x, async_op=True)\nwork.wait()  # just before x is used",
     effort=2,
     link=f"{LINK}distributed.html#asynchronous-collective-operations",
 )
 LESS = Fix(
-    "Communicate less often: give each rank a larger batch, or accumulate gradients under no_sync().",
+    "Communicate less often: use a larger batch per rank, or accumulate gradients under no_sync().",
     safety=Safety.NEEDS_JUDGEMENT,
     effort=2,
     link=f"{LINK}notes/ddp.html",
 )
-LARGER = Fix("Compute more for each byte: give each rank a larger batch.", safety=Safety.NEEDS_JUDGEMENT, effort=2)
+LARGER = Fix("Compute more per byte: use a larger batch per rank.", safety=Safety.NEEDS_JUDGEMENT, effort=2)
 FIXES = {
     Role.BUCKET: (BUCKETS, LESS),
     Role.GRADIENT: (WRAP, LESS),
@@ -104,46 +102,46 @@ TITLES = {
     Role.EXCHANGE: "All-to-all communication is not overlapped with compute",
     Role.ACTIVATION: "Tensor-parallel communication is not overlapped with compute",
 }
-ALONE = Confidence(Level.LOW, "one rank alone does not tell transfer from waiting for other ranks: record all")
+ALONE = Confidence(Level.LOW, "one rank cannot separate transfer from waiting: record all ranks")
 COMPARED = Confidence(Level.MEDIUM, "how early the collectives could start is not recorded")
 
 
 @rule("CO01")
 def exposed_communication(exposure: Exposure, loose_gradients: LooseGradients) -> Verdicts:
     waited = exposure.waiting_ns
-    of_it = "with waiting for other ranks" if waited is None else f"without {ms(waited)} of waiting for other ranks"
+    of_it = "waits for other ranks included" if waited is None else f"without {ms(waited)} of waiting for other ranks"
     told = [role for role in exposure.roles if role.role in FIXES and role.share >= EXPOSED_SHARE]
     told = [one for one in told if one.role is not Role.GRADIENT or loose_gradients.calls < ONE_BY_ONE]
     if not exposure.ns:
-        yield NotApplicable("nothing is communicated on the device")
+        yield NotApplicable("no communication runs on the GPU")
     elif not told:
-        yield Clean(
-            f"what compute could hide of exposed communication ({percent(exposure.share)} of the step) is little"
-        )
+        yield Clean(f"compute could hide little of the exposed communication ({percent(exposure.share)} of the step)")
     elif not exposure.hideable_share:
-        yield Clean(f"{percent(exposure.share)} of the step is exposed communication, but compute hides all it can")
+        yield Clean(
+            f"{percent(exposure.share)} of the step is exposed communication, but compute hides all that it can"
+        )
     else:
         for one in told:
             yield _found(exposure, one, of_it)
 
 
 def _found(exposure: Exposure, one: ExposedRole, of_it: str) -> Finding:
-    hideable, carried = exposure.hideable_share, "" if exposure.bytes is None else f" to carry {bytes_(exposure.bytes)}"
+    hideable, carried = exposure.hideable_share, "" if exposure.bytes is None else f" of {bytes_(exposure.bytes)}"
     alone, fixes = exposure.waiting_ns is None, FIXES[one.role]
     bound = exposure.compute_ns <= exposure.ns and len(fixes) > 1
-    part = "" if one.ns >= exposure.ns else f" {ms(one.exposed_ns)} of that are {one.role.value}."
+    part = "" if one.ns >= exposure.ns else f" Exposed {one.role.value}: {ms(one.exposed_ns)}."
     return Finding(
         title=TITLES.get(one.role, ""),
         evidence=(
             Evidence(
-                f"Communication takes {ms(exposure.ns)} a step{carried}, {ms(exposure.exposed_ns)} of it while the"
-                f" GPU computes nothing: {percent(exposure.share)} of the step, {of_it}.{part}",
+                f"Communication{carried} takes {ms(exposure.ns)}/step, {ms(exposure.exposed_ns)} exposed,"
+                f" {of_it}.{part}",
                 one.exposed_ns,
                 "ns",
             ),
             Evidence(
-                f"The {ms(exposure.compute_ns)} of compute could hide at most {ms(exposure.hideable_ns)} more"
-                + (", if that is transfer: waiting for a slower rank stays." if alone else "."),
+                f"{ms(exposure.compute_ns)} of compute could hide at most {about(exposure.hideable_ns)} more"
+                + (" of transfer, but no waits for a slower rank." if alone else "."),
                 exposure.hideable_ns,
                 "ns",
             ),

@@ -1,9 +1,9 @@
-"""Gradients cross the links in fp32.
+"""Gradients are communicated in fp32.
 
-Ranks exchange 4 bytes for each element of the gradients, and the GPU computes nothing while they do.
+Ranks exchange 4 bytes per gradient element while the GPU computes nothing.
 
 Why it costs
-    Large collectives take as long as their bytes: those of 2 bytes an element take half as long.
+    The time of large collectives is proportional to their bytes: 16 bits take half as long.
 
 How to fix
     DDP: a communication hook that sends bf16, or PowerSGD, which sends far less. FSDP: `reduce_dtype`. By hand: cast
@@ -26,7 +26,7 @@ BESIDE = 1.1  # times as much is spared if the casts run beside compute (our cho
 HOOKS = "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html"
 HOOK = Fix.of(fixes.CommunicationHook())
 POWER = Fix(
-    "Or send low-rank approximations, where the network is very slow: that changes the training itself.",
+    "Or send low-rank approximations (PowerSGD), where the network is very slow.",
     after="from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook\n"
     "state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=1000)\n"
     "ddp_model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)",
@@ -35,21 +35,21 @@ POWER = Fix(
     link=HOOKS,
 )
 POLICY = Fix(
-    "Reduce gradients in bf16. Their sums are rounded to 8 bits: this changes the training's numbers.",
+    "Reduce gradients in bf16: their sums are rounded to 8 bits.",
     after="fully_shard(block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16))",
     safety=Safety.NEEDS_JUDGEMENT,
     link="https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
 )
 CAST = Fix(
-    "Reduce gradients in bf16. Their sums are rounded to 8 bits: this changes the training's numbers.",
+    "Reduce gradients in bf16: their sums are rounded to 8 bits.",
     before="dist.all_reduce(p.grad)",
     after="sent = p.grad.bfloat16()\ndist.all_reduce(sent)\np.grad.copy_(sent)",
     safety=Safety.NEEDS_JUDGEMENT,
     link=HOOKS,
 )
 FIXES = {Role.BUCKET: (HOOK, POWER), Role.SHARD_REDUCE: (POLICY,), Role.GRADIENT: (CAST,)}
-ALONE = Confidence(Level.LOW, "one rank alone does not tell transfer from waiting for other ranks: record all")
-COMPARED = Confidence(Level.MEDIUM, "that half the bytes take half the time is assumed")
+ALONE = Confidence(Level.LOW, "one rank cannot separate transfer from waiting: record all ranks")
+COMPARED = Confidence(Level.MEDIUM, "half the bytes are assumed to take half the time")
 
 
 @rule("CO07")
@@ -60,22 +60,23 @@ def fp32_gradients(wide_gradients: tuple[WideGradients, ...], steps: Steps) -> V
         if gradient.exposed_ns >= WORTH_SHARE * steps.mean_ns and gradient.left < 1.0
     ]
     if not wide_gradients:
-        yield NotApplicable("no gradients are reduced in 4 bytes an element on the device")
+        yield NotApplicable("no fp32 gradients are reduced on the GPU")
     elif not worth:
         yield Clean(
-            f"fp32 gradients take {ms(wide_gradients[0].exposed_ns)} a step that no compute hides, or small ones"
+            f"reductions of fp32 gradients are exposed for {ms(wide_gradients[0].exposed_ns)}/step, or are small"
         )
     for one in worth:
         yield Finding(
             evidence=(
                 Evidence(
-                    f"{one.calls} reductions a step carry {bytes_(one.bytes)} of gradients in fp32: {ms(one.ns)},"
-                    f" {ms(one.exposed_ns)} of them while the GPU computes nothing.",
+                    f"{one.calls} reductions per step of {bytes_(one.bytes)} of fp32 gradients: {ms(one.ns)},"
+                    f" {ms(one.exposed_ns)} exposed.",
                     one.exposed_ns,
                     "ns",
                 ),
                 Evidence(
-                    f"In 16 bits they would take {ms(one.halved_ns)}, with casts, and end {ms(one.spared_ns)} sooner.",
+                    f"In 16 bits, casts included, the reductions take {about(one.halved_ns)} and end"
+                    f" {about(one.spared_ns)} sooner.",
                     one.spared_ns,
                     "ns",
                 ),

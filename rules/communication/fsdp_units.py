@@ -1,25 +1,20 @@
 """FSDP communicates more often or later than it has to.
 
-A unit is what `fully_shard` or FullyShardedDataParallel wraps: one collective gathers its parameters. By default a
-unit's parameters are freed after its forward pass and gathered again for the backward pass. Gradients are reduced and
-scattered after every backward pass, though only the sum before the optimizer's step is used.
+A unit is what `fully_shard` or FullyShardedDataParallel wraps; one collective gathers its parameters. By default, a
+unit is gathered for the forward pass and again for the backward pass, and every backward pass reduces gradients.
 
 Why it costs
-    Each gather carries all parameters, and each reduction all gradients. Collectives of small units take mostly the
-    time to start: one for their whole block takes hardly longer. A gather that starts when its unit is to compute is
-    waited for. So is the gather of a model that is one unit.
+    Each gather carries all parameters, each reduction all gradients. Collectives of small units are mostly latency.
+    Compute waits for a gather that starts late, and for the gather of a model that is one unit.
 
 How to fix
-    Wrap each block of the model, and the model around them. Where the host waits for the device in each block, ask for
-    the next block's gather explicitly (`set_modules_to_forward_prefetch`).
-    If memory allows, keep parameters after the forward pass: `fully_shard(block, reshard_after_forward=False)`; FSDP1:
-    `ShardingStrategy.SHARD_GRAD_OP`. Or shard within a machine only (HSDP), where links are faster.
-    Of several micro-batches, reduce in the last only: `model.set_requires_gradient_sync(last)` before each forward
-    pass. Where parameters stay gathered, also `model.set_reshard_after_backward(last)`. FSDP1: `model.no_sync()`.
+    Wrap each block, and the model around them. Prefetch explicitly where the CPU waits for the GPU in each block. If
+    memory allows, set `reshard_after_forward=False`, or shard within a machine only (HSDP). With several micro-batches,
+    reduce only in the last: `model.set_requires_gradient_sync(last)`; FSDP1: `model.no_sync()`.
 
 Ignore when
-    units belong to different process groups, as experts do; memory is scarce: that is what sharding is for, and
-    gradients that are not scattered take as much as all parameters, on every rank.
+    units belong to different process groups, as experts do. Or memory is scarce: unsharded gradients take as much as
+    all parameters, on every rank.
 
 Sources
     https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
@@ -43,19 +38,19 @@ WRAP = Fix(
     link=LINK,
 )
 SPLIT = Fix(
-    "Wrap each block, so that one is gathered while another computes.",
+    "Wrap each block, so that gathers overlap with compute.",
     before="fully_shard(model)",
     after="for block in model.blocks:\n    fully_shard(block)\nfully_shard(model)",
     link=LINK,
 )
 PREFETCH = Fix(
-    "Gather the next block's parameters while this one computes (FSDP1: `forward_prefetch=True`).",
+    "Prefetch the next block's parameters during compute (FSDP1: `forward_prefetch=True`).",
     after="for block, following in zip(blocks, blocks[1:]):\n    block.set_modules_to_forward_prefetch([following])",
     link=LINK,
 )
 KEEP = Fix.of(fixes.FsdpArgument(), "Keep parameters after the forward pass (FSDP1: `ShardingStrategy.SHARD_GRAD_OP`).")
 WITHIN = Fix(
-    "On several machines, shard within each, and replicate over them (HSDP).",
+    "On several machines, shard within each machine, and replicate across machines (HSDP).",
     after='mesh = init_device_mesh("cuda", (nodes, 8), mesh_dim_names=("replicate", "shard"))\n'
     "fully_shard(block, mesh=mesh)",
     safety=Safety.ROUNDING,
@@ -76,16 +71,16 @@ GATHER_ONCE = Fix(
     after="model.set_requires_gradient_sync(last)\nmodel.set_reshard_after_backward(last)\nmodel(part).loss.backward()",
     link=LINK,
 )
-FITTED = Confidence(Level.MEDIUM, "what larger collectives take is fitted to those that were recorded")
+FITTED = Confidence(Level.MEDIUM, "the time of larger collectives is fitted to the recorded ones")
 COMPARED = Confidence(Level.MEDIUM, "how much compute would hide is estimated")
-ALONE = Confidence(Level.LOW, "one rank alone does not tell transfer from waiting for other ranks: record all")
+ALONE = Confidence(Level.LOW, "one rank cannot separate transfer from waiting: record all ranks")
 
 
 @rule("CO09")
 def fsdp_units(sharding: Sharding, steps: Steps, head_room: HeadRoom | None = None) -> Verdicts:
     least_ns = WORTH_SHARE * steps.mean_ns
     if not sharding.units and not sharding.rounds:
-        yield NotApplicable("FSDP gathers and reduces nothing here")
+        yield NotApplicable("FSDP gathers and reduces nothing")
         return
     yield _reduced_each_time(sharding, least_ns, head_room)
     yield _gathered_again(sharding, steps, head_room)
@@ -94,26 +89,24 @@ def fsdp_units(sharding: Sharding, steps: Steps, head_room: HeadRoom | None = No
     elif sharding.late_ns >= least_ns and sharding.units:
         yield _too_late(sharding, steps)
     else:
-        yield Clean(f"{ms(sharding.late_ns)} a step of exposed gathers and reductions could be hidden by compute")
+        yield Clean(f"compute could hide {ms(sharding.late_ns)}/step of exposed gathers and reductions")
 
 
 def _reduced_each_time(found: Sharding, least_ns: float, room: HeadRoom | None) -> Finding | Clean:
     taken_ns, needed = found.early.ns + found.kept.ns, found.gradient_bytes
     if found.rounds < 2 or not found.alike:
-        return Clean(
-            f"{found.rounds} reductions of gradients for each step of the optimizer, not of the same ones again"
-        )
+        return Clean(f"{found.rounds} gradient reductions per optimizer step, none repeated")
     if taken_ns < least_ns:
-        return Clean(f"all reductions but the last before the optimizer's step take {ms(taken_ns)} a step")
+        return Clean(f"all gradient reductions but the last take {ms(taken_ns)}/step")
     if _is_too_much(room, needed):
-        return Clean(f"gradients that are not scattered take {bytes_(needed or 0)}: more memory than is free")
-    gathers = f" Gathers for them take {ms(found.kept.ns)} more." if found.kept.calls else ""
+        return Clean(f"unsharded gradients take {bytes_(needed or 0)}, more memory than is free")
+    gathers = f" Repeated gathers take {ms(found.kept.ns)} more." if found.kept.calls else ""
     return Finding(
         title="FSDP reduces gradients after every micro-batch",
         evidence=(
             Evidence(
-                f"FSDP reduces gradients {found.rounds} times for each step of the optimizer; all but the last take"
-                f" {ms(found.early.ns)} a step.{gathers}",
+                f"{found.rounds} gradient reductions per optimizer step: all but the last take"
+                f" {ms(found.early.ns)}/step.{gathers}",
                 taken_ns,
                 "ns",
             ),
@@ -127,23 +120,21 @@ def _reduced_each_time(found: Sharding, least_ns: float, room: HeadRoom | None) 
 def _gathered_again(found: Sharding, steps: Steps, room: HeadRoom | None) -> Finding | Clean:
     again, needed = found.again, found.bytes_again
     if again.exposed_ns < WORTH_SHARE * steps.mean_ns:
-        return Clean(f"gathers for the backward pass are exposed for {ms(again.exposed_ns)} a step")
+        return Clean(f"gathers for the backward pass are exposed for {ms(again.exposed_ns)}/step")
     if _is_too_much(room, needed):
-        return Clean(f"parameters of {bytes_(needed or 0)} are gathered again: more memory than is free")
+        return Clean(f"keeping the parameters gathered takes {bytes_(needed or 0)}, more memory than is free")
     size = "" if needed is None else f" ({bytes_(needed)} together)"
     return Finding(
         title="FSDP gathers parameters again for the backward pass",
         evidence=(
             Evidence(
-                f"Gathers for the backward pass take {ms(again.ns)} a step, {ms(again.exposed_ns)} of it while"
-                f" nothing is computed: {percent(again.exposed_ns / steps.mean_ns)} of the step.",
+                f"Gathers for the backward pass take {ms(again.ns)}/step, {ms(again.exposed_ns)} exposed"
+                f" ({percent(again.exposed_ns / steps.mean_ns)} of the step).",
                 again.exposed_ns,
                 "ns",
             ),
             Evidence(
-                f"{found.units_again} of {found.units} units{size} are gathered for the forward pass, and again"
-                " for the backward pass.",
-                found.units_again,
+                f"{found.units_again} of {found.units} units{size} are gathered for both passes.", found.units_again
             ),
         ),
         edits=_without(found, again),
@@ -160,17 +151,17 @@ def _too_small(found: Sharding, steps: Steps) -> Finding:
     size, needless = "" if found.unit_bytes is None else f" of {bytes_(found.unit_bytes)}", found.needless
     left = ALONE_LEFT if needless.on_host and not found.compared else 0.0
     return Finding(
-        title="FSDP wraps parts of blocks: its collectives are bound by latency",
+        title="FSDP wraps parts of blocks: collectives are latency-bound",
         evidence=(
             Evidence(
-                f"Of FSDP's collectives {needless.calls} a step would not be needed if each block were one unit."
-                f" They take {ms(needless.ns)}: {percent(needless.ns / steps.mean_ns)} of the step.",
+                f"{needless.calls} FSDP collectives per step are unnecessary with one unit per block:"
+                f" {ms(needless.ns)} ({percent(needless.ns / steps.mean_ns)} of the step).",
                 needless.ns,
                 "ns",
             ),
             Evidence(
-                f"{found.units} units{size} belong to {found.blocks} blocks. Starting a gather is"
-                f" {percent(found.latency_share)} of its time.",
+                f"{found.units} units{size} belong to {found.blocks} blocks. Latency is"
+                f" {percent(found.latency_share)} of a gather's time.",
                 found.units,
             ),
         ),
@@ -188,18 +179,18 @@ def _too_late(found: Sharding, steps: Steps) -> Finding:
     one, parts = found.units == 1, found.units > found.blocks
     left, fix = (LEFT_OF_ONE, SPLIT) if one else (LEFT_OF_FINE, WRAP) if parts else (LEFT_OF_LATE, PREFETCH)
     why = (
-        "The whole model is one unit: nothing is computed before it is gathered."
+        "The whole model is one unit: compute starts after its gather."
         if one
-        else f"{found.units} units belong to {found.blocks} blocks, and some have little compute beside them."
+        else f"{found.units} units belong to {found.blocks} blocks, and some overlap with little compute."
         if parts
-        else "They begin when compute that could hide them is over."
+        else "The collectives start after the compute that could hide them."
     )
     return Finding(
-        title="FSDP shards the model as one unit" if one else "FSDP's collectives begin too late to be hidden",
+        title="FSDP shards the model as one unit" if one else "FSDP's collectives start too late to overlap",
         evidence=(
             Evidence(
-                f"FSDP's collectives are exposed for {ms(found.late_ns)} a step that compute could hide:"
-                f" {percent(found.late_ns / steps.mean_ns)} of the step.",
+                f"Compute could hide {ms(found.late_ns)}/step of exposed FSDP collectives"
+                f" ({percent(found.late_ns / steps.mean_ns)} of the step).",
                 found.late_ns,
                 "ns",
             ),
@@ -226,10 +217,10 @@ def _is_too_much(room: HeadRoom | None, needed: int | None) -> bool:
 
 def _in_memory(room: HeadRoom | None, needed: int | None) -> Confidence:
     if room is None or needed is None:
-        return Confidence(Level.LOW, "whether memory suffices is not recorded: diagnose profile --memory tells")
+        return Confidence(Level.LOW, "free memory is not recorded: use diagnose profile --memory")
     if room.on_host:
-        return Confidence(Level.MEDIUM, f"{bytes_(needed)} are little for this machine; what is free is not recorded")
-    return Confidence(Level.MEDIUM, f"{bytes_(needed)} are needed, and {bytes_(room.bytes)} were never reserved")
+        return Confidence(Level.MEDIUM, f"{bytes_(needed)} fit this machine easily; free memory is not recorded")
+    return Confidence(Level.MEDIUM, f"{bytes_(needed)} are needed, {bytes_(room.bytes)} were never reserved")
 
 
 EXAMPLES = [

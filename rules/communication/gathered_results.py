@@ -1,17 +1,17 @@
 """Results are gathered from all ranks in every step.
 
-Between a step of the optimizer and the next forward pass every rank sends what it has to all others: outputs, labels,
-or objects, to count or to log them.
+Between an optimizer step and the next forward pass, every rank sends outputs, labels or objects to all others, to count
+or to log them.
 
 Why it costs
-    Every rank waits until all have sent, and receives as many times as much as it sends as there are ranks; objects
-    are pickled, and their sizes are sent before.
+    Every rank waits until all have sent, and receives the data of every rank. Objects are also pickled, and their sizes
+    sent first.
 
 How to fix
-    Let every rank count its own, and sum up the counts; or gather every many steps only.
+    Let every rank count its own results, and all-reduce the counts. Or gather every 100 steps.
 
 Ignore when
-    what is gathered is trained on in the step that follows.
+    the next step trains on what is gathered.
 
 Sources
     https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather
@@ -24,7 +24,7 @@ BLOCKED_SHARE = 0.01  # of the step (our choice)
 OWN = Between(0.5, 0.1, 0.02)  # of the rest: a sum of counts still takes a collective (our choice)
 WAITS = Between(0.9, 0.5, 0.1)  # of the waiting for other ranks: who is always late is waited for later (our choice)
 COUNT = Fix(
-    "Let every rank count its own, and sum up.",
+    "Let every rank count its own results, and all-reduce the counts.",
     after="hits = count(output, own_labels); dist.all_reduce(hits)  # every 100 steps",
     link="https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce",
 )
@@ -35,19 +35,19 @@ def gathered_results(host_gathers: HostGathers, device_gathers: DeviceGathers, s
     host, blocked, device = host_gathers, host_gathers.blocked, device_gathers
     least_ns = BLOCKED_SHARE * steps.mean_ns
     if not host.calls and not device.calls:
-        yield NotApplicable("nothing is gathered between an optimizer's step and the next forward pass")
+        yield NotApplicable("nothing is gathered between an optimizer step and the next forward pass")
     elif max(blocked.ns, device.exposed_ns) < least_ns:
-        yield Clean(f"{ms(max(blocked.ns, device.exposed_ns))} a step until results are gathered")
+        yield Clean(f"gathering results takes {ms(max(blocked.ns, device.exposed_ns))}/step")
     if device.exposed_ns >= least_ns:
         text = (
-            f"Every rank gets {_size(device)} from all in {device.calls} collectives a step, after the optimizer's"
-            f" step: {ms(device.exposed_ns)} while the GPU computes nothing, with waiting for other ranks."
+            f"{device.calls} collectives per step gather {_size(device)} from all ranks: {ms(device.exposed_ns)}"
+            " exposed, waits for other ranks included."
         )
         yield _found(device, Evidence(text, device.exposed_ns, "ns"), Shorten(device.ids, OWN))
     if blocked.ns >= least_ns:
         text = (
-            f"Every rank sends {_size(host)} to all others in {host.calls} collectives a step, and waits for theirs:"
-            f" {ms(blocked.ns)}."
+            f"{host.calls} collectives per step send {_size(host)} to all ranks: {ms(blocked.ns)},"
+            " waits for other ranks included."
         )
         yield _found(
             host,
@@ -67,7 +67,7 @@ def _found(some: HostGathers | DeviceGathers, evidence: Evidence, *edits: Edit) 
         evidence=(evidence,),
         edits=edits,
         fixes=(COUNT,),
-        confidence=Confidence(Level.MEDIUM, "no gradient goes through them; what they are for is not recorded"),
+        confidence=Confidence(Level.MEDIUM, "no gradient goes through the results; their use is not recorded"),
         basis=Basis.RULE_OF_THUMB,
         site=some.site,
     )

@@ -1,18 +1,18 @@
 """Tensor, context or expert parallel groups span machines.
 
-Tensor, context and expert parallelism exchange activations or tokens in every layer, and compute waits for them. Ranks
-of such a group are on several machines, though a machine has enough devices for all of them.
+These groups exchange activations or tokens in every layer, and compute waits for them. The groups span several
+machines, though one machine has enough devices.
 
 Why it costs
-    Links within a machine are several times as fast as the network. Gradients can cross it while the backward pass
-    runs; activations cannot, for the next op needs them.
+    Links within a machine are several times as fast as the network. Gradients can overlap with the backward pass;
+    activations cannot, as the next op needs them.
 
 How to fix
-    Number the dimensions of the mesh so that ranks of such a group are neighbours: the last dimension of DeviceMesh
-    lies within a machine. Data parallelism, and pipelines, go across machines.
+    Order the mesh so that such a group stays on one machine: the last dimension of DeviceMesh lies within a machine.
+    Run data and pipeline parallelism across machines.
 
 Ignore when
-    the group does not fit one machine with all that the model needs beside it.
+    the group does not fit one machine together with the rest of the model.
 
 Sources
     https://arxiv.org/abs/2104.04473
@@ -24,8 +24,8 @@ from diagnose.rulekit.vocabulary import *
 
 SURE = Between(0.5, 0.8, 1.0)  # of the difference: links are shared with what runs beside it (our choice)
 INSIDE = Fix(
-    "Let the ranks of each such group be neighbours on one machine, and cross machines with data parallelism.",
-    after='init_device_mesh("cuda", (replicas, group), mesh_dim_names=("dp", "tp"))  # the last is within one',
+    "Keep each group on one machine, and cross machines with data parallelism.",
+    after='init_device_mesh("cuda", (replicas, group), mesh_dim_names=("dp", "tp"))  # the last is within a machine',
     safety=Safety.ROUNDING,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.device_mesh.DeviceMesh",
@@ -35,7 +35,7 @@ INSIDE = Fix(
 @rule("CO21")
 def groups_across_machines(crossings: tuple[Crossing, ...]) -> Verdicts:
     if not crossings:
-        yield NotApplicable("no tensor, context or expert parallel group spans machines and would fit one")
+        yield NotApplicable("no tensor, context or expert parallel group spans machines but would fit one")
     for crossing in crossings:
         keep = Between(*(1.0 - share * (1.0 - crossing.left) for share in (SURE.low, SURE.likely, SURE.high)))
         there = (
@@ -46,17 +46,19 @@ def groups_across_machines(crossings: tuple[Crossing, ...]) -> Verdicts:
         yield Finding(
             evidence=(
                 Evidence(
-                    f"Collectives of {crossing.role.value} take {ms(crossing.ns)} a step,"
-                    f" at {crossing.gbps:.2g} GB/s (bus bandwidth)."
-                    f" Their groups of {crossing.group_size} ranks span machines of {crossing.machine_ranks} ranks."
-                    f" Over links within a machine a transfer usually takes {percent(crossing.left)} of that time.",
+                    f"Collectives of {crossing.role.value} take {ms(crossing.ns)}/step,"
+                    f" at {crossing.gbps:.2g} GB/s (bus bandwidth).",
                     crossing.gbps,
                     "GB/s",
+                ),
+                Evidence(
+                    f"Groups of {crossing.group_size} ranks span machines of {crossing.machine_ranks} ranks."
+                    f" Within a machine, a transfer usually takes {percent(crossing.left)} of the time."
                 ),
             ),
             edits=(Shorten(crossing.ids, keep), *there),
             fixes=(INSIDE,),
-            confidence=Confidence(Level.MEDIUM, "how fast the links within a machine are is taken from the device"),
+            confidence=Confidence(Level.MEDIUM, "the speed of links within a machine is taken from the GPU model"),
             basis=Basis.RULE_OF_THUMB,
         )
 

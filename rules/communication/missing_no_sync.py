@@ -1,17 +1,17 @@
 """Gradients are reduced after every micro-batch (no no_sync()).
 
-Gradients are accumulated over several backward passes before the optimizer steps, and DistributedDataParallel sums them
-over the ranks after each of these passes, though only the sum of all is used.
+The script accumulates gradients over several backward passes before the optimizer steps. DistributedDataParallel
+reduces them after each pass, though only the sum of all passes is used.
 
 Why it costs
-    Each reduction carries all gradients. All but the last before the optimizer's step could be left out.
+    Each reduction carries all gradients. All but the last before the optimizer step are unnecessary.
 
 How to fix
-    Run all backward passes but the last, with their forward passes, under `no_sync()`. Accelerate's `accumulate()` and
-    Lightning's `accumulate_grad_batches` do so.
+    Run all passes but the last, forward and backward, under `no_sync()`. Accelerate's `accumulate()` and Lightning's
+    `accumulate_grad_batches` do so.
 
 Ignore when
-    the passes are of different models, or something reads the gradients in between.
+    the passes are of different models, or the script reads the gradients between passes.
 
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
@@ -28,15 +28,15 @@ NO_SYNC = Fix.of(fixes.NoSync())
 def missing_no_sync(accumulation: Accumulation) -> Verdicts:
     rounds = accumulation.rounds
     if not rounds:
-        yield NotApplicable("DistributedDataParallel reduces no gradients here")
+        yield NotApplicable("DistributedDataParallel reduces no gradients")
     elif rounds < 2 or not accumulation.alike:
-        yield Clean(f"{rounds} reductions of gradients for each step of the optimizer, not of the same ones again")
+        yield Clean(f"{rounds} gradient reductions per optimizer step, none repeated")
     else:
         yield Finding(
             evidence=(
                 Evidence(
-                    f"Gradients are reduced {rounds} times for each step of the optimizer; all but the last take"
-                    f" {ms(accumulation.ns)} a step.",
+                    f"{rounds} gradient reductions per optimizer step: all but the last take"
+                    f" {ms(accumulation.ns)}/step.",
                     rounds,
                     "reductions",
                 ),
@@ -47,7 +47,7 @@ def missing_no_sync(accumulation: Accumulation) -> Verdicts:
                 Shorten(Times(accumulation.track, accumulation.waits), WAITS_LEFT),
             ),
             fixes=(NO_SYNC,),
-            confidence=Confidence(Level.MEDIUM, "all passes reduce equally often; whether by intent is not recorded"),
+            confidence=Confidence(Level.MEDIUM, "all passes reduce equally often; the intent is not recorded"),
         )
 
 

@@ -1,15 +1,14 @@
 """Ranks of a pipeline wait for each other.
 
-A rank of a pipeline computes only while a micro-batch is there for it. The rest of the step is its bubble.
+A pipeline rank computes only while it has a micro-batch. The rest of the step is its bubble.
 
 Why it costs
-    The step takes as long as the slowest stage needs for all micro-batches, and once more what the others need for
-    one. A stage that computes longer than the others keeps all of them waiting in every micro-batch.
+    A step takes the slowest stage's time for all micro-batches, plus the other stages' time for one. A stage that
+    computes longer delays all others in every micro-batch.
 
 How to fix
-    Give all stages the same to compute. Then split the batch into more micro-batches: less waiting at both ends of a
-    step. Each micro-batch costs something besides, so that more of them can also lose. An interleaved schedule shortens
-    both ends without more micro-batches, and sends more.
+    Give all stages equal compute. Then use more micro-batches, which shorten both ends of a step. Each costs overhead,
+    so too many lose. An interleaved schedule also shortens both ends, and communicates more.
 
 Ignore when
     memory decides where layers are, or micro-batches have one sample.
@@ -28,7 +27,7 @@ COST = Between(3.0, 2.0, 1.0)  # times what is seen of a micro-batch's own cost:
 PIPELINING = "https://docs.pytorch.org/docs/stable/distributed.pipelining.html"
 
 INTERLEAVE = Fix(
-    "Or give each rank several stages, and interleave them (Megatron-LM: --num-virtual-stages-per-pipeline-rank).",
+    "Or interleave several stages per rank (Megatron-LM: --num-virtual-stages-per-pipeline-rank).",
     after="ScheduleInterleaved1F1B([first, second], n_microbatches=m)",
     safety=Safety.ROUNDING,
     effort=2,
@@ -39,7 +38,7 @@ INTERLEAVE = Fix(
 @rule("CO12")
 def pipeline_bubble(stages: Stages | None) -> Verdicts:
     if stages is None:
-        yield NotApplicable("ranks hand nothing on: there is no pipeline")
+        yield NotApplicable("ranks send no activations on: there is no pipeline")
         return
     if stages.uneven:
         yield uneven(stages)
@@ -47,8 +46,8 @@ def pipeline_bubble(stages: Stages | None) -> Verdicts:
         yield few(stages)
     else:
         between = f"{ms(stages.compute_ns.min())} to {ms(stages.compute_ns.max())}"
-        more = f"more than {stages.micro_batches} micro-batches would cost as much as they spare"
-        yield Clean(f"stages compute {between} a step, and {more}")
+        more = f"more than {stages.micro_batches} micro-batches would cost as much as they save"
+        yield Clean(f"stages compute {between} per step, and {more}")
 
 
 def gained_ns(stages: Stages) -> float:
@@ -80,26 +79,25 @@ def uneven(stages: Stages) -> Finding:
         title=f"Pipeline {which} computes longer than the others",
         evidence=(
             Evidence(
-                f"Pipeline {which} computes {ms(stages.compute_ns[longest])} a step, all stages {ms(mean)} on average."
-                f" Each micro-batch waits for it: {percent(stages.idle_share)} of the step is bubble,"
-                f" {percent(stages.ideal_idle_share)} with equal stages.",
+                f"Pipeline {which} computes {ms(stages.compute_ns[longest])}/step, all stages {ms(mean)} on average.",
                 stages.compute_ns[longest] - mean,
                 "ns",
             ),
-            Evidence(f"A step of each: {shares}{', ...' * (len(stages.ranks) > 8)}."),
+            Evidence(f"Bubble: {percent(stages.idle_share)} of the step; {percent(stages.ideal_idle_share)} if even."),
+            Evidence(f"Compute per step: {shares}{', ...' * (len(stages.ranks) > 8)}."),
         ),
         edits=(Even(stages.even, EVENED),),
         fixes=(
             Fix(
-                f"Move about {percent(moved)} of what {name(stages, longest)} computes to other stages:"
-                f" {name(stages, shortest)} computes least. Embedding, head and loss count as well.",
+                f"Move about {percent(moved)} of the compute of {name(stages, longest)} to other stages;"
+                f" {name(stages, shortest)} computes least.",
                 after='split_spec = {"layers.7": SplitPoint.BEGINNING}  # where each stage begins',
                 safety=Safety.ROUNDING,
                 effort=2,
                 link=PIPELINING,
             ),
         ),
-        confidence=Confidence(Level.MEDIUM, "all stages were recorded; how far layers can be moved is not known"),
+        confidence=Confidence(Level.MEDIUM, "all stages are recorded; which layers can move is not known"),
     )
 
 
@@ -110,23 +108,23 @@ def few(stages: Stages) -> Finding:
         evidence=(
             Evidence(
                 f"With {count} micro-batches, {percent(stages.idle_share)} of the step is bubble;"
-                f" {percent(stages.ideal_idle_share)} is the least for equal stages and this schedule. Each micro-batch"
-                f" costs {ms(stages.cost_ns)} besides computing, and {TIMES * count} would cost as much each.",
+                f" with equal stages, {percent(stages.ideal_idle_share)}.",
                 stages.idle_share,
                 "share",
             ),
+            Evidence(f"Each micro-batch costs {ms(stages.cost_ns)} besides compute."),
         ),
         edits=(Rechunk(stages.positions, count, TIMES, stages.stages_per_rank, scaled(stages.cost_ns)),),
         fixes=(
             Fix(
-                f"Split the batch into {TIMES * count} micro-batches, if each keeps a sample, and measure.",
+                f"Split the batch into {TIMES * count} micro-batches, and measure.",
                 after=f"Schedule1F1B(stage, n_microbatches={TIMES * count})  # or another schedule",
                 safety=Safety.ROUNDING,
                 link=PIPELINING,
             ),
             *([INTERLEAVE] if stages.stages_per_rank == 1 else []),
         ),
-        confidence=Confidence(Level.MEDIUM, "what smaller micro-batches cost on this device is not known"),
+        confidence=Confidence(Level.MEDIUM, "the overhead of smaller micro-batches on this GPU is not known"),
         basis=Basis.RULE_OF_THUMB,
     )
 

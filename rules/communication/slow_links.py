@@ -1,15 +1,14 @@
 """Collectives run far below the bandwidth of the links.
 
-Large collectives take many times as long as on other machines with these GPUs, and it is not for waiting.
+Large collectives take many times as long as on other machines with these GPUs, after waits are subtracted.
 
 Why it costs
-    NCCL and RCCL fall back without a word: from direct links to the host's memory, from there to sockets. Then each
-    gradient takes the slow way.
+    NCCL and RCCL fall back silently: from direct links to CPU memory, and from there to sockets. All gradients then
+    take the slow path.
 
 How to fix
-    Let the library say which way it takes, and measure the machine with nccl-tests or rccl-tests. Common reasons:
-    containers with little shared memory or without peer access, an IOMMU or ACS that redirects peers, GPUs of different
-    nodes of memory, a variable that switches peers off.
+    Let the library log its path, and measure the machine with nccl-tests or rccl-tests. Common causes: containers with
+    little shared memory or no peer access, an IOMMU or ACS, GPUs on different NUMA nodes, a variable that disables P2P.
 
 Ignore when
     these ranks are on several machines: then the network sets the pace.
@@ -26,8 +25,8 @@ WORTH_SHARE = 0.01  # of the step in such collectives (our choice)
 TIMES = 4  # as long as expected: compute beside it, and smaller machines, explain less than that (our choice)
 LIKELY_ALONE = 0.3  # of it if one rank was recorded: of 8 V100 ranks' collectives 96 % of the time was waiting
 ASK = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET torchrun ...  # look for via P2P, SHM or NET"
-RECORD = Fix("Record all ranks first, as diagnose profile does: that tells slow links from ranks that come late.")
-WAY = "the way the data takes is not recorded"
+RECORD = Fix("Record all ranks first with diagnose profile, to separate slow links from late ranks.")
+WAY = "the path of the data is not recorded"
 
 
 @rule("CO08")
@@ -40,34 +39,32 @@ def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
         yield Clean(f"large collectives reach {max(bus_rate.gbps for bus_rate in bus_rates):.3g} GB/s")
     else:
         first, compared = worth[0], all(one.compared for one in worth)
-        others = f" So are {len(worth) - 1} other kinds of them." * (len(worth) > 1)
+        others = f" {len(worth) - 1} other kinds of collectives are slow, too." * (len(worth) > 1)
         yield Finding(
             evidence=(
                 Evidence(
-                    f"`{first.operation}` of {bytes_(first.bytes)} among {first.group_size} ranks takes"
-                    f" {ms(first.transfer_ns)} ({first.gbps:.2g} GB/s bus bandwidth, as nccl-tests count); on such a"
-                    f" GPU {ms(first.expected_ns)} is usual.{others}",
+                    f"`{first.operation}` of {bytes_(first.bytes)} over {first.group_size} ranks takes"
+                    f" {ms(first.transfer_ns)} ({first.gbps:.2g} GB/s), usually {about(first.expected_ns)}.{others}",
                     first.gbps,
                     "GB/s",
                 ),
                 Evidence(
-                    "Waiting for other ranks is subtracted, as their recordings tell."
+                    "Bandwidth is bus bandwidth, as in nccl-tests. Waits for other ranks are subtracted."
                     if compared
-                    else "It is at most that: it begins right after another collective, and what this rank computes"
-                    " or launches between them is subtracted. Other ranks may still come later."
+                    else "Bandwidth is bus bandwidth, as in nccl-tests. The time may include waits for late ranks."
                 ),
             ),
             edits=tuple(Shorten(one.ids, _left(one, steps)) for one in worth),
             fixes=(() if compared else (RECORD,))
             + (
                 Fix(
-                    "Find out which way the data takes, and why not the GPUs' own links.",
+                    "Find out which path the data takes, and why it is not the GPUs' own links.",
                     after=ASK,
                     effort=2,
                     link="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
                 ),
             ),
-            confidence=Confidence(Level.LOW, WAY if compared else f"{WAY}, nor whether other ranks come late"),
+            confidence=Confidence(Level.LOW, WAY if compared else f"{WAY}, nor whether other ranks are late"),
             basis=Basis.RULE_OF_THUMB,
         )
 

@@ -1,17 +1,18 @@
 """Gradients are all-reduced in many small buckets.
 
-DistributedDataParallel collects gradients in buckets, and reduces each as soon as it is full. Here they hold little.
+DistributedDataParallel collects gradients in buckets and reduces each bucket when it is full. Here
+buckets are small.
 
 Why it costs
-    Each reduction takes the latency of a collective, and host time to start it, whatever it carries. All of a backward
-    pass that are not over when it ends hold up the optimizer.
+    Each reduction takes the latency of a collective, and CPU time to launch it, whatever its size. Reductions that
+    outlast the backward pass delay the optimizer.
 
 How to fix
-    Leave `bucket_cap_mb` as it is (25), or try larger ones. Buckets are per data type and device: gradients of one type
-    share them.
+    Keep the default `bucket_cap_mb` (25), or try larger buckets. Gradients share a bucket only if they have one data
+    type and device.
 
 Ignore when
-    the model is so small that its gradients fit into a few of them anyway.
+    the model is so small that its gradients fit a few buckets anyway.
 
 Sources
     https://docs.pytorch.org/docs/stable/notes/ddp.html
@@ -24,15 +25,15 @@ from diagnose.rulekit.vocabulary import *
 LEAST = 4  # buckets in a backward pass: two or three may be of several data types (our choice)
 SMALL_BYTES = 1 << 20  # of the smallest: below it latency is what a collective takes (nccl-tests PERFORMANCE.md)
 TIMES_USUAL = 2  # as many as the usual size would make (our choice)
-CAP = Fix.of(fixes.DdpArgument("bucket_cap_mb", 25), "Let buckets have their usual size.")
+CAP = Fix.of(fixes.DdpArgument("bucket_cap_mb", 25), "Use the default bucket size.")
 
 
 @rule("CO03")
 def small_buckets(buckets: Buckets) -> Verdicts:
     if not buckets.calls:
-        yield NotApplicable("DistributedDataParallel reduces no gradients here")
+        yield NotApplicable("DistributedDataParallel reduces no gradients")
     elif buckets.calls < max(LEAST, TIMES_USUAL * buckets.usual) or buckets.least_bytes >= SMALL_BYTES:
-        yield Clean(f"{buckets.calls} buckets of {bytes_(buckets.bytes)} on average in a backward pass")
+        yield Clean(f"{buckets.calls} buckets of {bytes_(buckets.bytes)} on average per backward pass")
     else:
         likely = 1.0 - buckets.usual / buckets.calls
         started = Between(1.0 - 0.5 * likely, 1.0 - likely, 1.0 - likely)
@@ -40,11 +41,14 @@ def small_buckets(buckets: Buckets) -> Verdicts:
         yield Finding(
             evidence=(
                 Evidence(
-                    f"A backward pass reduces {buckets.calls} buckets of {bytes_(buckets.bytes)} on average, where"
-                    f" {buckets.usual} would do. Starting them takes the host {ms(buckets.host_ns)} a step; for"
-                    f" {ms(buckets.exposed_ns)} nothing else is done while they run.",
+                    f"{buckets.calls} buckets of {bytes_(buckets.bytes)} on average per backward pass;"
+                    f" {buckets.usual} would suffice.",
                     buckets.calls,
                     "buckets",
+                ),
+                Evidence(
+                    f"Launching the reductions takes {ms(buckets.host_ns)} of CPU time per step;"
+                    f" {ms(buckets.exposed_ns)} is exposed."
                 ),
             ),
             edits=(
@@ -53,7 +57,7 @@ def small_buckets(buckets: Buckets) -> Verdicts:
                 Shorten(Times(buckets.track, buckets.waits), left),
             ),
             fixes=(CAP,),
-            confidence=Confidence(Level.MEDIUM, "how much of their time is latency is taken from the shortest"),
+            confidence=Confidence(Level.MEDIUM, "latency is taken from the shortest reduction"),
             basis=Basis.RULE_OF_THUMB,
             host_bound=buckets.host_ns > buckets.exposed_ns,
         )

@@ -3,15 +3,15 @@
 Gradients or metrics are reduced tensor by tensor.
 
 Why it costs
-    Below about 1 MiB a collective takes its latency whatever it carries: 15 to 45 us in a node, 50 to 150 us between,
-    100 to 300 us with gloo, whose collectives the host waits for.
+    Below about 1 MiB, a collective takes its latency, whatever its size: 15 to 45 us within a node, 50 to 150 us
+    between nodes, 100 to 300 us with gloo, which also blocks the CPU.
 
 How to fix
-    Pack what is reduced at one place into one tensor. Let DDP reduce gradients: it packs them, and starts while the
-    backward pass still runs. Reduce metrics every many steps.
+    Pack the tensors that are reduced at one place into one. Let DDP reduce gradients: it packs them, and overlaps with
+    the backward pass. Reduce metrics every 100 steps.
 
 Ignore when
-    each result is needed before the next can be asked for, as in tensor parallelism.
+    each result is needed before the next collective can start, as in tensor parallelism.
 
 Sources
     https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
@@ -27,21 +27,21 @@ HOST_SHARE = 0.01  # of the step that the host waits for all but the first of ea
 LEFT = Between(0.2, 0.05, 0.02)  # of later ones on the host: packing takes some us of 100 to 300 each (our choice)
 WAITS = Between(0.6, 0.3, 0.0)  # of the waiting for other ranks there: who is late is waited for once (our choice)
 PACK = Fix(
-    "Reduce all at once.",
+    "Reduce all tensors at once.",
     safety=Safety.ROUNDING,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
     after="dist.all_reduce(flat := torch.cat([g.ravel() for g in grads]))",
 )
 WRAP = Fix(
-    "Let DistributedDataParallel reduce gradients: in buckets, while the backward pass runs.",
+    "Wrap the model in DistributedDataParallel, to reduce buckets during the backward pass.",
     safety=Safety.ROUNDING,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
     after="model = DistributedDataParallel(model)",
 )
 FLATTEN = Fix(
-    "Or reduce them as one tensor after the backward pass, which hides none of it.",
+    "Or reduce the gradients as one tensor after the backward pass, without overlap.",
     safety=Safety.ROUNDING,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
@@ -61,39 +61,39 @@ def small_collectives(
     small, runs, host, later = small_collectives, collective_runs, host_runs, host_runs.later
     loose = loose_gradients
     if small.unknown_calls > small.calls or host.unknown_calls > host.calls:
-        raise Missing("the sizes of most collectives", "NCCL's are recorded from PyTorch 2.2 on, gloo's with shapes.")
+        raise Missing("the sizes of most collectives", "NCCL: use PyTorch 2.2 or newer. gloo: record shapes.")
     if not small.total_calls:
         yield NotApplicable("there are no collectives")
     elif max(runs.calls, host.calls, loose.calls) < CALLS and later.ns < HOST_SHARE * steps.mean_ns:
-        yield Clean(f"{small.calls} collectives below 1 MiB a step on the device, {runs.calls + host.calls} in a row")
+        yield Clean(f"{small.calls} collectives below 1 MiB per step on the GPU, {runs.calls + host.calls} in a row")
     if loose.calls >= CALLS:
-        took = f"{ms(loose.exposed_ns)} that no compute hides, {ms(loose.host_ns)} of the host to start them"
+        took = f"{ms(loose.exposed_ns)} exposed, {ms(loose.host_ns)} of CPU time"
         yield Finding(
             title="Gradients are all-reduced one by one",
             evidence=(
                 Evidence(
-                    f"{loose.calls} all-reduces a step carry {bytes_(loose.bytes)} of gradients: {took}.",
+                    f"{loose.calls} all-reduces per step of {bytes_(loose.bytes)} of gradients: {took}.",
                     loose.calls,
                     "collectives",
                 ),
             ),
             edits=(Remove(loose.later_op_ids), Replace(loose.ids, loose.run, loose.joined_ns)),
             fixes=(WRAP, FLATTEN),
-            confidence=Confidence(Level.MEDIUM, "how much of the backward pass is left to hide each is not known"),
+            confidence=Confidence(Level.MEDIUM, "how much of the backward pass can hide each reduction is not known"),
             basis=Basis.RULE_OF_THUMB,
             host_bound=loose.host_ns > loose.exposed_ns,
         )
     if runs.calls >= CALLS:
-        took = f"{ms(runs.exposed_ns)} that no compute hides, {ms(runs.host_ns)} of the host to start them"
+        took = f"{ms(runs.exposed_ns)} exposed, {ms(runs.host_ns)} of CPU time"
         yield _found(
-            f"{runs.calls} small collectives a step follow each other: {took}.",
+            f"{runs.calls} small collectives per step run one after another: {took}.",
             runs.calls,
             (Remove(runs.later_op_ids), Replace(runs.ids, runs.run, runs.joined_ns)),
             runs.host_ns > runs.exposed_ns,
         )
     if later.ns >= HOST_SHARE * steps.mean_ns:
         yield _found(
-            f"The host waits for {host.calls} small collectives a step, one after the other: {ms(later.ns)}"
+            f"{host.calls} small collectives per step block the CPU one after another: {ms(later.ns)}"
             " after the first of each row.",
             host.calls,
             (
@@ -110,7 +110,7 @@ def _found(text: str, calls: int, edits: tuple[Edit, ...], host_bound: bool) -> 
         evidence=(Evidence(text, calls, "collectives"),),
         edits=edits,
         fixes=(PACK,),
-        confidence=Confidence(Level.MEDIUM, "only light work lies between, which could wait for all of them"),
+        confidence=Confidence(Level.MEDIUM, "the light work between the collectives could wait for all"),
         basis=Basis.RULE_OF_THUMB,
         host_bound=host_bound,
     )

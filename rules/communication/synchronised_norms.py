@@ -1,16 +1,16 @@
 """SyncBatchNorm synchronises at every layer.
 
-SyncBatchNorm exchanges its statistics with all ranks, once forward and once backward for each layer.
+SyncBatchNorm exchanges its statistics with all ranks, once forward and once backward per layer.
 
 Why it costs
-    Each exchange is a small collective that the next layer has to wait for: nothing can hide its latency, 15 to 45 us
-    in a node and 50 to 150 us between nodes, and whoever comes late holds up all.
+    Each exchange is a small collective that the next layer waits for: 15 to 45 us within a node, 50 to 150 us between
+    nodes. Nothing can hide this latency, and a late rank delays all others.
 
 How to fix
     Normalise on each GPU alone if its batch is large enough, or within groups of few ranks.
 
 Ignore when
-    batches are so small that statistics of one rank are too noisy to train with.
+    batches per rank are too small for stable statistics.
 
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html
@@ -23,7 +23,7 @@ from diagnose.rulekit.vocabulary import *
 CALLS = 20  # a step: fewer cost a millisecond at most (msprof-analyze warns from 20 synchronised layers on)
 KEPT = Between(0.6, 0.3, 0.0)  # of the time of synchronised normalisation: some of it may be waiting (our choice)
 ALONE = Fix(
-    "Normalise on each GPU alone, or within groups of few.",
+    "Normalise on each GPU alone, or within groups of few ranks.",
     safety=Safety.NEEDS_JUDGEMENT,
     link="https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html",
 )
@@ -33,21 +33,21 @@ ALONE = Fix(
 def synchronised_norms(synced_norms: SyncedNorms) -> Verdicts:
     norms = synced_norms
     if not norms.calls:
-        yield NotApplicable("no batch normalisation is synchronised")
+        yield NotApplicable("no SyncBatchNorm runs")
     elif norms.calls < CALLS:
-        yield Clean(f"{norms.calls} collectives of synchronised normalisation a step")
+        yield Clean(f"{norms.calls} SyncBatchNorm collectives per step")
     else:
         yield Finding(
             evidence=(
                 Evidence(
-                    f"SyncBatchNorm starts {norms.calls} collectives a step: {ms(norms.exposed_ns)} that no compute"
-                    f" hides, {ms(norms.host_ns)} of the host to start them.",
+                    f"{norms.calls} SyncBatchNorm collectives per step: {ms(norms.exposed_ns)} exposed,"
+                    f" {ms(norms.host_ns)} of CPU time.",
                     norms.calls,
                     "collectives",
                 ),
             ),
             edits=(Shorten(norms.op_ids, KEPT), Shorten(norms.ids, KEPT)),
-            confidence=Confidence(Level.LOW, "part of it may be waiting for slower ranks"),
+            confidence=Confidence(Level.LOW, "part of the time may be waiting for slower ranks"),
             fixes=(ALONE,),
             kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,

@@ -1,15 +1,16 @@
 """Copies and dtype casts take GPU time.
 
-`contiguous`, `clone`, `cat`, `.to(dtype)` and autocast's casts move data from memory to memory and compute nothing.
+`contiguous`, `clone`, `cat`, `.to(dtype)` and autocast's casts move data through memory and compute nothing.
 
 Why it costs
-    Each reads and writes a whole tensor; what follows could often have read the original.
+    Each copy reads and writes a whole tensor. The next op could often read the original.
 
 How to fix
-    Produce the layout and type that are needed at once; write into preallocated tensors; keep weights in 16 bits.
+    Create tensors in the layout and dtype in which they are used. Write into preallocated tensors. Keep weights in 16
+    bits.
 
 Ignore when
-    the copies are the point: sharding, checkpoints, buckets of gradients.
+    the copies are the point: sharding, checkpoints, gradient buckets.
 
 Sources
     https://docs.pytorch.org/docs/stable/notes/amp_examples.html
@@ -36,10 +37,7 @@ def copy_and_cast_churn(copy_churn: tuple[CopyChurn, ...], steps: Steps) -> Verd
         ]
         yield Finding(
             title=f"Copies and dtype casts take {ms(total)}",
-            evidence=(
-                Evidence(f"Copies and casts on the GPU take {ms(total)} a step.", total, "ns"),
-                Evidence(f"Most of it: {'; '.join(most[:4])}."),
-            ),
+            evidence=(Evidence(f"Largest per step: {'; '.join(most[:4])}.", total, "ns"),),
             edits=tuple(Shorten(one.ids, KEPT) for one in copy_churn),
             fixes=(
                 Fix(
@@ -49,7 +47,7 @@ def copy_and_cast_churn(copy_churn: tuple[CopyChurn, ...], steps: Steps) -> Verd
                     link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
                 ),
             ),
-            confidence=Confidence(Level.LOW, "which of them can be avoided is not recorded"),
+            confidence=Confidence(Level.LOW, "some of the copies may be needed"),
             kind=Kind.FAULT if 2 * known_ns > total else Kind.WHERE_TO_LOOK,
             basis=Basis.RULE_OF_THUMB,
         )

@@ -1,16 +1,16 @@
 """Convolutions convert between memory formats.
 
-Tensor Cores want channels last (NHWC). With PyTorch's default order (NCHW) each convolution converts its input before
-and its output after.
+Tensor Cores want channels last (NHWC). In PyTorch's default format (NCHW), each convolution converts its input and its
+output.
 
 Why it costs
     The conversions read and write whole images, and compute nothing.
 
 How to fix
-    Keep model and inputs in channels_last from the start.
+    Keep the model and its inputs in channels_last from the start.
 
 Ignore when
-    some layers have no channels_last form: these then convert back and forth.
+    some layers have no channels_last kernel: they convert back and forth.
 
 Sources
     https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
@@ -27,13 +27,13 @@ def layout_conversions(layout_conversions: tuple[LayoutConversions, ...], steps:
     taxes = [layout_conversion for layout_conversion in layout_conversions if layout_conversion.convolution]
     total = sum(tax.ns for tax in taxes)
     if total < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"converting layouts for convolutions takes {percent(total / steps.mean_ns)} of the step")
+        yield Clean(f"layout conversions for convolutions take {percent(total / steps.mean_ns)} of the step")
     else:
         on_amd = any("miopen" in tax.op for tax in taxes)
         yield Finding(
             evidence=(
                 Evidence(
-                    f"{sum(tax.calls for tax in taxes)} kernels a step convert layouts for convolutions: {ms(total)}.",
+                    f"{sum(tax.calls for tax in taxes)} kernels/step convert layouts for convolutions: {ms(total)}.",
                     total,
                     "ns",
                 ),
@@ -48,9 +48,9 @@ def layout_conversions(layout_conversions: tuple[LayoutConversions, ...], steps:
                     "x = x.to(device, memory_format=torch.channels_last)",
                 ),
             ),
-            confidence=Confidence(Level.MEDIUM, "which kernels this MIOpen has for channels_last is not recorded")
+            confidence=Confidence(Level.MEDIUM, "MIOpen may lack channels_last kernels here")
             if on_amd
-            else Confidence(Level.HIGH, "the conversions are recorded, inside the convolutions"),
+            else Confidence(Level.HIGH, "the conversions are recorded inside the convolutions"),
         )
 
 

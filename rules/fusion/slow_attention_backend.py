@@ -1,19 +1,18 @@
 """Attention runs on a slower backend than the GPU has.
 
-`scaled_dot_product_attention` chooses among backends. What it is given, or what is installed, keeps it from the fastest
-one: its math backend stores the scores, memory-efficient attention is made for any GPU, and FlashAttention 2 does not
-use what Hopper and Blackwell GPUs added.
+`scaled_dot_product_attention` picks a backend by its inputs and by what is installed. Its math backend stores the
+scores. Memory-efficient attention is made for any GPU. FlashAttention 2 lacks what Hopper and Blackwell added.
 
 Why it costs
-    On an A100 memory-efficient attention takes up to 2.6 times as long as FlashAttention 2; on an H100 FlashAttention 2
-    takes 1.5 to 2 times as long as FlashAttention 3 or cuDNN. The math backend also moves all scores through memory.
+    On an A100, memory-efficient attention takes up to 2.6 times as long as FlashAttention 2. On an H100, FlashAttention
+    2 takes 1.5 to 2 times as long as FlashAttention 3 or cuDNN. The math backend moves all scores through memory.
 
 How to fix
-    Pass `is_causal=True` in place of a causal mask; use 16 bits, and heads whose size is a multiple of 8. On Hopper and
-    Blackwell allow cuDNN's backend, or install FlashAttention 3 or 4.
+    Pass `is_causal=True` instead of a causal mask. Use 16 bits, and head sizes that are multiples of 8. On Hopper and
+    Blackwell, allow cuDNN's backend, or install FlashAttention 3 or 4.
 
 Ignore when
-    the mask is neither causal nor padding, or results must be the same bits from run to run.
+    the mask is neither causal nor padding, or results must be bit-identical from run to run.
 
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html
@@ -29,7 +28,7 @@ SDPA = "aten::scaled_dot_product_attention"
 LONG = 256  # keys: the scores of shorter sequences stay in the caches (our choice)
 LINK = "https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html"
 CUDNN = Fix(
-    "Allow cuDNN's attention first, or install FlashAttention 3 or 4.",
+    "Prefer cuDNN's attention, or install FlashAttention 3 or 4.",
     after="from torch.nn.attention import SDPBackend, sdpa_kernel\n"
     "with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):\n"
     "    loss = criterion(model(x), y)",
@@ -37,14 +36,14 @@ CUDNN = Fix(
     link=LINK,
 )
 FLASH = Fix(
-    "Allow FlashAttention alone: PyTorch then warns of what keeps it from it.",
+    "Allow only FlashAttention: PyTorch then warns why it cannot run.",
     after="from torch.nn.attention import SDPBackend, sdpa_kernel\n"
     "with sdpa_kernel(SDPBackend.FLASH_ATTENTION):\n    loss = criterion(model(x), y)",
     safety=Safety.ROUNDING,
     link=LINK,
 )
 NO_MASK = Fix(
-    "If the mask is causal, say so in place of passing it; if it is padding, pack the sequences.",
+    "Replace a causal mask by is_causal=True, a padding mask by packed sequences.",
     before="F.scaled_dot_product_attention(q, k, v, attn_mask=mask)",
     after="F.scaled_dot_product_attention(q, k, v, is_causal=True)",
     safety=Safety.ROUNDING,
@@ -70,18 +69,18 @@ def slow_attention_backend(
         yield Clean(f"attention on a slower backend takes {percent(ns / steps.mean_ns)} of the step")
     if math_ns >= least:
         yield Finding(
-            title="scaled_dot_product_attention takes its math backend",
+            title="scaled_dot_product_attention uses its math backend",
             evidence=(
                 Evidence(
-                    f"It computes {math[0].queries:,} queries and {math[0].keys:,} keys as matmul, softmax and matmul:"
-                    f" {ms(math_ns)} a step, {sum(one.calls for one in math)} times.",
+                    f"Matmul, softmax, matmul on {math[0].queries:,} x {math[0].keys:,} scores,"
+                    f" {sum(one.calls for one in math)} times per step: {ms(math_ns)}.",
                     math_ns,
                     "ns",
                 ),
             ),
             edits=tuple(attended(one) for one in math),
             fixes=(FLASH, NO_MASK),
-            confidence=Confidence(Level.MEDIUM, "what keeps it from a fused kernel is not recorded"),
+            confidence=Confidence(Level.MEDIUM, "the reason for the math backend is not recorded"),
             basis=Basis.RULE_OF_THUMB,
         )
     for one in slow:
@@ -90,25 +89,22 @@ def slow_attention_backend(
         yield Finding(
             evidence=(
                 Evidence(
-                    f"{one.backend.value[0].upper()}{one.backend.value[1:]}{with_mask} takes {ms(one.ns)} a step,"
-                    f" {one.calls:,} times; of the longest {one.queries:,} queries and {one.keys:,} keys, heads of"
-                    f" {one.head_dim}.",
+                    f"{one.backend.value[0].upper()}{one.backend.value[1:]}{with_mask}: {ms(one.ns)}/step in"
+                    f" {one.calls:,} calls, the longest on {one.queries:,} x {one.keys:,} scores.",
                     one.ns,
                     "ns",
                 ),
                 Evidence(
-                    "FlashAttention 3 and cuDNN use what this GPU adds."
+                    "FlashAttention 3 and cuDNN use new features of this GPU."
                     if newer
-                    else "FlashAttention takes 16 bits and heads of this size; it takes no mask but a causal one."
+                    else f"FlashAttention supports 16 bits and heads of {one.head_dim}, but only causal masks."
                 ),
             ),
             edits=(Shorten(one.ids, Between(*one.left)) if one.left else Recost(one.ids, WellChosen(not one.masked)),),
             fixes=(CUDNN,) if newer else (NO_MASK,) if one.masked else (FLASH,),
-            confidence=Confidence(Level.LOW, "whether its mask can go is not recorded")
+            confidence=Confidence(Level.LOW, "the mask may be needed")
             if one.masked
-            else Confidence(
-                Level.MEDIUM, "the backend and its sizes are recorded, what part a causal mask spares is not"
-            ),
+            else Confidence(Level.MEDIUM, "the work that a causal mask saves is not recorded"),
             basis=Basis.RULE_OF_THUMB,
         )
 

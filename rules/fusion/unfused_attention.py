@@ -1,9 +1,10 @@
-"""Attention is written out as matmul, softmax and matmul.
+"""Attention is not fused.
 
-Each score matrix of queries times keys is written to memory and read again, several times, forward and backward.
+The code writes attention out as matmul, softmax and matmul. Each matrix of scores (queries x keys) goes to memory and
+back several times, forward and backward.
 
 Why it costs
-    The matrices of scores grow with the square of the sequence length; moving them takes longer than computing them.
+    The scores grow with the square of the sequence length. Moving them takes longer than computing them.
 
 How to fix
     Call `scaled_dot_product_attention`, which runs a fused kernel that never stores the scores.
@@ -32,14 +33,14 @@ def unfused_attention(attention_chains: tuple[AttentionChain, ...], steps: Steps
     if not attention_chains:
         yield NotApplicable("no attention is written out as matmul, softmax and matmul")
     elif total < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"attention that is written out takes {percent(total / steps.mean_ns)} of the step")
+        yield Clean(f"unfused attention takes {percent(total / steps.mean_ns)} of the step")
     else:
         first = long[0]
         yield Finding(
             evidence=(
                 Evidence(
-                    f"Matmul, softmax, matmul over {first.queries:,} queries and {first.keys:,} keys take {ms(total)}"
-                    f" a step, {sum(chain.calls for chain in long)} times.",
+                    f"Matmul, softmax, matmul on {first.queries:,} x {first.keys:,} scores,"
+                    f" {sum(chain.calls for chain in long)} times per step: {ms(total)}.",
                     total,
                     "ns",
                 ),

@@ -1,16 +1,16 @@
 """torch.compile would fuse pointwise kernels.
 
-Kernels that only add, scale, normalise, cast or activate are limited by memory; in a chain each reads from memory what
-the one before has just written.
+Kernels that only add, scale, normalise, cast or activate are limited by memory bandwidth. In a chain, each kernel reads
+back what the previous one has just written.
 
 Why it costs
     A chain of four such kernels moves the data four times, where one fused kernel moves it once.
 
 How to fix
-    `torch.compile` fuses such chains. For single ones: fused norms, activations and losses.
+    `torch.compile` fuses such chains. PyTorch also has fused norms, activations and losses.
 
 Ignore when
-    most of this time is there because everything is fp32: 16 bits halve it (no_mixed_precision, KE02).
+    most of this time is due to fp32: 16 bits halve it (no_mixed_precision, KE02).
 
 Sources
     https://docs.pytorch.org/docs/stable/torch.compiler.html
@@ -22,15 +22,15 @@ from diagnose.facts.host.compiling import Compiling
 from diagnose.rulekit.vocabulary import *
 
 CHAINS_SHARE = 0.01  # of the step in chains of at least three: only these can be fused with certainty (our choice)
-WHOLE = Fix.of(fixes.Compile(), "Compile the model, which fuses them.")
+WHOLE = Fix.of(fixes.Compile(), "Compile the model to fuse the kernels.")
 REST = Fix(
-    "Compile the rest as well: these ops run outside of compiled code.",
+    "Compile the rest of the model as well: these ops run outside compiled code.",
     safety=Safety.ROUNDING,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
 )
 PART = Fix(
-    "Compile the function that they are in, alone, and time it.",
+    "Compile only the function with the chain, and time it.",
     after="@torch.compile\ndef chain(x): ...",
     safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
@@ -42,10 +42,10 @@ def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps, compiling
     found = pointwise_chains
     work = "ops" if found.on_cpu else "kernels"
     if compiling is not None and gave_up(compiling):
-        yield NotApplicable("compiled code runs uncompiled: compile_fallback says why")
+        yield NotApplicable("torch.compile fell back to eager: see compile_fallback (LB07)")
     elif found.chains_ns < CHAINS_SHARE * steps.mean_ns:
         yield Clean(
-            f"chains of small operations take {percent(found.chains_ns / steps.mean_ns)} of the step, memory-bound"
+            f"chains of pointwise {work} take {percent(found.chains_ns / steps.mean_ns)} of the step, memory-bound"
             f" {work} {percent(found.memory_bound_share)} of the compute time"
         )
     else:
@@ -60,8 +60,8 @@ def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps, compiling
             else (REST if compiling is not None and compiling.used else WHOLE, *torchs_own(found)),
             confidence=Confidence(
                 Level.LOW if found.on_cpu else Level.MEDIUM,
-                "adjacent ops on equally many elements likely form a chain; the trace does not show it"
-                + "; compiled for a CPU, whole nets took up to 3.6 times as long" * found.on_cpu,
+                "chains are inferred from adjacent ops of equal size"
+                + "; compiled for a CPU, whole models took up to 3.6 times as long" * found.on_cpu,
             ),
             kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,

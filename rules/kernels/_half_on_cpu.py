@@ -18,7 +18,7 @@ UNITS = {
 
 
 def half_on_cpu(facts: Facts) -> str:
-    """What to say of it; "" if it does not, or where that is not known."""
+    """A clause on it; "" if it does not, or where that is not known."""
     flags = None if facts.rank.context is None else facts.rank.context.host.cpu_flags
     if flags is None or not trains_on_cpu(facts):
         return ""
@@ -28,6 +28,6 @@ def half_on_cpu(facts: Facts) -> str:
     for name, units in UNITS.items():
         ns = ops.where(dtype == name).times.total // steps(facts).count
         if ns and units.isdisjoint(flags):
-            lacks = f"the CPU, which lists none of {', '.join(sorted(units))}"
-            return f"products in {name} take {duration(ns)} a step on {lacks}: they are faster in fp32 there"
+            lacks = f"a CPU without {', '.join(sorted(units))}"
+            return f"{name} matmuls and convolutions take {duration(ns)}/step on {lacks}; fp32 is faster there"
     return ""

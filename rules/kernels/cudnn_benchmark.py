@@ -1,16 +1,16 @@
 """cudnn.benchmark is off, and input sizes are fixed.
 
-cuDNN and MIOpen pick a convolution's kernel by rules of thumb. Told to, they time all of them once for each size, and
-keep the fastest.
+cuDNN and MIOpen pick convolution kernels by heuristics. With benchmark on, they time all kernels once per input size
+and keep the fastest.
 
 Why it costs
-    The kernels that run now suit any size, or stay far below what the GPU can do.
+    Kernels picked by heuristics may suit any size, or run far below what the GPU can do.
 
 How to fix
-    `torch.backends.cudnn.benchmark = True`, once, before training. The first step with each size gets longer.
+    Set `torch.backends.cudnn.benchmark = True` once, before training. The first step with each size takes longer.
 
 Ignore when
-    input sizes change often: each new one is searched for. Or results have to be the same from run to run.
+    input sizes change often: each new size is searched again. Or results must be the same from run to run.
 
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
@@ -30,9 +30,9 @@ SEARCH = Fix.of(fixes.CudnnBenchmark())
 def cudnn_benchmark(convolutions: Convolutions, steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
     one, share = convolutions, convolutions.ns / max(steps.mean_ns, 1)
     is_on = manifest.flags.cudnn_benchmark if manifest else None
-    reached = "" if one.reached is None else f" They reach {percent(one.reached)} of what the GPU can do."
+    reached = "" if one.reached is None else f", at {percent(one.reached)} of what the GPU can do"
     if not one.ns:
-        yield NotApplicable("there are no convolutions on the device")
+        yield NotApplicable("no convolutions run on the GPU")
     elif share < WORTH_SHARE:
         yield Clean(f"convolutions take {percent(share)} of the step")
     elif is_on:
@@ -40,31 +40,26 @@ def cudnn_benchmark(convolutions: Convolutions, steps: Steps, manifest: RankMani
     elif one.fixed is None:
         raise Missing("whether input sizes are fixed", "Record several steps.")
     elif not one.fixed:
-        yield Clean("convolutions differ from step to step: each new size would be searched for")
+        yield Clean("convolution sizes change from step to step: each new size would be searched again")
     elif one.reached is not None and one.reached >= REACHED:
         yield Clean(f"convolutions reach {percent(one.reached)} of what the GPU can do")
     elif is_on is None:
         raise Missing("whether cudnn.benchmark is on", "Record with diagnose profile.")
     elif one.reached is None and one.generic_ns < GENERIC_SHARE * one.ns:
-        yield Clean("convolutions run kernels that are made for sizes like theirs")
+        yield Clean("convolutions run kernels made for their sizes")
     else:
         yield Finding(
             evidence=(
-                Evidence(
-                    f"Convolutions take {ms(one.ns)} a step, {percent(share)} of it, with the same sizes in all"
-                    f" steps.{reached}",
-                    one.ns,
-                    "ns",
-                ),
+                Evidence(f"Convolutions of fixed sizes take {ms(one.ns)}/step{reached}.", one.ns, "ns"),
                 *(
-                    [Evidence(f"{ms(one.generic_ns)} of that are in kernels for any size, such as `{one.generic[0]}`.")]
+                    [Evidence(f"Generic kernels such as `{one.generic[0]}` take {ms(one.generic_ns)}/step.")]
                     if one.generic
                     else []
                 ),
             ),
             edits=(Recost(one.ids, Searched()),),
             fixes=(SEARCH,),
-            confidence=Confidence(Level.LOW, "whether a search finds faster kernels for these sizes is not known"),
+            confidence=Confidence(Level.LOW, "a search may find no faster kernels for these sizes"),
             basis=Basis.RULE_OF_THUMB,
         )
 

@@ -1,14 +1,13 @@
 """Part of the model computes in double precision (fp64).
 
-NumPy makes float64 unless told otherwise; a tensor made of it takes all that it meets along, or needs parameters of
-that type.
+NumPy creates float64 by default. A float64 tensor promotes the tensors it meets, or needs float64 parameters.
 
 Why it costs
-    Twice the bytes, and half as many elements in each vector of a CPU. GPUs compute float64 at half to a 64th of the
-    rate of float32, without Tensor Cores on most.
+    float64 doubles the bytes and halves the elements per CPU vector. GPUs compute float64 at half to a 64th of the
+    rate of float32, most of them without Tensor Cores.
 
 How to fix
-    Convert data once, where it is read: `.float()`, or `np.float32` in the data set.
+    Convert data once, where it is loaded: `.float()`, or `np.float32` in the dataset.
 
 Ignore when
     the numbers need more than seven digits.
@@ -22,7 +21,7 @@ from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in double precision (our choice)
 FLOAT = Fix(
-    "Convert what is read to float32, once.",
+    "Convert the data to float32 once, where it is loaded.",
     after="torch.from_numpy(readings).float()",
     safety=Safety.PRECISION,
     link="https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html",
@@ -32,19 +31,13 @@ FLOAT = Fix(
 @rule("KE09")
 def double_precision(doubles: Doubles, steps: Steps) -> Verdicts:
     if doubles.ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"{ms(doubles.ns)} a step in double precision")
+        yield Clean(f"ops on float64 take {ms(doubles.ns)}/step")
         return
     yield Finding(
-        evidence=(
-            Evidence(
-                f"Ops with inputs of float64 take {ms(doubles.ns)} a step, {doubles.longest} most of it.",
-                doubles.ns,
-                "ns",
-            ),
-        ),
+        evidence=(Evidence(f"Ops on float64 take {ms(doubles.ns)}/step, mostly {doubles.longest}.", doubles.ns, "ns"),),
         edits=(Recost(doubles.ids if doubles.on_cpu else doubles.work_ids, InPrecision("fp32")),),
         fixes=(FLOAT,),
-        confidence=Confidence(Level.MEDIUM, "whether the numbers need the digits is not recorded"),
+        confidence=Confidence(Level.MEDIUM, "the numbers may need the digits"),
         basis=Basis.RULE_OF_THUMB,
         site=doubles.site,
     )

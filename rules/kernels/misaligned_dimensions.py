@@ -1,16 +1,16 @@
 """A dimension is misaligned for Tensor Cores.
 
-Tensor Cores take rows of 16 bytes: 8 numbers of 16 bits, or 4 of TF32. Where a size (features, vocabulary, head size)
-is no multiple of that, slower kernels run.
+Tensor Cores take rows of 16 bytes: 8 numbers of 16 bits, or 4 of TF32. A size that is no multiple (features,
+vocabulary, head size) runs slower kernels.
 
 Why it costs
-    On an H100 products in 16 bits reach 79 % of the peak; 27 % where a size is even, 14 % where it is odd.
+    On an H100, 16-bit matmuls reach 79 % of the peak. Misaligned even sizes reach 27 %, odd sizes 14 %.
 
 How to fix
-    Round sizes up: the vocabulary to a multiple of 64, hidden sizes and channels to multiples of 8 or 64; pad batches.
+    Round sizes up: the vocabulary to a multiple of 64, hidden sizes and channels to multiples of 8 or 64. Pad batches.
 
 Ignore when
-    the odd size is the number of tokens, which changes from step to step, and a padding collator is no option.
+    the size is the number of tokens, which changes from step to step, and the collator cannot pad.
 
 Sources
     https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication
@@ -29,16 +29,16 @@ GRAIN, LEAST = 64, 8  # sizes are padded to a multiple of the first, smaller one
 def misaligned_dimensions(roofline: Roofline, steps: Steps) -> Verdicts:
     odd, ns = roofline.odd_size, roofline.misaligned_ns
     if roofline.misaligned_floor is None or odd is None or ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"slow kernels with odd sizes take {percent(ns / steps.mean_ns)} of the step")
+        yield Clean(f"matmuls with misaligned dimensions take {percent(ns / steps.mean_ns)} of the step")
     else:
         grain = GRAIN if odd.size > GRAIN else LEAST
         even = -(-odd.size // grain) * grain
         yield Finding(
-            title=f"A dimension of {odd.size:,} is misaligned for Tensor Cores",
+            title=f"A dimension of {odd.size} is misaligned for Tensor Cores",
             evidence=(
                 Evidence(
-                    f"{odd.calls:,} product{'s' * (odd.calls != 1)} a step with a size that is no multiple of 16 bytes"
-                    f" take {ms(ns)}; padded, {ms(round(roofline.misaligned_floor * ns))} at best.",
+                    f"{odd.calls:,} matmul{'s' * (odd.calls != 1)} per step with misaligned dimensions: {ms(ns)};"
+                    f" padded, {about(roofline.misaligned_floor * ns)} at best.",
                     ns,
                     "ns",
                 ),
@@ -46,13 +46,13 @@ def misaligned_dimensions(roofline: Roofline, steps: Steps) -> Verdicts:
             edits=(Recost(roofline.misaligned_ids, Padded()),),
             fixes=(
                 Fix(
-                    f"Pad {odd.size} to {even} in the operand of {odd.other} x {odd.size}, and mask what is added.",
+                    f"Pad {odd.size} to {even} in the {odd.other} x {odd.size} operand, and mask the padding.",
                     safety=Safety.ROUNDING,
                     effort=2,
                     link="https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication",
                 ),
             ),
-            confidence=Confidence(Level.MEDIUM, "sizes and times are recorded; that alignment is to blame is likely"),
+            confidence=Confidence(Level.MEDIUM, "sizes and times are recorded; alignment is the likely cause"),
             site=odd.site,
             basis=Basis.RULE_OF_THUMB,
         )

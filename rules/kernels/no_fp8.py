@@ -1,16 +1,15 @@
-"""Large products run in 16 bits where the GPU has fp8.
+"""Large matmuls run in 16 bits on a GPU with fp8.
 
-Matrix multiplications of some thousand rows and columns take much of the step, on a GPU that multiplies 8-bit numbers
-at twice the rate.
+Matmuls of some thousand rows and columns take much of the step, and the GPU multiplies 8-bit numbers at twice the rate.
 
 Why it costs
-    fp8 does twice the work of 16 bits. Finding scales and casting take part of that back.
+    fp8 has twice the rate of 16 bits. Computing scales and casting take part of that back.
 
 How to fix
-    Train linear layers in fp8: torchao's float8, or TransformerEngine. Compile the model, so that casts are fused.
+    Train linear layers in fp8, with torchao's float8 or TransformerEngine. Compile the model to fuse the casts.
 
 Ignore when
-    the training is short or delicate: fp8 changes numerics, and only a long run shows whether the loss holds.
+    the training is short or numerically delicate. Only a long run shows whether the loss holds.
 
 Sources
     https://github.com/pytorch/torchtitan/blob/main/docs/float8.md
@@ -28,17 +27,17 @@ def no_fp8(large_products: LargeProducts | None, steps: Steps) -> Verdicts:
     if large_products is None:
         yield NotApplicable("the GPU has no fp8")
     elif large_products.ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"large products in 16 bits take {percent(large_products.ns / steps.mean_ns)} of the step")
+        yield Clean(f"large 16-bit matmuls take {percent(large_products.ns / steps.mean_ns)} of the step")
     else:
         yield Finding(
             evidence=(
                 Evidence(
-                    f"Products of at least 2,048 rows, columns and inner size take {ms(large_products.ns)} a step in"
-                    f" 16 bits, {percent(large_products.ns / steps.mean_ns)} of it.",
+                    f"16-bit matmuls with dimensions of 2,048 and more take {ms(large_products.ns)}/step,"
+                    f" {percent(large_products.ns / steps.mean_ns)} of the step.",
                     large_products.ns,
                     "ns",
                 ),
-                Evidence(f"{large_products.device} multiplies in fp8 at twice the rate, before scales and casts."),
+                Evidence(f"{large_products.device} multiplies fp8 at twice the rate, before scaling and casts."),
             ),
             edits=(Recost(large_products.ids, InPrecision("fp8")),),
             fixes=(
@@ -51,7 +50,7 @@ def no_fp8(large_products: LargeProducts | None, steps: Steps) -> Verdicts:
                     link="https://github.com/pytorch/ao/tree/main/torchao/float8",
                 ),
             ),
-            confidence=Confidence(Level.LOW, "whether the training bears fp8, and what casts cost, is not recorded"),
+            confidence=Confidence(Level.LOW, "the cost of casts and the effect on the loss are not recorded"),
             kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,
         )

@@ -1,17 +1,15 @@
 """Mixed precision is off.
 
-Matrix multiplications, convolutions and attention multiply fp32 (or TF32) numbers on a GPU that is several times as
-fast with 16 bits.
+Matmuls, convolutions and attention run in fp32 or TF32, on a GPU that is several times as fast with 16 bits.
 
 Why it costs
-    16-bit Tensor Cores do 2 to 16 times the work, and everything that moves activations moves half the bytes.
+    16-bit Tensor Cores do 2 to 16 times the work, and activations take half the memory traffic.
 
 How to fix
-    Mixed precision: autocast to bfloat16. On GPUs before Ampere float16, with a GradScaler.
+    Use autocast to bfloat16. On GPUs before Ampere, use float16 with a GradScaler.
 
 Ignore when
-    the model is known to diverge in 16 bits. On a CPU whose processor has no units for 16 bits, fp32 is 10 to 50 times
-    as fast: that is said where such a training computes in 16 bits.
+    the model is known to diverge in 16 bits. On a CPU without 16-bit units, fp32 is 10 to 50 times as fast.
 
 Sources
     https://docs.pytorch.org/docs/stable/amp.html
@@ -28,14 +26,13 @@ from ._half_on_cpu import half_on_cpu
 
 WORTH_SHARE = 0.01  # of the step in 32-bit matrix work (our choice)
 WEIGHTS = Fix(
-    "Run the model with weights in 16 bits.",
+    "Convert the model's weights to 16 bits.",
     after="model = model.to(torch.bfloat16)  # torch.float16 before Ampere",
     safety=Safety.PRECISION,
     link="https://docs.pytorch.org/docs/stable/amp.html",
 )
-SCALER = "scaler = torch.amp.GradScaler()  # once; torch.cuda.amp.GradScaler() before PyTorch 2.3\n"
-OLDER = "  # torch.cuda.amp.autocast() before PyTorch 1.10"
-SCALED = "\nscaler.scale(loss).backward()\nscaler.step(optimizer)  # unscale_() before clipping\nscaler.update()"
+SCALER = "scaler = torch.amp.GradScaler()  # once; with older PyTorch use torch.cuda.amp for both\n"
+SCALED = "\nscaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()  # unscale_() before clipping"
 
 
 @rule("KE02")
@@ -48,34 +45,31 @@ def no_mixed_precision(facts: Facts, manifest: RankManifest | None = None, progr
     entered = manifest.flags.autocast.get("cuda") if manifest else None
     entered = entered if entered in (half, "float16") else None  # bfloat16 gains nothing on a GPU without it
     if precision.half_left is None:
-        has_any = "there is no 32-bit matrix work" if not precision.full_ns else f"{precision.device} gains nothing"
+        has_any = (
+            "no matmul or convolution runs in 32 bits"
+            if not precision.full_ns
+            else f"{precision.device} is no faster in 16 bits"
+        )
         yield NotApplicable(has_any)
     elif precision.full_share < WORTH_SHARE:
-        yield Clean(f"32-bit matrix work takes {percent(precision.full_share)} of the step")
+        yield Clean(f"32-bit matmuls take {percent(precision.full_share)} of the step")
     else:
         infers = program is not None and program.infers
         narrow = InPrecision(precision.half_dtype, autocast=not infers)
         yield Finding(
             evidence=(
                 Evidence(
-                    f"Matrix multiplications, convolutions and attention in 32 bits take {ms(precision.full_ns)} a"
-                    f" step, {percent(precision.full_share)} of it.",
+                    f"32-bit matmuls, convolutions and attention take {ms(precision.full_ns)}/step;"
+                    f" in 16 bits, {about(precision.half_left * precision.full_ns)} at best.",
                     precision.full_ns,
                     "ns",
                 ),
-                Evidence(
-                    f"In 16 bits {precision.device} would need at best"
-                    f" {ms(round(precision.half_left * precision.full_ns))} for them"
-                    f"{'' if precision.rates_known else ', as other GPUs of its family'}; kernels that move data move"
-                    " half the bytes."
-                ),
-                *([Evidence(f"Autocast to {entered} is entered: this work runs outside of it.")] if entered else []),
+                *([] if precision.rates_known else [Evidence(f"Rates are of other GPUs like {precision.device}.")]),
+                *([Evidence(f"The 32-bit work runs outside the script's autocast to {entered}.")] if entered else []),
             ),
             edits=(Recost(precision.full_ids, narrow), Recost(precision.pointwise_ids, narrow)),
             fixes=(WEIGHTS if infers else _fix(entered or half, bool(entered)),),
-            confidence=Confidence(
-                Level.MEDIUM, "the precision is recorded; how near the peak the new kernels get is not"
-            ),
+            confidence=Confidence(Level.MEDIUM, "the precision is recorded; the speed of 16-bit kernels is estimated"),
             kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,
         )
@@ -86,11 +80,11 @@ def _fix(dtype: str, entered: bool) -> Fix:
     if not (entered or scales):
         return Fix.of(fixes.Autocast())
     return Fix(
-        "Run all of the forward pass and the loss under autocast, and switch it off nowhere inside."
+        "Run the whole forward pass and the loss under autocast."
         if entered
         else "Run the forward pass and the loss under autocast.",
         after=SCALER * scales
-        + f'with torch.autocast("cuda", dtype=torch.{dtype}):{OLDER * scales}\n    loss = criterion(model(x), y)'
+        + f'with torch.autocast("cuda", dtype=torch.{dtype}): loss = criterion(model(x), y)'
         + SCALED * scales,
         safety=Safety.PRECISION,
         link="https://docs.pytorch.org/docs/stable/amp.html",

@@ -1,16 +1,16 @@
 """Matmuls run far below the GPU's peak rate.
 
-Their sizes are friendly, and still they, or convolutions, take more than twice the time that the GPU's rate or its
-memory would allow.
+Their sizes suit the GPU. Still these matmuls or convolutions take more than twice the time that its rate or memory
+bandwidth allows.
 
 Why it costs
     The GPU is busy, but with a kernel or a layout that does not suit these sizes.
 
 How to fix
-    Let the compiler or the library choose by measuring; make operands contiguous; batch small products together.
+    Let the compiler or the library benchmark its kernels. Make operands contiguous. Batch small matmuls together.
 
 Ignore when
-    communication runs at the same time on the same GPU and takes part of it.
+    communication runs on the same GPU at the same time and takes part of it.
 
 Sources
     https://docs.pytorch.org/docs/stable/torch.compiler.html
@@ -22,7 +22,7 @@ from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in such kernels (our choice)
 MOSTLY = 0.5  # of the slow time in convolutions: then it is about them (our choice)
-TRY = Fix.of(fixes.CudnnBenchmark(), "Let cuDNN or MIOpen try its kernels once for each size, if sizes stay the same.")
+TRY = Fix.of(fixes.CudnnBenchmark(), "Let cuDNN or MIOpen benchmark its kernels, if input sizes are fixed.")
 
 
 @rule("KE05")
@@ -31,29 +31,28 @@ def slow_matmul(roofline: Roofline, steps: Steps, manifest: RankManifest | None 
     known = manifest is not None and manifest.flags.cudnn_benchmark is not None
     measure = _measure(manifest is not None and manifest.flags.compiled is True)
     if roofline.slow_floor is None or roofline.slow_ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"of {ms(roofline.known_ns)} a step in products of known size {ms(roofline.slow_ns)} are slow")
+        yield Clean(f"{ms(roofline.slow_ns)} of {ms(roofline.known_ns)}/step in matmuls and convolutions is slow")
     else:
         yield Finding(
-            title="Convolutions run far below what the GPU can do" if convolutions else "",
+            title="Convolutions run far below the GPU's peak rate" if convolutions else "",
             evidence=(
                 Evidence(
-                    f"{'Convolutions' if convolutions else 'Products'} that reach less than half of what the GPU could"
-                    f" take {ms(roofline.slow_ns)} a step; at peak rate they would take"
-                    f" {ms(round(roofline.slow_floor * roofline.slow_ns))}.",
+                    f"{'Convolutions' if convolutions else 'Matmuls'} below half of the GPU's rate take"
+                    f" {ms(roofline.slow_ns)}/step; at peak rate, {about(roofline.slow_floor * roofline.slow_ns)}.",
                     roofline.slow_ns,
                     "ns",
                 ),
             ),
             edits=(Recost(roofline.slow_ids, WellChosen(certain=False)),),
             fixes=(TRY, measure) if convolutions and not known else (measure,),
-            confidence=Confidence(Level.LOW, "what a better kernel reaches on these sizes is not known"),
+            confidence=Confidence(Level.LOW, "the speed of a better kernel on these sizes is not known"),
             basis=Basis.RULE_OF_THUMB,
         )
 
 
 def _measure(compiled: bool) -> Fix:  # by the script itself: then its own calls change
     kind = fixes.CompileArgument if compiled else fixes.Compile
-    return Fix.of(kind("mode", "max-autotune"), "Let the compiler choose the kernels by measuring them.")
+    return Fix.of(kind("mode", "max-autotune"), "Let torch.compile benchmark and choose the kernels.")
 
 
 EXAMPLES = [

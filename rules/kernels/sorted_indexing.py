@@ -1,18 +1,17 @@
-"""Gradients of indexed rows are sorted before they are added.
+"""The backward pass of indexing sorts the indices.
 
-The backward pass of `x[indices]` sorts the indices, so that rows that occur twice are added in one fixed order. With
-`torch.use_deterministic_algorithms(True)` index_add and scatter_add do the same.
+The backward pass of `x[indices]` sorts the indices, to add repeated rows in one fixed order. With
+`torch.use_deterministic_algorithms(True)`, index_add and scatter_add do the same.
 
 Why it costs
-    Sorting launches several kernels, and rows that occur often are added one after another. Adding with atomics needs
-    neither.
+    Sorting launches several kernels, and repeated rows are added one after another. Atomics need neither.
 
 How to fix
-    Take rows by `index_select`, `torch.nn.functional.embedding` or `gather`, whose backward passes add with atomics.
-    Switch deterministic algorithms off where bits need not repeat.
+    Use `index_select`, `torch.nn.functional.embedding` or `gather`, whose backward passes add with atomics. Disable
+    deterministic algorithms where results need not be bit-identical.
 
 Ignore when
-    results must be the same bits from run to run: atomics add in any order.
+    results must be bit-identical from run to run: atomics add in any order.
 
 Sources
     https://github.com/pytorch/pytorch/issues/15245
@@ -24,7 +23,7 @@ from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in such additions (our choice)
 SELECT = Fix(
-    "Select rows by an op whose backward pass adds with atomics.",
+    "Select rows with an op whose backward pass adds with atomics.",
     after="y = x.index_select(0, indices)",
     safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/generated/torch.index_select.html",
@@ -40,13 +39,12 @@ def sorted_indexing(sorted_indexing: tuple[SortedIndexing, ...], steps: Steps) -
         yield Clean(f"additions at sorted indices take {percent(total / steps.mean_ns)} of the step")
     for one in large:
         known = one.floor is not None
-        at_best = f" Moving the rows alone takes {ms(round(one.floor * one.work.device_ns))}." if one.floor else ""
+        at_best = f"; moving the rows alone takes {about(one.floor * one.work.device_ns)}" if one.floor else ""
         yield Finding(
-            title="Deterministic algorithms sort indices before they add" if one.deterministic else "",
+            title="Deterministic algorithms sort indices before adding" if one.deterministic else "",
             evidence=(
                 Evidence(
-                    f"index_put_ adds at sorted indices {one.calls:,.3g} times a step: {ms(one.work.device_ns)},"
-                    f" {percent(one.work.device_ns / steps.mean_ns)} of it.{at_best}",
+                    f"index_put_ sorts its indices {one.calls:,.3g} times per step: {ms(one.work.device_ns)}{at_best}.",
                     one.work.device_ns,
                     "ns",
                 ),
@@ -55,7 +53,7 @@ def sorted_indexing(sorted_indexing: tuple[SortedIndexing, ...], steps: Steps) -
             fixes=(ALLOW,) if one.deterministic else (SELECT,),
             confidence=Confidence(
                 Level.MEDIUM if known else Level.LOW,
-                "how often rows occur, and so how long atomics wait, is not recorded",
+                "atomics wait on repeated rows, and how often rows repeat is not recorded",
             ),
             basis=Basis.RULE_OF_THUMB,
         )

@@ -1,17 +1,16 @@
 """fp32 matmuls do not use Tensor Cores (TF32 is off).
 
-Since PyTorch 1.12 matrix multiplications of fp32 tensors run on the ordinary units, on GPUs whose Tensor Cores would do
-them in TF32: fp32 in and out, with inputs rounded to 10 bits of mantissa, and sums in fp32. Convolutions
-use TF32 by default.
+Since PyTorch 1.12, fp32 matmuls do not use Tensor Cores by default. With TF32 they do: inputs are rounded to 10 bits of
+mantissa, sums and outputs stay fp32. Convolutions use TF32 by default.
 
 Why it costs
     TF32 is 7 to 8 times as fast as fp32 on an A100, H100 or H200, and 1 to 2 times on other GPUs since Ampere.
 
 How to fix
-    Allow TF32 with one line before the training. Mixed precision (no_mixed_precision, KE02) brings more.
+    Allow TF32 with one line before training. Mixed precision (no_mixed_precision, KE02) saves more.
 
 Ignore when
-    the training is known to need full fp32: the relative error of a product of two 10,000-wide matrices is about 0.002.
+    the training needs full fp32: the relative error of a product of two 10,000-wide matrices is about 0.002.
 
 Sources
     https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
@@ -32,28 +31,28 @@ def tf32_off(
 ) -> Verdicts:
     allowed, forbidden = _allowed(manifest), (environment or {}).get("NVIDIA_TF32_OVERRIDE") == "0"
     if not precision.fp32_ns:
-        yield Clean("no matrix multiplication runs in fp32 without Tensor Cores")
+        yield Clean("no matmul runs in fp32 without Tensor Cores")
     elif precision.tf32_left is None:
         yield NotApplicable(f"{precision.device} has no TF32")
     elif precision.fp32_ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"fp32 matrix multiplications take {percent(precision.fp32_ns / steps.mean_ns)} of the step")
+        yield Clean(f"fp32 matmuls take {percent(precision.fp32_ns / steps.mean_ns)} of the step")
     elif allowed and not forbidden:
-        yield Clean(f"TF32 is allowed already: fp32 kernels take {ms(precision.fp32_ns)} a step for another reason")
+        yield Clean(f"TF32 is already allowed; fp32 kernels take {ms(precision.fp32_ns)}/step for another reason")
     else:
         off = "TF32 is not allowed, and " if allowed is False else ""
         known = "NVIDIA_TF32_OVERRIDE=0 forbids TF32, and " if forbidden else off
         yield Finding(
             evidence=(
                 Evidence(
-                    f"Matrix multiplications in fp32, without Tensor Cores, take {ms(precision.fp32_ns)} a step.",
+                    f"fp32 matmuls run without Tensor Cores: {ms(precision.fp32_ns)}/step,"
+                    f" {about(precision.tf32_left * precision.fp32_ns)} at best with TF32.",
                     precision.fp32_ns,
                     "ns",
                 ),
-                Evidence(f"{precision.device} could do them in {percent(precision.tf32_left)} of that time at best."),
             ),
             edits=(Recost(precision.fp32_ids, InPrecision("tf32")),),
             fixes=((UNSET,) if forbidden else ()) + (() if allowed else (ALLOW,)),
-            confidence=Confidence(Level.HIGH, f"{known}the kernels' names say in what they multiply"),
+            confidence=Confidence(Level.HIGH, f"{known}kernel names show the precision"),
             kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,
         )

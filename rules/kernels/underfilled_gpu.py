@@ -1,16 +1,15 @@
 """Most kernels are too small to fill the GPU.
 
-They have fewer blocks of threads than the GPU has multiprocessors, so part of it has nothing to do while it is busy.
+They have fewer thread blocks than the GPU has multiprocessors, so part of a busy GPU has nothing to do.
 
 Why it costs
-    A kernel that fills half of the GPU takes as long as one that does twice the work. The time per sample is twice what
-    it could be.
+    A kernel that fills half of the GPU takes as long as one with twice the work. Each sample takes twice the time.
 
 How to fix
-    Larger batches; fewer steps of gradient accumulation; longer sequences packed together.
+    Use larger batches, fewer gradient accumulation steps, or longer packed sequences.
 
 Ignore when
-    the batch size is fixed for reasons of training quality, or memory is full.
+    the batch size is fixed for training quality, or memory is full.
 
 Sources
     https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background
@@ -25,9 +24,9 @@ UNDERFILLED_SHARE = 0.5  # of the compute time in such kernels (our choice: 0.3 
 FREE_SHARE = 0.3  # of the memory free: less leaves no room for a larger batch (our choice)
 DOUBLE = Fix.of(
     fixes.LoaderArgument("batch_size", fixes.Multiple(2)),
-    "Double the batch, or halve the steps of gradient accumulation.",
+    "Double the batch size, or halve the gradient accumulation steps.",
 )
-MORE_WORK = Fix("Give each launch more work: larger batches.", safety=Safety.NEEDS_JUDGEMENT)
+MORE_WORK = Fix("Use larger batches.", safety=Safety.NEEDS_JUDGEMENT)
 
 
 @rule("KE04")
@@ -38,25 +37,25 @@ def underfilled_gpu(
     if filling.underfilled_share < UNDERFILLED_SHARE:
         yield Clean(f"kernels too small for the GPU take {percent(filling.underfilled_share)} of the compute time")
     elif larger_batch is not None and larger_batch.times > 1:
-        yield NotApplicable("unused_memory says what a larger batch brings")
+        yield NotApplicable("unused_memory (ME07) estimates a larger batch")
     elif free is not None and free < FREE_SHARE:
         yield Clean(f"kernels are small, but only {percent(free)} of the memory is free for a larger batch")
     else:
-        room = "its memory use was not recorded" if free is None else f"{percent(free)} of the memory is free"
+        room = "GPU memory in use was not recorded" if free is None else f"{percent(free)} of GPU memory is free"
         yield Finding(
             evidence=(
                 Evidence(
-                    f"Kernels with fewer blocks than the GPU has multiprocessors take {ms(filling.underfilled_ns)} a"
-                    f" step, {percent(filling.underfilled_share)} of the compute time; {room}.",
+                    f"Kernels with fewer blocks than the GPU has multiprocessors: {ms(filling.underfilled_ns)}/step,"
+                    f" {percent(filling.underfilled_share)} of compute time.",
                     filling.underfilled_ns,
                     "ns",
                 ),
-                Evidence("The saving is per sample: a step with twice the batch is less than twice as long."),
+                Evidence(f"The saving is per sample: twice the batch takes less than twice as long. {room}."),
             ),
             edits=(Recost(filling.underfilled_ids, Enlarged(2)),),
             fixes=(MORE_WORK if program and (program.infers or program.language is not Language.PYTHON) else DOUBLE,),
             confidence=Confidence(
-                Level.LOW if free is None else Level.MEDIUM, "kernels of larger batches were not seen"
+                Level.LOW if free is None else Level.MEDIUM, "kernels of larger batches were not recorded"
             ),
             kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,

@@ -1,17 +1,17 @@
 """Activation checkpointing repeats much of the forward pass.
 
-What is checkpointed keeps no activations: the backward pass runs that part of the forward pass again. That is right
-where memory is full. Where it is not, it costs time for nothing.
+Checkpointed layers keep no activations: the backward pass recomputes them. That is right where memory is full.
+Elsewhere it only costs time.
 
 Why it costs
     Checkpointing every layer adds a forward pass, about a third of the compute of forward and backward.
 
 How to fix
-    Checkpoint fewer layers, as far as memory allows. Or keep what is expensive to compute (matmuls, attention) and
-    compute again what is cheap, by a policy of selective checkpointing.
+    Checkpoint only as many layers as memory requires. Or keep the outputs of expensive ops (matmuls, attention) and
+    recompute the cheap ones, by selective checkpointing.
 
 Ignore when
-    memory is full, or needed for a larger batch that brings more.
+    memory is full, or needed for a larger batch that saves more.
 
 Sources
     https://docs.pytorch.org/docs/stable/checkpoint.html
@@ -35,31 +35,30 @@ def activation_checkpointing(
     steps: Steps, recompute: Recompute | None, memory: tuple[Memory, ...] | None = None
 ) -> Verdicts:
     if recompute is None:
-        yield NotApplicable("no backward pass runs part of a forward pass again")
+        yield NotApplicable("no backward pass recomputes activations")
         return
     again_ns = max(recompute.host_ns, recompute.work.device_ns)
     if again_ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"what checkpointing computes again takes {percent(again_ns / steps.mean_ns)} of the step")
+        yield Clean(f"recomputing activations takes {percent(again_ns / steps.mean_ns)} of the step")
         return
     fullest = min((one for one in memory or () if one.free_share is not None), key=_free, default=None)
     needs = recompute.bytes
-    left, told = UNKNOWN, "Whether the GPU has as much memory free was not recorded."
+    left, told = UNKNOWN, "Free GPU memory was not recorded."
     all_fits = True
     if fullest is not None and needs:
         used, whole = fullest.peak_reserved_bytes or 0, fullest.capacity_bytes or 0
         fits = max(USED_AT_MOST * whole - used, 0.0) / needs
         all_fits = fits >= 1
         left = Between(*(1 - min(fits * by, 1.0) for by in (1 / FACTOR, 1.0, FACTOR)))
-        told = f"The allocator holds {bytes_(used)} of {bytes_(whole)}: {percent(min(fits, 1.0))} of it fits."
+        told = f"{bytes_(used)} of {bytes_(whole)} is in use: {percent(min(fits, 1.0))} of the activations fit."
         if not fits:
-            yield Clean(f"checkpointing costs {ms(again_ns)} a step, and memory is full: {bytes_(used)} are held")
+            yield Clean(f"checkpointing costs {ms(again_ns)}/step, but memory is full ({bytes_(used)} in use)")
             return
-    keeps = f"Keeping it takes about {bytes_(needs)}. " if needs else ""
+    keeps = f"Keeping the activations takes about {bytes_(needs)}. " if needs else ""
     yield Finding(
         evidence=(
             Evidence(
-                f"The backward pass runs {recompute.pieces:.3g} pieces of the forward pass again: {ms(again_ns)} a"
-                f" step, {percent(again_ns / steps.mean_ns)} of it.",
+                f"The backward pass recomputes {recompute.pieces:.3g} checkpointed pieces: {ms(again_ns)}/step.",
                 again_ns,
                 "ns",
             ),
@@ -72,16 +71,16 @@ def activation_checkpointing(
         fixes=(
             FEWER if all_fits else Fix(FEWER.do, FEWER.before, FEWER.after, link=LINK),  # A trial is of all layers.
             Fix(
-                "Or keep the results of matmuls and attention, and compute the rest again.",
+                "Or keep the outputs of matmuls and attention, and recompute the rest.",
                 after="context_fn = partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])\n"
                 "x = checkpoint(layer, x, use_reentrant=False, context_fn=context_fn)",
                 effort=2,
                 link=LINK,
             ),
         ),
-        confidence=Confidence(Level.MEDIUM, "what activations take is told from shapes")
+        confidence=Confidence(Level.MEDIUM, "the size of activations is estimated from shapes")
         if fullest is not None and needs
-        else Confidence(Level.LOW, "whether memory is free for it was not recorded"),
+        else Confidence(Level.LOW, "free GPU memory was not recorded"),
         kind=Kind.OPTION,
         basis=Basis.RULE_OF_THUMB,
     )

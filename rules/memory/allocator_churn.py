@@ -1,17 +1,17 @@
 """cudaMalloc and cudaFree run in every step.
 
-PyTorch caches freed memory; once that is warm, no step calls cudaMalloc or cudaFree. If one does, the cache is given
-back (`torch.cuda.empty_cache()`), does not fit what is asked for, or is switched off.
+PyTorch caches freed memory: after warm-up, no step calls cudaMalloc or cudaFree. Where one does, the cache is emptied,
+too small, or disabled.
 
 Why it costs
-    cudaFree waits until the GPU has done all that is queued, and each cudaMalloc after it takes up to some ms.
+    cudaFree waits until the GPU has finished all queued work. Each cudaMalloc after it takes up to some ms.
 
 How to fix
     Do not call `torch.cuda.empty_cache()` in the loop. If sizes vary, set
     `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. If caching is off, unset `PYTORCH_NO_CUDA_MEMORY_CACHING`.
 
 Ignore when
-    memory is given back on purpose, for another process or model on the same GPU.
+    the memory is freed on purpose, for another process or model on the same GPU.
 
 Sources
     https://github.com/huggingface/peft/issues/2894
@@ -25,20 +25,20 @@ LEAST_STEPS = 2  # in a single step, calls of the first step and calls of every 
 LINK = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"
 CAUSES = {
     Churn.EMPTY_CACHE: (
-        "The program gives the cache back, and gets its memory anew.",
-        Confidence(Level.HIGH, "many blocks are freed in a row outside any op"),
+        "The script empties the cache, and allocates again.",
+        Confidence(Level.HIGH, "many blocks are freed in a row, outside any op"),
     ),
     Churn.RETRY: (
-        "The cache is given back because no block in it fits and the GPU's memory is full.",
-        Confidence(Level.MEDIUM, "whether memory is fragmented or really used up is not recorded"),
+        "GPU memory is full and no cached block fits, so PyTorch empties the cache.",
+        Confidence(Level.MEDIUM, "whether memory is fragmented or used up is not recorded"),
     ),
     Churn.UNCACHED: (
-        "Tensors are freed one by one: the caching allocator is switched off.",
+        "The caching allocator is disabled: tensors are freed one by one.",
         Confidence(Level.HIGH, "a caching allocator does not free one by one"),
     ),
     Churn.OTHER: (
-        "No cached block fits what is asked for, or a library allocates past the cache.",
-        Confidence(Level.LOW, "why the cache has nothing that fits is not recorded"),
+        "No cached block fits the request, or a library bypasses the cache.",
+        Confidence(Level.LOW, "why no cached block fits is not recorded"),
     ),
 }
 
@@ -48,16 +48,16 @@ def allocator_churn(allocator_causes: tuple[AllocatorCause, ...], steps: Steps) 
     frequent = [allocator_cause for allocator_cause in allocator_causes if allocator_cause.later_share >= OFTEN]
     told = [one for one in frequent if steps.count >= LEAST_STEPS or one.churn is Churn.UNCACHED]
     if frequent and not told:
-        raise Missing("more than one steady step", "Record three steps or more, and mark them by prof.step().")
+        raise Missing("more than one steady step", "Record at least three steps, and call prof.step() after each.")
     if not frequent:
-        yield Clean(f"{sum(cause.calls for cause in allocator_causes):.3g} calls of the driver's allocator a step")
+        yield Clean(f"{sum(cause.calls for cause in allocator_causes):.3g} calls of the driver's allocator per step")
     for one in told:
         why, confidence = CAUSES[one.churn]
-        idle = "" if one.idle_ns is None else f" The GPU is idle for {ms(one.idle_ns)} a step meanwhile."
-        names = f"{' and '.join(one.names)}, called {one.calls:.3g} times a step,"
+        idle = "" if one.idle_ns is None else f" During the calls the GPU idles for {ms(one.idle_ns)}/step."
+        calls = f"{one.calls:.3g} calls of {' and '.join(one.names)} per step"
         yield Finding(
             evidence=(
-                Evidence(f"{names} take {ms(one.host_ns)} of it.", one.host_ns, "ns"),
+                Evidence(f"{calls} take {ms(one.host_ns)}.", one.host_ns, "ns"),
                 Evidence(why + idle, one.idle_ns, "ns"),
             ),
             edits=(Remove(one.ids),),
@@ -74,12 +74,12 @@ def _fix(one: AllocatorCause) -> Fix:
     if one.churn is Churn.UNCACHED:
         name = f"PYTORCH_NO_{'HIP' if one.hip else 'CUDA'}_MEMORY_CACHING"
         cached = fixes.Environment(value=((name, ""),))
-        return Fix.of(cached, "Switch the caching allocator on.", f"{name}=1", f"unset {name}")
+        return Fix.of(cached, "Enable the caching allocator.", f"{name}=1", f"unset {name}")
     if one.maps_memory:  # they grow already
-        return Fix("Use few sizes, and leave memory free.", safety=Safety.ROUNDING, effort=2, link=LINK)
+        return Fix("Use few tensor sizes, and leave memory free.", safety=Safety.ROUNDING, effort=2, link=LINK)
     name, value = f"PYTORCH_{'HIP' if one.hip else 'CUDA'}_ALLOC_CONF", "expandable_segments:True"
     growing = fixes.Environment(value=((name, value),))
-    return Fix.of(growing, "Let segments of the cache grow.", after=f"export {name}={value}")
+    return Fix.of(growing, "Let the allocator's segments grow.", after=f"export {name}={value}")
 
 
 EXAMPLES = [

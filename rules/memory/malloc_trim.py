@@ -1,15 +1,14 @@
 """malloc returns memory to the system in every step.
 
-A training on the CPU frees large tensors in every step, the C library gives their memory back to the system, and the
-next step gets it page by page.
+A training on the CPU frees large tensors in every step. The C library returns their memory to the system, and the next
+step gets it back page by page.
 
 Why it costs
-    Each page of 4 kB is cleared and mapped when it is touched first: about 1 us, 250 ms for a GB.
+    The system clears and maps each page of 4 kB at its first use: about 1 us, 250 ms per GB.
 
 How to fix
-    Tell glibc to keep what may be needed again, by two variables of the environment: that works for tensors of up to
-    32 MB. Or use jemalloc or TCMalloc, which do so by themselves. Fewer large temporaries (in-place ops,
-    `torch.compile`) help as well.
+    Set two glibc variables to keep freed memory; they work for tensors up to 32 MB. Or use jemalloc or TCMalloc, which
+    keep it by default. Fewer large temporaries help too (in-place ops, `torch.compile`).
 
 Ignore when
     memory is short, and other processes wait for it.
@@ -27,14 +26,14 @@ WORTH_SHARE = 0.01  # of the step (our choice)
 KEPT_BYTES = 32 << 20
 MOST = 0.8  # of the time in ops: more is not believed (our choice)
 KEEP = Fix(
-    "Or use an allocator that does.",
+    "Or use jemalloc, which keeps freed memory.",
     before="python train.py",
     after="LD_PRELOAD=libjemalloc.so.2 python train.py",
     link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
 )
 TUNED = Fix.of(
     fixes.Environment(value=(("MALLOC_MMAP_THRESHOLD_", "33554432"), ("MALLOC_TRIM_THRESHOLD_", "2147483647"))),
-    "Have glibc keep memory.",
+    "Let glibc keep freed memory.",
 )
 
 
@@ -42,29 +41,29 @@ TUNED = Fix.of(
 def malloc_trim(fetched_memory: FetchedMemory | None, steps: Steps) -> Verdicts:
     found = fetched_memory
     if found is None:
-        yield NotApplicable("tensors are not in the memory of the host")
+        yield NotApplicable("tensors are not in CPU memory")
         return
     if found.ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"{bytes_(found.bytes)} a step are fetched from the system")
+        yield Clean(f"page faults fetch {bytes_(found.bytes)}/step from the system")
         return
     if found.largest_bytes is None:
-        raise Missing("how large tensors are", "Record with record_shapes=True.")
+        raise Missing("tensor sizes", "Record with record_shapes=True.")
     if found.largest_bytes >= KEPT_BYTES:
         raise Missing(
-            "whether tensors of 32 MB and more could be kept", "Try LD_PRELOAD=libjemalloc.so.2, and compare."
+            "whether malloc can keep tensors of 32 MB and more", "Try LD_PRELOAD=libjemalloc.so.2, and compare."
         )
     share = min(found.ns / max(found.ops_ns, 1), MOST)
     yield Finding(
         evidence=(
             Evidence(
-                f"Each step fetches {bytes_(found.bytes)} from the system that were given back: about {ms(found.ns)}.",
+                f"Page faults fetch {bytes_(found.bytes)} of freed memory back per step: about {about(found.ns)}.",
                 found.bytes,
                 "bytes",
             ),
         ),
         edits=(Shorten(found.op_ids, Between(1 - share / 2, 1 - share, 1 - min(1.5 * share, MOST))),),
         fixes=(TUNED, KEEP),
-        confidence=Confidence(Level.MEDIUM, "pages are counted without the profiler; what each takes is not"),
+        confidence=Confidence(Level.MEDIUM, "page faults are counted without the profiler, their cost is assumed"),
         basis=Basis.RULE_OF_THUMB,
     )
 

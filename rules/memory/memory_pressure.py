@@ -1,17 +1,17 @@
 """GPU memory is nearly full, or grows with every step.
 
 The training may end with "CUDA out of memory": tensors take nearly all of the GPU's memory, or each step leaves more of
-them behind than the one before.
+them behind.
 
 Why it costs
-    No time by itself: it is a risk, without a saving. A run that stops has to go on from its last checkpoint.
+    No time: it is a risk, without a saving. A run that stops continues from its last checkpoint.
 
 How to fix
-    Of a leak: keep numbers, not tensors with their graph, as `loss.item()` or `loss.detach()`. Of full memory: compute
-    activations again in the backward pass, compute in 16 bits, use smaller micro-batches, or shard the model.
+    For a leak, store numbers, not tensors with their graph: `loss.item()` or `loss.detach()`. For full memory, use
+    activation checkpointing, 16 bits, smaller micro-batches, or shard the model.
 
 Ignore when
-    the memory is filled on purpose, and no step needs more than those that were recorded.
+    the memory is filled on purpose, and no step needs more than the recorded ones.
 
 Sources
     https://pytorch.org/blog/understanding-gpu-memory-1
@@ -25,29 +25,29 @@ FULL_SHARE = 0.9  # of the device's memory: the context, libraries and fragments
 LEAST_GROWTH = 100_000  # bytes a step: a hundred thousand steps of it are 10 GB (our choice)
 NOTES = "https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management"
 DETACH = Fix(
-    "Keep numbers, not tensors: a loss that is kept keeps the graph of its step.",
-    after="losses.append(loss.detach())  # losses.append(loss.item()) makes the host wait",
+    "Store detached losses: a stored loss keeps the autograd graph of its step.",
+    after="losses.append(loss.detach())  # losses.append(loss.item()) syncs",
     link="https://docs.pytorch.org/docs/stable/notes/faq.html",
 )
 SNAPSHOT = Fix(
-    "Or see in a snapshot which lines made what is still there.",
+    "Or find the lines that allocate it in a memory snapshot.",
     after="torch.cuda.memory._record_memory_history()\n# some steps later\n"
     'torch.cuda.memory._dump_snapshot("memory.pickle")  # open it at pytorch.org/memory_viz',
     link="https://docs.pytorch.org/docs/stable/torch_cuda_memory.html",
 )
 AGAIN = Fix(
-    "Compute the activations of some blocks again in the backward pass.",
+    "Checkpoint some blocks: the backward pass then recomputes their activations.",
     after="x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
     link="https://docs.pytorch.org/docs/stable/checkpoint.html",
 )
 SMALLER = Fix(
-    "Or use smaller micro-batches, and accumulate their gradients.",
+    "Or use smaller micro-batches, with gradient accumulation.",
     safety=Safety.ROUNDING,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",
 )
 SEGMENTS = Fix(
-    "Let the allocator extend its segments, so that fragments take less.",
+    "Reduce fragmentation with expandable segments.",
     after="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
     link=NOTES,
 )
@@ -66,10 +66,10 @@ def memory_pressure(
     if full:
         yield _full(max(full, key=_share), retries)
     elif not known and not grows:
-        raise Missing("how much memory the device has", "Record with a current PyTorch.")
+        raise Missing("the GPU's memory size", "Record with a current PyTorch.")
     elif not grows:
         fullest = max(known, key=_share)
-        unknown = "; whether that grows was not recorded" * (memory_growth is None)
+        unknown = "; memory growth was not recorded" * (memory_growth is None)
         yield Clean(f"tensors take at most {_of_all(fullest)}{unknown}")
 
 
@@ -89,36 +89,38 @@ def _leak(growth: MemoryGrowth, memory: tuple[Memory, ...]) -> Risk:
     ends = growth.ends_bytes
     capacity = next((one.capacity_bytes for one in memory if one.device == growth.device), None)
     peak = next((one.peak_allocated_bytes for one in memory if one.device == growth.device), None)
-    more = f" It is full after about {(capacity - peak) // growth.step_bytes:,} more." if capacity and peak else ""
+    more = (
+        f" It is full after about {(capacity - peak) // growth.step_bytes:,} more steps." if capacity and peak else ""
+    )
     kept = growth.kept
-    by = f" by `{kept.op}`" if kept and kept.op else ""
+    by = f" from `{kept.op}`" if kept and kept.op else ""
     return Risk(
         title="GPU memory in use grows with every step",
         evidence=(
             Evidence(
-                f"Each of {len(ends)} steps leaves {bytes_(growth.step_bytes)} more in use on GPU {growth.device}:"
+                f"Memory of GPU {growth.device} grows by {bytes_(growth.step_bytes)}/step over {len(ends)} steps,"
                 f" from {bytes_(ends[0])} to {bytes_(ends[-1])}.{more}",
                 growth.step_bytes,
                 "bytes",
             ),
-            *([Evidence(f"{bytes_(kept.bytes)} of it a step are tensors of a size allocated{by}.")] if kept else []),
+            *([Evidence(f"Tensors of one size{by} keep {bytes_(kept.bytes)}/step.")] if kept else []),
         ),
         fixes=(DETACH, SNAPSHOT),
-        confidence=Confidence(Level.MEDIUM, "it rises evenly in all recorded steps; later steps were not seen"),
+        confidence=Confidence(Level.MEDIUM, "memory grows evenly in the recorded steps; later steps were not recorded"),
         site=kept.site if kept else None,
     )
 
 
 def _full(one: Memory, retries: int) -> Risk:
-    again = f"The allocator gave its cache back and tried again {retries:,} times, as nothing was free."
+    again = f"The allocator found no free memory, emptied its cache and retried {retries:,} times."
     return Risk(
-        title="GPU memory is nearly full" if _share(one) >= FULL_SHARE else "The GPU's memory has run out at times",
+        title="GPU memory is nearly full" if _share(one) >= FULL_SHARE else "GPU memory runs out at times",
         evidence=(
             Evidence(f"Tensors take up to {_of_all(one)} on GPU {one.device}: {percent(_share(one))}.", _share(one)),
             *([Evidence(again, retries, "retries")] if retries else []),
         ),
         fixes=(AGAIN, SMALLER, SEGMENTS),
-        confidence=Confidence(Level.HIGH, "the allocator's own numbers; longer batches than these were not seen"),
+        confidence=Confidence(Level.HIGH, "the allocator reports it; larger batches were not recorded"),
     )
 
 

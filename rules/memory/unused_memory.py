@@ -1,17 +1,17 @@
 """A larger batch fits the GPU's memory.
 
-Much of a step costs the same whatever the batch: launching ops, calling modules, kernels too small to fill the GPU,
-updating parameters. A larger batch spreads that over more samples.
+Much of a step costs the same whatever the batch size: launches, Python, kernels too small to fill the GPU, parameter
+updates. A larger batch spreads these costs over more samples.
 
 Why it costs
-    Each sample pays a share of these fixed costs; the smaller the batch, the larger the share.
+    Each sample pays a share of the fixed costs. The smaller the batch, the larger the share.
 
 How to fix
-    Raise the batch size, in powers of two, until memory is nearly full or the time per sample stops falling. With
-    gradient accumulation, larger and fewer micro-batches leave the training as it is.
+    Double the batch size until memory is nearly full or the time per sample stops falling. With gradient accumulation,
+    larger and fewer micro-batches leave the training as it is.
 
 Ignore when
-    the batch size is fixed for reasons of training quality, or another process needs the memory.
+    the batch size is fixed for training quality, or another process needs the memory.
 
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
@@ -30,14 +30,14 @@ def unused_memory(larger_batch: LargerBatch, steps: Steps) -> Verdicts:
     unfilled_ns = round(one.underfilled_ns * (1 - one.filled_share))
     fixed_ns = one.host_idle_ns + unfilled_ns + one.update_ns
     if one.times == 1:
-        yield Clean(f"the allocator holds {room}: twice the batch need not fit")
+        yield Clean(f"{room} of GPU memory is in use: twice the batch may not fit")
     elif fixed_ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"the allocator holds {room}, and what a larger batch would spread takes {ms(fixed_ns)} a step")
+        yield Clean(f"{room} of GPU memory is in use, but the fixed cost per step is only {ms(fixed_ns)}")
     else:
         parts = {
-            "for launches and Python": one.host_idle_ns,
-            "in kernels that do not fill the GPU": one.underfilled_ns,
-            "updating parameters": one.update_ns,
+            "of launches and Python": one.host_idle_ns,
+            "of kernels too small for this GPU": one.underfilled_ns,
+            "of parameter updates": one.update_ns,
         }
         told = ", ".join(f"{ms(ns)} {what}" for what, ns in parts.items() if ns >= WORTH_SHARE * steps.mean_ns)
         likely = max(one.times // 2, 2)
@@ -46,11 +46,9 @@ def unused_memory(larger_batch: LargerBatch, steps: Steps) -> Verdicts:
         yield Finding(
             evidence=(
                 Evidence(
-                    f"The allocator holds {room} of the GPU's memory: a batch {one.times} times as large fits.",
-                    one.used_bytes,
-                    "bytes",
+                    f"{room} of GPU memory is in use: a batch {one.times} times as large fits.", one.used_bytes, "bytes"
                 ),
-                Evidence(f"Whatever the batch size, a step takes {told or ms(fixed_ns)}.", fixed_ns, "ns"),
+                Evidence(f"Fixed cost per step, whatever the batch size: {told or ms(fixed_ns)}.", fixed_ns, "ns"),
                 Evidence("The saving is per sample: the step itself gets longer."),
             ),
             edits=(
@@ -61,10 +59,10 @@ def unused_memory(larger_batch: LargerBatch, steps: Steps) -> Verdicts:
             fixes=(
                 Fix.of(
                     fixes.LoaderArgument("batch_size", fixes.Multiple(likely)),
-                    f"Try larger batches, up to {one.times}x, and watch samples per second.",
+                    f"Try larger batches, up to {one.times}x, and watch samples/s.",
                 ),
             ),
-            confidence=Confidence(Level.MEDIUM, "memory in use is recorded; kernels of larger batches were not seen"),
+            confidence=Confidence(Level.MEDIUM, "memory in use is recorded; kernels of larger batches were not"),
             kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,
             host_bound=one.host_idle_ns > unfilled_ns + one.update_ns,

@@ -1,19 +1,18 @@
 """Embedding gradients are dense.
 
-The backward pass from an embedding writes a gradient as large as its table, zeros but for the rows that were read, and
-the optimizer then updates every row.
+The backward pass of an embedding writes a gradient as large as its table, zero except for the rows that were read. The
+optimizer then updates every row.
 
 Why it costs
-    What is written and read grows with the table, not with the batch.
+    The memory traffic grows with the table, not with the batch.
 
 How to fix
-    Ask for sparse gradients: `torch.nn.Embedding(rows, width, sparse=True)`. SGD and Adagrad without momentum and
-    weight decay take them, and update the same rows. Where Adam updates the table, give it to SparseAdam. Or keep
-    tables of rare rows out of the model, as recommendation libraries do.
+    Use sparse gradients: `torch.nn.Embedding(rows, width, sparse=True)`. SGD and Adagrad without momentum and weight
+    decay support them, and update the same rows. Replace Adam by SparseAdam for the table.
 
 Ignore when
-    rows must also move while they are not read: by momentum, weight decay or Adam's averages, which sparse updates
-    leave out. A table that is an output layer as well is not looked at.
+    unread rows must move too, by momentum, weight decay or Adam's averages: sparse updates skip them. Tables shared
+    with an output layer are not examined.
 
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
@@ -32,7 +31,7 @@ READ_SHARE = 0.5  # of a table's rows: sparse gradients of more save nothing (ou
 FIXED_NS, EACH = (1_000_000, 300_000, 50_000), (6.0, 3.0, 1.0)
 ON_DEVICE = (0.5, 0.1, 0.02)  # of a table's time, in place of FIXED_NS: the device waits for no such ops (our choice)
 TAKE_SPARSE = {"SGD", "Adagrad"}  # of torch.optim, without weight decay; rows that are not read do not move in them
-DO = "Ask for sparse gradients of the table"
+DO = "Use sparse gradients for the table"
 BEFORE, AFTER = "", "nn.Embedding(..., sparse=True)"
 LINK = "https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html"
 
@@ -48,19 +47,19 @@ def dense_embedding_gradients(
     large = [one for one in few if _longest(one) >= WORTH_SHARE * steps.mean_ns]
     if not large:
         most = max(map(_longest, few), default=0)
-        yield Clean(f"gradients of tables that are read in few rows take {percent(most / max(steps.mean_ns, 1))}")
+        yield Clean(f"gradients of sparsely read tables take {percent(most / max(steps.mean_ns, 1))} of the step")
     for one in large:
         longest, count = _longest(one), f"{one.shape[0]:,}"
         read, tables = one.rows / max(one.shape[0], 1), len(one.back.ids) / max(steps.recorded, 1)
         fixed = ON_DEVICE if one.back.device_ns else [each_ns * tables / longest for each_ns in FIXED_NS]
         left = Between(*(min(share + each * read, 1.0) for share, each in zip(fixed, EACH, strict=True)))
-        freed = f" Giving their memory back is {ms(_freed(one))} of it." * (_freed(one) > 0)
+        freed = f" Freeing the gradients takes {ms(_freed(one))}." * (_freed(one) > 0)
         fix = _fix(manifest.optimizers if manifest else (), optimizer_steps or ())
         yield Finding(
             evidence=(
                 Evidence(
-                    f"A pass reads {one.rows:,} of {count} rows, and all {count} get a gradient and are updated:"
-                    f" {ms(longest)} a step.{freed}",
+                    f"A pass reads {one.rows:,} of {count} rows, but all get a gradient and an update:"
+                    f" {ms(longest)}/step.{freed}",
                     longest,
                     "ns",
                 ),
@@ -71,7 +70,7 @@ def dense_embedding_gradients(
                 Shorten(one.freed.ids, left.of_share(one.share)),
             ),
             fixes=(fix,),
-            confidence=Confidence(Level.HIGH, "the sizes of the table and of what is read are recorded"),
+            confidence=Confidence(Level.HIGH, "the table's size and the rows read are recorded"),
             kind=Kind.OPTION if fix.safety is Safety.NEEDS_JUDGEMENT else Kind.FAULT,
             basis=Basis.RULE_OF_THUMB,
             site=one.site,
@@ -95,13 +94,19 @@ def _fix(known: tuple[Optimizer, ...], recorded: tuple[OptimizerSteps, ...]) -> 
     if not names or not TAKE_SPARSE.issuperset(names):
         others = f", the others to {names[0]}" * (len(names) == 1)
         after = f"{AFTER}  # its weights to SparseAdam{others}"
-        return Fix(f"{DO}, and let SparseAdam update it.", BEFORE, after, Safety.NEEDS_JUDGEMENT, effort=2, link=LINK)
+        return Fix(
+            f"{DO}, and update the table with SparseAdam.", BEFORE, after, Safety.NEEDS_JUDGEMENT, effort=2, link=LINK
+        )
     name = " and ".join(names)
     if moves:
-        do = f"{DO}, and give it to {name} without momentum and weight decay."
+        do = f"{DO}, and {name} without momentum and weight decay."
         return Fix(do, BEFORE, AFTER, Safety.NEEDS_JUDGEMENT, effort=2, link=LINK)
     sure = all(one.weight_decay is not None for one in known) and bool(known)
-    do = f"{DO}: {name} takes them as it is." if sure else f"{DO}, if {name} has no momentum and no weight decay."
+    do = (
+        f"{DO}: {name} supports them as configured."
+        if sure
+        else f"{DO}, if {name} has no momentum and no weight decay."
+    )
     return Fix(do, BEFORE, AFTER, Safety.ROUNDING, link=LINK)  # With weight decay SGD and Adagrad refuse them.
 
 

@@ -1,14 +1,14 @@
 """Every data-parallel rank updates all parameters.
 
-The ranks have reduced the same gradients, and then each makes the same update of all parameters.
+The ranks reduce the same gradients. Then each rank makes the same update of all parameters.
 
 Why it costs
-    An optimizer reads and writes each parameter and its statistics several times. Of n ranks, each could do so for one
-    n-th. The statistics take memory on every rank, too.
+    An optimizer reads and writes each parameter and its state several times. Each of n ranks could update one n-th. The
+    optimizer state also takes memory on every rank.
 
 How to fix
-    Share the update out: `ZeroRedundancyOptimizer` around the optimizer, or `fully_shard` in place of
-    DistributedDataParallel. Then ranks exchange the parameters that they have updated.
+    Shard the update: wrap the optimizer in `ZeroRedundancyOptimizer`, or use `fully_shard` instead of
+    DistributedDataParallel. The ranks then exchange the updated parameters.
 
 Ignore when
     the update is a small part of the step, or the links are slow: the parameters travel once more.
@@ -26,7 +26,7 @@ LEAST_NS = 1_000_000  # a step in updates: a fused one of less is quick enough (
 UNEVEN = Between(1.5, 1.1, 1.0)  # of one n-th: parameters are shared out whole, by their sizes (our choice)
 LAUNCHES = Between(1.0, 0.8, 0.5)  # of host time for what runs on a device: fewer parameters, but more calls
 FULLY = Fix(
-    "Shard parameters, gradients and the optimizer's statistics with FSDP.",
+    "Shard parameters, gradients and optimizer state with FSDP.",
     after="for block in model.blocks:\n    fully_shard(block)\nfully_shard(model)",
     safety=Safety.ROUNDING,
     effort=2,
@@ -38,13 +38,13 @@ FULLY = Fix(
 def replicated_optimizer(replicated_update: ReplicatedUpdate, steps: Steps) -> Verdicts:
     one = replicated_update
     if one.ranks < 2:
-        yield NotApplicable("no ranks reduce gradients together")
+        yield NotApplicable("ranks do not reduce gradients together")
     elif one.sharded:
         yield Clean("each rank updates a part of the parameters")
     elif one.update_ns < max(WORTH_SHARE * steps.mean_ns, LEAST_NS):
-        yield Clean(f"the update of all parameters takes {ms(one.update_ns)} a step")
+        yield Clean(f"updating all parameters takes {ms(one.update_ns)}/step")
     elif _left(one).likely >= 1.0:
-        yield Clean(f"gathering what {one.ranks} ranks have updated would take as long as is spared")
+        yield Clean(f"gathering the parameters updated by {one.ranks} ranks would cost as much as it saves")
     else:
         yield _found(one, steps)
 
@@ -57,7 +57,7 @@ def _left(one: ReplicatedUpdate) -> Between:
 
 
 def _found(one: ReplicatedUpdate, steps: Steps) -> Finding:
-    left, size = _left(one), "" if one.gradient_bytes is None else f" of {bytes_(one.gradient_bytes)}"
+    left, size = _left(one), "" if one.gradient_bytes is None else f" ({bytes_(one.gradient_bytes)})"
     edits = (
         (Shorten(Times(one.track, one.times), left),)
         if one.on_cpu
@@ -66,28 +66,28 @@ def _found(one: ReplicatedUpdate, steps: Steps) -> Finding:
     return Finding(
         evidence=(
             Evidence(
-                f"Each of {one.ranks} ranks updates all parameters: {ms(one.update_ns)} a step,"
-                f" {percent(one.update_ns / steps.mean_ns)} of it.",
+                f"Each of {one.ranks} ranks updates all parameters: {ms(one.update_ns)}/step,"
+                f" {percent(one.update_ns / steps.mean_ns)} of the step.",
                 one.update_ns,
                 "ns",
             ),
             Evidence(
-                f"1/{one.ranks} of that would be left on each. Gathering the parameters{size} takes about"
-                f" {ms(one.gather_ns[1])}, half of what reducing their gradients takes.",
+                f"Sharded, each rank updates 1/{one.ranks}. Gathering the parameters{size} then takes about"
+                f" {about(one.gather_ns[1])}.",
                 one.gather_ns[1],
                 "ns",
             ),
-            Evidence(f"The optimizer's statistics would take 1/{one.ranks} of their memory on each rank."),
+            Evidence(f"Optimizer state would take 1/{one.ranks} of its memory on each rank."),
         ),
         edits=edits,
         fixes=(FULLY,) if one.split else (_zero(one.optimizers[0]), FULLY),
-        confidence=Confidence(Level.MEDIUM, "that ranks share parameters out evenly is assumed"),
+        confidence=Confidence(Level.MEDIUM, "an even split of the parameters is assumed"),
     )
 
 
 def _zero(optimizer: str) -> Fix:
     return Fix(
-        "Let each rank update its part: wrap the optimizer in ZeroRedundancyOptimizer.",
+        "Wrap the optimizer in ZeroRedundancyOptimizer, so that each rank updates its part.",
         before=f"optimizer = {optimizer}(model.parameters(), lr=lr)",
         after="from torch.distributed.optim import ZeroRedundancyOptimizer\n"
         f"optimizer = ZeroRedundancyOptimizer(model.parameters(), {optimizer}, parameters_as_bucket_view=True, lr=lr)",

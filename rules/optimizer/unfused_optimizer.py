@@ -1,15 +1,16 @@
 """Optimizer is not fused.
 
-Without its fused form an optimizer calls several kernels for each parameter, or passes several times over all.
+Without its fused form, an optimizer launches several kernels per parameter, or passes several times over all.
 
 Why it costs
-    Each launch costs the host 5 us and more, each pass reads and writes all parameters and their statistics.
+    Each launch costs 5 us of CPU time and more. Each pass reads and writes all parameters and their state.
 
 How to fix
-    `fused=True`: one kernel for many parameters, each read and written once. SGD, Adam, AdamW, on the CPU Adagrad.
+    Set `fused=True`: one kernel updates many parameters in one pass. SGD, Adam and AdamW have it; on the CPU, Adagrad
+    too.
 
 Ignore when
-    the optimizer has no fused form, or runs on the host on purpose.
+    the optimizer has no fused form, or runs on the CPU on purpose.
 
 Sources
     https://docs.pytorch.org/docs/stable/optim.html
@@ -55,7 +56,7 @@ def unfused_optimizer(
         has_foreach = single and not one.on_cpu and one.optimizer in FOREACH.split()
         form = "fused" if has_fused else "foreach" if has_foreach else ""
         yield Finding(
-            title=f"{one.optimizer} updates its parameters one by one" if single else f"{one.optimizer} is not fused",
+            title=f"{one.optimizer} is not fused",
             evidence=(_evidence(one, single),),
             edits=(updated_at_once(one, form, _of_class(one.optimizer, manifest)), *_on_host(one, single)),
             fixes=(
@@ -67,14 +68,14 @@ def unfused_optimizer(
                 )
                 if form
                 else Fix(
-                    f"Update lists of parameters in {one.optimizer}, by `torch._foreach_*`.",
+                    f"Update lists of parameters in {one.optimizer} with `torch._foreach_*`.",
                     safety=Safety.ROUNDING,
                     link="https://docs.pytorch.org/docs/stable/optim.html",
                 ),
             ),
             confidence=Confidence(
                 Level.HIGH if single and has_fused else Level.MEDIUM,
-                "the optimizer's own ops are recorded" if has_fused else "that it has a fused form is not known",
+                "the optimizer's own ops are recorded" if has_fused else "whether it has a fused form is not known",
             ),
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
@@ -88,12 +89,11 @@ def _on_host(one: OptimizerSteps, single: bool) -> list[Edit]:
 
 
 def _evidence(one: OptimizerSteps, single: bool) -> Evidence:
-    how = "for each parameter" if single else "foreach"
+    how = "per-parameter" if single else "foreach"
     what = f"{one.ops:,} ops" if one.on_cpu else f"{one.launches:,} kernels"
-    cost = ms(one.host_ns) + f" of host time, {ms(one.device_ns)} of GPU time" * (not one.on_cpu)
-    return Evidence(
-        f"{one.optimizer} ({how}): {what} a step, {cost}.", one.host_ns if one.on_cpu else one.device_ns, "ns"
-    )
+    cost = ms(one.host_ns) + f" of CPU time, {ms(one.device_ns)} of GPU time" * (not one.on_cpu)
+    text = f"{one.optimizer} ({how}): {what} per step, {cost}."
+    return Evidence(text, one.host_ns if one.on_cpu else one.device_ns, "ns")
 
 
 def _of_class(optimizer: str, manifest: RankManifest | None) -> list[Optimizer]:

@@ -1,16 +1,16 @@
 """zero_grad writes zeros instead of setting None.
 
-`zero_grad(set_to_none=False)`, the default before PyTorch 2.0, writes zeros to all gradients, and the backward pass
-then adds to them.
+`zero_grad(set_to_none=False)`, the default before PyTorch 2.0, writes zeros to all gradients. The backward pass then
+adds to them.
 
 Why it costs
-    It writes all gradients once more, and reads them once more.
+    All gradients are written once more and read once more.
 
 How to fix
     Set gradients to None, as PyTorch 2 does by default.
 
 Ignore when
-    CUDA graphs or buckets of gradients need tensors that stay in place.
+    CUDA graphs or gradient buckets need tensors that stay in place.
 
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
@@ -31,10 +31,12 @@ def zero_grad_memset(gradient_zeroing: GradientZeroing, steps: Steps) -> Verdict
     else:
         yield Finding(
             evidence=(
-                Evidence(f"Zeroing gradients takes {found.ops:,} ops a step: {ms(found.host_ns)}.", found.host_ns, "ns")
+                Evidence(
+                    f"Zeroing gradients takes {found.ops:,} ops per step: {ms(found.host_ns)}.", found.host_ns, "ns"
+                )
                 if found.on_cpu
                 else Evidence(
-                    f"Zeroing gradients takes {found.launches:,} launches a step: {ms(found.host_ns)} of host time,"
+                    f"Zeroing gradients takes {found.launches:,} launches per step: {ms(found.host_ns)} of CPU time,"
                     f" {ms(found.device_ns)} of GPU time.",
                     found.device_ns,
                     "ns",
@@ -42,7 +44,7 @@ def zero_grad_memset(gradient_zeroing: GradientZeroing, steps: Steps) -> Verdict
             ),
             edits=(Remove(found.work_ids), Shorten(found.ids, CPU if found.on_cpu else HOST)),
             fixes=(Fix.of(fixes.ZeroGrad()),),
-            confidence=Confidence(Level.HIGH, "the operations that write the zeros are recorded"),
+            confidence=Confidence(Level.HIGH, "the ops that write the zeros are recorded"),
             host_bound=True,
         )
 

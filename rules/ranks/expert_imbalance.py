@@ -1,17 +1,16 @@
 """Experts or embeddings of some ranks get more rows.
 
-Ranks that hold different experts, or different tables, send each other rows by all-to-all. Who gets more of them
-computes longer.
+Ranks with different experts or tables exchange rows by all-to-all. A rank that gets more rows computes longer.
 
 Why it costs
-    The exchange back begins when the last rank is through. All others wait for it, in every layer of experts.
+    The return exchange starts when the last rank is done. All others wait for that rank, in every expert layer.
 
 How to fix
-    Let the router spread tokens: a balancing loss or bias, a capacity for each expert. Or place experts so that each
-    rank's together get as many tokens, and hold popular ones twice. Tables: place them by rows asked for, not by size.
+    Balance the router: a balancing loss or bias, or a capacity per expert. Or place experts so that ranks get equal
+    numbers of tokens, and replicate popular ones. Place tables by rows read, not by size.
 
 Ignore when
-    the data are artificial: routers spread random tokens otherwise than real ones.
+    the data are artificial: routers spread random tokens differently from real ones.
 
 Sources
     https://arxiv.org/abs/2408.15664
@@ -25,14 +24,14 @@ SAME_RANK_SHARE = 0.75  # of the steps: as in straggler
 EVENED = Between(0.4, 0.8, 1.0)  # of the difference: routers do not spread tokens evenly (our choice)
 
 ROUTE = Fix(
-    "Let the router spread tokens evenly over the ranks' experts: a balancing loss or bias, or a capacity for each.",
+    "Balance the router with a balancing loss or bias, or a capacity per expert.",
     after="loss = loss + 0.01 * balancing_loss(router_probabilities, chosen_experts)",
     safety=Safety.NEEDS_JUDGEMENT,
     effort=2,
     link="https://arxiv.org/abs/2101.03961",
 )
 PLACE = Fix(
-    "Or place experts, or tables, so that each rank's together get as many rows. Hold popular ones on several ranks.",
+    "Or place experts or tables so that ranks get equally many rows, and replicate popular ones.",
     effort=3,
     link="https://github.com/deepseek-ai/EPLB",
 )
@@ -41,26 +40,26 @@ PLACE = Fix(
 @rule("CO13")
 def expert_imbalance(balance: Balance | None) -> Verdicts:
     if balance is None or not balance.exchanges:
-        yield NotApplicable("ranks exchange no rows by all-to-all")
+        yield NotApplicable("ranks do not exchange rows by all-to-all")
         return
     always = balance.surely and balance.longest_share >= SAME_RANK_SHARE
-    much = f"ank {balance.longest} computes {ms(balance.longest_ns)} a step, all ranks {ms(balance.mean_ns)} on average"
+    much = f"ank {balance.longest} computes {ms(balance.longest_ns)}/step, all ranks {ms(balance.mean_ns)} on average"
     if balance.same_work or not (always or balance.in_turn):
         yield Clean(f"r{much}")
         return
-    work = "" if balance.more_work is None else f", asked to do {balance.more_work:.2g} times as much as the others"
-    evidence = f"R{much}{work}. The others wait for it at the all-to-all."
+    work = "" if balance.more_work is None else f", with {balance.more_work:.2g} times the work of the others"
+    evidence = f"R{much}{work}."
     if not always:
         evidence = (
-            f"All ranks compute {ms(balance.mean_ns)} a step on average, but the one that computes longest, which"
-            f" changes, {ms(balance.excess_ns)} more. The others wait for it at the all-to-all."
+            f"The longest-computing rank, which changes, takes {ms(balance.excess_ns)}/step more than the mean,"
+            f" {ms(balance.mean_ns)}."
         )
     yield Finding(
-        title=f"Rank {balance.longest}'s experts or tables get more rows than the others'" if always else "",
+        title=f"Experts or tables of rank {balance.longest} get more rows" if always else "",
         evidence=(Evidence(evidence, balance.excess_ns, "ns"),),
         edits=(Even(balance.dealt, EVENED),),
         fixes=(ROUTE, PLACE),
-        confidence=Confidence(Level.MEDIUM, "how many rows each expert gets was not recorded"),
+        confidence=Confidence(Level.MEDIUM, "the rows per expert were not recorded"),
     )
 
 

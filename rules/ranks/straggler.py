@@ -1,14 +1,14 @@
 """One rank is slower than the others.
 
-All ranks meet at each collective, so the rank that computes longest sets the pace, and all others wait for it.
+All ranks meet at each collective. The slowest rank sets the pace, and all others wait.
 
 Why it costs
-    The step takes as long as the slowest rank's; what the others wait for adds up over all of their GPUs.
+    The step takes as long as the slowest rank. The waiting of the others adds up over all GPUs.
 
 How to fix
-    If that rank's kernels do more, give every rank the same work: split data evenly, by what it takes rather than by
-    samples. If they do the same, its device is slower: look at its clock, temperature, power limit and neighbours. If
-    its host keeps the others waiting, do there only what all ranks do: log, save and load elsewhere, or seldom.
+    If the kernels of that rank do more, split data evenly, by cost rather than by samples. If they do the same, its GPU
+    is slower: check clock, temperature, power limit and other processes. If its CPU is late, log, save and load less
+    there.
 
 Ignore when
     the ranks do different work on purpose.
@@ -26,35 +26,29 @@ EVENED = Between(0.7, 1.0, 1.0)  # of the difference, on devices of their own (o
 CPU_EVENED = Between(0.4, 0.7, 1.0)  # where ranks share a machine: planted cases gained 0.7 of it
 
 EVEN = Fix(
-    "Split the work evenly over the ranks, by what it takes, as DistributedSampler does by samples.",
+    "Split the work evenly over the ranks by cost, as DistributedSampler does by samples.",
     after="DataLoader(dataset, sampler=DistributedSampler(dataset))",
     safety=Safety.NEEDS_JUDGEMENT,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler",
 )
 DEVICE = Fix(
-    "Look at that rank's device while it trains (nvidia-smi -q -d CLOCK,TEMPERATURE,POWER,PERFORMANCE, and who else"
-    " uses it). If nothing holds its clock back, replace it.",
+    "Check the rank's GPU while it trains: nvidia-smi -q -d CLOCK,TEMPERATURE,POWER,PERFORMANCE, and other processes.",
     effort=2,
     link="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
 )
 PROCESSOR = Fix(
-    "If that rank has no more to do, look at its machine while it trains: who else uses its cores, what holds back"
-    " their clock, and whether ranks share cores (top, lscpu).",
-    effort=2,
+    "Check the rank's machine while it trains: other processes, clock throttling, shared cores (top, lscpu).", effort=2
 )
 SHARDS = Fix(
-    "These ranks share each batch: compare the sizes of their shards of the layers.",
+    "Compare the sizes of the ranks' layer shards: these ranks share each batch.",
     safety=Safety.ROUNDING,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html",
 )
-AS_OTHERS = Fix(
-    "Let that rank's host do no more than the others' in each step: log, evaluate and save seldom, or in a thread.",
-    effort=2,
-)
+AS_OTHERS = Fix("Log, evaluate and save less often on that rank, or in a thread.", effort=2)
 LOADER = Fix(
-    "Compare that rank's DataLoader with the others': its workers, its storage, and what its samples take to read.",
+    "Compare the rank's DataLoader with the others: workers, storage, time to read a sample.",
     effort=2,
     link="https://docs.pytorch.org/docs/stable/data.html",
 )
@@ -63,15 +57,15 @@ COLLECT = Fix.of(
     "Collect garbage on all ranks in the same steps.",
     after="gc.disable()\n# in the loop\nif step % 100 == 0:\n    gc.collect()",
 )
-HOST_LATE = "comes late: its host keeps the others waiting"
+HOST_LATE = "is late on its CPU: the others wait"
 LATE: dict[TimeCause | None, tuple[str, tuple[Fix, ...]]] = {
     TimeCause.LOADER: ("fetches batches for longer than the others", (LOADER,)),
     TimeCause.GARBAGE_COLLECTION: ("collects garbage while the others wait", (COLLECT,)),
     TimeCause.CHECKPOINT: ("saves a checkpoint while the others wait", (AS_OTHERS,)),
 }
 ALL = Confidence(Level.HIGH, "all ranks were recorded in the same steps")
-SOME = Confidence(Level.MEDIUM, "not all ranks were recorded: another one may take even longer")
-HOST = Confidence(Level.MEDIUM, "that its host does nothing that it must is assumed")
+SOME = Confidence(Level.MEDIUM, "not all ranks were recorded: another rank may be slower still")
+HOST = Confidence(Level.MEDIUM, "the extra CPU work is assumed to be avoidable")
 
 
 @rule("ST01")
@@ -90,9 +84,9 @@ def straggler(balance: Balance | None) -> Verdicts:
 
 
 def compared(balance: Balance) -> str:
-    usual = f"the others {ms(balance.others_ns)} at most"
+    usual = f"the others at most {ms(balance.others_ns)}"
     alike = f", {'for ops on tensors' if balance.on_cpu else 'with kernels'} of the same size" * balance.same_work
-    return f"ank {balance.longest} computes {ms(balance.longest_ns)} a step, {usual}{alike}"
+    return f"ank {balance.longest} computes {ms(balance.longest_ns)}/step, {usual}{alike}"
 
 
 def slower(balance: Balance) -> Finding:
@@ -104,14 +98,10 @@ def slower(balance: Balance) -> Finding:
     elif balance.on_cpu or balance.shares_batch:
         fixes = (*fixes, slow)
     return Finding(
-        title=f"Rank {balance.longest} computes longer than the other ranks",
+        title=f"Straggler: rank {balance.longest} computes longer than the others",
         evidence=(
-            Evidence(
-                f"R{compared(balance)}. In {percent(balance.longest_share)} of the steps no other rank computes for as"
-                " long.",
-                spared_ns if alike else balance.always_ns,
-                "ns",
-            ),
+            Evidence(f"R{compared(balance)}.", spared_ns if alike else balance.always_ns, "ns"),
+            Evidence(f"Rank {balance.longest} computes longest in {percent(balance.longest_share)} of the steps."),
         ),
         edits=(Even(balance.evened if alike else balance.dealt, CPU_EVENED if balance.shared_cores else EVENED),),
         fixes=fixes,
@@ -122,14 +112,14 @@ def slower(balance: Balance) -> Finding:
 def late(balance: Balance, one: Late) -> Finding:
     what, fixes = LATE.get(one.why, (HOST_LATE, (AS_OTHERS,)))
     return Finding(
-        title=f"Rank {one.rank} {what}",
+        title=f"Straggler: rank {one.rank} {what}",
         evidence=(
             Evidence(
-                f"Besides computing, rank {one.rank} takes {ms(one.ns)} a step by itself, the others"
-                f" {ms(one.others_ns)} at most. In {percent(one.share)} of the steps no other rank takes as long.",
+                f"Besides compute, rank {one.rank} takes {ms(one.ns)}/step, the others at most {ms(one.others_ns)}.",
                 one.ns - one.others_ns,
                 "ns",
             ),
+            Evidence(f"Rank {one.rank} takes longest in {percent(one.share)} of the steps."),
         ),
         edits=(Even(one.keep, CPU_EVENED if balance.shared_cores else EVENED, Own.OTHER),),
         fixes=fixes,

@@ -1,14 +1,14 @@
 """The slowest rank changes from step to step.
 
-In each step the ranks get different amounts of work: longer sequences, larger images, more experts asked.
+In each step, ranks get different amounts of work: longer sequences, larger images, more tokens per expert.
 
 Why it costs
-    All ranks meet at each collective, and the one with the most work in that step keeps the others waiting. On average
-    all do the same, and yet each step takes as long as its longest part.
+    All ranks meet at each collective, and wait for the one with the most work in that step. On average all do the same,
+    yet each step takes as long as its longest part.
 
 How to fix
-    Deal out work by what it takes: sort or bucket by length before batches are split over ranks, fill batches up to a
-    number of tokens rather than samples, or pack sequences to equal length.
+    Distribute work by cost: bucket by length before batches are split over ranks, fill batches by tokens rather than
+    samples, or pack sequences to equal length.
 
 Ignore when
     the order of the data must not depend on its length.
@@ -24,7 +24,7 @@ EVENED = Between(0.5, 0.8, 1.0)  # of the difference: samples do not divide even
 CPU_EVENED = Between(0.4, 0.7, 1.0)  # where ranks share a machine: as in straggler (our choice)
 
 BUCKET = Fix(
-    "Let all ranks take work of about the same size in the same step.",
+    "Give all ranks work of about the same size in each step.",
     safety=Safety.NEEDS_JUDGEMENT,
     effort=2,
     after="mine = sorted(documents, key=len)[rank::ranks]  # by size",
@@ -37,7 +37,7 @@ def work_imbalance(balance: Balance | None) -> Verdicts:
     if balance is None:
         yield NotApplicable("no other rank does the same work")
         return
-    much = f"the rank that computes longest does so for {ms(balance.excess_ns)} a step more than the mean"
+    much = f"the longest-computing rank takes {ms(balance.excess_ns)}/step more than the mean"
     if balance.holds_more:
         yield NotApplicable("ranks hold different experts or tables: see expert_imbalance")
         return
@@ -47,15 +47,15 @@ def work_imbalance(balance: Balance | None) -> Verdicts:
     yield Finding(
         evidence=(
             Evidence(
-                f"All ranks compute {ms(balance.mean_ns)} a step on average, but the one that computes longest, which"
-                f" changes, {ms(balance.excess_ns)} more: {percent(balance.in_turn_share)} of the step.",
+                f"The longest-computing rank, which changes, takes {ms(balance.excess_ns)}/step more than the mean,"
+                f" {ms(balance.mean_ns)}.",
                 balance.excess_ns,
                 "ns",
             ),
         ),
         edits=(Even(balance.dealt, CPU_EVENED if balance.shared_cores else EVENED),),
         fixes=(BUCKET,),
-        confidence=Confidence(Level.MEDIUM, "how evenly the work can be dealt out is not known"),
+        confidence=Confidence(Level.MEDIUM, "how evenly the work can be split is not known"),
         basis=Basis.RULE_OF_THUMB,
     )
 

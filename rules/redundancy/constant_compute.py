@@ -1,10 +1,9 @@
 """A constant is recomputed in every step.
 
-Positions, masks, grids, filters, targets of a fixed set: nothing that they are made of changes from step to step, and
-every step computes what the one before had computed.
+Positions, masks, grids, filters or fixed targets: their inputs never change, yet every step recomputes them.
 
 Ignore when
-    it changes now and then: two steps in a row were compared. Then compute it where it changes.
+    the inputs change now and then: only two steps in a row were compared. Then recompute where they change.
 """
 
 from diagnose.rulekit.vocabulary import *
@@ -12,16 +11,16 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "AT19",
     Cause.CONSTANT,
-    says="{ops} compute what the step before had computed from the same values",
+    says="{ops} recompute the previous step's results from the same values",
     fixes=(
         Fix(
-            "Compute it before training, and keep it; in a module as a buffer, which moves with it to the device.",
+            "Compute the constant once, before training. In a module, register it as a buffer.",
             after='self.register_buffer("rotations", rotations(size), persistent=False)  # in __init__',
             effort=2,
             link="https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer",
         ),
     ),
-    confidence=Confidence(Level.MEDIUM, "values were followed from op to op, in two steps only"),
+    confidence=Confidence(Level.MEDIUM, "values were traced through two steps only"),
 )
 
 EXAMPLES = [

@@ -1,12 +1,10 @@
 """The same values are computed twice.
 
-Within one step ops run once more on the very values that they had been given before: a function is called for each
-layer or round though its result is known, features are computed for the loss and again for a metric, a weight is made
-of others at every use. With gradients on, the backward pass goes through each of them.
+Within one step, ops run again on the same values: a function is called in every layer, features are computed for the
+loss and for a metric, a weight is rebuilt at every use. With gradients on, the backward pass repeats each of them.
 
 Ignore when
-    keeping the result takes memory that is not there. What checkpoints compute again in the backward pass is not
-    counted.
+    memory is too short to keep the result. Recomputation by activation checkpointing is not counted.
 """
 
 from diagnose.rulekit.vocabulary import *
@@ -14,22 +12,22 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "AT18",
     Cause.DUPLICATE,
-    says="{ops} repeat {times} what had been computed{there} from the same values",
+    says="{ops} repeat {times} a computation{there} on the same values",
     fixes=(
         Fix(
-            "Compute it once in a step, and use that; `detach()` it where no gradients are needed.",
+            "Compute the result once per step, and reuse it; `detach()` it where no gradients are needed.",
             after="known = features(batch)\nfor one in rounds: total += one @ known",
             effort=2,
             link="https://en.wikipedia.org/wiki/Value_numbering",
         ),
         Fix(
-            "Of parametrized weights, make each once for a forward pass.",
+            "Cache parametrized weights for each forward pass.",
             after="with torch.nn.utils.parametrize.cached():\n    out = model(batch)",
             safety=Safety.ROUNDING,
             link="https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.parametrize.cached.html",
         ),
     ),
-    confidence=Confidence(Level.HIGH, "values were followed from op to op in two steps, and compared"),
+    confidence=Confidence(Level.HIGH, "values were traced and compared in two steps"),
 )
 
 EXAMPLES = [

@@ -1,11 +1,11 @@
 """A frozen model recomputes the same inputs.
 
-Latents of images, embeddings of texts, features of a backbone that does not learn: each batch takes some rows of a
-table, and the model makes of each what it has made of it in every epoch before.
+Latents of images, embeddings of texts, features of a frozen backbone: each batch takes rows of a table, and the model
+computes the same outputs for these rows in every epoch.
 
 Ignore when
-    there is no room for the results, the training has one epoch, rows are to be augmented before the model, or the
-    model is a copy that follows another one from time to time.
+    there is no room for the outputs, the training has one epoch, rows are augmented before the model, or the frozen
+    model is updated from time to time.
 """
 
 from diagnose.rulekit.vocabulary import *
@@ -13,15 +13,15 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "AT30",
     Cause.FROZEN_ROWS,
-    says="Rows of {detail} that does not change go through {count} layers that are not trained, and draw nothing",
+    says="{count} frozen, deterministic layers process rows of {detail} that does not change",
     fixes=(
         Fix(
-            "Compute the results once, and look them up.",
+            "Compute the frozen model's outputs once, and look them up.",
             after="with torch.no_grad():\n    known = encoder(images)  # before training\ncodes = known[chosen]",
             link="https://huggingface.co/docs/diffusers/en/training/text2image",
         ),
     ),
-    confidence=Confidence(Level.MEDIUM, "two steps were looked at; in others rows or layers may change"),
+    confidence=Confidence(Level.MEDIUM, "only two steps were compared; rows or layers may change in others"),
 )
 
 EXAMPLES = [

@@ -1,17 +1,17 @@
-"""Each slice's backward pass fills a gradient of the whole.
+"""Each slice's backward pass fills a full-size gradient.
 
-`x[:, t]` in a loop, or a window `maps[n, :, y:y + 5, x:x + 5]` for each of many places: one op that cuts everything
-has one gradient.
+`x[:, t]` in a loop, or a window `maps[n, :, y:y + 5, x:x + 5]` for each of many places, runs one backward op per slice.
+One op that takes all slices has one gradient.
 
 Why it costs
-    In the backward pass each piece fills a tensor of zeros as large as the whole, puts its gradient into it, and all of
-    these are added up.
+    For each slice, the backward pass fills a tensor of zeros as large as the whole and inserts the slice's gradient.
+    Then it adds up all of these tensors.
 
 How to fix
-    Cut it once, before the loop. Where pieces overlap, take all of them by one index.
+    Split the tensor once, before the loop. Gather overlapping slices with one index.
 
 Ignore when
-    pieces are few, or no gradient goes to what is cut.
+    slices are few, or the tensor needs no gradient.
 
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.unbind.html
@@ -27,13 +27,13 @@ WORTH_SHARE = 0.01  # of the step that filling takes (our choice)
 LEFT = 0.1  # of the time, likely: the pieces' gradients are still copied (our choice)
 FIXES = (
     Fix(
-        "Cut it once, before the loop.",
+        "Split the tensor once, before the loop.",
         after="for moment in x.unbind(1): state = cell(moment, state)",
         safety=Safety.ROUNDING,
         link="https://docs.pytorch.org/docs/stable/generated/torch.unbind.html",
     ),
     Fix(
-        "Where pieces overlap, take all of them by one index.",
+        "Gather overlapping slices with one index.",
         after="x[number[:, None], :, first[:, None] + torch.arange(5)]  # (pieces, 5, channels)",
         safety=Safety.ROUNDING,
     ),
@@ -46,21 +46,21 @@ def gradients_of_slices(facts: Facts, steps: Steps, slowdown: Slowdown | None = 
     found = [one for one in cut if one.back.longest_ns >= WORTH_SHARE * step_ns]
     if not found:
         most_ns = max((one.back.longest_ns for one in cut), default=0)
-        yield Clean(f"filling gradients for pieces takes {percent(most_ns / step_ns)} of the step at most")
+        yield Clean(f"filling gradients of slices takes at most {percent(most_ns / step_ns)} of the step")
     for one in found:
         sizes, left = " x ".join(f"{size:,}" for size in one.whole), _left(one, slowdown)
         yield Finding(
             evidence=(
                 Evidence(
-                    f"{one.in_a_row} pieces in a row are cut out of a tensor of {sizes}, and for each the backward pass"
-                    f" fills one as large: {ms(one.back.longest_ns)} a step.",
+                    f"{one.in_a_row} slices in a row of a tensor of {sizes}: their backward pass takes"
+                    f" {ms(one.back.longest_ns)}/step.",
                     one.back.longest_ns,
                     "ns",
                 ),
             ),
             edits=(Shorten(one.back.ids, left), Shorten(one.back.work_ids, left)),
             fixes=FIXES,
-            confidence=Confidence(Level.MEDIUM, "that pieces are of one tensor is told by shapes"),
+            confidence=Confidence(Level.MEDIUM, "slices are matched to their tensor by shapes"),
             basis=Basis.RULE_OF_THUMB,
             site=one.site,
         )

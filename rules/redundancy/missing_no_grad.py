@@ -1,10 +1,10 @@
 """A forward pass records an autograd graph that is never used.
 
-Gradients are enabled while nothing needs them: in validation, in a teacher or a generator that is not trained just
-then, or for metrics. A node for each op takes host time, and what is kept for it takes memory that is then not reused.
+Gradients are enabled where nothing needs them: in validation, in a frozen teacher or generator, or for metrics. A node
+for each op takes CPU time. The tensors kept for it take memory.
 
 Ignore when
-    the backward pass comes later, outside of the recording.
+    the backward pass comes later, outside the recording.
 
 Sources
     https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation
@@ -14,7 +14,7 @@ from diagnose.rulekit.vocabulary import *
 
 NO_GRAD = Fix.of(fixes.NoGradInEvaluation())
 REUSE = Fix(
-    "If it is the same model on the same batch: use what the training's forward pass has found.",
+    "Reuse the training's forward pass, if model and batch are the same.",
     after="hits = logits.detach().argmax(1) == labels",
     safety=Safety.ROUNDING,
 )
@@ -22,13 +22,12 @@ RULE = wasted(
     "LB05",
     Cause.UNUSED_GRAPH,
     says={
-        "": "{count} ops are recorded for a backward pass, and none that was seen uses them",
-        "as in training": "{count} ops are recorded for a backward pass, and none that was seen uses them; training"
-        " runs the same ops on equal shapes",
+        "": "Autograd records {count} ops that no recorded backward pass uses",
+        "as in training": "Autograd records {count} ops that no recorded backward pass uses; training repeats the ops",
     },
     fixes={"": (NO_GRAD,), "as in training": (NO_GRAD, REUSE)},
     left={"": Between(0.95, 0.8, 0.6), "as in training": Between(0.95, 0.8, 0.0)},  # 0.4 to 0.8 in planted cases
-    confidence=Confidence(Level.MEDIUM, "what recording costs is taken from other trainings"),
+    confidence=Confidence(Level.MEDIUM, "the cost of recording is taken from other trainings"),
     basis=Basis.RULE_OF_THUMB,
     host_only=True,
     often=0.5,  # of the steps (our choice)

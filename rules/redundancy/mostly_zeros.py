@@ -1,10 +1,10 @@
-"""A dense matmul with a matrix that is nearly all zeros.
+"""Dense matmul with a matrix of nearly all zeros.
 
-Neighbours in a graph as a table of all pairs, blocks on a diagonal, shifts, rotations or differences written as full
-matrices: each zero is multiplied all the same.
+A graph's adjacency matrix, blocks on a diagonal, shifts, rotations or differences as full matrices: every zero is
+multiplied.
 
 Ignore when
-    on a GPU with Tensor Cores the matrix is small: its products are quicker than what takes their place.
+    the matrix is small and the GPU has Tensor Cores: its dense products are faster.
 """
 
 from diagnose.rulekit.vocabulary import *
@@ -12,19 +12,19 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "AT28",
     Cause.ZEROS_IN_OPERAND,
-    says="A matrix of which {share} is zero is multiplied {times} a step",
+    says="A matrix with {share} zeros is multiplied {times} per step",
     fixes={
         "": (
             Fix(
-                "Keep only what is not zero, as a sparse matrix, or sum over the edges of a graph (`index_add_`).",
-                after="graph = graph.to_sparse_csr()  # once, or of each batch as it is made\nnear = graph @ states",
+                "Use a sparse matrix, or sum over the graph's edges with `index_add_`.",
+                after="graph = graph.to_sparse_csr()  # once, or once per batch\nnear = graph @ states",
                 safety=Safety.ROUNDING,
                 link="https://docs.pytorch.org/docs/stable/sparse.html",
             ),
         ),
         "batched": (
             Fix(
-                "Write out the few sums and products that the matrices stand for.",
+                "Replace the matrices by the few sums and products they stand for.",
                 after="first, second = rows.chunk(2, -1)\n"
                 "turned = torch.cat([first * cos - second * sin, first * sin + second * cos], -1)",
                 safety=Safety.ROUNDING,
@@ -36,7 +36,7 @@ RULE = wasted(
     # columns, 2,048 by 256), 51 in a graph net of 1,500 nodes; a few sums and products less. Hardly anything was left
     # of matrices for each position in a planted case.
     slower={"": (57, 40, 5), "batched": (30, 5, 0)},
-    confidence=Confidence(Level.MEDIUM, "how fast sparse products are depends on the machine"),
+    confidence=Confidence(Level.MEDIUM, "the speed of sparse matmuls depends on the machine"),
     basis=Basis.RULE_OF_THUMB,
 )
 

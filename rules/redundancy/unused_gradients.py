@@ -1,37 +1,37 @@
 """Gradients are computed that no optimizer uses.
 
-A backward pass goes on to every weight that asks for a gradient. Weights that only the optimizer was not given still
-ask, as do those of a net whose output another one is trained on; their gradients are kept, or cleared unused.
+A backward pass reaches every weight with `requires_grad`. Weights left out of the optimizer still have it, as do those
+of a network whose output trains another one. Their gradients are kept, or cleared unused.
 
 Ignore when
-    the script itself uses these gradients: to log them, in a norm that limits the others, or for an attack.
+    the script itself uses these gradients: for logging, in a gradient norm, or for an attack.
 """
 
 from diagnose.rulekit.vocabulary import *
 
 FREEZE = Fix(
-    "Ask for gradients of what is trained only.",
+    "Enable gradients only for trained weights.",
     after="model.requires_grad_(False)\nmodel.head.requires_grad_(True)\noptimizer = AdamW(model.head.parameters())",
     link="https://docs.pytorch.org/docs/stable/notes/autograd.html#setting-requires-grad",
 )
 CUT = Fix(
-    "Cut the graph before the net that this pass does not train.",
+    "Detach the output of the network that this pass does not train.",
     after="loss = critic(generator(noise).detach()).mean()",
     link="https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html",
 )
-DATA = Fix("Ask for no gradients of data.", after="features = torch.tensor(table)")
+DATA = Fix("Disable gradients of input data.", after="features = torch.tensor(table)")
 RULE = wasted(
     "LB08",
     Cause.UNUSED_GRADIENT,
     says={
-        "": "Backward passes run {count} nodes for {detail} that no optimizer uses",
-        "single": "Backward passes run {count} nodes for {detail} that nothing reads",
-        "cleared": "Backward passes run {count} nodes for {detail} that are cleared before an optimizer uses them",
+        "": "{count} backward nodes compute {detail} that no optimizer uses",
+        "single": "{count} backward nodes compute {detail} that nothing reads",
+        "cleared": "{count} backward nodes compute {detail} that are cleared before an optimizer uses them",
     },
     fixes={"": (FREEZE, CUT), "single": (DATA,), "cleared": (CUT, FREEZE)},
     confidence={
-        "": Confidence(Level.MEDIUM, "an optimizer that makes no step in this recording might use them"),
-        "cleared": Confidence(Level.HIGH, "which gradients the optimizers read, and when they clear them, is recorded"),
+        "": Confidence(Level.MEDIUM, "an optimizer that does not step in this recording may use the gradients"),
+        "cleared": Confidence(Level.HIGH, "when optimizers read and clear gradients is recorded"),
     },
     often=0.5,  # of the steps (our choice)
 )

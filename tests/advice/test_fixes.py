@@ -183,7 +183,7 @@ def test_what_compiling_gains_is_one_finding_with_its_parts() -> None:
         "And more.",
         "It takes 5 ns (AT03).",
         "It takes 3 ns (LB02).",
-        "The same change fixes all parts: 17 ns a step.",
+        "One fix for all parts: 17 ns/step.",
     ]
     assert [one.text for one in whole.evidence] == said
     assert whole.edits == (*chains.edits, *python.edits)

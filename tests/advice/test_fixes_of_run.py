@@ -53,7 +53,7 @@ def test_a_fix_is_a_change_of_the_call_in_the_script() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "says"), [(None, ""), ((2, 1), ""), ((1, 10), " Update first: PyTorch 2.0 has it.")]
+    ("before", "says"), [(None, ""), ((2, 1), ""), ((1, 10), " First update PyTorch to 2.0 or newer.")]
 )
 def test_what_an_older_pytorch_has_not_got_is_said(before: tuple[int, int] | None, says: str) -> None:
     fix = Fix.of(fixes.Compile())
@@ -64,7 +64,7 @@ def test_what_an_older_pytorch_has_not_got_is_said(before: tuple[int, int] | Non
 def test_workers_for_an_iterable_dataset_need_judgement() -> None:
     loader = Loader(dataset="Mine", sampler="_InfiniteConstantSampler", made=MADE)
     (fix,) = placed(RankManifest(rank=0, loaders=(loader,)), finding(WORKERS)).fixes
-    assert fix.do.endswith(" The dataset is iterable: share its items out among workers first, by get_worker_info().")
+    assert fix.do.endswith(" First split the iterable dataset among workers with get_worker_info().")
     assert fix.safety is Safety.NEEDS_JUDGEMENT
 
 

@@ -97,7 +97,7 @@ def test_the_diff_applies_and_the_script_runs_as_patched(job: Path) -> None:
     ran = subprocess.run([sys.executable, "train.py"], cwd=job, env=environment(), capture_output=True, check=True)
     assert ran.stdout == b"1 19\n"
     notes = done.stderr.decode()
-    assert "1. garbage_collection\n   fix        Take `gc.collect()` out" in notes
+    assert "1. garbage_collection\n   fix        Move `gc.collect()` out" in notes
     assert "   changes    train.py:32: gc.collect() if number % 500 == 0\n" in notes
     assert "2. dataloader_starvation\n" in notes
     assert f"   changes    train.py:{line_of(LOADER, 'loader = DL(')}: DataLoader(num_workers=1)\n" in notes

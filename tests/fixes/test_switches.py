@@ -191,7 +191,7 @@ def test_calls_are_changed_only_while_it_is_on() -> None:
     [
         (fixes.Threads(value=3), "torch computes with 3 threads already"),
         (fixes.AnomalyMode(), "anomaly detection is off between steps"),
-        (fixes.Determinism(), "the script allows algorithms that add in any order already"),
+        (fixes.Determinism(), "the script already allows nondeterministic algorithms"),
         (fixes.OptimizerArgument("foreach", True), "the script has foreach=True already"),
         (fixes.Attention(), "the model has no attn_implementation, which models of transformers have"),
         pytest.param(
@@ -224,12 +224,12 @@ def test_what_needs_a_model_says_that_none_was_called() -> None:
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
-        (fixes.LoaderArgument("num_workers", 2), "it counts when something is made"),
-        (fixes.DdpArgument("static_graph", True), "it counts when something is made"),
-        (fixes.CompileArgument("dynamic", True), "it counts when something is made"),
-        (fixes.Environment(value=(("OMP_NUM_THREADS", "2"),)), "what reads it starts with the process"),
+        (fixes.LoaderArgument("num_workers", 2), "the argument only counts when the object is created"),
+        (fixes.DdpArgument("static_graph", True), "the argument only counts when the object is created"),
+        (fixes.CompileArgument("dynamic", True), "the argument only counts when the object is created"),
+        (fixes.Environment(value=(("OMP_NUM_THREADS", "2"),)), "the variable is read when the process starts"),
         (fixes.Environment(value=(("MALLOC_TRIM_THRESHOLD_", "2147483647"),)), ""),
-        (fixes.Environment(value=(("MALLOC_TRIM_THRESHOLD_", ""),)), "what reads it starts with the process"),
+        (fixes.Environment(value=(("MALLOC_TRIM_THRESHOLD_", ""),)), "the variable is read when the process starts"),
         (fixes.Tf32(value=True), "NVIDIA_TF32_OVERRIDE is read when the process starts"),
         (fixes.Tf32(), ""),
         (fixes.ZeroGrad(), ""),

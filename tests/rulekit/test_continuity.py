@@ -118,7 +118,7 @@ def found(*items: str, steps: int = 1) -> Sequence[RankedFinding]:
 @pytest.mark.parametrize("between", ["", "aten::linear 1.6-1.9 x8 every 1 shapes=[[32,64],[64,64]]"])
 def test_what_works_on_pieces_may_come_between(between: str) -> None:
     (one,) = found(cuts(8), *filter(None, [between]), back(8))
-    assert one.evidence[0].text.startswith("8 pieces in a row are cut out of a tensor of 32 x 10 x 64,")
+    assert one.evidence[0].text.startswith("8 slices in a row of a tensor of 32 x 10 x 64:")
     assert one.evidence[0].value == 16_000_000
 
 

@@ -143,7 +143,7 @@ def optimizers(*names: str, momentum: float = 0.0, weight_decay: float | None = 
 @pytest.mark.parametrize("name", ["SGD", "Adagrad"])
 def test_plain_optimizers_take_sparse_gradients_as_they_are(name: str) -> None:
     (fix,) = finding("dense_embedding_gradients", TABLE, optimizers=optimizers(name)).fixes
-    assert fix.do == f"Ask for sparse gradients of the table: {name} takes them as it is."
+    assert fix.do == f"Use sparse gradients for the table: {name} supports them as configured."
     assert fix.after == "nn.Embedding(..., sparse=True)"
     assert fix.safety is Safety.ROUNDING
 
@@ -151,10 +151,10 @@ def test_plain_optimizers_take_sparse_gradients_as_they_are(name: str) -> None:
 @pytest.mark.parametrize(
     ("known", "says"),
     [
-        (optimizers("SGD", momentum=0.9), "give it to SGD without momentum and weight decay"),
-        (optimizers("SGD", weight_decay=0.01), "give it to SGD without momentum and weight decay"),
-        (optimizers("AdamW"), "let SparseAdam update it"),
-        (optimizers("Adam", "SGD"), "let SparseAdam update it"),
+        (optimizers("SGD", momentum=0.9), "and SGD without momentum and weight decay"),
+        (optimizers("SGD", weight_decay=0.01), "and SGD without momentum and weight decay"),
+        (optimizers("AdamW"), "update the table with SparseAdam"),
+        (optimizers("Adam", "SGD"), "update the table with SparseAdam"),
     ],
 )
 def test_others_move_rows_that_are_not_read(known: tuple[Optimizer, ...], says: str) -> None:
@@ -214,8 +214,8 @@ def test_where_no_guard_is_known_it_is_asked_for_first() -> None:
 @pytest.mark.parametrize(
     ("kind", "flags", "says"),
     [
-        ("BFloat16", ", flags avx2 avx512_fp16", "products in bf16 take 80.0 ms a step on the CPU"),
-        ("Half", ", flags avx2 avx512_bf16", "products in fp16 take 80.0 ms a step on the CPU"),
+        ("BFloat16", ", flags avx2 avx512_fp16", "bf16 matmuls and convolutions take 80.0 ms/step on a CPU"),
+        ("Half", ", flags avx2 avx512_bf16", "fp16 matmuls and convolutions take 80.0 ms/step on a CPU"),
         ("BFloat16", ", flags avx2 amx_bf16", "the training computes on the CPU"),
         ("BFloat16", "", "the training computes on the CPU"),  # its flags are not known
     ],

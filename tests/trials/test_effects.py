@@ -41,28 +41,24 @@ def ddp(**options: bool) -> Distributed:
         (
             FUSED,
             {"optimizers": (Optimizer(name="SGD"),)},
-            "no optimizer that stepped has fused=True; state that is loaded from a checkpoint sets it back",
+            "no optimizer that stepped has fused=True; a loaded checkpoint may reset it",
         ),
         (VIEWS, {"distributed": ddp(gradient_as_bucket_view=True)}, ""),
         (VIEWS, {"distributed": ddp(static_graph=True)}, ""),
         (
             VIEWS,
             {"distributed": ddp(gradient_as_bucket_view=False)},
-            "DistributedDataParallel has gradient_as_bucket_view=False all the same",
+            "DistributedDataParallel still has gradient_as_bucket_view=False",
         ),
         ("wrap:torch.autocast", {"flags": Flags(autocast={"cuda": "bfloat16"})}, ""),
         ("wrap:torch.autocast", {"flags": Flags(autocast={"cuda": "float16"})}, "autocast to bfloat16 was not entered"),
         (
             "patch:torch.use_deterministic_algorithms(mode=False)",
             {"flags": Flags(deterministic_algorithms=True)},
-            "deterministic algorithms are on all the same",
+            "deterministic algorithms are still on",
         ),
         (TF32, {"flags": Flags(cuda_matmul_allow_tf32=True), "allocator": USED}, ""),
-        (
-            TF32,
-            {"flags": Flags(cuda_matmul_allow_tf32=False), "allocator": USED},
-            "torch does not allow TF32 all the same",
-        ),
+        (TF32, {"flags": Flags(cuda_matmul_allow_tf32=False), "allocator": USED}, "torch still does not allow TF32"),
         (
             "env:PYTORCH_NO_CUDA_MEMORY_CACHING=",
             {},

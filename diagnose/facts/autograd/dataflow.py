@@ -71,7 +71,7 @@ def dataflow(facts: Facts) -> Dataflow:
     """Raises Missing if nobody looked at the graph, if no recorded step is like it, and like `backward_nodes`."""
     graph = facts.rank.graph
     if graph is None:
-        raise Missing("which ops need what others make", "Record with this version of diagnose profile.")
+        raise Missing("data flow between ops", "Record with this version of diagnose profile.")
     order = np.argsort(graph.number, kind="stable")
     order = order[graph.number[order] >= 0]
     place = np.full(len(graph.number) + 1, -1, dtype=np.int64)
@@ -85,7 +85,7 @@ def dataflow(facts: Facts) -> Dataflow:
     takes = np.split(used[known], np.searchsorted(uses[known], np.arange(1, len(order)))) if len(order) else []
     first = _first_numbers(facts, number, kinds)
     if (first < 0).all():
-        raise Missing("which ops need what others make", "Record a training whose steps are alike.")
+        raise Missing("data flow between ops", "Record steps that run the same ops.")
     new = [kind.partition("Backward")[0] not in _NOTHING_NEW for kind in kinds]
     return Dataflow(first=first, takes=tuple(takes), number=number, computes=np.array(new, dtype=np.int64))
 

@@ -28,7 +28,7 @@ _DENSE = "aten::embedding_dense_backward"
 _ACCUMULATED = "torch::autograd::AccumulateGrad"
 _LISTS = ("aten::_foreach_*", "aten::_fused_*")
 _FILLS = ("aten::zero_", "aten::fill_")
-_NO_SIZES = Missing("how large the tensors are that ops fill", "Record with record_shapes=True.")
+_NO_SIZES = Missing("sizes of the tensors that ops fill", "Record with record_shapes=True.")
 
 
 @dataclass(frozen=True)

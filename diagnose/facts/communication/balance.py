@@ -300,7 +300,9 @@ def is_certain(excess_ns: npt.NDArray[np.float64]) -> bool:
 def require_steps(excess_ns: npt.NDArray[np.float64], least_ns: float) -> None:
     """Raises Missing if so much is known of a single step only: it may be chance, and it may be none."""
     if len(excess_ns) < 2 and float(excess_ns.mean()) >= least_ns:
-        raise Missing("whether ranks differ by more than chance", "Record several steps, and mark them.")
+        raise Missing(
+            "whether ranks differ by more than noise", "Record several steps, and call prof.step() after each."
+        )
 
 
 def noise(facts: Facts, on_cpu: bool) -> float:

@@ -86,7 +86,7 @@ def bus_rates(facts: Facts) -> tuple[BusRate, ...]:
     found = [_rate(facts, table, device, large[some]) for some in alike]
     told = [one for one in found if one is not None]
     if not told and any(name.startswith(_EACH_WAY + _ONE_WAY) for name in names):
-        raise Missing("what of large collectives is waiting", HOW)
+        raise Missing("waiting inside large collectives", HOW)
     return tuple(sorted(told, key=lambda one: -one.ns))
 
 
@@ -343,7 +343,7 @@ def _crossing(
     took, _ = _transfers(facts, table, rows)
     told = (took > 0) & table.in_steps[rows]
     if not told.any():
-        raise Missing("what of large collectives is waiting", HOW)
+        raise Missing("waiting inside large collectives", HOW)
     wire, size = _wire(table, rows), int(table.group_size[rows].max())
     inside = np.minimum(START_NS + wire / _links_gbps(device, size), took)
     lasted, used = table.times.ends - table.times.starts, rows[table.in_steps[rows]]

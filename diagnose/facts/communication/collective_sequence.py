@@ -197,7 +197,9 @@ def _whole_steps(bounds_ns: IntArray, begin_ns: IntArray) -> int:
         return len(bounds_ns) - 1
     count = int(np.searchsorted(bounds_ns, begin_ns[MOST_CALLS], side="right")) - 1
     if not count:
-        raise Missing(f"a step of {MOST_CALLS:,} collectives at most", "Record fewer steps, and mark them.")
+        raise Missing(
+            f"a step of {MOST_CALLS:,} collectives at most", "Record fewer steps, and call prof.step() after each."
+        )
     return count
 
 

@@ -172,7 +172,7 @@ def buckets(facts: Facts) -> Buckets:
     known, at_host = host_collectives(facts), np.isin(host_collectives(facts).op_ids, ops.ids)
     sizes = np.concatenate((table.bytes[on_device], known.bytes[at_host]))
     if not len(sizes) or (sizes < 0).any():
-        raise Missing("the sizes of gradient buckets", "NCCL's are recorded from PyTorch 2.2 on, gloo's with shapes.")
+        raise Missing("the sizes of gradient buckets", "NCCL: use PyTorch 2.2 or newer. gloo: record shapes.")
     hosts = np.flatnonzero(np.isin(table.ids, known.ids[at_host]))
     rows = np.concatenate((on_device, hosts))
     dur = table.times.ends[rows] - table.times.starts[rows]

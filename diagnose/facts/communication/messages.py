@@ -235,7 +235,7 @@ def _in_buckets(facts: Facts, rows: IntArray, run: IntArray, runs: int) -> IntAr
 
 
 _GATHERS = ("allgather_", "_allgather_base_", "gather_")
-_NO_FORWARD = Missing("where forward passes begin", "DistributedDataParallel marks them.")
+_NO_FORWARD = Missing("where forward passes begin", "Use DistributedDataParallel, which marks them.")
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def achieved_flops(facts: Facts) -> AchievedFlops:
     table, used = matmul_ops(facts), steps(facts)
     inside, known = table.in_steps, table.in_steps & (table.flops > 0)
     if not known.any():
-        raise Missing("ops whose FLOPs are known", "Record with record_shapes=True. Use a current PyTorch.")
+        raise Missing("ops with known FLOPs", "Record with record_shapes=True and a current PyTorch.")
     flops, math = table.flops[known], math_dtypes(table)[known]
     total = int(flops.sum())
     try:

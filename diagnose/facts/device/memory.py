@@ -116,7 +116,7 @@ def head_room(facts: Facts) -> HeadRoom:
         if one.capacity_bytes and one.peak_reserved_bytes is not None
     ]
     if len(free) < len(known) or not free:
-        raise Missing("the device's memory", "Record with diagnose profile --memory.")
+        raise Missing("free GPU memory", "Record with diagnose profile --memory.")
     return HeadRoom(max(min(free), 0), False)
 
 
@@ -157,7 +157,7 @@ def memory_growth(facts: Facts) -> MemoryGrowth:
     if not len(events):
         raise Missing("memory events", "Record with profile_memory=True, or diagnose profile --memory.")
     if len(facts.rank.steps) < LEAST_STEPS:
-        raise Missing(f"the memory of {LEAST_STEPS} steps", "Profile more steps with profile_memory=True.")
+        raise Missing(f"memory of {LEAST_STEPS} steps", "Profile more steps with profile_memory=True.")
     found = [
         _growth(facts, device, events[events["device"] == device]) for device in events["device"].unique().tolist()
     ]

@@ -84,7 +84,7 @@ def tiny_copies(facts: Facts) -> tuple[Transfer, ...]:
     """Copies of less than TINY_BYTES in any direction, most first. Raises Missing without device work or any size."""
     copies = _copies(facts)
     if len(copies) and (copies["bytes"] < 0).all():
-        raise Missing("sizes of copies", "Record with a current PyTorch: older ones on ROCm leave them out.")
+        raise Missing("sizes of copies", "Record with a current PyTorch; older ROCm versions omit the sizes.")
     found = _groups(facts, copies[(copies["bytes"] >= 0) & (copies["bytes"] < TINY_BYTES)])
     return tuple(sorted(found, key=lambda one: -one.total_copies))
 

@@ -26,7 +26,7 @@ LEAST_ZEROS, ALL = 980, 1000
 of other elements, forth and back (torch 2.13, CSR, one core of a Xeon: 512 to 2,048 rows, by 64 columns). Of all: a
 recurrent net begins so."""
 
-_NO_DATA = Missing("whether steps get new data", "Record with the data that the training is for.")
+_NO_DATA = Missing("whether steps get new data", "Record with the real training data.")
 
 
 @finds(Cause.DUPLICATE)

@@ -33,12 +33,12 @@ from diagnose.trace.intervals import IntArray
 
 _LISTS = ("aten::_foreach_*", "aten::_fused_*")
 _SHARDS = ("FSDP::", "FullyShardedDataParallel", "c10d::_reduce_scatter", "c10d::reduce_scatter")
-_SHARDED = Missing("which gradients an optimizer uses, as ranks share them out", "It is recorded of whole ones only.")
-_NO_NUMBERS = Missing("the numbers of autograd's nodes", "Record with torch.profiler, of PyTorch 1.7 or later.")
-_MAY_BE_RUN_LATER = Missing("which graphs no backward pass runs later", "Record whole steps of the training.")
-_MAY_BE_SENT = Missing("whether other ranks use gradients that are sent to them", "It is not recorded.")
+_SHARDED = Missing("which sharded gradients an optimizer uses", "Only unsharded gradients are recorded.")
+_NO_NUMBERS = Missing("sequence numbers of autograd", "Record with torch.profiler of PyTorch 1.7 or newer.")
+_MAY_BE_RUN_LATER = Missing("whether a later backward pass uses the graph", "Record whole steps of the training.")
+_MAY_BE_SENT = Missing("whether other ranks use the gradients sent to them", "This is not recorded.")
 _MAY_BE_READ = Missing("whether the script reads the gradient", "Record with this version of diagnose profile.")
-_UNKNOWN = Missing("which weights the optimizer updates", "torch.profiler records them in lists of up to 30.")
+_UNKNOWN = Missing("which weights the optimizer updates", "torch.profiler records lists of at most 30 tensors.")
 
 LEAST = 2  # Gradients a step, and a pass, that a script hardly uses itself (our choice).
 

@@ -28,12 +28,12 @@ from diagnose.trace.intervals import IntArray, Intervals
 class Cause(Enum):
     """Why work is wasted: what takes the time, as the beginning of a sentence."""
 
-    DUPLICATE = "what is computed again from the same values"
-    CONSTANT = "what is the same in every step"
-    ZEROS_IN_OPERAND = "multiplying with matrices that are nearly all zero"
+    DUPLICATE = "computing the same values again"
+    CONSTANT = "recomputing constants"
+    ZEROS_IN_OPERAND = "multiplying nearly all-zero matrices"
     FROZEN_ROWS = "running frozen layers on rows of a table"
-    UNUSED_GRADIENT = "computing gradients that no optimizer uses"
-    UNUSED_GRAPH = "recording ops for a backward pass that never comes"
+    UNUSED_GRADIENT = "computing unused gradients"
+    UNUSED_GRAPH = "recording unused autograd graphs"
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def test_rounds_that_compute_nothing() -> None:
 
 
 def test_nobody_looked() -> None:
-    with pytest.raises(Missing, match="which ops need what others make"):
+    with pytest.raises(Missing, match="data flow between ops"):
         dataflow(facts_with(in_turn(), None))
 
 
@@ -112,7 +112,7 @@ def test_nobody_looked() -> None:
     ids=["fewer", "more", "others", "none"],
 )
 def test_a_step_that_is_not_like_the_recorded_ones(other: Nodes) -> None:
-    with pytest.raises(Missing, match="which ops need what others make"):
+    with pytest.raises(Missing, match="data flow between ops"):
         dataflow(facts_with(in_turn(), graph_of(other)))
 
 

@@ -124,7 +124,7 @@ def test_passes_after_the_last_step_may_be_for_one_that_was_not_recorded() -> No
 
 @pytest.mark.parametrize("name", ["FSDP::forward", "FullyShardedDataParallel.forward", "c10d::_reduce_scatter_base_"])
 def test_sharded_weights_have_other_shapes_than_their_gradients(name: str) -> None:
-    with pytest.raises(Missing, match="share them out"):
+    with pytest.raises(Missing, match="which sharded gradients"):
         of(backward(0, "[4,8]", "[64,8]"), update(50, "[4,8]"), f'"{name}" 70-71')
 
 
@@ -162,7 +162,7 @@ def test_a_gradient_that_goes_to_another_rank_is_used() -> None:
     """A stage of a pipeline sends on those of its inputs, and may do so without another op."""
     rows = (backward(0, "[4,8]", "[64,8]", "[64,64]"), update(50, "[4,8]"))
     assert [one.detail for one in of(*rows)] == ["2 gradients"]
-    with pytest.raises(Missing, match="whether other ranks use gradients"):
+    with pytest.raises(Missing, match="whether other ranks use the gradients"):
         of(*rows, "c10d::send 30-31 shapes=[[[64,64]]] | c10d::send 31-32 shapes=[[[64,8]]]")
     assert [one.detail for one in of(*rows, "c10d::send 30-31 shapes=[[[4,8]]]")] == ["2 gradients"]
 
@@ -254,7 +254,7 @@ def test_one_pass_more_of_what_training_runs_once_is_another() -> None:
     assert [one.kind for one in found] == [""]
 
 
-LATER = "which graphs no backward pass runs later"
+LATER = "whether a later backward pass uses the graph"
 
 
 def test_a_graph_may_be_run_in_a_later_step() -> None:
