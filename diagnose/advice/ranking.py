@@ -230,10 +230,10 @@ def _place_of(one: Priced, placed: list[Priced], step: Step, doubtful: Doubtful)
         gain = (other.added or other.alone).likely_ns
         return gain * HOLDS[_level(other, doubtful.doubts(other, step))]
 
-    return max(
-        (at for at, other in enumerate(placed, 1) if not _is_option(other) or expected(other) >= expected(one)),
-        default=0,
-    )
+    kinds = [other.finding.kind for other in placed]
+    first = kinds.count(Kind.FAULT)
+    options = placed[first : first + kinds.count(Kind.OPTION)]
+    return first + max((at for at, other in enumerate(options, 1) if expected(other) >= expected(one)), default=0)
 
 
 def _costless(one: Priced, step: Step) -> bool:

@@ -16,12 +16,6 @@ def duration(ns: int | float) -> str:
     return f"{ns:.0f} ns"
 
 
-def about(ns: float) -> str:
-    """A time that is not measured, with two significant digits: 220 ms, 14 ms, 2.4 ms."""
-    number, _, unit = duration(float(f"{ns:.2g}")).partition(" ")
-    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}".rstrip()
-
-
 def three_digits(value: float) -> str:
     """A number with three significant digits, and all digits before the point."""
     size = abs(value)
