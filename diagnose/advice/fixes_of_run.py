@@ -22,8 +22,7 @@ from diagnose.trace.model import Context, Device
 
 PLACEHOLDER = "python train.py"  # What stands in fixes for the command.
 
-IN_PYTHON = "# in Python:"
-"""Label of code for programs in other languages."""
+IN_PYTHON = "# in Python:"  # Label of code for programs in other languages.
 
 LONGEST_COMMAND = 200
 """Characters of a command that are shown in place of that; further words are left out (our choice)."""

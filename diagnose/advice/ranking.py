@@ -35,8 +35,7 @@ from diagnose.replay.saving import DOUBTFUL, Replay, Saving
 WORTH_SHARE = 0.01
 """From this share of the step on a saving is worth a line of its own (our choice); below it is minor."""
 
-NOTHING_SHARE = 0.002
-"""A pattern whose fix saves less than this share of the step is no finding (our choice)."""
+NOTHING_SHARE = 0.002  # A pattern whose fix saves less than this share of the step is no finding (our choice).
 
 LEFT_SHARE = 0.5  # Of a saving, that must be left for a finding that names no cause (our choice).
 MOST_PER_RULE = 5  # Findings; if there are more, the last one stands for all the smaller ones.

@@ -12,8 +12,7 @@ from diagnose.rulekit import page
 from diagnose.rulekit.page import Page
 
 WIDTH = 100
-MOST_LINES = {"Why it costs": 3, "How to fix": 5, "Ignore when": 3}
-"""Of the parts of a rule's page that `show` has."""
+MOST_LINES = {"Why it costs": 3, "How to fix": 5, "Ignore when": 3}  # Of the parts of a rule's page that `show` has.
 
 
 @click.group(name="rules")

@@ -159,8 +159,7 @@ class Sections(msgspec.Struct, frozen=True, kw_only=True):
     """What the mean recorded step goes to, to compare recordings by; adds up to it exactly."""
     critical_path: tuple[PathPart, ...] | None = None
     """What the recorded steps wait for; adds up to their mean. None: nothing could be replayed."""
-    findings: tuple[RankedFinding, ...] = ()
-    """What to fix, in order; with the other ranks where the same was found."""
+    findings: tuple[RankedFinding, ...] = ()  # What to fix, in order; with the other ranks where the same was found.
     outcomes: tuple[Outcome, ...] = ()  # How each rule ended.
     absent: tuple[Absent, ...] = ()  # What could not be looked at, and how to record it.
     integrity: tuple[IntegrityNote, ...] = ()

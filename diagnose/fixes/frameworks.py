@@ -16,8 +16,7 @@ NAMES = {
 }
 """Of what owns or wraps the loop, as users know it."""
 
-OWNERS = (Loop.TRANSFORMERS, Loop.LIGHTNING)
-"""Those whose own code is the loop."""
+OWNERS = (Loop.TRANSFORMERS, Loop.LIGHTNING)  # Those whose own code is the loop.
 
 READS = r"aten::(is_nonzero|item|_local_scalar_dense|equal)"
 

@@ -56,21 +56,19 @@ def barriers(barriers: Barriers, steps: Steps) -> Verdicts:
 
 
 EXAMPLES = [
-    Fires(  # 10 ms, half of it after the op has returned
-        """
+    # 10 ms, half of it after the op has returned
+    Fires("""
         4 steps of 100
         2 threads, 4 cores
         cpu       aten::mm 0-40 | c10d::barrier 40-45 | aten::mm 50-90
         cpu gloo  gloo:barrier 41-50
-        """
-    ),
-    Silent(  # once in four steps: to write a checkpoint, say
-        """
+    """),
+    # once in four steps: to write a checkpoint, say
+    Silent("""
         4 steps of 100
         2 threads, 4 cores
         cpu       aten::mm 0-40 | c10d::barrier 40-45 in 2 | aten::mm 50-90
         cpu gloo  gloo:barrier 41-50 in 2
-        """
-    ),
+    """),
     CannotTell("4 steps of 100\ncpu  c10d::barrier 40-45", because="device work"),
 ]

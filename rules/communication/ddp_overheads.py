@@ -107,12 +107,11 @@ EXAMPLES = [
         """,
         saving_ms=(10, 10),
     ),
-    Silent(  # the GPU has enough to do meanwhile
-        """
+    # the GPU has enough to do meanwhile
+    Silent("""
         4 steps of 50
         cpu  aten::mm 0-0.1 | torch.distributed.ddp.reducer::search_unused_parameters 1-11 | device_sync 12-49.9
         gpu  sgemm 0.1-49.8 @0.05
-        """
-    ),
+    """),
     CannotTell("gpu  sgemm 0.1-49.8", because="framework ops"),
 ]

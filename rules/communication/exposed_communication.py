@@ -174,30 +174,27 @@ EXAMPLES = [
         """,
         saving_ms=(0, 39.8),
     ),
-    Silent(  # what pipeline stages hand on is waited for, however early it is sent
-        """
+    # what pipeline stages hand on is waited for, however early it is sent
+    Silent("""
         4 steps of 100
         cpu     aten::mm 0-0.1 | c10d::recv_ 0.2-0.4 | device_sync 1-99.9
         gpu     sgemm 0.1-60 @0.05
         gpu 20  nccl 60-99.8 @0.3 operation=recv
-        """
-    ),
-    Silent(  # the same, hidden
-        """
+    """),
+    # the same, hidden
+    Silent("""
         4 steps of 100
         cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
         gpu     sgemm 0.1-99.8 @0.05
         gpu 20  allreduce 50-90 @0.3
-        """
-    ),
-    Silent(  # the host is late for other reasons: the GPU would be idle in place of communicating
-        """
+    """),
+    # the host is late for other reasons: the GPU would be idle in place of communicating
+    Silent("""
         4 steps of 100
         cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | "train.py(9): log" 1-99 | aten::mm 99-99.1
         gpu     sgemm 0.1-30 @0.05 | sgemm 99.1-99.9 @99.05
         gpu 20  allreduce 30-50 @0.3
-        """
-    ),
+    """),
     CannotTell(
         """
         4 steps of 100

@@ -105,23 +105,21 @@ EXAMPLES = [
         """,
         saving_ms=(0, 10.8),
     ),
-    Silent(  # in bf16 already
-        """
+    # in bf16 already
+    Silent("""
         4 steps of 100
         cpu     DistributedDataParallel.forward 0-0.12 | device_sync 1-99.9
         cpu     "autograd::engine::evaluate_function: MmBackward0" 0.15-0.45 | c10d::allreduce_ 0.2-0.4
         gpu     sgemm 0.3-79 @0.11
         gpu 20  allreduce 79-99 @0.3 operation=allreduce in_elements=25000000 dtype=BFloat16
-        """
-    ),
-    Silent(  # hidden
-        """
+    """),
+    # hidden
+    Silent("""
         4 steps of 100
         cpu     DistributedDataParallel.forward 0-0.12 | device_sync 1-99.9
         cpu     "autograd::engine::evaluate_function: MmBackward0" 0.15-0.45 | c10d::allreduce_ 0.2-0.4
         gpu     sgemm 0.3-99 @0.11
         gpu 20  allreduce 79-99 @0.3 operation=allreduce in_elements=25000000 dtype=Float
-        """
-    ),
+    """),
     CannotTell("4 steps of 100\ncpu  aten::mm 0-10", because="device work"),
 ]

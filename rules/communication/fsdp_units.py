@@ -303,38 +303,35 @@ EXAMPLES = [
         """,
         saving_ms=(8, 20),
     ),
-    Silent(  # gathers are hidden but for the first, and parameters stay gathered
-        """
+    # gathers are hidden but for the first, and parameters stay gathered
+    Silent("""
         4 steps of 100
         cpu     "FSDP::pre_forward (h.0)" 0-1 | "FSDP::all_gather (h.0)" 0.2-0.8 | c10d::_allgather_base_ 0.4-0.6
         cpu     "FSDP::pre_forward (h.1)" 2-3 | "FSDP::all_gather (h.1)" 2.2-2.8 | c10d::_allgather_base_ 2.4-2.6
         cpu     wait 1.1-1.2 | wait 3.1-3.2 | "FSDP::pre_backward (h.0)" 7.5-7.6 | optimizer 8-9 | device_sync 9-99.9
         gpu     sgemm 11-50 @1.5 | sgemm 50-99 @3.5
         gpu 20  allgather 1-11 @0.5 operation=_allgather_base | allgather 11.01-21 @2.5 operation=_allgather_base
-        """
-    ),
-    Silent(  # gathers follow each other, and take longer than all compute: none could begin earlier
-        """
+    """),
+    # gathers follow each other, and take longer than all compute: none could begin earlier
+    Silent("""
         4 steps of 100
         cpu     "FSDP::pre_forward (h.0)" 0-1 | "FSDP::all_gather (h.0)" 0.2-0.8 | c10d::_allgather_base_ 0.4-0.6
         cpu     "FSDP::pre_forward (h.1)" 2-3 | "FSDP::all_gather (h.1)" 2.2-2.8 | c10d::_allgather_base_ 2.4-2.6
         cpu     wait 1.1-1.2 | wait 3.1-3.2 | "FSDP::pre_backward (h.0)" 7.5-7.6 | optimizer 8-9 | device_sync 9-99.9
         gpu     sgemm 41-51 @1.5 | sgemm 81-99 @3.5
         gpu 20  allgather 1-41 @0.5 operation=_allgather_base | allgather 41-81 @2.5 operation=_allgather_base
-        """
-    ),
-    Silent(  # one reduction for two passes
-        """
+    """),
+    # one reduction for two passes
+    Silent("""
         4 steps of 100
         cpu     "FSDP::pre_forward (layers.0)" 0-1 | "FSDP::post_backward_accumulate (layers.0)" 2-2.3
         cpu     "FSDP::pre_forward (layers.0)" 3-4 | "FSDP::post_backward_reduce (layers.0)" 5-5.3
         cpu     c10d::_reduce_scatter_base_ 5.1-5.2 | optimizer 6-7 | device_sync 8-99.9
         gpu     sgemm 1.1-20 @1.05 | sgemm 20.01-69 @4.05
         gpu 20  reduce_scatter 69.01-99 @5.15 operation=_reduce_scatter_base
-        """
-    ),
-    Silent(  # the gradients take 80 GB more, and 10 are free
-        """
+    """),
+    # the gradients take 80 GB more, and 10 are free
+    Silent("""
         4 steps of 100
         memory 60 of 70 GB
         cpu     "FSDP::pre_forward (layers.0)" 0-1 | "FSDP::post_backward_reduce (layers.0)" 2-2.3
@@ -344,10 +341,9 @@ EXAMPLES = [
         gpu     sgemm 1.1-20 @1.05 | sgemm 50.01-69 @4.05
         gpu 20  reduce_scatter 20.01-50 @2.15 operation=_reduce_scatter_base in_elements=20000000000 dtype=Float
         gpu 20  reduce_scatter 69.01-99 @5.15 operation=_reduce_scatter_base in_elements=20000000000 dtype=Float
-        """
-    ),
-    Silent(  # parameters take 80 GB more, and 10 are free; no compute lies before what is gathered in each pass
-        """
+    """),
+    # parameters take 80 GB more, and 10 are free; no compute lies before what is gathered in each pass
+    Silent("""
         4 steps of 100
         memory 60 of 70 GB
         cpu     "FSDP::pre_forward (h.0)" 0-1 | "FSDP::all_gather (h.0)" 0.2-0.8 | c10d::_allgather_base_ 0.4-0.6
@@ -358,7 +354,6 @@ EXAMPLES = [
         gpu 20  allgather 1-10 @0.5 operation=_allgather_base out_elements=40000000000 dtype=BFloat16
         gpu 20  allgather 10-20 @1.5 operation=_allgather_base out_elements=40000000000 dtype=BFloat16
         gpu 20  allgather 40.01-70 @3.5 operation=_allgather_base out_elements=40000000000 dtype=BFloat16
-        """
-    ),
+    """),
     CannotTell("gpu 20  allgather 20-50", because="framework ops"),
 ]

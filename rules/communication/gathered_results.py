@@ -85,25 +85,22 @@ EXAMPLES = [
         """,
         saving_ms=(15, 29.4),
     ),
-    Fires(
-        """
+    Fires("""
         4 steps of 100
         2 threads, 4 cores
         rank 0 of 2
         cpu  c10d::allgather_ 1-2 shapes=[[],[[512,1000]],[],[],[]] | DistributedDataParallel.forward 40-60
         cpu  "Optimizer.step#SGD.step" 90-99
         cpu threads  gloo:all_gather 2-32 shapes=[[512,1000]]
-        """
-    ),
-    Silent(  # within the forward pass: for a loss over the examples of all ranks
-        """
+    """),
+    # within the forward pass: for a loss over the examples of all ranks
+    Silent("""
         4 steps of 100
         2 threads, 4 cores
         rank 0 of 2
         cpu  DistributedDataParallel.forward 1-20 | "Optimizer.step#SGD.step" 90-99
         cpu  c10d::allgather_ 21-22 shapes=[[],[[512,1000]],[],[],[]]
         cpu threads  gloo:all_gather 22-52 shapes=[[512,1000]]
-        """
-    ),
+    """),
     CannotTell("4 steps of 100\ncpu  aten::mm 0-10", because="device work"),
 ]

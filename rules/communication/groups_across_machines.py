@@ -77,8 +77,8 @@ EXAMPLES = [
         """,
         saving_ms=(42.7, 85.4),
     ),
-    Silent(  # the group is on one machine
-        """
+    # the group is on one machine
+    Silent("""
         4 steps of 100
         device NVIDIA H100 80GB HBM3
         rank 0 of 4
@@ -87,10 +87,9 @@ EXAMPLES = [
         gpu     sgemm 0.1-10 @0.05
         gpu 20  nccl 10-54.5 @0.3 operation=alltoall in_elements=268435456 dtype=Float group_size=2 group_ranks="[0, 1]"
         gpu 20  nccl 54.5-99 @0.6 operation=alltoall in_elements=268435456 dtype=Float group_size=2 group_ranks="[0, 1]"
-        """
-    ),
-    Silent(  # no machine has room for the group
-        """
+    """),
+    # no machine has room for the group
+    Silent("""
         4 steps of 100
         device NVIDIA H100 80GB HBM3
         rank 0 of 4
@@ -99,8 +98,7 @@ EXAMPLES = [
         gpu     sgemm 0.1-10 @0.05
         gpu 20  nccl 10-54.5 @0.3 operation=alltoall in_elements=268435456 dtype=Float group_size=4
         gpu 20  nccl 54.5-99 @0.6 operation=alltoall in_elements=268435456 dtype=Float group_size=4
-        """
-    ),
+    """),
     CannotTell(
         """
         4 steps of 100

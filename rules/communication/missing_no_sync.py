@@ -63,15 +63,14 @@ EXAMPLES = [
         """,
         saving_ms=(30, 30),
     ),
-    Silent(  # one reduction for two passes
-        """
+    # one reduction for two passes
+    Silent("""
         4 steps of 100
         cpu     DistributedDataParallel.forward 0-1 | MmBackward0 1-2
         cpu     DistributedDataParallel.forward 3-4 | MmBackward0 4-5 | c10d::allreduce_ 5-5.1
         cpu     optimizer 6-7 | device_sync 8-99.9
         gpu     sgemm 1.1-20 @1.05 | sgemm 20.01-69 @4.05
         gpu 20  allreduce 69.01-99 @5.05
-        """
-    ),
+    """),
     CannotTell("gpu 20  allreduce 20-50", because="framework ops"),
 ]

@@ -170,8 +170,8 @@ EXAMPLES = [
         """,
         saving_ms=(7.7, 9.2),
     ),
-    Silent(  # the same, but each micro-batch costs 13 ms besides
-        """
+    # the same, but each micro-batch costs 13 ms besides
+    Silent("""
         4 steps of 100
         rank 0 of 2
         cpu     aten::mm 0-0.1 | device_sync 0.3-60
@@ -185,8 +185,7 @@ EXAMPLES = [
         gpu     sgemm 10.1-20 @0.05 | sgemm 20-30 @0.06 | sgemm 30-40 @0.07 | sgemm 40-50 @0.08
         gpu 20  nccl 0.3-10.1 @0.2 operation=recv from=0 | nccl 30-30.1 @0.21 operation=send to=0
         gpu 21  nccl 20-20.1 @0.22 operation=recv from=0 | nccl 50-50.1 @0.23 operation=send to=0
-        """
-    ),
+    """),
     CannotTell(
         """
         4 steps of 100

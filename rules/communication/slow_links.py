@@ -90,8 +90,8 @@ EXAMPLES = [
         """,
         saving_ms=(0, 39.5),
     ),
-    Silent(  # the second, which waits for nobody, is quick
-        """
+    # the second, which waits for nobody, is quick
+    Silent("""
         4 steps of 100
         device NVIDIA H100 80GB HBM3
         rank 0 of 8
@@ -100,8 +100,7 @@ EXAMPLES = [
         gpu     sgemm 0.1-10 @0.05
         gpu 20  allreduce 10-89 @0.3 operation=allreduce in_elements=16777216 dtype=Float group_size=8
         gpu 20  allreduce 89.01-90 @0.6 operation=allreduce in_elements=16777216 dtype=Float group_size=8
-        """
-    ),
+    """),
     CannotTell(
         """
         4 steps of 100

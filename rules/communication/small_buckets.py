@@ -89,8 +89,8 @@ EXAMPLES = [
         """,
         saving_ms=(0.6, 1.2),
     ),
-    Silent(  # each of 5 MB: how much of their time is latency is not known
-        """
+    # each of 5 MB: how much of their time is latency is not known
+    Silent("""
         4 steps of 20
         rank 0 of 2
         cpu     DistributedDataParallel.forward 0-0.5 | aten::mm 0.1-0.2 | device_sync 3-19.9
@@ -98,10 +98,9 @@ EXAMPLES = [
         cpu     c10d::allreduce_ 1.02-1.12 x10 every 0.16
         gpu     sgemm 0.2-3.3 @0.15
         gpu 20  allreduce 3.3-3.45 @1.05 x10 every 0.16 operation=allreduce in_elements=1250000 dtype=Float
-        """
-    ),
-    Silent(  # two buckets
-        """
+    """),
+    # two buckets
+    Silent("""
         4 steps of 20
         rank 0 of 2
         cpu     DistributedDataParallel.forward 0-0.5 | aten::mm 0.1-0.2 | device_sync 3-19.9
@@ -109,7 +108,6 @@ EXAMPLES = [
         cpu     c10d::allreduce_ 1.02-1.12 x2 every 0.16
         gpu     sgemm 0.2-2.9 @0.15
         gpu 20  allreduce 3-3.1 @1.05 x2 every 0.16 operation=allreduce in_elements=100000 dtype=Float
-        """
-    ),
+    """),
     CannotTell("gpu 20  allreduce 1-2", because="framework ops"),
 ]

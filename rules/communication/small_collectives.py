@@ -126,30 +126,27 @@ EXAMPLES = [
         """,
         saving_ms=(3.12, 3.12),
     ),
-    Fires(  # 40 gradients of 0.4 MB in 40 us each: 0.8 ms at least are latency, and the backward pass hides the rest
-        """
+    # 40 gradients of 0.4 MB in 40 us each: 0.8 ms at least are latency, and the backward pass hides the rest
+    Fires("""
         4 steps of 6
         cpu     "autograd::engine::evaluate_function: MmBackward0" 0-0.1 | c10d::allreduce_ 1-1.08 x40 every 0.1
         cpu     aten::add 5-5.1 | device_sync 5.2-5.99
         gpu     sgemm 0.1-0.99 @0.05 | pointwise 5.1-5.95 @5.05
         gpu 20  allreduce 1.05-1.09 @1.02 x40 every 0.1 operation=allreduce in_elements=100000 dtype=Float
-        """
-    ),
-    Silent(  # each between two matrix products: tensor parallelism
-        """
+    """),
+    # each between two matrix products: tensor parallelism
+    Silent("""
         4 steps of 6
         cpu     aten::mm 1-1.03 x40 every 0.1 | c10d::allreduce_ 1.04-1.08 x40 every 0.1 | device_sync 5.2-5.99
         gpu     sgemm 1.03-1.06 @1.01 x40 every 0.1
         gpu 20  allreduce 1.06-1.09 @1.05 x40 every 0.1 operation=allreduce in_elements=9 dtype=Float
-        """
-    ),
-    Silent(  # hidden, and the host has time
-        """
+    """),
+    # hidden, and the host has time
+    Silent("""
         4 steps of 6
         cpu     aten::mm 0-0.1 | c10d::allreduce_ 1-1.08 x40 every 0.1 | device_sync 5.2-5.99
         gpu     sgemm 0.1-5.95 @0.05
         gpu 20  allreduce 1.05-1.09 @1.02 x40 every 0.1 operation=allreduce in_elements=9 dtype=Float
-        """
-    ),
+    """),
     CannotTell("gpu 20  allreduce 1.05-1.09 x40 every 0.1", because="sizes of collectives"),
 ]

@@ -56,23 +56,21 @@ def synchronised_norms(synced_norms: SyncedNorms) -> Verdicts:
 
 
 EXAMPLES = [
-    Fires(  # 20 exchanges of 40 us that the next layer waits for
-        """
+    # 20 exchanges of 40 us that the next layer waits for
+    Fires("""
         4 steps of 6
         cpu     SyncBatchNorm 1-1.09 x20 every 0.2 | device_sync 5.2-5.99
         cpu     c10d::allgather_ 1.01-1.08 x20 every 0.2
         gpu     sgemm 1.1-1.18 @1.085 x20 every 0.2 | pointwise 5.1-5.95 @5.05
         gpu 20  allgather 1.05-1.09 @1.02 x20 every 0.2 operation=_allgather_base in_elements=9 dtype=Float
-        """
-    ),
-    Silent(  # a few layers
-        """
+    """),
+    # a few layers
+    Silent("""
         4 steps of 6
         cpu     SyncBatchNorm 1-1.09 x4 every 0.2 | device_sync 5.2-5.99
         cpu     c10d::allgather_ 1.01-1.08 x4 every 0.2
         gpu     sgemm 1.1-1.18 @1.085 x4 every 0.2 | pointwise 5.1-5.95 @5.05
         gpu 20  allgather 1.05-1.09 @1.02 x4 every 0.2 operation=_allgather_base in_elements=9 dtype=Float
-        """
-    ),
+    """),
     CannotTell("cpu  SyncBatchNorm 1-1.09 x20 every 0.2", because="device work"),
 ]

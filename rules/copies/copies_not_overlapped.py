@@ -83,12 +83,11 @@ EXAMPLES = [
         """,
         saving_ms=(29, 29),  # the copy goes on beside the kernel
     ),
-    Silent(  # on a stream of its own, beside the kernels
-        """
+    # on a stream of its own, beside the kernels
+    Silent("""
         5 steps of 100
         cpu  aten::to 0-0.1 | aten::mm 1-2 | sync 3-99.51
         gpu 20 h2d 2-32 @0.05 pinned 700MB
         gpu  sgemm 1.1-99.5 @1.05
-        """
-    ),
+    """),
 ]

@@ -85,15 +85,14 @@ EXAMPLES = [
         """,
         because="sizes of copies",
     ),
-    Silent(  # one batch
-        """
+    # one batch
+    Silent("""
         5 steps of 100
         cpu  aten::to 0-0.1 | aten::mm 1-2 | sync 3-99.51
         gpu  h2d 0.1-60 @0.05 pinned 1400MB | sgemm 60.1-99.5 @1.05
-        """
-    ),
-    Silent(  # beside compute
-        """
+    """),
+    # beside compute
+    Silent("""
         5 steps of 100
         cpu  aten::copy_ 0-0.05 x8 every 0.1 | aten::mm 1-2 | sync 3-99.51
         gpu 20 h2d 0.1-7.4 @0.01 pinned 175MB | h2d 7.5-14.8 @0.11 pinned 175MB
@@ -101,6 +100,5 @@ EXAMPLES = [
         gpu 20 h2d 29.7-37.0 @0.41 pinned 175MB | h2d 37.1-44.4 @0.51 pinned 175MB
         gpu 20 h2d 44.5-51.8 @0.61 pinned 175MB | h2d 51.9-59.2 @0.71 pinned 175MB
         gpu  sgemm 1.3-99.5 @1.05
-        """
-    ),
+    """),
 ]

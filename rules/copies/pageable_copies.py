@@ -92,25 +92,21 @@ def _fix(manifest: RankManifest | None) -> tuple[Fix, str]:
 
 
 EXAMPLES = [
-    Fires(
-        """
+    Fires("""
         4 steps of 100
         cpu  aten::to 0-20.05 | sync 15.1-20.03 | aten::mm 21-22 | sync 23-99.01
         gpu  h2d 0.1-20 @0.05-15 pageable 100MB | sgemm 21.1-99 @21.05
-        """
-    ),
-    Silent(  # 1 KB
-        """
+    """),
+    # 1 KB
+    Silent("""
         4 steps of 100
         cpu  aten::to 0-0.1 | sync 0.04-0.08 | aten::mm 1-2 | sync 3-99.01
         gpu  h2d 0.03-0.04 @0.01-0.03 pageable 1KB | sgemm 1.1-99 @1.05
-        """
-    ),
-    Silent(  # pinned
-        """
+    """),
+    # pinned
+    Silent("""
         4 steps of 100
         cpu  aten::to 0-0.1 | aten::mm 1-2 | sync 3-99.01
         gpu  h2d 0.1-4 @0.05 pinned 100MB | sgemm 4.1-99 @1.05
-        """
-    ),
+    """),
 ]

@@ -73,18 +73,14 @@ def tiny_copies(
 
 
 EXAMPLES = [
-    Fires(
-        """
+    Fires("""
         4 steps of 20
         cpu  aten::to 0-0.09 x100 every 0.1 | sync 0.04-0.08 x100 every 0.1 | aten::mm 11-12 | sync 13-19.01
         gpu  h2d 0.03-0.035 @0.01-0.03 pageable 64B x100 every 0.1 | sgemm 11.1-19 @11.05
-        """
-    ),
-    Silent(
-        """
+    """),
+    Silent("""
         4 steps of 20
         cpu  aten::to 0-0.09 | aten::mm 11-12 | sync 13-19.01
         gpu  h2d 0.03-0.035 @0.01-0.03 pageable 64B | sgemm 11.1-19 @11.05
-        """
-    ),
+    """),
 ]

@@ -66,21 +66,19 @@ EXAMPLES = [
         """,
         saving_ms=(0, 75),
     ),
-    Silent(  # one thread for each core
-        """
+    # one thread for each core
+    Silent("""
         4 steps of 100
         2 threads, 2 cores
         cpu  aten::mm 0-80
-        """
-    ),
-    Silent(  # the GPU computes
-        """
+    """),
+    # the GPU computes
+    Silent("""
         4 steps of 100
         8 threads, 2 cores
         cpu  aten::mm 0-80
         gpu  sgemm 1-90 @0.5
-        """
-    ),
+    """),
     CannotTell(  # a trace alone says nothing of cores
         """
         4 steps of 100

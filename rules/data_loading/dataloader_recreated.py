@@ -142,28 +142,25 @@ def left_of_first(fetches: Fetches, made_ns: int) -> Between:
 
 
 EXAMPLES = [
-    Fires(  # what a batch takes is not known: half of the 40 ms, most likely
-        """
+    # what a batch takes is not known: half of the 40 ms, most likely
+    Fires("""
         4 steps of 100
         cpu  aten::random_ 0-1 | aten::item 1-2 | load 2-42 | aten::mm 42-43
         gpu  sgemm 42.01-100 @42
-        """
-    ),
-    Fires(  # workers are started once
-        """
+    """),
+    # workers are started once
+    Fires("""
         12 steps of 1000
         cpu  next 0-1 not in 6 | next 0-700 in 6 | aten::mm 701-702
         gpu  sgemm 702.01-999 @702
-        """
-    ),
-    Fires(  # the agent marks what starts and ends workers
-        """
+    """),
+    # the agent marks what starts and ends workers
+    Fires("""
         12 steps of 100
         cpu  next 0-1 not in 6 | next 50-60 in 5 | "_MultiProcessingDataLoaderIter._shutdown_workers" 51-59 in 5
         cpu  "_MultiProcessingDataLoaderIter.__init__" 0-40 in 6 | next 41-50 in 6 | aten::mm 60-61
         gpu  sgemm 60.5-99 @60.2
-        """
-    ),
+    """),
     Fires(  # an epoch has ten times as many steps as were recorded: a tenth of the start counts
         """
         11 steps of 1000
@@ -173,36 +170,31 @@ EXAMPLES = [
         """,
         saving_ms=(3.5, 7),
     ),
-    Fires(  # no start is recorded: 680 of each 1600 ms
-        """
+    # no start is recorded: 680 of each 1600 ms
+    Fires("""
         6 steps of 20
         batches made in 80 of 20, by 4 workers
         epochs of 32 steps of 50, 100 between, 680 starting
         cpu  next 0-1 | aten::mm 2-3
         gpu  sgemm 3.01-19 @3
-        """
-    ),
-    Silent(  # an iterator for four batches
-        """
+    """),
+    # an iterator for four batches
+    Silent("""
         4 steps of 100
         cpu  aten::random_ 0-1 in 0 | aten::item 1-2 in 0 | load 2-42 | aten::mm 42-43
         gpu  sgemm 42.01-100 @42
-        """
-    ),
-    Silent(
-        """
+    """),
+    Silent("""
         12 steps of 1000
         cpu  next 0-1 | aten::mm 2-3
         gpu  sgemm 3.01-999 @3
-        """
-    ),
-    Silent(  # workers that start take as long as the first batch
-        """
+    """),
+    # workers that start take as long as the first batch
+    Silent("""
         6 steps of 20
         batches made in 80 of 20, by 4 workers
         epochs of 32 steps of 50, 100 between, 90 starting
         cpu  next 0-1 | aten::mm 2-3
         gpu  sgemm 3.01-19 @3
-        """
-    ),
+    """),
 ]

@@ -244,18 +244,15 @@ EXAMPLES = [
         """,
         saving_ms=(59.5, 59.5),
     ),
-    Silent(
-        """
+    Silent("""
         5 steps of 100
         cpu  next 0-0.4 | sync 1-99.51
         gpu  sgemm 0.51-99.5 @0.5
-        """
-    ),
-    Silent(  # the host loads while the GPU works on what was queued before
-        """
+    """),
+    # the host loads while the GPU works on what was queued before
+    Silent("""
         4 steps of 100
         cpu  load 10-60
         gpu  sgemm 0.01-100 @0
-        """
-    ),
+    """),
 ]

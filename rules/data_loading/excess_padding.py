@@ -114,13 +114,12 @@ EXAMPLES = [
         """,
         saving_ms=(9.5, 18.95),
     ),
-    Silent(  # rows are alike, and fill their batches
-        """
+    # rows are alike, and fill their batches
+    Silent("""
         4 steps of 100
         2 threads, 4 cores
         batches 16x80, 80 needed, 79 filled
         cpu  aten::embedding 0-10 shapes=[[500,32],[16,80],[],[],[]] | aten::linear 10-40 shapes=[[16,80,32],[64,32]]
-        """
-    ),
+    """),
     CannotTell("4 steps of 100\n2 threads, 4 cores\ncpu  aten::mm 0-10", because="contents of batches"),
 ]

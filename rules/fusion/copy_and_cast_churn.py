@@ -54,20 +54,16 @@ def copy_and_cast_churn(copy_churn: tuple[CopyChurn, ...], steps: Steps) -> Verd
 
 
 EXAMPLES = [
-    Fires(
-        """
+    Fires("""
         4 steps of 40
         cpu  aten::contiguous 0-0.2 | aten::copy_ 0.01-0.19 | sync 1-39.01
         gpu  "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda()>" 1-9 @0.05
         gpu  bf16_gemm 9-39 @0.3
-        """
-    ),
-    Silent(
-        """
+    """),
+    Silent("""
         4 steps of 40
         cpu  aten::contiguous 0-0.2 | aten::copy_ 0.01-0.19 | sync 1-39.01
         gpu  "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda()>" 1-1.3 @0.05
         gpu  bf16_gemm 1.3-39 @0.3
-        """
-    ),
+    """),
 ]

@@ -72,11 +72,9 @@ EXAMPLES = [
         """,
         saving_ms=(4, 4),
     ),
-    Silent(
-        """
+    Silent("""
         4 steps of 40
         cpu  aten::cudnn_convolution 0-0.5 | sync 1-39.01
         gpu  nchw2nhwc 1-1.3 @0.05 | bf16_gemm 1.3-39 @0.2
-        """
-    ),
+    """),
 ]

@@ -129,24 +129,22 @@ EXAMPLES = [
         """,
         saving_ms=(0.91, 5),
     ),
-    Silent(  # FlashAttention 2 is what an A100 has
-        """
+    # FlashAttention 2 is what an A100 has
+    Silent("""
         4 steps of 20
         device A100
         cpu  aten::_flash_attention_forward 0-1 types=["c10::Half"] shapes=[[4,8192,8,64],[4,8192,8,64],[4,8192,8,64]]
         cpu  sync 2-19.81
         gpu  flash 0.06-10.06 @0.05 | pointwise 10.06-19.8 @1.2
-        """
-    ),
-    Silent(  # a V100 has no FlashAttention
-        """
+    """),
+    # a V100 has no FlashAttention
+    Silent("""
         4 steps of 20
         device V100
         cpu  aten::_efficient_attention_forward 0-1 types=["c10::Half"] shapes=[[4,8192,8,8],[4,8192,8,8],[4,8192,8,8]]
         cpu  sync 2-19.81
         gpu  fmha_cutlassF_f16_aligned_64x64_rf_sm70 0.06-10.06 @0.05 | pointwise 10.06-19.8 @1.2
-        """
-    ),
+    """),
     CannotTell(
         """
         4 steps of 20

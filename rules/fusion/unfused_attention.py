@@ -54,23 +54,20 @@ def unfused_attention(attention_chains: tuple[AttentionChain, ...], steps: Steps
 
 
 EXAMPLES = [
-    Fires(
-        """
+    Fires("""
         4 steps of 40
         cpu  aten::bmm 0-0.1 shapes=[[96,1024,64],[96,64,1024]] types=["c10::BFloat16","c10::BFloat16"]
         cpu  aten::_softmax 0.2-0.3 shapes=[[96,1024,1024],[],[]] types=["c10::BFloat16","Scalar","Scalar"]
         cpu  aten::bmm 0.4-0.5 shapes=[[96,1024,1024],[96,1024,64]] types=["c10::BFloat16","c10::BFloat16"]
         cpu  sync 1-39.01
         gpu  bf16_gemm 1-5 @0.05 | softmax 5.1-15 @0.25 | bf16_gemm 15.1-19 @0.45 | bf16_gemm 19.1-39 @0.6
-        """
-    ),
-    Silent(  # fused already
-        """
+    """),
+    # fused already
+    Silent("""
         4 steps of 40
         cpu  aten::_scaled_dot_product_flash_attention 0-0.1 | sync 1-39.01
         gpu  flash 1-39 @0.05
-        """
-    ),
+    """),
     CannotTell(  # without shapes, a softmax between two batched products may be something else
         """
         4 steps of 40

@@ -69,13 +69,11 @@ def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps, compiling
 
 
 EXAMPLES = [
-    Fires(
-        """
+    Fires("""
         4 steps of 40
         cpu  aten::mul 0-0.1 | aten::add 0.2-0.3 | aten::gelu 0.4-0.5 | sync 1-39.01
         gpu  pointwise 1-5 @0.05 | pointwise 5.01-9 @0.25 | pointwise 9.01-13 @0.45 | bf16_gemm 13.1-39 @0.6
-        """
-    ),
+    """),
     Fires(  # on the CPU
         """
         4 steps of 100
@@ -85,18 +83,16 @@ EXAMPLES = [
         """,
         saving_ms=(10, 40),  # at most with the rest getting faster by 0.9 x 24 %
     ),
-    Silent(  # one kernel, as a compiler writes it
-        """
+    # one kernel, as a compiler writes it
+    Silent("""
         4 steps of 40
         cpu  "Torch-Compiled Region: 0/0" 0-0.5 | sync 1-39.01
         gpu  triton_poi_fused_add_gelu_mul_0 1-5 @0.05 | bf16_gemm 5.1-39 @0.3
-        """
-    ),
-    Silent(  # between matrix products there is nothing to fuse with
-        """
+    """),
+    # between matrix products there is nothing to fuse with
+    Silent("""
         4 steps of 40
         cpu  aten::mm 0-0.1 | aten::add 0.2-0.3 | aten::mm 0.4-0.5 | sync 1-39.01
         gpu  bf16_gemm 1-15 @0.05 | pointwise 15.1-18 @0.25 | bf16_gemm 18.1-39 @0.45
-        """
-    ),
+    """),
 ]

@@ -76,32 +76,29 @@ EXAMPLES = [
         """,
         saving_ms=(0, 18),
     ),
-    Silent(  # on an H100 it was measured to gain nothing
-        """
+    # on an H100 it was measured to gain nothing
+    Silent("""
         4 steps of 100
         cudnn.benchmark off
         cpu  aten::convolution 0-1 | sync 2-99.9
         gpu  "void wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)" 0.02-60.02 @0.01
         gpu  pointwise 60.03-99.8 @0.5
-        """
-    ),
-    Silent(  # sizes change
-        """
+    """),
+    # sizes change
+    Silent("""
         4 steps of 100
         cudnn.benchmark off
         cpu  aten::convolution 0-1 | sync 2-99.9
         gpu  "void wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)" 0.02-60 @0.01 in 0,1 blocks=200
         gpu  "void wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)" 0.02-60 @0.01 in 2,3 blocks=300
-        """
-    ),
-    Silent(  # it is on already
-        """
+    """),
+    # it is on already
+    Silent("""
         4 steps of 100
         cudnn.benchmark on
         cpu  aten::convolution 0-1 | sync 2-99.9
         gpu  "void wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)" 0.02-60 @0.01
-        """
-    ),
+    """),
     CannotTell(
         """
         4 steps of 100

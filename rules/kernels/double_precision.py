@@ -52,13 +52,12 @@ EXAMPLES = [
         """,
         saving_ms=(30, 40.4),
     ),
-    Silent(  # of float32
-        """
+    # of float32
+    Silent("""
         4 steps of 100
         cpu  aten::mm 0-0.1 shapes=[[64,64],[64,64]] types=["float","float"] | device_sync 1-99.9
         gpu  sgemm 0.1-60 @0.05 | pointwise 60-99.8 @0.5
-        """
-    ),
+    """),
     CannotTell(
         """
         4 steps of 100

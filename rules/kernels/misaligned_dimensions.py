@@ -59,20 +59,18 @@ def misaligned_dimensions(roofline: Roofline, steps: Steps) -> Verdicts:
 
 
 EXAMPLES = [
-    Fires(  # 2 x 4096 x 4096 x 50257 flops take an H100 2.1 ms at 80 % of its peak
-        """
+    # 2 x 4096 x 4096 x 50257 flops take an H100 2.1 ms at 80 % of its peak
+    Fires("""
         4 steps of 20
         cpu  aten::mm 0-1 shapes=[[4096,4096],[4096,50257]] types=["c10::BFloat16","c10::BFloat16"] | sync 2-19.5
         gpu  bf16_gemm 0.02-8 @0.01 | pointwise 8.1-19 @0.5
-        """
-    ),
-    Silent(  # odd, but as fast as it gets
-        """
+    """),
+    # odd, but as fast as it gets
+    Silent("""
         4 steps of 20
         cpu  aten::mm 0-1 shapes=[[4096,4096],[4096,50257]] types=["c10::BFloat16","c10::BFloat16"]
         gpu  bf16_gemm 0.02-2.4 @0.01 | pointwise 8.1-19 @0.5
-        """
-    ),
+    """),
     CannotTell(
         """
         4 steps of 20

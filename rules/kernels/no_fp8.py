@@ -66,23 +66,21 @@ EXAMPLES = [
         """,
         saving_ms=(3.8, 5.0),
     ),
-    Silent(  # too small: casting would take as long
-        """
+    # too small: casting would take as long
+    Silent("""
         4 steps of 20
         cpu  aten::mm 0-0.1 shapes=[[16384,1024],[1024,1024]] types=["c10::BFloat16","c10::BFloat16"]
         cpu  sync 2-19.81
         gpu  bf16_gemm 0.06-10.06 @0.05 | pointwise 10.06-19.8 @1.2
-        """
-    ),
-    Silent(  # an A100 has no fp8
-        """
+    """),
+    # an A100 has no fp8
+    Silent("""
         4 steps of 20
         device A100
         cpu  aten::mm 0-0.1 shapes=[[16384,4096],[4096,4096]] types=["c10::BFloat16","c10::BFloat16"]
         cpu  sync 2-19.81
         gpu  fp16_gemm 0.06-10.06 @0.05 | pointwise 10.06-19.8 @1.2
-        """
-    ),
+    """),
     CannotTell(
         """
         4 steps of 20

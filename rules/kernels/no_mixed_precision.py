@@ -92,35 +92,30 @@ def _fix(dtype: str, entered: bool) -> Fix:
 
 
 EXAMPLES = [
-    Fires(
-        """
+    Fires("""
         4 steps of 100
         device A100
         cpu  aten::mm 0-1 | sync 1.1-99.5
         gpu  sgemm 0.02-60 @0.01 | pointwise 60.1-99 @0.5
-        """
-    ),
-    Silent(  # 16 bits already
-        """
+    """),
+    # 16 bits already
+    Silent("""
         4 steps of 100
         device A100
         cpu  aten::mm 0-1
         gpu  bf16_gemm 0.02-99 @0.01
-        """
-    ),
-    Silent(  # memory-bound work in fp32 is no matrix work
-        """
+    """),
+    # memory-bound work in fp32 is no matrix work
+    Silent("""
         4 steps of 100
         device A100
         cpu  aten::add 0-1
         gpu  pointwise 0.02-99 @0.01
-        """
-    ),
-    Silent(  # 16 bits that the processor has no units for
-        """
+    """),
+    # 16 bits that the processor has no units for
+    Silent("""
         4 steps of 100
         1 threads, 2 cores, flags avx2 avx512_fp16
         cpu  aten::mm 0-80 shapes=[[300,300],[300,300]] types=["c10::BFloat16","c10::BFloat16"]
-        """
-    ),
+    """),
 ]

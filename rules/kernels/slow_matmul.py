@@ -56,20 +56,18 @@ def _measure(compiled: bool) -> Fix:  # by the script itself: then its own calls
 
 
 EXAMPLES = [
-    Fires(  # 2 x 8192^3 flops take an H100 1.4 ms at 80 % of its peak
-        """
+    # 2 x 8192^3 flops take an H100 1.4 ms at 80 % of its peak
+    Fires("""
         4 steps of 20
         cpu  aten::mm 0-1 shapes=[[8192,8192],[8192,8192]] types=["c10::BFloat16","c10::BFloat16"] | sync 2-19.5
         gpu  bf16_gemm 0.02-8 @0.01 | pointwise 8.1-19 @0.5
-        """
-    ),
-    Silent(  # at two thirds of what is reached at best
-        """
+    """),
+    # at two thirds of what is reached at best
+    Silent("""
         4 steps of 20
         cpu  aten::mm 0-1 shapes=[[8192,8192],[8192,8192]] types=["c10::BFloat16","c10::BFloat16"]
         gpu  bf16_gemm 0.02-2.1 @0.01 | pointwise 8.1-19 @0.5
-        """
-    ),
+    """),
     CannotTell(
         """
         4 steps of 20

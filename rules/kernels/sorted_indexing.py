@@ -69,12 +69,11 @@ EXAMPLES = [
         """,
         saving_ms=(2.405, 8.85),
     ),
-    Silent(  # put in place without adding
-        """
+    # put in place without adding
+    Silent("""
         4 steps of 20
         cpu  aten::index_put_ 0-1 shapes=[[50000,1024],[],[62500,1024],[]] types=["float","","float",""]
         cpu  sync 2-19.81
         gpu  "index_elementwise_kernel<128, 4>" 0.06-10.06 @0.05 | pointwise 10.06-19.8 @1.2
-        """
-    ),
+    """),
 ]

@@ -67,36 +67,31 @@ def _allowed(manifest: RankManifest | None) -> bool | None:
 
 
 EXAMPLES = [
-    Fires(
-        """
+    Fires("""
         4 steps of 100
         device A100
         cpu  aten::mm 0-1 shapes=[[8192,8192],[8192,8192]] types=["float","float"] | sync 1.1-99.9
         gpu  sgemm 0.02-60 @0.01 | pointwise 60.1-99.8 @0.5
-        """
-    ),
-    Silent(  # convolutions: TF32 is on for them by default, and where it is not, that is another setting
-        """
+    """),
+    # convolutions: TF32 is on for them by default, and where it is not, that is another setting
+    Silent("""
         4 steps of 100
         device A100
         cpu  aten::cudnn_convolution 0-1
         gpu  conv 0.02-99 @0.01
-        """
-    ),
-    Silent(  # Volta has no TF32
-        """
+    """),
+    # Volta has no TF32
+    Silent("""
         4 steps of 100
         device V100
         cpu  aten::mm 0-1
         gpu  sgemm 0.02-99 @0.01
-        """
-    ),
-    Silent(  # bound by memory: a product with a vector reads its matrix once, in TF32 as in fp32
-        """
+    """),
+    # bound by memory: a product with a vector reads its matrix once, in TF32 as in fp32
+    Silent("""
         4 steps of 100
         device A100
         cpu  aten::mm 0-1 shapes=[[1,16384],[16384,16384]] types=["float","float"]
         gpu  sgemm 0.02-0.64 @0.01 | pointwise 0.7-99 @0.5
-        """
-    ),
+    """),
 ]

@@ -64,33 +64,27 @@ def underfilled_gpu(
 
 
 EXAMPLES = [
-    Fires(
-        """
+    Fires("""
         4 steps of 10
         cpu  aten::mm 0-0.1 | sync 0.2-9.95
         gpu  bf16_gemm 0.02-9.9 @0.01 blocks=32
-        """
-    ),
-    Silent(
-        """
+    """),
+    Silent("""
         4 steps of 10
         cpu  aten::mm 0-0.1
         gpu  bf16_gemm 0.02-9.9 @0.01 blocks=1024
-        """
-    ),
-    Silent(  # unused_memory says it where memory is recorded
-        """
+    """),
+    # unused_memory says it where memory is recorded
+    Silent("""
         4 steps of 10
         memory 5 of 10 GB
         cpu  aten::mm 0-0.1 | sync 0.2-9.95
         gpu  bf16_gemm 0.02-9.9 @0.01 blocks=32
-        """
-    ),
-    Silent(  # too small for the GPU, and the GPU waits for the host anyway
-        """
+    """),
+    # too small for the GPU, and the GPU waits for the host anyway
+    Silent("""
         4 steps of 10
         cpu  aten::mm 0-0.1 x90 every 0.11
         gpu  bf16_gemm 0.02-0.024 @0.01 x90 every 0.11 blocks=32
-        """
-    ),
+    """),
 ]

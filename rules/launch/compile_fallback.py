@@ -68,13 +68,12 @@ EXAMPLES = [
         """,
         saving_ms=(10, 40),  # at most with the rest getting faster by 0.9 x 24 %
     ),
-    Silent(  # compiled code was found
-        """
+    # compiled code was found
+    Silent("""
         4 steps of 100
         1 threads, 2 cores
         cpu  "TorchDynamo Cache Lookup" 0-0.1 | "Torch-Compiled Region: 0/0" 0.2-0.9
         cpu  aten::mul 1-31 shapes=[[1024,1024],[1024,1024]]
         cpu  aten::add 31-61 shapes=[[1024,1024],[1024,1024]] | aten::tanh 61-81 shapes=[[1024,1024]]
-        """
-    ),
+    """),
 ]

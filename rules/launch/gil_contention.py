@@ -60,30 +60,27 @@ def gil_contention(
 
 
 EXAMPLES = [
-    Fires(  # 20 of 100 ms
-        """
+    # 20 of 100 ms
+    Fires("""
         4 steps of 100
         2 threads, 4 cores
         rival watch 0.7
         cpu  aten::mm 0-40 | aten::mm 50-90
-        """
-    ),
-    Silent(  # the training's own thread is at a line whose time is recorded
-        """
+    """),
+    # the training's own thread is at a line whose time is recorded
+    Silent("""
         4 steps of 100
         2 threads, 4 cores
         rival watch 0.7
         cpu  aten::mm 0-40 | "train.py(21): main" 40-100 | "torch/utils/tensorboard/writer.py(9): add_histogram" 40-90
         cpu  aten::mm 90-100
-        """
-    ),
-    Silent(  # the thread hardly computes
-        """
+    """),
+    # the thread hardly computes
+    Silent("""
         4 steps of 100
         2 threads, 4 cores
         rival watch 0.02
         cpu  aten::mm 0-40 | aten::mm 50-90
-        """
-    ),
+    """),
     CannotTell("4 steps of 100\ncpu  aten::mm 0-40 | aten::mm 50-90", because="DataLoader options"),
 ]

@@ -131,15 +131,14 @@ def _evidence(pause: PythonPause, steps: Steps) -> tuple[Evidence, ...]:
 
 
 EXAMPLES = [
-    Fires(  # another thread computes as well: what the training's own does is recorded
-        """
+    # another thread computes as well: what the training's own does is recorded
+    Fires("""
         4 steps of 100
         2 threads, 4 cores
         rival watch 0.7
         cpu  aten::mm 0-40 | "train.py(21): main" 40-100 | "torch/utils/tensorboard/writer.py(9): add_histogram" 40-90
         cpu  aten::mm 90-100
-        """
-    ),
+    """),
     Fires(  # 99 ms of Python a step: a fifth to all of it can go, until the GPU's 20 ms limit it
         """
         4 steps of 100
@@ -148,19 +147,17 @@ EXAMPLES = [
         """,
         saving_ms=(19.8, 80),
     ),
-    Fires(  # the device waits for 40 ms of a call that asks for an op itself
-        """
+    # the device waits for 40 ms of a call that asks for an op itself
+    Fires("""
         4 steps of 100
         cpu  aten::mm 0-1 | "train.py(9): main" 2-100 | "wandb/sdk/run.py(70): log" 40-80 | aten::mm 80-81
         gpu  sgemm 1-40 @0.5 | sgemm 80.5-100 @80.2
-        """
-    ),
-    Silent(  # while the GPU works
-        """
+    """),
+    # while the GPU works
+    Silent("""
         4 steps of 100
         cpu  aten::mm 0-1 | "train.py(30): make_mask" 2-40 | sync 42-99.51
         gpu  sgemm 0.02-99.5 @0.01
-        """
-    ),
+    """),
     CannotTell("4 steps of 100\ngpu  sgemm 40.5-99.9 @40.2", because="ProfilerActivity.CPU"),
 ]

@@ -98,22 +98,20 @@ EXAMPLES = [
         """,
         saving_ms=(13.4, 26.8),
     ),
-    Fires(  # an average of 25 weights, moved one by one after the backward pass
-        """
+    # an average of 25 weights, moved one by one after the backward pass
+    Fires("""
         4 steps of 40
         1 threads, 2 cores
         cpu  aten::linear 1-20 sequence=1 | aten::lerp_ 30-30.2 x25 every 0.28
         cpu  "autograd::engine::evaluate_function: LinearBackward0" 21-29 sequence=1 "Fwd thread id"=1
-        """
-    ),
-    Silent(  # ten layers: each has a parameter, whose gradient is complete after its round
-        """
+    """),
+    # ten layers: each has a parameter, whose gradient is complete after its round
+    Silent("""
         4 steps of 40
         cpu  aten::mul 1-1.8 x10 every 1 | device_sync 32-39.9
         cpu  "autograd::engine::evaluate_function: MulBackward0" 11-12.7 x10 every 2
         cpu  "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad" 12.8-12.9 x10 every 2
         gpu  pointwise 1.5-1.503 @1.4 x10 every 1 | pointwise 12.5-12.503 @12.4 x10 every 2
-        """
-    ),
+    """),
     CannotTell("gpu  pointwise 1.5-1.503 @1.4 x10 every 1", because="framework ops"),
 ]

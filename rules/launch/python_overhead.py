@@ -104,12 +104,11 @@ EXAMPLES = [
         """,
         saving_ms=(0.724, 3.258),
     ),
-    Silent(  # while the GPU works
-        """
+    # while the GPU works
+    Silent("""
         4 steps of 100
         cpu  aten::mm 0-1 | "train.py(30): make_mask" 2-40 | sync 42-99.51
         gpu  sgemm 0.02-99.5 @0.01
-        """
-    ),
+    """),
     CannotTell("4 steps of 100\ngpu  sgemm 40.5-99.9 @40.2", because="ProfilerActivity.CPU"),
 ]

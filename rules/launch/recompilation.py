@@ -102,11 +102,10 @@ EXAMPLES = [
         """,
         saving_ms=(12, 54),
     ),
-    Silent(  # the first steps compile
-        """
+    # the first steps compile
+    Silent("""
         5 steps of 100
         cpu  compile 0-60 in 0,1 | "Torch-Compiled Region: 0/0" 60-62
         gpu  triton_poi_fused_add_0 61.02-99 @61
-        """
-    ),
+    """),
 ]

@@ -119,8 +119,8 @@ EXAMPLES = [
         """,
         saving_ms=(3, 12),
     ),
-    Fires(  # without memory anything may be
-        """
+    # without memory anything may be
+    Fires("""
         3 steps of 40
         cpu  aten::linear 1-1.3 x3 every 0.4 sequence=5 shapes=[[16384,4096]] types=["c10::BFloat16"]
         cpu  sync 9-39.9
@@ -129,10 +129,9 @@ EXAMPLES = [
         gpu  bf16_gemm 2-6 @1.1 | bf16_gemm 6-10 @1.5 | bf16_gemm 10-14 @1.9
         gpu  bf16_gemm 14-18 @6.1 from autograd | bf16_gemm 18-22 @6.5 from autograd
         gpu  bf16_gemm 22-26 @6.9 from autograd | pointwise 26-39.8 @7.5 from autograd
-        """
-    ),
-    Silent(  # memory is full
-        """
+    """),
+    # memory is full
+    Silent("""
         3 steps of 40
         memory 75 of 80 GB
         cpu  aten::linear 1-1.3 x3 every 0.4 sequence=5 shapes=[[16384,4096]] types=["c10::BFloat16"]
@@ -142,10 +141,9 @@ EXAMPLES = [
         gpu  bf16_gemm 2-6 @1.1 | bf16_gemm 6-10 @1.5 | bf16_gemm 10-14 @1.9
         gpu  bf16_gemm 14-18 @6.1 from autograd | bf16_gemm 18-22 @6.5 from autograd
         gpu  bf16_gemm 22-26 @6.9 from autograd | pointwise 26-39.8 @7.5 from autograd
-        """
-    ),
-    Silent(  # the backward pass runs formulas only
-        """
+    """),
+    # the backward pass runs formulas only
+    Silent("""
         3 steps of 40
         memory 15 of 20 GB
         cpu  aten::linear 1-1.3 x3 every 0.4 sequence=5 shapes=[[16384,4096]] types=["c10::BFloat16"]
@@ -155,6 +153,5 @@ EXAMPLES = [
         gpu  bf16_gemm 2-6 @1.1 | bf16_gemm 6-10 @1.5 | bf16_gemm 10-14 @1.9
         gpu  bf16_gemm 14-18 @6.1 from autograd | bf16_gemm 18-22 @6.5 from autograd
         gpu  bf16_gemm 22-26 @6.9 from autograd | pointwise 26-39.8 @7.5 from autograd
-        """
-    ),
+    """),
 ]

@@ -91,20 +91,18 @@ EXAMPLES = [
         """,
         saving_ms=(10, 10),
     ),
-    Silent(  # one validation gives its memory back
-        """
+    # one validation gives its memory back
+    Silent("""
         6 steps of 100
         cpu  aten::mm 1-1.1 | free 60-65 x5 in 3 | device_sync 95-99
         gpu  sgemm 1.1-50 @1.05
-        """
-    ),
-    Silent(  # memory is asked for while the GPU has enough to do
-        """
+    """),
+    # memory is asked for while the GPU has enough to do
+    Silent("""
         4 steps of 100
         cpu  aten::mm 1-1.1 | aten::empty 2-3 | malloc 2.1-2.9 | device_sync 4-99.9
         gpu  sgemm 1.1-99.8 @1.05
-        """
-    ),
+    """),
     CannotTell(
         """
         cpu  aten::mm 1-1.1 | aten::empty 2-30 | malloc 2.1-29 | aten::mm 31-31.1

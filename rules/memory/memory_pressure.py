@@ -125,29 +125,26 @@ def _full(one: Memory, retries: int) -> Risk:
 
 
 EXAMPLES = [
-    Fires(  # 0.5 GB more in each step
-        """
+    # 0.5 GB more in each step
+    Fires("""
         6 steps of 10
         memory 10 of 20 GB, 0.5 GB more a step
         cpu  aten::mm 0-1 | sync 2-9.9
         gpu  sgemm 1-9.8 @0.5
-        """
-    ),
-    Fires(  # 80 of 85 GB
-        """
+    """),
+    # 80 of 85 GB
+    Fires("""
         4 steps of 10
         memory 80 of 82 GB
         cpu  aten::mm 0-1 | sync 2-9.9
         gpu  sgemm 1-9.8 @0.5
-        """
-    ),
-    Silent(  # the cache holds much, tensors take little
-        """
+    """),
+    # the cache holds much, tensors take little
+    Silent("""
         6 steps of 10
         memory 10 of 82 GB
         cpu  aten::mm 0-1 | sync 2-9.9
         gpu  sgemm 1-9.8 @0.5
-        """
-    ),
+    """),
     CannotTell("4 steps of 10\ncpu  aten::mm 0-1\ngpu  sgemm 1-9.8 @0.5", because="memory events"),
 ]

@@ -71,30 +71,27 @@ def unused_memory(larger_batch: LargerBatch, steps: Steps) -> Verdicts:
 
 
 EXAMPLES = [
-    Fires(  # 90 ops of 18 us, for which the GPU is idle: half to an eighth of their 1.62 ms stays for each sample
-        """
+    # 90 ops of 18 us, for which the GPU is idle: half to an eighth of their 1.62 ms stays for each sample
+    Fires("""
         4 steps of 2
         memory 0.2 of 0.3 GB
         cpu  aten::add 0.1-0.118 x90 every 0.02
         gpu  pointwise 0.111-0.114 @0.104 x90 every 0.02
-        """
-    ),
-    Silent(  # the same, with memory that is mostly used
-        """
+    """),
+    # the same, with memory that is mostly used
+    Silent("""
         4 steps of 2
         memory 40 of 50 GB
         cpu  aten::add 0.1-0.118 x90 every 0.02
         gpu  pointwise 0.111-0.114 @0.104 x90 every 0.02
-        """
-    ),
-    Silent(  # kernels that fill the GPU and keep it busy: each sample costs the same
-        """
+    """),
+    # kernels that fill the GPU and keep it busy: each sample costs the same
+    Silent("""
         4 steps of 10
         memory 5 of 10 GB
         cpu  aten::mm 0-0.1 | sync 0.2-9.95
         gpu  bf16_gemm 0.02-9.9 @0.01
-        """
-    ),
+    """),
     CannotTell(
         """
         4 steps of 2

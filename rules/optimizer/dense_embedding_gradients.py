@@ -121,23 +121,21 @@ EXAMPLES = [
         """,
         saving_ms=(38.7, 39.9),
     ),
-    Fires(  # a quarter of the table: at best three quarters of the time can go
-        """
+    # a quarter of the table: at best three quarters of the time can go
+    Fires("""
         4 steps of 100
         2 threads, 4 cores
         cpu  aten::embedding_dense_backward 0-30 shapes=[[5000,32],[5000],[],[],[]]
         cpu  aten::fill_ 1-29 shapes=[[20000,32],[]] | "Optimizer.step#SGD.step" 50-80
         cpu  aten::add_ 51-61 shapes=[[20000,32],[20000,32],[]]
-        """
-    ),
-    Silent(  # nearly all of the table is read
-        """
+    """),
+    # nearly all of the table is read
+    Silent("""
         4 steps of 100
         2 threads, 4 cores
         cpu  aten::embedding_dense_backward 0-30 shapes=[[4096,32],[4096],[],[],[]]
         cpu  aten::fill_ 1-29 shapes=[[5000,32],[]] | "Optimizer.step#SGD.step" 50-80
         cpu  aten::add_ 51-61 shapes=[[5000,32],[5000,32],[]]
-        """
-    ),
+    """),
     CannotTell("4 steps of 100\n2 threads, 4 cores\ncpu  aten::mm 0-10", because="shapes"),
 ]

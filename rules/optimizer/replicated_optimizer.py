@@ -107,8 +107,8 @@ EXAMPLES = [
         """,
         saving_ms=(15, 25),
     ),
-    Silent(  # each rank updates a part, and sends it to the others
-        """
+    # each rank updates a part, and sends it to the others
+    Silent("""
         4 steps of 100
         rank 0 of 4
         cpu     DistributedDataParallel.forward 0-0.5 | device_sync 4-99.9
@@ -118,17 +118,15 @@ EXAMPLES = [
         gpu     bf16_gemm 0.5-49 @0.4 | adam 59.8-79.8 @2.2
         gpu 20  allreduce 49-59 @1.2 operation=allreduce in_elements=100000000 dtype=Float group_size=4
         gpu 20  nccl 80-85 @3.1 operation=broadcast in_elements=25000000 dtype=Float group_size=4
-        """
-    ),
-    Silent(  # over slow links gathering takes longer
-        """
+    """),
+    # over slow links gathering takes longer
+    Silent("""
         4 steps of 100
         rank 0 of 4
         cpu     DistributedDataParallel.forward 0-0.5 | optimizer 2-3 | aten::_fused_adamw_ 2.1-2.9 | device_sync 4-99.9
         cpu     "autograd::engine::evaluate_function: MmBackward0" 1-1.5 | c10d::allreduce_ 1.1-1.4
         gpu     bf16_gemm 0.5-9 @0.4 | adam 89.9-99.8 @2.2
         gpu 20  allreduce 9-89 @1.2 operation=allreduce in_elements=100000000 dtype=Float group_size=4
-        """
-    ),
+    """),
     CannotTell("4 steps of 100\ncpu  optimizer 0-10", because="device work"),
 ]

@@ -116,18 +116,15 @@ EXAMPLES = [
         """,
         saving_ms=(18, 28.8),  # 30 ms in the call, of which 60 to 96 % go
     ),
-    Silent(
-        """
+    Silent("""
         4 steps of 40
         cpu  aten::mm 0-0.1 | optimizer 1-1.5 | aten::_fused_adamw_ 1.1-1.4 | sync 2-39.5
         gpu  bf16_gemm 0.1-37 @0.05 | adam 37-39 @1.2
-        """
-    ),
-    Silent(  # many launches, all hidden behind the GPU's work
-        """
+    """),
+    # many launches, all hidden behind the GPU's work
+    Silent("""
         4 steps of 40
         cpu  aten::mm 0-0.1 | optimizer 1-4.1 | aten::addcmul_ 1-1.09 x30 every 0.1 | sync 5-39.9
         gpu  bf16_gemm 0.1-39.5 @0.05 | pointwise 39.5-39.503 @1.03 x30 every 0.01
-        """
-    ),
+    """),
 ]

@@ -68,20 +68,18 @@ EXAMPLES = [
         """,
         saving_ms=(6.67, 12.8),
     ),
-    Silent(  # one that was recorded, but in no used step
-        """
+    # one that was recorded, but in no used step
+    Silent("""
         6 steps of 100
         cpu  aten::mm 0-1 | save 30-95 in 0
         gpu  sgemm 0.02-95 @0.01 not in 0 | sgemm 0.02-30 @0.01 in 0
-        """
-    ),
-    Silent(  # while the GPU has enough to do
-        """
+    """),
+    # while the GPU has enough to do
+    Silent("""
         4 steps of 100
         cpu  aten::mm 0-1 | save 2-90
         gpu  sgemm 0.02-99.9 @0.01
-        """
-    ),
+    """),
     CannotTell(
         """
         4 steps of 100

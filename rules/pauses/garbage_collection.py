@@ -76,20 +76,18 @@ EXAMPLES = [
         """,
         saving_ms=(20, 39.2),
     ),
-    Silent(  # while the GPU has enough to do
-        """
+    # while the GPU has enough to do
+    Silent("""
         4 steps of 100
         cpu  aten::mm 0-1 | gc 10-40 | sync 50-99.51
         gpu  sgemm 0.02-99.5 @0.01
-        """
-    ),
-    Silent(  # by hand and seldom: that is the remedy
-        """
+    """),
+    # by hand and seldom: that is the remedy
+    Silent("""
         8 steps of 100
         cpu  aten::mm 0-1 | "<built-in function collect>" 40-99 in 4 | gc 40-98 in 4
         gpu  sgemm 0.02-40 @0.01 in 4 | sgemm 0.02-99 @0.01 not in 4
-        """
-    ),
+    """),
     CannotTell(
         """
         4 steps of 100

@@ -196,17 +196,16 @@ EXAMPLES = [
         """,
         saving_ms=(15, 30),  # 30, and more, as what is left gets faster
     ),
-    Silent(  # batches of other sizes
-        """
+    # batches of other sizes
+    Silent("""
         6 steps of 100
         2 threads, 4 cores
         cpu  aten::mm 10-50 shapes=[[8,4],[4,4]] in 0 | aten::mm 10-50 shapes=[[12,4],[4,4]] in 1
         cpu  aten::mm 10-50 shapes=[[16,4],[4,4]] in 2 | aten::mm 10-50 shapes=[[8,4],[4,4]] in 3
         cpu  aten::mm 10-50 shapes=[[24,4],[4,4]] in 4 | aten::mm 10-50 shapes=[[32,4],[4,4]] in 5
-        """
-    ),
-    Silent(  # the node of one step before, as where a step ends between forward and backward pass
-        """
+    """),
+    # the node of one step before, as where a step ends between forward and backward pass
+    Silent("""
         4 steps of 100
         2 threads, 4 cores
         cpu  aten::mm 0-1 sequence=1 in 0 | aten::mm 0-1 sequence=2 in 1 | aten::mm 0-1 sequence=3 in 2
@@ -215,14 +214,11 @@ EXAMPLES = [
         cpu  "autograd::engine::evaluate_function: MmBackward0" 5-10 sequence=1 in 1 "Fwd thread id"=1
         cpu  "autograd::engine::evaluate_function: MmBackward0" 5-10 sequence=2 in 2 "Fwd thread id"=1
         cpu  "autograd::engine::evaluate_function: MmBackward0" 5-10 sequence=3 in 3 "Fwd thread id"=1
-        """
-    ),
-    Silent(
-        """
+    """),
+    Silent("""
         4 steps of 100
         2 threads, 4 cores
         cpu  aten::mm 0-50
-        """
-    ),
+    """),
     CannotTell("2 steps of 100\n2 threads, 4 cores\ncpu  aten::mm 0-50", because="active"),
 ]

@@ -61,12 +61,11 @@ EXAMPLES = [
         """,
         saving_ms=(30, 30),
     ),
-    Silent(  # for 0.1 ms
-        """
+    # for 0.1 ms
+    Silent("""
         4 steps of 100
         cpu  aten::mm 0-1 | "Tensor.__repr__ (text)" 40-40.1 | aten::mm 70-71
         gpu  sgemm 1-40 @0.5 | sgemm 70.5-100 @70.2
-        """
-    ),
+    """),
     CannotTell("4 steps of 100\ncpu  aten::mm 0-10\ngpu  sgemm 1-40 @0.5", because="tensors"),
 ]

@@ -80,8 +80,8 @@ EXAMPLES = [
         """,
         saving_ms=(4, 10),
     ),
-    Silent(  # both get as many
-        """
+    # both get as many
+    Silent("""
         4 steps of 100
         rank 0 of 2
         cpu     aten::mm 0-0.1 | device_sync 1-99.9
@@ -93,10 +93,9 @@ EXAMPLES = [
         cpu     aten::mm 0-0.1 | device_sync 1-99.9
         gpu     sgemm 0.1-60.5 @0.05 blocks=300
         gpu 20  nccl 60.5-99.8 @0.3 group_size=2 operation=all_to_all
-        """
-    ),
-    Silent(  # nothing is exchanged: one rank computes longer, which is straggler's
-        """
+    """),
+    # nothing is exchanged: one rank computes longer, which is straggler's
+    Silent("""
         4 steps of 100
         rank 0 of 2
         cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
@@ -108,6 +107,5 @@ EXAMPLES = [
         cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
         gpu     sgemm 0.1-80 @0.05
         gpu 20  allreduce 80-99.8 @0.3 group_size=2
-        """
-    ),
+    """),
 ]

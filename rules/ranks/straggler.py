@@ -162,8 +162,8 @@ EXAMPLES = [
         """,
         saving_ms=(7, 10),
     ),
-    Silent(  # both compute alike, and communicate for long
-        """
+    # both compute alike, and communicate for long
+    Silent("""
         4 steps of 100
         rank 0 of 2
         cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
@@ -175,8 +175,7 @@ EXAMPLES = [
         cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
         gpu     sgemm 0.1-61 @0.05
         gpu 20  allreduce 61-99.8 @0.3 group_size=2
-        """
-    ),
+    """),
     Fires(  # both compute 60 ms, but the first rank begins 20 ms later
         """
         4 steps of 100

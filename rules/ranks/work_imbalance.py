@@ -77,8 +77,8 @@ EXAMPLES = [
         """,
         saving_ms=(5, 10),
     ),
-    Silent(  # always the same rank
-        """
+    # always the same rank
+    Silent("""
         4 steps of 100
         rank 0 of 2
         cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
@@ -90,8 +90,7 @@ EXAMPLES = [
         cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
         gpu     sgemm 0.1-80 @0.05
         gpu 20  allreduce 80-99.8 @0.3 group_size=2
-        """
-    ),
+    """),
     CannotTell(
         """
         4 steps of 100

@@ -38,36 +38,30 @@ def outlier_steps(steps: Steps) -> Verdicts:
 
 
 EXAMPLES = [
-    Fires(
-        """
+    Fires("""
         6 steps of 100
         1 threads, 2 cores
         timed 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20
         cpu  aten::mm 0-20 not in 4 | aten::mm 0-90 in 4
-        """
-    ),
-    Silent(  # one of the timed steps was as long
-        """
+    """),
+    # one of the timed steps was as long
+    Silent("""
         6 steps of 100
         1 threads, 2 cores
         timed 20 20 20 20 90 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20
         cpu  aten::mm 0-20 not in 4 | aten::mm 0-90 in 4
-        """
-    ),
-    Silent(  # it has something else to do
-        """
+    """),
+    # it has something else to do
+    Silent("""
         6 steps of 100
         1 threads, 2 cores
         timed 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20
         cpu  aten::mm 0-20 | aten::sort 20-90 in 4
-        """
-    ),
-    Silent(
-        """
+    """),
+    Silent("""
         4 steps of 100
         1 threads, 2 cores
         timed 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20 20
         cpu  aten::mm 0-20
-        """
-    ),
+    """),
 ]

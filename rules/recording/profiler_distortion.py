@@ -109,38 +109,31 @@ def _at(distortion: Distortion) -> str:
 
 
 EXAMPLES = [
-    Fires(  # 2,000 ops and calls a step at 2 us are 4 of the 7 ms that the GPU waits
-        """
+    # 2,000 ops and calls a step at 2 us are 4 of the 7 ms that the GPU waits
+    Fires("""
         4 steps of 10
         cpu  aten::add 0.1-0.109 x1000 every 0.009
         gpu  pointwise 0.107-0.109 @0.1-0.106 x1000 every 0.009
-        """
-    ),
-    Fires(  # 2,000 ops on the CPU, 0.35 us each, in steps of 10 ms
-        """
+    """),
+    # 2,000 ops on the CPU, 0.35 us each, in steps of 10 ms
+    Fires("""
         4 steps of 10
         cpu  aten::add 0.1-0.104 x2000 every 0.0045
-        """
-    ),
-    Fires(
-        """
+    """),
+    Fires("""
         4 steps of 100
         cpu  aten::mm 0-1 | "Lazy Function Loading" 2-5 | aten::mm 60-61
         gpu  sgemm 0.02-50 @0.01
-        """
-    ),
-    Silent(  # as many ops, but the GPU is busy all the time
-        """
+    """),
+    # as many ops, but the GPU is busy all the time
+    Silent("""
         4 steps of 10
         cpu  aten::add 0.1-0.109 x1080 every 0.009
         gpu  pointwise 0.107-0.116 @0.1-0.106 x1080 every 0.009
-        """
-    ),
-    Silent(
-        """
+    """),
+    Silent("""
         4 steps of 100
         cpu  aten::mm 0-1 | sync 5-50.01
         gpu  sgemm 0.02-50 @0.01
-        """
-    ),
+    """),
 ]

@@ -37,25 +37,20 @@ def slow_host(distortion: Distortion) -> Verdicts:
 
 
 EXAMPLES = [
-    Fires(
-        """
+    Fires("""
         4 steps of 10
         cpu  aten::view 0.1-0.12 x30 every 0.1 | aten::mm 8-8.1
         gpu  sgemm 8.05-9 @8.01
-        """
-    ),
-    Silent(
-        """
+    """),
+    Silent("""
         4 steps of 10
         cpu  aten::view 0.1-0.101 x30 every 0.1 | aten::mm 8-8.1
         gpu  sgemm 8.05-9 @8.01
-        """
-    ),
-    Silent(  # too few to say so
-        """
+    """),
+    # too few to say so
+    Silent("""
         4 steps of 10
         cpu  aten::view 0.1-0.12 x3 every 0.1 | aten::mm 8-8.1
         gpu  sgemm 8.05-9 @8.01
-        """
-    ),
+    """),
 ]

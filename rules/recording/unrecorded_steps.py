@@ -34,20 +34,18 @@ def unrecorded_steps(unrecorded: Unrecorded) -> Verdicts:
 
 
 EXAMPLES = [
-    Fires(  # two of twelve steps, ten apart, take most of the time
-        """
+    # two of twelve steps, ten apart, take most of the time
+    Fires("""
         4 steps of 2
         1 threads, 2 cores
         timed 2 50 2 2 2 2 2 2 2 2 2 50
         cpu  aten::mm 0-2
-        """
-    ),
-    Silent(  # one that is twice as long is like the others
-        """
+    """),
+    # one that is twice as long is like the others
+    Silent("""
         4 steps of 2
         1 threads, 2 cores
         timed 2 2 2 2 2 5 2 2 2 2 2 2
         cpu  aten::mm 0-2
-        """
-    ),
+    """),
 ]

@@ -48,26 +48,22 @@ def warm_up_steps(warm_up: WarmUp) -> Verdicts:
 
 
 EXAMPLES = [
-    Fires(  # step 1 loads kernels and takes 1.9 times as long as the later ones
-        """
+    # step 1 loads kernels and takes 1.9 times as long as the later ones
+    Fires("""
         6 steps of 100
         cpu  aten::mm 0-1 | "Runtime Triggered Module Loading" 1-90 in 1
         gpu  sgemm 0.02-10 @0.01 not in 1 | sgemm 91-99 @90.5 in 1
-        """
-    ),
-    Fires(  # no steps are marked, and the window is full of first allocations
-        """
+    """),
+    # no steps are marked, and the window is full of first allocations
+    Fires("""
         cpu  malloc 1-2 x5 every 10 | aten::mm 60-61
         gpu  fill 0.5-1 @0 | sgemm 61-99 @60.5
-        """
-    ),
-    Silent(
-        """
+    """),
+    Silent("""
         4 steps of 100
         cpu  aten::mm 0-1 | sync 5-99.01
         gpu  sgemm 0.02-99 @0.01
-        """
-    ),
+    """),
     CannotTell(
         """
         cpu  aten::mm 0-1 | sync 5-99.01

@@ -33,14 +33,13 @@ EXAMPLES = [
         """,
         saving_ms=(30, 31),
     ),
-    Silent(  # each step has values of its own
-        """
+    # each step has values of its own
+    Silent("""
         4 steps of 100
         2 threads, 4 cores
         values aten::outer | aten::sin takes 0 | aten::mm takes 1
         cpu  aten::outer 0-10 | aten::sin 11-31 | aten::mm 40-90
-        """
-    ),
+    """),
     CannotTell(  # the script may use one batch again and again
         """
         4 steps of 100

@@ -40,12 +40,11 @@ EXAMPLES = [
         """,
         saving_ms=(20, 22),
     ),
-    Silent(  # checkpoints compute again in the backward pass
-        """
+    # checkpoints compute again in the backward pass
+    Silent("""
         4 steps of 100
         2 threads, 4 cores
         values aten::mm | aten::exp | aten::mm as 0 back | aten::exp as 1 back
         cpu  aten::mm 0-8 | aten::exp 9-11 | aten::mm 20-28 | aten::exp 29-31
-        """
-    ),
+    """),
 ]

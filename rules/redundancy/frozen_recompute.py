@@ -34,12 +34,11 @@ EXAMPLES = [
         """,
         saving_ms=(40, 40),
     ),
-    Silent(  # what is looked up is only scaled
-        """
+    # what is looked up is only scaled
+    Silent("""
         4 steps of 100
         2 threads, 4 cores
         values aten::index looked 0 | aten::mul looked 0 | aten::mm
         cpu  aten::index 0-5 | aten::mul 5-45 | aten::mm 45-90
-        """
-    ),
+    """),
 ]

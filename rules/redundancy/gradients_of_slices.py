@@ -88,12 +88,11 @@ EXAMPLES = [
         """,
         saving_ms=(15, 27),
     ),
-    Silent(  # four gates
-        """
+    # four gates
+    Silent("""
         4 steps of 100
         2 threads, 4 cores
         cpu  aten::slice 1-1.5 x4 every 1 shapes=[[32,256],[],[],[],[]] sequence=1
         cpu  "autograd::engine::evaluate_function: SliceBackward0" 20-23 x4 every 4 sequence=1 "Fwd thread id"=1
-        """
-    ),
+    """),
 ]

@@ -34,20 +34,18 @@ RULE = wasted(
 )
 
 EXAMPLES = [
-    Fires(  # of 60 ms of validation 20 % would go
-        """
+    # of 60 ms of validation 20 % would go
+    Fires("""
         1 step of 100
         2 threads, 4 cores
         cpu  aten::mm 0-30 sequence=1 | aten::mm 30-60 sequence=2 | aten::mm 60-70 sequence=3 | aten::sum 70-71
         cpu  "autograd::engine::evaluate_function: MmBackward0" 71-89 sequence=3 "Fwd thread id"=1
-        """
-    ),
-    Silent(  # validation without gradients
-        """
+    """),
+    # validation without gradients
+    Silent("""
         1 step of 100
         2 threads, 4 cores
         cpu  aten::mm 0-30 | aten::mm 30-60 | aten::mm 60-70 sequence=3 | aten::sum 70-71
         cpu  "autograd::engine::evaluate_function: MmBackward0" 71-89 sequence=3 "Fwd thread id"=1
-        """
-    ),
+    """),
 ]

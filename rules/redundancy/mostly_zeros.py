@@ -50,12 +50,11 @@ EXAMPLES = [
         """,
         saving_ms=(25.8, 57),
     ),
-    Silent(  # half of it is zero, as of a triangle
-        """
+    # half of it is zero, as of a triangle
+    Silent("""
         4 steps of 100
         2 threads, 4 cores
         values aten::mm sparse 500 | aten::mul
         cpu  aten::mm 0-60 | aten::mul 70-90
-        """
-    ),
+    """),
 ]

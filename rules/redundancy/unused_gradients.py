@@ -37,8 +37,8 @@ RULE = wasted(
 )
 
 EXAMPLES = [
-    Fires(  # only the head, of 4 x 8, is trained; the backward pass through the trunk takes 40 of 100 ms
-        """
+    # only the head, of 4 x 8, is trained; the backward pass through the trunk takes 40 of 100 ms
+    Fires("""
         4 steps of 100
         2 threads, 4 cores
         cpu  aten::mm 0-20 | aten::ones_like 21-22 | "Optimizer.step#SGD.step" 90-99
@@ -49,10 +49,9 @@ EXAMPLES = [
         cpu  "autograd::engine::evaluate_function: MmBackward0" 33-63 sequence=4 "Fwd thread id"=1
         cpu  "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad" 64-69 x2 every 5
         cpu  torch::autograd::AccumulateGrad 64-69 shapes=[[64,8]] x2 every 5
-        """
-    ),
-    Silent(  # all is trained
-        """
+    """),
+    # all is trained
+    Silent("""
         4 steps of 100
         2 threads, 4 cores
         cpu  aten::mm 0-20 | aten::ones_like 21-22 | "Optimizer.step#SGD.step" 90-99
@@ -60,6 +59,5 @@ EXAMPLES = [
         cpu  "autograd::engine::evaluate_function: MmBackward0" 23-30 sequence=5 "Fwd thread id"=1
         cpu  "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad" 31-32 | aten::mm 24-29
         cpu  torch::autograd::AccumulateGrad 31-32 shapes=[[64,8]]
-        """
-    ),
+    """),
 ]

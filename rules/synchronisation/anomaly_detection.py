@@ -49,20 +49,17 @@ def anomaly_detection(nan_checks: NanChecks, steps: Steps, manifest: RankManifes
 
 
 EXAMPLES = [
-    Fires(  # 20 ms a step of checks go; the GPU waits for each, and works no faster
-        """
+    # 20 ms a step of checks go; the GPU waits for each, and works no faster
+    Fires("""
         4 steps of 100
         cpu  mm 0-10 | "autograd::engine::evaluate_function: MmBackward0" 20-60 | aten::isnan 30-50 | mm 50-59
         gpu  sgemm 1-20 @0.5 | pointwise 31-40 @30.5 | sgemm 51-99 @50.5
-        """
-    ),
-    Silent(
-        """
+    """),
+    Silent("""
         4 steps of 100
         cpu  mm 0-10 | "autograd::engine::evaluate_function: MmBackward0" 20-60 | mm 25-55
         gpu  sgemm 1-20 @0.5 | sgemm 26-99 @25.5
-        """
-    ),
+    """),
     CannotTell(
         """
         4 steps of 100

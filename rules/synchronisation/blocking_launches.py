@@ -62,11 +62,9 @@ EXAMPLES = [
         """,
         saving_ms=(22.18, 22.18),  # 20 kernels of 3.891 ms are left
     ),
-    Silent(
-        """
+    Silent("""
         4 steps of 100
         cpu  aten::mm 0-0.5 x20 every 0.5 | sync 11-99.91
         gpu  sgemm 0.11-5 @0.1 | sgemm 5-9.9 @0.6 | sgemm 9.9-99.9 @1.1
-        """
-    ),
+    """),
 ]

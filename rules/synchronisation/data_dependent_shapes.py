@@ -56,11 +56,9 @@ EXAMPLES = [
         """,
         saving_ms=(41.3, 41.7),  # the kernel's 58 ms are left
     ),
-    Silent(
-        """
+    Silent("""
         4 steps of 100
         cpu  aten::mm 0.01-0.03 | aten::nonzero 0.1-99.95 | sync 0.12-99.94
         gpu  sgemm 0.04-99.9 @0.02 | d2h 99.91-99.92 @0.11 8B
-        """
-    ),
+    """),
 ]

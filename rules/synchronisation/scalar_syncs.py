@@ -90,11 +90,10 @@ EXAMPLES = [
         """,
         saving_ms=(41.2, 41.7),
     ),
-    Silent(  # all that is left for the host to do is quick: the GPU is idle for 0.1 ms of 100
-        """
+    # all that is left for the host to do is quick: the GPU is idle for 0.1 ms of 100
+    Silent("""
         4 steps of 100
         cpu  aten::mm 0.01-0.03 | aten::item 0.1-99.95 | sync 0.12-99.94
         gpu  sgemm 0.04-99.9 @0.02 | d2h 99.91-99.92 @0.11 8B
-        """
-    ),
+    """),
 ]

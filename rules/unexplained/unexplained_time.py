@@ -177,13 +177,12 @@ EXAMPLES = [
         """,
         saving_ms=(40, 40.3),
     ),
-    Silent(  # 5 ms of it are no tenth of the step
-        """
+    # 5 ms of it are no tenth of the step
+    Silent("""
         4 steps of 100
         cpu     aten::mm 0-0.1 | c10d::recv_ 0.2-0.4 | device_sync 1-99.9
         gpu     sgemm 0.1-94.8 @0.05
         gpu 20  nccl 94.8-99.8 @0.3 operation=recv
-        """
-    ),
+    """),
     CannotTell("gpu  sgemm 0-10 | sgemm 50-60", because="host activity"),
 ]

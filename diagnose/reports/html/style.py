@@ -25,8 +25,7 @@ DARK, GREY, PALE = "#6B6B6B", "#999999", "#C4C4C4"
 
 COMPUTE, COMMUNICATION, COPY = BLUE, PINK, GREEN
 
-NOT_RECORDED = "#D0C8E0"
-"""Neither busy nor idle: nothing says which."""
+NOT_RECORDED = "#D0C8E0"  # Neither busy nor idle: nothing says which.
 
 CAUSE_COLOURS = {
     TimeCause.LOADER: ORANGE,
@@ -79,8 +78,7 @@ NO_CAUSE, SAVED, HIDDEN = "#B8B8B8", "#7CB342", "#E8C3D8"
 
 SHADE = "rgba(128,128,128,0.18)"  # Behind what it is about.
 
-HEAT = ((0.0, "#F2E9D8"), (0.5, ORANGE), (1.0, "#7A2E00"))
-"""From little to much."""
+HEAT = ((0.0, "#F2E9D8"), (0.5, ORANGE), (1.0, "#7A2E00"))  # From little to much.
 
 _MULTIPLYING = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE, KernelKind.RNN)
 KERNEL_COLOURS = {
