@@ -97,7 +97,8 @@ def sampler(fetches: Fetches, wait: Input, steps: Steps, loading: Loading | None
     lost_ns = round(share * waited_ns)
     if lost_ns < WORTH_SHARE * steps.mean_ns:
         return Clean(f"the sampler takes {ms(lost_ns)}/step, {percent(lost_ns / max(steps.mean_ns, 1))}")
-    name, begins = loading.loader.sampler or "The sampler", loading.loader.sampler_at
+    own, begins = loading.loader.sampler, loading.loader.sampler_at
+    name = f"`{own}`" if own else "The sampler"
     return Finding(
         title="The sampler delays batches",
         evidence=(

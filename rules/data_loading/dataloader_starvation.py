@@ -81,7 +81,7 @@ def dataloader_starvation(
 
 def no_wait(fetches: Fetches, wait: Input, step_ns: int, late_ns: int) -> Clean | NotApplicable | None:
     if (here := fetches.in_process) is None:
-        return NotApplicable("not recorded: whether workers or the training process load")
+        return NotApplicable("not recorded: whether workers or the main process load")
     if here and fetches.first_share >= ANEW:
         return NotApplicable("iterators restart for half of the batches or more: workers would, too")
     if late_ns < max(WORTH_SHARE * step_ns, IDLE_SHARE * wait.host_ns if here else 0):
@@ -103,7 +103,7 @@ def ready(fetches: Fetches, step_ns: int, late_ns: int, loading: Loading) -> Cle
 def waiting(fetches: Fetches, wait: Input, late_ns: int) -> Evidence:
     who = "training" if wait.exposed_ns is None else "GPU"
     late = f" One batch in {fetches.every} is late: each worker is too slow." if fetches.every else ""
-    what = "while the training process loads the next batch" if fetches.in_process else "for batches from workers"
+    what = "while the main process loads the next batch" if fetches.in_process else "for batches from workers"
     return Evidence(f"The {who} waits {ms(late_ns)}/step {what}.{'' if fetches.in_process else late}", late_ns, "ns")
 
 

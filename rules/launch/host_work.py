@@ -117,7 +117,7 @@ def _count(a_step: float) -> str:
 def _evidence(pause: PythonPause, steps: Steps) -> tuple[Evidence, ...]:
     ns, often = pause.idle_ns, pause.gaps / steps.count
     many = pause.callee.calls if pause.callee else 0
-    calls = f" ({_count(many)} call{'s' * (many != 1)})" * bool(many)
+    calls = f" ({_count(many)} calls)" * (many > 1)
     stalls = f"{_what(pause)} stalls the {'training' if pause.on_cpu else 'GPU'} {ms(ns)}/step ({percent(pause.share)})"
     gaps = f"{_count(often)} gap{'s' * (often != 1)} of {ms(pause.each_ns)}{calls}"
     parts = (

@@ -56,7 +56,9 @@ def looped_ops(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
         known = loop.in_need is not None
         sure = "iterations are independent" if known else "whether iterations depend on each other is not recorded"
         sure = "each iteration needs the one before" if cell or in_turn else sure
-        names = ", ".join(loop.ops[:MOST_SHOWN]) + ", ..." * (len(loop.ops) > MOST_SHOWN)
+        names = ", ".join(name.removeprefix("aten::") for name in loop.ops[:MOST_SHOWN]) + ", ..." * (
+            len(loop.ops) > MOST_SHOWN
+        )
         backward = " with their backward pass" * loop.has_backward
         takes = f"{ms(loop.ns)}/step, {ms(loop.fixed_ns)} of it overhead per op"
         yield Finding(
