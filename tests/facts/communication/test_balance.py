@@ -179,7 +179,7 @@ gpu 20  allreduce {end}-90 @0.3 group_size={ranks}
 
 def test_of_a_single_step_it_is_not_known_whether_ranks_differ_by_chance() -> None:
     """20 ms of 60 may be chance; 1 ms of it is what equal devices differ by."""
-    with pytest.raises(Missing, match="more than chance"):
+    with pytest.raises(Missing, match="more than noise"):
         balance(facts_of("---".join(ONE_STEP.format(rank=at, ranks=2, end=60 + 20 * at) for at in range(2))))
     alike = balanced("---".join(ONE_STEP.format(rank=at, ranks=2, end=60 + at) for at in range(2)))
     assert not alike.surely
