@@ -235,7 +235,7 @@ class SaveInBackground(Setting):
     effort = 2
 
     in_force = IN_RECORDING
-    switch = not_possible("saves are seldom, and a run has to be long enough for some")
+    switch = not_possible("saves are rare, and a run must be long enough to include some")
     took_effect = said_itself
     edit = not_possible("it needs an edit by hand")
 

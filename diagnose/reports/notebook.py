@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 from diagnose.contracts.diagnosis import Diagnosis
 
 
@@ -12,7 +14,8 @@ def shown_in_notebooks() -> type[Diagnosis]:
 
 
 def render(diagnosis: Diagnosis) -> str:
-    """What a notebook shows."""
-    from diagnose.reports.html import summary
+    """What a notebook shows: the report in brief."""
+    from diagnose.reports import terminal
 
-    return summary.render(diagnosis)
+    report = html.escape(terminal.render(diagnosis, terminal.MOST_WIDTH))
+    return f'<pre style="white-space: pre; overflow-x: auto">{report}</pre>'

@@ -142,14 +142,6 @@ def _path(diagnosis: Diagnosis) -> Section:
     return Section(f"Critical path of the {what}, in order of time", ("", _per(diagnosis), "share"), tuple(rows), note)
 
 
-def waits(diagnosis: Diagnosis) -> Section | None:
-    """What a step waits for, of the job where there is one; its last row is the step. None: nothing was replayed."""
-    if diagnosis.steps is None:
-        return None
-    found = _path(diagnosis) if diagnosis.job is None else _job_path(diagnosis.job)
-    return found if found.rows else None
-
-
 def _waited_for(part: PathPart) -> str:
     mostly = f", mostly {kinds.short_name(part.mostly, 30)}" if part.mostly else ""
     return CAUSES[part.kind] + mostly

@@ -39,7 +39,7 @@ def barriers(barriers: Barriers, steps: Steps) -> Verdicts:
     yield Finding(
         evidence=(
             Evidence(
-                f"{barriers.calls} barriers per step block the CPU for {ms(blocked.ns)}, waits for ranks included.",
+                f"Barriers ({barriers.calls} per step) block the CPU for {ms(blocked.ns)}, waits included.",
                 blocked.ns,
                 "ns",
             ),

@@ -1,7 +1,7 @@
 """FSDP communicates more often or later than it has to.
 
 A unit is what `fully_shard` or FullyShardedDataParallel wraps; one collective gathers its parameters. By default, a
-unit is gathered for the forward pass and again for the backward pass, and every backward pass reduces gradients.
+unit is gathered for the forward pass and again for the backward pass. Every backward pass reduces gradients.
 
 Why it costs
     Each gather carries all parameters, each reduction all gradients. Collectives of small units are mostly latency.

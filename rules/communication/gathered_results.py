@@ -1,7 +1,6 @@
 """Results are gathered from all ranks in every step.
 
-Between an optimizer step and the next forward pass, every rank sends outputs, labels or objects to all others, to count
-or to log them.
+Between an optimizer step and the next forward pass, every rank sends results to all others, for counts or logs.
 
 Why it costs
     Every rank waits until all have sent, and receives the data of every rank. Objects are also pickled, and their sizes
@@ -40,15 +39,12 @@ def gathered_results(host_gathers: HostGathers, device_gathers: DeviceGathers, s
         yield Clean(f"gathering results takes {ms(max(blocked.ns, device.exposed_ns))}/step")
     if device.exposed_ns >= least_ns:
         text = (
-            f"{device.calls} collectives per step gather {_size(device)} from all ranks: {ms(device.exposed_ns)}"
-            " exposed, waits for other ranks included."
+            f"Collectives ({device.calls} per step) gather {_size(device)} from all ranks:"
+            f" {ms(device.exposed_ns)} exposed, waits included."
         )
         yield _found(device, Evidence(text, device.exposed_ns, "ns"), Shorten(device.ids, OWN))
     if blocked.ns >= least_ns:
-        text = (
-            f"{host.calls} collectives per step send {_size(host)} to all ranks: {ms(blocked.ns)},"
-            " waits for other ranks included."
-        )
+        text = f"Collectives ({host.calls} per step) send {_size(host)} to all ranks: {ms(blocked.ns)}, waits included."
         yield _found(
             host,
             Evidence(text, blocked.ns, "ns"),

@@ -46,7 +46,7 @@ def groups_across_machines(crossings: tuple[Crossing, ...]) -> Verdicts:
         yield Finding(
             evidence=(
                 Evidence(
-                    f"Collectives of {crossing.role.value} take {ms(crossing.ns)}/step,"
+                    f"Collectives for {crossing.role.value} take {ms(crossing.ns)}/step,"
                     f" at {crossing.gbps:.2g} GB/s (bus bandwidth).",
                     crossing.gbps,
                     "GB/s",

@@ -8,7 +8,7 @@ Why it costs
 
 How to fix
     Let the library log its path, and measure the machine with nccl-tests or rccl-tests. Common causes: containers with
-    little shared memory or no peer access, an IOMMU or ACS, GPUs on different NUMA nodes, a variable that disables P2P.
+    little shared memory or no peer access, an IOMMU or ACS, GPUs on different NUMA nodes. Or a variable disables P2P.
 
 Ignore when
     these ranks are on several machines: then the network sets the pace.
@@ -44,7 +44,8 @@ def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
             evidence=(
                 Evidence(
                     f"`{first.operation}` of {bytes_(first.bytes)} over {first.group_size} ranks takes"
-                    f" {ms(first.transfer_ns)} ({first.gbps:.2g} GB/s), usually {about(first.expected_ns)}.{others}",
+                    f" {ms(first.transfer_ns)} ({first.gbps:.2g} GB/s);"
+                    f" {about(first.expected_ns)} is usual on this GPU.{others}",
                     first.gbps,
                     "GB/s",
                 ),

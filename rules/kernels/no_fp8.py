@@ -1,6 +1,6 @@
 """Large matmuls run in 16 bits on a GPU with fp8.
 
-Matmuls of some thousand rows and columns take much of the step, and the GPU multiplies 8-bit numbers at twice the rate.
+Matmuls of some thousand rows and columns take much of the step. The GPU multiplies 8-bit numbers at twice the rate.
 
 Why it costs
     fp8 has twice the rate of 16 bits. Computing scales and casting take part of that back.

@@ -1,6 +1,6 @@
 """Mixed precision is off.
 
-Matmuls, convolutions and attention run in fp32 or TF32, on a GPU that is several times as fast with 16 bits.
+Matmuls, convolutions and attention run in fp32 or TF32. This GPU is several times as fast with 16 bits.
 
 Why it costs
     16-bit Tensor Cores do 2 to 16 times the work, and activations take half the memory traffic.

@@ -4,7 +4,7 @@ Since PyTorch 1.12, fp32 matmuls do not use Tensor Cores by default. With TF32 t
 mantissa, sums and outputs stay fp32. Convolutions use TF32 by default.
 
 Why it costs
-    TF32 is 7 to 8 times as fast as fp32 on an A100, H100 or H200, and 1 to 2 times on other GPUs since Ampere.
+    TF32 is 7 to 8 times as fast as fp32 on an A100, H100 or H200. On other GPUs since Ampere: 1 to 2 times.
 
 How to fix
     Allow TF32 with one line before training. Mixed precision (no_mixed_precision, KE02) saves more.

@@ -1,7 +1,7 @@
 """Embedding gradients are dense.
 
-The backward pass of an embedding writes a gradient as large as its table, zero except for the rows that were read. The
-optimizer then updates every row.
+The backward pass of an embedding writes a gradient as large as its table: zeros, except for the rows that were read.
+The optimizer then updates every row.
 
 Why it costs
     The memory traffic grows with the table, not with the batch.

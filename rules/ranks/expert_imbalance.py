@@ -47,8 +47,12 @@ def expert_imbalance(balance: Balance | None) -> Verdicts:
     if balance.same_work or not (always or balance.in_turn):
         yield Clean(f"r{much}")
         return
-    work = "" if balance.more_work is None else f", with {balance.more_work:.2g} times the work of the others"
-    evidence = f"R{much}{work}."
+    work = (
+        ""
+        if balance.more_work is None
+        else f" Rank {balance.longest} gets {balance.more_work:.2g} times the work of the others."
+    )
+    evidence = f"R{much}.{work}"
     if not always:
         evidence = (
             f"The longest-computing rank, which changes, takes {ms(balance.excess_ns)}/step more than the mean,"

@@ -57,7 +57,7 @@ COLLECT = Fix.of(
     "Collect garbage on all ranks in the same steps.",
     after="gc.disable()\n# in the loop\nif step % 100 == 0:\n    gc.collect()",
 )
-HOST_LATE = "is late on its CPU: the others wait"
+HOST_LATE = "is late on its CPU"
 LATE: dict[TimeCause | None, tuple[str, tuple[Fix, ...]]] = {
     TimeCause.LOADER: ("fetches batches for longer than the others", (LOADER,)),
     TimeCause.GARBAGE_COLLECTION: ("collects garbage while the others wait", (COLLECT,)),

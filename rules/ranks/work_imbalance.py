@@ -7,7 +7,7 @@ Why it costs
     yet each step takes as long as its longest part.
 
 How to fix
-    Distribute work by cost: bucket by length before batches are split over ranks, fill batches by tokens rather than
+    Distribute work by cost: bucket by length before batches are split over ranks. Or fill batches by tokens rather than
     samples, or pack sequences to equal length.
 
 Ignore when

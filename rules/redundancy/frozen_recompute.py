@@ -4,7 +4,7 @@ Latents of images, embeddings of texts, features of a frozen backbone: each batc
 computes the same outputs for these rows in every epoch.
 
 Ignore when
-    there is no room for the outputs, the training has one epoch, rows are augmented before the model, or the frozen
+    there is no room for the outputs, the training has one epoch, or rows are augmented before the model. Or the frozen
     model is updated from time to time.
 """
 

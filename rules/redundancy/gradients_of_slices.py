@@ -1,11 +1,11 @@
 """Each slice's backward pass fills a full-size gradient.
 
-`x[:, t]` in a loop, or a window `maps[n, :, y:y + 5, x:x + 5]` for each of many places, runs one backward op per slice.
-One op that takes all slices has one gradient.
+A loop over `x[:, t]`, or over windows `maps[n, :, y:y + 5, x:x + 5]`, runs one backward op per slice. One op that
+takes all slices has one gradient.
 
 Why it costs
-    For each slice, the backward pass fills a tensor of zeros as large as the whole and inserts the slice's gradient.
-    Then it adds up all of these tensors.
+    For each slice, the backward pass fills zeros as large as the whole tensor, and inserts the slice's gradient. Then
+    autograd adds up all of these tensors.
 
 How to fix
     Split the tensor once, before the loop. Gather overlapping slices with one index.

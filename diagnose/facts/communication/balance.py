@@ -92,11 +92,6 @@ class Balance:
         """Now one rank, now another exceeds the mean by more than equal ranks differ."""
         return self.excess_ns - self.always_ns > self.noise * self.own_ns
 
-    @property
-    def in_turn_share(self) -> float:
-        """What now one rank, now another exceeds the mean by, over the step."""
-        return (self.excess_ns - self.always_ns) / max(self.step_ns, 1)
-
 
 @fact
 def balance(facts: Facts) -> Balance | None:

@@ -198,22 +198,19 @@ def _left_out(
         more = f" and {len(strange) - MOST_NAMED} more" if len(strange) > MOST_NAMED else ""
         yield IntegrityNote(
             f"Not compared with the other ranks: {', '.join(strange[:MOST_NAMED])}{more}.",
-            "Their recordings show no step, or no collective that can be compared. Whether the others wait for them is"
-            " not known.",
+            "Their recordings have no steps or no comparable collectives, so waits for these ranks are unknown.",
             Severity.NOTE,
         )
     recorded, steps = (max(getattr(one, name) for one in known.values()) for name in ("recorded_steps", "steps"))
     if steps < recorded:
         yield IntegrityNote(
-            f"Ranks are compared in the first {steps} of {recorded} recorded steps: there are too many collectives for"
-            " all.",
-            "What differs in later steps only is not seen.",
+            f"Ranks are compared in the first {steps} of {recorded} recorded steps: the job has too many collectives.",
+            "Differences in later steps are not detected.",
             Severity.NOTE,
         )
     if len(some) < len(known):
         yield IntegrityNote(
-            f"The collectives of {len(some):,} of {len(known):,} ranks are compared: of the first rank's groups, and of"
-            " the ranks that are held up least.",
-            "Whether the others wait for one that is not among them is not known.",
+            f"{len(some):,} of {len(known):,} ranks are compared: the first rank's groups, and ranks that wait least.",
+            "Waits for the other ranks are unknown.",
             Severity.NOTE,
         )

@@ -31,7 +31,7 @@ class Role(Enum):
     GRADIENT = "gradients outside buckets"
     SHARD_GATHER = "FSDP parameter gathers"
     SHARD_REDUCE = "FSDP gradient reductions"
-    EXCHANGE = "all-to-all (embedding shards or experts)"
+    EXCHANGE = "all-to-all exchanges (embeddings, experts)"
     ACTIVATION = "tensor or context parallel activations"
     STAGE = "pipeline activations and gradients"
     NORM = "SyncBatchNorm statistics"

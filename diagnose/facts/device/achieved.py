@@ -72,7 +72,7 @@ def achieved_flops(facts: Facts) -> AchievedFlops:
     found = [_of_type(code, int(flops[math == code].sum()), used.count, device, devices) for code in np.unique(math)]
     typed = [(one.flops, one.peak_flops_per_s) for one in found if one.peak_flops_per_s is not None]
     if not why and sum(ours for ours, _ in typed) * used.count < KNOWN_SHARE * total:
-        why = "the type that most of it multiplies in"
+        why = "the data type of most FLOPs"
     best_s = sum(ours / peak for ours, peak in typed)
     return AchievedFlops(
         flops=round_half_up(total, used.count),

@@ -213,7 +213,7 @@ def test_fewer_steps_are_kept_of_very_many_ranks() -> None:
     assert found is not None
     assert found.waited_ns.tolist() == [40 * MS, 0, 20 * MS, 30 * MS]
     assert [note.what for note in notes] == [
-        "Ranks are compared in the first 2 of 3 recorded steps: there are too many collectives for all."
+        "Ranks are compared in the first 2 of 3 recorded steps: the job has too many collectives."
     ]
 
 
@@ -236,8 +236,7 @@ def test_what_is_left_out_is_said_and_nobody_is_said_to_have_come_last() -> None
     assert found.job.ranks == (0, 1)
     assert not any(met.whole for met in found.job.join_points)
     assert [note.what for note in notes] == [
-        "The collectives of 2 of 4 ranks are compared: of the first rank's groups, and of the ranks that are held up"
-        " least."
+        "2 of 4 ranks are compared: the first rank's groups, and ranks that wait least."
     ]
 
 

@@ -60,7 +60,7 @@ def test_without_the_type_of_most_flops_there_is_no_mfu() -> None:
     text = f'3 steps of 10\ncpu aten::mm 0-1 {LARGE} types=["float","float"]\ngpu my_gemm_kernel 1-9 @0.5'
     found = achieved_flops(facts_of(text))
     assert found.types == (TypeFlops("", FLOPS, None),)
-    assert (found.mfu, found.why_no_mfu) == (None, "the type that most of it multiplies in")
+    assert (found.mfu, found.why_no_mfu) == (None, "the data type of most FLOPs")
 
 
 def test_attention_counts_as_the_most_that_it_can_be() -> None:

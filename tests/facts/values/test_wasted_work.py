@@ -96,6 +96,6 @@ def test_an_entry_says_what_how_often_where_and_how_long() -> None:
     looked = "aten::mm | aten::exp takes 0 | aten::mm as 0 | aten::exp as 1 | aten::mm as 0 | aten::exp as 1"
     (found,) = present(facts_of(text(looked, [1, 1, 5, 5, 5, 5])), [rule]).findings
     assert found.evidence[0].text == (
-        "mm, exp repeat twice what had been computed at line 1 (f1) from the same values: 32.0 ms a step."
+        "mm, exp repeat twice a computation at line 1 (f1) on the same values: 32.0 ms per step."
     )
     assert found.site == Site("t.py", 5, "f5")
