@@ -39,6 +39,10 @@ class Launching(click.Command):
         """Sets the command to run aside, and parses the rest."""
         at = self.end_of_options(args)
         ctx.meta[COMMAND] = args[at:]
+        own = {name for param in self.params for name in param.opts}
+        mine = [word for word in args[at + 1 :] if word.partition("=")[0] in own]
+        if mine and args[at] != "--" and ctx.parent is not None and not {"-q", "--quiet"} & set(args[:at]):
+            click.echo(f"diagnose: {mine[0]} goes to the script. Put options of diagnose before the script.", err=True)
         return super().parse_args(ctx, args[:at])
 
     def end_of_options(self, args: list[str]) -> int:

@@ -273,8 +273,8 @@ def test_a_rank_that_hangs_before_the_recording_holds_nobody_up(tmp_path: Path) 
     assert [(rank.rank, rank.trace is not None, rank.ended) for rank in whole.ranks] == [
         *((0, True, "recorded"), (1, False, "recorded"), (2, True, "recorded"))
     ]
-    assert "Only 2 of 3 ranks came to the end of the recording." in whole.ranks[0].notes
-    assert whole.ranks[1].notes == ("Recording stopped: the other ranks cannot be reached any more.",)
+    assert "Only 2 of 3 ranks completed the recording." in whole.ranks[0].notes
+    assert whole.ranks[1].notes == ("Recording stopped: the other ranks are unreachable.",)
     assert not whole.complete
 
 
@@ -285,7 +285,7 @@ def test_a_first_rank_that_is_killed_before_the_recording_holds_nobody_up(tmp_pa
     assert [(rank.rank, rank.ended) for rank in whole.ranks] == [(0, None), (1, "recorded"), (2, "recorded")]
     assert [rank.steps_made for rank in whole.ranks[1:]] != [None, None]
     for rank in whole.ranks[1:]:
-        assert rank.notes == ("Recording stopped: the other ranks cannot be reached any more.",)
+        assert rank.notes == ("Recording stopped: the other ranks are unreachable.",)
 
 
 def test_a_rank_that_cannot_write_ends_with_the_others(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_a_rank_that_is_killed_while_recording_leaves_the_others_theirs(tmp_path
         *((0, "rank0.trace.json.gz", "recorded"), (1, "rank1.trace.json.gz", None)),
         (2, "rank2.trace.json.gz", "recorded"),
     ]
-    assert "rank1 ended without a word: killed, or left by os._exit." in whole.notes
+    assert "rank1 ended without a message: killed, or exited with os._exit." in whole.notes
     assert len(diagnose.analyze(tmp_path / "out").provenance.sources) == 3
 
 

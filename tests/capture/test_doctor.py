@@ -144,8 +144,8 @@ def test_kernels_that_are_not_recorded(tmp_path: Path, fields: dict[str, object]
 @pytest.mark.parametrize(
     ("torch", "driver", "state", "what"),
     [
-        (Torch(torch="2.13.0+cpu"), False, "ok", "none; training on the CPU can be recorded"),
-        (Torch(torch="2.13.0", cuda="12.8"), False, "ok", "none; training on the CPU can be recorded"),
+        (Torch(torch="2.13.0+cpu"), False, "ok", "none; CPU trainings can be recorded"),
+        (Torch(torch="2.13.0", cuda="12.8"), False, "ok", "none; CPU trainings can be recorded"),
         (Torch(torch="2.13.0+cpu"), True, "limited", "this machine has one, but torch was built for the CPU only"),
         (
             Torch(torch="2.13.0", cuda="12.8", device_warning="The NVIDIA driver is too old"),

@@ -73,7 +73,7 @@ def test_a_rank_whose_command_has_ended_is_not_waited_for(parts: list[Part]) -> 
     said: list[str] = []
     found = completed(mine, said)
     assert said == []
-    assert found.notes == ("rank1 ended without a word: killed, or left by os._exit.",)
+    assert found.notes == ("rank1 ended without a message: killed, or exited with os._exit.",)
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_one_command_on_one_machine_waits_for_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     found = completed(part, said)
     assert said == []
-    assert found.notes == ("rank1 ended without a word: killed, or left by os._exit.",)
+    assert found.notes == ("rank1 ended without a message: killed, or exited with os._exit.",)
 
 
 def test_a_rank_that_was_only_timed_takes_little_of_the_manifest(tmp_path: Path) -> None:

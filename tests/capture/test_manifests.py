@@ -73,14 +73,14 @@ def test_a_rank_that_was_killed_is_in_it_with_its_files(folder: Path) -> None:
         (0, "rank0.trace.json.gz", None),
         (1, "rank1.trace.json.gz", None),
     ]
-    assert found.notes == ("rank1 ended without a word: killed, or left by os._exit.",)
+    assert found.notes == ("rank1 ended without a message: killed, or exited with os._exit.",)
 
 
 def test_a_rank_that_was_killed_later_is_in_it_with_what_it_had_said(folder: Path) -> None:
     left(folder, rank0={"ended": None, "steps_by": "optimizer", "trace": "rank0.trace.json.gz"})
     written(folder, "rank0.trace.json.gz")
     found = manifests.complete(Part(folder), exit_code=137)
-    assert found.notes == ("rank0 ended without a word: killed, or left by os._exit.",)
+    assert found.notes == ("rank0 ended without a message: killed, or exited with os._exit.",)
     assert [(rank.steps_by, rank.trace) for rank in found.ranks] == [("optimizer", "rank0.trace.json.gz")]
 
 

@@ -261,7 +261,7 @@ def test_reader_and_agent_mean_the_same_range() -> None:
     ("given", "words", "said"),
     [
         ({"PATH": "/nowhere"}, [], "There is no nsys on PATH. Install NVIDIA's package nsight-systems-cli"),
-        ({agent.SESSION: "1"}, [], "diagnose runs under nsys itself. Start it without, or leave --tracer out."),
+        ({agent.SESSION: "1"}, [], "diagnose itself runs under nsys. Start it without nsys, or without --tracer."),
         ({"CUDA_INJECTION64_PATH": "x"}, [], "Another profiler gets loaded into CUDA programs: unset CUDA_INJECTION64"),
     ],
 )

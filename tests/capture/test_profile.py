@@ -281,7 +281,7 @@ def test_a_script_that_leaves_by_os_exit(tmp_path: Path) -> None:
     script(tmp_path, STEP + "while not os.path.exists('out/rank0.trace.json.gz'):\n    step()\nos._exit(5)\n")
     done = profile(tmp_path, "train.py")
     assert done.code == 5
-    assert "rank0 ended without a word: killed, or left by os._exit." in done.stderr
+    assert "rank0 ended without a message: killed, or exited with os._exit." in done.stderr
     assert done.rank.trace == "rank0.trace.json.gz"
 
 
@@ -417,7 +417,7 @@ def test_a_step_that_is_compiled_and_cannot_be_observed_is_said(tmp_path: Path) 
     done = profile(tmp_path, "train.py")
     assert (done.code, done.manifest.ranks) == (2, ())
     assert done.manifest.notes == (
-        "The optimizer steps within torch.compile, where it cannot be observed: use diagnose.record.",
+        "The optimizer runs inside torch.compile, where diagnose cannot see it. Mark steps with diagnose.record.",
     )
 
 
@@ -537,5 +537,5 @@ def test_a_folder_that_vanishes_is_told_in_sentences(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     assert "diagnose: the run's settings could not be kept (FileNotFoundError: " in done.stderr
     assert done.stderr.splitlines()[-1] == (
-        f"Error: Cannot write to {tmp_path / 'out'}: No such file or directory. What it holds may be incomplete."
+        f"Error: Cannot write to {tmp_path / 'out'}: No such file or directory. Its contents may be incomplete."
     )

@@ -366,4 +366,6 @@ def test_a_log_is_analysed_as_json_markdown_and_page(tmp_path: Path) -> None:
     assert "is a trace to be read: writing there would destroy it. Choose another." in over.stderr
     again = watch(tmp_path, "train.py")
     assert again.returncode == 2
-    assert "holds a recording. Name a new folder, or use overwrite to replace it." in again.stderr
+    assert (
+        "already has a recording. Name a new folder, or replace it with --overwrite (overwrite=True)." in again.stderr
+    )

@@ -165,7 +165,7 @@ def test_on_a_terminal_there_is_a_panel_until_the_report(tmp_path: Path) -> None
     ("more", "error"),
     [
         (["--metrics", "{taken}"], "Error: Cannot serve metrics at {taken}: the port is taken. Name another one"),
-        (["--metrics", "here:there"], "Error: here:there is no [HOST:]PORT. Write 9400, :9400 or 0.0.0.0:9400."),
+        (["--metrics", "here:there"], "Error: here:there is not [HOST:]PORT. Write 9400, :9400 or 0.0.0.0:9400."),
         pytest.param(
             ["--tensorboard", "train.py/boards"],
             "Error: Cannot write to train.py/boards: Not a directory. Name another",

@@ -167,7 +167,7 @@ def test_jobs_of_different_world_sizes_are_not_one(tmp_path: Path) -> None:
     assert "recordings of 2 jobs" in said
     assert f"{tmp_path}/a/rank0.json and 1 more (world size 2, 2026-11-21 10:00 UTC)" in said
     assert f"{tmp_path}/b/rank2.json and 1 more (world size 4, 2026-11-21 10:00 UTC)" in said
-    assert said.endswith("Analyse one of them at a time.")
+    assert said.endswith("Analyse one job at a time.")
     assert len(ranks.load([tmp_path / "a"]).ranks) == 2
 
 

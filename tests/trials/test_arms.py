@@ -37,7 +37,7 @@ def test_losses_without_a_seed_are_not_deterministic(tmp_path: Path) -> None:
     ("text", "why"),
     [
         (steady(steps=9), "The script ended after 9 steps, too few to time. Let it make more steps."),
-        ("raise SystemExit(0)", "The script ended before a training step was seen."),
+        ("raise SystemExit(0)", "The script ended before its first training step."),
         ("raise RuntimeError('no data')", "The script ended with exit code 1: RuntimeError: no data"),
         ("input('Go on? ')", "The script ended with exit code 1: EOFError: EOF when reading a line Arms get no input."),
         ("raise MemoryError('CUDA out of memory')", "The script ran out of memory: MemoryError: CUDA out of"),
