@@ -60,7 +60,7 @@ def test_devices_of_which_nothing_is_recorded_are_noted(folder: Path) -> None:
         folder, rank0={"optimizers": [{"name": "SGD", "devices": ["cpu", "mps"]}, {"name": "SGD", "devices": ["cuda"]}]}
     )
     assert manifests.complete(Part(folder), exit_code=0).notes[0] == (
-        "The training computes on mps, of which nothing is recorded."
+        "The training runs on mps, which diagnose cannot record."
     )
 
 
@@ -102,14 +102,14 @@ def test_damaged_words_of_a_rank_are_noted(folder: Path) -> None:
     (folder / WORK / "rank0.json").write_text('{"rank": "zero"}')
     (folder / WORK / "run.json").write_text("[")
     found = manifests.complete(Part(folder), exit_code=0)
-    assert found.notes[0].startswith("What rank0 says of itself cannot be read: ")
+    assert found.notes[0].startswith("The report of rank0 cannot be read: ")
     assert [rank.rank for rank in found.ranks] == [0]
 
 
 def test_a_command_in_which_nothing_could_look(tmp_path: Path) -> None:
     Plan().write(Part(tmp_path))
     manifests.begin(tmp_path, ["sleep", "1"])
-    assert "No Python of this command could be observed" in manifests.complete(Part(tmp_path), exit_code=0).notes[0]
+    assert "diagnose saw no Python in this command" in manifests.complete(Part(tmp_path), exit_code=0).notes[0]
 
 
 @pytest.mark.parametrize(

@@ -149,12 +149,12 @@ def test_what_cannot_be_called_again_is_not_measured(spec: OpSpec, change: str, 
 
 @pytest.mark.slow
 def test_on_another_device_nothing_is_measured() -> None:
-    with pytest.raises(CannotMeasure, match=r"^It was recorded with an NVIDIA H100, and there is no GPU here\."):
+    with pytest.raises(CannotMeasure, match=r"^The recording is from an NVIDIA H100, but this machine has no GPU\."):
         measure([(MM, ["fp32"])], Setting("NVIDIA H100", None, False), seconds=60)
 
 
 def test_on_another_processor_nothing_is_measured(tmp_path: Path) -> None:
-    with pytest.raises(CannotMeasure, match=r"^It was recorded on an Abacus 9000, and this is an "):
+    with pytest.raises(CannotMeasure, match=r"^The recording is from an Abacus 9000, but this is an "):
         measure([(MM, ["fp32"])], Setting("", 1, False, "Abacus 9000"), 60, python=said(tmp_path, READY, "true"))
 
 

@@ -122,7 +122,7 @@ def test_a_result_whose_reader_leaves_ends_in_a_sentence(trace: Path, option: st
     command = f'set -o pipefail; "{sys.executable}" -m diagnose analyze "{trace}" {option} - | true'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 2
-    assert done.stderr == "Error: standard output was closed before the whole result was written. Write to a file.\n"
+    assert done.stderr == "Error: standard output closed before the result was complete. Write to a file instead.\n"
 
 
 def test_an_older_file_stays_where_the_new_one_cannot_be_written(tmp_path: Path) -> None:

@@ -123,4 +123,4 @@ def test_without_a_browser_it_says_where_the_page_is(trace: Path, tmp_path: Path
         "analyze", trace, "--html", tmp_path / "out.html", "--open", BROWSER="false", PATH="/nowhere", DISPLAY=""
     )
     assert done.returncode == 0
-    assert f"No browser could be started. The page is {tmp_path / 'out.html'}" in done.stderr
+    assert f"No browser could be started. Open {tmp_path / 'out.html'}" in done.stderr

@@ -119,7 +119,7 @@ def test_a_training_without_a_device_is_not_told_to_record_one() -> None:
     """`diagnose profile` timed it on the host alone."""
     found = dict(exported.made(Facts(recording.read(recording.find([ON_CPU]).ranks[0])), exported.TABLES))
     for name in ("kernels", "copies", "idle_gaps"):
-        assert str(found[name]) == "device work: The training uses no device."
+        assert str(found[name]) == "device work: The training uses no GPU."
 
 
 def test_collectives_have_what_was_recorded_of_them() -> None:

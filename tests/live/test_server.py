@@ -75,7 +75,7 @@ def test_packages_that_are_not_installed_are_named(
     monkeypatch.setattr(live, "find_spec", lambda _: None)
     with pytest.raises(click.ClickException) as refusal:
         live.shows(False, metrics, tensorboard, "run", print)
-    assert str(refusal.value) == f"{said}. Install it with: pip install 'torch-diagnose[torch,live]'."
+    assert str(refusal.value) == f"{said}. Run: pip install 'torch-diagnose[torch,live]'."
 
 
 pytest.importorskip("torch")

@@ -151,7 +151,7 @@ def test_a_larger_batch_is_measured_by_the_sample() -> None:
 
 
 def test_what_is_undecided_is_no_reason_to_leave_the_script_as_it_is() -> None:
-    noisy = replace(FUSED, verdict="inconclusive", why="The budget was spent after 2 pairs.")
+    noisy = replace(FUSED, verdict="inconclusive", why="The budget ran out after 2 pairs.")
     said = "Undecided: 2 (unfused_optimizer)."
     assert trials.conclusion(report(noisy, VOID)) == said
     assert trials.conclusion(report(WORKERS, noisy)).endswith(f"; predicted 1.40x). {said}")

@@ -94,7 +94,7 @@ def test_a_damaged_detail_recording_is_noted(folder: Path) -> None:
         ('{"ranks": [{"rank": 0, "unprofiled": {"first_step": 0, "wall_ns": [1e999]}}]}', "is no"),
         ('{"ranks": [{"rank": 9223372036854775808}]}', "is not valid JSON"),
         ('{"schema_version": "2"}', "is no manifest"),
-        ('{"schema_version": 2, "ranks": "unheard of"}', "has schema version 2, and this version of diagnose knows 1"),
+        ('{"schema_version": 2, "ranks": "unheard of"}', "has schema version 2, but this version of diagnose reads 1"),
         ("\udcff", "is not valid JSON"),
     ],
 )

@@ -126,7 +126,7 @@ def test_windows_that_contradict_each_other_are_left_out(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (["begin", 2, 0, 1, 99, 5, NAMES, [1]], "is of format 2, and this version reads 1"),
+        (["begin", 2, 0, 1, 99, 5, NAMES, [1]], "is of format 2, but this version reads 1"),
         (["begin", 1, -1, 1, 99, 5, NAMES, [1]], "its beginning is lost"),
         (["steps", "no rows"], "its beginning is lost"),
     ],

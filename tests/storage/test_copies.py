@@ -89,7 +89,7 @@ def test_an_export_that_is_too_large(bucket: Bucket, export: bytes, monkeypatch:
 
 def test_no_room_for_a_copy(bucket: Bucket, export: bytes, monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
     monkeypatch.setattr(remote, "SPARED_BYTES", 1 << 62)
-    with pytest.raises(InputError, match=f"there is too little room in {scratch}. Set TMPDIR to a larger folder"):
+    with pytest.raises(InputError, match=f"{scratch} has too little space. Set TMPDIR to a larger folder"):
         ranks.load([bucket.put("report.sqlite", export)])
     assert list(scratch.iterdir()) == []
 

@@ -127,7 +127,7 @@ def test_a_failure_that_passes_is_not_seen(bucket: Bucket, monkeypatch: pytest.M
 def test_a_file_that_changed_since_it_was_listed_is_refused(bucket: Bucket, size: int) -> None:
     file = listed(bucket.put("x.bin", CONTENT))
     bucket.put("x.bin", random.Random(1).randbytes(size))
-    with pytest.raises(StorageError, match="it changed while it was read"):
+    with pytest.raises(StorageError, match="it changed while diagnose read it"):
         file.open("rb")
 
 
