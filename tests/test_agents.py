@@ -142,7 +142,7 @@ def test_a_comparison_begins_with_its_verdict_and_its_parts_add_up() -> None:
     assert '\ncause "+48.0 ms: aten::copy_ at src/train.py:88 (main): more calls, 2 -> 50 per step' in found[0]
     parts = [part for text in found for part in rows(text, "part")]
     assert sum(part["ns"] for part in parts) == 48 * MS
-    assert any('Settings that differ: "version torch: 2.10 -> 2.11."' in text for text in found)
+    assert any('Changed settings: "version torch: 2.10 -> 2.11."' in text for text in found)
 
 
 def test_trials_are_told_with_their_factors() -> None:

@@ -106,8 +106,8 @@ def test_no_path_at_all() -> None:
 
 def test_the_trace_is_never_overwritten(trace: Path) -> None:
     before = trace.read_bytes()
-    refused(run("analyze", trace, "--json", trace), "is a trace to be read")
-    refused(run("analyze", trace.parent, "--json", trace), "is a trace to be read")
+    refused(run("analyze", trace, "--json", trace), "is an input")
+    refused(run("analyze", trace.parent, "--json", trace), "is an input")
     assert trace.read_bytes() == before
 
 

@@ -181,7 +181,7 @@ def test_other_files_within_an_export_are_never_removed(trace: Path, tmp_path: P
 def test_a_place_that_is_no_folder_is_refused(trace: Path, tmp_path: Path) -> None:
     refused(run("export", trace, "--parquet", trace), f"Cannot write to {trace}: File exists. Choose another folder.")
     refused(run("export", trace, "--parquet", trace / "t"), "Cannot write to", "Not a directory")
-    refused(run("export", trace, "--parquet", "https://example.com/t"), "web servers take no files")
+    refused(run("export", trace, "--parquet", "https://example.com/t"), "diagnose cannot write to web servers")
 
 
 def test_a_table_that_there_is_not_is_refused(trace: Path, tmp_path: Path) -> None:

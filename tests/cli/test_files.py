@@ -72,7 +72,7 @@ def test_a_link_in_a_circle_is_refused(tmp_path: Path) -> None:
 def test_a_trace_is_not_overwritten_through_a_link(trace: Path, tmp_path: Path) -> None:
     (link := tmp_path / "link").symlink_to(trace)
     before = trace.read_bytes()
-    refused(run("analyze", trace, "--json", link), "is a trace to be read")
+    refused(run("analyze", trace, "--json", link), "is an input")
     assert trace.read_bytes() == before
 
 

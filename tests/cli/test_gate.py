@@ -51,7 +51,7 @@ def test_a_result_on_standard_output_is_all_there_is(slow: Path) -> None:
 
 def test_a_trace_is_never_overwritten(slow: Path) -> None:
     before = slow.read_bytes()
-    refused(run("analyze", slow, "--sarif", slow), "is a trace to be read")
+    refused(run("analyze", slow, "--sarif", slow), "is an input")
     assert slow.read_bytes() == before
 
 

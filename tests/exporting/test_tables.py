@@ -159,7 +159,7 @@ def test_a_freed_byte_is_no_unknown_size() -> None:
 
 def test_there_are_no_other_tables_than_those_that_are_named() -> None:
     assert exported.named(["steps", "ranks"]) == ("steps", "ranks")
-    with pytest.raises(ValueError, match=r"There is no table step\. There are: ranks, steps, "):
+    with pytest.raises(ValueError, match=r"There is no table step\. Choose from: ranks, steps, "):
         exported.named(["step"])
     assert [name for name, _ in exported.made(training().facts(), ["steps", "ranks"])] == ["ranks", "steps"]
 

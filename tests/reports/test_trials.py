@@ -163,7 +163,7 @@ def test_without_details_the_largest_come_first_in_25_lines_at_most() -> None:
     assert (
         few[4] == "  1. dataloader_starvation                  keep  1.25x, 1.20 to 1.31 (predicted 1.40x)"[:79] + "…"
     )
-    assert few[6].endswith("could not be injected: No DataLoader t…")
+    assert few[6].endswith("could not be injected: No DataLoade…")
     many = trials.render(report(*[WORKERS, FUSED, VOID] * 9, together=BOTH, notes=("A note on the machine. " * 30,)))
     assert len(many.splitlines()) <= 25
     assert "  16 more fixes\n" in many

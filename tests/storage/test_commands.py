@@ -50,8 +50,8 @@ def test_tables_go_to_a_url_and_the_record_of_them_last(bucket: Bucket, trace: P
 @pytest.mark.parametrize(
     ("outputs", "said"),
     [
-        (["{}/run/rank0.json"], "{}/run/rank0.json is a trace to be read"),
-        (["s3a://{bucket}/run/rank0.json"], "s3a://{bucket}/run/rank0.json is a trace to be read"),
+        (["{}/run/rank0.json"], "{}/run/rank0.json is an input"),
+        (["s3a://{bucket}/run/rank0.json"], "s3a://{bucket}/run/rank0.json is an input"),
         (["{}/out", "{}/out"], "Two results would go to {}/out. Name a different file for each."),
         (["{}/out/"], "{}/out/ is a folder. Name a file."),
         (["https://h/out"], "Cannot write https://h/out: diagnose cannot write to web servers."),
