@@ -118,7 +118,7 @@ def test_commands_of_one_job_share_a_folder_and_those_of_another_are_refused(tmp
     for other in ("4712.0", None):
         with pytest.raises(CannotRecord, match=BUSY):
             take(tmp_path, job=other, overwrite=True)
-    with pytest.raises(CannotRecord, match="with other options"):
+    with pytest.raises(CannotRecord, match="use different options"):
         take(tmp_path, job="4711.0", plan=Plan(steps=7))
 
 

@@ -174,7 +174,7 @@ def test_other_files_within_an_export_are_never_removed(trace: Path, tmp_path: P
     out = tmp_path / "t"
     invoked(trace, "--parquet", out, "--table", "steps")
     (out / "steps" / "notes.txt").write_text("mine")
-    refused(run("export", trace, "--parquet", out), "holds other files")
+    refused(run("export", trace, "--parquet", out), "has other files")
     assert files(out) == [RECORD, "steps/notes.txt", "steps/rank0.parquet"]
 
 

@@ -65,7 +65,7 @@ def test_a_link_to_a_file_that_is_not_there_yet(tmp_path: Path) -> None:
 
 def test_a_link_in_a_circle_is_refused(tmp_path: Path) -> None:
     (link := tmp_path / "link").symlink_to(link)
-    with pytest.raises(click.ClickException, match="leads back to itself"):
+    with pytest.raises(click.ClickException, match="is a link to itself"):
         refuse_unwritable([str(link)], [])
 
 

@@ -31,7 +31,7 @@ def test_the_exit_code_says_whether_a_fix_would_save_too_much(slow: Path) -> Non
     assert run("analyze", slow, "--fail-over", "90%").returncode == 0
     over = run("analyze", slow, "--fail-over", "5%")
     assert over.returncode == 1
-    assert "Over --fail-over: dataloader_starvation" in over.stderr
+    assert "Failed --fail-over: dataloader_starvation" in over.stderr
 
 
 def test_sarif_beside_the_report(slow: Path, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_fail_over(trace: Path, own: Path, share: str, code: int) -> None:
     done = run("analyze", trace, "--rules", own, "--select", "TT", "--fail-over", share)
     assert done.returncode == code
     assert "saves 40.0 ms" in done.stdout
-    assert ("Over --fail-over: slow_range (40.0%)" in done.stderr) == bool(code)
+    assert ("Failed --fail-over: slow_range (40.0%)" in done.stderr) == bool(code)
 
 
 @pytest.mark.parametrize("share", ["much", "5", "-1%", "101%"])
