@@ -148,7 +148,7 @@ def test_a_recording_is_analyzed_and_over_the_limit_the_job_fails(checkout: Path
     (workspace.parent / "summary.md").unlink()
     over = run(checkout, workspace, path, run="runs/a", fail_over="1%", analyze_options="--ignore 'DL04,SY'")
     assert over.code == 1
-    assert "Over --fail-over: " in over.log
+    assert "Failed --fail-over: " in over.log
     (said,) = json.loads((workspace / over.outputs["sarif"]).read_text())["runs"]
     assert "error" in [one["level"] for one in said["results"]]
 

@@ -139,16 +139,16 @@ def test_orders_in_names_stay_quoted_and_bounded(tmp_path: Path) -> None:
 def test_a_comparison_begins_with_its_verdict_and_its_parts_add_up() -> None:
     found = list(pages(lambda start: compared(SLOWER, start)))
     assert found[0].splitlines()[:2] == [NOTE, headline(SLOWER)]
-    assert '\ncause "+48.0 ms: aten::copy_ (compute: copy kernels), more calls: 2 -> 50 a step' in found[0]
+    assert '\ncause "+48.0 ms: aten::copy_ at src/train.py:88 (main): more calls, 2 -> 50 per step' in found[0]
     parts = [part for text in found for part in rows(text, "part")]
     assert sum(part["ns"] for part in parts) == 48 * MS
-    assert any('Settings that differ: "version torch: 2.10 -> 2.11."' in text for text in found)
+    assert any('Changed settings: "version torch: 2.10 -> 2.11."' in text for text in found)
 
 
 def test_trials_are_told_with_their_factors() -> None:
     """80 ms by 1.6 is 50 ms."""
     text = tried(report(WORKERS, FUSED, together=BOTH), 0)
-    assert "80.0 ms -> 50.0 ms a step (1.60x, 1.40 to 1.80; predicted 1.40x)." in text
+    assert "80.0 ms -> 50.0 ms per step (1.60x, 1.40 to 1.80; predicted 1.40x)." in text
     told = rows(text, "trial")
     assert [row["verdict"] for row in told] == ["keep", "keep", "keep"]
     assert (told[0]["measured"], told[1]["predicted"]) == ({"low": 1.2, "likely": 1.25, "high": 1.31}, None)
@@ -540,7 +540,7 @@ def test_a_training_is_recorded_tried_and_patched(tmp_path: Path) -> None:
     assert told == sorted(told)
     assert told[-1] > 0
     assert refused.is_error
-    assert "writes model.pt, log.txt; each run writes there again" in text_of(refused)
+    assert "writes model.pt, log.txt. Each run writes there again" in text_of(refused)
     row = rows(text_of(trial), "trial")[0]
     assert (row["rule"], row["verdict"]) == ("dataloader_starvation", "keep")
     assert row["measured"]["low"] > 1

@@ -74,7 +74,7 @@ class Recordings:
         self._failed = True
         known = isinstance(error, OSError | CannotRecord)
         why = str(error) if known else f"diagnose itself failed ({failures.told(error)})"
-        self._say(f"nothing more is recorded of this run: {why}")
+        self._say(f"no more recordings of this run: {why}")
 
     def _begin(self) -> None:
         folder = self._part.recording / f"{RECORDING}-{self._number}"
@@ -84,7 +84,7 @@ class Recordings:
                 return
             job = None if folders.begun(self._part).job is None else f"{self._part.run}-{self._number}"
             self._made, self._why = prepare(folder, wish.plan(), self._command, job=job), wish.why
-            self._say(f"recording some steps into {folder}, as {wish.why}")
+            self._say(f"recording some steps into {folder}: {wish.why}")
             if job is not None:
                 Board(self._part.shared).post(RECORDING + str(self._number), why=wish.why)
         else:
@@ -101,7 +101,7 @@ class Recordings:
             if path not in self._granted:
                 self._granted.add(path)
                 word = Board(path.parent).read(path.name.removesuffix(".post")) or {}
-                return Wish(str(word.get("why", "it was asked for")))
+                return Wish(str(word.get("why", "on request")))
         return None
 
     def _wished(self) -> Wish | None:
@@ -122,7 +122,7 @@ class Recordings:
             shutil.rmtree(self._made.recording, ignore_errors=True)
         elif gathering.completes(self._made):
             gathering.wait_for_all(self._made, self._say)
-            manifest = manifests.complete(self._made, None, [f"Recorded while the run was watched, as {self._why}."])
+            manifest = manifests.complete(self._made, None, [f"Recorded during diagnose watch: {self._why}."])
             if any(one.trace for one in manifest.ranks):
                 self._say(f"recorded; see it with: diagnose analyze {self._made.recording}")
             else:
@@ -139,9 +139,11 @@ def ask(folder: Path) -> Path:
     part = _watched(folder)
     board = Board(part.shared)
     try:
-        board.post(f"{ASK}.{board.posted(f'{ASK}.') + 1}-asked", why="it was asked for")
+        board.post(f"{ASK}.{board.posted(f'{ASK}.') + 1}-asked", why="on request")
     except OSError as error:
-        raise CannotRecord(f"Cannot write to {folder}: {error.strerror}. Ask as the user who watches.") from error
+        raise CannotRecord(
+            f"Cannot write to {folder}: {error.strerror}. Run the command as the user of diagnose watch."
+        ) from error
     numbers = [int(found[1]) for path in folder.iterdir() if (found := re.fullmatch(rf"{RECORDING}-(\d+)", path.name))]
     return folder / f"{RECORDING}-{max(numbers, default=0) + 1}"
 
@@ -167,7 +169,7 @@ def folder_of(pid: int) -> Path:
     if not Path(f"/proc/{pid}").exists():
         raise CannotRecord(f"There is no process {pid}. Name the folder of the run instead.")
     raise CannotRecord(
-        f"Process {pid} was not started by diagnose watch, or belongs to someone else. Name the folder of its run."
+        f"Process {pid} was not started by diagnose watch, or belongs to another user. Name the folder of its run."
     )
 
 
@@ -188,4 +190,4 @@ def _watched(folder: Path) -> Part:
     except (OSError, msgspec.MsgspecError):
         pass
     why = "has ended" if folder.is_dir() and any(folder.glob("rank*.watch")) else "is not there"
-    raise CannotRecord(f"A run in {folder} {why}. Start one with diagnose watch, and ask while it runs.")
+    raise CannotRecord(f"A run in {folder} {why}. Start one with diagnose watch, and run this command during the run.")

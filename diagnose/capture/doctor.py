@@ -80,9 +80,9 @@ def check_torch(python: str, torch: Torch) -> Check:
         return Check(
             "torch",
             "missing",
-            f"{python} cannot import it: {torch.error or 'the process ended itself'}",
+            f"{python} cannot import it: {torch.error or 'the process died'}",
             f"If your training uses another Python, install torch-diagnose there and run its `python -m diagnose`; "
-            f"else install torch for this one: `{python} -m pip install torch`.",
+            f"otherwise install torch here: `{python} -m pip install torch`.",
         )
     built = f"CUDA {torch.cuda}" if torch.cuda else f"ROCm {torch.hip}" if torch.hip else "the CPU only"
     return Check("torch", "ok", f"{torch.torch}, built for {built} ({python})")
@@ -96,25 +96,25 @@ def check_gpu(torch: Torch, root: Path) -> Iterator[Check]:
         yield _no_gpu(torch, root)
         return
     yield Check("GPU", "ok", ", ".join(torch.devices))
-    library = torch.cupti or "no CUPTI library beside torch"
+    library = torch.cupti or "torch has no CUPTI library"
     if torch.kernels:
         yield Check("GPU kernels", "ok", f"a test kernel was recorded ({library if torch.cuda else 'ROCm'})")
         return
-    why = torch.error or torch.said_of_cupti or "the recording of a test kernel holds none"
+    why = torch.error or torch.said_of_cupti or "the recording of a test kernel is empty"
     fix = "Run `diagnose doctor` again without any other profiler or monitor of this GPU (nsys, ncu, DCGM)."
     if "INSUFFICIENT_PRIVILEGES" in why:
         fix = limits.ALLOW_COUNTERS
     elif torch.cuda and not torch.cupti:
         fix = f"Install CUPTI beside torch: `pip install {_cupti_package(torch.cuda)}`."
     elif torch.error:
-        fix = "Free the GPU and its memory, see that a small program on it runs, and try again."
+        fix = "Free the GPU and its memory, check that a small program runs on it, and try again."
     yield Check("GPU kernels", "missing", f"not recorded: {why} ({library if torch.cuda else 'ROCm'})", fix)
 
 
 def _no_gpu(torch: Torch, root: Path) -> Check:
     drivers = [name for name in ("dev/nvidiactl", "proc/driver/nvidia/version", "dev/kfd") if (root / name).exists()]
     if not drivers and not torch.error:
-        return Check("GPU", "ok", "none; training on the CPU can be recorded")
+        return Check("GPU", "ok", "none; CPU trainings can be recorded")
     if not (torch.cuda or torch.hip):
         return Check(
             "GPU",
@@ -127,8 +127,8 @@ def _no_gpu(torch: Torch, root: Path) -> Check:
         "GPU",
         "limited",
         f"torch cannot use this machine's{f': {why}' if why else ''}",
-        "See that `nvidia-smi` (or `rocm-smi`) works and that CUDA_VISIBLE_DEVICES hides nothing; "
-        "a driver too old for this torch needs an update.",
+        "Check that `nvidia-smi` (or `rocm-smi`) works and that CUDA_VISIBLE_DEVICES hides no GPU; "
+        "update a driver that is too old for this torch.",
     )
 
 
@@ -144,5 +144,5 @@ def check_folder(folder: Path) -> Check:
         tempfile.TemporaryFile(dir=near).close()
     except OSError as error:
         fix = "Give another folder with `diagnose profile --out DIR`."
-        return Check("folder", "missing", f"{near} cannot be written: {error.strerror}", fix)
-    return Check("folder", "ok", f"{folder} can be written")
+        return Check("folder", "missing", f"{near} is not writable: {error.strerror}", fix)
+    return Check("folder", "ok", f"{folder} is writable")

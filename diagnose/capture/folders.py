@@ -103,7 +103,9 @@ def take(folder: Path, plan: Plan, job: str | None, overwrite: bool = False) -> 
         if not all(_BESIDE.fullmatch(path.name) or _RECORDING.fullmatch(path.name) for path in files):
             raise CannotRecord(f"{folder} is not empty. Name a new folder.")
         if any(_RECORDING.fullmatch(path.name) for path in files) and not overwrite:
-            raise CannotRecord(f"{folder} holds a recording. Name a new folder, or use overwrite to replace it.")
+            raise CannotRecord(
+                f"{folder} already has a recording. Name a new folder, or replace it with --overwrite (overwrite=True)."
+            )
         shutil.rmtree(folder / WORK, ignore_errors=True)
         for path in files:
             path.unlink()
@@ -168,9 +170,11 @@ def _joined(folder: Path, plan: Plan, job: str | None) -> Part:
     with suppress(OSError, msgspec.MsgspecError):
         known = begun(Part(folder))
     if known is None or job is None or known.job != job:
-        raise CannotRecord(f"Another recording is being made in {folder}. Name a new folder, or wait for its end.")
+        raise CannotRecord(f"Another command is recording into {folder}. Name a new folder, or wait.")
     if known.plan != plan:
-        raise CannotRecord(f"Other commands of this job record into {folder} with other options. Give all the same.")
+        raise CannotRecord(
+            f"Other commands of this job use different options in {folder}. Use the same options for all."
+        )
     return _part(folder, known.run)
 
 

@@ -50,7 +50,9 @@ def wait_for_all(part: Part, say: Callable[[str], None]) -> None:
             break
         if missing and not told and time.monotonic() > until - folders.APPEARS_S + 2 * POLL_S:
             told = True
-            say(f"waiting up to {folders.APPEARS_S:.0f} s for what {units.ranks(missing)} of other commands leave")
+            say(
+                f"waiting up to {folders.APPEARS_S:.0f} s for the results of {units.ranks(missing)} from other commands"
+            )
         time.sleep(POLL_S)
 
 

@@ -70,7 +70,7 @@ class Recording:
     def __enter__(self) -> Recording:
         """Raises CannotRecord if the folder cannot be used, or another recording is being made in this process."""
         if Recording._active is not None:
-            raise CannotRecord("Another recording is being made in this process. End it first.")
+            raise CannotRecord("This process is already recording. End that recording first.")
         here = place.find()
         self._part = self._begun(here.world_size) if here.rank == 0 else self._joined()
         Recording._last_run, self._alive = self._part.run, folders.Heartbeat(self._part)
@@ -124,8 +124,8 @@ class Recording:
                     return part
             if time.monotonic() > until:
                 raise CannotRecord(
-                    f"Rank 0 has not begun to record in {self.folder}. See what it says, and whether all machines"
-                    " share this folder."
+                    f"Rank 0 has not started recording in {self.folder}. Check its output, and that all machines share"
+                    " this folder."
                 )
             time.sleep(0.1)
 

@@ -71,7 +71,7 @@ def said(part: Part) -> tuple[list[RankManifest], list[str]]:
         try:
             found = gathering.rank(part, number)
         except msgspec.MsgspecError as error:
-            notes.append(f"What rank{number} says of itself cannot be read: {error}.")
+            notes.append(f"The report of rank{number} cannot be read: {error}.")
         else:
             ranks += [] if found is None else [found]
     return ranks, notes
@@ -95,21 +95,25 @@ def complete(part: Part, exit_code: int | None, notes: Sequence[str] = ()) -> Ma
     here = {one.rank for one in ranks}
     trained = {number for number in _numbers(part, "rank*.claim") if (part.shared / f"rank{number}.claim").exists()}
     if silent := sorted(trained - {one.rank for one in ranks if one.ended is not None}):
-        notes.append(f"{', '.join(f'rank{one}' for one in silent)} ended without a word: killed, or left by os._exit.")
+        notes.append(
+            f"{', '.join(f'rank{one}' for one in silent)} ended without a message: killed, or exited with os._exit."
+        )
     if absent := set(range(max((one.world_size for one in ranks), default=0))) - here - trained:
         notes.append(_absent(absent, folder))
     if unseen := sorted({name for rank in ranks for one in rank.optimizers for name in one.devices} - SEEN):
-        notes.append(f"The training computes on {' and '.join(unseen)}, of which nothing is recorded.")
+        notes.append(f"The training runs on {' and '.join(unseen)}, which diagnose cannot record.")
     ranks = [_with_files_that_are_there(folder, one) for one in ranks]
     ranks = sorted([*ranks, *(_left_by(folder, number) for number in trained - here)], key=lambda one: one.rank)
     if (work / "compiled.post").exists():
-        notes.append("The optimizer steps within torch.compile, where it cannot be observed: use diagnose.record.")
+        notes.append(
+            "The optimizer runs inside torch.compile, where diagnose cannot see it. Mark steps with diagnose.record."
+        )
     elif (seen := Board(work).read("seen")) is not None:
         notes.append(_too_few(seen))
     if not ranks and not list(part.shared.glob("*/python*")):
-        notes.append("No Python of this command could be observed: does it run with -I or -E, or in a container?")
+        notes.append("diagnose saw no Python in this command. It may run with -I or -E, or in a container.")
     if ignored := len(list(part.shared.glob("*/ignored.*.post"))):
-        notes.append(f"{ignored} more processes trained under a rank that was recorded already; they are not in here.")
+        notes.append(f"{ignored} more processes used a rank that was already recorded. They are not included.")
     try:
         run = msgspec.json.decode((part.shared / "run.json").read_bytes(), type=_Run)
     except (OSError, msgspec.MsgspecError):
@@ -139,8 +143,8 @@ def _too_few(seen: Mapping[str, int]) -> str:
     """What a run made that might have been steps, of which there were too few to tell."""
     kind = min(seen, key=list(EVENTS).index)
     return (
-        f"The run made {seen[kind]} {EVENTS[kind]} and no optimizer's step. From {steps.ENOUGH + 1} on they count as"
-        f" steps, from {steps.ENOUGH_BESIDE + 1} on if there is an optimizer."
+        f"The run made {seen[kind]} {EVENTS[kind]} but no optimizer step. At least {steps.ENOUGH + 1} count as"
+        f" steps, or {steps.ENOUGH_BESIDE + 1} if there is an optimizer."
     )
 
 
@@ -152,8 +156,8 @@ def _with_files_that_are_there(folder: Path, rank: RankManifest) -> RankManifest
 
 def _absent(ranks: Iterable[int], folder: Path) -> str:
     return (
-        f"{units.ranks(ranks).capitalize()} left nothing in {folder}. Do all machines share this folder, and does"
-        " the launcher pass PYTHONPATH on to them?"
+        f"{units.ranks(ranks).capitalize()} left nothing in {folder}. Check that all machines share this folder, and"
+        " that the launcher passes PYTHONPATH to them."
     )
 
 

@@ -22,9 +22,9 @@ from diagnose.capture.timed import MARK
 from diagnose.trace.measured import MeasuredOp, Measurements, OpSpec
 
 PACKAGES = str(Path(__file__).parents[2])
-NOT_REACHED = "the time was over"
-INTERRUPTED = "it was interrupted"
-DIED = "the process that measures died"
+NOT_REACHED = "the time limit was reached"
+INTERRUPTED = "interrupted"
+DIED = "the benchmark process died"
 
 
 class CannotMeasure(Exception):
@@ -69,7 +69,7 @@ def measure(
     here = about.host()["cpu"]
     if not setting.device and setting.cpu and here and setting.cpu != here:
         raise CannotMeasure(
-            f"It was recorded on an {setting.cpu}, and this is an {here}. Measure where it was recorded."
+            f"The recording is from an {setting.cpu}, but this is an {here}. Run diagnose measure on that machine."
         )
     begin, total = time.monotonic(), sum(len(changes) for _, changes in asked)
     found = _Found()
@@ -87,7 +87,7 @@ def measure(
         except KeyboardInterrupt:
             found.why = INTERRUPTED
     if found.device is None and found.why == DIED:
-        raise CannotMeasure(f"Nothing was measured: {python} cannot import torch, or it died on that.")
+        raise CannotMeasure(f"Nothing was measured: {python} cannot import torch.")
     ops = tuple(
         found.done.get((at, change), MeasuredOp(spec, change, why=found.why))
         for at, (spec, changes) in enumerate(asked)
@@ -100,7 +100,7 @@ def _check(here: str, there: str) -> None:
     if here != there:
         names = (f"an {name}" if name else "no GPU" for name in (there, here))
         raise CannotMeasure(
-            "It was recorded with {}, and there is {} here. Measure where it was recorded.".format(*names)
+            "The recording is from {}, but this machine has {}. Run diagnose measure on that machine.".format(*names)
         )
 
 

@@ -46,14 +46,12 @@ _TEXTS = ("nameId", "textId", "demangledName", "shortName")
 def find(environment: Mapping[str, str] = os.environ) -> str:
     """The nsys to use. Raises CannotRecord."""
     if environment.get(SESSION):
-        raise CannotRecord("diagnose runs under nsys itself. Start it without, or leave --tracer out.")
+        raise CannotRecord("diagnose itself runs under nsys. Start it without nsys, or without --tracer.")
     if set_by_others := [name for name in limits.INJECTIONS if environment.get(name)]:
-        raise CannotRecord(f"Another profiler gets loaded into CUDA programs: unset {' '.join(set_by_others)}.")
+        raise CannotRecord(f"Another profiler is loaded into CUDA programs: unset {' '.join(set_by_others)}.")
     nsys = shutil.which("nsys", path=environment.get("PATH"))
     if nsys is None:
-        raise CannotRecord(
-            "There is no nsys on PATH. Install NVIDIA's package nsight-systems-cli, or leave --tracer out."
-        )
+        raise CannotRecord("nsys is not on PATH. Install NVIDIA's package nsight-systems-cli, or omit --tracer.")
     return nsys
 
 
@@ -68,12 +66,12 @@ def command(nsys: str, folder: Path, run: Sequence[str], say: Callable[[str], No
             stdin=subprocess.DEVNULL,
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CannotRecord(f"{nsys} does not run: {error}. Install it anew, or leave --tracer out.") from error
+        raise CannotRecord(f"{nsys} does not run: {error}. Reinstall it, or omit --tracer.") from error
     if "repeat[:N]" not in known:
-        raise CannotRecord(f"{nsys} is too old: it cannot record twice in a run. Use one of 2022 or later.")
+        raise CannotRecord(f"{nsys} is too old to record twice in a run. Use version 2022 or later.")
     limited = [check for check in limits.check_sampling(Path("/")) if check.state != "ok"]
     for check in limited:
-        say(f"when the host's threads are off the processor cannot be recorded: {check.what}. {check.fix}")
+        say(f"CPU scheduling of threads cannot be recorded: {check.what}. {check.fix}")
     return [
         nsys,
         "profile",
@@ -124,7 +122,7 @@ def _collected(part: Part, nsys: str, number: str, name: str, wanted: Mapping[st
                 yield f"Nsight Systems recorded nothing of rank {rank.rank}."
         except sqlite3.Error as error:
             (folder / file).unlink(missing_ok=True)
-            yield f"What Nsight Systems recorded of rank {rank.rank} could not be written: {error}."
+            yield f"The Nsight Systems recording of rank {rank.rank} could not be written: {error}."
     export.unlink()
 
 

@@ -52,7 +52,7 @@ ASKED, OVERDUE = 0, -1
 """Among the signals that came: that we ourselves asked the command to end, as it was done or took too long."""
 
 NEWS = {
-    REFUSED: "another run is being recorded in this folder, so this one is not. Name a new folder for it",
+    REFUSED: "another run is recording in this folder, so this run is not recorded. Name a new folder",
     "foreign": "the script's own torch.profiler is recording; waiting for it to end",
     "unprofiled": "warmed up; timing {steps:.0f} steps without a profiler",
     "timing": "recording {steps:.0f} steps",
@@ -93,7 +93,7 @@ def prepare(folder: Path, plan: Plan, command: Sequence[str], overwrite: bool = 
     if plan.tracer == "nsys":
         nsys.find()
         if job is not None:
-            raise CannotRecord("Nsight Systems can be used where one command records all. Leave --tracer out.")
+            raise CannotRecord("--tracer nsys needs one command that records all ranks. Omit --tracer.")
     try:
         part, first = folders.take(folder.resolve(), plan, job, overwrite)
         plan.write(part)
@@ -106,8 +106,8 @@ def prepare(folder: Path, plan: Plan, command: Sequence[str], overwrite: bool = 
     least = LEAST_FREE_FOR_LOGS_BYTES if plan.watch else LEAST_FREE_BYTES
     if free < least:
         raise CannotRecord(
-            f"{folder} has {free / 1e6:,.0f} MB free, and {least / 1e6:,.0f} MB may be needed while a"
-            " recording is written. Free some, or name another folder with --out."
+            f"{folder} has {free / 1e6:,.0f} MB free, and {least / 1e6:,.0f} MB may be needed to write the"
+            " recording. Free some space, or name another folder with --out."
         )
     return part
 
@@ -148,7 +148,7 @@ def run(
     with _signals_for(child, part, plan) as received:
         ended_by_us = _watch(child, part, board, plan, say, received, limit_s, look)
     if board.read(REFUSED) is not None:
-        raise CannotRecord(f"Another run is recorded in {part.recording}. Name a new folder for this one.")
+        raise CannotRecord(f"{part.recording} is in use by another run. Name a new folder.")
     if ended_by_us or OVERDUE in received or signal.SIGINT in received:
         end_orphans(part)
     code = _shell_code(child.returncode)
@@ -157,7 +157,7 @@ def run(
         manifest, completed = _completed(part, plan, None if ended_well else code, say)
     except OSError as error:
         raise CannotRecord(
-            f"Cannot write to {part.recording}: {error.strerror}. What it holds may be incomplete."
+            f"Cannot write to {part.recording}: {error.strerror}. Its contents may be incomplete."
         ) from error
     failed = bool(code) or plan.tracer == "nsys"  # An nsys that is interrupted exits with 0.
     interrupted = failed and signal.SIGINT in received
@@ -174,7 +174,7 @@ def _completed(part: Part, plan: Plan, code: int | None, say: Callable[[str], No
     if plan.tracer == "nsys":
         notes += nsys.collect(part, nsys.find(), manifests.said(part)[0])
         if any(part.recording.glob("*.nsys-rep")):
-            say("its *.nsys-rep are for Nsight Systems itself; they hold the environment of all processes here")
+            say("its *.nsys-rep files are for Nsight Systems and contain the environment of all processes here")
     return manifests.complete(part, exit_code=code, notes=notes), True
 
 
@@ -208,7 +208,7 @@ def _watch(
                 _signal(child, part, plan, signal.SIGKILL)
             elif waited > grace_s and ASKED not in received:
                 if grace_s:
-                    say("the run does not end by itself; asking it to")
+                    say("the run does not exit; terminating it")
                 received.append(ASKED)
                 _signal(child, part, plan, signal.SIGTERM)
             if waited > WRITING_S:
@@ -300,7 +300,7 @@ def _asking(part: Part) -> dict[int, Callable[[int, FrameType | None], None]]:
     times = count(1)
 
     def ask(number: int, frame: FrameType | None) -> None:
-        Board(part.shared).post(f"{ASK}.{os.getpid()}-{next(times)}", why="a signal asked for it")
+        Board(part.shared).post(f"{ASK}.{os.getpid()}-{next(times)}", why="requested by a signal")
 
     return {} if ASKED_BY_SIGNAL is None else {ASKED_BY_SIGNAL: ask}
 

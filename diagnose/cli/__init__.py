@@ -13,20 +13,20 @@ from diagnose import failures
 from diagnose.version import __version__
 
 COMMANDS = {
-    "profile": "Run a training, record a few of its steps, and say what to fix.",
-    "watch": "Run a training to its end, and say where the run's time went.",
-    "record": "Have a run that is watched record its next steps.",
-    "analyze": "Say what to fix in recorded training steps, and what each fix would save.",
-    "measure": "Measure what the ops that fixes change would take on this machine.",
-    "try": "Inject fixes into the unmodified script, measure them, and say what to keep.",
-    "patch": "Write the fixes of a run's findings as a unified diff of your files.",
-    "compare": "Say whether a training got slower, why, and whether it is noise.",
-    "baseline": "Write a small JSON of a recording, to compare later ones with.",
+    "profile": "Record a few steps of a training and report what to fix.",
+    "watch": "Run a training to its end and report where the time went.",
+    "record": "Record the next steps of a run under `diagnose watch`.",
+    "analyze": "Report what to fix in recorded steps, and what each fix would save.",
+    "measure": "Benchmark the ops that fixes change, on this machine.",
+    "try": "Try fixes in your unmodified script, measure them, and report which to keep.",
+    "patch": "Write fixes as a unified diff of your files.",
+    "compare": "Compare two recordings: is the training slower, by how much, and why?",
+    "baseline": "Write a small JSON of a recording, for later comparisons.",
     "export": "Write a run's tables as Parquet files, for DuckDB, Polars and pandas.",
-    "ledger": "Say how predictions and trials have compared on this machine, by rule.",
-    "mcp": "Serve analyses, patches and trials to language models, over the Model Context Protocol.",
-    "doctor": "Say what this machine can record, and how to fix what it cannot.",
-    "rules": "List the rules, show one's page, or test a folder of them.",
+    "ledger": "Show how predictions compared with trials on this machine, by rule.",
+    "mcp": "Serve analyses, patches and trials to AI agents (Model Context Protocol).",
+    "doctor": "Check what this machine can record, and how to fix what it cannot.",
+    "rules": "List all rules, show one, or test your own.",
 }
 """Command -> its line in the help."""
 
@@ -57,7 +57,7 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="diagnose")
 def group() -> None:
-    """Say why a PyTorch training run is slow, what to change, and what each change would save.
+    """Find out why a PyTorch training is slow, what to change, and what each change would save.
 
     Example: diagnose analyze trace.json.gz
     """
@@ -83,12 +83,14 @@ def main() -> None:
         click.echo(f"Error: {error.strerror or error}.", err=True)
         code = 2
     except MemoryError:
-        click.echo("Error: not enough memory for this trace. Analyse fewer ranks at once (--jobs 1).", err=True)
+        click.echo("Error: not enough memory. Analyse fewer ranks at once with --jobs 1.", err=True)
         code = 2
     except Exception as error:
         if failures.raised():
             raise
         kind = type(error).__name__
-        click.echo(f"Error: diagnose itself failed ({kind}). Please report it, with DIAGNOSE_DEBUG=1 set.", err=True)
+        click.echo(
+            f"Error: diagnose itself failed ({kind}). Please report the output with DIAGNOSE_DEBUG=1 set.", err=True
+        )
         code = INTERNAL_ERROR
     sys.exit(code or 0)

@@ -39,7 +39,7 @@ class StepRange(click.ParamType[tuple[int, int]]):
             return value
         first, _, last = value.partition("-")
         if not first.isdecimal() or (last and not last.isdecimal()) or value.endswith("-"):
-            self.fail(f"{value!r} is not a range of step numbers such as 3-7.", param, ctx)
+            self.fail(f"{value!r} is not a range of steps. Write, for example, 3-7.", param, ctx)
         return int(first), int(last or first)
 
 
@@ -58,9 +58,9 @@ class Share(click.ParamType[float]):
 
 @click.command(name="analyze")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--html", "html_file", metavar="FILE", help="Write an interactive page that opens anywhere, offline.")
+@click.option("--html", "html_file", metavar="FILE", help="Write an interactive page that works offline.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the diagnosis as JSON; - is standard output.")
-@click.option("--markdown", "markdown_file", metavar="FILE", help="Write it as Markdown; - is standard output.")
+@click.option("--markdown", "markdown_file", metavar="FILE", help="Write the report as Markdown; - is standard output.")
 @click.option(
     "--perfetto", "perfetto_file", metavar="FILE", help="Write the timeline with the findings, for ui.perfetto.dev."
 )
@@ -71,7 +71,7 @@ class Share(click.ParamType[float]):
     type=click.Choice(["terminal", "json", "markdown"]),
     default="terminal",
     show_default=True,
-    help="What goes to standard output.",
+    help="Format of standard output.",
 )
 @click.option("--details", is_flag=True, help="Print all evidence, tables and notes behind the brief report.")
 @click.option("--all", "minor", is_flag=True, help="Print findings under 1 % of the step as well.")
@@ -80,19 +80,21 @@ class Share(click.ParamType[float]):
     "--select",
     multiple=True,
     metavar="RULE",
-    help="Only these rules, by name, code or folder (DL02, DL, data_loading). Repeatable.",
+    help="Use only these rules: names, codes or folders (DL02, DL, data_loading). Repeatable.",
 )
-@click.option("--ignore", multiple=True, metavar="RULE", help="All rules but these. Repeatable.")
+@click.option("--ignore", multiple=True, metavar="RULE", help="Skip these rules. Repeatable.")
 @click.option("--fail-over", type=Share(), help="Exit 1 if a fault costs more than SHARE of the step.")
-@click.option("--steps", type=StepRange(), help="Use only these recorded steps.")
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
+@click.option("--steps", type=StepRange(), help="Analyse only these recorded steps.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="Number of processes for many ranks.  [default: cores]"
+)
 @click.option(
     "--cluster",
     metavar="ADDRESS",
-    help="Read ranks on a Dask cluster (tcp://...); `local` starts one of --jobs workers.",
+    help="Read ranks on a Dask cluster (tcp://...); `local` starts one with --jobs workers.",
 )
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
+@click.option("--quiet", "-q", is_flag=True, help="Print no progress and no notes.")
 def command(
     paths: tuple[str, ...],
     shape: str,
@@ -109,11 +111,10 @@ def command(
     quiet: bool,
     **asked: str | None,
 ) -> None:
-    """Say what to fix in recorded training steps, and what each fix would save.
+    """Report what to fix in recorded training steps, and what each fix would save.
 
-    PATH is a trace that torch.profiler wrote (plain or .gz), an SQLite export of Nsight Systems, a folder of one file
-    per rank, the folder of a watched run, or a glob pattern. It may be a URL (s3://, gs://, az://, hdfs://, https://),
-    and so may FILE.
+    PATH is a torch.profiler trace (plain or .gz), an SQLite export of Nsight Systems, a folder with one file per rank,
+    the folder of a watched run, or a glob pattern. PATH and FILE may be URLs (s3://, gs://, az://, hdfs://, https://).
 
     Example: diagnose analyze runs/rank0.trace.json.gz --steps 3-7
     """
@@ -173,6 +174,6 @@ def _end(diagnosis: Diagnosis, over: Collection[RankedFinding], quiet: bool) -> 
     if over:
         if not quiet:
             click.echo(
-                f"Over --fail-over: {', '.join(f'{one.rule} ({one.share_of_step:.1%})' for one in over)}.", err=True
+                f"Failed --fail-over: {', '.join(f'{one.rule} ({one.share_of_step:.1%})' for one in over)}.", err=True
             )
         raise click.exceptions.Exit(TOO_SLOW)

@@ -12,15 +12,17 @@ from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 @click.command(name="baseline")
 @click.argument("run", metavar="RUN")
 @click.option(
-    "--out", "-o", "name", default=STDOUT, metavar="FILE", help="Where it goes.  [default: - (standard output)]"
+    "--out", "-o", "name", default=STDOUT, metavar="FILE", help="Output file.  [default: - (standard output)]"
 )
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
-@click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="Number of processes for many ranks.  [default: cores]"
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print no progress and no notes.")
 def command(run: str, name: str, jobs: int | None, quiet: bool) -> None:
-    """Write a small JSON of a recording, to compare later ones with.
+    """Write a small JSON of a recording, for later comparisons.
 
-    It is there to be committed or cached: times, names of ops, source lines and settings; no command, and no data.
-    RUN is what `diagnose compare` takes: a quoted pattern of folders stands for several recordings.
+    The file has times, op names, source lines and settings, but no command and no data: commit or cache it. RUN is as
+    for `diagnose compare`; give several recordings as a quoted pattern of folders.
 
     Example: diagnose baseline 'runs/main-*' -o baseline.json
     """

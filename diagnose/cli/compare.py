@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     type=Share(),
     help="Exit 1 if the slowdown exceeds SHARE even at the low end of its confidence interval.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
-@click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="Number of processes for many ranks.  [default: cores]"
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print no progress and no notes.")
 def command(
     sides: tuple[str, ...],
     baseline: str | None,

@@ -21,9 +21,9 @@ CANNOT_RECORD = 2
 @click.command(name="doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")
 def command(as_json: bool) -> None:
-    """Say what this machine can record, and how to fix what it cannot.
+    """Check what this machine can record, and how to fix what it cannot.
 
-    Exits with 2 if no training can be recorded here.
+    Exits with 2 if this machine cannot record a training.
 
     Example: diagnose doctor
     """
@@ -49,6 +49,6 @@ def report(found: Sequence[Check], recordable: bool) -> str:
     ]
     fixes = [f"{check.name:<{width}}  {check.fix}" for check in found if check.state != "ok"]
     if fixes:
-        lines += ["", "How to fix it:", *fixes]
-    can = "A training can be recorded here." if recordable else "No training can be recorded here as it is."
+        lines += ["", "How to fix:", *fixes]
+    can = "This machine can record trainings." if recordable else "This machine cannot record trainings yet."
     return "\n".join([*lines, "", can, ""])

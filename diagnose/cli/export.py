@@ -19,16 +19,19 @@ if TYPE_CHECKING:
 
 @click.command(name="export")
 @click.argument("paths", nargs=-1, required=True, metavar="RUN...")
-@click.option("--parquet", "folder", type=OutFolder(), required=True, help="Folder for the tables; it may be a URL.")
-@click.option("--table", "names", multiple=True, metavar="NAME", help="Only these tables. Repeatable.  [default: all]")
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
-@click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
+@click.option("--parquet", "folder", type=OutFolder(), required=True, help="Folder or URL for the tables.")
+@click.option(
+    "--table", "names", multiple=True, metavar="NAME", help="Write only these tables. Repeatable.  [default: all]"
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="Number of processes for many ranks.  [default: cores]"
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print no progress and no notes.")
 def command(paths: tuple[str, ...], folder: Path | str, names: tuple[str, ...], jobs: int | None, quiet: bool) -> None:
     """Write a run's tables as Parquet files, for DuckDB, Polars and pandas.
 
-    RUN is what `diagnose analyze` takes. DIR gets a folder for each table, with a file for each rank, as in
-    DIR/kernels/rank0.parquet. An earlier export in DIR is replaced once the new one is whole. A DIR with other files
-    is refused.
+    RUN is as for `diagnose analyze`. DIR gets one folder per table and one file per rank: DIR/kernels/rank0.parquet.
+    A complete new export replaces an earlier one in DIR. diagnose refuses a DIR with other files.
 
     Example: diagnose export runs/a --parquet tables --table kernels,steps
     """

@@ -37,7 +37,7 @@ def _stands_alone(there: os.stat_result) -> bool:
 def refuse_unwritable(outputs: Sequence[str], inputs: Sequence[Place]) -> None:
     """Raise a ClickException if an output cannot be written, or is one of the inputs: before any work is done."""
     if outputs.count(STDOUT) > 1:
-        raise click.ClickException("Only one result can go to standard output (-). Give the others a file name.")
+        raise click.ClickException("Only one result can go to standard output (-). Name files for the others.")
     _refuse_urls([name for name in outputs if is_url(name)], inputs)
     read = {os.path.realpath(path) for path in inputs if isinstance(path, Path)}
     files = [name for name in outputs if name != STDOUT and not is_url(name) and not _is_stream(name)]
@@ -45,17 +45,17 @@ def refuse_unwritable(outputs: Sequence[str], inputs: Sequence[Place]) -> None:
     for name, target in zip(files, targets, strict=True):
         folder = Path(target).parent
         if target in read:
-            raise click.ClickException(f"{name} is a trace to be read: writing there would destroy it. Choose another.")
+            raise click.ClickException(f"{name} is an input, and writing there would destroy it. Choose another file.")
         if targets.count(target) > 1:
-            raise click.ClickException(f"Two results would go to {name}. Give each a file of its own.")
+            raise click.ClickException(f"Two results would go to {name}. Name a different file for each.")
         if Path(target).is_dir():
             raise click.ClickException(f"{name} is a folder. Name a file.")
         if Path(target).is_symlink():  # That is where realpath gives up.
-            raise click.ClickException(f"{name} is a link that leads back to itself. Name a file.")
+            raise click.ClickException(f"{name} is a link to itself. Name a file.")
         if not folder.is_dir():
             raise click.ClickException(f"The folder {folder} does not exist. Create it first.")
         if not os.access(folder, os.W_OK):
-            raise click.ClickException(f"The folder {folder} is not writable. Choose another one.")
+            raise click.ClickException(f"The folder {folder} is not writable. Choose another folder.")
 
 
 def _refuse_urls(outputs: Sequence[str], inputs: Sequence[Place]) -> None:
@@ -64,9 +64,9 @@ def _refuse_urls(outputs: Sequence[str], inputs: Sequence[Place]) -> None:
     read = {writing.address(path.url) for path in inputs if outputs and isinstance(path, Remote)}
     for name, target in zip(map(shown, outputs), targets, strict=True):
         if target in read:
-            raise click.ClickException(f"{name} is a trace to be read: writing there would destroy it. Choose another.")
+            raise click.ClickException(f"{name} is an input, and writing there would destroy it. Choose another file.")
         if targets.count(target) > 1:
-            raise click.ClickException(f"Two results would go to {name}. Give each a file of its own.")
+            raise click.ClickException(f"Two results would go to {name}. Name a different file for each.")
         if name.endswith("/"):
             raise click.ClickException(f"{name} is a folder. Name a file.")
 
@@ -101,9 +101,7 @@ def write(name: str, text: str | bytes) -> None:
         if name == STDOUT:  # Python flushes it once more at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         what = "standard output" if name == STDOUT else name
-        raise click.ClickException(
-            f"{what} was closed before the whole result was written. Write to a file."
-        ) from error
+        raise click.ClickException(f"{what} closed before the result was complete. Write to a file instead.") from error
     except OSError as error:
         raise click.ClickException(f"Cannot write {shown(name)}: {error.strerror or error}.") from error
 

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 @click.command(name="ledger")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-@click.option("--rule", metavar="RULE", help="Only this rule, by name or code.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--rule", metavar="RULE", help="Show only this rule (name or code).")
 def command(as_json: bool, rule: str | None) -> None:
-    """Say how predictions and trials have compared on this machine, by rule.
+    """Show how predictions compared with trials on this machine, by rule.
 
-    Each fix that `diagnose try` has tried leaves a line in a file of yours. It names no script, path or host.
+    `diagnose try` adds a line per fix to a file in your home folder. It names no script, path or host.
 
     Example: diagnose ledger --rule dataloader_starvation
     """
@@ -27,7 +27,7 @@ def command(as_json: bool, rule: str | None) -> None:
     try:
         report = ledger.read().report
     except OSError as error:
-        why = f"The ledger {ledger.file()} cannot be read: {error.strerror}. Make it readable, or delete it."
+        why = f"Cannot read the ledger {ledger.file()}: {error.strerror}. Make it readable or delete it."
         raise click.ClickException(why) from error
     if rule is not None:
         report = _only(report, rule)
@@ -45,5 +45,5 @@ def _only(report: LedgerReport, rule: str) -> LedgerReport:
     found = tuple(one for one in report.rules if one.rule in names)
     if not found:
         there = ", ".join(dict.fromkeys(one.rule for one in report.rules)) or "none"
-        raise click.ClickException(f"No trial of {rule} is remembered. There are: {there}.")
+        raise click.ClickException(f"The ledger has no trial of {rule}. It has: {there}.")
     return msgspec.structs.replace(report, rules=found)

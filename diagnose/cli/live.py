@@ -26,16 +26,14 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--tensorboard",
             type=click.Path(file_okay=False, path_type=Path),
             metavar="DIR",
-            help="Write scalars for TensorBoard into DIR/RUN while it runs.",
+            help="Write TensorBoard scalars to DIR/RUN during the run.",
         ),
         click.option(
             "--metrics",
             metavar="[HOST:]PORT",
-            help="Serve metrics to Prometheus while it runs; without HOST to this machine only.",
+            help="Serve Prometheus metrics during the run; without HOST, on this machine only.",
         ),
-        click.option(
-            "--live", is_flag=True, help="Show how it goes while it runs: a panel, or a line a minute in a log."
-        ),
+        click.option("--live", is_flag=True, help="Show progress during the run: a panel, or one line per minute."),
     ):
         command = option(command)
     return command
@@ -54,7 +52,7 @@ def shows(
             found.append(server := MetricsServer(metrics))
         except CannotServe as error:
             raise click.ClickException(str(error)) from error
-        say(f"metrics are at {server.url}")
+        say(f"serving metrics at {server.url}")
     if tensorboard is not None:
         _require("--tensorboard", "torch", "tensorboard")
         from diagnose.live.tensorboard import TensorBoard
@@ -76,7 +74,7 @@ def _require(option: str, *packages: str) -> None:
     """Raise a ClickException if a package is not installed that an option needs."""
     if missing := [one for one in packages if find_spec(one) is None]:
         raise click.ClickException(
-            f"{option} needs {' and '.join(missing)}. Install it with: pip install 'torch-diagnose[torch,live]'."
+            f"{option} needs {' and '.join(missing)}. Run: pip install 'torch-diagnose[torch,live]'."
         )
 
 

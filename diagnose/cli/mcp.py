@@ -9,12 +9,12 @@ import click
 
 
 @click.command(name="mcp")
-@click.option("--allow-run", is_flag=True, help="Also run commands: profile, try, and patches that are written.")
+@click.option("--allow-run", is_flag=True, help="Allow it to run profile and try, and to change files with patches.")
 def command(allow_run: bool) -> None:
-    """Serve analyses, patches and trials to language models, over the Model Context Protocol.
+    """Serve analyses, patches and trials to AI agents (Model Context Protocol).
 
-    An agent starts it, and speaks with it over standard input and output. It reads only what is under the folder in
-    which it is started. Without --allow-run it runs no script and changes no file.
+    An agent starts this server and talks to it over standard input and output. The server reads only files under its
+    start folder. Without --allow-run, it runs no script and changes no file.
 
     Example: diagnose mcp --allow-run
     """
@@ -22,9 +22,9 @@ def command(allow_run: bool) -> None:
         from diagnose.agents import serve
     except ImportError as error:  # There is no SDK, or one with another interface.
         raise click.ClickException(
-            "The SDK of the Model Context Protocol is not here. Install it: pip install torch-diagnose[mcp]"
+            "The Model Context Protocol SDK is missing. Run: pip install torch-diagnose[mcp]"
         ) from error
 
     if sys.stdin.isatty():
-        click.echo("Serving the Model Context Protocol on standard input, for a program. Ctrl-C ends it.", err=True)
+        click.echo("Waiting for an agent on standard input (Model Context Protocol). Stop with Ctrl-C.", err=True)
     serve(Path.cwd(), allow_run)

@@ -30,7 +30,7 @@ class Duration(click.ParamType[float]):
         """Reads it, or fails."""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
         if found is None:
-            self.fail(f"{value!r} is no time such as 90s, 10m or 1h.", param, ctx)
+            self.fail(f"{value!r} is not a time. Write, for example, 90s, 10m or 1h.", param, ctx)
         return float(found[1]) * _UNITS_S[found[2]]
 
 
@@ -42,14 +42,15 @@ class Duration(click.ParamType[float]):
     default=DEFAULT,
     show_default=True,
     metavar="DURATION",
-    help="Measure at most so long.",
+    help="Time limit for the benchmarks.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
+@click.option("--quiet", "-q", is_flag=True, help="Print no notes.")
 def command(run: str, seconds: float, quiet: bool) -> None:
-    """Measure what the ops that fixes change would take on this machine.
+    """Benchmark the ops that fixes change, on this machine.
 
-    Fixes are priced by that from then on. RUN is a folder that `diagnose profile` made, on a machine of this kind:
-    `profile` measures by itself, and this command later, or longer. No code of the training runs.
+    Later analyses of RUN use these timings. RUN is a folder of `diagnose profile`, recorded on the same kind of
+    machine. `profile` runs these benchmarks itself; use this command to run them later or for longer. It runs no
+    code of the training.
 
     Example: diagnose measure diagnose-runs/train-20261121-101500 --seconds 60s
     """
@@ -59,16 +60,16 @@ def command(run: str, seconds: float, quiet: bool) -> None:
 
     say = notes(quiet)
     if not Path(run).is_dir():
-        raise click.ClickException(f"{run} is no folder. Name one that diagnose profile made.")
+        raise click.ClickException(f"{run} is not a folder. Name a folder of diagnose profile.")
     with opened([run], quiet=quiet) as recordings:
         try:
             measured = measure(recordings.given, seconds, quiet, say)
         except Missing as missing:
-            raise click.ClickException(f"There is no {missing.what} in {run}. {missing.how_to_record_it}") from None
+            raise click.ClickException(f"{run} has no {missing.what}. {missing.how_to_record_it}") from None
         except CannotMeasure as error:
             raise click.ClickException(str(error)) from error
     if not measured:
-        say("no fix changes an op that takes 1 % of a step and was not measured: nothing to do")
+        say("nothing to benchmark: no fix changes an unmeasured op of at least 1 % of a step")
     with opened([run], quiet=quiet) as recordings:
         click.echo(rendered(recordings.diagnosed(), "terminal") or "", nl=False)
 
@@ -85,7 +86,7 @@ def measure(given: Recordings, seconds: float, quiet: bool, say: Callable[[str],
     trace = given.ranks[0].trace.path
     name = costs_beside(trace)
     if name is None or not isinstance(trace, Path):
-        raise measuring.CannotMeasure(f"{trace} is no recording of diagnose profile on this machine.")
+        raise measuring.CannotMeasure(f"{trace} is not a local recording of diagnose profile.")
     asked = to_measure(given.ranks[0])
     if not asked.wanted:
         return False
@@ -99,7 +100,7 @@ def measure(given: Recordings, seconds: float, quiet: bool, say: Callable[[str],
         deterministic=bool(asked.flags.cudnn_deterministic),
     )
     ops = [(one.spec, one.changes) for one in asked.wanted]
-    with shown("Measuring ops", quiet) as progress:
+    with shown("Benchmarking ops", quiet) as progress:
         found = measuring.measure(ops, setting, seconds, progress)
     if asked.before is not None:
         found = measuring.together(asked.before, found)
@@ -107,7 +108,7 @@ def measure(given: Recordings, seconds: float, quiet: bool, say: Callable[[str],
         measuring.write(trace.with_name(name), found)
     except OSError as error:
         raise click.ClickException(f"Cannot write {trace.with_name(name)}: {error.strerror}.") from error
-    say(f"measured {found.count} ops after changes, in {found.seconds:.0f} s")
+    say(f"benchmarked {found.count} changed ops in {found.seconds:.0f} s")
     return True
 
 

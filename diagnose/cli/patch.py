@@ -11,20 +11,21 @@ from diagnose.cli.files import STDOUT, write
 
 @click.command(name="patch")
 @click.argument("run", metavar="RUN")
-@click.option("--fix", "fixes", multiple=True, metavar="N|RULE", help="Only this finding's fix (repeatable).")
-@click.option("--options", is_flag=True, help="Options as well as faults.")
-@click.option("--kept", is_flag=True, help="Only what `diagnose try` has kept, and all of that.")
-@click.option("--write", "write_it", is_flag=True, help="Also change the files, unless they have changed since.")
-@click.option("--output", metavar="FILE", default=STDOUT, help="Where the diff goes.  [default: standard output]")
-@click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
+@click.option("--fix", "fixes", multiple=True, metavar="N|RULE", help="Include only this finding's fix. Repeatable.")
+@click.option("--options", is_flag=True, help="Include options as well as faults.")
+@click.option("--kept", is_flag=True, help="Include all fixes that `diagnose try` kept, and no others.")
+@click.option(
+    "--write", "write_it", is_flag=True, help="Also change the files, unless they changed since the recording."
+)
+@click.option("--output", metavar="FILE", default=STDOUT, help="Output file of the diff.  [default: standard output]")
+@click.option("--quiet", "-q", is_flag=True, help="Print no notes.")
 def command(
     run: str, fixes: tuple[str, ...], options: bool, kept: bool, write_it: bool, output: str, quiet: bool
 ) -> None:
-    """Write the fixes of a run's findings as a unified diff of your files.
+    """Write fixes as a unified diff of your files.
 
-    RUN is a folder that `diagnose profile` made. Standard output has the diff and nothing else; what each fix does,
-    and why others are not in the diff, goes to standard error. Fixes that need judgement or save less than 1 % are
-    left out, unless --fix names them.
+    RUN is a folder of `diagnose profile`. The diff goes to standard output, and an explanation of each fix to standard
+    error. Fixes that need your judgement or save less than 1 % are not included, unless you name them with --fix.
 
     Example: diagnose patch diagnose-runs/train-20261121-101500 > fixes.diff
     """
@@ -36,9 +37,9 @@ def command(
     from diagnose.reports import patches
 
     if kept and fixes:
-        raise click.ClickException("--kept takes all that trials have kept. Leave out --fix, or --kept.")
+        raise click.ClickException("--kept and --fix exclude each other. Use only one.")
     if output.endswith(".py"):
-        raise click.ClickException(f"{output} is a file of Python. Name one such as fixes.diff.")
+        raise click.ClickException(f"{output} is a Python file. Name a file such as fixes.diff.")
     with opened([run], [output], quiet=quiet) as recordings:
         diagnosis = recordings.diagnosed()
     try:
@@ -51,7 +52,7 @@ def command(
         if not quiet:
             click.echo(patches.render(patch, diagnosis), nl=False, err=True)
             if patch.files and patch.root != Path.cwd().resolve():
-                click.echo("Its names start at the top of the git checkout: apply it there.", err=True)
+                click.echo("Apply the diff in the top folder of the git checkout.", err=True)
         if write_it:
             writing.write(patch)
         write(output, making.unified(patch.files))
@@ -60,5 +61,5 @@ def command(
     if write_it and patch.files and not quiet:
         click.echo(f"Written: {', '.join(file.name for file in patch.files)}.", err=True)
     if not diagnosis.conclusive:
-        click.echo(f"There is too little in {run} to say anything: diagnose analyze says why.", err=True)
+        click.echo(f"{run} has too little data. Run diagnose analyze {run} to see why.", err=True)
         raise click.exceptions.Exit(INCONCLUSIVE)

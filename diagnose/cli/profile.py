@@ -39,6 +39,10 @@ class Launching(click.Command):
         """Sets the command to run aside, and parses the rest."""
         at = self.end_of_options(args)
         ctx.meta[COMMAND] = args[at:]
+        own = {name for param in self.params for name in param.opts}
+        mine = [word for word in args[at + 1 :] if word.partition("=")[0] in own]
+        if mine and args[at] != "--" and ctx.parent is not None and not {"-q", "--quiet"} & set(args[:at]):
+            click.echo(f"diagnose: {mine[0]} goes to the script. Put options of diagnose before the script.", err=True)
         return super().parse_args(ctx, args[:at])
 
     def end_of_options(self, args: list[str]) -> int:
@@ -59,16 +63,30 @@ class Launching(click.Command):
     "-o",
     type=upload.OutFolder(),
     metavar="DIR",
-    help="Where the recording goes; it may be a URL.  [default: diagnose-runs/SCRIPT-DATE-TIME]",
+    help="Folder or URL for the recording.  [default: diagnose-runs/SCRIPT-DATE-TIME]",
 )
 @click.option(
-    "--warmup", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Steps to skip, at least."
+    "--warmup",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Minimum number of steps to skip first.",
 )
 @click.option(
-    "--steps", type=click.IntRange(min=1, max=1000), default=5, show_default=True, metavar="N", help="Steps to record."
+    "--steps",
+    type=click.IntRange(min=1, max=1000),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Number of steps to record.",
 )
 @click.option(
-    "--tracer", type=click.Choice(["torch", "nsys"]), default="torch", show_default=True, help="What records."
+    "--tracer",
+    type=click.Choice(["torch", "nsys"]),
+    default="torch",
+    show_default=True,
+    help="Profiler to record with.",
 )
 @click.option(
     "--ranks",
@@ -76,22 +94,22 @@ class Launching(click.Command):
     show_default=True,
     metavar="RANKS",
     callback=lambda ctx, option, value: _ranks(value),
-    help=f"Ranks to record: all, numbers as in 0,1,8-15, or auto (all up to {MOST}, else some of each group).",
+    help=f"Ranks to record: all, numbers (0,1,8-15), or auto (all up to {MOST} ranks, else some of each group).",
 )
-@click.option("--memory", is_flag=True, help="Also record allocations.")
-@click.option("--keep-running", is_flag=True, help="Let the run go on after recording, instead of ending it.")
+@click.option("--memory", is_flag=True, help="Also record memory allocations.")
+@click.option("--keep-running", is_flag=True, help="Let the run continue after recording.")
 @click.option(
     "--measure",
     type=Duration(),
     default=DEFAULT,
     show_default=True,
     metavar="DURATION",
-    help="Afterwards, measure at most so long what ops take that fixes change; 0: not.",
+    help="Time limit for benchmarking the affected ops after the run (0 = skip).",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a recording that is in DIR.")
-@click.option("--no-analyze", is_flag=True, help="Record only.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing recording in DIR.")
+@click.option("--no-analyze", is_flag=True, help="Record only, without a report.")
 @click.option("--open", "open_it", is_flag=True, help="Open the report in a browser.")
-@click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
+@click.option("--quiet", "-q", is_flag=True, help="Print no notes.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -108,11 +126,11 @@ def command(
     open_it: bool,
     quiet: bool,
 ) -> None:
-    """Run a training, record a few of its steps, and say what to fix.
+    """Record a few steps of a training and report what to fix.
 
-    SCRIPT runs as `python SCRIPT ARGS` would. Once its steps are steady, some are timed without a profiler and
-    some recorded, once for times and once with call stacks; then the run is ended as by sys.exit(). Launchers
-    (torchrun, accelerate, deepspeed, mpirun) come after `--`.
+    SCRIPT runs like `python SCRIPT ARGS`. Once step times are steady, diagnose times some steps without a profiler.
+    It then records some steps for times, and some with call stacks, and ends the run like sys.exit(). Options of
+    diagnose come before SCRIPT. Launchers (torchrun, accelerate, deepspeed, mpirun) come after `--`.
 
     Example: diagnose profile train.py --epochs 3
     """
@@ -149,7 +167,7 @@ def command(
 def _leave_early(recorded: Recorded, folder: Path, say: Callable[[str], None]) -> None:
     """Exit where there is nothing to tell: another command does, or the script's own error stands alone."""
     if not recorded.completed:
-        say(f"the command of rank 0 completes the recording in {folder}")
+        say(f"the command of rank 0 will complete the recording in {folder}")
     if not recorded.completed or _failed_by_itself(recorded):
         raise click.exceptions.Exit(recorded.exit_code)
 
@@ -157,9 +175,7 @@ def _leave_early(recorded: Recorded, folder: Path, say: Callable[[str], None]) -
 def new_folder(name: str, job: str | None) -> Path:
     """For a recording of this moment. Raises click.UsageError for a job that several commands record."""
     if job is not None:
-        raise click.UsageError(
-            "Several commands record this job. Name one folder that their machines share, with --out."
-        )
+        raise click.UsageError("Several commands record this job. Name one shared folder with --out.")
     return Path("diagnose-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
@@ -187,7 +203,7 @@ def command_of(words: Sequence[str]) -> tuple[str, list[str]]:
     script = Path(words[0])
     if not script.exists():
         asked = f"diagnose {click.get_current_context().info_name} -- {' '.join(words)}"
-        raise click.UsageError(f"{script} does not exist. Check the path; to run a command, write: {asked}")
+        raise click.UsageError(f"{script} does not exist. Check the path, or run a command with: {asked}")
     return _name(words[0]), [sys.executable, *words]
 
 
@@ -198,8 +214,8 @@ def _name(path: str) -> str:
 def _kept(recorded: Recorded) -> str:
     files = [file for rank in recorded.manifest.ranks for file in (rank.trace, rank.device, rank.detail) if file]
     if not files:
-        return "Nothing had been recorded yet."
-    return f"What had been recorded is in {recorded.folder}: diagnose analyze {recorded.folder}"
+        return "Nothing was recorded."
+    return f"See the recording so far with: diagnose analyze {recorded.folder}"
 
 
 def _failed_by_itself(recorded: Recorded) -> bool:
@@ -215,18 +231,18 @@ def _why_nothing(recorded: Recorded, plan: Plan) -> str:
     ended = f"the run was killed by signal {code - KILLED}" if code > KILLED else "the run ended"
     if not ranks:
         return (
-            f"No training step was seen before {ended}. Steps are found by optimizers of torch.optim, backward passes"
-            " and DataLoaders; mark others with diagnose.record."
+            f"diagnose found no training step before {ended}. It detects steps by torch.optim optimizers, backward"
+            " passes and DataLoaders; mark other steps with diagnose.record."
         )
     if any(rank.ended == "recorded" for rank in ranks):
-        return "Nothing could be recorded; the reasons stand above."
+        return "Nothing could be recorded; see the reasons above."
     made = max((rank.steps_made or 0 for rank in ranks), default=0)
     if not made:
-        return f"Training steps were seen, but {ended} before some of them had been recorded. Let it make more steps."
+        return f"diagnose found training steps, but {ended} before it recorded any. Let the run make more steps."
     enough = needed(SHORT.warmup, SHORT.steps)
     return (
-        f"The run made {made} steps, and to record {plan.steps} takes {needed(plan.warmup, plan.steps)}"
-        f" or more. Let it make more; --warmup {SHORT.warmup} --steps {SHORT.steps} needs {enough} or more."
+        f"The run made {made} steps, but recording {plan.steps} takes at least {needed(plan.warmup, plan.steps)}."
+        f" Let it make more steps, or use --warmup {SHORT.warmup} --steps {SHORT.steps} (at least {enough} steps)."
     )
 
 
@@ -240,7 +256,7 @@ def _analyze(folder: Path, open_it: bool, quiet: bool, say: Callable[[str], None
         say(f"the interactive report is {page}")
     with failures.collected() as lost:
         if failures.attempt("which fixes can be tried", False, _can_be_tried, diagnosis):
-            say(f"to measure fixes in your unmodified script: diagnose try {folder}")
+            say(f"measure fixes in your unmodified script with: diagnose try {folder}")
     for one in lost:
         say(str(one))
     if open_it:

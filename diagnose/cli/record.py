@@ -12,12 +12,12 @@ POLL_S = 0.5
 
 @click.command(name="record")
 @click.argument("run", metavar="RUN|PID")
-@click.option("--no-wait", is_flag=True, help="Only ask.")
+@click.option("--no-wait", is_flag=True, help="Return without waiting for the recording.")
 def command(run: str, no_wait: bool) -> None:
-    """Have a run that is watched record its next steps.
+    """Record the next steps of a run under `diagnose watch`.
 
-    RUN is the folder of a run that `diagnose watch` has started and that goes on, PID a process of it. Its next steps
-    are recorded as `diagnose profile` does, and the training goes on. `kill -USR2 PID` does the same.
+    RUN is the folder of a running `diagnose watch`, and PID one of its processes. The recording is like that of
+    `diagnose profile`, and the training continues. `kill -USR2 PID` does the same.
 
     Example: diagnose record diagnose-runs/train-20260101-120000
     """
@@ -29,7 +29,7 @@ def command(run: str, no_wait: bool) -> None:
         target = ask(folder)
     except CannotRecord as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"diagnose: the next steps of {folder} are recorded into {target}", err=True)
+    click.echo(f"diagnose: recording the next steps of {folder} into {target}", err=True)
     while not no_wait:
         time.sleep(POLL_S)
         if is_made(target):

@@ -94,7 +94,9 @@ def open_text(page: Callable[[], str], written: str | None) -> None:
         try:
             written = str(Path(tempfile.mkdtemp(prefix="diagnose-")) / "report.html")
         except OSError as error:
-            raise click.ClickException(f"No file can be made for the page: {error.strerror}. Use --html.") from error
+            raise click.ClickException(
+                f"Cannot create a file for the page: {error.strerror}. Use --html FILE."
+            ) from error
         write(written, page())
     if not webbrowser.open(Path(written).resolve().as_uri()):
-        click.echo(f"No browser could be started. The page is {written}", err=True)
+        click.echo(f"No browser could be started. Open {written} yourself.", err=True)

@@ -24,20 +24,20 @@ def lines(
     switches = [fix for fix in candidates if fix.is_switch]
     whole_s, plan = 0.0, [f"Command: {shlex.join(words)}"]
     if switches:
-        plan.append(f"One run in which fixes are turned on and off: about {arm_s:.0f} s, and for each fix as below")
+        plan.append(f"One run that toggles fixes: about {arm_s:.0f} s, plus the time of each fix below")
         whole_s += arm_s
     elif candidates:
-        plan.append(f"As it is: 2 runs of about {arm_s:.0f} s")
+        plan.append(f"Baseline: 2 runs of about {arm_s:.0f} s")
         whole_s += 2 * arm_s
     for fix in candidates:
         took_s = seconds_of(fix, arm_s, pairs)
-        how = "in blocks of steps, usually within" if fix.is_switch else f"from {pairs} pairs of runs on, about"
+        how = "in blocks of steps, usually within" if fix.is_switch else f"at least {pairs} pairs of runs, about"
         plan.append(f"{fix.number}. {fix.rule}: {fix.trial}, {how} {took_s:.0f} s")
         whole_s += took_s
     if switches or len(candidates) > 1:
-        plan.append(f"What is kept, together: from {pairs} pairs of runs on, about {2 * pairs * arm_s:.0f} s")
+        plan.append(f"The kept fixes together: at least {pairs} pairs of runs, about {2 * pairs * arm_s:.0f} s")
         whole_s += 2 * pairs * arm_s
-    plan.append(f"In all about {whole_s:.0f} s, and not more than --budget")
+    plan.append(f"Total: about {whole_s:.0f} s, limited by --budget")
     return [*plan, *(f"Not tried: {other.number}. {other.rule}: {other.why}." for other in others)]
 
 
@@ -45,19 +45,19 @@ def ask(manifest: Manifest, yes: bool, say: Callable[[str], None]) -> None:
     """Whether the script may write its files again, which only its user knows. Raises CannotTry if it may not."""
     from diagnose.trials.selection import CannotTry
 
-    say("runs get no input, and W&B, MLflow, Comet, Neptune and ClearML stay offline in them")
+    say("the runs get no standard input; W&B, MLflow, Comet, Neptune and ClearML stay offline")
     names, unknown = written(manifest), all(rank.writes is None for rank in manifest.ranks)
     if names:
-        what = f"The script writes {', '.join(names)}; each run writes there again."
+        what = f"The script writes {', '.join(names)}. Each run writes there again."
     elif unknown:
-        what = "What the script writes was not recorded; each run writes it again."
+        what = "diagnose does not know which files the script writes. Each run writes them again."
     else:
         return
     if yes:
         say(what)
     elif not sys.stdin.isatty():
-        raise CannotTry(f"{what} If it may, add --yes.")
-    elif not click.confirm(f"{what} Go on?", err=True):
+        raise CannotTry(f"{what} To allow this, add --yes.")
+    elif not click.confirm(f"{what} Continue?", err=True):
         raise click.Abort
 
 

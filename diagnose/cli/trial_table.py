@@ -131,7 +131,7 @@ class Table:
             return screened[0]
         now = self._now
         if now is None or now.numbers != numbers:
-            return "", "waits"
+            return "", "waiting"
         if not numbers:
             return "", f"run {now.pair} of 2"
         measured = "" if now.measured is None else trials.factors(now.measured)
@@ -151,7 +151,7 @@ def _interval(one: Screened, found: Sequence[Screened]) -> str:
 def _blocks(one: Screened, found: Sequence[Screened]) -> str:
     """How far it is, with the speed-up so far."""
     pairs, on_top = one.added or one.alone, " on top of others" if one.added else ""
-    counted = "waits until it is steady" if not pairs else f"{len(pairs)} pairs of blocks of {one.steps} steps{on_top}"
+    counted = "waiting for steady steps" if not pairs else f"{len(pairs)} pairs of blocks of {one.steps} steps{on_top}"
     if one.ended and (one.void or not pairs):
         counted = "not measured"
     return ", ".join(filter(None, (_interval(one, found), counted)))

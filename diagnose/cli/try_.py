@@ -81,7 +81,7 @@ def _names_a_recording(word: str) -> bool:
 @click.option("--markdown", "markdown_file", metavar="FILE", help="Write them as Markdown; - is standard output.")
 @click.option("--dry-run", is_flag=True, help="Print the plan without running anything.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask before the script overwrites its files.")
-@click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
+@click.option("--quiet", "-q", is_flag=True, help="Print no notes.")
 @click.pass_context
 def command(
     ctx: click.Context,

@@ -35,7 +35,7 @@ def checked(out: Path | str | None) -> str | None:
     except StorageError as error:
         raise click.ClickException(f"Cannot write {shown(out)}: {error.strerror}.") from error
     if taken:
-        raise click.ClickException(f"{shown(out)} is not empty, and nothing is deleted there. Choose a new URL.")
+        raise click.ClickException(f"{shown(out)} is not empty. Choose a new URL.")
     return out
 
 
@@ -55,5 +55,5 @@ def _put(folder: Path, url: str) -> None:
         writing.upload(folder, url, LAST)
     except StorageError as error:
         raise click.ClickException(
-            f"Cannot write {shown(url)}: {error.strerror}. Nothing is lost: the recording is in {folder}."
+            f"Cannot write {shown(url)}: {error.strerror}. The recording is still in {folder}."
         ) from error

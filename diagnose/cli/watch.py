@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from diagnose.capture.asked_recordings import Wish
 
 NO_STEPS = (
-    "Error: No training step was seen before the run ended, so there is no log. Steps are found by optimizers of"
-    " torch.optim, backward passes and DataLoaders."
+    "Error: diagnose found no training step, so there is no log. It detects steps by torch.optim optimizers, backward"
+    " passes and DataLoaders."
 )
 
 LOOK_S, READING = 5.0, 0.01
@@ -40,20 +40,20 @@ often."""
     "-o",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where the log goes.  [default: diagnose-runs/SCRIPT-DATE-TIME]",
+    help="Folder for the log.  [default: diagnose-runs/SCRIPT-DATE-TIME]",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a log or recording that is in DIR.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing log or recording in DIR.")
 @click.option(
     "--recordings",
     type=click.IntRange(0, 99),
     metavar="N",
     default=3,
     show_default=True,
-    help="How many recordings of some steps the log may ask for by itself.",
+    help="Maximum number of automatic recordings.",
 )
 @click.option("--details", is_flag=True, help="Print all findings and tables.")
 @click.option("--no-analyze", is_flag=True, help="Write the log only, without a report.")
-@click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
+@click.option("--quiet", "-q", is_flag=True, help="Print no notes.")
 @options
 @click.pass_context
 def command(
@@ -68,12 +68,12 @@ def command(
     metrics: str | None,
     tensorboard: Path | None,
 ) -> None:
-    """Run a training to its end, and say where the run's time went.
+    """Run a training to its end and report where the time went.
 
-    SCRIPT runs as `python SCRIPT ARGS` would, from its start to its end. Each rank writes a log of some kilobytes:
-    what its steps, evaluations and checkpoints take. Nothing waits for the GPU. Launchers (torchrun, accelerate,
-    deepspeed, mpirun) come after `--`. Steps that get slower, wait for data, are long now and then or need more and
-    more memory are recorded, some at a time, into DIR/recording-1 and so on.
+    SCRIPT runs like `python SCRIPT ARGS`. Each rank writes a log of a few kilobytes with the times of steps,
+    evaluations and checkpoints, without synchronising the GPU. If steps get slower, wait for data, spike or need more
+    memory, diagnose records a few of them into DIR/recording-1 and so on. Options of diagnose come before SCRIPT.
+    Launchers (torchrun, accelerate, deepspeed, mpirun) come after `--`.
 
     Example: diagnose watch train.py --epochs 3
     """
@@ -99,7 +99,7 @@ def command(
     code = INTERRUPTED if recorded.interrupted else recorded.exit_code
     has_log = any(folder.glob("rank*.watch"))
     if not recorded.completed:
-        say(f"the command of rank 0 completes the log in {folder}")
+        say(f"the command of rank 0 will complete the log in {folder}")
     elif has_log:
         say(f"the log is in {folder}")
     else:

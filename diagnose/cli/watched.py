@@ -71,7 +71,7 @@ def with_recordings(found: WatchedRun, folder: str, **asked: Any) -> WatchedRun:
             with opened([str(Path(folder) / name)], **asked) as recordings:
                 diagnoses[name] = recordings.diagnosed()
         except click.ClickException as error:
-            click.echo(f"diagnose: {name} is left out: {error.message}", err=True)
+            click.echo(f"diagnose: skipped {name}: {error.message}", err=True)
     return with_recorded(found, diagnoses) if diagnoses else found
 
 
@@ -91,7 +91,7 @@ def refuse_other_forms(forms: Collection[str]) -> None:
     """Raise a ClickException for a form that a run without recorded steps is not shown in."""
     for form in forms:
         if form not in FORMS:
-            raise click.ClickException(f"There is no --{form} of a run's log. Use --html, --json or --markdown.")
+            raise click.ClickException(f"A run's log has no --{form}. Use --html, --json or --markdown.")
 
 
 def rendered(found: WatchedRun, form: str, details: bool = False) -> str:

@@ -82,7 +82,7 @@ def export(
     and CannotExport if nothing can be written.
     """
     if find_spec("pyarrow") is None:
-        raise CannotExport("Parquet needs pyarrow. Install it with: pip install 'torch-diagnose[parquet]'.")
+        raise CannotExport("Parquet needs pyarrow. Run: pip install 'torch-diagnose[parquet]'.")
     with _replaced(folder) as unfinished:
         made, notes = _of_ranks(given, unfinished, names, jobs, progress)
         absent, rows = _absent(made), Counter[str]()
@@ -92,7 +92,7 @@ def export(
         if tables.FINDINGS in names:
             diagnosis = diagnosed()
             if diagnosis.replay is None:
-                absent = (*absent, f"{tables.FINDINGS}: a step that can be replayed. diagnose analyze says why.")
+                absent = (*absent, f"{tables.FINDINGS}: no step can be simulated. Run diagnose analyze to see why.")
             else:
                 found = tables.findings(diagnosis.findings)
                 _write(found, diagnosis.rank, _place(unfinished, tables.FINDINGS, diagnosis.rank))
@@ -228,7 +228,7 @@ def _replaced(folder: Path) -> Iterator[Path]:
 def _refuse_others(folder: Path) -> None:
     inside = [path for path in folder.iterdir() if not path.name.startswith(_UNFINISHED)]
     if inside and not ((folder / FILE).is_file() and all(map(_is_ours, inside))):
-        raise CannotExport(f"{folder} holds other files. Name a new folder, or one that holds an export only.")
+        raise CannotExport(f"{folder} has other files. Name a new folder, or one with only an export.")
 
 
 def _is_ours(path: Path) -> bool:

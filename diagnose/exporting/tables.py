@@ -35,7 +35,7 @@ FINDINGS = "findings"
 _OF_A_SPAN = ["name", "start_ns", "dur_ns", "track", "step"]
 """Columns of `spans` that tables of some spans have as well."""
 
-_NO_DEVICE_USED = Missing("device work", "The training uses no device.")
+_NO_DEVICE_USED = Missing("device work", "The training uses no GPU.")
 
 
 def _ranks(facts: Facts) -> pd.DataFrame:
@@ -207,7 +207,7 @@ def named(names: Sequence[str]) -> tuple[str, ...]:
     """These tables, or all if none is named. Raises ValueError if there is no such table."""
     for name in names:
         if name not in TABLES:
-            raise ValueError(f"There is no table {name}. There are: {', '.join(TABLES)}.")
+            raise ValueError(f"There is no table {name}. Choose from: {', '.join(TABLES)}.")
     return tuple(names) or TABLES
 
 

@@ -103,7 +103,7 @@ class Following:
         if failures.raised():
             traceback.print_exception(error)
         why = error.strerror if isinstance(error, OSError) else f"diagnose itself failed ({failures.told(error)})"
-        self._say(f"{show.name} ends: {why}. The training goes on.")
+        self._say(f"{show.name} stops: {why}. The training continues.")
 
     def _grown(self) -> Sequence[RankNow]:
         """All ranks, if any of their logs has grown; else none."""

@@ -23,7 +23,7 @@ def address_of(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        raise CannotServe(f"{text} is no [HOST:]PORT. Write 9400, :9400 or 0.0.0.0:9400.")
+        raise CannotServe(f"{text} is not [HOST:]PORT. Write 9400, :9400 or 0.0.0.0:9400.")
     return host.removeprefix("[").removesuffix("]") or HOST, int(port)
 
 
@@ -42,7 +42,7 @@ class MetricsServer(Metrics):
             self._server, _ = start_http_server(port, host, registry)
         except OSError as error:
             why = "the port is taken" if error.errno == errno.EADDRINUSE else error.strerror
-            raise CannotServe(f"Cannot serve metrics at {text}: {why}. Name another one with --metrics.") from error
+            raise CannotServe(f"Cannot serve metrics at {text}: {why}. Choose another port with --metrics.") from error
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_port}/metrics"
 
     def close(self) -> None:

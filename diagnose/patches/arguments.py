@@ -119,5 +119,5 @@ def in_all(calls: Iterable[tuple[Code, cst.Call]], function: str, name: str, val
         except CannotEdit as error:
             why.append(str(error))
     if not edits:
-        raise CannotEdit(why[0] if why else f"no call of {function}() in your files gives {name}")
+        raise CannotEdit(why[0] if why else f"no call of {function}() in your files sets {name}")
     return edits

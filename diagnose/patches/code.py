@@ -37,10 +37,10 @@ class Code:
                 raise CannotEdit(f"{source.name} is nested too deeply")
             self._tree = MetadataWrapper(cst.parse_module(source.text))
         except (cst.ParserSyntaxError, SyntaxError, ValueError, MemoryError, RecursionError) as error:
-            raise CannotEdit(f"{source.name} is no Python that can be read") from error
+            raise CannotEdit(f"{source.name} is not valid Python") from error
         self.module = self._tree.module
         if self.module.code != source.text:
-            raise CannotEdit(f"{source.name} has a form that is not kept")
+            raise CannotEdit(f"diagnose cannot preserve the formatting of {source.name}")
 
     @cached_property
     def _positions(self) -> Any:
@@ -100,7 +100,7 @@ class Code:
                 return one
             if isinstance(one, cst.SimpleStatementLine | cst.SimpleStatementSuite | cst.BaseCompoundStatement):
                 break
-        raise CannotEdit(f"what stands at {self.place(node)} is no statement with a line of its own")
+        raise CannotEdit(f"the code at {self.place(node)} is not a statement on its own line")
 
     def block(self, statement: cst.CSTNode) -> Sequence[cst.CSTNode]:
         """The statements among which one stands."""
@@ -132,7 +132,7 @@ class Code:
             ast.parse(text)
             return self.source.encoded(text)
         except (ValueError, SyntaxError, RecursionError) as error:
-            raise CannotEdit(f"{self.source.name} would not be sound with it") from error
+            raise CannotEdit(f"the edit would make {self.source.name} invalid") from error
 
 
 def _depth(tree: ast.AST) -> int:

@@ -56,8 +56,8 @@ def _refuse_older(setting: Setting, project: Project) -> None:
     needs, ran = SINCE.get(setting.argument), project.manifest.versions.get("torch", "")
     found = re.match(r"(\d+)\.(\d+)", ran)
     if needs is not None and (found is None or (int(found[1]), int(found[2])) < needs):
-        has = f"PyTorch {ran} was recorded" if found else "the recording does not say which ran"
-        raise CannotEdit(f"{setting.argument} takes PyTorch {needs[0]}.{needs[1]}, and {has}")
+        has = f"the recording has PyTorch {ran}" if found else "the recording has no PyTorch version"
+        raise CannotEdit(f"{setting.argument} needs PyTorch {needs[0]}.{needs[1]}, but {has}")
 
 
 class Editor:
@@ -109,7 +109,7 @@ class Editor:
             if optimizer.name in takers and getattr(optimizer, argument) is not value
         ]
         if not known:
-            raise CannotEdit("the recording does not say which optimizer is made where")
+            raise CannotEdit("the recording does not show where each optimizer is created")
         made = dict.fromkeys((one.name, one.made) for one in known)
         return [(name, code, call) for name, place in made for code, call in self._project.made(name, [place])]
 
@@ -117,7 +117,7 @@ class Editor:
         """An argument of all calls of a function or class, by its name in torch or its whole name with modules."""
         name, found = self._calls(function)
         if not found:
-            raise CannotEdit(f"no call of {function}() stands in your files")
+            raise CannotEdit(f"no call of {function}() is in your files")
         return [set_argument(code, call, name, argument, value) for code, call in found]
 
     def of_framework(self, told: Argument) -> list[Edit]:
@@ -132,7 +132,7 @@ class Editor:
             ),
         )
         if not found:
-            raise CannotEdit(f"no call of {told.owner}() stands in your files")
+            raise CannotEdit(f"no call of {told.owner}() is in your files")
         return [set_argument(code, call, name, told.name, told.value) for code, call in found]
 
     def giving_calls(self, function: str, argument: str, value: object) -> list[Edit]:
@@ -210,7 +210,7 @@ def _of_workers(code: Code, call: cst.Call, value: object) -> object:
     if workers.isdecimal():
         return value
     if not all(part.isidentifier() for part in workers.split(".")):
-        raise CannotEdit(f"whether there are workers is decided by `{workers}` at {code.place(call)}")
+        raise CannotEdit(f"`{workers}` at {code.place(call)} decides whether the DataLoader has workers")
     if value is True:
         return cst.parse_expression(f"{workers} > 0")
     return cst.parse_expression(f"{value!r} if {workers} > 0 else None")

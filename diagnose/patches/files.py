@@ -64,7 +64,7 @@ def read(path: Path, root: Path) -> SourceText:
     except OSError as error:
         raise CannotEdit(f"{name} cannot be read ({error.strerror})") from error
     except (SyntaxError, ValueError, LookupError) as error:
-        raise CannotEdit(f"{name} is not in the encoding that it declares") from error
+        raise CannotEdit(f"{name} does not match its declared encoding") from error
     if len(content) > LARGEST_BYTES or not same:
         raise CannotEdit(f"{name} is {'too large' if len(content) > LARGEST_BYTES else 'in an encoding of many forms'}")
     return source

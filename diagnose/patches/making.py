@@ -88,7 +88,7 @@ def _refuse(project: Project) -> None:
         files.located(project.named[0], project.root, project.here)
     except CannotEdit as error:
         raise CannotPatch(
-            f"Nothing can be patched: {error}. Run this in the folder in which it was recorded."
+            f"Nothing can be patched: {error}. Run diagnose patch in the folder of the recording's script."
         ) from error
 
 

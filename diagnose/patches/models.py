@@ -29,7 +29,7 @@ def under_autocast(project: Project) -> list[Edit]:
     """Have forward pass and loss under autocast to bfloat16, where both stand just before `backward()`."""
     model, devices = _model(project), {name for optimizer in project.rank.optimizers for name in optimizer.devices}
     if len(devices) != 1:
-        raise CannotEdit("the recording does not say on which device the model is")
+        raise CannotEdit("the recording does not show the model's device")
     found = [
         (code, one)
         for code in project.everywhere("backward")
@@ -38,7 +38,7 @@ def under_autocast(project: Project) -> list[Edit]:
     ]
     if len(found) != 1:
         raise CannotEdit(
-            f"{'several calls' if found else 'no call'} of backward() stand{'' if found else 's'} in your files"
+            f"{'several calls' if found else 'no call'} of backward() {'are' if found else 'is'} in your files"
         )
     code, backward = found[0]
     lines = _forward_and_loss(code, code.statement(backward), model.name)
@@ -61,7 +61,7 @@ def _forward_and_loss(code: Code, backward: cst.SimpleStatementLine, model: str)
         found.insert(0, one)
         if any(code.text(call.func) == model and one in code.around(call) for call in code.every(cst.Call)):
             return found
-    raise CannotEdit(f"no assignments from {model}(...) to the loss stand right before {code.place(backward)}")
+    raise CannotEdit(f"no assignments from {model}(...) to the loss come directly before {code.place(backward)}")
 
 
 def _computes(line: cst.SimpleStatementLine) -> bool:
@@ -82,7 +82,7 @@ def _model(project: Project) -> Model:
             ),
         )
         if len(found) != 1:
-            raise CannotEdit("the recording does not say where the optimizer is made")
+            raise CannotEdit("the recording does not show where the optimizer is created")
         ((code, call),) = found
     inner = [one for one in code.every(cst.Call) if call.args and _inside(code, one, call.args[0])]
     owners = {

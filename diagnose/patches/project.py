@@ -100,7 +100,7 @@ class Project:
         told = [source.file for source in self.manifest.sources if source.script]
         names = told if self.manifest.sources else files.command_files(self.manifest.command)
         if not names:
-            raise CannotEdit("the recording does not say which script ran")
+            raise CannotEdit("the recording names no script")
         return self.code(files.located(names[0], self.root, self.here))
 
     def everywhere(self, word: str) -> Iterator[Code]:
@@ -122,9 +122,9 @@ class Project:
         try:
             began = datetime.fromisoformat(self.manifest.started or "").timestamp()
         except ValueError:
-            return f"Whether {file.name} has changed since the recording is not known."
+            return f"{file.name} may have changed since the recording."
         changed = file.path.stat().st_mtime > began
-        return f"{file.name} was written after the recording began." if changed else ""
+        return f"{file.name} is newer than the recording." if changed else ""
 
     def _is(self, name: str, path: Path) -> bool:
         try:
@@ -143,10 +143,10 @@ class Project:
             return [self._at(name, one) for one in known]
         found = self.calls(name, lambda code, call: is_call(code, call, name))
         if not found:
-            raise CannotEdit(f"no call of torch's {name}() stands in your files")
+            raise CannotEdit(f"no call of torch's {name}() is in your files")
         if len(found) > 1:
             where = ", ".join(code.place(call) for code, call in found)
-            raise CannotEdit(f"{name}() is called at {where}, and the recording does not say which it is")
+            raise CannotEdit(f"{name}() is called at {where}, and the recording does not show which one")
         return found
 
     def _at(self, name: str, made: Made) -> Found:
@@ -159,7 +159,7 @@ class Project:
         if len(found) == 1:
             return code, found[0]
         what = "several calls" if found else "no call"
-        hint = "" if found else ": it is made by a library, by another name or by functools.partial"
+        hint = "" if found else ": a library, an alias or functools.partial creates it"
         raise CannotEdit(
             f"{what} of torch's {name}() stand{'' if found else 's'} at {code.source.name}:{made.line}{hint}"
         )
@@ -170,12 +170,12 @@ class Project:
         Raises CannotEdit if there are none, or it cannot be told which.
         """
         if not found:
-            raise CannotEdit(f"no call of {what}() stands in your files")
+            raise CannotEdit(f"no call of {what}() is in your files")
         if site is None:
             if len(found) == 1:
                 return list(found)
             where = ", ".join(code.place(call) for code, call in found)
-            raise CannotEdit(f"{what}() is called at {where}, and the recording does not say which it is")
+            raise CannotEdit(f"{what}() is called at {where}, and the recording does not show which one")
         here = [
             (code, call)
             for code, call in found

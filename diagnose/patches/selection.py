@@ -71,7 +71,7 @@ def select(
 def kept(findings: Sequence[RankedFinding], tried: Report | None) -> list[Wanted]:
     """Those that trials have kept, in the order of the findings. Raises CannotPatch if there are none."""
     if tried is None:
-        raise CannotPatch("This run has no trials yet. Run diagnose try with it first.")
+        raise CannotPatch("This run has no trials. Run diagnose try first.")
     found = [
         Wanted(finding, fix, setting)
         for finding in findings
@@ -81,7 +81,7 @@ def kept(findings: Sequence[RankedFinding], tried: Report | None) -> list[Wanted
         and trial.verdict == "keep"
     ]
     if not found:
-        raise CannotPatch("Trials of this run have kept no fix.")
+        raise CannotPatch("The trials of this run kept no fix.")
     return found
 
 

@@ -38,7 +38,7 @@ def set_attribute(project: Project, name: str, value: object) -> list[Edit]:
 def set_variable(project: Project, name: str, value: str) -> list[Edit]:
     """Have the script set an environment variable before it imports what reads it; or not, if the value is empty."""
     if name.startswith(AT_THE_START):
-        raise CannotEdit("it is read when the process starts, before any Python runs: put it before the command")
+        raise CannotEdit("the process reads it before Python starts: set it before the command")
     edits = list[Edit]()
     for code in project.everywhere(name):
         for one in code.every(cst.Assign):
@@ -61,7 +61,7 @@ def _assigned(code: Code, one: cst.Assign, shown: str, value: object) -> Edit:
         raise CannotEdit(f"the value comes from `{code.text(one.value)}` at {code.place(one)}")
     wanted = expression(value)
     if one.value.deep_equals(wanted):
-        raise CannotEdit(f"it is so at {code.place(one)} already")
+        raise CannotEdit(f"{code.place(one)} already has this value")
     return Edit(code, one, f"{code.place(one)}: {shown}", (one,), lambda node: node.with_changes(value=wanted))
 
 
@@ -93,7 +93,7 @@ def _after_imports(code: Code, text: str) -> Edit:
         if isinstance(one, cst.SimpleStatementLine) and any(isinstance(small, IMPORT) for small in one.body):
             imports.append(one)
     if not imports:
-        raise CannotEdit(f"{code.source.name} has no imports after which to set it")
+        raise CannotEdit(f"{code.source.name} has no imports to set it after")
     last = imports[-1]
     lines = (text,) if _binds(code, imports, "torch") else ("import torch", text)
     place = f"{code.source.name}:{code.lines(last)[1] + 1}: {text}"
@@ -104,7 +104,7 @@ def _before_imports(code: Code, name: str, value: str) -> Edit:
     """A line before whatever may import torch. Raises CannotEdit if the script imports nothing such."""
     first = next((node for node in code.nodes if _is_foreign_import(code, node)), None)
     if first is None:
-        raise CannotEdit(f"{code.source.name} has no import before which to set it")
+        raise CannotEdit(f"{code.source.name} has no import to set it before")
     body = list(code.module.body)
     at = next(at for at, one in enumerate(body) if one in code.around(first))
     text = f'os.environ.setdefault("{name}", {_text(value)})'

@@ -26,7 +26,7 @@ def made_seldom(calls: Sequence[Found], name: str, every: int) -> list[Edit]:
     for code, call in calls:
         line, condition = _statement(code, call), f"{_counter(code, call)} % {every} == 0"
         if any(isinstance(one, cst.If) and code.text(one.test) == condition for one in code.around(call)):
-            raise CannotEdit(f"it is made if {condition} at {code.place(call)} already")
+            raise CannotEdit(f"the call at {code.place(call)} already runs only if {condition}")
 
         def seldom(node: cst.SimpleStatementLine, condition: str = condition) -> cst.If:
             block = cst.IndentedBlock([node.with_changes(leading_lines=[])])
@@ -39,7 +39,7 @@ def made_seldom(calls: Sequence[Found], name: str, every: int) -> list[Edit]:
 def _statement(code: Code, call: cst.Call) -> cst.SimpleStatementLine:
     line = code.statement(call)
     if not (isinstance(line.body[0], cst.Expr) and line.body[0].value is call):
-        raise CannotEdit(f"what the call at {code.place(call)} returns is used")
+        raise CannotEdit(f"the script uses the result of the call at {code.place(call)}")
     return line
 
 
@@ -53,4 +53,4 @@ def _counter(code: Code, call: cst.Call) -> str:
             target = target.elements[0].value
         if function in ("enumerate", "range") and isinstance(target, cst.Name):
             return target.value
-    raise CannotEdit(f"the loop around {code.place(call)} does not count its steps")
+    raise CannotEdit(f"the loop around {code.place(call)} has no step counter")

@@ -41,7 +41,7 @@ def _refuse(one: PatchedFile) -> None:
     if not writable:
         raise CannotPatch(f"{one.name} is read-only. Nothing was written. Make it writable, or apply the diff.")
     if not same:
-        raise CannotPatch(f"{one.name} has just changed. Nothing was written. Try again.")
+        raise CannotPatch(f"{one.name} has just changed. Nothing was written. Run the command again.")
 
 
 def _replace(ready: Sequence[tuple[Path, PatchedFile]]) -> None:

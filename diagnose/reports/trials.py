@@ -67,9 +67,7 @@ def _in_brief(report: Report, width: int) -> Iterator[str]:
         speed = "" if one.found is None else f"  {factors(one.found)}"
         predicted = "" if one.predicted is None else f" (predicted {one.predicted.likely:.2f}x)"
         why = f": {one.why}" if one.why else ""
-        text = (
-            f"  {label:<{max(map(len, names))}}  {speed}{predicted}{', ' if speed else ''}{VERDICTS[one.verdict]}{why}"
-        )
+        text = f"  {label:<{max(map(len, names))}}  {VERDICTS[one.verdict]}{speed}{predicted if speed else ''}{why}"
         yield units.clipped(text, width)
     if len(ranked) > MOST_ROWS:
         yield f"  {len(ranked) - MOST_ROWS} more fixes"

@@ -38,12 +38,12 @@ def assemble(recording: Recording) -> Rank:
     """The Rank of a recording. Raises InputError when no event in it has a time."""
     columns = recording.columns
     if not columns.rows:
-        raise InputError(f"{recording.path} holds no timed events, so there is nothing to analyse.")
+        raise InputError(f"{recording.path} has no timed events, so there is nothing to analyse.")
     raw = {name: _joined(columns.spans, name) for name in list(columns.spans)}
     working = is_kind(raw["kind"], DEVICE_WORK)
     times = clock.to_ns(raw.pop("ts_ns"), raw.pop("dur_us"), working, recording.header.base_ns, recording.damage)
     if not times.keep.any():
-        raise InputError(f"{recording.path} holds no event with a usable time, so there is nothing to analyse.")
+        raise InputError(f"{recording.path} has no event with a valid time, so there is nothing to analyse.")
     tracks, track_of = _tracks(columns)
     on_device = is_kind(raw["kind"], ON_DEVICE)
     raw["track"] = np.where(on_device, raw["track"] + len(columns.host_tracks), raw["track"])

@@ -36,7 +36,7 @@ def read(
     except msgspec.ValidationError as error:
         why, do = f"is no {what or path.name.partition('.')[0]}: {printable(str(error))[:LONGEST_NOTE]}", again
     except (ValueError, RecursionError):
-        why, do = "is no sound JSON", again
+        why, do = "is not valid JSON", again
     return None, [IntegrityNote(f"{path.name} {why}.", f"{lost} {do}", Severity.WARNING)]
 
 
@@ -53,7 +53,7 @@ def _decoded(path: Place, form: type[_Struct], newest: int, again: str) -> _Stru
     raw = msgspec.json.decode(content)
     version = raw.get("schema_version", newest) if isinstance(raw, dict) else None
     if type(version) is int and version > newest:
-        newer = f"has schema version {version}, and this version of diagnose knows {newest}"
+        newer = f"has schema version {version}, but this version of diagnose reads {newest}"
         raise _Unusable(newer, "Update diagnose.")
     return msgspec.convert(_clean(raw), form)
 

@@ -70,7 +70,7 @@ class Alive:
         elif self.empty_since_s is None:
             self.empty_since_s = time.monotonic()
         elif time.monotonic() - self.empty_since_s > WORKERS_S:
-            raise InputError(f"{self.address} has lost all its workers. {_start(self.address)}")
+            raise InputError(f"{self.address} lost all its workers. {_start(self.address)}")
 
 
 def _start(address: str) -> str:
@@ -90,7 +90,11 @@ class _OnCluster(Executor):
         def over(done: Future[T]) -> None:
             if told.cancelled():
                 return
-            error = done.exception() if not done.cancelled() else InputError(f"{self._name} is gone. Start it again.")
+            error = (
+                done.exception()
+                if not done.cancelled()
+                else InputError(f"{self._name} is no longer running. Start it again.")
+            )
             if error is None:
                 told.set_result(done.result())
             else:
@@ -107,7 +111,7 @@ class _OnCluster(Executor):
         if not isinstance(error, OtherVersionError):
             return error
         return InputError(
-            f"{self._name} has a worker with diagnose {error}, and this is {version()}."
+            f"{self._name} has a worker with diagnose {error}, but this is {version()}."
             " Install the same version on all workers."
         )
 
@@ -125,7 +129,7 @@ def executor(address: str, jobs: int) -> Iterator[tuple[Executor, tuple[type[Bas
     try:
         from distributed import Client, KilledWorker, LocalCluster
     except ImportError:
-        raise InputError("--cluster needs Dask. Install it with: pip install 'torch-diagnose[cluster]'.") from None
+        raise InputError("--cluster needs Dask. Run: pip install 'torch-diagnose[cluster]'.") from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     with ExitStack() as opened:
         try:

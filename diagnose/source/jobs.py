@@ -30,8 +30,7 @@ def require_one(recordings: Sequence[Provenance], claims: Sequence[int | None]) 
         named = [_named(one) for one in found[:MOST_NAMED]]
         more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
         raise InputError(
-            f"These are recordings of {len(found)} jobs, whose ranks cannot be compared: {'; '.join(named)}{more}. "
-            "Analyse one of them at a time."
+            f"These recordings belong to {len(found)} jobs: {'; '.join(named)}{more}. Analyse one job at a time."
         )
 
 

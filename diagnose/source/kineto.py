@@ -57,11 +57,10 @@ class KinetoReader:
                 for batch in text.batches(workers):
                     columns.absorb(batch)
         if not columns.events and damage.lost_events:
-            raise InputError(f"{path} holds no event that can be read: all {damage.lost_events:,} are damaged.")
+            raise InputError(f"{path} has no readable event: all {damage.lost_events:,} are damaged.")
         if not columns.events:
             raise InputError(
-                f"{path} holds no events. If the run was profiled, check that the profiler's schedule reached its "
-                "active steps, and record again."
+                f"{path} has no events. Check that the profiler's schedule reached its active steps, and record again."
             )
         damage.unclassified = columns.unclassified
         header = read_header(text.header, damage)

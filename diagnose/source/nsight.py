@@ -52,7 +52,7 @@ class NsightReader:
             add_samples(db, columns, process, OF_HOST)
             columns.events = columns.rows
             if not columns.rows:
-                raise InputError(f"{path} holds no GPU work, CUDA calls or NVTX ranges. Record with --trace=cuda,nvtx.")
+                raise InputError(f"{path} has no GPU work, CUDA calls or NVTX ranges. Record with --trace=cuda,nvtx.")
             damage.told = _told(db)
             before_ns = _from_zero(columns)
             rank = processes.index(process) if len(processes) > 1 and process in processes else None
@@ -71,8 +71,8 @@ def _processes(db: Database) -> tuple[int, ...]:
             found |= {process: 0 for (process,) in db.distinct(table, ['CAST("globalTid" & ~16777215 AS INTEGER)'])}
     if not found and not any(table in db.tables for table in (*_ON_DEVICE, *_ON_HOST)):
         raise InputError(
-            f"{db.path} is an SQLite database without GPU work, CUDA calls or NVTX ranges. If it should be an export of"
-            " Nsight Systems, export the report again: nsys export --type sqlite REPORT.nsys-rep"
+            f"{db.path} is an SQLite database without GPU work, CUDA calls or NVTX ranges. If it is an export of Nsight"
+            " Systems, export the report again: nsys export --type sqlite REPORT.nsys-rep"
         )
     return tuple(sorted(found, key=lambda one: (found[one], one))) or (UNKNOWN,)
 

@@ -20,24 +20,24 @@ def exported(report: Place) -> Path:
     by_hand = f"nsys export --type sqlite --output {PurePath(report.name).stem}.sqlite {report.name}"
     if isinstance(report, Remote):
         raise InputError(
-            f"{report} is a report that only Nsight Systems can read, and only from a file."
-            f" Download it, or run where it is: {by_hand}"
+            f"{report} needs conversion by Nsight Systems, which reads only local files."
+            f" Download the report, or run on its machine: {by_hand}"
         )
     nsys = shutil.which("nsys")
     if nsys is None:
         raise InputError(
-            f"{report} is a report that only Nsight Systems can read, and there is no nsys on this machine."
-            f" Where there is one, run: {by_hand}"
+            f"{report} needs conversion by Nsight Systems, but this machine has no nsys."
+            f" On a machine with nsys, run: {by_hand}"
         )
     try:
         folder = Path(tempfile.mkdtemp(prefix="diagnose-nsys-"))
     except OSError as error:
-        raise InputError(f"There is no room to export {report} to: {error}. Run it by hand: {by_hand}") from error
+        raise InputError(f"No space to export {report}: {error}. Run it manually: {by_hand}") from error
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     target = folder / f"{report.stem}.sqlite"
     if failure := nsys_files.export(nsys, report, target):
         raise InputError(
-            f"nsys could not export {report}: {printable(failure)}. An older nsys does not read reports of a newer one."
-            f" Run it by hand: {by_hand}"
+            f"nsys could not export {report}: {printable(failure)}. An old nsys cannot read newer reports."
+            f" Run it manually: {by_hand}"
         )
     return target

@@ -167,7 +167,7 @@ def _manifest_beside(trace: Place, listings: Listings) -> tuple[Manifest | None,
 
 
 def _trials_beside(trace: Place, listings: Listings) -> tuple[Report | None, list[IntegrityNote]]:
-    lost, again = "What was tried is not shown.", "Try again: diagnose try."
+    lost, again = "The report lacks the trials.", "Try again: diagnose try."
     path = listings.there(trace.with_name(TRIALS))
     return (None, []) if path is None else beside.read(path, Report, TRIALS_VERSION, lost, again)
 
@@ -231,9 +231,7 @@ def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:
     """What the manifest says of the run, and of ranks that left no trace."""
     yield from _notes(manifest.notes)
     if not manifest.complete:
-        yield IntegrityNote(
-            "The recording did not come to its end.", "What is missing was not recorded any more.", Severity.WARNING
-        )
+        yield IntegrityNote("The recording is incomplete.", "Later parts are missing.", Severity.WARNING)
     for rank in manifest.ranks:
         if rank.rank not in used and rank.recorded:
             yield from _absent(rank)
@@ -247,8 +245,8 @@ def _absent(rank: RankManifest) -> Iterator[IntegrityNote]:
 
 
 def _timed_only(ranks: Sequence[int]) -> IntegrityNote:
-    said = f"{units.ranks(ranks).capitalize()} {'were' if len(ranks) > 1 else 'was'} timed and not recorded."
-    return IntegrityNote(said[:LONGEST_NOTE], "diagnose profile --ranks chooses.", Severity.NOTE)
+    said = f"{units.ranks(ranks).capitalize()} {'were' if len(ranks) > 1 else 'was'} timed but not recorded."
+    return IntegrityNote(said[:LONGEST_NOTE], "Choose ranks with diagnose profile --ranks.", Severity.NOTE)
 
 
 def _notes(sentences: Sequence[str]) -> list[IntegrityNote]:
@@ -267,8 +265,8 @@ def notes(rank: RankManifest) -> Iterator[IntegrityNote]:
     faster, slower = sorted((before, after), key=lambda one: one[1])
     if slower[1] > (1 + CHANGED) * faster[1] and slower[0] > faster[1] and slower[1] > faster[2]:
         yield IntegrityNote(
-            f"Without the profiler steps took {duration(before[1])} before the recordings, {duration(after[1])} after.",
-            "The pace changed meanwhile: what rests on the host's times may be off by as much. Record again.",
+            f"Step time drifted from {duration(before[1])} to {duration(after[1])} during the recording.",
+            "CPU times may be off by as much. Record again on an idle machine.",
             Severity.WARNING,
             (Ground.HOST_TIMES,),
         )

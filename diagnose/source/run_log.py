@@ -147,9 +147,9 @@ def read(path: Path) -> RunLog:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
     begin = next((one for one in records if isinstance(one, _Begin)), None)
     if begin is None:
-        raise InputError(f"{path} is no log of a run, or its beginning is lost. Watch the run again.")
+        raise InputError(f"{path} is not a run log, or its beginning is missing. Watch the run again.")
     if begin.version != VERSION:
-        raise InputError(f"{path} is of format {begin.version}, and this version reads {VERSION}. Update diagnose.")
+        raise InputError(f"{path} has format {begin.version}, but this version reads {VERSION}. Update diagnose.")
     end = next((one for one in records if isinstance(one, _End)), None)
     by_number = {one.number: one for one in records if isinstance(one, _Window)}
     current = _current(path, damage)

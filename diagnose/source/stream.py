@@ -114,6 +114,6 @@ def _before_the_error(engine: zlib._Decompress, raw: bytes) -> Iterator[bytes]:
 def _refuse_bomb(path: Place, read: int, written: int) -> None:
     if written > BOMB_BYTES and written > BOMB_RATIO * read:
         raise InputError(
-            f"{path} expands more than {BOMB_RATIO} times, as no trace does: it looks like a compression bomb. "
-            "If it is a trace, decompress it first (gunzip) and analyse the result."
+            f"{path} expands more than {BOMB_RATIO} times, like a compression bomb. "
+            "If it is a trace, decompress it with gunzip and analyse the result."
         )

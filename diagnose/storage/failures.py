@@ -35,11 +35,7 @@ def in_words(error: Exception) -> StorageError:
     # The root, as fsspec takes all failures of a web server for a missing file.
     root, name = chain[-1], type(chain[-1]).__name__
     told = (
-        (
-            status in _MISSING or (not status and isinstance(root, FileNotFoundError)),
-            errno.ENOENT,
-            "it is not there, or not any more",
-        ),
+        (status in _MISSING or (not status and isinstance(root, FileNotFoundError)), errno.ENOENT, "it does not exist"),
         (
             status in _FORBIDDEN or (not status and (isinstance(root, PermissionError) or _OF_RIGHTS.search(name))),
             errno.EACCES,
@@ -49,14 +45,14 @@ def in_words(error: Exception) -> StorageError:
         (
             isinstance(root, (IsADirectoryError, NotADirectoryError, FileExistsError)),
             errno.EISDIR,
-            "a folder is where a file is to be, or a file where a folder is",
+            "a folder has the name of the file, or a file that of its folder",
         ),
         (
             isinstance(root, _NOT_KNOWN) or _OF_WORDS.search(name),
             errno.EINVAL,
-            f"its storage does not accept it ({name}). Check the URL and the storage's settings",
+            f"the storage rejects it ({name}). Check the URL and the storage's settings",
         ),
-        (True, errno.EIO, "the connection fails, or ends early"),
+        (True, errno.EIO, "the connection failed"),
     )
     return next(StorageError(number, text) for holds, number, text in told if holds)
 

@@ -69,7 +69,8 @@ def _known(kind: str) -> Any:
         if kind in PACKAGES:
             raise _not_installed(kind) from None
         raise StorageError(
-            errno.EINVAL, f"fsspec knows no {kind}://. Among others it knows s3://, gs://, az://, hdfs:// and https://"
+            errno.EINVAL,
+            f"fsspec does not support {kind}://. Use, for example, s3://, gs://, az://, hdfs:// or https://",
         ) from None
 
 

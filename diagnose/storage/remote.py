@@ -185,7 +185,7 @@ def _fetch(remote: Remote, into: BinaryIO) -> None:
             _refuse_large(into.tell() + len(piece), copied=into.tell())
             into.write(piece)
     if remote.bytes not in (None, into.tell()):
-        raise StorageError(errno.EBUSY, "it changed while it was read. Analyse it once nothing writes to it any more")
+        raise StorageError(errno.EBUSY, "it changed while diagnose read it. Analyse it when it is complete")
 
 
 def _piece(source: Any) -> bytes:
@@ -199,8 +199,7 @@ def _piece(source: Any) -> bytes:
 def _refuse_large(size: int, copied: int = 0) -> None:
     if size > MOST_BYTES:
         raise StorageError(
-            errno.EFBIG,
-            f"it is larger than the {MOST_BYTES / _GB:.0f} GB that are copied. Download it, and analyse the file",
+            errno.EFBIG, f"it is larger than the limit of {MOST_BYTES / _GB:.0f} GB. Download it, and analyse the file"
         )
     if size - copied + SPARED_BYTES > shutil.disk_usage(tempfile.gettempdir()).free:
         raise _no_room(size)
@@ -209,7 +208,7 @@ def _refuse_large(size: int, copied: int = 0) -> None:
 def _no_room(size: int) -> StorageError:
     takes = f"a copy of it takes {size / _GB:.1f} GB, and " if size else ""
     return StorageError(
-        errno.ENOSPC, f"{takes}there is too little room in {tempfile.gettempdir()}. Set TMPDIR to a larger folder"
+        errno.ENOSPC, f"{takes}{tempfile.gettempdir()} has too little space. Set TMPDIR to a larger folder"
     )
 
 

@@ -24,7 +24,9 @@ def address(url: str) -> tuple[str, str]:
 def refuse(url: str) -> None:
     """Raises StorageError if nothing can be written to such a URL: before any work is done."""
     if urls.is_web(url):
-        raise StorageError(errno.EROFS, "web servers take no files. Name a file, or a URL such as s3://bucket/report")
+        raise StorageError(
+            errno.EROFS, "diagnose cannot write to web servers. Name a file, or a URL such as s3://bucket/report"
+        )
     filesystem(url)
 
 

@@ -209,18 +209,18 @@ def void(recorded: Recorded, last: str, limit_s: float) -> Void:
     """Why an arm has timed nothing."""
     code = recorded.exit_code
     if OVERDUE in recorded.signals:
-        late = f"The script was ended after {limit_s:.0f} s, as it should take far less. {busy()}"
+        late = f"diagnose stopped the script after {limit_s:.0f} s, far more than expected. {busy()}"
         return Void("inconclusive", late.rstrip())
     if "out of memory" in last.lower() or "OutOfMemoryError" in last:
         return Void("out_of_memory", f"The script ran out of memory: {last}")
     if code:
-        asked = " Arms get no input." if "EOF" in last else ""
-        return Void("inconclusive", f"The script ended with exit code {code}: {last or 'it said nothing'}{asked}")
+        asked = " The runs get no standard input." if "EOF" in last else ""
+        return Void("inconclusive", f"The script ended with exit code {code}: {last or 'no output'}{asked}")
     made = max((rank.steps_made or 0 for rank in recorded.manifest.ranks), default=0)
     if not made:
-        return Void("inconclusive", "The script ended before a training step was seen.")
+        return Void("inconclusive", "The script ended before its first training step.")
     resumes = resuming(_reread(recorded.manifest.ranks))
-    what = f"The script ended after {made} steps, too few to time."
+    what = f"The script ended after {made} steps: too few to time."
     return Void("inconclusive", f"{what} {resumes or 'Let it make more steps.'}")
 
 
@@ -234,8 +234,8 @@ def resuming(reread: Sequence[str]) -> str:
         return ""
     more = f" and {len(reread) - 1} more files" if len(reread) > 1 else ""
     return (
-        f"It reads {reread[0]}{more}, which an earlier run of it wrote. If it resumes from there, no two runs train the"
-        " same steps. Give a command that starts afresh: diagnose try RUN -- COMMAND..."
+        f"The script reads {reread[0]}{more} from an earlier run. If it resumes from there, runs train different steps."
+        " Give a command that starts from scratch: diagnose try RUN -- COMMAND..."
     )
 
 

@@ -22,9 +22,9 @@ from diagnose.version import __version__
 
 AS_IT_IS = "the script as it is"
 
-NOTHING = "Without any fix nothing could be measured."
+NOTHING = "The unmodified script could not be measured."
 
-SPENT = "The budget was spent."
+SPENT = "The budget ran out."
 
 LEAST_FOR_INTERVAL = 2  # Pairs.
 BUSY_SHARE = 0.05  # Noise from which on it is said (our choice).
@@ -121,7 +121,7 @@ class Bench:
         if begun and begun[-1].is_on and found.failed is not None:
             begun[-1], blamed = screening.blamed(begun[-1], found.failed), True
         self._screened += begun
-        why = "It was interrupted." if found.interrupted else str(found.failed or SPENT)
+        why = "Interrupted." if found.interrupted else str(found.failed or SPENT)
         for candidate, one in zip(some, begun, strict=False):
             numbers[candidate.trial] = candidate.number
             trial = screening.trial_of(candidate, one, self._screened, numbers, "" if one.ended else why)
@@ -147,7 +147,7 @@ class Bench:
         self.base, pairs = [], list[tuple[Arm, Arm]]()
         self._pairs_of.append(pairs)
         verdict: Verdict | None = "inconclusive"
-        why = "It was interrupted."
+        why = "Interrupted."
         try:
             why, verdict = self._pairs(some, pairs, 0.0), None
         except _Spent as spent:
@@ -164,7 +164,7 @@ class Bench:
         `rest`: how many trials are to come, which get as much of the budget each.
         """
         self._pairs_of.append([])
-        self.trials.append(self._trial(some, predicted, (), "inconclusive", "It was interrupted."))
+        self.trials.append(self._trial(some, predicted, (), "inconclusive", "Interrupted."))
         return self.go_on(len(self.trials) - 1, some, predicted, rest)
 
     def go_on(self, number: int, some: Sequence[Candidate], predicted: Range | None, rest: int = 0) -> Trial:
@@ -179,7 +179,7 @@ class Bench:
         except Void as error:
             verdict, why = error.verdict, str(error)
         except KeyboardInterrupt:
-            self.trials[number] = self._trial(some, predicted, pairs, "inconclusive", "It was interrupted.")
+            self.trials[number] = self._trial(some, predicted, pairs, "inconclusive", "Interrupted.")
             raise
         self.trials[number] = self._trial(some, predicted, pairs, verdict, why)
         return self.trials[number]
@@ -193,7 +193,7 @@ class Bench:
         while True:
             early = len(pairs) < self.least_pairs
             if self.left_s - (0 if early else rest_s) < 2 * self.size.expected_s:
-                raise _Spent(f"The budget was spent after {len(pairs)} pairs.")
+                raise _Spent(f"The budget ran out after {len(pairs)} pairs.")
             turned = with_first ^ (len(pairs) % 2 == 1)
             both = [self._of_pair(some, pairs, with_fix) for with_fix in (turned, not turned)]
             pairs.append((both[1], both[0]) if turned else (both[0], both[1]))
@@ -204,7 +204,7 @@ class Bench:
                 if looks.enough(measured.low, measured.high):
                     return ""
                 if looks.hopeless(ratios):
-                    return f"Pairs differ by {statistics.stdev(ratios):.0%}: even many more would not tell."
+                    return f"Pairs differ by {statistics.stdev(ratios):.0%}: more pairs would not help."
                 if len(pairs) >= looks.MOST_PAIRS:
                     return f"{len(pairs)} pairs were not enough."
 
@@ -367,9 +367,9 @@ def _verdict(some: Sequence[Candidate], measured: Range | None, same: str | None
 
 def _heat(bench: Bench) -> Iterator[str]:
     if bench.repeated:
-        yield f"Runs that were repeated, as heat held the GPU back in them: {bench.repeated}."
+        yield f"Runs repeated because the GPU was throttled by heat: {bench.repeated}."
     if bench.held_back:
-        yield f"Runs that count though heat held the GPU back in them: {bench.held_back}. A cool one may differ."
+        yield f"Runs counted although the GPU was throttled by heat: {bench.held_back}. A cool GPU may differ."
 
 
 def _notes(baseline: Baseline, without: Sequence[Arm]) -> list[str]:
@@ -378,11 +378,11 @@ def _notes(baseline: Baseline, without: Sequence[Arm]) -> list[str]:
         return [told] if (told := arms.busy()) else []
     first, second = (one.losses for one in without[:2])
     if losses.compared(first, second, second) == "not_deterministic" and (resumes := arms.resuming(without[1].reread)):
-        notes.append(f"Losses differ between equal runs of the script. {resumes}")
+        notes.append(f"Losses differ between identical runs of the script. {resumes}")
     if baseline.noise_share > BUSY_SHARE:
         notes.append(
-            f"Equal runs differ by {baseline.noise_share:.0%}: other work runs on this machine, or the steps vary."
-            " Smaller gains than that may not be seen."
+            f"Identical runs differ by {baseline.noise_share:.0%}: the machine is busy, or the steps vary."
+            " Smaller gains may go undetected."
         )
     if told := arms.busy():
         notes.append(told)

@@ -95,7 +95,9 @@ def _failed(code: int, found: Sequence[Screened]) -> arms.Void | None:
     """None: why is in what the script has said."""
     if code or not any(one.alone for one in found):
         return None
-    return arms.Void("inconclusive", "The script ended before enough blocks were measured. Let it make more steps.")
+    return arms.Void(
+        "inconclusive", "The script ended before enough blocks were measured. Let the script make more steps."
+    )
 
 
 def on_top_of(base: Sequence[str], one: Screened) -> Screened:
@@ -105,7 +107,7 @@ def on_top_of(base: Sequence[str], one: Screened) -> Screened:
 
 def blamed(one: Screened, failed: arms.Void) -> Screened:
     """What was measured of one that was on when the script ended."""
-    void = f"with it this happened: {str(failed).rstrip('.')}"
+    void = f"it fails: {str(failed).rstrip('.')}"
     return msgspec.structs.replace(one, void=void, out_of_memory=failed.verdict == "out_of_memory")
 
 
@@ -199,7 +201,7 @@ def _verdict(one: Screened, alone: Range | None, added: Range | None, why: str, 
     if "differ" in kinds and not judged and alone is not None:
         return "changes_numbers", ""
     if decisive is None:
-        return "inconclusive", why or "Too few blocks could be measured."
+        return "inconclusive", why or "Too few blocks were measured."
     verdict = looks.verdict(decisive.low, decisive.high)
     spread = statistics.stdev(log_ratios(one.added or one.alone))
     return verdict, why or f"Blocks differ by {spread:.1%}." if verdict == "inconclusive" else ""

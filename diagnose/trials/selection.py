@@ -76,7 +76,7 @@ def select(
             why_not = f"it is an option, not a fault (--options or --fix {finding.rank_order} tries it)"
         same = _same(fix)
         if not why_not and same in known:
-            why_not = f"it is the trial of {known[same]}"
+            why_not = f"it is the same trial as that of {known[same]}"
         if why_not or fix.trial is None:
             others.append(NotTried(finding.rule, finding.rank_order, fix.do, why_not))
             continue
@@ -108,14 +108,18 @@ def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix,
     known = [one for one in with_trial if (setting := one.setting) is not None and not setting.why_not_tried]
     if not known:
         setting = with_trial[0].setting
-        why = f"this version knows no setting {with_trial[0].trial}" if setting is None else setting.why_not_tried
+        why = (
+            f"this version does not support the setting {with_trial[0].trial}"
+            if setting is None
+            else setting.why_not_tried
+        )
         return with_trial[0], why
     allowed = BY_THEMSELVES[: BY_THEMSELVES.index(safety) + 1]
     safe = [one for one in known if by_name or one.safety in allowed]
     how = known[0].safety.value.replace("_", " ")
-    why_not = "" if safe else f"its change of numbers is of the kind '{how}' (--fix {finding.rank_order} tries it)"
+    why_not = "" if safe else f"its numerical change is '{how}' (try it with --fix {finding.rank_order})"
     if finding.minor and not by_name:
-        why_not = f"it would save less than 1 % (--fix {finding.rank_order} tries it)"
+        why_not = f"it would save less than 1 % (try it with --fix {finding.rank_order})"
     return (safe or known)[0], why_not
 
 
@@ -138,7 +142,7 @@ def between_runs(diagnosis: Diagnosis) -> Spread:
     """How equal runs of the recorded training usually differ. Raises CannotTry if nothing in it could be measured."""
     steps, step_ns = diagnosis.steps, step_of(diagnosis)
     if steps is None or step_ns is None:
-        raise CannotTry("Nothing in the recording could be measured. Record more steps: diagnose profile --steps 10.")
+        raise CannotTry("The recording has nothing to measure. Record more steps: diagnose profile --steps 10.")
     ranks = diagnosis.provenance.world_size
     return timing.between_runs(steps.measure, diagnosis.spending or (), step_ns, ranks)
 

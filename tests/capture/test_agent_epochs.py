@@ -185,7 +185,7 @@ def test_a_long_step_that_begins_an_epoch_is_of_no_cycle() -> None:
 
 def test_of_epochs_that_are_recorded_whole_the_user_is_told() -> None:
     assert Cycle(8, 16, 9.0, epoch=True).said == (
-        "An epoch has 8 steps, and much is between epochs: whole ones are recorded if they fit."
+        "An epoch has 8 steps, with long pauses between epochs. Recording whole epochs if they fit."
     )
 
 

@@ -109,7 +109,7 @@ def test_a_command_on_each_machine_and_one_recording(tmp_path: Path, free_port: 
     assert [(rank.rank, rank.node, rank.peers) for rank in whole.ranks] == [(0, 0, 2), (1, 0, 2), (2, 1, 2), (3, 1, 2)]
     assert (whole.complete, whole.notes) == (True, ())
     assert len(first_steps(whole.ranks)) == 1
-    assert done.said[1].splitlines()[-1] == "diagnose: the command of rank 0 completes the recording in out"
+    assert done.said[1].splitlines()[-1] == "diagnose: the command of rank 0 will complete the recording in out"
     assert "the interactive report is" in done.said[0]
     assert not (tmp_path / "out" / WORK).exists()
     assert len(diagnose.analyze(tmp_path / "out").provenance.sources) == 4
@@ -181,7 +181,7 @@ def test_a_second_job_in_the_same_folder_is_refused_and_the_first_is_whole(tmp_p
         time.sleep(0.05)
     refused = ended(started(tmp_path, *words, *launcher("--standalone", "--nproc-per-node", 3, "train.py")))
     assert refused.codes == [2]
-    assert refused.said[0].startswith("Error: Another recording is being made in ")
+    assert refused.said[0].startswith("Error: Another command is recording into ")
     (tmp_path / "go-on").touch()
     assert ended(first).codes == [0]
     assert [(rank.rank, rank.world_size) for rank in manifest(tmp_path / "out").ranks] == [(0, 2), (1, 2)]
@@ -198,16 +198,16 @@ def test_ranks_of_another_job_that_bears_the_same_name_write_nothing(tmp_path: P
         time.sleep(0.02)
     second = started(tmp_path, *words, *launcher("--standalone", "--nproc-per-node", 3, "train.py"), **same)
     assert second.stderr is not None
-    while "diagnose: another run is being recorded in this folder, so this one is not." not in second.stderr.readline():
+    while (
+        "diagnose: another run is recording in this folder, so this run is not recorded."
+        not in second.stderr.readline()
+    ):
         assert second.poll() is None
     (tmp_path / "go-on").touch()
     assert ended(first).codes == [0]
     second.terminate()
     (said,) = ended(second).said
-    assert (
-        said.splitlines()[-1]
-        == f"Error: Another run is recorded in {tmp_path / 'out'}. Name a new folder for this one."
-    )
+    assert said.splitlines()[-1] == f"Error: {tmp_path / 'out'} is in use by another run. Name a new folder."
     whole = manifest(tmp_path / "out")
     assert [(rank.rank, rank.world_size) for rank in whole.ranks] == [(0, 2), (1, 2)]
     assert not list((tmp_path / "out").glob("rank2.*"))
@@ -222,7 +222,7 @@ def test_a_second_attempt_of_an_elastic_launcher_is_left_alone(tmp_path: Path) -
     again = launcher("--standalone", "--nproc-per-node", 2, "--max-restarts", 1, "train.py")
     done = ended(started(tmp_path, *words, *again))
     assert done.codes == [2], done.said
-    assert "2 more processes trained under a rank that was recorded already; they are not in here." in done.said[0]
+    assert "2 more processes used a rank that was already recorded. They are not included." in done.said[0]
 
 
 def recorded(folder: Path, plan: Plan, *words: object) -> Manifest:
@@ -274,8 +274,8 @@ def test_a_rank_that_hangs_before_the_recording_holds_nobody_up(tmp_path: Path) 
     assert [(rank.rank, rank.trace is not None, rank.ended) for rank in whole.ranks] == [
         *((0, True, "recorded"), (1, False, "recorded"), (2, True, "recorded"))
     ]
-    assert "Only 2 of 3 ranks came to the end of the recording." in whole.ranks[0].notes
-    assert whole.ranks[1].notes == ("Recording stopped: the other ranks cannot be reached any more.",)
+    assert "Only 2 of 3 ranks completed the recording." in whole.ranks[0].notes
+    assert whole.ranks[1].notes == ("Recording stopped: the other ranks are unreachable.",)
     assert not whole.complete
 
 
@@ -286,7 +286,7 @@ def test_a_first_rank_that_is_killed_before_the_recording_holds_nobody_up(tmp_pa
     assert [(rank.rank, rank.ended) for rank in whole.ranks] == [(0, None), (1, "recorded"), (2, "recorded")]
     assert [rank.steps_made for rank in whole.ranks[1:]] != [None, None]
     for rank in whole.ranks[1:]:
-        assert rank.notes == ("Recording stopped: the other ranks cannot be reached any more.",)
+        assert rank.notes == ("Recording stopped: the other ranks are unreachable.",)
 
 
 def test_a_rank_that_cannot_write_ends_with_the_others(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_rank_that_is_killed_while_recording_leaves_the_others_theirs(tmp_path
         *((0, "rank0.trace.json.gz", "recorded"), (1, "rank1.trace.json.gz", None)),
         (2, "rank2.trace.json.gz", "recorded"),
     ]
-    assert "rank1 ended without a word: killed, or left by os._exit." in whole.notes
+    assert "rank1 ended without a message: killed, or exited with os._exit." in whole.notes
     assert len(diagnose.analyze(tmp_path / "out").provenance.sources) == 3
 
 

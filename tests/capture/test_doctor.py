@@ -54,7 +54,7 @@ def test_a_python_without_torch(tmp_path: Path) -> None:
         ("raise SystemExit", "SystemExit"),
         ("import os; os.abort()", "the process ended with -6"),
         ("import os; os._exit(7)", "the process ended with 7"),
-        ("import os; os._exit(0)", "the process ended itself"),
+        ("import os; os._exit(0)", "the process died"),
         ("", "AttributeError: module 'torch' has no attribute '__version__'"),
     ],
     ids=["missing library", "exits", "crashes", "ends with a code", "ends well", "empty folder"],
@@ -118,19 +118,15 @@ def test_kernels_that_are_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "what", "fix"),
     [
-        (
-            {"kernels": 0},
-            "the recording of a test kernel holds none (/lib/libcupti.so.12)",
-            "without any other profiler",
-        ),
+        ({"kernels": 0}, "the recording of a test kernel is empty (/lib/libcupti.so.12)", "without any other profiler"),
         (
             {"said_of_cupti": "failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"},
             "failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35) (/lib/libcupti.so.12)",
             ALLOW_COUNTERS,
         ),
-        ({"cupti": None}, "(no CUPTI library beside torch)", "`pip install nvidia-cuda-cupti-cu12`"),
-        ({"cupti": None, "cuda": "13.0"}, "(no CUPTI library beside torch)", "`pip install nvidia-cuda-cupti`"),
-        ({"kernels": 0, "cuda": None, "hip": "6.4"}, "holds none (ROCm)", "without any other profiler"),
+        ({"cupti": None}, "(torch has no CUPTI library)", "`pip install nvidia-cuda-cupti-cu12`"),
+        ({"cupti": None, "cuda": "13.0"}, "(torch has no CUPTI library)", "`pip install nvidia-cuda-cupti`"),
+        ({"kernels": 0, "cuda": None, "hip": "6.4"}, "is empty (ROCm)", "without any other profiler"),
     ],
     ids=["silently", "privileges", "no library", "no library for CUDA 13", "ROCm"],
 )
@@ -144,8 +140,8 @@ def test_kernels_that_are_not_recorded(tmp_path: Path, fields: dict[str, object]
 @pytest.mark.parametrize(
     ("torch", "driver", "state", "what"),
     [
-        (Torch(torch="2.13.0+cpu"), False, "ok", "none; training on the CPU can be recorded"),
-        (Torch(torch="2.13.0", cuda="12.8"), False, "ok", "none; training on the CPU can be recorded"),
+        (Torch(torch="2.13.0+cpu"), False, "ok", "none; CPU trainings can be recorded"),
+        (Torch(torch="2.13.0", cuda="12.8"), False, "ok", "none; CPU trainings can be recorded"),
         (Torch(torch="2.13.0+cpu"), True, "limited", "this machine has one, but torch was built for the CPU only"),
         (
             Torch(torch="2.13.0", cuda="12.8", device_warning="The NVIDIA driver is too old"),
@@ -172,14 +168,14 @@ def test_no_gpu(tmp_path: Path, torch: Torch, driver: bool, state: str, what: st
 def test_a_folder_that_is_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = doctor.check_folder(doctor.FOLDER)
-    assert found == Check("folder", "ok", "diagnose-runs can be written")
+    assert found == Check("folder", "ok", "diagnose-runs is writable")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     found = doctor.check_folder(tmp_path / "runs" / "train")
-    assert (found.state, found.what) == ("missing", f"{tmp_path / 'runs'} cannot be written: Not a directory")
+    assert (found.state, found.what) == ("missing", f"{tmp_path / 'runs'} is not writable: Not a directory")
     assert not doctor.can_record([Check("torch", "ok", ""), found])
 
 

@@ -17,7 +17,7 @@ from diagnose.capture.folders import Heartbeat, Owner, begun
 from diagnose.capture.run import CannotRecord
 
 OURS = ["manifest.json", "report.html", "report.json", "rank0.graph.json.gz", "rank0.values.json.gz"]
-BUSY = r"Another recording is being made in .*\. Name a new folder, or wait for its end\."
+BUSY = r"Another command is recording into .*\. Name a new folder, or wait\."
 
 
 def take(folder: Path, overwrite: bool = False, job: str | None = None, plan: Plan | None = None) -> Part:
@@ -55,7 +55,9 @@ def test_what_an_attempt_without_a_recording_has_left_goes(tmp_path: Path) -> No
 def test_a_recording_stays_unless_it_may_be_replaced(tmp_path: Path, kept: str) -> None:
     for name in (*OURS, kept):
         (tmp_path / name).write_text("kept")
-    with pytest.raises(CannotRecord, match=r"holds a recording\. Name a new folder, or use overwrite"):
+    with pytest.raises(
+        CannotRecord, match=r"already has a recording\. Name a new folder, or replace it with --overwrite"
+    ):
         take(tmp_path)
     assert names(tmp_path) == sorted([*OURS, kept])
     take(tmp_path, overwrite=True)
@@ -116,7 +118,7 @@ def test_commands_of_one_job_share_a_folder_and_those_of_another_are_refused(tmp
     for other in ("4712.0", None):
         with pytest.raises(CannotRecord, match=BUSY):
             take(tmp_path, job=other, overwrite=True)
-    with pytest.raises(CannotRecord, match="with other options"):
+    with pytest.raises(CannotRecord, match="use different options"):
         take(tmp_path, job="4711.0", plan=Plan(steps=7))
 
 

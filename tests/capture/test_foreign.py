@@ -48,7 +48,7 @@ def test_a_profiler_in_another_thread_has_its_turn_at_once(tmp_path: Path) -> No
     script(tmp_path, STEP + IN_A_THREAD)
     done = profile(tmp_path, "--keep-running", "train.py")
     assert (done.code, done.stdout.splitlines()[0]) == (0, "[True, True, True]")
-    assert "The script's own profiler started during a recording, which was made again after it." in done.stderr
+    assert "The script's own profiler started during a recording, so diagnose recorded again afterwards." in done.stderr
     assert done.manifest.complete
 
 

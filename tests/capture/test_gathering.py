@@ -63,7 +63,7 @@ def test_what_comes_late_is_waited_for(parts: list[Part]) -> None:
     coming.join()
     assert [rank.ended for rank in found.ranks] == ["recorded", "recorded"]
     assert found.complete
-    assert said == ["waiting up to 90 s for what rank 1 of other commands leave"]
+    assert said == ["waiting up to 90 s for the results of rank 1 from other commands"]
 
 
 def test_a_rank_whose_command_has_ended_is_not_waited_for(parts: list[Part]) -> None:
@@ -73,7 +73,7 @@ def test_a_rank_whose_command_has_ended_is_not_waited_for(parts: list[Part]) -> 
     said: list[str] = []
     found = completed(mine, said)
     assert said == []
-    assert found.notes == ("rank1 ended without a word: killed, or left by os._exit.",)
+    assert found.notes == ("rank1 ended without a message: killed, or exited with os._exit.",)
 
 
 @pytest.mark.slow
@@ -97,8 +97,8 @@ def test_ranks_that_left_nothing_are_named(tmp_path: Path, monkeypatch: pytest.M
         says(part, rank, world_size=4, peers=2, machine=7)
     found = completed(part, [])
     assert found.notes[0] == (
-        f"Ranks 2-3 left nothing in {tmp_path}. Do all machines share this folder, and does the launcher pass"
-        " PYTHONPATH on to them?"
+        f"Ranks 2-3 left nothing in {tmp_path}. Check that all machines share this folder, and that the launcher"
+        " passes PYTHONPATH to them."
     )
     assert [one.node for one in found.ranks] == [0, 0]
     assert not found.complete
@@ -114,7 +114,7 @@ def test_one_command_on_one_machine_waits_for_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     found = completed(part, said)
     assert said == []
-    assert found.notes == ("rank1 ended without a word: killed, or left by os._exit.",)
+    assert found.notes == ("rank1 ended without a message: killed, or exited with os._exit.",)
 
 
 def test_a_rank_that_was_only_timed_takes_little_of_the_manifest(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_what_a_shared_folder_does_not_list_yet_is_found_by_name(
     for rank, part in ((1, other), (0, mine)):
         says(part, rank)
     monkeypatch.setattr(Path, "glob", lambda *_: iter(()))
-    with pytest.raises(folders.CannotRecord, match="Another recording is being made"):
+    with pytest.raises(folders.CannotRecord, match="Another command is recording into"):
         folders.take(mine.recording, Plan(), "other job", False)
     gathering.leave(other)
     found = completed(mine, [])

@@ -73,7 +73,7 @@ def test_a_cell_of_a_notebook_is_run_twice(tmp_path: Path) -> None:
 
 
 def test_one_recording_at_a_time_in_a_process(tmp_path: Path) -> None:
-    refused = pytest.raises(CannotRecord, match="Another recording is being made")
+    refused = pytest.raises(CannotRecord, match="Another command is recording into")
     with diagnose.record(tmp_path / "a"), refused, diagnose.record(tmp_path / "b"):
         pass
     with diagnose.record(tmp_path / "b"):
@@ -145,6 +145,6 @@ def test_a_training_of_one_s_own_is_watched_and_recorded_when_asked(tmp_path: Pa
 
 
 def test_only_one_thing_is_recorded_or_watched_at_a_time(tmp_path: Path) -> None:
-    second = pytest.raises(CannotRecord, match="Another recording is being made in this process")
+    second = pytest.raises(CannotRecord, match="This process is already recording")
     with diagnose.watch(tmp_path / "a"), second, diagnose.record(tmp_path / "b"):
         pass

@@ -60,7 +60,7 @@ def test_devices_of_which_nothing_is_recorded_are_noted(folder: Path) -> None:
         folder, rank0={"optimizers": [{"name": "SGD", "devices": ["cpu", "mps"]}, {"name": "SGD", "devices": ["cuda"]}]}
     )
     assert manifests.complete(Part(folder), exit_code=0).notes[0] == (
-        "The training computes on mps, of which nothing is recorded."
+        "The training runs on mps, which diagnose cannot record."
     )
 
 
@@ -73,14 +73,14 @@ def test_a_rank_that_was_killed_is_in_it_with_its_files(folder: Path) -> None:
         (0, "rank0.trace.json.gz", None),
         (1, "rank1.trace.json.gz", None),
     ]
-    assert found.notes == ("rank1 ended without a word: killed, or left by os._exit.",)
+    assert found.notes == ("rank1 ended without a message: killed, or exited with os._exit.",)
 
 
 def test_a_rank_that_was_killed_later_is_in_it_with_what_it_had_said(folder: Path) -> None:
     left(folder, rank0={"ended": None, "steps_by": "optimizer", "trace": "rank0.trace.json.gz"})
     written(folder, "rank0.trace.json.gz")
     found = manifests.complete(Part(folder), exit_code=137)
-    assert found.notes == ("rank0 ended without a word: killed, or left by os._exit.",)
+    assert found.notes == ("rank0 ended without a message: killed, or exited with os._exit.",)
     assert [(rank.steps_by, rank.trace) for rank in found.ranks] == [("optimizer", "rank0.trace.json.gz")]
 
 
@@ -102,14 +102,14 @@ def test_damaged_words_of_a_rank_are_noted(folder: Path) -> None:
     (folder / WORK / "rank0.json").write_text('{"rank": "zero"}')
     (folder / WORK / "run.json").write_text("[")
     found = manifests.complete(Part(folder), exit_code=0)
-    assert found.notes[0].startswith("What rank0 says of itself cannot be read: ")
+    assert found.notes[0].startswith("The report of rank0 cannot be read: ")
     assert [rank.rank for rank in found.ranks] == [0]
 
 
 def test_a_command_in_which_nothing_could_look(tmp_path: Path) -> None:
     Plan().write(Part(tmp_path))
     manifests.begin(tmp_path, ["sleep", "1"])
-    assert "No Python of this command could be observed" in manifests.complete(Part(tmp_path), exit_code=0).notes[0]
+    assert "diagnose saw no Python in this command" in manifests.complete(Part(tmp_path), exit_code=0).notes[0]
 
 
 @pytest.mark.parametrize(

@@ -149,17 +149,17 @@ def test_what_cannot_be_called_again_is_not_measured(spec: OpSpec, change: str, 
 
 @pytest.mark.slow
 def test_on_another_device_nothing_is_measured() -> None:
-    with pytest.raises(CannotMeasure, match=r"^It was recorded with an NVIDIA H100, and there is no GPU here\."):
+    with pytest.raises(CannotMeasure, match=r"^The recording is from an NVIDIA H100, but this machine has no GPU\."):
         measure([(MM, ["fp32"])], Setting("NVIDIA H100", None, False), seconds=60)
 
 
 def test_on_another_processor_nothing_is_measured(tmp_path: Path) -> None:
-    with pytest.raises(CannotMeasure, match=r"^It was recorded on an Abacus 9000, and this is an "):
+    with pytest.raises(CannotMeasure, match=r"^The recording is from an Abacus 9000, but this is an "):
         measure([(MM, ["fp32"])], Setting("", 1, False, "Abacus 9000"), 60, python=said(tmp_path, READY, "true"))
 
 
 @pytest.mark.parametrize(
-    ("last", "why"), [("sleep 600", "the time was over"), ("kill -9 $$", "the process that measures died")]
+    ("last", "why"), [("sleep 600", "the time limit was reached"), ("kill -9 $$", "the benchmark process died")]
 )
 def test_what_was_measured_before_a_hang_or_a_death_is_kept(tmp_path: Path, last: str, why: str) -> None:
     progress = list[tuple[int, int]]()
@@ -182,7 +182,7 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     found = measure([(MM, ["fp32", "bf16"])], CPU, 60, stop, said(tmp_path, READY, DONE, "sleep 600"))
-    assert [one.why for one in found.ops] == ["", "it was interrupted"]
+    assert [one.why for one in found.ops] == ["", "interrupted"]
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_later_measurements_count() -> None:
     before = Measurements(
-        "", "2.8", 3.0, (MeasuredOp(MM, "fp32", why="the time was over"), MeasuredOp(MM, "bf16", 2, 1))
+        "", "2.8", 3.0, (MeasuredOp(MM, "fp32", why="the time limit was reached"), MeasuredOp(MM, "bf16", 2, 1))
     )
     now = Measurements("", "2.9", 2.0, (MeasuredOp(MM, "fp32", 4, 1),))
     both = measuring.together(before, now)

@@ -247,7 +247,7 @@ def test_an_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
     child.send_signal(signal.SIGINT)
     _, stderr = child.communicate(timeout=600)
     assert child.returncode == 130, stderr
-    assert "What had been recorded is in" in stderr
+    assert "See the recording so far with: diagnose analyze" in stderr
     manifest = msgspec.json.decode((tmp_path / "out" / "manifest.json").read_bytes(), type=Manifest)
     assert [(rank.trace, rank.ended) for rank in manifest.ranks] == [("rank0.trace.sqlite", "interrupted")]
     assert len(ranks.read(tmp_path / "out" / "rank0.trace.sqlite").steps) >= 2
@@ -260,9 +260,9 @@ def test_reader_and_agent_mean_the_same_range() -> None:
 @pytest.mark.parametrize(
     ("given", "words", "said"),
     [
-        ({"PATH": "/nowhere"}, [], "There is no nsys on PATH. Install NVIDIA's package nsight-systems-cli"),
-        ({agent.SESSION: "1"}, [], "diagnose runs under nsys itself. Start it without, or leave --tracer out."),
-        ({"CUDA_INJECTION64_PATH": "x"}, [], "Another profiler gets loaded into CUDA programs: unset CUDA_INJECTION64"),
+        ({"PATH": "/nowhere"}, [], "nsys is not on PATH. Install NVIDIA's package nsight-systems-cli"),
+        ({agent.SESSION: "1"}, [], "diagnose itself runs under nsys. Start it without nsys, or without --tracer."),
+        ({"CUDA_INJECTION64_PATH": "x"}, [], "Another profiler is loaded into CUDA programs: unset CUDA_INJECTION64"),
     ],
 )
 def test_what_the_user_can_mend_is_said_before_anything_is_made(
@@ -286,7 +286,7 @@ def program(folder: Path, text: str) -> str:
 
 @pytest.mark.skipif(os.name != "posix", reason="runs a shell script")
 def test_an_nsys_that_is_too_old_or_broken(tmp_path: Path) -> None:
-    with pytest.raises(CannotRecord, match="is too old: it cannot record twice in a run"):
+    with pytest.raises(CannotRecord, match="is too old to record twice in a run"):
         nsys.command(program(tmp_path, "echo '--capture-range-end= stop, none'"), tmp_path, ["train"], print)
     with pytest.raises(CannotRecord, match="does not run: "):
         nsys.command(str(tmp_path / "not-there"), tmp_path, ["train"], print)
@@ -308,8 +308,7 @@ def test_the_line_that_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "--cpuctxsw=none" in nsys.command(tool, tmp_path, ["python"], said.append)
     (sentence,) = said
     assert sentence == (
-        "when the host's threads are off the processor cannot be recorded: not for nsys: the level is 4."
-        " As root: lower it."
+        "CPU scheduling of threads cannot be recorded: not for nsys: the level is 4. As root: lower it."
     )
 
 

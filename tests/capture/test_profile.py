@@ -67,7 +67,7 @@ def test_long_steps_at_a_period_are_recorded_with_the_others(tmp_path: Path) -> 
     """In whole cycles; with stacks one of them, after one that is not used."""
     script(tmp_path, STEP + "for i in range(100_000):\n    step()\n    time.sleep(0.3 if i % 4 == 1 else 0.03)\n")
     done = profile(tmp_path, "--steps", 5, "train.py")
-    assert done.rank.notes[0].startswith("Of 4 steps one takes ")
+    assert done.rank.notes[0].startswith("One step in 4 takes ")
     assert done.rank.unprofiled is not None
     assert done.rank.timing is not None
     assert done.rank.attribution is not None
@@ -186,7 +186,7 @@ def test_a_script_that_never_trains_runs_as_without_us(tmp_path: Path, ending: s
     assert done.stdout == without.stdout
     ours = done.stderr.removeprefix(without.stderr)
     killed = ending.startswith("os.kill")
-    said = f"Error: No training step was seen before the run {'was killed by signal 9' if killed else 'ended'}. "
+    said = f"Error: diagnose found no training step before the run {'was killed by signal 9' if killed else 'ended'}. "
     assert ours.startswith(said) if killed or not ending else ours == ""
     assert ours.count("\n") == (1 if killed or not ending else 0)
 
@@ -240,7 +240,7 @@ def wait_until_recording(folder: Path) -> None:
 def interrupted(folder: Path, code: int, said: str) -> None:
     assert code == 130
     assert said.count("KeyboardInterrupt") == 1
-    assert f"Interrupted. What had been recorded is in {folder / 'out'}: diagnose analyze" in " ".join(said.split())
+    assert f"Interrupted. See the recording so far with: diagnose analyze {folder / 'out'}" in " ".join(said.split())
     assert len(steps_in(folder / "out" / "rank0.trace.json.gz")) > 10
 
 
@@ -281,7 +281,7 @@ def test_a_script_that_leaves_by_os_exit(tmp_path: Path) -> None:
     script(tmp_path, STEP + "while not os.path.exists('out/rank0.trace.json.gz'):\n    step()\nos._exit(5)\n")
     done = profile(tmp_path, "train.py")
     assert done.code == 5
-    assert "rank0 ended without a word: killed, or left by os._exit." in done.stderr
+    assert "rank0 ended without a message: killed, or exited with os._exit." in done.stderr
     assert done.rank.trace == "rank0.trace.json.gz"
 
 
@@ -290,8 +290,8 @@ def test_a_script_too_short(tmp_path: Path) -> None:
     done = profile(tmp_path, "train.py", 12)
     assert (done.code, done.stdout) == (2, "whole\n")
     # 1 begins the clock, 10 warm up, 30 are timed, 3 tell the size, 1 + 5 are recorded; else 1 + 5 + 3 + 3 + 1 + 2.
-    said = "The run made 12 steps, and to record 5 takes 50 or more. Let it make more;"
-    assert f"{said} --warmup 1 --steps 2 needs 15 or more." in done.stderr
+    said = "The run made 12 steps, but recording 5 takes at least 50. Let it make more steps,"
+    assert f"{said} or use --warmup 1 --steps 2 (at least 15 steps)." in done.stderr
     assert done.rank.ended == "itself"
 
 
@@ -417,7 +417,7 @@ def test_a_step_that_is_compiled_and_cannot_be_observed_is_said(tmp_path: Path) 
     done = profile(tmp_path, "train.py")
     assert (done.code, done.manifest.ranks) == (2, ())
     assert done.manifest.notes == (
-        "The optimizer steps within torch.compile, where it cannot be observed: use diagnose.record.",
+        "The optimizer runs inside torch.compile, where diagnose cannot see it. Mark steps with diagnose.record.",
     )
 
 
@@ -537,5 +537,5 @@ def test_a_folder_that_vanishes_is_told_in_sentences(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     assert "diagnose: the run's settings could not be kept (FileNotFoundError: " in done.stderr
     assert done.stderr.splitlines()[-1] == (
-        f"Error: Cannot write to {tmp_path / 'out'}: No such file or directory. What it holds may be incomplete."
+        f"Error: Cannot write to {tmp_path / 'out'}: No such file or directory. Its contents may be incomplete."
     )

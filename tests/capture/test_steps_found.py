@@ -39,7 +39,7 @@ def test_without_an_optimizer_backward_passes_are_steps_and_losses_are_the_same(
     script(tmp_path, BY_HAND + "for i in range(150):\n    print(step().hex())\n")
     done = profile(tmp_path, "--keep-running", "train.py")
     assert (done.code, done.rank.steps_by, done.rank.ended) == (0, "backward", "recorded")
-    assert "diagnose: Steps were found by backward passes, as no optimizer stepped." in done.stderr
+    assert "diagnose: Each backward pass counts as a step, as no optimizer stepped." in done.stderr
     assert done.stdout == plain(tmp_path, "train.py").stdout
 
 
@@ -149,7 +149,7 @@ def test_few_backward_passes_are_counted(tmp_path: Path) -> None:
     script(tmp_path, BY_HAND + "for i in range(20):\n    step()\n")
     done = profile(tmp_path, "train.py")
     assert done.code == 2
-    said = "diagnose: The run made 20 backward passes and no optimizer's step. From 31 on they count as steps"
+    said = "diagnose: The run made 20 backward passes but no optimizer step. At least 31 count as steps"
     assert said in done.stderr
 
 

@@ -78,7 +78,7 @@ def test_a_disk_that_is_full(tmp_path: Path, disk: Path, freed: int) -> None:
         assert (done.returncode, done.stderr) == (0, "")
         assert (steps_of(log), log.ended) == (800, "itself")
     else:  # The last page may take what is left to be written.
-        said = f"Error: Cannot write to {disk / 'out'}: No space left on device. What it holds may be incomplete.\n"
+        said = f"Error: Cannot write to {disk / 'out'}: No space left on device. Its contents may be incomplete.\n"
         assert (done.returncode, done.stderr) in [(0, ""), (2, said)]
 
 

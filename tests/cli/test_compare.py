@@ -132,7 +132,7 @@ def test_what_is_not_there_or_damaged_is_refused(before: Path, after: Path, tmp_
     run("baseline", before, "-o", kept)
     whole = json.loads(kept.read_text())
     kept.write_text(kept.read_text()[:-40])
-    refused(run("compare", "--baseline", kept, after), "baseline.json is no sound JSON.", "Create it again")
+    refused(run("compare", "--baseline", kept, after), "baseline.json is not valid JSON.", "Create it again")
     kept.write_text(json.dumps({**whole, "schema_version": 2}))
     refused(run("compare", "--baseline", kept, after), "schema version 2", "Update diagnose.")
     named = tmp_path / "other.json"

@@ -51,7 +51,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "diagnose-runs").write_text("")
     done = run("doctor", cwd=tmp_path)
     assert done.returncode == 2
-    assert f"missing  folder        {tmp_path / 'diagnose-runs'} cannot be written: Not a directory" in done.stdout
+    assert f"missing  folder        {tmp_path / 'diagnose-runs'} is not writable: Not a directory" in done.stdout
 
 
 FOUND = [
@@ -75,18 +75,18 @@ def test_the_layout() -> None:
         "limited  shared memory  /dev/shm: 67.1 MB free\n"
         "missing  nsys           not found\n"
         "\n"
-        "How to fix it:\n"
+        "How to fix:\n"
         "shared memory  Give more.\n"
         "nsys           Install it.\n"
         "\n"
-        "A training can be recorded here.\n"
+        "This machine can record trainings.\n"
     )
     assert "\x1b[33mlimited\x1b[0m" in colored.output
     assert plain.output == done.output
 
 
 def test_nothing_to_mend() -> None:
-    assert report(FOUND[:1], recordable=True).splitlines()[1:] == ["", "A training can be recorded here."]
+    assert report(FOUND[:1], recordable=True).splitlines()[1:] == ["", "This machine can record trainings."]
 
 
 MAIN = "from diagnose.cli import main; main()"
@@ -98,9 +98,7 @@ def test_without_the_sdk_there_is_one_sentence(module: str) -> None:
         f"import sys; sys.modules[{module!r}] = None; sys.argv[1:] = ['mcp']; from diagnose.cli import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    refused(
-        done, "Error: The SDK of the Model Context Protocol is not here. Install it: pip install torch-diagnose[mcp]"
-    )
+    refused(done, "Error: The Model Context Protocol SDK is missing. Run: pip install torch-diagnose[mcp]")
 
 
 def test_help_needs_no_sdk() -> None:

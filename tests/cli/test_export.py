@@ -138,7 +138,7 @@ def test_findings_that_could_not_be_looked_for_are_no_empty_table(tmp_path: Path
     Drawing().span("user_annotation", "mine", 0, 9).write(tmp_path / "a.json")
     done = invoked(tmp_path / "a.json", "--parquet", tmp_path / "t", "--table", "findings,spans")
     assert done.exit_code == 0
-    assert "  findings: a step that can be replayed. diagnose analyze says why.\n" in done.stdout
+    assert "  findings: no step can be simulated. Run diagnose analyze to see why.\n" in done.stdout
     assert files(tmp_path / "t") == [RECORD, "spans/rank0.parquet"]
 
 
@@ -166,7 +166,7 @@ def test_a_folder_with_other_files_is_refused_and_stays(trace: Path, tmp_path: P
     out = tmp_path / "t"
     (out / other).parent.mkdir(parents=True)
     (out / other).write_text("mine")
-    refused(run("export", trace, "--parquet", out), f"{out} holds other files. Name a new folder")
+    refused(run("export", trace, "--parquet", out), f"{out} has other files. Name a new folder")
     assert files(out) == [other]
 
 
@@ -174,14 +174,14 @@ def test_other_files_within_an_export_are_never_removed(trace: Path, tmp_path: P
     out = tmp_path / "t"
     invoked(trace, "--parquet", out, "--table", "steps")
     (out / "steps" / "notes.txt").write_text("mine")
-    refused(run("export", trace, "--parquet", out), "holds other files")
+    refused(run("export", trace, "--parquet", out), "has other files")
     assert files(out) == [RECORD, "steps/notes.txt", "steps/rank0.parquet"]
 
 
 def test_a_place_that_is_no_folder_is_refused(trace: Path, tmp_path: Path) -> None:
     refused(run("export", trace, "--parquet", trace), f"Cannot write to {trace}: File exists. Choose another folder.")
     refused(run("export", trace, "--parquet", trace / "t"), "Cannot write to", "Not a directory")
-    refused(run("export", trace, "--parquet", "https://example.com/t"), "web servers take no files")
+    refused(run("export", trace, "--parquet", "https://example.com/t"), "diagnose cannot write to web servers")
 
 
 def test_a_table_that_there_is_not_is_refused(trace: Path, tmp_path: Path) -> None:

@@ -65,14 +65,14 @@ def test_a_link_to_a_file_that_is_not_there_yet(tmp_path: Path) -> None:
 
 def test_a_link_in_a_circle_is_refused(tmp_path: Path) -> None:
     (link := tmp_path / "link").symlink_to(link)
-    with pytest.raises(click.ClickException, match="leads back to itself"):
+    with pytest.raises(click.ClickException, match="is a link to itself"):
         refuse_unwritable([str(link)], [])
 
 
 def test_a_trace_is_not_overwritten_through_a_link(trace: Path, tmp_path: Path) -> None:
     (link := tmp_path / "link").symlink_to(trace)
     before = trace.read_bytes()
-    refused(run("analyze", trace, "--json", link), "is a trace to be read")
+    refused(run("analyze", trace, "--json", link), "is an input")
     assert trace.read_bytes() == before
 
 
@@ -122,7 +122,7 @@ def test_a_result_whose_reader_leaves_ends_in_a_sentence(trace: Path, option: st
     command = f'set -o pipefail; "{sys.executable}" -m diagnose analyze "{trace}" {option} - | true'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 2
-    assert done.stderr == "Error: standard output was closed before the whole result was written. Write to a file.\n"
+    assert done.stderr == "Error: standard output closed before the result was complete. Write to a file instead.\n"
 
 
 def test_an_older_file_stays_where_the_new_one_cannot_be_written(tmp_path: Path) -> None:

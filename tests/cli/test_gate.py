@@ -31,7 +31,7 @@ def test_the_exit_code_says_whether_a_fix_would_save_too_much(slow: Path) -> Non
     assert run("analyze", slow, "--fail-over", "90%").returncode == 0
     over = run("analyze", slow, "--fail-over", "5%")
     assert over.returncode == 1
-    assert "Over --fail-over: dataloader_starvation" in over.stderr
+    assert "Failed --fail-over: dataloader_starvation" in over.stderr
 
 
 def test_sarif_beside_the_report(slow: Path, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_result_on_standard_output_is_all_there_is(slow: Path) -> None:
 
 def test_a_trace_is_never_overwritten(slow: Path) -> None:
     before = slow.read_bytes()
-    refused(run("analyze", slow, "--sarif", slow), "is a trace to be read")
+    refused(run("analyze", slow, "--sarif", slow), "is an input")
     assert slow.read_bytes() == before
 
 
@@ -123,4 +123,4 @@ def test_without_a_browser_it_says_where_the_page_is(trace: Path, tmp_path: Path
         "analyze", trace, "--html", tmp_path / "out.html", "--open", BROWSER="false", PATH="/nowhere", DISPLAY=""
     )
     assert done.returncode == 0
-    assert f"No browser could be started. The page is {tmp_path / 'out.html'}" in done.stderr
+    assert f"No browser could be started. Open {tmp_path / 'out.html'}" in done.stderr

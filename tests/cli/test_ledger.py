@@ -120,13 +120,13 @@ def test_a_rule_by_name_or_code_as_json(filled: Path, name: str) -> None:
 def test_a_rule_without_a_trial_is_refused(filled: Path) -> None:
     refused(
         run("ledger", "--rule", "XX99"),
-        "No trial of XX99 is remembered. There are: unfused_optimizer, dataloader_starvation.",
+        "The ledger has no trial of XX99. It has: unfused_optimizer, dataloader_starvation.",
     )
 
 
 def test_a_ledger_that_cannot_be_read_is_said(file: Path) -> None:
     file.mkdir()
-    refused(run("ledger"), f"The ledger {file} cannot be read: Is a directory. Make it readable, or delete it.")
+    refused(run("ledger"), f"Cannot read the ledger {file}: Is a directory. Make it readable or delete it.")
 
 
 @pytest.mark.exhaustive

@@ -140,7 +140,7 @@ def test_recordings_in_the_folder_stand_among_the_findings_of_the_log(run: Path)
     assert {one["kind"] for one in found} == {"data_wait", "recorded"}
     savings = [one["saving"]["likely_ns"] for one in found]
     assert savings == sorted(savings, reverse=True)
-    assert "diagnose: recording-2 is left out: " in problems
+    assert "diagnose: skipped recording-2: " in problems
     page = run / "page.html"
     assert "In recording-1, a fix" in analyze(run, "--html", str(page), "--details")[0]
     assert "In recording-1, a fix" in page.read_text()

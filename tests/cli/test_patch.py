@@ -197,7 +197,9 @@ def test_without_its_files_there_is_one_sentence(tmp_path: Path) -> None:
         check=False,
         text=True,
     )
-    refused(done, "Nothing can be patched: make.py is not here. Run this in the folder in which it was recorded.")
+    refused(
+        done, "Nothing can be patched: make.py is not here. Run diagnose patch in the folder of the recording's script."
+    )
 
 
 def test_in_a_folder_of_a_checkout_names_start_at_its_top(tmp_path: Path) -> None:
@@ -207,8 +209,8 @@ def test_in_a_folder_of_a_checkout_names_start_at_its_top(tmp_path: Path) -> Non
     shutil.copy(CASES / "mixed" / "two_faults_between_ranks" / "make.py", here)
     done = patched(here, CASES / "mixed" / "two_faults_between_ranks" / "medium")
     assert done.stdout.startswith(b"diff --git a/src/make.py b/src/make.py\n")
-    assert done.stderr.endswith(b"Its names start at the top of the git checkout: apply it there.\n")
-    assert b"Note: src/make.py was written after the recording began.\n" in done.stderr
+    assert done.stderr.endswith(b"Apply the diff in the top folder of the git checkout.\n")
+    assert b"Note: src/make.py is newer than the recording.\n" in done.stderr
     for folder in (here, tmp_path):
         subprocess.run(["git", "apply", "--check", "-"], cwd=folder, input=done.stdout, check=True)
 
@@ -217,14 +219,15 @@ def test_a_trace_with_nothing_to_measure_is_inconclusive(tmp_path: Path) -> None
     path = Drawing().span("unheard_of", "x", 0, 5).write(tmp_path / "trace.json")
     done = patched(tmp_path, path)
     assert (done.returncode, done.stdout) == (3, b"")
-    assert b"There is no fix to make.\nThere is too little in " in done.stderr
+    assert b"There is no fix to make.\n" in done.stderr
+    assert b" has too little data. Run diagnose analyze " in done.stderr
 
 
 def test_no_diff_is_written_over_a_script(tmp_path: Path) -> None:
     (tmp_path / "make.py").write_text("x = 1\n")
     done = patched(tmp_path, CASES / "optimizer" / "optimizer_one_by_one" / "medium", "--output", "make.py")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr == b"Error: make.py is a file of Python. Name one such as fixes.diff.\n"
+    assert done.stderr == b"Error: make.py is a Python file. Name a file such as fixes.diff.\n"
     assert (tmp_path / "make.py").read_text() == "x = 1\n"
 
 
@@ -241,6 +244,6 @@ def test_what_was_kept_needs_trials(tmp_path: Path) -> None:
     case = CASES / "optimizer" / "optimizer_one_by_one" / "medium"
     done = patched(tmp_path, case, "--kept")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr == b"Error: This run has no trials yet. Run diagnose try with it first.\n"
+    assert done.stderr == b"Error: This run has no trials. Run diagnose try first.\n"
     done = patched(tmp_path, case, "--kept", "--fix", "1")
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
         ((), "Name the script to run, for example: diagnose profile train.py"),
         (("--",), "Name the command to run after --."),
         (("-m",), "Name the module to run after -m."),
-        (("none.py", "-x"), "none.py does not exist. Check the path; to run a command, write: diagnose profile -- n"),
+        (("none.py", "-x"), "none.py does not exist. Check the path, or run a command with: diagnose profile -- n"),
         (("--step", "3", "train.py"), "No such option '--step'"),
         (("--steps", "0", "train.py"), "0 is not in the range"),
         (("--steps",), "Option '--steps' requires an argument"),

@@ -79,7 +79,7 @@ def test_the_next_steps_are_recorded_and_the_training_goes_on(tmp_path: Path) ->
     assert (process.returncode, told) == (0, alone.stdout), errors
     assert sorted(path.name for path in inner.iterdir()) == RECORDED
     (rank,) = manifest(inner).ranks
-    assert "Recorded while the run was watched, as it was asked for." in manifest(inner).notes
+    assert "Recorded during diagnose watch: on request." in manifest(inner).notes
     (loader,) = rank.loaders
     assert loader.batch_size == 8
     assert loader.asked is not None
@@ -106,7 +106,7 @@ def test_signals_ask_but_where_the_script_has_its_own_use_of_them(tmp_path: Path
     for number in (1, 2):
         folder = tmp_path / "out" / f"recording-{number}"
         assert manifest(folder).ranks[0].trace is not None
-        assert f"recording some steps into {folder}, as a signal asked for it" in errors
+        assert f"recording some steps into {folder}: requested by a signal" in errors
     own = "import signal\nsignal.signal(signal.SIGUSR2, lambda *_: print('mine', flush=True))\n"
     (tmp_path / "own").mkdir()
     script(tmp_path / "own", own + LOADED)
@@ -234,7 +234,7 @@ def test_the_next_outlier_is_caught(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     inner = tmp_path / "out" / "recording-1"
-    assert re.search(rf"recording some steps into {inner}, as every \d+ steps one takes 1\d\d ms longer", errors)
+    assert re.search(rf"recording some steps into {inner}: one step in \d+ takes 1\d\d ms longer", errors)
     (rank,) = manifest(inner).ranks
     assert rank.timing is not None
     assert max(rank.timing.wall_ns) > 150_000_000

@@ -81,7 +81,7 @@ def test_test_of_a_saving_that_is_no_range(tmp_path: Path) -> None:
 
 def test_test_of_what_holds_no_rules(tmp_path: Path) -> None:
     refused(run("rules", "test", tmp_path / "none"), "is not a folder")
-    refused(run("rules", "test", tmp_path), "holds no rules")
+    refused(run("rules", "test", tmp_path), "has no rules")
     refused(run("rules", "test", folder(tmp_path / "bad", bad="def f(:\n")), "bad.py cannot be loaded", "SyntaxError")
 
 
@@ -126,7 +126,7 @@ def test_fail_over(trace: Path, own: Path, share: str, code: int) -> None:
     done = run("analyze", trace, "--rules", own, "--select", "TT", "--fail-over", share)
     assert done.returncode == code
     assert "saves 40.0 ms" in done.stdout
-    assert ("Over --fail-over: slow_range (40.0%)" in done.stderr) == bool(code)
+    assert ("Failed --fail-over: slow_range (40.0%)" in done.stderr) == bool(code)
 
 
 @pytest.mark.parametrize("share", ["much", "5", "-1%", "101%"])

@@ -31,8 +31,8 @@ def test_the_script_as_it_is_comes_first() -> None:
     table.begins(Standing((), AS_IT_IS, 2, False, None))
     assert drawn(table) == [
         ["the", "script", "as", "it", "is", "run", "2", "of", "2"],
-        ["1", "dataloader_starvation", "1.40x", "waits"],
-        ["2", "unfused_optimizer", "waits"],
+        ["1", "dataloader_starvation", "1.40x", "waiting"],
+        ["2", "unfused_optimizer", "waiting"],
     ]
 
 

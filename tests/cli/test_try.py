@@ -91,12 +91,12 @@ def test_a_loader_in_the_training_process_gets_workers_and_they_are_kept(recorde
     assert found["baseline"]["step_ns"]["low"] > 32e6
     assert "1. dataloader_starvation: KEEP" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("Keep 1 (dataloader_starvation): ")
-    assert "writes model.pt, log.txt; each run writes there again" in done.stderr
+    assert "writes model.pt, log.txt. Each run writes there again" in done.stderr
     assert sorted(path.name for path in (recorded / "out").iterdir() if path.name.startswith(".")) == []
     jsonschema.validate(found, json.loads(docs.TRIALS_SCHEMA_FILE.read_text()))
 
     assert (recorded / "tried.md").read_text().startswith("**Keep 1 (dataloader")
-    assert "diagnose: the report with what was measured is out/report.html" in done.stderr
+    assert "diagnose: the report with these measurements is out/report.html" in done.stderr
     kept = msgspec.json.decode((recorded / "out" / "trials.json").read_bytes(), type=Report)
     assert kept.keep == ("dataloader_starvation",)
     for name in ("tried.html", "out/report.html"):
@@ -163,7 +163,9 @@ def test_a_script_that_fails_while_it_is_recorded_is_not_tried(tmp_path: Path) -
 def test_what_the_script_writes_is_asked_for(recorded: Path) -> None:
     manifest = msgspec.json.decode((recorded / "out" / "manifest.json").read_bytes(), type=Manifest)
     assert manifest.ranks[0].writes == ("model.pt", "log.txt")
-    refused(tried(recorded, "out"), "The script writes model.pt, log.txt; each run writes there again. If it may, add")
+    refused(
+        tried(recorded, "out"), "The script writes model.pt, log.txt. Each run writes there again. To allow this, add"
+    )
 
 
 def test_a_dry_run_says_what_would_be_run_and_runs_nothing(recorded: Path) -> None:
@@ -172,7 +174,7 @@ def test_a_dry_run_says_what_would_be_run_and_runs_nothing(recorded: Path) -> No
     assert done.returncode == 0
     assert "Command: " in done.stdout
     assert "1. dataloader_starvation: patch:DataLoader(num_workers=" in done.stdout
-    assert "from 2 pairs of runs on, about " in done.stdout
+    assert "from 2 pairs of runs, about " in done.stdout
     assert not (recorded / "log.txt").exists()
     (recorded / "log.txt").touch()
 
@@ -195,21 +197,18 @@ def test_a_fix_that_the_script_no_longer_has_a_place_for_is_not_injected(recorde
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("none",), "There is no folder none. Name a folder that diagnose profile made."),
-        (
-            ("out/rank0.trace.json.gz",),
-            "out/rank0.trace.json.gz is a trace. Trials need a folder that diagnose profile",
-        ),
-        (("none.py",), "none.py does not exist. Check the path; to run a command, write: diagnose try -- none.py"),
+        (("none",), "The folder none does not exist. Name a folder of diagnose profile."),
+        (("out/rank0.trace.json.gz",), "out/rank0.trace.json.gz is a single trace. Name a folder of diagnose profile"),
+        (("none.py",), "none.py does not exist. Check the path, or run a command with: diagnose try -- none.py"),
         ((), "Name a recording or a script, for example: diagnose try train.py"),
-        (("--json", "-", "train.py"), "Standard output is the script's while it is recorded. Name a file for the"),
+        (("--json", "-", "train.py"), "The script uses standard output while diagnose records it. Name a file for the"),
         (("out", "--fix", "9"), "--fix 9 names no finding of this run. There are: 1 dataloader_starvation"),
-        (("out", "--budget", "soon"), "'soon' is no time such as 90s, 10m or 1h."),
+        (("out", "--budget", "soon"), "'soon' is not a time. Write, for example, 90s, 10m or 1h."),
         (("out", "--yes", "--", sys.executable, "other.py"), "other.py is not here."),
         (("out", "--yes", "--", "no-such-command"), "Cannot run no-such-command: No such file or directory."),
         (
             ("out", "--yes", "--", sys.executable, "-c", "print(1)"),
-            "Without any fix nothing could be measured. The script ended before a training step was seen.",
+            "The unmodified script could not be measured. The script ended before its first training step.",
         ),
     ],
 )
@@ -227,19 +226,21 @@ def test_a_command_with_starred_out_secrets_has_to_be_given(recorded: Path, tmp_
     manifest = msgspec.json.decode((tmp_path / "manifest.json").read_bytes(), type=Manifest)
     secret = msgspec.structs.replace(manifest, command=(*manifest.command, "--token", "***"))
     (tmp_path / "manifest.json").write_bytes(msgspec.json.encode(secret))
-    refused(tried(recorded, tmp_path), "The command holds secrets, which are starred out. Give it: diagnose try")
+    refused(tried(recorded, tmp_path), "The recorded command has masked secrets. Run: diagnose try")
 
 
 def test_a_recording_that_cannot_be_written_to_is_refused() -> None:
-    with pytest.raises(CannotTry, match=r"^Cannot write to /proc/self: .*\. Copy the recording to where you may\.$"):
+    with pytest.raises(
+        CannotTry, match=r"^Cannot write to /proc/self: .*\. Copy the recording to a writable folder\.$"
+    ):
         _work_folder(Path("/proc/self"))
 
 
 def test_the_budget_ends_trials_and_what_was_measured_is_printed_even_if_it_cannot_be_written(recorded: Path) -> None:
     done = tried(recorded, "out", "--fix", "1", "--budget", "1s", "--yes", "--json", "/dev/full")
     assert done.returncode == 2
-    assert "The budget was spent after 0 pairs." in done.stdout
-    assert done.stdout.splitlines()[-1] == "Undecided: 1 (dataloader_starvation); the reasons stand above."
+    assert "The budget ran out after 0 pairs." in done.stdout
+    assert done.stdout.startswith("Undecided: 1 (dataloader_starvation).\n")
     assert "/dev/full" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
 
@@ -263,7 +264,7 @@ def test_an_interrupt_leaves_no_process_and_prints_what_was_measured(recorded: P
     out, err = child.communicate(timeout=600)
     assert child.returncode == 130
     assert "Interrupted." in err
-    assert out.startswith("Step time as it is: ") is (after == "pair 1")
+    assert ("Baseline step time: " in out) is (after == "pair 1")
     assert of_session(child.pid) == []
     assert not list((recorded / "out").glob(".trial*"))
 
@@ -286,7 +287,7 @@ def test_what_is_no_recording_is_refused_before_it_is_analysed(tmp_path: Path) -
         [sys.executable, "-m", "diagnose", "try", str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"Error: {tmp_path} has no manifest.json. Name a folder that diagnose profile made.\n"
+    assert done.stderr == f"Error: {tmp_path} has no manifest.json. Name a folder of diagnose profile.\n"
 
 
 RESUMING = """
@@ -313,7 +314,7 @@ for step in range(begin, int(os.environ["STEPS"])):
         torch.save({"net": net.state_dict(), "step": step + 1}, "saved/ckpt.pt")
 """
 """It has made 60 steps or more when it has been recorded, and an arm makes 30 at least."""
-SAID = "It reads saved/ckpt.pt, which an earlier run of it wrote. If it resumes from there, no two runs train the same"
+SAID = "The script reads saved/ckpt.pt from an earlier run. If it resumes from there, runs train different steps."
 
 
 @pytest.mark.parametrize("steps", some_of(["80", "100000"], {"80"}))

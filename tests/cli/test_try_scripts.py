@@ -210,5 +210,5 @@ def test_a_script_that_reads_its_input_cannot_be_tried(tmp_path: Path) -> None:
     done = profile(tmp_path, script(tmp_path, STORED + plain()).name)
     assert done.code == 0
     script(tmp_path, STORED + text)
-    said = "Without any fix nothing could be measured. The script ended with exit code 1: AssertionError: name a rate"
+    said = "The unmodified script could not be measured. The script ended with exit code 1: AssertionError: name a rate"
     refused(run("try", "out", "--fix", "1", "--yes", cwd=tmp_path), said)

@@ -207,7 +207,7 @@ def test_a_script_without_steps(tmp_path: Path) -> None:
     script(tmp_path, "import torch\n")
     done = watch(tmp_path, "train.py")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "Error: No training step was seen before the run ended, so there is no log." in done.stderr
+    assert "Error: diagnose found no training step, so there is no log." in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -216,7 +216,7 @@ def test_an_error_of_the_script_is_its_own(tmp_path: Path) -> None:
     done = watch(tmp_path, "train.py")
     assert done.returncode == 1
     assert "KeyError: 'mine'" in done.stderr
-    assert "it ended with an error." in done.stdout
+    assert "), ended with an error" in done.stdout
 
 
 FORKS = (
@@ -267,7 +267,7 @@ def test_a_training_that_starts_again_has_a_log_of_each_attempt(tmp_path: Path) 
     script(tmp_path, RESTARTED)
     done = watch(tmp_path, "train.py")
     assert done.returncode == 0, done.stderr
-    assert "The training was started again once" in done.stdout
+    assert "The training restarted once" in done.stdout
     assert "600 steps (counted by optimizer steps), completed" in done.stdout
     told = json.loads((tmp_path / "out" / "report.json").read_text())["attempts"]
     assert [one["ended"] for one in told] == [None]
@@ -360,12 +360,14 @@ def test_a_log_is_analysed_as_json_markdown_and_page(tmp_path: Path) -> None:
     assert "<title>diagnose: " in (tmp_path / "page.html").read_text()
     sarif = analyze("--sarif", str(tmp_path / "found.sarif"))
     assert sarif.returncode == 2
-    assert "There is no --sarif of a run's log. Use --html, --json or --markdown." in sarif.stderr
+    assert "A run's log has no --sarif. Use --html, --json or --markdown." in sarif.stderr
     log = tmp_path / "out" / "rank0.watch"
     before = log.read_bytes()
     over = analyze("--json", str(log))
     assert (over.returncode, log.read_bytes()) == (2, before)
-    assert "is a trace to be read: writing there would destroy it. Choose another." in over.stderr
+    assert "is an input, and writing there would destroy it. Choose another file." in over.stderr
     again = watch(tmp_path, "train.py")
     assert again.returncode == 2
-    assert "holds a recording. Name a new folder, or use overwrite to replace it." in again.stderr
+    assert (
+        "already has a recording. Name a new folder, or replace it with --overwrite (overwrite=True)." in again.stderr
+    )

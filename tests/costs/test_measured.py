@@ -104,7 +104,7 @@ def test_what_is_to_be_measured_is_what_takes_time_after_each_fix_and_after_all(
     assert (second.spec.shapes, second.ns) == ("[[64, 30], [30, 51]]", 5e6)
     assert second.changes == ("bf16", "padded", "bf16+padded")
     assert [one.spec for one in wanted(odd, fixes, least_ns=6e6)] == [MM]
-    done = with_measured(odd, MeasuredOp(MM, "bf16", why="the time was over"))
+    done = with_measured(odd, MeasuredOp(MM, "bf16", why="the time limit was reached"))
     assert [one.spec for one in wanted(done, fixes, least_ns=6e6)] == []
 
 

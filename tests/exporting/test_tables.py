@@ -119,7 +119,7 @@ def test_a_training_without_a_device_is_not_told_to_record_one() -> None:
     """`diagnose profile` timed it on the host alone."""
     found = dict(exported.made(Facts(recording.read(recording.find([ON_CPU]).ranks[0])), exported.TABLES))
     for name in ("kernels", "copies", "idle_gaps"):
-        assert str(found[name]) == "device work: The training uses no device."
+        assert str(found[name]) == "device work: The training uses no GPU."
 
 
 def test_collectives_have_what_was_recorded_of_them() -> None:
@@ -159,7 +159,7 @@ def test_a_freed_byte_is_no_unknown_size() -> None:
 
 def test_there_are_no_other_tables_than_those_that_are_named() -> None:
     assert exported.named(["steps", "ranks"]) == ("steps", "ranks")
-    with pytest.raises(ValueError, match=r"There is no table step\. There are: ranks, steps, "):
+    with pytest.raises(ValueError, match=r"There is no table step\. Choose from: ranks, steps, "):
         exported.named(["step"])
     assert [name for name, _ in exported.made(training().facts(), ["steps", "ranks"])] == ["ranks", "steps"]
 

@@ -177,7 +177,7 @@ def test_calls_are_changed_only_while_it_is_on() -> None:
         weight = optimizer.param_groups[0]["params"][0]
         optimizer.zero_grad(set_to_none=False)
         assert weight.grad is not None
-        assert switch.why_none() == "no line of the script was met that it changes"
+        assert switch.why_none() == "the run reached no line of the script that it changes"
         switch.turn(True)
         optimizer.zero_grad(set_to_none=False)
         assert weight.grad is None

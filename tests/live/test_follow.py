@@ -91,8 +91,8 @@ def test_what_fails_is_named_once_and_ends_alone(tmp_path: Path, error: Exceptio
         written(tmp_path, windows=2)
         until(lambda: len(kept.shown) > 1)
     (sentence,) = said
-    assert sentence.startswith(f"keeping ends: {why}")
-    assert sentence.endswith(". The training goes on.")
+    assert sentence.startswith(f"keeping stops: {why}")
+    assert sentence.endswith(". The training continues.")
     assert (len(failing.shown), failing.closed, kept.closed) == (1, 1, 1)
     assert kept.shown[-1] == [(0, 21)]
 

@@ -49,7 +49,7 @@ def test_the_latest_figures_are_served_until_the_end_and_the_port_is_free_then()
     assert 'diagnose_watch_steps_total{rank="0"} 41.0\n' in get(served)
     served.show([rank_now(log(window(0), window(1)))])
     assert 'diagnose_watch_steps_total{rank="0"} 81.0\n' in get(served)
-    with pytest.raises(CannotServe, match=rf"^Cannot serve metrics at :{port}: the port is taken\. Name another"):
+    with pytest.raises(CannotServe, match=rf"^Cannot serve metrics at :{port}: the port is taken\. Choose another"):
         MetricsServer(f":{port}")
     served.close()
     with pytest.raises(urllib.error.URLError):
@@ -75,7 +75,7 @@ def test_packages_that_are_not_installed_are_named(
     monkeypatch.setattr(live, "find_spec", lambda _: None)
     with pytest.raises(click.ClickException) as refusal:
         live.shows(False, metrics, tensorboard, "run", print)
-    assert str(refusal.value) == f"{said}. Install it with: pip install 'torch-diagnose[torch,live]'."
+    assert str(refusal.value) == f"{said}. Run: pip install 'torch-diagnose[torch,live]'."
 
 
 pytest.importorskip("torch")

@@ -68,12 +68,12 @@ def test_a_last_line_without_an_end_gets_a_line_after_it(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"# coding: utf-8\nx = '\xe9'\n", "train.py is not in the encoding that it declares"),
-        (b"# coding: nonsense\n", "train.py is not in the encoding that it declares"),
-        (b"def (:\n", "train.py is no Python that can be read"),
-        (b"x = 1\0\n", "train.py is no Python that can be read"),
+        (b"# coding: utf-8\nx = '\xe9'\n", "train.py does not match its declared encoding"),
+        (b"# coding: nonsense\n", "train.py does not match its declared encoding"),
+        (b"def (:\n", "train.py is not valid Python"),
+        (b"x = 1\0\n", "train.py is not valid Python"),
         (b"x = 1\n" * 200_000, "train.py is too large"),
-        (b"(" * 5000, "train.py is no Python that can be read"),
+        (b"(" * 5000, "train.py is not valid Python"),
         (b"x = 1" + b" + 1" * 500, "train.py is nested too deeply"),
         (b"x = a" + b".b" * 500, "train.py is nested too deeply"),
     ],
@@ -141,7 +141,7 @@ def test_files_that_were_recorded_elsewhere_are_found_by_the_end_of_their_names(
 
 def test_without_any_file_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(
-        CannotPatch, match=r"^Nothing can be patched: train.py is not here\. Run this in the folder in wh"
+        CannotPatch, match=r"^Nothing can be patched: train.py is not here\. Run diagnose patch in the folder"
     ):
         making.make([finding(WORKERS)], manifest(tmp_path / "train.py", loader=2), 0, (), tmp_path)
     with pytest.raises(CannotPatch, match=r"^The recording names no source file\. Record with diagnose profile\.$"):
@@ -152,8 +152,8 @@ def test_without_a_manifest_the_lines_of_findings_lead_to_files(tmp_path: Path) 
     path = written(tmp_path / "train.py", b"import torch\ndef step():\n    torch.cuda.synchronize()\n")
     trial = finding("patch:torch.cuda.synchronize", site=Site("train.py", 2, "step"))
     done = patch(tmp_path, [trial, finding("patch:torch.set_num_threads(threads=2)", 2)], None)
-    assert done.notes == ("Whether train.py has changed since the recording is not known.",)
-    assert [one.why for one in done.by_hand] == ["the recording does not say which script ran"]
+    assert done.notes == ("train.py may have changed since the recording.",)
+    assert [one.why for one in done.by_hand] == ["the recording names no script"]
     apply(tmp_path, done)
     assert path.read_bytes() == b"import torch\ndef step():\n    pass\n"
 
@@ -165,7 +165,7 @@ def test_a_line_for_the_script_goes_into_the_file_that_ran(tmp_path: Path) -> No
     known = [SourceFile(file=str(tmp_path / "lib.py")), SourceFile(file=str(tmp_path / "train.py"), script=True)]
     assert [file.name for file in patch(tmp_path, [trial], Manifest(sources=tuple(known))).files] == ["train.py"]
     done = patch(tmp_path, [trial], Manifest(sources=tuple(known[:1])))
-    assert why_not(done) == "the recording does not say which script ran"
+    assert why_not(done) == "the recording names no script"
 
 
 def test_of_files_of_one_name_the_one_of_the_finding_is_meant(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_what_trials_have_kept_is_made_whatever_judgement_it_needs() -> None:
 
     found = kept(FINDINGS, report(tried(0, "no_gain"), tried(1, "keep"), tried(3, "keep")))
     assert [one.finding.rank_order for one in found] == [2, 4]
-    with pytest.raises(CannotPatch, match=r"^Trials of this run have kept no fix\.$"):
+    with pytest.raises(CannotPatch, match=r"^The trials of this run kept no fix\.$"):
         kept(FINDINGS, report(tried(0, "slower")))
-    with pytest.raises(CannotPatch, match=r"^This run has no trials yet\."):
+    with pytest.raises(CannotPatch, match=r"^This run has no trials\."):
         kept(FINDINGS, None)

@@ -69,7 +69,7 @@ def test_what_has_no_room_is_counted() -> None:
 
 def test_what_was_tried_is_told() -> None:
     text = brief.render(replace(sample(), trials=report(WORKERS, VOID)))
-    _, _, told = text.partition("\nWhat trying fixes has shown:\n")
+    _, _, told = text.partition("\nMeasured fixes:\n")
     assert told.splitlines()[:2] == [
         '  "dataloader_starvation: 1.25x, 1.20 to 1.31, keep"',
         '  "dataloader_starvation: could not be injected"',

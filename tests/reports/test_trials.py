@@ -151,7 +151,7 @@ def test_a_larger_batch_is_measured_by_the_sample() -> None:
 
 
 def test_what_is_undecided_is_no_reason_to_leave_the_script_as_it_is() -> None:
-    noisy = replace(FUSED, verdict="inconclusive", why="The budget was spent after 2 pairs.")
+    noisy = replace(FUSED, verdict="inconclusive", why="The budget ran out after 2 pairs.")
     said = "Undecided: 2 (unfused_optimizer)."
     assert trials.conclusion(report(noisy, VOID)) == said
     assert trials.conclusion(report(WORKERS, noisy)).endswith(f"; predicted 1.40x). {said}")
@@ -160,8 +160,10 @@ def test_what_is_undecided_is_no_reason_to_leave_the_script_as_it_is() -> None:
 def test_without_details_the_largest_come_first_in_25_lines_at_most() -> None:
     few = trials.render(report(FUSED, VOID, WORKERS, together=BOTH), width=80).splitlines()
     assert [line.split(".")[0].strip() for line in few[3:7]] == ["1 + 2", "1", "2", "1"]
-    assert few[4] == "  1. dataloader_starvation                  keep  1.25x, 1.20 to 1.31 (predicted 1.40x)"[:80]
-    assert few[6].endswith("could not be injected: No DataLoader t…")
+    assert (
+        few[4] == "  1. dataloader_starvation                  keep  1.25x, 1.20 to 1.31 (predicted 1.40x)"[:79] + "…"
+    )
+    assert few[6].endswith("could not be injected: No DataLoade…")
     many = trials.render(report(*[WORKERS, FUSED, VOID] * 9, together=BOTH, notes=("A note on the machine. " * 30,)))
     assert len(many.splitlines()) <= 25
     assert "  16 more fixes\n" in many
@@ -224,7 +226,7 @@ def test_what_trials_say_is_text() -> None:
     text = markdown.tried(report(evil))
     assert text.count("<") == text.count("\\<") + text.count("<details><summary>1. &lt;script") * 2 + 2
     assert "\\<img src=x\\>" in text
-    assert "[bold]x" in trials.render(report(evil))
+    assert "[bold]x" in trials.render(report(evil), details=True)
 
 
 def test_intervals_are_drawn_side_by_side() -> None:

@@ -218,7 +218,7 @@ def test_spans_that_overlap_without_nesting_do_no_harm(tmp_path: Path) -> None:
         (b'{"traceEvents": []}', "no events"),
         (b'{"traceEvents": [{}]}', "no timed events"),
         (b'{"traceEvents": [{"ph": "M", "name": "process_name"}]}', "no timed events"),
-        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "x", "ts": null}]}', "no event with a usable time"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "x", "ts": null}]}', "no event with a valid time"),
         (b'{"nodes": [], "schema": "1.1.0-chakra.0.0.4"}', "no traceEvents"),
         (b"[" * 100_000, "no events"),
         (b'{"a":' * 100_000, "ends before its traceEvents"),

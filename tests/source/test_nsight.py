@@ -312,10 +312,7 @@ NSYS = """#!/bin/sh
 @pytest.mark.parametrize(
     ("then", "said"),
     [
-        (
-            None,
-            "there is no nsys on this machine. Where there is one, run: nsys export --type sqlite --output run.sqlite",
-        ),
+        (None, "this machine has no nsys. On a machine with nsys, run: nsys export --type sqlite --output run.sqlite"),
         ("{ echo 'Version number is invalid' >&2; exit 1; }", "could not export .*: Version number is invalid"),
         ("exit 0", "could not export .*: nsys ended with 0"),
     ],

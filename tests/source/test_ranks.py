@@ -164,10 +164,10 @@ def test_jobs_of_different_world_sizes_are_not_one(tmp_path: Path) -> None:
     for rank in (2, 3):
         at(tmp_path / "b" / f"rank{rank}.json", 0, rank, world=4)
     said = refused(tmp_path)
-    assert "recordings of 2 jobs" in said
+    assert "recordings belong to 2 jobs" in said
     assert f"{tmp_path}/a/rank0.json and 1 more (world size 2, 2026-11-21 10:00 UTC)" in said
     assert f"{tmp_path}/b/rank2.json and 1 more (world size 4, 2026-11-21 10:00 UTC)" in said
-    assert said.endswith("Analyse one of them at a time.")
+    assert said.endswith("Analyse one job at a time.")
     assert len(ranks.load([tmp_path / "a"]).ranks) == 2
 
 
@@ -189,7 +189,7 @@ def test_ranks_that_occur_in_several_folders_are_of_several_jobs(tmp_path: Path)
         at(tmp_path / "a" / f"rank{rank}.json", 0, rank, world=4)
     for rank in range(4):
         at(tmp_path / "b" / f"rank{rank}.json", 0, rank, world=4)
-    assert "recordings of 2 jobs" in refused(tmp_path)
+    assert "recordings belong to 2 jobs" in refused(tmp_path)
 
 
 def test_ranks_of_one_job_may_lie_in_a_folder_each(tmp_path: Path) -> None:
@@ -202,4 +202,4 @@ def test_gpus_of_two_makers_are_of_two_jobs(tmp_path: Path) -> None:
     for name, runtime, header in (("a", "cudaLaunchKernel", {}), ("b", "hipLaunchKernel", {"hip_runtime_version": 1})):
         draw = Drawing(baseTimeNanoseconds=NOVEMBER_NS, **header).launch("k", (0, 1), (2, 5), api=runtime)
         draw.write(tmp_path / f"{name}.json")
-    assert "recordings of 2 jobs" in refused(tmp_path)
+    assert "recordings belong to 2 jobs" in refused(tmp_path)

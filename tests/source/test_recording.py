@@ -83,19 +83,19 @@ def test_a_damaged_detail_recording_is_noted(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is no sound JSON"),
-        ("{", "is no sound JSON"),
-        ("[" * 100_000, "is no sound JSON"),
+        ("", "is not valid JSON"),
+        ("{", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
         ("[]", "is no manifest: Expected `object`, got `array`"),
         ("null", "is no manifest"),
         ('{"ranks": 5}', "is no manifest: Expected `array`, got `int` - at `$.ranks`"),
         ('{"ranks": [{"world_size": 2}]}', "is no manifest: Object missing required field `rank`"),
         ('{"ranks": [{"rank": "0"}]}', "is no manifest: Expected `int`, got `str` - at `$.ranks[0].rank`"),
         ('{"ranks": [{"rank": 0, "unprofiled": {"first_step": 0, "wall_ns": [1e999]}}]}', "is no"),
-        ('{"ranks": [{"rank": 9223372036854775808}]}', "is no sound JSON"),
+        ('{"ranks": [{"rank": 9223372036854775808}]}', "is not valid JSON"),
         ('{"schema_version": "2"}', "is no manifest"),
-        ('{"schema_version": 2, "ranks": "unheard of"}', "has schema version 2, and this version of diagnose knows 1"),
-        ("\udcff", "is no sound JSON"),
+        ('{"schema_version": 2, "ranks": "unheard of"}', "has schema version 2, but this version of diagnose reads 1"),
+        ("\udcff", "is not valid JSON"),
     ],
 )
 def test_a_manifest_that_cannot_be_used_is_noted(folder: Path, text: str, said: str) -> None:
@@ -146,7 +146,7 @@ def test_what_a_recording_says_of_itself(folder: Path) -> None:
     ranks = [rank(notes=["The GPU was busy."]), {"rank": 1, "notes": ["It crashed at step 3."]}]
     put(folder, {"complete": False, "notes": ["It was slow."], "ranks": ranks})
     notes = {note.what: note.effect for note in diagnose.analyze(folder).integrity}
-    assert notes.keys() >= {"The GPU was busy.", "It was slow.", "The recording did not come to its end."}
+    assert notes.keys() >= {"The GPU was busy.", "It was slow.", "The recording is incomplete."}
     assert notes["Rank 1 left no trace."] == "It crashed at step 3."
 
 

@@ -72,7 +72,7 @@ def test_a_log_that_is_cut_off_anywhere_has_what_was_whole(tmp_path: Path) -> No
     for length in range(len(content) + 1):
         path.write_bytes(content[:length])
         if length < ends[1]:
-            with pytest.raises(InputError, match="its beginning is lost"):
+            with pytest.raises(InputError, match="its beginning is missing"):
                 read(path)
             continue
         log = read(path)
@@ -126,9 +126,9 @@ def test_windows_that_contradict_each_other_are_left_out(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (["begin", 2, 0, 1, 99, 5, NAMES, [1]], "is of format 2, and this version reads 1"),
-        (["begin", 1, -1, 1, 99, 5, NAMES, [1]], "its beginning is lost"),
-        (["steps", "no rows"], "its beginning is lost"),
+        (["begin", 2, 0, 1, 99, 5, NAMES, [1]], "has format 2, but this version reads 1"),
+        (["begin", 1, -1, 1, 99, 5, NAMES, [1]], "its beginning is missing"),
+        (["steps", "no rows"], "its beginning is missing"),
     ],
 )
 def test_what_is_no_log_of_this_format_is_refused(tmp_path: Path, record: list[object], message: str) -> None:
@@ -139,7 +139,7 @@ def test_what_is_no_log_of_this_format_is_refused(tmp_path: Path, record: list[o
 def test_a_record_that_unpacks_to_very_much_is_left_out(tmp_path: Path) -> None:
     bomb: list[object] = ["begin", 1, 0, 1, 99, 5, ["x" * 4000] * 5000, [1]]
     assert len(framed(bomb)) < 100_000
-    with pytest.raises(InputError, match="its beginning is lost"):
+    with pytest.raises(InputError, match="its beginning is missing"):
         read(written(tmp_path, bomb))
 
 

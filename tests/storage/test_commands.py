@@ -44,18 +44,18 @@ def test_tables_go_to_a_url_and_the_record_of_them_last(bucket: Bucket, trace: P
     put = [request.path for request in bucket.proxy.requests if request.method == "PUT"]
     assert put[-1].endswith("diagnose-export.json")
     assert bucket.get("tables/steps/rank0.parquet").startswith(b"PAR1")
-    refused(run("export", trace, "--parquet", url), f"{url} is not empty, and nothing is deleted there.")
+    refused(run("export", trace, "--parquet", url), f"{url} is not empty. Choose a new URL.")
 
 
 @pytest.mark.parametrize(
     ("outputs", "said"),
     [
-        (["{}/run/rank0.json"], "{}/run/rank0.json is a trace to be read"),
-        (["s3a://{bucket}/run/rank0.json"], "s3a://{bucket}/run/rank0.json is a trace to be read"),
-        (["{}/out", "{}/out"], "Two results would go to {}/out. Give each a file of its own."),
+        (["{}/run/rank0.json"], "{}/run/rank0.json is an input"),
+        (["s3a://{bucket}/run/rank0.json"], "s3a://{bucket}/run/rank0.json is an input"),
+        (["{}/out", "{}/out"], "Two results would go to {}/out. Name a different file for each."),
         (["{}/out/"], "{}/out/ is a folder. Name a file."),
-        (["https://h/out"], "Cannot write https://h/out: web servers take no files."),
-        (["foo://h/out"], "Cannot write foo://h/out: fsspec knows no foo://."),
+        (["https://h/out"], "Cannot write https://h/out: diagnose cannot write to web servers."),
+        (["foo://h/out"], "Cannot write foo://h/out: fsspec does not support foo://."),
     ],
 )
 def test_outputs_that_are_refused_before_the_work(bucket: Bucket, outputs: list[str], said: str) -> None:
@@ -199,7 +199,7 @@ def test_a_recording_goes_to_a_url_and_stays_here_if_it_cannot(bucket: Bucket, t
     assert bucket.keys() == sorted(f"runs/a/{one.name}" for one in local.iterdir())
     assert bucket.get("runs/a/manifest.json") == (local / "manifest.json").read_bytes()
     again = run("profile", "--out", url, path, cwd=tmp_path, **environment())
-    refused(again, f"{url} is not empty, and nothing is deleted there. Choose a new URL.")
+    refused(again, f"{url} is not empty. Choose a new URL. Choose a new URL.")
     bucket.proxy.fault = times(1000, 403, "PUT", ".gz")
     other = f"{bucket.url}/runs/b"
     lost = run(
@@ -207,5 +207,5 @@ def test_a_recording_goes_to_a_url_and_stays_here_if_it_cannot(bucket: Bucket, t
     )
     assert lost.returncode == 2
     assert f"Cannot write {other}: access is denied" in lost.stderr
-    assert "Nothing is lost: the recording is in diagnose-runs/" in lost.stderr
+    assert "The recording is still in diagnose-runs/" in lost.stderr
     assert len(list((tmp_path / "diagnose-runs").iterdir())) == 2

@@ -82,14 +82,14 @@ def test_an_export_that_cannot_be_fetched_leaves_nothing(bucket: Bucket, export:
 def test_an_export_that_is_too_large(bucket: Bucket, export: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "MOST_BYTES", 1000)
     monkeypatch.setattr(remote, "SMALL_BYTES", 1000)
-    with pytest.raises(InputError, match=r"it is larger than the .* that are copied\. Download it, and analyse"):
+    with pytest.raises(InputError, match=r"it is larger than the limit of .*\. Download it, and analyse"):
         ranks.load([bucket.put("report.sqlite", export)])
     assert bucket.proxy.asked("GET", "report.sqlite") == []
 
 
 def test_no_room_for_a_copy(bucket: Bucket, export: bytes, monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
     monkeypatch.setattr(remote, "SPARED_BYTES", 1 << 62)
-    with pytest.raises(InputError, match=f"there is too little room in {scratch}. Set TMPDIR to a larger folder"):
+    with pytest.raises(InputError, match=f"{scratch} has too little space. Set TMPDIR to a larger folder"):
         ranks.load([bucket.put("report.sqlite", export)])
     assert list(scratch.iterdir()) == []
 
@@ -99,7 +99,7 @@ def test_a_disk_that_is_full_at_the_last_bytes(bucket: Bucket, scratch: Path) ->
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, ((4 << 20) + 1000, limits[1]))
     try:
-        with pytest.raises(remote.StorageError, match="there is too little room"):
+        with pytest.raises(remote.StorageError, match="has too little space"):
             remote.local(file)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -119,8 +119,8 @@ def test_a_rank_that_is_gone_or_forbidden_costs_that_rank(bucket: Bucket) -> Non
     run = pipeline.diagnose(found)
     assert [source.rank for source in run.provenance.sources] == [0]
     said = notes(run)
-    assert "rank1.json: it is not there, or not any more." in said
-    assert "rank2.json: it changed while it was read." in said
+    assert "rank1.json: it does not exist." in said
+    assert "rank2.json: it changed while diagnose read it." in said
     assert "rank3.json: access is denied." in said
 
 
@@ -133,7 +133,7 @@ def test_a_rank_that_was_written_twice_counts_once(bucket: Bucket) -> None:
 
 
 def test_a_storage_that_is_not_known() -> None:
-    with pytest.raises(InputError, match="fsspec knows no foo://"):
+    with pytest.raises(InputError, match="fsspec does not support foo://"):
         ranks.find(["foo://b/run"])
 
 
@@ -145,5 +145,7 @@ def test_the_storages_that_are_promised_are_known_to_fsspec() -> None:
 
 def test_a_report_of_nsight_systems_is_refused(bucket: Bucket) -> None:
     url = bucket.put("x.nsys-rep", b"...")
-    with pytest.raises(InputError, match=r"Download it, or run where it is: nsys export --type sqlite .* x\.nsys-rep"):
+    with pytest.raises(
+        InputError, match=r"Download the report, or run on its machine: nsys export --type sqlite .* x\.nsys-rep"
+    ):
         ranks.find([url])

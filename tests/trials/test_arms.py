@@ -36,10 +36,13 @@ def test_losses_without_a_seed_are_not_deterministic(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (steady(steps=9), "The script ended after 9 steps, too few to time. Let it make more steps."),
-        ("raise SystemExit(0)", "The script ended before a training step was seen."),
+        (steady(steps=9), "The script ended after 9 steps: too few to time. Let it make more steps."),
+        ("raise SystemExit(0)", "The script ended before its first training step."),
         ("raise RuntimeError('no data')", "The script ended with exit code 1: RuntimeError: no data"),
-        ("input('Go on? ')", "The script ended with exit code 1: EOFError: EOF when reading a line Arms get no input."),
+        (
+            "input('Go on? ')",
+            "The script ended with exit code 1: EOFError: EOF when reading a line The runs get no standard input.",
+        ),
         ("raise MemoryError('CUDA out of memory')", "The script ran out of memory: MemoryError: CUDA out of"),
     ],
 )
@@ -59,7 +62,7 @@ def test_what_a_rank_raises_is_told_though_torchrun_prints_more_after_it(tmp_pat
 def test_a_run_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diagnose.trials.arms.LEAST_S", 1.0)
     text = "import subprocess, time\nchild = subprocess.Popen(['sleep', '600.125'])\ntime.sleep(600)\n"
-    with pytest.raises(Void, match=r"The script was ended after 3 s, as it should take far less\."):
+    with pytest.raises(Void, match=r"diagnose stopped the script after 3 s, far more than expected\."):
         arm(tmp_path, text, size=Size(3, 8, 0.0, expected_s=1.0))
     assert "600.125" not in subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True).stdout
 

@@ -45,11 +45,11 @@ def test_a_trial_goes_on_with_what_others_have_left(monkeypatch: pytest.MonkeyPa
     made = Timed(["train"], Path(), Size(10, 30, 0.0, 1.0), 2, 12.0, lambda standing: None)
     made.begin()
     first = made.measure([FUSED], None, rest=1)
-    assert (first.verdict, first.why, made.spent) == ("inconclusive", "The budget was spent after 2 pairs.", {0})
+    assert (first.verdict, first.why, made.spent) == ("inconclusive", "The budget ran out after 2 pairs.", {0})
     second = made.measure([WORKERS], None)
     assert (second.verdict, second.pairs, made.spent) == ("keep", 2, {0})
     more = made.go_on(0, [FUSED], None)
-    assert (more.pairs, more.why) == (3, "The budget was spent after 3 pairs.")
+    assert (more.pairs, more.why) == (3, "The budget ran out after 3 pairs.")
     assert made.trials == [more, second]
     assert len(made.without) == 2 + 3 + 2
 

@@ -74,7 +74,7 @@ def test_a_changed_line_is_not_enough(fix: str, said: dict[str, object], why: st
 
 def test_without_a_changed_line_the_process_says_why() -> None:
     fused = OptimizerArgument("fused", True)
-    assert why_none(fused, RankManifest(rank=0)) == "no line of the script was met that it changes"
+    assert why_none(fused, RankManifest(rank=0)) == "the run reached no line of the script that it changes"
     said = Arm(injected={FUSED: ()}, refused={FUSED: "the optimizer is differentiable"})
     assert why_none(fused, RankManifest(rank=0, arm=said)) == "the optimizer is differentiable"
 

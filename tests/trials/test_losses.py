@@ -96,9 +96,7 @@ def test_a_run_in_which_it_is_hot_is_repeated(runs: list[Arm]) -> None:
     made = bench()
     made.begin()
     assert [one.step_ns for one in made.without] == [10e6, 10e6]
-    assert report(made, (), complete=True).notes[0] == (
-        "Runs that were repeated, as heat held the GPU back in them: 1."
-    )
+    assert report(made, (), complete=True).notes[0] == ("Runs repeated because the GPU was throttled by heat: 1.")
 
 
 def test_heat_that_stays_belongs_to_the_machine(runs: list[Arm]) -> None:
@@ -106,9 +104,7 @@ def test_heat_that_stays_belongs_to_the_machine(runs: list[Arm]) -> None:
     made = bench()
     made.begin()
     assert (len(made.without), made.repeated, made.held_back, runs) == (2, 3, 2, [])
-    assert "Runs that count though heat held the GPU back in them: 2." in " ".join(
-        report(made, (), complete=True).notes
-    )
+    assert "Runs counted although the GPU was throttled by heat: 2." in " ".join(report(made, (), complete=True).notes)
 
 
 def test_clocks_stand_with_the_trial(runs: list[Arm]) -> None:

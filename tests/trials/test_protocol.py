@@ -77,7 +77,9 @@ def test_a_fix_with_which_the_script_fails_is_inconclusive_and_says_why(tmp_path
 
 
 def test_nothing_is_tried_on_a_script_that_fails_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(CannotTry, match=r"Without any fix nothing could be measured\. The script ended with exit code"):
+    with pytest.raises(
+        CannotTry, match=r"The unmodified script could not be measured\. The script ended with exit code"
+    ):
         bench(tmp_path, "raise ValueError('no data')", 300).begin()
 
 
@@ -118,5 +120,7 @@ SWITCHES = "patch:torch.optim(fused=True)", "patch:zero_grad(set_to_none=True)"
 
 
 def test_nothing_is_screened_in_a_script_that_fails_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(CannotTry, match=r"Without any fix nothing could be measured\. The script ended with exit code"):
+    with pytest.raises(
+        CannotTry, match=r"The unmodified script could not be measured\. The script ended with exit code"
+    ):
         bench(tmp_path, "raise ValueError('no data')", 300).screen([candidate(SWITCHES[0])], 30.0)

@@ -197,7 +197,7 @@ def test_a_script_that_ends_early_leaves_what_was_measured(tmp_path: Path) -> No
     text = small(after=turned).replace("import sys", "from itertools import pairwise; turns = []")
     found = screened(tmp_path, text, FUSED, BFLOAT16)
     assert found.failed is not None
-    assert str(found.failed) == "The script ended before enough blocks were measured. Let it make more steps."
+    assert str(found.failed) == "The script ended before enough blocks were measured. Let the script make more steps."
     assert 1 <= len(found.screened[0].alone) <= 4
     told = trial(found, why=str(found.failed))
     assert told.verdict != "inconclusive" or told.why == str(found.failed)

@@ -50,7 +50,7 @@ def test_a_model_is_compiled_in_one_mode() -> None:
     plain = Fix("Compile.", trial="wrap:torch.compile")
     chosen, others = select([found(1, graphs), found(2, plain)], 100_000_000, (), Safety.ROUNDING)
     assert [one.number for one in chosen] == [1]
-    assert [one.why for one in others] == ["it is the trial of 1"]
+    assert [one.why for one in others] == ["it is the same trial as that of 1"]
 
 
 def test_predictions_are_factors_of_the_step() -> None:
@@ -74,8 +74,8 @@ def test_a_gain_per_sample_predicts_nothing_of_the_step() -> None:
     [
         (found(1, EDIT), "it needs an edit of the script"),
         (found(1), "it needs an edit of the script"),
-        (found(1, UNKNOWN), "this version knows no setting wrap:cuda_graph"),
-        (found(1, AUTOCAST), "its change of numbers is of the kind 'precision' (--fix 1 tries it)"),
+        (found(1, UNKNOWN), "this version does not support the setting wrap:cuda_graph"),
+        (found(1, AUTOCAST), "its numerical change is 'precision' (--fix 1 tries it)"),
         (found(1, WORKERS, minor=True), "it would save less than 1 % (--fix 1 tries it)"),
     ],
 )
@@ -88,7 +88,7 @@ def test_what_is_not_tried_is_listed_with_the_reason(finding: RankedFinding, why
 def test_the_same_injection_is_tried_once() -> None:
     candidates, others = select([found(1, WORKERS), found(2, WORKERS)], None, (), Safety.ROUNDING)
     assert [candidate.number for candidate in candidates] == [1]
-    assert [other.why for other in others] == ["it is the trial of 1"]
+    assert [other.why for other in others] == ["it is the same trial as that of 1"]
 
 
 def test_of_several_fixes_the_first_that_may_be_tried_is() -> None:

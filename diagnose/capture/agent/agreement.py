@@ -134,7 +134,7 @@ class Agreement:
             yield
         if self.leads and (done := self._words.counted("done")) < len(self.ranks):
             where = "" if len(self.ranks) == self._here.world_size else " on this machine"
-            note(f"Only {done} of {len(self.ranks)} ranks{where} came to the end of the recording.")
+            note(f"Only {done} of {len(self.ranks)} ranks{where} completed the recording.")
         yield from self.begin(END, 0)
 
     def _lead(self) -> int:

@@ -27,7 +27,7 @@ def _ranges(asked: str) -> Iterator[tuple[int, int]]:
     for part in asked.split(","):
         first, dash, last = part.strip().partition("-")
         if not (first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))):
-            raise ValueError(f"{asked!r} are no ranks. Write auto, all, or numbers, as in 0,1,8-15.")
+            raise ValueError(f"{asked!r} are not ranks. Write auto, all, or numbers such as 0,1,8-15.")
         yield int(first), int(last or first)
 
 

@@ -208,8 +208,10 @@ class Cycle:
     def said(self) -> str:
         """To the user, who may have asked for fewer steps."""
         if self.epoch:
-            return f"An epoch has {self.every} steps, and much is between epochs: whole ones are recorded if they fit."
-        return f"Of {self.every} steps one takes {self.ratio:.0f} times as long: whole cycles are recorded if they fit."
+            return (
+                f"An epoch has {self.every} steps, with long pauses between epochs. Recording whole epochs if they fit."
+            )
+        return f"One step in {self.every} takes {self.ratio:.0f} times as long. Recording whole cycles if they fit."
 
     def whole(self, steps: int) -> int:
         """At least so many steps, in whole cycles, so that long ones weigh what they weigh."""

@@ -117,7 +117,7 @@ class Turns:
         if self._thread == main and URGENT is not None and signal.getsignal(URGENT) == self._urged:
             signal.pthread_kill(self._thread, URGENT)
         if not self._rests.wait(PATIENCE_S):
-            raise RuntimeError("diagnose is recording, and this profiler would disturb it: start it later")
+            raise RuntimeError("diagnose is recording, and this profiler would disturb it. Start it later")
 
     def _urged(self, number: int, frame: FrameType | None) -> None:
         if self.wanted and not self.starting:

@@ -18,7 +18,7 @@ from .imports import when_imported
 from .models import largest
 from .standalone import standalone
 
-NO_LINE = "no line of the script was met that it changes"
+NO_LINE = "the run reached no line of the script that it changes"
 
 MOST_SAID = 200  # Characters of an error's text (our choice).
 MOST_LINES = 8  # That are named for one setting (our choice).
@@ -168,7 +168,7 @@ class Injection:
             given = bound.arguments
             before = given.get(name, default)
             if before == value:
-                self.refuse(f"the script has {name}={value} already")
+                self.refuse(f"the script already has {name}={value}")
             elif why := prevented(given):
                 self.refuse(why)
             else:
@@ -196,7 +196,7 @@ class Injection:
                 changed.add(id(model))
                 self.note(type(model).__name__, what)
 
-        self.refuse("no optimizer of torch.optim was made")
+        self.refuse("the script created no optimizer of torch.optim")
         _when_optimized(act)
 
     def when_called(self, change: Callable[[Any, Any], str]) -> None:

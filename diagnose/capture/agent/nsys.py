@@ -102,7 +102,7 @@ def _wait(until: Callable[[], bool]) -> None:
         time.sleep(POLL_S)
 
 
-NO_OPS = "Nsight Systems hears of no ops from a torch without a GPU. Record without --tracer nsys to see them."
+NO_OPS = "Nsight Systems gets no ops from a CPU build of torch. Record without --tracer nsys to see ops."
 
 
 def tells_ops() -> bool:
@@ -133,7 +133,7 @@ class _Nvtx:
         import torch
 
         if not os.environ.get(SESSION):
-            raise CannotAsk("Nsight Systems does not trace this process; was it started on another machine?")
+            raise CannotAsk("Nsight Systems does not trace this process. It may run on another machine.")
         if hasattr(torch._C, "_nvtx"):
             from torch.cuda import nvtx
 
@@ -153,7 +153,7 @@ def _library() -> Any:
     places = (Path(folder) / "nvidia/nvtx/lib/libnvToolsExt.so.1" for folder in sys.path)
     found = next((place for place in places if place.is_file()), None)
     if found is None:
-        raise CannotAsk("this torch has no NVTX, as it is built for the CPU: record without --tracer nsys")
+        raise CannotAsk("this CPU build of torch has no NVTX: record without --tracer nsys")
     library = ctypes.CDLL(str(found))
     library.nvtxRangePushA.argtypes = library.nvtxRangeStartA.argtypes = (ctypes.c_char_p,)
     library.nvtxRangeStartA.restype = ctypes.c_uint64

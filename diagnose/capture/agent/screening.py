@@ -184,7 +184,7 @@ class Screening:
             if self._batch is not None:
                 one.outputs = self._batch.compared(lambda on: self._turn([one.name] * on))
                 if switch.changes_outputs and one.outputs.largest == 0:
-                    one.void = "the model gives the same bits with it: it computes so already"
+                    one.void = "the model's results are bit-identical with it: it is already in effect"
             one.settling_s = time.perf_counter() - begun_s
             if switch.of_optimizer is not None:
                 one.updates = update_compared(self._optimizers(), switch.of_optimizer)

@@ -123,7 +123,7 @@ class Session:
             next(self._course, None)
         except Lost:
             self.may_end = False
-            self._give_up("Recording stopped: the other ranks cannot be reached any more.")
+            self._give_up("Recording stopped: the other ranks are unreachable.")
             self._finished = True
         except Exception as error:
             self._give_up(f"Recording stopped: {type(error).__name__}: {error}.")
@@ -139,7 +139,7 @@ class Session:
         """The script's own profiler is about to start: ours stops at once, and tries again later."""
         if self._abandoned():
             self._broken = True
-            self.note("The script's own profiler started during a recording, which was made again after it.")
+            self.note("The script's own profiler started during a recording, so diagnose recorded again afterwards.")
 
     def stop(self) -> None:
         """The process ends: keep what has been recorded so far, if it holds a whole step to use."""
@@ -155,7 +155,7 @@ class Session:
 
     def record_window(self, seconds: float) -> None:
         """Record a stretch of time without steps. Raises what the profiler raises."""
-        self.note("No step was found, so a stretch of time was recorded: call diagnose.record to mark steps.")
+        self.note("diagnose found no steps, so it recorded a stretch of time. Mark steps with diagnose.record.")
         if not turns.take():
             return self.note(f"Recording stopped: {_OCCUPIED}.")
         self.board.post("window", seconds=seconds)
@@ -191,7 +191,7 @@ class Session:
         try:
             yield from self._phases()
         except Over:
-            self.note("The other ranks had ended the recording before this one came to it.")
+            self.note("The other ranks ended the recording before this rank started.")
         except Lost:
             raise
         except _Hopeless as error:
@@ -221,7 +221,9 @@ class Session:
             return
         some = yield from self._ranks.choose(self.plan.ranks, self.plan.most_ranks, self._own_ns)
         if not some and self._ranks.leads:
-            self.note(f"No rank is recorded: the run has {self.here.world_size}, and --ranks names {self.plan.ranks}.")
+            self.note(
+                f"No rank is recorded: the run has {self.here.world_size} ranks, but --ranks names {self.plan.ranks}."
+            )
         if self.here.rank not in some:
             self.found["recorded"] = False
             return
@@ -271,7 +273,7 @@ class Session:
                 if is_steady or long_enough(clock, self.plan.warmup):
                     self.found |= {"warm_up": clock.timed(), "steady": is_steady}
                     if not is_steady:
-                        self.note("Step times had not become steady before they were measured.")
+                        self.note("Step times were not steady yet when the measurement began.")
                     usual = self._cycle.whole(to_be_timed(clock, self.plan.warmup, self.plan.steps))
                     return usual if self.plan.timed is None else max(self.plan.timed, clock.fitting(self.plan.timed_s))
 

@@ -30,11 +30,10 @@ BUSY = 0.1  # CPU time over time from which on a process works itself, and does 
 
 
 FOUND_BY = {
-    "backward": "Steps were found by backward passes, as no optimizer stepped. If several make an update, a step is one"
-    " of them.",
-    "loader": "Steps were found by batches that a DataLoader was asked for, as neither an optimizer's step nor a"
-    " backward pass was seen.",
-    "call": "Steps were found by calls of the model, as nothing else was seen that repeats.",
+    "backward": "Each backward pass counts as a step, as no optimizer stepped. An update of several backward passes"
+    " counts as several steps.",
+    "loader": "Each batch of a DataLoader counts as a step, as the run had no optimizer step and no backward pass.",
+    "call": "Each model call counts as a step, as nothing else repeats.",
 }
 """What to say if steps were found by anything but an optimizer."""
 

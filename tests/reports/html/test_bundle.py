@@ -122,8 +122,8 @@ def test_a_run_of_one_step_has_a_page_without_figures() -> None:
 
 def test_the_page_says_all_that_the_terminal_does_and_asks_for_nothing() -> None:
     page = whole_run_page.render(run())
-    assert "Steps wait 50.0 ms each for their batch: 5.00 s (45.5 % of the run)." in page
-    assert "saves 2.50 s (22.7 %)" in page
+    assert "Steps wait 50.0 ms on average for their batch: 5.00 s (45.5 % of the run)." in page
+    assert "saves 2.5 s (0 to 4.5 s), 23 %" in page
     assert page.count('class="figure"') == 4
     assert not re.findall(r'(?:src|href)="(?!#)', page)
     assert "default-src &#39;none&#39;" in page

@@ -51,4 +51,4 @@ class Asked:
 
     def _signalled(self) -> None:
         self._signals += 1
-        Board(self._shared).post(f"{ASK}.{os.getpid()}-{self._signals}", why="a signal asked for it")
+        Board(self._shared).post(f"{ASK}.{os.getpid()}-{self._signals}", why="requested by a signal")
