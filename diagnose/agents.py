@@ -394,7 +394,7 @@ def page(lines: Iterable[str], start: int, head: Sequence[str] = ()) -> str:
 def _finding(one: RankedFinding) -> str:
     """The parts of a finding that are told in a line."""
     fields = ("rank_order", "rule", "code", "title", "minor", "saving", "share_of_step", "confidence", "site", "where")
-    short = {field: getattr(one, field) for field in fields}
+    short = {field: getattr(one, field) for field in ("kind", *fields)}
     return _data({**short, "evidence": one.evidence[:1], "fix": one.fixes[0].do if one.fixes else None})
 
 

@@ -142,7 +142,7 @@ def test_a_recording_is_analyzed_and_over_the_limit_the_job_fails(checkout: Path
     assert {name: ran.outputs[name] for name in forms} == {name: f"two words/{file}" for name, file in forms.items()}
     assert (ran.outputs["recording"], ran.outputs["comparison"]) == ("", "")
     assert all((workspace / ran.outputs[name]).is_file() for name in forms)
-    assert ran.summary.startswith("## One step takes ")
+    assert ran.summary.startswith("## 17.4 ms/step · ")
     assert json.loads((workspace / ran.outputs["json"]).read_text())["findings"]
 
     (workspace.parent / "summary.md").unlink()

@@ -24,7 +24,7 @@ from diagnose import agents, pipeline
 from diagnose.agents import MOST_KEPT, MOST_LINE, Server, compared, evidence, inside, matching, page, timeline, tried
 from diagnose.comparing.compare import compare
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.reports import brief
+from diagnose.reports import terminal
 from diagnose.reports.comparison import headline
 from diagnose.reports.quoting import MOST_BYTES, NOTE, size
 from diagnose.trace.frames import Site
@@ -67,11 +67,13 @@ def test_findings_are_told_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> 
     server = Server(SAMPLE.parent, allow_run=False)
     text = server.analyze("medium")
     assert text.startswith("Diagnosis d1. ")
-    assert text.endswith(brief.render(sample()))
+    head, told = text.split(f"\n{NOTE}\n")
+    assert (len(head.splitlines()), told) == (1, agents.brief(server._kept["d1"]))
+    assert '"Fix 2 faults: 17.4 → 8.39 ms/step (2.1x faster)"' in told.splitlines()
     assert 'evidence(diagnosis="d1", finding=1)' in text
     for row, one in zip(rows(server.findings("d1")), sample().findings, strict=True):
         saving = one.saving
-        assert (row["rank_order"], row["rule"], row["code"]) == (one.rank_order, one.rule, one.code)
+        assert (row["rank_order"], row["rule"], row["kind"]) == (one.rank_order, one.rule, one.kind.value)
         assert [row["saving"][name] for name in ("low_ns", "likely_ns")] == [saving.low_ns, saving.likely_ns]
         assert (row["evidence"][0]["text"], row["fix"]) == (one.evidence[0].text, one.fixes[0].do)
     assert "dataloader_starvation" not in server.analyze("medium", rules=["OP01"])
@@ -110,6 +112,15 @@ def all_answers(found: Diagnosis, folder: Path) -> Iterator[str]:
 @pytest.mark.parametrize("name", EVERY)
 def test_every_answer_is_bounded_whatever_the_recording(name: str, tmp_path: Path) -> None:
     assert all(size(answer) <= MOST_BYTES for answer in all_answers(of(EVERY[name]()), tmp_path))
+    assert size(agents.brief(of(EVERY[name]()))) <= MOST_BYTES - 1_000  # Below a handle and a note.
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_line_of_the_report_is_in_quotes(name: str) -> None:
+    found = of(EVERY[name]())
+    told, lines = agents.brief(found).splitlines(), terminal.render(found, 100).splitlines()
+    assert [line.strip('"') for line in told] == [" ".join(line.split()) for line in lines if line.strip()]
+    assert all(re.fullmatch(r'"[^"]+"', line) for line in told)
 
 
 def test_many_findings_make_many_pages(tmp_path: Path) -> None:
@@ -125,6 +136,7 @@ def test_orders_in_names_stay_quoted_and_bounded(tmp_path: Path) -> None:
     trial = replace(WORKERS, injected=EVIL, fix=EVIL, why=EVIL)
     answers = [
         *all_answers(found, tmp_path),
+        f"{NOTE}\n{agents.brief(found)}",
         *pages(lambda start: compared(comparison, start)),
         *pages(lambda start: tried(report(*[trial] * 40, notes=(EVIL,)), start)),
     ]

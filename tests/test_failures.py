@@ -29,7 +29,7 @@ GPU = SAMPLES / "planted" / "fusion" / "attention_written_out" / "gpu_medium"
 RULES = RuleSet(select=("AT", "KE", "LB01"))  # Some, for time.
 
 FOR_PEOPLE = ("terminal", "markdown", "html")
-FORMS = (*FOR_PEOPLE, "brief", "json", "perfetto", "sarif")
+FORMS = (*FOR_PEOPLE, "json", "perfetto", "sarif")
 SAYS = "diagnose itself failed"
 pytestmark = pytest.mark.usefixtures("as_for_users")
 
@@ -73,7 +73,7 @@ def test_an_analysis_comes_without_any_of_its_passes(name: str, sound: Diagnosis
     assert found.steps.step_time_ns == sound.steps.step_time_ns
     assert len(found.outcomes) == len(sound.outcomes)
     assert {outcome.rule for outcome in found.outcomes} == {outcome.rule for outcome in sound.outcomes}
-    for form in ("terminal", "markdown", "brief", "json", "sarif"):
+    for form in ("terminal", "markdown", "json", "sarif"):
         assert SAYS in " ".join((rendered(found, form) or "").split()), form
 
 

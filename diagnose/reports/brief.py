@@ -19,10 +19,11 @@ from diagnose.reports.findings import Entry
 from diagnose.reports.heading import Segment
 from diagnose.reports.words import BASES, SAFETY
 from diagnose.trace.model import Severity
-from diagnose.trace.units import duration, rounded_share
+from diagnose.trace.units import clipped, duration, rounded_share
 
 MOST_TRIALS = 4
 MOST_NOTE = 190  # Characters of a note on the recording, beyond which its effect is in the details alone.
+MOST_TEXT = 1_000  # Characters of any note.
 MOST_UNCHECKED = 5  # Things that could not be looked at, which are named.
 
 
@@ -40,6 +41,9 @@ class Brief:
     next: tuple[tuple[str, str, str], ...]  # (command up to its path, path with the rest, what it does)
 
 
+NOTHING = Brief("", "", (), (), "", (), (), ())
+
+
 def of(diagnosis: Diagnosis) -> Brief:
     """The report in brief. Where a part fails, it is left out."""
     section = failures.section
@@ -53,7 +57,7 @@ def of(diagnosis: Diagnosis) -> Brief:
         gain=tuple(section("what fixing the faults gives", heading.gain, diagnosis)),
         warning="".join(section("what was not recorded", _warning, diagnosis)),
         lists=tuple(lists),
-        notes=tuple(failures.each(_NOTES, diagnosis)),
+        notes=tuple(clipped(note, MOST_TEXT) for note in failures.each(_NOTES, diagnosis)),
         next=tuple(section("what to do next", _next, diagnosis)),
     )
 
@@ -66,16 +70,11 @@ def _warning(diagnosis: Diagnosis) -> str:
 
 
 def _integrity(diagnosis: Diagnosis) -> Iterator[str]:
-    order = (Severity.ERROR, Severity.WARNING)
-    for severity in order:
+    for severity in (Severity.ERROR, Severity.WARNING):
         for note in diagnosis.integrity:
             if note.severity is severity:
                 whole = f"{note.what} {note.effect}".strip()
                 yield whole if len(whole) <= MOST_NOTE else note.what
-
-
-def _crashed(diagnosis: Diagnosis) -> list[str]:
-    return findings.crashed(diagnosis)
 
 
 def _doubt(diagnosis: Diagnosis) -> Iterator[str]:
@@ -161,7 +160,7 @@ def _tried(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 _NOTES: Mapping[str, Callable[[Diagnosis], Iterable[str]]] = {
-    "rules that failed": _crashed,
+    "rules that failed": findings.crashed,
     "notes on the recording": _integrity,
     "doubts of the simulation": _doubt,
     "what was tried": _tried,

@@ -11,7 +11,7 @@ from diagnose.failures import attempt
 from diagnose.replay.saving import Basis
 from diagnose.reports.sections import place
 from diagnose.reports.words import BASES, LOOKS, OUTCOMES, safety
-from diagnose.trace.units import duration, rounded_share, share
+from diagnose.trace.units import clipped, duration, rounded_share, share
 
 FAULTS, OPTIONS, LOOK, LATER, RISKS, MINOR = "FAULTS", "OPTIONS", "WHERE TO LOOK", "LATER", "RISKS", "UNDER 1 %"
 HEADINGS = {Kind.FAULT: FAULTS, Kind.OPTION: OPTIONS, Kind.WHERE_TO_LOOK: LOOK}
@@ -23,6 +23,7 @@ ABOUT = {
     RISKS: "cost no time now, may end the run",
 }
 MOST_CODE = 3  # Lines of code of a fix in brief.
+MOST_TEXT = 300  # Characters of its evidence, and of its fix.
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def _entry(number: str, one: RankedFinding, diagnosis: Diagnosis) -> Entry:
         range=spread,
         level=one.confidence.level.value,
         place=place(one.site) if one.site else "",
-        evidence=one.evidence[0].text if one.evidence else "",
+        evidence=clipped(one.evidence[0].text, MOST_TEXT) if one.evidence else "",
         change=_change(fix),
         is_code=fix is not None and _is_short(fix),
     )
@@ -77,7 +78,6 @@ def _entry(number: str, one: RankedFinding, diagnosis: Diagnosis) -> Entry:
 
 def _risk_entry(one: ShownRisk) -> Entry:
     fix = one.fixes[0] if one.fixes else None
-    where = place(one.site) if one.site else ""
     return Entry(
         "",
         one.title,
@@ -85,21 +85,21 @@ def _risk_entry(one: ShownRisk) -> Entry:
         "",
         "",
         one.confidence.level.value,
-        where,
-        one.evidence[0].text,
+        place(one.site) if one.site else "",
+        clipped(one.evidence[0].text, MOST_TEXT),
         _change(fix),
         fix is not None and _is_short(fix),
     )
 
 
 def _is_short(fix: Fix) -> bool:
-    return bool(fix.after) and len(fix.after.splitlines()) <= MOST_CODE
+    return 0 < len(fix.after) <= MOST_TEXT and len(fix.after.splitlines()) <= MOST_CODE
 
 
 def _change(fix: Fix | None) -> tuple[str, ...]:
     if fix is None:
         return ()
-    return tuple(fix.after.splitlines()) if _is_short(fix) else (fix.do,)
+    return tuple(fix.after.splitlines()) if _is_short(fix) else (clipped(fix.do, MOST_TEXT),)
 
 
 def _saves(one: RankedFinding, step_ns: int) -> tuple[str, str]:

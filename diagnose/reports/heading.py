@@ -18,7 +18,7 @@ from diagnose.reports.words import CAUSES, WORK_NOT_RECORDED, infers
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.units import clipped, duration, rounded_share
 
-MOST_COMMAND = 60  # Characters of the command that ran.
+MOST_COMMAND, MOST_TITLE = 60, 80  # Characters of the command that ran, and of the title of an option.
 TELLING = 0.01  # Of a step: less of it that comes once an epoch, or by the profiler, is not named (our choice).
 BUSY = 0.8  # Of the step in which the GPU computes, from which on that is what bounds it (our choice).
 CAUSE = 0.1  # Of the step, from which on a cause bounds it (our choice).
@@ -253,7 +253,7 @@ def _of_options(diagnosis: Diagnosis, options: list[RankedFinding]) -> str:
     assert diagnosis.replay is not None
     largest, timed = max(options, key=lambda one: one.shown_ns[1]), [one for one in options if one.shortens]
     gains = f"−{rounded_share(largest.share_of_step)}{' per sample' * largest.per_sample}"
-    name = f"{largest.title} ({largest.code}), {gains}"
+    name = f"{clipped(largest.title, MOST_TITLE)} ({largest.code}), {gains}"
     if not timed:
         return f"Option{'s' * (len(options) > 1)}: {name}"
     after = _after(diagnosis, diagnosis.replay.with_options)

@@ -24,9 +24,9 @@ def render(diagnosis: Diagnosis, details: bool = False, minor: bool = False) -> 
     """The report in brief, and with `details` all evidence and tables. Names from the trace are escaped: they are
     untrusted text. `minor`: with findings that save little as well."""
     with failures.collected() as lost:
-        found = brief.of(diagnosis)
+        found = failures.attempt("the report in brief", brief.NOTHING, brief.of, diagnosis)
         lines = [*failures.section("the whole run", _whole_run, diagnosis), *_head(found)]
-        lines += failures.each(_DETAILS, diagnosis) if details else _body(found)
+        lines += failures.each(_DETAILS, diagnosis) if details or found is brief.NOTHING else _body(found)
         lines += failures.section("smaller findings", _smaller, diagnosis) if minor else []
     if lost:
         lines += ["### Not in this report", "", *(f"- {escaped(str(one))}" for one in lost), ""]

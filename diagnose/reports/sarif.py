@@ -170,6 +170,7 @@ def _result(
 def _figures(finding: RankedFinding) -> dict[str, Any]:
     low_ns, likely_ns, high_ns = finding.shown_ns
     return {
+        "kind": finding.kind.value,
         "saving_ns": {"low": low_ns, "likely": likely_ns, "high": high_ns},
         "share_of_step": finding.share_of_step,
         "basis": finding.saving.basis.value,

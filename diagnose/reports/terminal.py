@@ -50,11 +50,11 @@ def render(
     """
     width = min(width, MOST_WIDTH)
     with failures.collected() as lost:
-        found = brief.of(diagnosis)
+        found = failures.attempt("the report in brief", brief.NOTHING, brief.of, diagnosis)
         parts = list(failures.section("the whole run", _whole_run, diagnosis, width, details))
         head = _head(found, width)
         smaller = list(failures.section("smaller findings", _smaller, diagnosis, width)) if minor else []
-        if details:
+        if details or found is brief.NOTHING:
             parts += [*head, *failures.each(_DETAILS, diagnosis, width), *smaller, *_next(found, width)]
         else:
             most = MOST_LINES if diagnosis.job is None else MOST_JOB_LINES
@@ -102,7 +102,7 @@ def _body(found: Brief, width: int, most: int) -> list[Text]:
     tries += [(in_full, count, few) for in_full in range(count, 0, -1)]
     tries += [(1, shown, fewest) for shown in range(count, 0, -1)]
     made = (_lines(found, width, *one) for one in tries or [(0, 0, notes)])
-    return next((lines for lines in made if len(lines) <= most), _lines(found, width, 1, 1, 1))
+    return next((lines for lines in made if len(lines) <= most), _lines(found, width, 0, 1, 1))
 
 
 def _lines(found: Brief, width: int, in_full: int, shown: int, notes: int) -> list[Text]:

@@ -1,5 +1,6 @@
 """The order of findings and their prices, on drawings whose answers follow by hand."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,12 +11,11 @@ from diagnose.advice import ranking
 from diagnose.advice.pricing import Step
 from diagnose.advice.ranges import ranged
 from diagnose.advice.ranking import Ranked
-from diagnose.contracts.finding import Caution, Confidence, Finding, Fix, Level, RankedFinding, Together
+from diagnose.contracts.finding import Caution, Confidence, Finding, Fix, Kind, Level, RankedFinding, Together
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.spans import host_spans
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
-from diagnose.fixes.setting import Safety
 from diagnose.pipeline import present, study
 from diagnose.replay.edits import Between, Edit, Number, Shorten
 from diagnose.replay.saving import Basis, Replay
@@ -68,19 +68,32 @@ HOST_BOUND = """
 """
 
 
-def test_what_changes_the_training_comes_last_unless_it_saves_ten_times_as_much() -> None:
-    facts = facts_of(HOST_BOUND)  # a is 30 ms, b 20, c 10
-    judged = Fix("Double the batch.", safety=Safety.NEEDS_JUDGEMENT)
-    larger = replace(finding(shorter(facts, "a")), fixes=(judged,))
-    small = finding(shorter(facts, "c", 0.75))
-    assert [one.rule for one in ordered(facts, {"a": larger, "c": small}).findings] == ["a", "c"]  # 30 against 2.5
-    assert [one.rule for one in ordered(facts, {"a": larger, "c": finding(shorter(facts, "c"))}).findings] == ["c", "a"]
-    per_sample = replace(larger, per_sample=True)
-    for given in (larger, per_sample):
-        found = ordered(facts, {"a": given, "b": finding(shorter(facts, "b")), "c": finding(shorter(facts, "c"))})
-        assert [one.rule for one in found.findings] == ["b", "c", "a"]
-    kept = replace(larger, fixes=(judged, Fix("Or launch it once.")))
-    assert [one.rule for one in ordered(facts, {"a": kept, "b": finding(shorter(facts, "b"))}).findings] == ["a", "b"]
+def test_faults_come_before_options_and_where_to_look_comes_last() -> None:
+    """However much each saves: a is 30 ms, b 20, c 10. Options add to a sum of their own, where to look to none."""
+    facts = facts_of(HOST_BOUND)
+    some = {name: finding(shorter(facts, name)) for name in "abc"}
+    for look, option, fault in itertools.permutations("abc"):
+        kinds = {look: Kind.WHERE_TO_LOOK, option: Kind.OPTION, fault: Kind.FAULT}
+        found = ordered(facts, {name: replace(one, kind=kinds[name]) for name, one in some.items()})
+        assert [(one.rule, one.kind) for one in found.findings] == [
+            (name, kinds[name]) for name in (fault, option, look)
+        ]
+        alone, both = LONG_MS[fault], LONG_MS[fault] + LONG_MS[option]
+        assert (found.together, found.all_together) == (Together(*limits(alone)),) * 2
+        assert found.with_options == Together(*limits(both))
+
+
+LONG_MS = {"a": 30, "b": 20, "c": 10}
+
+
+def test_an_option_alone_is_no_fault() -> None:
+    facts = facts_of(HOST_BOUND)
+    found = ordered(facts, {"a": replace(finding(shorter(facts, "a")), kind=Kind.OPTION)})
+    assert (found.together, found.all_together) == (None, None)
+    assert found.with_options == Together(*limits(30))
+    nothing = ordered(facts, {"a": replace(finding(shorter(facts, "a")), kind=Kind.WHERE_TO_LOOK)})
+    assert (nothing.together, nothing.all_together, nothing.with_options) == (None, None, None)
+    assert [one.shortens for one in (*found.findings, *nothing.findings)] == [True, False]
 
 
 def test_what_needs_another_fix_first_comes_after_it_however_much_more_it_saves() -> None:
@@ -95,7 +108,7 @@ def test_what_needs_another_fix_first_comes_after_it_however_much_more_it_saves(
 
 def test_a_bound_is_told_unless_another_finding_touches_it_or_saves_it() -> None:
     facts = facts_of(HOST_BOUND)
-    bound = replace(finding(shorter(facts, "a"), basis=Basis.AT_MOST), unless_above=True)
+    bound = replace(finding(shorter(facts, "a"), basis=Basis.AT_MOST), unless_above=True, kind=Kind.WHERE_TO_LOOK)
     found = ordered(facts, {"a": bound, "b": finding(shorter(facts, "b"))})
     first, second = found.findings  # 15 likely of 30, and 20
     assert (second.saving.low_ns, second.saving.likely_ns, second.saving.high_ns) == (0, 15_000_000, 30_000_000)
@@ -164,13 +177,13 @@ def test_what_is_certain_comes_before_a_larger_guess() -> None:
 
 
 def test_what_lets_a_step_do_more_saves_nothing_of_the_step() -> None:
-    """It has its place by what it lets the step do more, and what all save together leaves it out."""
+    """It comes after faults, and what all save together leaves it out."""
     facts = facts_of(HOST_BOUND)
     more = replace(finding(shorter(facts, "a")), per_sample=True)
     found = ordered(facts, {"more": more, "less": finding(shorter(facts, "b"))})
     assert [(in_ms(one)[0], one.per_sample, one.saving.after_above_ns) for one in found.findings] == [
-        ("more", True, None),
         ("less", False, 20_000_000),
+        ("more", True, None),
     ]
     assert found.together is not None
     assert found.together.likely_ns == 20_000_000

@@ -12,7 +12,7 @@ from diagnose.capture.limits import Check
 from diagnose.cli import COMMANDS, group
 from diagnose.cli.doctor import report
 from tests.cli.invoking import refused, run
-from tests.hostile import ROOT, SAMPLE
+from tests.hostile import ROOT
 
 
 @pytest.mark.slow
@@ -107,16 +107,3 @@ def test_help_needs_no_sdk() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert COMMANDS["mcp"].split()[0] in done.stdout
-
-
-def test_the_summary_goes_to_standard_output_beside_files(tmp_path: Path) -> None:
-    done = run("analyze", SAMPLE, "--brief", "--json", tmp_path / "out.json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("One step takes 17.4 ms without the profiler; ")
-    assert "\n1. dataloader_starvation (DL02) saves 5.29 ms (30.5 %)\n" in done.stdout
-    assert (tmp_path / "out.json").is_file()
-
-
-def test_the_summary_of_what_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "bad.json.gz").write_bytes(b"\x1f\x8b\x08\x00broken")
-    refused(run("analyze", tmp_path / "bad.json.gz", "--brief"), "broken")

@@ -109,7 +109,7 @@ def test_standard_output_by_any_name_holds_the_result_alone(trace: Path, tmp_pat
     text = result.read_text()
     assert text.startswith("before\n{")
     assert text.endswith("}\n")
-    assert "One step takes" not in text
+    assert "/step · " not in text
 
 
 def test_two_results_for_standard_output_by_other_names(trace: Path) -> None:

@@ -37,7 +37,7 @@ def test_the_exit_code_says_whether_a_fix_would_save_too_much(slow: Path) -> Non
 def test_sarif_beside_the_report(slow: Path, tmp_path: Path) -> None:
     done = run("analyze", slow.name, "--sarif", "a.sarif", "--fail-over", "5%", cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stdout.startswith("One step takes")
+    assert "  10.0 ms/step · data-loader-bound: " in done.stdout
     (found,) = json.loads((tmp_path / "a.sarif").read_text())["runs"]
     levels = {one["ruleId"]: one["level"] for one in found["results"]}
     assert levels["DL02"] == "error"
@@ -78,7 +78,7 @@ def browser(tmp_path: Path) -> Path:
 def test_a_page_is_written_beside_the_report(trace: Path, tmp_path: Path) -> None:
     done = run("analyze", trace, "--html", tmp_path / "out.html")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("One step takes")
+    assert "  100 us/step · host-bound: " in done.stdout
     assert (tmp_path / "out.html").read_text().startswith("<!doctype html>")
 
 

@@ -71,8 +71,8 @@ def test_a_recording_ends_in_its_diagnosis(tmp_path: Path) -> None:
     words = [word for word in command("-q", "--steps", 3, "train.py") if word != "--no-analyze"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment())
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("One step takes ")
-    assert " without the profiler; recorded " in " ".join(done.stdout.split())
+    assert done.stdout.startswith("train.py · CPU only · torch ")
+    assert "s/step · " in done.stdout
     (folder,) = (tmp_path / "diagnose-runs").iterdir()
     assert folder.name.startswith("train-2")
     report = json.loads((folder / "report.json").read_text())

@@ -1,5 +1,6 @@
 """`diagnose rules`, and the options of `analyze` that are about rules, as users run them."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,8 @@ def found(*arguments: object) -> list[str]:
 def test_own_rules_stand_beside_the_built_in_ones(trace: Path, own: Path) -> None:
     done = run("analyze", trace, "--rules", own)
     assert done.returncode == 0
+    assert re.search(r"\n  1  The range `slow` takes long +−40\.0 ms .* medium +TT01\n", done.stdout)
+    done = run("analyze", trace, "--rules", own, "--details")
     assert "The range `slow` takes long (TT01)  saves 40.0 ms (40.0 %)" in done.stdout
     assert f"Checked {len(page.pages(page.built_in_rules())) + 1} rules" in done.stdout
 
@@ -125,8 +128,17 @@ def test_settings_near_the_trace_run_no_code(trace: Path, own: Path) -> None:
 def test_fail_over(trace: Path, own: Path, share: str, code: int) -> None:
     done = run("analyze", trace, "--rules", own, "--select", "TT", "--fail-over", share)
     assert done.returncode == code
-    assert "saves 40.0 ms" in done.stdout
+    assert "Fix 1 fault: 100 → 60.0 ms/iteration (1.7x faster)" in done.stdout
     assert ("Failed --fail-over: slow_range (40.0%)" in done.stderr) == bool(code)
+
+
+@pytest.mark.parametrize("kind", ["OPTION", "WHERE_TO_LOOK"])
+def test_only_faults_are_over(trace: Path, own: Path, kind: str) -> None:
+    (own / "slow_range.py").write_text(SLOW.replace("edits=(", f"kind=Kind.{kind}, edits=("))
+    done = run("analyze", trace, "--rules", own, "--select", "TT", "--fail-over", "30%")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "No fault was found" in done.stdout
+    assert f"\n{kind.replace('_', ' ')}" in done.stdout
 
 
 @pytest.mark.parametrize("share", ["much", "5", "-1%", "101%"])

@@ -1,6 +1,8 @@
 """Findings in reports: the first screen, hostile names, several ranks, nothing found."""
 
 import dataclasses
+import re
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -10,13 +12,23 @@ from msgspec.structs import replace
 from diagnose import pipeline
 from diagnose.advice.rank_diagnosis import RankDiagnosis
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import Confidence, Evidence, Level, OutcomeKind, ReplayQuality, Together
+from diagnose.contracts.finding import (
+    Confidence,
+    Evidence,
+    Kind,
+    Level,
+    OutcomeKind,
+    RankedFinding,
+    ReplayQuality,
+    Together,
+)
 from diagnose.replay.saving import Basis
-from diagnose.reports import findings, markdown, terminal
+from diagnose.reports import brief, findings, heading, markdown, terminal
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
+from diagnose.trace.model import IntegrityNote, Severity
 from tests.diagnoses import of_ranks
 from tests.rules import SLOW, folder, rule
 
@@ -49,8 +61,10 @@ def found(said: RankDiagnosis) -> Diagnosis:
 
 @pytest.mark.parametrize(("form", "suffix"), [("terminal", "txt"), ("markdown", "md")])
 def test_findings_read_as_they_should(found: Diagnosis, form: str, suffix: str, request: pytest.FixtureRequest) -> None:
-    """Rewrite them with --update-golden."""
-    text = terminal.render(found) if form == "terminal" else markdown.render(found)
+    """In brief, then with details. Rewrite them with --update-golden."""
+    render = terminal.render if form == "terminal" else markdown.render
+    known = replace(found, provenance=replace(found.provenance, sources=()))
+    text = "".join(render(known, details=details) for details in (False, True))
     path = GOLDEN / f"findings.{suffix}"
     if request.config.getoption("--update-golden"):
         path.write_text(text, encoding="utf-8")
@@ -58,26 +72,25 @@ def test_findings_read_as_they_should(found: Diagnosis, form: str, suffix: str, 
 
 
 def test_the_first_screen_says_what_to_do(found: Diagnosis) -> None:
-    first = terminal.render(found).splitlines()
-    assert first[0].startswith("One step takes 100 ms")
-    assert first[2] == "The fix below would bring the mean step from 100 ms to about 60.0 ms (-40.0 %;"
-    assert first[4] == "1 rule failed by a bug in diagnose: what it looks for is not in this report."
-    assert first[6] == "What to fix"
-    assert first[7] == "  1. The range `slow` takes long (TT01)  saves 40.0 ms (40.0 %)"
+    first = terminal.render(found, 100).splitlines()
+    assert first[2] == "  100 ms/step · host-bound: the GPU idles 41 % of the time, 41 % for Python overhead"
+    assert first[3].split("   ")[1:] == ["compute 59 %", "idle: Python overhead 41 %"]
+    assert first[4] == "  1 rule failed by a bug in diagnose: what it looks for is not in this report."
+    assert first[6] == "  Fix 1 fault: 100 → 60.0 ms/step (1.7x faster)"
+    assert re.fullmatch("FAULTS +saves .range., each on top of those above", first[8])
+    assert re.fullmatch(r"  1  The range `slow` takes long +−40\.0 ms \(28\.6–74\.9\) +medium +TT01", first[9])
+    assert first[10:12] == ["     `slow` takes long.", "   > Drop it."]
 
 
-def test_the_last_line_counts_and_failures_are_told(found: Diagnosis) -> None:
-    for text in (terminal.render(found, 200), markdown.render(found)):
-        assert text.rstrip().endswith("Checked 3 rules: 1 found something, 1 cannot tell, 1 failed.")
-        assert "The rule broken (AA01) failed: ZeroDivisionError, broken.py:".replace("_", "\\_") in text.replace(
-            "\\", ""
-        )
-    assert "call stacks. Record with with_stack=True. (AA02)" in terminal.render(found, 200)
-
-
-@pytest.mark.parametrize("width", [40, 80, 100])
-def test_the_width_is_kept(found: Diagnosis, width: int) -> None:
-    assert max(map(len, terminal.render(found, width).splitlines())) <= width
+def test_rules_that_failed_are_told_and_with_details_all_are_counted(found: Diagnosis) -> None:
+    for render in (partial(terminal.render, width=200), markdown.render):
+        brief, details = (render(found, details=more).replace("\\", "") for more in (False, True))
+        assert "The rule broken (AA01) failed: ZeroDivisionError, broken.py:" in " ".join(brief.split())
+        assert "Not checked: call stacks (AA02)." in brief
+        assert "Checked 3 rules" not in brief
+        assert "\nChecked 3 rules: 1 found something, 1 cannot tell, 1 failed.\n" in details
+        assert "The rule broken (AA01) failed: ZeroDivisionError, broken.py:" in " ".join(details.split())
+        assert "call stacks. Record with with_stack=True. (AA02)" in details
 
 
 def test_what_pays_only_later_is_told_apart_from_what_is_minor(found: Diagnosis) -> None:
@@ -95,13 +108,30 @@ def test_what_pays_only_later_is_told_apart_from_what_is_minor(found: Diagnosis)
     both = replace(found, findings=(first, later))
     (told,) = findings.hidden(both)
     what = "then 5.00 ms (5.0 % of today's step), 4.00 ms to 5.00 ms; by itself nothing;"
-    what += f" found by replaying the step without it. {first.fixes[0].do} Confidence: medium."
+    what += f" simulated. {first.fixes[0].do} Confidence: medium."
     assert told == ("Later, at a.py:7 (f)", what)
     assert findings.minor(both) == []
-    assert findings.left_ns(both) == 60_000_000
-    text, page = terminal.render(both, 200), markdown.render(both)
-    assert text.index("What to fix") < text.index("Once those are fixed") < text.index("Later")
-    assert "### Once those are fixed" in page
+    assert heading.gain(both) == ["Fix 1 fault: 100 → 60.0 ms/step (1.7x faster)"]
+    for details in (False, True):
+        text = terminal.render(both, 200, details=details)
+        assert text.index("FAULTS") < text.index("LATER") < text.index("Later")
+        assert "### LATER" in markdown.render(both, details)
+    assert re.search(r"\n     Later +−5\.00 ms \(4\.00–5\.00\) +medium +TT01\n", terminal.render(both, 200))
+    assert "UNDER 1 %" not in terminal.render(both, 200, minor=True)
+
+
+@pytest.mark.parametrize("details", [False, True])
+def test_what_saves_little_is_listed_if_all_is_asked_for(found: Diagnosis, details: bool) -> None:
+    """TT01 saves 40 ms; another finding of it 0.5 ms, which is no part of the sum."""
+    (one,) = found.findings
+    saving = replace(one.saving, likely_ns=500_000, after_above_ns=500_000, after_above_range_ns=(0, 600_000))
+    both = replace(found, findings=(one, replace(one, title="Little", saving=saving, minor=True, rank_order=2)))
+    assert heading.gain(both) == ["Fix 1 fault: 100 → 60.0 ms/step (1.7x faster)"]
+    assert "Under 1 %, hidden: TT01 −500 us. Show: --all" in brief.of(both).notes
+    for render in (terminal.render, markdown.render):
+        assert "Little" not in render(both, details=details)
+        text = render(both, details=details, minor=True)
+        assert re.search(r"UNDER 1 %\n+ *[·-] Little: 500 us \(0\.5 %\)\n", text)
 
 
 def test_hostile_text_stays_text(found: Diagnosis) -> None:
@@ -125,9 +155,8 @@ def test_the_ranks_it_was_found_on(said: RankDiagnosis) -> None:
         return of_ranks(*made)
 
     assert of(0, 1, 2, 3).findings[0].where.ranks == (0, 1, 2, 3)
-    assert "on all ranks" in terminal.render(of(0, 1, 2, 3), 200)
-    assert "on ranks 0, 2" in terminal.render(of(0, 2), 200)
-    assert "on rank 0." in terminal.render(of(0), 200).replace("on rank 0. ", "on rank 0.")
+    for ranks, words in (((0, 1, 2, 3), "on all ranks"), ((0, 2), "on ranks 0, 2"), ((0,), "on rank 0")):
+        assert f"simulated; {words}. Confidence: medium" in terminal.render(of(*ranks), 200, details=True)
 
 
 def test_what_is_only_an_upper_bound_is_called_one(found: Diagnosis) -> None:
@@ -136,28 +165,32 @@ def test_what_is_only_an_upper_bound_is_called_one(found: Diagnosis) -> None:
     bound = replace(one, saving=saving)
     told = replace(found, findings=(bound, *found.findings[1:]))
     assert findings.cards(told)[0].saving == "up to 20.0 ms (20.0 %)"
-    assert " at best (-" in findings.lost(told)
-    assert " to about " in findings.lost(found)
+    assert heading.gain(told) == ["Fix 1 fault: 100 → 60.0 ms/step (1.7x faster, at best)"]
+    assert re.search(r"slow` takes long +up to −20\.0 ms +medium +TT01\n", terminal.render(told, 200))
 
 
 def test_nothing_to_fix(found: Diagnosis) -> None:
-    nothing = msgspec.structs.replace(found, findings=())
+    nothing = replace(found, findings=())
+    assert heading.gain(nothing) == ["No fault was found, but 1 of 3 rules could not look (see NOTES)."]
     for text in (terminal.render(nothing, 200), markdown.render(nothing)):
-        assert "No fix that the rules know would save 1 % of a step." in text.replace("\\", "")
-        assert "What to fix" not in text
+        assert heading.gain(nothing)[0] in text.replace("\\", "")
+        assert "FAULTS" not in text
+    small = replace(found, findings=(replace(found.findings[0], minor=True),), outcomes=found.outcomes[:1])
+    assert heading.gain(small) == ["No fault of 1 % or more was found."]
+    assert heading.gain(replace(nothing, replay=None)) == [
+        "The steps could not be simulated: no saving is known, and no finding is listed."
+    ]
+    assert heading.gain(replace(nothing, outcomes=())) == heading.gain(replace(nothing, steps=None)) == []
 
 
-def test_where_to_look_for_what_no_rule_knows() -> None:
-    synthetic = """
-        4 steps of 100
-        cpu  "/home/me/train.py(3): main" 0-100 | "/home/me/net.py(8): solve" 10-80 | aten::mm 20-70
-    """
-    made = of_ranks(pipeline.present(facts_of(synthetic), engine.load(RuleSet(ignore=("MQ",)))))
-    assert made.functions is not None
-    assert [function.site.function for function in made.functions if function.site] == ["solve", "main"]
-    assert findings.lost(made).endswith(
-        " Most of your own code's time is at /home/me/net.py:8 (solve), with 70.0 % of a step."
-    )
+def test_no_fault_is_not_said_without_how_many_rules_could_not_look() -> None:
+    """On the CPU alone most have nothing to look at."""
+    rules = engine.load(RuleSet())
+    found = of_ranks(pipeline.present(facts_of("4 steps of 100\ncpu aten::mm 0-99"), rules))
+    blind = sum(outcome.outcome is OutcomeKind.CANNOT_TELL for outcome in found.outcomes)
+    assert blind > 20
+    said = f"No fault was found, but {blind} of {len(rules)} rules could not look (see NOTES)."
+    assert heading.lost(replace(found, findings=())) == said
 
 
 def test_all_cannot_tell(found: Diagnosis) -> None:
@@ -167,7 +200,9 @@ def test_all_cannot_tell(found: Diagnosis) -> None:
         )
         for outcome in found.outcomes
     )
-    text = terminal.render(msgspec.structs.replace(found, findings=(), outcomes=unknown), 200)
+    nothing = msgspec.structs.replace(found, findings=(), outcomes=unknown)
+    assert "  Not checked: shapes (AA01, AA02, TT01).\n" in terminal.render(nothing, 200)
+    text = terminal.render(nothing, 200, details=True)
     assert "shapes. Record shapes. (AA01, AA02, TT01)" in text
     assert "Checked 3 rules: 3 cannot tell." in text
 
@@ -190,22 +225,15 @@ def unprofiled(found: Diagnosis) -> Diagnosis:
 
 
 def test_the_first_lines_say_what_recording_cost_and_what_savings_are_of(unprofiled: Diagnosis) -> None:
-    first = (
-        "One step takes 80.0 ms without the profiler; recorded 100 ms (x 1.25; mean of 3 of 4 recorded, 100 ms to "
-        "100 ms)"
-    )
-    second = (
-        "The fix below would bring the step from 80.0 ms to about 48.0 ms (-40.0 %). Times of the CPU below are as "
-        "recorded, in steps of 100 ms."
-    )
-    text = terminal.render(unprofiled, 100).replace("\n", " ")
-    assert text.startswith(first)
-    assert second in text
-    text = markdown.render(unprofiled).replace("\\", "")
-    assert text.startswith(f"## {first}\n")
-    assert f"\n**{second}**\n" in text
+    """Recorded steps take 100 ms, 25 % more than 80."""
+    first, _, second, *_ = terminal.render(unprofiled, 100).splitlines()
+    assert first.endswith(" · 3 of 4 recorded steps · profiler overhead 25 %")
+    assert second.startswith("  80.0 ms/step · ")
+    assert markdown.render(unprofiled).startswith("## 80.0 ms/step · ")
     for text in (terminal.render(unprofiled, 100), markdown.render(unprofiled).replace("*", "")):
-        assert "saves 32.0 ms (40.0 %)" in text
+        assert "Fix 1 fault: 80.0 → 48.0 ms/step (1.7x faster)" in text
+        assert "−32.0 ms (28.6–74.9)" in text
+    assert "saves 32.0 ms (40.0 %)" in terminal.render(unprofiled, 100, details=True)
 
 
 def test_the_ratio_is_that_of_the_two_numbers_beside_it(unprofiled: Diagnosis) -> None:
@@ -213,70 +241,90 @@ def test_the_ratio_is_that_of_the_two_numbers_beside_it(unprofiled: Diagnosis) -
     assert unprofiled.steps is not None
     time = msgspec.structs.replace(unprofiled.steps.step_time_ns, median=90_000_000, mean=120_000_000)
     steps = msgspec.structs.replace(unprofiled.steps, step_time_ns=time)
-    first = terminal.render(msgspec.structs.replace(unprofiled, steps=steps), 100).replace("\n", " ")
-    assert "takes 80.0 ms without the profiler; recorded 120 ms (x 1.50; mean of 3" in first
+    assert heading.subject(msgspec.structs.replace(unprofiled, steps=steps)).endswith(" · profiler overhead 50 %")
 
 
-def test_no_fix_is_not_said_without_how_many_rules_could_not_look() -> None:
-    """On the CPU alone most have nothing to look at."""
-    rules = engine.load(RuleSet())
-    found = of_ranks(pipeline.present(facts_of("4 steps of 100\ncpu aten::mm 0-99"), rules))
-    blind = sum(outcome.outcome is OutcomeKind.CANNOT_TELL for outcome in found.outcomes)
-    assert blind > 20
-    assert findings.lost(found) == (
-        "No fix that the rules know would save 1 % of a step."
-        f" But {blind} of {len(rules)} rules could not look; the reasons stand below."
-    )
+KINDS = {
+    "H": (Kind.FAULT, Level.HIGH),
+    "M": (Kind.FAULT, Level.MEDIUM),
+    "L": (Kind.FAULT, Level.LOW),
+    "O": (Kind.OPTION, Level.HIGH),
+    "?": (Kind.WHERE_TO_LOOK, Level.MEDIUM),
+}
 
 
-def of_levels(found: Diagnosis, *levels: Level) -> Diagnosis:
-    """100 ms a step, and a finding for each level: the first saves 40 ms after those above, the next ones 20 ms."""
-    gains = [40, 20, 20]
-    findings = tuple(
-        msgspec.structs.replace(
-            found.findings[0],
-            minor=False,
-            hidden=None,
-            confidence=Confidence(level, "drawn"),
-            saving=msgspec.structs.replace(found.findings[0].saving, after_above_ns=gain * 1_000_000),
-        )
-        for level, gain in zip(levels, gains, strict=False)
-    )
-    together = Together(30_000_000, 45_000_000, 50_000_000) if any(finding.sure for finding in findings) else None
-    every = Together(0, 1_000_000 * sum(gains[: len(levels)]), 100_000_000)
-    quality = ReplayQuality(100_000_000, 0.0, 0.0, together, every)
-    return msgspec.structs.replace(found, findings=findings, replay=quality, steps=None)
+def of_kinds(found: Diagnosis, some: str) -> Diagnosis:
+    """100 ms a step, and findings of these KINDS: the first saves 40 ms after those above, the next ones 20 ms."""
+    one, gains = found.findings[0], dict(enumerate((40, 20, 20)[: len(some)], start=1))
+
+    def said(at: int, kind: Kind, level: Level) -> RankedFinding:
+        saving = replace(one.saving, after_above_ns=gains[at] * 1_000_000)
+        made = replace(one, rank_order=at, kind=kind, confidence=Confidence(level, "drawn"), saving=saving)
+        return replace(made, share_of_step=gains[at] / 100)
+
+    def together(among: str) -> Together | None:
+        saved = sum(gains[at] for at, kind in enumerate(some, start=1) if kind in among) * 1_000_000
+        return Together(0, saved, saved) if saved else None
+
+    quality = ReplayQuality(100_000_000, 0.0, 0.0, together("HM"), together("HML"), together("HMLO"))
+    listed = tuple(said(at, *KINDS[kind]) for at, kind in enumerate(some, start=1))
+    return replace(found, findings=listed, replay=quality, outcomes=found.outcomes[-1:])
+
+
+FIX_ONE = "Fix 1 fault: 100 → 60.0 ms/step (1.7x faster)."
+OPTION = "The range `slow` takes long (TT01), −"
 
 
 @pytest.mark.parametrize(
-    ("levels", "words"),
+    ("some", "words"),
     [
-        (
-            [Level.HIGH],
-            "The fix below would bring the mean step from 100 ms to about 55.0 ms (-45.0 %; 50.0 ms to 70.0 ms).",
-        ),
-        (
-            [Level.HIGH, Level.MEDIUM],
-            "The 2 fixes below would together bring the mean step from 100 ms to about 55.0 ms"
-            " (-45.0 %; 50.0 ms to 70.0 ms).",
-        ),
-        (
-            [Level.LOW, Level.MEDIUM],
-            "Of the 2 fixes below one has medium or high confidence. It would bring the mean step from 100 ms to"
-            " about 55.0 ms (-45.0 %; 50.0 ms to 70.0 ms). With those of low confidence: about 40.0 ms.",
-        ),
-        (
-            [Level.HIGH, Level.LOW, Level.MEDIUM],
-            "Of the 3 fixes below 2 have medium or high confidence. Together they would bring the mean step from 100"
-            " ms to about 55.0 ms (-45.0 %; 50.0 ms to 70.0 ms). With those of low confidence: about 20.0 ms.",
-        ),
-        ([Level.LOW], "The fix below has low confidence. It might bring the mean step from 100 ms to about 60.0 ms."),
-        (
-            [Level.LOW, Level.LOW],
-            "Both fixes below have low confidence. Together they might bring the mean step from 100 ms to about"
-            " 40.0 ms.",
-        ),
+        ("H", FIX_ONE),
+        ("H?", FIX_ONE),
+        ("HM", "Fix 2 faults: 100 → 40.0 ms/step (2.5x faster)."),
+        ("HL", f"{FIX_ONE} With one more of low confidence: → 40.0 ms."),
+        ("LHL", "Fix 1 fault: 100 → 80.0 ms/step (1.2x faster). With 2 more of low confidence: → 20.0 ms."),
+        ("L", "1 fault of low confidence: 100 → 60.0 ms/step (1.7x faster)."),
+        ("LL", "2 faults, both of low confidence: 100 → 40.0 ms/step (2.5x faster)."),
+        ("LLL", "3 faults, all of low confidence: 100 → 20.0 ms/step (5x faster)."),
+        ("HOO", f"{FIX_ONE} Options on top: → 20.0 ms/step; the largest: {OPTION}20 %."),
+        ("O", f"No fault was found. Options on top: → 60.0 ms/step; {OPTION}40 %."),
+        ("?", "No fault was found."),
     ],
 )
-def test_the_headline_counts_what_is_sure(found: Diagnosis, levels: list[Level], words: str) -> None:
-    assert findings.lost(of_levels(found, *levels)) == words
+def test_the_headline_counts_what_is_sure_and_options_apart(found: Diagnosis, some: str, words: str) -> None:
+    assert heading.lost(of_kinds(found, some)) == words
+
+
+def test_an_option_that_saves_per_sample_leaves_the_step_as_long(found: Diagnosis) -> None:
+    alone = of_kinds(found, "O")
+    assert alone.replay is not None
+    (one,) = alone.findings
+    more = replace(alone, findings=(replace(one, per_sample=True),), replay=replace(alone.replay, with_options=None))
+    assert heading.lost(more) == f"No fault was found. Option: {OPTION}40 % per sample."
+
+
+def test_faults_options_and_where_to_look_have_lists_of_their_own(found: Diagnosis) -> None:
+    told = of_kinds(found, "HO?")
+    lists = {name: [one.number for one in some] for name, some in findings.entries(told)}
+    assert lists == {"FAULTS": ["1"], "OPTIONS": ["2"], "WHERE TO LOOK": ["3"]}
+    for details in (False, True):
+        for text in (terminal.render(told, 200, details=details), markdown.render(told, details)):
+            assert 0 < text.index("FAULTS") < text.index("OPTIONS") < text.index("WHERE TO LOOK")
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 60])
+@pytest.mark.parametrize("notes", [0, 1, 5, 60])
+def test_a_report_has_forty_lines_however_much_there_is_to_say(found: Diagnosis, count: int, notes: int) -> None:
+    """Faults come whole before options, and at least one note is there."""
+    fault, option = of_kinds(found, "HO").findings
+    some = [replace(one, title=f"{one.title} {'x' * 150}") for one in (*[fault] * count, *[option] * count)]
+    told = [IntegrityNote(f"Note {at}. {'x ' * 80}", "", Severity.WARNING, ()) for at in range(notes)]
+    many = replace(found, findings=tuple(some), integrity=tuple(told))
+    lines = terminal.render(many, 100).splitlines()
+    assert len(lines) <= terminal.MOST_LINES
+    assert max(map(len, lines)) <= 100
+    assert sum(line.startswith("  1  ") for line in lines) == min(count, 1)
+    assert ("NOTES" in lines, lines[-1].startswith("Next:  diagnose analyze")) == (True, True)
+    shown = sum(line.endswith(" TT01") for line in lines)
+    assert (f"  {2 * count - shown} more: --details" in lines) is (shown < 2 * count)
+    assert terminal.render(many, 100, details=True).count("(TT01)  saves ") == 2 * count

@@ -47,12 +47,19 @@ def test_a_risk_has_no_price_and_is_found(found: Diagnosis) -> None:
 
 def test_every_report_shows_it(found: Diagnosis) -> None:
     text = terminal.render(found, 100)
-    assert "\nRisks\n  1. The disk is nearly full (TT02)\n     The disk is 99 % full.\n" in text
+    (_, told) = text.split("\nRISKS")
+    first, title, *rest = told.splitlines()
+    assert (first.strip(), " ".join(title.split())) == (findings.ABOUT["RISKS"], "The disk is nearly full high TT02")
+    assert rest[:2] == ["     The disk is 99 % full.", "   > rm old.pt"]
+    text += terminal.render(found, 100, details=True)
+    assert "\nRISKS\n  1. The disk is nearly full (TT02)\n     The disk is 99 % full.\n" in text
     assert "It costs no time now. Confidence: high (it was asked)." in text
     assert "saves" not in text
-    assert "### Risks\n\n1. **The disk is nearly full**\n   The disk is 99 % full.\n" in markdown.render(found)
+    assert "- The disk is nearly full (TT02)  high\n   The disk is 99 % full.\n" in markdown.render(found)
+    whole = markdown.render(found, details=True)
+    assert "### RISKS\n\n1. **The disk is nearly full**\n   The disk is 99 % full.\n" in whole
     for html in (page.render(found), summary.render(found)):
-        assert "Risks" in html
+        assert "RISKS" in html
         assert "The disk is 99 % full." in html
         assert "Delete &lt;b&gt;old&lt;/b&gt; checkpoints." in html
     assert findings.checked(found) == "Checked 1 rules: 1 found something."
@@ -68,7 +75,7 @@ def test_it_is_told_also_where_nothing_can_be_replayed(tmp_path: Path) -> None:
 def test_of_several_ranks_it_is_one(tmp_path: Path) -> None:
     both = of_ranks(*said(tmp_path, f"{ONE.format(0)}\n---\n{ONE.format(1)}"))
     assert [risk.ranks for risk in both.risks] == [(0, 1)]
-    assert "It costs no time now; on all ranks." in terminal.render(both, 100)
+    assert "It costs no time now; on all ranks." in terminal.render(both, 100, details=True)
 
 
 def diagnosed(folder: Path) -> Diagnosis:

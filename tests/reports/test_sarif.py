@@ -65,6 +65,7 @@ def test_a_finding_is_a_result_at_its_line(found: Diagnosis, tmp_path: Path) -> 
     saving = found.findings[0].saving
     assert said["properties"] == {
         "confidence": "medium",
+        "kind": "fault",
         "saving_ns": {"low": saving.low_ns, "likely": 40_000_000, "high": saving.high_ns},
         "share_of_step": 0.4,
         "basis": "replayed",

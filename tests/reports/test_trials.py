@@ -1,5 +1,7 @@
 """The report of trials: what it says of a fix, and the sentence on what to keep."""
 
+from functools import partial
+
 import pytest
 from msgspec.structs import replace
 
@@ -210,11 +212,13 @@ def of_a_run(found: Report | None) -> Diagnosis:
 
 def test_the_report_of_the_run_has_a_section_only_if_something_was_tried() -> None:
     said, nothing = of_a_run(report(WORKERS)), of_a_run(None)
-    for render in (terminal.render, markdown.render, page.render):
+    for render in (partial(terminal.render, details=True), partial(markdown.render, details=True), page.render):
         assert trials.TITLE in render(said)
         assert trials.TITLE not in render(nothing)
     assert 'id="panel-speed_ups"' in page.render(said)
-    assert "1.25x, 1.20 to 1.31" in terminal.render(said)
+    assert "1.25x, 1.20 to 1.31" in terminal.render(said, details=True)
+    assert "  Measured: dataloader_starvation: 1.25x, 1.20 to 1.31, keep\n" in terminal.render(said)
+    assert "Measured" not in terminal.render(nothing)
 
 
 def test_what_trials_say_is_text() -> None:

@@ -32,7 +32,7 @@ def test_reports_go_to_urls(bucket: Bucket, trace: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert bucket.keys() == [*sorted(f"out/{name}" for name in names.values()), "run/rank0.json"]
     assert json.loads(bucket.get("out/r.json"))["provenance"]["sources"][0]["path"] == url
-    assert bucket.get("out/r.md").startswith(b"## One step takes")
+    assert bucket.get("out/r.md").startswith(b"## 100 us/step ")
 
 
 def test_tables_go_to_a_url_and_the_record_of_them_last(bucket: Bucket, trace: Path) -> None:

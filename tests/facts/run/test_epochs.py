@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from diagnose import pipeline
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.run.timed_steps import Epoch, epoch, slowdown
-from diagnose.reports.heading import headline
+from diagnose.reports import brief
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Epochs, Host, RankManifest, Timed
 from diagnose.trace.model import Context
@@ -49,11 +49,8 @@ def test_without_a_whole_epoch_it_is_not_known(known: Epochs | None) -> None:
 
 def test_what_comes_once_an_epoch_is_said() -> None:
     found = of_ranks(pipeline.present(of(WHOLE), []))
-    assert headline(found) == (
-        "One step takes 20.0 ms (mean of 5 of 6 recorded, 20.0 ms to 20.0 ms)."
-        " Once an epoch of 32 steps: workers that start anew, 680 ms."
-        " Once an epoch of 32 steps: evaluation, saving and the like, 280 ms"
-    )
+    parts = "starting workers 680 ms, evaluation, saving and the like 280 ms"
+    assert brief.of(found).notes[0] == f"Once per epoch (32 steps), on top of the steps: {parts}."
 
 
 @pytest.mark.parametrize(("began", "expected_ms"), [((-20,), 27.5), ((2,), 27.5), ((), 20)])

@@ -14,7 +14,18 @@ from msgspec.structs import replace
 
 from diagnose import pipeline
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary, StepTime
-from diagnose.contracts.finding import Confidence, Level, PricedSaving, RankedFinding, ReplayQuality, Together, Where
+from diagnose.contracts.finding import (
+    Confidence,
+    Kind,
+    Level,
+    Outcome,
+    OutcomeKind,
+    PricedSaving,
+    RankedFinding,
+    ReplayQuality,
+    Together,
+    Where,
+)
 from diagnose.contracts.pictures import CollectiveBar, MemoryCurve, RooflineOp, RooflinePicture
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.breakdown import Breakdown
@@ -117,7 +128,7 @@ def test_without_a_gpu_the_step_bar_is_of_the_host(cpu_only: Diagnosis) -> None:
     made = step_figures.step_bar(cpu_only)
     assert {trace.name: trace.x[0] for trace in made.data} == {
         "Python overhead, 76.2 %": 0.016,
-        "CPU time in ops, 23.8 %": 0.005,
+        "op dispatch, 23.8 %": 0.005,
     }
     said = step_figures.step_bar_sentence(cpu_only)
     assert said == "The launching threads spend 76.2 % of the step on Python overhead."
@@ -153,6 +164,7 @@ def finding(
         rule="r",
         code="RR01",
         title=title,
+        kind=Kind.FAULT,
         rank_order=rank_order,
         where=Where((0,), (1, 2)),
         evidence=(),
@@ -172,7 +184,8 @@ def finding(
 def with_fixes(found: Diagnosis, *fixes: RankedFinding) -> Diagnosis:
     saved = sum(one.saving.after_above_ns or 0 for one in fixes if not one.minor)
     every = Together(0, saved, saved)
-    return replace(found, findings=fixes, replay=ReplayQuality(1_000_000, 0.0, 0.0, every, every))
+    outcomes = (Outcome("r", "RR01", OutcomeKind.FOUND, "1"),)
+    return replace(found, findings=fixes, replay=ReplayQuality(1_000_000, 0.0, 0.0, every, every), outcomes=outcomes)
 
 
 def test_savings_end_at_what_all_of_them_leave(known: Diagnosis) -> None:
@@ -186,7 +199,7 @@ def test_savings_end_at_what_all_of_them_leave(known: Diagnosis) -> None:
     assert taken.base == pytest.approx((0.7, 0.6))
     assert taken.hovertext[1] == "3. C<br>after those above: 100 us (10.0 %)<br>alone: 100 us to 400 us, likely 200 us"
     assert step_figures.savings_sentence(found) == (
-        'Fixes would bring the step from 1.00 ms to about 600 us; the first, "A", takes away 300 us.'
+        'Fix 2 faults: 1.00 ms → 600 us/iteration (1.7x faster). The first, "A", saves 300 us.'
     )
 
 

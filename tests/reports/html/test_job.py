@@ -70,7 +70,8 @@ def test_the_first_screen_names_whom_the_step_waits_for_and_why() -> None:
     assert first.index("Rank 5") < first.index("Critical path of its step") < first.index("process groups")
     assert "the step waits 30.0 ms for its compute" in first
     assert f"Rank {diagnosis.rank} in detail" in text
-    assert text.index('<h2 id="rank">') < text.index('id="fixes"')
+    assert text.index('id="fixes"') < text.index('<section id="job">')
+    assert text.index('<h2 id="rank">') < text.index('<section id="timeline"')
 
 
 def test_a_rank_that_comes_late_is_named_before_the_compute_of_all() -> None:
@@ -156,7 +157,8 @@ def test_where_nobody_waits_no_rank_stands_out() -> None:
 @pytest.mark.parametrize("render", [terminal.render, markdown.render])
 def test_texts_have_the_job_before_the_ranks(render: object) -> None:
     assert callable(render)
-    text = render(eight())
+    text = render(eight(), details=True)
+    assert render(eight()).count("\n") <= terminal.MOST_JOB_LINES
     assert text.index("The job: critical path of its step") < text.index("Ranks\n")
     assert "rank 5: compute" in text
 
@@ -239,7 +241,7 @@ def test_of_each_rank_it_is_told_how_it_spends_its_step_and_what_is_found_on_it(
         ("transfer", "5.00 ms"),
         ("others wait for it", "20.0 ms"),  # Its neighbour, for which the six others wait then.
     )
-    assert views[5].host == "CPU time in ops 75.0 %, Python overhead 25.0 %"
+    assert views[5].host == "op dispatch 75.0 %, Python overhead 25.0 %"
     assert views[5].findings == (("It <waits>", "train.py:12 (step)"),)
     assert views[4].findings == ()
     text = page.render(replace(found, ranks=tuple(ranks)))

@@ -97,7 +97,7 @@ def test_a_notebook_shows_the_summary(tmp_path: Path) -> None:
     assert notebook.shown_in_notebooks() is type(found)
     shown = found._repr_html_()  # type: ignore[attr-defined]
     assert shown == summary.render(found)
-    assert "One step takes 10.0 ms" in shown
+    assert "10.0 ms/step · data-loader-bound: " in shown
     assert "<script" not in shown
     assert len(shown) < 30_000
 
@@ -112,8 +112,10 @@ def test_importing_the_public_name_is_enough_for_a_notebook() -> None:
 
 def test_what_could_not_be_looked_at_never_reads_as_fine(tmp_path: Path) -> None:
     found = analysed(EVERY["cpu_only"](), tmp_path)
-    assert "rules could not look" in page.render(found).partition('id="fixes"')[2]
+    nothing = page.render(replace(found, findings=()))
+    assert re.search("No fault was found, but [0-9]+ of [0-9]+ rules could not look .see NOTES.", nothing)
+    assert re.search("<h2>NOTES</h2>.*Not checked: ", nothing)
     unpriced = page.render(replace(found, replay=None, findings=()))
-    assert "Nothing could be replayed, so that no fix has a price." in unpriced
-    assert "No fix that the rules know" not in unpriced
+    assert "The steps could not be simulated: no saving is known, and no finding is listed." in unpriced
+    assert "No fault was found" not in unpriced
     assert "No rule ran, so nothing was looked for." in page.render(replace(found, outcomes=(), findings=()))
