@@ -43,7 +43,7 @@ def pages(ask: Callable[[int], str]) -> Iterator[str]:
     start: int | None = 0
     while start is not None:
         yield (text := ask(start))
-        more = re.search(r"^There is more: ask again with start=(\d+)\.$", text, re.MULTILINE)
+        more = re.search(r"^There is more: call again with start=(\d+)\.$", text, re.MULTILINE)
         start = int(more[1]) if more else None
 
 
@@ -92,7 +92,7 @@ def test_evidence_has_all_sentences_the_code_and_windows_of_the_timeline() -> No
     assert f"\nplace {call}\n" in text
     window = timeline(sample(), (spot.start_ns, spot.start_ns + spot.dur_ns), [spot.lane], 0)
     assert rows(window)[0][:2] == [spot.lane, spot.start_ns]
-    with pytest.raises(ToolError, match=r"has no finding 4\. There are: 1 to 3"):
+    with pytest.raises(ToolError, match=r"has no finding 4\. It has findings 1 to 3"):
         evidence(sample(), "d1", 4)
 
 
@@ -291,9 +291,9 @@ def test_a_pattern_stands_for_paths_under_the_folder(root: Path) -> None:
         ("../*", "may lead out"),
         ("{root}/../oth*", "may lead out"),
         ("/etc/*", "may lead out"),
-        ("none*", "stands for nothing"),
+        ("none*", "matches nothing"),
         ("s3://bucket/*", "is a URL"),
-        ("a*\0", "no path"),
+        ("a*\0", "not a path"),
         ("li*", "outside"),
     ],
 )
