@@ -71,16 +71,12 @@ def invoked(*words: object) -> Result:
 def test_a_ledger_that_is_empty_says_how_it_fills(file: Path) -> None:
     done = invoked("ledger")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout == (
-        f"The ledger is empty. Run `diagnose try` to fill it.\nThe file: {file}\n"
-    )
+    assert done.stdout == (f"The ledger is empty. Run `diagnose try` to fill it.\nThe file: {file}\n")
 
 
 def test_a_ledger_that_is_switched_off_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIAGNOSE_NO_LEDGER", "1")
-    assert invoked("ledger").stdout == (
-        "The ledger is off (DIAGNOSE_NO_LEDGER), or you have no home folder.\n"
-    )
+    assert invoked("ledger").stdout == ("The ledger is off (DIAGNOSE_NO_LEDGER), or you have no home folder.\n")
 
 
 def test_a_ledger_is_a_table_by_device_and_rule(filled: Path) -> None:
