@@ -8,9 +8,7 @@ sample_traces/. Reports of public traces are made where those are: `--corpus` na
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from itertools import takewhile
@@ -72,7 +70,6 @@ COMPARED = tuple(f"{SAMPLES}/planted/communication/ranks_meet_to_print/{side}" f
 SHOWN = "h100/gpt2_2_bf16"  # A recording of GPT-2 on an H100, in the corpus.
 TRIALS = Path(__file__).with_name("trials.json")
 TRYING = "diagnose try train.py"  # What it was made by.
-LINE = 100  # Columns of a console block.
 
 """What `diagnose try` has found of a training with slow storage, on two cores."""
 
@@ -167,7 +164,7 @@ def help_of(command: str) -> str:
 
 def _trials() -> Iterator[Text]:
     yield Text(SITE / "trying-fixes.md", shown_trials, "trials")
-    yield Text(README, trials_in_short, "trials")
+    yield Text(README, shown_trials, "trials")
     found = trial_results.published()
     yield Text(SITE / "trying-fixes.md", partial(trial_tables.summary, found), "trials-right")
     blocks: dict[str, Callable[[], str]] = {
@@ -187,13 +184,6 @@ def _trials() -> Iterator[Text]:
 def shown_trials() -> str:
     """The report of trials that `diagnose try --json` has kept."""
     return f"```console\n$ {TRYING}\n{trials.render(_kept_trials())}```"
-
-
-def trials_in_short() -> str:
-    """Its first line, what was predicted and measured of each fix, and what to keep."""
-    first, *lines, last = trials.render(_kept_trials()).splitlines()
-    shown = [line for line in lines if re.match(r"\d.*: |   (predicted|measured|on top) ", line)]
-    return "\n".join(["```console", f"$ {TRYING}", first, "...", *shown, "...", *textwrap.wrap(last, LINE), "```"])
 
 
 def _kept_trials() -> Report:

@@ -43,7 +43,7 @@ def pages(ask: Callable[[int], str]) -> Iterator[str]:
     start: int | None = 0
     while start is not None:
         yield (text := ask(start))
-        more = re.search(r"^There is more: ask again with start=(\d+)\.$", text, re.MULTILINE)
+        more = re.search(r"^There is more: call again with start=(\d+)\.$", text, re.MULTILINE)
         start = int(more[1]) if more else None
 
 
@@ -94,7 +94,7 @@ def test_evidence_has_all_sentences_the_code_and_windows_of_the_timeline() -> No
     assert f"\nplace {call}\n" in text
     window = timeline(sample(), (spot.start_ns, spot.start_ns + spot.dur_ns), [spot.lane], 0)
     assert rows(window)[0][:2] == [spot.lane, spot.start_ns]
-    with pytest.raises(ToolError, match=r"has no finding 4\. There are: 1 to 3"):
+    with pytest.raises(ToolError, match=r"has no finding 4\. It has findings 1 to 3"):
         evidence(sample(), "d1", 4)
 
 
@@ -230,7 +230,7 @@ def test_many_short_marks_are_joined_and_counted(tmp_path: Path) -> None:
     joined = kernels(found, 0, 10_000_000)
     assert 1 < len(joined) <= 100
     assert sum(int(str(mark[3])) for mark in joined) == 1000
-    assert "ns was joined: a smaller window" in timeline(found, (0, 10_000_000), None, 0)
+    assert "ns are joined. A smaller window" in timeline(found, (0, 10_000_000), None, 0)
     assert [mark[2] for mark in kernels(found, 0, 30_000)] == ["kernel_0", "kernel_1", "kernel_2"]
 
 
@@ -258,7 +258,7 @@ def test_what_lies_under_the_folder_may_be_read(root: Path, given: str) -> None:
         ("../none", "outside"),
         ("none", "does not exist"),
         ("run/*.json", "does not exist"),
-        ("a\0b", "no path"),
+        ("a\0b", "not a path"),
         ("s3://bucket/run", "is a URL"),
         ("file:///etc/passwd", "is a URL"),
     ],
@@ -303,9 +303,9 @@ def test_a_pattern_stands_for_paths_under_the_folder(root: Path) -> None:
         ("../*", "may lead out"),
         ("{root}/../oth*", "may lead out"),
         ("/etc/*", "may lead out"),
-        ("none*", "stands for nothing"),
+        ("none*", "matches nothing"),
         ("s3://bucket/*", "is a URL"),
-        ("a*\0", "no path"),
+        ("a*\0", "not a path"),
         ("li*", "outside"),
     ],
 )
@@ -325,7 +325,7 @@ def test_inputs_that_cannot_be_read_are_refused_in_a_sentence(root: Path, monkey
         with pytest.raises(ToolError, match=word) as refused:
             server.analyze(name)
         assert str(refused.value).count("\n") == 0
-    with pytest.raises(ToolError, match=r"there are: none\). Call analyze again"):
+    with pytest.raises(ToolError, match=r"known: none\). Call analyze again"):
         server.findings("d1")
 
 
@@ -337,7 +337,7 @@ def test_the_diagnosis_that_was_asked_for_longest_ago_is_forgotten(monkeypatch: 
     server.findings("d1")
     server.analyze("medium")
     server.findings("d1")
-    with pytest.raises(ToolError, match='No diagnosis "d2" is kept'):
+    with pytest.raises(ToolError, match='There is no diagnosis "d2"'):
         server.findings("d2")
 
 
@@ -386,7 +386,7 @@ def test_a_patch_of_files_above_the_folder_is_refused(folder: Path, monkeypatch:
 
 def test_a_long_line_of_a_diff_is_not_cut(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents.making, "unified", lambda files: b"+" + b"x" * MOST_LINE + b"\n")
-    with pytest.raises(ToolError, match=r'too long for here\. Run: diagnose patch "run"'):
+    with pytest.raises(ToolError, match=r'too long to show\. Run: diagnose patch "run"'):
         Server(folder, allow_run=False).patch("run")
 
 
@@ -495,7 +495,7 @@ def test_nothing_is_left_of_a_command_that_nobody_waits_for(tmp_path: Path, how:
             group.cancel_scope.cancel()
         if how == "cancelled":
             assert await anyio.to_thread.run_sync(ended, numbers)
-            assert "No diagnosis" in text_of(await client.call_tool("findings", {"diagnosis": "d1"}))
+            assert "There is no diagnosis" in text_of(await client.call_tool("findings", {"diagnosis": "d1"}))
 
     with_client(tmp_path, talk, "--allow-run")
     assert ended(started(tmp_path))

@@ -16,7 +16,7 @@ COMMANDS = {
     "profile": "Record a few steps of a training and report what to fix.",
     "watch": "Run a training to its end and report where the time went.",
     "record": "Record the next steps of a run under `diagnose watch`.",
-    "analyze": "Report what to fix in recorded steps, and what each fix would save.",
+    "analyze": "Report what to fix in recorded training steps, and what each fix would save.",
     "measure": "Benchmark the ops that fixes change, on this machine.",
     "try": "Try fixes in your unmodified script, measure them, and report which to keep.",
     "patch": "Write fixes as a unified diff of your files.",

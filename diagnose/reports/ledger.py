@@ -9,12 +9,12 @@ from itertools import groupby
 from diagnose.contracts.ledger import LedgerReport, RuleTrials
 from diagnose.reports.trials import VERDICTS, WIDTH
 
-HEADS = ("rule", "trials", "measured", "compared", "held", "median", "verdicts")
+HEADS = ("rule", "trials", "measured", "compared", "in range", "median", "verdicts")
 
 COLUMNS = (
-    "Compared: predictions that a trial has measured well enough to tell the predicted gain from none.",
-    "Held: the measured speed-up lies within the predicted range.",
-    "Median: measured over predicted gain, as logarithms of speed-ups.",
+    "Compared: trials precise enough to tell the predicted gain from none.",
+    "In range: the measured speed-up lies within the predicted range.",
+    "Median: measured gain divided by predicted gain (logarithms of speed-ups).",
 )
 """What they are, a sentence each."""
 
@@ -23,7 +23,7 @@ def render(report: LedgerReport) -> str:
     """All of it, ending in a newline."""
     lines = list[str]()
     for device, some in groupby(report.rules, key=lambda one: one.device):
-        lines += [f"On {device or 'a device that is not known'}:", *_table(list(some)), ""]
+        lines += [f"On {device or 'an unknown device'}:", *_table(list(some)), ""]
     if report.rules:
         lines += [*COLUMNS, ""]
     lines += _about(report)
@@ -58,9 +58,9 @@ def _row(one: RuleTrials) -> tuple[str, ...]:
 
 def _about(report: LedgerReport) -> Iterator[str]:
     if report.file is None:
-        yield "The ledger is switched off (DIAGNOSE_NO_LEDGER), or you have no home folder to keep it in."
+        yield "The ledger is off (DIAGNOSE_NO_LEDGER), or you have no home folder."
         return
     if not report.entries:
-        yield "No trial is remembered yet: each fix that `diagnose try` tries leaves a line here."
+        yield "The ledger is empty. Run `diagnose try` to fill it."
     if report.skipped:
-        yield f"Lines of the file that are no trial, or of another version of diagnose: {report.skipped}."
+        yield f"Unreadable lines, or from another version of diagnose: {report.skipped}."

@@ -32,7 +32,7 @@ def render(patch: Patch, diagnosis: Diagnosis) -> str:
 def conclusion(patch: Patch) -> str:
     """The sentence that says how much is in the diff."""
     if not patch.fixes:
-        return "No fix is in the diff." if patch.by_hand else "There is no fix to make."
+        return "The diff is empty: see above for fixes by hand." if patch.by_hand else "There is no fix to make."
     count, files = len(patch.fixes), len(patch.files)
     return f"The diff has {count} fix{'es' * (count > 1)} in {files} file{'s' * (files > 1)}."
 
@@ -50,10 +50,10 @@ def _patched(one: PatchedFix, diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _saving(finding: RankedFinding, diagnosis: Diagnosis) -> str:
-    low, likely, high = map(units.duration, finding.shown_ns)
+    low, likely, high = map(units.about, finding.shown_ns)
     if finding.per_sample:
-        return f"saves {likely} ({low} to {high}) of as much work as a step does; the step gets longer"
-    return f"saves {likely} ({low} to {high}) of a step, {units.percent(finding.share_of_step)} of it"
+        return f"saves {likely} ({low} to {high}) for the work of a step; the step itself gets longer"
+    return f"saves {likely} ({low} to {high}) per step, {units.percent(finding.share_of_step)} of it"
 
 
 def _by_hand(one: FixByHand) -> Iterator[str]:

@@ -57,7 +57,7 @@ MOST_ROWS = 12  # Trials in a report without details.
 
 
 def _in_brief(report: Report, width: int) -> Iterator[str]:
-    yield from textwrap.wrap(conclusion(report), width)
+    yield from textwrap.wrap(conclusion(report), width, max_lines=4)
     if report.baseline is not None:
         yield from textwrap.wrap(f"{as_it_is(report.baseline)}.", width)
     ranked = sorted(report.trials, key=lambda one: -one.found.likely if one.found else 0.0)

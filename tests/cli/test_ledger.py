@@ -71,16 +71,12 @@ def invoked(*words: object) -> Result:
 def test_a_ledger_that_is_empty_says_how_it_fills(file: Path) -> None:
     done = invoked("ledger")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout == (
-        f"No trial is remembered yet: each fix that `diagnose try` tries leaves a line here.\nThe file: {file}\n"
-    )
+    assert done.stdout == (f"The ledger is empty. Run `diagnose try` to fill it.\nThe file: {file}\n")
 
 
 def test_a_ledger_that_is_switched_off_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIAGNOSE_NO_LEDGER", "1")
-    assert invoked("ledger").stdout == (
-        "The ledger is switched off (DIAGNOSE_NO_LEDGER), or you have no home folder to keep it in.\n"
-    )
+    assert invoked("ledger").stdout == ("The ledger is off (DIAGNOSE_NO_LEDGER), or you have no home folder.\n")
 
 
 def test_a_ledger_is_a_table_by_device_and_rule(filled: Path) -> None:
@@ -89,19 +85,19 @@ def test_a_ledger_is_a_table_by_device_and_rule(filled: Path) -> None:
         more.write("what is this\n" + '{"schema_version": 2}\n')
     assert invoked("ledger").stdout == (
         "On Another:\n"
-        "  rule               trials  measured  compared  held  median  verdicts\n"
-        "  unfused_optimizer       1         1         1     1    1.00  1 keep\n"
+        "  rule               trials  measured  compared  in range  median  verdicts\n"
+        "  unfused_optimizer       1         1         1         1    1.00  1 keep\n"
         "\n"
         f"On {DEVICE}:\n"
-        "  rule                   trials  measured  compared  held  median  verdicts\n"
-        "  dataloader_starvation       3         3         3     3    1.00  3 keep\n"
-        "  unfused_optimizer           6         6         6     0    0.50  6 keep\n"
+        "  rule                   trials  measured  compared  in range  median  verdicts\n"
+        "  dataloader_starvation       3         3         3         3    1.00  3 keep\n"
+        "  unfused_optimizer           6         6         6         0    0.50  6 keep\n"
         "\n"
-        "Compared: predictions that a trial has measured well enough to tell the predicted gain from none.\n"
-        "Held: the measured speed-up lies within the predicted range.\n"
-        "Median: measured over predicted gain, as logarithms of speed-ups.\n"
+        "Compared: trials precise enough to tell the predicted gain from none.\n"
+        "In range: the measured speed-up lies within the predicted range.\n"
+        "Median: measured gain divided by predicted gain (logarithms of speed-ups).\n"
         "\n"
-        "Lines of the file that are no trial, or of another version of diagnose: 2.\n"
+        "Unreadable lines, or from another version of diagnose: 2.\n"
         f"The file: {filled}\n"
     )
 

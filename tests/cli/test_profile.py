@@ -37,6 +37,13 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(
     assert "Traceback" not in done.stderr
 
 
+def test_an_own_option_behind_the_script_is_the_script_s_and_told_once() -> None:
+    said = "diagnose: --out goes to the script. Put options of diagnose before the script.\n"
+    assert run("profile", "none.py", "--out", "x", "-q").stderr.startswith(said)
+    assert "goes to the script" not in run("profile", "-q", "none.py", "--out=x").stderr
+    assert "goes to the script" not in run("profile", "--", "none", "--out=x").stderr
+
+
 def test_a_folder_that_is_in_use_is_refused_before_the_run(tmp_path: Path) -> None:
     path = script(tmp_path, "print('ran')\n")
     (tmp_path / "out").mkdir()

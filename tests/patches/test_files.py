@@ -115,7 +115,7 @@ def test_a_file_outside_is_refused(tmp_path: Path) -> None:
     for file in (path, here / "linked.py"):
         known = Manifest(sources=(SourceFile(file=str(file), sha256=""),))
         with pytest.raises(
-            CannotPatch, match=rf"^Nothing can be patched: {file.name} is outside of here/\. Run this in"
+            CannotPatch, match=rf"^Nothing can be patched: {file.name} is outside of here/\. Run diagnose patch in"
         ):
             making.make([finding(WORKERS)], known, 0, (), here)
     assert path.read_bytes() == of(LINES)

@@ -89,10 +89,10 @@ def test_an_argument_that_is_newer_than_the_torch_that_ran_is_not_given(tmp_path
     trial = "wrap:DistributedDataParallel(batched_grad_copy=True)"
     for versions, has in (
         ({}, "the recording has no PyTorch version"),
-        ({"torch": "2.4.1+cu121"}, "PyTorch 2.4.1+cu121 was recorded"),
+        ({"torch": "2.4.1+cu121"}, "the recording has PyTorch 2.4.1+cu121"),
     ):
         done = patch(tmp_path, [trial], msgspec.structs.replace(known, versions=versions))
-        assert why_not(done) == f"batched_grad_copy takes PyTorch 2.13, and {has}"
+        assert why_not(done) == f"batched_grad_copy needs PyTorch 2.13, but {has}"
     apply(tmp_path, patch(tmp_path, [trial], msgspec.structs.replace(known, versions={"torch": "2.13.0"})))
     assert path.read_text() == text.replace("(net)", "(net, batched_grad_copy=True)")
 

@@ -70,7 +70,9 @@ def test_a_file_that_has_changed_since_keeps_all_from_being_written(files: tuple
 def test_a_file_that_changes_while_it_is_patched_is_not_written(files: tuple[Path, Path]) -> None:
     done = made(files)
     files[0].write_text("x = 1\n")
-    with pytest.raises(CannotPatch, match=r"^train.py has just changed. Nothing was written. Try again\.$"):
+    with pytest.raises(
+        CannotPatch, match=r"^train.py has just changed. Nothing was written\. Run the command again\.$"
+    ):
         writing.write(done)
     assert files[0].read_text() == "x = 1\n"
     files[0].write_text(TEXT)
@@ -106,7 +108,7 @@ def test_if_one_cannot_be_replaced_none_is(files: tuple[Path, Path], monkeypatch
 @pytest.mark.parametrize(
     ("began", "note"),
     [
-        (timedelta(minutes=-5), ("lib.py is newer than the recording.", "train.py was written after")),
+        (timedelta(minutes=-5), ("lib.py is newer than the recording.", "train.py is newer")),
         (timedelta(minutes=5), ()),
         (None, ("lib.py may have changed since the recording.", "train.py may have")),
     ],

@@ -75,8 +75,8 @@ def test_a_gain_per_sample_predicts_nothing_of_the_step() -> None:
         (found(1, EDIT), "it needs an edit of the script"),
         (found(1), "it needs an edit of the script"),
         (found(1, UNKNOWN), "this version does not support the setting wrap:cuda_graph"),
-        (found(1, AUTOCAST), "its numerical change is 'precision' (--fix 1 tries it)"),
-        (found(1, WORKERS, minor=True), "it would save less than 1 % (--fix 1 tries it)"),
+        (found(1, AUTOCAST), "its numerical change is 'precision' (try it with --fix 1)"),
+        (found(1, WORKERS, minor=True), "it would save less than 1 % (try it with --fix 1)"),
     ],
 )
 def test_what_is_not_tried_is_listed_with_the_reason(finding: RankedFinding, why: str) -> None:

@@ -115,7 +115,7 @@ def step_times_sentence(found: WatchedRun) -> str:
     hidden = len([one for one in found.ranks if one.over_time]) - len(_shown(found))
     more = f" The slowest and fastest of {number(len(found.ranks))} ranks are drawn." if hidden else ""
     return (
-        f"A usual step takes {duration(median(steps[:quarter]))} in the first quarter and"
+        f"The typical step takes {duration(median(steps[:quarter]))} in the first quarter and"
         f" {duration(median(steps[-quarter:]))} in the last"
         f" on rank {run.rank}.{more}"
     )
@@ -184,14 +184,14 @@ def _ends(run: RankRun, names: Sequence[str]) -> Iterator[str]:
 def _with_stretches(found: WatchedRun) -> RankRun:
     run = found.ranks[0]
     if not any(one.steps for one in run.over_time):
-        raise Missing("steps after the first", "Let the run go on for longer.")
+        raise Missing("steps after the first", "Let the run continue for longer.")
     return run
 
 
 def _known(run: RankRun, names: Sequence[str], what: str) -> list[str]:
     known = [name for name in names if any(name in one.figures for one in run.over_time)]
     if not known:
-        raise Missing(what, "This system does not tell them.")
+        raise Missing(what, "This system does not report them.")
     return known
 
 
