@@ -80,7 +80,7 @@ def judge(case: Case, truth: Truth | None) -> Row:
 
 def names(finding: RankedFinding, case: Case) -> bool:
     """Whether a finding is of the planted fault."""
-    return finding.code in case.rules and case.says in finding.title
+    return finding.code in case.rules and case.says.lower() in finding.title.lower()
 
 
 def _middle(times_ns: tuple[int, ...]) -> float:
