@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.invoking import refused, run, run_alone
+from tests.cli.invoking import run, run_alone
 from tests.cli.test_analyze import trace
 from tests.drawing import Drawing
 
@@ -43,26 +43,6 @@ def test_sarif_beside_the_report(slow: Path, tmp_path: Path) -> None:
     assert levels["DL02"] == "error"
 
 
-def test_a_result_on_standard_output_is_all_there_is(slow: Path) -> None:
-    done = run("analyze", slow, "--sarif", "-")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["version"] == "2.1.0"
-
-
-def test_a_trace_is_never_overwritten(slow: Path) -> None:
-    before = slow.read_bytes()
-    refused(run("analyze", slow, "--sarif", slow), "is a trace to be read")
-    assert slow.read_bytes() == before
-
-
-def test_a_recording_in_which_nothing_can_be_measured_is_no_pass(tmp_path: Path) -> None:
-    path = Drawing().span("unheard_of", "x", 0, 5).write(tmp_path / "trace.json")
-    done = run("analyze", path, "--sarif", tmp_path / "a.sarif", "--fail-over", "5%")
-    assert done.returncode == 3
-    (found,) = json.loads((tmp_path / "a.sarif").read_text())["runs"]
-    assert found["invocations"][0]["executionSuccessful"] is False
-
-
 __all__ = ["trace"]
 
 
@@ -75,31 +55,12 @@ def browser(tmp_path: Path) -> Path:
     return program
 
 
-def test_a_page_is_written_beside_the_report(trace: Path, tmp_path: Path) -> None:
-    done = run("analyze", trace, "--html", tmp_path / "out.html")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "  100 us/step · host-bound: " in done.stdout
-    assert (tmp_path / "out.html").read_text().startswith("<!doctype html>")
-
-
-def test_a_page_on_standard_output_is_all_there_is(trace: Path) -> None:
-    done = run("analyze", trace, "--html", "-")
-    assert done.stdout.startswith("<!doctype html>")
-    assert done.stdout.endswith("</html>\n")
-
-
 def test_a_timeline_for_perfetto(trace: Path, tmp_path: Path) -> None:
     assert run("analyze", trace, "--perfetto", tmp_path / "out.json").returncode == 0
     events = json.loads((tmp_path / "out.json").read_text())["traceEvents"]
     lanes = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     kernels = [(lanes[event["tid"]], event["dur"]) for event in events if event["name"] == "k"]
     assert [dur for lane, dur in kernels if not lane.startswith("critical path")] == [50, 50, 50]
-
-
-def test_a_page_never_overwrites_a_trace(trace: Path) -> None:
-    done = run("analyze", trace, "--html", trace)
-    assert done.returncode == 2
-    assert "would destroy it" in done.stderr
 
 
 def test_open_opens_the_page_that_was_written(trace: Path, tmp_path: Path, browser: Path) -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from diagnose import pipeline
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import Evidence, Fix, Outcome, OutcomeKind
+from diagnose.contracts.finding import Fix, Outcome, OutcomeKind
 from diagnose.reports import brief, findings, markdown, terminal
 from tests.hostile import SAMPLE, evil, sample
 from tests.reports.drawn import diagnosed, hostile
@@ -96,12 +96,3 @@ def test_what_could_not_be_looked_at_is_named_up_to_five_things(tmp_path: Path) 
     notes = brief.of(replace(diagnosed(tmp_path), outcomes=blind)).notes
     named = "; ".join(f"why {k} (XX{2 * k:02}, XX{2 * k + 1:02})" for k in range(5))
     assert notes[-1] == f"Not checked: {named}; 2 more: --details."
-
-
-def test_the_evidence_of_a_finding_is_its_first_sentence(tmp_path: Path) -> None:
-    found = diagnosed(tmp_path)
-    (one,) = found.findings
-    told = replace(found, findings=(replace(one, evidence=(Evidence("First."), Evidence("Second."))),))
-    assert "First." in terminal.render(told)
-    assert "Second." not in terminal.render(told)
-    assert "Second." in terminal.render(told, details=True)

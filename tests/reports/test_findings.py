@@ -5,12 +5,10 @@ import re
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from diagnose import pipeline
-from diagnose.advice.rank_diagnosis import RankDiagnosis
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import (
     Confidence,
@@ -24,39 +22,20 @@ from diagnose.contracts.finding import (
 )
 from diagnose.replay.saving import Basis
 from diagnose.reports import brief, findings, heading, markdown, terminal
-from diagnose.rulekit import engine
-from diagnose.rulekit.engine import RuleSet
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from diagnose.trace.model import IntegrityNote, Severity
 from tests.diagnoses import of_ranks
-from tests.rules import SLOW, folder, rule
+from tests.reports.drawn import SYNTHETIC, diagnosed, loaded
 
 pytestmark = pytest.mark.usefixtures("as_for_users")
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-SYNTHETIC = """
-    4 steps of 100
-    cpu  slow 0-40 | aten::mm 40-41 | zero_grad 99.2-99.3
-    gpu  sgemm 40.01-99 @40
-"""
 
 
 @pytest.fixture
-def said(tmp_path: Path) -> RankDiagnosis:
-    """A rank with one finding, one rule that cannot tell and one that fails."""
-    rules = folder(
-        tmp_path / "rules",
-        broken=rule("1 / 0; yield", code="AA01"),
-        needy=rule("yield from ()", code="AA02", parameters="steps, frame_sites"),
-        slow_range=SLOW,
-    )
-    return pipeline.present(facts_of(SYNTHETIC), engine.load(RuleSet((rules,))))
-
-
-@pytest.fixture
-def found(said: RankDiagnosis) -> Diagnosis:
-    return of_ranks(said)
+def found(tmp_path: Path) -> Diagnosis:
+    return diagnosed(tmp_path / "rules")
 
 
 @pytest.mark.parametrize(("form", "suffix"), [("terminal", "txt"), ("markdown", "md")])
@@ -136,8 +115,8 @@ def test_what_saves_little_is_listed_if_all_is_asked_for(found: Diagnosis, detai
 
 def test_hostile_text_stays_text(found: Diagnosis) -> None:
     evil = "[red]x[/red] <script>alert(1)</script> | `code` @you http://x.y *b*"
-    one = msgspec.structs.replace(found.findings[0], title=evil, evidence=(Evidence(evil),), site=Site(evil, 1, evil))
-    bad = msgspec.structs.replace(found, findings=(one,))
+    one = replace(found.findings[0], title=evil, evidence=(Evidence(evil),), site=Site(evil, 1, evil))
+    bad = replace(found, findings=(one,))
     assert "[red]x[/red] <script>" in terminal.render(bad, 200)
     text = markdown.render(bad)
     assert "<script>" not in text
@@ -145,7 +124,9 @@ def test_hostile_text_stays_text(found: Diagnosis) -> None:
     assert "http://" not in text
 
 
-def test_the_ranks_it_was_found_on(said: RankDiagnosis) -> None:
+def test_the_ranks_it_was_found_on(tmp_path: Path) -> None:
+    said = pipeline.present(facts_of(SYNTHETIC), loaded(tmp_path / "rules"))
+
     def of(*ranks: int) -> Diagnosis:
         """Four ranks, of which these have the finding; rank 0 is shown, as the first of equals."""
         made = []
@@ -183,24 +164,10 @@ def test_nothing_to_fix(found: Diagnosis) -> None:
     assert heading.gain(replace(nothing, outcomes=())) == heading.gain(replace(nothing, steps=None)) == []
 
 
-def test_no_fault_is_not_said_without_how_many_rules_could_not_look() -> None:
-    """On the CPU alone most have nothing to look at."""
-    rules = engine.load(RuleSet())
-    found = of_ranks(pipeline.present(facts_of("4 steps of 100\ncpu aten::mm 0-99"), rules))
-    blind = sum(outcome.outcome is OutcomeKind.CANNOT_TELL for outcome in found.outcomes)
-    assert blind > 20
-    said = f"No fault was found, but {blind} of {len(rules)} rules could not look (see NOTES)."
-    assert heading.lost(replace(found, findings=())) == said
-
-
 def test_all_cannot_tell(found: Diagnosis) -> None:
-    unknown = tuple(
-        msgspec.structs.replace(
-            outcome, outcome=OutcomeKind.CANNOT_TELL, why="shapes", how_to_record_it="Record shapes."
-        )
-        for outcome in found.outcomes
-    )
-    nothing = msgspec.structs.replace(found, findings=(), outcomes=unknown)
+    blind = {"outcome": OutcomeKind.CANNOT_TELL, "why": "shapes", "how_to_record_it": "Record shapes."}
+    unknown = tuple(replace(outcome, **blind) for outcome in found.outcomes)
+    nothing = replace(found, findings=(), outcomes=unknown)
     assert "  Not checked: shapes (AA01, AA02, TT01).\n" in terminal.render(nothing, 200)
     text = terminal.render(nothing, 200, details=True)
     assert "shapes. Record shapes. (AA01, AA02, TT01)" in text
@@ -215,33 +182,29 @@ def test_json_keeps_everything(found: Diagnosis) -> None:
 def unprofiled(found: Diagnosis) -> Diagnosis:
     """Steps take 80 ms without the profiler."""
     assert found.steps is not None
-    steps = msgspec.structs.replace(found.steps, unprofiled_step_time_ns=80_000_000, usual_step_time_ns=80_000_000)
+    steps = replace(found.steps, unprofiled_step_time_ns=80_000_000, usual_step_time_ns=80_000_000)
     (one,) = found.findings
-    saving = msgspec.structs.replace(one.saving, likely_ns=32_000_000, after_above_ns=32_000_000)
+    saving = replace(one.saving, likely_ns=32_000_000, after_above_ns=32_000_000)
     every = Together(32_000_000, 32_000_000, 32_000_000)
     quality = ReplayQuality(100_000_000, 0.0, 0.0, every, every)
-    ranked = (msgspec.structs.replace(one, saving=saving),)
-    return msgspec.structs.replace(found, steps=steps, findings=ranked, replay=quality)
+    ranked = (replace(one, saving=saving),)
+    return replace(found, steps=steps, findings=ranked, replay=quality)
 
 
 def test_the_first_lines_say_what_recording_cost_and_what_savings_are_of(unprofiled: Diagnosis) -> None:
     """Recorded steps take 100 ms, 25 % more than 80."""
     first, _, second, *_ = terminal.render(unprofiled, 100).splitlines()
     assert first.endswith(" · 3 of 4 recorded steps · profiler overhead 25 %")
+    assert unprofiled.steps is not None
+    time = replace(unprofiled.steps.step_time_ns, median=90_000_000, mean=120_000_000)
+    slower = replace(unprofiled, steps=replace(unprofiled.steps, step_time_ns=time))
+    assert heading.subject(slower).endswith(" · profiler overhead 50 %")
     assert second.startswith("  80.0 ms/step · ")
     assert markdown.render(unprofiled).startswith("## 80.0 ms/step · ")
     for text in (terminal.render(unprofiled, 100), markdown.render(unprofiled).replace("*", "")):
         assert "Fix 1 fault: 80.0 → 48.0 ms/step (1.7x faster)" in text
         assert "−32.0 ms (28.6–74.9)" in text
     assert "saves 32.0 ms (40.0 %)" in terminal.render(unprofiled, 100, details=True)
-
-
-def test_the_ratio_is_that_of_the_two_numbers_beside_it(unprofiled: Diagnosis) -> None:
-    """Whatever the training process's own clock says of other steps: one measure, the mean, in both."""
-    assert unprofiled.steps is not None
-    time = msgspec.structs.replace(unprofiled.steps.step_time_ns, median=90_000_000, mean=120_000_000)
-    steps = msgspec.structs.replace(unprofiled.steps, step_time_ns=time)
-    assert heading.subject(msgspec.structs.replace(unprofiled, steps=steps)).endswith(" · profiler overhead 50 %")
 
 
 KINDS = {
