@@ -11,7 +11,7 @@ from diagnose.contracts.finding import Fix, Outcome, OutcomeKind
 from diagnose.reports import brief, findings, markdown, terminal
 from tests.hostile import SAMPLE, evil, sample
 from tests.reports.drawn import diagnosed, hostile
-from tests.reports.test_reports import EVERY, of, training
+from tests.reports.test_reports import of, training
 
 pytestmark = pytest.mark.usefixtures("as_for_users")
 
@@ -68,11 +68,6 @@ def test_a_fix_that_is_long_is_told_in_its_sentence(tmp_path: Path) -> None:
 def bounded(found: Diagnosis) -> bool:
     lines = terminal.render(found, 100).splitlines()
     return len(lines) <= terminal.MOST_LINES and max(map(len, lines)) <= 100
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_it_is_bounded_whatever_the_recording(name: str) -> None:
-    assert bounded(of(EVERY[name]()))
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.CANNOT_TELL, OutcomeKind.CRASHED])
