@@ -253,7 +253,8 @@ def test_an_option_that_saves_per_sample_leaves_the_step_as_long(found: Diagnosi
 
 
 def test_faults_options_and_where_to_look_have_lists_of_their_own(found: Diagnosis) -> None:
-    lists = {name: [one.number for one in some] for name, some in findings.entries(told := of_kinds(found, "HO?"))}
+    told = of_kinds(found, "HO?")
+    lists = {name: [one.number for one in some] for name, some in findings.entries(told)}
     assert lists == {"FAULTS": ["1"], "OPTIONS": ["2"], "WHERE TO LOOK": ["3"]}
     for details in (False, True):
         for text in (terminal.render(told, 200, details=details), markdown.render(told, details)):
