@@ -252,7 +252,7 @@ def public_report(corpus: Path) -> str:
     (source,) = found.provenance.sources
     source = msgspec.structs.replace(source, path=f"gpt2_bf16/{Path(source.path).name}")
     provenance = msgspec.structs.replace(found.provenance, sources=(source,))
-    shown = terminal.render(msgspec.structs.replace(found, provenance=provenance), LINE)
+    shown = terminal.render(msgspec.structs.replace(found, provenance=provenance), terminal.MOST_WIDTH)
     return f"```console\n$ diagnose analyze gpt2_bf16\n{shown.strip()}\n```"
 
 

@@ -142,10 +142,9 @@ class Card:
 
 def cards(diagnosis: Diagnosis) -> list[Card]:
     """The findings worth a card, in order."""
-    shown = [finding for finding in diagnosis.findings if not finding.minor]
     return [
         attempt(f"a part of finding {number}", _bare(number, one), _card, number, one, diagnosis)
-        for number, one in enumerate(shown, start=1)
+        for number, one in enumerate(_worth(diagnosis), start=1)
     ]
 
 

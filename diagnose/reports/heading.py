@@ -94,9 +94,10 @@ def _recorded(steps: Steps | None) -> Iterator[str]:
     of = f" of {steps.recorded}" * (steps.recorded != steps.used)
     timed = f" + {steps.unrecorded.timed} timed" if steps.unrecorded else ""
     yield f"{steps.used}{of} recorded{timed} steps" if of or timed else f"{steps.used} step{'s' * (steps.used != 1)}"
-    overhead = steps.step_time_ns.mean / (steps.usual_step_time_ns or steps.step_time_ns.mean) - 1
-    if steps.size_ratio == 1.0 and overhead >= TELLING:
-        yield f"profiler overhead {rounded_share(overhead)}"
+    mean = steps.step_time_ns.mean
+    ratio = mean / (steps.usual_step_time_ns or mean) if steps.size_ratio == 1.0 else steps.overhead_ratio or 1.0
+    if ratio - 1 >= TELLING:
+        yield f"profiler overhead {rounded_share(ratio - 1)}"
 
 
 def headline(diagnosis: Diagnosis) -> str:

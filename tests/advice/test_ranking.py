@@ -78,12 +78,9 @@ def test_faults_come_before_options_and_where_to_look_comes_last() -> None:
         assert [(one.rule, one.kind) for one in found.findings] == [
             (name, kinds[name]) for name in (fault, option, look)
         ]
-        alone, both = LONG_MS[fault], LONG_MS[fault] + LONG_MS[option]
-        assert (found.together, found.all_together) == (Together(*limits(alone)),) * 2
-        assert found.with_options == Together(*limits(both))
-
-
-LONG_MS = {"a": 30, "b": 20, "c": 10}
+        ms = {"a": 30, "b": 20, "c": 10}
+        assert (found.together, found.all_together) == (Together(*limits(ms[fault])),) * 2
+        assert found.with_options == Together(*limits(ms[fault] + ms[option]))
 
 
 def test_an_option_alone_is_no_fault() -> None:
@@ -330,22 +327,13 @@ def test_each_doubt_makes_a_finding_less_sure() -> None:
     assert found.confidence == Confidence(Level.LOW, "it is drawn; few steps; a busy machine")
 
 
-def test_what_is_sure_is_priced_together() -> None:
-    """30 and 20 ms of the three are sure: together 50 of 100 ms."""
+def test_what_is_sure_is_priced_together_and_so_is_all() -> None:
+    """30 and 20 ms of the three are sure: together 50 of 100 ms, and 60 with the third."""
     facts = facts_of(HOST_BOUND)
     noisy = Caution("steps differ", "", lowers_all=True, noise_share=0.15)
     found = ordered(facts, {name: finding(shorter(facts, name)) for name in "abc"}, [noisy])
-    assert found.together == Together(*limits(50))
-    assert ordered(facts, {}).together is None
-
-
-def test_all_that_has_a_card_is_priced_together_too() -> None:
-    """30, 20 and 10 ms, of which the last is not sure."""
-    facts = facts_of(HOST_BOUND)
-    noisy = Caution("steps differ", "", lowers_all=True, noise_share=0.15)
-    found = ordered(facts, {name: finding(shorter(facts, name)) for name in "abc"}, [noisy])
-    assert found.all_together == Together(*limits(60))
-    assert ordered(facts, {}).all_together is None
+    assert (found.together, found.all_together) == (Together(*limits(50)), Together(*limits(60)))
+    assert (ordered(facts, {}).together, ordered(facts, {}).all_together) == (None, None)
 
 
 def test_where_time_is_lost_is_left_out_if_a_cause_explains_most_of_it() -> None:

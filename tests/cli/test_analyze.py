@@ -58,13 +58,21 @@ def test_json_on_standard_output(trace: Path, how: list[str]) -> None:
     assert Diagnosis.from_json(done.stdout).steps is not None
 
 
+def test_other_results_on_standard_output_are_all_there_is(trace: Path) -> None:
+    page, sarif = (run("analyze", trace, f"--{form}", "-") for form in ("html", "sarif"))
+    assert (page.stdout[:15], page.stdout[-8:], page.stderr) == ("<!doctype html>", "</html>\n", "")
+    assert (json.loads(sarif.stdout)["version"], sarif.stderr) == ("2.1.0", "")
+
+
 def test_files_and_the_terminal_in_one_go(trace: Path, tmp_path: Path) -> None:
-    done = run("analyze", trace, "--json", tmp_path / "out.json", "--markdown", tmp_path / "out.md")
-    assert done.returncode == 0
+    files = {form: tmp_path / f"out.{form}" for form in ("json", "markdown", "html")}
+    done = run("analyze", trace, *(word for form, path in files.items() for word in (f"--{form}", path)))
+    assert (done.returncode, done.stderr) == (0, "")
     assert f"\n  {STEP}" in done.stdout
-    assert json.loads((tmp_path / "out.json").read_text())["schema_version"] == 1
-    assert (tmp_path / "out.md").read_text().startswith(f"## {STEP}")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.md", "rank0.json"]
+    assert json.loads(files["json"].read_text())["schema_version"] == 1
+    assert files["markdown"].read_text().startswith(f"## {STEP}")
+    assert files["html"].read_text().startswith("<!doctype html>")
+    assert {*tmp_path.iterdir()} == {trace, *files.values()}
 
 
 def test_a_recording_with_a_log_of_the_whole_run_has_both_in_its_report(trace: Path) -> None:
@@ -123,10 +131,11 @@ def test_no_path_at_all() -> None:
     refused(run("analyze"), "Missing argument")
 
 
-def test_the_trace_is_never_overwritten(trace: Path) -> None:
+@pytest.mark.parametrize("form", ["json", "html", "sarif"])
+def test_the_trace_is_never_overwritten(trace: Path, form: str) -> None:
     before = trace.read_bytes()
-    refused(run("analyze", trace, "--json", trace), "is an input")
-    refused(run("analyze", trace.parent, "--json", trace), "is an input")
+    for path in (trace, trace.parent):
+        refused(run("analyze", path, f"--{form}", trace), "is an input")
     assert trace.read_bytes() == before
 
 
@@ -147,7 +156,7 @@ def test_a_full_disk_is_said_in_a_sentence(trace: Path) -> None:
 
 def test_a_trace_with_nothing_to_measure_is_inconclusive(tmp_path: Path) -> None:
     path = Drawing().span("unheard_of", "x", 0, 5).write(tmp_path / "trace.json")
-    done = run("analyze", path)
+    done = run("analyze", path, "--fail-over", "5%")
     assert done.returncode == 3
     assert "could be measured" in done.stdout
     assert "device work and ops" in done.stdout

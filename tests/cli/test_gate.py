@@ -1,4 +1,4 @@
-"""The gate of `diagnose analyze`: exit codes and SARIF."""
+"""`diagnose analyze` and programs that show its results: Perfetto and a browser."""
 
 import json
 import stat
@@ -6,62 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.invoking import refused, run, run_alone
+from tests.cli.invoking import run, run_alone
 from tests.cli.test_analyze import trace
-from tests.drawing import Drawing
-
-
-@pytest.fixture
-def slow(tmp_path: Path) -> Path:
-    """Of each 10 ms the training process loads batches for 4 ms, at a line of `train.py` in a git checkout."""
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "train.py").write_text("def main():\n    for batch in loader:\n        train(batch)\n")
-    draw = Drawing()
-    for number in range(4):
-        at = number * 10_000
-        draw.step(number, at, at + 10_000).frame("train.py(1): main", at, at + 10_000)
-        draw.span("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 4_000)
-        draw.op("aten::mm", at + 4_600, at + 4_700)
-        draw.launch("k", (at + 4_650, at + 4_660), (at + 4_670, at + 8_000))
-        draw.span("user_annotation", "Optimizer.zero_grad#SGD.zero_grad", at + 9_000, at + 9_100)
-    return draw.write(tmp_path / "trace.json")
-
-
-def test_the_exit_code_says_whether_a_fix_would_save_too_much(slow: Path) -> None:
-    assert run("analyze", slow, "--fail-over", "90%").returncode == 0
-    over = run("analyze", slow, "--fail-over", "5%")
-    assert over.returncode == 1
-    assert "Failed --fail-over: dataloader_starvation" in over.stderr
-
-
-def test_sarif_beside_the_report(slow: Path, tmp_path: Path) -> None:
-    done = run("analyze", slow.name, "--sarif", "a.sarif", "--fail-over", "5%", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "  10.0 ms/step · data-loader-bound: " in done.stdout
-    (found,) = json.loads((tmp_path / "a.sarif").read_text())["runs"]
-    levels = {one["ruleId"]: one["level"] for one in found["results"]}
-    assert levels["DL02"] == "error"
-
-
-def test_a_result_on_standard_output_is_all_there_is(slow: Path) -> None:
-    done = run("analyze", slow, "--sarif", "-")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["version"] == "2.1.0"
-
-
-def test_a_trace_is_never_overwritten(slow: Path) -> None:
-    before = slow.read_bytes()
-    refused(run("analyze", slow, "--sarif", slow), "is an input")
-    assert slow.read_bytes() == before
-
-
-def test_a_recording_in_which_nothing_can_be_measured_is_no_pass(tmp_path: Path) -> None:
-    path = Drawing().span("unheard_of", "x", 0, 5).write(tmp_path / "trace.json")
-    done = run("analyze", path, "--sarif", tmp_path / "a.sarif", "--fail-over", "5%")
-    assert done.returncode == 3
-    (found,) = json.loads((tmp_path / "a.sarif").read_text())["runs"]
-    assert found["invocations"][0]["executionSuccessful"] is False
-
 
 __all__ = ["trace"]
 
@@ -75,31 +21,12 @@ def browser(tmp_path: Path) -> Path:
     return program
 
 
-def test_a_page_is_written_beside_the_report(trace: Path, tmp_path: Path) -> None:
-    done = run("analyze", trace, "--html", tmp_path / "out.html")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "  100 us/step · host-bound: " in done.stdout
-    assert (tmp_path / "out.html").read_text().startswith("<!doctype html>")
-
-
-def test_a_page_on_standard_output_is_all_there_is(trace: Path) -> None:
-    done = run("analyze", trace, "--html", "-")
-    assert done.stdout.startswith("<!doctype html>")
-    assert done.stdout.endswith("</html>\n")
-
-
 def test_a_timeline_for_perfetto(trace: Path, tmp_path: Path) -> None:
     assert run("analyze", trace, "--perfetto", tmp_path / "out.json").returncode == 0
     events = json.loads((tmp_path / "out.json").read_text())["traceEvents"]
     lanes = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     kernels = [(lanes[event["tid"]], event["dur"]) for event in events if event["name"] == "k"]
     assert [dur for lane, dur in kernels if not lane.startswith("critical path")] == [50, 50, 50]
-
-
-def test_a_page_never_overwrites_a_trace(trace: Path) -> None:
-    done = run("analyze", trace, "--html", trace)
-    assert done.returncode == 2
-    assert "would destroy it" in done.stderr
 
 
 def test_open_opens_the_page_that_was_written(trace: Path, tmp_path: Path, browser: Path) -> None:

@@ -1,5 +1,6 @@
 """`diagnose rules`, and the options of `analyze` that are about rules, as users run them."""
 
+import json
 import re
 from pathlib import Path
 
@@ -126,8 +127,11 @@ def test_settings_near_the_trace_run_no_code(trace: Path, own: Path) -> None:
 
 @pytest.mark.parametrize(("share", "code"), [("0.3", 1), ("30%", 1), ("0.5", 0), ("50 %", 0), ("1", 0)])
 def test_fail_over(trace: Path, own: Path, share: str, code: int) -> None:
-    done = run("analyze", trace, "--rules", own, "--select", "TT", "--fail-over", share)
+    sarif = trace.parent / "a.sarif"
+    done = run("analyze", trace, "--rules", own, "--select", "TT", "--fail-over", share, "--sarif", sarif)
     assert done.returncode == code
+    ((one,),) = (found["results"] for found in json.loads(sarif.read_text())["runs"])
+    assert (one["ruleId"], one["level"]) == ("TT01", "error" if code else "warning")
     assert "Fix 1 fault: 100 → 60.0 ms/iteration (1.7x faster)" in done.stdout
     assert ("Failed --fail-over: slow_range (40.0%)" in done.stderr) == bool(code)
 

@@ -250,7 +250,7 @@ def test_the_file_beside_a_trace_prices_its_fixes(tmp_path: Path) -> None:
     assert after.likely_ns > before.likely_ns
     assert found.measured is not None
     assert (found.measured.ops, found.measured.not_measured, found.measured.seconds) == (len(ops), 1, 11.4)
-    assert f"{len(ops)} of {len(ops) + 1} changed ops measured on this machine, 11 s" in markdown.render(found)
+    assert "benchmarked on this machine" in markdown.render(found)
 
 
 def priced(folder: Path) -> PricedSaving:

@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from diagnose.contracts.finding import Confidence, Fix, Level, PricedSaving, RankedFinding, Where
+from diagnose.contracts.finding import Confidence, Fix, Kind, Level, PricedSaving, RankedFinding, Where
 from diagnose.contracts.patches import Patch
 from diagnose.fixes.setting import Safety
 from diagnose.patches import making
@@ -26,6 +26,7 @@ def finding(
         rule=f"rule_{number}",
         code=f"XX{number:02}",
         title="Something is slow",
+        kind=Kind.FAULT,
         rank_order=number,
         where=Where((0,), (1,)),
         evidence=(),

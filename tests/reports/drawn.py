@@ -8,7 +8,7 @@ from diagnose import pipeline
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Confidence, Evidence, Level, RankedFinding
 from diagnose.rulekit import engine
-from diagnose.rulekit.engine import RuleSet
+from diagnose.rulekit.engine import LoadedRule, RuleSet
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from tests.diagnoses import of_ranks
@@ -24,17 +24,21 @@ SYNTHETIC = """
 SOURCE = "import torch\n\n\ndef train():\n    slow()\n"
 
 
-def diagnosed(place: Path) -> Diagnosis:
-    """TT01 found 40 ms of 100 in `slow`, AA02 could not look, AA01 failed. `place` gets the rules."""
+def loaded(place: Path) -> list[LoadedRule]:
+    """TT01 finds 40 ms of 100 in `slow`, AA02 cannot look, AA01 fails. `place` gets the rules."""
     rules = folder(
         place,
         broken=rule("1 / 0; yield", code="AA01"),
         needy=rule("yield from ()", code="AA02", parameters="steps, frame_sites"),
         slow_range=SLOW,
     )
-    loaded = engine.load(RuleSet((rules,)))
-    found = of_ranks(pipeline.present(facts_of(SYNTHETIC), loaded))
-    return replace(found, rules=tuple(map(engine.shown, loaded)))
+    return list(engine.load(RuleSet((rules,))))
+
+
+def diagnosed(place: Path) -> Diagnosis:
+    """What they find."""
+    found = of_ranks(pipeline.present(facts_of(SYNTHETIC), rules := loaded(place)))
+    return replace(found, rules=tuple(map(engine.shown, rules)))
 
 
 def with_finding(diagnosis: Diagnosis, **changes: object) -> Diagnosis:

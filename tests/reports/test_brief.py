@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from diagnose import pipeline
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import Evidence, Fix, Outcome, OutcomeKind
+from diagnose.contracts.finding import Fix, Outcome, OutcomeKind
 from diagnose.reports import brief, findings, markdown, terminal
 from tests.hostile import SAMPLE, evil, sample
 from tests.reports.drawn import diagnosed, hostile
-from tests.reports.test_reports import EVERY, of, training
+from tests.reports.test_reports import of, training
 
 pytestmark = pytest.mark.usefixtures("as_for_users")
 
@@ -70,11 +70,6 @@ def bounded(found: Diagnosis) -> bool:
     return len(lines) <= terminal.MOST_LINES and max(map(len, lines)) <= 100
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_it_is_bounded_whatever_the_recording(name: str) -> None:
-    assert bounded(of(EVERY[name]()))
-
-
 @pytest.mark.parametrize("kind", [OutcomeKind.CANNOT_TELL, OutcomeKind.CRASHED])
 @pytest.mark.parametrize("same", [False, True])
 def test_it_is_bounded_where_very_many_rules_fail_or_cannot_look(kind: OutcomeKind, same: bool) -> None:
@@ -96,12 +91,3 @@ def test_what_could_not_be_looked_at_is_named_up_to_five_things(tmp_path: Path) 
     notes = brief.of(replace(diagnosed(tmp_path), outcomes=blind)).notes
     named = "; ".join(f"why {k} (XX{2 * k:02}, XX{2 * k + 1:02})" for k in range(5))
     assert notes[-1] == f"Not checked: {named}; 2 more: --details."
-
-
-def test_the_evidence_of_a_finding_is_its_first_sentence(tmp_path: Path) -> None:
-    found = diagnosed(tmp_path)
-    (one,) = found.findings
-    told = replace(found, findings=(replace(one, evidence=(Evidence("First."), Evidence("Second."))),))
-    assert "First." in terminal.render(told)
-    assert "Second." not in terminal.render(told)
-    assert "Second." in terminal.render(told, details=True)

@@ -5,12 +5,10 @@ import re
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from diagnose import pipeline
-from diagnose.advice.rank_diagnosis import RankDiagnosis
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import (
     Confidence,
@@ -24,39 +22,20 @@ from diagnose.contracts.finding import (
 )
 from diagnose.replay.saving import Basis
 from diagnose.reports import brief, findings, heading, markdown, terminal
-from diagnose.rulekit import engine
-from diagnose.rulekit.engine import RuleSet
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from diagnose.trace.model import IntegrityNote, Severity
 from tests.diagnoses import of_ranks
-from tests.rules import SLOW, folder, rule
+from tests.reports.drawn import SYNTHETIC, diagnosed, loaded
 
 pytestmark = pytest.mark.usefixtures("as_for_users")
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-SYNTHETIC = """
-    4 steps of 100
-    cpu  slow 0-40 | aten::mm 40-41 | zero_grad 99.2-99.3
-    gpu  sgemm 40.01-99 @40
-"""
 
 
 @pytest.fixture
-def said(tmp_path: Path) -> RankDiagnosis:
-    """A rank with one finding, one rule that cannot tell and one that fails."""
-    rules = folder(
-        tmp_path / "rules",
-        broken=rule("1 / 0; yield", code="AA01"),
-        needy=rule("yield from ()", code="AA02", parameters="steps, frame_sites"),
-        slow_range=SLOW,
-    )
-    return pipeline.present(facts_of(SYNTHETIC), engine.load(RuleSet((rules,))))
-
-
-@pytest.fixture
-def found(said: RankDiagnosis) -> Diagnosis:
-    return of_ranks(said)
+def found(tmp_path: Path) -> Diagnosis:
+    return diagnosed(tmp_path / "rules")
 
 
 @pytest.mark.parametrize(("form", "suffix"), [("terminal", "txt"), ("markdown", "md")])
@@ -87,7 +66,6 @@ def test_rules_that_failed_are_told_and_with_details_all_are_counted(found: Diag
         brief, details = (render(found, details=more).replace("\\", "") for more in (False, True))
         assert "The rule broken (AA01) failed: ZeroDivisionError, broken.py:" in " ".join(brief.split())
         assert "Not checked: call stacks (AA02)." in brief
-        assert "Checked 3 rules" not in brief
         assert "\nChecked 3 rules: 1 found something, 1 cannot tell, 1 failed.\n" in details
         assert "The rule broken (AA01) failed: ZeroDivisionError, broken.py:" in " ".join(details.split())
         assert "call stacks. Record with with_stack=True. (AA02)" in details
@@ -96,16 +74,9 @@ def test_rules_that_failed_are_told_and_with_details_all_are_counted(found: Diag
 def test_what_pays_only_later_is_told_apart_from_what_is_minor(found: Diagnosis) -> None:
     """5 of 100 ms once the first is fixed, nothing before."""
     first = found.findings[0]
-    nothing = replace(first.saving, low_ns=0, likely_ns=0, high_ns=0, after_above_ns=5_000_000)
-    later = replace(
-        first,
-        title="Later",
-        saving=nothing,
-        minor=True,
-        hidden=(4_000_000, 5_000_000, 5_000_000),
-        site=Site("a.py", 7, "f"),
-    )
-    both = replace(found, findings=(first, later))
+    saving = replace(first.saving, low_ns=0, likely_ns=0, high_ns=0, after_above_ns=5_000_000)
+    then = {"saving": saving, "minor": True, "hidden": (4_000_000, 5_000_000, 5_000_000)}
+    both = replace(found, findings=(first, replace(first, title="Later", site=Site("a.py", 7, "f"), **then)))
     (told,) = findings.hidden(both)
     what = "then 5.00 ms (5.0 % of today's step), 4.00 ms to 5.00 ms; by itself nothing;"
     what += f" simulated. {first.fixes[0].do} Confidence: medium."
@@ -136,23 +107,21 @@ def test_what_saves_little_is_listed_if_all_is_asked_for(found: Diagnosis, detai
 
 def test_hostile_text_stays_text(found: Diagnosis) -> None:
     evil = "[red]x[/red] <script>alert(1)</script> | `code` @you http://x.y *b*"
-    one = msgspec.structs.replace(found.findings[0], title=evil, evidence=(Evidence(evil),), site=Site(evil, 1, evil))
-    bad = msgspec.structs.replace(found, findings=(one,))
+    one = replace(found.findings[0], title=evil, evidence=(Evidence(evil),), site=Site(evil, 1, evil))
+    bad = replace(found, findings=(one,))
     assert "[red]x[/red] <script>" in terminal.render(bad, 200)
-    text = markdown.render(bad)
-    assert "<script>" not in text
-    assert "@you" not in text
-    assert "http://" not in text
+    text = "".join(markdown.render(bad, details) for details in (False, True))
+    assert not [one for one in ("<script>", "@you", "http://") if one in text]
 
 
-def test_the_ranks_it_was_found_on(said: RankDiagnosis) -> None:
+def test_the_ranks_it_was_found_on(tmp_path: Path) -> None:
+    said = pipeline.present(facts_of(SYNTHETIC), loaded(tmp_path / "rules"))
+
     def of(*ranks: int) -> Diagnosis:
         """Four ranks, of which these have the finding; rank 0 is shown, as the first of equals."""
-        made = []
-        for index in range(4):
-            sections = replace(said.sections, rank=index, findings=said.findings if index in ranks else ())
-            made.append(dataclasses.replace(said, sections=sections))
-        return of_ranks(*made)
+        findings = {index: said.findings if index in ranks else () for index in range(4)}
+        parts = (replace(said.sections, rank=index, findings=some) for index, some in findings.items())
+        return of_ranks(*(dataclasses.replace(said, sections=one) for one in parts))
 
     assert of(0, 1, 2, 3).findings[0].where.ranks == (0, 1, 2, 3)
     for ranks, words in (((0, 1, 2, 3), "on all ranks"), ((0, 2), "on ranks 0, 2"), ((0,), "on rank 0")):
@@ -177,71 +146,48 @@ def test_nothing_to_fix(found: Diagnosis) -> None:
         assert "FAULTS" not in text
     small = replace(found, findings=(replace(found.findings[0], minor=True),), outcomes=found.outcomes[:1])
     assert heading.gain(small) == ["No fault of 1 % or more was found."]
-    assert heading.gain(replace(nothing, replay=None)) == [
-        "The steps could not be simulated: no saving is known, and no finding is listed."
-    ]
+    unpriced = heading.lost(replace(nothing, replay=None))
+    assert unpriced == "The steps could not be simulated: no saving is known, and no finding is listed."
     assert heading.gain(replace(nothing, outcomes=())) == heading.gain(replace(nothing, steps=None)) == []
 
 
-def test_no_fault_is_not_said_without_how_many_rules_could_not_look() -> None:
-    """On the CPU alone most have nothing to look at."""
-    rules = engine.load(RuleSet())
-    found = of_ranks(pipeline.present(facts_of("4 steps of 100\ncpu aten::mm 0-99"), rules))
-    blind = sum(outcome.outcome is OutcomeKind.CANNOT_TELL for outcome in found.outcomes)
-    assert blind > 20
-    said = f"No fault was found, but {blind} of {len(rules)} rules could not look (see NOTES)."
-    assert heading.lost(replace(found, findings=())) == said
-
-
 def test_all_cannot_tell(found: Diagnosis) -> None:
-    unknown = tuple(
-        msgspec.structs.replace(
-            outcome, outcome=OutcomeKind.CANNOT_TELL, why="shapes", how_to_record_it="Record shapes."
-        )
-        for outcome in found.outcomes
-    )
-    nothing = msgspec.structs.replace(found, findings=(), outcomes=unknown)
+    blind = {"outcome": OutcomeKind.CANNOT_TELL, "why": "shapes", "how_to_record_it": "Record shapes."}
+    unknown = tuple(replace(outcome, **blind) for outcome in found.outcomes)
+    nothing = replace(found, findings=(), outcomes=unknown)
     assert "  Not checked: shapes (AA01, AA02, TT01).\n" in terminal.render(nothing, 200)
     text = terminal.render(nothing, 200, details=True)
     assert "shapes. Record shapes. (AA01, AA02, TT01)" in text
     assert "Checked 3 rules: 3 cannot tell." in text
 
 
-def test_json_keeps_everything(found: Diagnosis) -> None:
-    assert Diagnosis.from_json(found.to_json()) == found
-
-
 @pytest.fixture
 def unprofiled(found: Diagnosis) -> Diagnosis:
     """Steps take 80 ms without the profiler."""
     assert found.steps is not None
-    steps = msgspec.structs.replace(found.steps, unprofiled_step_time_ns=80_000_000, usual_step_time_ns=80_000_000)
+    steps = replace(found.steps, unprofiled_step_time_ns=80_000_000, usual_step_time_ns=80_000_000)
     (one,) = found.findings
-    saving = msgspec.structs.replace(one.saving, likely_ns=32_000_000, after_above_ns=32_000_000)
+    saving = replace(one.saving, likely_ns=32_000_000, after_above_ns=32_000_000)
     every = Together(32_000_000, 32_000_000, 32_000_000)
     quality = ReplayQuality(100_000_000, 0.0, 0.0, every, every)
-    ranked = (msgspec.structs.replace(one, saving=saving),)
-    return msgspec.structs.replace(found, steps=steps, findings=ranked, replay=quality)
+    return replace(found, steps=steps, findings=(replace(one, saving=saving),), replay=quality)
 
 
 def test_the_first_lines_say_what_recording_cost_and_what_savings_are_of(unprofiled: Diagnosis) -> None:
     """Recorded steps take 100 ms, 25 % more than 80."""
     first, _, second, *_ = terminal.render(unprofiled, 100).splitlines()
     assert first.endswith(" · 3 of 4 recorded steps · profiler overhead 25 %")
+    assert unprofiled.steps is not None
+    time = replace(unprofiled.steps.step_time_ns, median=90_000_000, mean=120_000_000)
+    for size, percent in ((1.0, 50), (2.0, 30)):  # 120 ms for 80; and for twice the work, as much as was timed.
+        steps = replace(unprofiled.steps, step_time_ns=time, size_ratio=size, overhead_ratio=1.3)
+        assert heading.subject(replace(unprofiled, steps=steps)).endswith(f" · profiler overhead {percent} %")
     assert second.startswith("  80.0 ms/step · ")
     assert markdown.render(unprofiled).startswith("## 80.0 ms/step · ")
     for text in (terminal.render(unprofiled, 100), markdown.render(unprofiled).replace("*", "")):
         assert "Fix 1 fault: 80.0 → 48.0 ms/step (1.7x faster)" in text
         assert "−32.0 ms (28.6–74.9)" in text
     assert "saves 32.0 ms (40.0 %)" in terminal.render(unprofiled, 100, details=True)
-
-
-def test_the_ratio_is_that_of_the_two_numbers_beside_it(unprofiled: Diagnosis) -> None:
-    """Whatever the training process's own clock says of other steps: one measure, the mean, in both."""
-    assert unprofiled.steps is not None
-    time = msgspec.structs.replace(unprofiled.steps.step_time_ns, median=90_000_000, mean=120_000_000)
-    steps = msgspec.structs.replace(unprofiled.steps, step_time_ns=time)
-    assert heading.subject(msgspec.structs.replace(unprofiled, steps=steps)).endswith(" · profiler overhead 50 %")
 
 
 KINDS = {
@@ -259,8 +205,8 @@ def of_kinds(found: Diagnosis, some: str) -> Diagnosis:
 
     def said(at: int, kind: Kind, level: Level) -> RankedFinding:
         saving = replace(one.saving, after_above_ns=gains[at] * 1_000_000)
-        made = replace(one, rank_order=at, kind=kind, confidence=Confidence(level, "drawn"), saving=saving)
-        return replace(made, share_of_step=gains[at] / 100)
+        share, sure = gains[at] / 100, Confidence(level, "drawn")
+        return replace(one, rank_order=at, kind=kind, confidence=sure, saving=saving, share_of_step=share)
 
     def together(among: str) -> Together | None:
         saved = sum(gains[at] for at, kind in enumerate(some, start=1) if kind in among) * 1_000_000
@@ -298,9 +244,11 @@ def test_the_headline_counts_what_is_sure_and_options_apart(found: Diagnosis, so
 def test_an_option_that_saves_per_sample_leaves_the_step_as_long(found: Diagnosis) -> None:
     alone = of_kinds(found, "O")
     assert alone.replay is not None
-    (one,) = alone.findings
-    more = replace(alone, findings=(replace(one, per_sample=True),), replay=replace(alone.replay, with_options=None))
-    assert heading.lost(more) == f"No fault was found. Option: {OPTION}40 % per sample."
+    per_sample, quality = replace(alone.findings[0], per_sample=True), replace(alone.replay, with_options=None)
+    assert (
+        heading.lost(replace(alone, findings=(per_sample,), replay=quality))
+        == f"No fault was found. Option: {OPTION}40 % per sample."
+    )
 
 
 def test_faults_options_and_where_to_look_have_lists_of_their_own(found: Diagnosis) -> None:

@@ -88,6 +88,7 @@ def test_the_terminal_report_keeps_to_the_width(name: str, width: int, details: 
     text = terminal.render(of(EVERY[name]()), width, details=details)
     assert text.strip()
     assert max(map(len, text.splitlines())) <= min(width, terminal.MOST_WIDTH)
+    assert details or len(text.splitlines()) <= terminal.MOST_LINES
 
 
 def test_nothing_in_a_name_acts_on_the_terminal() -> None:
@@ -106,9 +107,6 @@ def test_markdown_shows_names_as_text() -> None:
     assert not re.search(r"(?<!\\)<script", text)
     assert "https://" not in text
     assert "@everyone" not in text
-    for line in text.splitlines():
-        if line.startswith("|"):
-            assert len(re.findall(r"(?<!\\)\|", line)) in (3, 4, 5, 6, 7)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -133,7 +131,6 @@ def test_json_of_anything_round_trips(name: str) -> None:
 def test_reports_stay_small_whatever_the_trace() -> None:
     found = of(many())
     assert len(found.kernels or ()) == 200
-    assert terminal.render(found).count("\n") < 40
     assert terminal.render(found, details=True).count("\n") < 120
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.planted_cases import SAMPLES
 from diagnose import pipeline
-from diagnose.contracts.finding import Confidence, Fix, Level, PricedSaving, RankedFinding, Where
+from diagnose.contracts.finding import Confidence, Fix, Kind, Level, PricedSaving, RankedFinding, Where
 from diagnose.contracts.trials import Range
 from diagnose.fixes.setting import Safety
 from diagnose.replay.saving import Basis
@@ -23,6 +23,7 @@ def found(number: int, *fixes: Fix, minor: bool = False, per_sample: bool = Fals
         rule=f"rule_{number}",
         code=f"XX0{number}",
         title="Something is slow",
+        kind=Kind.FAULT,
         rank_order=number,
         where=Where((0,), (1, 2)),
         evidence=(),
