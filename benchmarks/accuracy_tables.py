@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -50,7 +49,7 @@ ERROR = "median relative error of the predicted speed-up"
 
 
 def _in_short(some: Sequence[Row] | Sequence[Other]) -> list[str]:
-    named = counted([one for one in some if one.measured])
+    named = counted([(one.place, one.option) for one in some if one.measured])
     healthy = [one.promised >= LARGE for one in some if isinstance(one, Row) and not one.measured]
     wrong = f"{sum(healthy)} of {len(healthy)}" if healthy else "-"
     return [*named, wrong, _off([(one.predicted, one.measured) for one in some if one.predicted and one.measured])]
@@ -85,23 +84,10 @@ def _yes(one: Row | Again, most: int) -> str:
     return "yes" if one.place is not None and one.place <= most else "no"
 
 
-def counted(some: Sequence[Named]) -> list[str]:
-    """How many faults are the first, how many options, and how many of both are among the first three of their kind."""
-    faults, options = ([one.place for one in some if one.option is option] for option in (False, True))
-    firsts = [_counted(places)[0] if places else "-" for places in (faults, options)]
-    return [*firsts, _counted([one.place for one in some])[1]]
-
-
-class Named(Protocol):
-    """What was said of a fault, or of what an option gains."""
-
-    @property
-    def place(self) -> int | None:
-        """Among its kind, from 1."""
-
-    @property
-    def option(self) -> bool:
-        """Whether an option names it."""
+def counted(some: Sequence[tuple[int | None, bool]]) -> list[str]:
+    """Of (place among its kind, whether it is an option): first faults, first options, both in the first three."""
+    kinds = ([place for place, option in some if option is kind] for kind in (False, True))
+    return [*(_counted(places)[0] if places else "-" for places in kinds), _counted([place for place, _ in some])[1]]
 
 
 def _counted(places: Sequence[int | None]) -> list[str]:

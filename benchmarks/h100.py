@@ -256,7 +256,11 @@ def in_short(found: OnGpu, planted: Sequence[Row]) -> list[str]:
     faults: list[PairRow | Row] = [*pairs, *(one for one in planted if one.measured is not None)]
     wrong = sum(promised >= LARGE for promised in healthy)
     off = np.abs(errors_of([(fault.predicted, fault.measured) for fault in faults]))
-    return [*counted(faults), f"{wrong} of {len(healthy)}", f"{np.median(off):.0%}"]
+    return [
+        *counted([(one.place, one.option) for one in faults]),
+        f"{wrong} of {len(healthy)}",
+        f"{np.median(off):.0%}",
+    ]
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ from diagnose.contracts.diagnosis import Diagnosis
 
 
 def of_ranks(*ranks: RankDiagnosis) -> Diagnosis:
-    """About the slowest of these ranks."""
     briefs = [in_brief(rank, len(ranks)) for rank in ranks]
     shown = assembly.slowest(briefs).index
     (said,) = (rank for rank in ranks if rank.sections.rank == shown)

@@ -48,7 +48,6 @@ class Drawing:
         return self.span("python_function", name, start, end, tid, **{"Python id": len(self.events)})
 
     def call(self, name: str, start: float, end: float, tid: Any = MAIN, **args: Any) -> Drawing:
-        """A runtime call that starts no device work."""
         self._correlation += 1
         return self.span("cuda_runtime", name, start, end, tid, correlation=self._correlation, **args)
 
@@ -79,7 +78,6 @@ class Drawing:
         tid: Any = MAIN,
         stream: int = 7,
     ) -> Drawing:
-        """A copy, `kind` as in "HtoD (Pageable -> Device)"."""
         return self.launch(
             f"Memcpy {kind}", call, run, stream=stream, tid=tid, api="cudaMemcpyAsync", cat="gpu_memcpy", bytes=size
         )
@@ -87,7 +85,6 @@ class Drawing:
     def work(
         self, name: str, run: tuple[float, float], *, stream: int = 7, device: int = 0, cat: str = "kernel", **args: Any
     ) -> Drawing:
-        """Device work without a launch."""
         args = {"device": device, "stream": stream, **args}
         self.events.append(
             {

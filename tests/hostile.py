@@ -35,5 +35,4 @@ def evil() -> Drawing:
 
 
 def outside_of_quotes(text: str) -> str:
-    """What is left without its quotes."""
     return re.sub(r'"[^"\n]*"', "", text)

@@ -7,7 +7,6 @@ from diagnose.rulekit.engine import LoadedRule
 
 
 def built_in(name: str) -> LoadedRule:
-    """The built-in rule of that name."""
     (path,) = (path for path in page.files(page.built_in_rules()) if path.stem == name)
     return engine.load_file(path)
 
@@ -79,7 +78,6 @@ EXAMPLES = [Fires("1 steps of 1"), Silent("1 steps of 1")]
 
 
 def folder(path: Path, **files: str) -> Path:
-    """A folder of rules."""
     path.mkdir(exist_ok=True)
     for name, text in files.items():
         (path / f"{name}.py").write_text(text, encoding="utf-8")

@@ -119,7 +119,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """A repository with a training."""
     folder = tmp_path / "repository"
     (folder / ".git").mkdir(parents=True)
     (folder / "train.py").write_text(TRAINING, encoding="utf-8")

@@ -39,7 +39,6 @@ from tests.runs import MS
 
 
 def pages(ask: Callable[[int], str]) -> Iterator[str]:
-    """All of an answer."""
     start: int | None = 0
     while start is not None:
         yield (text := ask(start))
@@ -457,7 +456,6 @@ time.sleep(600)
 
 
 def started(folder: Path) -> list[int]:
-    """The processes of the script, once they are there."""
     until = time.monotonic() + 600
     while not (folder / "started").is_file() or not (folder / "started").read_text():
         assert time.monotonic() < until
@@ -466,7 +464,6 @@ def started(folder: Path) -> list[int]:
 
 
 def ended(numbers: list[int]) -> bool:
-    """Whether these processes end."""
     until = time.monotonic() + 600
     while any(_alive(number) for number in numbers):
         if time.monotonic() > until:

@@ -32,7 +32,6 @@ FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def console() -> Iterator[tuple[Path, str]]:
-    """Every command of every console block, without its `$`."""
     for path in BY_HAND:
         for language, block in FENCED.findall(path.read_text(encoding="utf-8")):
             if language == "console":
@@ -164,7 +163,6 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def anchors(path: Path) -> set[str]:
-    """The anchors of a page's headings."""
     heads = re.findall(r"^#+ (.*)$", FENCED.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", head).strip().lower()) for head in heads}
 

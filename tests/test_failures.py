@@ -44,7 +44,6 @@ def diagnosed() -> Diagnosis:
 
 
 def told(diagnosis: Diagnosis) -> bool:
-    """Whether it says that something failed."""
     crashed = any(outcome.outcome is OutcomeKind.CRASHED for outcome in diagnosis.outcomes)
     return crashed or any(SAYS in note.what for note in diagnosis.integrity)
 
@@ -214,7 +213,7 @@ def test_an_analysis_comes_without_any_rule(sound: Diagnosis, monkeypatch: pytes
 
 
 def test_a_notebook_shows_what_is_left(sound: Diagnosis) -> None:
-    with broken(function("diagnose.reports.findings._card")):
+    with broken(function("diagnose.reports.brief._next")):
         shown = notebook.render(sound)
     assert SAYS in shown
     assert sound.findings[0].title in html.unescape(shown)

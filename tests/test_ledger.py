@@ -30,7 +30,6 @@ def diagnosis() -> Diagnosis:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the ledger of this test is to be."""
     monkeypatch.delenv("DIAGNOSE_NO_LEDGER")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state" / "diagnose" / "ledger.jsonl"
@@ -75,7 +74,6 @@ def report(*some: Trial, complete: bool = True, together: Trial | None = None) -
 
 
 def remember(found: Report, diagnosis: Diagnosis) -> list[str]:
-    """What was said."""
     said = list[str]()
     ledger.remember(found, diagnosis, said.append)
     return said
@@ -256,7 +254,6 @@ def test_an_entry_names_nothing_of_the_run() -> None:
 
 
 def around(gain: float, half: float) -> Range:
-    """A speed-up, within `half` of its logarithm."""
     return Range(math.exp(gain - half), math.exp(gain), math.exp(gain + half))
 
 

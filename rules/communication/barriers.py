@@ -5,14 +5,11 @@ The script calls a barrier in the middle of a step, where no data is exchanged.
 Why it costs
     A barrier takes the latency of a collective. Ranks then meet several times per step, and each time all wait for the
     slowest.
-
 How to fix
     Remove the barrier: collectives already order themselves. A file that one rank writes for others needs one barrier,
     not one per step.
-
 Ignore when
     the step is being timed, or ranks exchange something outside collectives.
-
 Sources
     https://docs.pytorch.org/docs/stable/distributed.html
 """

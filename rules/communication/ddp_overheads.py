@@ -4,14 +4,11 @@ DDP copies gradients into its buckets and out, broadcasts rank 0's buffers, and 
 
 Why it costs
     Each of these visits every parameter or buffer in every step: hundreds of small ops that block the CPU.
-
 How to fix
     Set the option: `gradient_as_bucket_view=True`, `batched_grad_copy=True` (since PyTorch 2.13),
     `broadcast_buffers=False` (since 2.13 `forward_sync_buffers=False`), `find_unused_parameters=False`.
-
 Ignore when
     some parameters get no gradient in some steps. Or ranks have to agree on buffers, such as a queue of negatives.
-
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
     https://github.com/pytorch/pytorch/issues/41954

@@ -4,14 +4,11 @@ While a collective runs without concurrent compute, the GPU waits for the networ
 
 Why it costs
     Overlapped communication is almost free. Exposed communication adds to every step.
-
 How to fix
     Start collectives earlier, concurrently with compute that does not need them. How depends on their use: DDP's
     buckets, FSDP's gathers, shards of embeddings or experts, activations of a split model.
-
 Ignore when
     this rank waits for a slower one: fix that rank first. Recordings of all ranks show it.
-
 Sources
     https://docs.pytorch.org/docs/stable/notes/ddp.html
 """

@@ -4,14 +4,11 @@ Ranks exchange 4 bytes per gradient element while the GPU computes nothing.
 
 Why it costs
     The time of large collectives is proportional to their bytes: 16 bits take half as long.
-
 How to fix
     DDP: a communication hook that sends bf16, or PowerSGD, which sends far less. FSDP: `reduce_dtype`. By hand: cast
     before the reduction.
-
 Ignore when
     sums over many ranks need the digits: bf16 keeps 8 bits. Compare a loss curve. PowerSGD is lossy by design.
-
 Sources
     https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html
     https://arxiv.org/abs/1905.13727

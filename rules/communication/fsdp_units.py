@@ -6,16 +6,13 @@ unit is gathered for the forward pass and again for the backward pass. Every bac
 Why it costs
     Each gather carries all parameters, each reduction all gradients. Collectives of small units are mostly latency.
     Compute waits for a gather that starts late, and for the gather of a model that is one unit.
-
 How to fix
     Wrap each block, and the model around them. Prefetch explicitly where the CPU waits for the GPU in each block. If
     memory allows, set `reshard_after_forward=False`, or shard within a machine only (HSDP). With several micro-batches,
     reduce only in the last: `model.set_requires_gradient_sync(last)`; FSDP1: `model.no_sync()`.
-
 Ignore when
     units belong to different process groups, as experts do. Or memory is scarce: unsharded gradients take as much as
     all parameters, on every rank.
-
 Sources
     https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     https://docs.pytorch.org/docs/stable/fsdp.html

@@ -5,13 +5,10 @@ Between an optimizer step and the next forward pass, every rank sends results to
 Why it costs
     Every rank waits until all have sent, and receives the data of every rank. Objects are also pickled, and their sizes
     sent first.
-
 How to fix
     Let every rank count its own results, and all-reduce the counts. Or gather every 100 steps.
-
 Ignore when
     the next step trains on what is gathered.
-
 Sources
     https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather
 """

@@ -6,14 +6,11 @@ machines, though one machine has enough devices.
 Why it costs
     Links within a machine are several times as fast as the network. Gradients can overlap with the backward pass;
     activations cannot, as the next op needs them.
-
 How to fix
     Order the mesh so that such a group stays on one machine: the last dimension of DeviceMesh lies within a machine.
     Run data and pipeline parallelism across machines.
-
 Ignore when
     the group does not fit one machine together with the rest of the model.
-
 Sources
     https://arxiv.org/abs/2104.04473
     https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.device_mesh.DeviceMesh

@@ -5,14 +5,11 @@ reduces them after each pass, though only the sum of all passes is used.
 
 Why it costs
     Each reduction carries all gradients. All but the last before the optimizer step are unnecessary.
-
 How to fix
     Run all passes but the last, forward and backward, under `no_sync()`. Accelerate's `accumulate()` and Lightning's
     `accumulate_grad_batches` do so.
-
 Ignore when
     the passes are of different models, or the script reads the gradients between passes.
-
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 """

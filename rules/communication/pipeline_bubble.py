@@ -5,14 +5,11 @@ A pipeline rank computes only while it has a micro-batch. The rest of the step i
 Why it costs
     A step takes the slowest stage's time for all micro-batches, plus the other stages' time for one. A stage that
     computes longer delays all others in every micro-batch.
-
 How to fix
     Give all stages equal compute. Then use more micro-batches, which shorten both ends of a step. Each costs overhead,
     so too many lose. An interleaved schedule also shortens both ends, and communicates more.
-
 Ignore when
     memory decides where layers are, or micro-batches have one sample.
-
 Sources
     https://arxiv.org/abs/2104.04473
     https://docs.pytorch.org/docs/stable/distributed.pipelining.html

@@ -5,14 +5,11 @@ Large collectives take many times as long as on other machines with these GPUs, 
 Why it costs
     NCCL and RCCL fall back silently: from direct links to CPU memory, and from there to sockets. All gradients then
     take the slow path.
-
 How to fix
     Let the library log its path, and measure the machine with nccl-tests or rccl-tests. Common causes: containers with
     little shared memory or no peer access, an IOMMU or ACS, GPUs on different NUMA nodes. Or a variable disables P2P.
-
 Ignore when
     these ranks are on several machines: then the network sets the pace.
-
 Sources
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md

@@ -6,14 +6,11 @@ buckets are small.
 Why it costs
     Each reduction takes the latency of a collective, and CPU time to launch it, whatever its size. Reductions that
     outlast the backward pass delay the optimizer.
-
 How to fix
     Keep the default `bucket_cap_mb` (25), or try larger buckets. Gradients share a bucket only if they have one data
     type and device.
-
 Ignore when
     the model is so small that its gradients fit a few buckets anyway.
-
 Sources
     https://docs.pytorch.org/docs/stable/notes/ddp.html
     https://arxiv.org/abs/2006.15704

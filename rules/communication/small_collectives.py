@@ -5,14 +5,11 @@ Gradients or metrics are reduced tensor by tensor.
 Why it costs
     Below about 1 MiB, a collective takes its latency, whatever its size: 15 to 45 us within a node, 50 to 150 us
     between nodes, 100 to 300 us with gloo, which also blocks the CPU.
-
 How to fix
     Pack the tensors that are reduced at one place into one. Let DDP reduce gradients: it packs them, and overlaps with
     the backward pass. Reduce metrics every 100 steps.
-
 Ignore when
     each result is needed before the next collective can start, as in tensor parallelism.
-
 Sources
     https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 """

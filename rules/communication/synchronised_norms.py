@@ -5,13 +5,10 @@ SyncBatchNorm exchanges its statistics with all ranks, once forward and once bac
 Why it costs
     Each exchange is a small collective that the next layer waits for: 15 to 45 us within a node, 50 to 150 us between
     nodes. Nothing can hide this latency, and a late rank delays all others.
-
 How to fix
     Normalise on each GPU alone if its batch is large enough, or within groups of few ranks.
-
 Ignore when
     batches per rank are too small for stable statistics.
-
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html
     https://github.com/pytorch/pytorch/pull/38246

@@ -4,13 +4,10 @@ Batches are pinned, but copied on the compute stream, or the CPU waits for each 
 
 Why it costs
     The GPU copies and computes with separate engines. One after the other they take the sum of both times.
-
 How to fix
     Copy asynchronously, one batch ahead, on a separate stream. Send bytes instead of floats.
-
 Ignore when
     the copy is short, or memory has no room for another batch.
-
 Sources
     https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
     https://docs.pytorch.org/docs/stable/notes/cuda.html

@@ -6,14 +6,11 @@ each step. Batches are rarely as large.
 Why it costs
     PCIe moves 12 to 55 GB/s, the GPU's own memory 900 to 8,000. Copying a weight takes longer than computing with it,
     so the GPU waits even if copies overlap with compute.
-
 How to fix
     Keep on the GPU what fits. Make it fit: frozen weights in 16 bits or fewer, sharding over more GPUs, activation
     checkpointing, a smaller batch. Pin what stays in CPU memory, and prefetch the next layer.
-
 Ignore when
     the copies are batches, such as volumes or videos.
-
 Sources
     https://docs.pytorch.org/docs/stable/fsdp.html
     https://www.deepspeed.ai/tutorials/zero-offload

@@ -4,14 +4,11 @@ A copy from memory that is not pinned goes through a buffer of the driver.
 
 Why it costs
     The copy is slower, and the thread that launches kernels waits for it.
-
 How to fix
     Set `pin_memory=True` on the DataLoader, and copy with `non_blocking=True`. Do not call `.pin_memory()` before each
     copy: that takes longer.
-
 Ignore when
     the copies are small, or hidden behind queued work.
-
 Sources
     https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
     https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html

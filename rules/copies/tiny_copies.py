@@ -4,14 +4,11 @@ Numbers and small tensors are created on the CPU and copied one by one.
 
 Why it costs
     Each copy takes about 10 us of CPU time, however small, and more if the CPU waits for it.
-
 How to fix
     Create tensors on the GPU: `torch.zeros(..., device=device)`. Combine small ones into one copy; keep constants on
     the GPU.
-
 Ignore when
     the GPU has enough work queued.
-
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """

@@ -6,13 +6,10 @@ fewer cores than the machine reports.
 Why it costs
     The threads of a large op wait for each other at its end. Waiting threads spin and take cores from those that still
     compute.
-
 How to fix
     Give each process as many threads as it has cores.
-
 Ignore when
     the other processes are idle.
-
 Sources
     https://docs.pytorch.org/docs/stable/notes/multiprocessing.html
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html

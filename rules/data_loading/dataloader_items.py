@@ -5,15 +5,12 @@ A line of the dataset, the transfer from worker to main process, or the sampler 
 Why it costs
     The line runs once per item, often with the same result. Each tensor of a batch needs its own descriptor, and other
     objects are pickled one by one. The sampler runs in the main process, so no worker can hide it.
-
 How to fix
     Read files once, when the dataset is created, or map them (`np.load(path, mmap_mode="r")`). Cache what repeats.
     Return a few large tensors from `collate_fn`, not NumPy arrays or many small tensors. Use `num_workers=0` where the
     transfer takes longer than loading. Compute the order of an epoch once, with whole-tensor ops.
-
 Ignore when
     the line depends on the item, or the sampler on the results of the last step.
-
 Sources
     https://docs.pytorch.org/docs/stable/data.html
     https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies

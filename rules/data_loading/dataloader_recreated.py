@@ -6,14 +6,11 @@ restarts the worker processes.
 Why it costs
     A new iterator shuffles the whole dataset: a second for tens of millions of samples. Starting workers takes seconds
     in which nothing trains, and then the first batch still has to be loaded.
-
 How to fix
     Create the iterator once per epoch, or loop over the loader. Keep workers alive with `persistent_workers=True`, for
     the validation loader as well.
-
 Ignore when
     the dataset is one batch, or epochs are so long that their start does not matter.
-
 Sources
     https://docs.pytorch.org/docs/stable/data.html
 """

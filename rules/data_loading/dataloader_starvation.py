@@ -4,16 +4,13 @@ The training process loads its own batches (num_workers=0), or worker processes 
 
 Why it costs
     While the training waits for a batch it launches nothing, and the GPU runs out of work.
-
 How to fix
     Use workers: the time to load a batch over the step time, rounded up, at most the cores per GPU. If batches are
     mostly ready and a few are late, raise `prefetch_factor`. Without free cores, make transforms cheaper or run them on
     the GPU. If workers wait for storage, read from a local disk, from memory or in large shards.
-
 Ignore when
     the loop waits on purpose, as for an environment or a rate limit, or other processes cannot use the dataset. Random
     transforms get other seeds in workers.
-
 Sources
     https://docs.pytorch.org/docs/stable/data.html
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html

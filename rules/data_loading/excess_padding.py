@@ -5,15 +5,12 @@ batch. Or batches are drawn at random, and one long sequence pads all the others
 
 Why it costs
     Padding is computed like data: layers take time linear in its length, attention quadratic.
-
 How to fix
     Pad in `collate_fn`, to the batch's longest row or the next multiple of 8. Batch rows of similar length: sort a few
     dozen shuffled batches by length, cut them into batches, and shuffle these. Or pack rows, with attention that knows
     where each ends.
-
 Ignore when
     the order of the data matters, or the model is compiled for one length. Then pad to a few fixed lengths.
-
 Sources
     https://huggingface.co/docs/transformers/main/en/pad_truncation
     https://huggingface.co/docs/transformers/main/en/main_classes/trainer

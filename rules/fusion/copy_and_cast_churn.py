@@ -4,14 +4,11 @@
 
 Why it costs
     Each copy reads and writes a whole tensor. The next op could often read the original.
-
 How to fix
     Create tensors in the layout and dtype in which they are used. Write into preallocated tensors. Keep weights in 16
     bits.
-
 Ignore when
     the copies are the point: sharding, checkpoints, gradient buckets.
-
 Sources
     https://docs.pytorch.org/docs/stable/notes/amp_examples.html
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html

@@ -5,13 +5,10 @@ output.
 
 Why it costs
     The conversions read and write whole images, and compute nothing.
-
 How to fix
     Keep the model and its inputs in channels_last from the start.
-
 Ignore when
     some layers have no channels_last kernel: they convert back and forth.
-
 Sources
     https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 """

@@ -6,14 +6,11 @@ scores. Memory-efficient attention is made for any GPU. FlashAttention 2 lacks w
 Why it costs
     On an A100, memory-efficient attention takes up to 2.6 times as long as FlashAttention 2. On an H100, FlashAttention
     2 takes 1.5 to 2 times as long as FlashAttention 3 or cuDNN. The math backend moves all scores through memory.
-
 How to fix
     Pass `is_causal=True` instead of a causal mask. Use 16 bits, and head sizes that are multiples of 8. On Hopper and
     Blackwell, allow cuDNN's backend, or install FlashAttention 3 or 4.
-
 Ignore when
     the mask is neither causal nor padding, or results must be bit-identical from run to run.
-
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html
     https://arxiv.org/abs/2407.08608

@@ -5,13 +5,10 @@ back several times, forward and backward.
 
 Why it costs
     The scores grow with the square of the sequence length. Moving them takes longer than computing them.
-
 How to fix
     Call `scaled_dot_product_attention`, which runs a fused kernel that never stores the scores.
-
 Ignore when
     the attention weights themselves are needed, or sequences are short.
-
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
     https://arxiv.org/abs/2205.14135

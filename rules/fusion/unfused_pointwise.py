@@ -5,13 +5,10 @@ back what the previous one has just written.
 
 Why it costs
     A chain of four such kernels moves the data four times, where one fused kernel moves it once.
-
 How to fix
     `torch.compile` fuses such chains. PyTorch also has fused norms, activations and losses.
-
 Ignore when
     most of this time is due to fp32: 16 bits halve it (no_mixed_precision, KE02).
-
 Sources
     https://docs.pytorch.org/docs/stable/torch.compiler.html
     https://github.com/linkedin/Liger-Kernel

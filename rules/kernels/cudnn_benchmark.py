@@ -5,13 +5,10 @@ and keep the fastest.
 
 Why it costs
     Kernels picked by heuristics may suit any size, or run far below what the GPU can do.
-
 How to fix
     Set `torch.backends.cudnn.benchmark = True` once, before training. The first step with each size takes longer.
-
 Ignore when
     input sizes change often: each new size is searched again. Or results must be the same from run to run.
-
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     https://docs.pytorch.org/docs/stable/notes/randomness.html#cuda-convolution-benchmarking

@@ -5,13 +5,10 @@ NumPy creates float64 by default. A float64 tensor promotes the tensors it meets
 Why it costs
     float64 doubles the bytes and halves the elements per CPU vector. GPUs compute float64 at half to a 64th of the
     rate of float32, most of them without Tensor Cores.
-
 How to fix
     Convert data once, where it is loaded: `.float()`, or `np.float32` in the dataset.
-
 Ignore when
     the numbers need more than seven digits.
-
 Sources
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions
 """

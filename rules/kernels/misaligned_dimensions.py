@@ -5,13 +5,10 @@ vocabulary, head size) runs slower kernels.
 
 Why it costs
     On an H100, 16-bit matmuls reach 79 % of the peak. Misaligned even sizes reach 27 %, odd sizes 14 %.
-
 How to fix
     Round sizes up: the vocabulary to a multiple of 64, hidden sizes and channels to multiples of 8 or 64. Pad batches.
-
 Ignore when
     the size is the number of tokens, which changes from step to step, and the collator cannot pad.
-
 Sources
     https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication
     https://arxiv.org/abs/2401.14489

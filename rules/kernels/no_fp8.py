@@ -4,13 +4,10 @@ Matmuls of some thousand rows and columns take much of the step. The GPU multipl
 
 Why it costs
     fp8 has twice the rate of 16 bits. Computing scales and casting take part of that back.
-
 How to fix
     Train linear layers in fp8, with torchao's float8 or TransformerEngine. Compile the model to fuse the casts.
-
 Ignore when
     the training is short or numerically delicate. Only a long run shows whether the loss holds.
-
 Sources
     https://github.com/pytorch/torchtitan/blob/main/docs/float8.md
     https://pytorch.org/blog/training-using-float8-fsdp2

@@ -4,13 +4,10 @@ Matmuls, convolutions and attention run in fp32 or TF32. This GPU is several tim
 
 Why it costs
     16-bit Tensor Cores do 2 to 16 times the work, and activations take half the memory traffic.
-
 How to fix
     Use autocast to bfloat16. On GPUs before Ampere, use float16 with a GradScaler.
-
 Ignore when
     the model is known to diverge in 16 bits. On a CPU without 16-bit units, fp32 is 10 to 50 times as fast.
-
 Sources
     https://docs.pytorch.org/docs/stable/amp.html
     https://github.com/pytorch/pytorch/issues/118499

@@ -5,13 +5,10 @@ bandwidth allows.
 
 Why it costs
     The GPU is busy, but with a kernel or a layout that does not suit these sizes.
-
 How to fix
     Let the compiler or the library benchmark its kernels. Make operands contiguous. Batch small matmuls together.
-
 Ignore when
     communication runs on the same GPU at the same time and takes part of it.
-
 Sources
     https://docs.pytorch.org/docs/stable/torch.compiler.html
     https://docs.pytorch.org/docs/stable/cuda.tunable.html

@@ -5,14 +5,11 @@ The backward pass of `x[indices]` sorts the indices, to add repeated rows in one
 
 Why it costs
     Sorting launches several kernels, and repeated rows are added one after another. Atomics need neither.
-
 How to fix
     Use `index_select`, `torch.nn.functional.embedding` or `gather`, whose backward passes add with atomics. Disable
     deterministic algorithms where results need not be bit-identical.
-
 Ignore when
     results must be bit-identical from run to run: atomics add in any order.
-
 Sources
     https://github.com/pytorch/pytorch/issues/15245
     https://docs.pytorch.org/docs/stable/notes/randomness.html

@@ -5,13 +5,10 @@ mantissa, sums and outputs stay fp32. Convolutions use TF32 by default.
 
 Why it costs
     TF32 is 7 to 8 times as fast as fp32 on an A100, H100 or H200. On other GPUs since Ampere: 1 to 2 times.
-
 How to fix
     Allow TF32 with one line before training. Mixed precision (no_mixed_precision, KE02) saves more.
-
 Ignore when
     the training needs full fp32: the relative error of a product of two 10,000-wide matrices is about 0.002.
-
 Sources
     https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
 """

@@ -4,13 +4,10 @@ They have fewer thread blocks than the GPU has multiprocessors, so part of a bus
 
 Why it costs
     A kernel that fills half of the GPU takes as long as one with twice the work. Each sample takes twice the time.
-
 How to fix
     Use larger batches, fewer gradient accumulation steps, or longer packed sequences.
-
 Ignore when
     the batch size is fixed for training quality, or memory is full.
-
 Sources
     https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background
 """

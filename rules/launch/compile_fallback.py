@@ -5,14 +5,11 @@ anew, runs in eager mode.
 
 Why it costs
     The ops run one by one, each reads and writes memory, and every call first checks all versions in vain.
-
 How to fix
     `diagnose profile` names the guard that fails, as TORCH_LOGS=recompiles does. If it is on a size, compile for any
     size (`dynamic=True`), or pad to a few sizes. If it is on a Python value, keep that out of the compiled function.
-
 Ignore when
     sizes vary less in the whole training than in the recorded steps.
-
 Sources
     https://docs.pytorch.org/docs/stable/torch.compiler_recompilation.html
 """

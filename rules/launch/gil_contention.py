@@ -6,14 +6,11 @@ time an op returns.
 Why it costs
     A thread holds the GIL for 5 ms at a time. C calls that do not release it, as in writing JSON or sorting, hold it
     longer. No op starts in that time.
-
 How to fix
     Move that work to another process, or do less of it. Reading from disk or network is fine in a thread. Replace
     `torch.nn.DataParallel`, which launches for all GPUs from threads of one process, by `DistributedDataParallel`.
-
 Ignore when
     the thread computes in libraries that release the GIL, as NumPy does in large operations.
-
 Sources
     https://docs.python.org/3/library/sys.html#sys.setswitchinterval
 """

@@ -5,14 +5,11 @@ takes far longer than the dispatch of a kernel.
 
 Why it costs
     The GPU idles until the op is done. Compiling does not help.
-
 How to fix
     Create tensors on the GPU (`device=device`), and compute there on tensors that are there already. Move work on
     single samples to DataLoader workers.
-
 Ignore when
     the op has no GPU version, or its tensors do not fit.
-
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """

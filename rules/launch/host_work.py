@@ -5,14 +5,11 @@ of the model starts belong to the call.
 
 Why it costs
     The GPU idles until the line is done. On the CPU, nothing else is computed.
-
 How to fix
     Write logs, plots, metrics and files every 100 steps, or on another thread. Read files once, or in DataLoader
     workers. Vectorise NumPy and loops, compute them once, or move them to the GPU.
-
 Ignore when
     the work is the point, as when stepping an environment for the next observation.
-
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """

@@ -5,14 +5,11 @@ waits. Optimizer launches, CPU compute and syncs have findings of their own.
 
 Why it costs
     The GPU idles between kernels while the CPU prepares the next op. A faster GPU would not help.
-
 How to fix
     If each step launches the same kernels without syncs, CUDA graphs replay them with one launch. Otherwise launch
     fewer and longer kernels: `torch.compile` fuses pointwise ops, a larger batch lengthens each kernel.
-
 Ignore when
     a recording without stacks and shapes, which slow the CPU, does not show it.
-
 Sources
     https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs
     https://docs.pytorch.org/docs/stable/torch.compiler.html

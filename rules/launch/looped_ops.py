@@ -5,14 +5,11 @@ A step runs the same ops in many iterations, each on one sample, row, time step 
 Why it costs
     Each op takes 5 to 20 us to start, however little it computes. One op on all inputs starts once, and reads memory in
     one go.
-
 How to fix
     Run the ops once on all inputs of the loop: stack them, use `torch.vmap`, or `torch._foreach_...` ops for lists of
     tensors. If iterations depend on each other, use a fused module (`nn.LSTM`), or compile the loop.
-
 Ignore when
     iterations are few and large, or each waits for something outside torch.
-
 Sources
     https://docs.pytorch.org/tutorials/intermediate/torch_vmap_tutorial.html
 """

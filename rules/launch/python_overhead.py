@@ -5,13 +5,10 @@ lines of your own.
 
 Why it costs
     The GPU idles until Python launches the next op.
-
 How to fix
     `torch.compile` runs less Python; so do fewer and larger modules. If no line is shown, record with stacks.
-
 Ignore when
     the recording has call stacks: they slow Python down, so compare with a recording without them.
-
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """

@@ -5,14 +5,11 @@ A new shape, type or Python value recompiles a function; code that cannot be com
 Why it costs
     Compiling takes seconds to minutes in which nothing trains; after eight recompilations a function runs uncompiled.
     Between pieces ops run one by one, and each piece first checks its guards.
-
 How to fix
     Set TORCH_LOGS=recompiles,graph_breaks to see the reasons. Mark changing sizes as dynamic, or pad to a few; move
     prints, `.item()` and Python side effects out of compiled functions.
-
 Ignore when
     a new shape is rare, seen for the first time.
-
 Sources
     https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html
 """

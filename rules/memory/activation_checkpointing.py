@@ -5,14 +5,11 @@ Elsewhere it only costs time.
 
 Why it costs
     Checkpointing every layer adds a forward pass, about a third of the compute of forward and backward.
-
 How to fix
     Checkpoint only as many layers as memory requires. Or keep the outputs of expensive ops (matmuls, attention) and
     recompute the cheap ones, by selective checkpointing.
-
 Ignore when
     memory is full, or needed for a larger batch that saves more.
-
 Sources
     https://docs.pytorch.org/docs/stable/checkpoint.html
     https://arxiv.org/abs/2205.05198

@@ -5,14 +5,11 @@ too small, or disabled.
 
 Why it costs
     cudaFree waits until the GPU has finished all queued work. Each cudaMalloc after it takes up to some ms.
-
 How to fix
     Do not call `torch.cuda.empty_cache()` in the loop. If sizes vary, set
     `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. If caching is off, unset `PYTORCH_NO_CUDA_MEMORY_CACHING`.
-
 Ignore when
     the memory is freed on purpose, for another process or model on the same GPU.
-
 Sources
     https://github.com/huggingface/peft/issues/2894
 """

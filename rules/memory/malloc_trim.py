@@ -5,14 +5,11 @@ step gets it back page by page.
 
 Why it costs
     The system clears and maps each page of 4 kB at its first use: about 1 us, 250 ms per GB.
-
 How to fix
     Set two glibc variables to keep freed memory; they work for tensors up to 32 MB. Or use jemalloc or TCMalloc, which
     keep it by default. Fewer large temporaries help too (in-place ops, `torch.compile`).
-
 Ignore when
     memory is short, and other processes wait for it.
-
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     https://sourceware.org/glibc/manual/latest/html_node/Malloc-Tunable-Parameters.html
@@ -84,5 +81,5 @@ EXAMPLES = [
         fetched 1 MB a step
         cpu  aten::mm 0-50
     """),
-    CannotTell("4 steps of 100\n2 threads, 4 cores\ncpu  aten::mm 0-10", because="memory"),
+    CannotTell("4 steps of 100\n2 threads, 4 cores\ncpu  aten::mm 0-10", because="page faults"),
 ]

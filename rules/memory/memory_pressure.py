@@ -5,14 +5,11 @@ them behind.
 
 Why it costs
     No time: it is a risk, without a saving. A run that stops continues from its last checkpoint.
-
 How to fix
     For a leak, store numbers, not tensors with their graph: `loss.item()` or `loss.detach()`. For full memory, use
     activation checkpointing, 16 bits, smaller micro-batches, or shard the model.
-
 Ignore when
     the memory is filled on purpose, and no step needs more than the recorded ones.
-
 Sources
     https://pytorch.org/blog/understanding-gpu-memory-1
     https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management

@@ -5,14 +5,11 @@ updates. A larger batch spreads these costs over more samples.
 
 Why it costs
     Each sample pays a share of the fixed costs. The smaller the batch, the larger the share.
-
 How to fix
     Double the batch size until memory is nearly full or the time per sample stops falling. With gradient accumulation,
     larger and fewer micro-batches leave the training as it is.
-
 Ignore when
     the batch size is fixed for training quality, or another process needs the memory.
-
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background

@@ -5,15 +5,12 @@ The optimizer then updates every row.
 
 Why it costs
     The memory traffic grows with the table, not with the batch.
-
 How to fix
     Use sparse gradients: `torch.nn.Embedding(rows, width, sparse=True)`. SGD and Adagrad without momentum and weight
     decay support them, and update the same rows. Replace Adam by SparseAdam for the table.
-
 Ignore when
     unread rows must move too, by momentum, weight decay or Adam's averages: sparse updates skip them. Tables shared
     with an output layer are not examined.
-
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
     https://docs.pytorch.org/docs/stable/generated/torch.optim.SparseAdam.html

@@ -5,14 +5,11 @@ The ranks reduce the same gradients. Then each rank makes the same update of all
 Why it costs
     An optimizer reads and writes each parameter and its state several times. Each of n ranks could update one n-th. The
     optimizer state also takes memory on every rank.
-
 How to fix
     Shard the update: wrap the optimizer in `ZeroRedundancyOptimizer`, or use `fully_shard` instead of
     DistributedDataParallel. The ranks then exchange the updated parameters.
-
 Ignore when
     the update is a small part of the step, or the links are slow: the parameters travel once more.
-
 Sources
     https://docs.pytorch.org/docs/stable/distributed.optim.html
     https://arxiv.org/abs/1910.02054

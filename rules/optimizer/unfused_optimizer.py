@@ -4,14 +4,11 @@ Without its fused form, an optimizer launches several kernels per parameter, or 
 
 Why it costs
     Each launch costs 5 us of CPU time and more. Each pass reads and writes all parameters and their state.
-
 How to fix
     Set `fused=True`: one kernel updates many parameters in one pass. SGD, Adam and AdamW have it; on the CPU, Adagrad
     too.
-
 Ignore when
     the optimizer has no fused form, or runs on the CPU on purpose.
-
 Sources
     https://docs.pytorch.org/docs/stable/optim.html
 """

@@ -5,13 +5,10 @@ adds to them.
 
 Why it costs
     All gradients are written once more and read once more.
-
 How to fix
     Set gradients to None, as PyTorch 2 does by default.
-
 Ignore when
     CUDA graphs or gradient buckets need tensors that stay in place.
-
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
 """

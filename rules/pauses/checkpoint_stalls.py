@@ -4,14 +4,11 @@ The training thread copies the state to CPU memory, serialises it and writes it 
 
 Why it costs
     Nothing trains for seconds to minutes. With several ranks all wait for the slowest.
-
 How to fix
     Save asynchronously: copy to CPU memory, and write from another thread or process. Let each rank save its own part,
     to a local disk first. Or save less often.
-
 Ignore when
     checkpoints are rare: a short recording that happens to hold one overstates their share.
-
 Sources
     https://pytorch.org/blog/reducing-checkpointing-times
     https://docs.pytorch.org/docs/stable/distributed.checkpoint.html

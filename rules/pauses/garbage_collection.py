@@ -4,14 +4,11 @@ Now and then Python searches all objects for reference cycles, on the training t
 
 Why it costs
     The thread launches nothing in that time. With many ranks each pauses at another moment, and all wait for each.
-
 How to fix
     Disable automatic collection, and call `gc.collect()` every few hundred steps, on all ranks in the same step. Call
     `gc.freeze()` after setup to exclude objects that live for the whole run.
-
 Ignore when
     CPU memory grows without automatic collection: then collect more often.
-
 Sources
     https://docs.python.org/3/library/gc.html
     https://github.com/pytorch/torchtitan/pull/148

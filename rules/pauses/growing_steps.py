@@ -5,14 +5,11 @@ grows, or every step registers another hook.
 
 Why it costs
     The time of the whole run grows with the square of its steps, and memory grows until it is full.
-
 How to fix
     Detach what passes from step to step: `hidden = hidden.detach()`, `total += loss.item()`. Limit the size of lists,
     queues and tables. Register hooks and wrap modules once, before the loop.
-
 Ignore when
     steps grow by plan, for instance with sequence length.
-
 Sources
     https://docs.pytorch.org/docs/stable/notes/faq.html
     https://github.com/pytorch/pytorch/issues/2769

@@ -4,13 +4,10 @@ Work that is not done in every step, such as logging, metrics or images, makes s
 
 Why it costs
     The extra time of a long step, spread over its period, adds to every step.
-
 How to fix
     Do the work less often, on another thread, or on the GPU; on one rank only.
-
 Ignore when
     the work is the point, as in validation, or occurred once: that may be the machine.
-
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     https://github.com/wandb/wandb/issues/950

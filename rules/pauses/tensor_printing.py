@@ -5,14 +5,11 @@ even if the log level drops the message.
 
 Why it costs
     Each tensor takes dozens to hundreds of small ops, and as many syncs if it is on the GPU.
-
 How to fix
     Print every 100 steps only. Use `loss.item()` for one number, `tolist()` for several. Pass the tensor to the logger:
     `log.debug("%s", scores)` formats it only if the message is written.
-
 Ignore when
     you are debugging.
-
 Sources
     https://docs.python.org/3/howto/logging.html#optimization
 """

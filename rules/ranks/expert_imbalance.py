@@ -4,14 +4,11 @@ Ranks with different experts or tables exchange rows by all-to-all. A rank that 
 
 Why it costs
     The return exchange starts when the last rank is done. All others wait for that rank, in every expert layer.
-
 How to fix
     Balance the router: a balancing loss or bias, or a capacity per expert. Or place experts so that ranks get equal
     numbers of tokens, and replicate popular ones. Place tables by rows read, not by size.
-
 Ignore when
     the data are artificial: routers spread random tokens differently from real ones.
-
 Sources
     https://arxiv.org/abs/2408.15664
     https://arxiv.org/abs/2101.03961

@@ -4,15 +4,12 @@ All ranks meet at each collective. The slowest rank sets the pace, and all other
 
 Why it costs
     The step takes as long as the slowest rank. The waiting of the others adds up over all GPUs.
-
 How to fix
     If the kernels of that rank do more, split data evenly, by cost rather than by samples. If they do the same, its GPU
     is slower: check clock, temperature, power limit and other processes. If its CPU is late, log, save and load less
     there.
-
 Ignore when
     the ranks do different work on purpose.
-
 Sources
     https://arxiv.org/abs/2505.05713
 """

@@ -5,14 +5,11 @@ In each step, ranks get different amounts of work: longer sequences, larger imag
 Why it costs
     All ranks meet at each collective, and wait for the one with the most work in that step. On average all do the same,
     yet each step takes as long as its longest part.
-
 How to fix
     Distribute work by cost: bucket by length before batches are split over ranks. Or fill batches by tokens rather than
     samples, or pack sequences to equal length.
-
 Ignore when
     the order of the data must not depend on its length.
-
 Sources
     https://arxiv.org/abs/2505.05713
 """

@@ -4,13 +4,10 @@ A few steps, or steps that differ a lot, say little about the run.
 
 Why it costs
     Nothing, but every figure may describe an unusual step.
-
 How to fix
     Record at least five steps of a settled run: `schedule(wait=5, warmup=3, active=5)`.
-
 Ignore when
     the steps differ because the training does, for instance in sequence length.
-
 Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """

@@ -5,13 +5,10 @@ busy, or short of memory, while it recorded.
 
 Why it costs
     Nothing in the training. The outliers are dropped, as figures over both kinds of steps would describe neither.
-
 How to fix
     Nothing to fix: the figures use the longest run of other steps. For more of them, record again on an idle machine.
-
 Ignore when
     enough steps remain.
-
 Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """

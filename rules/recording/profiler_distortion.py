@@ -6,14 +6,11 @@ to load kernels and to flush its buffers.
 Why it costs
     The CPU looks slower than it is: the GPU waits longer for it than in a run without the profiler. Kernel times stay
     valid.
-
 How to fix
     Record with `diagnose profile`. It takes times from a recording without stacks and shapes, source lines from a
     second one. It compares both with unprofiled steps.
-
 Ignore when
     the GPU is busy nearly all the time: then CPU time is hidden anyway.
-
 Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """

@@ -4,14 +4,11 @@ Ops that move no data, such as `view`, take many times as long as on other machi
 
 Why it costs
     All CPU work takes longer, and the GPU waits for each launch and each line of Python.
-
 How to fix
     Check what else runs on the machine, how many cores the container or job may use, and their clock. Check that
     PyTorch is no debug build and runs under no memory checker.
-
 Ignore when
     the machine is meant to be that slow.
-
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """

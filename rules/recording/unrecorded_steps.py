@@ -1,16 +1,14 @@
 """The recording missed the long steps.
 
-Some timed steps take far longer than others: they collect experience, validate, or write. None of them was recorded.
+Some timed steps take far longer than others: they collect experience, validate, or write. The
+recording missed them all.
 
 Why it costs
     These steps may be most of the run. The mean step time counts them, but the recording cannot show what they do.
-
 How to fix
     Record enough steps to include one: `diagnose profile --steps N`.
-
 Ignore when
     such steps are rare or accidental.
-
 Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """

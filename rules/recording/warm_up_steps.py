@@ -4,13 +4,10 @@ The first steps load kernels, autotune, fill the allocator's cache, compile and 
 
 Why it costs
     Nothing in the long run, but the figures of this report mix both kinds of steps.
-
 How to fix
     Record later steps: `schedule(wait=5, warmup=3, active=5)`, or analyse only later ones with `--steps`.
-
 Ignore when
     the job is so short that warm-up is most of it.
-
 Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """

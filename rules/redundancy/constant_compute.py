@@ -1,7 +1,6 @@
 """A constant is recomputed in every step.
 
 Positions, masks, grids, filters or fixed targets: their inputs never change, yet every step recomputes them.
-
 Ignore when
     the inputs change now and then: only two steps in a row were compared. Then recompute where they change.
 """

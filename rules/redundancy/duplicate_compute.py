@@ -2,7 +2,6 @@
 
 Within one step, ops run again on the same values. Examples: a function called in every layer, features computed for
 loss and metric, a weight rebuilt at every use. With gradients on, the backward pass repeats each of them.
-
 Ignore when
     memory is too short to keep the result. Recomputation by activation checkpointing is not counted.
 """

@@ -2,7 +2,6 @@
 
 Latents of images, embeddings of texts, features of a frozen backbone: each batch takes rows of a table, and the model
 computes the same outputs for these rows in every epoch.
-
 Ignore when
     there is no room for the outputs, the training has one epoch, or rows are augmented before the model. Or the frozen
     model is updated from time to time.

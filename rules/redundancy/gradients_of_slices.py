@@ -6,13 +6,10 @@ takes all slices has one gradient.
 Why it costs
     For each slice, the backward pass fills zeros as large as the whole tensor, and inserts the slice's gradient. Then
     autograd adds up all of these tensors.
-
 How to fix
     Split the tensor once, before the loop. Gather overlapping slices with one index.
-
 Ignore when
     slices are few, or the tensor needs no gradient.
-
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.unbind.html
 """

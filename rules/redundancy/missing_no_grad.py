@@ -2,10 +2,8 @@
 
 Gradients are enabled where nothing needs them: in validation, in a frozen teacher or generator, or for metrics. A node
 for each op takes CPU time. The tensors kept for it take memory.
-
 Ignore when
     the backward pass comes later, outside the recording.
-
 Sources
     https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation
 """

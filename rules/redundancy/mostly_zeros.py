@@ -2,7 +2,6 @@
 
 A graph's adjacency matrix, blocks on a diagonal, shifts, rotations or differences as full matrices: every zero is
 multiplied.
-
 Ignore when
     the matrix is small and the GPU has Tensor Cores: its dense products are faster.
 """

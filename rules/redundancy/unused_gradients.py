@@ -2,7 +2,6 @@
 
 A backward pass reaches every weight with `requires_grad`. Weights left out of the optimizer still have it, as do those
 of a network whose output trains another one. Their gradients are kept, or cleared unused.
-
 Ignore when
     the script itself uses these gradients: for logging, in a gradient norm, or for an attack.
 """

@@ -5,14 +5,11 @@ call stack of every op of the forward pass.
 
 Why it costs
     Each check reads the whole gradient. On a GPU the CPU waits for the answer before it launches more work.
-
 How to fix
     Remove `torch.autograd.set_detect_anomaly`, `detect_anomaly` and hooks that check for NaN. Enable them once a loss
     is NaN.
-
 Ignore when
     you are looking for a NaN.
-
 Sources
     https://docs.pytorch.org/docs/stable/autograd.html
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html

@@ -4,13 +4,10 @@ With CUDA_LAUNCH_BLOCKING=1, a debugging mode, each launch returns only when its
 
 Why it costs
     CPU and GPU take turns. Nothing is ever queued, and the GPU idles while the CPU prepares the next launch.
-
 How to fix
     Unset CUDA_LAUNCH_BLOCKING.
-
 Ignore when
     you are debugging.
-
 Sources
     https://docs.pytorch.org/docs/stable/notes/cuda.html
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html

@@ -4,13 +4,10 @@ Only the GPU knows the size of a boolean mask's result, or that of `nonzero`, `u
 
 Why it costs
     The CPU waits until the GPU has finished all queued work, and launches nothing in that time.
-
 How to fix
     Keep sizes fixed: multiply by the mask or use `torch.where`; pass `output_size` to `repeat_interleave`.
-
 Ignore when
     the sizes are needed, as when routing tokens to experts without a fixed capacity.
-
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     https://github.com/pytorch/pytorch/issues/12461

@@ -4,13 +4,10 @@ The training loop calls `torch.cuda.synchronize()`, `event.synchronize()` or `st
 
 Why it costs
     The CPU launches nothing while it waits, and the GPU runs out of work.
-
 How to fix
     Remove the calls. For timing record CUDA events, and read them some steps later.
-
 Ignore when
     another process or library needs the result at that moment.
-
 Sources
     https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
 """

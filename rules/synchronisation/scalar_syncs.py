@@ -5,14 +5,11 @@ work.
 
 Why it costs
     While the CPU waits it launches nothing. The GPU then idles until the next launch.
-
 How to fix
     Accumulate losses and metrics on the GPU, and call `.item()` every 100 steps. Copy whole tensors to pinned memory
     with `non_blocking=True`, and use them a step later.
-
 Ignore when
     the next decision needs the value at once, and cannot be made on the GPU.
-
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     https://docs.pytorch.org/docs/stable/notes/cuda.html

@@ -5,13 +5,10 @@ or idle time of one cause. No other finding covers it.
 
 Why it costs
     The step would be shorter by at most this time. How much can go is not recorded.
-
 How to fix
     See what the step waits for, and where. Record what the finding asks for: the cause may then get its own finding.
-
 Ignore when
     the work is needed and nothing could overlap with it.
-
 Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """

@@ -113,8 +113,6 @@ def trained(kind: type[torch.optim.Optimizer], **options: Any) -> torch.optim.Op
 
 
 class Process:
-    """What a switch asks of the process."""
-
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
 

@@ -217,7 +217,7 @@ def test_ranks_that_are_named() -> None:
 
 @pytest.mark.parametrize("text", ["", "some", "1-", "-1", "1,,2", "1-2-3", "²"])
 def test_what_names_no_ranks_is_refused_in_a_sentence(text: str) -> None:
-    with pytest.raises(ValueError, match=r"are no ranks\. Write auto, all, or numbers, as in 0,1,8-15\."):
+    with pytest.raises(ValueError, match=r"are not ranks\. Write auto, all, or numbers such as 0,1,8-15\."):
         chosen.named(text, 4)
 
 

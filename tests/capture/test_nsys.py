@@ -209,7 +209,6 @@ for i in range(100_000):
 
 
 def asked(path: Path) -> list[tuple[int, int]]:
-    """(Steps, process with its machine) of a file."""
     with sqlite3.connect(path) as db:
         found = db.execute('SELECT COUNT(*), "globalTid" >> 24 FROM NVTX_EVENTS GROUP BY 2').fetchall()
     db.close()

@@ -34,7 +34,6 @@ def watch(folder: Path, out: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 32 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", folder], check=False, stderr=-3)

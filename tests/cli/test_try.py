@@ -270,7 +270,6 @@ def test_an_interrupt_leaves_no_process_and_prints_what_was_measured(recorded: P
 
 
 def of_session(number: int) -> list[int]:
-    """Processes of a session that are there."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -94,7 +94,6 @@ def words(*more: object) -> list[str]:
 
 
 def watch(folder: Path, *more: object) -> subprocess.CompletedProcess[str]:
-    """`diagnose watch -o out MORE`, run in the folder."""
     asked = words("-o", folder / "out", *more)
     return subprocess.run(
         asked, capture_output=True, text=True, cwd=folder, env=environment(), timeout=120, check=False

@@ -80,11 +80,11 @@ def test_what_makes_the_sides_different_things_is_said() -> None:
     before = run(devices=("A100",), samples_per_step=32)
     after = run(devices=("H100", "H100"), samples_per_step=64, world_size=8, format="nsight", measure=Measure.WINDOW)
     assert list(changes.incomparable(before, after)) == [
-        "They ran on different devices: A100 before, H100 after.",
-        "They ran on different numbers of ranks: 1 before, 8 after.",
-        "A step of a rank has 32 samples before, 64 after.",
-        "They were recorded by different tools: kineto before, nsight after.",
-        "The recording after marks no steps: what it holds counts as one.",
+        "The devices differ: A100 before, H100 after.",
+        "The numbers of ranks differ: 1 before, 8 after.",
+        "Samples per step and rank differ: 32 before, 64 after.",
+        "The recording tools differ: kineto before, nsight after.",
+        "The recording after marks no steps, so all of it counts as one step.",
     ]
     assert list(changes.incomparable(before, before)) == []
 
@@ -99,7 +99,9 @@ def test_the_same_amount_of_work_is_compared_where_batches_differ() -> None:
 
 def test_flops_that_differ_say_so_where_samples_are_not_known() -> None:
     before, after = run(flops_per_step=2 * 10**9), run(flops_per_step=3 * 10**9)
-    assert list(changes.incomparable(before, after)) == ["A step multiplies 1.50 times as many FLOPs after as before."]
+    assert list(changes.incomparable(before, after)) == [
+        "Matrix FLOPs per step differ: 1.50 times as many after as before."
+    ]
 
 
 def test_groups_of_ranks_are_told_side_by_side_those_that_hold_ranks_up_longest_first() -> None:

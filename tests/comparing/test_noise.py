@@ -44,7 +44,6 @@ def alone(mean_ns: float, share: float = 0.0, between: Spread = USUAL) -> Side:
 
 
 def half_of(found: Range) -> float:
-    """Of the interval of the logarithm."""
     assert found.low is not None
     assert found.high is not None
     return (math.log1p(found.high) - math.log1p(found.low)) / 2
@@ -170,7 +169,7 @@ def test_too_few_steps_tell_nothing_and_have_no_interval() -> None:
     assert found.verdict == "cannot_tell"
     assert (found.difference_share.low, found.difference_share.likely) == (None, 1.0)
     assert (found.difference_ns.low, found.difference_ns.likely, found.smallest_visible_share) == (None, 100, None)
-    assert found.why == "A side has 1 measured step: too few to tell noise from a difference."
+    assert found.why == "One side has only 1 measured step: too few to rule out noise."
 
 
 def test_recorded_steps_count_where_one_side_was_not_timed_without_the_profiler() -> None:

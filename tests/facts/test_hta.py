@@ -68,7 +68,6 @@ def case(request: pytest.FixtureRequest, corpus: Path) -> Case:
 
 
 def span_ids(events: pd.DataFrame) -> np.ndarray:
-    """Our span ids of events that we filled in."""
     return events["index"].to_numpy() - 1
 
 

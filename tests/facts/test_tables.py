@@ -18,7 +18,6 @@ NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul
 
 
 def step() -> Drawing:
-    """The used step lasts from 0 to 100 us on the device."""
     draw = Drawing().step(0, -50, -10).launch("first", (-45, -44), (-20, 0)).step(1, -10, 99)
     return draw.launch("last", (97, 98), (99, 100))
 

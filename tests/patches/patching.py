@@ -21,7 +21,6 @@ def finding(
     minor: bool = False,
     after: str = "",
 ) -> RankedFinding:
-    """A finding with one fix."""
     return RankedFinding(
         rule=f"rule_{number}",
         code=f"XX{number:02}",
@@ -70,7 +69,6 @@ def manifest(
 
 
 def line_of(text: str, part: str) -> int:
-    """The number of the one line that has a part."""
     (found,) = (number for number, line in enumerate(text.splitlines(), start=1) if part in line)
     return found
 
@@ -85,7 +83,6 @@ def patch(
 
 
 def apply(folder: Path, done: Patch) -> None:
-    """Apply its diff as `git apply` does, after a check."""
     text = making.unified(done.files)
     assert text
     for options in (["--check"], []):
@@ -95,7 +92,6 @@ def apply(folder: Path, done: Patch) -> None:
 
 
 def why_not(done: Patch) -> str:
-    """Why the one fix is not in the patch."""
     assert done.files == ()
     (only,) = done.by_hand
     return only.why

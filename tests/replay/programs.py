@@ -38,8 +38,6 @@ class Python(Action):
 
 @dataclass(frozen=True)
 class Op(Action):
-    """An op with actions inside."""
-
     name: str
     inside: tuple[Action, ...]
 

@@ -44,7 +44,6 @@ FETCH = "enumerate(DataLoader)*"
 
 
 def kernels(count: int, us: int, host_us: int = 0) -> list[Action]:
-    """Kernels named `k`, each with Python before it."""
     each: list[Action] = [Python(host_us), Launch("k", us)] if host_us else [Launch("k", us)]
     return each * count
 

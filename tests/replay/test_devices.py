@@ -55,7 +55,6 @@ def pipeline(first: int, second: int) -> Facts:
 
 
 def waits_of_streams(facts: Facts) -> list[tuple[int, int]]:
-    """(awaited, waiting) rows of device work."""
     work, on = device_work(facts), streams(facts)
     rows = work.start_ns.argsort().argsort()  # points: one for each operation
     found = event_edges(facts, work, on, rows, rows)

@@ -42,7 +42,6 @@ def diagnosed(place: Path) -> Diagnosis:
 
 
 def with_finding(diagnosis: Diagnosis, **changes: object) -> Diagnosis:
-    """The Diagnosis with its only finding changed."""
     (one,) = diagnosis.findings
     return replace(diagnosis, findings=(replace(one, **changes),))
 

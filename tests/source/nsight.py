@@ -53,13 +53,10 @@ _MEMORY = {"Pageable": 0, "Pinned": 1, "Device": 2}
 
 
 def pid(process: int = PROCESS) -> int:
-    """A globalPid, with the bits of a machine above."""
     return (1 << 48) | (process << 24)
 
 
 class Export:
-    """An export in the making: rows by table."""
-
     def __init__(self) -> None:
         self.tables: dict[str, list[dict[str, Any]]] = {}
         self._strings: dict[str, int] = {}
@@ -70,7 +67,6 @@ class Export:
         return self
 
     def string(self, text: str) -> int:
-        """The id of a text."""
         if text not in self._strings:
             self._strings[text] = len(self._strings) + 1
             self.add("StringIds", id=self._strings[text], value=text)
@@ -98,12 +94,10 @@ class Export:
         )
 
     def system(self, name: str, start: int, end: int, thread: int | None = None) -> Export:
-        """A call of the operating system."""
         number = self.string(name)
         return self.add("OSRT_API", start=start, end=end, globalTid=thread or pid() | PROCESS, nameId=number)
 
     def off_core(self, start: int, end: int, thread: int | None = None) -> Export:
-        """A time off the processor."""
         for at, on in ((start, 0), (end, 1)):
             self.add("SCHED_EVENTS", start=at, cpu=0, isSchedIn=on, globalTid=thread or pid() | PROCESS)
         return self

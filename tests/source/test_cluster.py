@@ -99,7 +99,6 @@ def test_a_cluster_that_has_lost_all_its_workers_is_not_waited_for(
 
 @contextmanager
 def joined(address: str, *options: str, **variables: str) -> Iterator[None]:
-    """A worker of `dask worker`, for a while."""
     words = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-dashboard", *options]
     worker = subprocess.Popen(words, env={**os.environ, **variables}, stderr=subprocess.DEVNULL)
     try:

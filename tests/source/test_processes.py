@@ -82,7 +82,6 @@ MINUTE_NS = 60 * 10**9
 
 
 def taken(minute: int, pid: int = 7, name: str = "host_7.{}.pt.trace.json", **about: object) -> Provenance:
-    """A recording of 10 s that begins at this minute."""
     begin = 1_700_000_000 * 10**9 + minute * MINUTE_NS
     path = f"/log/{name.format(begin)}"
     times = {"begin_unix_ns": begin, "end_unix_ns": begin + 10 * 10**9}

@@ -57,7 +57,6 @@ def read(made: Export, tmp_path: Path) -> Rank:
 
 
 def site(rank: Rank) -> Site | None:
-    """The line of the op."""
     ids = rank.spans.index[rank.spans["name"] == "aten::mm"].to_numpy()
     (found,) = sites_of(Facts(rank), ids)
     return found

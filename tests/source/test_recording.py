@@ -36,7 +36,6 @@ def rank(number: int = 0, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A recording of one rank."""
     for name, shapes in (("trace", False), ("detail", True)):
         (tmp_path / f"rank0.{name}.json.gz").write_bytes(gzip.compress(training(shapes).text().encode()))
     put(tmp_path, {"schema_version": 1, "complete": True, "ranks": [rank()]})

@@ -14,8 +14,6 @@ from tests.storage.network import Proxy, proxy
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket of a test's own, empty at first."""
-
     name: str
     client: Any
     proxy: Proxy
@@ -73,7 +71,6 @@ def server() -> Iterator[tuple[Any, Proxy]]:
 
 @pytest.fixture
 def bucket(server: tuple[Any, Proxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """A new bucket and a proxy without faults."""
     import s3fs
 
     client, before = server

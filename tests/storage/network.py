@@ -16,8 +16,6 @@ SLOW_DOWN = (
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked."""
-
     method: str
     path: str  # With its query.
     headers: Mapping[str, str]
@@ -29,7 +27,6 @@ class Request:
 
     @property
     def key(self) -> str:
-        """The path in its bucket."""
         return "/".join(self.path.partition("?")[0].split("/")[2:])
 
 
@@ -40,8 +37,6 @@ closes the connection after so many bytes of the answer's body."""
 
 @dataclass
 class Proxy:
-    """A proxy in front of one server."""
-
     port: int
     requests: list[Request] = field(default_factory=list)
     fault: Fault = lambda request: None
@@ -51,7 +46,6 @@ class Proxy:
         return f"http://127.0.0.1:{self.port}"
 
     def asked(self, method: str, key: str) -> list[Request]:
-        """The requests of a kind so far, in order."""
         return [request for request in self.requests if request.method == method and request.key == key]
 
 

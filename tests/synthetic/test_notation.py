@@ -51,7 +51,6 @@ def spans(rank: Rank) -> list[tuple[str, str, float, float]]:
 
 
 def names(rank: Rank, kind: str) -> list[str]:
-    """Names of the spans of a kind, in order of start."""
     return rank.spans["name"][rank.spans["kind"] == kind].astype(str).tolist()
 
 
@@ -63,7 +62,6 @@ def launches(rank: Rank) -> Counter[tuple[str, str]]:
 
 
 def only_args(text: str) -> dict[str, Any]:
-    """The arguments of the only event of a drawing."""
     (event,) = (event for event in json.loads(notation.trace(text))["traceEvents"] if event["ph"] == "X")
     return dict(event["args"])
 

@@ -25,7 +25,6 @@ RECORDING = Path(__file__).parents[1] / "data" / "recording"
 
 
 def shapes_of(rank: Rank, name: str) -> list[str]:
-    """Shapes of the ops of a name, in order of start."""
     named = rank.spans.loc[rank.ops.index, "name"] == name
     return rank.ops["shapes"][named].astype(str).tolist()
 

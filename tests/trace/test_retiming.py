@@ -56,7 +56,6 @@ def read(
 
 
 def times_us(rank: Rank, name: str) -> list[tuple[float, float]]:
-    """Unix times of the spans of a name."""
     spans = rank.spans[rank.spans["name"] == name]
     start = (spans["start_ns"] + rank.zero_unix_ns) / 1000
     return list(zip(start, start + spans["dur_ns"] / 1000, strict=True))

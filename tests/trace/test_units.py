@@ -31,7 +31,14 @@ def test_durations_have_three_digits(ns: int, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("ns", "text"),
-    [(0, "0"), (999, "1 us"), (9_960_000, "10 ms"), (14_660, "15 us"), (222_390_791, "220 ms"), (2_390_000, "2.4 ms")],
+    [
+        (0, "0"),
+        (999, "1.0 us"),
+        (9_960_000, "10 ms"),
+        (14_660, "15 us"),
+        (222_390_791, "222 ms"),
+        (2_390_000, "2.4 ms"),
+    ],
 )
 def test_estimates_have_two_digits(ns: int, text: str) -> None:
     assert units.about(ns) == text

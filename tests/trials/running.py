@@ -16,6 +16,5 @@ def arm(folder: Path, text: str, *fixes: str, size: Size = SIZE, words: Sequence
 
 
 def printed(folder: Path) -> str:
-    """The last line of the last arm."""
     logs = sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
     return logs[-1].read_text().splitlines()[-1]

@@ -87,7 +87,6 @@ for number in range({steps}):
 
 
 def steady(before: str = "", steps: int = 100_000, seed: str = "0") -> str:
-    """The text of STEADY. `before`: lines before the first step."""
     return STEADY.format(before=before, steps=steps, seed=seed)
 
 

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts write into their working folder."""
     monkeypatch.chdir(tmp_path)
 
 

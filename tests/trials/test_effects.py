@@ -83,7 +83,7 @@ def found(*rules: str, high_ns: int = 60_000_000) -> Diagnosis:
     """Of a step of 100 ms, of which all findings together save 20 to 60 ms, likely 50."""
     shown = tuple(replace(finding(rule, 10_000_000, None), rule=rule) for rule in rules)
     saved = Together(20_000_000, 50_000_000, high_ns)
-    return replace(of_a_run(None), findings=shown, replay=ReplayQuality(100_000_000, 0.0, 0.0, None, saved))
+    return replace(of_a_run(None), findings=shown, replay=ReplayQuality(100_000_000, 0.0, 0.0, None, None, saved))
 
 
 def test_it_is_the_step_over_what_is_left() -> None:

@@ -19,7 +19,6 @@ NO_SYNC = "wrap:DistributedDataParallel(no_sync)"
 
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts write into their working folder."""
     monkeypatch.chdir(tmp_path)
 
 

@@ -74,7 +74,6 @@ def arm(step_ns: float, *held_back_by: str, clock_mhz: int = 1980) -> Arm:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Arm]:
-    """What runs give, the next one first."""
     given = list[Arm]()
 
     def run_arm(

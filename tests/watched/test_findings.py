@@ -177,7 +177,6 @@ def test_waiting_is_told_by_when_it_is() -> None:
 
 
 def _longer(window: Window, factor: int) -> Window:
-    """The window with so many times the steps."""
     epochs = tuple(
         EpochTime(e.first_step * factor, e.began_ns, e.steps * factor, e.step_ns * factor, e.loader_ns * factor, 0)
         for e in window.epochs

@@ -116,7 +116,6 @@ BACK = '"autograd::engine::evaluate_function: {}" {} sequence={} "Fwd thread id"
 
 
 def with_table(*items: str) -> Facts:
-    """One with_table of 100 ms."""
     return facts_of(f"1 steps of 100\n2 threads, 4 cores\ncpu  {' | '.join(items)}")
 
 

@@ -76,7 +76,6 @@ def compared(text: str) -> dict[int, Peers]:
 
 
 def of_each(sequences: dict[int, CollectiveSequence]) -> dict[int, Peers]:
-    """What the others tell of each rank."""
     found = together(sequences)
     return {rank: found.peers(rank) for rank in sequences}
 

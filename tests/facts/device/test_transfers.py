@@ -23,7 +23,6 @@ def two_steps() -> Drawing:
 
 
 def to(draw: Drawing, at: float, kind: str = PAGEABLE, size: int = MIB, stream: int = 7) -> Drawing:
-    """20 us of `tensor.to(device)`, whose copy runs from 5 to 10."""
     draw.op("aten::to", at, at + 20).op("aten::copy_", at + 1, at + 19)
     draw.copy(kind, (at + 3, at + 7), (at + 5, at + 10), size, stream=stream)
     return draw.call("cudaStreamSynchronize", at + 8, at + 12)

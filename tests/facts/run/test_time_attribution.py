@@ -26,7 +26,6 @@ def two_steps() -> Drawing:
 
 
 def told(facts: Facts) -> dict[tuple[str, str, str], int]:
-    """Time of each (part, op, name)."""
     found: dict[tuple[str, str, str], int] = {}
     for row in time_attribution(facts):
         key = row.part.value, row.op, row.name

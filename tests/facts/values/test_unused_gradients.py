@@ -38,7 +38,6 @@ def of(*rows: str, optimizer: list[int] | None = None) -> tuple[Wasted, ...]:
 
 
 def graph_of(optimizer: list[int]) -> AutogradGraph:
-    """Products, each with one of as many weights."""
     nodes = np.arange(len(optimizer))
     return AutogradGraph(
         names=("MmBackward0", "torch::autograd::AccumulateGrad"),

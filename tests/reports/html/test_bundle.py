@@ -117,7 +117,7 @@ def test_memory_and_device_over_the_run() -> None:
 def test_a_run_of_one_step_has_a_page_without_figures() -> None:
     short = watched_run([replace(log(windows([MS])), windows=(), length_ns=S)])
     page = whole_run_page.render(short)
-    assert page.count("<strong>Not drawn:</strong> steps after the first. Let the run go on for longer.") == 4
+    assert page.count("<strong>Not drawn:</strong> steps after the first. Let the run continue for longer.") == 4
 
 
 def test_the_page_says_all_that_the_terminal_does_and_asks_for_nothing() -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from diagnose import pipeline
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports import notebook
-from diagnose.reports.html import page, summary
+from diagnose.reports.html import page
 from diagnose.trace.manifest import Manifest
 from tests.drawing import Drawing
 from tests.reports.test_reports import EVERY
@@ -39,7 +39,7 @@ def analysed(drawing: Drawing, folder: Path) -> Diagnosis:
 
 
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("render", [page.render, summary.render])
+@pytest.mark.parametrize("render", [page.render, notebook.render])
 def test_every_kind_of_diagnosis_has_one(name: str, render: Callable[[Diagnosis], str], tmp_path: Path) -> None:
     text = render(analysed(EVERY[name](), tmp_path))
     elements = Elements(text)
@@ -68,7 +68,7 @@ def test_what_a_manifest_says_is_text_too(tmp_path: Path) -> None:
     found = analysed(EVERY["training"](), tmp_path)
     manifest = Manifest(command=("python", HOSTILE), versions={"torch": HOSTILE}, started=HOSTILE)
     hostile = replace(found, provenance=replace(found.provenance, manifest=manifest))
-    for text in (page.render(hostile), summary.render(hostile)):
+    for text in (page.render(hostile), notebook.render(hostile)):
         assert HOSTILE not in text
         assert not Elements(text).named("img")
     assert "&lt;img src=https://evil.example/x&gt;" in page.render(hostile)
@@ -96,7 +96,7 @@ def test_a_notebook_shows_the_summary(tmp_path: Path) -> None:
     found = analysed(EVERY["training"](), tmp_path)
     assert notebook.shown_in_notebooks() is type(found)
     shown = found._repr_html_()  # type: ignore[attr-defined]
-    assert shown == summary.render(found)
+    assert shown == notebook.render(found)
     assert "10.0 ms/step · data-loader-bound: " in shown
     assert "<script" not in shown
     assert len(shown) < 30_000
