@@ -9,7 +9,7 @@ from pathlib import PurePath
 import numpy as np
 
 from diagnose.advice.fixes_of_run import written
-from diagnose.contracts.finding import Evidence, Finding, Fix, RuleName
+from diagnose.contracts.finding import Evidence, Finding, Fix, Kind, RuleName
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.host.framework_frames import framework_frame, runs_loop
 from diagnose.facts.host.library_calls import LibraryCall, library_call
@@ -72,7 +72,8 @@ def _of_framework(facts: Facts, loop: Loop, finding: Finding) -> Finding:
         if not inside:
             return replace(finding, evidence=evidence)
         newer = Fix(f"Try a newer version of {name}.", effort=3)
-        return replace(finding, evidence=evidence, fixes=(newer,), title=f"{name} itself is on the critical path")
+        title = f"Python of {name} itself stalls the training"
+        return replace(finding, evidence=evidence, fixes=(newer,), title=title, kind=Kind.WHERE_TO_LOOK)
     told = Evidence(f"Most of this is in {where} of {name}, which {work.what}.")
     do = f"Set {work.setting.name}: {name} {work.what}."
     fix = Fix(do, after=written(work.setting))

@@ -26,6 +26,7 @@ from diagnose.facts.core.steps import steps
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.run.timed_steps import slowdown
 from diagnose.replay.saving import Basis, Replay, Saving
+from diagnose.replay.shown import Change, ChangeKind
 
 Share = TypeVar("Share", IdleShare, Kernel, KernelGroup)
 
@@ -34,6 +35,10 @@ CACHE_WARMTH = 0.3
 then, and it does not go to sleep. Only the time in which it is busy does. Of 51 recordings of planted faults, of the
 part to develop on, half gained more than 0.63 in this way, a quarter less than 0.35. All were of one machine, so half
 of it is taken."""
+
+
+ELSEWHERE = (ChangeKind.EVEN, ChangeKind.RECHUNK)  # Changes that save time of other work than theirs.
+UNTOUCHED = 0.95  # Of the device's time, that a fix leaves which is of the host (our choice).
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class Priced:
     alone: Saving
     others_ns: int  # Of its likely saving alone: what other ops are assumed to get faster.
     added: Saving | None = None  # What it adds to those above; None if that was not asked.
+    most_ns: int | None = None  # Of its saving; None: not known.
     hidden: bool = False  # Whether it saves much more once those above are fixed than alone.
 
     @property
@@ -85,21 +91,38 @@ class Step:
             timed.mean_ns, timed.unprofiled_ns, replayed_ns, device_ns, busy, timed.size, timed.longer_ns, doubt
         )
 
-    def priced(self, page: RuleName, finding: Finding, alone: Saving) -> Priced:
-        """A finding with its saving of the replayed step as one of this step."""
+    def priced(self, page: RuleName, finding: Finding, alone: Saving, changes: Sequence[Change] = ()) -> Priced:
+        """A finding with its saving of the replayed step as one of this step. `changes`: what its edits do."""
         phases, left = (finding.phase,), alone.device_left
         likely, high = (self.replayed_ns - ns for ns in (alone.likely_ns, alone.high_ns))
         gain_ns, high_ns = (self.ns - self.left(ns, left, phases) for ns in (likely, high))
         basis = finding.basis if alone.basis is Basis.REPLAYED else alone.basis
-        saving = self.ranged(likely_ns(finding, gain_ns), high_ns, basis, alone.replayed_ns)
+        most_ns = self._most_ns(alone, changes)
+        saving = self.ranged(likely_ns(finding, gain_ns), high_ns, basis, alone.replayed_ns, most_ns)
         own_ns = self.usual_ns - self._corrected(likely, left) + self.longer_ns.get(finding.phase, 0)
-        return Priced(page, finding, saving, likely_ns(finding, max(gain_ns - own_ns, 0)))
+        return Priced(page, finding, saving, likely_ns(finding, max(gain_ns - own_ns, 0)), most_ns=most_ns)
+
+    def _most_ns(self, alone: Saving, changes: Sequence[Change]) -> int | None:
+        """What a fix saves at most where a device computes: all that it changes, and no work of the device that stays.
+
+        None where the CPU trains, as other work there gets faster, too, and where it changes other work.
+        """
+        if not self.device_ns or not changes or any(one.kind in ELSEWHERE for one in changes):
+            return None
+        stays = alone.device_left if alone.device_left > UNTOUCHED else 0.0
+        working_ns = min(self.device_ns, self.ns) * stays
+        return min(sum(one.ns for one in changes) + self.ns - self.usual_ns, round(self.ns - working_ns))
 
     def ranged(
-        self, likely_ns: int, high_ns: int, basis: Basis, replayed_ns: tuple[int, int, int] | None = None
+        self,
+        likely_ns: int,
+        high_ns: int,
+        basis: Basis,
+        replayed_ns: tuple[int, int, int] | None = None,
+        most_ns: int | None = None,
     ) -> Saving:
         """A saving with its range. `high_ns`: of bounds, of which only the upper end says something."""
-        low_ns, likely_ns, high_ns = ranges.ranged(likely_ns, high_ns, self.ns, basis, self.doubt)
+        low_ns, likely_ns, high_ns = ranges.ranged(likely_ns, high_ns, self.ns, basis, self.doubt, most_ns=most_ns)
         return Saving(low_ns, likely_ns, high_ns, basis, replayed_ns)
 
     def left(self, replayed_ns: int, device_left: float = 1.0, phases: Iterable[str] = ()) -> int:

@@ -29,11 +29,18 @@ NARROW = 0.25
 
 
 def ranged(
-    likely_ns: int, high_ns: int, step_ns: int, basis: Basis, doubt: float = 0.0, factors: Factors = FACTORS
+    likely_ns: int,
+    high_ns: int,
+    step_ns: int,
+    basis: Basis,
+    doubt: float = 0.0,
+    factors: Factors = FACTORS,
+    most_ns: int | None = None,
 ) -> tuple[int, int, int]:
     """Low, likely and high of a saving, ns per step: 0 <= low <= likely <= high <= step.
 
     `high_ns`: as replayed by the highest estimates, for bounds alone, of which only the upper end says something.
+    `most_ns`: of the fix, whatever its basis; None: not known.
     `doubt`: share by which the replay fails to explain the recording; odds may be lower and higher by that, too.
     """
     likely_ns = min(max(likely_ns, 0), step_ns)
@@ -42,7 +49,8 @@ def ranged(
     down, up = factors[basis]
     left_ns, certain = step_ns - likely_ns, 1.0 - min(doubt, 1.0)
     low_ns = round(step_ns * _share(likely_ns * down * certain, left_ns))
-    return low_ns, likely_ns, round(step_ns * _share(likely_ns * up, left_ns * certain))
+    high_ns = round(step_ns * _share(likely_ns * up, left_ns * certain))
+    return low_ns, likely_ns, high_ns if most_ns is None else max(min(high_ns, most_ns), likely_ns)
 
 
 def _share(gone: float, left: float) -> float:

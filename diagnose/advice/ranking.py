@@ -101,7 +101,8 @@ def _ordered(
 ) -> Ranked:
     savings = replay.savings([finding.edits for _, finding in found]) if found else []
     savings = [doubtful.bounded(finding, saving) for (_, finding), saving in zip(found, savings, strict=True)]
-    priced = [step.priced(page, finding, saving) for (page, finding), saving in zip(found, savings, strict=True)]
+    both = zip(found, savings, strict=True)
+    priced = [step.priced(page, one, saving, replay.changes(one.edits)) for (page, one), saving in both]
     nothing = [one for one in priced if _costless(one, step)]
     kept = _few_of_each_rule([one for one in priced if one not in nothing], replay, step)
     small = [one for one in kept if _minor(one, step)]
@@ -128,8 +129,11 @@ def _ordered(
         _finished(one, place, step, where, doubtful.doubts(one, step), replay)
         for place, one in enumerate(placed, start=1)
     )
-    both = zip(placed, finished, strict=True)
-    faulty = [(one, said) for one, said in both if one.fixes and not _is_option(one) and one.added and not said.minor]
+    faulty = [
+        (one, said)
+        for one, said in zip(placed, finished, strict=True)
+        if one.fixes and not _is_option(one) and one.added and not said.minor
+    ]
     sure = [one for one, said in faulty if said.sure]
     together = _together([one for one, _ in faulty], step)
     return Ranked(
@@ -152,7 +156,8 @@ def _added(placed: Sequence[Priced], replay: Replay, step: Step) -> list[Priced]
     before, found = step.ns, list[Priced]()
     for one, left in zip(placed, _left(every, replay, step), strict=True):
         after = min(left, before)
-        added = step.ranged(likely_ns(one.finding, before - after), one.alone.high_ns, one.alone.basis)
+        gain_ns = likely_ns(one.finding, before - after)
+        added = step.ranged(gain_ns, one.alone.high_ns, one.alone.basis, most_ns=one.most_ns)
         found.append(replace(one, added=added))
         before = after if one.fixes else before
     return found
@@ -254,7 +259,8 @@ def _few_of_each_rule(priced: list[Priced], replay: Replay, step: Step) -> list[
     for some in of_rule.values():
         if len(some) > MOST_PER_RULE:
             rest = _as_one([one.finding for one in some[MOST_PER_RULE - 1 :]])
-            kept.append(step.priced(some[0].page, rest, replay.savings([rest.edits])[0]))
+            saving = replay.savings([rest.edits])[0]
+            kept.append(step.priced(some[0].page, rest, saving, replay.changes(rest.edits)))
     return sorted(kept, key=lambda one: -one.alone.likely_ns)
 
 

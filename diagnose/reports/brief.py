@@ -64,9 +64,11 @@ def of(diagnosis: Diagnosis) -> Brief:
 
 def _warning(diagnosis: Diagnosis) -> str:
     steps = diagnosis.steps
-    if (failed := heading.incomplete(diagnosis)) or steps is None or steps.unrecorded is None:
+    if (failed := heading.incomplete(diagnosis)) or steps is None:
         return failed
-    return f"! The recording missed {steps.unrecorded.long} long steps: see NOTES."
+    if steps.used == 1 and steps.numbers:
+        return "! Only one step was recorded: all numbers are a hypothesis. Record more steps first."
+    return f"! The recording missed {steps.unrecorded.long} long steps: see NOTES." if steps.unrecorded else ""
 
 
 def _integrity(diagnosis: Diagnosis) -> Iterator[str]:
@@ -112,7 +114,7 @@ def _results(diagnosis: Diagnosis) -> Iterator[str]:
     exact = sorted(n for level in (Safety.SAME_NUMBERS, Safety.ROUNDING) for n in of_level.pop(level, []))
     if not exact and not of_level:
         return
-    others = [f"{_numbers(some)} {SAFETY[level]}" for level, some in of_level.items()]
+    others = [f"{heading.numbers(some)} {SAFETY[level]}" for level, some in of_level.items()]
     if not exact:
         yield f"Results: {'; '.join(others)}."
     elif others:
@@ -126,17 +128,13 @@ def _bases(diagnosis: Diagnosis) -> Iterator[str]:
     of_basis: dict[Basis, list[int]] = {}
     for number, one in _worth(diagnosis):
         of_basis.setdefault(one.saving.basis, []).append(number)
-    told = [f"{_numbers(some)} {'are' if len(some) > 1 else 'is'} {BASES[basis]}" for basis, some in of_basis.items()]
+    told = [
+        f"{heading.numbers(some)} {'are' if len(some) > 1 else 'is'} {BASES[basis]}" for basis, some in of_basis.items()
+    ]
     if len(told) == 1:
         told = [BASES[basis] for basis in of_basis]
     if told:
         yield f"Savings: {'; '.join(told)}."
-
-
-def _numbers(some: list[int]) -> str:
-    """`1`, `1 and 2`, `1, 2 and 4`."""
-    words = list(map(str, some))
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _small(diagnosis: Diagnosis) -> Iterator[str]:

@@ -16,10 +16,10 @@ from diagnose.trace.units import clipped, duration, rounded_share, share
 FAULTS, OPTIONS, LOOK, LATER, RISKS, MINOR = "FAULTS", "OPTIONS", "WHERE TO LOOK", "LATER", "RISKS", "UNDER 1 %"
 HEADINGS = {Kind.FAULT: FAULTS, Kind.OPTION: OPTIONS, Kind.WHERE_TO_LOOK: LOOK}
 ABOUT = {
-    FAULTS: "saves (range), each on top of those above",
-    OPTIONS: "trade-offs, not faults; on top of the faults",
-    LOOK: "no fix is known; at most this much",
-    LATER: "worth nothing until the above is fixed",
+    FAULTS: "saving on top of those above (80 % range), confidence, rule",
+    OPTIONS: "trade-offs, not faults; on top of those above",
+    LOOK: "time without a known fix",
+    LATER: "saves this once the faults are fixed, and nothing before",
     RISKS: "cost no time now, may end the run",
 }
 MOST_CODE = 3  # Lines of code of a fix in brief.
@@ -71,8 +71,8 @@ def _entry(number: str, one: RankedFinding, diagnosis: Diagnosis) -> Entry:
         level=one.confidence.level.value,
         place=place(one.site) if one.site else "",
         evidence=clipped(one.evidence[0].text, MOST_TEXT) if one.evidence else "",
-        change=_change(fix),
-        is_code=fix is not None and _is_short(fix),
+        change=_change(fix) if not one.per_sample or fix is None else (fix.do,),
+        is_code=fix is not None and _is_short(fix) and not one.per_sample,
     )
 
 
@@ -108,7 +108,7 @@ def _saves(one: RankedFinding, step_ns: int) -> tuple[str, str]:
     if one.per_sample:
         low, high = (rounded_share(ns / max(step_ns, 1)).removesuffix(" %") for ns in (low_ns, high_ns))
         return f"−{rounded_share(likely_ns / max(step_ns, 1))} per sample", f"({low}–{high})" if low != high else ""
-    if one.saving.basis.is_bound:
+    if one.saving.basis.is_bound or one.kind is Kind.WHERE_TO_LOOK:
         return f"up to −{duration(high_ns)}", ""
     return f"−{duration(likely_ns)}", span(low_ns, high_ns, duration(likely_ns).rpartition(" ")[2])
 

@@ -91,9 +91,9 @@ def _torch(manifest: Manifest | None) -> list[str]:
 def _recorded(steps: Steps | None) -> Iterator[str]:
     if steps is None or steps.measure == Measure.WINDOW:
         return
-    of = f" of {steps.recorded}" * (steps.recorded != steps.used)
+    of = f" of {steps.recorded} recorded" * (steps.recorded != steps.used)
     timed = f" + {steps.unrecorded.timed} timed" if steps.unrecorded else ""
-    yield f"{steps.used}{of} recorded{timed} steps" if of or timed else f"{steps.used} step{'s' * (steps.used != 1)}"
+    yield f"{steps.used}{of}{timed} step{'s' * (bool(of or timed) or steps.used != 1)}"
     mean = steps.step_time_ns.mean
     ratio = mean / (steps.usual_step_time_ns or mean) if steps.size_ratio == 1.0 else steps.overhead_ratio or 1.0
     if ratio - 1 >= TELLING:
@@ -146,7 +146,7 @@ def _bound(diagnosis: Diagnosis) -> str:
     if cause in (TimeCause.COMMUNICATION, TimeCause.COPY):
         takes = "takes" if cause is TimeCause.COMMUNICATION else "take"
         return f"{BOUND[cause]}: exposed {label} {takes} {rounded_share(ns / of_step)} of the {unit(diagnosis)}"
-    idles = f"the GPU idles {idle} of the time, {rounded_share(ns / of_step)} for {label}"
+    idles = f"GPU idle {idle} of the time ({label} {rounded_share(ns / of_step)})"
     return f"{BOUND[cause]}: {idles}" if cause in BOUND else idles
 
 
@@ -185,7 +185,7 @@ def bar(diagnosis: Diagnosis) -> list[Segment]:
     found = [
         Segment("compute", whole.compute_ns, "█"),
         Segment("communication", whole.exposed_communication_ns, "▓"),
-        Segment("copies", whole.exposed_copy_ns, "▒"),
+        Segment("memcpy", whole.exposed_copy_ns, "▒"),
         *(idle or [Segment("idle", whole.idle_ns, "░")]),
         Segment(WORK_NOT_RECORDED, whole.work_not_recorded_ns, "░"),
     ]
@@ -210,7 +210,9 @@ def gain(diagnosis: Diagnosis) -> list[str]:
     faults = [one for one in shown if one.kind is Kind.FAULT and one.shortens]
     options = [one for one in shown if one.kind is Kind.OPTION]
     first = _of_faults(diagnosis, faults) if faults else _no_fault(diagnosis, options)
-    return [first, *([_of_options(diagnosis, options)] if options else [])]
+    others = [_of_options(diagnosis, options, shown)] if options else []
+    larger = sum(one.shown_ns[1] for one in options if one.shortens) > sum(one.shown_ns[1] for one in faults)
+    return [*others, first] if larger and faults else [first, *others]
 
 
 def _of_faults(diagnosis: Diagnosis, faults: list[RankedFinding]) -> str:
@@ -250,16 +252,25 @@ def _no_fault(diagnosis: Diagnosis, options: list[RankedFinding]) -> str:
     return f"No fault{small} was found{limit}."
 
 
-def _of_options(diagnosis: Diagnosis, options: list[RankedFinding]) -> str:
+def _of_options(diagnosis: Diagnosis, options: list[RankedFinding], shown: list[RankedFinding]) -> str:
+    """What all options that shorten the step give on top of all faults, and the largest one."""
     assert diagnosis.replay is not None
     largest, timed = max(options, key=lambda one: one.shown_ns[1]), [one for one in options if one.shortens]
-    gains = f"−{rounded_share(largest.share_of_step)}{' per sample' * largest.per_sample}"
-    name = f"{clipped(largest.title, MOST_TITLE)} ({largest.code}), {gains}"
-    if not timed:
-        return f"Option{'s' * (len(options) > 1)}: {name}"
-    after = _after(diagnosis, diagnosis.replay.with_options)
-    several = f"the largest: {name}" if len(options) > 1 else name
-    return f"Options on top: → {duration(after)}/{unit(diagnosis)}; {several}"
+    if not timed or (largest.per_sample and len(timed) == len(options)):
+        return f"Option {shown.index(largest) + 1}: {largest.title}, −{rounded_share(largest.share_of_step)} per sample"
+    after, largest = _after(diagnosis, diagnosis.replay.with_options), max(timed, key=lambda one: one.shown_ns[1])
+    which = numbers([shown.index(one) + 1 for one in timed])
+    name = f"{largest.title}, −{duration(largest.shown_ns[1])}"
+    most = f"most by {shown.index(largest) + 1} ({name})" if len(timed) > 1 else name
+    several = "options" if len(timed) > 1 else "option"
+    faults = "the faults and " * any(one.kind is Kind.FAULT and one.shortens for one in shown)
+    return f"With {faults}{several} {which}: → {duration(after)}/{unit(diagnosis)}; {most}"
+
+
+def numbers(some: list[int]) -> str:
+    """`1`, `1 and 2`, `1, 2 and 4`."""
+    words = list(map(str, some))
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def incomplete(diagnosis: Diagnosis) -> str:

@@ -74,8 +74,9 @@ def _head(found: Brief, width: int) -> list[Text]:
 def _wrapped(text: str, width: int, indent: str = "", style: str = "", hang: str = "") -> list[Text]:
     """The text in lines, those after the first indented by `hang` more."""
     after = indent + text[: len(text) - len(text.lstrip())] + hang
-    lines = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=after, break_on_hyphens=False)
-    return [Text(line, style=style) for line in lines]
+    whole = text.replace(" %", "\xa0%")
+    lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=after, break_on_hyphens=False)
+    return [Text(line.replace("\xa0", " "), style=style) for line in lines]
 
 
 def _bar(parts: Sequence[Segment], width: int) -> list[Text]:
@@ -86,8 +87,9 @@ def _bar(parts: Sequence[Segment], width: int) -> list[Text]:
     for part in parts:
         ends += part.ns
         drawn += part.fill * (round(width // 2 * ends / whole) - len(drawn))
-    told = [f"{part.label} {units.rounded_share(part.ns / whole)}" for part in parts if part.ns >= LEGEND * whole]
-    legend = "   ".join(told[:MOST_LEGEND])
+    named = [(part.label, part.ns) for part in parts if part.ns >= LEGEND * whole][:MOST_LEGEND]
+    others = [("other", rest)] if (rest := whole - sum(ns for _, ns in named)) >= LEGEND * whole else []
+    legend = "   ".join(f"{label} {units.rounded_share(ns / whole)}" for label, ns in [*named, *others])
     line = Text.assemble("  ", (drawn, "cyan"))
     if len(line) + len(legend) + 3 <= width:
         return [line.append(f"   {legend}", style="dim")]
@@ -98,22 +100,22 @@ def _body(found: Brief, width: int, most: int) -> list[Text]:
     """Findings, notes and what to do next, in at most so many lines: the last notes go first, then last findings."""
     count, notes = sum(len(some) for _, _, some in found.lists), len(found.notes)
     few, fewest = min(notes, FEW_NOTES), min(notes, 1)
-    tries = [(count, count, left) for left in range(notes, few, -1)]
-    tries += [(in_full, count, few) for in_full in range(count, 0, -1)]
-    tries += [(1, shown, fewest) for shown in range(count, 0, -1)]
-    made = (_lines(found, width, *one) for one in tries or [(0, 0, notes)])
-    return next((lines for lines in made if len(lines) <= most), _lines(found, width, 0, 1, 1))
+    tries = [(count, count, left, True) for left in range(notes, few, -1)]
+    tries += [(in_full, count, few, True) for in_full in range(count, 0, -1)]
+    tries += [(1, shown, fewest, False) for shown in range(count, 0, -1)]
+    made = (_lines(found, width, *one) for one in tries or [(0, 0, notes, False)])
+    return next((lines for lines in made if len(lines) <= most), _lines(found, width, 0, 1, 1, False))
 
 
-def _lines(found: Brief, width: int, in_full: int, shown: int, notes: int) -> list[Text]:
-    """With so many findings in full, so many shown at all, and so many notes."""
+def _lines(found: Brief, width: int, in_full: int, shown: int, notes: int, changes: bool) -> list[Text]:
+    """With so many findings in full, so many shown at all, and so many notes. `changes`: of other faults, too."""
     lines, at = list[Text](), 0
     for name, about, some in found.lists:
         if at < shown:
             gap = max(width - len(name) - len(about), 2)
             lines += [Text(), Text.assemble((name, STYLES[name]), " " * gap, (about, "dim"))[:width]]
         for one in some[: max(shown - at, 0)]:
-            lines += _entry(one, width, name, at < in_full)
+            lines += _entry(one, width, name, at < in_full, changes)
             at += 1
     left = sum(len(some) for _, _, some in found.lists) - at
     lines += [Text(f"  {left} more: --details", style="dim")] * bool(left)
@@ -123,7 +125,7 @@ def _lines(found: Brief, width: int, in_full: int, shown: int, notes: int) -> li
     return [*lines, *_next(found, width)]
 
 
-def _entry(one: Entry, width: int, name: str, in_full: bool) -> list[Text]:
+def _entry(one: Entry, width: int, name: str, in_full: bool, changes: bool) -> list[Text]:
     """A finding: one line with what it saves; in full also where, the evidence, and the change."""
     saves = f"{one.saves} {one.range}".strip()
     right = "  ".join(filter(None, (saves.ljust(SAVES_WIDTH), one.level.ljust(6), one.code.ljust(4)))).rstrip()
@@ -135,12 +137,11 @@ def _entry(one: Entry, width: int, name: str, in_full: bool) -> list[Text]:
         lines[0].append(right, style="green" if name == findings.FAULTS else "")
     else:
         lines.append(Text(" " * max(width - len(right), 5) + right))
-    if not in_full:
+    if not in_full and (name != findings.FAULTS or not changes or len(one.change) > 1):
         return lines
-    inner = width - 5
-    if one.place:
-        lines.append(Text("     " + units.clipped_left(one.place, inner), style="cyan"))
-    if name in (findings.FAULTS, findings.LOOK, findings.RISKS):
+    if in_full and one.place:
+        lines.append(Text("     " + units.clipped_left(one.place, width - 5), style="cyan"))
+    if in_full and name in (findings.FAULTS, findings.LOOK, findings.RISKS):
         lines += _wrapped(one.evidence, width, "     ")
     hang = "    " if one.is_code else ""
     return [*lines, *(part for line in one.change for part in _wrapped(line, width, "   > ", "magenta", hang))]

@@ -33,7 +33,7 @@ def copy_and_cast_churn(copy_churn: tuple[CopyChurn, ...], steps: Steps) -> Verd
             for one in copy_churn
         ]
         yield Finding(
-            title=f"Copies and dtype casts take {ms(total)}",
+            title=f"Copy and cast kernels take {ms(total)}",
             evidence=(Evidence(f"Largest per step: {'; '.join(most[:4])}.", total, "ns"),),
             edits=tuple(Shorten(one.ids, KEPT) for one in copy_churn),
             fixes=(

@@ -66,7 +66,10 @@ def no_mixed_precision(facts: Facts, manifest: RankManifest | None = None, progr
             ),
             edits=(Recost(precision.full_ids, narrow), Recost(precision.pointwise_ids, narrow)),
             fixes=(WEIGHTS if infers else _fix(entered or half, bool(entered)),),
-            confidence=Confidence(Level.MEDIUM, "the precision is recorded; the speed of 16-bit kernels is estimated"),
+            confidence=Confidence(
+                Level.MEDIUM if precision.rates_known else Level.LOW,
+                "the precision is recorded; the speed of 16-bit kernels is estimated",
+            ),
             kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,
         )

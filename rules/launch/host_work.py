@@ -115,7 +115,7 @@ def _evidence(pause: PythonPause, steps: Steps) -> tuple[Evidence, ...]:
     ns, often = pause.idle_ns, pause.gaps / steps.count
     many = pause.callee.calls if pause.callee else 0
     calls = f" ({_count(many)} calls)" * (many > 1)
-    stalls = f"{_what(pause)} stalls the {'training' if pause.on_cpu else 'GPU'} {ms(ns)}/step ({percent(pause.share)})"
+    stalls = f"{_what(pause)} stalls the {'training' if pause.on_cpu else 'GPU'} {ms(ns)}/step"
     gaps = f"{_count(often)} gap{'s' * (often != 1)} of {ms(pause.each_ns)}{calls}"
     parts = (
         ("of this waits in the operating system", pause.waiting_ns),

@@ -53,7 +53,7 @@ def unfused_optimizer(
         has_foreach = single and not one.on_cpu and one.optimizer in FOREACH.split()
         form = "fused" if has_fused else "foreach" if has_foreach else ""
         yield Finding(
-            title=f"{one.optimizer} is not fused",
+            title=f"{one.optimizer} {'updates parameters one by one' if form == 'foreach' else 'is not fused'}",
             evidence=(_evidence(one, single),),
             edits=(updated_at_once(one, form, _of_class(one.optimizer, manifest)), *_on_host(one, single)),
             fixes=(

@@ -41,10 +41,10 @@ def profiler_distortion(
     ratio = None if slowdown is None else slowdown.ratio
     said: dict[str, str] = {}
     if ratio is not None and ratio > INFLATED:
-        said[f"profiling slowed the median step {ratio:.2f}x"] = (
-            "The overhead is subtracted per phase of the step: CPU times are estimates."
+        said["profiling slows the CPU: CPU times in findings are as recorded"] = (
+            "Savings are of the unprofiled step; the overhead is subtracted per phase."
             if slowdown is not None and slowdown.by_phase
-            else "A likely overhead per op and call is subtracted: CPU times are estimates."
+            else "Savings are of the unprofiled step; a likely overhead per op and call is subtracted."
             if launches is not None
             else "Savings are scaled to the unprofiled step; savings of CPU time are still too high."
         )

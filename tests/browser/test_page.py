@@ -53,7 +53,7 @@ def opened(open_page: Open, usual: str) -> Opened:
 
 def test_the_first_screen_says_what_ran_what_is_lost_and_what_to_do(opened: Opened) -> None:
     # The kernel runs 3.33 ms of each 10.
-    assert opened.text("h1").startswith("10.0 ms/iteration · data-loader-bound: the GPU idles 67 % of the time")
+    assert opened.text("h1").startswith("10.0 ms/iteration · data-loader-bound: GPU idle 67 % of the time")
     assert opened.text(".lost").startswith("Fix ")
     first = opened.page.locator(".card").first
     assert "DataLoader loads in the training process (num_workers=0)" in first.inner_text()

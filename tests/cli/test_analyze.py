@@ -25,7 +25,7 @@ def trace(tmp_path: Path) -> Path:
     return draw.write(tmp_path / "rank0.json")
 
 
-STEP = "100 us/step · host-bound: the GPU idles 50 % of"
+STEP = "100 us/step · host-bound: GPU idle 50 % of"
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown"])
@@ -46,7 +46,7 @@ def test_the_report_goes_to_standard_output_and_nothing_else(trace: Path) -> Non
     done = run("analyze", trace)
     assert (done.returncode, done.stderr) == (0, "")
     first, _, second, *_ = done.stdout.splitlines()
-    assert (first, second) == ("NVIDIA GPU · 3 of 4 recorded steps", f"  {STEP} the time, 50 % for Python")
+    assert (first, second) == ("NVIDIA GPU · 3 of 4 recorded steps", f"  {STEP} the time (Python overhead 50 %)")
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.usefixtures("as_for_users")
 def test_it_says_what_ran_how_long_a_step_is_and_what_bounds_it() -> None:
     found = brief.of(of(training()))
     assert found.subject == "NVIDIA H100 80GB HBM3 · cuda runtime 12.4 · 2 of 3 recorded steps"
-    assert found.headline == "10.0 ms/step · data-loader-bound: the GPU idles 56 % of the time, 52 % for data loading"
+    assert found.headline == "10.0 ms/step · data-loader-bound: GPU idle 56 % of the time (data loading 52 %)"
     assert [(one.label, one.ns) for one in found.bar] == [
         ("compute", 3_330_000),
         ("communication", 1_000_000),
-        ("copies", 90_000),
+        ("memcpy", 90_000),
         ("idle: data loading", 5_200_000),
         ("idle: op dispatch", 380_000),
     ]
@@ -35,7 +35,7 @@ def test_each_finding_has_its_saving_its_change_and_how_sure_it_is() -> None:
     found = brief.of(sample())
     assert found.gain == ("Fix 2 faults: 17.4 → 8.39 ms/step (2.1x faster)",)
     ((name, about, some),) = found.lists
-    assert (name, about) == ("FAULTS", "saves (range), each on top of those above")
+    assert (name, about) == ("FAULTS", "saving on top of those above (80 % range), confidence, rule")
     worth = [one for one in sample().findings if not one.minor]
     assert [(one.number, one.code, one.saves, one.range, one.level) for one in some] == [
         ("1", "DL02", "−5.29 ms", "(3.61–11.5)", "medium"),
