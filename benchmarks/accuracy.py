@@ -18,24 +18,10 @@ from typing import TypeVar
 import msgspec
 
 import diagnose
-from benchmarks import accuracy_tables, baselines
+from benchmarks import accuracy_tables, baselines, verdicts
 from benchmarks.planted_cases import LEVELS, Case, Trial, Truth, cases, trials
 from benchmarks.poorer import poorer
-from benchmarks.verdicts import (
-    PARTS,
-    Accuracy,
-    Again,
-    Figure,
-    FixedRun,
-    Joint,
-    Other,
-    Poorer,
-    Row,
-    findings,
-    named,
-    place_of,
-    promised,
-)
+from benchmarks.verdicts import PARTS, Accuracy, Again, Figure, FixedRun, Joint, Other, Poorer, Row
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Kind, RankedFinding
 
@@ -82,9 +68,9 @@ def _gain(truth: Truth) -> float:
 
 def row(trial: Trial, diagnosis: Diagnosis) -> Row:
     """One recording's row."""
-    case, shown, step_ns = trial.case, findings(diagnosis), diagnosis.step_ns or 0
+    case, shown, step_ns = trial.case, verdicts.findings(diagnosis), diagnosis.step_ns or 0
     truth, expected = largest_fault(trial)
-    hit, place = named(expected, shown)
+    hit, place = verdicts.named(expected, shown)
     first = next((one for one in shown if hit is None or one.kind is hit.kind), None)
     matched = baselines.patterns(trial)
     return Row(
@@ -94,15 +80,15 @@ def row(trial: Trial, diagnosis: Diagnosis) -> Row:
         kind=case.kind,
         part=part_of(case),
         found=tuple(one.rule for one in shown),
-        promised=promised(shown),
+        promised=verdicts.promised(shown),
         place=place,
         measured=figure(truth) if truth else None,
         noise=truth.noise if truth else None,
         predicted=predicted(hit, step_ns) if hit else None,
         summed=speedup(step_ns, baselines.summed_ns(hit, diagnosis)) if hit else None,
         regret=regret(trial, truth, expected, None if first is None else first.rule) if truth else None,
-        largest_place=place_of(expected, baselines.largest_first(diagnosis)),
-        patterns_place=place_of(expected, matched),
+        largest_place=verdicts.place_of(expected, baselines.largest_first(diagnosis)),
+        patterns_place=verdicts.place_of(expected, matched),
         patterns=None if matched is None else sum(bool(rules) for rules in matched),
         option=hit is not None and hit.kind is Kind.OPTION,
     )
@@ -122,7 +108,7 @@ def predicted(finding: RankedFinding, step_ns: int) -> Figure:
 
 def fixed_run(trial: Trial) -> FixedRun:
     """What is still said of a recording whose fault is fixed."""
-    said = findings(diagnose.analyze(trial.fixed_recording))
+    said = verdicts.findings(diagnose.analyze(trial.fixed_recording))
     still = [one.share_of_step for one in said if set(one.rules) & set(trial.case.expected)]
     return FixedRun(trial.case.name, trial.name, part_of(trial.case), max(still, default=0.0))
 
@@ -136,7 +122,7 @@ def joints(trial: Trial, diagnosis: Diagnosis) -> list[Joint]:
         if truth is None or len(faults) < 2:
             continue
         of_faults = {rule for fault in faults for rule in case.faults[fault]}
-        hits = [finding for finding in findings(diagnosis) if of_faults & set(finding.rules)]
+        hits = [finding for finding in verdicts.findings(diagnosis) if of_faults & set(finding.rules)]
         together = sum(hit.saving.after_above_ns or 0 for hit in hits)
         alone = sum(hit.saving.likely_ns for hit in hits)
         named = sum(any(set(hit.rules) & set(case.faults[fault]) for hit in hits) for fault in faults)

@@ -15,11 +15,13 @@ from playwright.sync_api import Browser, Page, sync_playwright
 import diagnose
 from benchmarks.texts import ROOT, SHOWN, SITE
 from benchmarks.watching import shown
+from diagnose.reports import heading
 from diagnose.reports.html import page, whole_run_page
 from diagnose.source.run_log import logs_in, read
 from diagnose.watched.assembly import watched_run
 
 FOLDER = SITE / "pictures"
+SAID = FOLDER / "page.txt"  # What the picture of the page begins with.
 WIDE, NARROW = (1280, 1000), (390, 844)
 JOB = ROOT / "sample_traces" / "jobs" / "few_micro_batches"  # A pipeline of three stages, recorded by diagnose.
 
@@ -31,7 +33,9 @@ def main() -> None:
         sys.exit("Install Chromium first.")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = Path(folder) / "report.html"
-        file.write_text(page.render(diagnose.analyze(Path(sys.argv[1], SHOWN))), encoding="utf-8")
+        found = diagnose.analyze(Path(sys.argv[1], SHOWN))
+        file.write_text(page.render(found), encoding="utf-8")
+        SAID.write_text("\n".join([heading.headline(found), *heading.gain(found)]) + "\n", encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         wide = _opened(browser, file, WIDE)
         wide.screenshot(path=FOLDER / "page-1280.png")
@@ -40,7 +44,10 @@ def main() -> None:
         wide.locator("#timeline").screenshot(path=FOLDER / "page-timeline.png")
         _opened(browser, file, NARROW).screenshot(path=FOLDER / "page-390.png")
         file.write_text(page.render(diagnose.analyze(JOB)), encoding="utf-8")
-        _opened(browser, file, WIDE, "job_path").screenshot(path=FOLDER / "page-job.png")
+        job = _opened(browser, file, WIDE)
+        job.locator("#job").scroll_into_view_if_needed()
+        job.locator("[data-figure=job_path][data-drawn]").wait_for()
+        job.screenshot(path=FOLDER / "page-job.png")
         run = watched_run([read(path) for path in logs_in(shown.SHOWN)])
         file.write_text(whole_run_page.render(run), encoding="utf-8")
         _opened(browser, file, WIDE, "parts").screenshot(path=FOLDER / "page-run.png")

@@ -49,6 +49,11 @@ def test_the_report_in_the_readme_is_a_real_one(corpus: Path) -> None:
     assert [one.current for one in shown] == [True]
 
 
+def test_the_picture_of_the_page_is_of_the_report_in_the_readme() -> None:
+    shown = " ".join(README.read_text(encoding="utf-8").split())
+    assert all(line in shown for line in (SITE / "pictures" / "page.txt").read_text(encoding="utf-8").splitlines())
+
+
 def test_a_block_is_replaced_and_what_stands_around_it_stays(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text("a\n<!-- x:start -->\nold\n<!-- x:end -->\nb\n", encoding="utf-8")
