@@ -121,9 +121,8 @@ def _ordered(
     small += [one for one in placed if _minor(one, step)]
     placed = [one for one in placed if not _minor(one, step)]
     every = tuple(placed)
-    for one in worth:
-        if one.finding.per_sample:
-            placed.insert(_place_of(one, placed, step, doubtful), one)
+    last = sum(one.finding.kind is not Kind.WHERE_TO_LOOK for one in placed)
+    placed[last:last] = [one for one in worth if one.finding.per_sample]  # Of another unit: after what saves time.
     placed += [one for one in small if one.finding not in shown] + hidden
     finished = tuple(
         _finished(one, place, step, where, doubtful.doubts(one, step), replay)
@@ -225,19 +224,6 @@ def _explained_by(others: Sequence[Priced], asked: Sequence[Priced], replay: Rep
         for one, before, left, share in zip(asked, alone, after, touched, strict=True)
         if left.likely_ns < LEFT_SHARE * before.likely_ns or share > LEFT_SHARE
     ]
-
-
-def _place_of(one: Priced, placed: list[Priced], step: Step, doubtful: Doubtful) -> int:
-    """After all faults, and the last option from which as much is to be expected."""
-
-    def expected(other: Priced) -> float:
-        gain = (other.added or other.alone).likely_ns
-        return gain * HOLDS[_level(other, doubtful.doubts(other, step))]
-
-    kinds = [other.finding.kind for other in placed]
-    first = kinds.count(Kind.FAULT)
-    options = placed[first : first + kinds.count(Kind.OPTION)]
-    return first + max((at for at, other in enumerate(options, 1) if expected(other) >= expected(one)), default=0)
 
 
 def _costless(one: Priced, step: Step) -> bool:

@@ -22,6 +22,7 @@ ABOUT = {
     LATER: "saves this once the faults are fixed, and nothing before",
     RISKS: "cost no time now, may end the run",
 }
+MOST_CODES = 4  # Codes of rules that could not look for one reason.
 MOST_CODE = 3  # Lines of code of a fix in brief.
 MOST_TEXT = 300  # Characters of its evidence, and of its fix.
 
@@ -291,7 +292,7 @@ def not_checked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     for outcome in diagnosis.outcomes:
         if outcome.outcome is OutcomeKind.CANNOT_TELL:
             codes.setdefault(outcome.why, []).append(outcome.code)
-    return [(what, ", ".join(some)) for what, some in codes.items()]
+    return [(what, ", ".join(some[:MOST_CODES]) + ", ..." * (len(some) > MOST_CODES)) for what, some in codes.items()]
 
 
 def unchecked(diagnosis: Diagnosis) -> list[tuple[str, str]]:

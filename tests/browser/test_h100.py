@@ -43,7 +43,7 @@ PAIRS = (
     "tiny_kernels",
 )
 FOLDERS = (*RECORDED, *(f"pairs/{pair}/{side}" for pair in PAIRS for side in ("bad", "fixed")))
-FORMS = ("terminal", "brief", "html", "json", "markdown", "perfetto", "sarif")
+FORMS = ("terminal", "html", "json", "markdown", "perfetto", "sarif")
 FORMS_OF_PAIRS = ("terminal", "json", "markdown")
 NO_NUMBER = re.compile(r"\b(nan|inf|NaT|-0)\b(?!-)")
 
