@@ -90,10 +90,10 @@ def test_a_failure_names_its_part_the_error_and_the_line_and_nothing_of_the_reco
 def test_a_finding_that_cannot_be_priced_goes_alone(sound: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
     lost, priced = sound.findings[0].rule, Step.priced
 
-    def failing(self: Step, page: object, finding: object, alone: object) -> object:
+    def failing(self: Step, page: object, *given: object) -> object:
         if page.id == lost:  # type: ignore[attr-defined]
             raise ValueError("4x")
-        return priced(self, page, finding, alone)  # type: ignore[arg-type]
+        return priced(self, page, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Step, "priced", failing)
     found = diagnosed()
