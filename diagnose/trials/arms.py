@@ -214,7 +214,7 @@ def void(recorded: Recorded, last: str, limit_s: float) -> Void:
     if "out of memory" in last.lower() or "OutOfMemoryError" in last:
         return Void("out_of_memory", f"The script ran out of memory: {last}")
     if code:
-        asked = " The runs get no standard input." if "EOF" in last else ""
+        asked = ". The runs get no standard input." if "EOF" in last else ""
         return Void("inconclusive", f"The script ended with exit code {code}: {last or 'no output'}{asked}")
     made = max((rank.steps_made or 0 for rank in recorded.manifest.ranks), default=0)
     if not made:

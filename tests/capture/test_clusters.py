@@ -252,7 +252,7 @@ def test_of_many_ranks_some_and_the_slowest_are_recorded(tmp_path: Path, monkeyp
     assert all(rank.unprofiled is not None and rank.ended == "recorded" for rank in whole.ranks)
     assert len(first_steps(tuple(rank for rank in whole.ranks if rank.recorded))) == 1
     notes = {note.what: note.severity for note in diagnose.analyze(tmp_path / "out").integrity}
-    assert notes["Rank 1 was timed and not recorded."].value == "note"
+    assert notes["Rank 1 was timed but not recorded."].value == "note"
     assert not any("left no trace" in one for one in notes)
 
 

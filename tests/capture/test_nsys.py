@@ -76,7 +76,7 @@ def test_a_run_is_recorded_and_compared_to_the_last_nanosecond(tmp_path: Path, m
     assert len(done.rank.timing.wall_ns) == 5
     # A step of its own lies between them, without any profiler.
     assert done.rank.timing.first_step > done.rank.unprofiled.first_step + len(done.rank.unprofiled.wall_ns)
-    assert "they hold the environment of all processes" in done.stderr
+    assert "are for Nsight Systems and contain the environment of all processes here\n" in done.stderr
     assert b"never-to-be-passed-on" not in (done.folder / "rank0.trace.sqlite").read_bytes()
 
     (files,) = recording.find([done.folder]).ranks

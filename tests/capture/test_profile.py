@@ -321,7 +321,7 @@ def test_the_script_s_own_profiler_goes_first(tmp_path: Path) -> None:
     assert done.rank.timing is not None
     # One more than asked for, in whole cycles: steps of a busy machine may seem to have one.
     assert len(done.rank.timing.wall_ns) == done.rank.cycle * math.ceil(8 / done.rank.cycle) + 1
-    assert done.stderr.count("was made again after it") == 1
+    assert done.stderr.count("profiler started during a recording, so diagnose recorded again afterwards.") == 1
 
 
 def test_a_script_that_always_records_itself(tmp_path: Path) -> None:

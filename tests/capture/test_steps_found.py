@@ -185,7 +185,7 @@ def test_a_launcher_whose_script_fails_at_once(tmp_path: Path) -> None:
     assert done.code == 1
     assert "ValueError: boom" in done.stderr
     assert "diagnose: " not in done.stderr
-    assert "Error: No training step" not in done.stderr
+    assert "found no training step" not in done.stderr
 
 
 def test_closures_of_lbfgs_are_no_steps_also_in_code_on_the_command_line(tmp_path: Path) -> None:

@@ -312,11 +312,11 @@ for step in range(begin, int(os.environ["STEPS"])):
     if step % 20 == 19:
         torch.save({"net": net.state_dict(), "step": step + 1}, "saved/ckpt.pt")
 """
-"""It has made 60 steps or more when it has been recorded, and an arm makes 30 at least."""
+"""It has made 60 steps or more when it has been recorded, and an arm makes 30 at least. Of 89, some are always left."""
 SAID = "The script reads saved/ckpt.pt from an earlier run. If it resumes from there, runs train different steps."
 
 
-@pytest.mark.parametrize("steps", some_of(["80", "100000"], {"80"}))
+@pytest.mark.parametrize("steps", some_of(["89", "100000"], {"89"}))
 def test_a_script_that_resumes_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: str) -> None:
     """Too few steps are left to time, or they are other ones."""
     monkeypatch.setenv("STEPS", steps)

@@ -127,7 +127,7 @@ def test_the_parts_are_those_of_a_stopwatch_in_the_script(tmp_path: Path) -> Non
     assert parts[RunPartKind.TRAINING].count == 79
     assert [(one.first_step, one.steps) for one in run.epochs] == [(0, 19), (20, 20), (40, 20), (60, 20)]
     assert run.files == ("model.pt", "told.json")
-    assert re.match(r"Of [\d.]+ s: ", done.stdout)
+    assert re.match(r"[\d.]+ s: [^:]+ %\n80 steps \(counted by optimizer steps\), completed\n", done.stdout)
 
 
 EPOCHS = """

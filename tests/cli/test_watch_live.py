@@ -108,7 +108,7 @@ def test_a_training_is_scraped_and_written_for_tensorboard_while_it_runs(tmp_pat
         (tmp_path / "over").touch()
         printed, said = process.communicate(timeout=120)
     assert process.returncode == 3, said
-    assert printed.startswith("begins\nends\nOf ")
+    assert re.match(r"begins\nends\n[\d.]+ s: training steps [\d.]+ %, ", printed)
     with pytest.raises(urllib.error.URLError):
         samples(url)
     found, log = points(tmp_path / "boards" / "out" / "rank0"), read(tmp_path / "out" / "rank0.watch")
@@ -143,7 +143,7 @@ def test_what_fails_meanwhile_is_told_once_and_the_training_goes_on(tmp_path: Pa
     (tmp_path / "boards" / "out").mkdir(parents=True)
     (tmp_path / "boards" / "out" / "rank0").write_text("no folder")
     with watching(tmp_path, "-q", "--no-analyze", "--tensorboard", "boards") as process:
-        line_with("^diagnose: writing for TensorBoard ends: File exists. The training continues.$", process)
+        line_with("^diagnose: writing for TensorBoard stops: File exists. The training continues.$", process)
         assert process.poll() is None
         (tmp_path / "over").touch()
         printed, said = process.communicate(timeout=120)
@@ -155,7 +155,7 @@ def test_on_a_terminal_there_is_a_panel_until_the_report(tmp_path: Path) -> None
     code, text = on_a_terminal(words("--live", "train.py"), tmp_path)
     assert code == 0, text
     text = re.sub(r"\x1b\[[\d;]*m", "", text)
-    panel, ends, report = (text.index(part) for part in ("╭─ diagnose watch", "ends\r\n", "300 steps, found by"))
+    panel, ends, report = map(text.index, ("╭─ diagnose watch", "ends\r\n", "300 steps (counted by optimizer steps), "))
     assert panel < ends < report
     assert "\x1b[r" in text[ends:report]
     assert "╭" not in text[report:]
@@ -164,7 +164,7 @@ def test_on_a_terminal_there_is_a_panel_until_the_report(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("more", "error"),
     [
-        (["--metrics", "{taken}"], "Error: Cannot serve metrics at {taken}: the port is taken. Name another one"),
+        (["--metrics", "{taken}"], "Error: Cannot serve metrics at {taken}: the port is taken. Choose another port"),
         (["--metrics", "here:there"], "Error: here:there is not [HOST:]PORT. Write 9400, :9400 or 0.0.0.0:9400."),
         pytest.param(
             ["--tensorboard", "train.py/boards"],

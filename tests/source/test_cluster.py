@@ -93,7 +93,7 @@ def test_a_cluster_that_has_lost_all_its_workers_is_not_waited_for(
     ):
         client.wait_for_workers(1)
         monkeypatch.setattr(cluster, "WORKERS_S", 0.5)
-        with pytest.raises(InputError, match=r"has lost all its workers\. Start some: dask worker"):
+        with pytest.raises(InputError, match=r"^tcp://\S+ lost all its workers\. Start some: dask worker"):
             dict(processes.results(kills_every_worker, files(tmp_path, 8), 1, started.scheduler_address))
 
 
@@ -110,7 +110,7 @@ def joined(address: str, *options: str, **variables: str) -> Iterator[None]:
 
 def test_workers_of_another_version_are_refused(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "version", lambda: "0.0.1 (00000000)")
-    with pytest.raises(InputError, match=r"has a worker with diagnose .* and this is 0\.0\.1 \(00000000\)"):
+    with pytest.raises(InputError, match=r"has a worker with diagnose .*, but this is 0\.0\.1 \(00000000\)\. Install"):
         list(processes.results(name, files(tmp_path, 2), 1, address))
 
 

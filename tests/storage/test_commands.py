@@ -199,7 +199,7 @@ def test_a_recording_goes_to_a_url_and_stays_here_if_it_cannot(bucket: Bucket, t
     assert bucket.keys() == sorted(f"runs/a/{one.name}" for one in local.iterdir())
     assert bucket.get("runs/a/manifest.json") == (local / "manifest.json").read_bytes()
     again = run("profile", "--out", url, path, cwd=tmp_path, **environment())
-    refused(again, f"{url} is not empty. Choose a new URL. Choose a new URL.")
+    refused(again, f"{url} is not empty. Choose a new URL.\n")
     bucket.proxy.fault = times(1000, 403, "PUT", ".gz")
     other = f"{bucket.url}/runs/b"
     lost = run(

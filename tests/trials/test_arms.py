@@ -40,7 +40,7 @@ def test_losses_without_a_seed_are_not_deterministic(tmp_path: Path) -> None:
         ("raise RuntimeError('no data')", "The script ended with exit code 1: RuntimeError: no data"),
         (
             "input('Go on? ')",
-            "The script ended with exit code 1: EOFError: EOF when reading a line The runs get no standard input.",
+            "The script ended with exit code 1: EOFError: EOF when reading a line. The runs get no standard input.",
         ),
         ("raise MemoryError('CUDA out of memory')", "The script ran out of memory: MemoryError: CUDA out of"),
     ],

@@ -66,9 +66,9 @@ def test_a_model_is_compiled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fix", "why"),
     [
-        ("patch:DataLoader(num_workers=2)", "No line of the script was met that it changes."),
-        ("patch:zero_grad(set_to_none=True)", "The script has set_to_none=True already."),
-        ("patch:torch.cuda.synchronize()", "No line of the script was met that it changes."),
+        ("patch:DataLoader(num_workers=2)", "The run reached no line of the script that it changes."),
+        ("patch:zero_grad(set_to_none=True)", "The script already has set_to_none=True."),
+        ("patch:torch.cuda.synchronize()", "The run reached no line of the script that it changes."),
         ("patch:torch.backends.cudnn(benchmark=True)", "PyTorch has no GPU here."),
         ("patch:transformers(attn_implementation=sdpa)", "The model has no attn_implementation, which models of"),
         ("wrap:DistributedDataParallel(no_sync)", "Nothing is wrapped in DistributedDataParallel, or no"),

@@ -106,7 +106,7 @@ def test_after_a_switch_that_ends_the_script_another_run_measures_the_rest(tmp_p
     assert made.screen(some, 30.0) == []
     raised, zeroed = made.in_blocks
     assert (raised.verdict, raised.measured) == ("inconclusive", None)
-    assert raised.why == "With it this happened: The script ended with exit code 1: ValueError: fused."
+    assert raised.why == "It fails: The script ended with exit code 1: ValueError: fused."
     assert (zeroed.numbers, zeroed.measured_by) == ((2,), "blocks")
     assert zeroed.measured is not None
     assert zeroed.injected == "zero_grad() at train.py:8: set_to_none False -> True"

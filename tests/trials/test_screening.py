@@ -113,7 +113,7 @@ def test_what_gains_is_kept_and_nothing_is_void(tmp_path: Path) -> None:
     assert trial(found, 0).verdict == "not_injected"
     assert layout.void == "the model has no weights of four dimensions that are not channels_last already"
     assert (trial(found, 1).verdict, waiting.alone) == ("not_injected", ())
-    assert trial(found, 1).why == "No line of the script was met that it changes."
+    assert trial(found, 1).why == "The run reached no line of the script that it changes."
 
 
 def test_a_save_that_each_block_has_is_no_fault(tmp_path: Path) -> None:
