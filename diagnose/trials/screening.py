@@ -14,7 +14,7 @@ import msgspec
 
 from diagnose import statistics as looks
 from diagnose.capture.agent.plan import Part, Plan
-from diagnose.capture.agent.screening import FEWEST_PAIRS, LIVE, log_ratios
+from diagnose.capture.agent.screening import FEWEST_PAIRS, LIVE, RAISES, log_ratios
 from diagnose.capture.limits import CannotRecord
 from diagnose.capture.run import prepare
 from diagnose.contracts.trials import Both, Numbers, Range, Trial, Verdict
@@ -30,6 +30,7 @@ PER_SWITCH_S, COMPILING_S = 15.0, 60.0
 
 BETWEEN_S = 30.0  # More patience with the script between its start and its end (our choice).
 LONGER_S = 1.0  # Settling that has to be paid for: less is not told (our choice).
+FAILS = "it fails: "  # How it is told that a script ended while a fix was on.
 
 Told = Callable[[Sequence[Screened]], None]
 _SCREENED = msgspec.json.Decoder(tuple[Screened, ...])
@@ -107,7 +108,7 @@ def on_top_of(base: Sequence[str], one: Screened) -> Screened:
 
 def blamed(one: Screened, failed: arms.Void) -> Screened:
     """What was measured of one that was on when the script ended."""
-    void = f"it fails: {str(failed).rstrip('.')}"
+    void = f"{FAILS}{str(failed).rstrip('.')}"
     return msgspec.structs.replace(one, void=void, out_of_memory=failed.verdict == "out_of_memory")
 
 
@@ -194,7 +195,7 @@ def _verdict(one: Screened, alone: Range | None, added: Range | None, why: str, 
     if one.out_of_memory:
         return "out_of_memory", f"{one.void[0].upper()}{one.void[1:]}."
     if one.void:
-        failed: Verdict = "inconclusive" if one.void.startswith("with it ") else "not_injected"
+        failed: Verdict = "inconclusive" if one.void.startswith((FAILS, RAISES)) else "not_injected"
         return failed, f"{one.void[0].upper()}{one.void[1:]}."
     decisive = added if one.on_top_of else alone
     kinds = {found.kind for found in (one.outputs, one.updates) if found is not None}

@@ -53,6 +53,7 @@ SETTLING_OF_RANKS = 8  # Steps in which a switch settles on several ranks, which
 COLLECTED = 0.02  # Share of a block that collections of garbage may take without a fault (our choice).
 PAUSED = 0.05  # Share of a block that steps of another kind may add without a fault (our choice).
 LIVE = "screening.json"  # File of the part's working folder that tells how far it is.
+RAISES = "with it PyTorch raises "  # Begins what is told of such a switch.
 SEED = 20261127  # Of the order of blocks, which has to be the same on all ranks.
 
 NOTHING = {"of_optimizer": None, "changes_outputs": False, "collects": False}
@@ -190,7 +191,7 @@ class Screening:
                 one.updates = update_compared(self._optimizers(), switch.of_optimizer)
         except Exception as error:
             one.out_of_memory = type(error).__name__ == "OutOfMemoryError"
-            one.void = f"with it PyTorch raises {type(error).__name__}: {str(error)[: injection.MOST_SAID]}"
+            one.void = f"{RAISES}{type(error).__name__}: {str(error)[: injection.MOST_SAID]}"
             self._turn(())
 
     def _measured(
