@@ -197,7 +197,7 @@ _ACTIVE = (TimeCause.COMMUNICATION, TimeCause.COPY)
 
 def lost(diagnosis: Diagnosis) -> str:
     """The gain as one paragraph."""
-    return ". ".join(one.removesuffix(".") for one in gain(diagnosis)) + "." if gain(diagnosis) else ""
+    return " ".join(f"{one.removesuffix('.')}." for one in gain(diagnosis))
 
 
 def gain(diagnosis: Diagnosis) -> list[str]:
@@ -209,7 +209,7 @@ def gain(diagnosis: Diagnosis) -> list[str]:
     shown = [one for one in diagnosis.findings if not one.minor]
     faults = [one for one in shown if one.kind is Kind.FAULT and one.shortens]
     options = [one for one in shown if one.kind is Kind.OPTION]
-    first = _of_faults(diagnosis, faults) if faults else _no_fault(diagnosis, options)
+    first = _of_faults(diagnosis, faults) if faults else _no_fault(diagnosis)
     others = [_of_options(diagnosis, options, shown)] if options else []
     larger = sum(one.shown_ns[1] for one in options if one.shortens) > sum(one.shown_ns[1] for one in faults)
     return [*others, first] if larger and faults else [first, *others]
@@ -245,7 +245,7 @@ def _change(before: int, after: int, diagnosis: Diagnosis) -> str:
     return f"{old} → {new}/{unit(diagnosis)} ({times}{', at best' * bounded})"
 
 
-def _no_fault(diagnosis: Diagnosis, options: list[RankedFinding]) -> str:
+def _no_fault(diagnosis: Diagnosis) -> str:
     blind = sum(outcome.outcome is OutcomeKind.CANNOT_TELL for outcome in diagnosis.outcomes)
     limit = f", but {blind} of {len(diagnosis.outcomes)} rules could not look (see NOTES)" * bool(blind)
     small = " of 1 % or more" * any(one.minor for one in diagnosis.findings)
