@@ -198,4 +198,4 @@ def test_a_recording_of_a_small_training() -> None:
     }
     outcomes = {outcome.rule: outcome.outcome for outcome in found.outcomes}
     assert outcomes["profiler_distortion"] is OutcomeKind.FOUND
-    assert "Profiling slowed the median step 1.98x." in {note.what for note in found.integrity}
+    assert "Profiling slows the CPU: CPU times in findings are as recorded." in {note.what for note in found.integrity}

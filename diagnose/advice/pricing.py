@@ -37,7 +37,7 @@ part to develop on, half gained more than 0.63 in this way, a quarter less than 
 of it is taken."""
 
 
-ELSEWHERE = (ChangeKind.EVEN, ChangeKind.RECHUNK)  # Changes that save time of other work than theirs.
+BESIDES = 1.1  # Times the kernels' own time, at most (our choice): of GPT-2's attention took 44.0 ms, and 44.7 went.
 UNTOUCHED = 0.95  # Of the device's time, that a fix leaves which is of the host (our choice).
 
 
@@ -103,15 +103,15 @@ class Step:
         return Priced(page, finding, saving, likely_ns(finding, max(gain_ns - own_ns, 0)), most_ns=most_ns)
 
     def _most_ns(self, alone: Saving, changes: Sequence[Change]) -> int | None:
-        """What a fix saves at most where a device computes: all that it changes, and no work of the device that stays.
+        """What a fix saves at most: of kernels all their time, of the host all but the device's work. None: not known.
 
-        None where the CPU trains, as other work there gets faster, too, and where it changes other work.
+        What the host's own time says is no bound: less of it than a fix changes, and more, has been measured to go.
         """
-        if not self.device_ns or not changes or any(one.kind in ELSEWHERE for one in changes):
-            return None
-        stays = alone.device_left if alone.device_left > UNTOUCHED else 0.0
-        working_ns = min(self.device_ns, self.ns) * stays
-        return min(sum(one.ns for one in changes) + self.ns - self.usual_ns, round(self.ns - working_ns))
+        if self.device_ns and changes and all(one.kind is ChangeKind.RECOST for one in changes):
+            return min(round(BESIDES * sum(one.ns for one in changes)), self.ns)
+        if self.device_ns and alone.device_left > UNTOUCHED:
+            return round(self.ns - min(self.device_ns, self.ns) * alone.device_left)
+        return None
 
     def ranged(
         self,

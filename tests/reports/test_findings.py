@@ -57,7 +57,7 @@ def test_the_first_screen_says_what_to_do(found: Diagnosis) -> None:
     assert first[4] == "  1 rule failed by a bug in diagnose: what it looks for is not in this report."
     assert first[6] == "  Fix 1 fault: 100 → 60.0 ms/step (1.7x faster)"
     assert re.fullmatch("FAULTS +saving on top of those above .80 % range., confidence, rule", first[8])
-    assert re.fullmatch(r"  1  The range `slow` takes long +−40\.0 ms \(28\.6–40\.0\) +medium +TT01", first[9])
+    assert re.fullmatch(r"  1  The range `slow` takes long +−40\.0 ms \(28\.6–41\.0\) +medium +TT01", first[9])
     assert first[10:12] == ["     `slow` takes long.", "   > Drop it."]
 
 
@@ -186,7 +186,7 @@ def test_the_first_lines_say_what_recording_cost_and_what_savings_are_of(unprofi
     assert markdown.render(unprofiled).startswith("## 80.0 ms/step · ")
     for text in (terminal.render(unprofiled, 100), markdown.render(unprofiled).replace("*", "")):
         assert "Fix 1 fault: 80.0 → 48.0 ms/step (1.7x faster)" in text
-        assert "−32.0 ms (28.6–40.0)" in text
+        assert "−32.0 ms (28.6–41.0)" in text
     assert "saves 32.0 ms (40.0 %)" in terminal.render(unprofiled, 100, details=True)
 
 
