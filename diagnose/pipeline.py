@@ -316,8 +316,8 @@ class Studied:
         return ReplayQuality(
             **vars(self.replay.quality),
             together=order.together,
+            faults_together=order.faults_together,
             all_together=order.all_together,
-            with_options=order.with_options,
         )
 
 

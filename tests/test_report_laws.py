@@ -35,7 +35,7 @@ def ranges(found: Diagnosis) -> Iterator[str]:
             if not 0 <= low <= likely <= high <= most:
                 yield f"{one.code}: {low} to {high}, likely {likely}, of {found.step_ns}"
     quality = found.replay
-    for all_of in (quality.together, quality.all_together, quality.with_options) if quality else ():
+    for all_of in (quality.together, quality.faults_together, quality.all_together) if quality else ():
         if all_of is not None and not 0 <= all_of.low_ns <= all_of.likely_ns <= all_of.high_ns <= (found.step_ns or 0):
             yield f"together: {all_of} of {found.step_ns}"
 
@@ -44,7 +44,7 @@ def sums(found: Diagnosis, fixing: Sequence[RankedFinding]) -> Iterator[str]:
     """What is said of all faults, and of all fixes, in JSON and in the heading, is what the listed ones add up to."""
     faults = [one for one in fixing if one.kind is Kind.FAULT]
     quality, said = found.replay, " ".join(heading.gain(found))
-    for some, every in ((faults, quality and quality.all_together), (fixing, quality and quality.with_options)):
+    for some, every in ((faults, quality and quality.faults_together), (fixing, quality and quality.all_together)):
         added = sum(one.shown_ns[1] for one in some)
         if (every.likely_ns if every else 0) != added:
             yield f"{added} one after the other, together {every}"

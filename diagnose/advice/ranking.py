@@ -60,8 +60,8 @@ class Ranked:
     edits: tuple[tuple[Edit, ...], ...]  # What each was replayed as.
     costless: tuple[tuple[str, Saving], ...]  # (rule, what it would save) of each finding that was left out.
     together: Together | None  # Of the faults worth a line that are not of low confidence; None without any.
-    all_together: Together | None  # Of all faults that are worth a line; None without any.
-    with_options: Together | None = None  # The same with all options; None without either.
+    faults_together: Together | None  # Of all faults that are worth a line; None without any.
+    all_together: Together | None = None  # The same with all options; None without either.
     unpriced: tuple[str, ...] = ()  # Rules with findings that could not be priced, by a fault of ours.
     explained: tuple[str, ...] = ()  # Rules of the findings that were left out as others explain them.
 

@@ -308,6 +308,6 @@ class ReplayQuality(msgspec.Struct, frozen=True):
     error_share: float
     unexplained_share: float
     together: Together | None = None  # What the faults that are sure would save together; None without any.
-    all_together: Together | None = None
+    faults_together: Together | None = None
     """What all faults worth a card would save together, also those of low confidence; None without any."""
-    with_options: Together | None = None  # The same with all options; None without either.
+    all_together: Together | None = None  # The same with all options; None without either.

@@ -219,7 +219,7 @@ def _of_faults(diagnosis: Diagnosis, faults: list[RankedFinding]) -> str:
     replay, before = diagnosis.replay, step_ns(diagnosis)
     assert replay is not None
     sure = sum(one.sure for one in faults)
-    every = _after(diagnosis, replay.all_together)
+    every = _after(diagnosis, replay.faults_together)
     if not sure:
         which = "1 fault" if len(faults) == 1 else f"{len(faults)} faults, {'both' if len(faults) == 2 else 'all'}"
         return f"{which} of low confidence: {_change(before, every, diagnosis)}"
@@ -258,7 +258,7 @@ def _of_options(diagnosis: Diagnosis, options: list[RankedFinding], shown: list[
     largest, timed = max(options, key=lambda one: one.shown_ns[1]), [one for one in options if one.shortens]
     if not timed or (largest.per_sample and len(timed) == len(options)):
         return f"Option {shown.index(largest) + 1}: {largest.title}, −{rounded_share(largest.share_of_step)} per sample"
-    after, largest = _after(diagnosis, diagnosis.replay.with_options), max(timed, key=lambda one: one.shown_ns[1])
+    after, largest = _after(diagnosis, diagnosis.replay.all_together), max(timed, key=lambda one: one.shown_ns[1])
     which = numbers([shown.index(one) + 1 for one in timed])
     name = f"{largest.title}, −{duration(largest.shown_ns[1])}"
     most = f"most by {shown.index(largest) + 1} ({name})" if len(timed) > 1 else name

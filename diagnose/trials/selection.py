@@ -153,7 +153,7 @@ def predicted(diagnosis: Diagnosis, rules: Collection[str]) -> Range | None:
     None if one of them finds nothing that is worth a card, or if they save all of the step.
     """
     worth = [finding for finding in diagnosis.findings if finding.shortens]
-    saved = None if diagnosis.replay is None else diagnosis.replay.with_options
+    saved = None if diagnosis.replay is None else diagnosis.replay.all_together
     step_ns = diagnosis.step_ns
     if saved is None or step_ns is None or {one.rule for one in worth} != set(rules) or saved.high_ns >= step_ns:
         return None

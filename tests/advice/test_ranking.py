@@ -79,17 +79,17 @@ def test_faults_come_before_options_and_where_to_look_comes_last() -> None:
             (name, kinds[name]) for name in (fault, option, look)
         ]
         ms = {"a": 30, "b": 20, "c": 10}
-        assert (found.together, found.all_together) == (Together(*limits(ms[fault])),) * 2
-        assert found.with_options == Together(*limits(ms[fault] + ms[option]))
+        assert (found.together, found.faults_together) == (Together(*limits(ms[fault])),) * 2
+        assert found.all_together == Together(*limits(ms[fault] + ms[option]))
 
 
 def test_an_option_alone_is_no_fault() -> None:
     facts = facts_of(HOST_BOUND)
     found = ordered(facts, {"a": replace(finding(shorter(facts, "a")), kind=Kind.OPTION)})
-    assert (found.together, found.all_together) == (None, None)
-    assert found.with_options == Together(*limits(30))
+    assert (found.together, found.faults_together) == (None, None)
+    assert found.all_together == Together(*limits(30))
     nothing = ordered(facts, {"a": replace(finding(shorter(facts, "a")), kind=Kind.WHERE_TO_LOOK)})
-    assert (nothing.together, nothing.all_together, nothing.with_options) == (None, None, None)
+    assert (nothing.together, nothing.faults_together, nothing.all_together) == (None, None, None)
     assert [one.shortens for one in (*found.findings, *nothing.findings)] == [True, False]
 
 
@@ -111,7 +111,7 @@ def test_a_bound_is_told_unless_another_finding_touches_it_or_saves_it() -> None
     assert (second.saving.low_ns, second.saving.likely_ns, second.saving.high_ns) == (0, 15_000_000, 30_000_000)
     assert (first.rule, second.saving.basis, second.shortens) == ("b", Basis.AT_MOST, False)
     assert second.saving.after_above_ns == 15_000_000
-    assert found.all_together == Together(*limits(20))
+    assert found.faults_together == Together(*limits(20))
     touching = finding(shorter(facts, "a", 0.9))
     assert [one.rule for one in ordered(facts, {"a": bound, "t": touching}).findings] == ["t"]
     more = replace(touching, per_sample=True)
@@ -307,8 +307,8 @@ def test_work_of_the_device_takes_what_it_took_and_the_rest_is_what_the_step_lea
     placed = ranking.ranked(pairs, Replay(facts), steps(facts), 0, step=step)
     scale = 50.01 / 70.01
     assert [in_ms(one)[1] for one in placed.findings] == pytest.approx([30 * scale + 8, 20 * scale], abs=1e-5)
-    assert placed.all_together is not None
-    assert placed.all_together.likely_ns == pytest.approx((50 * scale + 8) * MS, abs=10)
+    assert placed.faults_together is not None
+    assert placed.faults_together.likely_ns == pytest.approx((50 * scale + 8) * MS, abs=10)
 
 
 def test_a_saving_below_the_noise_of_the_step_is_not_sure() -> None:
@@ -332,8 +332,8 @@ def test_what_is_sure_is_priced_together_and_so_is_all() -> None:
     facts = facts_of(HOST_BOUND)
     noisy = Caution("steps differ", "", lowers_all=True, noise_share=0.15)
     found = ordered(facts, {name: finding(shorter(facts, name)) for name in "abc"}, [noisy])
-    assert (found.together, found.all_together) == (Together(*limits(50)), Together(*limits(60)))
-    assert (ordered(facts, {}).together, ordered(facts, {}).all_together) == (None, None)
+    assert (found.together, found.faults_together) == (Together(*limits(50)), Together(*limits(60)))
+    assert (ordered(facts, {}).together, ordered(facts, {}).faults_together) == (None, None)
 
 
 def test_where_time_is_lost_is_left_out_if_a_cause_explains_most_of_it() -> None:

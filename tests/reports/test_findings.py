@@ -244,7 +244,7 @@ def test_the_headline_counts_what_is_sure_and_options_apart(found: Diagnosis, so
 def test_an_option_that_saves_per_sample_leaves_the_step_as_long(found: Diagnosis) -> None:
     alone = of_kinds(found, "O")
     assert alone.replay is not None
-    per_sample, quality = replace(alone.findings[0], per_sample=True), replace(alone.replay, with_options=None)
+    per_sample, quality = replace(alone.findings[0], per_sample=True), replace(alone.replay, all_together=None)
     assert (
         heading.lost(replace(alone, findings=(per_sample,), replay=quality))
         == f"No fault was found. Option 1: {OPTION}40 % per sample."
