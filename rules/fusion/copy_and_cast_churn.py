@@ -34,7 +34,7 @@ def copy_and_cast_churn(copy_churn: tuple[CopyChurn, ...], steps: Steps) -> Verd
         ]
         yield Finding(
             title=f"Copy and cast kernels take {ms(total)}",
-            evidence=(Evidence(f"Largest per step: {'; '.join(most[:4])}.", total, "ns"),),
+            evidence=(Evidence(f"{ms(total)}/step; the largest: {'; '.join(most[:4])}.", total, "ns"),),
             edits=tuple(Shorten(one.ids, KEPT) for one in copy_churn),
             fixes=(
                 Fix(
