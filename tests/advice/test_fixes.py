@@ -111,7 +111,7 @@ def test_reads_of_the_loss_by_the_trainer_are_its_filter(analyzed: Callable[[str
     assert "tf32=True,  # of TrainingArguments(...)" in code
     assert not any("autocast(" in one or "DataLoader(" in one or "max_grad_norm" in one for one in code)
     (work,) = (finding for finding in found.findings if finding.rule == "host_work")
-    assert work.title == "transformers.Trainer itself is on the critical path"
+    assert work.title == "Python of transformers.Trainer itself stalls the training"
     assert [fix.do for fix in work.fixes] == ["Try a newer version of transformers.Trainer."]
 
 
