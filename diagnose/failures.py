@@ -113,5 +113,4 @@ def told(error: Exception) -> str:
 
 
 def _is_own(path: Path) -> bool:
-    """Ours, or of a rule."""
     return path.is_relative_to(_HERE) or not any(path.is_relative_to(one) for one in (sys.prefix, sys.base_prefix))

@@ -70,7 +70,6 @@ def _in_force(setting: Setting | None, run: Run | None) -> bool:
 
 
 def _followable(devices: Iterable[Device], fixes: Sequence[Fix]) -> tuple[Fix, ...]:
-    """Those that all devices can follow."""
     known = [device.compute_capability for device in devices]
     left = [fix for fix in fixes if fix.setting is None or all(map(fix.setting.fits, known))]
     return tuple(left) or (NONE_FITS,) * bool(fixes)

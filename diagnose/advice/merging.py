@@ -83,7 +83,6 @@ def _one(found: Sequence[Found]) -> Finding:
 
 
 def _whole(found: Sequence[Found]) -> tuple[Evidence, ...]:
-    """What the parts of several rules take together."""
     ns = sum(_ns(finding) for _, finding in found)
     several = len({page.id for page, _ in found}) > 1 and ns
     return (Evidence(f"One fix for all parts: {duration(round(ns))}/step.", ns, "ns"),) if several else ()

@@ -54,7 +54,6 @@ def ranged(
 
 
 def _share(gone: float, left: float) -> float:
-    """Of the step, by its odds."""
     return gone / (gone + left) if gone else 0.0
 
 

@@ -307,7 +307,6 @@ def _gains(some: Sequence[Priced], above: Sequence[Priced], replay: Replay, step
 
 
 def _left(every: Sequence[Fixed], replay: Replay, step: Step) -> list[int]:
-    """What the step takes after each."""
     after = replay.after([(one.edits, Estimate.LIKELY) for one in every])
     return [step.left(ns, share, one.phases) for (ns, share), one in zip(after, every, strict=True)]
 

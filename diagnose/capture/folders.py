@@ -214,7 +214,6 @@ def _now_s(folder: Path) -> float:
 
 
 def _write(path: Path, what: msgspec.Struct) -> None:
-    """Whole or not at all."""
     written = path.with_suffix(f".{uuid4().hex}")
     written.write_bytes(msgspec.json.encode(what))
     written.replace(path)

@@ -79,7 +79,6 @@ def _may_come(part: Part, number: int, several: bool) -> bool:
 
 
 def _others(part: Part) -> Iterable[Part]:
-    """Other commands that are still there."""
     return (Part(part.recording, work.name) for work in folders.alive(part.recording) if work.name != part.name)
 
 

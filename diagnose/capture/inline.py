@@ -103,7 +103,6 @@ class Recording:
             self._recorder.step_ended(number)
 
     def _optimizer_stepped(self, optimizer: object) -> None:
-        """In this process."""
         if self._found is None or self._recorder is None:
             return
         self._found.optimizer_stepped(optimizer)

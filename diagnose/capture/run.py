@@ -256,7 +256,6 @@ def _signal(child: subprocess.Popen[bytes], part: Part, plan: Plan, number: int)
 
 
 def _trained(part: Part) -> set[int]:
-    """Processes that were recorded."""
     return {int(path.name.split(".")[1]) for path in part.work.glob("done.*.post")}
 
 

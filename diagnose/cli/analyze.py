@@ -146,7 +146,6 @@ def command(
 
 
 def _tell_log(log: WatchedRun, folder: str, files: Mapping[str, str], shape: str, open_it: bool, details: bool) -> None:
-    """Of a run without recorded steps."""
     from diagnose.source.run_log import logs_in
 
     refuse_other_forms(files)

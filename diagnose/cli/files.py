@@ -59,7 +59,6 @@ def refuse_unwritable(outputs: Sequence[str], inputs: Sequence[Place]) -> None:
 
 
 def _refuse_urls(outputs: Sequence[str], inputs: Sequence[Place]) -> None:
-    """The same of outputs that are URLs."""
     targets = [_target(url) for url in outputs]
     read = {writing.address(path.url) for path in inputs if outputs and isinstance(path, Remote)}
     for name, target in zip(map(shown, outputs), targets, strict=True):

@@ -136,7 +136,6 @@ def _wishes(folder: Path) -> Callable[[], Wish | None]:
 
 
 def _show(folder: Path, quiet: bool, details: bool) -> Path:
-    """Where the page is."""
     found = watched([str(folder)])
     assert found is not None
     found = with_recordings(found, str(folder), quiet=quiet)

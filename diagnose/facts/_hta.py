@@ -161,7 +161,6 @@ def _times(rank: Rank, base_ns: int) -> tuple[Array, Array]:
 
 
 def _spread(column: pd.Series[Any], count: int, default: Any) -> Array:
-    """A side table's column over all spans."""
     values = column.to_numpy()
     if isinstance(column.dtype, pd.CategoricalDtype):
         values = np.where(values == "", default, values)

@@ -360,5 +360,4 @@ def _given_channels_last(_model: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _quoted(value: object) -> str:
-    """As it stands in code."""
     return f'"{value}"' if isinstance(value, str) else repr(value)

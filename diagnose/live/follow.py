@@ -96,7 +96,6 @@ class Following:
             self._end(show, error)
 
     def _end(self, show: Show, error: Exception) -> None:
-        """Show nothing more there."""
         self._shows = [one for one in self._shows if one is not show]
         with suppress(Exception):
             show.close()

@@ -123,7 +123,6 @@ def _savings(one: RankNow) -> Iterator[Sample]:
 
 
 def _spread(ranks: Ranks) -> Iterator[Sample]:
-    """Of several ranks."""
     known = [ns for one in ranks if one.now is not None and (ns := one.now.median_ns) is not None]
     if len(known) > 1:
         for name, of in (("min", min), ("median", median), ("max", max)):

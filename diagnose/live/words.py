@@ -73,7 +73,6 @@ def _so_far(one: RankNow) -> str:
 
 
 def _which(ranks: Sequence[RankNow]) -> str:
-    """Whose figures these are, of several."""
     run = ranks[0].run
     return "" if run.world_size == 1 else f" (rank {run.rank} of {run.world_size})"
 

@@ -136,7 +136,6 @@ class Code:
 
 
 def _depth(tree: ast.AST) -> int:
-    """Levels of a tree, without recursion."""
     level, depth = [tree], 0
     while level:
         level, depth = [child for one in level for child in ast.iter_child_nodes(one)], depth + 1
@@ -200,7 +199,6 @@ class _Changing(cst.CSTTransformer):
 
 
 def _statements(lines: Iterable[str]) -> list[Any]:
-    """Lines as statements."""
     found, blank = list[Any](), list[cst.EmptyLine]()
     for line in lines:
         if line:

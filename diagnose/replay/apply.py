@@ -392,7 +392,6 @@ class Desk:
         return found
 
     def _all_of(self, *ids: IntArray) -> IntArray:
-        """All of these spans in order, each once."""
         return np.flatnonzero(self._among(np.concatenate(ids)))
 
 

@@ -195,7 +195,6 @@ def path_parts(facts: Facts) -> tuple[PathPart, ...]:
 
 
 def _sums(group: IntArray, ns: IntArray) -> IntArray:
-    """Times by group, exactly."""
     total = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
     np.add.at(total, group, ns)
     return total

@@ -156,7 +156,6 @@ def join(job: Job) -> Joined:
 
 
 def _ranks(job: Job) -> tuple[list[_Rank], int]:
-    """The ranks, and how many points they have."""
     found, count = list[_Rank](), 0
     for sequence in job.sequences:
         events, calls = len(sequence.lane.call) + 2, len(sequence.calls.ids)

@@ -108,7 +108,6 @@ class Replay:
 
     @property
     def _edges(self) -> int:
-        """That a scenario gives a delay to."""
         return len(self._desk.graph.delay_ns)
 
     def _measured_ns(self) -> int:

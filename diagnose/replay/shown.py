@@ -107,7 +107,6 @@ def _evened(facts: Facts, edit: Even) -> Change:
 
 
 def _recost_left(facts: Facts, edit: Recost) -> tuple[float, float, float] | None:
-    """By this change alone."""
     book = optional(cost_book, facts)
     if book is None:
         return None

@@ -89,7 +89,6 @@ def _doubt(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _epoch(diagnosis: Diagnosis) -> Iterator[str]:
-    """What comes once an epoch."""
     epoch = None if diagnosis.steps is None else diagnosis.steps.epoch
     if epoch is None:
         return
@@ -106,7 +105,6 @@ def _worth(diagnosis: Diagnosis) -> list[tuple[int, RankedFinding]]:
 
 
 def _results(diagnosis: Diagnosis) -> Iterator[str]:
-    """What fixes do to results, once for all."""
     of_level: dict[Safety, list[int]] = {}
     for number, one in _worth(diagnosis):
         if one.fixes and one.kind is not Kind.WHERE_TO_LOOK:
@@ -124,7 +122,6 @@ def _results(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _bases(diagnosis: Diagnosis) -> Iterator[str]:
-    """How savings were found, once for all."""
     of_basis: dict[Basis, list[int]] = {}
     for number, one in _worth(diagnosis):
         of_basis.setdefault(one.saving.basis, []).append(number)
@@ -180,7 +177,6 @@ def _next(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
 
 
 def _path(diagnosis: Diagnosis) -> str:
-    """What was analysed, as a command takes it."""
     first = diagnosis.provenance.sources[0].path if diagnosis.provenance.sources else "PATH"
     many = len(diagnosis.provenance.sources) > 1 or diagnosis.provenance.manifest is not None
     return first.rpartition("/")[0] or "." if many else first

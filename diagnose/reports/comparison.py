@@ -171,7 +171,6 @@ def _per(found: Comparison) -> Section:
 
 
 def _ranks(found: Comparison) -> Section:
-    """The ranks whose computing has changed most."""
     known = [(one.after.rank, one.before.computing_ns, one.after.computing_ns) for one in found.ranks]
     least = CHANGE_SHARE * max(found.before_ns, found.after_ns)
     changed = [

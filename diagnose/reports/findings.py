@@ -56,7 +56,6 @@ def entries(diagnosis: Diagnosis) -> list[tuple[str, list[Entry]]]:
 
 
 def _worth(diagnosis: Diagnosis) -> list[RankedFinding]:
-    """Those worth a card."""
     return [finding for finding in diagnosis.findings if not finding.minor]
 
 
@@ -204,7 +203,6 @@ def _short(one: RankedFinding, step_ns: int) -> str:
 
 
 def _bare(number: int, one: RankedFinding) -> Card:
-    """A finding without all that may have failed."""
     (low_ns, likely_ns, high_ns), sure = one.shown_ns, one.confidence.level.value
     detail = f"Range {duration(low_ns)} to {duration(high_ns)}; the rest of this finding is left out"
     return Card(number, one.title, one.code, duration(likely_ns), one.kind, detail, (), (), "", sure)

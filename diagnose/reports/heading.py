@@ -235,7 +235,6 @@ def _after(diagnosis: Diagnosis, saved: Together | None) -> int:
 
 
 def _change(before: int, after: int, diagnosis: Diagnosis) -> str:
-    """`88.5 → 33.0 ms/step (2.7x faster)`."""
     old, new = duration(before), duration(after)
     unit_of = new.rpartition(" ")[2]
     old = old.removesuffix(f" {unit_of}")

@@ -65,7 +65,6 @@ def rank_told(job: JobSummary, rank: int) -> str:
 
 
 def _among(job: JobSummary, name: str, ranks: Sequence[int]) -> str:
-    """Which group, in a few words."""
     who = "all ranks" if len(ranks) == len(job.ranks) else f"ranks {ranks_told(ranks)}"
     named = _named(name)
     return f"{named} ({who})" if named else who
@@ -94,7 +93,6 @@ def part_told(job: JobSummary, part: JobPathPart) -> str:
 
 
 def _waited_for(job: JobSummary, part: JobPathPart) -> str:
-    """The same in a sentence, after "for"."""
     if part.rank is None and part.what is JobPathKind.UNMATCHED:
         return f"the {operation(part.operation)}, or for ranks that are not recorded"
     if part.rank is None:

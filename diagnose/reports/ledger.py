@@ -34,7 +34,6 @@ def render(report: LedgerReport) -> str:
 
 
 def _wrapped(line: str) -> list[str]:
-    """Sentences in lines; rows of tables stay whole."""
     return [line] if not line or line.startswith("  ") else textwrap.wrap(line, WIDTH)
 
 

@@ -84,7 +84,6 @@ def _rule(about: RulePage, family: str) -> dict[str, Any]:
 
 
 def _markdown(about: RulePage) -> str:
-    """All that a rule says about itself."""
     parts = [f"**{about.title}** (`{about.rule}`, {about.code})", about.summary]
     parts += [f"*{head}*\n\n{about.sections[head]}" for head in SECTIONS if about.sections.get(head)]
     if about.thresholds:
@@ -94,7 +93,6 @@ def _markdown(about: RulePage) -> str:
 
 
 def _plain(about: RulePage) -> str:
-    """The same without Markdown."""
     parts = [about.summary]
     parts += [f"{head}\n{about.sections[head]}" for head in SECTIONS if about.sections.get(head)]
     parts += [f"{threshold.name} = {threshold.value:g}: {threshold.reason}" for threshold in about.thresholds]

@@ -214,12 +214,10 @@ def _type_row(dtype: str, flops: int, peak: float | None, step_s: float) -> Row:
 
 
 def _flops_told(value: float, unit: str) -> str:
-    """In tera, or giga where that is little."""
     return f"{three_digits(value / 1e12)} T{unit}" if value >= 1e11 else f"{three_digits(value / 1e9)} G{unit}"
 
 
 def _about_flops(found: AchievedFlops) -> Iterator[str]:
-    """How the numbers were found, in sentences."""
     yield "Matrix products, convolutions and attention, from shapes, over the recorded step; recomputation counts."
     if found.device:
         several = f"{found.devices} x " if found.devices > 1 else ""

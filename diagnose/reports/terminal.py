@@ -272,7 +272,6 @@ def _card(card: Card, cards: int, width: int) -> RenderableType:
 
 
 def _run_card(at: int, card: RunCard, cards: int) -> RenderableType:
-    """A finding of the whole run."""
     lines: list[RenderableType] = [_saving_title(Text(card.title, style="bold"), card.saving)]
     lines += [Text(evidence) for evidence in card.evidence]
     lines.append(Text.assemble(("→ ", "green"), card.change))

@@ -57,7 +57,6 @@ def add_sizes(
 
 
 def _schemas(db: Database) -> dict[tuple[int, int], _Schema]:
-    """Where values are, by domain and schema."""
     numbers = db.columns(_ENTRIES, ("domainId", "schemaId", "type", "offset"))
     names = [text_of(name) for (name,) in db.rows(_ENTRIES, ['CAST("name" AS TEXT)'])]
     found: dict[tuple[int, int], _Schema] = {}

@@ -137,7 +137,6 @@ def _devices(db: Database) -> list[Device]:
 
 
 def _told(db: Database) -> list[str]:
-    """What the recorder warns of, first ones."""
     if not db.has("DIAGNOSTIC_EVENT", "severity", "text"):
         return []
     rows = db.rows("DIAGNOSTIC_EVENT", ['CAST("text" AS TEXT)'], '"severity" >= 2')

@@ -94,7 +94,6 @@ def _copy(kinds: tuple[int, int, int]) -> str:
 
 
 def _add(columns: Columns, kind: SpanKind, found: dict[str, Array], names: Array) -> int:
-    """Append device work."""
     count = len(found["start"])
     stream = np.where(found["streamId"] == _NO_STREAM, 0, found["streamId"])
     places, place = np.unique(np.stack((found["deviceId"], stream)), axis=1, return_inverse=True)
@@ -138,7 +137,6 @@ def add_calls(db: Database, columns: Columns, process: int) -> None:
 
 
 def _add_host(columns: Columns, kind: SpanKind, found: dict[str, Array], names: Array) -> int:
-    """Append spans of host threads."""
     count = len(found["start"])
     return columns.add_spans(
         kind,

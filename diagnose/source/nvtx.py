@@ -89,7 +89,6 @@ def _column(db: Database, name: str) -> str:
 
 
 def _at(text: str, mark: str) -> str:
-    """Where a mark begins, or NULL."""
     return f"NULLIF(instr({text}, '{mark}'), 0)"
 
 
@@ -99,7 +98,6 @@ def _number(text: str, mark: str) -> str:
 
 
 def _name(text: str) -> str:
-    """What stands before the first mark."""
     first = ", ".join(_at(text, mark) for mark in (_SEQ, _ID, _SIZES))
     return f"COALESCE(substr({text}, 1, COALESCE({first}, length({text}) + 1) - 1), '')"
 

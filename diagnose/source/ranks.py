@@ -147,7 +147,6 @@ def _remote_files(folder: Remote, listings: Listings) -> Mapping[str, Place]:
 
 
 def _natural(path: str) -> list[tuple[int, int, str]]:
-    """Sort key that puts rank2 before rank10."""
     parts = re.split(r"(\d+)", path)
     return [(1, int(part), "") if part.isascii() and part.isdigit() else (0, 0, part) for part in parts]
 
@@ -210,7 +209,6 @@ def arrange(recordings: Sequence[Provenance], times_ns: Sequence[Sequence[int]])
 
 
 def _arranged(recordings: Sequence[Provenance], claims: Sequence[int | None]) -> Arrangement:
-    """The same, of one recording of each process."""
     taken: dict[int, int] = {}
     indexes: list[int | None] = []
     repeated: list[str] = []

@@ -85,7 +85,6 @@ class Workers:
 
 
 def _send(stream: object, *parts: bytes | memoryview) -> None:
-    """A message of these parts."""
     out = cast(BinaryIO, stream)
     out.write(_LENGTH.pack(sum(map(len, parts))))
     out.writelines(parts)

@@ -114,13 +114,11 @@ def values(text: str) -> ValueGraph | None:
 
 
 def _counted(text: str) -> dict[str, int]:
-    """As "sparse 990 looked 2"."""
     words = text.split()
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
 def _looked_up(said: list[dict[str, int]]) -> IntArray:
-    """Of both steps."""
     looked = [one.get("looked", -1) for one in said]
     both = [*looked, *(one + len(said) if one >= 0 else -1 for one in looked)]
     return np.array(both)

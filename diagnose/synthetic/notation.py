@@ -300,7 +300,6 @@ def _value(text: str) -> Any:
 
 
 def _chosen(said: dict[str, str], steps: int) -> list[int]:
-    """The steps in which an item is drawn."""
     every_step = set(range(steps))
     named = {word: {int(step) for step in said[word].split(",")} for word in ("only", "never") if word in said}
     if unknown := set().union(*named.values()) - every_step:

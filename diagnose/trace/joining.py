@@ -92,7 +92,6 @@ def joined(timing: Rank, detail: Rank) -> Rank:
 
 
 def _calls(timing: Rank, detail: Rank) -> tuple[_Calls, _Calls]:
-    """The host calls of both recordings."""
     names = timing.spans["name"].cat.categories
     same_name = names.get_indexer(detail.spans["name"].cat.categories)
     kinds_of = [call for call in CALLS if call not in OF_DEVICE or "launches" in detail.provenance.recorded]

@@ -24,7 +24,6 @@ class _Kind(str, Enum):
 
 
 def _kind_of(kinds: type[_K], name: str) -> _K:
-    """The kind of `name`."""
     return next(kind for kind in kinds if kind.pattern.search(name))
 
 

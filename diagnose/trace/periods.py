@@ -50,7 +50,6 @@ def repeated(spans: pd.DataFrame, links: pd.DataFrame) -> tuple[IntArray, int]:
 
 
 def _updates(spans: pd.DataFrame, names: IntArray) -> bool:
-    """Whether kernels of these names update parameters."""
     labels = spans["name"].cat.categories
     return any(kinds.kernel_kind(str(labels[one])) in _UPDATING for one in np.unique(names).tolist())
 

@@ -26,7 +26,6 @@ def compared(without: Sequence[float], again: Sequence[float], changed: Sequence
 
 
 def _equal(some: Sequence[float], others: Sequence[float]) -> bool:
-    """Bit by bit, as far as both go."""
     return all(one.hex() == other.hex() for one, other in zip(some, others, strict=False))
 
 

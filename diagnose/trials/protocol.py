@@ -209,7 +209,6 @@ class Bench:
                     return f"{len(pairs)} pairs were not enough."
 
     def _of_pair(self, some: Sequence[Candidate], pairs: Sequence[tuple[Arm, Arm]], with_fix: bool) -> Arm:
-        """One run of the next pair."""
         numbers, name = tuple(one.number for one in some), " + ".join(one.rule for one in some)
         self.begins(Standing(numbers, name, len(pairs) + 1, with_fix, self._so_far(pairs)))
         base = [one.trial for one in self.base]

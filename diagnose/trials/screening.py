@@ -191,7 +191,6 @@ def trial_of(
 
 
 def _verdict(one: Screened, alone: Range | None, added: Range | None, why: str, judged: bool) -> tuple[Verdict, str]:
-    """And a sentence on why."""
     if one.out_of_memory:
         return "out_of_memory", f"{one.void[0].upper()}{one.void[1:]}."
     if one.void:

@@ -105,7 +105,6 @@ def _stretch(windows: Sequence[Window]) -> Stretch:
 
 
 def _of_rows(first_step: int, rows: Sequence[dict[str, int]]) -> Stretch:
-    """Medians, as an outlier is not known there."""
     parts = {name: median(row.get(name, 0) for row in rows) for name in PARTS}
     step = median(row.get("step", 0) for row in rows)
     return Stretch(first_step, len(rows), 0, 0, step, {**parts, REST: max(step - sum(parts.values()), 0)}, ())
@@ -178,7 +177,6 @@ def _hang_together(rests: Sequence[float] | FloatArray) -> bool:
 
 
 def _in_pairs(values: Sequence[float]) -> list[float]:
-    """Means of two each, the latest ones whole."""
     return [fmean(values[at : at + 2]) for at in range(len(values) % 2, len(values), 2)]
 
 

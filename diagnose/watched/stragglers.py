@@ -182,7 +182,6 @@ def _straggler(table: SideBySide, row: int, since: int, logs: Sequence[RunLog]) 
 
 
 def _gap(values: Times, row: int, since: int) -> float:
-    """What the others take more than a rank."""
     return float(np.median(np.median(_others(values, row), axis=0)[since:] - values[row, since:]))
 
 

@@ -145,7 +145,6 @@ def _bounds(log: RunLog) -> tuple[float, float]:
 
 
 def _enough(windows: list[Window]) -> list[Window]:
-    """They themselves if they are enough, else none."""
     whole = sum(window.ended_ns - window.began_ns for window in windows)
     return windows if len(windows) >= LEAST_WINDOWS and whole >= LONG_ENOUGH_S * 1e9 else []
 
@@ -157,7 +156,6 @@ def _usual_ns(windows: Sequence[Window]) -> float:
 
 
 def _share(windows: Sequence[Window], name: str) -> float:
-    """Of step time."""
     return sum(window.of(name).sum_ns for window in windows) / max(
         sum(window.of("step").sum_ns for window in windows), 1
     )

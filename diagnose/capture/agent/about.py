@@ -50,7 +50,6 @@ def machine(root: Path = Path("/")) -> int:
 
 
 def _cpu(root: Path) -> str | None:
-    """Its name as Linux tells."""
     found = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo"), re.MULTILINE)
     return found[1].strip() if found else None
 
@@ -252,7 +251,6 @@ def _known(ask: Callable[[], T]) -> T | None:
 
 
 def _read(path: Path) -> str:
-    """Empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

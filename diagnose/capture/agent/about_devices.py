@@ -133,7 +133,6 @@ class Nvml:
         return None if bits is None else tuple(name for bit, name in _HELD_BACK_BY.items() if bits & bit)
 
     def _reasons(self, handle: ctypes.c_void_p | None) -> int | None:
-        """The bits of nvmlClocksThrottleReasons."""
         if handle is not None:
             for function in ("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetCurrentClocksEventReasons"):
                 bits = self._answer(ctypes.c_ulonglong(), function, handle)
@@ -152,7 +151,6 @@ class Nvml:
         }
 
     def _answer(self, value: Any, function: str, *arguments: Any) -> int | None:
-        """What a function puts into its last argument."""
         if self._library is None:
             return None
         try:

@@ -168,8 +168,6 @@ def _of(attribute: str, read: Callable[[Any], Option]) -> Callable[[Any], Option
 
 
 def _wrapping(kind: str, **read: tuple[str, Callable[[Any], Option]]) -> dict[str, Callable[..., None]]:
-    """Options by the attributes that hold them."""
-
     def note(option: str, convert: Callable[[Any], Option]) -> Callable[..., None]:
         return lambda settings, module, value: settings.wrapped(kind, option, convert, module, value)
 

@@ -138,7 +138,6 @@ class Agreement:
         yield from self.begin(END, 0)
 
     def _lead(self) -> int:
-        """Steps until all have heard a word."""
         if self.alone:
             return 0
         made, passed_s = max(self._number() - self._first, 1), time.monotonic() - self._begun_s

@@ -19,7 +19,6 @@ class Arm:
         backwards.listen(self._backward)
 
     def _backward(self, tensors: list[Any]) -> None:
-        """A pass begins."""
         for tensor in tensors:
             if tensor.numel() == 1:
                 self._losses.keep(tensor)

@@ -127,13 +127,11 @@ def _tell_end() -> None:
 
 
 def _capturing() -> bool:
-    """Whether what runs becomes a CUDA graph."""
     cuda = sys.modules["torch"].cuda
     return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
 def _note(error: Exception) -> None:
-    """Once."""
     failure = f"backward passes: {type(error).__name__}: {error}"
     if failure not in failures:
         failures.append(failure)

@@ -69,7 +69,6 @@ class Batches:
 
 
 def _added(filled: list[Filled]) -> dict[str, object]:
-    """By the names of `RowsFilled` in the manifest."""
     return {
         "batches": len(filled),
         "rows": max(one.rows for one in filled),

@@ -86,7 +86,6 @@ class Contents:
         self._memory.clear()
 
     def _of(self, tensor: Any) -> _Memory:
-        """What somebody else has written to is new."""
         memory, version = self._memory.get(_identity(tensor)), _version(tensor)
         if memory is None:
             memory = self._keep(tensor, self._brought(tensor), -1)

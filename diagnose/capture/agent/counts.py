@@ -76,7 +76,6 @@ class Counts:
         return maker >= 0 and self._learnt[maker]
 
     def _may_learn(self, tensor: Any, maker: int) -> bool:
-        """Or is no matrix."""
         return tensor.requires_grad or self._is_learnt(maker) or tensor.dim() < 2 or not plain(tensor, self._torch)
 
     def _key(self, tensor: Any) -> object:

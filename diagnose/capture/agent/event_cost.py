@@ -61,7 +61,6 @@ def _if_more(ns: float) -> float | None:
 
 
 def _times_ns(op: Callable[[], object], blocks: int) -> list[int]:
-    """How long each of some blocks took."""
     import torch
 
     found = []

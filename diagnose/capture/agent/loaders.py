@@ -104,12 +104,10 @@ class LoaderWatch:
             self.epochs.begins(known, known.line)
 
     def _made(self, iterator: Any, loader: Any) -> None:
-        """An iterator was made of a loader."""
         if (known := self._of(loader)) is not None:
             self._iterating[iterator] = known
 
     def _asked(self) -> None:
-        """The training asks for a batch."""
         try:
             self._on_batch()
         except Exception as error:
@@ -127,7 +125,6 @@ class LoaderWatch:
         return None, None
 
     def _got(self, loader: Loader, asked_ns: int, got_ns: int, ready: int | None, iterator: Any, batch: Any) -> None:
-        """The training got its batch."""
         try:
             self.epochs.got(loader)
             loader.waited(asked_ns, got_ns, ready, iterator, timed=not self.looking)
@@ -182,7 +179,6 @@ def worker_here() -> Any:
 
 
 def _note(where: str, error: Exception) -> None:
-    """Once."""
     failure = f"DataLoader ({where}): {type(error).__name__}: {error}"
     if failure not in failures:
         failures.append(failure)
@@ -211,14 +207,12 @@ def _hook_fetchers(module: ModuleType) -> None:
 
 
 def _asked() -> None:
-    """A batch is asked for."""
     watch = _watch
     if watch is not None and not _thread.asking and watch.trains_here:
         watch._asked()
 
 
 def _collates() -> None:
-    """A fetcher is about to collate."""
     if _thread.fetching:
         _thread.collates_ns = time.perf_counter_ns()
 
@@ -245,8 +239,6 @@ def _beginning(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _iterating(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`DataLoader._get_iterator`, which tells us both."""
-
     @functools.wraps(original)
     def _get_iterator(self: Any) -> Any:
         watch = _watch
@@ -276,8 +268,6 @@ def _ending(original: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _waiting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`_next_data` of an iterator, timed."""
-
     @functools.wraps(original)
     def _next_data(self: Any) -> Any:
         watch = _watch
@@ -300,8 +290,6 @@ def _waiting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _fetching(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """`fetch` of a fetcher, timed."""
-
     @functools.wraps(original)
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
         watch = _watch

@@ -96,7 +96,6 @@ class SameBatch:
         return _difference(without, changed, ROUNDING, self._own)
 
     def _output(self, seed: bool = False) -> list[Any]:
-        """Its tensors. `seed`: under another random state."""
         torch = sys.modules["torch"]
         assert self._given is not None
         args, kwargs = self._given
@@ -205,7 +204,6 @@ def _unchanged(model: Any, training: bool) -> Iterator[None]:
 
 
 def _floats(output: Any) -> list[Any]:
-    """The floating-point tensors in what a model gives."""
     torch = sys.modules["torch"]
     leaves = torch.utils._pytree.tree_leaves(output)
     return [one.detach().clone() for one in leaves if torch.is_tensor(one) and one.is_floating_point()]

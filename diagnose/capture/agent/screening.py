@@ -170,7 +170,6 @@ class Screening:
         self._turn([other.name for other in (*kept, *[one] * one.kept)])
 
     def _seconds(self, one: Screened) -> float:
-        """That its blocks have taken."""
         without, changed = self._steps_of[False], self._steps_of[True]
         return sum(without * pair[0] + changed * pair[1] for pair in one.alone) / 1e9
 
@@ -224,7 +223,6 @@ class Screening:
         return low > 1 and looks.decides(low, high)
 
     def _steps(self, usual_ns: float, collects: bool) -> int:
-        """Of a block, in whole cycles."""
         least_s = LEAST_OF_COLLECTIONS_S if collects else LEAST_S
         return self._cycle.whole(max(LEAST_STEPS, math.ceil(least_s * 1e9 / max(usual_ns, 1))))
 

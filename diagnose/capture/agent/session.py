@@ -278,7 +278,6 @@ class Session:
                     return usual if self.plan.timed is None else max(self.plan.timed, clock.fitting(self.plan.timed_s))
 
     def _timed(self, steps: int) -> Course[None]:
-        """Steps without any profiler."""
         while True:
             yield from self._alone_with_the_profiler()
             clock, competing_threads, self._broken = Clock(self._number + 1, by_phase=True), CompetingThreads(), False

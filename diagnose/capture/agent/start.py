@@ -153,7 +153,6 @@ class Script:
         Board(self._part.work).post("unfound", seconds=self._plan.hint_after_s, where=where, head=head)
 
     def _ended(self) -> None:
-        """The process ends, for whatever reason."""
         if os.getpid() != self._pid:
             return
         _be_interrupted_once()
@@ -244,7 +243,6 @@ def _strip_own_frames(error: BaseException) -> None:
 
 
 def _without(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without our own frames."""
     kept: list[TracebackType] = []
     while trace is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(OWN):

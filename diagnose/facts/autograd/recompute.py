@@ -78,7 +78,6 @@ def _pieces(ops: HostSpans, node: IntArray) -> HostSpans:
 
 
 def _between(ops: HostSpans, pieces: HostSpans, track: int) -> tuple[int, Intervals]:
-    """On one thread, the pieces without the ops."""
     ops, pieces = ops.where(ops.track == track), pieces.where(pieces.track == track)
     return track, intervals.subtract(pieces.times, ops.times)
 

@@ -365,6 +365,5 @@ def _crossing(
 
 
 def _wire(table: CollectiveTable, rows: IntArray) -> npt.NDArray[np.float64]:
-    """Bytes of each over the slowest link."""
     shares = [_wire_share(str(table.plain[row]), int(table.group_size[row])) for row in rows.tolist()]
     return np.array(shares) * table.bytes[rows]

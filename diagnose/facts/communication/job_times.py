@@ -121,7 +121,6 @@ def _rank(one: CollectiveSequence, calls: Calls, first: int) -> _Waits:
 
 
 def _caused(job: Job, waits: list[_Waits]) -> IntArray:
-    """Shape (ranks, 3)."""
     begin, end, whom = (
         np.concatenate([getattr(wait, name) for wait in waits]) for name in ("from_ns", "until_ns", "awaited")
     )

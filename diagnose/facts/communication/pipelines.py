@@ -139,7 +139,6 @@ def pipeline_sides(facts: Facts, ids: IntArray, operation: npt.NDArray[np.object
 
 
 def _named(facts: Facts, ids: IntArray) -> Sides:
-    """By the action around each."""
     spans = facts.rank.spans
     actions = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: bool(_ACTION.match(name)))
     start, track = spans["start_ns"].to_numpy()[ids], spans["track"].to_numpy()[ids].astype(np.int64)

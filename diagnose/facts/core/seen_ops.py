@@ -101,7 +101,6 @@ def inside(facts: Facts, seen: SeenOps, spans: HostSpans) -> dict[int, set[int]]
 
 
 def _takes(graph: ValueGraph, last: IntArray) -> tuple[tuple[int, ...], ...]:
-    """As `SeenOps.takes`."""
     begin = int(last[0])
     found: list[set[int]] = [set() for _ in last]
     for taker, maker in zip(graph.uses.tolist(), graph.used.tolist(), strict=True):
@@ -134,7 +133,6 @@ def _first(graph: ValueGraph, last: IntArray, takes: tuple[tuple[int, ...], ...]
 
 
 def _brought(graph: ValueGraph, last: IntArray) -> Mask:
-    """As `SeenOps.brought`."""
     begin = int(last[0])
     found = np.zeros(len(last), dtype=bool)
     order = np.argsort(graph.uses, kind="stable")
@@ -145,7 +143,6 @@ def _brought(graph: ValueGraph, last: IntArray) -> Mask:
 
 
 def _spans_of(facts: Facts, graph: ValueGraph, last: IntArray) -> IntArray:
-    """As `SeenOps.ids`."""
     makes = last[graph.makes[last] == 1]
     numbers = {graph.names[one].rstrip("_"): one for one in np.unique(graph.name[makes]).tolist()}
     spans = host_spans(facts, SpanKind.OP, named=lambda name: name.rstrip("_") in numbers).outermost()

@@ -106,7 +106,6 @@ def _first_lost(facts: Facts, after_ns: IntArray) -> IntArray:
 
 
 def _calls(facts: Facts, *api_kinds: ApiKind) -> IntArray:
-    """The calls of these kinds, in order."""
     names = facts.rank.spans["name"].cat
     codes = [code for code, name in enumerate(names.categories) if api_kind(name) in api_kinds]
     return np.flatnonzero(np.isin(names.codes.to_numpy(), codes))
@@ -165,7 +164,6 @@ def host_recorded(facts: Facts) -> HostRecorded:
 
 
 def _launches(facts: Facts, start: IntArray) -> IntArray:
-    """When each call that launched device work started."""
     links = facts.rank.links
     calls: IntArray = links.loc[links["kind"] == LinkKind.LAUNCH.value, "from_id"].unique()
     return start[np.sort(calls)]

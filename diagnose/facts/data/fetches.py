@@ -134,7 +134,6 @@ def fetches(facts: Facts) -> Fetches:
 
 
 def _python_or_annotations(facts: Facts, named: re.Pattern[str]) -> HostSpans:
-    """Outermost ones of these names."""
     found = host_spans(facts, SpanKind.PYTHON, SpanKind.ANNOTATION, named=lambda name: bool(named.search(name)))
     return found.outermost()
 
@@ -185,7 +184,6 @@ def _ready_ns(dur_ns: IntArray, in_process: bool | None) -> int:
 
 
 def _correlation(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
-    """Pearson's; 0 where one of them is constant."""
     a, b = a - a.mean(), b - b.mean()
     scale = float(np.sqrt((a * a).sum() * (b * b).sum()))
     return float((a * b).sum()) / scale if scale > 0 else 0.0

@@ -232,7 +232,6 @@ def _training_ns(facts: Facts, wait: Input, making_ns: float) -> float:
 
 
 def _epoch_steps(rank: RankManifest, loader: Loader, whole: Epoch | None, batches: float) -> float:
-    """Infinite where it is not known."""
     length = epoch_batches(rank, loader)
     return float(whole.steps) if whole is not None else inf if length is None else max(length / batches, 1.0)
 

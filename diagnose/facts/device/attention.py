@@ -84,7 +84,6 @@ def _named(ops: MatmulOps, part: str) -> Mask:
 
 
 def _by_flash_2(facts: Facts, ops: MatmulOps) -> Mask:
-    """Which rows have a kernel of FlashAttention 2."""
     names = facts.rank.spans["name"].cat
     own = [
         ("flash_fwd_kernel" in category or "flash_bwd_dq_dk_dv" in category) and "Sm90" not in category

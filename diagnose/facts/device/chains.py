@@ -134,7 +134,6 @@ def _within(ops: HostSpans, others: tuple[HostSpans, ...]) -> Mask:
 
 
 def _sums(dur: IntArray, group: IntArray) -> tuple[IntArray, IntArray]:
-    """Sum and most of each group. Shapes (groups,)."""
     first = np.flatnonzero(np.diff(group, prepend=-1))
     if not len(first):
         return dur[:0], dur[:0]

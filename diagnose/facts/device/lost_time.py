@@ -111,7 +111,6 @@ def _measured(facts: Facts, one: Lost) -> Lost:
 
 
 def _communication(facts: Facts) -> Iterator[Lost]:
-    """By operation, role and group, longest first."""
     table, time = optional(collective_table, facts), optional(device_time, facts)
     if table is None:
         return

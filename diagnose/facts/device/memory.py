@@ -165,7 +165,6 @@ def memory_growth(facts: Facts) -> MemoryGrowth:
 
 
 def _growth(facts: Facts, device: int, events: pd.DataFrame) -> MemoryGrowth:
-    """Of the events of one device."""
     ids = events.index.to_numpy().astype(np.int64)
     order = np.argsort(facts.rank.spans["start_ns"].to_numpy()[ids], kind="stable")
     start = facts.rank.spans["start_ns"].to_numpy()[ids[order]]

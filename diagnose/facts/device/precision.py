@@ -89,7 +89,6 @@ def _in(ops: MatmulOps, *dtypes: str) -> Mask:
 
 
 def _kernels(ops: MatmulOps, chosen: Mask) -> IntArray:
-    """Kernels of some rows, in the whole recording."""
     return ops.work[chosen[ops.row]]
 
 

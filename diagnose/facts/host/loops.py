@@ -291,7 +291,6 @@ def _python_between(ops: HostSpans, pieces: tuple[tuple[int, Intervals], ...]) -
 
 
 def _spans(pieces: tuple[tuple[int, Intervals], ...]) -> HostSpans:
-    """The pieces as spans that have no id."""
     starts = np.concatenate([times.starts for _, times in pieces])
     ends = np.concatenate([times.ends for _, times in pieces])
     track = np.repeat([one for one, _ in pieces], [times.size for _, times in pieces]).astype(np.int64)

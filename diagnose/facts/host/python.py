@@ -318,7 +318,6 @@ def _mostly_in(facts: Facts, times: Intervals) -> IntArray:
 
 
 def _stepping(facts: Facts) -> HostSpans:
-    """Steps of optimizers, and their zeroing of gradients."""
     calls = (Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD)
     return host_spans(facts, SpanKind.OP, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) in calls)
 

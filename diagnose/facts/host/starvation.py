@@ -87,7 +87,6 @@ def _kernels(facts: Facts) -> tuple[IntArray, npt.NDArray[np.bool_]]:
 
 
 def _repeats(facts: Facts, kernels: IntArray) -> bool | None:
-    """`kernels`: ids, in the order of their starts."""
     table, grids = facts.rank.spans, facts.rank.kernels[["grid_x", "grid_y", "grid_z"]]
     kinds = np.column_stack((table["name"].cat.codes.to_numpy()[kernels], grids.reindex(kernels, fill_value=0)))
     step = used_step(facts, kernels)

@@ -155,7 +155,6 @@ def _gaps_at(facts: Facts, site: Site | None) -> Intervals:
 
 
 def _together(facts: Facts, rows: list[tuple[Spike, Filler]]) -> ExtraWork:
-    """Spikes with the same extra work as one."""
     numbers, fillers = tuple(spike.number for spike, _ in rows), [filler for _, filler in rows]
     first = fillers[0]
     pieces = (

@@ -271,7 +271,6 @@ def what_grows(facts: Facts, measured: Measured) -> Grows | None:
 
 
 def _made(facts: Facts, measured: Measured, rise: Trend, ops: HostSpans, python: Intervals, site: Site | None) -> Grows:
-    """`ops`: none if it is `python`."""
     used, main = steps(facts), host_threads(facts).main
     mean, before = max((rise.first + rise.last) / 2, 1.0), used.numbers[0] + (used.count - 1) / 2
     mine = ops.where(ops.track == main)

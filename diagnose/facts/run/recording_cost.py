@@ -113,7 +113,6 @@ def _in_ranges(facts: Facts, *activities: Activity) -> Intervals:
 
 
 def _events_at(moments: IntArray, at: IntArray) -> FloatArray:
-    """How many events begin or end at each."""
     found = np.searchsorted(moments, at, side="right") - np.searchsorted(moments, at)
     return found.astype(np.float64)
 

@@ -154,7 +154,6 @@ def _job(diagnosis: Diagnosis) -> JobSummary:
 
 
 def _band(job: JobSummary) -> int:
-    """How many ranks a column stands for."""
     return -(-len(job.ranks) // MOST_COLUMNS)
 
 
@@ -165,7 +164,6 @@ def _name(job: JobSummary, at: int, size: int) -> str:
 
 
 def _shown(job: JobSummary, size: int) -> dict[str, Values]:
-    """In ms, of shape (steps, columns)."""
     found = {COMPUTING: _columns(job, job.compute_ns, size, np.fmax.reduceat)}
     if any(row is not None for row in job.wait_ns):
         found[WAITING] = _columns(job, job.wait_ns, size, np.fmin.reduceat)

@@ -325,7 +325,6 @@ def _outcomes(diagnosis: Diagnosis) -> Iterator[_Row]:
 
 
 def _about(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    """What was analysed: (what, value)."""
     provenance = diagnosis.provenance
     manifest = provenance.manifest
     if manifest is not None:

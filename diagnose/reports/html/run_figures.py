@@ -83,7 +83,6 @@ def communication_sentence(diagnosis: Diagnosis) -> str:
 
 
 def _bars(diagnosis: Diagnosis) -> list[CollectiveBar]:
-    """The longest collectives in order of time."""
     found = diagnosis.pictures.collectives if diagnosis.pictures else None
     if found is None:
         raise missing(diagnosis, "communication", Missing("communication on the GPU", "Record a GPU."))
@@ -174,7 +173,6 @@ def _waits(diagnosis: Diagnosis) -> str:
 
 
 def _ranks(diagnosis: Diagnosis) -> list[RankSummary]:
-    """The slowest ranks, in order of rank."""
     measured = [rank for rank in diagnosis.ranks if rank.step_time_ns is not None]
     if len(measured) < 2:
         raise Missing("several ranks", "Record each rank, and analyze their traces together.")

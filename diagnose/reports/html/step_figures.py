@@ -158,7 +158,6 @@ def _idle_parts(diagnosis: Diagnosis, idle_ns: int) -> list[Part]:
 
 
 def _whole(diagnosis: Diagnosis) -> str:
-    """What the parts are parts of."""
     window = diagnosis.steps is not None and diagnosis.steps.measure == Measure.WINDOW
     return "the recorded window" if window else "the step"
 

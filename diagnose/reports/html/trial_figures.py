@@ -55,7 +55,6 @@ def _add(made: go.Figure, name: str, points: list[tuple[float, Range | None, str
 
 
 def _shown(diagnosis: Diagnosis) -> list[Trial]:
-    """Trials with an interval to draw."""
     tried = [] if diagnosis.trials is None else trials.all_of(diagnosis.trials)
     shown = [one for one in tried if one.found is not None]
     if not shown:

@@ -206,7 +206,6 @@ def _shown(found: WatchedRun) -> list[RankRun]:
 
 
 def _unit(run: RankRun) -> tuple[float, str]:
-    """That the run has some of."""
     for ns, name in ((3600e9, "hours"), (60e9, "minutes")):
         if run.length_ns >= 3 * ns:
             return ns, name

@@ -110,7 +110,6 @@ class StepTimes:
         return self._interval((time.perf_counter_ns(), *spent.values()))
 
     def _turn(self) -> None:
-        """From training to evaluation, or back."""
         since = self._asked or phases.moment()
         if self._between_from is not None:
             self._between_ends(since)

@@ -134,12 +134,10 @@ class Watcher:
         return Log(folder, here.rank, here.world_size, self._began_ns, so_far, figures, look)
 
     def _so_far(self) -> Interval:
-        """For another thread."""
         times = self._times
         return times.so_far() if times is not None else recorded(self._ended_ns, time.perf_counter_ns())
 
     def _record(self, part: Part) -> None:
-        """Steps that follow, as `diagnose profile` does."""
         try:
             recorder = Recorder(part, Plan.read(part), self._on_recorded_batch, self._settings)
         except Exception as error:
