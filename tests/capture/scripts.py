@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -77,16 +78,13 @@ def command(*words: object) -> list[str]:
 
 
 def profile(folder: Path, *words: object, timeout: float = 120) -> Done:
-    """`diagnose profile -o OUT --no-analyze WORDS`, run in the folder."""
+    """`diagnose profile -o OUT --no-analyze WORDS`, run in the folder. Once more where Nsight Systems itself broke."""
     out = folder / "out"
-    done = subprocess.run(
-        command("-o", out, "--no-analyze", *words),
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment(),
-        timeout=timeout,
-    )
+    words = ("-o", out, "--no-analyze", *words)
+    run = partial(subprocess.run, capture_output=True, text=True, cwd=folder, env=environment(), timeout=timeout)
+    done = run(command(*words))
+    if "Connection to Agent lost" in done.stderr:
+        done = run(command(*words))
     return Done(done.returncode, done.stdout, done.stderr, out)
 
 
