@@ -35,7 +35,6 @@ def evaluated(expression: str, names: Names) -> str:
 
 
 def filled(text: str, names: Names) -> str:
-    """A text with its expressions evaluated."""
     return re.sub(r"\$\{\{(.*?)\}\}", lambda found: evaluated(found[1].strip(), names), text)
 
 

@@ -71,7 +71,6 @@ def as_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def corpus(request: pytest.FixtureRequest) -> Path:
-    """The folder of recorded traces."""
     folder: Path | None = request.config.getoption("--corpus")
     if folder is None:
         pytest.skip("reads recorded traces: give their folder with --corpus=DIR")

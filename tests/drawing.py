@@ -23,7 +23,6 @@ class Drawing:
         self._correlation = 0
 
     def span(self, cat: str, name: str, start: float, end: float, tid: Any = MAIN, **args: Any) -> Drawing:
-        """Anything on a host thread."""
         self.events.append(
             {
                 "ph": "X",

@@ -6,6 +6,6 @@ from typing import Any
 import pytest
 
 
-def some_of(every: Iterable[str], kept: Collection[str]) -> list[Any]:
+def some_of(every: Iterable[object], kept: Collection[object]) -> list[Any]:
     """Parameters of a test, those that are not kept marked as exhaustive."""
     return [one if one in kept else pytest.param(one, marks=pytest.mark.exhaustive) for one in every]

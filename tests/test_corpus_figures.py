@@ -176,7 +176,6 @@ def test_five_equal_steps_of_a_v100_are_equal_on_the_device(corpus: Path) -> Non
 
 
 def test_two_steps_of_a_data_parallel_run(corpus: Path) -> None:
-    """Derived by hand."""
     facts = Facts(ranks.read(corpus / "kineto/hta/nccl_a100_rank0_of_2.json.gz"))
     time = device_time(facts)
     assert [round(ns / 1e6, 2) for ns in steps(facts).times_ns] == [219.82, 224.96]

@@ -40,7 +40,6 @@ def console() -> Iterator[tuple[Path, str]]:
 
 @pytest.mark.parametrize("text", [*docs.texts(), *texts.texts()], ids=lambda one: f"{one.path.name}:{one.block}")
 def test_a_generated_text_is_up_to_date(text: Text) -> None:
-    """Write them with `make texts`."""
     assert text.current
 
 
@@ -119,7 +118,6 @@ def test_output_is_shown_in_generated_blocks_only() -> None:
 
 
 def test_the_notes_of_a_recording_are_those_of_the_program() -> None:
-    """Numbers may differ."""
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "diagnose").rglob("*.py"))
     said = re.findall(r"^diagnose: (.*)$", (SITE / "getting-started.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert len(said) == 4

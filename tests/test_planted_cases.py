@@ -200,13 +200,11 @@ def test_subsets_of_faults_are_all_short_of_all() -> None:
 
 
 def test_the_level_of_all_cases_comes_first_that_is_kept_of_most() -> None:
-    """A GPU may be taken away."""
     levels = [trial.level for trial in trials(CASES)]
     assert levels == sorted(levels, key=["medium", "strong", "weak"].index)
 
 
 def test_what_is_not_kept_is_made_outside_of_the_samples() -> None:
-    """And only if asked for."""
     case = replace(CASES[0], recordings=("medium", "strong_fixed"))
     medium, strong = (Trial(case, False, level) for level in ("medium", "strong"))
     assert list(_recordings(medium, all_levels=False)) == [(case.folder / "medium", False)]

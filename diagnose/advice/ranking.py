@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain
 
+import msgspec
+
 from diagnose.advice.doubts import Doubt, Doubtful
 from diagnose.advice.pricing import Priced, Step, likely_ns
 from diagnose.advice.ranges import confidence
@@ -31,6 +33,7 @@ from diagnose.facts.core.steps import Steps
 from diagnose.failures import attempt, note
 from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.saving import DOUBTFUL, Replay, Saving
+from diagnose.trace.units import duration, durations_ns
 
 WORTH_SHARE = 0.01
 """From this share of the step on a saving is worth a line of its own (our choice); below it is minor."""
@@ -48,6 +51,8 @@ BOUND = 0.5  # The same of what is likely of a bound: a cause that is known come
 HIDDEN_TIMES = 2
 """A saving is hidden if it is worth a line once the findings above are fixed, and so many times what it is now."""
 
+NAMED_TIMES = 1.05  # The longest time that a finding names: more is saved only where it says why (our choice).
+
 MOST_RANKED = 12  # Findings that are ordered by what they add; the few below keep the order of what they save alone.
 
 
@@ -61,7 +66,7 @@ class Ranked:
     costless: tuple[tuple[str, Saving], ...]  # (rule, what it would save) of each finding that was left out.
     together: Together | None  # Of the faults worth a line that are not of low confidence; None without any.
     faults_together: Together | None  # Of all faults that are worth a line; None without any.
-    all_together: Together | None = None  # The same with all options; None without either.
+    all_together: Together | None = None  # The same with all options, and with what pays only after them; None without.
     unpriced: tuple[str, ...] = ()  # Rules with findings that could not be priced, by a fault of ours.
     explained: tuple[str, ...] = ()  # Rules of the findings that were left out as others explain them.
 
@@ -141,7 +146,7 @@ def _ordered(
         tuple((one.page.id, one.alone) for one in nothing if one.finding not in shown),
         together if len(sure) == len(faulty) else _together(_added(sure, replay, step), step),
         together,
-        _together(every, step),
+        _together([*every, *hidden], step),
         explained=tuple(one.page.id for one in explained),
     )
 
@@ -332,6 +337,22 @@ def _level(one: Priced, doubts: Sequence[Doubt]) -> Level:
     return max(level, by_range, key=list(Level).index)
 
 
+def _evidence(one: Priced, step: Step) -> tuple[Evidence, ...]:
+    """What the rule says, and what goes beside the longest time that it names, where more than that is saved."""
+    evidence, stalled_ns = one.finding.evidence, step.longer_ns.get(one.finding.phase, 0)
+    saved_ns = max(each.likely_ns for each in (one.alone, one.added or one.alone))
+    named = [ns for each in evidence[: 1 if stalled_ns else None] for ns in durations_ns(each.text)]
+    if not named or saved_ns - one.others_ns <= NAMED_TIMES * max(named):
+        return evidence
+    if not stalled_ns:
+        return (
+            *evidence,
+            Evidence(f"The simulated step gets {duration(saved_ns)} shorter, as other work shortens too."),
+        )
+    stalls = f"stalls outside the recording bring it to {duration(saved_ns)} or more."
+    return (msgspec.structs.replace(evidence[0], text=f"{evidence[0].text.removesuffix('.')}; {stalls}"), *evidence[1:])
+
+
 def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[Doubt], replay: Replay) -> RankedFinding:
     finding, alone, added = one.finding, one.alone, one.added
     level = _level(one, doubts)
@@ -342,7 +363,7 @@ def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[Do
         kind=finding.kind,
         rank_order=place,
         where=where,
-        evidence=finding.evidence,
+        evidence=_evidence(one, step),
         saving=PricedSaving(
             low_ns=alone.low_ns,
             likely_ns=alone.likely_ns,

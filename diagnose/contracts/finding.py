@@ -310,4 +310,4 @@ class ReplayQuality(msgspec.Struct, frozen=True):
     together: Together | None = None  # What the faults that are sure would save together; None without any.
     faults_together: Together | None = None
     """What all faults worth a card would save together, also those of low confidence; None without any."""
-    all_together: Together | None = None  # The same with all options; None without either.
+    all_together: Together | None = None  # The same with all options, and with what pays only after them; None without.

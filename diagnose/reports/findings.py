@@ -19,7 +19,7 @@ ABOUT = {
     FAULTS: "saving on top of those above (80 % range), confidence, rule",
     OPTIONS: "trade-offs, not faults; on top of those above",
     LOOK: "time without a known fix",
-    LATER: "saves this once the faults are fixed, and nothing before",
+    LATER: "saves this once all those above are done, and little before",
     RISKS: "cost no time now, may end the run",
 }
 MOST_CODES = 4  # Codes of rules that could not look for one reason.

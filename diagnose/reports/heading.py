@@ -210,9 +210,8 @@ def gain(diagnosis: Diagnosis) -> list[str]:
     faults = [one for one in shown if one.kind is Kind.FAULT and one.shortens]
     options = [one for one in shown if one.kind is Kind.OPTION]
     first = _of_faults(diagnosis, faults) if faults else _no_fault(diagnosis)
-    others = [_of_options(diagnosis, options, shown)] if options else []
-    larger = sum(one.shown_ns[1] for one in options if one.shortens) > sum(one.shown_ns[1] for one in faults)
-    return [*others, first] if larger and faults else [first, *others]
+    others = options or any(one.hidden for one in diagnosis.findings)
+    return [first, *([_of_others(diagnosis, options, shown)] if others else [])]
 
 
 def _of_faults(diagnosis: Diagnosis, faults: list[RankedFinding]) -> str:
@@ -251,19 +250,24 @@ def _no_fault(diagnosis: Diagnosis) -> str:
     return f"No fault{small} was found{limit}."
 
 
-def _of_options(diagnosis: Diagnosis, options: list[RankedFinding], shown: list[RankedFinding]) -> str:
-    """What all options that shorten the step give on top of all faults, and the largest one."""
+def _of_others(diagnosis: Diagnosis, options: list[RankedFinding], shown: list[RankedFinding]) -> str:
+    """What all else that shortens the step gives on top of all faults, and the largest option."""
     assert diagnosis.replay is not None
-    largest, timed = max(options, key=lambda one: one.shown_ns[1]), [one for one in options if one.shortens]
-    if not timed or (largest.per_sample and len(timed) == len(options)):
+    timed = [one for one in options if one.shortens]
+    later = ["what comes LATER"] * any(one.hidden for one in diagnosis.findings)
+    if not timed and not later:
+        largest = max(options, key=lambda one: one.shown_ns[1])
         return f"Option {shown.index(largest) + 1}: {largest.title}, −{rounded_share(largest.share_of_step)} per sample"
-    after, largest = _after(diagnosis, diagnosis.replay.all_together), max(timed, key=lambda one: one.shown_ns[1])
-    which = numbers([shown.index(one) + 1 for one in timed])
+    which = [f"option{'s' * (len(timed) > 1)} {numbers([shown.index(one) + 1 for one in timed])}"] if timed else []
+    too = " as well" * any(one.kind is Kind.FAULT and one.shortens for one in shown)
+    after = duration(_after(diagnosis, diagnosis.replay.all_together))
+    with_all = f"With {' and '.join([*which, *later])}{too}: → {after}/{unit(diagnosis)}"
+    if not timed:
+        return with_all
+    largest = max(timed, key=lambda one: one.shown_ns[1])
+    most = "the largest single gain is" if max(shown, key=lambda one: one.shown_ns[1]) is largest else "most by"
     name = f"{largest.title}, −{duration(largest.shown_ns[1])}"
-    most = f"most by {shown.index(largest) + 1} ({name})" if len(timed) > 1 else name
-    several = "options" if len(timed) > 1 else "option"
-    faults = "the faults and " * any(one.kind is Kind.FAULT and one.shortens for one in shown)
-    return f"With {faults}{several} {which}: → {duration(after)}/{unit(diagnosis)}; {most}"
+    return f"{with_all}; {name if len(shown) == 1 else f'{most} {shown.index(largest) + 1} ({name})'}"
 
 
 def numbers(some: list[int]) -> str:

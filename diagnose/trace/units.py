@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import groupby
 
@@ -14,6 +15,12 @@ def duration(ns: int | float) -> str:
         if abs(ns) >= 0.9995 * factor:
             return f"{three_digits(ns / factor)} {unit}"
     return f"{ns:.0f} ns"
+
+
+def durations_ns(text: str) -> list[float]:
+    """The times of a text, written as `duration` does: "1.24 s, then 850 us" is [1.24e9, 8.5e5]."""
+    units = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
+    return [float(much.replace(",", "")) * units[of] for much, of in re.findall(r"([\d,]*\.?\d+) ([mun]?s)\b", text)]
 
 
 def three_digits(value: float) -> str:

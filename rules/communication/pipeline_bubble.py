@@ -48,8 +48,12 @@ def pipeline_bubble(stages: Stages | None) -> Verdicts:
 
 
 def gained_ns(stages: Stages) -> float:
-    filling = float(stages.compute_ns.sum() - stages.compute_ns.max()) / stages.stages_per_rank
-    return filling / stages.micro_batches * (1 - 1 / TIMES)
+    return filling_ns(stages) * (1 - 1 / TIMES)
+
+
+def filling_ns(stages: Stages) -> float:
+    """Of the other stages for one micro-batch: the pipeline fills and drains that long."""
+    return float(stages.compute_ns.sum() - stages.compute_ns.max()) / stages.stages_per_rank / stages.micro_batches
 
 
 def lost_ns(stages: Stages) -> float:
@@ -104,10 +108,10 @@ def few(stages: Stages) -> Finding:
         title="Few micro-batches leave the pipeline idle",
         evidence=(
             Evidence(
-                f"With {count} micro-batches, {percent(stages.idle_share)} of the step is bubble;"
-                f" with equal stages, {percent(stages.ideal_idle_share)}.",
-                stages.idle_share,
-                "share",
+                f"Filling and draining take {ms(filling_ns(stages))}/step: with {count} micro-batches,"
+                f" {percent(stages.idle_share)} of the step is bubble, {percent(stages.ideal_idle_share)} if even.",
+                filling_ns(stages),
+                "ns",
             ),
             Evidence(f"Each micro-batch costs {ms(stages.cost_ns)} besides compute."),
         ),

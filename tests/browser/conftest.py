@@ -60,7 +60,6 @@ class Opened:
         return low, high
 
     def marks(self) -> int:
-        """How many bars the timeline draws."""
         count: int = self.page.evaluate("document.getElementById('lanes').data.reduce((n, one) => n + one.x.length, 0)")
         return count
 

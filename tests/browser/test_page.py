@@ -42,7 +42,6 @@ def training(name: str = "sm90_gemm", file: str = "/home/me/train.py") -> Drawin
 
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The page of a training."""
     return page.render(analysed(training(), tmp_path_factory.mktemp("run")))
 
 

@@ -89,7 +89,6 @@ def profile(folder: Path, *words: object, timeout: float = 120) -> Done:
 
 
 def plain(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    """The same script without us."""
     return subprocess.run(
         [sys.executable, *map(str, words)], capture_output=True, text=True, cwd=folder, env=environment(), timeout=120
     )

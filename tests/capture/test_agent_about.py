@@ -38,7 +38,6 @@ def as_json(found: object, kind: Any) -> Any:
 
 
 def draw(root: Path, **files: str) -> Path:
-    """A machine with these files: `proc__cpuinfo="..."`."""
     for name, text in files.items():
         path = root / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -257,8 +256,6 @@ def test_scalers(settings: Settings) -> None:
 
 
 def test_a_torch_in_which_it_is_a_property() -> None:
-    """Then it stays one."""
-
     class GradScaler:
         @property
         def _enabled(self) -> bool:
@@ -383,7 +380,6 @@ def test_ddp(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
 def test_fsdp(tmp_path: Path) -> None:
-    """Of both kinds."""
     found, failures = json.loads(run(tmp_path, ALONE + FSDP))
     inner = {"reshard_after_forward": True, "param_dtype": "bfloat16", "cpu_offload": False, "modules": 2}
     outer = {"reshard_after_forward": False, "param_dtype": None, "cpu_offload": False, "modules": 1}

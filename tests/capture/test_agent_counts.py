@@ -19,7 +19,6 @@ PLACES = itertools.cycle((1, 2, 3, 5, 7, 11, 13))  # Others in each step.
 
 @pytest.fixture(autouse=True)
 def nothing_was_compiled() -> None:
-    """By other tests."""
     if (utils := sys.modules.get("torch._dynamo.utils")) is not None:
         utils.counters.clear()
 

@@ -15,7 +15,6 @@ torch = pytest.importorskip("torch")
 
 
 def looked_at(target: Path, step: Callable[[], object]) -> AutogradGraph | None:
-    """What is written of a step."""
     course = graph_of_a_step(target)
     next(course)
     step()

@@ -73,7 +73,6 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def install(folder: Path) -> Iterator[Callable[..., LoaderWatch]]:
-    """Watches loaders until the test ends."""
     yield lambda on_batch=lambda: None: loaders.install(folder / WORK, on_batch)
     loaders._watch = None
     assert imports.failures == []
@@ -443,7 +442,6 @@ def test_a_worker_keeps_its_latest_batches(folder: Path, monkeypatch: pytest.Mon
 
 
 def test_what_a_dying_worker_left(folder: Path) -> None:
-    """Its last record is cut."""
     record = loaders_measured._RECORD.pack(*Fetch(10, 4, 9))
     (folder / WORK / f"loader-{os.getpid()}-77").write_bytes(record + record[:-1])
     assert loaders_measured._left(folder / WORK, 77) == [Fetch(10, 4, 9)]

@@ -21,13 +21,11 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(autouse=True)
 def nothing_was_compiled() -> None:
-    """By other tests."""
     if (utils := sys.modules.get("torch._dynamo.utils")) is not None:
         utils.counters.clear()
 
 
 def looked_at(target: Path, step: Callable[[], object]) -> ValueGraph | None:
-    """What is written of two steps."""
     course = values_of_two_steps(target)
     for _ in course:
         step()

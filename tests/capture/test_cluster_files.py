@@ -51,7 +51,6 @@ def whole(found: Manifest) -> None:
 
 
 def test_the_batch_script_of_slurm(tmp_path: Path, free_port: int) -> None:
-    """`srun` and `scontrol` are played."""
     script(tmp_path, DDP)
     given = programs(tmp_path, srun=SRUN, scontrol=SCONTROL)
     job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_JOB_NUM_NODES": "2"}

@@ -105,7 +105,6 @@ def test_ranks_that_left_nothing_are_named(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_one_command_on_one_machine_waits_for_nothing(tmp_path: Path) -> None:
-    """Of its ranks one was killed."""
     part, _ = folders.take(tmp_path, Plan(), None, False)
     manifests.begin(tmp_path, ["torchrun"])
     for rank in (0, 1):

@@ -63,6 +63,7 @@ def test_a_script_is_recorded_and_ended(recorded: Done) -> None:
     assert rank.event_cost is not None
 
 
+@pytest.mark.exhaustive
 def test_long_steps_at_a_period_are_recorded_with_the_others(tmp_path: Path) -> None:
     """In whole cycles; with stacks one of them, after one that is not used."""
     script(tmp_path, STEP + "for i in range(100_000):\n    step()\n    time.sleep(0.3 if i % 4 == 1 else 0.03)\n")
@@ -308,7 +309,6 @@ def test_an_exit_that_the_script_catches_comes_again(tmp_path: Path) -> None:
 
 
 def test_the_script_s_own_profiler_goes_first(tmp_path: Path) -> None:
-    """Before ours, and during it."""
     count = "print(sum(one.count for one in own.key_averages() if one.key == 'Optimizer.step#SGD.step'))\n"
     loop = (
         f"with torch.profiler.profile() as own:\n    for i in range(30): step()\n{count}"
@@ -324,6 +324,7 @@ def test_the_script_s_own_profiler_goes_first(tmp_path: Path) -> None:
     assert done.stderr.count("profiler started during a recording, so diagnose recorded again afterwards.") == 1
 
 
+@pytest.mark.exhaustive
 def test_a_script_that_always_records_itself(tmp_path: Path) -> None:
     script(tmp_path, STEP + "with torch.profiler.profile():\n    for i in range(1100): step()\n")
     done = profile(tmp_path, "train.py")
@@ -331,6 +332,7 @@ def test_a_script_that_always_records_itself(tmp_path: Path) -> None:
     assert done.code == 2
 
 
+@pytest.mark.exhaustive
 def test_a_recording_that_would_get_large_is_shortened(tmp_path: Path) -> None:
     from diagnose.capture.agent.plan import Plan
     from diagnose.capture.run import prepare, run
@@ -473,6 +475,7 @@ def test_what_fails_after_the_recording_is_passed_on(tmp_path: Path, ending: str
     assert done.manifest.complete
 
 
+@pytest.mark.exhaustive
 def test_each_epoch_has_an_optimizer_of_its_own(tmp_path: Path) -> None:
     loop = (
         "kept = []\nfor epoch in range(100):\n    kept.append(torch.optim.SGD(model.parameters(), lr=0.1))\n"
@@ -486,6 +489,7 @@ def test_each_epoch_has_an_optimizer_of_its_own(tmp_path: Path) -> None:
     assert len(done.rank.timing.wall_ns) == -(-5 // every) * every + 1
 
 
+@pytest.mark.exhaustive
 def test_what_a_forked_training_recorded_is_kept(tmp_path: Path) -> None:
     loop = (
         "import multiprocessing\n"
@@ -498,6 +502,7 @@ def test_what_a_forked_training_recorded_is_kept(tmp_path: Path) -> None:
     assert done.rank.unprofiled is not None
 
 
+@pytest.mark.exhaustive
 def test_a_script_that_shows_its_errors_itself_has_crashed_all_the_same(tmp_path: Path) -> None:
     show = "sys.excepthook = lambda kind, error, trace: print('mine', error)\n"
     script(tmp_path, STEP + show + "for i in range(20): step()\nraise ValueError('boom')\n")

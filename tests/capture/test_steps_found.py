@@ -43,6 +43,7 @@ def test_without_an_optimizer_backward_passes_are_steps_and_losses_are_the_same(
     assert done.stdout == plain(tmp_path, "train.py").stdout
 
 
+@pytest.mark.exhaustive
 def test_an_optimizer_after_a_warm_up_without_one_wins(tmp_path: Path) -> None:
     """35 backward passes come first, of which the last five are taken for steps."""
     loop = "for i in range(35):\n    model(torch.randn(8, 64)).sum().backward()\n"
@@ -52,6 +53,7 @@ def test_an_optimizer_after_a_warm_up_without_one_wins(tmp_path: Path) -> None:
     assert (done.code, done.rank.steps_by) == (0, "optimizer")
 
 
+@pytest.mark.exhaustive
 def test_checkpointed_parts_are_no_passes_of_their_own() -> None:
     code = """
 import torch
@@ -115,6 +117,7 @@ print(layer in seen)
 """
 
 
+@pytest.mark.exhaustive
 def test_a_tuple_that_the_script_is_making_is_not_held_while_its_model_is_looked_for() -> None:
     """Else Python cannot finish it, and the script ends with a SystemError."""
     done = subprocess.run([sys.executable, "-c", LOOKED_AT], capture_output=True, text=True)
@@ -145,6 +148,7 @@ def test_a_script_without_steps_is_told_how_to_mark_them_and_a_stretch_of_time_i
     assert sum(event.get("name") == "aten::mm" for event in events) > 10
 
 
+@pytest.mark.exhaustive
 def test_few_backward_passes_are_counted(tmp_path: Path) -> None:
     script(tmp_path, BY_HAND + "for i in range(20):\n    step()\n")
     done = profile(tmp_path, "train.py")
@@ -162,6 +166,7 @@ def test_as_many_steps_as_a_short_recording_needs(tmp_path: Path) -> None:
     assert len(done.rank.timing.wall_ns) == 3
 
 
+@pytest.mark.exhaustive
 def test_fewer_steps_than_wanted_are_recorded(tmp_path: Path) -> None:
     """1 begins the clock, 5 warm up, 8 are timed, 1 tells the size between 2 others: 4 are left."""
     script(tmp_path, STEP + "for i in range(21):\n    step()\n")
@@ -178,6 +183,7 @@ def test_the_error_of_a_script_stands_alone(tmp_path: Path, text: str) -> None:
     assert (done.code, done.stderr) == (1, without.stderr)
 
 
+@pytest.mark.exhaustive
 def test_a_launcher_whose_script_fails_at_once(tmp_path: Path) -> None:
     script(tmp_path, "raise ValueError('boom')\n")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
@@ -188,6 +194,7 @@ def test_a_launcher_whose_script_fails_at_once(tmp_path: Path) -> None:
     assert "found no training step" not in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_closures_of_lbfgs_are_no_steps_also_in_code_on_the_command_line(tmp_path: Path) -> None:
     loop = """
 optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)

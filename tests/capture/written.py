@@ -69,7 +69,6 @@ Lines = tuple[int, int]  # The first and the last of a call.
 
 
 def _last(node: ast.expr) -> str:
-    """`step` of `self.optimizer.step`."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 

@@ -29,6 +29,7 @@ def test_the_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_json_says_the_same(tmp_path: Path) -> None:
     done = run("doctor", "--json", cwd=tmp_path)
     said = json.loads(done.stdout)

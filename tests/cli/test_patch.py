@@ -81,7 +81,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def job(recorded: Path, tmp_path: Path) -> Path:
-    """A copy, as tests change it."""
     shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
     return tmp_path
 

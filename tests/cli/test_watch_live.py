@@ -84,7 +84,6 @@ def samples(url: str) -> dict[str, float]:
 
 
 def scraped(url: str, least_steps: float) -> dict[str, float]:
-    """Once there are so many steps."""
     until = time.monotonic() + 60
     while (found := samples(url)).get("diagnose_watch_steps_total", 0) < least_steps:
         assert time.monotonic() < until

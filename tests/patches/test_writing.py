@@ -26,7 +26,6 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def recorded(*paths: Path) -> Manifest:
-    """As they are now."""
     return Manifest(
         sources=tuple(
             SourceFile(file=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths

@@ -37,7 +37,6 @@ QUEUE = """
 
 
 def ranks(text: str) -> Facts:
-    """Two that do the same."""
     return facts_of("---".join(text.format(rank=rank) for rank in (0, 1)))
 
 

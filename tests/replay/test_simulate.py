@@ -179,7 +179,6 @@ JOBS = {
 
 
 def job_of(training: Training, folder: Path) -> Job:
-    """As diagnose reads its traces."""
     kineto.write(training, training.run(3, Costs()), folder)
     found = join([collective_sequence(Facts(rank)) for rank in ranks.load([folder]).ranks])
     assert found is not None

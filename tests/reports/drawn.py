@@ -36,7 +36,6 @@ def loaded(place: Path) -> list[LoadedRule]:
 
 
 def diagnosed(place: Path) -> Diagnosis:
-    """What they find."""
     found = of_ranks(pipeline.present(facts_of(SYNTHETIC), rules := loaded(place)))
     return replace(found, rules=tuple(map(engine.shown, rules)))
 

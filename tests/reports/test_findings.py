@@ -76,16 +76,22 @@ def test_what_pays_only_later_is_told_apart_from_what_is_minor(found: Diagnosis)
     first = found.findings[0]
     saving = replace(first.saving, low_ns=0, likely_ns=0, high_ns=0, after_above_ns=5_000_000)
     then = {"saving": saving, "minor": True, "hidden": (4_000_000, 5_000_000, 5_000_000)}
-    both = replace(found, findings=(first, replace(first, title="Later", site=Site("a.py", 7, "f"), **then)))
+    assert found.replay is not None
+    quality = replace(found.replay, all_together=Together(44_000_000, 45_000_000, 45_000_000))
+    later = replace(first, title="Later", site=Site("a.py", 7, "f"), **then)
+    both = replace(found, findings=(first, later), replay=quality)
     (told,) = findings.hidden(both)
     what = "then 5.00 ms (5.0 % of today's step), 4.00 ms to 5.00 ms; by itself nothing;"
     what += f" simulated. {first.fixes[0].do} Confidence: medium."
     assert told == ("Later, at a.py:7 (f)", what)
     assert findings.minor(both) == []
-    assert heading.gain(both) == ["Fix 1 fault: 100 → 60.0 ms/step (1.7x faster)"]
+    assert heading.gain(both) == [
+        "Fix 1 fault: 100 → 60.0 ms/step (1.7x faster)",
+        "With what comes LATER as well: → 55.0 ms/step",
+    ]
     for details in (False, True):
         text = terminal.render(both, 200, details=details)
-        assert text.index("FAULTS") < text.index("LATER") < text.index("Later")
+        assert text.index("FAULTS") < text.rindex("LATER") < text.index("Later")
         assert "### LATER" in markdown.render(both, details)
     assert re.search(r"\n     Later +−5\.00 ms \(4\.00–5\.00\) +medium +TT01\n", terminal.render(both, 200))
     assert "UNDER 1 %" not in terminal.render(both, 200, minor=True)
@@ -232,7 +238,7 @@ OPTION = "The range `slow` takes long, −"
         ("L", "1 fault of low confidence: 100 → 60.0 ms/step (1.7x faster)."),
         ("LL", "2 faults, both of low confidence: 100 → 40.0 ms/step (2.5x faster)."),
         ("LLL", "3 faults, all of low confidence: 100 → 20.0 ms/step (5x faster)."),
-        ("HOO", f"{FIX_ONE} With the faults and options 2 and 3: → 20.0 ms/step; most by 2 ({OPTION}20.0 ms)."),
+        ("HOO", f"{FIX_ONE} With options 2 and 3 as well: → 20.0 ms/step; most by 2 ({OPTION}20.0 ms)."),
         ("O", f"No fault was found. With option 1: → 60.0 ms/step; {OPTION}40.0 ms."),
         ("?", "No fault was found."),
     ],

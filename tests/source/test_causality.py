@@ -22,7 +22,6 @@ def drawn(offset: float, *, waits: str = "cudaStreamSynchronize", drift: float =
 
 
 def starts_us(rank: Rank, kind: str = "kernel") -> list[float]:
-    """From the first call on."""
     spans = rank.spans
     first = spans["start_ns"][spans["kind"] == "runtime"].min()
     return [float(at - first) / 1000 for at in spans["start_ns"][spans["kind"] == kind]]

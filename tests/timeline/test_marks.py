@@ -149,7 +149,6 @@ resolutions = st.integers(1, 60)
 
 
 def runs(of: list[Row], resolution: int) -> list[list[Row]]:
-    """Marks that become one."""
     found: list[list[Row]] = []
     for row in of:
         before = found[-1][-1] if found else None

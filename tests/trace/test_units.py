@@ -27,6 +27,7 @@ from tests.drawing import Drawing
 )
 def test_durations_have_three_digits(ns: int, text: str) -> None:
     assert units.duration(ns) == text
+    assert units.durations_ns(f"12 kernels, {text}; 3s") == pytest.approx([ns] if ns else [], rel=5e-3)
 
 
 @pytest.mark.parametrize(

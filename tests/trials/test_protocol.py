@@ -66,7 +66,6 @@ def test_a_fix_that_makes_it_slower_is_reported_as_that(tmp_path: Path) -> None:
 
 
 def test_a_fix_with_which_the_script_fails_is_inconclusive_and_says_why(tmp_path: Path) -> None:
-    """Fused SGD refuses complex parameters."""
     text = steady(steps=100_000).replace("torch.nn.Linear(64, 10)", "torch.nn.Linear(64, 10, dtype=torch.cfloat)")
     text = text.replace("model(torch.randn(64, 64))", "model(torch.randn(64, 64, dtype=torch.cfloat)).abs()")
     made = bench(tmp_path, text, 300)

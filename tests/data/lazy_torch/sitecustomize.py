@@ -22,7 +22,6 @@ class Later(ModuleType):
     """One of them until it is needed."""
 
     def __getattr__(self, name):
-        """What only the real one has."""
         if name.startswith("__") or name in PARTS[self.__name__]:
             raise AttributeError(name)
         if self.__name__ == "torch._dynamo" and name in BEFORE:

@@ -55,7 +55,6 @@ def begin_worker(number):
 
 
 def plain(value):
-    """Tensors and arrays as lists."""
     if isinstance(value, torch.Tensor):
         return [str(value.dtype), value.tolist()]
     if isinstance(value, list | tuple):

@@ -23,7 +23,6 @@ MS = 1_000_000
 
 
 def balanced(text: str) -> Balance:
-    """Of several ranks."""
     found = balance(facts_of(text))
     assert found is not None
     return found

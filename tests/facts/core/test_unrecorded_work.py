@@ -8,7 +8,6 @@ from tests.drawing import Drawing
 
 
 def found(draw: Drawing) -> list[tuple[float, float]]:
-    """In us."""
     some = unrecorded_work(draw.facts())
     return [(start / 1e3, end / 1e3) for start, end in zip(some.starts.tolist(), some.ends.tolist(), strict=True)]
 

@@ -27,7 +27,6 @@ TWO_PRODUCTS = """
 
 
 def timed(wall_ms: int, optimizer_ms: int, nodes: int = 0, steps: int = 5) -> Timed:
-    """Steps that are all alike."""
     phases = {"optimizer": (optimizer_ms * MS,) * steps} if optimizer_ms else {}
     return Timed(first_step=0, wall_ns=(wall_ms * MS,) * steps, phases_ns=phases, nodes=(nodes,) * steps * bool(nodes))
 

@@ -430,7 +430,6 @@ def test_names_are_text(name: str, evil: str) -> None:
 
 @pytest.mark.parametrize("evil", EVIL)
 def test_names_in_sentences_are_as_they_are(evil: str) -> None:
-    """The page escapes sentences."""
     found = hostile(evil)
     for name in ("idle_lines", "savings", "roofline", "communication"):
         assert evil in FIGURES[name][1](found)
