@@ -97,6 +97,7 @@ class Step:
         likely, high = (self.replayed_ns - ns for ns in (alone.likely_ns, alone.high_ns))
         gain_ns, high_ns = (self.ns - self.left(ns, left, phases) for ns in (likely, high))
         basis = finding.basis if alone.basis is Basis.REPLAYED else alone.basis
+        basis = Basis.AT_MOST if finding.kind is Kind.WHERE_TO_LOOK else basis
         most_ns = self._most_ns(alone, changes)
         saving = self.ranged(likely_ns(finding, gain_ns), high_ns, basis, alone.replayed_ns, most_ns)
         own_ns = self.usual_ns - self._corrected(likely, left) + self.longer_ns.get(finding.phase, 0)

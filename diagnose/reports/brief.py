@@ -19,7 +19,7 @@ from diagnose.reports.findings import Entry
 from diagnose.reports.heading import Segment
 from diagnose.reports.words import BASES, SAFETY
 from diagnose.trace.model import Severity
-from diagnose.trace.units import clipped, duration, rounded_share
+from diagnose.trace.units import clipped, duration, percent, rounded_share
 
 MOST_TRIALS = 4
 MOST_NOTE = 190  # Characters of a note on the recording, beyond which its effect is in the details alone.
@@ -68,7 +68,12 @@ def _warning(diagnosis: Diagnosis) -> str:
         return failed
     if steps.used == 1 and steps.numbers:
         return "! Only one step was recorded: all numbers are a hypothesis. Record more steps first."
-    return f"! The recording missed {steps.unrecorded.long} long steps: see NOTES." if steps.unrecorded else ""
+    if (missed := steps.unrecorded) is None:
+        return ""
+    record = f"diagnose profile --steps {missed.to_record}"
+    return (
+        f"! The recording missed {missed.long} long steps, {percent(missed.share)} of the time. Record them: {record}"
+    )
 
 
 def _integrity(diagnosis: Diagnosis) -> Iterator[str]:

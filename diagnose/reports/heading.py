@@ -266,8 +266,9 @@ def _of_others(diagnosis: Diagnosis, options: list[RankedFinding], shown: list[R
         return with_all
     largest = max(timed, key=lambda one: one.shown_ns[1])
     most = "the largest single gain is" if max(shown, key=lambda one: one.shown_ns[1]) is largest else "most by"
-    name = f"{largest.title}, −{duration(largest.shown_ns[1])}"
-    return f"{with_all}; {name if len(shown) == 1 else f'{most} {shown.index(largest) + 1} ({name})'}"
+    if len(shown) == 1:
+        return f"{with_all}: {largest.title}"
+    return f"{with_all}; {most} {shown.index(largest) + 1}: {largest.title}, −{duration(largest.shown_ns[1])}"
 
 
 def numbers(some: list[int]) -> str:

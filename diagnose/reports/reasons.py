@@ -56,7 +56,7 @@ def formula(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
     if saving.basis is Basis.BOUNDED:
         lines.append(f"The replay leaves {percent(doubt)} of this recording unexplained: the saving may also be 0.")
     elif saving.basis is Basis.AT_MOST:
-        lines.append("That is as if it took no time, and no fix is known: half of it is taken for likely.")
+        lines.append("That is an upper bound, as no fix is known.")
     return lines
 
 

@@ -42,7 +42,7 @@ BASES = {
     Basis.MEASURED: "benchmarked on this machine",
     Basis.TIMED_ELSEWHERE: "estimated from our kernel timings of an H100",
     Basis.BOUNDED: "an upper bound, as the simulation explains too little of the step",
-    Basis.AT_MOST: "an upper bound (cost goes to zero)",
+    Basis.AT_MOST: "an upper bound",
     Basis.RULE_OF_THUMB: "based on a typical speed-up",
 }
 

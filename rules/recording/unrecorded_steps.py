@@ -22,11 +22,10 @@ def unrecorded_steps(unrecorded: Unrecorded) -> Verdicts:
     if unrecorded.share < UNRECORDED_SHARE:
         yield Clean(f"long steps that the recording missed take {percent(unrecorded.share)} of the time")
         return
-    steps = (unrecorded.every or unrecorded.timed) + 1
     yield Caution(
         f"{unrecorded.long} of {unrecorded.timed} timed steps stalled ({unrecorded.ratio:.0f}x longer,"
         f" {percent(unrecorded.share)} of the time); the recording missed them",
-        f"Savings describe the other steps. Record more steps: diagnose profile --steps {steps}.",
+        "Savings count only their waits for data and their saves.",
         lowers_all=True,
     )
 

@@ -238,8 +238,8 @@ OPTION = "The range `slow` takes long, −"
         ("L", "1 fault of low confidence: 100 → 60.0 ms/step (1.7x faster)."),
         ("LL", "2 faults, both of low confidence: 100 → 40.0 ms/step (2.5x faster)."),
         ("LLL", "3 faults, all of low confidence: 100 → 20.0 ms/step (5x faster)."),
-        ("HOO", f"{FIX_ONE} With options 2 and 3 as well: → 20.0 ms/step; most by 2 ({OPTION}20.0 ms)."),
-        ("O", f"No fault was found. With option 1: → 60.0 ms/step; {OPTION}40.0 ms."),
+        ("HOO", f"{FIX_ONE} With options 2 and 3 as well: → 20.0 ms/step; most by 2: {OPTION}20.0 ms."),
+        ("O", "No fault was found. With option 1: → 60.0 ms/step: The range `slow` takes long."),
         ("?", "No fault was found."),
     ],
 )
