@@ -349,7 +349,7 @@ def _evidence(one: Priced, step: Step) -> tuple[Evidence, ...]:
             *evidence,
             Evidence(f"The simulated step gets {duration(saved_ns)} shorter, as other work shortens too."),
         )
-    stalls = f"stalls outside the recording bring it to {duration(saved_ns)} or more."
+    stalls = f"stalls outside the recording bring it to {duration(saved_ns)}."
     return (msgspec.structs.replace(evidence[0], text=f"{evidence[0].text.removesuffix('.')}; {stalls}"), *evidence[1:])
 
 

@@ -19,7 +19,7 @@ from diagnose.reports.findings import Entry
 from diagnose.reports.heading import Segment
 from diagnose.reports.words import BASES, SAFETY
 from diagnose.trace.model import Severity
-from diagnose.trace.units import clipped, duration, percent, rounded_share
+from diagnose.trace.units import clipped, duration, rounded_share
 
 MOST_TRIALS = 4
 MOST_NOTE = 190  # Characters of a note on the recording, beyond which its effect is in the details alone.
@@ -70,10 +70,8 @@ def _warning(diagnosis: Diagnosis) -> str:
         return "! Only one step was recorded: all numbers are a hypothesis. Record more steps first."
     if (missed := steps.unrecorded) is None:
         return ""
-    record = f"diagnose profile --steps {missed.to_record}"
-    return (
-        f"! The recording missed {missed.long} long steps, {percent(missed.share)} of the time. Record them: {record}"
-    )
+    which = f"{missed.long} long steps of {missed.timed} timed ones"
+    return f"! {which} were not recorded. Record them: diagnose profile --steps {missed.to_record}"
 
 
 def _integrity(diagnosis: Diagnosis) -> Iterator[str]:

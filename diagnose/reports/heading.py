@@ -258,17 +258,21 @@ def _of_others(diagnosis: Diagnosis, options: list[RankedFinding], shown: list[R
     if not timed and not later:
         largest = max(options, key=lambda one: one.shown_ns[1])
         return f"Option {shown.index(largest) + 1}: {largest.title}, −{rounded_share(largest.share_of_step)} per sample"
-    which = [f"option{'s' * (len(timed) > 1)} {numbers([shown.index(one) + 1 for one in timed])}"] if timed else []
+    among = [shown.index(one) + 1 for one in timed]
+    options_too = [f"option{'s' * (len(timed) > 1)} {numbers(among)}"] if timed else []
     too = " as well" * any(one.kind is Kind.FAULT and one.shortens for one in shown)
     after = duration(_after(diagnosis, diagnosis.replay.all_together))
-    with_all = f"With {' and '.join([*which, *later])}{too}: → {after}/{unit(diagnosis)}"
-    if not timed:
-        return with_all
-    largest = max(timed, key=lambda one: one.shown_ns[1])
-    most = "the largest single gain is" if max(shown, key=lambda one: one.shown_ns[1]) is largest else "most by"
-    if len(shown) == 1:
-        return f"{with_all}: {largest.title}"
-    return f"{with_all}; {most} {shown.index(largest) + 1}: {largest.title}, −{duration(largest.shown_ns[1])}"
+    with_all = f"With {' and '.join([*options_too, *later])}{too}: → {after}/{unit(diagnosis)}"
+    others = [*timed, *(one for one in diagnosis.findings if one.hidden)]
+    largest = max(others, key=lambda one: one.shown_ns[1])
+    is_first = all(one.shown_ns[1] <= largest.shown_ns[1] for one in shown)
+    if len(others) == 1:
+        return with_all + (
+            "; that is the largest single gain" if is_first and too else "" if too else f": {largest.title}"
+        )
+    which = "LATER" if largest.hidden else str(shown.index(largest) + 1)
+    most = "the largest single gain is" if is_first else "most by"
+    return f"{with_all}; {most} {which}: {largest.title}, −{duration(largest.shown_ns[1])}"
 
 
 def numbers(some: list[int]) -> str:

@@ -28,7 +28,7 @@ CAUSES = {
     TimeCause.HOST_NOT_RECORDED: "host not recorded",
     TimeCause.UNKNOWN: "unknown",
     TimeCause.UNEXPLAINED: "not explained by the recording",
-    TimeCause.OTHER_STEPS: "stalled steps, not recorded",
+    TimeCause.OTHER_STEPS: "unknown, in steps not recorded",
     TimeCause.COMPUTE: "compute",
     TimeCause.COMMUNICATION: "communication",
     TimeCause.COPY: "copies",

@@ -270,7 +270,7 @@ def _steps(spans: pd.DataFrame, steps: tuple[Step, ...]) -> Iterator[IntegrityNo
     if len(steps) == 1:
         yield IntegrityNote(
             "Only one step was recorded.",
-            "Its time includes filling and draining the device's queue. Record at least three steps.",
+            "Its time includes filling and draining the device's queue.",
             Severity.WARNING,
         )
     for position in _incomplete_border_steps(spans, steps):

@@ -23,8 +23,8 @@ def unrecorded_steps(unrecorded: Unrecorded) -> Verdicts:
         yield Clean(f"long steps that the recording missed take {percent(unrecorded.share)} of the time")
         return
     yield Caution(
-        f"{unrecorded.long} of {unrecorded.timed} timed steps stalled ({unrecorded.ratio:.0f}x longer,"
-        f" {percent(unrecorded.share)} of the time); the recording missed them",
+        f"the long steps that were timed but not recorded take {unrecorded.ratio:.0f}x as long as the others,"
+        f" {percent(unrecorded.share)} of the time",
         "Savings count only their waits for data and their saves.",
         lowers_all=True,
     )
