@@ -55,10 +55,10 @@ def render(
         head = _head(found, width)
         smaller = list(failures.section("smaller findings", _smaller, diagnosis, width)) if minor else []
         if details or found is brief.NOTHING:
-            parts += [*head, *failures.each(_DETAILS, diagnosis, width), *smaller, *_next(found, width)]
+            parts += [*head, *failures.each(_DETAILS, diagnosis, width), *smaller, *_next(found, width, details)]
         else:
-            most = MOST_LINES if diagnosis.job is None else MOST_JOB_LINES
-            parts += [*head, *_body(found, width, most - len(head)), *smaller]
+            most, then = MOST_LINES if diagnosis.job is None else MOST_JOB_LINES, _next(found, width)
+            parts += [*head, *_body(found, width, most - len(head) - len(then)), *smaller, *then]
     return _printed(Group(*parts, *([_left_out(lost)] if lost else [])), width, color)
 
 
@@ -97,7 +97,7 @@ def _bar(parts: Sequence[Segment], width: int) -> list[Text]:
 
 
 def _body(found: Brief, width: int, most: int) -> list[Text]:
-    """Findings, notes and what to do next, in at most so many lines: the last notes go first, then last findings."""
+    """Findings and notes, in at most so many lines: the last notes go first, then last findings."""
     count, notes = sum(len(some) for _, _, some in found.lists), len(found.notes)
     few, fewest = min(notes, FEW_NOTES), min(notes, 1)
     tries = [(count, count, left, True) for left in range(notes, few, -1)]
@@ -122,7 +122,7 @@ def _lines(found: Brief, width: int, in_full: int, shown: int, notes: int, chang
     if notes:
         lines += [Text(), Text("NOTES", style="bold cyan")]
         lines += [line for note in found.notes[:notes] for line in _wrapped(note, width, "  ", hang="  ")]
-    return [*lines, *_next(found, width)]
+    return lines
 
 
 def _entry(one: Entry, width: int, name: str, in_full: bool, changes: bool) -> list[Text]:
@@ -147,11 +147,12 @@ def _entry(one: Entry, width: int, name: str, in_full: bool, changes: bool) -> l
     return [*lines, *(part for line in one.change for part in _wrapped(line, width, "   > ", "magenta", hang))]
 
 
-def _next(found: Brief, width: int) -> list[Text]:
-    """The commands, with an ellipsis for a path that does not fit on the line."""
-    commands = [command + (path if len(command + path) + 7 <= width else "…") for command, path, _ in found.next]
-    room, lines = max(map(len, commands), default=0), [Text()] * bool(found.next)
-    for at, (command, (_, _, what)) in enumerate(zip(commands, found.next, strict=True)):
+def _next(found: Brief, width: int, details: bool = False) -> list[Text]:
+    """The commands, with an ellipsis for a path that does not fit on the line; not for what is already there."""
+    some = [one for one in found.next if not (details and "--details" in one[0])]
+    commands = [command + (path if len(command + path) + 7 <= width else "…") for command, path, _ in some]
+    room, lines = max(map(len, commands), default=0), [Text()] * bool(some)
+    for at, (command, (_, _, what)) in enumerate(zip(commands, some, strict=True)):
         line = f"{'Next:' if at == 0 else '':<6} {command}"
         lines.append(Text(f"{line:<{7 + room}}   {what}" if 10 + room + len(what) <= width else line))
     return lines
