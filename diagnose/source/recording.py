@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -110,12 +111,12 @@ def read(files: RankFiles) -> Rank:
         told = files.context.rank
         rank = replace(rank, integrity=(*rank.integrity, *_notes(told.notes), *notes(told)))
     if files.graph is not None:
-        rank = _with(rank, files.graph, _add_graph, "How ops depend on each other")
+        rank = _with(rank, files.graph, "graph", read_graph, "How ops depend on each other")
     if files.values is not None:
-        rank = _with(rank, files.values, _add_values, "Which ops compute the same again")
+        rank = _with(rank, files.values, "values", read_values, "Which ops compute the same again")
     if files.costs is not None:
         what = "What changed ops take on this machine"
-        rank = _with(rank, files.costs, _add_costs, what, "Measure again: diagnose measure.")
+        rank = _with(rank, files.costs, "measured", read_costs, what, "Measure again: diagnose measure.")
     rank = _timed(_settled(rank), files)
     if files.detail is None:
         return rank
@@ -172,28 +173,23 @@ def _trials_beside(trace: Place, listings: Listings) -> tuple[Report | None, lis
     return (None, []) if path is None else beside.read(path, Report, TRIALS_VERSION, lost, again)
 
 
-def _add_graph(rank: Rank, path: Place) -> Rank:
-    return replace(rank, graph=read_graph(path))
-
-
-def _add_values(rank: Rank, path: Place) -> Rank:
-    return replace(rank, values=read_values(path))
-
-
-def _add_costs(rank: Rank, path: Place) -> Rank:
-    return replace(rank, measured=read_costs(path))
-
-
 def _with(
-    rank: Rank, path: Place, added: Callable[[Rank, Place], Rank], lost: str, again: str = "Record again to know it."
+    rank: Rank,
+    path: Place,
+    field: str,
+    read: Callable[[Place], tuple[Any, list[str]]],
+    lost: str,
+    again: str = "Record again to know it.",
 ) -> Rank:
-    """The rank with what a file adds, or with a note of what is lost."""
+    """The rank with what a file adds, and a note of what is lost."""
     try:
-        return added(rank, path)
+        added, dropped = read(path)
     except (OSError, ValueError) as error:
         why = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         note = IntegrityNote(f"{path.name} {why}.", f"{lost} is not known. {again}", Severity.WARNING)
         return replace(rank, integrity=(*rank.integrity, note))
+    partly = (beside.partly(path.name, dropped, again),) if dropped else ()
+    return replace(rank, integrity=(*rank.integrity, *partly), **{field: added})
 
 
 def costs_beside(trace: Place) -> str | None:

@@ -55,6 +55,11 @@ def owner() -> str:
     return OWNERS.get(next(met, ""), "own")
 
 
+def line_of(frame: FrameType) -> int:
+    """The line that runs; from Python 3.11 on none is known at times: then the first of its function."""
+    return frame.f_lineno or frame.f_code.co_firstlineno
+
+
 class Loop(NamedTuple):
     """A loop in a file of the user's."""
 
@@ -97,7 +102,7 @@ def _around(frame: FrameType) -> Loop | None:
         tree = ast.parse(source)
     except (OSError, ValueError, SyntaxError):
         return None
-    loops = [one for one in _of(frame, tree) if one.lineno <= frame.f_lineno <= (one.end_lineno or 0)]
+    loops = [one for one in _of(frame, tree) if one.lineno <= line_of(frame) <= (one.end_lineno or 0)]
     if not loops:
         return None
     line = max(loop.lineno for loop in loops)
