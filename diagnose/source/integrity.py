@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from diagnose.source.base import Damage
+from diagnose.source.columns import printable
 from diagnose.trace import frames, kinds
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.model import Ground, IntegrityNote, Provenance, Severity, Step
@@ -144,6 +145,14 @@ def _damage(damage: Damage) -> Iterator[IntegrityNote]:
             yield IntegrityNote(f"{count:,} events {what}.", effect, severity, tuple({*of_device, *of_host}))
     for sentence in damage.told:
         yield IntegrityNote(f"The recorder says: {sentence.rstrip('.')}.", "", Severity.WARNING, _MISSING)
+    if damage.unread_tables:
+        named = printable(", ".join(damage.unread_tables[:MOST_NAMED]))
+        yield IntegrityNote(
+            f"Tables that are not known were left out: {named}.",
+            "Their events are missing here.",
+            Severity.WARNING,
+            _MISSING,
+        )
     for key in damage.header_values_lost:
         yield IntegrityNote(
             f"The header value {key} could not be read.", "It is taken as not recorded.", Severity.WARNING

@@ -6,11 +6,10 @@ import numpy as np
 
 from diagnose.source import nvtx
 from diagnose.source.columns import Array, Columns
-from diagnose.source.nsight_events import OF_HOST, RUNTIME, named
+from diagnose.source.nsight_events import OF_HOST, OSRT, RUNTIME, SCHED, named
 from diagnose.source.sqlite import UNKNOWN, Database
 from diagnose.trace.enums import SpanKind
 
-OSRT, SCHED = "OSRT_API", "SCHED_EVENTS"
 OFF_CORE = "off the processor"
 """Name of the times in which a thread was on no core; why, only the call around it can tell."""
 
