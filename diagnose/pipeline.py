@@ -379,7 +379,7 @@ _PASSES: Mapping[str, Callable[[Facts, Sequence[Found]], Sequence[Found]]] = {
 
 def _told(facts: Facts, said: RankDiagnosis, found: Studied) -> RankDiagnosis:
     """What is told of any rank, with hints for its recorder."""
-    told = recording_hints.in_sections(said.sections, facts.rank)
+    told = recording_hints.in_sections(said.sections, facts)
     return _with(
         replace(said, sections=told),
         integrity=(*told.integrity, *map(engine.note, found.examined.cautions)),

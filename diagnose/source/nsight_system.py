@@ -27,7 +27,7 @@ def add_system(db: Database, columns: Columns, process: int) -> None:
         return
     first = min(int(chunk.min()) for chunk in columns.spans["ts_ns"] if len(chunk))
     ends = zip(columns.spans["ts_ns"], columns.spans["dur_us"], strict=True)
-    last = max(int((start + np.maximum(dur, 0) * 1000).max()) for start, dur in ends if len(start))
+    last = min(max(int((start + np.maximum(dur, 0) * 1000).max()) for start, dur in ends if len(start)), 1 << 62)
     listed = f'"globalTid" IN ({", ".join(map(str, threads))})'
     calls = db.columns(OSRT, ("start", "end", "globalTid", "nameId"), listed) if db.has(OSRT, "globalTid") else {}
     if calls:

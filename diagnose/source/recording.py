@@ -220,7 +220,7 @@ class _Told:
         if own is None:
             return None
         here = own.peers or len(told.ranks)
-        return Context(own, told.host, here, told.environment, told.command)
+        return Context(own, told.host, here, told.environment, told.versions, told.command)
 
 
 def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:
