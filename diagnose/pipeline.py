@@ -126,7 +126,7 @@ def _of_many(
     """All ranks in brief; then the one that the others wait for in full, with what they tell. Raises InputError."""
     read, notes = _readable(files, briefly(files), progress)
     if len({one.provenance.timed_by is None for one in read.values()}) > 1:  # Times of different steps: none compare.
-        files = [replace(one, device=None) for one in files]
+        files = [one.without("device") for one in files]
         read, notes = _readable(files, briefly(files), progress)
         notes.append(WITH_OPS)
     while True:
@@ -186,7 +186,7 @@ def _readable(
 
 def _as_given(brief: RankBrief, files: RankFiles) -> RankBrief:
     """The brief with paths as the user named them, wherever they were read."""
-    detail = brief.provenance.detail and str(files.detail)
+    detail = brief.provenance.detail and str(files.beside["detail"])
     return replace(brief, provenance=replace(brief.provenance, path=str(files.trace.path), detail=detail))
 
 

@@ -77,20 +77,17 @@ def _clean(value: Any) -> Any:
     return value
 
 
-_WHAT = "list of measurements"
-
-
 def read_costs(path: Place) -> tuple[Measurements, list[str]]:
     """What is in a file, and what of it cannot be read. Raises ValueError, in a few words, and OSError."""
-    found, dropped = unpacked(path, Measurements, _WHAT)
+    what = "list of measurements"
+    found, dropped = unpacked(path, Measurements, what)
     if found.schema_version > SCHEMA_VERSION:
         raise ValueError("is from a newer diagnose")
-    check_size(_WHAT, 0, len(found.ops), 0)
+    check_size(what, 0, len(found.ops), 0)
     return replace(found, device=printable(found.device), torch=printable(found.torch)), dropped
 
 
 _LARGEST_OF_AUTOGRAD = 1 << 62
-_WHAT_OF_AUTOGRAD = "graph"
 
 
 class _Graph(msgspec.Struct, frozen=True):
@@ -104,24 +101,12 @@ class _Graph(msgspec.Struct, frozen=True):
 
 def read_graph(path: Place) -> tuple[AutogradGraph, list[str]]:
     """The graph in a file, and what of it cannot be read. Raises ValueError, in a few words, and OSError."""
-    found, dropped = unpacked(path, _Graph, _WHAT_OF_AUTOGRAD)
-    nodes, edges = len(found.name), len(found.uses)
-    check_size(_WHAT_OF_AUTOGRAD, len(found.names), nodes, edges)
-    optimizer = [-1] * nodes if found.optimizer is None else found.optimizer
-    if not len(found.number) == len(optimizer) == nodes or len(found.used) != edges:
-        raise ValueError("is no graph: its parts do not fit")
-    graph = AutogradGraph(
-        names=tuple(printable(name) for name in found.names),
-        name=within(found.name, 0, len(found.names), _WHAT_OF_AUTOGRAD),
-        number=within(found.number, -1, _LARGEST_OF_AUTOGRAD, _WHAT_OF_AUTOGRAD),
-        uses=within(found.uses, 0, nodes, _WHAT_OF_AUTOGRAD),
-        used=within(found.used, 0, nodes, _WHAT_OF_AUTOGRAD),
-        optimizer=within(optimizer, -1, _LARGEST_OF_AUTOGRAD, _WHAT_OF_AUTOGRAD),
-    )
-    return graph, dropped
-
-
-_WHAT_OF_VALUES = "list of ops"
+    found, dropped = unpacked(path, _Graph, "graph")
+    nodes = len(found.name)
+    found = replace(found, optimizer=[-1] * nodes if found.optimizer is None else found.optimizer)
+    bounds = {"name": (0, len(found.names)), "uses": (0, nodes), "used": (0, nodes)}
+    bounds |= dict.fromkeys(("number", "optimizer"), (-1, _LARGEST_OF_AUTOGRAD))
+    return AutogradGraph(**_columns(found, bounds, "graph")), dropped
 
 
 class _Values(msgspec.Struct, frozen=True):
@@ -140,26 +125,24 @@ class _Values(msgspec.Struct, frozen=True):
 
 def read_values(path: Place) -> tuple[ValueGraph, list[str]]:
     """What is in a file, and what of it cannot be read. Raises ValueError, in a few words, and OSError."""
-    found, dropped = unpacked(path, _Values, _WHAT_OF_VALUES)
+    what = "list of ops"
+    found, dropped = unpacked(path, _Values, what)
     ops = len(found.name)
-    columns = [found.thread, found.step, found.backward, found.makes, found.same]
-    columns += [one for one in (found.sparse, found.looked_up) if one is not None]
-    check_size(_WHAT_OF_VALUES, len(found.names), ops, len(found.uses))
-    if any(len(column) != ops for column in columns) or len(found.uses) != len(found.used):
-        raise ValueError(f"is no {_WHAT_OF_VALUES}: its parts do not fit")
     if found.step != sorted(found.step):
-        raise ValueError(f"is no {_WHAT_OF_VALUES}: its steps are mixed")
-    graph = ValueGraph(
-        names=tuple(printable(name) for name in found.names),
-        name=within(found.name, 0, len(found.names), _WHAT_OF_VALUES),
-        thread=within(found.thread, 0, max(ops, 1), _WHAT_OF_VALUES),
-        step=within(found.step, 0, 2, _WHAT_OF_VALUES),
-        backward=within(found.backward, 0, 2, _WHAT_OF_VALUES),
-        makes=within(found.makes, 0, 2, _WHAT_OF_VALUES),
-        same=within(found.same, -1, ops, _WHAT_OF_VALUES),
-        uses=within(found.uses, 0, ops, _WHAT_OF_VALUES),
-        used=within(found.used, -1, ops, _WHAT_OF_VALUES),
-        sparse=None if found.sparse is None else within(found.sparse, 0, 1001, _WHAT_OF_VALUES),
-        looked_up=None if found.looked_up is None else within(found.looked_up, -1, ops, _WHAT_OF_VALUES),
-    )
-    return graph, dropped
+        raise ValueError(f"is no {what}: its steps are mixed")
+    bounds = {"name": (0, len(found.names)), "thread": (0, max(ops, 1)), "sparse": (0, 1001), "uses": (0, ops)}
+    bounds |= dict.fromkeys(("step", "backward", "makes"), (0, 2))
+    bounds |= dict.fromkeys(("same", "used", "looked_up"), (-1, ops))
+    return ValueGraph(**_columns(found, bounds, what)), dropped
+
+
+def _columns(found: _Graph | _Values, bounds: dict[str, tuple[int, int]], what: str) -> dict[str, Any]:
+    """Columns by name, within their bounds, and names as texts. Raises ValueError if they do not fit together."""
+    items, edges = len(found.name), len(found.uses)
+    check_size(what, len(found.names), items, edges)
+    columns = {name: getattr(found, name) for name in bounds}
+    for name, column in columns.items():
+        if column is not None and len(column) != (edges if name in ("uses", "used") else items):
+            raise ValueError(f"is no {what}: its parts do not fit")
+    arrays = {name: None if column is None else within(column, *bounds[name], what) for name, column in columns.items()}
+    return {"names": tuple(printable(name) for name in found.names), **arrays}

@@ -177,6 +177,6 @@ def _worth_a_pool(files: Sequence[RankFiles]) -> bool:
 
 def _size(files: RankFiles) -> int:
     try:
-        return sum(path.stat().st_size for path in (files.trace.path, files.device, files.detail) if path is not None)
+        return sum(path.stat().st_size for path in (files.trace.path, *files.beside.values()))
     except OSError:
         return 0

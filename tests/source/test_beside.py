@@ -143,6 +143,7 @@ def test_what_is_beside_a_trace_is_no_trace_and_costs_none(tmp_path: Path, kind:
     _, sound, what = FILES[kind]
     written(recording(tmp_path), sound, kind)
     (files,) = find([tmp_path]).ranks
+    assert list(files.beside) == [kind]
     assert getattr(read(files), kind) is not None
     assert getattr(read(find([tmp_path / "rank0.trace.json"]).ranks[0]), kind) is None  # Named, it is used alone.
     written(tmp_path, [], kind)
