@@ -185,7 +185,6 @@ def _readable(
 
 
 def _as_given(brief: RankBrief, files: RankFiles) -> RankBrief:
-    """The brief with paths as the user named them, wherever they were read."""
     detail = brief.provenance.detail and str(files.beside["detail"])
     return replace(brief, provenance=replace(brief.provenance, path=str(files.trace.path), detail=detail))
 
@@ -378,7 +377,6 @@ _PASSES: Mapping[str, Callable[[Facts, Sequence[Found]], Sequence[Found]]] = {
 
 
 def _told(facts: Facts, said: RankDiagnosis, found: Studied) -> RankDiagnosis:
-    """What is told of any rank, with hints for its recorder."""
     told = recording_hints.in_sections(said.sections, facts)
     return _with(
         replace(said, sections=told),
@@ -389,7 +387,6 @@ def _told(facts: Facts, said: RankDiagnosis, found: Studied) -> RankDiagnosis:
 
 
 def _outcomes(facts: Facts, found: Studied) -> tuple[Outcome, ...]:
-    """How each rule ended, once its findings are priced."""
     before, findings = found.examined.outcomes, found.examined.findings
     if isinstance(found.replay, Missing):
         ended = outcomes.unpriced(before, findings, found.replay)

@@ -140,7 +140,6 @@ EVENTS = {"backward": "backward passes", "loader": "batches of a DataLoader", "c
 
 
 def _too_few(seen: Mapping[str, int]) -> str:
-    """What a run made that might have been steps, of which there were too few to tell."""
     kind = min(seen, key=list(EVENTS).index)
     return (
         f"The run made {seen[kind]} {EVENTS[kind]} but no optimizer step. At least {steps.ENOUGH + 1} count as"
@@ -178,7 +177,6 @@ def _with_nodes(ranks: Sequence[RankManifest]) -> list[RankManifest]:
 
 
 def _left_by(folder: Path, number: int) -> RankManifest:
-    """What a rank that could say nothing has left on disk."""
     named = {kind: f"rank{number}.{kind}.{ENDINGS['torch']}" for kind in FILES.values()}
     return _with_files_that_are_there(folder, msgspec.convert({"rank": number, **named}, RankManifest))
 

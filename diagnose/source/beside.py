@@ -67,7 +67,6 @@ def _decoded(path: Place, form: type[_Struct], newest: int, again: str) -> tuple
 
 
 def _clean(value: Any) -> Any:
-    """JSON with printable text."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):

@@ -129,7 +129,6 @@ def read(files: RankFiles) -> Rank:
 
 
 def _settled(rank: Rank) -> Rank:
-    """Without the steps in which the recorder still became faster."""
     timing = None if rank.context is None else rank.context.rank.timing
     return rank if timing is None else retiming.without_first(rank, timing.settling or 0)
 
@@ -175,7 +174,6 @@ def _trials_beside(trace: Place, listings: Listings) -> tuple[Report | None, lis
 def _with(
     rank: Rank, path: Place, name: str, read: Callable[[Place], tuple[Any, list[str]]], lost: str, again: str
 ) -> Rank:
-    """The rank with what a file adds, and a note of what is lost."""
     try:
         added, dropped = read(path)
     except (OSError, ValueError) as error:
@@ -193,7 +191,6 @@ def costs_beside(trace: Place) -> str | None:
 
 
 def _beside(trace: Place, names: Sequence[str], listings: Listings) -> Place | None:
-    """What lies beside a trace, by its name: rank0.detail.json.gz beside rank0.trace.json.gz."""
     found = _TRACE_NAME.search(trace.name)
     beside = [trace.with_name(trace.name[: found.start()] + name) for name in names] if found else []
     return next((file for file in map(listings.there, beside) if file is not None), None)
@@ -218,7 +215,6 @@ class _Told:
 
 
 def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:
-    """What the manifest says of the run, and of ranks that left no trace."""
     yield from _notes(manifest.notes)
     if not manifest.complete:
         yield IntegrityNote("The recording is incomplete.", "Later parts are missing.", Severity.WARNING)

@@ -79,7 +79,6 @@ def _known(form: Any) -> Any:
 
 
 def _parts(raw: Any, form: Any) -> list[tuple[Any, str, Any]]:
-    """Key, path and form of each part that can be read apart from the others."""
     if isinstance(form, type) and issubclass(form, msgspec.Struct) and isinstance(raw, dict):
         fields = msgspec.structs.fields(form)
         return [(one.encode_name, f".{one.encode_name}", one.type) for one in fields if one.encode_name in raw]

@@ -93,7 +93,6 @@ def _now() -> Loop | None:
 
 
 def _around(frame: FrameType) -> Loop | None:
-    """The innermost loop of a frame's function around the line that runs."""
     path = Path(frame.f_code.co_filename)
     if not path.is_file() or is_library(str(path.resolve())):
         return None
@@ -110,7 +109,6 @@ def _around(frame: FrameType) -> Loop | None:
 
 
 def _of(frame: FrameType, tree: ast.Module) -> list[ast.For | ast.AsyncFor | ast.While]:
-    """The loops of the function, or of the module, whose code a frame runs."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     first, found = frame.f_code.co_firstlineno, list[ast.For | ast.AsyncFor | ast.While]()
     begins = {
