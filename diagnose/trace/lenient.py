@@ -57,7 +57,7 @@ def _readable(raw: Any, form: Any, path: str, dropped: list[str]) -> Any:
         msgspec.convert(raw, form)
         return raw
     except msgspec.ValidationError as error:
-        whole, kept, form = error, dict[Any, Any](), _known(form)
+        whole, kept = error, dict[Any, Any]()
     for key, name, part in _parts(raw, form):
         before = len(dropped)
         try:
@@ -72,13 +72,8 @@ def _readable(raw: Any, form: Any, path: str, dropped: list[str]) -> Any:
     return found
 
 
-def _known(form: Any) -> Any:
-    """The form of what is there, where None may be."""
-    forms = [one for one in get_args(form) if one is not type(None)] if isinstance(form, UnionType) else []
-    return forms[0] if len(forms) == 1 else form
-
-
 def _parts(raw: Any, form: Any) -> list[tuple[Any, str, Any]]:
+    form = get_args(form)[0] if isinstance(form, UnionType) else form  # The other one is None.
     if isinstance(form, type) and issubclass(form, msgspec.Struct) and isinstance(raw, dict):
         fields = msgspec.structs.fields(form)
         return [(one.encode_name, f".{one.encode_name}", one.type) for one in fields if one.encode_name in raw]

@@ -131,10 +131,6 @@ def test_lines_stand_in_any_order_and_anyhow_indented(read: Read) -> None:
         assert [device.multiprocessors for device in rank.provenance.devices] == [108]
 
 
-def test_one_step(read: Read) -> None:
-    assert read("1 step of 2.5\ncpu a 0-1").steps == (Step(0, 0, 2_500_000),)
-
-
 # Devices
 
 
@@ -143,10 +139,7 @@ def test_one_step(read: Read) -> None:
     [
         ("", "NVIDIA H100 80GB HBM3", 132, 85),
         ("device NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", 108, 85),
-        ("device A100", "NVIDIA A100-SXM4-80GB", 108, 85),
         ("device V100-SXM2-32GB", "Tesla V100-SXM2-32GB", 80, 34),
-        ("device H100 80GB HBM3", "NVIDIA H100 80GB HBM3", 132, 85),
-        ("device T4", "Tesla T4", 40, 16),
         ("device MI300X", "AMD Instinct MI300X", 304, 206),
     ],
 )
@@ -212,18 +205,10 @@ def test_streams_and_devices(read: Read) -> None:
         ("gc", "Python GC", "python", Activity.GARBAGE_COLLECTION),
         ("save", "torch/serialization.py(944): save", "python", Activity.CHECKPOINT),
         ('"train.py(12): step"', "train.py(12): step", "python", Activity.OTHER),
-        ('"nn.Module: Linear_0"', "nn.Module: Linear_0", "python", Activity.OTHER),
         ("malloc", "cudaMalloc", "runtime", Activity.OTHER),
         ("free", "cudaFree", "runtime", Activity.OTHER),
-        ("cudaHostAlloc", "cudaHostAlloc", "runtime", Activity.OTHER),
-        ("cuMemCreate", "cuMemCreate", "driver", Activity.OTHER),
         ("custom_range", "custom_range", "annotation", Activity.OTHER),
         ("aten::mm", "aten::mm", "op", Activity.OTHER),
-        ("AddmmBackward0", "AddmmBackward0", "op", Activity.OTHER),
-        ("triton_poi_fused_add_0", "triton_poi_fused_add_0", "op", Activity.OTHER),
-        ("record_param_comms", "record_param_comms", "collective", Activity.COLLECTIVE),
-        ("gloo:all_reduce", "gloo:all_reduce", "collective", Activity.COLLECTIVE),
-        ('"Lazy Function Loading"', "Lazy Function Loading", "overhead", Activity.OTHER),
     ],
 )
 def test_names_on_the_host(read: Read, synthetic: str, name: str, kind: str, activity: Activity) -> None:
@@ -232,13 +217,6 @@ def test_names_on_the_host(read: Read, synthetic: str, name: str, kind: str, act
     assert kinds.activity(name) is activity
     a_stack = kind == "python" and activity is not Activity.GARBAGE_COLLECTION
     assert ("stacks" in rank.provenance.recorded) == a_stack
-
-
-def test_any_other_name_is_the_kernel_s_own(read: Read) -> None:
-    assert names(read('gpu "void f<float, 4>(int)" 1-2 | my_kernel 2-3'), "kernel") == [
-        "void f<float, 4>(int)",
-        "my_kernel",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -361,17 +339,9 @@ def test_arguments_of_collectives(read: Read) -> None:
 
 
 def test_values_are_json_or_text() -> None:
-    args = only_args(r'cpu aten::mm 0-1 a=1 b=2.5 c=[1,2] d=text e="two words" f=true g="C:\x"')
-    assert args == {
-        "a": 1,
-        "b": 2.5,
-        "c": [1, 2],
-        "d": "text",
-        "e": "two words",
-        "f": True,
-        "g": r"C:\x",
-        "External id": 1,
-    }
+    args = only_args(r'cpu aten::mm 0-1 b=2.5 c=[1,2] d=text e="two words" f=true g="C:\x"')
+    given = {"b": 2.5, "c": [1, 2], "d": "text", "e": "two words", "f": True, "g": r"C:\x"}
+    assert args == {**given, "External id": 1}
 
 
 def test_quotes_keep_bars_and_hashes(read: Read) -> None:
@@ -436,11 +406,6 @@ def test_sync_events(read: Read) -> None:
     assert (rank.links["kind"] == "waits_for").sum() == 4
 
 
-def test_an_event_that_was_never_recorded(read: Read) -> None:
-    rank = read("sync events\ncpu event_sync 4-5")
-    assert rank.syncs.to_numpy().tolist() == [["event", -1, -1, -1]]
-
-
 # What is wrong
 
 
@@ -448,23 +413,15 @@ def test_an_event_that_was_never_recorded(read: Read) -> None:
     ("line", "wrong"),
     [
         ("gup sgemm 0-1", "a line is of cpu or gpu"),
-        ("3 steps of ten", "ten is no time in ms"),
         ("3 steps of 0.0000001", "0.0000001 is no time in ms, with at most six decimals"),
         ("device B100", "the device is one of NVIDIA H100 80GB HBM3, "),
-        ("rank one of 8", "a line is of cpu or gpu"),
         ("cpu load", "load is no item"),
-        ("cpu load 0", "load 0 is no item"),
-        ("cpu load 0-0.0000001", "load 0-0.0000001 is no item"),
-        ("cpu load 0-1 | main aten::mm 1-2", "main aten::mm 1-2 is no item"),
         ('cpu "load 0-1', "a quote is not closed"),
         ("cpu load 1-0", "load ends before it starts"),
         ("cpu load 0-1 twice", "twice is no word of load"),
         ("cpu load 0-1 x0", "x0 is no word of load"),
-        ("cpu load 0-1 from main", "from is no word of load"),
         ("cpu load 0-1 in 2", "there is no step 2"),
-        ("cpu load 0-1 in", "in is no word of load"),
         ("cpu aten::mm 0-1 shapes=[[8, 16]]", "16]] is no word of aten::mm"),
-        ("gpu sgemm 0-1 pinned", "pinned is no word of sgemm"),
         ("gpu main sgemm 0-1", "main is no stream"),
         ("gpu sgemm 0-1 @0.5", "sgemm starts before its launch"),
         ("gpu sgemm 2-3 @1-0.5", "or the launch ends before it starts"),
@@ -486,15 +443,12 @@ def test_what_is_wrong_is_said_with_its_line(line: str, wrong: str) -> None:
             "2 steps of 10\ncpu sync 9-11",
             "line 2 (cpu sync 9-11): cudaStreamSynchronize 9-11 overlaps ProfilerStep#0 0-10",
         ),
-        ("cpu aten::mm 1-2.5 x2 every 1", "aten::mm 2-3.5 overlaps aten::mm 1-2.5"),
         (
             "gpu h2d 8-9 @2.5\ngpu sgemm 9-10 @0.5",
             f"line 2 (gpu sgemm 9-10 @0.5): {SGEMM} 9-10 runs after work of its stream that was launched later",
         ),
         ("cpu sync 1-9\ngpu sgemm 5-6 @4", "cudaLaunchKernel 4-4.005 overlaps cudaStreamSynchronize 1-9, of line 1"),
-        ("gpu sgemm 1-2 @0 | fill 2-3 @0", "cudaLaunchKernel 0-0.005 overlaps cudaLaunchKernel 0-0.005, of line 1"),
         ("gpu sgemm 0-5\ngpu fill 4-4.5", f"overlaps {SGEMM} 0-5, of line 1"),
-        ("gpu fill 0-5\ngpu sgemm 4.000001-6", f"line 2 (gpu sgemm 4.000001-6): {SGEMM} 4.000001-6 overlaps"),
     ],
 )
 def test_what_cannot_be_is_refused(text: str, wrong: str) -> None:
