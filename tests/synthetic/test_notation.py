@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from diagnose.source import ranks
@@ -139,7 +138,6 @@ def test_lines_stand_in_any_order_and_anyhow_indented(read: Read) -> None:
     [
         ("", "NVIDIA H100 80GB HBM3", 132, 85),
         ("device NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", 108, 85),
-        ("device V100-SXM2-32GB", "Tesla V100-SXM2-32GB", 80, 34),
         ("device MI300X", "AMD Instinct MI300X", 304, 206),
     ],
 )
@@ -419,7 +417,6 @@ def test_sync_events(read: Read) -> None:
         ('cpu "load 0-1', "a quote is not closed"),
         ("cpu load 1-0", "load ends before it starts"),
         ("cpu load 0-1 twice", "twice is no word of load"),
-        ("cpu load 0-1 x0", "x0 is no word of load"),
         ("cpu load 0-1 in 2", "there is no step 2"),
         ("cpu aten::mm 0-1 shapes=[[8, 16]]", "16]] is no word of aten::mm"),
         ("gpu main sgemm 0-1", "main is no stream"),
@@ -457,30 +454,10 @@ def test_what_cannot_be_is_refused(text: str, wrong: str) -> None:
     assert wrong in str(error.value)
 
 
-def test_what_can_be_is_not_refused(read: Read) -> None:
-    """Nested, side by side, touching, at one moment, on other threads and streams; launched at the same time."""
-    rank = read("""
-        cpu   a 0-5 | b 0-5 | c 1-1 | d 1-2 | e 2-5 | f 5-6 | g 5-5
-        cpu x a 4-9
-        gpu   sgemm 0-5 @0 from x | sgemm 5-6 | sgemm 6-7 @0 from y
-        gpu 8 sgemm 4-7 @0 from z
-    """)
-    assert len(rank.spans) == 15
-
-
 @pytest.mark.parametrize("text", ["", "# nothing", "rank 0 of 1\nsync events", "cpu", "cpu |"])
 def test_nothing_drawn(text: str) -> None:
     with pytest.raises(DrawingError, match="the drawing is empty"):
         notation.trace(text)
-
-
-def test_ids_do_not_repeat(read: Read) -> None:
-    rank = read("3 steps of 10\ncpu aten::mm 0-1 x5 every 0 | sync 5-6\ngpu sgemm 0-0.5 @0-0.01 x9")
-    calls = rank.spans["correlation"][rank.spans["kind"] == "runtime"]
-    ops = rank.spans["external_id"][rank.spans["kind"] == "op"]
-    assert (len(calls), calls.is_unique, len(ops), ops.is_unique) == (3 * 10, True, 3 * 5, True)
-    assert not any("repeats" in note.what for note in rank.integrity)
-    assert np.isin(rank.links["from_id"], calls.index).all()
 
 
 def test_events_have_only_fields_that_recorded_ones_have(corpus: Path) -> None:
