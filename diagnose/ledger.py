@@ -158,7 +158,6 @@ def _append(place: Path, lines: bytes) -> None:
 
 
 def _is_torn(place: Path) -> bool:
-    """Whether the last line does not end: a disk was full once."""
     with place.open("rb") as lines:
         if not lines.seek(0, os.SEEK_END):
             return False

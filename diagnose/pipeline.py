@@ -126,7 +126,7 @@ def _of_many(
     """All ranks in brief; then the one that the others wait for in full, with what they tell. Raises InputError."""
     read, notes = _readable(files, briefly(files), progress)
     if len({one.provenance.timed_by is None for one in read.values()}) > 1:  # Times of different steps: none compare.
-        files = [replace(one, device=None) for one in files]
+        files = [one.without("device") for one in files]
         read, notes = _readable(files, briefly(files), progress)
         notes.append(WITH_OPS)
     while True:
@@ -185,8 +185,7 @@ def _readable(
 
 
 def _as_given(brief: RankBrief, files: RankFiles) -> RankBrief:
-    """The brief with paths as the user named them, wherever they were read."""
-    detail = brief.provenance.detail and str(files.detail)
+    detail = brief.provenance.detail and str(files.beside["detail"])
     return replace(brief, provenance=replace(brief.provenance, path=str(files.trace.path), detail=detail))
 
 
@@ -378,8 +377,7 @@ _PASSES: Mapping[str, Callable[[Facts, Sequence[Found]], Sequence[Found]]] = {
 
 
 def _told(facts: Facts, said: RankDiagnosis, found: Studied) -> RankDiagnosis:
-    """What is told of any rank, with hints for its recorder."""
-    told = recording_hints.in_sections(said.sections, facts.rank)
+    told = recording_hints.in_sections(said.sections, facts)
     return _with(
         replace(said, sections=told),
         integrity=(*told.integrity, *map(engine.note, found.examined.cautions)),
@@ -389,7 +387,6 @@ def _told(facts: Facts, said: RankDiagnosis, found: Studied) -> RankDiagnosis:
 
 
 def _outcomes(facts: Facts, found: Studied) -> tuple[Outcome, ...]:
-    """How each rule ended, once its findings are priced."""
     before, findings = found.examined.outcomes, found.examined.findings
     if isinstance(found.replay, Missing):
         ended = outcomes.unpriced(before, findings, found.replay)

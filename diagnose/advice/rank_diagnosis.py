@@ -16,11 +16,11 @@ from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.communication.overlap import communication
 from diagnose.facts.communication.peers import KeptSequence, kept
 from diagnose.facts.core.base import Facts, Missing, optional
-from diagnose.facts.core.breakdown import NO_DEVICE, Breakdown, breakdown
+from diagnose.facts.core.breakdown import Breakdown, breakdown
 from diagnose.facts.core.host import HostTime, host_time
 from diagnose.facts.core.idle import idle
 from diagnose.facts.core.launches import launches
-from diagnose.facts.core.run import trains_on_cpu
+from diagnose.facts.core.run import is_of_no_use
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.data.fetches import input_wait
 from diagnose.facts.device.achieved import achieved_flops
@@ -98,7 +98,7 @@ def measured_sections(facts: Facts) -> dict[str, Any]:
         try:
             return get(facts)
         except Missing as missing:
-            if missing != NO_DEVICE or not optional(trains_on_cpu, facts):
+            if not is_of_no_use(missing, facts):
                 absent.append(Absent(get.__name__, missing.what, missing.how_to_record_it))
             return None
 

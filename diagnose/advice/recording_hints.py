@@ -13,7 +13,9 @@ import msgspec
 
 from diagnose.contracts.diagnosis import Sections
 from diagnose.contracts.finding import Finding, Fix, Outcome, RuleName
-from diagnose.trace.model import IntegrityNote, Rank
+from diagnose.facts.core.base import Facts, optional
+from diagnose.facts.core.run import trains_on_cpu
+from diagnose.trace.model import Rank
 
 _TORCH = "Nsight Systems does not record this. Record with diagnose profile."
 
@@ -45,6 +47,8 @@ _NOTES = {
     "Call stacks were not recorded.": "Source lines are unknown. diagnose profile --tracer nsys finds them.",
 }
 
+
+_NOTES_ON_CPU = {"No device work was recorded.": "The training computes on the CPU."}
 
 PROFILED = "profiled"  # What a recording of `diagnose profile` holds beside its trace.
 
@@ -108,17 +112,14 @@ def _open(fixes: Sequence[Fix], has: frozenset[str]) -> tuple[Fix, ...]:
     return kept or ((LOOK,) if fixes else ())
 
 
-def in_sections(one: Sections, rank: Rank) -> Sections:
+def in_sections(one: Sections, facts: Facts) -> Sections:
     """What is known of a rank, with hints for its recorder."""
-    has, nsight = held(rank), rank.provenance.format == "nsight"
+    has, nsight = held(facts.rank), facts.rank.provenance.format == "nsight"
+    told = _NOTES if nsight else _NOTES_ON_CPU if optional(trains_on_cpu, facts) else {}
     hints = ((each, _hint(each.what, each.how_to_record_it, nsight, has)) for each in one.absent)
     absent = tuple(msgspec.structs.replace(each, how_to_record_it=hint) for each, hint in hints)
-    notes = tuple(map(_note, one.integrity)) if nsight else one.integrity
+    notes = tuple(replace(note, effect=told.get(note.what, note.effect)) for note in one.integrity)
     return msgspec.structs.replace(one, absent=absent, integrity=notes)
-
-
-def _note(note: IntegrityNote) -> IntegrityNote:
-    return replace(note, effect=_NOTES.get(note.what, note.effect))
 
 
 def _hint(what: str, hint: str, nsight: bool, has: frozenset[str]) -> str:

@@ -111,7 +111,6 @@ class Recordings:
         return wish
 
     def _over(self) -> bool:
-        """Whether all ranks that record in this part say so."""
         shared, made = Board(self._made.shared), Board(self._made.work).posted(f"{MADE}.")
         names = [path.name.removesuffix(".claim") for path in self._made.shared.glob("rank*.claim")]
         return made > 0 and made >= sum(shared.claimed(name) == self._made.name for name in names)

@@ -179,7 +179,6 @@ def _joined(folder: Path, plan: Plan, job: str | None) -> Part:
 
 
 def _part(folder: Path, run: str) -> Part:
-    """A new part of a run, which belongs to this process."""
     part = Part(folder, f"{run}-{uuid4().hex[:8]}")
     part.work.mkdir()
     _write(part.work / OWNER, Owner(socket.gethostname(), os.getpid(), started(os.getpid())))
@@ -204,7 +203,6 @@ def is_alive(work: Path) -> bool:
 
 
 def _now_s(folder: Path) -> float:
-    """The time by the clock of the file system."""
     mark = folder / f"now-{uuid4().hex}"
     mark.touch()
     try:

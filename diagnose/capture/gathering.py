@@ -11,7 +11,7 @@ import msgspec
 from diagnose.capture import folders
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import APART, LEFT, Part
-from diagnose.trace import units
+from diagnose.trace import lenient, units
 from diagnose.trace.manifest import RankManifest
 
 POLL_S = 0.5
@@ -59,9 +59,11 @@ def wait_for_all(part: Part, say: Callable[[str], None]) -> None:
 def rank(part: Part, number: int) -> RankManifest | None:
     """What a rank has said of itself; None if that is not there. Raises msgspec.MsgspecError."""
     try:
-        return msgspec.json.decode((part.shared / f"rank{number}.json").read_bytes(), type=RankManifest)
+        found, dropped = lenient.read((part.shared / f"rank{number}.json").read_bytes(), RankManifest)
     except OSError:
         return None
+    note = f"The report of rank{number} {lenient.said(dropped)}."
+    return msgspec.structs.replace(found, notes=(*found.notes, note)) if dropped else found
 
 
 def _may_come(part: Part, number: int, several: bool) -> bool:

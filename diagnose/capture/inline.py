@@ -113,7 +113,6 @@ class Recording:
         return prepare(self.folder, self._plan, sys.argv, self._overwrite, job)
 
     def _joined(self) -> Part:
-        """A part of what the first rank has begun."""
         until = time.monotonic() + folders.APPEARS_S
         while True:
             with suppress(OSError, msgspec.MsgspecError):

@@ -37,7 +37,6 @@ def of(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
 
 
 def _options(command: Sequence[str]) -> dict[str, str]:
-    """The options of a command that tell, by name; the first of each."""
     found: dict[str, str] = {}
     for word, following in zip(command, [*command[1:], ""], strict=True):
         name, is_set, value = word.lstrip("-").partition("=")

@@ -94,7 +94,6 @@ def check_counters(root: Path) -> Iterator[Check]:
 
 
 def _may(root: Path, capability: int) -> bool:
-    """Whether this process has a capability, by its bit."""
     for line in _read(root / "proc/self/status").splitlines():
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> capability & 1)
@@ -102,7 +101,6 @@ def _may(root: Path, capability: int) -> bool:
 
 
 def _read(path: Path) -> str:
-    """The text of a file, nothing if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

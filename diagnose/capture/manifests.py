@@ -17,7 +17,7 @@ from diagnose.capture.agent import steps
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.chosen import MOST
 from diagnose.capture.agent.plan import ENDINGS, FILES, Part
-from diagnose.trace import units
+from diagnose.trace import lenient, units
 from diagnose.trace.manifest import DeviceState, Host, Links, Manifest, RankManifest, SourceFile
 from diagnose.version import __version__
 
@@ -64,14 +64,14 @@ def _without_secrets(command: Sequence[str]) -> list[str]:
     return shown
 
 
-def said(part: Part) -> tuple[list[RankManifest], list[str]]:
-    """What the processes of a run have said of themselves, by rank, and sentences on what cannot be read of it."""
-    ranks, notes = list[RankManifest](), list[str]()
+def said(part: Part) -> tuple[list[RankManifest], dict[int, str]]:
+    """What the processes of a run have said of themselves, by rank; where none of it can be read, a sentence."""
+    ranks, notes = list[RankManifest](), dict[int, str]()
     for number in sorted(_numbers(part, "rank*.json")):
         try:
             found = gathering.rank(part, number)
         except msgspec.MsgspecError as error:
-            notes.append(f"The report of rank{number} cannot be read: {error}.")
+            notes[number] = f"The report of rank{number} cannot be read: {error}."
         else:
             ranks += [] if found is None else [found]
     return ranks, notes
@@ -91,10 +91,10 @@ def complete(part: Part, exit_code: int | None, notes: Sequence[str] = ()) -> Ma
     """Add what the processes have left and notes of the run, and remove their working files."""
     folder, work, (ranks, unreadable) = part.recording, part.work, said(part)
     begun = msgspec.json.decode((folder / NAME).read_bytes(), type=Manifest)
-    notes = [*notes, *unreadable]
+    notes = [*notes, *unreadable.values()]
     here = {one.rank for one in ranks}
     trained = {number for number in _numbers(part, "rank*.claim") if (part.shared / f"rank{number}.claim").exists()}
-    if silent := sorted(trained - {one.rank for one in ranks if one.ended is not None}):
+    if silent := sorted(trained - {one.rank for one in ranks if one.ended is not None} - unreadable.keys()):
         notes.append(
             f"{', '.join(f'rank{one}' for one in silent)} ended without a message: killed, or exited with os._exit."
         )
@@ -115,7 +115,7 @@ def complete(part: Part, exit_code: int | None, notes: Sequence[str] = ()) -> Ma
     if ignored := len(list(part.shared.glob("*/ignored.*.post"))):
         notes.append(f"{ignored} more processes used a rank that was already recorded. They are not included.")
     try:
-        run = msgspec.json.decode((part.shared / "run.json").read_bytes(), type=_Run)
+        run, _ = lenient.read((part.shared / "run.json").read_bytes(), _Run)
     except (OSError, msgspec.MsgspecError):
         run = _Run()
     found = msgspec.structs.replace(
@@ -140,7 +140,6 @@ EVENTS = {"backward": "backward passes", "loader": "batches of a DataLoader", "c
 
 
 def _too_few(seen: Mapping[str, int]) -> str:
-    """What a run made that might have been steps, of which there were too few to tell."""
     kind = min(seen, key=list(EVENTS).index)
     return (
         f"The run made {seen[kind]} {EVENTS[kind]} but no optimizer step. At least {steps.ENOUGH + 1} count as"
@@ -178,7 +177,6 @@ def _with_nodes(ranks: Sequence[RankManifest]) -> list[RankManifest]:
 
 
 def _left_by(folder: Path, number: int) -> RankManifest:
-    """What a rank that could say nothing has left on disk."""
     named = {kind: f"rank{number}.{kind}.{ENDINGS['torch']}" for kind in FILES.values()}
     return _with_files_that_are_there(folder, msgspec.convert({"rank": number, **named}, RankManifest))
 

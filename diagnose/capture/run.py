@@ -165,7 +165,6 @@ def run(
 
 
 def _completed(part: Part, plan: Plan, code: int | None, say: Callable[[str], None]) -> tuple[Manifest, bool]:
-    """The manifest with all that the ranks have left, and whether this command is the one to complete it."""
     if not gathering.completes(part):
         gathering.leave(part)
         return Manifest(), False

@@ -115,7 +115,6 @@ def _is_stream(name: str) -> bool:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file beside the one of this name, with the same permissions, and put it in its place once it is whole."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:

@@ -29,7 +29,6 @@ _more = click.option(
 
 
 def _pages(folders: tuple[str, ...]) -> list[Page]:
-    """Of the built-in rules and those in folders, in order of codes."""
     found = []
     try:
         known = (page.built_in_rules(), *page.installed_rules().values())
@@ -77,7 +76,6 @@ def show_rule(name: str, details: bool, folders: tuple[str, ...]) -> None:
 
 
 def _shown(one: Page, width: int) -> list[str]:
-    """A rule for users, in 18 lines at most."""
     lines = [f"{one.title} ({one.code}, {one.id})", *textwrap.wrap(one.summary, width, max_lines=4)]
     for head, most in MOST_LINES.items():
         text = " ".join(one.sections.get(head, "").split())

@@ -121,7 +121,6 @@ class Table:
         return made
 
     def _standing(self, numbers: tuple[int, ...]) -> tuple[str, str]:
-        """What is measured of a trial by now, and what is done about it."""
         from diagnose.reports import trials
 
         if (trial := self._ended.get(numbers)) is not None:
@@ -149,7 +148,6 @@ def _interval(one: Screened, found: Sequence[Screened]) -> str:
 
 
 def _blocks(one: Screened, found: Sequence[Screened]) -> str:
-    """How far it is, with the speed-up so far."""
     pairs, on_top = one.added or one.alone, " on top of others" if one.added else ""
     counted = "waiting for steady steps" if not pairs else f"{len(pairs)} pairs of blocks of {one.steps} steps{on_top}"
     if one.ended and (one.void or not pairs):

@@ -50,7 +50,6 @@ class Trying(profile.Launching):
 
 
 def _names_a_recording(word: str) -> bool:
-    """Whether it is rather a recording than a script."""
     path = Path(word)
     return word not in ("--", "-m") and path.suffix != ".py" and (path.suffix in TRACES or not path.is_file())
 
@@ -143,7 +142,6 @@ def command(
 
 
 def _recording(words: Sequence[str], to_stdout: bool, quiet: bool) -> tuple[Path, Sequence[str]]:
-    """The recording, which is made if a script is named, and the command where one was given. Ends if it fails."""
     if not words or _names_a_recording(words[0]):
         if not words:
             raise click.UsageError("Name a recording or a script, for example: diagnose try train.py")
@@ -234,7 +232,6 @@ def _measured(
 def _tell(
     run: Path, diagnosis: Diagnosis, found: Report, files: dict[str, str], details: bool, say: Callable[[str], None]
 ) -> None:
-    """Keep what was measured in the recording, and show it."""
     from diagnose.reports import markdown, trials
 
     if STDOUT not in files.values():  # First of all: what was measured is not to be lost with a full disk.

@@ -109,7 +109,6 @@ def _part(where: Where, of: str, sides: tuple[list[Row], list[Row]], least_ns: f
 
 
 def _detail(sides: tuple[list[Row], list[Row]], least_ns: float) -> tuple[Change, ...]:
-    """What has changed in a part: largest first, and what is left."""
     key = _key_of(sides)
     pairs: dict[tuple[str, ...], _Pair] = {}
     for sign, own in zip((-1, 1), sides, strict=True):
@@ -184,7 +183,6 @@ def _kind(pair: _Pair, called: bool) -> ChangeKind:
 
 
 def _left(rest: Sequence[_Pair]) -> Iterator[Change]:
-    """One row for all that has none of its own, where that has changed."""
     before_ns, after_ns = sum(pair.before.ns for pair in rest), sum(pair.after.ns for pair in rest)
     if before_ns != after_ns:
         yield Change(

@@ -93,6 +93,6 @@ def _kind(path: str) -> type[Diagnosis] | type[Baseline] | None:
 def _read(path: str, form: type[_Struct], newest: int, what: str, again: str) -> _Struct:
     """Raises InputError."""
     found, notes = beside.read(Path(path), form, newest, "", again, what)
-    if found is None:
+    if found is None or notes:  # What is compared must be whole.
         raise InputError(f"{notes[0].what} {notes[0].effect.strip()}")
     return found

@@ -183,7 +183,6 @@ def _place(unfinished: Path, table: str, rank: int) -> Path:
 
 
 def _absent(made: Mapping[int, _RankTables]) -> tuple[str, ...]:
-    """What ranks do not have: a sentence for each thing that is missing, with the tables that need it."""
     without = defaultdict[tuple[str, str], list[int]](list)
     for rank, one in made.items():
         for name, why in one.absent.items():

@@ -293,7 +293,6 @@ class _Accumulation:
 
 
 def _reduce(model: Any) -> None:
-    """The mean of what ranks have summed up alone."""
     torch = sys.modules["torch"]
     ranks = torch.distributed.get_world_size(model.process_group)
     for parameter in model.parameters():
@@ -302,7 +301,6 @@ def _reduce(model: Any) -> None:
 
 
 def _registered(model: Any, name: str) -> str:
-    """Register a hook; a clause on why that cannot be done."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     if model._comm_hooks:

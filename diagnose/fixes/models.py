@@ -337,7 +337,6 @@ class Attention(Setting):
 
 
 def _order(weight: Any, optimizers: Sequence[Any], order: Any) -> None:
-    """In memory: a weight, its gradient, and what optimizers keep of it."""
     torch = sys.modules["torch"]
     weight.data = weight.data.contiguous(memory_format=order)
     if weight.grad is not None and not torch.distributed.is_initialized():  # DDP's are parts of others.

@@ -132,7 +132,6 @@ def _spread(ranks: Ranks) -> Iterator[Sample]:
 def _family(
     name: str, labels: str, meaning: str, told: Callable[[RankNow], Iterable[Sample]], kind: Kind = "gauge"
 ) -> Family:
-    """Of each rank, with these labels beside its number."""
 
     def samples(ranks: Ranks) -> Iterator[Sample]:
         for one in ranks:
@@ -144,7 +143,6 @@ def _family(
 def _logged(
     name: str, labels: str, meaning: str, figures: Mapping[str, str], kind: Kind = "gauge", factor: float = 1
 ) -> Family:
-    """Of figures of the log: the last value of each, with these values of the labels."""
 
     def told(one: RankNow) -> Iterator[Sample]:
         last = {figure.name: figure.last for figure in one.run.figures}

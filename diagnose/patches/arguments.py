@@ -83,7 +83,6 @@ def set_argument(code: Code, call: cst.Call, function: str, name: str, value: ob
 
 
 def _with(call: cst.Call, new: cst.Arg) -> dict[str, Any]:
-    """The arguments of a call and one more, laid out as the last one is."""
     if not call.args:
         return {"args": [new]}
     last = call.args[-1]

@@ -58,7 +58,6 @@ def _replace(ready: Sequence[tuple[Path, PatchedFile]]) -> None:
 
 
 def _beside(path: Path, content: bytes) -> Path:
-    """A new file in the same folder with the mode of the old one."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name[:200]}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

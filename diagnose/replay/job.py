@@ -178,7 +178,6 @@ def _ranks(job: Job) -> tuple[list[_Rank], int]:
 
 
 def _met(job: Job, ranks: list[_Rank], points: IntArray, observed: IntArray) -> list[Edges]:
-    """Where ranks meet: who has come to it, and who goes on from it."""
     if not len(points):
         return []
     first = np.concatenate(([0], np.cumsum([len(rank.arrive) for rank in ranks])))
@@ -253,7 +252,6 @@ def _in_queue(calls: Calls) -> _Queue:
 
 
 def _own_edges(graph: Graph, ranks: list[_Rank]) -> tuple[IntArray, ...]:
-    """Where the own time of each rank stands in the graph."""
     some = graph.edges
     own = np.flatnonzero(some.kind == EdgeKind.HOST)
     own = own[np.lexsort((some.owner[own], some.track[own]))]

@@ -85,7 +85,6 @@ class JobReplay(Replay):
         return round(sum(_spared_ns(edit, computing, made.level) for edit in edits))
 
     def _own_ns(self, made: Sequence[Scenario]) -> list[list[IntArray]]:
-        """The own time of each rank under each scenario."""
         graph = self._desk.graph
         late_ns = self._stretches.moments_ns - graph.observed_ns[graph.marks]
         moments = np.stack(np.split(self._times(made, graph.marks) + late_ns[:, None], 2), axis=1)

@@ -165,7 +165,6 @@ class Replay:
         return np.array(times, dtype=np.int64)
 
     def _busiest_ns(self, made: Scenario) -> int:
-        """What the busiest thread or stream has to do, per step."""
         own_ns = made.delay_ns[self._busy].astype(float)
         busy = np.bincount(self._desk.graph.edges.track[self._busy], weights=own_ns)
         return int(busy.max(initial=0.0)) // self._used.count

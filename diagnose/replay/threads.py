@@ -55,7 +55,6 @@ def turns(facts: Facts) -> Turns:
 
 
 def _activity(facts: Facts, track: int) -> Intervals:
-    """When a thread was in ops, calls or loader fetches."""
     spans = facts.rank.spans
     kind = spans["kind"].cat.codes.to_numpy()
     rows = np.isin(kind, [enums.code(active_kind) for active_kind in _ACTIVE_KINDS]) & (
@@ -142,7 +141,6 @@ def _active(main: int, taken: Turns) -> dict[int, Intervals | None]:
 def _in_order(
     made: Threads, found: Calls, own_ns: IntArray, most_ns: IntArray, active: dict[int, Intervals | None]
 ) -> Edges:
-    """Edges from each point to the next of its thread."""
     source = np.flatnonzero(made.track[1:] == made.track[:-1])
     target = source + 1
     begin, end, track = made.time_ns[source], made.time_ns[target], made.track[source]

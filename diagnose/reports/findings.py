@@ -294,12 +294,15 @@ def not_checked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def unchecked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """(what could not be looked at, how to record it and for which rules), each once."""
-    rules: dict[tuple[str, str], list[str]] = {(one.what, one.how_to_record_it): [] for one in diagnosis.absent}
+    """(what could not be looked at, how to record it and for which rules), a way to record once."""
+    hints, rules = {one.what: one.how_to_record_it for one in diagnosis.absent}, dict[str, list[str]]()
     for outcome in diagnosis.outcomes:
         if outcome.outcome is OutcomeKind.CANNOT_TELL:
-            rules.setdefault((outcome.why, outcome.how_to_record_it), []).append(outcome.code)
-    return [(what, f"{how} ({', '.join(codes)})" if codes else how) for (what, how), codes in rules.items()]
+            hints.setdefault(outcome.why, outcome.how_to_record_it)
+            rules.setdefault(outcome.why, []).append(outcome.code)
+    same = {how: [what for what in hints if hints[what] == how] for how in hints.values()}
+    codes = {how: ", ".join(code for what in whats for code in rules.get(what, ())) for how, whats in same.items()}
+    return [(", ".join(whats), f"{how} ({codes[how]})" if codes[how] else how) for how, whats in same.items()]
 
 
 def crashed(diagnosis: Diagnosis) -> list[str]:

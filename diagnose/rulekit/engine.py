@@ -24,8 +24,7 @@ from diagnose.contracts.finding import (
 )
 from diagnose.facts.autograd.backward import NO_PASSES
 from diagnose.facts.core.base import FACTS, Facts, Failed, Missing, optional
-from diagnose.facts.core.breakdown import NO_DEVICE
-from diagnose.facts.core.run import trains_on_cpu
+from diagnose.facts.core.run import is_of_no_use
 from diagnose.facts.run.program import OF_TRAINING, program
 from diagnose.rulekit import page
 from diagnose.rulekit.check import WHOLE, Check, RuleError
@@ -192,7 +191,6 @@ def examine(facts: Facts, rules: Iterable[LoadedRule]) -> Examined:
 
 
 def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
-    """The outcome of one rule and what it yielded."""
 
     def outcome(kind: OutcomeKind, why: str, how: str = "") -> Outcome:
         return Outcome(one.page.id, one.page.code, kind, why, how)
@@ -215,7 +213,6 @@ def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
 
 
 def _said(said: list[Any]) -> tuple[OutcomeKind, str]:
-    """How a rule that ran has ended, and why."""
     if found := sum(isinstance(verdict, Finding | Risk | Caution) for verdict in said):
         return OutcomeKind.FOUND, f"{found} found"
     if why := next((verdict.why for verdict in said if isinstance(verdict, NotApplicable)), ""):
@@ -231,7 +228,7 @@ def _inapplicable(facts: Facts, check: Check) -> str:
 
 def _of_no_use(facts: Facts, missing: Missing) -> str:
     """Why the program has nothing of what is missing, so that no recording of it would hold it; empty if one may."""
-    if missing == NO_DEVICE and optional(trains_on_cpu, facts):
+    if is_of_no_use(missing, facts):
         return "the training computes on the CPU"
     ran = optional(program, facts)
     return INFERENCE if missing == NO_PASSES and ran is not None and ran.infers else ""

@@ -61,6 +61,7 @@ class Damage:
     outside_window: int = 0  # Events that start before the recorder's own window or after it.
     shifts: list[Shift] = field(default_factory=list)  # Of devices whose clocks disagree with the host's.
     told: list[str] = field(default_factory=list)  # Sentences of the recorder's own on what it lost.
+    unread_tables: list[str] = field(default_factory=list)  # Of events, in a database; what they hold is not known.
     header_values_lost: list[str] = field(default_factory=list)
     """Named header keys whose value was not what the format promises."""
     unclassified: int = 0  # Events without a category whose name does not tell what they are.

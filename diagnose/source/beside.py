@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,12 +11,12 @@ from msgspec.structs import replace
 from diagnose.source.columns import printable
 from diagnose.source.packed import check_size, unpacked, within
 from diagnose.storage.remote import Place
+from diagnose.trace import lenient
 from diagnose.trace.measured import SCHEMA_VERSION, Measurements
 from diagnose.trace.model import AutogradGraph, IntegrityNote, Severity, ValueGraph
 
 MOST_BYTES = 256 << 20  # A rank's part of a manifest takes some kilobytes, and there may be ten thousand.
 LONGEST_NOTE = 500  # Characters.
-_LARGEST = 1 << 63
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
@@ -28,42 +29,46 @@ def read(
     `lost`, `again`: sentences on what is not known without it, and on how to make it again.
     """
     try:
-        return _decoded(path, form, newest, again), []
+        found, dropped = _decoded(path, form, newest, again)
+        return found, [partly(path.name, dropped, again)] if dropped else []
     except _Unusable as error:
         why, do = error.args
     except OSError as error:
         why, do = f"cannot be read: {error.strerror or error}", again
     except msgspec.ValidationError as error:
         why, do = f"is no {what or path.name.partition('.')[0]}: {printable(str(error))[:LONGEST_NOTE]}", again
-    except (ValueError, RecursionError):
+    except msgspec.MsgspecError:
         why, do = "is not valid JSON", again
     return None, [IntegrityNote(f"{path.name} {why}.", f"{lost} {do}", Severity.WARNING)]
+
+
+def partly(name: str, dropped: Sequence[str], again: str) -> IntegrityNote:
+    """That a file was read without some of its values."""
+    said = printable(f"{name} {lenient.said(dropped)}")[:LONGEST_NOTE]
+    return IntegrityNote(f"{said}.", f"The rest is used. {again}", Severity.WARNING)
 
 
 class _Unusable(Exception):
     """What is wrong with a file, and what to do."""
 
 
-def _decoded(path: Place, form: type[_Struct], newest: int, again: str) -> _Struct:
-    """Raises _Unusable, OSError, RecursionError, or ValueError if the file is none."""
+def _decoded(path: Place, form: type[_Struct], newest: int, again: str) -> tuple[_Struct, list[str]]:
+    """Raises _Unusable, OSError or msgspec.MsgspecError."""
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise _Unusable(f"is larger than {MOST_BYTES >> 20} MB", again)
-    raw = msgspec.json.decode(content)
+    raw = lenient.decoded(content)
     version = raw.get("schema_version", newest) if isinstance(raw, dict) else None
     if type(version) is int and version > newest:
         newer = f"has schema version {version}, but this version of diagnose reads {newest}"
         raise _Unusable(newer, "Update diagnose.")
-    return msgspec.convert(_clean(raw), form)
+    return lenient.converted(_clean(raw), form)
 
 
 def _clean(value: Any) -> Any:
-    """JSON with printable text and numbers that fit int64. Raises ValueError if one does not."""
     if isinstance(value, str):
         return printable(value)
-    if isinstance(value, int) and abs(value) >= _LARGEST:
-        raise ValueError("a number that fits no column")
     if isinstance(value, list):
         return [_clean(one) for one in value]
     if isinstance(value, dict):
@@ -71,20 +76,17 @@ def _clean(value: Any) -> Any:
     return value
 
 
-_WHAT = "list of measurements"
-
-
-def read_costs(path: Place) -> Measurements:
-    """What is in a file. Raises ValueError, in a few words, and OSError."""
-    found = unpacked(path, Measurements, _WHAT)
+def read_costs(path: Place) -> tuple[Measurements, list[str]]:
+    """What is in a file, and what of it cannot be read. Raises ValueError, in a few words, and OSError."""
+    what = "list of measurements"
+    found, dropped = unpacked(path, Measurements, what)
     if found.schema_version > SCHEMA_VERSION:
         raise ValueError("is from a newer diagnose")
-    check_size(_WHAT, 0, len(found.ops), 0)
-    return replace(found, device=printable(found.device), torch=printable(found.torch))
+    check_size(what, 0, len(found.ops), 0)
+    return replace(found, device=printable(found.device), torch=printable(found.torch)), dropped
 
 
 _LARGEST_OF_AUTOGRAD = 1 << 62
-_WHAT_OF_AUTOGRAD = "graph"
 
 
 class _Graph(msgspec.Struct, frozen=True):
@@ -96,25 +98,14 @@ class _Graph(msgspec.Struct, frozen=True):
     optimizer: list[int] | None = None
 
 
-def read_graph(path: Place) -> AutogradGraph:
-    """The graph in a file. Raises ValueError, in a few words, and OSError."""
-    found = unpacked(path, _Graph, _WHAT_OF_AUTOGRAD)
-    nodes, edges = len(found.name), len(found.uses)
-    check_size(_WHAT_OF_AUTOGRAD, len(found.names), nodes, edges)
-    optimizer = [-1] * nodes if found.optimizer is None else found.optimizer
-    if not len(found.number) == len(optimizer) == nodes or len(found.used) != edges:
-        raise ValueError("is no graph: its parts do not fit")
-    return AutogradGraph(
-        names=tuple(printable(name) for name in found.names),
-        name=within(found.name, 0, len(found.names), _WHAT_OF_AUTOGRAD),
-        number=within(found.number, -1, _LARGEST_OF_AUTOGRAD, _WHAT_OF_AUTOGRAD),
-        uses=within(found.uses, 0, nodes, _WHAT_OF_AUTOGRAD),
-        used=within(found.used, 0, nodes, _WHAT_OF_AUTOGRAD),
-        optimizer=within(optimizer, -1, _LARGEST_OF_AUTOGRAD, _WHAT_OF_AUTOGRAD),
-    )
-
-
-_WHAT_OF_VALUES = "list of ops"
+def read_graph(path: Place) -> tuple[AutogradGraph, list[str]]:
+    """The graph in a file, and what of it cannot be read. Raises ValueError, in a few words, and OSError."""
+    found, dropped = unpacked(path, _Graph, "graph")
+    nodes = len(found.name)
+    found = replace(found, optimizer=[-1] * nodes if found.optimizer is None else found.optimizer)
+    bounds = {"name": (0, len(found.names)), "uses": (0, nodes), "used": (0, nodes)}
+    bounds |= dict.fromkeys(("number", "optimizer"), (-1, _LARGEST_OF_AUTOGRAD))
+    return AutogradGraph(**_columns(found, bounds, "graph")), dropped
 
 
 class _Values(msgspec.Struct, frozen=True):
@@ -131,27 +122,26 @@ class _Values(msgspec.Struct, frozen=True):
     looked_up: list[int] | None = None
 
 
-def read_values(path: Place) -> ValueGraph:
-    """What is in a file. Raises ValueError, in a few words, and OSError."""
-    found = unpacked(path, _Values, _WHAT_OF_VALUES)
+def read_values(path: Place) -> tuple[ValueGraph, list[str]]:
+    """What is in a file, and what of it cannot be read. Raises ValueError, in a few words, and OSError."""
+    what = "list of ops"
+    found, dropped = unpacked(path, _Values, what)
     ops = len(found.name)
-    columns = [found.thread, found.step, found.backward, found.makes, found.same]
-    columns += [one for one in (found.sparse, found.looked_up) if one is not None]
-    check_size(_WHAT_OF_VALUES, len(found.names), ops, len(found.uses))
-    if any(len(column) != ops for column in columns) or len(found.uses) != len(found.used):
-        raise ValueError(f"is no {_WHAT_OF_VALUES}: its parts do not fit")
     if found.step != sorted(found.step):
-        raise ValueError(f"is no {_WHAT_OF_VALUES}: its steps are mixed")
-    return ValueGraph(
-        names=tuple(printable(name) for name in found.names),
-        name=within(found.name, 0, len(found.names), _WHAT_OF_VALUES),
-        thread=within(found.thread, 0, max(ops, 1), _WHAT_OF_VALUES),
-        step=within(found.step, 0, 2, _WHAT_OF_VALUES),
-        backward=within(found.backward, 0, 2, _WHAT_OF_VALUES),
-        makes=within(found.makes, 0, 2, _WHAT_OF_VALUES),
-        same=within(found.same, -1, ops, _WHAT_OF_VALUES),
-        uses=within(found.uses, 0, ops, _WHAT_OF_VALUES),
-        used=within(found.used, -1, ops, _WHAT_OF_VALUES),
-        sparse=None if found.sparse is None else within(found.sparse, 0, 1001, _WHAT_OF_VALUES),
-        looked_up=None if found.looked_up is None else within(found.looked_up, -1, ops, _WHAT_OF_VALUES),
-    )
+        raise ValueError(f"is no {what}: its steps are mixed")
+    bounds = {"name": (0, len(found.names)), "thread": (0, max(ops, 1)), "sparse": (0, 1001), "uses": (0, ops)}
+    bounds |= dict.fromkeys(("step", "backward", "makes"), (0, 2))
+    bounds |= dict.fromkeys(("same", "used", "looked_up"), (-1, ops))
+    return ValueGraph(**_columns(found, bounds, what)), dropped
+
+
+def _columns(found: _Graph | _Values, bounds: dict[str, tuple[int, int]], what: str) -> dict[str, Any]:
+    """Columns by name, within their bounds, and names as texts. Raises ValueError if they do not fit together."""
+    items, edges = len(found.name), len(found.uses)
+    check_size(what, len(found.names), items, edges)
+    columns = {name: getattr(found, name) for name in bounds}
+    for name, column in columns.items():
+        if column is not None and len(column) != (edges if name in ("uses", "used") else items):
+            raise ValueError(f"is no {what}: its parts do not fit")
+    arrays = {name: None if column is None else within(column, *bounds[name], what) for name, column in columns.items()}
+    return {"names": tuple(printable(name) for name in found.names), **arrays}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ from diagnose.source.base import Damage, Shift
 from diagnose.trace.intervals import IntArray
 
 SECOND_US = 1e6
+LATEST_US = 9e15  # A double holds no larger number of microseconds to their parts; it is in the year 2255.
 DAY_US = 86_400e6
 """No window of torch.profiler lasts a day: what lies further from the rest, or lasts longer, was not measured."""
 
@@ -45,7 +45,7 @@ def to_ns(
     if ts.dtype == np.int64:
         whole, fraction_ns, known = ts // 1000, ts % 1000, ts >= 0
     else:
-        known = np.isfinite(ts) & (np.abs(ts) < 9e15)
+        known = np.isfinite(ts) & (np.abs(ts) < LATEST_US)
         whole = np.floor(np.where(known, ts, 0.0))
         fraction_ns = np.rint((np.where(known, ts, 0.0) - whole) * 1000).astype(np.int64)
         whole = whole.astype(np.int64)
@@ -86,14 +86,18 @@ def outside(start_ns: IntArray, windows: Sequence[tuple[object, object]], origin
     """How many starts lie before all windows or after all of them; windows are (start, duration) in us of the trace's
     own clock, on which time 0 is `origin_ns`. 0 if no window is known."""
     bounds = [
-        (int(start * 1000) - origin_ns, int(start * 1000) + int(dur * 1000) - origin_ns)  # type: ignore[operator]
+        (int(start * 1000) - origin_ns, int(start * 1000) + int(dur * 1000) - origin_ns)
         for start, dur in windows
-        if all(isinstance(value, (int, float, Decimal)) and math.isfinite(value) for value in (start, dur))
+        if _is_time(start) and _is_time(dur)
     ]
     if not bounds:
         return 0
     first, last = min(start for start, _ in bounds) - 1000, max(end for _, end in bounds) + 1000
     return int(((start_ns < first) | (start_ns > last)).sum())
+
+
+def _is_time(value: object) -> TypeGuard[float | Decimal]:
+    return isinstance(value, (int, float, Decimal)) and -LATEST_US < value < LATEST_US
 
 
 def order(raw: dict[str, npt.NDArray[Any]], keep: npt.NDArray[np.bool_], damage: Damage) -> IntArray:

@@ -104,7 +104,6 @@ class TraceText(Generic[E, T]):
             )
 
     def _fill(self) -> bool:
-        """Append the next piece to what is left of the buffer; False at the end of the text."""
         piece = next(self._pieces, b"")
         self._buffer, self._at = self._buffer[self._at :] + piece, 0
         return bool(piece)

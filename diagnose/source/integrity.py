@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from diagnose.source.base import Damage
+from diagnose.source.columns import printable
 from diagnose.trace import frames, kinds
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.model import Ground, IntegrityNote, Provenance, Severity, Step
@@ -144,6 +145,14 @@ def _damage(damage: Damage) -> Iterator[IntegrityNote]:
             yield IntegrityNote(f"{count:,} events {what}.", effect, severity, tuple({*of_device, *of_host}))
     for sentence in damage.told:
         yield IntegrityNote(f"The recorder says: {sentence.rstrip('.')}.", "", Severity.WARNING, _MISSING)
+    if damage.unread_tables:
+        named = printable(", ".join(damage.unread_tables[:MOST_NAMED]))
+        yield IntegrityNote(
+            f"Tables that are not known were left out: {named}.",
+            "Their events are missing here.",
+            Severity.WARNING,
+            _MISSING,
+        )
     for key in damage.header_values_lost:
         yield IntegrityNote(
             f"The header value {key} could not be read.", "It is taken as not recorded.", Severity.WARNING
@@ -151,7 +160,6 @@ def _damage(damage: Damage) -> Iterator[IntegrityNote]:
 
 
 def _pairs(damage: Damage, spans: pd.DataFrame, links: pd.DataFrame) -> Iterator[IntegrityNote]:
-    """Launches without device work, device work without launches, work before its launch."""
     kind = spans["kind"]
     work = spans[kind.isin([SpanKind.KERNEL.value, SpanKind.MEMCPY.value, SpanKind.MEMSET.value])]
     calls = spans[kind.isin([SpanKind.RUNTIME.value, SpanKind.DRIVER.value])]
@@ -283,7 +291,6 @@ def _steps(spans: pd.DataFrame, steps: tuple[Step, ...]) -> Iterator[IntegrityNo
 
 
 def _incomplete_border_steps(spans: pd.DataFrame, steps: tuple[Step, ...]) -> list[int]:
-    """Positions of the first and last step, of those that the window cut."""
     work = spans["kind"].isin([SpanKind.KERNEL.value, SpanKind.MEMCPY.value, SpanKind.MEMSET.value]).to_numpy()
     own = spans["step"].to_numpy()[work]
     counts = np.bincount(own[own >= 0], minlength=len(steps))
@@ -291,7 +298,6 @@ def _incomplete_border_steps(spans: pd.DataFrame, steps: tuple[Step, ...]) -> li
 
 
 def _absent(spans: pd.DataFrame, tables: dict[str, pd.DataFrame], provenance: Provenance) -> Iterator[IntegrityNote]:
-    """What was not recorded, and what cannot be said without it."""
     recorded = provenance.recorded
     if "device" not in recorded:
         yield IntegrityNote(
@@ -346,7 +352,6 @@ def _absent(spans: pd.DataFrame, tables: dict[str, pd.DataFrame], provenance: Pr
 
 
 def _lines(spans: pd.DataFrame) -> Iterator[IntegrityNote]:
-    """The user's functions of which the line is not known."""
     names = spans.loc[spans["kind"] == SpanKind.PYTHON.value, "name"].unique()
     sites = (frames.frame_site(str(name)) for name in names if frames.is_user_frame(str(name)))
     found = list(dict.fromkeys(site.function for site in sites if site is not None and not site.line))

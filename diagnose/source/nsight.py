@@ -13,7 +13,7 @@ from diagnose.source.assemble import Recording, assemble
 from diagnose.source.base import Damage, InputError
 from diagnose.source.columns import Columns, printable
 from diagnose.source.header import Header
-from diagnose.source.nsight_events import GRAPH, KERNEL, MEMCPY, MEMSET, OF_HOST, RUNTIME, add_calls, add_work
+from diagnose.source.nsight_events import GRAPH, KERNEL, KNOWN, MEMCPY, MEMSET, OF_HOST, RUNTIME, add_calls, add_work
 from diagnose.source.nsight_system import add_system
 from diagnose.source.python_samples import add_samples
 from diagnose.source.sqlite import UNKNOWN, Database, text_of
@@ -21,6 +21,7 @@ from diagnose.storage.remote import Place
 from diagnose.trace.model import Device, Rank
 
 _ON_DEVICE, _ON_HOST = (KERNEL, MEMCPY, MEMSET, GRAPH), (RUNTIME, nvtx.TABLE)
+_AGAIN = "Export the report again: nsys export --type sqlite REPORT.nsys-rep"
 DAY_NS, LATEST_NS = 86_400_000_000_000, 1 << 62  # A recording lasts no day, and none was made after 2116.
 MOST_TOLD, LONGEST_TOLD = 5, 300  # Sentences of the recorder's own that are passed on, and characters of each.
 
@@ -36,12 +37,12 @@ class NsightReader:
 
     def parts(self, path: Place) -> tuple[int, ...]:
         """The processes that used a GPU, else those that did anything, by device and process id."""
-        with Database(path) as db:
+        with Database(path, KNOWN) as db:
             return _processes(db)
 
     def read(self, path: Place, part: int | None = None) -> Rank:
         """The rank of one process, of the first if none is said. Raises InputError if there is nothing of a GPU job."""
-        with Database(path) as db:
+        with Database(path, KNOWN) as db:
             processes = _processes(db)
             process = part if part is not None else processes[0]
             columns, damage = Columns(), Damage()
@@ -53,14 +54,35 @@ class NsightReader:
             columns.events = columns.rows
             if not columns.rows:
                 raise InputError(f"{path} has no GPU work, CUDA calls or NVTX ranges. Record with --trace=cuda,nvtx.")
-            damage.told = _told(db)
+            damage.told, damage.unread_tables = _told(db), _unread(db)
             before_ns = _from_zero(columns)
             rank = processes.index(process) if len(processes) > 1 and process in processes else None
             header = _header(db, before_ns, rank, len(processes) if rank is not None else None)
         return assemble(Recording(path, self.format, columns.events, header, columns, damage))
 
 
+def _unread(db: Database) -> list[str]:
+    """Tables that seem to hold what is looked for, and are not known."""
+    return sorted(
+        one
+        for one in db.others
+        if one.startswith(tuple(KNOWN))
+        or any(db.has(one, "start", "end", key) for key in ("streamId", "correlationId"))
+    )
+
+
+def _check(db: Database) -> None:
+    """Raises InputError where a run without work cannot be told from one whose work cannot be read."""
+    unread, some = _unread(db), any(map(db.filled, (KERNEL, GRAPH)))
+    some |= any(map(db.filled, (MEMCPY, *_ON_HOST))) and not any(db.has(one, "streamId") for one in unread)
+    if not some:
+        unknown = f" Tables that are not known: {printable(', '.join(unread))}." if unread else ""
+        what = f"{db.path} is an SQLite database without GPU work, CUDA calls or NVTX ranges that can be read."
+        raise InputError(f"{what}{unknown} {_AGAIN}")
+
+
 def _processes(db: Database) -> tuple[int, ...]:
+    _check(db)
     found: dict[int, int] = {}
     for table in (one for one in _ON_DEVICE if db.has(one, "globalPid")):
         device = 'COALESCE(CAST("deviceId" AS INTEGER), 0)' if db.has(table, "deviceId") else "0"
@@ -69,11 +91,6 @@ def _processes(db: Database) -> tuple[int, ...]:
     if not found:
         for table in (one for one in _ON_HOST if db.has(one, "globalTid")):
             found |= {process: 0 for (process,) in db.distinct(table, ['CAST("globalTid" & ~16777215 AS INTEGER)'])}
-    if not found and not any(table in db.tables for table in (*_ON_DEVICE, *_ON_HOST)):
-        raise InputError(
-            f"{db.path} is an SQLite database without GPU work, CUDA calls or NVTX ranges. If it is an export of Nsight"
-            " Systems, export the report again: nsys export --type sqlite REPORT.nsys-rep"
-        )
     return tuple(sorted(found, key=lambda one: (found[one], one))) or (UNKNOWN,)
 
 

@@ -15,6 +15,24 @@ KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, SYNC, EVENT, OVERHEAD = (
     f"CUPTI_ACTIVITY_KIND_{name}"
     for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME", "SYNCHRONIZATION", "CUDA_EVENT", "OVERHEAD")
 )
+OSRT, SCHED = "OSRT_API", "SCHED_EVENTS"
+_PLACED, _CALLED = "start end deviceId streamId correlationId", "start end globalTid correlationId nameId"
+KNOWN = {
+    KERNEL: (_PLACED, "gridX blockX"),
+    MEMCPY: (f"{_PLACED} bytes copyKind", "srcKind dstKind"),
+    MEMSET: (f"{_PLACED} bytes value", "value"),
+    GRAPH: (f"{_PLACED} graphId", "graphExecId"),
+    SYNC: (f"{_PLACED} eventId", "syncType"),
+    EVENT: ("timestamp deviceId streamId correlationId eventId", "eventId"),
+    OVERHEAD: (_CALLED, "overheadType"),
+    RUNTIME: (_CALLED, "returnValue callchainId"),
+    nvtx.TABLE: ("start end eventType globalTid", "domainId textId"),
+    OSRT: ("start end globalTid nameId", "nestingLevel"),
+    SCHED: ("start globalTid isSchedIn", "isSchedIn"),
+    "StringIds": ("id value", ""),
+}
+"""By the name of a table what it must have, and what tells it from others."""
+
 OF_DEVICE, OF_HOST = '"globalPid" = ?', '("globalTid" & ~16777215) = ?'
 """The low 24 bits of a globalTid are the thread's id, the next 24 the process's (user guide)."""
 

@@ -6,11 +6,10 @@ import numpy as np
 
 from diagnose.source import nvtx
 from diagnose.source.columns import Array, Columns
-from diagnose.source.nsight_events import OF_HOST, RUNTIME, named
+from diagnose.source.nsight_events import OF_HOST, OSRT, RUNTIME, SCHED, named
 from diagnose.source.sqlite import UNKNOWN, Database
 from diagnose.trace.enums import SpanKind
 
-OSRT, SCHED = "OSRT_API", "SCHED_EVENTS"
 OFF_CORE = "off the processor"
 """Name of the times in which a thread was on no core; why, only the call around it can tell."""
 
@@ -28,7 +27,7 @@ def add_system(db: Database, columns: Columns, process: int) -> None:
         return
     first = min(int(chunk.min()) for chunk in columns.spans["ts_ns"] if len(chunk))
     ends = zip(columns.spans["ts_ns"], columns.spans["dur_us"], strict=True)
-    last = max(int((start + np.maximum(dur, 0) * 1000).max()) for start, dur in ends if len(start))
+    last = min(max(int((start + np.maximum(dur, 0) * 1000).max()) for start, dur in ends if len(start)), 1 << 62)
     listed = f'"globalTid" IN ({", ".join(map(str, threads))})'
     calls = db.columns(OSRT, ("start", "end", "globalTid", "nameId"), listed) if db.has(OSRT, "globalTid") else {}
     if calls:
@@ -45,7 +44,6 @@ def _threads(db: Database, process: int) -> list[int]:
 
 
 def _off_core(switches: dict[str, Array]) -> dict[str, Array]:
-    """From each switch of a thread off a core to its next one onto a core."""
     order = np.lexsort((switches["start"], switches["globalTid"]))
     start, thread, on = (switches[name][order] for name in ("start", "globalTid", "isSchedIn"))
     left = np.flatnonzero((on[:-1] == 0) & (on[1:] == 1) & (thread[:-1] == thread[1:]))

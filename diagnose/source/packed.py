@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from diagnose.storage.remote import Place
+from diagnose.trace import lenient
 from diagnose.trace.intervals import IntArray
 
 MOST_BYTES = 64 << 20  # Uncompressed: a node or an op takes some tens.
@@ -22,18 +23,18 @@ MOST_ITEMS, MOST_EDGES = 200_000, 4_000_000
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def unpacked(path: Place, content: type[T], what: str) -> T:
-    """What a file holds. Raises ValueError, in a few words, and OSError."""
+def unpacked(path: Place, content: type[T], what: str) -> tuple[T, list[str]]:
+    """What a file holds, and what of it cannot be read. Raises ValueError, in a few words, and OSError."""
     try:
         with path.open("rb") as packed, gzip.open(packed) as file:
             raw = file.read(MOST_BYTES + 1)
         if len(raw) > MOST_BYTES:
             raise ValueError(f"is larger than {MOST_BYTES >> 20} MB")
-        return msgspec.json.decode(raw, type=content)
+        return lenient.read(raw, content)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError("is cut off or damaged") from error
     except msgspec.MsgspecError as error:
-        raise ValueError(f"is no {what}") from error
+        raise ValueError(f"is no {what}: {error}") from error
 
 
 def check_size(what: str, names: int, items: int, edges: int) -> None:

@@ -124,7 +124,6 @@ def _end_silently() -> None:
 
 
 def _streamed(place: Workplace, work: Work[T], files: Sequence[RankFiles]) -> Iterator[tuple[int, Future[T]]]:
-    """(position, finished work) in the order in which it is done."""
     waiting, pending, finished = iter(enumerate(files)), dict[Future[T], int](), SimpleQueue[Future[T]]()
     while True:
         for at, one in islice(waiting, place.ahead - len(pending)):
@@ -170,13 +169,12 @@ def _killed(files: RankFiles) -> InputError:
 
 
 def _worth_a_pool(files: Sequence[RankFiles]) -> bool:
-    """Whether they are large, or are waited for: those elsewhere."""
     elsewhere = any(isinstance(file.trace.path, Remote) for file in files)
     return len(files) > 1 and (elsewhere or sum(map(_size, files)) >= POOL_BYTES)
 
 
 def _size(files: RankFiles) -> int:
     try:
-        return sum(path.stat().st_size for path in (files.trace.path, files.device, files.detail) if path is not None)
+        return sum(path.stat().st_size for path in (files.trace.path, *files.beside.values()))
     except OSError:
         return 0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,12 +33,18 @@ RECORD_AGAIN = "Record again to have them."
 NOT_TIMED = "Times are those of steps in which ops were recorded, which takes the host time."
 MOST_NOTES = 16  # Notes that are shown of each part of a manifest, with LONGEST_NOTE characters of each.
 _TRACE_NAME = re.compile(r"\.trace\.(json|json\.gz|sqlite)\Z")
-_DEVICE_NAMES = (".device.json.gz", ".device.json", ".device.sqlite")
-_DETAIL_NAMES = (".detail.json.gz", ".detail.json")
-"""torch.profiler makes the detail recording, whatever made the other."""
-_GRAPH_NAMES = (".graph.json.gz",)
-_VALUES_NAMES = (".values.json.gz",)
-_COSTS_NAMES = (".costs.json.gz",)
+_BESIDE = {
+    "device": (".device.json.gz", ".device.json", ".device.sqlite"),
+    "detail": (".detail.json.gz", ".detail.json"),  # By torch.profiler, whatever made the other.
+    **{kind: (f".{kind}.json.gz",) for kind in ("graph", "values", "costs")},
+}
+_AGAIN = "Record again to know it."
+_ADDED: dict[str, tuple[str, Callable[[Place], tuple[Any, list[str]]], str, str]] = {
+    "graph": ("graph", read_graph, "How ops depend on each other", _AGAIN),
+    "values": ("values", read_values, "Which ops compute the same again", _AGAIN),
+    "costs": ("measured", read_costs, "What changed ops take on this machine", "Measure again: diagnose measure."),
+}
+"""By the kind of a file the field of Rank that it fills, how, what it tells, and what to do without it."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +52,19 @@ class RankFiles:
     """What is read as one rank."""
 
     trace: TraceFile
-    device: Place | None = None  # The recording of device work and runtime calls alone.
-    detail: Place | None = None  # The detail recording.
-    graph: Place | None = None  # Of autograd.
-    values: Place | None = None  # Which ops made equal ones.
-    costs: Place | None = None  # What changed ops were measured to take.
+    beside: dict[str, Place] = field(default_factory=dict)
+    """By kind: "device" work and runtime calls alone, "detail" (stacks, shapes), autograd's "graph", which ops made
+    equal "values", measured "costs" of changed ops."""
     context: Context | None = None
+
+    def without(self, kind: str) -> RankFiles:
+        """The same without one file."""
+        return replace(self, beside={one: path for one, path in self.beside.items() if one != kind})
 
     def absolute(self) -> RankFiles:
         """The same for a process that runs in another folder."""
-        paths = {name: getattr(self, name) for name in ("device", "detail", "graph", "values", "costs")}
-        beside = {name: path.absolute() for name, path in paths.items() if path is not None}
-        return replace(self, trace=replace(self.trace, path=self.trace.path.absolute()), **beside)
+        beside = {kind: path.absolute() for kind, path in self.beside.items()}
+        return replace(self, trace=replace(self.trace, path=self.trace.path.absolute()), beside=beside)
 
 
 @dataclass(frozen=True)
@@ -87,13 +95,10 @@ def find(paths: Sequence[str | Path]) -> Recordings:
             told[folder] = None if manifest is None else _Told(manifest)
             tried += [] if trials is None else [trials]
             notes += [*problems, *others]
-        device, detail, graph, values, costs = (
-            _beside(trace.path, names, listings)
-            for names in (_DEVICE_NAMES, _DETAIL_NAMES, _GRAPH_NAMES, _VALUES_NAMES, _COSTS_NAMES)
-        )
+        there = {kind: _beside(trace.path, names, listings) for kind, names in _BESIDE.items()}
         known = told[folder]
         context = None if known is None else known.context(trace.path.name)
-        found.append(RankFiles(trace, device, detail, graph, values, costs, context))
+        found.append(RankFiles(trace, {kind: path for kind, path in there.items() if path is not None}, context))
     manifests = [one.manifest for one in told.values() if one is not None]
     used = {one.context.rank.rank for one in found if one.context is not None}
     notes += [note for one in manifests for note in _run_notes(one, used)]
@@ -109,18 +114,13 @@ def read(files: RankFiles) -> Rank:
     if files.context is not None:
         told = files.context.rank
         rank = replace(rank, integrity=(*rank.integrity, *_notes(told.notes), *notes(told)))
-    if files.graph is not None:
-        rank = _with(rank, files.graph, _add_graph, "How ops depend on each other")
-    if files.values is not None:
-        rank = _with(rank, files.values, _add_values, "Which ops compute the same again")
-    if files.costs is not None:
-        what = "What changed ops take on this machine"
-        rank = _with(rank, files.costs, _add_costs, what, "Measure again: diagnose measure.")
+    for kind in (one for one in _ADDED if one in files.beside):
+        rank = _with(rank, files.beside[kind], *_ADDED[kind])
     rank = _timed(_settled(rank), files)
-    if files.detail is None:
+    if "detail" not in files.beside:
         return rank
     try:
-        rank = joined(rank, replace(ranks.read(files.detail), context=files.context))
+        rank = joined(rank, replace(ranks.read(files.beside["detail"]), context=files.context))
     except InputError as error:
         lost = IntegrityNote(str(error), "Source lines and shapes are not known.", Severity.WARNING)
         return replace(rank, integrity=(*rank.integrity, lost))
@@ -129,7 +129,6 @@ def read(files: RankFiles) -> Rank:
 
 
 def _settled(rank: Rank) -> Rank:
-    """Without the steps in which the recorder still became faster."""
     timing = None if rank.context is None else rank.context.rank.timing
     return rank if timing is None else retiming.without_first(rank, timing.settling or 0)
 
@@ -137,10 +136,10 @@ def _settled(rank: Rank) -> Rank:
 def _timed(rank: Rank, files: RankFiles) -> Rank:
     """At the times of the recording without ops, where there is one that shows the same steps."""
     known = None if rank.context is None else rank.context.rank
-    if files.device is None or known is None or known.device_timing is None:
+    if "device" not in files.beside or known is None or known.device_timing is None:
         return rank
     try:
-        device = ranks.read(files.device)
+        device = ranks.read(files.beside["device"])
     except InputError as error:
         return replace(rank, integrity=(*rank.integrity, IntegrityNote(str(error), NOT_TIMED, Severity.WARNING)))
     measured = known.event_cost
@@ -172,38 +171,26 @@ def _trials_beside(trace: Place, listings: Listings) -> tuple[Report | None, lis
     return (None, []) if path is None else beside.read(path, Report, TRIALS_VERSION, lost, again)
 
 
-def _add_graph(rank: Rank, path: Place) -> Rank:
-    return replace(rank, graph=read_graph(path))
-
-
-def _add_values(rank: Rank, path: Place) -> Rank:
-    return replace(rank, values=read_values(path))
-
-
-def _add_costs(rank: Rank, path: Place) -> Rank:
-    return replace(rank, measured=read_costs(path))
-
-
 def _with(
-    rank: Rank, path: Place, added: Callable[[Rank, Place], Rank], lost: str, again: str = "Record again to know it."
+    rank: Rank, path: Place, name: str, read: Callable[[Place], tuple[Any, list[str]]], lost: str, again: str
 ) -> Rank:
-    """The rank with what a file adds, or with a note of what is lost."""
     try:
-        return added(rank, path)
+        added, dropped = read(path)
     except (OSError, ValueError) as error:
         why = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         note = IntegrityNote(f"{path.name} {why}.", f"{lost} is not known. {again}", Severity.WARNING)
         return replace(rank, integrity=(*rank.integrity, note))
+    partly = (beside.partly(path.name, dropped, again),) if dropped else ()
+    return replace(rank, integrity=(*rank.integrity, *partly), **{name: added})
 
 
 def costs_beside(trace: Place) -> str | None:
     """Name of the file for what changed ops take, beside a trace; None of a trace that our recorder did not name."""
     name = _TRACE_NAME.sub("", trace.name)
-    return None if name == trace.name else name + _COSTS_NAMES[0]
+    return None if name == trace.name else name + _BESIDE["costs"][0]
 
 
 def _beside(trace: Place, names: Sequence[str], listings: Listings) -> Place | None:
-    """What lies beside a trace, by its name: rank0.detail.json.gz beside rank0.trace.json.gz."""
     found = _TRACE_NAME.search(trace.name)
     beside = [trace.with_name(trace.name[: found.start()] + name) for name in names] if found else []
     return next((file for file in map(listings.there, beside) if file is not None), None)
@@ -224,11 +211,10 @@ class _Told:
         if own is None:
             return None
         here = own.peers or len(told.ranks)
-        return Context(own, told.host, here, told.environment, told.command)
+        return Context(own, told.host, here, told.environment, told.versions, told.command)
 
 
 def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:
-    """What the manifest says of the run, and of ranks that left no trace."""
     yield from _notes(manifest.notes)
     if not manifest.complete:
         yield IntegrityNote("The recording is incomplete.", "Later parts are missing.", Severity.WARNING)

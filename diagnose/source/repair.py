@@ -59,7 +59,6 @@ class EventDecoder(Generic[E]):
         return None
 
     def _converted(self, value: dict[str, Any]) -> E | None:
-        """The event of a JSON object, without the arguments whose values have a type they never have."""
         with suppress(msgspec.ValidationError):
             return msgspec.convert(value, self._event)
         fit: dict[str, Any] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from types import TracebackType
@@ -22,9 +22,14 @@ UNKNOWN = -1
 class Database:
     """An open file. Use it with `with`; sqlite3.Error while reading becomes InputError there."""
 
-    def __init__(self, path: Place) -> None:
-        """Raises InputError if it cannot be opened or its list of tables is damaged."""
+    def __init__(self, path: Place, known: Mapping[str, tuple[str, str]]) -> None:
+        """Raises InputError if it cannot be opened or its list of tables is damaged.
+
+        `known`: the columns that a table must have to be read under another name: one that begins with its own, or,
+        where it has the second ones as well, any. That is done where the table is not there, or empty.
+        """
         self.path = path
+        self._names = dict[str, str]()
         self._open = ExitStack()
         try:
             # immutable: no lock, no journal, nothing is ever written beside the user's file.
@@ -34,6 +39,9 @@ class Database:
             self._connection.text_factory = bytes
             self._connection.execute("PRAGMA trusted_schema = OFF")
             self.tables = self._ordinary_tables()
+            self.others = {name for name in self.tables if name not in known and self.filled(name)}  # Not known.
+            for name, columns in known.items():
+                self._recognise(name, *(part.split() for part in columns))
         except StorageError as error:
             raise InputError(f"Cannot read {path}: {error.strerror}.") from error
         except sqlite3.Error as error:
@@ -63,6 +71,18 @@ class Database:
             found[name] = frozenset(text_of(row[1]) for row in rows)
         return found
 
+    def _recognise(self, table: str, needed: Sequence[str], telling: Sequence[str]) -> None:
+        fit = [one for one in self.others if self.has(one, *needed)] if not self.filled(table) else []
+        fit = [one for one in fit if one.startswith(table) or (telling and self.has(one, *telling))]
+        if fit:
+            name = self._names[table] = min(fit, key=lambda one: (not one.startswith(table), one))
+            self.tables[table] = self.tables[name]
+            self.others.remove(name)
+
+    def filled(self, table: str) -> bool:
+        """Whether there is such a table, with rows."""
+        return self.has(table) and next(self.rows(table, ["1"], "1 LIMIT 1"), None) is not None
+
     def has(self, table: str, *columns: str) -> bool:
         """Whether there is such a table, with all these columns."""
         return set(columns) <= self.tables.get(table, frozenset()) if table in self.tables else False
@@ -85,12 +105,15 @@ class Database:
     def rows(self, table: str, expressions: Sequence[str], where: str = "", *values: int) -> sqlite3.Cursor:
         """Expressions of SQL, which must not hold text of the file; texts come as bytes, in the order of the rows."""
         condition = f"WHERE {where}" if where else ""
-        return self._connection.execute(f"SELECT {', '.join(expressions)} FROM {_quoted(table)} {condition}", values)
+        return self._connection.execute(f"SELECT {', '.join(expressions)} FROM {self._from(table)} {condition}", values)
 
     def distinct(self, table: str, expressions: Sequence[str], where: str = "1", *values: int) -> list[tuple[int, ...]]:
         """The different rows of some expressions of SQL, those of integers only."""
-        sql = f"SELECT DISTINCT {', '.join(expressions)} FROM {_quoted(table)} WHERE {where}"
+        sql = f"SELECT DISTINCT {', '.join(expressions)} FROM {self._from(table)} WHERE {where}"
         return [row for row in self._connection.execute(sql, values) if all(isinstance(one, int) for one in row)]
+
+    def _from(self, table: str) -> str:
+        return _quoted(self._names.get(table, table))
 
     def texts(self, table: str, ids: Array) -> dict[int, str]:
         """The values of a table (id, value) for some ids."""

@@ -60,7 +60,6 @@ def _plain(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _gathered(parts: Iterator[bytes], enough: int = PIECE_BYTES) -> Iterator[bytes]:
-    """The parts, joined until they are long enough: gzip members may be tiny."""
     held, size = list[bytes](), 0
     for part in parts:
         held.append(part)

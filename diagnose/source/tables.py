@@ -86,7 +86,6 @@ def _side(columns: dict[str, list[Array]], id_of: IntArray) -> pd.DataFrame:
 
 
 def _typed(frame: pd.DataFrame | None, table: schema.Table, texts: dict[str, Vocabulary]) -> pd.DataFrame:
-    """The frame with exactly the columns of its table; an empty one where there is none."""
     columns: dict[str, object] = {}
     index = pd.Index([], dtype=np.int64, name="id") if frame is None else frame.index
     for name, column in table.columns.items():

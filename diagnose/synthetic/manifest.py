@@ -147,7 +147,6 @@ def _fetched(text: str) -> int | None:
 
 
 def _loaders(text: str) -> tuple[Loader, ...]:
-    """The one whose batches are drawn, if any are."""
     made = _MADE.search(text)
     if not _BATCHES.search(text) and not made:
         return ()

@@ -226,7 +226,6 @@ class _Drawing:
                 self.recorder.memory(step * self.period_ns, allocated + step * more, reserved + step * more)
 
     def _row(self, row: str, tokens: list[str]) -> None:
-        """Draw the items of a row, with bars between them."""
         track = None
         for is_bar, item in groupby(tokens, "|".__eq__):
             track = track if is_bar else self._draw(row, track, " ".join(item))
@@ -292,7 +291,6 @@ def _words(text: str, known: set[str], name: str) -> tuple[dict[str, str], dict[
 
 
 def _value(text: str) -> Any:
-    """A value as JSON, if it is that, else as text."""
     try:
         return json.loads(text)
     except ValueError:

@@ -117,7 +117,6 @@ def _idle_marks(facts: Facts, number: dict[Site | None, int]) -> Marks:
 
 
 def _labelled(facts: Facts, merged: list[tuple[int, int, Marks, int]]) -> tuple[tuple[str, ...], tuple[MarkTable, ...]]:
-    """The names that are used, and the marks with the numbers of theirs."""
     codes = np.unique(np.concatenate([marks.label for _, _, marks, _ in merged]))
     names = facts.rank.spans["name"].cat.categories
     sites = _sites(facts)

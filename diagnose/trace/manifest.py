@@ -101,7 +101,7 @@ class SampledLine(msgspec.Struct, frozen=True, kw_only=True):
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """A DataLoader that the process iterated over, and what its work took."""
 
-    dataset: str  # Name of the class.
+    dataset: str = "Dataset"  # Name of the class.
     dataset_length: int | None = None
     batch_size: int | None = None
     num_workers: int = 0
@@ -152,7 +152,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
 class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     """An optimizer that stepped; with diagnose.record one that was there."""
 
-    name: str  # Its class.
+    name: str = "Optimizer"  # Its class.
     foreach: bool | None = None
     fused: bool | None = None
     capturable: bool | None = None
@@ -321,7 +321,7 @@ class Epochs(msgspec.Struct, frozen=True, kw_only=True):
 class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What one process of the run knows of itself."""
 
-    rank: int
+    rank: int = -1  # Its number in the job; -1: not known.
     world_size: int = 1
     peers: int | None = None  # Ranks on its machine, itself included; None in recordings that do not say.
     node: int | None = None

@@ -114,6 +114,7 @@ class Context:
     ranks: int  # Processes recorded on that machine.
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that change speed, as they were recorded; empty if they were not."""
+    versions: dict[str, str] = field(default_factory=dict)  # As `Manifest.versions`.
     command: tuple[str, ...] = ()  # What ran, its values without what may be secret; empty if that is not known.
 
 

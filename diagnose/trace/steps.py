@@ -80,7 +80,6 @@ def assign(steps: tuple[Step, ...], moment_ns: IntArray) -> IntArray:
 
 
 def _marks(spans: pd.DataFrame, activity: kinds.Activity) -> pd.DataFrame:
-    """Host spans whose name says `activity`, in order of start."""
     names = spans["name"].cat
     wanted = np.flatnonzero([kinds.activity(name) == activity for name in names.categories])
     if not len(wanted):
@@ -93,7 +92,6 @@ _CALLED_STEP = re.compile(r"((train|training)[ _-]?)?(step|iter|iteration)s?[ _#
 
 
 def _called_steps(spans: pd.DataFrame) -> pd.DataFrame:
-    """Annotations that are called steps, in order of start, with names that hold no number."""
     names = spans["name"].cat
     wanted = np.flatnonzero([_CALLED_STEP.fullmatch(name) is not None for name in names.categories])
     found = spans[np.isin(names.codes.to_numpy(), wanted) & (spans["kind"] == SpanKind.ANNOTATION.value)]

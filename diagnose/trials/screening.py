@@ -126,7 +126,6 @@ class _Look:
 
 
 def _slowest(ranks: Sequence[tuple[Screened, ...]]) -> tuple[Screened, ...]:
-    """The same blocks of all ranks: a step is over when the slowest has made it."""
     if not ranks:
         return ()
     return tuple(

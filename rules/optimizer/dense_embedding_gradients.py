@@ -89,7 +89,7 @@ def _fix(known: tuple[Optimizer, ...], recorded: tuple[OptimizerSteps, ...]) -> 
     names = sorted({one.name for one in known} or {one.optimizer for one in recorded})
     moves = [value for one in known for value in (one.momentum, one.weight_decay) if value]
     if not names or not TAKE_SPARSE.issuperset(names):
-        others = f", the others to {names[0]}" * (len(names) == 1)
+        others = f", the others to {names[0]}" if len(names) == 1 else ""
         after = f"{AFTER}  # its weights to SparseAdam{others}"
         return Fix(
             f"{DO}, and update the table with SparseAdam.", BEFORE, after, Safety.NEEDS_JUDGEMENT, effort=2, link=LINK

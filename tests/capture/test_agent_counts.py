@@ -33,7 +33,7 @@ def counted(target: Path, step: Callable[[], object], column: str, nothing: int)
     course = values_of_two_steps(target)
     for _ in course:
         step()
-    graph = read_values(target)
+    graph, _ = read_values(target)
     said = getattr(graph, column)
     told = np.flatnonzero((said != nothing) & (graph.step == 1))
     return [(graph.names[graph.name[at]].removeprefix("aten::"), said[at]) for at in told]

@@ -23,7 +23,7 @@ def looked_at(target: Path, step: Callable[[], object]) -> AutogradGraph | None:
     step()  # Of which nobody hears.
     assert imports.failures == []
     assert ended.value.value == (target.name if target.exists() else None)
-    return read_graph(target) if target.exists() else None
+    return read_graph(target)[0] if target.exists() else None
 
 
 def of(graph: AutogradGraph) -> list[tuple[str, list[str]]]:

@@ -30,7 +30,7 @@ def looked_at(target: Path, step: Callable[[], object]) -> ValueGraph | None:
     for _ in course:
         step()
     step()  # Of which nobody hears.
-    return read_values(target) if target.exists() else None
+    return read_values(target)[0] if target.exists() else None
 
 
 def found(graph: ValueGraph | None, step: int = 1) -> list[tuple[str, bool, bool]]:

@@ -1,9 +1,11 @@
 """Where a script makes its loaders and optimizers."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from diagnose.capture.agent.loops import line_of
 from diagnose.capture.agent.made import Place, call_at
 from diagnose.trace.manifest import Made
 from tests.capture.scripts import profile, script
@@ -98,3 +100,14 @@ def test_a_wrapper_that_only_looks_like_an_optimizer_has_what_it_wraps(tmp_path:
     done = profile(tmp_path, "--steps", 3, "--keep-running", "train.py")
     assert done.code == 0, done.stderr
     assert [optimizer.name for optimizer in done.rank.optimizers] == ["SGD"]
+
+
+def test_a_frame_without_a_line_is_at_the_first_of_its_function() -> None:
+    def ran() -> tuple[object, int]:
+        frame = sys._getframe()
+        return frame.f_lineno, line_of(frame)
+
+    first = ran.__code__.co_firstlineno
+    assert ran() == (first + 2, first + 2)
+    ran.__code__ = ran.__code__.replace(co_linetable=b"")
+    assert ran() == (None, first)

@@ -102,8 +102,20 @@ def test_damaged_words_of_a_rank_are_noted(folder: Path) -> None:
     (folder / WORK / "rank0.json").write_text('{"rank": "zero"}')
     (folder / WORK / "run.json").write_text("[")
     found = manifests.complete(Part(folder), exit_code=0)
-    assert found.notes[0].startswith("The report of rank0 cannot be read: ")
+    (note,) = found.notes  # It is not said to have been killed, as it has left a report.
+    assert note.startswith("The report of rank0 cannot be read: ")
     assert [rank.rank for rank in found.ranks] == [0]
+
+
+def test_damaged_words_cost_no_others(folder: Path) -> None:
+    left(folder, rank0={"pid": "seven", "steps_made": 40, "flags": {"threads": float("nan"), "compiled": True}})
+    (folder / WORK / "run.json").write_text('{"host": null, "versions": {"torch": "2.9", "cuda": null}}')
+    found = manifests.complete(Part(folder), exit_code=0)
+    (rank,) = found.ranks
+    assert (rank.steps_made, rank.flags.compiled, found.versions, found.notes) == (40, True, {"torch": "2.9"}, ())
+    (note,) = rank.notes
+    assert note.startswith("The report of rank0 cannot be read in part: pid (")
+    assert "flags.threads (" in note
 
 
 def test_a_command_in_which_nothing_could_look(tmp_path: Path) -> None:

@@ -394,7 +394,7 @@ def test_what_torch_tells_besides_is_joined(tmp_path: Path) -> None:
         rich.frame("net.py(7): forward", 100 * step + 20, 100 * step + 70)
     rich.write(tmp_path / "rank0.detail.json")
     (files,) = recording.find([tmp_path]).ranks
-    assert files.detail == tmp_path / "rank0.detail.json"
+    assert files.beside["detail"] == tmp_path / "rank0.detail.json"
     rank = recording.read(files)
     assert set(rank.ops["shapes"]) == {"[[8, 16], [16, 4]]"}
     calls = rank.spans.index[rank.spans["name"].isin(["cudaLaunchKernel", "cudaDeviceSynchronize"])].to_numpy()

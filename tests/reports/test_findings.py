@@ -159,11 +159,14 @@ def test_nothing_to_fix(found: Diagnosis) -> None:
 
 def test_all_cannot_tell(found: Diagnosis) -> None:
     blind = {"outcome": OutcomeKind.CANNOT_TELL, "why": "shapes", "how_to_record_it": "Record shapes."}
-    unknown = tuple(replace(outcome, **blind) for outcome in found.outcomes)
-    nothing = replace(found, findings=(), outcomes=unknown)
+    one, two, three = (replace(outcome, **blind) for outcome in found.outcomes)
+    nothing = replace(found, findings=(), outcomes=(one, two, three), absent=())
     assert "  Not checked: shapes (AA01, AA02, TT01).\n" in terminal.render(nothing, 200)
     text = terminal.render(nothing, 200, details=True)
     assert "shapes. Record shapes. (AA01, AA02, TT01)" in text
+    others = (one, replace(two, how_to_record_it="Record sizes."), replace(three, why="sizes"))
+    text = terminal.render(replace(nothing, outcomes=others), 200, details=True)
+    assert "shapes, sizes. Record shapes. (AA01, AA02, TT01)" in text
     assert "Checked 3 rules: 3 cannot tell." in text
 
 

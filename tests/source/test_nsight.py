@@ -283,6 +283,57 @@ def test_truncated_files_are_refused_or_read(tmp_path: Path, at: float) -> None:
         ranks.read(path)
 
 
+def renamed(path: Path, names: dict[str, str]) -> Path:
+    """The same file with the tables whose names hold one of these parts under other names."""
+    with sqlite3.connect(path) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table, part in ((table, part) for table in tables for part in names if part in table):
+            db.execute(f'ALTER TABLE "{table}" RENAME TO "{names[part]}"')
+    db.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {
+            "KERNEL": "CUPTI_ACTIVITY_KIND_KERNEL_V3",
+            "RUNTIME": "CUPTI_ACTIVITY_KIND_RUNTIME_V3",
+            "NVTX": "NVTX_EVENTS_V2",
+        },
+        {"KERNEL": "GPU_WORK", "MEMCPY": "COPIES", "NVTX": "RANGES", "StringIds": "StringIds_V2"},
+    ],
+)
+def test_tables_are_known_by_their_columns(tmp_path: Path, names: dict[str, str]) -> None:
+    path = synthetic(BUSY).write(tmp_path / "report.sqlite")
+    whole = ranks.read(path)
+    found = ranks.read(renamed(path, names))
+    assert found.spans.equals(whole.spans)
+    assert found.integrity == whole.integrity
+
+
+def test_tables_that_are_not_known_are_named(tmp_path: Path) -> None:
+    """Calls that lack what tells them from those of other interfaces."""
+    path = renamed(synthetic(BUSY).write(tmp_path / "report.sqlite"), {"RUNTIME": "CALLS"})
+    assert "Tables that are not known were left out: CALLS." in [note.what for note in ranks.read(path).integrity]
+
+
+@pytest.mark.parametrize("lost", [("gridX",), ("KERNEL", "RUNTIME", "NVTX", "MEMCPY")])
+def test_work_that_cannot_be_read_is_no_idle_time(tmp_path: Path, lost: tuple[str, ...]) -> None:
+    """A table of kernels under another name, and without their sizes; an export without most tables."""
+    made = synthetic(BUSY)
+    kept = {name: rows for name, rows in made.tables.items() if not any(part in name for part in lost)}
+    made.tables, unread = kept, len(kept) == len(made.tables)
+    path = made.write(
+        tmp_path / "report.sqlite",
+        {name: [one for one in columns if one not in lost] for name, columns in TABLES.items()},
+    )
+    renamed(path, {"KERNEL": "WORK"})
+    with pytest.raises(InputError, match="without GPU work, CUDA calls or NVTX ranges that can be read") as refusal:
+        ranks.read(path)
+    assert ("Tables that are not known: WORK." in str(refusal.value)) == unread
+
+
 def test_views_and_virtual_tables_are_not_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "hostile.sqlite"
     with sqlite3.connect(path) as db:

@@ -142,23 +142,25 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
                 taken(path)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_is_refused_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "trace.json")
-    with pytest.raises(InputError, match="pipe or a device"):
-        ranks.read(tmp_path / "trace.json")
+LIST = b'{"traceEvents": ['
+EVENT = b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 17, "dur": 3, "args": {}},\n'
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize("filling", ["spaces", "events"])
-def test_two_gigabytes_from_a_few_megabytes_take_little_memory(tmp_path: Path, filling: str) -> None:
+@pytest.mark.parametrize(
+    ("start", "unit"),
+    [
+        (b'{"traceEvents": [', b" "),
+        (b'{"traceEvents": [', EVENT),
+        (b'{"a": ', b"0"),
+        (b'{"traceEvents": [{"name": "', b"x"),
+    ],
+)
+def test_two_gigabytes_from_a_few_megabytes_take_little_memory(tmp_path: Path, start: bytes, unit: bytes) -> None:
     """Under a bound on memory that the content passes twofold."""
-    event = b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 17, "dur": 3, "args": {}},\n'
-    unit = b" " if filling == "spaces" else event
     path = tmp_path / "trace.json.gz"
-    member = gzip.compress(unit * ((32 << 20) // len(unit)))
-    path.write_bytes(gzip.compress(b'{"traceEvents": [' + event) + 64 * member)
+    path.write_bytes(gzip.compress(start) + 64 * gzip.compress(unit * ((32 << 20) // len(unit))))
     script = f"""
         import resource
         from pathlib import Path
@@ -173,4 +175,4 @@ def test_two_gigabytes_from_a_few_megabytes_take_little_memory(tmp_path: Path, f
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-500:]
-    assert "compression bomb" in done.stdout
+    assert any(why in done.stdout for why in ("compression bomb", "one event is over", "needs more memory"))

@@ -108,7 +108,6 @@ class Clock:
         return {**times, "nodes": nodes, **used, "waited_ns": self.waited_ns, "phases_ns": self._phases_ns()}
 
     def _phases_ns(self) -> dict[str, list[int]]:
-        """Of each phase that there was its time in each step."""
         found = {
             phase: [after[phase] - before[phase] for before, after in pairwise(self._spent_ns)]
             for phase in (self._spent_ns[-1] if self._spent_ns else ())

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import backwards, made
+from . import backwards, loops, made
 from .imports import when_imported
 from .models import largest
 from .standalone import standalone
@@ -139,7 +139,7 @@ class Injection:
         """The line that calls the function which asks, if it is the user's own."""
         frame = sys._getframe(2)
         known = made.is_users(frame.f_code.co_filename)
-        return made.Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if known else None
+        return made.Place(frame.f_code.co_filename, loops.line_of(frame), frame.f_code.co_name) if known else None
 
     def change_argument(
         self,

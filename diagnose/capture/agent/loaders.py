@@ -99,7 +99,6 @@ class LoaderWatch:
         return known[1]
 
     def _begins(self, loader: Any) -> None:
-        """An iterator of a loader is about to be made, or to begin again."""
         if (known := self._of(loader)) is not None:
             self.epochs.begins(known, known.line)
 

@@ -225,7 +225,6 @@ def _parent() -> int | None:
 
 
 def _left(work: Path, worker: int) -> list[Fetch]:
-    """What a worker of this process has left so far."""
     try:
         left = _path(work, os.getpid(), worker).read_bytes()
     except OSError:
@@ -234,7 +233,6 @@ def _left(work: Path, worker: int) -> list[Fetch]:
 
 
 def _sampled(work: Path, workers: Iterable[int]) -> tuple[int, list[dict[str, object]]]:
-    """How many batches these workers have sampled, and the lines that took most of their time."""
     count, lines = 0, Counter[Line]()
     for worker in workers:
         try:

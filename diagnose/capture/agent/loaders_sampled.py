@@ -13,6 +13,7 @@ from collections import Counter
 from types import FrameType
 from typing import NamedTuple
 
+from .loops import line_of
 from .made import is_users
 
 EVERY_S, SWITCH_S = 0.001, 0.0001
@@ -78,7 +79,7 @@ class Sampler:
         if users is not None:
             own = inner[users]
             called = _name(inner[users - 1]) if users else ""
-            return Line(own.f_code.co_filename, own.f_lineno, own.f_code.co_name, called)
+            return Line(own.f_code.co_filename, line_of(own), own.f_code.co_name, called)
         working = [one for one in inner if one.f_code.co_name.strip("<>") not in _AROUND | {"listcomp"}]
         return Line("", 0, "", _name((working or inner)[-1]))
 

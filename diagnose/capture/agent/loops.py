@@ -55,6 +55,11 @@ def owner() -> str:
     return OWNERS.get(next(met, ""), "own")
 
 
+def line_of(frame: FrameType) -> int:
+    """The line that runs; from Python 3.11 on none is known at times: then the first of its function."""
+    return frame.f_lineno or frame.f_code.co_firstlineno
+
+
 class Loop(NamedTuple):
     """A loop in a file of the user's."""
 
@@ -88,7 +93,6 @@ def _now() -> Loop | None:
 
 
 def _around(frame: FrameType) -> Loop | None:
-    """The innermost loop of a frame's function around the line that runs."""
     path = Path(frame.f_code.co_filename)
     if not path.is_file() or is_library(str(path.resolve())):
         return None
@@ -97,7 +101,7 @@ def _around(frame: FrameType) -> Loop | None:
         tree = ast.parse(source)
     except (OSError, ValueError, SyntaxError):
         return None
-    loops = [one for one in _of(frame, tree) if one.lineno <= frame.f_lineno <= (one.end_lineno or 0)]
+    loops = [one for one in _of(frame, tree) if one.lineno <= line_of(frame) <= (one.end_lineno or 0)]
     if not loops:
         return None
     line = max(loop.lineno for loop in loops)
@@ -105,7 +109,6 @@ def _around(frame: FrameType) -> Loop | None:
 
 
 def _of(frame: FrameType, tree: ast.Module) -> list[ast.For | ast.AsyncFor | ast.While]:
-    """The loops of the function, or of the module, whose code a frame runs."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     first, found = frame.f_code.co_firstlineno, list[ast.For | ast.AsyncFor | ast.While]()
     begins = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from .loops import is_library
+from .loops import is_library, line_of
 
 LONGEST_CALL = 400  # Characters of a call that are kept (our choice).
 SHORT_NAMES = {"DistributedDataParallel": ("DDP",)}  # Names by which scripts import them, besides their own.
@@ -37,7 +37,7 @@ def running() -> Place | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
-    return None if frame is None else Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    return None if frame is None else Place(frame.f_code.co_filename, line_of(frame), frame.f_code.co_name)
 
 
 def begins(function: object) -> dict[str, object] | None:

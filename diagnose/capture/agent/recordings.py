@@ -134,7 +134,6 @@ class Recording:
 
 
 def _compress(source: Path, target: Path) -> None:
-    """The file as gzip, whole or not at all."""
     import gzip
     import shutil
 

@@ -126,7 +126,6 @@ def update_compared(optimizers: Sequence[Any], turn: Callable[[Any, bool], None]
 
 
 def _stepped(optimizer: Any, weights: Sequence[Any], turn: Callable[[Any, bool], None] | None) -> list[Any]:
-    """The parameters of a copy after its step, of which nobody is told."""
     torch = sys.modules["torch"]
     made = object.__new__(type(optimizer))
     made.__dict__ = {**optimizer.__dict__, "param_groups": [], "state": copy.copy(optimizer.state)}

@@ -299,7 +299,6 @@ class Screening:
         return statistics.median(last) >= (1 - STILL_FASTER) * statistics.median(before)
 
     def _turn(self, on: Sequence[str]) -> None:
-        """These are on from now on, and no others."""
         for name in self._on - set(on):
             self._switches[name].turn(False)
         for name in on:
@@ -315,7 +314,6 @@ class Screening:
         return (yield from self._ranks.begin(f"screening{self._agreed}", own))
 
     def _tell(self) -> None:
-        """How far it is, to the command that started the process."""
         if self._live is not None:
             with suppress(OSError):
                 written = self._live.with_suffix(".new")

@@ -435,7 +435,6 @@ class Session:
         self.kept[made.kind] = made.clock.fetched_bytes
 
     def _abandoned(self) -> bool:
-        """Stop and forget an open recording, if there is one."""
         made, self._open = self._open, None
         phases.off()
         if made is not None:

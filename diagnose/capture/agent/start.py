@@ -231,7 +231,6 @@ def _wait_for_work() -> None:
 
 
 def _strip_own_frames(error: BaseException) -> None:
-    """Take our frames out of the traceback of an error, its causes and contexts."""
     seen: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:

@@ -45,7 +45,6 @@ class Writes:
             self._add(whole, folder)
 
     def _add(self, path: Path, folder: bool) -> None:
-        """What is written in a folder tells more than the folder."""
         pattern = _pattern(str(path))
         for parent in Path(pattern).parents:
             self._names.pop(f"{parent}/", None)

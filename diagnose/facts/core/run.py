@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.facts.core.base import Facts, Missing, fact, once
+from diagnose.facts.core.base import Facts, Missing, fact, once, optional
 from diagnose.facts.core.device import device_work
 from diagnose.trace.manifest import RankManifest
 from diagnose.trace.model import Context
@@ -49,15 +49,22 @@ def launch_blocking(facts: Facts) -> bool:
 
 @once
 def trains_on_cpu(facts: Facts) -> bool:
-    """Whether the steps are known to use no device: `diagnose profile` timed them on the host alone.
+    """Whether the steps are known to use no device: they were timed on the host alone, or torch is built without CUDA.
 
     Devices other than GPUs of NVIDIA and AMD are neither timed nor recorded: then it is not known.
     """
-    known = None if facts.rank.context is None else facts.rank.context.rank
-    if known is None or known.unprofiled is None or known.unprofiled.device_ns is not None:
+    run = facts.rank.context
+    timed = None if run is None else run.rank.unprofiled
+    on_host = timed is not None and timed.device_ns is None
+    if run is None or not (on_host or run.versions.get("torch", "").endswith("+cpu")):
         return False
-    on_host = all(device in ("cpu", "meta") for optimizer in known.optimizers for device in optimizer.devices)
-    return on_host and not len(device_work(facts).ids)
+    used = {device for optimizer in run.rank.optimizers for device in optimizer.devices}
+    return used <= {"cpu", "meta"} and not len(device_work(facts).ids)
+
+
+def is_of_no_use(missing: Missing, facts: Facts) -> bool:
+    """Whether what is missing is of a GPU, and the training uses none."""
+    return "ProfilerActivity.CUDA" in missing.how_to_record_it and bool(optional(trains_on_cpu, facts))
 
 
 @once

@@ -8,7 +8,8 @@ from msgspec.structs import replace as replace_in
 
 from diagnose.capture.agent import clocks
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.core.run import busy_share, environment, launch_blocking, manifest, trains_on_cpu
+from diagnose.facts.core.host import NO_CALLS
+from diagnose.facts.core.run import busy_share, environment, is_of_no_use, launch_blocking, manifest, trains_on_cpu
 from diagnose.facts.core.steps import LONG
 from diagnose.facts.data.loading import loading
 from diagnose.facts.data.throughput import Throughput
@@ -65,6 +66,15 @@ def test_a_training_on_a_device_that_nobody_records_is_not_on_the_cpu(devices: t
     assert (
         trains_on_cpu(known("5 steps of 10\ncpu  aten::mm 1-2", unprofiled=wall(10), optimizers=optimizers)) is on_cpu
     )
+
+
+@pytest.mark.parametrize(("torch", "on_cpu"), [("2.13.0+cpu", True), ("2.13.0+cu130", False), (None, False)])
+def test_a_torch_without_cuda_trains_on_the_cpu_also_where_no_step_was_timed(torch: str | None, on_cpu: bool) -> None:
+    facts = known("5 steps of 10\ncpu  aten::mm 1-2")
+    assert facts.rank.context is not None
+    versions = {} if torch is None else {"torch": torch}
+    facts = Facts(replace(facts.rank, context=replace(facts.rank.context, versions=versions)))
+    assert trains_on_cpu(facts) is is_of_no_use(NO_CALLS, facts) is on_cpu
 
 
 @pytest.mark.parametrize("get", [manifest, slowdown, unrecorded, environment, launch_blocking])

@@ -152,7 +152,6 @@ class Watcher:
             self._on_batch()
 
     def _recorded(self, recorder: Recorder, number: int) -> None:
-        """A step has ended that was made while something is recorded."""
         recorder.step_ended(number)
         began_ns, self._ended_ns = self._ended_ns, time.perf_counter_ns()
         self._steps += 1
@@ -167,7 +166,6 @@ class Watcher:
             self._device = DeviceTimes()
 
     def _begin(self, module: ModuleType) -> None:
-        """Torch has been imported: this may become a training."""
         import torch
 
         self._grad_enabled = torch.is_grad_enabled

@@ -1,0 +1,86 @@
+"""JSON as typed structs, without what cannot be read of it: a wrong value costs its own place, never the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin
+
+import msgspec
+
+T = TypeVar("T")
+
+_LARGEST = 1 << 63
+_MOST_NAMED = 3
+
+
+def read(content: bytes, form: type[T]) -> tuple[T, list[str]]:
+    """As `converted`, from JSON. Raises msgspec.MsgspecError."""
+    try:
+        return msgspec.json.decode(content, type=form), []
+    except msgspec.MsgspecError:
+        return converted(decoded(content), form)
+
+
+def decoded(content: bytes) -> Any:
+    """JSON, with numbers that fit no column as texts: not finite, or beyond int64. Raises msgspec.DecodeError."""
+    try:
+        return json.loads(content, parse_int=_number, parse_float=_number, parse_constant=_number)
+    except (ValueError, RecursionError) as error:
+        raise msgspec.DecodeError("is not valid JSON") from error
+
+
+def _number(text: str) -> int | float | str:
+    value = float(text)
+    return text if not abs(value) < _LARGEST else int(text) if text.lstrip("-").isdigit() else value
+
+
+def converted(raw: Any, form: type[T]) -> tuple[T, list[str]]:
+    """What can be read of `raw`, and of the rest paths and reasons: "ranks[0].pid (Expected `int`, got `str`)".
+
+    A field takes its default; an element is left out. What then is empty, or lacks a required field, goes as a
+    whole, as does a list of numbers: places in it count. Raises msgspec.ValidationError if nothing can be read.
+    """
+    dropped = list[str]()
+    return msgspec.convert(_readable(raw, form, "", dropped), form), dropped
+
+
+def said(dropped: Sequence[str]) -> str:
+    """The first of what cannot be read, as the end of a sentence."""
+    more = f", and {len(dropped) - _MOST_NAMED} more" if len(dropped) > _MOST_NAMED else ""
+    return f"cannot be read in part: {', '.join(dropped[:_MOST_NAMED])}{more}"
+
+
+def _readable(raw: Any, form: Any, path: str, dropped: list[str]) -> Any:
+    try:
+        msgspec.convert(raw, form)
+        return raw
+    except msgspec.ValidationError as error:
+        whole, kept = error, dict[Any, Any]()
+    for key, name, part in _parts(raw, form):
+        before = len(dropped)
+        try:
+            kept[key] = _readable(raw[key], part, path + name, dropped)
+        except msgspec.ValidationError as error:
+            if len(dropped) == before:
+                dropped.append(f"{(path + name).removeprefix('.')} ({error})")
+    if not kept:
+        raise whole
+    found = kept if isinstance(raw, dict) else list(kept.values())
+    msgspec.convert(found, form)
+    return found
+
+
+def _parts(raw: Any, form: Any) -> list[tuple[Any, str, Any]]:
+    form = get_args(form)[0] if isinstance(form, UnionType) else form  # The other one is None.
+    if isinstance(form, type) and issubclass(form, msgspec.Struct) and isinstance(raw, dict):
+        fields = msgspec.structs.fields(form)
+        return [(one.encode_name, f".{one.encode_name}", one.type) for one in fields if one.encode_name in raw]
+    inner = get_args(form)
+    if get_origin(form) is dict and isinstance(raw, dict):
+        return [(key, f".{key}", inner[1]) for key in raw]
+    listed = get_origin(form) is list or (get_origin(form) is tuple and inner[-1] is ...)
+    if listed and isinstance(raw, list) and inner[0] not in (int, float):
+        return [(place, f"[{place}]", inner[0]) for place in range(len(raw))]
+    return []
