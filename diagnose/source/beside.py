@@ -129,6 +129,7 @@ class _Values(msgspec.Struct, frozen=True):
     used: list[int]
     sparse: list[int] | None = None
     looked_up: list[int] | None = None
+    repeats: list[int] | None = None
 
 
 def read_values(path: Place) -> ValueGraph:
@@ -136,7 +137,7 @@ def read_values(path: Place) -> ValueGraph:
     found = unpacked(path, _Values, _WHAT_OF_VALUES)
     ops = len(found.name)
     columns = [found.thread, found.step, found.backward, found.makes, found.same]
-    columns += [one for one in (found.sparse, found.looked_up) if one is not None]
+    columns += [one for one in (found.sparse, found.looked_up, found.repeats) if one is not None]
     check_size(_WHAT_OF_VALUES, len(found.names), ops, len(found.uses))
     if any(len(column) != ops for column in columns) or len(found.uses) != len(found.used):
         raise ValueError(f"is no {_WHAT_OF_VALUES}: its parts do not fit")
@@ -154,4 +155,5 @@ def read_values(path: Place) -> ValueGraph:
         used=within(found.used, -1, ops, _WHAT_OF_VALUES),
         sparse=None if found.sparse is None else within(found.sparse, 0, 1001, _WHAT_OF_VALUES),
         looked_up=None if found.looked_up is None else within(found.looked_up, -1, ops, _WHAT_OF_VALUES),
+        repeats=None if found.repeats is None else within(found.repeats, 0, 2, _WHAT_OF_VALUES),
     )

@@ -67,6 +67,23 @@ def test_what_is_computed_twice(tmp_path: Path, weight: Any) -> None:
     ]
 
 
+def test_what_looks_as_in_the_step_before_though_its_memory_was_written_to(tmp_path: Path) -> None:
+    ends, steps = torch.arange(600) % 100 == 99, iter(range(3))
+
+    def step() -> None:
+        at = next(steps)
+        ends[at] = False
+        ends.nonzero()
+        ends[at:].logical_not()
+
+    graph = looked_at(tmp_path / "v", step)
+    assert graph is not None
+    assert graph.repeats is not None
+    named = [graph.names[one].removeprefix("aten::") for one in graph.name.tolist()]
+    told = {name for name, repeats in zip(named, graph.repeats.tolist(), strict=True) if repeats}
+    assert told & {"nonzero", "logical_not"} == {"nonzero"}
+
+
 def test_weights_that_have_changed_make_new_values(tmp_path: Path, weight: Any) -> None:
     batch = torch.randn(4, 40)
 

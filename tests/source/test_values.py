@@ -25,7 +25,7 @@ SOUND = {
 
 
 OLDER = SOUND
-SOUND = {**OLDER, "sparse": [0, 0, 1000], "looked_up": [-1, 0, 0]}
+SOUND = {**OLDER, "sparse": [0, 0, 1000], "looked_up": [-1, 0, 0], "repeats": [0, 0, 1]}
 
 
 def written(folder: Path, content: Any) -> Path:
@@ -40,7 +40,7 @@ def test_values(tmp_path: Path) -> None:
     for name in SOUND.keys() - {"names"}:
         assert getattr(found, name).tolist() == SOUND[name]
     older = read_values(written(tmp_path, OLDER))
-    assert older.sparse is older.looked_up is None
+    assert older.sparse is older.looked_up is older.repeats is None
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,7 @@ def test_values(tmp_path: Path) -> None:
         {**SOUND, "used": [-2]},
         {**SOUND, "sparse": [0, 0, 1001]},
         {**SOUND, "looked_up": [-1, 3, 0]},
+        {**SOUND, "repeats": [0, 0, 2]},
         {name: value for name, value in SOUND.items() if name != "same"},
         {**SOUND, "names": ["x"] * (packed.MOST_NAMES + 1)},
     ],

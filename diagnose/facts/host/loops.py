@@ -59,7 +59,7 @@ take up to 24 us for each op in planted loops, and reading a text piece by piece
 
 KERNEL_NS = 3_000  # The same of a kernel: the shortest take 2 to 3 us (our choice).
 
-_LAYERS = tuple(
+LAYERS = tuple(
     f"aten::{name}"
     for name in (
         *("linear", "addmm", "mm", "bmm", "baddbmm", "matmul", "einsum", "conv", "_conv", "mkldnn_", "embedding"),
@@ -68,7 +68,7 @@ _LAYERS = tuple(
 )
 """How names begin of what layers with parameters of their own compute."""
 
-_STAY = (*_LAYERS, "aten::linalg_", "aten::fft_", "aten::cumsum", "aten::sort", "aten::topk")
+_STAY = (*LAYERS, "aten::linalg_", "aten::fft_", "aten::cumsum", "aten::sort", "aten::topk")
 """How names begin of what is not fused with the ops around it."""
 
 _ENTERS, _LEAVES = ("aten::lift_fresh", "aten::lift"), ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
@@ -172,7 +172,7 @@ def _without_backward(
     None where a backward pass was recorded, but not what it goes back through.
     """
     text = [str(label) for label in facts.rank.spans["name"].cat.categories]
-    layer = np.array([name.startswith(_LAYERS) for name in text], dtype=bool)[names]
+    layer = np.array([name.startswith(LAYERS) for name in text], dtype=bool)[names]
     links, start = facts.rank.links, facts.rank.spans["start_ns"].to_numpy()
     linked = links["from_id"].to_numpy()[(links["kind"] == LinkKind.FORWARD_OF.value).to_numpy()]
     track = facts.rank.spans["track"].to_numpy()[linked].astype(np.int64)
