@@ -55,7 +55,7 @@ from diagnose.rulekit.fusing_advice import (
     updated_at_once,
 )
 from diagnose.rulekit.guard_advice import guard_evidence, guard_fixes, guard_site, why_not
-from diagnose.rulekit.loading_advice import loading_evidence
+from diagnose.rulekit.loading_advice import function_said, loading_evidence, parts_evidence
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.frames import Site
@@ -120,6 +120,7 @@ __all__ = [
     "called",
     "chains_taken",
     "fixes",
+    "function_said",
     "fusing",
     "gave_up",
     "guard_evidence",
@@ -129,6 +130,7 @@ __all__ = [
     "launched",
     "loading_evidence",
     "ms",
+    "parts_evidence",
     "percent",
     "rule",
     "seen_again",
