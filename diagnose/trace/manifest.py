@@ -160,6 +160,7 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     """Largest of its groups, as `weight_decay`; None where it has none to set, or that was not recorded."""
     weight_decay: float | None = None
     groups: int | None = None
+    distinct_groups: int | None = None  # By their settings; None in recordings that do not say.
     parameters: int | None = None  # Tensors.
     elements: int | None = None
     bytes: int | None = None

@@ -19,6 +19,7 @@ from diagnose.facts.core.shaped import Work, work_of
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import HostSpans, host_spans, used_step
 from diagnose.facts.core.steps import steps
+from diagnose.facts.optimizer.optimizer import updates
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
@@ -123,9 +124,12 @@ def in_a_row(seen: SeenOps, label: IntArray | Mask) -> Iterator[IntArray]:
 
 
 def by_line(facts: Facts, seen: SeenOps, rows: Iterable[IntArray]) -> list[list[IntArray]]:
-    """Rows by the line of their first op; without those of which nothing was recorded."""
+    """Rows by the line of their first op; without those of which nothing was recorded, and those of optimizers."""
     known = [row for row in rows if (seen.ids[:, row] >= 0).any()]
     first = [int(ids[ids >= 0][0]) for ids in (seen.ids[:, row] for row in known)]
+    start = facts.rank.spans["start_ns"].to_numpy()[first] if first else NO_SPANS
+    own = intervals.covered(Intervals(start, start + 1), updates(facts).times) == 0
+    known, first = ([one for one, mine in zip(some, own, strict=True) if mine] for some in (known, first))
     names = [tuple(seen.names[one] for one in row.tolist()) for row in known]
     return [[known[at] for at in some] for some in of_one_line(facts, first, names)]
 
