@@ -44,7 +44,8 @@ def unfused_optimizer(
     slow = [one for one in many if not one.on_cpu or (one.optimizer in ON_CPU.split() and one.host_ns >= expensive)]
     grouped = [one for one in optimizer_steps if _groups(one.optimizer, manifest) and one.host_ns >= expensive]
     for one in grouped:
-        yield _merged(one, *_groups(one.optimizer, manifest))
+        places = [known.made.site for known in _of_class(one.optimizer, manifest) if known.made]
+        yield _merged(one, *_groups(one.optimizer, manifest), *(places or [None])[:1])
     if not slow and not grouped:
         forms = [
             ", ".join([optimizer_step.implementation.value, *made[optimizer_step.optimizer]])
@@ -92,7 +93,7 @@ def _groups(optimizer: str, manifest: RankManifest | None) -> tuple[int, ...]:
     return (groups, distinct) if groups >= MANY_GROUPS and 0 < distinct < groups else ()
 
 
-def _merged(one: OptimizerSteps, groups: int, distinct: int) -> Finding:
+def _merged(one: OptimizerSteps, groups: int, distinct: int, site: Site | None) -> Finding:
     left = Between(*LEFT_OF_GROUPS).of_share(1 - distinct / groups)
     text = (
         f"{groups} parameter groups have {distinct} different settings; {one.optimizer} takes {ms(one.host_ns)}/step."
@@ -108,6 +109,7 @@ def _merged(one: OptimizerSteps, groups: int, distinct: int) -> Finding:
             ),
         ),
         confidence=Confidence(Level.MEDIUM, "groups are counted; what each costs is an estimate"),
+        site=site,
         basis=Basis.RULE_OF_THUMB,
         host_bound=True,
     )
