@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
@@ -13,8 +14,7 @@ from diagnose.facts.optimizer.zeroing import gradient_zeroing
 from diagnose.pipeline import present
 from diagnose.source import ranks
 from diagnose.synthetic.reading import facts_of
-from diagnose.trace.manifest import Host, Optimizer, RankManifest
-from diagnose.trace.model import Context
+from diagnose.trace.manifest import Optimizer
 from tests.drawing import MAIN, Drawing
 from tests.rules import built_in
 
@@ -250,10 +250,12 @@ def test_real_optimizers(
 )
 def test_groups_with_equal_settings(groups: int, distinct: int | None, saves_ms: float) -> None:
     """Of 30 ms 90 % goes by groups that are alike, of which 15 % stays."""
-    rank = facts_of("4 steps of 100\ncpu  aten::mm 0-60 | Optimizer.step#AdamW.step 65-95 | aten::_fused_ 66-94").rank
-    made = Optimizer(name="AdamW", devices=("cpu",), groups=groups, distinct_groups=distinct)
-    known = RankManifest(rank=0, optimizers=(made,))
-    facts = Facts(replace(rank, context=Context(known, Host(), ranks=1)))
+    drawing = "aten::mm 0-60 | Optimizer.step#AdamW.step 65-95 | aten::_fused_adamw_ 66-94"
+    rank = facts_of(f"4 steps of 100\n1 threads, 2 cores\ncpu  {drawing}").rank
+    assert rank.context is not None
+    made = Optimizer(name="AdamW", fused=True, groups=groups, distinct_groups=distinct)
+    known = msgspec.structs.replace(rank.context.rank, optimizers=(made,))
+    facts = Facts(replace(rank, context=replace(rank.context, rank=known)))
     replayed_ns = [one.saving.replayed_ns for one in present(facts, [built_in("unfused_optimizer")]).findings]
     assert [likely for _, likely, _ in filter(None, replayed_ns)] == pytest.approx(
         [1e8 - saves_ms * 1e6] * (saves_ms > 0)
