@@ -218,14 +218,8 @@ EXAMPLES = [
         """,
         saving_ms=(20, 50),  # with twice as many workers a batch comes every 80 ms, or every 50
     ),
-    Fires(  # this process loads
-        """
-        4 steps of 100
-        cpu  load 0-60
-        gpu  sgemm 60.01-100 @60
-        """,
-        saving_ms=(59, 59),
-    ),
+    # this process loads
+    Fires("4 steps of 100\ncpu  load 0-60\ngpu  sgemm 60.01-100 @60", saving_ms=(59, 59)),
     Fires(  # decoding keeps both cores busy: batches have to get cheaper
         """
         5 steps of 100
@@ -246,15 +240,7 @@ EXAMPLES = [
         """,
         saving_ms=(59.5, 59.5),
     ),
-    Silent("""
-        5 steps of 100
-        cpu  next 0-0.4 | sync 1-99.51
-        gpu  sgemm 0.51-99.5 @0.5
-    """),
+    Silent("5 steps of 100\ncpu  next 0-0.4 | sync 1-99.51\ngpu  sgemm 0.51-99.5 @0.5"),
     # the host loads while the GPU works on what was queued before
-    Silent("""
-        4 steps of 100
-        cpu  load 10-60
-        gpu  sgemm 0.01-100 @0
-    """),
+    Silent("4 steps of 100\ncpu  load 10-60\ngpu  sgemm 0.01-100 @0"),
 ]

@@ -42,10 +42,8 @@ def unfused_optimizer(
     many = [one for one in unfused if one.implementation in IN_PIECES and (one.launches >= LAUNCHES or one.on_cpu)]
     expensive = WORTH_SHARE * steps.mean_ns
     slow = [one for one in many if not one.on_cpu or (one.optimizer in ON_CPU.split() and one.host_ns >= expensive)]
-    grouped = [one for one in optimizer_steps if _groups(one.optimizer, manifest) and one.host_ns >= expensive]
-    for one in grouped:
-        places = [known.made.site for known in _of_class(one.optimizer, manifest) if known.made]
-        yield _merged(one, *_groups(one.optimizer, manifest), *(places or [None])[:1])
+    grouped = [found for one in optimizer_steps if (found := _merged(one, _of_class(one.optimizer, manifest)))]
+    yield from grouped
     if not slow and not grouped:
         forms = [
             ", ".join([optimizer_step.implementation.value, *made[optimizer_step.optimizer]])
@@ -86,14 +84,11 @@ def unfused_optimizer(
         )
 
 
-def _groups(optimizer: str, manifest: RankManifest | None) -> tuple[int, ...]:
-    """How many groups there are, and how many with settings of their own; () if few, or none are alike."""
-    known = [(one.groups, one.distinct_groups) for one in _of_class(optimizer, manifest)]
-    groups, distinct = (sum(number or 0 for number in some) for some in zip(*known or [(0, 0)], strict=True))
-    return (groups, distinct) if groups >= MANY_GROUPS and 0 < distinct < groups else ()
-
-
-def _merged(one: OptimizerSteps, groups: int, distinct: int, site: Site | None) -> Finding:
+def _merged(one: OptimizerSteps, made: list[Optimizer]) -> Finding | None:
+    """What groups with equal settings cost; None if there are few groups, or none are alike."""
+    groups, distinct = (sum(getattr(some, name) or 0 for some in made) for name in ("groups", "distinct_groups"))
+    if groups < MANY_GROUPS or not 0 < distinct < groups:
+        return None
     left = Between(*LEFT_OF_GROUPS).of_share(1 - distinct / groups)
     text = (
         f"{groups} parameter groups have {distinct} different settings; {one.optimizer} takes {ms(one.host_ns)}/step."
@@ -109,7 +104,7 @@ def _merged(one: OptimizerSteps, groups: int, distinct: int, site: Site | None) 
             ),
         ),
         confidence=Confidence(Level.MEDIUM, "groups are counted; what each costs is an estimate"),
-        site=site,
+        site=next((known.made.site for known in made if known.made), None),
         basis=Basis.RULE_OF_THUMB,
         host_bound=True,
     )

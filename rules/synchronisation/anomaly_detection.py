@@ -83,12 +83,5 @@ EXAMPLES = [
         cpu  mm 0-10 | "autograd::engine::evaluate_function: MmBackward0" 20-60 | mm 25-55
         gpu  sgemm 1-20 @0.5 | sgemm 26-99 @25.5
     """),
-    CannotTell(
-        """
-        4 steps of 100
-        cpu  aten::mm 0-10
-        gpu  sgemm 1-20 @0.5
-        """,
-        because="the backward pass",
-    ),
+    CannotTell("4 steps of 100\ncpu  aten::mm 0-10\ngpu  sgemm 1-20 @0.5", because="the backward pass"),
 ]
