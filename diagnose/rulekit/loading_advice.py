@@ -38,8 +38,9 @@ def parts_evidence(loading: Loading) -> tuple[Evidence, ...]:
     one, said = loading.loader, list[Evidence]()
     sampling_ns = round((loading.sampling_share or 0.0) * (one.wait_ns or 0))
     known = {"items": one.items_ns, "collation": one.collate_ns, "the sampler": sampling_ns}
-    if parts := [f"{name} {ms(ns)}" for name, ns in known.items() if ns and ns >= TOLD * loading.fetch_ns]:
-        said.append(Evidence(f"Of each batch, {', '.join(parts)}."))
+    shares = {name: (ns or 0) / max(one.fetch_ns or 0, 1) for name, ns in known.items()}
+    if parts := [f"{name} {percent(share)}" for name, share in shares.items() if share >= TOLD]:
+        said.append(Evidence(f"Of loading a batch: {', '.join(parts)}."))
     if loading.function is not None:
         said.append(Evidence(f"{function_said(loading)}.", loading.function[1], "share"))
     return tuple(said)

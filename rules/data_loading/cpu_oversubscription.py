@@ -60,12 +60,7 @@ EXAMPLES = [
     # one thread for each core
     Silent("4 steps of 100\n2 threads, 2 cores\ncpu  aten::mm 0-80"),
     # the GPU computes
-    Silent("""
-        4 steps of 100
-        8 threads, 2 cores
-        cpu  aten::mm 0-80
-        gpu  sgemm 1-90 @0.5
-    """),
+    Silent("4 steps of 100\n8 threads, 2 cores\ncpu  aten::mm 0-80\ngpu  sgemm 1-90 @0.5"),
     # a trace alone says nothing of cores
     CannotTell("4 steps of 100\ncpu  aten::mm 0-80", because="DataLoader options"),
 ]

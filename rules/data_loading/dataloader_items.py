@@ -276,12 +276,7 @@ EXAMPLES = [
         gpu  sgemm 60.01-100 @60
     """),
     # making it takes all of the time
-    Silent("""
-        4 steps of 100
-        batches made in 9.9 of 10
-        cpu  load 0-80 | aten::mm 80-81
-        gpu  sgemm 80.01-99.99 @80
-    """),
+    Silent("4 steps of 100\nbatches made in 9.9 of 10\ncpu  load 0-80 | aten::mm 80-81\ngpu  sgemm 80.01-99.99 @80"),
     CannotTell("5 steps of 100\ncpu  next 0-60\ngpu  sgemm 60.01-100 @60", because="diagnose profile"),
     CannotTell(
         "4 steps of 100\ncpu  load 0-80 | aten::mm 80-81\ngpu  sgemm 80.01-99.99 @80", because="diagnose profile"

@@ -104,7 +104,7 @@ def waiting(fetches: Fetches, wait: Input, late_ns: int, loading: Loading | None
     if fetches.in_process:
         line, share = (loading and loading.function) or (None, 0.0)
         what = "while the main process loads the next batch"
-        late = f", {percent(share)} of it in `{line.function or line.calls}`." if line else "."
+        late = f"; `{line.function or line.calls}` takes {percent(share)} of loading." if line else "."
     return Evidence(f"The {who} waits {ms(late_ns)}/step {what}{late}", late_ns, "ns")
 
 

@@ -79,6 +79,11 @@ class _Spent:
     pauses: intervals.Intervals  # Of the main thread, in the used steps.
     in_pause: IntArray
 
+    @property
+    def goes_back(self) -> Mask:
+        """Which calls are nodes, or have made one."""
+        return np.isin(self.maker, self.maker[self.is_node])
+
 
 @once
 def _spent(facts: Facts) -> _Spent:
@@ -205,7 +210,6 @@ def dominant_lines(facts: Facts) -> tuple[Dominant, ...]:
     """
     spent, counted, functions_of = _spent(facts), _counted(facts), dict[tuple[str, str], list[int]]()
     lines = members(np.where(counted, spent.of_call, len(spent.sites)), len(spent.sites) + 1)
-    goes_back = np.isin(spent.maker, spent.maker[spent.is_node])
     for k, site in enumerate(spent.sites):
         if site is not None and site.line:
             functions_of.setdefault((site.file, site.function), []).append(k)
@@ -214,7 +218,7 @@ def dominant_lines(facts: Facts) -> tuple[Dominant, ...]:
         of_line = [_dominant(facts, spent.sites[k], lines[k]) for k in some]
         every = np.concatenate([lines[k] for k in some])
         most = max(some, key=lambda k: _ns(facts)[lines[k]].sum())
-        alone = every[~goes_back[every]]
+        alone = every[~spent.goes_back[every]]
         if _ns(facts)[lines[most]].sum() < MOSTLY * _ns(facts)[alone].sum():
             of_line = [_dominant(facts, spent.sites[most], alone, whole=True)]
         found += of_line
@@ -241,8 +245,7 @@ def _counted(facts: Facts) -> Mask:
     times = intervals.Intervals(spent.calls.start_ns, spent.calls.end_ns)
     apart = intervals.covered(times, intervals.merge(*(one.times for one in others))) > 0
     unknown = spent.is_node & (spent.maker == np.arange(len(apart)))
-    goes_back = np.isin(spent.maker, spent.maker[spent.is_node])
-    counted: Mask = is_op & ~apart & ~unknown & ~(layer & (goes_back | ~product))
+    counted: Mask = is_op & ~apart & ~unknown & ~(layer & (spent.goes_back | ~product))
     return counted
 
 
