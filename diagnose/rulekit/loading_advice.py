@@ -17,7 +17,8 @@ def loading_evidence(loading: Loading) -> tuple[Evidence, ...]:
     model, count, present = loading.model, loading.workers, loading.model.workers
     takes = f"Loading a batch takes {ms(loading.fetch_ns)}"
     if loading.split_known and model.waiting_ns >= TOLD * loading.fetch_ns * loading.batches:
-        takes += f" ({ms(model.waiting_ns / loading.batches)} of it waits for storage or network)"
+        busy = ", network or a core" if loading.loader.fetch_queued_ns is None else " or network"
+        takes += f" ({ms(model.waiting_ns / loading.batches)} of it waits for storage{busy})"
     said = [Evidence(f"{takes}; a step takes {ms(model.training_ns)} if its batch is ready.", loading.fetch_ns, "ns")]
     if present:
         pace_ns = model.making_ns / present
@@ -52,7 +53,7 @@ def function_said(loading: Loading) -> str:
         return ""
     line, share = loading.function
     name, place = line.function or line.calls, f" (mostly line {line.line})" * bool(line.line)
-    calls = f", most of it in `{line.calls}`" * bool(line.function and line.calls)
+    calls = f", {percent(line.share)} in `{line.calls}`" * bool(line.function and line.calls)
     return f"`{name}`{place} takes {ms(share * loading.fetch_ns)} per batch, {percent(share)} of loading{calls}"
 
 

@@ -133,9 +133,8 @@ def items(fetches: Fetches, steps: Steps, loading: Loading, waited_ns: int) -> F
     line, share = loading.function
     reads = line.calls.rpartition(".")[2].startswith(READS)
     by_hand = here and loading.collating_share >= share
-    share, left = (
-        (loading.collating_share, LEFT_OF_COLLATION) if by_hand else (share, LEFT_OF_READING if reads else LEFT)
-    )
+    share, left = (line.share, LEFT_OF_READING) if reads else (share, LEFT)
+    share, left = (loading.collating_share, LEFT_OF_COLLATION) if by_hand else (share, left)
     name = line.calls if reads or not line.function else line.function
     if here:
         edit: Edit = Shorten(fetches.ids, Between(*left).of_share(share * (1 - (loading.sampling_share or 0.0))))
@@ -148,8 +147,8 @@ def items(fetches: Fetches, steps: Steps, loading: Loading, waited_ns: int) -> F
         evidence=(
             Evidence(f"{function_said(loading)}.", share, "share"),
             Evidence(f"The training waits {ms(waited_ns)}/step for batches.", waited_ns, "ns"),
-            *(parts_evidence(loading)[:-1]),
             *loading_evidence(loading),
+            *parts_evidence(loading)[:-1],
         ),
         edits=(edit,),
         fixes=(read_once(line.calls) if reads else STACKED if by_hand else CHEAPER,),

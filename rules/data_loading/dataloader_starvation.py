@@ -126,7 +126,7 @@ def more_workers(fetches: Fetches, wait: Input, late_ns: int, loading: Loading) 
     line = loading.function[0] if here and loading.function else None
     return Finding(
         title=IN_PROCESS if here else KEEP_UP,
-        evidence=(waiting(fetches, wait, late_ns, loading), *parts_evidence(loading), *loading_evidence(loading)),
+        evidence=(waiting(fetches, wait, late_ns, loading), *loading_evidence(loading), *parts_evidence(loading)),
         edits=(Move(ids, speeds, Between(*loading.ready_ns(count))),),
         fixes=(
             set_workers(count, present),

@@ -61,8 +61,8 @@ class Loading:
 
     @property
     def split_known(self) -> bool:
-        """Whether it is known how much of making a batch computes, and how much waits for what is no core."""
-        return self.loader.fetch_cpu_ns is not None and self.loader.fetch_queued_ns is not None
+        """Whether it is known how much of making a batch computes, and how much waits."""
+        return self.loader.fetch_cpu_ns is not None
 
     @property
     def waits(self) -> bool:
@@ -136,8 +136,8 @@ class Loading:
     def function(self) -> tuple[SampledLine, float] | None:
         """The function that takes most of making a batch: its line with most time, and the share of all its lines.
 
-        What runs outside the script's counts by what is called, which of a function is named only where it takes most.
-        None if none is known to take MUCH.
+        The line has what takes most of the function, if that is of a library, with its share. What runs outside the
+        script's own code counts by what is called. None if none is known to take MUCH.
         """
         lines = dict[tuple[str, str, str], list[SampledLine]]()
         for one in self.loader.lines:  # Most first.
@@ -150,8 +150,8 @@ class Loading:
         for one in lines[most]:
             calls[one.calls] += one.share  # type: ignore[assignment]
         called, share = calls.most_common(1)[0]
-        line = msgspec.structs.replace(lines[most][0], calls=called if share > MOSTLY * shares[most] else "")
-        return line, min(shares[most], 1.0)
+        told = {"calls": called, "share": share} if share > MOSTLY * shares[most] else {"calls": ""}
+        return msgspec.structs.replace(lines[most][0], **told), min(shares[most], 1.0)
 
     @property
     def collating_share(self) -> float:
