@@ -35,7 +35,8 @@ _CALLS = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)
 MUCH = 0.2  # Of the step, from which on a line or a function dominates it (our choice).
 MOSTLY = 0.5  # Of a line in one op, and of a function in one line, for these to be named (our choice).
 
-_PRODUCTS = ("aten::mm", "aten::bmm", "aten::matmul", "aten::einsum")
+_NAMES = ("mm", "bmm", "matmul", "einsum", "dropout", "relu", "gelu", "silu", "elu", "tanh", "sigmoid", "softmax")
+_ANYONES = tuple(f"aten::{name}" for name in (*_NAMES, "log_softmax", "max_pool", "avg_pool", "cross_entropy"))
 """What layers compute, and others too: where nothing goes back through them, it is not known which."""
 
 MOST_OPS = 5  # That are told of a function (our choice).
@@ -237,15 +238,15 @@ def _ns(facts: Facts) -> IntArray:
 def _counted(facts: Facts) -> Mask:
     spent, names = _spent(facts), facts.rank.spans["name"].cat
     made_by = names.codes.to_numpy()[spent.calls.ids[spent.maker]]
-    is_op, layer, product = (
+    is_op, layer, anyones = (
         np.array([decides(name) for name in names.categories], dtype=bool)[made_by]
-        for decides in (_is_op, lambda name: name.startswith(LAYERS), lambda name: name.startswith(_PRODUCTS))
+        for decides in (_is_op, lambda name: name.startswith(LAYERS), lambda name: name.startswith(_ANYONES))
     )
     others = (updates(facts), zeroings(facts), host_spans(facts, SpanKind.LOADER))
     times = intervals.Intervals(spent.calls.start_ns, spent.calls.end_ns)
     apart = intervals.covered(times, intervals.merge(*(one.times for one in others))) > 0
     unknown = spent.is_node & (spent.maker == np.arange(len(apart)))
-    counted: Mask = is_op & ~apart & ~unknown & ~(layer & (spent.goes_back | ~product))
+    counted: Mask = is_op & ~apart & ~unknown & ~np.where(anyones, spent.goes_back, layer)
     return counted
 
 
