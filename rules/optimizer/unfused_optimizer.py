@@ -86,7 +86,7 @@ def unfused_optimizer(
 
 def _merged(one: OptimizerSteps, made: list[Optimizer]) -> Finding | None:
     """What groups with equal settings cost; None if there are few groups, or none are alike."""
-    groups, distinct = (sum(getattr(some, name) or 0 for some in made) for name in ("groups", "distinct_groups"))
+    groups, distinct = sum(known.groups or 0 for known in made), sum(known.distinct_groups or 0 for known in made)
     if groups < MANY_GROUPS or not 0 < distinct < groups:
         return None
     left = Between(*LEFT_OF_GROUPS).of_share(1 - distinct / groups)

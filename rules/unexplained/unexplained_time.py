@@ -212,13 +212,6 @@ EXAMPLES = [
         """,
         saving_ms=(38, 38),
     ),
-    # layers are the work itself
-    Silent("""
-        4 steps of 100
-        1 threads, 2 cores
-        cpu  "train.py(9): main" 0-100 | aten::linear 0-40 | "net.py(5): forward" 41-80 | aten::linear 42-80
-        cpu  aten::linear 81-99
-    """),
     # 5 ms of it are no tenth of the step
     Silent("""
         4 steps of 100

@@ -78,7 +78,7 @@ class Lines:
             self._left -= 1
             self._mark(frame.f_code, self._known(frame) if self._left else NOT_KNOWN)
             self._on = self._left > 0
-        return self._line
+        return frame.f_trace
 
     def _known(self, frame: FrameType) -> int:
         code = frame.f_code
@@ -87,7 +87,7 @@ class Lines:
         self._left_of[code] -= 1
         if self._left_of[code] > 0:
             return frame.f_lineno
-        self._left_of[code], frame.f_trace_lines = 0, False
+        self._left_of[code], frame.f_trace = 0, None
         return code.co_firstlineno
 
     def _mark(self, code: CodeType, line: int) -> None:
