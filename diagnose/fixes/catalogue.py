@@ -41,39 +41,6 @@ KINDS: tuple[type[Setting], ...] = (
     ZeroGrad,
 )
 
-__all__ = [
-    "KINDS",
-    "AnomalyMode",
-    "Attention",
-    "Autocast",
-    "ChannelsLast",
-    "CollectByHand",
-    "CommunicationHook",
-    "Compile",
-    "CompileArgument",
-    "CudnnBenchmark",
-    "DdpArgument",
-    "Determinism",
-    "Environment",
-    "FsdpArgument",
-    "GraphCapture",
-    "LoaderArgument",
-    "Multiple",
-    "NoBarrier",
-    "NoCheckpointing",
-    "NoEmptyCache",
-    "NoGradInEvaluation",
-    "NoSync",
-    "NoSynchronize",
-    "OptimizerArgument",
-    "SaveInBackground",
-    "SeldomCollect",
-    "Tf32",
-    "Threads",
-    "ZeroGrad",
-    "parsed",
-]
-
 _BY_FORM = {(kind.form, argument): kind for kind in KINDS for argument in kind.takes}
 """By the form of their names, and the argument."""
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.costs.book import cost_book
+from diagnose.costs.changes import Recost
 from diagnose.facts.communication.host_collectives import host_collectives
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.device import device_work
@@ -22,7 +23,6 @@ from diagnose.replay.edits import (
     Even,
     Move,
     Rechunk,
-    Recost,
     Remove,
     Replace,
     Shorten,

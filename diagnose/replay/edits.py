@@ -148,22 +148,3 @@ Edit: TypeAlias = "Shorten | Remove | Detach | Move | Replace | Recost | Even | 
 def shares(keep: Number) -> npt.NDArray[np.float64]:
     """A share at each level, bounded to 0..1. Shape (3,)."""
     return np.clip([at(keep, level) for level in Estimate], 0.0, 1.0)
-
-
-__all__ = [
-    "Between",
-    "Detach",
-    "Edit",
-    "Estimate",
-    "Even",
-    "Move",
-    "Number",
-    "Own",
-    "Rechunk",
-    "Recost",
-    "Remove",
-    "Replace",
-    "Selection",
-    "Shorten",
-    "Times",
-]

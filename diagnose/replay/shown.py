@@ -9,7 +9,7 @@ from enum import Enum
 import numpy as np
 
 from diagnose.costs.book import cost_book
-from diagnose.costs.changes import Fused
+from diagnose.costs.changes import Fused, Recost
 from diagnose.facts.communication.job_times import own_time_ns
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.breakdown import round_half_up
@@ -24,7 +24,6 @@ from diagnose.replay.edits import (
     Move,
     Own,
     Rechunk,
-    Recost,
     Remove,
     Replace,
     Shorten,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.contracts.finding import Evidence, Fix
-from diagnose.costs.changes import Attended, Chained, Scattered, UpdatedAtOnce
+from diagnose.costs.changes import Attended, Chained, Recost, Scattered, UpdatedAtOnce
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
 from diagnose.facts.device.chains import PointwiseChains
@@ -18,7 +18,7 @@ from diagnose.facts.host.compiling import Compiling
 from diagnose.facts.host.starvation import Starvation
 from diagnose.facts.optimizer.optimizer import Implementation, OptimizerSteps
 from diagnose.fixes.setting import Safety
-from diagnose.replay.edits import Between, Edit, Recost, Shorten, Times
+from diagnose.replay.edits import Between, Edit, Shorten, Times
 from diagnose.trace.manifest import Optimizer
 from diagnose.trace.measured import OPTIMIZER, OpSpec
 from diagnose.trace.units import duration as ms

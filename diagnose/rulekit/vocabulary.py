@@ -55,7 +55,7 @@ from diagnose.rulekit.fusing_advice import (
     updated_at_once,
 )
 from diagnose.rulekit.guard_advice import guard_evidence, guard_fixes, guard_site, why_not
-from diagnose.rulekit.loading_advice import loading_evidence
+from diagnose.rulekit.loading_advice import function_said, loading_evidence, parts_evidence
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.frames import Site
@@ -65,81 +65,6 @@ from diagnose.trace.steps import seen_again
 from diagnose.trace.units import about, percent
 from diagnose.trace.units import duration as ms
 from diagnose.trace.units import size as bytes_
-
-__all__ = [
-    "Basis",
-    "Between",
-    "CalleeKind",
-    "CannotTell",
-    "Cause",
-    "Caution",
-    "Check",
-    "Clean",
-    "Confidence",
-    "Detach",
-    "Direction",
-    "Edit",
-    "Enlarged",
-    "Estimate",
-    "Even",
-    "Evidence",
-    "Finding",
-    "Fires",
-    "Fix",
-    "HostMemory",
-    "InPrecision",
-    "Kind",
-    "Level",
-    "Loader",
-    "Missing",
-    "Move",
-    "NotApplicable",
-    "Optimizer",
-    "Own",
-    "Padded",
-    "Pinned",
-    "RankManifest",
-    "Rechunk",
-    "Recost",
-    "Remove",
-    "Replace",
-    "Risk",
-    "RuleError",
-    "Safety",
-    "Searched",
-    "Shorten",
-    "Silent",
-    "Site",
-    "Steps",
-    "Times",
-    "Verdicts",
-    "WellChosen",
-    "about",
-    "attended",
-    "bytes_",
-    "called",
-    "chains_taken",
-    "fixes",
-    "fusing",
-    "gave_up",
-    "guard_evidence",
-    "guard_fixes",
-    "guard_site",
-    "known",
-    "launched",
-    "loading_evidence",
-    "ms",
-    "percent",
-    "rule",
-    "seen_again",
-    "torchs_own",
-    "unsorted",
-    "updated_at_once",
-    "waited",
-    "wasted",
-    "why_not",
-]
-
 
 _CALLS = {"aten::item": ".item()", "aten::_local_scalar_dense": ".item()", "aten::is_nonzero": "bool(tensor)"}
 _CALLS |= {"aten::to": ".to()", "aten::copy_": ".copy_()", "aten::equal": "torch.equal()"}

@@ -120,6 +120,7 @@ class _Values(msgspec.Struct, frozen=True):
     used: list[int]
     sparse: list[int] | None = None
     looked_up: list[int] | None = None
+    repeats: list[int] | None = None
 
 
 def read_values(path: Place) -> tuple[ValueGraph, list[str]]:
@@ -130,7 +131,7 @@ def read_values(path: Place) -> tuple[ValueGraph, list[str]]:
     if found.step != sorted(found.step):
         raise ValueError(f"is no {what}: its steps are mixed")
     bounds = {"name": (0, len(found.names)), "thread": (0, max(ops, 1)), "sparse": (0, 1001), "uses": (0, ops)}
-    bounds |= dict.fromkeys(("step", "backward", "makes"), (0, 2))
+    bounds |= dict.fromkeys(("step", "backward", "makes", "repeats"), (0, 2))
     bounds |= dict.fromkeys(("same", "used", "looked_up"), (-1, ops))
     return ValueGraph(**_columns(found, bounds, what)), dropped
 

@@ -244,7 +244,16 @@ CHANGED = 0.05
 
 
 def notes(rank: RankManifest) -> Iterator[IntegrityNote]:
-    """On steps without the profiler, before the recordings and after: none if half of either lie about the others'."""
+    """On switches that cost time, and on steps without the profiler, before the recordings and after.
+
+    None on steps if half of either lie about the others'.
+    """
+    flags, algorithms = rank.flags, "torch.use_deterministic_algorithms"
+    fills = " and its fill_uninitialized_memory" * bool(flags.fill_uninitialized_memory)
+    switches = {algorithms + fills: flags.deterministic_algorithms, "cudnn.deterministic": flags.cudnn_deterministic}
+    if on := [name for name, is_on in {**switches, "anomaly detection": flags.anomaly_mode}.items() if is_on]:
+        said = "Each costs some time: leave it on only where you need it."
+        yield IntegrityNote(f"Switched on: {', '.join(on)}.", said, Severity.NOTE)
     before, after = _quartiles(rank.unprofiled), _quartiles(rank.unprofiled_after)
     if before is None or after is None:
         return

@@ -160,6 +160,7 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     """Largest of its groups, as `weight_decay`; None where it has none to set, or that was not recorded."""
     weight_decay: float | None = None
     groups: int | None = None
+    distinct_groups: int | None = None  # By their settings; None in recordings that do not say.
     parameters: int | None = None  # Tensors.
     elements: int | None = None
     bytes: int | None = None
@@ -190,6 +191,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     cudnn_benchmark: bool | None = None
     cudnn_deterministic: bool | None = None
     deterministic_algorithms: bool | None = None
+    fill_uninitialized_memory: bool | None = None  # Of deterministic algorithms; by itself it does nothing.
     anomaly_mode: bool | None = None
     threads: int | None = None  # Of CPU ops (torch.get_num_threads).
     autocast: dict[str, str] = {}  # dtype by device type of autocasts that were entered, as in {"cuda": "bfloat16"}.

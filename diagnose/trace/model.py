@@ -180,6 +180,9 @@ class ValueGraph:
 
     -1 of others. None: nobody looked.
     """
+    repeats: IntArray | None = None
+    """1 where sizes and 64 elements of the result are those of the so-many-th such op in the step before; None: nobody
+    looked."""
 
 
 @dataclass(frozen=True)

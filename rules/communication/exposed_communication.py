@@ -192,11 +192,5 @@ EXAMPLES = [
         gpu     sgemm 0.1-30 @0.05 | sgemm 99.1-99.9 @99.05
         gpu 20  allreduce 30-50 @0.3
     """),
-    CannotTell(
-        """
-        4 steps of 100
-        cpu  aten::mm 0-0.1 | c10d::allreduce_ 0.2-80
-        """,
-        because="device work",
-    ),
+    CannotTell("4 steps of 100\ncpu  aten::mm 0-0.1 | c10d::allreduce_ 0.2-80", because="device work"),
 ]

@@ -55,32 +55,12 @@ def cpu_oversubscription(cpu_threads: CpuThreads | None, loading: Loading | None
 
 
 EXAMPLES = [
-    Fires(  # 80 ms of ops with four threads for each core
-        """
-        4 steps of 100
-        8 threads, 2 cores
-        cpu  aten::mm 0-80
-        """,
-        saving_ms=(0, 75),
-    ),
+    # 80 ms of ops with four threads for each core
+    Fires("4 steps of 100\n8 threads, 2 cores\ncpu  aten::mm 0-80", saving_ms=(0, 75)),
     # one thread for each core
-    Silent("""
-        4 steps of 100
-        2 threads, 2 cores
-        cpu  aten::mm 0-80
-    """),
+    Silent("4 steps of 100\n2 threads, 2 cores\ncpu  aten::mm 0-80"),
     # the GPU computes
-    Silent("""
-        4 steps of 100
-        8 threads, 2 cores
-        cpu  aten::mm 0-80
-        gpu  sgemm 1-90 @0.5
-    """),
-    CannotTell(  # a trace alone says nothing of cores
-        """
-        4 steps of 100
-        cpu  aten::mm 0-80
-        """,
-        because="DataLoader options",
-    ),
+    Silent("4 steps of 100\n8 threads, 2 cores\ncpu  aten::mm 0-80\ngpu  sgemm 1-90 @0.5"),
+    # a trace alone says nothing of cores
+    CannotTell("4 steps of 100\ncpu  aten::mm 0-80", because="DataLoader options"),
 ]

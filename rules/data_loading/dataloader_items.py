@@ -1,16 +1,17 @@
 """One part of data loading dominates the wait for batches.
 
-A line of the dataset, the transfer from worker to main process, or the sampler takes most of the time.
+A function of the dataset or of `collate_fn`, the transfer from worker to main process, or the sampler takes most of
+the time.
 
 Why it costs
-    The line runs once per item, often with the same result. Each tensor of a batch needs its own descriptor, and other
-    objects are pickled one by one. The sampler runs in the main process, so no worker can hide it.
+    The function runs once per item, often with the same result. Each tensor of a batch needs its own descriptor, and
+    other objects are pickled one by one. The sampler runs in the main process, so no worker can hide it.
 How to fix
     Read files once, when the dataset is created, or map them (`np.load(path, mmap_mode="r")`). Cache what repeats.
     Return a few large tensors from `collate_fn`, not NumPy arrays or many small tensors. Use `num_workers=0` where the
     transfer takes longer than loading. Compute the order of an epoch once, with whole-tensor ops.
 Ignore when
-    the line depends on the item, or the sampler on the results of the last step.
+    the function depends on the item, or the sampler on the results of the last step.
 Sources
     https://docs.pytorch.org/docs/stable/data.html
     https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies
@@ -29,8 +30,9 @@ ANEW = 0.5  # of the batches are the first of an iterator (our choice)
 FEW = 8  # tensors that a batch may have after all (our choice)
 MANY_OBJECTS, LARGE_BYTES = 1_000, 1_000_000  # a batch that has less of both is as small as batches are (our choice)
 READY_NS = 500_000  # what a batch with few tensors takes: 0.3 to 1 ms measured
-LEFT = (1.0, 0.5, 0.0)  # of what a line takes: half of it likely goes, at best all (our choice)
+LEFT = (1.0, 0.5, 0.0)  # of what a function takes: half of it likely goes, at best all (our choice)
 LEFT_OF_READING = (0.5, 0.1, 0.02)  # what is read once, or mapped, is read no more for each item (our choice)
+LEFT_OF_COLLATION = (0.5, 0.1, 0.02)  # of the script's, which default_collate does as one copy an item (our choice)
 LEFT_OF_HANDING = Between(1.0, 0.5, 0.1)  # of what has few tensors: how much can go is not known (our choice)
 LEFT_OF_SAMPLING = Between(1.0, 0.1, 0.0)  # of the sampler: what it does is not recorded (our choice)
 # Arrays of 8, 35 and 100 MB took 134, 706 and 4,298 ms to hand over, as tensors 84, 189 and 505 ms (two busy cores).
@@ -40,6 +42,11 @@ CHEAPER = Fix(
     "Do this once, before training, and store the preprocessed items; cache what repeats.",
     effort=2,
     link="https://docs.pytorch.org/docs/stable/data.html",
+)
+STACKED = Fix(
+    "Stack tensors in `collate_fn` instead of converting them to lists and back.",
+    after="torch.stack([item[name] for item in items])",
+    link="https://docs.pytorch.org/docs/stable/data.html#dataloader-collate-fn",
 )
 STACK = Fix(
     "Concatenate small tensors in `collate_fn`, so that a batch has a few large ones.",
@@ -72,6 +79,8 @@ ONCE = Fix(
 def dataloader_items(fetches: Fetches, input_wait: Input, steps: Steps, loading: Loading | None = None) -> Verdicts:
     if fetches.in_process is not False:
         yield sampler(fetches, input_wait, steps, loading)
+        if fetches.in_process and loading is not None and loading.loader.lines:
+            yield items(fetches, steps, loading, round((1 - (loading.sampling_share or 0.0)) * input_wait.waited_ns))
         return
     one = None if loading is None else loading.loader
     if loading is None or one is None or not (one.lines or (one.handing_share is not None and one.handed_ns)):
@@ -116,30 +125,39 @@ def sampler(fetches: Fetches, wait: Input, steps: Steps, loading: Loading | None
 
 
 def items(fetches: Fetches, steps: Steps, loading: Loading, waited_ns: int) -> Finding | Clean:
+    here = bool(fetches.in_process)
     if waited_ns < WORTH_SHARE * steps.mean_ns or loading.loader.empty_share == 0:
-        return Clean(f"the training waits {ms(waited_ns)}/step for workers to load batches")
-    if loading.line is None:
-        return Clean("no single line dominates batch loading")
-    line, share = loading.line
+        return Clean(f"the training waits {ms(waited_ns)}/step for batches to be loaded")
+    if loading.function is None:
+        return Clean("no single function dominates batch loading")
+    line, share = loading.function
     reads = line.calls.rpartition(".")[2].startswith(READS)
-    what = f"`{line.calls}`" if line.calls else f"One line of `{line.function}`"
-    where = f" in `{line.function}`" if line.calls and line.function else ""
-    spent_ns, left = round(share * loading.fetch_ns), LEFT_OF_READING if reads else LEFT
-    speeds = (loading.faster(loading.model.workers, share * (1 - one))[level] for level, one in enumerate(left))
+    by_hand = here and loading.collating_share >= share
+    share, left = (line.share, LEFT_OF_READING) if reads else (share, LEFT)
+    share, left = (loading.collating_share, LEFT_OF_COLLATION) if by_hand else (share, left)
+    name = line.calls if reads or not line.function else line.function
+    if here:
+        edit: Edit = Shorten(fetches.ids, Between(*left).of_share(share * (1 - (loading.sampling_share or 0.0))))
+    else:
+        speeds = (loading.faster(loading.model.workers, share * (1 - one))[level] for level, one in enumerate(left))
+        edit = Move(fetches.between, Between(*speeds), fetches.ready_ns)
+    where = "in the training process" if here else "in workers"
     return Finding(
-        title=f"{what} dominates batch loading in workers",
+        title=f"`{name}` dominates batch loading {where}",
         evidence=(
-            Evidence(f"{what}{where} takes {ms(spent_ns)} per batch, {percent(share)} of loading.", share, "share"),
-            Evidence(f"The training waits {ms(waited_ns)}/step for workers.", waited_ns, "ns"),
+            Evidence(f"{function_said(loading)}.", share, "share"),
+            Evidence(f"The training waits {ms(waited_ns)}/step for batches.", waited_ns, "ns"),
             *loading_evidence(loading),
+            *parts_evidence(loading)[:-1],
         ),
-        edits=(Move(fetches.between, Between(*speeds), fetches.ready_ns),),
-        fixes=(read_once(line.calls) if reads else CHEAPER,),
-        confidence=Confidence(Level.MEDIUM, f"{loading.loader.sampled} batches were sampled in workers")
-        if reads
-        else Confidence(Level.LOW, "how much cheaper the line can get is not recorded"),
+        edits=(edit,),
+        fixes=(read_once(line.calls) if reads else STACKED if by_hand else CHEAPER,),
+        confidence=Confidence(Level.MEDIUM, f"{loading.loader.sampled} batches were sampled")
+        if reads or by_hand
+        else Confidence(Level.LOW, "how much cheaper the function can get is not recorded"),
         site=Site(line.file, line.line, line.function) if line.file else None,
         basis=Basis.RULE_OF_THUMB,
+        host_bound=here,
     )
 
 
@@ -257,12 +275,7 @@ EXAMPLES = [
         gpu  sgemm 60.01-100 @60
     """),
     # making it takes all of the time
-    Silent("""
-        4 steps of 100
-        batches made in 9.9 of 10
-        cpu  load 0-80 | aten::mm 80-81
-        gpu  sgemm 80.01-99.99 @80
-    """),
+    Silent("4 steps of 100\nbatches made in 9.9 of 10\ncpu  load 0-80 | aten::mm 80-81\ngpu  sgemm 80.01-99.99 @80"),
     CannotTell("5 steps of 100\ncpu  next 0-60\ngpu  sgemm 60.01-100 @60", because="diagnose profile"),
     CannotTell(
         "4 steps of 100\ncpu  load 0-80 | aten::mm 80-81\ngpu  sgemm 80.01-99.99 @80", because="diagnose profile"

@@ -146,11 +146,7 @@ EXAMPLES = [
         gpu  sgemm 42.01-100 @42
     """),
     # workers are started once
-    Fires("""
-        12 steps of 1000
-        cpu  next 0-1 not in 6 | next 0-700 in 6 | aten::mm 701-702
-        gpu  sgemm 702.01-999 @702
-    """),
+    Fires("12 steps of 1000\ncpu  next 0-1 not in 6 | next 0-700 in 6 | aten::mm 701-702\ngpu  sgemm 702.01-999 @702"),
     # the agent marks what starts and ends workers
     Fires("""
         12 steps of 100
@@ -181,11 +177,7 @@ EXAMPLES = [
         cpu  aten::random_ 0-1 in 0 | aten::item 1-2 in 0 | load 2-42 | aten::mm 42-43
         gpu  sgemm 42.01-100 @42
     """),
-    Silent("""
-        12 steps of 1000
-        cpu  next 0-1 | aten::mm 2-3
-        gpu  sgemm 3.01-999 @3
-    """),
+    Silent("12 steps of 1000\ncpu  next 0-1 | aten::mm 2-3\ngpu  sgemm 3.01-999 @3"),
     # workers that start take as long as the first batch
     Silent("""
         6 steps of 20

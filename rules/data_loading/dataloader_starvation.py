@@ -68,8 +68,8 @@ def dataloader_starvation(
         yield of_unknown_workers(fetches, wait, late_ns)
     elif loading.workers > loading.model.workers and loading.hidden_share >= HIDDEN * bool(here):
         yield more_workers(fetches, wait, late_ns, loading)
-    elif loading.line:
-        yield NotApplicable("more workers would not help; one line dominates batch loading")
+    elif loading.function:
+        yield NotApplicable("more workers would not help; one function dominates batch loading")
     elif here and (late_ns < DEAR * step_ns or loading.fetch_ns < DEAR_NS):
         yield Clean(f"loading takes {ms(late_ns)}/step, and workers would not hide it")
     else:
@@ -97,11 +97,15 @@ def ready(fetches: Fetches, step_ns: int, late_ns: int, loading: Loading) -> Cle
     return None
 
 
-def waiting(fetches: Fetches, wait: Input, late_ns: int) -> Evidence:
+def waiting(fetches: Fetches, wait: Input, late_ns: int, loading: Loading | None = None) -> Evidence:
     who = "training" if wait.exposed_ns is None else "GPU"
-    late = f" One batch in {fetches.every} is late: each worker is too slow." if fetches.every else ""
-    what = "while the main process loads the next batch" if fetches.in_process else "for batches from workers"
-    return Evidence(f"The {who} waits {ms(late_ns)}/step {what}.{'' if fetches.in_process else late}", late_ns, "ns")
+    late = f". One batch in {fetches.every} is late: each worker is too slow." if fetches.every else "."
+    what = "for batches from workers"
+    if fetches.in_process:
+        line, share = (loading and loading.function) or (None, 0.0)
+        what = "while the main process loads the next batch"
+        late = f"; `{line.function or line.calls}` takes {percent(share)} of loading." if line else "."
+    return Evidence(f"The {who} waits {ms(late_ns)}/step {what}{late}", late_ns, "ns")
 
 
 def of_unknown_workers(fetches: Fetches, wait: Input, late_ns: int) -> Finding:
@@ -119,9 +123,10 @@ def of_unknown_workers(fetches: Fetches, wait: Input, late_ns: int) -> Finding:
 def more_workers(fetches: Fetches, wait: Input, late_ns: int, loading: Loading) -> Finding:
     here, count, present = fetches.in_process, loading.workers, loading.model.workers
     ids, speeds = fetches.ids if here else fetches.between, Between(*loading.faster(count))
+    line = loading.function[0] if here and loading.function else None
     return Finding(
         title=IN_PROCESS if here else KEEP_UP,
-        evidence=(waiting(fetches, wait, late_ns), *loading_evidence(loading)),
+        evidence=(waiting(fetches, wait, late_ns, loading), *loading_evidence(loading), *parts_evidence(loading)),
         edits=(Move(ids, speeds, Between(*loading.ready_ns(count))),),
         fixes=(
             set_workers(count, present),
@@ -129,6 +134,7 @@ def more_workers(fetches: Fetches, wait: Input, late_ns: int, loading: Loading) 
             *((CLOSER,) if loading.waits and not here else ()),
         ),
         confidence=confidence(wait, loading),
+        site=Site(line.file, line.line, line.function) if line and line.file else None,
         phase="loader",
         basis=Basis.REPLAYED if here or loading.explained else Basis.BOUNDED,
     )
@@ -148,8 +154,7 @@ def cheaper(fetches: Fetches, wait: Input, late_ns: int, loading: Loading) -> Fi
     """More workers gain nothing: what is left is to make a batch cheaper, or to have more of them ready."""
     model, one = loading.model, loading.loader
     here, count = fetches.in_process, model.workers
-    by_hand = loading.most_in == "collate" and one.collate != "default_collate"
-    share = min((one.collate_ns or 0) / max(loading.fetch_ns, 1), 1.0) if by_hand else 0.0
+    share = loading.collating_share
     gone = [(1 - share) * items + share * own for items, own in zip(CHEAPER_ITEMS, CHEAPER_COLLATION, strict=True)]
     if here:
         edit: Edit = Shorten(fetches.ids, Between(*(1 - part for part in gone)))
@@ -213,14 +218,8 @@ EXAMPLES = [
         """,
         saving_ms=(20, 50),  # with twice as many workers a batch comes every 80 ms, or every 50
     ),
-    Fires(  # this process loads
-        """
-        4 steps of 100
-        cpu  load 0-60
-        gpu  sgemm 60.01-100 @60
-        """,
-        saving_ms=(59, 59),
-    ),
+    # this process loads
+    Fires("4 steps of 100\ncpu  load 0-60\ngpu  sgemm 60.01-100 @60", saving_ms=(59, 59)),
     Fires(  # decoding keeps both cores busy: batches have to get cheaper
         """
         5 steps of 100
@@ -241,15 +240,7 @@ EXAMPLES = [
         """,
         saving_ms=(59.5, 59.5),
     ),
-    Silent("""
-        5 steps of 100
-        cpu  next 0-0.4 | sync 1-99.51
-        gpu  sgemm 0.51-99.5 @0.5
-    """),
+    Silent("5 steps of 100\ncpu  next 0-0.4 | sync 1-99.51\ngpu  sgemm 0.51-99.5 @0.5"),
     # the host loads while the GPU works on what was queued before
-    Silent("""
-        4 steps of 100
-        cpu  load 10-60
-        gpu  sgemm 0.01-100 @0
-    """),
+    Silent("4 steps of 100\ncpu  load 10-60\ngpu  sgemm 0.01-100 @0"),
 ]

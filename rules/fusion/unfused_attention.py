@@ -60,11 +60,7 @@ EXAMPLES = [
         gpu  bf16_gemm 1-5 @0.05 | softmax 5.1-15 @0.25 | bf16_gemm 15.1-19 @0.45 | bf16_gemm 19.1-39 @0.6
     """),
     # fused already
-    Silent("""
-        4 steps of 40
-        cpu  aten::_scaled_dot_product_flash_attention 0-0.1 | sync 1-39.01
-        gpu  flash 1-39 @0.05
-    """),
+    Silent("4 steps of 40\ncpu  aten::_scaled_dot_product_flash_attention 0-0.1 | sync 1-39.01\ngpu  flash 1-39 @0.05"),
     CannotTell(  # without shapes, a softmax between two batched products may be something else
         """
         4 steps of 40

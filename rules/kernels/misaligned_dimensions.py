@@ -68,12 +68,5 @@ EXAMPLES = [
         cpu  aten::mm 0-1 shapes=[[4096,4096],[4096,50257]] types=["c10::BFloat16","c10::BFloat16"]
         gpu  bf16_gemm 0.02-2.4 @0.01 | pointwise 8.1-19 @0.5
     """),
-    CannotTell(
-        """
-        4 steps of 20
-        cpu  aten::mm 0-1
-        gpu  bf16_gemm 0.02-8 @0.01
-        """,
-        because="shapes",
-    ),
+    CannotTell("4 steps of 20\ncpu  aten::mm 0-1\ngpu  bf16_gemm 0.02-8 @0.01", because="shapes"),
 ]

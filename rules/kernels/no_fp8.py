@@ -78,12 +78,5 @@ EXAMPLES = [
         cpu  sync 2-19.81
         gpu  fp16_gemm 0.06-10.06 @0.05 | pointwise 10.06-19.8 @1.2
     """),
-    CannotTell(
-        """
-        4 steps of 20
-        cpu  aten::mm 0-0.1 | sync 2-19.81
-        gpu  bf16_gemm 0.06-10.06 @0.05
-        """,
-        because="shapes",
-    ),
+    CannotTell("4 steps of 20\ncpu  aten::mm 0-0.1 | sync 2-19.81\ngpu  bf16_gemm 0.06-10.06 @0.05", because="shapes"),
 ]

@@ -99,19 +99,9 @@ EXAMPLES = [
         gpu  sgemm 0.02-60 @0.01 | pointwise 60.1-99 @0.5
     """),
     # 16 bits already
-    Silent("""
-        4 steps of 100
-        device A100
-        cpu  aten::mm 0-1
-        gpu  bf16_gemm 0.02-99 @0.01
-    """),
+    Silent("4 steps of 100\ndevice A100\ncpu  aten::mm 0-1\ngpu  bf16_gemm 0.02-99 @0.01"),
     # memory-bound work in fp32 is no matrix work
-    Silent("""
-        4 steps of 100
-        device A100
-        cpu  aten::add 0-1
-        gpu  pointwise 0.02-99 @0.01
-    """),
+    Silent("4 steps of 100\ndevice A100\ncpu  aten::add 0-1\ngpu  pointwise 0.02-99 @0.01"),
     # 16 bits that the processor has no units for
     Silent("""
         4 steps of 100

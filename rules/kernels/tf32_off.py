@@ -71,19 +71,9 @@ EXAMPLES = [
         gpu  sgemm 0.02-60 @0.01 | pointwise 60.1-99.8 @0.5
     """),
     # convolutions: TF32 is on for them by default, and where it is not, that is another setting
-    Silent("""
-        4 steps of 100
-        device A100
-        cpu  aten::cudnn_convolution 0-1
-        gpu  conv 0.02-99 @0.01
-    """),
+    Silent("4 steps of 100\ndevice A100\ncpu  aten::cudnn_convolution 0-1\ngpu  conv 0.02-99 @0.01"),
     # Volta has no TF32
-    Silent("""
-        4 steps of 100
-        device V100
-        cpu  aten::mm 0-1
-        gpu  sgemm 0.02-99 @0.01
-    """),
+    Silent("4 steps of 100\ndevice V100\ncpu  aten::mm 0-1\ngpu  sgemm 0.02-99 @0.01"),
     # bound by memory: a product with a vector reads its matrix once, in TF32 as in fp32
     Silent("""
         4 steps of 100

@@ -61,16 +61,8 @@ def underfilled_gpu(
 
 
 EXAMPLES = [
-    Fires("""
-        4 steps of 10
-        cpu  aten::mm 0-0.1 | sync 0.2-9.95
-        gpu  bf16_gemm 0.02-9.9 @0.01 blocks=32
-    """),
-    Silent("""
-        4 steps of 10
-        cpu  aten::mm 0-0.1
-        gpu  bf16_gemm 0.02-9.9 @0.01 blocks=1024
-    """),
+    Fires("4 steps of 10\ncpu  aten::mm 0-0.1 | sync 0.2-9.95\ngpu  bf16_gemm 0.02-9.9 @0.01 blocks=32"),
+    Silent("4 steps of 10\ncpu  aten::mm 0-0.1\ngpu  bf16_gemm 0.02-9.9 @0.01 blocks=1024"),
     # unused_memory says it where memory is recorded
     Silent("""
         4 steps of 10

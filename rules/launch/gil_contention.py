@@ -58,12 +58,7 @@ def gil_contention(
 
 EXAMPLES = [
     # 20 of 100 ms
-    Fires("""
-        4 steps of 100
-        2 threads, 4 cores
-        rival watch 0.7
-        cpu  aten::mm 0-40 | aten::mm 50-90
-    """),
+    Fires("4 steps of 100\n2 threads, 4 cores\nrival watch 0.7\ncpu  aten::mm 0-40 | aten::mm 50-90"),
     # the training's own thread is at a line whose time is recorded
     Silent("""
         4 steps of 100
@@ -73,11 +68,6 @@ EXAMPLES = [
         cpu  aten::mm 90-100
     """),
     # the thread hardly computes
-    Silent("""
-        4 steps of 100
-        2 threads, 4 cores
-        rival watch 0.02
-        cpu  aten::mm 0-40 | aten::mm 50-90
-    """),
+    Silent("4 steps of 100\n2 threads, 4 cores\nrival watch 0.02\ncpu  aten::mm 0-40 | aten::mm 50-90"),
     CannotTell("4 steps of 100\ncpu  aten::mm 0-40 | aten::mm 50-90", because="DataLoader options"),
 ]

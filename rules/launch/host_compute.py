@@ -81,16 +81,8 @@ EXAMPLES = [
         gpu  h2d 50.2-55.2 @50.15 pageable 33MB | sgemm 56.06-59.9 @56.05
     """),
     # the result is not made out of nothing, and nothing copies it
-    Fires("""
-        4 steps of 60
-        cpu  aten::sort 0-40 | aten::mm 41-41.1
-        gpu  sgemm 41.06-59.9 @41.05
-    """),
+    Fires("4 steps of 60\ncpu  aten::sort 0-40 | aten::mm 41-41.1\ngpu  sgemm 41.06-59.9 @41.05"),
     # while the GPU works
-    Silent("""
-        4 steps of 60
-        cpu  aten::mm 0-0.1 | aten::sort 1-40 | sync 41-59.95
-        gpu  sgemm 0.06-59.9 @0.05
-    """),
+    Silent("4 steps of 60\ncpu  aten::mm 0-0.1 | aten::sort 1-40 | sync 41-59.95\ngpu  sgemm 0.06-59.9 @0.05"),
     CannotTell("4 steps of 100\ngpu  sgemm 40.5-99.9 @40.2", because="ProfilerActivity.CPU"),
 ]

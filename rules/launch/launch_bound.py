@@ -100,11 +100,7 @@ EXAMPLES = [
         saving_ms=(0.81, 1.62),  # 1.62 ms in ops, of which CUDA graphs leave half at most
     ),
     # kernels as long as the host's ops: the queue never runs dry
-    Silent("""
-        4 steps of 2
-        cpu  aten::add 0.1-0.118 x90 every 0.02
-        gpu  pointwise 0.111-0.131 @0.104 x90 every 0.02
-    """),
+    Silent("4 steps of 2\ncpu  aten::add 0.1-0.118 x90 every 0.02\ngpu  pointwise 0.111-0.131 @0.104 x90 every 0.02"),
     # each launch waits for its kernel
     Silent("""
         4 steps of 10

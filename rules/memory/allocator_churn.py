@@ -89,11 +89,7 @@ EXAMPLES = [
         saving_ms=(10, 10),
     ),
     # one validation gives its memory back
-    Silent("""
-        6 steps of 100
-        cpu  aten::mm 1-1.1 | free 60-65 x5 in 3 | device_sync 95-99
-        gpu  sgemm 1.1-50 @1.05
-    """),
+    Silent("6 steps of 100\ncpu  aten::mm 1-1.1 | free 60-65 x5 in 3 | device_sync 95-99\ngpu  sgemm 1.1-50 @1.05"),
     # memory is asked for while the GPU has enough to do
     Silent("""
         4 steps of 100

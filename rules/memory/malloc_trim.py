@@ -75,11 +75,6 @@ EXAMPLES = [
         """,
         saving_ms=(10, 30),
     ),
-    Silent("""
-        4 steps of 100
-        2 threads, 4 cores
-        fetched 1 MB a step
-        cpu  aten::mm 0-50
-    """),
+    Silent("4 steps of 100\n2 threads, 4 cores\nfetched 1 MB a step\ncpu  aten::mm 0-50"),
     CannotTell("4 steps of 100\n2 threads, 4 cores\ncpu  aten::mm 0-10", because="page faults"),
 ]

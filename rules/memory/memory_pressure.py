@@ -130,18 +130,8 @@ EXAMPLES = [
         gpu  sgemm 1-9.8 @0.5
     """),
     # 80 of 85 GB
-    Fires("""
-        4 steps of 10
-        memory 80 of 82 GB
-        cpu  aten::mm 0-1 | sync 2-9.9
-        gpu  sgemm 1-9.8 @0.5
-    """),
+    Fires("4 steps of 10\nmemory 80 of 82 GB\ncpu  aten::mm 0-1 | sync 2-9.9\ngpu  sgemm 1-9.8 @0.5"),
     # the cache holds much, tensors take little
-    Silent("""
-        6 steps of 10
-        memory 10 of 82 GB
-        cpu  aten::mm 0-1 | sync 2-9.9
-        gpu  sgemm 1-9.8 @0.5
-    """),
+    Silent("6 steps of 10\nmemory 10 of 82 GB\ncpu  aten::mm 0-1 | sync 2-9.9\ngpu  sgemm 1-9.8 @0.5"),
     CannotTell("4 steps of 10\ncpu  aten::mm 0-1\ngpu  sgemm 1-9.8 @0.5", because="memory events"),
 ]

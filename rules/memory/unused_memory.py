@@ -83,12 +83,7 @@ EXAMPLES = [
         gpu  pointwise 0.111-0.114 @0.104 x90 every 0.02
     """),
     # kernels that fill the GPU and keep it busy: each sample costs the same
-    Silent("""
-        4 steps of 10
-        memory 5 of 10 GB
-        cpu  aten::mm 0-0.1 | sync 0.2-9.95
-        gpu  bf16_gemm 0.02-9.9 @0.01
-    """),
+    Silent("4 steps of 10\nmemory 5 of 10 GB\ncpu  aten::mm 0-0.1 | sync 0.2-9.95\ngpu  bf16_gemm 0.02-9.9 @0.01"),
     CannotTell(
         """
         4 steps of 2

@@ -55,9 +55,5 @@ EXAMPLES = [
         """,
         saving_ms=(4, 4),
     ),
-    Silent("""
-        4 steps of 40
-        cpu  zero_grad 0-0.1 | aten::mm 0.6-0.7 | sync 1-39.01
-        gpu  bf16_gemm 4.3-39 @0.65
-    """),
+    Silent("4 steps of 40\ncpu  zero_grad 0-0.1 | aten::mm 0.6-0.7 | sync 1-39.01\ngpu  bf16_gemm 4.3-39 @0.65"),
 ]

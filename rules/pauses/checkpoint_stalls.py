@@ -72,17 +72,6 @@ EXAMPLES = [
         gpu  sgemm 0.02-95 @0.01 not in 0 | sgemm 0.02-30 @0.01 in 0
     """),
     # while the GPU has enough to do
-    Silent("""
-        4 steps of 100
-        cpu  aten::mm 0-1 | save 2-90
-        gpu  sgemm 0.02-99.9 @0.01
-    """),
-    CannotTell(
-        """
-        4 steps of 100
-        cpu  aten::mm 0-1
-        gpu  sgemm 0.02-95 @0.01
-        """,
-        because="with_stack",
-    ),
+    Silent("4 steps of 100\ncpu  aten::mm 0-1 | save 2-90\ngpu  sgemm 0.02-99.9 @0.01"),
+    CannotTell("4 steps of 100\ncpu  aten::mm 0-1\ngpu  sgemm 0.02-95 @0.01", because="with_stack"),
 ]

@@ -65,32 +65,15 @@ def garbage_collection(
 
 
 EXAMPLES = [
-    Fires(  # 39.5 of 40 ms keep the GPU waiting
-        """
-        4 steps of 100
-        cpu  gc 0-40 | aten::mm 40-41
-        gpu  sgemm 40.02-99.5 @40.01
-        """,
-        saving_ms=(20, 39.2),
-    ),
+    # 39.5 of 40 ms keep the GPU waiting
+    Fires("4 steps of 100\ncpu  gc 0-40 | aten::mm 40-41\ngpu  sgemm 40.02-99.5 @40.01", saving_ms=(20, 39.2)),
     # while the GPU has enough to do
-    Silent("""
-        4 steps of 100
-        cpu  aten::mm 0-1 | gc 10-40 | sync 50-99.51
-        gpu  sgemm 0.02-99.5 @0.01
-    """),
+    Silent("4 steps of 100\ncpu  aten::mm 0-1 | gc 10-40 | sync 50-99.51\ngpu  sgemm 0.02-99.5 @0.01"),
     # by hand and seldom: that is the remedy
     Silent("""
         8 steps of 100
         cpu  aten::mm 0-1 | "<built-in function collect>" 40-99 in 4 | gc 40-98 in 4
         gpu  sgemm 0.02-40 @0.01 in 4 | sgemm 0.02-99 @0.01 not in 4
     """),
-    CannotTell(
-        """
-        4 steps of 100
-        cpu  aten::mm 40-41
-        gpu  sgemm 40.02-99 @40.01
-        """,
-        because="record_python_gc_info",
-    ),
+    CannotTell("4 steps of 100\ncpu  aten::mm 40-41\ngpu  sgemm 40.02-99 @40.01", because="record_python_gc_info"),
 ]

@@ -212,10 +212,6 @@ EXAMPLES = [
         cpu  "autograd::engine::evaluate_function: MmBackward0" 5-10 sequence=2 in 2 "Fwd thread id"=1
         cpu  "autograd::engine::evaluate_function: MmBackward0" 5-10 sequence=3 in 3 "Fwd thread id"=1
     """),
-    Silent("""
-        4 steps of 100
-        2 threads, 4 cores
-        cpu  aten::mm 0-50
-    """),
+    Silent("4 steps of 100\n2 threads, 4 cores\ncpu  aten::mm 0-50"),
     CannotTell("2 steps of 100\n2 threads, 4 cores\ncpu  aten::mm 0-50", because="active"),
 ]

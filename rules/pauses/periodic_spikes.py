@@ -68,11 +68,7 @@ EXAMPLES = [
         saving_ms=(8.9, 22.25),
     ),
     # every step does it, and it is hidden behind the GPU's work
-    Silent("""
-        8 steps of 100
-        cpu  aten::mm 0-1 | log_metrics 30-90
-        gpu  sgemm 0.02-95 @0.01
-    """),
+    Silent("8 steps of 100\ncpu  aten::mm 0-1 | log_metrics 30-90\ngpu  sgemm 0.02-95 @0.01"),
     CannotTell(
         """
         3 steps of 100

@@ -59,20 +59,8 @@ def incomplete_recording(steadiness: Steadiness, steps: Steps, slowdown: Slowdow
 
 EXAMPLES = [
     # of three steps two are used
-    Fires("""
-        3 steps of 100
-        cpu  aten::mm 0-1 | sync 5-99.01
-        gpu  sgemm 0.02-99 @0.01
-    """),
+    Fires("3 steps of 100\ncpu  aten::mm 0-1 | sync 5-99.01\ngpu  sgemm 0.02-99 @0.01"),
     # steps of 150 and 50 ms
-    Fires("""
-        6 steps of 100
-        cpu  aten::mm 0-1
-        gpu  sgemm 0.02-149 @0.01 in 1,3 | sgemm 51-99 @50 in 2,4,5
-    """),
-    Silent("""
-        4 steps of 100
-        cpu  aten::mm 0-1 | sync 5-99.01
-        gpu  sgemm 0.02-99 @0.01
-    """),
+    Fires("6 steps of 100\ncpu  aten::mm 0-1\ngpu  sgemm 0.02-149 @0.01 in 1,3 | sgemm 51-99 @50 in 2,4,5"),
+    Silent("4 steps of 100\ncpu  aten::mm 0-1 | sync 5-99.01\ngpu  sgemm 0.02-99 @0.01"),
 ]

@@ -113,24 +113,13 @@ EXAMPLES = [
         gpu  pointwise 0.107-0.109 @0.1-0.106 x1000 every 0.009
     """),
     # 2,000 ops on the CPU, 0.35 us each, in steps of 10 ms
-    Fires("""
-        4 steps of 10
-        cpu  aten::add 0.1-0.104 x2000 every 0.0045
-    """),
-    Fires("""
-        4 steps of 100
-        cpu  aten::mm 0-1 | "Lazy Function Loading" 2-5 | aten::mm 60-61
-        gpu  sgemm 0.02-50 @0.01
-    """),
+    Fires("4 steps of 10\ncpu  aten::add 0.1-0.104 x2000 every 0.0045"),
+    Fires('4 steps of 100\ncpu  aten::mm 0-1 | "Lazy Function Loading" 2-5 | aten::mm 60-61\ngpu  sgemm 0.02-50 @0.01'),
     # as many ops, but the GPU is busy all the time
     Silent("""
         4 steps of 10
         cpu  aten::add 0.1-0.109 x1080 every 0.009
         gpu  pointwise 0.107-0.116 @0.1-0.106 x1080 every 0.009
     """),
-    Silent("""
-        4 steps of 100
-        cpu  aten::mm 0-1 | sync 5-50.01
-        gpu  sgemm 0.02-50 @0.01
-    """),
+    Silent("4 steps of 100\ncpu  aten::mm 0-1 | sync 5-50.01\ngpu  sgemm 0.02-50 @0.01"),
 ]

@@ -34,20 +34,8 @@ def slow_host(distortion: Distortion) -> Verdicts:
 
 
 EXAMPLES = [
-    Fires("""
-        4 steps of 10
-        cpu  aten::view 0.1-0.12 x30 every 0.1 | aten::mm 8-8.1
-        gpu  sgemm 8.05-9 @8.01
-    """),
-    Silent("""
-        4 steps of 10
-        cpu  aten::view 0.1-0.101 x30 every 0.1 | aten::mm 8-8.1
-        gpu  sgemm 8.05-9 @8.01
-    """),
+    Fires("4 steps of 10\ncpu  aten::view 0.1-0.12 x30 every 0.1 | aten::mm 8-8.1\ngpu  sgemm 8.05-9 @8.01"),
+    Silent("4 steps of 10\ncpu  aten::view 0.1-0.101 x30 every 0.1 | aten::mm 8-8.1\ngpu  sgemm 8.05-9 @8.01"),
     # too few to say so
-    Silent("""
-        4 steps of 10
-        cpu  aten::view 0.1-0.12 x3 every 0.1 | aten::mm 8-8.1
-        gpu  sgemm 8.05-9 @8.01
-    """),
+    Silent("4 steps of 10\ncpu  aten::view 0.1-0.12 x3 every 0.1 | aten::mm 8-8.1\ngpu  sgemm 8.05-9 @8.01"),
 ]

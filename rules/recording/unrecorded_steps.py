@@ -32,17 +32,7 @@ def unrecorded_steps(unrecorded: Unrecorded) -> Verdicts:
 
 EXAMPLES = [
     # two of twelve steps, ten apart, take most of the time
-    Fires("""
-        4 steps of 2
-        1 threads, 2 cores
-        timed 2 50 2 2 2 2 2 2 2 2 2 50
-        cpu  aten::mm 0-2
-    """),
+    Fires("4 steps of 2\n1 threads, 2 cores\ntimed 2 50 2 2 2 2 2 2 2 2 2 50\ncpu  aten::mm 0-2"),
     # one that is twice as long is like the others
-    Silent("""
-        4 steps of 2
-        1 threads, 2 cores
-        timed 2 2 2 2 2 5 2 2 2 2 2 2
-        cpu  aten::mm 0-2
-    """),
+    Silent("4 steps of 2\n1 threads, 2 cores\ntimed 2 2 2 2 2 5 2 2 2 2 2 2\ncpu  aten::mm 0-2"),
 ]

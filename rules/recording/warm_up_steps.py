@@ -52,20 +52,7 @@ EXAMPLES = [
         gpu  sgemm 0.02-10 @0.01 not in 1 | sgemm 91-99 @90.5 in 1
     """),
     # no steps are marked, and the window is full of first allocations
-    Fires("""
-        cpu  malloc 1-2 x5 every 10 | aten::mm 60-61
-        gpu  fill 0.5-1 @0 | sgemm 61-99 @60.5
-    """),
-    Silent("""
-        4 steps of 100
-        cpu  aten::mm 0-1 | sync 5-99.01
-        gpu  sgemm 0.02-99 @0.01
-    """),
-    CannotTell(
-        """
-        cpu  aten::mm 0-1 | sync 5-99.01
-        gpu  sgemm 0.02-99 @0.01
-        """,
-        because="three steps",
-    ),
+    Fires("cpu  malloc 1-2 x5 every 10 | aten::mm 60-61\ngpu  fill 0.5-1 @0 | sgemm 61-99 @60.5"),
+    Silent("4 steps of 100\ncpu  aten::mm 0-1 | sync 5-99.01\ngpu  sgemm 0.02-99 @0.01"),
+    CannotTell("cpu  aten::mm 0-1 | sync 5-99.01\ngpu  sgemm 0.02-99 @0.01", because="three steps"),
 ]

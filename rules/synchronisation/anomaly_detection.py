@@ -1,28 +1,34 @@
 """Anomaly detection checks every gradient for NaN.
 
 Anomaly detection checks the results of each op of the backward pass, to find where a NaN comes from. It also keeps the
-call stack of every op of the forward pass.
+call stack of every op of the forward pass. Deterministic algorithms fill all new memory, to show what reads it unset.
 
 Why it costs
     Each check reads the whole gradient. On a GPU the CPU waits for the answer before it launches more work.
 How to fix
     Remove `torch.autograd.set_detect_anomaly`, `detect_anomaly` and hooks that check for NaN. Enable them once a loss
-    is NaN.
+    is NaN. Set `torch.utils.deterministic.fill_uninitialized_memory = False`: results stay deterministic.
 Ignore when
-    you are looking for a NaN.
+    you are looking for a NaN, or for memory that is read before it is set.
 Sources
     https://docs.pytorch.org/docs/stable/autograd.html
+    https://docs.pytorch.org/docs/stable/deterministic.html
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
 from diagnose.facts.autograd.anomaly import NanChecks
+from diagnose.facts.core.shaped import Work
 from diagnose.rulekit.vocabulary import *
 
 ALL = 0.3  # gradients checked for each node of the backward pass: many nodes have none, or several (our choice)
 
 
 @rule("SY05")
-def anomaly_detection(nan_checks: NanChecks, steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
+def anomaly_detection(
+    nan_checks: NanChecks, filled_memory: Work, steps: Steps, manifest: RankManifest | None = None
+) -> Verdicts:
+    if len(filled_memory.ids):
+        yield filled(filled_memory)
     found, mode = nan_checks, None if manifest is None else manifest.flags.anomaly_mode
     if found.checked < ALL * found.nodes:
         yield Clean(f"{found.checked} NaN checks for {found.nodes} nodes of the backward pass")
@@ -45,7 +51,27 @@ def anomaly_detection(nan_checks: NanChecks, steps: Steps, manifest: RankManifes
     )
 
 
+def filled(work: Work) -> Finding:
+    text = f"New memory is filled before it is used: {ms(work.longest_ns)}/step."
+    return Finding(
+        title="Deterministic algorithms fill new memory",
+        evidence=(Evidence(text, work.longest_ns, "ns"),),
+        edits=(Remove(work.ids), Remove(work.work_ids)),
+        fixes=(Fix("Leave new memory as it is.", after="torch.utils.deterministic.fill_uninitialized_memory = False"),),
+        confidence=Confidence(Level.HIGH, "only this switch fills memory as it is allocated"),
+    )
+
+
 EXAMPLES = [
+    Fires(  # 6 ms of 100
+        """
+        4 steps of 100
+        1 threads, 2 cores
+        cpu  aten::linear 0-40 | aten::empty 41-48 | aten::fill_ 42-48
+        cpu  "autograd::engine::evaluate_function: AddmmBackward0" 50-99
+        """,
+        saving_ms=(6, 6),
+    ),
     # 20 ms a step of checks go; the GPU waits for each, and works no faster
     Fires("""
         4 steps of 100
@@ -57,12 +83,5 @@ EXAMPLES = [
         cpu  mm 0-10 | "autograd::engine::evaluate_function: MmBackward0" 20-60 | mm 25-55
         gpu  sgemm 1-20 @0.5 | sgemm 26-99 @25.5
     """),
-    CannotTell(
-        """
-        4 steps of 100
-        cpu  aten::mm 0-10
-        gpu  sgemm 1-20 @0.5
-        """,
-        because="the backward pass",
-    ),
+    CannotTell("4 steps of 100\ncpu  aten::mm 0-10\ngpu  sgemm 1-20 @0.5", because="the backward pass"),
 ]

@@ -47,15 +47,7 @@ EXAMPLES = [
         saving_ms=(41, 41),  # the kernel's 58.99 ms are left
     ),
     # the next launch comes at once
-    Silent("""
-        4 steps of 100
-        cpu  aten::mm 0.01-0.03 | device_sync 0.1-99.95
-        gpu  sgemm 0.04-99.94 @0.02
-    """),
+    Silent("4 steps of 100\ncpu  aten::mm 0.01-0.03 | device_sync 0.1-99.95\ngpu  sgemm 0.04-99.94 @0.02"),
     # once in eight steps
-    Silent("""
-        8 steps of 100
-        cpu  aten::mm 0-1 | device_sync 2-99.01 in 5
-        gpu  sgemm 0.02-99 @0.01
-    """),
+    Silent("8 steps of 100\ncpu  aten::mm 0-1 | device_sync 2-99.01 in 5\ngpu  sgemm 0.02-99 @0.01"),
 ]

@@ -1,7 +1,8 @@
 """Unexplained time in the step.
 
 A tenth of the step or more goes to one thing that computes nothing: exposed communication of one kind, exposed copies,
-or idle time of one cause. No other finding covers it.
+or idle time of one cause. Or a fifth goes to one line or function of yours, beside layers, optimizer and loader. No
+other finding covers it.
 
 Why it costs
     The step would be shorter by at most this time. How much can go is not recorded.
@@ -15,6 +16,7 @@ Sources
 
 from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.device.lost_time import Lost, together
+from diagnose.facts.host.functions import Dominant
 from diagnose.facts.run.quality import Distortion
 from diagnose.rulekit.vocabulary import *
 
@@ -45,7 +47,12 @@ NOT_TOLD = (TimeCause.UNKNOWN, TimeCause.HOST_NOT_RECORDED)
 
 
 @rule("UX01")
-def unexplained_time(lost_time: tuple[Lost, ...], distortion: Distortion, steps: Steps) -> Verdicts:
+def unexplained_time(
+    lost_time: tuple[Lost, ...],
+    distortion: Distortion,
+    steps: Steps,
+    dominant_lines: tuple[Dominant, ...] | None = None,
+) -> Verdicts:
     told = [one for one in lost_time if one.recurs or steps.count > 1]
     once = max(
         (one.share for one in lost_time if not (one.recurs or steps.count > 1) and one.share >= LOST_SHARE), default=0.0
@@ -60,12 +67,14 @@ def unexplained_time(lost_time: tuple[Lost, ...], distortion: Distortion, steps:
             yield copied(one, steps)
         elif one.cause in CAUSES:
             yield idle(one, steps, stacks)
+    for line in dominant_lines or ():
+        yield dominated(line)
     if once and not large:
         raise Missing(f"whether a loss of {percent(once)} of the only step recurs", "Record three steps.")
     hidden = sum(one.share for one in lost_time if one.cause in NOT_TOLD)
     if hidden >= LOST_SHARE and not large:
         raise Missing(f"why nothing runs for {percent(hidden)} of the step", "Record CPU calls and ops as well.")
-    if not large:
+    if not large and not dominant_lines:
         most = f"{percent(lost_time[0].share)} of the step" if lost_time else "nothing"
         yield Clean(f"the largest unexplained loss takes {most}")
 
@@ -76,14 +85,34 @@ def whole_of_small(losses: list[Lost]) -> list[Lost]:
     return [] if every is None or every.share < LOST_SHARE else [every]
 
 
-def found(one: Lost, title: str, evidence: tuple[Evidence, ...], edits: tuple[Edit, ...], fix: Fix) -> Finding:
+def dominated(one: Dominant) -> Finding:
+    name, often = one.op.removeprefix("aten::"), f"{one.calls:,.3g} call{'s' * (one.calls != 1)}"
+    place = one.site.place.rpartition("/")[2]
+    sizes = " and ".join(" x ".join(f"{size:,}" for size in tensor.shape) for tensor in one.takes[:2] if tensor.shape)
+    takes = f"`{name}`{f' on {sizes}' * bool(sizes)} takes {ms(one.op_ns)}/step, in {often}"
+    takes += "; its result looks the same as in the step before." if one.repeats else "."
+    said = [Evidence(takes, one.op_ns, "ns")]
+    if one.whole:
+        all_of_it = f"All ops of `{one.site.function}` take {ms(one.ns)}/step ({percent(one.share)})."
+        said.insert(0, Evidence(all_of_it, one.ns, "ns"))
+    once = "Compute this only when what it depends on changes, and keep the result."
+    return found(
+        one.site,
+        f"`{one.site.function if one.whole else name}` ({place}) takes {percent(one.share)} of the step",
+        tuple(said),
+        (Shorten(one.work.ids, 0.0), Shorten(one.work.work_ids, 0.0)),
+        Fix(once if one.repeats else "Compute this less often, on less data, or in another way.", effort=2),
+    )
+
+
+def found(site: Site | None, title: str, evidence: tuple[Evidence, ...], edits: tuple[Edit, ...], fix: Fix) -> Finding:
     return Finding(
         title=title,
         evidence=evidence,
         edits=edits,
         fixes=(fix,),
         confidence=Confidence(Level.LOW, "upper bound (cost goes to zero); no fix is known"),
-        site=one.site,
+        site=site,
         kind=Kind.WHERE_TO_LOOK,
         basis=Basis.AT_MOST,
         unless_above=True,
@@ -110,7 +139,7 @@ def communicated(one: Lost, steps: Steps) -> Finding:
         who = "Not recorded: how much of this is transfer, and how much waiting for other ranks."
         fix = Fix("Record all ranks at once, to see which rank waits for which.", after=MORE)
     return found(
-        one,
+        one.site,
         f"Exposed communication: {one.what or 'several kinds'}",
         (
             Evidence(
@@ -128,7 +157,7 @@ def communicated(one: Lost, steps: Steps) -> Finding:
 
 def copied(one: Lost, steps: Steps) -> Finding:
     return found(
-        one,
+        one.site,
         "Exposed copies",
         (
             Evidence(
@@ -149,7 +178,7 @@ def idle(one: Lost, steps: Steps, stacks: bool) -> Finding:
     fixes = do if one.site or stacks else f"{do} Record with stacks to see the line."
     edits = (Shorten(Times(*time), 0.0) for time in one.times)
     return found(
-        one,
+        one.site,
         f"Unexplained: idle while {says}",
         (
             Evidence(
@@ -173,6 +202,15 @@ EXAMPLES = [
         gpu 20  nccl 59.8-99.8 @0.3 operation=recv
         """,
         saving_ms=(40, 40.3),
+    ),
+    Fires(  # a line of yours takes 38 of 100 ms: at most these go
+        """
+        4 steps of 100
+        1 threads, 2 cores
+        cpu  "train.py(9): main" 0-100 | aten::linear 0-40 | "train.py(30): ends" 41-80 | aten::nonzero 42-80
+        cpu  aten::linear 81-99
+        """,
+        saving_ms=(38, 38),
     ),
     # 5 ms of it are no tenth of the step
     Silent("""

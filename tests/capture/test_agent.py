@@ -316,7 +316,6 @@ torch = pytest.importorskip("torch")
 def test_measuring_what_an_event_costs_leaves_the_training_as_it_was() -> None:
     numbers, nodes = torch.get_rng_state(), torch._C._autograd._get_sequence_nr()
     found = event_cost.event_cost()
-    assert found is not None
     assert (found["op_ns"] or 1.0) > 0.0
     assert found["call_ns"] is None or torch.cuda.is_initialized()
     assert torch.equal(torch.get_rng_state(), numbers)

@@ -167,7 +167,7 @@ def test_variables_that_change_speed() -> None:
 def test_optimizers() -> None:
     model = torch.nn.Linear(3, 2)
     half = torch.nn.Parameter(torch.zeros(5, dtype=torch.bfloat16, device="meta"))
-    groups = [{"params": model.parameters()}, {"params": [half], "foreach": False}]
+    groups = [*({"params": [one]} for one in model.parameters()), {"params": [half], "foreach": False}]
     plain, fused = torch.optim.SGD(groups, lr=0.1, foreach=True), torch.optim.AdamW(model.parameters(), fused=True)
     found = as_json(about.optimizers([plain, fused]), manifest.Optimizer)
     assert [msgspec.structs.replace(one, made=None) for one in found] == [
@@ -176,7 +176,8 @@ def test_optimizers() -> None:
             foreach=None,  # The groups differ.
             momentum=0.0,
             weight_decay=0.0,
-            groups=2,
+            groups=3,
+            distinct_groups=2,
             parameters=3,
             elements=13,
             bytes=8 * 4 + 5 * 2,
@@ -189,6 +190,7 @@ def test_optimizers() -> None:
             capturable=False,
             weight_decay=0.01,
             groups=1,
+            distinct_groups=1,
             parameters=2,
             elements=8,
             bytes=32,
@@ -218,7 +220,7 @@ def test_flags(settings: Settings) -> None:
     assert found.float32_matmul_precision == precision
     assert found.threads == 1
     assert found.deterministic_algorithms is deterministic
-    assert found.anomaly_mode is False
+    assert (found.anomaly_mode, found.fill_uninitialized_memory) == (False, True)
     assert found.cudnn_benchmark is torch.backends.cudnn.benchmark
     assert found.cuda_matmul_allow_tf32 is False
     assert (found.autocast, found.grad_scaler) == ({}, None)

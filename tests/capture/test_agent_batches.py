@@ -104,7 +104,6 @@ def test_what_is_no_sequence(batch: Any) -> None:
 def test_rows_that_are_full() -> None:
     """One word is taken for padding, as it is at the end as often as any other: a place of 64 at most."""
     found = filled(torch.arange(64).reshape(4, 16))
-    assert found is not None
     assert (found.to_longest, found.used) == (64, 63)
 
 

@@ -77,7 +77,6 @@ def test_steps_that_are_not_steady_are_in_no_mean(run: Run) -> None:
     run.between()
     run.train(1)
     found = run.found()
-    assert found is not None
     assert (found.timed, found.step_ns) == (4, 22)  # Steps 5 to 8: three of 10, and one of 60.
 
 
@@ -103,7 +102,6 @@ def test_loaders_made_anew_for_each_epoch_by_one_line_are_one(run: Run) -> None:
         run.train(5, loader=f"train{number}")
         run.between(loader=f"evaluation{number}", kind="line 7")
     found = run.found()
-    assert found is not None
     assert (found.began, found.steps) == ((0, 5, 10), 5)
 
 
@@ -132,7 +130,6 @@ def test_steps_that_are_counted_anew_forget_what_was_before(run: Run) -> None:
     run.between()
     run.train(1)
     found = run.found()
-    assert found is not None
     assert (found.began, found.steps) == ((31, 37), 6)
 
 
@@ -144,7 +141,6 @@ def test_of_an_epoch_whose_steps_were_not_all_kept_there_is_no_mean(run: Run) ->
     run.train(7)
     run.epochs.steady(10)
     found = run.found()
-    assert found is not None
     assert (found.steps, found.step_ns) == (7, None)
 
 
@@ -221,7 +217,6 @@ def test_epochs_of_a_recorded_training(tmp_path: Path, more: str) -> None:
     assert done.code == 0, done
     rank = done.rank
     found = rank.epochs
-    assert found is not None
     assert found.began == tuple(range(0, 9 * len(found.began), 9))
     assert (found.steps, found.timed % 9) == (9, 0)
     assert found.step_ns is not None
@@ -230,5 +225,4 @@ def test_epochs_of_a_recorded_training(tmp_path: Path, more: str) -> None:
     assert found.starting_ns is not None
     assert 0 < found.between_ns + found.starting_ns < found.first_step_ns < 9 * found.step_ns
     assert rank.cycle in (1, 9)
-    assert rank.timing is not None
     assert found.place(rank.timing.first_step) == rank.timing.first_step % 9

@@ -74,7 +74,6 @@ def test_which_optimizer_has_which_weight(tmp_path: Path, weight: Any) -> None:
         (weight.exp().sum() + other.sin().sum() + nobodys.cos().sum()).backward()
 
     graph = looked_at(tmp_path / "g", step)
-    assert graph is not None
     kinds = [graph.names[one] for one in graph.name.tolist()]
     edges = zip(graph.uses.tolist(), graph.used.tolist(), strict=True)
     has = {kinds[uses]: int(graph.optimizer[used]) for uses, used in edges if graph.number[used] < 0}

@@ -108,8 +108,6 @@ def test_a_recording_that_took_memory_as_it_went_is_made_again(tmp_path: Path, m
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", str((1 << 31) - 1))
     case = ["-m", "sample_traces.planted.launch.heads_one_by_one.make", "--level", "strong", "--steps", 1_000_000]
     rank = profile(tmp_path, *case).rank
-    assert rank.unprofiled is not None
-    assert rank.timing is not None
     assert max(rank.unprofiled.fetched_bytes or 0, rank.timing.fetched_bytes or 0) < 10_000_000
 
 

@@ -145,14 +145,15 @@ def test_a_loader_in_process(install: Callable[..., LoaderWatch]) -> None:
     assert found.items_ns is not None
     assert found.wait_ns >= found.fetch_ns >= found.collate_ns >= 20_000_000
     assert found.items_ns < found.fetch_ns
-    assert msgspec.structs.replace(found, **dict.fromkeys(TIMES), made=None, looks=0) == manifest.Loader(
+    assert msgspec.structs.replace(found, **dict.fromkeys(TIMES), made=None, looks=0, lines=()) == manifest.Loader(
         dataset="Squares",
         dataset_length=10,
         batch_size=4,
         in_order=True,
         sampler="RandomSampler",
         collate="slow_collate",
-        batches=6,
+        batches=4,  # Two are sampled.
+        sampled=2,
         asked=6,
         asked_timed=0,
         tensors=0,
@@ -485,16 +486,22 @@ class Reading(Squares):
         return index
 
 
-def test_workers_are_sampled_once_they_are_told_to(install: Callable[..., LoaderWatch], folder: Path) -> None:
-    watch = install()
-    loader = data.DataLoader(Reading(6), batch_size=1, num_workers=1, prefetch_factor=1, persistent_workers=True)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_some_batches_are_sampled_while_nothing_is_timed(
+    install: Callable[..., LoaderWatch], folder: Path, workers: int
+) -> None:
+    """Of a worker once it is told to; of the process itself after those that read for the first time."""
+    watch, most = install(), loaders_measured.MOST_SAMPLED
+    watch.looking = False
+    one_ahead: dict[str, Any] = {"prefetch_factor": 1, "persistent_workers": True} if workers else {}
+    loader = data.DataLoader(Reading(6), batch_size=1, num_workers=workers, **one_ahead)
     list(loader)
     assert (only(watch).sampled, only(watch).lines) == (0, ())
     (folder / WORK / loaders_measured.SAMPLING).touch()
+    watch.looking = True
     list(loader)
     found = only(watch)
-    assert found.sampled == loaders_measured.MOST_SAMPLED
-    assert found.batches == 12 - found.sampled
+    assert (found.sampled, found.batches) == (most, 12 - most)
     first = found.lines[0]
     assert (first.file, first.function, first.calls) == (__file__, "__getitem__", "")
     assert first.line == Reading.__getitem__.__code__.co_firstlineno + 4
@@ -525,7 +532,7 @@ def test_loading_is_the_same_to_the_bit(tmp_path: Path) -> None:
     assert plain["watched"] is None
     assert watched["watched"]["failures"] == []
     found = {name: msgspec.convert(one, manifest.Loader) for name, one in watched["watched"]["loaders"].items()}
-    assert {name: (one.asked, one.batches) for name, one in found.items()} == {
+    assert {name: (one.asked, one.batches + (one.num_workers == 0) * one.sampled) for name, one in found.items()} == {
         name: (batches, batches) for name, (_, batches, _) in plain["counts"].items()
     }
     # The end of each epoch is asked for as well.

@@ -181,7 +181,6 @@ print(s.port, flush=True); time.sleep(600)"
 def server() -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A process that keeps a store, and its port."""
     process = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     yield process, int(process.stdout.readline())
     process.kill()
     process.wait()

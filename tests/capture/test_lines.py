@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from diagnose.capture.agent import lines
 from diagnose.capture.agent.plan import WORK
 from diagnose.capture.agent.recordings import Recording
 from diagnose.facts.core.base import Facts
@@ -50,9 +51,9 @@ def said(facts: Facts, op: str) -> set[Site | None]:
     return set(sites_of(facts, ids))
 
 
-def written(called: str) -> tuple[int, int]:
-    """First and last line of the loop's call of a method, in this file."""
-    lines, first = inspect.getsourcelines(loop)
+def written(function: Callable[..., object], called: str) -> tuple[int, int]:
+    """First and last line of a function's call of a method, in this file."""
+    lines, first = inspect.getsourcelines(function)
     calls = [one for one in ast.walk(ast.parse(textwrap.dedent("".join(lines)))) if isinstance(one, ast.Call)]
     (found,) = (one for one in calls if isinstance(one.func, ast.Attribute) and one.func.attr == called)
     return first - 1 + found.lineno, first - 1 + (found.end_lineno or 0)
@@ -65,18 +66,22 @@ def untraced() -> None:
         pytest.skip("something else traces lines")
 
 
-@pytest.mark.parametrize("op", ["mul", "add", "neg"])
-def test_an_op_has_the_line_at_which_it_stands_in_the_loop(op: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("function", "op"), [(loop, "mul"), (loop, "add"), (loop, "neg"), (half, "div")])
+def test_an_op_has_the_line_at_which_it_stands(function: Callable[..., object], op: str, tmp_path: Path) -> None:
     (site,) = said(recorded(loop, tmp_path), op)
     assert site is not None
-    first, last = written(op)
-    assert (first <= site.line <= last, site.function) == (True, "loop")
+    first, last = written(function, op)
+    assert (first <= site.line <= last, site.function) == (True, function.__name__)
 
 
-def test_a_function_that_is_called_has_the_line_at_which_it_starts(tmp_path: Path) -> None:
-    (site,) = said(recorded(loop, tmp_path), "div")
-    assert site is not None
-    assert (site.line, site.function) == (inspect.getsourcelines(half)[1], "half")
+def test_a_function_with_too_many_lines_has_the_one_at_which_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "MOST_OF_ONE", 2)
+    facts = recorded(loop, tmp_path)
+    called, starts = written(half, "div")[0], inspect.getsourcelines(half)[1]
+    assert {site and site.line for site in said(facts, "div")} == {called, starts}
+    assert {site and site.function for site in said(facts, "neg")} == {"loop"}
 
 
 def test_a_generator_takes_turns_with_what_asks_it(tmp_path: Path) -> None:
@@ -110,7 +115,6 @@ def test_a_frame_may_end_and_nothing_is_traced_after(tmp_path: Path) -> None:
             torch.ones(2).mul(3)
 
     (site,) = said(recorded(run, tmp_path), "mul")
-    assert site is not None
     assert site.function == "run"
     assert sys.gettrace() is None
     assert sys._getframe().f_trace is None
@@ -130,7 +134,6 @@ def test_a_trace_function_of_the_script_stays_and_lines_are_not_known(tmp_path: 
         sys.settrace(None)
     assert (kept, seen) == (traced, {"call"})
     (site,) = said(facts, "mul")
-    assert site is not None
     assert (site.line, site.function) == (0, "loop")
 
 

@@ -41,7 +41,6 @@ def test_the_lines_and_calls_are_known(tmp_path: Path) -> None:
     (loader,), (optimizer,) = done.rank.loaders, done.rank.optimizers
     call = "data.DataLoader(data.TensorDataset(torch.randn(4000, 8)), batch_size=4, **options)"
     lines = path.read_text().splitlines()
-    assert loader.made is not None
     assert optimizer.made is not None
     assert "data.DataLoader(" in lines[loader.made.line - 1]
     assert (loader.made.function, loader.made.call) == ("batches", call)

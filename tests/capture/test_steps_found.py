@@ -162,7 +162,6 @@ def test_as_many_steps_as_a_short_recording_needs(tmp_path: Path) -> None:
     script(tmp_path, STEP + "for i in range(15):\n    step()\n")
     done = profile(tmp_path, "--warmup", 1, "--steps", 2, "train.py")
     assert (done.code, done.rank.trace, done.rank.steps_made) == (0, "rank0.trace.json.gz", 15)
-    assert done.rank.timing is not None
     assert len(done.rank.timing.wall_ns) == 3
 
 
@@ -172,7 +171,6 @@ def test_fewer_steps_than_wanted_are_recorded(tmp_path: Path) -> None:
     script(tmp_path, STEP + "for i in range(21):\n    step()\n")
     done = profile(tmp_path, "--warmup", 1, "--steps", 8, "train.py")
     assert (done.code, done.rank.ended) == (0, "itself")
-    assert done.rank.timing is not None
     assert len(done.rank.timing.wall_ns) == 4
 
 

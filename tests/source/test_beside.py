@@ -26,7 +26,7 @@ OLDER_VALUES = {
     "uses": [1],
     "used": [0],
 }
-VALUES = {**OLDER_VALUES, "sparse": [0, 0, 1000], "looked_up": [-1, 0, 0]}
+VALUES = {**OLDER_VALUES, "sparse": [0, 0, 1000], "looked_up": [-1, 0, 0], "repeats": [0, 0, 1]}
 FILES: dict[str, tuple[Any, Any, str]] = {
     "graph": (read_graph, GRAPH, "graph"),
     "values": (read_values, VALUES, "list of ops"),
@@ -54,7 +54,7 @@ def test_values(tmp_path: Path) -> None:
     for name in VALUES.keys() - {"names"}:
         assert getattr(found, name).tolist() == VALUES[name]
     older, _ = read_values(written(tmp_path, OLDER_VALUES, "values"))
-    assert older.sparse is older.looked_up is None
+    assert older.sparse is older.looked_up is older.repeats is None
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,7 @@ def test_values(tmp_path: Path) -> None:
         ("values", {"used": [-2]}),
         ("values", {"sparse": [0, 0, 1001]}),
         ("values", {"looked_up": [-1, 3, 0]}),
+        ("values", {"repeats": [0, 0, 2]}),
         ("values", {"names": ["x"] * (packed.MOST_NAMES + 1)}),
     ],
 )

@@ -49,12 +49,10 @@ def put(folder: Path, manifest: object) -> None:
 
 def test_a_folder_is_used_whole(folder: Path) -> None:
     found = diagnose.analyze(folder)
-    assert found.steps is not None
     assert (found.steps.unprofiled_step_time_ns, found.steps.overhead_ratio) == (86_000, 1.25)
     (source,) = found.provenance.sources
     assert (source.recorded, source.from_detail) == (("ops", "shapes", "stacks"), ("shapes", "stacks"))
     assert (source.path, source.detail) == (f"{folder}/rank0.trace.json.gz", f"{folder}/rank0.detail.json.gz")
-    assert found.provenance.manifest is not None
     assert found.provenance.manifest.ranks[0].timing is not None
     assert "call stacks" not in {one.what for one in found.absent}
     said = " ".join(note.what for note in found.integrity)
@@ -64,7 +62,6 @@ def test_a_folder_is_used_whole(folder: Path) -> None:
 
 def test_a_named_trace_is_used_alone(folder: Path) -> None:
     found = diagnose.analyze(folder / "rank0.trace.json.gz")
-    assert found.steps is not None
     assert (found.steps.unprofiled_step_time_ns, found.steps.overhead_ratio) == (None, None)
     assert found.provenance.manifest is None
     assert found.provenance.sources[0].recorded == ("ops",)
@@ -75,7 +72,6 @@ def test_a_damaged_detail_recording_is_noted(folder: Path) -> None:
     found = diagnose.analyze(folder)
     assert any("rank0.detail.json.gz is empty" in note.what for note in found.integrity)
     assert any("Call stacks were not recorded" in note.what for note in found.integrity)
-    assert found.steps is not None
     assert found.steps.unprofiled_step_time_ns == 86_000
 
 
@@ -148,7 +144,6 @@ def test_text_is_printable(folder: Path) -> None:
 def test_times_that_are_none_are_not_used(folder: Path, times: list[int]) -> None:
     put(folder, {"ranks": [rank(unprofiled={"first_step": 0, "wall_ns": times})]})
     found = diagnose.analyze(folder).steps
-    assert found is not None
     assert (found.unprofiled_step_time_ns, found.overhead_ratio) == (None, None)
 
 
@@ -169,7 +164,6 @@ def test_ranks_find_their_part_by_name_then_by_number(tmp_path: Path) -> None:
     found = {name: context and context.rank.rank for name, context in contexts.items()}
     assert found == {"odd.json": 0, "rank0.trace.json": 0, "stranger.json": None, "worker3.json": 3}
     context = contexts["odd.json"]
-    assert context is not None
     assert (context.host.cpus_allowed, context.ranks) == (8, 2)
 
 

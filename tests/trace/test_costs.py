@@ -68,7 +68,6 @@ def test_convolutions(
     forward = cost("aten::convolution", json.dumps([image, weight, []]), "[]", outputs)
     assert forward == Cost(flops, None, None, dims, exact=True)
     backward = told("aten::convolution_backward", out, image, weight, [0])
-    assert backward is not None
     assert (backward.flops, backward.dims, backward.exact) == (2 * flops, dims, False)
     assert told("aten::cudnn_convolution_backward", image, out, weight) == backward
 
@@ -78,12 +77,9 @@ def test_bytes_of_convolutions() -> None:
     image, weight, out = [1, 3, 8, 8], [8, 3, 3, 3], [1, 8, 6, 6]
     forward = told("aten::cudnn_convolution", image, weight, outputs={(tuple(image), tuple(weight)): tuple(out)})
     backward = told("aten::convolution_backward", out, image, weight)
-    assert forward is not None
-    assert backward is not None
     assert (forward.bytes, backward.bytes) == (4 * 696, 4 * 1392)
     # Every other pixel is not read, but its gradient is written: 32 of 128 in, 6, 48.
     strided = told("aten::convolution_backward", [1, 3, 4, 4], [1, 2, 8, 8], [3, 2, 1, 1])
-    assert strided is not None
     assert strided.bytes == 4 * (32 + 6 + 48 + 128 + 6 + 48)
 
 

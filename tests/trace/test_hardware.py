@@ -46,14 +46,12 @@ def test_h100() -> None:
 
 def test_v100_has_no_bf16() -> None:
     found = peaks(device("Tesla V100-SXM2-32GB", 80))
-    assert found is not None
     assert [found.tflops(dtype) for dtype in ("fp32", "tf32", "fp16", "bf16", "fp8")] == [15.7, None, 125, None, None]
     assert found.tflops("fp64") is None
 
 
 def test_a_mig_slice_is_scaled() -> None:
     found = peaks(device("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 42, 20.9e9, (8, 0)))
-    assert found is not None
     assert found.scaled == pytest.approx(42 / 108)
     assert found.fp16_tflops == pytest.approx(312 * 42 / 108)
     assert found.memory_gbps == pytest.approx(1555 * 42 / 108)
@@ -105,7 +103,6 @@ def test_rates_by_family(
     recorded: Device | None, kernels: tuple[str, ...], fp32: float, fp16: float, bf16: float | None
 ) -> None:
     found = estimated(recorded, kernels)
-    assert found is not None
     assert (found.fp32_tflops, found.fp16_tflops) == (pytest.approx(fp32), pytest.approx(fp16))
     assert found.bf16_tflops == (None if bf16 is None else pytest.approx(bf16))
     assert found.estimated
@@ -131,7 +128,6 @@ NVIDIA = [known for known in KNOWN if not known.name.startswith("MI")]
 def test_estimates_are_near_the_data_sheets(known: Peaks) -> None:
     """As data sheets have it: fp32 and memory within half, and 16 bits no faster than they are by a third."""
     found = estimated(Device(0, f"NVIDIA {known.name}", 0, known.multiprocessors, (0, 0), 2048, 32), ())
-    assert found is not None
     assert 0.5 < found.fp32_tflops / known.fp32_tflops < 1.5
     assert 0.3 < found.fp16_tflops / known.fp16_tflops < 1.34
     assert 0.3 < found.memory_gbps / known.memory_gbps < 1.5

@@ -109,7 +109,6 @@ def test_other_shapes_in_each_step_of_the_detail_recording_are_kept(timing: Rank
         [("aten::mm", [[1, 2]]), ("aten::mm", [[3, n]]), ("aten::add", [[m]])] for n, m in ((4, 5), (4, 6), (5, 5))
     ]
     found = joined(timing, detail(*steps))
-    assert found.varying is not None
     assert found.varying.steps == (20, 21, 22)
     assert found.varying.shapes == (("[[5]]", "[[6]]", "[[5]]"),)
     assert found.varying.ids.tolist() == ids(found, "aten::add").tolist()
@@ -119,7 +118,6 @@ def test_other_shapes_in_each_step_of_the_detail_recording_are_kept(timing: Rank
 def test_where_steps_have_more_of_a_name_its_shapes_are_not_compared(timing: Rank) -> None:
     steps = [[("aten::mm", [[n, 2]])] * n + [("aten::add", [[n]])] for n in (1, 2, 3)]
     found = joined(timing, detail(*steps)).varying
-    assert found is not None
     assert found.shapes == (("[[1]]", "[[2]]", "[[3]]"),)
 
 
@@ -211,7 +209,6 @@ def test_a_real_recording_has_every_shape(real: Facts) -> None:
         (real.rank.spans.loc[real.rank.ops.index, "name"] == "aten::mm").to_numpy()
     ].itertuples()
     known = cost("aten::mm", first.shapes, first.dtypes)
-    assert known is not None
     assert (known.flops, known.dtype) == (2 * 4 * 4 * 32, "fp32")
 
 

@@ -87,7 +87,6 @@ def test_calls_and_work_have_the_other_times_and_ops_lie_between(tmp_path: Path)
         Severity.NOTE,
     )
     # The manifest tells of the steps that are shown: the device's from its last work of one step to that of the next.
-    assert rank.context is not None
     assert rank.context.rank.timing == rank.context.rank.device_timing
     assert (steps(Facts(rank)).numbers, steps(Facts(rank)).mean_ns) == ((21,), 50_000)
 
@@ -144,8 +143,6 @@ def test_other_work_is_not_retimed(tmp_path: Path) -> None:
     assert note(rank).severity is Severity.WARNING
     why = "holds only 88% of the device's time in the same order"
     assert note(rank).effect == f"rank0.device.json.gz {why}. Record again for truer times."
-    assert rank.context is not None
-    assert rank.context.rank.timing is not None
     assert rank.context.rank.timing.first_step == 7
 
 

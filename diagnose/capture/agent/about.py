@@ -196,6 +196,9 @@ def alive() -> list[Any]:
     return [object_ for object_ in gc.get_objects() if issubclass(type(object_), module.Optimizer)]
 
 
+_OWN_OF_A_GROUP = ("params", "param_names", "name")
+
+
 def weights(optimizer: Any) -> list[Any]:
     """What an optimizer updates, of all its groups."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -221,6 +224,7 @@ def _optimizer(one: Any) -> dict[str, object]:
         **{name: _flag(groups, name) for name in ("foreach", "fused", "capturable")},
         **{name: _largest(groups, name) for name in ("momentum", "weight_decay")},
         "groups": len(groups),
+        "distinct_groups": len({_settings(group) for group in groups}),
         "parameters": len(parameters),
         "elements": sum(dtypes.values()),
         "bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
@@ -228,6 +232,11 @@ def _optimizer(one: Any) -> dict[str, object]:
         "devices": sorted({str(parameter.device.type) for parameter in parameters}),
         "made": made.where(one),
     }
+
+
+def _settings(group: dict[str, object]) -> str:
+    """Equal for groups that could be one: tensors tell whether they are alike only by what they hold."""
+    return repr(sorted((name, value) for name, value in group.items() if name not in _OWN_OF_A_GROUP))
 
 
 def _flag(groups: list[dict[str, object]], name: str) -> bool | None:

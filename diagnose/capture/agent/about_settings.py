@@ -51,6 +51,7 @@ class Settings:
             "cudnn_benchmark": _read(lambda: cudnn.benchmark),
             "cudnn_deterministic": _read(lambda: cudnn.deterministic),
             "deterministic_algorithms": _read(torch.are_deterministic_algorithms_enabled),
+            "fill_uninitialized_memory": _read(lambda: torch.utils.deterministic.fill_uninitialized_memory),
             "anomaly_mode": self._anomalies or _read(torch.is_anomaly_enabled),
             "threads": _read(torch.get_num_threads),
             "autocast": dict(self._autocast),

@@ -293,10 +293,10 @@ def _fetching(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
         watch = _watch
         keep = watch._keeper() if watch is not None and not _thread.fetching else None
-        if keep is None:
+        if watch is None or keep is None:
             return original(self, possibly_batched_index)
         worker = keep if isinstance(keep, WorkerFile) else None
-        sampler = Sampler(__file__) if worker is not None and worker.samples else None
+        sampler = Sampler(__file__) if keep.samples and (worker is not None or watch.looking) else None
         _thread.fetching, _thread.collates_ns = True, 0
         if (
             queue := _thread.queue
@@ -312,18 +312,15 @@ def _fetching(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         queued_ns = queue.waited_ns() - queued_ns if queued_ns >= 0 else -1
         cpu_ns = ended_cpu_ns - begun_cpu_ns
         collate_ns = made_ns - (_thread.collates_ns or made_ns)
-        if worker is None:
-            keep.fetched(Fetch(made_ns - begun_ns, collate_ns, cpu_ns, made_ns, queued_ns=queued_ns))
-            return batch
-        number = sys._getframe(1).f_locals.get("idx", -1)
-        sampled, sent_ns = (
-            int(sampler is not None),
-            begun_cpu_ns - worker.ended_cpu_ns if worker.ended_cpu_ns >= 0 else -1,
-        )
-        worker.ended_cpu_ns = ended_cpu_ns
+        number, sent_ns = -1, -1
+        if worker is not None:
+            number = sys._getframe(1).f_locals.get("idx", -1)
+            sent_ns = begun_cpu_ns - worker.ended_cpu_ns if worker.ended_cpu_ns >= 0 else -1
+            worker.ended_cpu_ns = ended_cpu_ns
+        sampled = int(sampler is not None)
         keep.fetched(Fetch(made_ns - begun_ns, collate_ns, cpu_ns, made_ns, number, queued_ns, sampled, sent_ns))
         if sampler is not None:
-            worker.sampled(sampler.found)
+            keep.sampled(sampler.found)
         return batch
 
     return fetch

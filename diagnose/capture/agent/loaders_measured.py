@@ -19,7 +19,8 @@ from .loaders_settings import dataset_length, start_method
 
 MOST_KEPT = 1_000  # Batches of a loader that are kept, the latest ones (our choice).
 SAMPLING = "sampling"  # File that tells workers to sample where they spend their time: no step is timed any more.
-MOST_SAMPLED = 4  # Batches that each worker samples (our choice).
+MOST_SAMPLED = 4  # Batches that each process samples (our choice).
+FIRST_SAMPLED = 4  # In the process that trains, before which what is read for the first time is slower (our choice).
 
 MOST_FILES = 128
 """Workers of one training process that measure: a script may start new ones for each epoch (our choice)."""
@@ -57,12 +58,13 @@ class RunQueue:
         self._file = _open(f"/proc/self/task/{threading.get_native_id()}/schedstat")
 
     def waited_ns(self) -> int:
-        """So far; -1 if the system does not tell."""
+        """So far; -1 if the system does not tell, which some say by zeros."""
         if self._file is None:
             return -1
         try:
-            return int(os.pread(self._file, 64, 0).split()[1])
-        except (OSError, ValueError, IndexError):
+            ran, waited = os.pread(self._file, 64, 0).split()[:2]
+            return int(waited) if int(ran) else -1
+        except (OSError, ValueError):
             return -1
 
 
@@ -78,6 +80,7 @@ class Loader:
         self._fetches: deque[Fetch] = deque(maxlen=MOST_KEPT)
         self._requests: deque[Request] = deque(maxlen=MOST_KEPT)
         self._workers: dict[int, None] = {}
+        self._sampled, self._lines = 0, Counter[Line]()
         self.batches = Batches()
 
     @property
@@ -98,6 +101,16 @@ class Loader:
         except (OSError, ValueError):  # Closed, after the last batch.
             queued = 0
         return stored + queued
+
+    @property
+    def samples(self) -> bool:
+        """Whether the next batch that this process makes is to be sampled, if nothing is timed."""
+        return self.asked >= FIRST_SAMPLED and self._sampled < MOST_SAMPLED
+
+    def sampled(self, found: Counter[Line]) -> None:
+        """Where the time of a batch of this process went."""
+        self._sampled += 1
+        self._lines += found
 
     def fetched(self, fetch: Fetch) -> None:
         """A batch was made in this process."""
@@ -131,15 +144,16 @@ class Loader:
         fetches = [fetch for fetch in made if not fetch.sampled]
         timed = [one for one in fetches if one.made_ns >= self._timed_from_ns] or fetches
         ready, (sampled, lines) = self._ready, _sampled(work, self._workers)
-        blocked_ns = sorted(max(one.fetch_ns - one.cpu_ns - max(one.queued_ns, 0), 0) for one in timed)
+        lines += self._lines
+        blocked_ns = sorted(max(one.fetch_ns - one.cpu_ns - one.queued_ns, 0) for one in timed if one.queued_ns >= 0)
         return {
             **self.settings,
-            "blocked_ns": _mean_ns(blocked_ns),
+            "blocked_ns": _mean_ns(blocked_ns),  # Of a busy machine nothing is known without its queue.
             "blocked_most_ns": blocked_ns[len(blocked_ns) * 9 // 10] if blocked_ns else None,
             "sending_ns": _mean_ns(one.sent_ns for one in timed if one.sent_ns >= 0),
             **_handed(self._requests, made),
-            "sampled": sampled,
-            "lines": lines,
+            "sampled": sampled + self._sampled,
+            "lines": told(lines, max(lines.total(), 1)),
             "batches": len(fetches),
             "fetch_ns": _mean_ns(one.fetch_ns for one in timed),
             "items_ns": _mean_ns(one.fetch_ns - one.collate_ns for one in timed),
@@ -232,7 +246,8 @@ def _left(work: Path, worker: int) -> list[Fetch]:
     return [Fetch(*one) for one in _RECORD.iter_unpack(left[: len(left) // _RECORD.size * _RECORD.size])]
 
 
-def _sampled(work: Path, workers: Iterable[int]) -> tuple[int, list[dict[str, object]]]:
+def _sampled(work: Path, workers: Iterable[int]) -> tuple[int, Counter[Line]]:
+    """How many batches these workers have sampled, and the time of their lines."""
     count, lines = 0, Counter[Line]()
     for worker in workers:
         try:
@@ -241,7 +256,7 @@ def _sampled(work: Path, workers: Iterable[int]) -> tuple[int, list[dict[str, ob
             continue
         count += batches
         lines.update({Line(*line): ns for line, ns in found})
-    return count, told(lines, max(lines.total(), 1))
+    return count, lines
 
 
 def _handed(requests: Iterable[Request], fetches: Iterable[Fetch]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Where a worker spends its time while it makes a batch: lines of the script, and what they call, by samples.
+"""Where a process spends its time while it makes a batch: lines of the script, and what they call, by samples.
 
 A thread of its own looks. Of what one look finds, all time since the look before counts: a call that keeps Python's
 lock delays the look, and is where it is found.
@@ -19,7 +19,7 @@ from .made import is_users
 EVERY_S, SWITCH_S = 0.001, 0.0001
 """Time from one look to the next, and how long another thread may keep Python's lock when one is due (our choices)."""
 
-MOST_LINES = 12  # That are kept of a loader, those with most time (our choice).
+MOST_LINES = 48  # That are kept of a loader, those with most time (our choice).
 
 _AROUND = frozenset(
     ("fetch", "__getitem__", "__getitems__", "__call__", "_call_impl", "_wrapped_call_impl", "forward", "collate")
@@ -79,7 +79,8 @@ class Sampler:
         if users is not None:
             own = inner[users]
             called = _name(inner[users - 1]) if users else ""
-            return Line(own.f_code.co_filename, line_of(own), own.f_code.co_name, called)
+            around = (one.f_code.co_name for one in inner[users:] if not one.f_code.co_name.startswith("<"))
+            return Line(own.f_code.co_filename, line_of(own), next(around, own.f_code.co_name), called)
         working = [one for one in inner if one.f_code.co_name.strip("<>") not in _AROUND | {"listcomp"}]
         return Line("", 0, "", _name((working or inner)[-1]))
 

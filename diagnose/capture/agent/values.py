@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -105,7 +106,7 @@ class Values:
         self._threads: dict[int, int] = {}
         self._names: dict[str, int] = {}
         self._first: dict[int, int] = {}  # Of each value the op that made it first.
-        self._samples: list[str] = []  # Of each op some elements of its result.
+        self._samples: list[str] = []  # Of each op the sizes and some elements of its result.
         self._written_by: dict[int, list[int]] = {}  # Of each op those that wrote to its result.
         self._name: list[int] = []
         self._thread: list[int] = []
@@ -176,7 +177,8 @@ class Values:
         new = [result for result in results if contents.is_new(result)]
         value = contents.fresh() if call.key is None else contents.number(call.key)
         first = self._first.setdefault(value, at)
-        self._samples[at] = repr([some_of(one) for one in [*new, *call.written][:1] if plain(one, self.torch)])
+        looked_at = [one for one in [*new, *call.written][:1] if plain(one, self.torch)]
+        self._samples[at] = repr([(tuple(one.shape), some_of(one)) for one in looked_at])
         self._makes[at] = int(bool(new or call.written or not results))
         if first != at and self._makes[at] and self._samples[first] == self._samples[at]:
             self._same[at] = first
@@ -196,6 +198,16 @@ class Values:
     def _value(self, at: int) -> int:
         return self._same[at] if self._same[at] >= 0 else at
 
+    def _repeats(self) -> list[int]:
+        """Which results look like that of the so-many-th call of the same op in the step before."""
+        counted, before, found = Counter[tuple[int, int]](), dict[tuple[int, int], str](), list[int]()
+        for name, step, sample in zip(self._name, self._step, self._samples, strict=True):
+            call = name, counted[name, step]
+            counted[name, step] += 1
+            found.append(int(step == 1 and bool(sample) and before.get(call) == sample))
+            before.setdefault(call, sample)
+        return found
+
     def write(self, target: Path) -> bool:
         """Into a file, if there is something to write. Lets go of all memory."""
         self._contents.forget()
@@ -210,6 +222,7 @@ class Values:
             "makes": self._makes,
             "same": [one if one >= 0 and self._can_be_left_out(at) else -1 for at, one in enumerate(self._same)],
             "sparse": self._counts.sparse,
+            "repeats": self._repeats(),
             "looked_up": self._counts.looked_up,
             "uses": self._uses,
             "used": self._used,

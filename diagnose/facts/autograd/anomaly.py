@@ -1,4 +1,4 @@
-"""Is each gradient looked at for NaN, as anomaly detection does?"""
+"""What switches of torch cost that find faults: is each gradient looked at for NaN, is new memory filled?"""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import device_work
+from diagnose.facts.core.shaped import Work, work_of
 from diagnose.facts.core.spans import host_spans, in_used_steps, launched_in
 from diagnose.facts.core.steps import steps
 from diagnose.trace.enums import SpanKind
@@ -16,6 +17,8 @@ from diagnose.trace.intervals import IntArray
 
 NODE = "autograd::engine::evaluate_function: "
 """How the names of spans begin that hold one node of a backward pass, as torch records them."""
+
+_ALLOCATES = ("aten::empty", "aten::new_empty", "aten::resize_")  # How names of ops begin that fill nothing otherwise.
 
 CHECK = "aten::isnan"
 _CHECKS = (CHECK, "aten::any", "aten::_is_any_true", "aten::item", "aten::is_nonzero")
@@ -51,3 +54,13 @@ def nan_checks(facts: Facts) -> NanChecks:
         host_ns=round_half_up(int((used.end_ns - used.start_ns).sum()), steps(facts).count),
         ids=np.concatenate((checks.ids, work)),
     )
+
+
+@fact
+def filled_memory(facts: Facts) -> Work:
+    """Fills of memory as it is allocated, as deterministic algorithms do unless told otherwise."""
+    ops, names = host_spans(facts, SpanKind.OP), facts.rank.spans["name"].astype(str).to_numpy()
+    outer = np.array(
+        [names[ops.ids[at]].startswith(_ALLOCATES) if at >= 0 else False for at in ops.parents], dtype=bool
+    )
+    return work_of(facts, ops.ids[outer & (names[ops.ids] == "aten::fill_")])

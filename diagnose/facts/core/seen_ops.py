@@ -53,6 +53,7 @@ class SeenOps:
     """Of each op those of this step that made what it takes; -1 among them if no op of this step did."""
     sparse: IntArray | None  # As `ValueGraph.sparse`.
     looked_up: IntArray | None  # As `ValueGraph.looked_up`, by positions among these.
+    repeats: Mask | None = None  # As `ValueGraph.repeats`.
 
 
 @fact
@@ -78,6 +79,7 @@ def seen_ops(facts: Facts) -> SeenOps:
         takes=takes,
         sparse=None if graph.sparse is None else graph.sparse[last],
         looked_up=None if looked_up is None else np.maximum(looked_up[last] - last[0], -1),
+        repeats=None if graph.repeats is None else graph.repeats[last] == 1,
     )
 
 

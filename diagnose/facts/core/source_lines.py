@@ -68,6 +68,18 @@ def user_frames(facts: Facts) -> tuple[pd.DataFrame, dict[int, Site]]:
     return spans[is_python & np.isin(spans["name"].cat.codes.to_numpy(), list(sites))], sites
 
 
+def first_of_function(facts: Facts, site: Site | None, times: Intervals, track: int) -> Site | None:
+    """The first line of a site's function that runs on the thread at these times: of a loop, that of its head."""
+    if site is None or not facts.rank.provenance.knows("stacks"):
+        return site
+    table, sites = user_frames(facts)
+    same = [code for code, one in sites.items() if (one.file, one.function) == (site.file, site.function) and one.line]
+    start, codes = table["start_ns"].to_numpy(), table["name"].cat.codes.to_numpy()
+    mine = np.isin(codes, same) & (table["track"].to_numpy() == track)
+    mine &= intervals.covered(Intervals(start, start + table["dur_ns"].to_numpy()), times) > 0
+    return min((sites[code] for code in np.unique(codes[mine]).tolist()), key=lambda one: one.line, default=site)
+
+
 def cut_at_frames(facts: Facts, times: Intervals, track: int) -> Intervals:
     """A normal set of times in pieces, in each of which one line of the user's code runs on the thread.
 

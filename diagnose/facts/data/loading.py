@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
 
+import msgspec
 import numpy as np
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
@@ -26,7 +28,8 @@ TENSOR_NS = 100_000
 """What each tensor of it costs, as it comes with a descriptor of its own: 0.6 ms were measured with 16 to 768 of them
 on two slow cores, of which this is the least that others may take (our choice)."""
 START_NS = 15_000_000  # To fork a worker (our choice).
-MUCH = 0.3  # Of the time to make a batch, from which on a line is named (our choice).
+MUCH = 0.3  # Of the time to make a batch, from which on a function is named (our choice).
+MOSTLY = 0.5  # Of its time in one function of a library, from which on that is named with it (our choice).
 
 
 @dataclass(frozen=True)
@@ -130,17 +133,31 @@ class Loading:
         return "collate" if collate > items else "items"
 
     @property
-    def line(self) -> tuple[SampledLine, float] | None:
-        """The line of the script that takes most of making a batch in a worker, and its share.
+    def function(self) -> tuple[SampledLine, float] | None:
+        """The function that takes most of making a batch: its line with most time, and the share of all its lines.
 
-        Lines of a function that call the same function of a library count as one. None if none is known to take MUCH.
+        The line has what takes most of the function, if that is of a library, with its share. What runs outside the
+        script's own code counts by what is called. None if none is known to take MUCH.
         """
-        alike = dict[tuple[str, str, str | int], list[SampledLine]]()
+        lines = dict[tuple[str, str, str], list[SampledLine]]()
         for one in self.loader.lines:  # Most first.
-            alike.setdefault((one.file, one.function, one.calls or one.line), []).append(one)
-        each = [(some[0], sum(one.share for one in some)) for some in alike.values()]
-        line, share = max(each, key=lambda pair: pair[1], default=(None, 0.0))
-        return None if line is None or share < MUCH else (line, min(share, 1.0))
+            lines.setdefault((one.file, one.function, "" if one.file else one.calls), []).append(one)
+        shares = {key: sum(one.share for one in some) for key, some in lines.items()}
+        most = max(shares, key=lambda key: shares[key], default=None)
+        if most is None or shares[most] < MUCH:
+            return None
+        calls = Counter[str]()
+        for one in lines[most]:
+            calls[one.calls] += one.share  # type: ignore[assignment]
+        called, share = calls.most_common(1)[0]
+        told = {"calls": called, "share": share} if share > MOSTLY * shares[most] else {"calls": ""}
+        return msgspec.structs.replace(lines[most][0], **told), min(shares[most], 1.0)
+
+    @property
+    def collating_share(self) -> float:
+        """Of making a batch, what a `collate_fn` of the script's own takes, if it takes most; else 0."""
+        by_hand = self.most_in == "collate" and self.loader.collate != "default_collate"
+        return min((self.loader.collate_ns or 0) / max(self.fetch_ns, 1), 1.0) if by_hand else 0.0
 
 
 @fact

@@ -1,6 +1,6 @@
 """Which functions of the user's code does the step's time go to, with what their ops cost in the backward pass?
 
-It needs no rule: it also shows what no rule knows.
+It needs no rule: it also shows what no rule knows. What dominates a step is a finding.
 """
 
 from __future__ import annotations
@@ -10,21 +10,34 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.facts.autograd.backward import BackwardNodes, backward_nodes, forward_ops, nodes_of
-from diagnose.facts.core.base import Facts, fact, optional
+from diagnose.facts.core.base import Facts, fact, once, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_threads
+from diagnose.facts.core.inputs import Mask, Tensor
 from diagnose.facts.core.names import BACKWARD
+from diagnose.facts.core.seen_ops import inside, seen_ops
+from diagnose.facts.core.shaped import Work, inputs_of, work_of
 from diagnose.facts.core.source_lines import cut_at_frames, sites_at
-from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in, on_training_threads
+from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in, members, on_training_threads
 from diagnose.facts.core.steps import host_window, steps
 from diagnose.facts.core.unrecorded_work import host_recorded
+from diagnose.facts.host.loops import LAYERS
+from diagnose.facts.optimizer.optimizer import updates
+from diagnose.facts.optimizer.zeroing import zeroings
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 
 _CALLS = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)
+
+MUCH = 0.2  # Of the step, from which on a line or a function dominates it (our choice).
+MOSTLY = 0.5  # Of a line in one op, and of a function in one line, for these to be named (our choice).
+
+_NAMES = ("mm", "bmm", "matmul", "einsum", "dropout", "relu", "gelu", "silu", "elu", "tanh", "sigmoid", "softmax")
+_ANYONES = tuple(f"aten::{name}" for name in (*_NAMES, "log_softmax", "max_pool", "avg_pool", "cross_entropy"))
+"""What layers compute, and others too: where nothing goes back through them, it is not known which."""
 
 MOST_OPS = 5  # That are told of a function (our choice).
 
@@ -55,16 +68,29 @@ class FunctionTime:
         return self.python_ns + self.ops_ns + self.backward_ns
 
 
-@fact
-def functions(facts: Facts) -> tuple[FunctionTime, ...]:
-    """Functions by their time on the host or the device, whichever is longer. Raises Missing without call stacks.
+@dataclass(frozen=True)
+class _Spent:
+    """What training threads do, with the number of the site that it is of: of a node, that of the op that made it."""
 
-    Times are of what the host did in the used steps, and of what that launched, whenever it ran on the device. So those
-    on the host add up to the step as the host saw it, if one thread trains.
-    """
-    count, names, main = steps(facts).count, facts.rank.spans["name"].cat, host_threads(facts).main
+    sites: tuple[Site | None, ...]
+    calls: HostSpans
+    of_call: IntArray
+    maker: IntArray  # Position of the call that made a node; of all others their own.
+    is_node: Mask
+    pauses: intervals.Intervals  # Of the main thread, in the used steps.
+    in_pause: IntArray
+
+    @property
+    def goes_back(self) -> Mask:
+        """Which calls are nodes, or have made one."""
+        return np.isin(self.maker, self.maker[self.is_node])
+
+
+@once
+def _spent(facts: Facts) -> _Spent:
+    """Raises Missing without call stacks."""
+    main, (begin, end) = host_threads(facts).main, host_window(facts)
     calls = on_training_threads(facts, host_spans(facts, *_CALLS)).outermost()
-    begin, end = host_window(facts)
     unknown = host_recorded(facts).missing_in(begin, end)
     pauses = cut_at_frames(facts, intervals.subtract(intervals.gaps(calls.times, begin, end), unknown), main)
     sites: dict[Site | None, int] = {}
@@ -73,6 +99,19 @@ def functions(facts: Facts) -> tuple[FunctionTime, ...]:
     maker = np.arange(len(calls.ids)) if nodes is None else _makers(facts, calls, nodes)
     of_call = _numbered(sites, sites_at(facts, calls.start_ns, calls.track))[maker]
     is_node = np.isin(calls.ids, nodes.spans.ids if nodes else [])
+    return _Spent(tuple(sites), calls, of_call, maker, is_node, pauses, in_pause)
+
+
+@fact
+def functions(facts: Facts) -> tuple[FunctionTime, ...]:
+    """Functions by their time on the host or the device, whichever is longer. Raises Missing without call stacks.
+
+    Times are of what the host did in the used steps, and of what that launched, whenever it ran on the device. So those
+    on the host add up to the step as the host saw it, if one thread trains.
+    """
+    count, names, spent = steps(facts).count, facts.rank.spans["name"].cat, _spent(facts)
+    calls, pauses, maker, sites = spent.calls, spent.pauses, spent.maker, spent.sites
+    of_call, is_node = spent.of_call, spent.is_node
     used, lasted, on_device = in_used_steps(facts, calls.ids), calls.end_ns - calls.start_ns, _device_ns(facts, calls)
 
     def total(number: IntArray, ns: IntArray) -> list[int]:
@@ -80,7 +119,7 @@ def functions(facts: Facts) -> tuple[FunctionTime, ...]:
         np.add.at(found, number, ns)
         return [round_half_up(one, count) for one in found.tolist()]
 
-    python = total(in_pause, pauses.ends - pauses.starts)
+    python = total(spent.in_pause, pauses.ends - pauses.starts)
     ops, backward = (total(of_call[some], lasted[some]) for some in (used & ~is_node, used & is_node))
     device = None if on_device is None else total(of_call[used], on_device[used])
     codes = names.codes.to_numpy()[calls.ids[maker]].astype(np.int64)
@@ -97,7 +136,7 @@ def functions(facts: Facts) -> tuple[FunctionTime, ...]:
                 for code, ns in longest.get(k, ())
             ),
         )
-        for site, k in sites.items()
+        for k, site in enumerate(sites)
         if k in longest or python[k]
     ]
     return tuple(sorted(found, key=lambda one: (-max(one.host_ns, one.device_ns or 0), repr(one.site))))
@@ -146,3 +185,95 @@ def _device_ns(facts: Facts, calls: HostSpans) -> IntArray | None:
     at, found = launched_in(facts, calls), np.zeros(len(calls.ids), dtype=np.int64)
     np.add.at(found, at[at >= 0], (work.end_ns - work.start_ns)[at >= 0])
     return found
+
+
+@dataclass(frozen=True)
+class Dominant:
+    """A line, or all lines of a function, whose ops with their backward pass take much of the step."""
+
+    site: Site  # Of a function that line which takes most.
+    whole: bool  # It is a function, no line of which takes MOSTLY of it.
+    ns: int  # Per step: of the device if there is one, else of the host.
+    share: float  # The same over the step.
+    op: str  # What takes most of it.
+    op_ns: int  # Per step.
+    calls: float  # Of that op, per step.
+    takes: tuple[Tensor, ...]  # What its longest call takes; none if that was not recorded.
+    repeats: bool  # What the op makes is known to look as it did in the step before.
+    work: Work
+
+
+@fact
+def dominant_lines(facts: Facts) -> tuple[Dominant, ...]:
+    """Those with most time first, without what layers, optimizers and loaders do. Raises Missing without call stacks.
+
+    Of a function as a whole only what nothing goes back through: the rest is the model.
+    """
+    spent, counted, functions_of = _spent(facts), _counted(facts), dict[tuple[str, str], list[int]]()
+    lines = members(np.where(counted, spent.of_call, len(spent.sites)), len(spent.sites) + 1)
+    for k, site in enumerate(spent.sites):
+        if site is not None and site.line:
+            functions_of.setdefault((site.file, site.function), []).append(k)
+    found = list[Dominant | None]()
+    for some in functions_of.values():
+        of_line = [_dominant(facts, spent.sites[k], lines[k]) for k in some]
+        every = np.concatenate([lines[k] for k in some])
+        most = max(some, key=lambda k: _ns(facts)[lines[k]].sum())
+        alone = every[~spent.goes_back[every]]
+        if _ns(facts)[lines[most]].sum() < MOSTLY * _ns(facts)[alone].sum():
+            of_line = [_dominant(facts, spent.sites[most], alone, whole=True)]
+        found += of_line
+    return tuple(sorted((one for one in found if one), key=lambda one: -one.ns))
+
+
+@once
+def _ns(facts: Facts) -> IntArray:
+    """Of each call in the used steps, on the device if there is one."""
+    calls, on_device = _spent(facts).calls, _device_ns(facts, _spent(facts).calls)
+    return np.where(
+        in_used_steps(facts, calls.ids), calls.end_ns - calls.start_ns if on_device is None else on_device, 0
+    )
+
+
+def _counted(facts: Facts) -> Mask:
+    spent, names = _spent(facts), facts.rank.spans["name"].cat
+    made_by = names.codes.to_numpy()[spent.calls.ids[spent.maker]]
+    is_op, layer, anyones = (
+        np.array([decides(name) for name in names.categories], dtype=bool)[made_by]
+        for decides in (_is_op, lambda name: name.startswith(LAYERS), lambda name: name.startswith(_ANYONES))
+    )
+    others = (updates(facts), zeroings(facts), host_spans(facts, SpanKind.LOADER))
+    times = intervals.Intervals(spent.calls.start_ns, spent.calls.end_ns)
+    apart = intervals.covered(times, intervals.merge(*(one.times for one in others))) > 0
+    unknown = spent.is_node & (spent.maker == np.arange(len(apart)))
+    counted: Mask = is_op & ~apart & ~unknown & ~np.where(anyones, spent.goes_back, layer)
+    return counted
+
+
+def _is_op(name: str) -> bool:
+    return "::" in name and not name.startswith((BACKWARD, "c10d::", "nccl:"))
+
+
+def _dominant(facts: Facts, site: Site | None, mine: IntArray, whole: bool = False) -> Dominant | None:
+    """These calls of a site, if they take MUCH, and one op of a line MOSTLY of it."""
+    spent, used, ns = _spent(facts), steps(facts), _ns(facts)
+    made_by = facts.rank.spans["name"].cat.codes.to_numpy()[spent.calls.ids[spent.maker[mine]]]
+    by_op, total = np.bincount(made_by, ns[mine], 1), int(ns[mine].sum())
+    if site is None or total < MUCH * used.window_ns or by_op.max() < MOSTLY * total * (not whole):
+        return None
+    of_op = mine[(made_by == by_op.argmax()) & ~spent.is_node[mine]]
+    called, seen = spent.calls.where(of_op), optional(seen_ops, facts)
+    longest = called.ids[[(called.end_ns - called.start_ns).argmax()]]
+    made = set[int]().union(*inside(facts, seen, called).values()) if seen else set[int]()
+    return Dominant(
+        site=site,
+        whole=whole,
+        ns=round_half_up(total, used.count),
+        share=total / max(used.window_ns, 1),
+        op=str(facts.rank.spans["name"].iloc[longest[0]]),
+        op_ns=round_half_up(int(by_op.max()), used.count),
+        calls=len(called.in_steps(facts).ids) / used.count,
+        takes=tuple(tensor for some in inputs_of(facts, longest)[0] for tensor in some),
+        repeats=bool(seen and seen.repeats is not None and made and seen.repeats[sorted(made)].all()),
+        work=work_of(facts, spent.calls.ids[mine]),
+    )

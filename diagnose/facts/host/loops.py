@@ -24,7 +24,7 @@ from diagnose.facts.core.inputs import Mask
 from diagnose.facts.core.names import BACKWARD
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.seen_ops import inside, seen_ops
-from diagnose.facts.core.source_lines import sites_of
+from diagnose.facts.core.source_lines import first_of_function, sites_of
 from diagnose.facts.core.spans import (
     NO_SPANS,
     HostSpans,
@@ -59,7 +59,7 @@ take up to 24 us for each op in planted loops, and reading a text piece by piece
 
 KERNEL_NS = 3_000  # The same of a kernel: the shortest take 2 to 3 us (our choice).
 
-_LAYERS = tuple(
+LAYERS = tuple(
     f"aten::{name}"
     for name in (
         *("linear", "addmm", "mm", "bmm", "baddbmm", "matmul", "einsum", "conv", "_conv", "mkldnn_", "embedding"),
@@ -68,7 +68,7 @@ _LAYERS = tuple(
 )
 """How names begin of what layers with parameters of their own compute."""
 
-_STAY = (*_LAYERS, "aten::linalg_", "aten::fft_", "aten::cumsum", "aten::sort", "aten::topk")
+_STAY = (*LAYERS, "aten::linalg_", "aten::fft_", "aten::cumsum", "aten::sort", "aten::topk")
 """How names begin of what is not fused with the ops around it."""
 
 _ENTERS, _LEAVES = ("aten::lift_fresh", "aten::lift"), ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
@@ -89,7 +89,7 @@ class Loop:
     """Of a round of the forward part, in order; of the backward part where that is all that was found."""
     has_backward: bool  # Else no gradients were kept.
     rounds: int  # In a row.
-    site: Site | None  # Where the forward part begins.
+    site: Site | None  # The head of the loop; where its lines are not known, that of its first op.
     pieces: tuple[tuple[int, Intervals], ...]
     """When it ran, by thread: from the first op of a row of rounds to the end of its last, without waits for others and
     what was computed before."""
@@ -172,7 +172,7 @@ def _without_backward(
     None where a backward pass was recorded, but not what it goes back through.
     """
     text = [str(label) for label in facts.rank.spans["name"].cat.categories]
-    layer = np.array([name.startswith(_LAYERS) for name in text], dtype=bool)[names]
+    layer = np.array([name.startswith(LAYERS) for name in text], dtype=bool)[names]
     links, start = facts.rank.links, facts.rank.spans["start_ns"].to_numpy()
     linked = links["from_id"].to_numpy()[(links["kind"] == LinkKind.FORWARD_OF.value).to_numpy()]
     track = facts.rank.spans["track"].to_numpy()[linked].astype(np.int64)
@@ -236,7 +236,7 @@ def _loop(facts: Facts, ops: HostSpans, again: Mask, pairs: list[tuple[Run, Run 
         ops=tuple(names),
         has_backward=any(run.backward for run in runs),
         rounds=rounds,
-        site=sites_of(facts, ops.ids[[shown.first]])[0] if not shown.backward else None,
+        site=None if shown.backward else _head(facts, ops, shown),
         pieces=pieces,
         work_ids=work.ids[inside],
         ns=round_half_up(total, used.count),
@@ -248,6 +248,11 @@ def _loop(facts: Facts, ops: HostSpans, again: Mask, pairs: list[tuple[Run, Run 
         in_turn_left=1 - (1 - (stay + rows) / len(names)) * fixed / max(total, 1),
         in_turn_least=1 - (1 - max(stay, 1) / len(names)) * fixed / max(total, 1),
     )
+
+
+def _head(facts: Facts, ops: HostSpans, run: Run) -> Site | None:
+    times = Intervals(ops.start_ns[[run.first]], ops.end_ns[[run.last - 1]])
+    return first_of_function(facts, sites_of(facts, ops.ids[[run.first]])[0], times, int(ops.track[run.first]))
 
 
 def _apart(names: list[str]) -> tuple[int, int]:

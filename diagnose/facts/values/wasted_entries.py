@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import compress
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +20,7 @@ from diagnose.facts.core.shaped import Work, work_of
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import HostSpans, host_spans, used_step
 from diagnose.facts.core.steps import steps
+from diagnose.facts.optimizer.optimizer import updates
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
@@ -123,9 +125,11 @@ def in_a_row(seen: SeenOps, label: IntArray | Mask) -> Iterator[IntArray]:
 
 
 def by_line(facts: Facts, seen: SeenOps, rows: Iterable[IntArray]) -> list[list[IntArray]]:
-    """Rows by the line of their first op; without those of which nothing was recorded."""
-    known = [row for row in rows if (seen.ids[:, row] >= 0).any()]
-    first = [int(ids[ids >= 0][0]) for ids in (seen.ids[:, row] for row in known)]
+    """Rows by the line of their first op; without those of which nothing was recorded, and those of optimizers."""
+    rows_of_op = [(row, int(ids[ids >= 0][0])) for row in rows if ((ids := seen.ids[:, row]) >= 0).any()]
+    start = facts.rank.spans["start_ns"].to_numpy()[[op for _, op in rows_of_op] or NO_SPANS]
+    own = intervals.covered(Intervals(start, start + 1), updates(facts).times) == 0
+    known, first = [row for row, _ in compress(rows_of_op, own)], [op for _, op in compress(rows_of_op, own)]
     names = [tuple(seen.names[one] for one in row.tolist()) for row in known]
     return [[known[at] for at in some] for some in of_one_line(facts, first, names)]
 

@@ -91,7 +91,6 @@ def test_a_node_that_runs_forward_ops_for_autograd() -> None:
         f"aten::linear 8-9 x2 sequence=10 {LINEAR}",
         f"aten::mm 10-11 {LINEAR}",
     )
-    assert found is not None
     assert (found.pieces, found.host_ns) == (1, 4_000_000)
     assert (found.work.host_ns, found.work.device_ns) == (3_000_000, 6_000_000)
     ((_, between),) = found.between

@@ -134,7 +134,6 @@ def test_a_rank_whose_host_is_late_computes_no_longer() -> None:
     fetching = LATE.format(rank=0, host="load 0-18", late=20, end=80)
     found = balanced(fetching + "---" + LATE.format(rank=1, host="load 0-1", late=2, end=62))
     assert not found.surely
-    assert found.late is not None
     assert (found.late.rank, found.late.ns, found.late.others_ns) == (0, 30_100_000, 12_100_000)
     assert (found.late.share, found.late.why) == (1.0, TimeCause.LOADER)
     assert found.late.keep.tolist() == [[pytest.approx(12.1 / 30.1)] * 3, [1.0] * 3]

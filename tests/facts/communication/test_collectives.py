@@ -200,7 +200,6 @@ def all_kept(ranks: int) -> dict[int, KeptSequence]:
 def test_few_ranks_are_kept_whole() -> None:
     found, notes = compared(all_kept(4))
     assert notes == []
-    assert found is not None
     assert found.awaited == 1
     assert found.waited_ns.tolist() == [60 * MS, 0, 30 * MS, 45 * MS]
     assert [one.calls for one in all_kept(4).values()] == [3, 3, 3, 3]
@@ -210,7 +209,6 @@ def test_fewer_steps_are_kept_of_very_many_ranks() -> None:
     some = all_kept(keeping.MOST_CALLS_OF_JOB // 2)  # 2 collectives each
     assert {(one.calls, one.steps, one.recorded_steps) for one in some.values()} == {(2, 2, 3)}
     found, notes = compared(some)
-    assert found is not None
     assert found.waited_ns.tolist() == [40 * MS, 0, 20 * MS, 30 * MS]
     assert [note.what for note in notes] == [
         "Ranks are compared in the first 2 of 3 recorded steps: the job has too many collectives."
@@ -232,7 +230,6 @@ def test_where_not_all_ranks_fit_the_first_one_s_groups_and_those_held_up_least_
 def test_what_is_left_out_is_said_and_nobody_is_said_to_have_come_last() -> None:
     """Ranks 0 and 1 are kept: the first, and the one held up least. Of the others nothing is known."""
     found, notes = compared(all_kept(4), most_calls=6)
-    assert found is not None
     assert found.job.ranks == (0, 1)
     assert not any(met.whole for met in found.job.join_points)
     assert [note.what for note in notes] == [
@@ -243,7 +240,6 @@ def test_what_is_left_out_is_said_and_nobody_is_said_to_have_come_last() -> None
 def test_a_rank_of_which_nothing_is_known_costs_that_rank() -> None:
     some: dict[int, KeptSequence | None] = {**all_kept(4), 3: None}
     found, notes = compared(some)
-    assert found is not None
     assert found.job.ranks == (0, 1, 2)
     assert [note.what for note in notes] == ["Not compared with the other ranks: 3."]
 

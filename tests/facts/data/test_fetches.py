@@ -45,7 +45,6 @@ def test_fetches_with_the_idle_time_in_them() -> None:
     assert found.in_steps.tolist() == [False, True, True]
     assert not found.first.any()
     # Before the used steps nothing is said; then idle from 0 to 43 and from 110 to 150.
-    assert found.idle_ns is not None
     assert found.idle_ns.tolist() == [0, 40_000, 30_000]
     assert (found.in_process, found.ready_ns, found.every) == (True, 40_000, None)
     assert found.restart_ids.tolist() == []

@@ -29,13 +29,11 @@ def of(*shapes: str, head: str = HEAD + BATCHES) -> Padding | None:
 def powers(*shapes: str, head: str = HEAD + BATCHES) -> tuple[int, int]:
     """Ops after the lookup that grow with the length, and with its square."""
     found = of(*shapes, head=head)
-    assert found is not None
     return found.linear.host_ns // 10_000_000 - 1, found.attention.host_ns // 10_000_000
 
 
 def test_shares_of_places() -> None:
     found = of("[[16,80,32],[64,32],[64]]")
-    assert found is not None
     assert (found.rows, found.lengths, found.needed, found.filled) == (16, (80, 80), 0.5, 0.75)
     assert found.saved_ns(found.needed) == 10_000_000
 
@@ -46,13 +44,11 @@ def test_rows_of_which_a_batch_is_made_are_none() -> None:
     made = "load 0-10 | aten::cat 1-9 shapes=[[16,90],[80,90]]"
     for more in ("", f" | {made}"):
         found = padding(facts_of(f"{HEAD}{BATCHES}{layer}{more}"))
-        assert found is not None
         assert (found.linear.host_ns, found.attention.host_ns) == (10_000_000, 0)
 
 
 def test_attention_saves_by_the_square() -> None:
     found = of("aten::scaled_dot_product_attention [[16,4,80,8],[16,4,80,8],[16,4,80,8]]")
-    assert found is not None
     assert found.saved_ns(found.needed) == 5_000_000 + 7_500_000
 
 
@@ -107,13 +103,11 @@ def test_each_batch_has_its_own_length() -> None:
         cpu  aten::linear 61-71 shapes=[[768,32]] | aten::linear 71-81 shapes=[[960,32]]"""
     )
     found = padding(Facts(with_lengths(facts, 40, 80)))  # type: ignore[arg-type]
-    assert found is not None
     assert (found.linear.host_ns, found.lengths) == (40_000_000, (40, 80))
 
 
 def with_lengths(facts: Facts, shortest: int, longest: int) -> object:
     context = facts.rank.context
-    assert context is not None
     (loader,) = context.rank.loaders
     assert loader.sequences is not None
     sequences = msgspec.structs.replace(loader.sequences, shortest=shortest, longest=longest)

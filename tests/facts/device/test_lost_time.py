@@ -54,7 +54,6 @@ def test_python_at_a_line_is_not_told_by_cause() -> None:
 def test_who_is_waited_for_is_the_rank_that_comes_last() -> None:
     alone, _ = drawn = facts_of_ranks(TWO_RANKS)
     others = compare({at: collective_sequence(one) for at, one in enumerate(drawn)})
-    assert others is not None
     facts = Facts(replace(alone.rank, peers=others.peers(0)))
     (lost,) = (one for one in lost_time(facts) if one.cause is TimeCause.COMMUNICATION)
     ((rank, ns),) = lost.awaited
@@ -90,7 +89,6 @@ def test_small_kinds_add_up() -> None:
     facts = facts_of(STAGES)
     recv = of(facts)[TimeCause.COMMUNICATION]
     both = together([recv, recv])
-    assert both is not None
     assert (both.ns, both.calls, both.what, both.role) == (2 * recv.ns, 2 * recv.calls, "", None)
     assert together([]) is None
 

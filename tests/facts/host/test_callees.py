@@ -77,13 +77,11 @@ def test_what_fills_less_than_half_of_a_pause_is_not_named() -> None:
 
 def test_of_calls_within_each_other_the_one_that_the_line_makes_is_named() -> None:
     found = steps_with(("wandb/sdk/run.py(70): log", 2, 7.9), ("json/__init__.py(183): dumps", 2.1, 7.8))
-    assert found.callee is not None
     assert found.callee.name == "wandb.sdk.run.log"
 
 
 def test_the_user_s_function_that_a_library_calls_back_is_a_line_of_its_own() -> None:
     found = steps_with(("tqdm/std.py(1160): __iter__", 2, 7.9), ("/home/me/data.py(8): rows", 2.1, 7.8))
-    assert found.site is not None
     assert (found.site.function, found.callee) == ("rows", None)
 
 

@@ -10,7 +10,7 @@ from diagnose.facts.core.host import host_compute_ops, host_time
 from diagnose.facts.core.idle import idle
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.host.batch import larger_batch
-from diagnose.facts.host.functions import FunctionOp, FunctionTime, functions
+from diagnose.facts.host.functions import FunctionOp, FunctionTime, dominant_lines, functions
 from diagnose.facts.host.host_compute import host_compute
 from diagnose.facts.host.loops import Loop, apart_in_time, loops
 from diagnose.facts.host.python import Op, ops
@@ -76,6 +76,32 @@ def test_a_pause_is_cut_where_functions_change() -> None:
         (None, 18_000),
         (Site("/home/me/train.py", 3, "main"), 2_000),
     ]
+
+
+def dominating(*rows: str, values: str = "") -> list[tuple[str, bool, float, str]]:
+    """Of steps of 100 ms: the line and function, whether all of it, its share, and the op."""
+    found = dominant_lines(facts_of("\n".join(("4 steps of 100", "1 threads, 2 cores", values, *rows))))
+    return [(f"{one.site.line} {one.site.function}", one.whole, round(one.share, 3), one.op) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        (("aten::sort 10-35 | aten::add 36-40",), [("30 f", False, 0.29, "aten::sort")]),
+        # no op takes half of the line, which is all of the function that is known
+        (("aten::sort 10-18 | aten::add 20-27 | aten::mul 30-37",), []),
+        # a function of three lines, none of which takes half of it
+        (
+            ("aten::sort 10-20", *(f'"t.py({at}): f" {at}-{at + 10} | aten::sort {at}-{at + 10}' for at in (50, 70))),
+            [("30 f", True, 0.3, "aten::sort")],
+        ),
+        (("aten::linear 10-38",), []),
+        (("Optimizer.step#SGD.step 11-39 | aten::add 12-38",), []),
+        (("aten::sort 10-29",), []),
+    ],
+)
+def test_lines_that_dominate_the_step(rows: tuple[str, ...], found: list[tuple[str, bool, float, str]]) -> None:
+    assert dominating('cpu  "t.py(9): main" 0-100 | "t.py(30): f" 10-40', *(f"cpu  {row}" for row in rows)) == found
 
 
 def test_stacks_are_needed() -> None:

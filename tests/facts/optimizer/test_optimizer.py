@@ -1,16 +1,22 @@
 """What the optimizer costs: its steps, how they are implemented, the zeroing of gradients."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.work import work_table
 from diagnose.facts.optimizer.optimizer import Implementation, for_parameters, optimizer_steps
 from diagnose.facts.optimizer.zeroing import gradient_zeroing
+from diagnose.pipeline import present
 from diagnose.source import ranks
+from diagnose.synthetic.reading import facts_of
+from diagnose.trace.manifest import Optimizer
 from tests.drawing import MAIN, Drawing
+from tests.rules import built_in
 
 ATEN = "void at::native::"
 ADD = f"{ATEN}vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int)"
@@ -237,3 +243,20 @@ def test_real_optimizers(
     (found,) = optimizer_steps(Facts(ranks.read(corpus / "kineto" / f"{name}.json.gz")))
     assert (found.optimizer, found.elements, found.implementation) == ("SGD", elements, implementation)
     assert found.launches == launches
+
+
+@pytest.mark.parametrize(
+    ("groups", "distinct", "saves_ms"), [(100, 10, 22.95), (100, 100, 0), (4, 2, 0), (100, None, 0)]
+)
+def test_groups_with_equal_settings(groups: int, distinct: int | None, saves_ms: float) -> None:
+    """Of 30 ms 90 % goes by groups that are alike, of which 15 % stays."""
+    drawing = "aten::mm 0-60 | Optimizer.step#AdamW.step 65-95 | aten::_fused_adamw_ 66-94"
+    rank = facts_of(f"4 steps of 100\n1 threads, 2 cores\ncpu  {drawing}").rank
+    assert rank.context is not None
+    made = Optimizer(name="AdamW", fused=True, groups=groups, distinct_groups=distinct)
+    known = msgspec.structs.replace(rank.context.rank, optimizers=(made,))
+    facts = Facts(replace(rank, context=replace(rank.context, rank=known)))
+    replayed_ns = [one.saving.replayed_ns for one in present(facts, [built_in("unfused_optimizer")]).findings]
+    assert [likely for _, likely, _ in filter(None, replayed_ns)] == pytest.approx(
+        [1e8 - saves_ms * 1e6] * (saves_ms > 0)
+    )

@@ -44,7 +44,6 @@ def test_equal_values_do_not_rise() -> None:
 def test_a_graph_that_is_kept_over_all_steps_is_told_with_who_made_its_last_node() -> None:
     """Of step 5: nodes 0 to 5, of which 0 to 3 are of steps before the one before it."""
     kept = growth(training(6, carries=99)).kept
-    assert kept is not None
     assert (kept.count.first, kept.count.last, kept.count.each) == (0, 4, 1)
     assert (kept.nodes.first, kept.nodes.last) == (2, 6)
     assert kept.forward == (1, 1)
@@ -74,7 +73,6 @@ def timed(*times: float) -> Facts:
 
 def test_times_rise_surely_over_many_steps() -> None:
     found = growth(timed(*(50 + 2 * step for step in range(10))))
-    assert found.time is not None
     assert (found.time.first, found.time.last, found.time.each) == (50_000_000, 68_000_000, 2_000_000)
 
 
@@ -87,7 +85,6 @@ def test_few_steps_and_those_that_vary_or_hardly_rise_are_steady(times: list[flo
 def test_steps_that_take_longer_and_compute_no_more_are_of_a_busy_machine(computes: Sequence[int], grows: bool) -> None:
     facts = timed(*(50 + 2 * step for step in range(10)))
     context = facts.rank.context
-    assert context is not None
     assert context.rank.unprofiled is not None
     times = replace(context.rank.unprofiled, cpu_times_ns=tuple(1_000_000 * ms for ms in computes))
     known = dataclasses.replace(context, rank=replace(context.rank, unprofiled=times))
@@ -118,7 +115,6 @@ def test_what_runs_once_more_in_each_step_is_told_with_its_line_and_since_when()
     assert (found.rise.first, found.rise.last, found.rise.each) == (2, 6, 1)
     assert (found.at_start, found.left, found.from_start) == (1, 0.25, True)
     assert (found.in_forward, found.in_backward) == (True, False)
-    assert found.work is not None
     assert found.work.host_ns == 20_000_000
     assert found.times.total == (1 + 2 + 3 + 4 + 5) * 1_000_000
 
@@ -175,7 +171,6 @@ def test_kernels_that_become_more_are_told_with_the_op_that_launches_them() -> N
     (more,) = found.grows
     assert (more.measured, more.names) == (Measured.WORK, ("aten::_foreach_add",))
     assert (more.rise.first, more.rise.last, more.rise.each) == (2, 6, 1)
-    assert more.work is not None
     assert more.work.device_ns == 12_000_000
 
 
@@ -184,7 +179,6 @@ def test_what_began_later_than_the_run_is_told_so() -> None:
     more = "\n".join(f"cpu  aten::std 10-11 x{2 * (step - 2)} in {step}" for step in range(3, 8))
     facts = Facts(facts_of(f"{counting(steps=8)}\n{more}").rank, (3, 7))
     found = what_grows(facts, Measured.OPS)
-    assert found is not None
     assert (found.at_start, found.left, found.from_start) == (-4, 0, False)
 
 
@@ -212,7 +206,6 @@ def test_what_an_op_takes_is_told_of_the_one_that_adds_to_it() -> None:
     assert (found.rise.first, found.rise.last, found.rise.each) == (8, 48, 8)
     assert (found.inputs[0], found.inputs[-1]) == ((8, 4), (48, 4))
     assert (found.at_start, found.left, found.from_start) == (8, 0.25, True)
-    assert found.work is not None
     assert found.work.host_ns == 20_000_000
 
 

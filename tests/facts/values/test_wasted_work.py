@@ -63,6 +63,11 @@ def test_rows_of_one_line_are_one_entry() -> None:
     assert (found.site, found.other_site) == (Site("t.py", 3, "f3"), Site("t.py", 1, "f1"))
 
 
+def test_what_repeats_in_an_optimizer_s_step_is_the_optimizer_s() -> None:
+    drawn = text("aten::add_ | aten::add_ as 0", [1, 2])
+    assert [len(duplicates(facts_of(f"{drawn}{more}"))) for more in ("", "\ncpu  optimizer 9-19")] == [1, 0]
+
+
 def test_lines_are_told_apart() -> None:
     facts = synthetic("aten::mm | aten::mm as 0 | aten::sum | aten::mm as 0", [1, 2, 3, 4])
     assert [(duplicate.times, duplicate.site) for duplicate in duplicates(facts)] == [
