@@ -49,6 +49,7 @@ def assemble(recording: Recording) -> Rank:
     raw["track"] = np.where(on_device, raw["track"] + len(columns.host_tracks), raw["track"])
     raw["track"] = track_of[raw["track"]]
     raw |= {"start_ns": times.start_ns, "dur_ns": times.dur_ns}
+    clock.clip(raw, times.keep, working, recording.damage)
     labels = columns.names.labels()
     times = _aligned(raw, times, tracks, labels, recording.damage)
     raw["start_ns"] = times.start_ns
@@ -56,7 +57,6 @@ def assemble(recording: Recording) -> Rank:
     raw = told.raw
     order = clock.order(raw, told.keep, recording.damage)
     raw = {name: values[order] for name, values in raw.items()}
-    clock.clip_overlaps(raw, is_kind(raw["kind"], DEVICE_WORK), recording.damage)
     origin_ns = times.zero_unix_ns - recording.header.base_ns
     recording.damage.outside_window = clock.outside(raw["start_ns"], columns.windows, origin_ns)
     id_of = np.full(len(told.keep), -1, dtype=np.int64)
