@@ -122,10 +122,7 @@ def order(raw: dict[str, npt.NDArray[Any]], keep: npt.NDArray[np.bool_], damage:
 
 
 def clip(
-    raw: dict[str, npt.NDArray[Any]],
-    keep: npt.NDArray[np.bool_],
-    device_work: npt.NDArray[np.bool_],
-    damage: Damage,
+    raw: dict[str, npt.NDArray[Any]], keep: npt.NDArray[np.bool_], device_work: npt.NDArray[np.bool_], damage: Damage
 ) -> None:
     """Cut what cannot last so long where the next on its row begins, or where the last event of all does."""
     at = np.lexsort((raw["start_ns"], device_work, raw["track"]))

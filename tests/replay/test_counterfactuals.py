@@ -67,6 +67,17 @@ def test_in_a_queue_limited_program_kernels_half_as_long_save_half() -> None:
     check(found, 800 * 101, 800 * 51)
 
 
+def test_kernels_that_were_lost_leave_the_queue_as_deep_and_take_as_long() -> None:
+    # Per step 60 x (19 kernels of 10 us, one of 1,000 us); four of 10 us are lost and stay as long.
+    lossy = [*kernels(18, 10), Launch("k", 10, recorded=False), *kernels(1, 1_000)]
+    done = run([lossy * 4 + [*kernels(19, 10), *kernels(1, 1_000)] * 56] * 7)
+    replay = Replay(done.draw.facts())
+    found = replay.savings([half(done.draw.facts(), "k")])[0]
+    assert step_us(done) == 60 * (19 * 11 + 1_001)
+    assert found.likely_ns == pytest.approx(60 * (19 * 5_000 + 500_000) - 4 * 5_000, rel=CLOSE)
+    assert replay.doubt == pytest.approx(4 * 11 / (60 * (19 * 11 + 1_001)), rel=0.2)
+
+
 def test_time_that_launches_are_blocked_is_no_time_of_the_host() -> None:
     # 800 x 5 us of launching hides behind 800 x 101 us of kernels; most calls last 101 us, since the queue is full.
     before = kernels(800, 100)

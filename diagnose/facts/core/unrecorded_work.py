@@ -94,15 +94,21 @@ def _queued(facts: Facts) -> Intervals:
 
 
 def _first_lost(facts: Facts, after_ns: IntArray) -> IntArray:
-    """When the first launch after each time began whose work is not recorded; the greatest int if there is none.
+    """When the first launch after each time began whose work is not recorded; the greatest int if there is none."""
+    lost = facts.rank.spans["start_ns"].to_numpy()[lost_launches(facts)]
+    found: IntArray = np.append(lost, np.iinfo(np.int64).max)[np.searchsorted(lost, after_ns, side="right")]
+    return found
+
+
+@fact
+def lost_launches(facts: Facts) -> IntArray:
+    """Ids of the launching calls whose work is not recorded, in order.
 
     Work without a duration may be that short; but on an only stream, what waits behind it can wait for nothing else.
     """
     work = device_work(facts)
     recorded = work.launch[(work.end_ns > work.start_ns) | (not work.on_one_stream)]
-    lost = facts.rank.spans["start_ns"].to_numpy()[np.setdiff1d(_calls(facts, *LAUNCHING), recorded)]
-    found: IntArray = np.append(lost, np.iinfo(np.int64).max)[np.searchsorted(lost, after_ns, side="right")]
-    return found
+    return np.setdiff1d(_calls(facts, *LAUNCHING), recorded)
 
 
 def _calls(facts: Facts, *api_kinds: ApiKind) -> IntArray:
