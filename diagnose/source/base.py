@@ -58,6 +58,7 @@ class Damage:
     negative_durations: int = 0  # Taken as 0.
     duplicates: int = 0  # Identical events, dropped.
     clipped: int = 0  # Events that lasted longer than they can, cut at the next on their row.
+    joined: int = 0  # Device work without a correlation, joined to its call by op or order.
     outside_window: int = 0  # Events that start before the recorder's own window or after it.
     shifts: list[Shift] = field(default_factory=list)  # Of devices whose clocks disagree with the host's.
     told: list[str] = field(default_factory=list)  # Sentences of the recorder's own on what it lost.

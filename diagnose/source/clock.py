@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from diagnose.source.base import Damage, Shift
+from diagnose.source.columns import Array
 from diagnose.trace.intervals import IntArray
 
 SECOND_US = 1e6
@@ -121,9 +122,7 @@ def order(raw: dict[str, npt.NDArray[Any]], keep: npt.NDArray[np.bool_], damage:
     return rows[~drop[rows]]
 
 
-def clip(
-    raw: dict[str, npt.NDArray[Any]], keep: npt.NDArray[np.bool_], device_work: npt.NDArray[np.bool_], damage: Damage
-) -> None:
+def clip(raw: dict[str, Array], keep: Array, device_work: Array, damage: Damage) -> None:
     """Cut what cannot last so long where the next on its row begins, or where the last event of all does."""
     at = np.lexsort((raw["start_ns"], device_work, raw["track"]))
     at = at[keep[at]]

@@ -68,6 +68,7 @@ _COUNTS = (
         Severity.WARNING,
         _TIMES,
     ),
+    ("joined", "name no call, and were joined by op or by order", "Launch delays may be off.", Severity.NOTE, ()),
     (
         "outside_window",
         "start outside the window in which the profiler says it recorded",
@@ -283,7 +284,6 @@ def _steps(spans: pd.DataFrame, steps: tuple[Step, ...]) -> Iterator[IntegrityNo
 
 
 def _incomplete_border_steps(spans: pd.DataFrame, steps: tuple[Step, ...]) -> list[int]:
-    """Positions of the first and last step, of those that the window cut."""
     work = spans["kind"].isin([SpanKind.KERNEL.value, SpanKind.MEMCPY.value, SpanKind.MEMSET.value]).to_numpy()
     own = spans["step"].to_numpy()[work]
     counts = np.bincount(own[own >= 0], minlength=len(steps))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.base import Facts, Missing, fact, once
 from diagnose.facts.core.device import device_work
 from diagnose.trace import enums, intervals
 from diagnose.trace.enums import LinkKind, SpanKind
@@ -100,7 +100,7 @@ def _first_lost(facts: Facts, after_ns: IntArray) -> IntArray:
     return found
 
 
-@fact
+@once
 def lost_launches(facts: Facts) -> IntArray:
     """Ids of the launching calls whose work is not recorded, in order.
 
@@ -176,7 +176,6 @@ def _launches(facts: Facts, start: IntArray) -> IntArray:
 
 
 def _in_ops(launches: IntArray, kind: IntArray, start: IntArray, end: IntArray) -> bool:
-    """Whether ops made most of the launches between the first and the last op."""
     is_op = kind == enums.code(SpanKind.OP)
     if not is_op.any():
         return False
