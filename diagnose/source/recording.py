@@ -129,7 +129,6 @@ def read(files: RankFiles) -> Rank:
 
 
 def _settled(rank: Rank) -> Rank:
-    """Without the steps in which the recorder still became faster."""
     timing = None if rank.context is None else rank.context.rank.timing
     return rank if timing is None else retiming.without_first(rank, timing.settling or 0)
 
@@ -187,7 +186,6 @@ def _add_costs(rank: Rank, path: Place) -> Rank:
 def _with(
     rank: Rank, path: Place, added: Callable[[Rank, Place], Rank], lost: str, again: str = "Record again to know it."
 ) -> Rank:
-    """The rank with what a file adds, or with a note of what is lost."""
     try:
         return added(rank, path)
     except (OSError, ValueError) as error:
@@ -228,7 +226,6 @@ class _Told:
 
 
 def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:
-    """What the manifest says of the run, and of ranks that left no trace."""
     yield from _notes(manifest.notes)
     if not manifest.complete:
         yield IntegrityNote("The recording is incomplete.", "Later parts are missing.", Severity.WARNING)
@@ -264,12 +261,21 @@ def notes(rank: RankManifest) -> Iterator[IntegrityNote]:
         return
     faster, slower = sorted((before, after), key=lambda one: one[1])
     if slower[1] > (1 + CHANGED) * faster[1] and slower[0] > faster[1] and slower[1] > faster[2]:
+        if slower is after and rank.unprofiled and _rises(rank.unprofiled.wall_ns):
+            said = f"Step time rises from {duration(before[1])} to {duration(after[1])} over the timed steps."
+            yield IntegrityNote(said, "Later steps may take longer still.", Severity.NOTE)
+            return
         yield IntegrityNote(
             f"Step time drifted from {duration(before[1])} to {duration(after[1])} during the recording.",
             "CPU times may be off by as much. Record again on an idle machine.",
             Severity.WARNING,
             (Ground.HOST_TIMES,),
         )
+
+
+def _rises(times_ns: Sequence[int]) -> bool:
+    first, second = (np.median(some) for some in np.array_split(times_ns, 2))
+    return bool(second > (1 + CHANGED) * first)
 
 
 def _quartiles(timed: Timed | None) -> tuple[int, int, int] | None:
