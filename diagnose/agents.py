@@ -392,7 +392,6 @@ def page(lines: Iterable[str], start: int, head: Sequence[str] = ()) -> str:
 
 
 def _finding(one: RankedFinding) -> str:
-    """The parts of a finding that are told in a line."""
     fields = ("rank_order", "rule", "code", "title", "minor", "saving", "share_of_step", "confidence", "site", "where")
     short = {field: getattr(one, field) for field in ("kind", *fields)}
     return _data({**short, "evidence": one.evidence[:1], "fix": one.fixes[0].do if one.fixes else None})
@@ -417,7 +416,6 @@ def _data(value: object) -> str:
 
 
 def _diagnosed(paths: Sequence[str], steps: pipeline.StepRange | None = None, rules: Sequence[str] = ()) -> Diagnosis:
-    """As `diagnose analyze` would, by the settings near the recording."""
     return pipeline.diagnose(paths, steps, os.cpu_count(), rules=rule_set(Path(paths[0]), select=rules))
 
 

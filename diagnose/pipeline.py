@@ -378,7 +378,6 @@ _PASSES: Mapping[str, Callable[[Facts, Sequence[Found]], Sequence[Found]]] = {
 
 
 def _told(facts: Facts, said: RankDiagnosis, found: Studied) -> RankDiagnosis:
-    """What is told of any rank, with hints for its recorder."""
     told = recording_hints.in_sections(said.sections, facts.rank)
     return _with(
         replace(said, sections=told),
@@ -389,7 +388,6 @@ def _told(facts: Facts, said: RankDiagnosis, found: Studied) -> RankDiagnosis:
 
 
 def _outcomes(facts: Facts, found: Studied) -> tuple[Outcome, ...]:
-    """How each rule ended, once its findings are priced."""
     before, findings = found.examined.outcomes, found.examined.findings
     if isinstance(found.replay, Missing):
         ended = outcomes.unpriced(before, findings, found.replay)

@@ -63,7 +63,6 @@ def _asked(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _said(written: Export) -> Iterator[str]:
-    """Tables with their rows, and what is not there, with how to record it."""
     from diagnose.trace import units
 
     wide = max(map(len, written.rows), default=0)

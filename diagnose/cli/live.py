@@ -71,7 +71,6 @@ def shows(
 
 
 def _require(option: str, *packages: str) -> None:
-    """Raise a ClickException if a package is not installed that an option needs."""
     if missing := [one for one in packages if find_spec(one) is None]:
         raise click.ClickException(
             f"{option} needs {' and '.join(missing)}. Run: pip install 'torch-diagnose[torch,live]'."

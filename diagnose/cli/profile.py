@@ -226,7 +226,6 @@ def _failed_by_itself(recorded: Recorded) -> bool:
 
 
 def _why_nothing(recorded: Recorded, plan: Plan) -> str:
-    """Why there is no recording, and what to do."""
     ranks, code = recorded.manifest.ranks, recorded.exit_code
     ended = f"the run was killed by signal {code - KILLED}" if code > KILLED else "the run ended"
     if not ranks:

@@ -29,7 +29,6 @@ _more = click.option(
 
 
 def _pages(folders: tuple[str, ...]) -> list[Page]:
-    """Of the built-in rules and those in folders, in order of codes."""
     found = []
     try:
         known = (page.built_in_rules(), *page.installed_rules().values())

@@ -121,7 +121,6 @@ class Table:
         return made
 
     def _standing(self, numbers: tuple[int, ...]) -> tuple[str, str]:
-        """What is measured of a trial by now, and what is done about it."""
         from diagnose.reports import trials
 
         if (trial := self._ended.get(numbers)) is not None:
@@ -139,7 +138,6 @@ class Table:
 
 
 def _interval(one: Screened, found: Sequence[Screened]) -> str:
-    """The speed-up by the blocks so far; empty before there are two pairs."""
     from diagnose.reports import trials
     from diagnose.trials.screening import so_far
 

@@ -50,7 +50,6 @@ class Trying(profile.Launching):
 
 
 def _names_a_recording(word: str) -> bool:
-    """Whether it is rather a recording than a script."""
     path = Path(word)
     return word not in ("--", "-m") and path.suffix != ".py" and (path.suffix in TRACES or not path.is_file())
 
@@ -234,7 +233,6 @@ def _measured(
 def _tell(
     run: Path, diagnosis: Diagnosis, found: Report, files: dict[str, str], details: bool, say: Callable[[str], None]
 ) -> None:
-    """Keep what was measured in the recording, and show it."""
     from diagnose.reports import markdown, trials
 
     if STDOUT not in files.values():  # First of all: what was measured is not to be lost with a full disk.

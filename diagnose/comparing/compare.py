@@ -73,7 +73,6 @@ ENOUGH_RECORDINGS = 3  # Of each side: these show how runs differ here, as far a
 
 
 def _why(verdict: Verdict, share: Range, basis: Basis, sides: tuple[Sequence[Run], Sequence[Run]]) -> str:
-    """What the verdict rests on, or what would make it one."""
     if share.low is None or share.high is None:
         least = min(len(run.times_ns) for runs in sides for run in runs)
         return f"One side has only {least} measured step{'s' * (least != 1)}: too few to rule out noise."

@@ -109,7 +109,6 @@ def _part(where: Where, of: str, sides: tuple[list[Row], list[Row]], least_ns: f
 
 
 def _detail(sides: tuple[list[Row], list[Row]], least_ns: float) -> tuple[Change, ...]:
-    """What has changed in a part: largest first, and what is left."""
     key = _key_of(sides)
     pairs: dict[tuple[str, ...], _Pair] = {}
     for sign, own in zip((-1, 1), sides, strict=True):
@@ -160,7 +159,6 @@ def _change(key: tuple[str, ...], pair: _Pair) -> Change:
 
 
 def _most(differences: Mapping[T, int], whole_ns: int) -> T | None:
-    """What has MOSTLY of a difference; None if nothing has."""
     if not differences:
         return None
     largest = max(differences, key=lambda key: differences[key] * whole_ns)
@@ -184,7 +182,6 @@ def _kind(pair: _Pair, called: bool) -> ChangeKind:
 
 
 def _left(rest: Sequence[_Pair]) -> Iterator[Change]:
-    """One row for all that has none of its own, where that has changed."""
     before_ns, after_ns = sum(pair.before.ns for pair in rest), sum(pair.after.ns for pair in rest)
     if before_ns != after_ns:
         yield Change(

@@ -159,7 +159,6 @@ class CostBook:
                     yield key, float((taken[rows] * mine[group]).sum())
 
     def _in_groups(self, what: IntArray, fused: Fused) -> tuple[IntArray, IntArray]:
-        """Rows of operations by group, and the group of each."""
         order = np.lexsort((what, fused.group))
         return self._at[what[order]], fused.group[order]
 
@@ -211,13 +210,11 @@ class CostBook:
             yield (specs[at], change_of(narrower, padded=bool(is_padded), searched=bool(searched))), rows[mine]
 
     def _of_call_ns(self, rows: IntArray) -> FloatArray:
-        """What the op of each of these kernels takes with all its kernels."""
         _, call = np.unique(self._ops.op[rows], return_inverse=True)
         taken: FloatArray = np.bincount(call.reshape(-1), self._ops.dur_ns[rows]).astype(np.float64)
         return taken
 
     def _casts(self, changed: _Changed, level: int) -> FloatArray:
-        """Casts of weights beside products, as shares of the time of these."""
         products, found = self._ops.products, np.zeros(len(self._ops.ids))
         rows = np.flatnonzero(changed.autocast & (changed.dtype >= _RANK["fp16"]) & (self._ops.row >= 0))
         calls = self._ops.row[rows]
@@ -231,7 +228,6 @@ class CostBook:
         return rows[rows >= 0]
 
     def _shares(self, changed: _Changed, level: int) -> FloatArray:
-        """What is left of each operation by what is not fused."""
         share = np.ones(len(self._ops.ids))
         multiplies = self._ops.row >= 0
         rows = np.flatnonzero(changed.touched & multiplies)
@@ -351,7 +347,6 @@ class CostBook:
         return np.minimum(np.where(size > 0, said / np.maximum(took, 1.0), UNKNOWN_COPY[level]), 1.0)
 
     def _fuse(self, one: Recost, fused: Fused, changed: _Changed, share: FloatArray, gone: Mask, level: int) -> None:
-        """Each group's first takes what the group takes as one; the others are gone."""
         rows, group = self._in_groups(one.what, fused)
         first = np.diff(group, prepend=-1) > 0
         took = self._ops.dur_ns[rows].astype(np.float64)

@@ -67,7 +67,6 @@ class HostBook:
         return float(self._dur_ns[used].sum()) / max(steps(self._facts).count, 1)
 
     def _alike(self, recosts: Sequence[Recost]) -> Iterator[tuple[OpSpec, str, IntArray]]:
-        """Ops with the same inputs that compute in another type then."""
         for one in recosts:
             if isinstance(one.change, InPrecision):
                 ops = self._computing(one.what)

@@ -82,7 +82,6 @@ def _copies(facts: Facts) -> pd.DataFrame:
 
 
 def _work(facts: Facts, table: schema.Table) -> pd.DataFrame:
-    """The device work of a table of the trace, with what launched it."""
     work, recorded = work_table(facts), _recorded(facts, table)
     mine = np.isin(work.ids, recorded.index)
     launch, op, outer = work.launch[mine], work.op[mine], work.asked_by[mine]
@@ -107,7 +106,6 @@ def _queue(facts: Facts) -> pd.DataFrame:
 
 
 def _collectives(facts: Facts) -> pd.DataFrame:
-    """Communication kernels, and what gloo or MPI runs on the host."""
     table = collective_table(facts)
     recorded = _recorded(facts, schema.COLLECTIVES).reset_index(drop=True).reindex(told_rows(facts))
     found = _of_spans(facts, table.ids).assign(used=table.in_steps, on_host=table.on_host)

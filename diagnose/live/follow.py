@@ -105,7 +105,6 @@ class Following:
         self._say(f"{show.name} stops: {why}. The training continues.")
 
     def _grown(self) -> Sequence[RankNow]:
-        """All ranks, if any of their logs has grown; else none."""
         grown = False
         for path in logs_in(self._folder)[:MOST_RANKS]:
             earlier, _ = self._known.get(path, (None, None))

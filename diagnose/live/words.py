@@ -90,7 +90,6 @@ def _usual(pace: Pace) -> str:
 
 
 def _then(one: RankNow, told: Callable[[Pace], str]) -> str:
-    """What is told of the pace now, and at first."""
     assert one.now is not None
     return told(one.now) + (f" (at first {told(one.first)})" if one.first is not None else "")
 

@@ -73,7 +73,6 @@ def _variable(code: Code, one: cst.Assign, name: str, value: str) -> Edit:
 
 
 def _is_variable(code: Code, target: cst.BaseExpression, name: str) -> bool:
-    """Whether it is `os.environ["NAME"]`."""
     if not isinstance(target, cst.Subscript) or code.imported(target.value) != "os.environ" or len(target.slice) != 1:
         return False
     index = target.slice[0].slice

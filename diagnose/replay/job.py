@@ -253,7 +253,6 @@ def _in_queue(calls: Calls) -> _Queue:
 
 
 def _own_edges(graph: Graph, ranks: list[_Rank]) -> tuple[IntArray, ...]:
-    """Where the own time of each rank stands in the graph."""
     some = graph.edges
     own = np.flatnonzero(some.kind == EdgeKind.HOST)
     own = own[np.lexsort((some.owner[own], some.track[own]))]

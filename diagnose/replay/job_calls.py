@@ -54,6 +54,5 @@ def _operations(one: CollectiveSequence) -> list[str]:
 
 
 def _asked(one: CollectiveSequence) -> IntArray:
-    """Calls in the order in which the rank asks for them."""
     call: IntArray = one.lane.call[~one.lane.waits & (one.lane.call >= 0)]
     return call

@@ -168,7 +168,6 @@ class Replay:
         return np.array(times, dtype=np.int64)
 
     def _busiest_ns(self, made: Scenario) -> int:
-        """What the busiest thread or stream has to do, per step."""
         own_ns = made.delay_ns[self._busy].astype(float)
         busy = np.bincount(self._desk.graph.edges.track[self._busy], weights=own_ns)
         return int(busy.max(initial=0.0)) // self._used.count
@@ -187,10 +186,7 @@ class Replay:
 
     @property
     def doubt(self) -> float:
-        """Share of the step that it fails to explain, half of what recording is thought to have added, or lost work.
-
-        Lost work is replayed as long as it took, whatever changes.
-        """
+        """Share of the step that it fails to explain, that recording may have added (half of it), or that was lost."""
         return min(max(self.quality.doubt, self._guessed_share / 2, self._lost_share), 1.0)
 
     def changes(self, edits: Sequence[Edit]) -> tuple[Change, ...]:

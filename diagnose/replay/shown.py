@@ -94,7 +94,6 @@ _KINDS = {
 
 
 def _evened(facts: Facts, edit: Even) -> Change:
-    """What the ranks that are to take less take now, per step."""
     others = facts.rank.peers
     if others is None:
         return Change(ChangeKind.EVEN, 0, 0, None)

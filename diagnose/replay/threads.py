@@ -55,7 +55,6 @@ def turns(facts: Facts) -> Turns:
 
 
 def _activity(facts: Facts, track: int) -> Intervals:
-    """When a thread was in ops, calls or loader fetches."""
     spans = facts.rank.spans
     kind = spans["kind"].cat.codes.to_numpy()
     rows = np.isin(kind, [enums.code(active_kind) for active_kind in _ACTIVE_KINDS]) & (

@@ -192,8 +192,6 @@ def examine(facts: Facts, rules: Iterable[LoadedRule]) -> Examined:
 
 
 def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
-    """The outcome of one rule and what it yielded."""
-
     def outcome(kind: OutcomeKind, why: str, how: str = "") -> Outcome:
         return Outcome(one.page.id, one.page.code, kind, why, how)
 
@@ -215,7 +213,6 @@ def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
 
 
 def _said(said: list[Any]) -> tuple[OutcomeKind, str]:
-    """How a rule that ran has ended, and why."""
     if found := sum(isinstance(verdict, Finding | Risk | Caution) for verdict in said):
         return OutcomeKind.FOUND, f"{found} found"
     if why := next((verdict.why for verdict in said if isinstance(verdict, NotApplicable)), ""):
@@ -225,7 +222,6 @@ def _said(said: list[Any]) -> tuple[OutcomeKind, str]:
 
 
 def _inapplicable(facts: Facts, check: Check) -> str:
-    """Why a rule has nothing to look at in this program; empty if it may have."""
     return INFERENCE if OF_TRAINING.intersection(check.needs) and program(facts).infers else ""
 
 

@@ -32,7 +32,6 @@ def module_of(path: Path, thresholds: Mapping[str, float]) -> ModuleType:
 
 
 def _package(folder: Path) -> str:
-    """The name of a folder's package, which has no code of its own."""
     name = f"{_ROOT}_{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]}"
     if name not in sys.modules:
         spec = ModuleSpec(name, None, is_package=True)
@@ -42,7 +41,6 @@ def _package(folder: Path) -> str:
 
 
 def _with(path: Path, values: Mapping[str, float]) -> ast.Module:
-    """The file's code, with constants at its top changed."""
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in values:

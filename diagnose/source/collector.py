@@ -93,7 +93,6 @@ def _category(event: Event[Any]) -> str:
 
 
 def _add(columns: Columns, category: str, events: list[Event[Any]], exact: bool) -> None:
-    """Move the fields of events of one category into columns."""
     kind = SpanKind.MEMORY if category == "[memory]" else _KINDS.get(category, SpanKind.OTHER)
     args = [event.args for event in events]
     first = columns.add_spans(

@@ -76,7 +76,6 @@ MOST_GROUPS = 4096  # Process groups that are read of one rank.
 
 
 def _groups(value: object) -> Iterator[ProcessGroup]:
-    """The process groups of which names and ranks are told."""
     for item in value[:MOST_GROUPS] if isinstance(value, list) else ():
         if not isinstance(item, dict):
             continue

@@ -35,7 +35,6 @@ def require_one(recordings: Sequence[Provenance], claims: Sequence[int | None]) 
 
 
 def _by_time(recordings: list[Provenance]) -> list[list[Provenance]]:
-    """Those that ran at the same time, or whose time is not known."""
     dated = [recording for recording in recordings if _is_dated(recording)]
     found: list[list[Provenance]] = []
     last = 0
@@ -84,7 +83,6 @@ def _parted(recordings: list[Provenance], key: Callable[[Provenance], Hashable |
 
 
 def _named(job: Sequence[Provenance]) -> str:
-    """The files of a job, and what tells it from others."""
     first = min(job, key=lambda one: one.begin_unix_ns)
     world = max((one.world_size or 0 for one in job), default=0)
     about = [f"world size {world}"] if world else []

@@ -45,7 +45,6 @@ def _threads(db: Database, process: int) -> list[int]:
 
 
 def _off_core(switches: dict[str, Array]) -> dict[str, Array]:
-    """From each switch of a thread off a core to its next one onto a core."""
     order = np.lexsort((switches["start"], switches["globalTid"]))
     start, thread, on = (switches[name][order] for name in ("start", "globalTid", "isSchedIn"))
     left = np.flatnonzero((on[:-1] == 0) & (on[1:] == 1) & (thread[:-1] == thread[1:]))

@@ -124,7 +124,6 @@ def _end_silently() -> None:
 
 
 def _streamed(place: Workplace, work: Work[T], files: Sequence[RankFiles]) -> Iterator[tuple[int, Future[T]]]:
-    """(position, finished work) in the order in which it is done."""
     waiting, pending, finished = iter(enumerate(files)), dict[Future[T], int](), SimpleQueue[Future[T]]()
     while True:
         for at, one in islice(waiting, place.ahead - len(pending)):

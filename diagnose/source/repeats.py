@@ -46,7 +46,6 @@ def unused(
 
 
 def _processes(recordings: Sequence[Provenance], claims: Sequence[int | None]) -> list[list[int]]:
-    """Positions of the recordings of each process, in order of time."""
     found: dict[object, list[list[int]]] = {}
     for at in sorted(range(len(recordings)), key=lambda at: recordings[at].begin_unix_ns):
         one = recordings[at]

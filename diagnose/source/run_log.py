@@ -188,7 +188,6 @@ def _named(columns: tuple[str, ...], row: Row) -> dict[str, int]:
 
 
 def _current(path: Path, damage: list[int]) -> _Open | None:
-    """What the window held that was open at the last write."""
     try:
         found = list(_records(path.with_name(f"{path.name}.open"), damage))
     except OSError:

@@ -188,7 +188,6 @@ class _Drawing:
                 )
 
     def _set(self, tokens: list[str]) -> bool:
-        """Take in a line that is no row; False if it is none."""
         match tokens:
             case ["device" | "machine" as what, *words]:
                 self._place(what, words)
@@ -226,7 +225,6 @@ class _Drawing:
                 self.recorder.memory(step * self.period_ns, allocated + step * more, reserved + step * more)
 
     def _row(self, row: str, tokens: list[str]) -> None:
-        """Draw the items of a row, with bars between them."""
         track = None
         for is_bar, item in groupby(tokens, "|".__eq__):
             track = track if is_bar else self._draw(row, track, " ".join(item))

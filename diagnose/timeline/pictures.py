@@ -138,7 +138,6 @@ def roofline_picture(facts: Facts) -> RooflinePicture:
 
 
 def _roofline_kinds(table: MatmulOps, rows: IntArray, count: int) -> tuple[RooflineKind, ...]:
-    """These rows together by kind of kernel, longest first."""
     found = []
     for code in np.unique(table.kind[rows]).tolist():
         mine = rows[table.kind[rows] == code]

@@ -103,7 +103,6 @@ class Callees:
 
 
 def _largest(group: IntArray, size: npt.NDArray[np.float64] | IntArray) -> IntArray:
-    """Position of the largest of each group that there is, in order of groups."""
     order = np.lexsort((size, group))
     last: IntArray = order[np.append(group[order][1:] != group[order][:-1], True)[: len(order)]]
     return last

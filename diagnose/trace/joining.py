@@ -137,7 +137,6 @@ def _same_tracks(timing: Rank, detail: Rank) -> IntArray:
 
 
 def _main(rank: Rank) -> int:
-    """The thread that marks the steps, else the one with most spans."""
     names, tracks = rank.spans["name"].cat, rank.spans["track"].to_numpy()
     marks = np.array([kinds.activity(name) in (Activity.STEP, Activity.OPTIMIZER_STEP) for name in names.categories])
     marking = tracks[marks[names.codes.to_numpy()] & (rank.spans["step"].to_numpy() >= 0)]
@@ -207,7 +206,6 @@ def _shapes_of(detail: Rank, theirs: _Calls) -> IntArray:
 
 
 def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.DataFrame:
-    """The ops of `timing` with what those in `detail` take."""
     some = np.flatnonzero(partner >= 0)
     row = timing.ops.index.get_indexer(pd.Index(ours.ids[some]))
     origin = detail.ops.index.get_indexer(pd.Index(theirs.ids[partner[some]]))
@@ -222,7 +220,6 @@ def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntA
 
 
 def _varying(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> VaryingShapes:
-    """Which ops of `timing` take another shape in each step of `detail`."""
     found = varying_shapes(detail.spans, detail.ops, tuple(step.number for step in detail.steps))
     which = np.full(len(detail.spans), UNKNOWN, dtype=np.int64)
     which[found.ids] = found.which
@@ -312,7 +309,6 @@ def _parts(detail: Rank, calls: Intervals, pauses: Intervals, tracks: IntArray) 
 
 
 def _numbers(rows: IntArray) -> IntArray:
-    """A number from 0 for each column, equal for equal ones."""
     number = np.zeros(rows.shape[1], dtype=np.int64)
     for row in rows:
         _, number = np.unique(number * (int(row.max(initial=0)) + 2) + row + 1, return_inverse=True)
@@ -337,7 +333,6 @@ def _lines_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> npt.NDArr
 
 
 def _framework_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> npt.NDArray[np.int64]:
-    """The same of the frames of what owns the training loop."""
     return _innermost(detail, moments_ns, tracks, lambda name: frames.loop_owner(name) is not None)
 
 

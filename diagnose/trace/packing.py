@@ -64,5 +64,4 @@ def _array(first: int, differ: bool, dtype: str, data: bytes) -> _Array:
 
 @lru_cache(maxsize=1 << 16)
 def _group(name: str, use: str, first: int, differ: bool, dtype: str, data: bytes) -> ProcessGroup:
-    """A group, held once for all ranks that are in it."""
     return ProcessGroup(name, use, tuple(_array(first, differ, dtype, data).tolist()))

@@ -99,7 +99,6 @@ def without_first(rank: Rank, count: int) -> Rank:
 
 
 def _side(rank: Rank, marks: tuple[Step, ...]) -> _Side:
-    """Calls and work of these steps, which follow each other."""
     spans, links = rank.spans, rank.links
     start = spans["start_ns"].to_numpy()
     kind = spans["kind"].cat.codes.to_numpy()
@@ -279,7 +278,6 @@ def _own(rank: Rank, ours: _Side, track: int, op_ns: float) -> _Own:
 
 
 def _warped(warps: list[_Warp], table: pd.DataFrame) -> tuple[IntArray, IntArray]:
-    """When each row of a table with times and tracks begins and ends."""
     track, start = table["track"].to_numpy(), table["start_ns"].to_numpy().copy()
     end = start + table["dur_ns"].to_numpy()
     for one in np.unique(track).tolist():
@@ -311,7 +309,6 @@ def _arranged(rank: Rank, start: IntArray, end: IntArray) -> Rank:
 
 
 def _labelled(table: pd.DataFrame, id_of: IntArray) -> pd.DataFrame:
-    """A table by the new ids of its spans."""
     return table.set_axis(pd.Index(id_of[table.index.to_numpy()], name=table.index.name)).sort_index()
 
 

@@ -80,7 +80,6 @@ def assign(steps: tuple[Step, ...], moment_ns: IntArray) -> IntArray:
 
 
 def _marks(spans: pd.DataFrame, activity: kinds.Activity) -> pd.DataFrame:
-    """Host spans whose name says `activity`, in order of start."""
     names = spans["name"].cat
     wanted = np.flatnonzero([kinds.activity(name) == activity for name in names.categories])
     if not len(wanted):

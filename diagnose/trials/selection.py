@@ -101,7 +101,6 @@ def in_order(some: Sequence[Candidate], seconds_of: Callable[[Candidate], float]
 
 
 def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix, str]:
-    """The fix of a finding to try, or one that is not to be and why."""
     with_trial = [fix for fix in finding.fixes if fix.trial is not None]
     if not with_trial:
         return (*finding.fixes, Fix(finding.title))[0], "it needs an edit of the script"
