@@ -131,7 +131,6 @@ def family_page(title: str, pages: Sequence[Page]) -> str:
 
 
 def _linked(section: str) -> str:
-    """Addresses on a line of their own become items with links."""
     return re.sub(r"^(https://\S+)$", r"- <\1>", section, flags=re.MULTILINE)
 
 

@@ -62,7 +62,6 @@ class Doubtful:
         return replace(saving, low_ns=0, basis=Basis.BOUNDED) if any(lost) else saving
 
     def _against(self, finding: Finding) -> list[tuple[IntegrityNote, frozenset[Ground]]]:
-        """The notes that doubt what a finding rests on, and what of it."""
         own = self.replay.grounds(finding.edits)
         against = ((note, own.intersection(note.doubts)) for note in self.replay.notes)
         return [(note, said) for note, said in against if said]

@@ -175,7 +175,6 @@ def _call(text: str) -> ast.Call | None:
 
 
 def _is_python(text: str) -> bool:
-    """Whether code is Python, rather than a command or nothing."""
     try:
         return bool(ast.parse(text).body)
     except SyntaxError:

@@ -37,7 +37,6 @@ def priced(
 
 
 def _in_force(outcome: Outcome) -> Outcome:
-    """A rule all of whose fixes are in force has found nothing."""
     return Outcome(outcome.rule, outcome.code, OutcomeKind.CLEAN, "all that could be set for it is set already")
 
 

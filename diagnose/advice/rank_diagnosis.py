@@ -192,7 +192,6 @@ def merged_notes(ranks: Mapping[int, Sequence[IntegrityNote]], shown: int) -> li
 
 
 def _labelled(notes: dict[int, IntegrityNote], shown: int, ranks: int) -> IntegrityNote:
-    """One of the notes, by rank, with whose they are."""
     rank = shown if shown in notes else next(iter(notes))
     listed = ", ".join(map(str, list(notes)[:MOST_LISTED])) + ", ..." * (len(notes) > MOST_LISTED)
     who = "All ranks" if len(notes) == ranks else f"Rank{'s' * (len(notes) > 1)} {listed}"

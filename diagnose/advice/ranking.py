@@ -152,7 +152,6 @@ def _ordered(
 
 
 def _added(placed: Sequence[Priced], replay: Replay, step: Step) -> list[Priced]:
-    """Findings with what each adds to those above it."""
     fixed, every = Fixed(), list[Fixed]()
     for one in placed:
         every.append(fixed.with_one(one))
@@ -207,10 +206,11 @@ def _explained(worth: Sequence[Priced], replay: Replay) -> list[Priced]:
 def _left_out(worth: Sequence[Priced], replay: Replay, bounds: bool = False) -> list[Priced]:
     """Of those that only say where time is lost, or of all `bounds`, the ones that the rest explains.
 
-    A line whose time was recorded is not explained by a cause that is only assumed.
+    A line whose time was recorded is not explained by a cause that is only assumed, nor a cause by what comes after.
     """
     asked = [one for one in worth if (one.finding.names_no_fix if bounds else one.finding.unless_above)]
-    others = [one for one in worth if one not in asked]
+    codes = {one.page.code for one in asked}
+    others = [one for one in worth if one not in asked and not one.finding.after & codes]
     sure = [one for one in others if one.finding.confidence.level is not Level.LOW]
     placed = [one for one in asked if one.finding.site is not None and not bounds]
     unplaced = [one for one in asked if one not in placed]
@@ -236,7 +236,6 @@ def _costless(one: Priced, step: Step) -> bool:
 
 
 def _minor(one: Priced, step: Step) -> bool:
-    """Whether it saves little alone, or nothing once those above it are fixed."""
     nothing = one.added is not None and one.added.likely_ns < NOTHING_SHARE * step.ns
     return nothing or one.alone.likely_ns < WORTH_SHARE * step.ns
 
@@ -256,7 +255,6 @@ def _few_of_each_rule(priced: list[Priced], replay: Replay, step: Step) -> list[
 
 
 def _as_one(rest: Sequence[Finding]) -> Finding:
-    """Findings of a rule as one, which shows the first of them."""
     first = rest[0]
     return replace(
         first,
@@ -305,7 +303,6 @@ def _recorded(one: Priced, others: Sequence[Priced], replay: Replay) -> set[int]
 
 
 def _gains(some: Sequence[Priced], above: Sequence[Priced], replay: Replay, step: Step) -> list[int]:
-    """What each of them likely adds to what the others fix."""
     fixed = reduce(Fixed.with_one, (one for one in above if one.fixes), Fixed())
     base, *left = _left([fixed, *(fixed.with_one(one) for one in some)], replay, step)
     return [likely_ns(one.finding, base - ns) for one, ns in zip(some, left, strict=True)]
@@ -317,7 +314,6 @@ def _left(every: Sequence[Fixed], replay: Replay, step: Step) -> list[int]:
 
 
 def _hidden(small: list[Priced], above: list[Priced], replay: Replay, step: Step, doubtful: Doubtful) -> list[Priced]:
-    """Those that are worth a line once the findings above are fixed, in order."""
     if not small or not above or replay.quality.doubt >= DOUBTFUL:
         return []
     gains = _gains(small, above, replay, step)

@@ -95,7 +95,6 @@ def without(hint: str, has: frozenset[str]) -> str:
 
 
 def _whole(way: str) -> str:
-    """What followed another way to record, as a sentence of its own."""
     if re.match(r"with |diagnose |\w+=", way):
         return f"Record {'' if way.startswith('with ') else 'with '}{way}"
     return way[:1].upper() + way[1:]

@@ -138,7 +138,6 @@ class Table:
 
 
 def _interval(one: Screened, found: Sequence[Screened]) -> str:
-    """The speed-up by the blocks so far; empty before there are two pairs."""
     from diagnose.reports import trials
     from diagnose.trials.screening import so_far
 

@@ -159,7 +159,6 @@ def _change(key: tuple[str, ...], pair: _Pair) -> Change:
 
 
 def _most(differences: Mapping[T, int], whole_ns: int) -> T | None:
-    """What has MOSTLY of a difference; None if nothing has."""
     if not differences:
         return None
     largest = max(differences, key=lambda key: differences[key] * whole_ns)

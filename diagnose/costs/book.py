@@ -347,7 +347,6 @@ class CostBook:
         return np.minimum(np.where(size > 0, said / np.maximum(took, 1.0), UNKNOWN_COPY[level]), 1.0)
 
     def _fuse(self, one: Recost, fused: Fused, changed: _Changed, share: FloatArray, gone: Mask, level: int) -> None:
-        """Each group's first takes what the group takes as one; the others are gone."""
         rows, group = self._in_groups(one.what, fused)
         first = np.diff(group, prepend=-1) > 0
         took = self._ops.dur_ns[rows].astype(np.float64)

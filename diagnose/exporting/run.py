@@ -167,7 +167,6 @@ def _write(frame: pd.DataFrame, rank: int, path: Path) -> None:
 
 
 def _arrange(rank: int, one: _RankTables, unfinished: Path) -> None:
-    """Put the files of a rank where they belong."""
     for name in one.rows:
         source, place = one.folder / f"{name}.parquet", _place(unfinished, name, rank)
         if one.rank == rank:

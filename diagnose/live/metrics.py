@@ -132,7 +132,6 @@ def _spread(ranks: Ranks) -> Iterator[Sample]:
 def _family(
     name: str, labels: str, meaning: str, told: Callable[[RankNow], Iterable[Sample]], kind: Kind = "gauge"
 ) -> Family:
-
     def samples(ranks: Ranks) -> Iterator[Sample]:
         for one in ranks:
             yield from (sample._replace(labels={"rank": one.rank, **sample.labels}) for sample in told(one))

@@ -62,6 +62,5 @@ def _at_the_step_without_the_profiler(facts: Facts, by_event: EventCosts) -> Rep
 
 
 def _uncounted(facts: Facts) -> tuple[Edit, ...]:
-    """Garbage that is collected in recorded steps, and for so long in no other."""
     found = optional(garbage_collections, facts)
     return () if found is None or not len(found.once_ids) else (Shorten(found.once_ids, 0.0),)

@@ -19,7 +19,7 @@ from diagnose.replay.moments import own_stretches
 from diagnose.replay.moves import Movable, movable, move_edges
 from diagnose.replay.streams import Stream, streams
 from diagnose.replay.threads import Cuts, Threads, threads
-from diagnose.replay.work_edges import event_edges, inferred_events, launch_edges, stream_edges
+from diagnose.replay.work_edges import UNEXPLAINED_NS, event_edges, inferred_events, launch_edges, stream_edges
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 
@@ -71,7 +71,7 @@ def recorded_graph(facts: Facts) -> Graph:
     some = graphs.joined(
         [some, inferred_events(work, on, some, layout.observed_ns, layout.work_start, layout.work_end)]
     )
-    some = graphs.joined([some, _loose_ends(facts, layout, some)])
+    some = graphs.joined([some, _loose_ends(facts, layout, some, work)])
     marks = _marks(facts, layout, work)
     return graphs.arranged(layout.observed_ns, layout.lane, some, layout.bounds, marks)
 
@@ -79,15 +79,16 @@ def recorded_graph(facts: Facts) -> Graph:
 def _marks(facts: Facts, layout: Layout, work: DeviceWork) -> IntArray:
     """Points for the marked moments, before points are put in order.
 
-    On the host that is one of the main thread at this moment, else the last end of device work until then.
+    On the host that is one of the main thread at this moment, else the last end or start of device work until then.
     """
     marked_ns = own_stretches(facts).moments_ns
     if _on_host(facts):
         end = len(layout.host.cut) - len(layout.bounds)
         return layout.host.cut[end - len(marked_ns) : end]
-    by_end = np.argsort(work.end_ns, kind="stable")
-    at = np.searchsorted(work.end_ns[by_end], marked_ns, side="right") - 1
-    return layout.work_end[by_end[np.maximum(at, 0)]]
+    times_ns, points = np.append(work.start_ns, work.end_ns), np.append(layout.work_start, layout.work_end)
+    order = np.argsort(times_ns, kind="stable")  # Of a start and an end at once, the end counts.
+    at = np.searchsorted(times_ns[order], marked_ns, side="right") - 1
+    return points[order[np.maximum(at, 0)]]
 
 
 def _waits(
@@ -192,15 +193,21 @@ def _step_ends(facts: Facts, layout: Layout, work: DeviceWork) -> list[Edges]:
     return [in_order, feeding]
 
 
-def _loose_ends(facts: Facts, layout: Layout, some: Edges) -> Edges:
+def _loose_ends(facts: Facts, layout: Layout, some: Edges, work: DeviceWork) -> Edges:
     """Edges into points that depend on nothing: from the main thread's last point before, as long as was observed.
 
-    The given start of a window depends on nothing. Moved work may be ready as early as the recording begins.
+    The same into work that begins late after the work before it, where no launch is known. The given start of a window
+    depends on nothing. Moved work may be ready as early as the recording begins.
     """
     host = layout.host
     mine = np.flatnonzero(host.track == host_threads(facts).main)
     free = np.ones(len(layout.observed_ns), dtype=bool)
     free[some.target[~np.isin(some.kind, ONLY_IN_EDITS)]] = False
+    if len(work.ids) and (work.launch < 0).all():
+        into = np.isin(some.target, layout.work_start)
+        due = layout.observed_ns[some.source[into]] + some.estimate_ns[into]
+        late = layout.observed_ns[some.target[into]] - due > UNEXPLAINED_NS
+        free[some.target[into][late]] = True
     free[layout.bounds] = False
     free[layout.moved] = False
     loose = np.flatnonzero(free)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import BLOCKING, api_calls
+from diagnose.facts.core.unrecorded_work import LAUNCHING, lost_launches
 from diagnose.replay.graph import JITTER_NS
 from diagnose.replay.streams import Stream, recorded_on, sync_devices
 from diagnose.trace import nesting
@@ -35,7 +36,10 @@ FREEING = (ApiKind.FREE, ApiKind.HOST_FREE)
 
 @dataclass(frozen=True)
 class Calls:
-    """Launching and waiting calls of the training threads, none inside another, in order of (track, start)."""
+    """Launching and waiting calls of the training threads, none inside another, in order of (track, start).
+
+    Launches whose work was lost are among them.
+    """
 
     ids: IntArray
     start_ns: IntArray
@@ -54,7 +58,7 @@ class Calls:
 def calls(facts: Facts) -> Calls:
     """The calls; of nested ones the outermost, which then launches what the inner ones launch."""
     api, work = api_calls(facts), device_work(facts)
-    launching = np.isin(api.ids, work.launch)
+    launching = np.isin(api.ids, np.append(work.launch, lost_launches(facts)))
     taken = np.flatnonzero(launching | api.blocks | api.of(*FREEING))
     parent = nesting.parents(api.track[taken], api.start_ns[taken], api.end_ns[taken])
     outermost = np.arange(len(taken))
@@ -176,16 +180,26 @@ def staging(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, IntArr
 
 
 def queued(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.NDArray[np.bool_]]:
-    """Launches wait until the stream's queue has room (replay E8). Returns waits, and which calls met a full queue."""
-    work = device_work(facts)
-    full = np.zeros(len(found.ids), dtype=bool)
+    """Launches wait until the stream's queue has room (replay E8). Returns waits, and which calls met a full queue.
+
+    Work that was lost is taken to have filled the queue of the launch before it, and to end with the work before it.
+    """
+    work, count = device_work(facts), len(found.ids)
+    full, track = np.zeros(count, dtype=bool), np.full(count, -1, dtype=np.int64)
+    track[found.call_of_work[found.call_of_work >= 0]] = work.track[found.call_of_work >= 0]
+    lost = found.of(*LAUNCHING) & (track < 0)
+    track_before = track[np.maximum.accumulate(np.where(track >= 0, np.arange(count), 0))]
     parts = [pairs(full.nonzero()[0], full.nonzero()[0])]
     for stream in on:
         launched = stream.work[found.call_of_work[stream.work] >= 0]
         call = found.call_of_work[launched]
         last = np.flatnonzero(np.concatenate((call[1:] != call[:-1], [True]))) if len(call) else call
-        call, final = call[last], launched[last]
-        ends = np.maximum.accumulate(work.end_ns[final])
+        lost_here = np.flatnonzero(lost & (track_before == stream.track))
+        call, final = np.append(call[last], lost_here), np.append(launched[last], np.full(len(lost_here), -1))
+        in_order = np.argsort(found.start_ns[call], kind="stable")
+        call, final = call[in_order], final[in_order]
+        final = final[np.maximum.accumulate(np.where(final >= 0, np.arange(len(final)), 0))]
+        ends = np.maximum.accumulate(np.where(final >= 0, work.end_ns[final], 0))
         depth = np.arange(len(call)) - np.searchsorted(ends, found.start_ns[call], side="right")
         deepest = int(depth.max(initial=0))
         limit = deepest if deepest >= SEEN_DEPTH else QUEUE_DEPTH

@@ -11,6 +11,7 @@ import numpy as np
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.steps import steps
+from diagnose.facts.core.unrecorded_work import unrecorded_work
 from diagnose.facts.run.quality import not_recorded
 from diagnose.facts.run.recording_cost import RecordingCost
 from diagnose.replay import simulate
@@ -96,6 +97,8 @@ class Replay:
         self.quality = self._quality(graph, unexplained(recorded_chain(facts)))
         taken_ns = 0 if all(one.measured for one in cost) else self._measured_ns() - self.quality.step_time_ns
         self._guessed_share = max(taken_ns, 0) / max(self._measured_ns(), 1)
+        lost = intervals.clip(unrecorded_work(facts), *self._used.bounds_ns[[0, -1]].tolist())
+        self._lost_share = lost.total / max(self._used.window_ns, 1)
 
     def _quality(self, graph: Graph, unexplained_ns: int) -> Quality:
         window = max(self._used.window_ns, 1)
@@ -183,8 +186,8 @@ class Replay:
 
     @property
     def doubt(self) -> float:
-        """Share of the step that it fails to explain, or half of what recording is thought to have added."""
-        return min(max(self.quality.doubt, self._guessed_share / 2), 1.0)
+        """Share of the step that it fails to explain, that recording may have added (half of it), or that was lost."""
+        return min(max(self.quality.doubt, self._guessed_share / 2, self._lost_share), 1.0)
 
     def changes(self, edits: Sequence[Edit]) -> tuple[Change, ...]:
         """What edits do to the used steps."""

@@ -70,7 +70,7 @@ def stream_edges(
     known = found.call_of_work[rows] >= 0
     call_end = np.full(len(rows), np.iinfo(np.int64).max)
     call_end[known] = found.end_ns[found.call_of_work[rows][known]]
-    queued = (call_end <= work.end_ns[before[rows]] - LAUNCH_NS) & (gap < MOST_DELAY_NS)
+    queued = (call_end <= work.end_ns[before[rows]] - LAUNCH_NS) & (gap <= UNEXPLAINED_NS)
     usual = int(np.median(gap[queued])) if queued.any() else BACK_TO_BACK_NS
     hidden = intervals.covered(Intervals(work.end_ns[before[rows]], work.start_ns[rows]), unrecorded_work(facts))
     return edges(EdgeKind.STREAM, work_end[before[rows]], work_start[rows], np.maximum(usual, hidden), work.ids[rows])

@@ -59,7 +59,6 @@ def causes(found: Comparison) -> Iterator[str]:
 
 
 def _told(part: Part) -> list[Change]:
-    """The changes of a part; of one without any, all of it as a change."""
     return [one for one in part.detail if one.change is not ChangeKind.REST] or [_as_change(part)]
 
 
@@ -119,7 +118,6 @@ def sections(found: Comparison) -> Iterator[Section]:
 
 
 def _split(found: Comparison) -> tuple[list[Part], list[Part]]:
-    """Parts that have a row of their own, and the others."""
     least = LEAST_SHARE * max(found.before_ns, found.after_ns)
     shown = [part for part in found.parts if abs(part.ns) >= least][:MOST_ROWS]
     return shown, [part for part in found.parts if part not in shown]
@@ -147,7 +145,6 @@ def _row(label: str, before_ns: int, after_ns: int, site: str = "") -> Row:
 
 
 def _changes(found: Comparison) -> Section:
-    """What has changed within the parts, the largest first."""
     least = CHANGE_SHARE * max(found.before_ns, found.after_ns)
     told = [(one, part) for part in found.parts for one in part.detail if one.change is not ChangeKind.REST]
     changes = [both for both in told if abs(both[0].ns) >= least]
@@ -184,7 +181,6 @@ def _ranks(found: Comparison) -> Section:
 
 
 def _groups(found: Comparison) -> Section:
-    """What groups of ranks wait and transfer, where that has changed."""
     least = CHANGE_SHARE * max(found.before_ns, found.after_ns)
     rows = [
         _row(f"{group.label}: {what}", *times)

@@ -262,7 +262,6 @@ def _sentence(text: str) -> str:
 
 
 def _on(ranks: tuple[int, ...], diagnosis: Diagnosis) -> str:
-    """On which ranks, in words; empty if there is one only."""
     if len(diagnosis.ranks) <= 1:
         return ""
     if len(ranks) == len(diagnosis.ranks):

@@ -159,7 +159,6 @@ def standing_out(job: JobSummary) -> dict[tuple[int, JobPathKind], int]:
 
 
 def _own_on_path(job: JobSummary) -> dict[tuple[int, JobPathKind], int]:
-    """What ranks do by themselves on the critical path, in ns."""
     found = defaultdict[tuple[int, JobPathKind], int](int)
     for one in job.critical_path:
         if one.rank is not None and one.what in OWN:

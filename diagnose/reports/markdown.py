@@ -181,12 +181,10 @@ def _tried(one: Trial) -> str:
 
 
 def _cards(title: str, cards: list[Card]) -> list[str]:
-    """A section of findings; nothing if there are none."""
     return [f"### {title}", "", *(line for card in cards for line in _card(card)), ""] if cards else []
 
 
 def _card(card: Card) -> list[str]:
-    """A finding as an item of a numbered list."""
     saves = f" saves **{escaped(card.saving)}**" if card.saving else ""
     lines = [f"{card.number}. **{escaped(card.title)}**{saves}"]
     lines += [f"   {escaped(evidence)}" for evidence in card.evidence]

@@ -33,7 +33,6 @@ def render(diagnosis: Diagnosis) -> str:
 
 
 def _names(shown: Timeline, diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
-    """The names of processes (groups of lanes) and threads (lanes)."""
     for pid, group in enumerate(_GROUPS):
         if group == "findings" or any(lane.group == group for lane in shown.lanes):
             yield _meta("process_name", pid, 0, name=_TITLES[group])
@@ -62,7 +61,6 @@ def _pid(shown: Timeline, lane: int) -> int:
 
 
 def _marks(shown: Timeline) -> Iterator[dict[str, Any]]:
-    """All steps; where one is known in more detail, that detail in its place."""
     for table, start_ns, end_ns in pieces(shown):
         yield from _table(shown, table, start_ns, end_ns)
 
@@ -86,7 +84,6 @@ def _table(shown: Timeline, table: MarkTable, start_ns: int, end_ns: int) -> Ite
 
 
 def _findings(diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
-    """Each finding at its places, on rows of its own."""
     for finding in diagnosis.findings:
         args = {
             "evidence": [evidence.text for evidence in finding.evidence],

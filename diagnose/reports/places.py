@@ -76,7 +76,6 @@ class Checkout:
 
 
 def _read(path: Path) -> list[str]:
-    """The lines of a file; none if it is too large or cannot be read."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_BYTES + 1)

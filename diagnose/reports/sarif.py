@@ -176,7 +176,6 @@ def _figures(finding: RankedFinding) -> dict[str, Any]:
 
 
 def _text(card: Card) -> str:
-    """What it saves, the evidence, the fix and the confidence."""
     saving = f"Saves {card.saving}." if card.saving else ""
     at = f"At {card.place}." if card.place else ""
     fixes = [f"Fix: {fix.do}" for fix, _ in card.fixes[:1]]

@@ -67,7 +67,6 @@ def _with_rows(tables: Mapping[str, Callable[[T], Section]], told: T) -> Iterato
 
 
 def _per(diagnosis: Diagnosis) -> str:
-    """What a time is per, for a column head."""
     window = diagnosis.steps is not None and diagnosis.steps.measure == Measure.WINDOW
     return "time" if window else "per step"
 
@@ -112,7 +111,6 @@ def _step_ns(diagnosis: Diagnosis) -> int:
 
 
 def _base_ns(diagnosis: Diagnosis) -> int:
-    """The step that figures of the device are of."""
     return diagnosis.step_ns or _step_ns(diagnosis)
 
 
@@ -192,7 +190,6 @@ def _input_and_launches(diagnosis: Diagnosis) -> Section:
 
 
 def _flops(diagnosis: Diagnosis) -> Section:
-    """FLOPs of a step against the peak, by type."""
     found = diagnosis.flops
     if found is None:
         return NO_SECTION

@@ -191,7 +191,6 @@ def examine(facts: Facts, rules: Iterable[LoadedRule]) -> Examined:
 
 
 def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
-
     def outcome(kind: OutcomeKind, why: str, how: str = "") -> Outcome:
         return Outcome(one.page.id, one.page.code, kind, why, how)
 
@@ -222,7 +221,6 @@ def _said(said: list[Any]) -> tuple[OutcomeKind, str]:
 
 
 def _inapplicable(facts: Facts, check: Check) -> str:
-    """Why a rule has nothing to look at in this program; empty if it may have."""
     return INFERENCE if OF_TRAINING.intersection(check.needs) and program(facts).infers else ""
 
 

@@ -168,7 +168,6 @@ def _code(call: ast.Call, path: Path) -> str:
 
 
 def _of_fixes(tree: ast.Module) -> dict[str, str]:
-    """The sections that an entry's fixes tell: what to do, and where to read on."""
     calls = [one for one in ast.walk(tree) if isinstance(one, ast.Call) and _name(one.func) == "Fix"]
     fixes = [
         {"do": call.args[0], **{key.arg: key.value for key in call.keywords if key.arg}} for call in calls if call.args

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from diagnose.source import causality, clock, integrity, lines
+from diagnose.source import causality, clock, integrity, joins, lines
 from diagnose.source.base import Damage, InputError
 from diagnose.source.columns import DEVICE_WORK, ON_DEVICE, Array, Columns, Vocabulary, is_kind, matched, printable
 from diagnose.source.header import Header
@@ -49,6 +49,7 @@ def assemble(recording: Recording) -> Rank:
     raw["track"] = np.where(on_device, raw["track"] + len(columns.host_tracks), raw["track"])
     raw["track"] = track_of[raw["track"]]
     raw |= {"start_ns": times.start_ns, "dur_ns": times.dur_ns}
+    clock.clip(raw, times.keep, working, recording.damage)
     labels = columns.names.labels()
     times = _aligned(raw, times, tracks, labels, recording.damage)
     raw["start_ns"] = times.start_ns
@@ -56,13 +57,12 @@ def assemble(recording: Recording) -> Rank:
     raw = told.raw
     order = clock.order(raw, told.keep, recording.damage)
     raw = {name: values[order] for name, values in raw.items()}
-    clock.clip_overlaps(raw, is_kind(raw["kind"], DEVICE_WORK), recording.damage)
     origin_ns = times.zero_unix_ns - recording.header.base_ns
     recording.damage.outside_window = clock.outside(raw["start_ns"], columns.windows, origin_ns)
     id_of = np.full(len(told.keep), -1, dtype=np.int64)
     id_of[order] = np.arange(len(order))
     spans = _spans(raw, told.names)
-    links = _links(spans, columns, id_of)
+    links = _links(spans, columns, id_of, recording.damage)
     marks = steps.find(spans, links)
     spans = spans.assign(step=_step_of(spans, links, marks.steps)).loc[:, list(schema.SPANS.columns)]
     tables = side_tables(columns, id_of, spans, tracks, links)
@@ -177,12 +177,11 @@ def _digits(value: object) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1
 
 
-def _links(spans: pd.DataFrame, columns: Columns, id_of: IntArray) -> pd.DataFrame:
+def _links(spans: pd.DataFrame, columns: Columns, id_of: IntArray, damage: Damage) -> pd.DataFrame:
     kind = spans["kind"].cat.codes.to_numpy()
     correlation = spans["correlation"].to_numpy()
     calls = np.flatnonzero(is_kind(kind, (SpanKind.RUNTIME, SpanKind.DRIVER)))
-    work = np.flatnonzero(is_kind(kind, DEVICE_WORK))
-    launch = matched(calls, correlation[calls], work, correlation[work])
+    launch = joins.launches(spans, damage)
     syncs = columns.side.get(SpanKind.SYNC)
     waits = forward = (np.zeros(0, dtype=np.int64),) * 2
     if syncs:
@@ -218,11 +217,14 @@ def _forward_of(ops: dict[str, list[Array]], id_of: IntArray) -> tuple[IntArray,
 
 
 def _step_of(spans: pd.DataFrame, links: pd.DataFrame, marks: tuple[Any, ...]) -> Array:
-    """Step of each span, int32: a host span's by its start, device work's by its launch, else -1."""
+    """Step of each span, int32: a host span's by its start, device work's by its launch, else -1.
+
+    Where no launch is known, device work's is by its start, too.
+    """
     step = steps.assign(marks, spans["start_ns"].to_numpy())
     kind = spans["kind"].cat.codes.to_numpy()
-    step[is_kind(kind, ON_DEVICE)] = steps.NO_STEP
     launch = links[links["kind"] == LinkKind.LAUNCH.value]
+    step[is_kind(kind, ON_DEVICE if len(launch) else (SpanKind.SYNC, SpanKind.GPU_ANNOTATION))] = steps.NO_STEP
     step[launch["to_id"].to_numpy()] = step[launch["from_id"].to_numpy()]
     return step.astype(np.int32)
 

@@ -54,10 +54,11 @@ class Damage:
     repaired_events: int = 0
     """Events read after repair: stray quotes, control characters, NaN, bytes that are not UTF-8."""
     without_time: int = 0  # Events with no usable start, and device work at 0 that takes nothing.
-    implausible_times: int = 0  # Events more than a day away from the rest, or longer than a day.
+    implausible_times: int = 0  # Events more than a day away from the rest.
     negative_durations: int = 0  # Taken as 0.
     duplicates: int = 0  # Identical events, dropped.
-    clipped: int = 0  # Device work that overlapped the next work on its stream by over a second, cut there.
+    clipped: int = 0  # Events that lasted longer than they can, cut at the next on their row.
+    joined: int = 0  # Device work without a correlation, joined to its call by op or order.
     outside_window: int = 0  # Events that start before the recorder's own window or after it.
     shifts: list[Shift] = field(default_factory=list)  # Of devices whose clocks disagree with the host's.
     told: list[str] = field(default_factory=list)  # Sentences of the recorder's own on what it lost.

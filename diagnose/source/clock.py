@@ -12,16 +12,20 @@ import numpy.typing as npt
 import pandas as pd
 
 from diagnose.source.base import Damage, Shift
+from diagnose.source.columns import Array
 from diagnose.trace.intervals import IntArray
 
 SECOND_US = 1e6
 LATEST_US = 9e15  # A double holds no larger number of microseconds to their parts; it is in the year 2255.
 DAY_US = 86_400e6
-"""No window of torch.profiler lasts a day: what lies further from the rest, or lasts longer, was not measured."""
+"""No window of torch.profiler lasts a day: what lies further from the rest was not measured."""
 
 IMPOSSIBLE_OVERLAP_NS = 1_000_000_000
 """Work on one stream runs in order. Overlaps of microseconds are real (programmatic dependent launch, graph branches);
 past a second the recorder lost an end (ROCm flush artefacts last seconds to centuries)."""
+
+IMPOSSIBLE_END_NS = 3_600_000_000_000
+"""What ends an hour after anything has begun has lost its end: even a hanging collective is given up before."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,8 @@ def to_ns(
     damage.count("without_time", ~known, on_device)
     middle = float(np.median(whole[known])) if known.any() else 0.0
     dur_known = np.isfinite(dur_us)
-    dur_us = np.where(dur_known, dur_us, 0.0)
-    plausible = known & (np.abs(whole - middle) < DAY_US) & (dur_us < DAY_US)
+    dur_us = np.minimum(np.where(dur_known, dur_us, 0.0), 2 * DAY_US)
+    plausible = known & (np.abs(whole - middle) < DAY_US)
     damage.count("implausible_times", known & ~plausible, on_device)
     damage.count("negative_durations", plausible & ((dur_us < 0) | ~dur_known), on_device)
     zero_us = int(whole[plausible].min()) if plausible.any() else 0
@@ -122,12 +126,15 @@ def order(raw: dict[str, npt.NDArray[Any]], keep: npt.NDArray[np.bool_], damage:
     return rows[~drop[rows]]
 
 
-def clip_overlaps(raw: dict[str, npt.NDArray[Any]], device_work: npt.NDArray[np.bool_], damage: Damage) -> None:
-    """Cut device work at the start of the next work on its stream where it overlaps that impossibly long."""
-    at = np.flatnonzero(device_work)
-    at = at[np.argsort(raw["track"][at], kind="stable")]
-    track, start, dur = raw["track"][at], raw["start_ns"][at], raw["dur_ns"][at]
-    until_next = start[1:] - start[:-1]
-    cut = (track[1:] == track[:-1]) & (dur[:-1] - until_next > IMPOSSIBLE_OVERLAP_NS)
-    damage.count("clipped", cut, np.ones_like(cut))
-    raw["dur_ns"][at[:-1][cut]] = until_next[cut]
+def clip(raw: dict[str, Array], keep: Array, device_work: Array, damage: Damage) -> None:
+    """Cut what cannot last so long where the next on its row begins, or where the last event of all does."""
+    at = np.lexsort((raw["start_ns"], device_work, raw["track"]))
+    at = at[keep[at]]
+    start, dur = raw["start_ns"][at], raw["dur_ns"][at]
+    last = start.max(initial=0)
+    follows = (raw["track"][at][1:] == raw["track"][at][:-1]) & (device_work[at][1:] == device_work[at][:-1])
+    until_next = np.append(np.where(follows, start[1:], last), last) - start
+    overlaps = np.append(follows, False) & device_work[at] & (dur - until_next > IMPOSSIBLE_OVERLAP_NS)
+    cut = overlaps | (start + dur - last > IMPOSSIBLE_END_NS)
+    damage.count("clipped", cut, device_work[at])
+    raw["dur_ns"][at[cut]] = until_next[cut]

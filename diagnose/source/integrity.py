@@ -43,7 +43,7 @@ _COUNTS = (
     ("without_time", "had no usable time and were left out", "Times they took count as idle.", Severity.WARNING, _IDLE),
     (
         "implausible_times",
-        "lie more than a day away from the rest, or last longer, and were left out",
+        "lie more than a day away from the rest and were left out",
         "Times they took count as idle.",
         Severity.WARNING,
         _IDLE,
@@ -64,11 +64,12 @@ _COUNTS = (
     ),
     (
         "clipped",
-        "overlapped the next work on their stream by over a second and were cut there",
+        "last longer than they can and were cut where the next on their row begins",
         "Their durations are upper bounds.",
         Severity.WARNING,
         _TIMES,
     ),
+    ("joined", "name no call, and were joined by op or by order", "Launch delays may be off.", Severity.NOTE, ()),
     (
         "outside_window",
         "start outside the window in which the profiler says it recorded",

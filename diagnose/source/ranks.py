@@ -72,7 +72,6 @@ def find(paths: Sequence[str | Path], listings: Listings | None = None) -> tuple
 
 
 def _identity(path: Place) -> str:
-    """What is equal for all paths that lead to a file."""
     return path.url if isinstance(path, Remote) else os.path.realpath(path)
 
 

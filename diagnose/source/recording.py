@@ -259,12 +259,21 @@ def notes(rank: RankManifest) -> Iterator[IntegrityNote]:
         return
     faster, slower = sorted((before, after), key=lambda one: one[1])
     if slower[1] > (1 + CHANGED) * faster[1] and slower[0] > faster[1] and slower[1] > faster[2]:
+        if slower is after and rank.unprofiled and _rises(rank.unprofiled.wall_ns):
+            said = f"Step time rises from {duration(before[1])} to {duration(after[1])} over the timed steps."
+            yield IntegrityNote(said, "Later steps may take longer still.", Severity.NOTE)
+            return
         yield IntegrityNote(
             f"Step time drifted from {duration(before[1])} to {duration(after[1])} during the recording.",
             "CPU times may be off by as much. Record again on an idle machine.",
             Severity.WARNING,
             (Ground.HOST_TIMES,),
         )
+
+
+def _rises(times_ns: Sequence[int]) -> bool:
+    first, second = (np.median(some) for some in np.array_split(times_ns, 2))
+    return bool(second > (1 + CHANGED) * first)
 
 
 def _quartiles(timed: Timed | None) -> tuple[int, int, int] | None:

@@ -125,7 +125,6 @@ def _looked_up(said: list[dict[str, int]]) -> IntArray:
 
 
 def _epochs(text: str) -> Epochs | None:
-    """As seen before the drawing, which is in the middle of one."""
     if (said := _EPOCHS.search(text)) is None:
         return None
     steps, mean_ns = int(said["steps"]), ns(said["mean"])

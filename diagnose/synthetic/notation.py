@@ -188,7 +188,6 @@ class _Drawing:
                 )
 
     def _set(self, tokens: list[str]) -> bool:
-        """Take in a line that is no row; False if it is none."""
         match tokens:
             case ["device" | "machine" as what, *words]:
                 self._place(what, words)

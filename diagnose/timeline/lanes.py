@@ -145,7 +145,6 @@ class _Drawing:
 
 
 def _depths(track: IntArray, start: IntArray, end: IntArray) -> IntArray:
-    """How many of the other spans each lies in."""
     up = nesting.parents(track, start, end)
     depth = np.zeros(len(up), dtype=np.int64)
     above = up.copy()

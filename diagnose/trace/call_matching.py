@@ -46,7 +46,6 @@ def matching(ours: Sequence, theirs: Sequence, told: IntArray) -> IntArray:
 
 
 def _keys(some: Sequence, reach: int) -> npt.NDArray[np.uint64]:
-    """A number for what is around each call on its thread, itself included."""
     order = np.lexsort((some.start_ns, some.track))
     edge = np.full(reach, -2)
     what, track = (np.concatenate((edge, values[order], edge)) for values in (some.what, some.track))

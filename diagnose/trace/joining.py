@@ -220,7 +220,6 @@ def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntA
 
 
 def _varying(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> VaryingShapes:
-    """Which ops of `timing` take another shape in each step of `detail`."""
     found = varying_shapes(detail.spans, detail.ops, tuple(step.number for step in detail.steps))
     which = np.full(len(detail.spans), UNKNOWN, dtype=np.int64)
     which[found.ids] = found.which
@@ -334,7 +333,6 @@ def _lines_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> npt.NDArr
 
 
 def _framework_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> npt.NDArray[np.int64]:
-    """The same of the frames of what owns the training loop."""
     return _innermost(detail, moments_ns, tracks, lambda name: frames.loop_owner(name) is not None)
 
 

@@ -95,7 +95,6 @@ def _add_samples(nsys: str, report: Path, target: Path) -> None:
 
 
 def _marks(db: sqlite3.Connection) -> Iterator[tuple[tuple[int, int], int]]:
-    """(Time, thread) and row of each sample of an export by nsys."""
     if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (TABLE,)).fetchone():
         domain = f"SELECT domainId FROM {TABLE} WHERE eventType = {DOMAIN} AND text = ?"
         marks = f"SELECT start, globalTid, rowid FROM {TABLE} WHERE eventType = {MARK} AND domainId IN ({domain})"

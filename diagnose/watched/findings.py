@@ -55,7 +55,7 @@ def findings(
     looked[RunFindingKind.RESTARTS] = _looked(RunFindingKind.RESTARTS, restarts, [*earlier, logs[0]], whole_ns)
     found = [one for some, _ in looked.values() for one in some]
     others = tuple(NotFound(kind, why) for kind, (some, why) in looked.items() if not some)
-    return ranked([one for one in found if not _is_of_a_straggler(one, found)]), others
+    return ranked([one for one in found if not _is_told(one, found)]), others
 
 
 def of_rank(log: RunLog) -> tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]:
@@ -70,8 +70,10 @@ def ranked(found: Sequence[RunFinding]) -> tuple[RunFinding, ...]:
     return tuple(sorted(found, key=lambda one: (-one.saving.likely_ns, _ORDER.index(one.kind))))
 
 
-def _is_of_a_straggler(one: RunFinding, found: Sequence[RunFinding]) -> bool:
-    """Whether steps take longer from a moment on as one rank does, which is told."""
+def _is_told(one: RunFinding, found: Sequence[RunFinding]) -> bool:
+    """Whether steps take longer from a moment on as one rank does, or outliers are the pauses that get longer."""
+    if one.kind is RunFindingKind.OUTLIER_STEPS:
+        return any(other.title == growth.LONGER_PAUSES for other in found)
     held_up = max((other.saving.high_ns for other in found if other.kind is RunFindingKind.STRAGGLER), default=0)
     return one.kind is RunFindingKind.SLOWER_STEPS and held_up >= EXPLAINED * one.saving.likely_ns
 
@@ -79,7 +81,6 @@ def _is_of_a_straggler(one: RunFinding, found: Sequence[RunFinding]) -> bool:
 def _looked(
     kind: RunFindingKind, look: Callable[[T], list[RunFinding]], given: T, length_ns: int
 ) -> tuple[list[RunFinding], str]:
-    """What is found and worth telling; why nothing can be told."""
     try:
         return [one for one in look(given) if worth(one, length_ns)], ""
     except CannotTell as error:
@@ -107,6 +108,5 @@ def _name(one: RunFinding) -> str:
 
 
 def _together(some: Sequence[tuple[int, RunFinding]]) -> RunFinding:
-    """Of several ranks the one that it costs most, with all of their numbers."""
     _, worst = max(some, key=lambda pair: pair[1].saving.likely_ns)
     return msgspec.structs.replace(worst, ranks=tuple(sorted(rank for rank, _ in some)))

@@ -7,6 +7,7 @@ from statistics import fmean, median, quantiles
 
 from diagnose.contracts.finding import Evidence
 from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunSaving
+from diagnose.facts.run.growth import RISE
 from diagnose.trace.run_log import RunLog, Window
 from diagnose.trace.units import duration, long_duration, number, percent, size
 from diagnose.watched.pricing import SHORT, TOO_FEW, CannotTell, cost, counted, finding
@@ -26,6 +27,8 @@ from diagnose.watched.series import (
     stretches,
 )
 from diagnose.watched.waiting import steady
+
+LONGER_PAUSES = "Pauses in steps get longer over the run"
 
 STANDS_OUT = 0.3  # Of the rise of a step, from which share on a part is named (our choice).
 
@@ -69,11 +72,11 @@ MEMORY = {
 
 
 def growing_steps(log: RunLog) -> list[RunFinding]:
-    """Usual steps that take longer and longer. Raises CannotTell."""
+    """Usual steps that take longer and longer, else those with a pause. Raises CannotTell."""
     some = _known(log, GROUPS)
     found = risen([one.step_ns for one in some])
     if found is None or not grows([one.step_ns for one in _known(log, MOMENTS)]):
-        return []
+        return _longer_pauses(log, some)
     first, last = ends(some)
     steps = sum(one.steps for one in some)
     per_step = found.each * (len(some) - 1) / max(steps - some[-1].steps, 1)
@@ -91,6 +94,25 @@ def growing_steps(log: RunLog) -> list[RunFinding]:
         (Evidence(said, 1000 * per_step, "ns per 1,000 steps", primary=True), what, *_device(first, last), then),
         lost,
         COOL if _held_back(first, last) else WHAT_TO_DO.get(why, PROFILE),
+    )
+
+
+def _longer_pauses(log: RunLog, some: Sequence[Stretch]) -> list[RunFinding]:
+    pauses = [one.pause_ns for one in some]
+    found, usual_ns = risen(pauses), median(one.step_ns for one in some)
+    if found is None or found.last - found.first < RISE * usual_ns:
+        return []
+    lost = _beyond([(one.steps, one.pause_ns) for one in some], *_slow_to_fast(ends(pauses)[0]))
+    said = f"Pauses add {duration(found.first)} to the mean step at first, {duration(found.last)} at the end"
+    return finding(
+        RunFindingKind.GROWING_STEPS,
+        LONGER_PAUSES,
+        (
+            Evidence(f"{said}: {cost(lost.likely_ns, log)}.", found.last - found.first, "ns", primary=True),
+            f"The typical step takes {duration(usual_ns)}.",
+        ),
+        lost,
+        "Check what these steps save or log: write only what is new, not all steps so far.",
     )
 
 
@@ -193,7 +215,6 @@ def _beyond(some: Sequence[tuple[int, float]], *usual: float) -> RunSaving:
 
 
 def _what_grows(first: Sequence[Stretch], last: Sequence[Stretch]) -> tuple[str, str]:
-    """A sentence, and the part that rises most; "" if none stands out."""
     rise = median(one.step_ns for one in last) - median(one.step_ns for one in first)
     each = {
         name: (median(one.parts_ns[name] for one in first), median(one.parts_ns[name] for one in last))
@@ -226,7 +247,6 @@ def _held_back(before: Sequence[Stretch], after: Sequence[Stretch]) -> bool:
 
 
 def _device(before: Sequence[Stretch], after: Sequence[Stretch]) -> Iterator[str]:
-    """What figures of the device and of the process tell of it."""
     clocks = _mean(before, "sm_clock_mhz"), _mean(after, "sm_clock_mhz")
     heat = _mean(before, "temperature_c"), _mean(after, "temperature_c")
     if clocks[0] and clocks[1]:

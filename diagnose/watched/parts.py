@@ -65,6 +65,5 @@ def epochs(log: RunLog) -> tuple[Epoch, ...]:
 
 
 def _loader_in_first_epoch(log: RunLog) -> int | None:
-    """Waiting for data in the first of several epochs."""
     known = known_epochs(log)
     return known[0].loader_ns if len(known) > 1 and known[0].first_step <= 1 else None

@@ -108,7 +108,6 @@ def _part(log: RunLog, kind: RunPartKind) -> tuple[int, int]:
 
 
 def _at_epochs(log: RunLog) -> int:
-    """Pauses in windows in which as many epochs begin."""
     begins = [one.began_ns for one in known_epochs(log)[1:]]
     return sum(
         min(window.of("outside").count, sum(window.began_ns <= at <= window.ended_ns for at in begins))

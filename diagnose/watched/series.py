@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from diagnose.facts.run.growth import RARE_TIME, RISE, trend
 from diagnose.trace.run_log import RunLog, Window
+from diagnose.watched.sketch import quantile_ns
 
 PARTS = ("loader", "forward", "backward", "optimizer", "collection", "compilation")
 """Of a step, as the log tells them apart; the rest of it is REST."""
@@ -44,6 +45,7 @@ class Stretch:
     began_ns: int
     ended_ns: int
     step_ns: float  # Of a usual step: without what outliers take beyond it.
+    pause_ns: float  # What the mean step takes beyond the median one.
     parts_ns: dict[str, float]  # Of the mean step, by PARTS and REST.
     windows: tuple[Window, ...]  # Of the log; none where steps are known one by one.
 
@@ -101,13 +103,15 @@ def _stretch(windows: Sequence[Window]) -> Stretch:
     parts = {name: sums[name] / steps for name in PARTS}
     rest = max(sums["step"] / steps - sum(parts.values()), 0.0)
     ends = windows[0].began_ns, windows[-1].ended_ns
-    return Stretch(windows[0].first_step, steps, *ends, max(usual, 0.0), {**parts, REST: rest}, tuple(windows))
+    pause = max(sums["step"] / steps - (quantile_ns((one.of("step") for one in windows), 0.5) or usual), 0.0)
+    return Stretch(windows[0].first_step, steps, *ends, max(usual, 0.0), pause, {**parts, REST: rest}, tuple(windows))
 
 
 def _of_rows(first_step: int, rows: Sequence[dict[str, int]]) -> Stretch:
     parts = {name: median(row.get(name, 0) for row in rows) for name in PARTS}
     step = median(row.get("step", 0) for row in rows)
-    return Stretch(first_step, len(rows), 0, 0, step, {**parts, REST: max(step - sum(parts.values()), 0)}, ())
+    pause = max(fmean(row.get("step", 0) for row in rows) - step, 0.0)
+    return Stretch(first_step, len(rows), 0, 0, step, pause, {**parts, REST: max(step - sum(parts.values()), 0)}, ())
 
 
 def risen(values: Sequence[float], rise: float = RISE) -> Risen | None:

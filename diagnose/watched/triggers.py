@@ -122,7 +122,6 @@ def _memory(log: RunLog) -> Trigger | None:
 
 
 def _first(log: RunLog) -> list[Window]:
-    """The beginning of a run; empty of one that is too short."""
     began, end = _bounds(log)
     return _enough([one for one in log.windows if began <= one.began_ns and one.ended_ns <= end])
 
@@ -139,7 +138,6 @@ def _latest(log: RunLog) -> list[Window]:
 
 
 def _bounds(log: RunLog) -> tuple[float, float]:
-    """Of the beginning of a run, in ns."""
     began = log.windows[0].began_ns + SKIPPED_S * 1e9 if log.windows else 0
     return began, min(began + FIRST_S * 1e9, began + (log.length_ns - began) / 3)
 

@@ -59,6 +59,7 @@ def scalar_syncs(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
             ),
             site=wait.site,
             host_bound=True,
+            after=frozenset({"ST01"}),  # a late rank's host time would only hide behind the GPU
         )
 
 

@@ -101,6 +101,8 @@ def test_what_needs_another_fix_first_comes_after_it_however_much_more_it_saves(
     found = ordered(facts, {"more": more, "less": less})
     assert [in_ms(one) for one in found.findings] == [("less", 10, 10), ("more", 30, 30)]
     assert [in_ms(one) for one in ordered(facts, {"more": more}).findings] == [("more", 30, 30)]
+    same = {"more": more, "less": replace(finding(shorter(facts, "a")), unless_above=True)}
+    assert [one.rule for one in ordered(facts, same).findings if not one.minor] == ["less"]
 
 
 def test_a_bound_is_told_unless_another_finding_touches_it_or_saves_it() -> None:

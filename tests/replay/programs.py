@@ -50,6 +50,7 @@ class Launch(Action):
     us: int
     stream: int = 7
     kernels: int = 1
+    recorded: bool = True
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ class Run:
         self.now = max(self.now + self.machine.launch, self._room(action.stream))
         api = "cudaLaunchKernel" if action.kernels == 1 else "cudaGraphLaunch"
         self.draw.call(api, begin, self.now, tid=self.tid)
-        for run in runs:
+        for run in runs if action.recorded else ():
             self.draw.work(action.name, run, stream=action.stream, correlation=self.draw._correlation)
 
     def _until(self, moment: int, cost: int) -> None:

@@ -31,23 +31,17 @@ def saved_us(*edits: Edit, facts: Facts | None = None) -> float:
     return saving(facts or trained(), *edits).likely_ns / 1_000
 
 
-def test_a_shorter_kernel_lets_the_host_go_on_earlier() -> None:
-    assert saved_us(Shorten(ids(trained(), "gemm"), 0.25)) == 150
-
-
-def test_a_shorter_op_moves_all_behind_it() -> None:
-    # Its first 300 us delay the launch; the rest of it is hidden behind the kernel.
-    assert saved_us(Shorten(ids(trained(), "aten::mm"), 0.5)) == 150
-
-
-def test_shortening_spans_inside_one_another_counts_their_time_once() -> None:
-    both = np.concatenate([ids(trained(), name) for name in ("aten::mm", "cudaLaunchKernel")])
-    assert saved_us(Shorten(both, 0.5)) == saved_us(Shorten(ids(trained(), "aten::mm"), 0.5))
-
-
-def test_edits_of_the_same_span_add_up() -> None:
-    gemm = ids(trained(), "gemm")
+def test_what_an_edit_takes_off_a_step() -> None:
+    facts = trained()
+    gemm, op, sync = (ids(facts, name) for name in ("gemm", "aten::mm", "cudaStreamSynchronize"))
+    assert saved_us(Shorten(gemm, 0.25)) == 150  # The host goes on earlier.
     assert saved_us(Shorten(gemm, 0.5), Shorten(gemm, 0.5)) == 150
+    assert saved_us(Detach(gemm)) == saved_us(Detach(op)) == 0  # It says nothing of them.
+    # The op's first 300 us delay the launch; the rest of it is hidden behind the kernel.
+    assert saved_us(Shorten(op, 0.5)) == 150
+    assert saved_us(Shorten(np.concatenate([op, ids(facts, "cudaLaunchKernel")]), 0.5)) == 150
+    # Every sync waited: what one takes of its own is taken to be 10 us. Host: 400 + 10 + 300.
+    assert saved_us(Detach(sync)) == 1_000 - 710
 
 
 def test_times_of_a_thread_are_shortened_where_they_lie() -> None:
@@ -56,11 +50,6 @@ def test_times_of_a_thread_are_shortened_where_they_lie() -> None:
         np.arange(4, dtype=np.int64) * 1_000_000 + 700_000, np.arange(4, dtype=np.int64) * 1_000_000 + 900_000
     )
     assert saved_us(Shorten(Times(host_threads(facts).main, pieces), 0.5), facts=facts) == 100
-
-
-def test_detached_from_a_sync_the_host_goes_on_at_once() -> None:
-    # Every sync waited: what one takes of its own is taken to be 10 us. Host: 400 + 10 + 300.
-    assert saved_us(Detach(ids(trained(), "cudaStreamSynchronize"))) == 1_000 - 710
 
 
 def test_removed_with_its_op_a_kernel_takes_no_time_of_anybody() -> None:
@@ -84,11 +73,8 @@ def test_levels_give_a_range() -> None:
     assert found.basis is Basis.REPLAYED
 
 
-def test_what_is_left_of_a_whole_of_which_a_share_is_shortened() -> None:
-    assert Between(0.5, 0.25, 0.0).of_share(0.5) == Between(0.75, 0.625, 0.5)
-
-
 def test_shares_are_bounded() -> None:
+    assert Between(0.5, 0.25, 0.0).of_share(0.5) == Between(0.75, 0.625, 0.5)
     assert shares(Between(7.0, 0.5, -1.0)).tolist() == [1.0, 0.5, 0.0]
     assert saved_us(Shorten(ids(trained(), "gemm"), 7.0)) == 0
     assert saved_us(Shorten(ids(trained(), "gemm"), -1.0)) == saved_us(Shorten(ids(trained(), "gemm"), 0.0))
@@ -109,17 +95,7 @@ def test_shares_are_bounded() -> None:
 )
 def test_an_edit_of_nothing_saves_nothing(edit: Edit) -> None:
     assert saving(trained(), edit) == NO_SAVING
-
-
-def test_no_edit_at_all_saves_nothing() -> None:
     assert Replay(trained()).savings([[]]) == [NO_SAVING]
-    assert Replay(trained()).savings([]) == []
-
-
-def test_spans_that_an_edit_says_nothing_of_are_left_alone() -> None:
-    facts = trained()
-    assert saved_us(Detach(ids(facts, "aten::mm")), facts=facts) == 0
-    assert saved_us(Detach(ids(facts, "gemm")), facts=facts) == 0
 
 
 def test_everything_removed_leaves_nothing_negative() -> None:

@@ -9,7 +9,7 @@ from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.communication.peers import peers
 from diagnose.facts.core.base import Facts
 from diagnose.replay import simulate
-from diagnose.replay.edits import Edit, Remove, Shorten
+from diagnose.replay.edits import Detach, Edit, Remove, Shorten
 from diagnose.replay.graph import EdgeKind, arranged, edges
 from diagnose.replay.job_saving import JobReplay
 from diagnose.synthetic.reading import facts_of
@@ -34,6 +34,16 @@ QUEUE = """
     gpu 20  reduce_scatter 51-71 @0.9 operation=_reduce_scatter_base
 """
 """Three that follow each other on their stream, and compute that waits for the last."""
+LATE = """
+    4 steps of 83
+    rank {rank} of 2
+    cpu     c10d::_allgather_base_ {late}.2-{late}.4 | aten::mm {late}.5-{late}.6 | sync 23-82.4
+    cpu     c10d::_allgather_base_ {late}.7-{late}.8 | aten::mm {late}.85-{late}.9
+    gpu     sgemm 21.4-51.4 @{late}.55 | sgemm 52.3-82.3 @{late}.87
+    gpu 20  allgather {late}.5-21.4 @{late}.3 operation=_allgather_base
+    gpu 20  allgather 51.4-52.3 @{late}.75 operation=_allgather_base
+"""
+"""Two gathers of 0.9 ms, each before 30 ms that need it. The host begins 20 ms later on the first rank."""
 
 
 def ranks(text: str) -> Facts:
@@ -53,6 +63,8 @@ def calls(facts: Facts, operation: str) -> IntArray:
 def test_a_collective_that_is_removed_is_so_on_all_ranks() -> None:
     facts = ranks(DEVICE)
     assert saved_ms(facts, Remove(calls(facts, "allreduce"))) == pytest.approx(20, abs=0.1)
+    queue = ranks(QUEUE)  # What follows it in its queue still follows what came before.
+    assert saved_ms(queue, Remove(calls(queue, "allreduce"))) == pytest.approx(10, abs=0.1)
 
 
 def test_work_does_not_last_longer_because_what_it_waited_for_is_gone() -> None:
@@ -67,9 +79,10 @@ def test_a_collective_that_is_shortened_takes_less_on_all_ranks() -> None:
     assert saved_ms(facts, Shorten(calls(facts, "_allgather"), 0.5)) == pytest.approx(10, abs=0.1)
 
 
-def test_what_follows_a_removed_collective_in_its_queue_still_follows_what_came_before() -> None:
-    facts = ranks(QUEUE)
-    assert saved_ms(facts, Remove(calls(facts, "allreduce"))) == pytest.approx(10, abs=0.1)
+def test_a_host_that_no_longer_waits_is_hidden_and_what_needs_a_collective_is_not() -> None:
+    facts = facts_of("---".join(LATE.format(rank=rank, late=late) for rank, late in ((0, 20), (1, 0))))
+    waits = np.flatnonzero(facts.rank.spans["name"].astype(str) == "cudaStreamSynchronize")
+    assert saved_ms(facts, Detach(waits)) == pytest.approx(83 - 61.8, abs=0.3)
 
 
 POINTS = 24

@@ -95,33 +95,18 @@ def three(*us: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     return np.array([[1_000 * one] * 4 for one in us], dtype=np.int64)
 
 
-def test_shortened(trained: Facts) -> None:
-    gemm = ids(trained, "gemm")
-    assert change(trained, Shorten(gemm, Between(0.9, 0.5, 0.2))) == Change(
-        ChangeKind.SHORTEN, 3, 200_000, (0.9, 0.5, 0.2)
-    )
-    assert change(trained, Shorten(gemm, 7.0)).left == (1.0, 1.0, 1.0)
-
-
-def test_removed(trained: Facts) -> None:
-    assert change(trained, Remove(ids(trained, "aten::mm"))) == Change(ChangeKind.REMOVE, 3, 400_000, (0.0, 0.0, 0.0))
-
-
-def test_detached(trained: Facts) -> None:
-    found = change(trained, Detach(ids(trained, "cudaStreamSynchronize")))
-    assert found == Change(ChangeKind.DETACH, 3, 300_000, None)
-
-
-def test_moved(trained: Facts) -> None:
-    add = ids(trained, "aten::add")
-    assert change(trained, Move(add, 4)) == Change(ChangeKind.MOVE, 3, 300_000, (0.25, 0.25, 0.25))
-    assert change(trained, Move(add, Between(1, 2, 8))).left == (1.0, 0.5, 0.125)
-
-
-def test_replaced(trained: Facts) -> None:
-    gemm = ids(trained, "gemm")
-    found = change(trained, Replace(gemm, np.arange(4), three(190, 100, 50)))
-    assert found == Change(ChangeKind.REPLACE, 3, 200_000, (0.95, 0.5, 0.25))
+def test_what_an_edit_changes(trained: Facts) -> None:
+    gemm, add = ids(trained, "gemm"), ids(trained, "aten::add")
+    for edit, kind, ns, left in (
+        (Shorten(gemm, Between(0.9, 0.5, 0.2)), ChangeKind.SHORTEN, 200_000, (0.9, 0.5, 0.2)),
+        (Shorten(gemm, 7.0), ChangeKind.SHORTEN, 200_000, (1.0, 1.0, 1.0)),
+        (Remove(ids(trained, "aten::mm")), ChangeKind.REMOVE, 400_000, (0.0, 0.0, 0.0)),
+        (Detach(ids(trained, "cudaStreamSynchronize")), ChangeKind.DETACH, 300_000, None),
+        (Move(add, 4), ChangeKind.MOVE, 300_000, (0.25, 0.25, 0.25)),
+        (Move(add, Between(1, 2, 8)), ChangeKind.MOVE, 300_000, (1.0, 0.5, 0.125)),
+        (Replace(gemm, np.arange(4), three(190, 100, 50)), ChangeKind.REPLACE, 200_000, (0.95, 0.5, 0.25)),
+    ):
+        assert change(trained, edit) == Change(kind, 3, ns, left)
 
 
 def test_times_of_a_thread_count_where_they_lie(trained: Facts) -> None:

@@ -68,11 +68,11 @@ def test_what_cannot_be_a_time_is_left_out_and_counted() -> None:
     assert (damage.without_time, damage.implausible_times) == (4, 2)
 
 
-def test_what_cannot_be_a_duration_is_none_or_its_event_is_left_out() -> None:
+def test_what_is_no_duration_is_none() -> None:
     found, damage = converted([1, 2, 3, 4, 5], [7, -1, float("nan"), 86_400e6, 1e18])
-    assert found.keep.tolist() == [True, True, True, False, False]
-    assert found.dur_ns[found.keep].tolist() == [7000, 0, 0]
-    assert (damage.negative_durations, damage.implausible_times) == (2, 2)
+    assert found.keep.all()
+    assert found.dur_ns.tolist() == [7000, 0, 0, DAY_NS, 2 * DAY_NS]  # long enough to be cut
+    assert damage.negative_durations == 2
 
 
 def test_no_time_at_all_keeps_nothing() -> None:
@@ -103,19 +103,24 @@ def test_order_and_repeats_against_the_definition(rows: list[Any], data: st.Data
     assert damage.duplicates == int(keep.sum()) - len(expected)
 
 
-def test_device_work_ends_where_the_next_on_its_stream_begins_if_it_overlaps_by_more_than_a_second() -> None:
-    second = 1_000_000_000
+def test_what_cannot_last_so_long_ends_where_the_next_on_its_row_begins() -> None:
+    second, hour = 1_000_000_000, 3_600_000_000_000
     rows = [
         (0, 10 + second, 3, 0, 7, 1, 1),  # overlaps the next on stream 7 by exactly a second
         (5, 20 * second, 3, 0, 8, 2, 1),  # nothing follows on stream 8
         (10, 11 + second, 3, 0, 7, 3, 1),  # ends over a second behind the start of the next
-        (10, 10 * second, 1, 0, 7, 4, 1),  # host: not looked at
+        (10, 10 * second, 1, 0, 7, 4, 1),  # on the host calls contain others
         (10, 5, 3, 0, 7, 5, 1),
+        (20, hour, 1, 0, 9, 6, 1),  # may hang so long after the last event
+        (30, 11 + hour, 1, 0, 9, 7, 1),  # may not
+        (40, 5, 1, 0, 9, 8, 1),
+        (40, 2 * DAY_NS, 3, 0, 9, 9, 1),  # nothing follows on the device
+        (0, 2 * DAY_NS, 1, 0, 9, 10, 1),  # not kept
     ]
     raw, damage = table(rows), Damage()
-    clock.clip_overlaps(raw, np.array([True, True, True, False, True]), damage)
-    assert raw["dur_ns"].tolist() == [10 + second, 20 * second, 0, 10 * second, 5]
-    assert damage.clipped == 1
+    clock.clip(raw, np.arange(len(rows)) < 9, raw["kind"] == 3, damage)
+    assert raw["dur_ns"].tolist() == [10 + second, 20 * second, 0, 10 * second, 5, hour, 10, 5, 0, 2 * DAY_NS]
+    assert damage.clipped == 3
 
 
 @pytest.mark.parametrize(

@@ -143,11 +143,8 @@ def test_every_column_of_a_kernel() -> None:
     grid = {"grid_x": 8, "grid_y": 4, "grid_z": 2, "block_x": 128, "block_y": 2, "block_z": 1}
     rest = {"registers": 40, "shared_bytes": 4096, "occupancy": 0.62, "graph_id": 3}
     assert row == {"device": 1, "stream": 20, **grid, **rest}
-
-
-def test_what_a_kernel_does_not_say_is_unknown_not_zero() -> None:
     (row,) = Drawing().work("k", (5, 9), **{"est. achieved occupancy %": -100}).rank().kernels.to_dict("records")
-    assert (row["registers"], row["shared_bytes"], row["grid_x"]) == (-1, -1, 0)
+    assert (row["registers"], row["shared_bytes"], row["grid_x"]) == (-1, -1, 0)  # Unknown.
     assert row["occupancy"] != row["occupancy"]
 
 
@@ -281,12 +278,15 @@ def test_a_device_that_is_not_listed_is_like_the_others(names: list[str], found:
 
 
 def test_the_python_writer_of_torch_2_13_puts_the_sm_count_elsewhere() -> None:
-    odd = {"id": 0, "name": "NVIDIA H100", "maxThreadsPerMultiprocessor": 132}
+    odd = {"id": 0, "name": "\x1b[2J" + "x" * 1000, "maxThreadsPerMultiprocessor": 132}
     (device,) = Drawing(deviceProperties=[odd]).work("k", (5, 9)).rank().provenance.devices
     assert (device.multiprocessors, device.max_threads_per_multiprocessor) == (132, 0)
+    assert device.name == "\\x1b[2J" + "x" * 196  # printable and short
 
 
-def test_versions_are_readable() -> None:
+def test_versions_are_readable_and_ranks_below_zero_unknown() -> None:
+    provenance = Drawing(distributedInfo={"rank": -1, "world_size": -1}).op("x", 0, 1).rank().provenance
+    assert (provenance.rank, provenance.world_size) == (None, None)
     draw = Drawing(
         cuda_runtime_version=12040,
         cupti_version=24,
@@ -380,21 +380,6 @@ def test_a_base_time_that_can_be_none_is_noted(tmp_path: Path, base: Any) -> Non
     found = read(tmp_path, json.dumps({"baseTimeNanoseconds": base, "traceEvents": training().events}))
     assert found.zero_unix_ns == 1_000_000
     assert "The header value baseTimeNanoseconds could not be read." in [note.what for note in found.integrity]
-
-
-def test_ranks_below_zero_count_as_not_recorded() -> None:
-    provenance = Drawing(distributedInfo={"rank": -1, "world_size": -1}).op("x", 0, 1).rank().provenance
-    assert (provenance.rank, provenance.world_size) == (None, None)
-
-
-def test_a_device_s_name_is_made_printable_and_short() -> None:
-    (device,) = (
-        Drawing(deviceProperties=[{"id": 0, "name": "\x1b[2J" + "x" * 1000}])
-        .work("k", (5, 9))
-        .rank()
-        .provenance.devices
-    )
-    assert device.name == "\\x1b[2J" + "x" * 196
 
 
 def test_a_garbage_collection_alone_is_no_call_stack() -> None:

@@ -152,15 +152,17 @@ def test_small_numbers_on_unknown_machines_may_be_equal_by_chance() -> None:
 BEFORE = (9_000_000, 10_000_000, 10_000_000, 10_000_000, 11_000_000)
 
 
-def noted(after: tuple[int, ...] | None) -> list[str]:
+def noted(after: tuple[int, ...] | None, before: tuple[int, ...] = BEFORE, doubted: bool = True) -> list[str]:
     timed = None if after is None else Timed(first_step=90, wall_ns=after)
-    rank = RankManifest(rank=0, unprofiled=Timed(first_step=10, wall_ns=BEFORE), unprofiled_after=timed)
-    assert all(note.doubts == (Ground.HOST_TIMES,) for note in recording.notes(rank))
+    rank = RankManifest(rank=0, unprofiled=Timed(first_step=10, wall_ns=before), unprofiled_after=timed)
+    assert all(note.doubts == (Ground.HOST_TIMES,) * doubted for note in recording.notes(rank))
     return [note.what for note in recording.notes(rank)]
 
 
 def test_a_slower_host_is_noted() -> None:
     assert noted((12_000_000,) * 5) == ["Step time drifted from 10.0 ms to 12.0 ms during the recording."]
+    said = noted((12_000_000,) * 5, tuple(range(9_000_000, 11_500_000, 500_000)), doubted=False)
+    assert said == ["Step time rises from 10.0 ms to 12.0 ms over the timed steps."]
 
 
 def test_a_faster_host_is_noted() -> None:

@@ -10,7 +10,6 @@ from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind,
 from diagnose.trace.run_log import EpochTime, OutlierStep, RunLog, Window
 from diagnose.watched.assembly import watched_run
 from diagnose.watched.outliers import outliers
-from diagnose.watched.pauses import checkpoints
 from diagnose.watched.pricing import CannotTell
 from tests.watched.logs import MS, S, column, interval, log, noise, recorded, windows, with_columns, with_gauges
 
@@ -92,13 +91,18 @@ def test_cpu_time_tells_work_from_waiting(each_s: float, does: str) -> None:
     assert does in told(found(log(some))[K.SLOWER_STEPS])
 
 
-def test_outliers_are_not_taken_for_growth() -> None:
+def test_pauses_that_get_longer_are_told_once_and_not_of_usual_steps() -> None:
+    """In each ten steps one takes so much longer: 0 to 11 s, which are 0 to 1.1 s in the mean step."""
     some = windows([100 * MS] * 12)
     some = tuple(
         replace(with_columns(one, step=column(10, S + k * S)), outliers=1, excess_ns=k * S)
         for k, one in enumerate(some)
     )
-    assert not OF_CHANGE & set(found(log(some, length_ns=90 * S)))
+    made = found(log(some, length_ns=90 * S))
+    assert set(made) == {K.GROWING_STEPS}
+    assert "add 100 ms to the mean step at first, 1.00 s at the end" in told(made[K.GROWING_STEPS])
+    assert "The typical step takes 100 ms." in told(made[K.GROWING_STEPS])
+    assert made[K.GROWING_STEPS].saving.likely_ns == 10 * 12 * 450 * MS  # the mean of 0 to 1.1 s, less 0.1 s
 
 
 @pytest.mark.parametrize("part", ["loader", "forward", "backward", "optimizer", "rest"])
@@ -244,12 +248,6 @@ def test_what_happens_once_or_after_the_last_step_cannot_be_done_less_often(tmp_
     assert found(recorded(tmp_path, once)) == {}
     (window,) = windows([10 * MS], steps=100)
     assert found(log((window,), last={"save": 10 * S}, length_ns=12 * S)) == {}
-
-
-def test_saves_in_the_background_are_no_free_lunch() -> None:
-    (window,) = windows([10 * MS], steps=100)
-    (one,) = checkpoints(log((with_columns(window, save=column(2, 10 * S)),), length_ns=20 * S))
-    assert one.saving == RunSaving(5 * S, 9 * S, 9600 * MS, RunBasis.RULE_OF_THUMB)
 
 
 def test_idle_ends_of_epochs(tmp_path: Path) -> None:

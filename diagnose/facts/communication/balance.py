@@ -160,7 +160,6 @@ def _rest(alike: IntArray, one: int) -> IntArray:
 
 
 def _most_of_others(taken_ns: Times, alike: IntArray, one: int) -> Times:
-    """The longest of those that do the same as one, in each step."""
     found: Times = taken_ns[_rest(alike, one)].max(axis=0).astype(np.float64)
     return found
 

@@ -71,14 +71,16 @@ def collective_sequence(facts: Facts) -> CollectiveSequence:
     size = told_bytes(facts.rank.collectives, told)
     names = tuple(dict.fromkeys(operation.tolist()))
     zero = rank.zero_unix_ns
-    sides = pipeline_sides(facts, _asking(facts, ids), operation, _beside(rank.index, groups, mine))
+    peer, other = groups.peer[mine], _of_two(rank.index, groups)[groups.group[mine]]
+    peer = np.where(transfer & (peer < 0), other, peer)
+    sides = pipeline_sides(facts, _asking(facts, ids), operation, _beside(rank.index, groups, mine, peer))
     calls = Calls(
         ids=ids,
         operation=np.array([names.index(one) for one in operation], dtype=np.int64),
         group=groups.group[mine],
         members=np.append(facts.rank.collectives["group_size"].to_numpy(), -1)[told],
         sequence=groups.sequence[mine],
-        peer=groups.peer[mine],
+        peer=peer,
         stage=sides.stage,
         toward=sides.toward,
         bytes=np.where(size >= 0, size, _asked_bytes(facts, ids)),
@@ -161,10 +163,15 @@ def _asking(facts: Facts, ids: IntArray) -> IntArray:
     return np.where(known, work.launch[row], ids)
 
 
-def _beside(rank: int, groups: CallGroups, calls: IntArray) -> IntArray:
+def _of_two(rank: int, groups: CallGroups) -> IntArray:
+    """The other member of each group of two, else -1; and one -1 behind for the group that is not known."""
+    others = [[one for one in group.ranks if one != rank] for group in groups.groups]
+    return np.array([*(some[0] if len(some) == 1 else -1 for some in others), -1], dtype=np.int64)
+
+
+def _beside(rank: int, groups: CallGroups, calls: IntArray, peer: IntArray) -> IntArray:
     """1 where the other rank of a transfer is the next of its group, -1 where it is the one before, else 0."""
-    found = np.zeros(len(calls), dtype=np.int64)
-    group, peer = groups.group[calls], groups.peer[calls]
+    found, group = np.zeros(len(calls), dtype=np.int64), groups.group[calls]
     for number in np.unique(group[(group >= 0) & (peer >= 0)]).tolist():
         place = {one: at for at, one in enumerate(groups.groups[number].ranks)}
         for other in np.unique(peer[group == number]).tolist():
@@ -229,7 +236,6 @@ def _asked_bytes(facts: Facts, ids: IntArray) -> IntArray:
 
 
 def _ops(facts: Facts) -> Intervals:
-    """When the training threads were in ops, collectives left out."""
     training = host_threads(facts).training
 
     def of(kind: SpanKind) -> HostSpans:

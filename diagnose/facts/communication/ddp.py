@@ -201,7 +201,6 @@ def buckets(facts: Facts) -> Buckets:
 
 
 def _reductions(facts: Facts) -> HostSpans:
-    """The all-reduces that ops of backward passes ask for."""
     ops = host_spans(facts, SpanKind.COLLECTIVE, SpanKind.OP, named=lambda name: name == _REDUCES)
     asked = asking_ops(facts, ops.ids)
     names = facts.rank.spans["name"].iloc[np.maximum(asked, 0)].astype(str).to_numpy()

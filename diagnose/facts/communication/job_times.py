@@ -80,7 +80,6 @@ def job_times(job: Job) -> JobTimes:
 
 
 def _calls(job: Job) -> tuple[Calls, IntArray]:
-    """The calls, without times, and where those of each rank begin."""
     counts = [len(sequence.calls.ids) for sequence in job.sequences]
     first = np.concatenate(([0], np.cumsum(counts)))
     join_point, last, awaited = (np.full(first[-1], -1, dtype=np.int64) for _ in range(3))
@@ -106,7 +105,6 @@ class _Waits:
 
 
 def _rank(one: CollectiveSequence, calls: Calls, first: int) -> _Waits:
-    """Splits what holds a rank up; adds it to its calls."""
     lane, rows = one.lane, np.flatnonzero(one.lane.waits)
     at = first + lane.call[rows]
     begin, end, matched = lane.from_ns[rows], lane.until_ns[rows], calls.join_point[at] >= 0

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.communication.pipelines import pipelines
+from diagnose.facts.communication.pipelines import paired, pipelines
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import BARRIERS, RECV, SEND, Calls, CollectiveSequence, Job, JoinPoint, Pipeline, ProcessGroup
 
@@ -37,7 +37,7 @@ def join(sequences: Sequence[CollectiveSequence]) -> Job | None:
     numbers = _run(sorted(common))
     if len(ordered) < 2 or not numbers or len({one.window for one in ordered}) > 1:
         return None
-    same = [cut(one, numbers) for one in ordered]
+    same = paired([cut(one, numbers) for one in ordered])
     laid = pipelines(same)
     groups, group_of = _groups(same, laid)
     calls = _collectives(same, groups, group_of)
@@ -49,7 +49,6 @@ def join(sequences: Sequence[CollectiveSequence]) -> Job | None:
 
 
 def _run(numbers: list[int]) -> tuple[int, ...]:
-    """The longest run of steps that follow each other."""
     best: list[int] = []
     run: list[int] = []
     for number in numbers:
@@ -97,7 +96,6 @@ def _shifted(one: CollectiveSequence, by_ns: int) -> CollectiveSequence:
 def _groups(
     sequences: Sequence[CollectiveSequence], laid: Sequence[Pipeline]
 ) -> tuple[tuple[ProcessGroup, ...], list[IntArray]]:
-    """All groups of the job, and which of them each call is of."""
     found: dict[tuple[int, str | int], int] = {}
     groups: list[ProcessGroup] = []
     of_rank = []
@@ -158,7 +156,6 @@ _Ends = dict[tuple[str, int, int], int]  # By operation, step and turn.
 
 
 def _ends(one: CollectiveSequence, group: int) -> _Ends:
-    """End of each collective of a group by (operation, step, turn)."""
     mine = np.flatnonzero(one.calls.group == group)
     turns: dict[tuple[str, int], int] = defaultdict(int)
     found: _Ends = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,36 @@ def pipelines(sequences: Sequence[CollectiveSequence]) -> list[Pipeline]:
         if len(found) == len(ranks):
             return found
     return []
+
+
+def paired(sequences: Sequence[CollectiveSequence]) -> list[CollectiveSequence]:
+    """As they are, where a transfer tells its other rank or side. Else by the compute and the waits of two stages.
+
+    The k-th rank that sends first is then with the k-th that receives first, if each sends as much as the other
+    receives, and before the other has it.
+    """
+    which = [{name: _calls_of(one, name) for name in (SEND, RECV)} for one in sequences]
+    told = [(one.calls.toward != 0) | (one.calls.peer >= 0) for one in sequences]
+    sides = [[at for at, one in enumerate(sequences) if _begins_with(one) == name] for name in (SEND, RECV)]
+    both = list(zip(*sides, strict=False))
+    ways = [(a, which[a][SEND], b, which[b][RECV]) for pair in both for a, b in (pair, pair[::-1])]
+    causal = (
+        len(sent) == len(got) and (sequences[a].calls.begin_ns[sent] <= sequences[b].calls.end_ns[got]).all()
+        for a, sent, b, got in ways
+    )
+    found = list(sequences)
+    if len(sides[0]) != len(sides[1]) or any(one.any() for one in told) or not all(causal):
+        return found
+    for a, sent, b, got in ways:
+        for at, rows, other in ((a, sent, b), (b, got, a)):
+            peer = found[at].calls.peer.copy()
+            peer[rows] = sequences[other].rank
+            found[at] = replace(found[at], calls=replace(found[at].calls, peer=peer))
+    return found
+
+
+def _calls_of(one: CollectiveSequence, name: str) -> IntArray:
+    return np.flatnonzero(np.array([each == name for each in one.operations], dtype=bool)[one.calls.operation])
 
 
 def _ways(sequences: dict[int, CollectiveSequence]) -> Iterator[list[tuple[int, ...]]]:
@@ -152,7 +182,6 @@ def _named(facts: Facts, ids: IntArray) -> Sides:
 
 
 def _by_order(facts: Facts, ids: IntArray, sends: npt.NDArray[np.bool_]) -> IntArray:
-    """By the passes between which each was asked for, step by step."""
     step, start = used_step(facts, ids), facts.rank.spans["start_ns"].to_numpy()[ids]
     passes = _passes(facts, start)
     toward = np.zeros(len(ids), dtype=np.int64)

@@ -87,7 +87,6 @@ def replicated_update(facts: Facts) -> ReplicatedUpdate:
 
 
 def _rounds(facts: Facts) -> int:
-    """How often DDP reduces the same gradients for one update."""
     known = optional(accumulation, facts)
     return max(known.rounds, 1) if known is not None and known.alike else 1
 

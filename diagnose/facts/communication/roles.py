@@ -169,7 +169,6 @@ class _Place:
         return self._known & (found >= 0)
 
     def _last(self, moments_ns: IntArray) -> IntArray:
-        """The last of these before each is started, or -1."""
         order = np.concatenate(([-1], np.sort(moments_ns)))
         return order[np.searchsorted(order, self._start, side="right") - 1]
 
@@ -209,7 +208,6 @@ def ranks_of_a_machine(facts: Facts) -> int | None:
 
 
 def _ranks_of_a_machine(facts: Facts) -> tuple[int, bool]:
-    """How many, and whether that was noted: else as many as there are devices."""
     noted = facts.rank.context.rank.peers if facts.rank.context else None
     return (noted, True) if noted else (facts.rank.provenance.machine_devices, False)
 

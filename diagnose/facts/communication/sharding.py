@@ -184,7 +184,6 @@ def _ranges(facts: Facts, named: re.Pattern[str]) -> HostSpans:
 
 
 def _unit_name(name: str) -> str:
-    """The unit that a range is about; "" if it tells none."""
     found = _UNIT.search(name)
     return found[1] if found else ""
 
@@ -194,7 +193,6 @@ def _innermost(some: HostSpans, at: IntArray, track: IntArray) -> IntArray:
 
 
 def _in_backward(facts: Facts, at: IntArray, track: IntArray) -> Mask:
-    """Which moments of threads are in a backward pass."""
     ops = host_spans(facts, SpanKind.OP, named=lambda name: name.startswith(BACKWARD))
     found: Mask = (_innermost(ops, at, track) >= 0) | (_innermost(_ranges(facts, _BACKWARD), at, track) >= 0)
     return found
@@ -254,7 +252,6 @@ def _traffic(facts: Facts, found: Shards, chosen: Mask, more: IntArray | None = 
 
 
 def _each(groups: IntArray) -> int:
-    """How many each group has, given the group of each; the median."""
     counts = np.unique(groups, return_counts=True)[1]
     return round(float(np.median(counts))) if len(counts) else 0
 

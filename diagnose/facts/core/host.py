@@ -14,7 +14,7 @@ from diagnose.facts.core.breakdown import shared_out
 from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.steps import steps
-from diagnose.facts.core.unrecorded_work import host_recorded
+from diagnose.facts.core.unrecorded_work import host_recorded, lost_launches
 from diagnose.trace import enums, intervals, kinds, nesting
 from diagnose.trace.enums import HostMemory, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals, distinct
@@ -54,8 +54,8 @@ def host_threads(facts: Facts) -> HostThreads:
     kind = spans["kind"].cat.codes.to_numpy()
     track = spans["track"].to_numpy()
     start = spans["start_ns"].to_numpy()
-    calls = device_work(facts).launch
-    calls = calls[calls >= 0]
+    launch = device_work(facts).launch
+    calls = np.append(launch[launch >= 0], lost_launches(facts))
     inside = (start[calls] < used.end_ns) & (start[calls] >= used.start_ns)
     launching = track[calls[inside]] if inside.any() else track[calls]
     on_host = np.isin(kind, [enums.code(host_kind) for host_kind in _HOST_KINDS])
@@ -290,7 +290,6 @@ def _ops_on_threads_of(facts: Facts, ids: IntArray) -> tuple[IntArray, IntArray,
 
 @once
 def _ops(facts: Facts) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """(id, start, end, track) of all ops, in order of start."""
     spans = facts.rank.spans
     kind = spans["kind"].cat.codes.to_numpy()
     op = np.flatnonzero((kind == enums.code(SpanKind.OP)) | (kind == enums.code(SpanKind.COLLECTIVE)))
@@ -300,6 +299,5 @@ def _ops(facts: Facts) -> tuple[IntArray, IntArray, IntArray, IntArray]:
 
 @once
 def _parents_of_ops(facts: Facts) -> IntArray:
-    """Position of the innermost op around each op on its thread, or -1."""
     _, start, end, track = _ops(facts)
     return nesting.parents(track, start, end)

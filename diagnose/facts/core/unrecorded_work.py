@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.base import Facts, Missing, fact, once
 from diagnose.facts.core.device import device_work
 from diagnose.trace import enums, intervals
 from diagnose.trace.enums import LinkKind, SpanKind
@@ -94,15 +94,21 @@ def _queued(facts: Facts) -> Intervals:
 
 
 def _first_lost(facts: Facts, after_ns: IntArray) -> IntArray:
-    """When the first launch after each time began whose work is not recorded; the greatest int if there is none.
+    """When the first launch after each time began whose work is not recorded; the greatest int if there is none."""
+    lost = facts.rank.spans["start_ns"].to_numpy()[lost_launches(facts)]
+    found: IntArray = np.append(lost, np.iinfo(np.int64).max)[np.searchsorted(lost, after_ns, side="right")]
+    return found
+
+
+@once
+def lost_launches(facts: Facts) -> IntArray:
+    """Ids of the launching calls whose work is not recorded, in order.
 
     Work without a duration may be that short; but on an only stream, what waits behind it can wait for nothing else.
     """
     work = device_work(facts)
     recorded = work.launch[(work.end_ns > work.start_ns) | (not work.on_one_stream)]
-    lost = facts.rank.spans["start_ns"].to_numpy()[np.setdiff1d(_calls(facts, *LAUNCHING), recorded)]
-    found: IntArray = np.append(lost, np.iinfo(np.int64).max)[np.searchsorted(lost, after_ns, side="right")]
-    return found
+    return np.setdiff1d(_calls(facts, *LAUNCHING), recorded)
 
 
 def _calls(facts: Facts, *api_kinds: ApiKind) -> IntArray:
@@ -170,7 +176,6 @@ def _launches(facts: Facts, start: IntArray) -> IntArray:
 
 
 def _in_ops(launches: IntArray, kind: IntArray, start: IntArray, end: IntArray) -> bool:
-    """Whether ops made most of the launches between the first and the last op."""
     is_op = kind == enums.code(SpanKind.OP)
     if not is_op.any():
         return False

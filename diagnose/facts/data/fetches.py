@@ -163,7 +163,6 @@ def _long(dur: IntArray) -> npt.NDArray[np.bool_]:
 
 
 def _every(dur_ns: IntArray) -> int | None:
-    """The period of fetches in order, if several are slow and it has one."""
     if len(dur_ns) < MIN_FETCHES:
         return None
     slow = dur_ns >= SLOW * max(float(np.quantile(dur_ns, READY_QUANTILE)), 1.0)

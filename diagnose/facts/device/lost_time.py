@@ -220,7 +220,6 @@ def _idle(facts: Facts, found: IdleGaps, cause: TimeCause, gaps: IntArray) -> Lo
 
 
 def _on_host(facts: Facts) -> Iterator[Lost]:
-    """What the main thread does besides ops, where nothing ran on a device."""
     used, main = steps(facts), host_threads(facts).main
     rest = intervals.of([used.start_ns], [used.end_ns])
     for cause, times in host_activities(facts).items():

@@ -119,7 +119,6 @@ def _groups(facts: Facts, copies: pd.DataFrame) -> list[Transfer]:
 
 
 def _transfer(facts: Facts, every: pd.DataFrame, site: Site | None) -> Transfer:
-    """One group; `every` holds its copies in the whole recording."""
     used, time, seen = steps(facts), device_time(facts), every[every["in_steps"]]
     start, end, sizes = (seen[name].to_numpy() for name in ("start_ns", "end_ns", "bytes"))
     size, timed = sizes[sizes >= 0], int((end - start)[sizes >= 0].sum())
@@ -165,7 +164,6 @@ def _known(ids: pd.DataFrame | pd.Series[int]) -> IntArray:
 
 
 def _times(facts: Facts, ids: pd.DataFrame) -> Intervals:
-    """Normal set of the time in at least one of the spans."""
     start, dur = (facts.rank.spans[name].to_numpy()[_known(ids)] for name in ("start_ns", "dur_ns"))
     return intervals.union(Intervals(start, start + dur))
 
@@ -238,7 +236,6 @@ def _neighbours(ops: HostSpans) -> tuple[IntArray, IntArray]:
 
 
 def _untouched(facts: Facts, makers: HostSpans) -> npt.NDArray[np.bool_]:
-    """Which ops start nothing on the device and make no part of a batch."""
     loaders = host_spans(facts, SpanKind.LOADER)
     loading = nesting.innermost_at(makers.start_ns, makers.track, loaders.track, loaders.start_ns, loaders.end_ns)
     return (loading < 0) & ~np.isin(np.arange(len(makers.ids)), launched_in(facts, makers))

@@ -166,7 +166,6 @@ def _fused(facts: Facts) -> HostSpans:
 
 
 def _pieces(fused: HostSpans, calls: HostSpans) -> int:
-    """Of the calls of compiled code that hold some, the median number."""
     found = nesting.innermost_at(fused.start_ns, fused.track, calls.track, calls.start_ns, calls.end_ns)
     counts = np.bincount(found[found >= 0])
     return round(float(np.median(counts[counts > 0]))) if counts.any() else 1
@@ -184,7 +183,6 @@ def _code(facts: Facts) -> HostSpans:
 
 
 def _by_inductor(facts: Facts) -> npt.NDArray[np.bool_]:
-    """Which codes of the `name` category are of kernels that Inductor wrote."""
     names = facts.rank.spans["name"].cat
     codes = np.unique(names.codes.to_numpy()[device_work(facts).ids])
     found = np.zeros(len(names.categories), dtype=bool)

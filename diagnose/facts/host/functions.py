@@ -143,7 +143,6 @@ def functions(facts: Facts) -> tuple[FunctionTime, ...]:
 
 
 def _numbered(numbers: dict[Site | None, int], sites: list[Site | None]) -> IntArray:
-    """The number of each site; new ones get the next."""
     by_identity = {id(site): site for site in sites}
     known = {one: numbers.setdefault(site, len(numbers)) for one, site in by_identity.items()}
     return np.array([known[id(site)] for site in sites], dtype=np.int64)
@@ -172,13 +171,11 @@ def _makers(facts: Facts, calls: HostSpans, nodes: BackwardNodes) -> IntArray:
 
 
 def _positions(calls: HostSpans, ids: IntArray) -> IntArray:
-    """Where these spans are among the calls, or -1."""
     at = np.minimum(np.searchsorted(calls.ids, ids), max(len(calls.ids) - 1, 0))
     return np.where(calls.ids[at] == ids, at, -1) if len(calls.ids) else np.full(len(ids), -1)
 
 
 def _device_ns(facts: Facts, calls: HostSpans) -> IntArray | None:
-    """Device time that each call launched; None without device work."""
     work = device_work(facts)
     if not len(work.ids):
         return None

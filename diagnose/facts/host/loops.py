@@ -289,7 +289,6 @@ def _added_up(facts: Facts, ops: HostSpans) -> IntArray:
 
 
 def _python_between(ops: HostSpans, pieces: tuple[tuple[int, Intervals], ...]) -> int:
-    """Time between the ops that Python works on its own."""
     pauses = [intervals.subtract(times, ops.where(ops.track == track).times) for track, times in pieces]
     lasted = np.concatenate([pause.ends - pause.starts for pause in pauses])
     return int(lasted[lasted >= PYTHON_NS].sum())

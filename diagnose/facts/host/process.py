@@ -106,6 +106,5 @@ def fetched_memory(facts: Facts) -> FetchedMemory | None:
 
 
 def _sizes(facts: Facts, ops: IntArray) -> Iterator[int | None]:
-    """Of the tensors that these ops take, each kind of call once."""
     _, distinct = recorded_inputs(facts, ops)
     return (tensor.bytes for inputs in distinct for some in inputs for tensor in some)

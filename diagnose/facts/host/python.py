@@ -326,7 +326,6 @@ _Place = tuple[Site | None, int]
 
 
 def _numbered(keys: dict[_Place, int], places: list[_Place]) -> IntArray:
-    """The number of each place; new places get the next ones."""
     return np.array([keys.setdefault(place, len(keys)) for place in places], dtype=np.int64)
 
 

@@ -138,7 +138,6 @@ def _waits(facts: Facts) -> pd.DataFrame:
 
 
 def _group(facts: Facts, every: pd.DataFrame, site: Site | None) -> HostWait:
-    """One group; `every` holds its calls in the whole recording."""
     used, first, seen = steps(facts), every.iloc[0], every[every["step"] >= 0]
     copies = every["copy"].to_numpy()
     return HostWait(

@@ -159,12 +159,10 @@ def _launched(facts: Facts, calls: HostSpans) -> _Launched:
 
 
 def _within(calls: HostSpans, ops: HostSpans) -> HostSpans:
-    """The ops that start in one of the calls."""
     return ops.where(_holding(calls, ops) >= 0)
 
 
 def _holding(calls: HostSpans, ops: HostSpans) -> IntArray:
-    """Position of the call that each op starts in, or -1."""
     return nesting.innermost_at(ops.start_ns, ops.track, calls.track, calls.start_ns, calls.end_ns)
 
 
@@ -182,7 +180,6 @@ def _implementation(facts: Facts, mine: Mask) -> Implementation:
 
 
 def _by_ops(facts: Facts, ops: HostSpans) -> Implementation:
-    """What most of the time of these ops is."""
     total = Counter({Implementation.OTHER: 0})
     code, own = name_codes(facts, ops.ids), ops.end_ns - ops.start_ns
     for one in np.unique(code):

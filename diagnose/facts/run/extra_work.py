@@ -10,10 +10,9 @@ from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.host import host_activities, host_threads
-from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.spans import host_spans, on_training_threads, used_step
 from diagnose.facts.core.steps import steps
-from diagnose.facts.run.pauses import Spike, checkpoints, step_spikes
+from diagnose.facts.run.pauses import Spike, checkpoints, gaps_by_line, step_spikes
 from diagnose.facts.run.quality import warm_up
 from diagnose.facts.run.step_table import Filler, Filling
 from diagnose.trace import intervals
@@ -131,7 +130,6 @@ def _extra(spike: Spike, usual: set[_Work]) -> Filler | None:
 
 
 def _usual(facts: Facts, spikes: tuple[Spike, ...]) -> set[_Work]:
-    """What fills spikes and is done in steps that are none, too."""
     used, long = steps(facts), {spike.number for spike in spikes}
     least = max(USUAL * (used.count - len(long)), 1)
     works = {_work(filler) for spike in spikes for filler in spike.fillers if filler.filling in _NAMED}
@@ -149,9 +147,8 @@ def _positions(facts: Facts, work: _Work) -> IntArray:
 
 
 def _gaps_at(facts: Facts, site: Site | None) -> Intervals:
-    found = idle_gaps(facts)
-    here = np.array([one == site for one in found.sites], dtype=bool)
-    return Intervals(found.gaps.starts[here], found.gaps.ends[here])
+    gaps, sites = gaps_by_line(facts)
+    return gaps.where(np.array([one == site for one in sites], dtype=bool))
 
 
 def _together(facts: Facts, rows: list[tuple[Spike, Filler]]) -> ExtraWork:

@@ -137,22 +137,33 @@ def growth(facts: Facts) -> Growth:
 
 
 def _time(facts: Facts) -> Trend | None:
+    """Of the steps timed before and after the recording; of whole cycles, where some steps are long at a period."""
     known = optional(manifest, facts)
-    alone = None if known is None else known.unprofiled
-    if alone is None or uneven(facts) is not None or known is None or known.cycle > 1:
+    if known is None or known.unprofiled is None or uneven(facts) is not None:
         return None
-    times = alone.device_ns or alone.wall_ns
+    series, cycle = [known.unprofiled, *filter(None, [known.unprofiled_after])], known.cycle
+    number = np.concatenate([one.first_step + np.arange(len(one.wall_ns)) for one in series])
+    first = [k for k in range(0, len(number) - cycle + 1, cycle) if number[k + cycle - 1] - number[k] < cycle]
+    at = number[first].tolist()
+
+    def cycles(*times: Sequence[int]) -> list[float]:
+        """The mean step of each; none where times are not known of each step."""
+        values = np.concatenate(times)
+        return [float(values[k : k + cycle].mean()) for k in first] if len(values) == len(number) else []
+
+    device, cpu = cycles(*(one.device_ns or () for one in series)), cycles(*(one.cpu_times_ns for one in series))
+    times = device or cycles(*(one.wall_ns for one in series))
     if len(times) < LEAST_STEPS:
         return None
-    found, last = trend(times), len(times) - 1
-    if found.chance > RARE_TIME or found.each * last < RISE * np.median(times):
+    found, length = trend(times, at), at[-1] - at[0]
+    if found.chance > RARE_TIME or found.each * length < RISE * np.median(times):
         return None
     # A machine that others use makes steps longer, and no more to compute.
-    if not alone.device_ns and alone.cpu_times_ns and trend(alone.cpu_times_ns).chance > RARE_TIME:
+    if not device and cpu and trend(cpu, at).chance > RARE_TIME:
         return None
     # The ends of a line of its slope through the median time: single times vary by more than a step adds.
-    begin = float(np.median(np.array(times) - found.each * np.arange(len(times))))
-    return replace(found, first=begin, last=begin + found.each * last)
+    begin = float(np.median(np.array(times) - found.each * (np.array(at) - at[0])))
+    return replace(found, first=begin, last=begin + found.each * length)
 
 
 def _counts(facts: Facts) -> dict[Count, list[int]]:
@@ -322,7 +333,6 @@ def _sites_by_maker(facts: Facts, ops: HostSpans) -> list[Site | None]:
 
 
 def _numbers(keys: Iterable[Hashable]) -> IntArray:
-    """A number from 0 for each, equal for equal ones."""
     known: dict[Hashable, int] = {}
     return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
 
@@ -395,7 +405,6 @@ def _varying(facts: Facts) -> VaryingShapes | None:
 
 
 def _larger(by_step: Sequence[Inputs], numbers: Sequence[int], longer: bool) -> _Larger | None:
-    """Of the inputs of an op in each of these steps the largest one that grows."""
     found = list[_Larger]()
     for lists in zip(*by_step, strict=False):
         if len({len(tensors) for tensors in lists}) > 1:
@@ -439,8 +448,8 @@ class Trend:
     chance: float  # That values in an order of no meaning would rise as often: the exact distribution of Kendall's tau.
 
 
-def trend(values: Sequence[float]) -> Trend:
-    """Of one value at least. Equal values count as if they fell.
+def trend(values: Sequence[float], at: Sequence[int] = ()) -> Trend:
+    """Of one value at least, at these positions or one after the other. Equal values count as if they fell.
 
     How many pairs of n values fall, in an order of no meaning, is the sum of independent uniform numbers below 1, 2,
     ..., n (Kendall 1938).
@@ -448,7 +457,8 @@ def trend(values: Sequence[float]) -> Trend:
     >>> trend([3, 4, 5, 7])
     Trend(first=3, last=7, each=1.2..., chance=0.041...)
     """
-    slopes = [(values[b] - values[a]) / (b - a) for a, b in combinations(range(len(values)), 2)]
+    at = at or range(len(values))
+    slopes = [(values[b] - values[a]) / (at[b] - at[a]) for a, b in combinations(range(len(values)), 2)]
     falls = sum(slope <= 0 for slope in slopes)
     share = np.ones(1)
     for count in range(2, len(values) + 1):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,10 +13,10 @@ import numpy.typing as npt
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.causes import TimeCause
-from diagnose.facts.core.host import host_activities
+from diagnose.facts.core.host import host_activities, host_threads
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.run import marked_ranges
-from diagnose.facts.core.source_lines import site_of_spans
+from diagnose.facts.core.source_lines import cut_at_frames, site_of_spans, sites_at
 from diagnose.facts.core.spans import HostSpans, host_spans, idle_under, in_used_steps, on_training_threads, whole_idle
 from diagnose.facts.core.steps import steps
 from diagnose.facts.run.step_table import Filler, Filling, Labels, StepTable, step_table
@@ -180,14 +182,24 @@ def _tables(facts: Facts, spike: npt.NDArray[np.bool_], least_ns: int) -> list[S
         codes, label = np.unique(names.codes.to_numpy()[spans.ids], return_inverse=True)
         labels = Labels.named(label, [str(names.categories[code]) for code in codes])
         tables.append(made(filling, labels, Intervals(spans.start_ns, spans.end_ns), spans=spans))
+    gaps, sites = gaps_by_line(facts)
+    known = np.array([site is not None for site in sites], dtype=bool)
+    numbers: dict[Site | None, int] = {}
+    label = np.array([numbers.setdefault(site, len(numbers)) for site in sites if site], dtype=np.int64)
+    tables.append(made(Filling.LINE, Labels(label, [""] * len(numbers), list(numbers)), gaps.where(known)))
+    return tables
+
+
+def gaps_by_line(facts: Facts) -> tuple[Intervals, Sequence[Site | None]]:
+    """Gaps of the device with the lines that they are for; without device work, pauses of the main thread's ops."""
     found = optional(idle_gaps, facts)
     if found is not None:
-        known = np.array([site is not None for site in found.sites], dtype=bool)
-        numbers: dict[Site | None, int] = {}
-        label = np.array([numbers.setdefault(site, len(numbers)) for site in found.sites if site], dtype=np.int64)
-        gaps = Intervals(found.gaps.starts[known], found.gaps.ends[known])
-        tables.append(made(Filling.LINE, Labels(label, [""] * len(numbers), list(numbers)), gaps))
-    return tables
+        return found.gaps, found.sites
+    main, bounds = host_threads(facts).main, steps(facts).bounds_ns
+    pauses = intervals.gaps(intervals.merge(*host_activities(facts).values()), int(bounds[0]), int(bounds[-1]))
+    with suppress(Missing):
+        pauses = cut_at_frames(facts, pauses, main)
+    return pauses, sites_at(facts, (pauses.starts + pauses.ends) // 2, np.full(pauses.size, main))
 
 
 def _annotations(facts: Facts) -> HostSpans:

@@ -149,7 +149,6 @@ def _idle(facts: Facts, time: DeviceTime) -> _Pieces:
 
 
 def _plain(part: Part, kind: str, times: Intervals, sites: Sequence[Site | None]) -> _Pieces:
-    """Pieces of one kind, with nothing that ran in them."""
     none = np.full(times.size, nesting.NONE)
     zero, every = np.zeros(times.size, dtype=np.int64), np.ones(times.size, dtype=bool)
     return _Pieces(part, [kind], zero, times.ends - times.starts, none, none, sites, every)
@@ -197,7 +196,6 @@ def _ops(facts: Facts, times: Intervals) -> _Pieces:
 
 
 def _summed(facts: Facts, pieces: _Pieces) -> Iterator[tuple[AttributedTime, Sums]]:
-    """The pieces' time and calls by all that tells them apart."""
     names = facts.rank.spans["name"].cat
     ops, op = np.unique(pieces.op, return_inverse=True)
     position, inputs = recorded_inputs(facts, ops)
@@ -229,7 +227,6 @@ def shapes_text(inputs: Inputs) -> str:
 
 
 def _bounded(rows: Sequence[tuple[AttributedTime, Sums]], used: Steps) -> tuple[AttributedTime, ...]:
-    """The sums of equal rows, small ones put together."""
     least = SMALL_SHARE * used.window_ns
     total = _together(rows, 0, lambda key: key)
     total = _together(total.items(), least, lambda key: replace(key, name="", shapes="", site=None))
@@ -244,7 +241,6 @@ def _bounded(rows: Sequence[tuple[AttributedTime, Sums]], used: Steps) -> tuple[
 def _together(
     rows: Iterable[tuple[AttributedTime, Sums]], least_ns: float, coarse: Callable[[AttributedTime], AttributedTime]
 ) -> dict[AttributedTime, Sums]:
-    """The sums of equal rows, those of less time under a coarser key."""
     found: dict[AttributedTime, Sums] = {}
     for key, (ns, calls) in rows:
         place = key if ns >= least_ns else coarse(key)

@@ -76,7 +76,6 @@ def unrecorded(facts: Facts) -> Unrecorded:
 
 
 def _times_as_long(each: Sequence[float], long: Sequence[int]) -> float:
-    """How many times as long as the others these take, both on average."""
     others = [time for at, time in enumerate(each) if at not in long]
     return statistics.fmean(each[at] for at in long) / statistics.fmean(others)
 

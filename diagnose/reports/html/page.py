@@ -187,7 +187,6 @@ def policy(*scripts: str) -> str:
 
 
 def _legend(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
-    """(colour, what, share) of the parts of the step that can be seen."""
     try:
         parts = step_figures.parts(diagnosis)
     except Missing:

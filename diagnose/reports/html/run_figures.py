@@ -253,7 +253,6 @@ def memory(diagnosis: Diagnosis) -> go.Figure:
 
 
 def _add_range(made: go.Figure, curve: MemoryCurve, colour: str) -> None:
-    """From the least to the most that is allocated in each piece of time."""
     moment = np.array(curve.moment_ns) / 1e6
     for values, fill in ((curve.allocated_least_bytes, None), (curve.allocated_bytes, "tonexty")):
         made.add_scatter(

@@ -267,7 +267,6 @@ def savings_sentence(diagnosis: Diagnosis) -> str:
 
 
 def _fixes(diagnosis: Diagnosis) -> tuple[int, list[RankedFinding]]:
-    """The step that savings are of, and the findings worth a bar."""
     fixes = [finding for finding in diagnosis.findings if finding.shortens]
     if diagnosis.step_ns is None:
         raise missing(diagnosis, "host_time", Missing("what fixes would save", "Record with ProfilerActivity.CPU too."))

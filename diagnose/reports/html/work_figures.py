@@ -85,7 +85,6 @@ HOST = (Direction.H2D, Direction.D2H)  # Copies over the link to the host.
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:
-    """A little below the least and above the largest, on a logarithmic axis."""
     return min(values) / 2, max(values) * 2
 
 
@@ -109,7 +108,6 @@ def _copies(diagnosis: Diagnosis) -> CopySizes:
 
 
 def _rate(one: CopySize) -> float:
-    """Bytes per second of the median copy."""
     return one.bytes / max(one.ns, 1) * 1e9
 
 
@@ -210,7 +208,6 @@ def roofline(diagnosis: Diagnosis) -> go.Figure:
 
 
 def _add_kinds(made: go.Figure, picture: RooflinePicture, diagnosis: Diagnosis) -> None:
-    """A named ring for all kernels of a kind together."""
     made.add_scatter(
         name="all of a kind",
         mode="markers+text",

@@ -1,5 +1,7 @@
 """What stages of a pipeline compute, and what more micro-batches would spare."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -40,8 +42,10 @@ def known(text: str) -> Stages:
     return found
 
 
-def test_micro_batches_and_what_each_costs_besides_computing() -> None:
-    found = known(synthetic())
+@pytest.mark.parametrize("other", [r"\g<0>", "group_size=2 group_ranks=[0,1]", ""])
+def test_micro_batches_and_what_each_costs_besides_computing(other: str) -> None:
+    """The other rank is recorded, is the only other member of the group, or is told by what sends and receives."""
+    found = known(re.sub(r"(to|from)=\d", other, synthetic()))
     assert found.ranks == ((0,), (1,))
     assert found.held == ((0,), (1,))
     assert found.micro_batches == 2

@@ -47,22 +47,10 @@ def queue(after: tuple[float, float], *lost: float, stream: int = 7) -> Drawing:
 def test_queued_work_waits_for_what_was_launched_before_it_and_not_recorded() -> None:
     assert found(queue((30, 35), 10)) == [(100, 400)]
     assert found(queue((30, 35))) == []
-
-
-def test_what_was_launched_after_the_gap_began_did_not_run_before() -> None:
-    assert found(queue((250, 255), 150, 200)) == [(150, 400)]
-
-
-def test_work_that_starts_when_it_is_launched_waited_for_the_host() -> None:
-    assert found(queue((385, 390), 10)) == []
-
-
-def test_a_launch_behind_the_gap_s_next_work_did_not_run_in_the_gap() -> None:
-    assert found(queue((30, 35), 40)) == []
-
-
-def test_which_of_two_streams_such_work_ran_on_is_not_known() -> None:
-    assert found(queue((30, 35), 10, stream=8)) == []
+    assert found(queue((250, 255), 150, 200)) == [(150, 400)]  # Nothing lost ran before 150.
+    assert found(queue((385, 390), 10)) == []  # It waited for the host.
+    assert found(queue((30, 35), 40)) == []  # Launched behind the next work.
+    assert found(queue((30, 35), 10, stream=8)) == []  # On which of two streams is not known.
 
 
 def test_a_kernel_without_a_duration_ran_until_the_next_unless_that_may_wait_for_another_stream() -> None:

@@ -95,6 +95,25 @@ def test_a_line_of_the_script() -> None:
     assert (extra.times.starts.tolist(), extra.times.ends.tolist()) == idle
 
 
+def test_a_line_of_the_script_on_the_cpu() -> None:
+    draw = Drawing().frame("/home/me/train.py(1): main", 0, 680_000)
+    for number, start, length in (
+        (0, 0, 100),
+        (1, 100, 100),
+        (2, 200, 100),
+        (3, 300, 180),
+        (4, 480, 100),
+        (5, 580, 100),
+    ):
+        draw.step(number, 1000 * start, 1000 * (start + length)).op(
+            "aten::mm", 1000 * start + 100, 1000 * start + 99_000
+        )
+    draw.frame("/home/me/train.py(23): save", 400_000, 479_000)
+    extra = only(draw)
+    assert (extra.site, extra.numbers, extra.ns) == (Site("/home/me/train.py", 23, "save"), (3,), 79 * MS)
+    assert (extra.times.starts.tolist(), extra.times.ends.tolist()) == ([400 * MS], [479 * MS])
+
+
 def test_what_other_rules_are_about_is_told_by_name() -> None:
     draw, starts = steady(16, {2: 80, 4: 80, 6: 80, 8: 80, 10: 80, 12: 80})
     draw.op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", starts[2] + 60_000, starts[2] + 150_000)

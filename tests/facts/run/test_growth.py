@@ -13,9 +13,11 @@ from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.run.growth import Count, Measured, growing_sizes, growth, trend, what_grows
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
+from diagnose.trace.manifest import Timed
 from diagnose.trace.varying import VaryingShapes
 from tests.rules import built_in
 
+MS = 1_000_000
 NODE = '"autograd::engine::evaluate_function: AddBackward0"'
 
 
@@ -67,8 +69,21 @@ def test_a_graph_over_a_fixed_number_of_steps_is_meant(carries: int) -> None:
     assert not found.counts
 
 
-def timed(*times: float) -> Facts:
-    return facts_of(f"6 steps of 100\n2 threads, 4 cores\ntimed {' '.join(map(str, times))}\ncpu  aten::mm 0-50")
+def timed(*times: float, **more: object) -> Facts:
+    facts = facts_of(f"6 steps of 100\n2 threads, 4 cores\ntimed {' '.join(map(str, times))}\ncpu  aten::mm 0-50")
+    assert facts.rank.context is not None
+    context = dataclasses.replace(facts.rank.context, rank=replace(facts.rank.context.rank, **more))
+    return Facts(dataclasses.replace(facts.rank, context=context))
+
+
+def test_a_pause_that_gets_longer_is_seen_in_whole_cycles_before_and_after_the_recording() -> None:
+    """Of three steps one pauses, for 10 ms more each time, in steps 0 to 17 and from 30 on."""
+    pauses = [ns for pause in (*range(60, 120, 10), 160, 170) for ns in (50, 50, pause)]
+    after = Timed(first_step=30, wall_ns=tuple(MS * ns for ns in pauses[18:]))
+    found = growth(timed(*pauses[:18], cycle=3, unprofiled_after=after)).time
+    assert found is not None
+    assert (found.first, found.last, found.each) == pytest.approx((160 / 3 * MS, 90 * MS, 10 / 9 * MS), rel=0.01)
+    assert growth(timed(*pauses[:18], cycle=3)).time is None  # six cycles are few
 
 
 def test_times_rise_surely_over_many_steps() -> None:
@@ -83,13 +98,9 @@ def test_few_steps_and_those_that_vary_or_hardly_rise_are_steady(times: list[flo
 
 @pytest.mark.parametrize(("computes", "grows"), [(range(40, 60, 2), True), ([40] * 10, False)])
 def test_steps_that_take_longer_and_compute_no_more_are_of_a_busy_machine(computes: Sequence[int], grows: bool) -> None:
-    facts = timed(*(50 + 2 * step for step in range(10)))
-    context = facts.rank.context
-    assert context.rank.unprofiled is not None
-    times = replace(context.rank.unprofiled, cpu_times_ns=tuple(1_000_000 * ms for ms in computes))
-    known = dataclasses.replace(context, rank=replace(context.rank, unprofiled=times))
-    found = growth(Facts(dataclasses.replace(facts.rank, context=known)))
-    assert (found.time is not None) == grows
+    times = tuple(MS * (50 + 2 * step) for step in range(10))
+    alone = Timed(first_step=0, wall_ns=times, cpu_times_ns=tuple(MS * ms for ms in computes))
+    assert (growth(timed(1, unprofiled=alone)).time is not None) == grows
 
 
 def test_what_takes_longer_in_each_step_is_named() -> None:
