@@ -294,7 +294,6 @@ def _signals_for(child: subprocess.Popen[bytes], part: Part, plan: Plan) -> Iter
 
 
 def _asking(part: Part) -> dict[int, Callable[[int, FrameType | None], None]]:
-    """What asks for a recording of a watched run."""
     times = count(1)
 
     def ask(number: int, frame: FrameType | None) -> None:

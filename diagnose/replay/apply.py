@@ -386,7 +386,6 @@ class Desk:
         return inside
 
     def _among(self, ids: IntArray) -> npt.NDArray[np.bool_]:
-        """Of every span whether it is one of these."""
         found = np.zeros(len(self.facts.rank.spans), dtype=bool)
         found[ids] = True
         return found

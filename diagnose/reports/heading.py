@@ -75,7 +75,6 @@ def subject(diagnosis: Diagnosis) -> str:
 
 
 def _recorded_run(manifest: Manifest | None) -> list[str]:
-    """The command without the interpreter, where it is known."""
     if manifest is None:
         return []
     words = manifest.command[1:] if "python" in PurePath(manifest.command[0] if manifest.command else "").name else ()

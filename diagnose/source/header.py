@@ -89,7 +89,6 @@ def _groups(value: object) -> Iterator[ProcessGroup]:
 
 
 def _machine(name: object) -> int:
-    """A hash, as the name itself is nobody's business."""
     if not isinstance(name, str) or not name:
         return -1
     return int.from_bytes(hashlib.blake2b(name.encode(errors="replace"), digest_size=6).digest(), "big")

@@ -79,7 +79,6 @@ def _put(storage: Any, url: str, local: Path, path: str) -> None:
 
 
 def _remove(storage: Any, path: str) -> None:
-    """Best effort: what failed before is what is told."""
     try:
         storage.rm_file(path)
     except Exception:

@@ -169,6 +169,5 @@ def _part(log: RunLog) -> str:
 
 
 def _mean(window: Window, part: str) -> float:
-    """Of the usual step, with the longest left out."""
     column = window.of(part)
     return (column.sum_ns - column.most_ns) / max(window.timed - 1, 1) if column.count else 0.0

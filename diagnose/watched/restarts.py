@@ -60,7 +60,6 @@ def _saves(log: RunLog) -> list[Window]:
 
 
 def _saved(log: RunLog) -> int:
-    """Steps before the last checkpoint; 0: there is none."""
     known = _saves(log)
     return known[-1].first_step + int(MIDDLE * known[-1].steps) if known else 0
 

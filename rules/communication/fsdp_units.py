@@ -201,7 +201,6 @@ def _too_late(found: Sharding, steps: Steps) -> Finding:
 
 
 def _without(found: Sharding, some: ShardTraffic) -> tuple[Edit, ...]:
-    """These collectives do not happen, nor what prepares them."""
     if not some.on_host:
         return Remove(some.host_ids), Remove(some.ids)
     asking = Remove(some.host_ids) if found.compared else Shorten(some.host_ids, ALONE_LEFT)

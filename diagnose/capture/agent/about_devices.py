@@ -58,7 +58,6 @@ def links() -> list[dict[str, object]]:
 
 
 def _torch() -> Any:
-    """If it uses CUDA; it is not made to."""
     torch = sys.modules.get("torch")
     with suppress(Exception):
         return torch if torch is not None and torch.cuda.is_initialized() else None

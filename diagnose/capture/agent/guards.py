@@ -58,6 +58,5 @@ def _guard(code: Any, source: str, is_size: bool, parts: dict[str, re.Match[str]
 
 
 def _short(file: str) -> str:
-    """From where Python finds it, as profilers name files."""
     folders = sorted((f"{one.rstrip(os.sep)}{os.sep}" for one in sys.path if one), key=len, reverse=True)
     return file.removeprefix(next((folder for folder in folders if file.startswith(folder)), ""))

@@ -447,7 +447,6 @@ class Session:
         yield from self._alone_with_the_profiler()
 
     def _alone_with_the_profiler(self) -> Course[None]:
-        """Wait until no profiler of the script is recording."""
         for _ in range(FOREIGN_STEPS):
             if not turns.foreign:
                 return

@@ -154,7 +154,6 @@ def _ready(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray, queue: I
 
 
 def _asking(facts: Facts, ids: IntArray) -> IntArray:
-    """Of kernels the calls that launched them, where known."""
     work = device_work(facts)
     if not len(work.ids):
         return ids

@@ -95,7 +95,6 @@ def warm_up(facts: Facts) -> WarmUp:
 
 
 def _signs(facts: Facts) -> dict[Sign, npt.NDArray[np.bool_]]:
-    """For each sign whether each used step shows it."""
     host = (SpanKind.OP, SpanKind.ANNOTATION, SpanKind.COLLECTIVE)
     calls = (SpanKind.RUNTIME, SpanKind.DRIVER)
     compiled = host_spans(facts, *host, named=lambda name: kinds.activity(name) is Activity.COMPILE)
