@@ -43,7 +43,11 @@ def test_a_folder_is_listed_once_and_only_its_manifest_is_read(bucket: Bucket) -
     bucket.proxy.requests.clear()
     found = recording.find([f"{url}/"])
     names = [
-        [one.name for one in (files.trace.path, files.detail, files.graph, files.values) if one is not None]
+        [
+            one.name
+            for one in (files.trace.path, *(files.beside.get(kind) for kind in ("detail", "graph", "values")))
+            if one is not None
+        ]
         for files in found.ranks
     ]
     parts = ("trace", "detail", "graph", "values")

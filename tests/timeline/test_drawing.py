@@ -282,10 +282,10 @@ def test_without_marked_steps_all_work_is_drawn_and_no_step_is_named() -> None:
     assert (drawn.steps, drawn.bounds_ns, drawn.dur_ns) == ((), (2_000, 8_000), 8_000)
 
 
-def test_marked_steps_that_launched_nothing_are_not_the_steps_shown() -> None:
+def test_work_that_nothing_launched_belongs_to_the_step_in_which_it_ran() -> None:
     draw = Drawing().step(5, 0, 10).step(6, 10, 20).work("k", (3, 9)).work("k", (12, 19))
     drawn = timeline(draw.facts())
-    assert (drawn.steps, drawn.bounds_ns) == ((), (0, 16_000))
+    assert (drawn.steps, drawn.bounds_ns) == ((6,), (0, 10_000))
 
 
 def test_with_nothing_to_measure_there_is_no_timeline() -> None:
