@@ -173,7 +173,6 @@ def folder_of(pid: int) -> Path:
 
 
 def _children(pid: int) -> Iterator[int]:
-    """Processes that it has started (proc(5): field 4 of stat)."""
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError):
             fields = (path / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

@@ -103,7 +103,6 @@ def _change(fix: Fix | None) -> tuple[str, ...]:
 
 
 def _saves(one: RankedFinding, step_ns: int) -> tuple[str, str]:
-    """What it saves, and the range: `−40.2 ms` and `(36.8–40.6)`."""
     low_ns, likely_ns, high_ns = one.hidden or one.shown_ns
     if one.per_sample:
         low, high = (rounded_share(ns / max(step_ns, 1)).removesuffix(" %") for ns in (low_ns, high_ns))

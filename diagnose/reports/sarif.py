@@ -219,5 +219,4 @@ def _fallback(diagnosis: Diagnosis, checkout: Checkout) -> dict[str, Any]:
 
 
 def _escaped(text: str) -> str:
-    """Text of a message in which brackets begin no link."""
     return _PLACEHOLDER.sub(r"\\\1", text)

@@ -254,6 +254,9 @@ def notes(rank: RankManifest) -> Iterator[IntegrityNote]:
     if on := [name for name, is_on in {**switches, "anomaly detection": flags.anomaly_mode}.items() if is_on]:
         said = "Each costs some time: leave it on only where you need it."
         yield IntegrityNote(f"Switched on: {', '.join(on)}.", said, Severity.NOTE)
+    if flags.onednn is False and rank.device is None:
+        said = "Convolutions and matmuls on the CPU take longer without it."
+        yield IntegrityNote("Switched off: oneDNN (torch.backends.mkldnn).", said, Severity.WARNING)
     before, after = _quartiles(rank.unprofiled), _quartiles(rank.unprofiled_after)
     if before is None or after is None:
         return

@@ -191,6 +191,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     cudnn_benchmark: bool | None = None
     cudnn_deterministic: bool | None = None
     deterministic_algorithms: bool | None = None
+    onednn: bool | None = None  # None where torch is built without it.
     fill_uninitialized_memory: bool | None = None  # Of deterministic algorithms; by itself it does nothing.
     anomaly_mode: bool | None = None
     threads: int | None = None  # Of CPU ops (torch.get_num_threads).

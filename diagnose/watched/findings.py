@@ -71,9 +71,10 @@ def ranked(found: Sequence[RunFinding]) -> tuple[RunFinding, ...]:
 
 
 def _is_told(one: RunFinding, found: Sequence[RunFinding]) -> bool:
-    """Whether steps take longer from a moment on as one rank does, or outliers are the pauses that get longer."""
-    if one.kind is RunFindingKind.OUTLIER_STEPS:
-        return any(other.title == growth.LONGER_PAUSES for other in found)
+    """Whether steps take longer from a moment on as one rank does, or outliers or pauses are those that get longer."""
+    if one.kind in (RunFindingKind.OUTLIER_STEPS, RunFindingKind.OUTSIDE):
+        grown = max((other.saving.high_ns for other in found if other.title == growth.LONGER_PAUSES), default=0)
+        return grown >= EXPLAINED * one.saving.likely_ns > 0
     held_up = max((other.saving.high_ns for other in found if other.kind is RunFindingKind.STRAGGLER), default=0)
     return one.kind is RunFindingKind.SLOWER_STEPS and held_up >= EXPLAINED * one.saving.likely_ns
 

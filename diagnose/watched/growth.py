@@ -28,7 +28,7 @@ from diagnose.watched.series import (
 )
 from diagnose.watched.waiting import steady
 
-LONGER_PAUSES = "Pauses in steps get longer over the run"
+LONGER_PAUSES = "Pauses get longer over the run"
 
 STANDS_OUT = 0.3  # Of the rise of a step, from which share on a part is named (our choice).
 
@@ -112,7 +112,7 @@ def _longer_pauses(log: RunLog, some: Sequence[Stretch]) -> list[RunFinding]:
             f"The typical step takes {duration(usual_ns)}.",
         ),
         lost,
-        "Check what these steps save or log: write only what is new, not all steps so far.",
+        "Check what happens there, such as saving or sorting: handle only what is new, not all steps so far.",
     )
 
 

@@ -45,7 +45,7 @@ class Stretch:
     began_ns: int
     ended_ns: int
     step_ns: float  # Of a usual step: without what outliers take beyond it.
-    pause_ns: float  # What the mean step takes beyond the median one.
+    pause_ns: float  # What the mean step takes beyond the median one, with pauses between steps.
     parts_ns: dict[str, float]  # Of the mean step, by PARTS and REST.
     windows: tuple[Window, ...]  # Of the log; none where steps are known one by one.
 
@@ -104,6 +104,7 @@ def _stretch(windows: Sequence[Window]) -> Stretch:
     rest = max(sums["step"] / steps - sum(parts.values()), 0.0)
     ends = windows[0].began_ns, windows[-1].ended_ns
     pause = max(sums["step"] / steps - (quantile_ns((one.of("step") for one in windows), 0.5) or usual), 0.0)
+    pause += sum(window.of("outside").sum_ns for window in windows) / steps
     return Stretch(windows[0].first_step, steps, *ends, max(usual, 0.0), pause, {**parts, REST: rest}, tuple(windows))
 
 

@@ -72,7 +72,6 @@ def _rate(one: Transfer) -> Evidence:
 
 
 def _fix(manifest: RankManifest | None) -> tuple[Fix, str]:
-    """What to change, and what is known of the loaders."""
     loaders = manifest.loaders if manifest else ()
     if loaders and all(loader.pin_memory for loader in loaders):
         return REACH, ", and every DataLoader has pin_memory=True"

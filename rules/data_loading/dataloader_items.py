@@ -132,6 +132,8 @@ def items(fetches: Fetches, steps: Steps, loading: Loading, waited_ns: int) -> F
         return Clean("no single function dominates batch loading")
     line, share = loading.function
     reads = line.calls.rpartition(".")[2].startswith(READS)
+    if here and loading.waits and not reads:
+        return Clean("making a batch mostly waits, which workers hide")
     by_hand = here and loading.collating_share >= share
     share, left = (line.share, LEFT_OF_READING) if reads else (share, LEFT)
     share, left = (loading.collating_share, LEFT_OF_COLLATION) if by_hand else (share, left)

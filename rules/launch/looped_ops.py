@@ -79,7 +79,6 @@ def _fixes(loop: Loop, in_turn: bool) -> tuple[Fix, ...]:
 
 
 def _left(loop: Loop, in_turn: bool) -> tuple[Between, Between]:
-    """Of the time on the host and on the device."""
     if in_turn:
         return Between(1, loop.in_turn_left, loop.in_turn_least), Between(1, 1, loop.work_left)
     likely = (1 - BATCHED) * loop.left + BATCHED * loop.least_left

@@ -91,7 +91,8 @@ def _merged(one: OptimizerSteps, made: list[Optimizer]) -> Finding | None:
         return None
     left = Between(*LEFT_OF_GROUPS).of_share(1 - distinct / groups)
     text = (
-        f"{groups} parameter groups have {distinct} different settings; {one.optimizer} takes {ms(one.host_ns)}/step."
+        f"{groups} parameter groups have {distinct} different setting{'s' * (distinct > 1)};"
+        f" {one.optimizer} takes {ms(one.host_ns)}/step."
     )
     return Finding(
         title=f"{one.optimizer} has {groups} parameter groups, many with equal settings",
@@ -100,7 +101,7 @@ def _merged(one: OptimizerSteps, made: list[Optimizer]) -> Finding | None:
         fixes=(
             Fix(
                 f"Merge parameter groups with equal settings into {distinct}.",
-                after="for settings, parameter in wanted: groups.setdefault(settings, []).append(parameter)",
+                after='group = {"params": list(model.parameters()), "lr": 0.001}  # one for each different setting',
             ),
         ),
         confidence=Confidence(Level.MEDIUM, "groups are counted; what each costs is an estimate"),

@@ -220,6 +220,7 @@ def test_flags(settings: Settings) -> None:
     assert found.float32_matmul_precision == precision
     assert found.threads == 1
     assert found.deterministic_algorithms is deterministic
+    assert found.onednn is bool(torch.backends.mkldnn.enabled)
     assert (found.anomaly_mode, found.fill_uninitialized_memory) == (False, True)
     assert found.cudnn_benchmark is torch.backends.cudnn.benchmark
     assert found.cuda_matmul_allow_tf32 is False

@@ -91,12 +91,14 @@ def test_cpu_time_tells_work_from_waiting(each_s: float, does: str) -> None:
     assert does in told(found(log(some))[K.SLOWER_STEPS])
 
 
-def test_pauses_that_get_longer_are_told_once_and_not_of_usual_steps() -> None:
-    """In each ten steps one takes so much longer: 0 to 11 s, which are 0 to 1.1 s in the mean step."""
-    some = windows([100 * MS] * 12)
+@pytest.mark.parametrize("between", [False, True])
+def test_pauses_that_get_longer_are_told_once_and_not_of_usual_steps(between: bool) -> None:
+    """In each ten steps one takes so much longer, or comes so much later: 0 to 11 s, 0 to 1.1 s in the mean step."""
     some = tuple(
-        replace(with_columns(one, step=column(10, S + k * S)), outliers=1, excess_ns=k * S)
-        for k, one in enumerate(some)
+        with_columns(one, outside=column(1, k * S))
+        if between
+        else replace(with_columns(one, step=column(10, S + k * S)), outliers=1, excess_ns=k * S)
+        for k, one in enumerate(windows([100 * MS] * 12))
     )
     made = found(log(some, length_ns=90 * S))
     assert set(made) == {K.GROWING_STEPS}

@@ -43,7 +43,7 @@ class Settings:
         torch = sys.modules.get("torch")
         if torch is None:
             return {}
-        cudnn = torch.backends.cudnn
+        cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
         return {
             "float32_matmul_precision": _read(torch.get_float32_matmul_precision),
             "cuda_matmul_allow_tf32": _read(lambda: torch.backends.cuda.matmul.allow_tf32),
@@ -51,6 +51,7 @@ class Settings:
             "cudnn_benchmark": _read(lambda: cudnn.benchmark),
             "cudnn_deterministic": _read(lambda: cudnn.deterministic),
             "deterministic_algorithms": _read(torch.are_deterministic_algorithms_enabled),
+            "onednn": _read(lambda: mkldnn.enabled if mkldnn.is_available() else None),
             "fill_uninitialized_memory": _read(lambda: torch.utils.deterministic.fill_uninitialized_memory),
             "anomaly_mode": self._anomalies or _read(torch.is_anomaly_enabled),
             "threads": _read(torch.get_num_threads),
@@ -160,7 +161,6 @@ class _NotedWhenSet:
 
 
 def _name(value: object) -> str | None:
-    """Of a dtype or of a member of an enum."""
     return None if value is None else str(value).rpartition(".")[2]
 
 

@@ -29,7 +29,6 @@ def handing(tensors: int, objects: int, size: int) -> dict[str, object]:
 
 
 def _once(tensors: int, objects: int, size: int) -> tuple[int, int]:
-    """Time to receive it, and CPU time to send it."""
     from multiprocessing.reduction import ForkingPickler
 
     import torch

@@ -85,7 +85,6 @@ class _Discreet(ast.NodeTransformer):
 
 
 def _name(called: ast.expr) -> str:
-    """The last name of what is called, as in `data.DataLoader`."""
     return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
 
 

@@ -111,7 +111,6 @@ class Recorder:
             print(f"diagnose: the run's settings could not be kept ({type(error).__name__}: {error})", file=sys.stderr)
 
     def _begun(self) -> Session | None:
-        """A session, unless another process is recorded as this rank."""
         self._script = sources.script()
         session = Session(self.part, self.plan, place.find(), self._watch.epochs, self._stepped)
         return session if session.join() else None

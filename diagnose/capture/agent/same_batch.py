@@ -150,7 +150,6 @@ def _stepped(optimizer: Any, weights: Sequence[Any], turn: Callable[[Any, bool],
 
 
 def _fits(optimizer: Any, weights: Sequence[Any]) -> bool:
-    """Whether two copies fit the memory where its parameters are."""
     torch = sys.modules["torch"]
     kept = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     needed = 2 * sum(one.numel() * one.element_size() for one in [*weights, *weights, *kept])
@@ -162,7 +161,6 @@ def _fits(optimizer: Any, weights: Sequence[Any]) -> bool:
 
 
 def _free_bytes() -> int:
-    """Of the machine; 0 where the system does not say."""
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])

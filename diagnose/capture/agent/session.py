@@ -110,7 +110,6 @@ class Session:
         return Board(folder)
 
     def _tell(self, what: str, steps: int) -> None:
-        """The command that started this process, which tells the user."""
         if self.board.read(what) is None:
             self.board.post(what, steps=steps)
 

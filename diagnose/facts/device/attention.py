@@ -74,7 +74,6 @@ def slow_attention(facts: Facts) -> tuple[SlowAttention, ...]:
 
 
 def _capability(facts: Facts) -> tuple[int, ...]:
-    """Of the NVIDIA GPU that did the work, else ()."""
     devices = facts.rank.provenance.devices
     return devices[0].compute_capability if devices and devices[0].warp_size == 32 else ()
 

@@ -93,7 +93,6 @@ def _kernels(ops: MatmulOps, chosen: Mask) -> IntArray:
 
 
 def _ns(facts: Facts, ops: MatmulOps, chosen: Mask) -> int:
-    """Time of some rows in the used steps, per step."""
     return round_half_up(int(ops.dur_ns[chosen & ops.in_steps].sum()), steps(facts).count)
 
 

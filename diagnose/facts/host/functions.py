@@ -39,6 +39,9 @@ _NAMES = ("mm", "bmm", "matmul", "einsum", "dropout", "relu", "gelu", "silu", "e
 _ANYONES = tuple(f"aten::{name}" for name in (*_NAMES, "log_softmax", "max_pool", "avg_pool", "cross_entropy"))
 """What layers compute, and others too: where nothing goes back through them, it is not known which."""
 
+_LIBRARIES = ("aten::", "torchvision::", "torchaudio::")
+"""Whose ops are no kernels that the model's author wrote for it."""
+
 MOST_OPS = 5  # That are told of a function (our choice).
 
 
@@ -237,7 +240,7 @@ def _counted(facts: Facts) -> Mask:
     made_by = names.codes.to_numpy()[spent.calls.ids[spent.maker]]
     is_op, layer, anyones = (
         np.array([decides(name) for name in names.categories], dtype=bool)[made_by]
-        for decides in (_is_op, lambda name: name.startswith(LAYERS), lambda name: name.startswith(_ANYONES))
+        for decides in (_is_op, _is_of_layer, lambda name: name.startswith(_ANYONES))
     )
     others = (updates(facts), zeroings(facts), host_spans(facts, SpanKind.LOADER))
     times = intervals.Intervals(spent.calls.start_ns, spent.calls.end_ns)
@@ -245,6 +248,10 @@ def _counted(facts: Facts) -> Mask:
     unknown = spent.is_node & (spent.maker == np.arange(len(apart)))
     counted: Mask = is_op & ~apart & ~unknown & ~np.where(anyones, spent.goes_back, layer)
     return counted
+
+
+def _is_of_layer(name: str) -> bool:
+    return name.startswith(LAYERS) or not name.startswith(_LIBRARIES)
 
 
 def _is_op(name: str) -> bool:

@@ -82,7 +82,6 @@ class Figures:
 
 
 def _cuda() -> Any:
-    """Torch, if it uses CUDA; it is not made to."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized() else None
 
