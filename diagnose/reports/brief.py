@@ -95,7 +95,7 @@ def _epoch(diagnosis: Diagnosis) -> Iterator[str]:
     epoch = None if diagnosis.steps is None else diagnosis.steps.epoch
     if epoch is None:
         return
-    parts = {"starting workers": epoch.starting_ns, "evaluation, saving and the like": epoch.between_ns}
+    parts = {"the first batch": epoch.starting_ns, "evaluation, saving and the like": epoch.between_ns}
     told = [
         f"{what} {duration(ns)}" for what, ns in parts.items() if ns >= heading.TELLING * epoch.steps * epoch.step_ns
     ]

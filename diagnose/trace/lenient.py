@@ -12,7 +12,7 @@ import msgspec
 T = TypeVar("T")
 
 _LARGEST = 1 << 63
-_MOST_NAMED = 3
+_MOST_REASONS, _MOST_NAMED = 3, 20
 
 
 def read(content: bytes, form: type[T]) -> tuple[T, list[str]]:
@@ -47,9 +47,10 @@ def converted(raw: Any, form: type[T]) -> tuple[T, list[str]]:
 
 
 def said(dropped: Sequence[str]) -> str:
-    """The first of what cannot be read, as the end of a sentence."""
+    """What cannot be read, as the end of a sentence: the first with their reasons, many more by their names."""
+    named = [*dropped[:_MOST_REASONS], *(one.partition(" (")[0] for one in dropped[_MOST_REASONS:_MOST_NAMED])]
     more = f", and {len(dropped) - _MOST_NAMED} more" if len(dropped) > _MOST_NAMED else ""
-    return f"cannot be read in part: {', '.join(dropped[:_MOST_NAMED])}{more}"
+    return f"cannot be read in part: {', '.join(named)}{more}"
 
 
 def _readable(raw: Any, form: Any, path: str, dropped: list[str]) -> Any:

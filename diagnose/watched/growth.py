@@ -270,7 +270,6 @@ def _cpu_per_step(some: Sequence[Stretch]) -> float | None:
 
 
 def _growing_pauses(log: RunLog, column: str, kind: RunFindingKind, what: str) -> list[RunFinding]:
-    """What is done now and then, and takes longer each time."""
     windows = [window for window in log.windows if window.of(column).count]
     some = list(groups(windows, GROUPS))
     if windows and len(some) < LEAST_GROUPS:

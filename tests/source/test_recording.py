@@ -108,7 +108,8 @@ def test_a_manifest_is_used_without_what_cannot_be_read(folder: Path) -> None:
     (note,) = [note for note in found.integrity if note.what.startswith("manifest.json")]
     assert note.what == (
         "manifest.json cannot be read in part: schema_version (Expected `int`, got `str`), ranks[0].rank (Expected"
-        " `int`, got `null`), ranks[0].unprofiled_after.wall_ns (Expected `int`, got `str` - at `$[0]`), and 2 more."
+        " `int`, got `null`), ranks[0].unprofiled_after.wall_ns (Expected `int`, got `str` - at `$[0]`),"
+        " ranks[0].loaders[0], ranks[1]."
     )
     assert found.steps is not None
     assert found.steps.unprofiled_step_time_ns == 86_000

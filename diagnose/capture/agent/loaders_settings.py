@@ -68,7 +68,6 @@ def _whole(value: object) -> int | None:
 
 
 def _name(function: object) -> str | None:
-    """Of a function, else of the class of what is called."""
     while type(function).__name__ == "partial" and hasattr(function, "func"):
         function = function.func
     if isinstance(function, (FunctionType, MethodType, BuiltinFunctionType)):

@@ -197,7 +197,6 @@ _OTHERS = (SpanKind.ANNOTATION, SpanKind.RUNTIME, SpanKind.DRIVER)
 
 
 def _recorded(facts: Facts, *kinds: SpanKind) -> int:
-    """How many spans of the training threads, in all used steps."""
     if optional(host_threads, facts) is None:
         return 0
     return len(on_training_threads(facts, host_spans(facts, *kinds)).in_steps(facts).ids)

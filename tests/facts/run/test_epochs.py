@@ -49,7 +49,7 @@ def test_without_a_whole_epoch_it_is_not_known(known: Epochs | None) -> None:
 
 def test_what_comes_once_an_epoch_is_said() -> None:
     found = of_ranks(pipeline.present(of(WHOLE), []))
-    parts = "starting workers 680 ms, evaluation, saving and the like 280 ms"
+    parts = "the first batch 680 ms, evaluation, saving and the like 280 ms"
     assert brief.of(found).notes[0] == f"Once per epoch (32 steps), on top of the steps: {parts}."
 
 
