@@ -67,11 +67,9 @@ def _warning(diagnosis: Diagnosis) -> str:
     if (failed := heading.incomplete(diagnosis)) or steps is None:
         return failed
     if steps.used == 1 and steps.numbers:
-        return "! Only one step was recorded: all numbers are a hypothesis. Record more steps first."
-    if (missed := steps.unrecorded) is None:
-        return ""
-    which = f"{missed.long} long steps of {missed.timed} timed ones"
-    return f"! {which} were not recorded. Record them: diagnose profile --steps {missed.to_record}"
+        return "! All numbers are a hypothesis: record more steps first."
+    missed = steps.unrecorded
+    return f"! {missed.long} long steps of {missed.timed} timed ones were not recorded: see NOTES." if missed else ""
 
 
 def _integrity(diagnosis: Diagnosis) -> Iterator[str]:

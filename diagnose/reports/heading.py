@@ -264,14 +264,13 @@ def _of_others(diagnosis: Diagnosis, options: list[RankedFinding], shown: list[R
     with_all = f"With {' and '.join([*options_too, *later])}{too}: → {after}/{unit(diagnosis)}"
     others = [*timed, *(one for one in diagnosis.findings if one.hidden)]
     largest = max(others, key=lambda one: one.shown_ns[1])
-    is_first = all(one.shown_ns[1] <= largest.shown_ns[1] for one in shown)
-    if len(others) == 1:
-        return with_all + (
-            "; that is the largest single gain" if is_first and too else "" if too else f": {largest.title}"
-        )
-    which = "LATER" if largest.hidden else str(shown.index(largest) + 1)
-    most = "the largest single gain is" if is_first else "most by"
-    return f"{with_all}; {most} {which}: {largest.title}, −{duration(largest.shown_ns[1])}"
+    if len(shown) == 1 and not too:
+        return f"{with_all}: {largest.title}"
+    saves = f"{largest.title}, −{duration(largest.shown_ns[1])}"
+    which = "LATER" if largest.hidden else f"option {shown.index(largest) + 1}"
+    if too and all(one.shown_ns[1] <= largest.shown_ns[1] for one in shown):
+        return f"The largest gain is {which}{f': {saves}' * (len(others) > 1)}. {with_all}"
+    return with_all if len(others) == 1 else f"{with_all}; most by {which}: {saves}"
 
 
 def numbers(some: list[int]) -> str:

@@ -100,7 +100,8 @@ def ready(fetches: Fetches, step_ns: int, late_ns: int, loading: Loading) -> Cle
 def waiting(fetches: Fetches, wait: Input, late_ns: int, loading: Loading | None = None) -> Evidence:
     who = "training" if wait.exposed_ns is None else "GPU"
     late = f". One batch in {fetches.every} is late: each worker is too slow." if fetches.every else "."
-    what = "for batches from workers"
+    workers = 0 if loading is None else loading.model.workers
+    what = f"for batches from {workers or ''} worker{'s' * (workers != 1)}".replace("  ", " ")
     if fetches.in_process:
         line, share = (loading and loading.function) or (None, 0.0)
         what = "while the main process loads the next batch"

@@ -22,10 +22,11 @@ def unrecorded_steps(unrecorded: Unrecorded) -> Verdicts:
     if unrecorded.share < UNRECORDED_SHARE:
         yield Clean(f"long steps that the recording missed take {percent(unrecorded.share)} of the time")
         return
+    steps = (unrecorded.every or unrecorded.timed) + 1
     yield Caution(
-        f"the long steps that were timed but not recorded take {unrecorded.ratio:.0f}x as long as the others,"
-        f" {percent(unrecorded.share)} of the time",
-        "Savings count only their waits for data and their saves.",
+        f"long steps that were not recorded take {percent(unrecorded.share)} of the time,"
+        f" {unrecorded.ratio:.0f}x as long each",
+        f"Savings count only their waits for data and checkpoints. To see them: diagnose profile --steps {steps}.",
         lowers_all=True,
     )
 

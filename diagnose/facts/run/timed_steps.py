@@ -30,11 +30,6 @@ class Unrecorded:
     every: int | None
     """Steps from one to the next, the median; None with fewer than two, and if as many were recorded without one."""
 
-    @property
-    def to_record(self) -> int:
-        """How many steps surely include a long one."""
-        return (self.every or self.timed) + 1
-
 
 UNEVEN = 0.1
 """Coefficient of variation of the nodes that steps make, from which on these tell how much a step does (our choice)."""
