@@ -242,7 +242,7 @@ OPTION = "The range `slow` takes long, −"
         ("LL", "2 faults, both of low confidence: 100 → 40.0 ms/step (2.5x faster)."),
         ("LLL", "3 faults, all of low confidence: 100 → 20.0 ms/step (5x faster)."),
         ("HOO", f"{FIX_ONE} With options 2 and 3 as well: → 20.0 ms/step; most by option 2: {OPTION}20.0 ms."),
-        ("LO", f"1 fault of low confidence: 100 → 60.0 ms/step (1.7x faster). With option 2 as well: → 40.0 ms/step."),
+        ("LO", "1 fault of low confidence: 100 → 60.0 ms/step (1.7x faster). With option 2 as well: → 40.0 ms/step."),
         ("O", "No fault was found. With option 1: → 60.0 ms/step: The range `slow` takes long."),
         ("?", "No fault was found."),
     ],
