@@ -176,7 +176,7 @@ def cheaper(fetches: Fetches, wait: Input, late_ns: int, loading: Loading) -> Fi
     return Finding(
         title="Batch loading stalls the training process" if here else KEEP_UP,
         evidence=(
-            waiting(fetches, wait, late_ns),
+            waiting(fetches, wait, late_ns, loading),
             *loading_evidence(loading),
             *((collation,) if share else ()),
             *((Evidence(f"Workers would hide {percent(loading.hidden_share)} of loading: {why}."),) if here else ()),
