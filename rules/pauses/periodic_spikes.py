@@ -51,7 +51,9 @@ def periodic_spikes(long_steps: LongSteps, steps: Steps) -> Verdicts:
             ),
             confidence=Confidence(Level.MEDIUM, "the spikes recur at equal intervals")
             if one.period and one.name
-            else Confidence(Level.LOW, "how often the spikes recur is not recorded"),
+            else Confidence(
+                Level.LOW, f"{'what runs then' if one.period else 'how often the spikes recur'} is not recorded"
+            ),
             site=one.site,
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
