@@ -250,7 +250,7 @@ def _no_fault(diagnosis: Diagnosis) -> str:
 
 
 def _of_others(diagnosis: Diagnosis, options: list[RankedFinding], shown: list[RankedFinding]) -> str:
-    """What all else that shortens the step gives on top of all faults, and the largest option."""
+    """What options, and what pays only after them, give on top of all faults; and the largest of these."""
     assert diagnosis.replay is not None
     timed = [one for one in options if one.shortens]
     later = ["what comes LATER"] * any(one.hidden for one in diagnosis.findings)

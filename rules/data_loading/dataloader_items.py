@@ -124,7 +124,7 @@ def sampler(fetches: Fetches, wait: Input, steps: Steps, loading: Loading | None
     )
 
 
-def items(fetches: Fetches, steps: Steps, loading: Loading, waited_ns: int) -> Finding | Clean:
+def items(fetches: Fetches, steps: Steps, loading: Loading, waited_ns: int) -> Finding | Clean | NotApplicable:
     here = bool(fetches.in_process)
     if waited_ns < WORTH_SHARE * steps.mean_ns or loading.loader.empty_share == 0:
         return Clean(f"the training waits {ms(waited_ns)}/step for batches to be loaded")
@@ -133,7 +133,7 @@ def items(fetches: Fetches, steps: Steps, loading: Loading, waited_ns: int) -> F
     line, share = loading.function
     reads = line.calls.rpartition(".")[2].startswith(READS)
     if here and loading.waits and not reads:
-        return Clean("making a batch mostly waits, which workers hide")
+        return NotApplicable("making a batch mostly waits: workers hide that (DL02)")
     by_hand = here and loading.collating_share >= share
     share, left = (line.share, LEFT_OF_READING) if reads else (share, LEFT)
     share, left = (loading.collating_share, LEFT_OF_COLLATION) if by_hand else (share, left)
