@@ -103,6 +103,7 @@ def _name(text: str) -> str:
 
 
 def _sizes(text: str) -> str:
+    """What stands after their mark; nothing if there are none."""
     begin = f"({_at(text, _SIZES)} + {len(_SIZES)})"
     end = f"COALESCE({_at(text, _INPUTS)}, length({text}) + 1)"
     return f"COALESCE(substr({text}, {begin}, {end} - {begin}), '')"

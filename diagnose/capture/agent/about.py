@@ -112,6 +112,7 @@ def libraries() -> list[str]:
 
 
 def _cudnn(number: int) -> str:
+    """As in 8.9.2 of 8902 and 9.1.0 of 90100."""
     unit = 10_000 if number >= 90_000 else 1_000
     return f"{number // unit}.{number % unit // 100}.{number % 100}"
 

@@ -253,6 +253,7 @@ def _selected(found: Steps, step_range: tuple[int, int]) -> Steps:
 
 
 def _part(found: Steps, first: int, last: int) -> Steps:
+    """The used steps from one position to another, both included."""
     left_out = found.numbers[:first] + found.numbers[last + 1 :]
     return Steps(
         found.measure,
