@@ -40,7 +40,7 @@ def frame_sites(facts: Facts) -> dict[int, Site]:
 def sites_at(facts: Facts, moments_ns: IntArray, tracks: IntArray) -> list[Site | None]:
     """The innermost line of the user's code open at each moment on its thread, else on the main thread.
 
-    All None where no stacks were recorded.
+    What a lambda runs is of the function that holds its line. All None where no stacks were recorded.
     """
     try:
         table, sites = user_frames(facts)
@@ -54,7 +54,9 @@ def sites_at(facts: Facts, moments_ns: IntArray, tracks: IntArray) -> list[Site 
     main = np.full(int(lost.sum()), host_threads(facts).main, dtype=np.int64)
     found[lost] = nesting.innermost_at(moments_ns[lost], main, track, start, end)
     of_frame = table["name"].cat.codes.to_numpy()
-    return [sites[int(of_frame[k])] if k >= 0 else None for k in found]
+    named = {(site.file, site.line): site for site in sites.values() if not site.function.startswith("<")}
+    held = {code: named.get((site.file, site.line), site) for code, site in sites.items() if site.line}
+    return [held.get(int(of_frame[k]), sites[int(of_frame[k])]) if k >= 0 else None for k in found]
 
 
 def user_frames(facts: Facts) -> tuple[pd.DataFrame, dict[int, Site]]:

@@ -22,6 +22,7 @@ from diagnose.trace.intervals import IntArray, Intervals
 
 MOST = 0.5  # What fills this share of what a step takes more is why. Chosen.
 USUAL = 0.5  # What at least this share of the other steps does too is no extra work. Chosen.
+TRACE = 0.1  # Share of it up to which another step has not been at a line: lines are placed that well. Chosen.
 
 _NAMED = (Filling.ANNOTATION, Filling.LINE, Filling.OP)
 _OF_OTHERS = (
@@ -132,16 +133,20 @@ def _extra(spike: Spike, usual: set[_Work]) -> Filler | None:
 def _usual(facts: Facts, spikes: tuple[Spike, ...]) -> set[_Work]:
     used, long = steps(facts), {spike.number for spike in spikes}
     least = max(USUAL * (used.count - len(long)), 1)
-    works = {_work(filler) for spike in spikes for filler in spike.fillers if filler.filling in _NAMED}
-    seen = {work: {used.numbers[k] for k in np.unique(_positions(facts, work)).tolist() if k >= 0} for work in works}
+    works = {_work(filler): filler.ns for spike in spikes for filler in spike.fillers if filler.filling in _NAMED}
+    seen = {
+        work: {used.numbers[k] for k in set(_positions(facts, work, ns).tolist()) if k >= 0}
+        for work, ns in works.items()
+    }
     return {work for work, numbers in seen.items() if len(numbers - long) >= least}
 
 
-def _positions(facts: Facts, work: _Work) -> IntArray:
-    """The used steps, by position, that do it; -1 for none."""
+def _positions(facts: Facts, work: _Work, ns: int) -> IntArray:
+    """The used steps, by position, that do it; -1 for none. `ns`: how much of it a long step does."""
     filling, name, site = work
     if filling is Filling.LINE:
-        return np.searchsorted(steps(facts).bounds_ns, _gaps_at(facts, site).starts, side="right") - 1
+        bounds = steps(facts).bounds_ns
+        return np.flatnonzero(intervals.covered(Intervals(bounds[:-1], bounds[1:]), _gaps_at(facts, site)) > TRACE * ns)
     same = host_spans(facts, SpanKind.ANNOTATION, SpanKind.OP, SpanKind.COLLECTIVE, named=name.__eq__)
     return used_step(facts, on_training_threads(facts, same).ids)
 
