@@ -73,11 +73,18 @@ def shapes_of(facts: Facts, ops: HostSpans) -> IntArray:
 
 
 def forward_of(backward: Run, runs: list[Run]) -> Run | None:
-    """Of the same step the forward run with as many rounds, or one more, that covers most ops."""
-    alike = (
-        run for run in runs if not run.backward and run.step == backward.step and run.rounds - backward.rounds in (0, 1)
-    )
-    return max(alike, key=lambda run: run.last - run.first, default=None)
+    """Of the same step the forward run with as many rounds, or one more, that covers most ops.
+
+    Of several of these the last goes with the first backward run that is alike, and so on: a loop within another one.
+    """
+    of_step = [run for run in runs if run.step == backward.step]
+    alike = [run for run in of_step if not run.backward and run.rounds - backward.rounds in (0, 1)]
+    most = max((run.last - run.first for run in alike), default=0)
+    largest = sorted((run.first for run in alike if run.last - run.first == most), reverse=True)
+    before = [run for run in of_step if run.backward and run.first < backward.first]
+    place = sum((run.rounds, run.length) == (backward.rounds, backward.length) for run in before)
+    first = largest[min(place, len(largest) - 1)] if largest else -1
+    return next((run for run in alike if run.first == first), None)
 
 
 def share_in_need(facts: Facts, ops: HostSpans, some: list[Run]) -> float | None:

@@ -337,6 +337,14 @@ def test_where_links_are_not_recorded_what_goes_backward_is_not_known() -> None:
     assert not alone.has_backward
 
 
+def test_a_loop_in_a_loop_has_each_forward_part_once() -> None:
+    (found,) = of(
+        "cpu  aten::mul 10-11 x5 every 2 | aten::neg 20-21 | aten::mul 22-23 x5 every 2",
+        backward("MulBackward0 40-41 x5 every 2", "NegBackward0 50-51", "MulBackward0 52-53 x5 every 2"),
+    )
+    assert (found.rounds, found.ns) == (5, 4 * 9 * MS)
+
+
 def test_waits_for_other_ranks_are_no_part_of_a_loop() -> None:
     rows = "cpu  aten::mul_ 10-11 x6 every 2"
     (found,) = of("2 threads, 4 cores", rows, "cpu gloo  gloo:all_reduce 11.2-20.8")
