@@ -10,11 +10,11 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from diagnose import facts
 from diagnose.contracts.baseline import Baseline
@@ -56,8 +56,7 @@ FAMILIES = {
 """A folder of rules -> its page's title."""
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(Struct, frozen=True):
     """A generated text and where it stands."""
 
     path: Path

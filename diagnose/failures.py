@@ -13,9 +13,10 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
+
+from msgspec import Struct
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,8 +28,7 @@ _HERE = Path(__file__).parent
 _collected: ContextVar[list[Failure] | None] = ContextVar("collected", default=None)
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """A part that failed, and of what. Neither holds anything that comes from a recording."""
 
     part: str  # A noun phrase: "the timeline".

@@ -10,12 +10,12 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
 import platformdirs
+from msgspec import Struct
 
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.ledger import SCHEMA_VERSION, Entry, LedgerReport, RuleTrials, device_of, is_sound, named
@@ -31,8 +31,7 @@ _NAME = "ledger.jsonl"
 _ENTRY = msgspec.json.Decoder(Entry)
 
 
-@dataclass(frozen=True)
-class Ledger:
+class Ledger(Struct, frozen=True):
     """What was read."""
 
     file: Path | None  # None: it is switched off, or the user has no home.

@@ -16,12 +16,13 @@ What happens on the way, and where something new goes:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from diagnose import failures
 from diagnose.advice import assembly, fixes_of_run, library_evidence, merging, outcomes, ranking, recording_hints
@@ -233,8 +234,7 @@ def of_files(
     return _with(said, integrity=(*said.sections.integrity, *map(note_of, lost)))
 
 
-@dataclass(frozen=True)
-class ToMeasure:
+class ToMeasure(Struct, frozen=True):
     """What to measure of a rank's ops, and how they ran."""
 
     wanted: tuple[Wanted, ...]
@@ -296,8 +296,7 @@ def _with(said: RankDiagnosis, **sections: Any) -> RankDiagnosis:
 Look = Callable[[Facts, Sequence[LoadedRule]], RankDiagnosis]
 
 
-@dataclass(frozen=True)
-class Studied:
+class Studied(Struct, frozen=True):
     """What the rules say of a rank."""
 
     examined: Examined
@@ -313,7 +312,7 @@ class Studied:
             return None
         order = self.order
         return ReplayQuality(
-            **vars(self.replay.quality),
+            **asdict(self.replay.quality),
             together=order.together,
             faults_together=order.faults_together,
             all_together=order.all_together,

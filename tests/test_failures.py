@@ -3,11 +3,11 @@
 import html
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from diagnose import failures, pipeline
 from diagnose.advice.pricing import Step

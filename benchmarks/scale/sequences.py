@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import fields, replace
 
 from diagnose.trace.job import CollectiveSequence, ProcessGroup
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct
 
 from diagnose.advice.pricing import Priced, Step
 from diagnose.contracts.finding import Caution, Finding
@@ -21,16 +23,14 @@ _SAID = {
 }
 
 
-@dataclass(frozen=True)
-class Doubt:
+class Doubt(Struct, frozen=True):
     """Why a finding is less sure than its rule thinks."""
 
     why: str
     decides: bool = False  # It alone makes the confidence low.
 
 
-@dataclass(frozen=True)
-class Doubtful:
+class Doubtful(Struct, frozen=True):
     """What is doubtful of a rank: in its measurement, its replay, and its recording."""
 
     replay: Replay

@@ -8,11 +8,12 @@ import ast
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.contracts.finding import Finding, Fix, RuleName
 from diagnose.facts.run.program import Language, Program
@@ -35,8 +36,7 @@ NONE_FITS = Fix(
 )
 
 
-@dataclass(frozen=True)
-class Situation:
+class Situation(Struct, frozen=True):
     """What is known of the run whose fixes they are."""
 
     context: Context | None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import PurePath
 
 import numpy as np
+from msgspec.structs import replace
 
 from diagnose.advice.fixes_of_run import written
 from diagnose.contracts.finding import Evidence, Finding, Fix, Kind, RuleName

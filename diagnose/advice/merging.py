@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from diagnose.contracts.finding import Evidence, Finding, Fix, Level, RuleName
 from diagnose.fixes.setting import Safety

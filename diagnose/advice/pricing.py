@@ -8,10 +8,11 @@ long as a step without the profiler. What steps of a kind that was not recorded 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diagnose.advice import ranges
 from diagnose.contracts.diagnosis import Sections
@@ -42,8 +43,7 @@ MOSTLY = 0.9  # Of the time that is removed, that is the device's: then what is 
 UNTOUCHED = 0.95  # Of the device's time, that a fix leaves which is of the host (our choice).
 
 
-@dataclass(frozen=True)
-class Priced:
+class Priced(Struct, frozen=True):
     """A finding with what it saves."""
 
     page: RuleName
@@ -65,8 +65,7 @@ def likely_ns(finding: Finding, gain_ns: int) -> int:
     return gain_ns // 2 if finding.names_no_fix else gain_ns
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """The step that a report is about. In ns."""
 
     ns: int  # Mean of all timed steps.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.contracts.diagnosis import Absent, RankFinding, Sections
 from diagnose.contracts.finding import Outcome, RankedFinding, Risk, RuleName, ShownRisk
@@ -40,8 +41,7 @@ T = TypeVar("T")
 MOST_ROWS = 200  # Rows kept of a fact that is a list: the largest, which come first.
 
 
-@dataclass(frozen=True)
-class StepTimes:
+class StepTimes(Struct, frozen=True):
     """The used steps and how long they take."""
 
     recorded: int
@@ -50,8 +50,7 @@ class StepTimes:
     times_ns: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class RankDiagnosis:
+class RankDiagnosis(Struct, frozen=True):
     """A rank's facts and what the rules say of them. Of ranks that are not shown some sections are enough."""
 
     sections: Sections
@@ -131,8 +130,7 @@ def measured_sections(facts: Facts) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class RankBrief:
+class RankBrief(Struct, frozen=True):
     """What a Diagnosis says of a rank that it is not about: some kilobytes, and its collectives."""
 
     index: int

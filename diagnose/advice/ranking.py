@@ -7,11 +7,12 @@ last, with what each saves then.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.advice.doubts import Doubt, Doubtful
 from diagnose.advice.pricing import Priced, Step, likely_ns
@@ -56,8 +57,7 @@ NAMED_TIMES = 1.05  # The longest time that a finding names: more is saved only 
 MOST_RANKED = 12  # Findings that are ordered by what they add; the few below keep the order of what they save alone.
 
 
-@dataclass(frozen=True)
-class Ranked:
+class Ranked(Struct, frozen=True):
     """Findings in order, and those that cost nothing."""
 
     findings: tuple[RankedFinding, ...]
@@ -180,8 +180,7 @@ def _together(placed: Sequence[Priced], step: Step) -> Together | None:
     return Together(found.low_ns, found.likely_ns, found.high_ns)
 
 
-@dataclass(frozen=True)
-class Fixed:
+class Fixed(Struct, frozen=True):
     """What has been fixed."""
 
     edits: tuple[Edit, ...] = ()

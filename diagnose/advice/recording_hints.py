@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from diagnose.contracts.diagnosis import Sections
 from diagnose.contracts.finding import Finding, Fix, Outcome, RuleName

@@ -7,10 +7,11 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from diagnose import failures
 from diagnose.capture import folders, gathering, manifests
@@ -24,8 +25,7 @@ from diagnose.capture.run import prepare
 PLAN = Plan(keep_running=True)
 
 
-@dataclass(frozen=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """For a recording."""
 
     why: str  # A clause, in the present tense.

@@ -8,9 +8,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 
 class CannotRecord(Exception):
@@ -33,8 +34,7 @@ ALLOW_COUNTERS = (
 """How to let every user read GPU performance counters."""
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Struct, frozen=True):
     """One thing that was looked at."""
 
     name: str

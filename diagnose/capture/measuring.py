@@ -12,10 +12,10 @@ import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, field
 
 from diagnose.capture.agent import about
 from diagnose.capture.timed import MARK
@@ -31,8 +31,7 @@ class CannotMeasure(Exception):
     """Why nothing can be measured, as a sentence, with what to do."""
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """How ops ran when they were recorded."""
 
     device: str  # Name of the GPU; "" of the CPU.
@@ -44,8 +43,7 @@ class Setting:
     deterministic: bool = False
 
 
-@dataclass
-class _Found:
+class _Found(Struct):
     """What the process has said so far."""
 
     device: str | None = None

@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import count
 from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import IO
+
+from msgspec import Struct
 
 from diagnose.capture import folders, gathering, manifests, nsys
 from diagnose.capture.agent.board import Board
@@ -71,8 +72,7 @@ NEWS = {
 """What to say when the run's processes have agreed on something."""
 
 
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """What came of a run."""
 
     folder: Path

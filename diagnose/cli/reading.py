@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
 from diagnose import failures
 from diagnose.cli.files import refuse_unwritable
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from diagnose.source.recording import Recordings
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(Struct, frozen=True):
     """Recordings that were found, and what is needed to read them."""
 
     given: Recordings

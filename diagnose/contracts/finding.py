@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 import msgspec
+from msgspec import Struct
 
 from diagnose.contracts.timeline import Spot
 from diagnose.fixes.catalogue import parsed
@@ -103,8 +103,7 @@ class Kind(str, Enum):
     WHERE_TO_LOOK = "where_to_look"  # Where time goes, without a change that is known to save it.
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Something that costs time, as a rule found it: what the fix would change is in `edits`, what it saves is not."""
 
     evidence: tuple[Evidence, ...]  # The first is the primary one.
@@ -132,8 +131,7 @@ class Finding:
         return self.basis is Basis.AT_MOST
 
 
-@dataclass(frozen=True)
-class Risk:
+class Risk(Struct, frozen=True):
     """Something that costs no time now, and may end the run: it has no price."""
 
     evidence: tuple[Evidence, ...]  # The first is the primary one.
@@ -143,8 +141,7 @@ class Risk:
     title: str = ""  # One line; empty: the rule's own title.
 
 
-@dataclass(frozen=True)
-class Caution:
+class Caution(Struct, frozen=True):
     """Something about the measurement that makes findings less sure."""
 
     what: str
@@ -155,15 +152,13 @@ class Caution:
     """Share of the step by which its measured time may be off: a saving below it is of low confidence."""
 
 
-@dataclass(frozen=True)
-class Clean:
+class Clean(Struct, frozen=True):
     """Looked and fine, with what was measured."""
 
     why: str
 
 
-@dataclass(frozen=True)
-class NotApplicable:
+class NotApplicable(Struct, frozen=True):
     """There is nothing here that the rule is about."""
 
     why: str

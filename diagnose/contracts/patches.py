@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from diagnose.contracts.finding import Fix, RankedFinding
 
 
-@dataclass(frozen=True)
-class PatchedFix:
+class PatchedFix(Struct, frozen=True):
     """A fix that is in the patch."""
 
     finding: RankedFinding
@@ -18,8 +18,7 @@ class PatchedFix:
     """What it changes, as in "train.py:41: DataLoader(num_workers=4)"; lines are those of the file as it is."""
 
 
-@dataclass(frozen=True)
-class FixByHand:
+class FixByHand(Struct, frozen=True):
     """A fix that is not in the patch."""
 
     finding: RankedFinding
@@ -27,8 +26,7 @@ class FixByHand:
     why: str  # A clause that says why.
 
 
-@dataclass(frozen=True)
-class PatchedFile:
+class PatchedFile(Struct, frozen=True):
     """A file with all its changes."""
 
     path: Path
@@ -37,8 +35,7 @@ class PatchedFile:
     after: bytes
 
 
-@dataclass(frozen=True)
-class Patch:
+class Patch(Struct, frozen=True):
     """All of it."""
 
     root: Path

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.kinds import KernelKind
 
 
-@dataclass(frozen=True)
-class LaunchCurve:
+class LaunchCurve(Struct, frozen=True):
     """How far the host was ahead of the device, over time: one row for each of up to MOST_POINTS equal pieces of time
     in which something was launched."""
 
@@ -19,8 +18,7 @@ class LaunchCurve:
     delay_median_ns: tuple[int, ...]  # From the call's start to the operation's.
 
 
-@dataclass(frozen=True)
-class CopySize:
+class CopySize(Struct, frozen=True):
     """Copies of one direction, kind of host memory and size, in the used steps."""
 
     direction: Direction
@@ -30,16 +28,14 @@ class CopySize:
     ns: int  # Median of one copy.
 
 
-@dataclass(frozen=True)
-class CopySizes:
+class CopySizes(Struct, frozen=True):
     """Copies by size, those that take longest together first, MOST_POINTS at most."""
 
     sizes: tuple[CopySize, ...]
     link_bytes_per_s: float | None  # Nominal rate of the link to the host, one direction; None if not known.
 
 
-@dataclass(frozen=True)
-class CollectiveBar:
+class CollectiveBar(Struct, frozen=True):
     """One communication kernel."""
 
     operation: str
@@ -49,8 +45,7 @@ class CollectiveBar:
     bytes: int | None
 
 
-@dataclass(frozen=True)
-class RooflineOp:
+class RooflineOp(Struct, frozen=True):
     """Calls of one op with one size, in the used steps."""
 
     name: str
@@ -63,8 +58,7 @@ class RooflineOp:
     flops_per_s: float
 
 
-@dataclass(frozen=True)
-class RooflineKind:
+class RooflineKind(Struct, frozen=True):
     """All kernels of one kind whose op has a known cost, in the used steps."""
 
     kind: KernelKind
@@ -75,8 +69,7 @@ class RooflineKind:
     flops_per_s: float
 
 
-@dataclass(frozen=True)
-class RooflinePicture:
+class RooflinePicture(Struct, frozen=True):
     """Ops under the device's roof."""
 
     ops: tuple[RooflineOp, ...]  # Longest first, MOST_POINTS at most.
@@ -86,8 +79,7 @@ class RooflinePicture:
     kinds: tuple[RooflineKind, ...] = ()  # All ops together by kind of kernel, longest first.
 
 
-@dataclass(frozen=True)
-class MemoryCurve:
+class MemoryCurve(Struct, frozen=True):
     """The allocator's memory on one device over time, in up to MOST_POINTS equal pieces of time."""
 
     device: int
@@ -97,8 +89,7 @@ class MemoryCurve:
     allocated_least_bytes: tuple[int, ...] = ()  # The least in each piece.
 
 
-@dataclass(frozen=True)
-class Pictures:
+class Pictures(Struct, frozen=True):
     """What a page draws besides the timeline. None: this recording cannot give it."""
 
     launches: LaunchCurve | None

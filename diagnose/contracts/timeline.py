@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.causes import IDLE_CAUSES, PATH_CAUSES, TimeCause
 
@@ -57,16 +57,14 @@ KINDS = (
 """The kinds of marks, by number."""
 
 
-@dataclass(frozen=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """One row of the timeline."""
 
     name: str
     group: str  # "idle", "path", "device" or "host".
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """Numbers as base64 text in JSON, little-endian, as plotly takes them."""
 
     dtype: str  # As numpy and plotly name it: "f8", "u2", ...
@@ -83,8 +81,7 @@ class Column:
         return cls(dtype, values.astype(f"<{dtype}").tobytes())
 
 
-@dataclass(frozen=True)
-class MarkTable:
+class MarkTable(Struct, frozen=True):
     """Marks of a part of the timeline, as columns. Times are ns from the timeline's start."""
 
     start_ns: int
@@ -99,8 +96,7 @@ class MarkTable:
     filled: Column
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """The used steps as marks in lanes. Times are ns from the first mark that belongs to them."""
 
     dur_ns: int
@@ -114,8 +110,7 @@ class Timeline:
     left_out: tuple[str, ...]  # What has no lane, in words.
 
 
-@dataclass(frozen=True)
-class Spot:
+class Spot(Struct, frozen=True):
     """A place on the timeline; ns from its start."""
 
     lane: int

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.measured import OpSpec
@@ -15,86 +15,75 @@ Mask: TypeAlias = "npt.NDArray[np.bool_]"
 FloatArray: TypeAlias = "npt.NDArray[np.float64]"
 
 
-@dataclass(frozen=True)
-class InPrecision:
+class InPrecision(Struct, frozen=True):
     """Ops compute in another type, and what they read and write has it, unless that is tf32."""
 
     dtype: str  # One of `trace.costs.DTYPES`.
     autocast: bool = False  # Ops that autocast leaves in fp32 stay so; casts lie between them and the others.
 
 
-@dataclass(frozen=True)
-class Padded:
+class Padded(Struct, frozen=True):
     """Inner sizes of products are rounded up to what suits Tensor Cores."""
 
 
-@dataclass(frozen=True)
-class WellChosen:
+class WellChosen(Struct, frozen=True):
     """Kernels that reach what those of such ops do where they were measured."""
 
     certain: bool = True  # False: something that is not known may keep these from being taken.
 
 
-@dataclass(frozen=True)
-class Enlarged:
+class Enlarged(Struct, frozen=True):
     """Batches are so many times as large; the time is of the share that the batch of today has in it."""
 
     times: int
 
 
-@dataclass(frozen=True)
-class Searched:
+class Searched(Struct, frozen=True):
     """Of the kernels for a convolution's sizes the library takes the fastest, by trying them."""
 
 
-@dataclass(frozen=True)
-class Pinned:
+class Pinned(Struct, frozen=True):
     """Copies come from page-locked memory of the host, or go to it."""
 
 
-@dataclass(frozen=True, eq=False)
-class Fused:
+class Fused(Struct, frozen=True, eq=False):
     """Groups of operations each become one, in the place of their first."""
 
     group: IntArray  # Of each operation: 0..n-1.
 
 
-@dataclass(frozen=True, eq=False)
-class Attended(Fused):
+class Attended(Fused, frozen=True, eq=False):
     """Each group is one pass of attention, forward or backward."""
 
-    flops: FloatArray = field(repr=False)  # Of each pass, with nothing masked. Shape (n,).
-    elements: FloatArray = field(repr=False)  # That it reads and writes. Shape (n,).
-    backward: Mask = field(repr=False)
+    flops: FloatArray  # Of each pass, with nothing masked. Shape (n,).
+    elements: FloatArray  # That it reads and writes. Shape (n,).
+    backward: Mask
     masked: bool  # Something sets scores to nothing: half of them if the mask is causal.
     shape: tuple[int, int, int, int] | None = None  # Batch times heads, queries, keys, size of a head; None: not known.
 
 
-@dataclass(frozen=True, eq=False)
-class Chained(Fused):
+class Chained(Fused, frozen=True, eq=False):
     """Each group reads its inputs and writes its outputs once."""
 
-    bytes: FloatArray = field(repr=False)  # What these have, as recorded; 0 unknown. Shape (n,).
-    stays: Mask | None = field(default=None, repr=False)
+    bytes: FloatArray  # What these have, as recorded; 0 unknown. Shape (n,).
+    stays: Mask | None = None
     """Operations that take as long as part of it, besides. Shape (operations,)."""
 
 
-@dataclass(frozen=True, eq=False)
-class Scattered(Chained):
+class Scattered(Chained, frozen=True, eq=False):
     """The same, at places all over memory."""
 
 
-@dataclass(frozen=True, eq=False)
-class UpdatedAtOnce(Fused):
+class UpdatedAtOnce(Fused, frozen=True, eq=False):
     """Each group is an update of parameters that reads and writes each parameter, gradient and state once.
 
     It is still launched from as many places: what its host saves is another edit.
     """
 
-    bytes: FloatArray = field(repr=False)  # Of these; 0 unknown. Shape (n,).
+    bytes: FloatArray  # Of these; 0 unknown. Shape (n,).
     spec: OpSpec | None = None  # One call of the optimizer; None: its parameters are not known.
     form: str = ""  # The argument by which torch.optim updates so: "fused" or "foreach"; "" if it has none.
-    calls: IntArray | None = field(default=None, repr=False)
+    calls: IntArray | None = None
     """Where the CPU trains: the host's spans of the calls, with the Python around ops."""
 
     @property
@@ -106,8 +95,7 @@ class UpdatedAtOnce(Fused):
 Change: TypeAlias = "InPrecision | Padded | WellChosen | Searched | Pinned | Enlarged | Fused"
 
 
-@dataclass(frozen=True, eq=False)
-class Recost:
+class Recost(Struct, frozen=True, eq=False):
     """Device operations, or ops of a training on the CPU, take what they cost after a change.
 
     They are priced together with all other changes of theirs.
@@ -117,8 +105,7 @@ class Recost:
     change: Change
 
 
-@dataclass(frozen=True)
-class Left:
+class Left(Struct, frozen=True):
     """What is left of operations."""
 
     ids: IntArray

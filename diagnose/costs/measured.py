@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.names import name_codes
@@ -28,8 +28,7 @@ def change_of(dtype: str, **others: bool) -> str:
     return "+".join(filter(None, (dtype, *(name for name, holds in others.items() if holds))))
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """An op whose changes are to be measured."""
 
     spec: OpSpec
@@ -37,8 +36,7 @@ class Wanted:
     ns: float  # What it takes of a step now.
 
 
-@dataclass(frozen=True)
-class MeasuredCosts:
+class MeasuredCosts(Struct, frozen=True):
     """Measurements by op and change."""
 
     found: Mapping[Key, MeasuredOp]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.costs.changes import FloatArray, Mask
 from diagnose.costs.known import Family, Grade, grade_of
@@ -27,8 +26,7 @@ _SIZES = (4.0, 2.0, 1.0)
 _FLOATING = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2}
 
 
-@dataclass(frozen=True)
-class CostedOps:
+class CostedOps(Struct, frozen=True):
     """Operations of `work_table`, in its order. Those that multiply have a row in `products`; shapes (operations,)."""
 
     ids: IntArray
@@ -46,8 +44,7 @@ class CostedOps:
     filled: FloatArray  # Share of the multiprocessors that have a block of it; 1 unknown.
 
 
-@dataclass(frozen=True)
-class Products:
+class Products(Struct, frozen=True):
     """Rows of `matmul_ops` by what they cost; shapes (rows,)."""
 
     table: MatmulOps

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from diagnose.costs.changes import Mask
 from diagnose.costs.known import Family, Grade, Known, known
@@ -23,8 +22,7 @@ SPREAD = 0.05  # Of what is said, at least, as a range (our choice).
 Kind = tuple[Family, str, Grade]
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """Of kinds of ops in the used steps, what they take over what is known of them."""
 
     taken: dict[Kind, tuple[float, float, float]]  # At 10 %, half and 90 % of their time.

@@ -13,12 +13,13 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from diagnose import failures
 from diagnose.contracts.diagnosis import Diagnosis
@@ -46,8 +47,7 @@ class CannotExport(Exception):
     """One or two sentences: what is wrong, and what to do."""
 
 
-@dataclass(frozen=True)
-class Export:
+class Export(Struct, frozen=True):
     """What was written, and what was not."""
 
     ranks: tuple[int, ...]
@@ -56,8 +56,7 @@ class Export:
     notes: tuple[str, ...]  # Sentences on files that could not be read, or were not used.
 
 
-@dataclass(frozen=True)
-class _RankTables:
+class _RankTables(Struct, frozen=True):
     """The tables of one rank, as files that are still to be put where they belong."""
 
     folder: Path  # Has TABLE.parquet of each.

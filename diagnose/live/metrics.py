@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Literal, NamedTuple, TypeAlias
 
+from msgspec import Struct
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -32,8 +32,7 @@ class Sample(NamedTuple):
     ending: str = ""  # Of the series' name, behind that of its family.
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(Struct, frozen=True):
     """Series of one name."""
 
     name: str  # Without PREFIX; ends in its unit, if it has one. The series of a counter add `_total`.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.contracts.watched_run import NotFound, RankRun, RunFinding, RunPart
 from diagnose.trace.run_log import RunLog, Window
@@ -18,8 +20,7 @@ PERIOD_NS = 120_000_000_000  # What is at first, and what is now; of a run below
 LATEST = 64  # Windows that are kept: one is complete each second at most, and logs are read more often (our choice).
 
 
-@dataclass(frozen=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """Of the steps of some windows in a row."""
 
     steps: int
@@ -30,8 +31,7 @@ class Pace:
     p99_ns: int | None
 
 
-@dataclass(frozen=True)
-class RankNow:
+class RankNow(Struct, frozen=True):
     """A rank, as its log was when it was read last."""
 
     run: RankRun

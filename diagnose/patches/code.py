@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider, QualifiedNameProvider
 from libcst.metadata import QualifiedNameSource as NameSource
+from msgspec import Struct
 
 from diagnose.patches.errors import CannotEdit
 from diagnose.patches.files import SourceText
@@ -142,8 +142,7 @@ def _depth(tree: ast.AST) -> int:
     return depth
 
 
-@dataclass(frozen=True, eq=False)
-class Edit:
+class Edit(Struct, frozen=True, eq=False):
     """A change of one node of a file."""
 
     code: Code

@@ -6,9 +6,10 @@ import hashlib
 import io
 import tokenize
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec import Struct
 
 from diagnose.patches.errors import CannotEdit
 from diagnose.storage import checkout
@@ -16,8 +17,7 @@ from diagnose.storage import checkout
 LARGEST_BYTES = 1 << 20  # Of a file that is patched (our choice).
 
 
-@dataclass(frozen=True)
-class SourceText:
+class SourceText(Struct, frozen=True):
     """A file of Python, as it is now."""
 
     path: Path  # Absolute, without links.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.costs.book import cost_book
 from diagnose.costs.changes import Recost
@@ -35,8 +36,7 @@ from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 
 
-@dataclass(frozen=True)
-class Owners:
+class Owners(Struct, frozen=True):
     """Edges of some kinds by the span that owns them."""
 
     span: IntArray
@@ -54,8 +54,7 @@ class Owners:
         return self.edge[np.repeat(first, count) + within], np.repeat(np.arange(len(ids)), count)
 
 
-@dataclass(frozen=True)
-class Reach:
+class Reach(Struct, frozen=True):
     """What shortening or removing spans reaches, at every level. Edges are positions in the graph's."""
 
     work: IntArray  # Edges of device work.

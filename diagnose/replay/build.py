@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, once
 from diagnose.facts.core.device import DeviceWork, device_work
@@ -29,8 +28,7 @@ MOST_RETURN_NS = 50_000
 """A call that returns later than this after what it is thought to wait for has waited for something else."""
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Where the parts stand in the list of points, before the points are put in order."""
 
     host: Threads

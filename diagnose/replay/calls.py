@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import device_work
@@ -34,8 +33,7 @@ SYNC_NS = 10_000
 FREEING = (ApiKind.FREE, ApiKind.HOST_FREE)
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """Launching and waiting calls of the training threads, none inside another, in order of (track, start).
 
     Launches whose work was lost are among them.
@@ -83,8 +81,7 @@ def calls(facts: Facts) -> Calls:
     )
 
 
-@dataclass(frozen=True)
-class Pairs:
+class Pairs(Struct, frozen=True):
     """Dependencies of a call's end on a device operation's end, as positions. Arrays of shape (pairs,)."""
 
     call: IntArray

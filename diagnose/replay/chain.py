@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, once
 from diagnose.replay.build import recorded_graph
@@ -12,8 +11,7 @@ from diagnose.replay.graph import OFF, Graph
 from diagnose.trace.intervals import IntArray
 
 
-@dataclass(frozen=True)
-class Chain:
+class Chain(Struct, frozen=True):
     """Stretches of time without gaps from the first bound of the used steps to the last. Arrays of shape (stretches,).
 
     A stretch is the time that an edge leads over. Clocks of host and device differ a little, so that one may be empty.

@@ -6,10 +6,10 @@ Walker 1959; of programs, Yang and Miller 1988). What is not on it could be shor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from diagnose.facts.core.base import Facts, Missing, once
 from diagnose.facts.core.breakdown import shared_out
@@ -45,8 +45,7 @@ _BY_NAME = [_CODE[one] for one in (*ON_DEVICE, *_OF_CALLS)]  # What the names of
 _KIND_OF_EDGE = np.array([_CODE[_NAMED.get(one, TimeCause.UNEXPLAINED)] for one in EdgeKind], dtype=np.int8)
 
 
-@dataclass(frozen=True)
-class CriticalPath:
+class CriticalPath(Struct, frozen=True):
     """Stretches without gaps or overlaps from the start of the first used step to the end of the last.
 
     In order; arrays of shape (stretches,).
@@ -71,8 +70,7 @@ def critical_path(facts: Facts) -> CriticalPath:
     return CriticalPath(found.start_ns, found.end_ns, found.kind, found.owner, told)
 
 
-@dataclass(frozen=True)
-class _Stretches:
+class _Stretches(Struct, frozen=True):
     """Stretches on their way to a path. Arrays of shape (stretches,)."""
 
     start_ns: IntArray
@@ -83,7 +81,7 @@ class _Stretches:
     moment_ns: IntArray  # When that thread was at the line; -1: at the start, as it is this thread's own time.
 
     def at(self, rows: IntArray | npt.NDArray[np.bool_]) -> _Stretches:
-        return _Stretches(*(column[rows] for column in vars(self).values()))
+        return _Stretches(*(column[rows] for column in astuple(self)))
 
     def cut(self, moments_ns: IntArray) -> _Stretches:
         pieces, row = intervals.cut(Intervals(self.start_ns, self.end_ns), moments_ns)
@@ -127,7 +125,7 @@ def _stretches(facts: Facts, found: Chain) -> _Stretches:
 
 def _joined(*parts: _Stretches) -> _Stretches:
     """All stretches of all parts that are not empty, in order of time."""
-    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    columns = zip(*(astuple(part) for part in parts), strict=True)
     all_parts = _Stretches(*(np.concatenate(column) for column in columns))
     order = np.argsort(all_parts.start_ns, kind="stable")
     return all_parts.at(order[(all_parts.end_ns > all_parts.start_ns)[order]])
@@ -151,8 +149,7 @@ def _split_on_host(facts: Facts, found: _Stretches) -> _Stretches:
     return _joined(*parts)
 
 
-@dataclass(frozen=True)
-class PathPart:
+class PathPart(Struct, frozen=True):
     """Stretches of the path of one kind, at one line of code, mean of the used steps."""
 
     kind: TimeCause

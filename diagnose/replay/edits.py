@@ -6,12 +6,12 @@ what it took itself: for device work its duration, for a host span the time that
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.costs.changes import Recost
 from diagnose.trace.intervals import IntArray, Intervals
@@ -25,8 +25,7 @@ class Estimate(IntEnum):
     HIGH = 2
 
 
-@dataclass(frozen=True)
-class Between:
+class Between(Struct, frozen=True):
     """A parameter that is not known exactly: one value for each `Estimate`."""
 
     low: float
@@ -51,8 +50,7 @@ def at(number: Number, level: Estimate) -> float:
     return number.at(level) if isinstance(number, Between) else float(number)
 
 
-@dataclass(frozen=True)
-class Times:
+class Times(Struct, frozen=True):
     """Time of one host thread, where no span says it: Python between ops. `pieces` is a normal set."""
 
     track: int
@@ -62,30 +60,26 @@ class Times:
 Selection: TypeAlias = "IntArray | Times"
 
 
-@dataclass(frozen=True, eq=False)
-class Shorten:
+class Shorten(Struct, frozen=True, eq=False):
     """What is selected takes only the share `keep` of its time (0..1)."""
 
     what: Selection
     keep: Number
 
 
-@dataclass(frozen=True, eq=False)
-class Remove:
+class Remove(Struct, frozen=True, eq=False):
     """What is selected does not happen: device work with the calls that launch it, host spans with all inside."""
 
     what: IntArray
 
 
-@dataclass(frozen=True, eq=False)
-class Detach:
+class Detach(Struct, frozen=True, eq=False):
     """Nobody waits any more: host calls for the device, device work for events on other streams."""
 
     what: IntArray
 
 
-@dataclass(frozen=True, eq=False)
-class Move:
+class Move(Struct, frozen=True, eq=False):
     """Loader fetches or copies run beside, on a track of their own, `times_faster` than before; all are still needed.
 
     Where a moved span was, its result is waited for. A fetch whose batch is ready still takes `ready_ns` of the host.
@@ -96,8 +90,7 @@ class Move:
     ready_ns: Number = 300_000  # What a fetch from a worker's queue takes: 0.3 to 1 ms were measured.
 
 
-@dataclass(frozen=True, eq=False)
-class Replace:
+class Replace(Struct, frozen=True, eq=False):
     """Groups of device operations each become one, in the place of their first.
 
     `group` numbers the groups 0..n-1, of the same shape as `what`; `dur_ns` has, for each `Estimate`, one row of n.
@@ -105,7 +98,7 @@ class Replace:
 
     what: IntArray
     group: IntArray
-    dur_ns: IntArray = field(repr=False)
+    dur_ns: IntArray
 
 
 class Own(IntEnum):
@@ -115,20 +108,18 @@ class Own(IntEnum):
     OTHER = 1  # Its host prepares, or its device has nothing to do.
 
 
-@dataclass(frozen=True, eq=False)
-class Even:
+class Even(Struct, frozen=True, eq=False):
     """Ranks of a job take less by themselves, or more: the share `keep` of what each takes in each step is left.
 
     Only where the other ranks are known; a rank alone is not changed.
     """
 
-    keep: npt.NDArray[np.float64] = field(repr=False)  # Shape (ranks, steps) as in `Peers`.
+    keep: npt.NDArray[np.float64]  # Shape (ranks, steps) as in `Peers`.
     much: Number = 1.0  # Share of that change which happens.
     of: Own = Own.COMPUTE
 
 
-@dataclass(frozen=True, eq=False)
-class Rechunk:
+class Rechunk(Struct, frozen=True, eq=False):
     """Pipelines cut a batch into more micro-batches. Only where the other ranks are known.
 
     A step of m micro-batches takes (m - 1) max c + sum c + (m + p - 1) o, for p ranks that compute c for each, and o

@@ -11,11 +11,12 @@ and with unlimited delays, it is the model's own prediction (`pure`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.trace.intervals import IntArray
 
@@ -47,8 +48,7 @@ class EdgeKind(IntEnum):
 ONLY_IN_EDITS = (EdgeKind.TRACK, EdgeKind.DELIVERY)
 
 
-@dataclass(frozen=True)
-class Edges:
+class Edges(Struct, frozen=True):
     """Edges as arrays of shape (edges,). Host edges stand for the time [from_ns, until_ns) of thread `track`."""
 
     source: IntArray
@@ -90,16 +90,15 @@ def edges(
 
 def joined(parts: list[Edges]) -> Edges:
     """All edges of all parts, in order."""
-    return Edges(*(np.concatenate([getattr(part, name) for part in parts]) for name in Edges.__dataclass_fields__))
+    return Edges(*(np.concatenate([getattr(part, name) for part in parts]) for name in Edges.__struct_fields__))
 
 
 def chosen(some: Edges, which: npt.NDArray[np.bool_] | IntArray) -> Edges:
     """The edges at a mask or at positions."""
-    return Edges(*(getattr(some, name)[which] for name in Edges.__dataclass_fields__))
+    return Edges(*(getattr(some, name)[which] for name in Edges.__struct_fields__))
 
 
-@dataclass(frozen=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """A recording's points in topological order, with edges sorted by target."""
 
     observed_ns: IntArray  # Shape (points,).

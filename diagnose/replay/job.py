@@ -8,10 +8,10 @@ call goes on when it is over. All of that are edges of one graph (`replay.graph`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.communication.peers import peers
 from diagnose.facts.core.base import Facts, once
@@ -31,8 +31,7 @@ a machine is busy, and clocks differ."""
 WIDE = 8  # Ranks from which on it is quicker to go through a job's graph level by level (measured).
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """What a job's ranks do instead of what they did."""
 
     own_ns: tuple[IntArray, ...]  # Own time of each rank; shapes as `Joined.own_edge`.
@@ -41,8 +40,7 @@ class Change:
     (calls,)."""
 
 
-@dataclass(frozen=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """The graph of a job, and where the own time and the calls of ranks stand in it."""
 
     graph: Graph
@@ -94,8 +92,7 @@ class Joined:
         return Change(own, np.ones(self.first_call[-1]))
 
 
-@dataclass(frozen=True)
-class _Rank:
+class _Rank(Struct, frozen=True):
     """The points of one rank, and when they were: its begin, its events and its end; then arrival and end of calls."""
 
     sequence: CollectiveSequence
@@ -227,8 +224,7 @@ def _chain(one: _Rank) -> list[Edges]:
     ]
 
 
-@dataclass(frozen=True)
-class _Queue:
+class _Queue(Struct, frozen=True):
     """Calls that follow each other on a stream or thread, or wait for one of another. Arrays of shape (pairs,)."""
 
     before: IntArray

@@ -7,10 +7,11 @@ So it holds no waiting between ranks that all of them recorded: what it holds is
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.replay.chain import Chain, chain
 from diagnose.replay.graph import EdgeKind
@@ -30,8 +31,7 @@ class JobPathKind(str, Enum):
     UNEXPLAINED = "unexplained"  # The recordings do not show what is waited for.
 
 
-@dataclass(frozen=True)
-class JobPathPart:
+class JobPathPart(Struct, frozen=True):
     """Stretches of the path of one kind, on one rank or between the same ranks."""
 
     what: JobPathKind
@@ -43,8 +43,7 @@ class JobPathPart:
     group: str = ""  # What the program says that their process group is for, such as "mesh_tp".
 
 
-@dataclass(frozen=True)
-class JobPathStretch:
+class JobPathStretch(Struct, frozen=True):
     """What the job waits for from one moment to another of one step."""
 
     from_ns: int  # Since the step began.
@@ -57,8 +56,7 @@ class JobPathStretch:
 MOST_STRETCHES = 400  # Of a step: shorter ones than a pixel of a wide screen are parts of their neighbours.
 
 
-@dataclass(frozen=True)
-class JobPath:
+class JobPath(Struct, frozen=True):
     """The critical path of a job."""
 
     parts: tuple[JobPathPart, ...]  # By what it waits for, longest first; they add up to the job's step exactly.

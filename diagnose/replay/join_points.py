@@ -7,11 +7,11 @@ maximum. In the graph of many ranks there are many points that need nothing of e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.replay.graph import OFF, EdgeKind
 from diagnose.trace.intervals import IntArray
@@ -20,8 +20,7 @@ _LEADING = (EdgeKind.HOST, EdgeKind.WORK, EdgeKind.LAUNCH, EdgeKind.STREAM, Edge
 """Kinds of edges that no edit turns off, so that their delays can be summed up."""
 
 
-@dataclass(frozen=True)
-class Runs:
+class Runs(Struct, frozen=True):
     """Points run by run."""
 
     order: IntArray  # The points. Other fields count in this order.
@@ -64,8 +63,7 @@ class Runs:
         return begun[:-1]
 
 
-@dataclass(frozen=True)
-class Levels:
+class Levels(Struct, frozen=True):
     """Points level by level: those of a level need only those of levels before."""
 
     order: IntArray  # The points. Other fields count in this order.

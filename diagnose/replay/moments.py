@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts
 from diagnose.trace.intervals import IntArray
 
 
-@dataclass(frozen=True)
-class Stretches:
+class Stretches(Struct, frozen=True):
     """A rank's own stretches of time, by its own clock, in order. Arrays of shape (stretches,)."""
 
     from_ns: IntArray

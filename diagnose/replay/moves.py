@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import device_work
@@ -24,8 +23,7 @@ STARVED_SHARE = 0.05  # Waits of a smaller share of the time between fetches are
 MOST_WORKERS = 16  # Workers in step deliver in bursts; after more ready batches in a row than this they had caught up.
 
 
-@dataclass(frozen=True)
-class Movable:
+class Movable(Struct, frozen=True):
     """Spans that could run beside the rest: host spans first, then device work, each in order of time."""
 
     ids: IntArray

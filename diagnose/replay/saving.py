@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.breakdown import round_half_up
@@ -60,8 +61,7 @@ class Saving:
     device_left: float = field(default=1.0, compare=False)  # Of the time of device work, what is likely left: a share.
 
 
-@dataclass(frozen=True)
-class Quality:
+class Quality(Struct, frozen=True):
     """How well the replay explains the recording."""
 
     step_time_ns: int

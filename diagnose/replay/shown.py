@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
+from msgspec import Struct
 
 from diagnose.costs.book import cost_book
 from diagnose.costs.changes import Fused, Recost
@@ -49,8 +49,7 @@ class ChangeKind(str, Enum):
     RECHUNK = "rechunk"  # A batch is cut into more micro-batches.
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """One thing that a fix was replayed as."""
 
     kind: ChangeKind

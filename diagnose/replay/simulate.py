@@ -6,9 +6,8 @@ summed up as arrays. What is left is points where edges meet, see `replay.join_p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.replay.graph import OFF, Graph
 from diagnose.replay.join_points import Levels, Runs, levels, runs
@@ -17,8 +16,7 @@ from diagnose.trace.intervals import IntArray
 MOST_CELLS = 1_000_000  # Delays held at once, edges x scenarios: 8 MB, which memory that was used before can hold.
 
 
-@dataclass(frozen=True)
-class Structure:
+class Structure(Struct, frozen=True):
     """A graph folded up: each point is a *join* point or lies on a chain behind one."""
 
     join_point: IntArray

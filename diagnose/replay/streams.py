@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import DeviceWork, device_work
 from diagnose.trace.intervals import IntArray
 
 
-@dataclass(frozen=True)
-class Stream:
+class Stream(Struct, frozen=True):
     """One stream's operations. Positions are rows of `DeviceWork`; arrays of shape (operations,)."""
 
     track: int

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.host import host_threads
@@ -18,8 +17,7 @@ from diagnose.trace.intervals import IntArray, Intervals
 _ACTIVE_KINDS = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER, SpanKind.LOADER)
 
 
-@dataclass(frozen=True)
-class Turns:
+class Turns(Struct, frozen=True):
     """How threads other than the main one take turns with it. Arrays of shape (turns,)."""
 
     track: IntArray
@@ -64,8 +62,7 @@ def _activity(facts: Facts, track: int) -> Intervals:
     return intervals.union(Intervals(start, np.maximum(start + spans["dur_ns"].to_numpy()[rows], start + 1)))
 
 
-@dataclass(frozen=True)
-class Threads:
+class Threads(Struct, frozen=True):
     """Points of host threads, those of a thread contiguous and in order, and the edges between them."""
 
     time_ns: IntArray
@@ -76,8 +73,7 @@ class Threads:
     edges: Edges
 
 
-@dataclass(frozen=True)
-class Cuts:
+class Cuts(Struct, frozen=True):
     """Moments at which a thread's time is cut besides its calls. Arrays of shape (cuts,)."""
 
     time_ns: IntArray

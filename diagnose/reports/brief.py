@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnose import failures
 from diagnose.contracts.diagnosis import Diagnosis
@@ -27,8 +28,7 @@ MOST_TEXT = 1_000  # Characters of any note.
 MOST_UNCHECKED = 5  # Things that could not be looked at, which are named.
 
 
-@dataclass(frozen=True)
-class Brief:
+class Brief(Struct, frozen=True):
     """The report, by parts. No name in it is escaped for any form."""
 
     subject: str

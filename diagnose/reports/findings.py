@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Confidence, Fix, Kind, OutcomeKind, RankedFinding, ShownRisk
@@ -27,8 +28,7 @@ MOST_CODE = 3  # Lines of code of a fix in brief.
 MOST_TEXT = 300  # Characters of its evidence, and of its fix.
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One finding in brief: what it is, what it saves, where, and the change."""
 
     number: str  # Of its card; empty of a risk, and of what pays later.
@@ -122,8 +122,7 @@ def span(low_ns: int, high_ns: int, unit: str) -> str:
     return f"({low}–{high})"
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(Struct, frozen=True):
     """One finding."""
 
     number: int

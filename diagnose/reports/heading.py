@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import PurePath
+
+from msgspec import Struct
 
 from diagnose.contracts.diagnosis import Diagnosis, Steps
 from diagnose.contracts.finding import Kind, OutcomeKind, RankedFinding, Together
@@ -49,8 +50,7 @@ ON_CPU = {
 _DEVICES = {"cpu": "CPU only", "cuda": "NVIDIA GPU", "rocm": "AMD GPU", "unknown": "device of an unknown maker"}
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """A part of the step's bar."""
 
     label: str

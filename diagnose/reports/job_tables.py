@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
 import numpy as np
+from msgspec import Struct
 
 from diagnose.contracts.job import JobGroup, JobRank, JobSummary, JobUnmatched
 from diagnose.facts.communication.job_times import WhyUnmatched
@@ -106,8 +106,7 @@ def _waited_for(job: JobSummary, part: JobPathPart) -> str:
     return f"{rank}'s {what}" + (f" ({stage}" if stage else "")
 
 
-@dataclass(frozen=True)
-class PathRow:
+class PathRow(Struct, frozen=True):
     """A row of the critical path's table."""
 
     label: str
@@ -226,8 +225,7 @@ def awaited(job: JobSummary) -> str:
     return f"The {unit(job)} waits {' and '.join([', '.join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)}."
 
 
-@dataclass(frozen=True)
-class Culprit:
+class Culprit(Struct, frozen=True):
     """The rank whose own time makes the step longer than other ranks' would."""
 
     rank: JobRank

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
@@ -69,7 +70,7 @@ def _table(shown: Timeline, table: MarkTable, start_ns: int, end_ns: int) -> Ite
     if start_ns >= end_ns:
         return
     marks = Marks.of(table).within(start_ns, end_ns)
-    columns = (column.tolist() for column in vars(marks).values())
+    columns = (column.tolist() for column in astuple(marks))
     for lane, start, dur, number, kind, count, _ in zip(*columns, strict=True):
         name = label(shown, number, kind)
         yield {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from diagnose.storage import checkout
 from diagnose.trace.frames import Site
@@ -12,8 +13,7 @@ from diagnose.trace.manifest import Manifest
 LARGEST_BYTES = 1 << 20  # Of a file that is read for a line of it (our choice).
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """A line of a file in the checkout, or the file as a whole."""
 
     path: str  # Relative to the top of the checkout, with slashes.

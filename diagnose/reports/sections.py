@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary
 from diagnose.contracts.job import JobSummary
@@ -27,8 +28,7 @@ MOST_ROWS = 8  # Rows of a table in a report for people; JSON has more.
 LEAST_SHARE = 0.001  # Of the step, for a row of a table that has one for everything else (our choice).
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """One line of a table."""
 
     label: str
@@ -37,8 +37,7 @@ class Row:
     place: str = ""  # The source line it comes from.
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Struct, frozen=True):
     """A titled table. `columns` names the cells; the first column is the label's."""
 
     title: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnose.contracts.watched_run import (
     Figure,
@@ -149,8 +150,7 @@ def damage(run: RankRun) -> str:
     return f"The log is damaged in {places}; their contents are missing here."
 
 
-@dataclass(frozen=True)
-class RunCard:
+class RunCard(Struct, frozen=True):
     """A finding of the run in words."""
 
     title: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from diagnose import facts
 from diagnose.contracts.finding import Caution, Clean, Finding, NotApplicable, Risk
@@ -20,8 +21,7 @@ class RuleError(Exception):
     """A file of rules that cannot be used, in one sentence."""
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Struct, frozen=True):
     """A rule's function with the facts it asks for."""
 
     code: str

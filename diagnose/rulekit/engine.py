@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
+
+from msgspec import Struct, field
 
 from diagnose import failures
 from diagnose.contracts.finding import (
@@ -43,8 +44,7 @@ def known_folders() -> tuple[Path, ...]:
         raise RuleError(str(error)) from error
 
 
-@dataclass(frozen=True)
-class RuleSet:
+class RuleSet(Struct, frozen=True):
     """Which rules to run, with what thresholds. Small and hashable: other processes get it, and load it once."""
 
     folders: tuple[Path, ...] = field(default_factory=lambda: known_folders())
@@ -55,8 +55,7 @@ class RuleSet:
     thresholds: tuple[tuple[str, float], ...] = ()  # Of `rule.NAME` and value.
 
 
-@dataclass(frozen=True)
-class LoadedRule:
+class LoadedRule(Struct, frozen=True):
     """A rule that is ready to run."""
 
     page: Page
@@ -165,8 +164,7 @@ def _refuse_unknown_threshold(key: str, found: Mapping[str, LoadedRule]) -> None
 INFERENCE = "this is inference: there is no backward pass and no optimizer"
 
 
-@dataclass(frozen=True)
-class Examined:
+class Examined(Struct, frozen=True):
     """What the rules say of one rank."""
 
     outcomes: tuple[Outcome, ...]

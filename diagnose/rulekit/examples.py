@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Fires:
+class Fires(Struct, frozen=True):
     """A drawing on which the rule fires, once; with `saving_ms`, what the fix saves: (low, high), within 5 %.
 
     A risk saves nothing, so that its drawing states no saving.
@@ -16,15 +15,13 @@ class Fires:
     saving_ms: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True)
-class Silent:
+class Silent(Struct, frozen=True):
     """A drawing on which the rule finds nothing worth fixing."""
 
     drawing: str
 
 
-@dataclass(frozen=True)
-class CannotTell:
+class CannotTell(Struct, frozen=True):
     """A drawing that lacks what the rule needs; `because` is part of what it then says."""
 
     drawing: str

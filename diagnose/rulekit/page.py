@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 SECTIONS = ("Why it costs", "How to fix", "Ignore when", "Sources")  # The headings of a page, in order.
 
@@ -21,8 +22,7 @@ ENTRY, LEDGER = "wasted", ("wasted_work",)
 """What makes a rule of an entry of the ledger, `RULE = wasted("CODE", ...)`, and the fact that it looks at."""
 
 
-@dataclass(frozen=True)
-class Threshold:
+class Threshold(Struct, frozen=True):
     """A constant that decides what a rule finds; a project may set it by name."""
 
     name: str
@@ -30,16 +30,14 @@ class Threshold:
     reason: str
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(Struct, frozen=True):
     """A drawing in a rule's file."""
 
     kind: str  # One of EXAMPLE_KINDS.
     drawing: str  # Without its common indentation.
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(Struct, frozen=True):
     """What a file of rules says about itself."""
 
     id: str  # The file's name.

@@ -8,8 +8,9 @@ from __future__ import annotations
 import configparser
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from diagnose.rulekit.engine import RuleSet, known_folders
 from diagnose.storage.remote import Place
@@ -21,8 +22,7 @@ class SettingsError(Exception):
     """A settings file that cannot be used: one sentence that says why."""
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """What was asked for; empty where nothing was."""
 
     select: tuple[str, ...] = ()

@@ -6,8 +6,9 @@ They go through all that a real trace goes through, which stands above the rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from diagnose.advice.rank_diagnosis import RankDiagnosis
 from diagnose.contracts.finding import OutcomeKind
@@ -20,8 +21,7 @@ from diagnose.rulekit.vocabulary import RuleError
 TOLERANCE = 0.05  # Of a saving that an example states.
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(Struct, frozen=True):
     """One example of one rule."""
 
     rule: LoadedRule
@@ -39,7 +39,7 @@ def examples_of(rule: LoadedRule) -> Iterator[Example]:
     """All examples of a rule. Raises RuleError if something else is among them."""
     seen: dict[str, int] = {}
     for expected in getattr(rule.module, "EXAMPLES", []):
-        kind = {Fires: "fires", Silent: "silent", CannotTell: "cannot_tell"}.get(type(expected))
+        kind = {Fires: "fires", Silent: "silent", CannotTell: "cannot_tell"}.get(type(expected))  # type: ignore[call-overload]
         if kind is None:
             raise RuleError(f"{rule.page.id}: EXAMPLES holds something that is no example.")
         yield Example(rule, f"{rule.page.id}::{kind}[{seen.setdefault(kind, 0)}]", expected)

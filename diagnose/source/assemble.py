@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.source import causality, clock, integrity, joins, lines
 from diagnose.source.base import Damage, InputError
@@ -22,8 +23,7 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import Device, Provenance, Rank
 
 
-@dataclass
-class Recording:
+class Recording(Struct):
     """One file as read, before it becomes a Rank."""
 
     path: Place

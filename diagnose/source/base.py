@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from diagnose.storage.remote import Place
 from diagnose.trace.model import Rank
@@ -30,8 +30,7 @@ class Reader(Protocol):
         """The rank in the file, or one of them. Raises InputError when nothing sound can be got from it."""
 
 
-@dataclass(frozen=True)
-class Shift:
+class Shift(Struct, frozen=True):
     """That the clocks of the host and of a device disagree, and by how much the device's times were moved."""
 
     device: int
@@ -42,8 +41,7 @@ class Shift:
     drifts: bool  # The bounds contradict each other: no one shift puts all in order.
 
 
-@dataclass
-class Damage:
+class Damage(Struct):
     """What a reader lost or repaired on the way: counts, which become integrity notes afterwards."""
 
     cut_off: bool = False  # The text ends before the event list does.

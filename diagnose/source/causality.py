@@ -7,10 +7,10 @@ ended. So what a device's clock is off by lies between two bounds. Where 0 does,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.source.base import Shift
 from diagnose.source.columns import DEVICE_WORK, Array, is_kind, matched
@@ -31,8 +31,7 @@ WITNESSES = 3  # A bound is what so many launches or waits agree on: torn record
 _UNBOUNDED = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True)
-class Events:
+class Events(Struct, frozen=True):
     """Rows as a reader has them, in any order. Arrays of shape (rows,)."""
 
     raw: dict[str, Array]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.source.base import Damage, Shift
 from diagnose.source.columns import Array
@@ -28,8 +29,7 @@ IMPOSSIBLE_END_NS = 3_600_000_000_000
 """What ends an hour after anything has begun has lost its end: even a hanging collective is given up before."""
 
 
-@dataclass(frozen=True)
-class Times:
+class Times(Struct, frozen=True):
     """Times of all rows, in the rows' order."""
 
     start_ns: IntArray

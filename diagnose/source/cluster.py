@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from diagnose.source.base import InputError
 from diagnose.version import __version__
@@ -32,8 +33,7 @@ class OtherVersionError(Exception):
     """A worker has another version of this program."""
 
 
-@dataclass(frozen=True)
-class _Checked:
+class _Checked(Struct, frozen=True):
     """Work that is only done by the same version of this program."""
 
     work: Callable[..., Any]
@@ -55,8 +55,7 @@ def version() -> str:
     return f"{__version__} ({digest.hexdigest()})"
 
 
-@dataclass
-class Alive:
+class Alive(Struct):
     """Whether a cluster still has workers. Dask starts killed ones again, and waits for ever if it cannot."""
 
     client: Any

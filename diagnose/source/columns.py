@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
@@ -44,8 +44,7 @@ TEXTS = (*_OF_OPS, "operation", "group", "group_description", "group_ranks", "dt
 """Columns of side tables that are dictionary-encoded text. Code 0 of each is the empty text."""
 
 
-@dataclass
-class Columns:
+class Columns(Struct):
     """What is kept of some events, in file order. Row numbers are positions in that order."""
 
     events: int = 0

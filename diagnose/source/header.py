@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from diagnose.source.base import Damage
 from diagnose.source.columns import printable
@@ -36,8 +37,7 @@ HEADER_KEYS = frozenset(
 _VERSION = re.compile(r"\d[\d.]{0,23}")
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(Struct, frozen=True):
     """What a trace says of itself."""
 
     devices: tuple[Device, ...]

@@ -8,10 +8,10 @@ is better than that of another moment.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.source.columns import Array
 from diagnose.trace import enums, frames, nesting
@@ -21,8 +21,7 @@ from diagnose.trace.intervals import IntArray
 _BUILT_IN = "<built-in"
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(Struct, frozen=True):
     """Rows as a reader has them, of which some are no more to be kept and others were added."""
 
     raw: dict[str, Array]
@@ -30,8 +29,7 @@ class Told:
     names: list[str]  # The text of each code of the column `name`.
 
 
-@dataclass(frozen=True)
-class _Marks:
+class _Marks(Struct, frozen=True):
     """That a frame comes to a line. Arrays of shape (marks,)."""
 
     frame: IntArray  # Row of its span.

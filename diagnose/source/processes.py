@@ -7,10 +7,11 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from diagnose.source import cluster as clusters
 from diagnose.source.base import InputError
@@ -27,8 +28,7 @@ AHEAD = 1_024  # Pieces of work that are handed to a cluster before the first is
 _CAN_BLOCK = hasattr(signal, "pthread_sigmask")  # not on Windows
 
 
-@dataclass(frozen=True)
-class Workplace:
+class Workplace(Struct, frozen=True):
     """Where work is done, and how much of it is handed over before some is done."""
 
     executor: Executor

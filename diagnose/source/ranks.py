@@ -6,9 +6,11 @@ import glob
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.source import jobs, nsys_export, repeats, run_log, stream
 from diagnose.source.base import InputError, Reader
@@ -41,8 +43,7 @@ _OTHER_FORMATS = (
 )
 
 
-@dataclass(frozen=True)
-class TraceFile:
+class TraceFile(Struct, frozen=True):
     """A file to read as one rank."""
 
     path: Place
@@ -182,8 +183,7 @@ def _a_file(path: Place) -> Place:
     return path
 
 
-@dataclass(frozen=True)
-class Arrangement:
+class Arrangement(Struct, frozen=True):
     """Which of the files that were read are used as which rank."""
 
     indexes: tuple[int | None, ...]

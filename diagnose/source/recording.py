@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diagnose.contracts.trials import SCHEMA_VERSION as TRIALS_VERSION
 from diagnose.contracts.trials import Report
@@ -47,8 +48,7 @@ _ADDED: dict[str, tuple[str, Callable[[Place], tuple[Any, list[str]]], str, str]
 """By the kind of a file the field of Rank that it fills, how, what it tells, and what to do without it."""
 
 
-@dataclass(frozen=True)
-class RankFiles:
+class RankFiles(Struct, frozen=True):
     """What is read as one rank."""
 
     trace: TraceFile
@@ -67,8 +67,7 @@ class RankFiles:
         return replace(self, trace=replace(self.trace, path=self.trace.path.absolute()), beside=beside)
 
 
-@dataclass(frozen=True)
-class Recordings:
+class Recordings(Struct, frozen=True):
     """The files that were given, and what is known of them besides."""
 
     ranks: tuple[RankFiles, ...]

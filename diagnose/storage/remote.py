@@ -16,6 +16,8 @@ from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Literal, TypeAlias
 
+from msgspec import Struct
+
 from diagnose.storage import urls
 from diagnose.storage.failures import StorageError, in_words
 from diagnose.storage.filesystem import asked, filesystem
@@ -90,8 +92,7 @@ class Remote:
         return copy
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(Struct, frozen=True):
     """What is known of a file."""
 
     st_size: int  # In bytes; 0 where its storage does not say.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
+
+from msgspec import Struct
 
 
 def _table(text: str) -> dict[str, str]:
@@ -86,8 +87,7 @@ _PID = 100  # of the process, and of its thread `main`
 _THREADS = 256  # in a block
 
 
-@dataclass
-class _Event:
+class _Event(Struct):
     """An event of Kineto's; times in ns. `place` is the line that draws it."""
 
     place: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.communication.peers import compare

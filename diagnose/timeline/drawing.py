@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import astuple, replace
 
 from diagnose.contracts.timeline import KINDS, MARK_KINDS, MARK_OF_PATH, PATH, MarkKind, MarkTable, Timeline
 from diagnose.facts.core.base import Facts, once, optional
@@ -67,7 +66,7 @@ def detailed(used: Steps, zero_ns: int) -> tuple[int, int]:
 
 
 def _together(*parts: Marks) -> Marks:
-    return Marks(*(np.concatenate(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
+    return Marks(*(np.concatenate(columns) for columns in zip(*(astuple(part) for part in parts), strict=True)))
 
 
 NO_MARKS = Marks(*(np.zeros(0, dtype=np.int64) for _ in range(7)))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.contracts.timeline import MARK_KINDS, Lane, MarkKind
 from diagnose.facts.core.base import Facts, once, optional
@@ -33,8 +32,7 @@ def window(facts: Facts) -> tuple[int, int]:
     return max(int(launched), used.start_ns - used.window_ns), used.end_ns
 
 
-@dataclass(frozen=True)
-class Lanes:
+class Lanes(Struct, frozen=True):
     """The lane of every span. Arrays of shape (spans,)."""
 
     lanes: tuple[Lane, ...]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from diagnose.contracts.timeline import Column, MarkTable
 from diagnose.trace.intervals import IntArray
@@ -14,8 +14,7 @@ RUN = 4
 """Short marks are drawn as one up to this many times the resolution, so that a long row of them keeps its texture."""
 
 
-@dataclass(frozen=True)
-class Marks:
+class Marks(Struct, frozen=True):
     """Bars in lanes, in order of lane and start; in a lane they do not overlap. All arrays of shape (marks,)."""
 
     lane: IntArray
@@ -59,7 +58,7 @@ class Marks:
 
     def where(self, chosen: npt.NDArray[np.bool_] | IntArray) -> Marks:
         """Some of them, by mask or position."""
-        return Marks(*(column[chosen] for column in vars(self).values()))
+        return Marks(*(column[chosen] for column in astuple(self)))
 
     def moved(self, by_ns: int) -> Marks:
         """The same, later by so much."""

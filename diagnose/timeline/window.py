@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 import numpy as np
+from msgspec.structs import astuple
 
 from diagnose.contracts.timeline import MarkTable, Timeline
 from diagnose.timeline.marks import Marks
@@ -29,7 +30,7 @@ def marks(shown: Timeline, start_ns: int, end_ns: int, lanes: Collection[int] | 
         for table, low, high in pieces(shown)
         if max(low, start_ns) < min(high, end_ns)
     ] or [Marks.of(shown.tables[0]).within(0, 0)]
-    found = Marks(*(np.concatenate(column) for column in zip(*(vars(part).values() for part in parts), strict=True)))
+    found = Marks(*(np.concatenate(column) for column in zip(*(astuple(part) for part in parts), strict=True)))
     if lanes is not None:
         found = found.where(np.isin(found.lane, list(lanes)))
     return found.in_order()

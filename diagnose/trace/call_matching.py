@@ -3,10 +3,9 @@ a step tells nothing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.trace.intervals import IntArray
 
@@ -16,8 +15,7 @@ REACHES = (4, 2, 1)
 _PRIME = 0x100000001B3  # Of FNV-1a, 64 bits.
 
 
-@dataclass(frozen=True)
-class Sequence:
+class Sequence(Struct, frozen=True):
     """Calls in any order. Arrays of shape (calls,)."""
 
     what: IntArray  # Equal for calls of one name on one thread, in both recordings; -1 for what the other one lacks.

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.trace import enums, frames, intervals, nesting
 from diagnose.trace.enums import SpanKind
@@ -51,8 +51,7 @@ def short(frame: str) -> str:
     return ".".join(filter(None, (owner or _MODULES.get(found[1]), found[1])))
 
 
-@dataclass(frozen=True)
-class Callees:
+class Callees(Struct, frozen=True):
     """Stretches of host threads, of which the innermost counts. Arrays of shape (stretches,)."""
 
     start_ns: IntArray

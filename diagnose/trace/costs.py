@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import NamedTuple
+
+from msgspec import Struct
 
 Shape = tuple[int, ...]
 Convolved = tuple[Shape, Shape]  # Sizes of a convolution's input and weight.
@@ -33,8 +34,7 @@ _MOST = 1 << 62  # elements, bytes, operations: fit int64.
 _ESCAPED = re.compile(r"\\[nrt]")  # White space of indented JSON, as the reader keeps it.
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """What one call multiplies and moves."""
 
     flops: int

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # torch cuts sys.path off, so that installed packages show as `torch/...`.
 _FRAME = re.compile(r"(.+)\(([0-9]{1,9})\): (.*)\Z", re.DOTALL)
@@ -19,8 +20,7 @@ _LIBRARY = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Struct, frozen=True):
     """A place in Python code."""
 
     file: str

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnose.trace.hardware import Peaks
 from diagnose.trace.model import Device
 
 
-@dataclass(frozen=True)
-class _Family:
+class _Family(Struct, frozen=True):
     """Devices of one compute capability: operations per clock of a multiprocessor, and typical clock and memory."""
 
     name: str

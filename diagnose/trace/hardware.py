@@ -7,13 +7,14 @@ A device that is not known for sure has no peaks: a wrong peak is worse than non
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.trace.model import Device
 
 
-@dataclass(frozen=True)
-class Peaks:
+class Peaks(Struct, frozen=True):
     """What one device can do at most: dense, accumulating in fp32. None: not supported, or not known."""
 
     name: str

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.trace.intervals import IntArray
 
@@ -15,8 +14,7 @@ BARRIERS = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 SEND, RECV = "send", "recv"
 
 
-@dataclass(frozen=True)
-class ProcessGroup:
+class ProcessGroup(Struct, frozen=True):
     """Ranks that communicate with each other, as torch.distributed knows them."""
 
     name: str  # The same on all of its ranks.
@@ -24,8 +22,7 @@ class ProcessGroup:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """Collectives and transfers of one rank, in the order in which they were asked for. Arrays of shape (calls,).
 
     Times are Unix ns by the clock of the rank's machine.
@@ -48,8 +45,7 @@ class Calls:
     after: IntArray  # The call of another queue that this one had to wait for; -1 none.
 
 
-@dataclass(frozen=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """The rank's own time: what it does in order, and where it is held up. Arrays of shape (events,), in time.
 
     An event either asks for a call, waits until one is over, or begins a step. Between two events the rank goes on by
@@ -64,8 +60,7 @@ class Lane:
     compute_ns: IntArray
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Struct, frozen=True):
     """What a rank is asked to compute in the mean step, by kind of kernel or op. Arrays of shape (kinds,)."""
 
     kind: IntArray  # CRC-32 of the name.
@@ -73,8 +68,7 @@ class Work:
     ns: npt.NDArray[np.float64]  # What it takes on this rank.
 
 
-@dataclass(frozen=True)
-class CollectiveSequence:
+class CollectiveSequence(Struct, frozen=True):
     """One rank of a job, from the begin of its first used step to the end of its last one."""
 
     rank: int
@@ -94,8 +88,7 @@ class CollectiveSequence:
     lane: Lane
 
 
-@dataclass(frozen=True)
-class Pipeline:
+class Pipeline(Struct, frozen=True):
     """Ranks that hand work on to each other."""
 
     ranks: tuple[int, ...]  # In order of their first stage.
@@ -116,8 +109,7 @@ class Pipeline:
         return np.where((one.calls.toward == 0) & np.isin(one.calls.peer, near), one.calls.peer, by_side)
 
 
-@dataclass(frozen=True)
-class JoinPoint:
+class JoinPoint(Struct, frozen=True):
     """One collective or transfer with all the ranks that took part."""
 
     group: int  # Position in `Job.groups`; -1 of transfers.
@@ -145,8 +137,7 @@ class JoinPoint:
         return np.maximum(self.ended_ns - self.last_ns, 0)
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Struct, frozen=True):
     """Ranks that train together, in the steps that all of them use, on one clock."""
 
     sequences: tuple[CollectiveSequence, ...]

@@ -9,12 +9,13 @@ it has not, as steps do more or less of the same, what the calls around it are t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.trace import callees, enums, frames, kinds, nesting, schema
 from diagnose.trace.call_matching import Sequence, matching
@@ -39,8 +40,7 @@ UNKNOWN = -1
 SHAPES = ("shapes", "dtypes", "strides")  # Columns of the table `ops`.
 
 
-@dataclass(frozen=True)
-class _Calls:
+class _Calls(Struct, frozen=True):
     """Host spans that are calls or marks, in order of start. Arrays of shape (calls,)."""
 
     ids: IntArray
@@ -270,8 +270,7 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
     return made
 
 
-@dataclass(frozen=True)
-class _Parts:
+class _Parts(Struct, frozen=True):
     """What calls and pauses consist of: a call of one part, a pause of one for each line. Arrays of shape (parts,)."""
 
     owner: IntArray  # Position of the call or, behind all calls, of the pause, in order.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 
 import pandas as pd
+from msgspec import Struct, field
 
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Job, ProcessGroup
@@ -33,8 +33,7 @@ class Ground(str, Enum):
     RANKS = "ranks"  # What came first of what several ranks did.
 
 
-@dataclass(frozen=True)
-class IntegrityNote:
+class IntegrityNote(Struct, frozen=True):
     """Something missing or damaged in a recording."""
 
     what: str  # One sentence: what is wrong, with the count.
@@ -44,8 +43,7 @@ class IntegrityNote:
     """What it makes unreliable: a finding that rests on one of these is less sure. None where the severity is NOTE."""
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(Struct, frozen=True):
     """A device as the recorder described it. 0 where the recorder says nothing."""
 
     index: int
@@ -57,8 +55,7 @@ class Device:
     warp_size: int
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """One recorded training step, as its marker delimits it on the host."""
 
     number: int  # The number in the marker's name; the position where it has none.
@@ -66,8 +63,7 @@ class Step:
     end_ns: int
 
 
-@dataclass(frozen=True)
-class Provenance:
+class Provenance(Struct, frozen=True):
     """Where a rank's tables come from and what could be known at all."""
 
     path: str
@@ -105,8 +101,7 @@ class Provenance:
         return option in self.recorded | self.joined or (option == "stacks" and "samples" in self.recorded)
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(Struct, frozen=True):
     """What is known of a rank besides its trace, where `diagnose profile` recorded it."""
 
     rank: RankManifest
@@ -118,8 +113,7 @@ class Context:
     command: tuple[str, ...] = ()  # What ran, its values without what may be secret; empty if that is not known.
 
 
-@dataclass(frozen=True)
-class Peers:
+class Peers(Struct, frozen=True):
     """What the recordings of the other ranks tell of the steps and collectives of one rank."""
 
     rank: int
@@ -135,8 +129,7 @@ class Peers:
     job: Job  # All ranks together.
 
 
-@dataclass(frozen=True)
-class AutogradGraph:
+class AutogradGraph(Struct, frozen=True):
     """The nodes that the backward passes of one step go through, which `diagnose profile` looked at after recording.
 
     Arrays of shape (nodes,), and (edges,) where a node and another are said by their positions.
@@ -154,8 +147,7 @@ class AutogradGraph:
     """
 
 
-@dataclass(frozen=True)
-class ValueGraph:
+class ValueGraph(Struct, frozen=True):
     """The ops that torch's dispatcher ran in two steps, and which made equal values; looked at after recording.
 
     Arrays of shape (ops,) in the order in which ops were called, and (edges,) where two are said by their positions.
@@ -185,8 +177,7 @@ class ValueGraph:
     looked."""
 
 
-@dataclass(frozen=True)
-class Rank:
+class Rank(Struct, frozen=True):
     """One process of the run: columnar tables (see `trace.schema`), immutable once made."""
 
     index: int
@@ -222,8 +213,7 @@ class Rank:
         return () if self.context is None else self.context.rank.libraries
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """All ranks of a run that were given, in order of their index."""
 
     ranks: tuple[Rank, ...]

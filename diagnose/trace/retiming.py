@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.trace import enums, steps
 from diagnose.trace.enums import LinkKind, SpanKind
@@ -33,8 +34,7 @@ OPS = (SpanKind.OP, SpanKind.LOADER, SpanKind.ANNOTATION, SpanKind.COLLECTIVE)  
 UNKNOWN = -1
 
 
-@dataclass(frozen=True)
-class _Side:
+class _Side(Struct, frozen=True):
     """Calls and device work of the paired steps in one of the recordings. Arrays of shape (calls,) and (work,)."""
 
     bounds_ns: IntArray  # Of the steps, on the host. Shape (steps + 1,).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 COLUMNS = (
     "step",
@@ -27,8 +27,7 @@ COLUMNS = (
 device."""
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """One kind of time in the steps of a window that had any."""
 
     count: int = 0
@@ -40,8 +39,7 @@ class Column:
     kept."""
 
 
-@dataclass(frozen=True)
-class Gauge:
+class Gauge(Struct, frozen=True):
     """A figure of the process as it was looked at each second."""
 
     count: int
@@ -51,8 +49,7 @@ class Gauge:
     last: float
 
 
-@dataclass(frozen=True)
-class EpochTime:
+class EpochTime(Struct, frozen=True):
     """An epoch, or as much of it as there was."""
 
     first_step: int
@@ -64,8 +61,7 @@ class EpochTime:
     """Waiting for its first batch, also of the run's first step; older logs do not tell it."""
 
 
-@dataclass(frozen=True)
-class OutlierStep:
+class OutlierStep(Struct, frozen=True):
     """A step that took over three times the usual one."""
 
     number: int
@@ -73,8 +69,7 @@ class OutlierStep:
     loader_ns: int
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Struct, frozen=True):
     """Steps in a row. Times are since the start of the run."""
 
     first_step: int
@@ -100,8 +95,7 @@ class Window:
         return self.columns.get(name, Column())
 
 
-@dataclass(frozen=True)
-class RunLog:
+class RunLog(Struct, frozen=True):
     """The log of one rank."""
 
     rank: int

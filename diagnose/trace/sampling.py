@@ -7,11 +7,10 @@ another: calls that are the so-many-th of their kind in a step are the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.trace import enums, frames, nesting, schema
 from diagnose.trace.enums import CALLS
@@ -24,8 +23,7 @@ distance at the 1,000 Hz that nsys samples at unless told otherwise)."""
 UNKNOWN = -1
 
 
-@dataclass(frozen=True)
-class Samples:
+class Samples(Struct, frozen=True):
     """Moments at which lines are known. Arrays of shape (samples,)."""
 
     moment_ns: IntArray
@@ -34,8 +32,7 @@ class Samples:
     names: tuple[str, ...]  # Frames of the user's own code, as recorded.
 
 
-@dataclass(frozen=True)
-class _Cells:
+class _Cells(Struct, frozen=True):
     """Calls that lie in no other, in order of thread and start, and the pauses after them.
 
     Arrays of shape (2 x calls,): first a call, then the pause until the next one on its thread, and so on.

@@ -8,17 +8,16 @@ order of start. Times are int64 nanoseconds from the rank's zero (`Rank.zero_uni
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.trace.enums import Direction, HostMemory, LinkKind, SpanKind, SyncKind
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column: `dtype` is a numpy name, "names" (any category) or the name of an enum above."""
 
     dtype: str
@@ -28,8 +27,7 @@ class Column:
     unknown: int | None = -1  # What stands for what was not recorded, of an int; None: it always is.
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """A table by name, with its columns in order."""
 
     name: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import statistics
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.trace import kinds, periods
 from diagnose.trace.enums import SpanKind
@@ -23,8 +23,7 @@ PARTIAL_STEP = 0.7
 MIN_REPEATS = 3  # a marker seen less often says too little about a period
 
 
-@dataclass(frozen=True)
-class StepMarks:
+class StepMarks(Struct, frozen=True):
     """The steps of a rank, in order of time, and what they were found by ("" when there are none)."""
 
     steps: tuple[Step, ...]

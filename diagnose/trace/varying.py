@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.trace.intervals import IntArray
 
 
-@dataclass(frozen=True)
-class VaryingShapes:
+class VaryingShapes(Struct, frozen=True):
     """What ops took in consecutive steps, each of those that took another shape in each."""
 
     steps: tuple[int, ...]  # Their numbers, in order.

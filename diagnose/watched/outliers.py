@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnose.contracts.finding import Evidence
 from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunSaving
@@ -36,8 +37,7 @@ WHAT_TO_DO = {
 RECORD = "Record such steps: `diagnose watch` does so automatically if they come every 60 steps or more often."
 
 
-@dataclass(frozen=True)
-class Outliers:
+class Outliers(Struct, frozen=True):
     """Those of a run."""
 
     count: int

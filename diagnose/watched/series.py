@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.run.growth import RARE_TIME, RISE, trend
 from diagnose.trace.run_log import RunLog, Window
@@ -36,8 +36,7 @@ FloatArray = npt.NDArray[np.float64]
 END = 0.25  # Share of the groups that stand for the beginning and the end of what grows, three at least (our choice).
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """Some steps in a row."""
 
     first_step: int
@@ -50,8 +49,7 @@ class Stretch:
     windows: tuple[Window, ...]  # Of the log; none where steps are known one by one.
 
 
-@dataclass(frozen=True)
-class Risen:
+class Risen(Struct, frozen=True):
     """Values that rise with their position."""
 
     begin: float  # Of a line through them; the least of them if that is below it.
@@ -61,8 +59,7 @@ class Risen:
     chance: float  # That values in an order of no meaning would rise as much.
 
 
-@dataclass(frozen=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """Values that are more from one position on."""
 
     at: int

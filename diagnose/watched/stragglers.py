@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.contracts.finding import Evidence
 from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunSaving
@@ -38,8 +38,7 @@ MOST_RANKS, MOST_TOLD = 4096, 8  # Among which those without a log are looked fo
 Times = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class SideBySide:
+class SideBySide(Struct, frozen=True):
     """Ranks by row, stretches of as many steps each by column, in ns of the mean step."""
 
     ranks: tuple[int, ...]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
+
+from msgspec import Struct
 
 from diagnose.trace.run_log import RunLog, Window
 from diagnose.trace.units import duration, size
@@ -44,8 +45,7 @@ class TriggerKind(str, Enum):
     MEMORY = "memory"
 
 
-@dataclass(frozen=True)
-class Trigger:
+class Trigger(Struct, frozen=True):
     """Something to look at more closely."""
 
     kind: TriggerKind

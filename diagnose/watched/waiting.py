@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from diagnose.contracts.finding import Evidence
 from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind
@@ -20,8 +21,7 @@ LEAST_EPOCH_STEPS = 5
 MORE_WORKERS = "Use more workers (num_workers, prefetch_factor), or make batches cheaper."
 
 
-@dataclass(frozen=True)
-class FirstEpoch:
+class FirstEpoch(Struct, frozen=True):
     """A first epoch that is slow by itself."""
 
     step_ns: int

@@ -1,8 +1,7 @@
 """Pieces that are cut out of one tensor, each of which has a gradient as large as the whole."""
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts
@@ -17,8 +16,7 @@ PIECES = 8  # In a row at least: with fewer, as the four gates of a cell, one gr
 CUTS = ("aten::select", "aten::slice", "aten::narrow")
 
 
-@dataclass(frozen=True)
-class Pieces:
+class Pieces(Struct, frozen=True):
     """Those that one line cuts out of tensors of one shape."""
 
     whole: Shape

@@ -1,10 +1,10 @@
 """What is advised fits the recorder and the devices that were used."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from msgspec.structs import replace as replace_in
 
 import diagnose

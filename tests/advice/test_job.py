@@ -1,9 +1,8 @@
 """A job in brief: by ranks, groups and critical path, of schedules whose times are known by hand."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from diagnose.advice.job_summary import summarised
 from diagnose.contracts.job import JobRank, JobSummary

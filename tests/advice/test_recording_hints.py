@@ -1,9 +1,9 @@
 """What is asked to be recorded is what the recording lacks."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import diagnose
 from diagnose.advice.merging import merged

@@ -1,10 +1,9 @@
 """What is known of devices: figures by hand."""
 
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from diagnose.costs.book import cost_book
 from diagnose.costs.changes import InPrecision, Recost

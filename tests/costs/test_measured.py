@@ -2,12 +2,12 @@
 
 import gzip
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import diagnose
 from diagnose.capture.measuring import write

@@ -1,7 +1,8 @@
 """Logs of runs that go on, drawn."""
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from diagnose.capture.agent.watch.log_file import framed
 from diagnose.trace.run_log import Column, Gauge, RunLog, Window

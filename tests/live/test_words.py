@@ -1,6 +1,6 @@
 """A run that goes on in words."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from diagnose.contracts.watched_run import RunPartKind
 from diagnose.live import words

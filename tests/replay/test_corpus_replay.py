@@ -1,13 +1,13 @@
 """Replays of real traces: exact without edits, plausible with them, and one fix that was really made."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from msgspec.structs import replace
 
 from diagnose.advice.job_summary import summarised
 from diagnose.facts.communication.collective_sequence import collective_sequence

@@ -1,9 +1,8 @@
 """One process with two devices, whose streams have the same numbers: who waits for whom."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from diagnose.facts.core.base import Facts, Missing

@@ -1,11 +1,10 @@
 """The joined replay of ranks: exact as recorded, and by the rules of schedules once something is changed."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from diagnose.facts.communication.matching import join as joined_job
 from diagnose.replay.job import Joined, join

@@ -1,12 +1,12 @@
 """The pass over a graph: the same times as visiting point after point, whatever the graph looks like."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import diagnose
 from benchmarks.simulated_jobs import kineto

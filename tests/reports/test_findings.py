@@ -1,10 +1,10 @@
 """Findings in reports: the first screen, hostile names, several ranks, nothing found."""
 
-import dataclasses
 import re
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -127,7 +127,7 @@ def test_the_ranks_it_was_found_on(tmp_path: Path) -> None:
         """Four ranks, of which these have the finding; rank 0 is shown, as the first of equals."""
         findings = {index: said.findings if index in ranks else () for index in range(4)}
         parts = (replace(said.sections, rank=index, findings=some) for index, some in findings.items())
-        return of_ranks(*(dataclasses.replace(said, sections=one) for one in parts))
+        return of_ranks(*(msgspec.structs.replace(said, sections=one) for one in parts))
 
     assert of(0, 1, 2, 3).findings[0].where.ranks == (0, 1, 2, 3)
     for ranks, words in (((0, 1, 2, 3), "on all ranks"), ((0, 2), "on ranks 0, 2"), ((0,), "on rank 0")):

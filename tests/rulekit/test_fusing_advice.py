@@ -1,9 +1,8 @@
 """What is left of the host's launches once code is compiled, or CUDA graphs replay it."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from diagnose import pipeline
 from diagnose.contracts.finding import OutcomeKind, RankedFinding

@@ -5,7 +5,6 @@ is said, by the place of each value in a RankDiagnosis.
 """
 
 import re
-from dataclasses import replace
 from enum import Enum
 from math import ceil
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import diagnose
 from diagnose import pipeline

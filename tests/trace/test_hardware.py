@@ -1,8 +1,8 @@
 """Devices as recorders describe them, and what the vendors say they can do."""
 
-import dataclasses
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,7 +83,7 @@ def test_names_are_unique() -> None:
 @given(st.text(), st.integers(0, 1000), st.integers(0, 2**40), st.tuples(st.integers(0, 12), st.integers(0, 9)))
 def test_any_device_has_an_answer(name: str, multiprocessors: int, memory: int, capability: tuple[int, int]) -> None:
     recorded = device(name, multiprocessors, memory, capability)
-    for odd in (recorded, dataclasses.replace(recorded, name=f"NVIDIA H100 {name}")):
+    for odd in (recorded, msgspec.structs.replace(recorded, name=f"NVIDIA H100 {name}")):
         found = peaks(odd)
         assert found is None or 0 < found.scaled <= 1
 

@@ -1,11 +1,11 @@
 """Interval algebra against sets of moments."""
 
-from dataclasses import fields, is_dataclass, replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.synthetic.reading import facts_of
@@ -139,8 +139,8 @@ def same(one: object, other: object) -> bool:
         return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other)
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(same, one, other))
-    if is_dataclass(one) and type(one) is type(other):
-        return all(same(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+    if isinstance(one, Struct) and type(one) is type(other):
+        return all(map(same, astuple(one), astuple(other)))
     return one == other
 
 

@@ -1,10 +1,10 @@
 """Shapes and lines of a detail recording, on drawings and on a recording of a small training."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.idle import idle_gaps

@@ -1,12 +1,12 @@
 """Names as recorders write them. tests/data/names.tsv has most, and what they say."""
 
 from collections.abc import Callable
-from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from diagnose.trace import frames, kinds
 from diagnose.trace.enums import Direction, HostMemory

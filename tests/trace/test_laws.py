@@ -1,11 +1,11 @@
 """Every real trace keeps the laws, and each law notices when it is broken."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 from diagnose.source import ranks
 from diagnose.trace.model import Rank, Step

@@ -2,13 +2,13 @@
 
 import gzip
 import json
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.steps import steps

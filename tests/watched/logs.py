@@ -2,8 +2,9 @@
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from diagnose.capture.agent.watch.log_file import framed
 from diagnose.capture.agent.watch.step_times import Interval

@@ -1,10 +1,10 @@
 """What is found in runs whose truth is known, priced in time of the run."""
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunSaving
 from diagnose.trace.run_log import EpochTime, OutlierStep, RunLog, Window

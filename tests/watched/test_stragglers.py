@@ -1,12 +1,12 @@
 """Ranks side by side, from logs whose truth is known."""
 
 import re
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunSaving, WatchedRun
 from diagnose.reports import terminal

@@ -2,9 +2,9 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from diagnose.trace.run_log import Column, Gauge, OutlierStep, RunLog, Window
 from diagnose.watched.triggers import TriggerKind, triggered

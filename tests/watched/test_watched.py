@@ -1,9 +1,9 @@
 """What is said of a whole run, from logs that are written down here."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from diagnose.contracts.watched_run import RunPartKind
 from diagnose.reports import markdown, terminal, watched_run

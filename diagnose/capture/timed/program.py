@@ -11,10 +11,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from msgspec import Struct
 
 from diagnose.capture.timed import MARK
 from diagnose.capture.timed.calls import Call, call_of, first_line
@@ -66,8 +66,7 @@ def say(line: dict[str, object]) -> None:
     print(MARK + json.dumps(line), flush=True)
 
 
-@dataclass(frozen=True)
-class Flags:
+class Flags(Struct, frozen=True):
     """What libraries of a GPU may do."""
 
     matmul_tf32: bool

@@ -6,11 +6,11 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 ALIGNED, ROUND = 8, 64  # Sizes that are no multiple of the first are rounded up to one of the second.
 WORKSPACE = 2  # Times the memory of what it takes and gives that an op is thought to need at most (our choice).
@@ -28,8 +28,7 @@ class CannotTime(Exception):
     """Why an op is not timed, in a few words."""
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     """A tensor without its numbers."""
 
     shape: tuple[int, ...]

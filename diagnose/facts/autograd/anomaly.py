@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
@@ -25,8 +24,7 @@ _CHECKS = (CHECK, "aten::any", "aten::_is_any_true", "aten::item", "aten::is_non
 """What anomaly detection calls for each gradient, outside the node's own function: isnan(gradient).any().item()."""
 
 
-@dataclass(frozen=True)
-class NanChecks:
+class NanChecks(Struct, frozen=True):
     """Checks of gradients during the backward pass."""
 
     checked: int  # Gradients, in all used steps.

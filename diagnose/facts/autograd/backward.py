@@ -6,9 +6,8 @@ weight carry the number of their node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.host import host_threads
@@ -24,8 +23,7 @@ ADDS = "torch::autograd::AccumulateGrad"
 NO_PASSES = Missing("backward passes", "Record whole steps of the training.")
 
 
-@dataclass(frozen=True)
-class BackwardNodes:
+class BackwardNodes(Struct, frozen=True):
     """Nodes that backward passes ran, in order of start. Arrays of shape (nodes,)."""
 
     spans: HostSpans

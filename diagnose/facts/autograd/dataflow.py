@@ -7,9 +7,9 @@ two have nodes of the same kinds in the same order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.autograd.backward import BackwardNodes, backward_nodes
 from diagnose.facts.core.base import Facts, Missing, fact, optional
@@ -29,8 +29,7 @@ _NOTHING_NEW = (
 """Nodes of ops that collect or cut out: a sum of what rounds give needs the round before, what is summed does not."""
 
 
-@dataclass(frozen=True)
-class Dataflow:
+class Dataflow(Struct, frozen=True):
     """Autograd's graph, with its nodes in the order in which ops made them. Numbers are from 0 for the first of a step.
 
     Nodes that add to gradients are left out. Arrays of shape (nodes,), but for the first two.
@@ -48,7 +47,7 @@ class Dataflow:
 
         `step` is the position of the used step, `begins` are the numbers of the first op of each round.
         """
-        if step < 0 or self.first[step] < 0 or len(begins) < 3:
+        if step < 0 or self.first[step] < 0 or len(begins) < 3 or (np.diff(begins) < 0).any():
             return None
         edges = np.searchsorted(self.number, np.array(begins) - self.first[step]).tolist()
         pairs = list(zip(edges, edges[1:], edges[2:], strict=False))[:MOST_PAIRS]

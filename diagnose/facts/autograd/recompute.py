@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.autograd.backward import backward_nodes, places
 from diagnose.facts.core.base import Facts, fact, optional
@@ -24,8 +23,7 @@ LEAST_OPS = 3
 """In such a node (our choice): the formula of a second derivative may be one op that a forward pass has as well."""
 
 
-@dataclass(frozen=True)
-class Recompute:
+class Recompute(Struct, frozen=True):
     """Forward ops that run again inside nodes of a backward pass."""
 
     work: Work  # The ops, and the device work that they launch.

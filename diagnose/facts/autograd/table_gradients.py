@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.autograd.backward import backward_nodes, places
 from diagnose.facts.core.base import Facts, Missing, fact, optional
@@ -31,8 +31,7 @@ _FILLS = ("aten::zero_", "aten::fill_")
 _NO_SIZES = Missing("sizes of the tensors that ops fill", "Record with record_shapes=True.")
 
 
-@dataclass(frozen=True)
-class TableGradients:
+class TableGradients(Struct, frozen=True):
     """Dense gradients of tables of one shape, of which a pass reads a few rows only."""
 
     shape: Shape

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.communication.job_times import own_time_ns
@@ -32,8 +32,7 @@ COVERED = 0.5
 """Of the others' computing, that has to be of kinds of kernels or ops that the longest rank has, too (our choice)."""
 
 
-@dataclass(frozen=True)
-class Late:
+class Late(Struct, frozen=True):
     """A rank that keeps the others waiting while it does not compute: its host, or an idle device."""
 
     rank: int
@@ -42,12 +41,11 @@ class Late:
     share: float  # Of the steps in which no other takes as long.
     why: TimeCause | None
     """What its host does for most of the time that the others do not need; None if that is not known."""
-    keep: npt.NDArray[np.float64] = field(repr=False)
+    keep: npt.NDArray[np.float64]
     """What is left of it if that rank takes as long as the others. Shape (ranks, steps)."""
 
 
-@dataclass(frozen=True)
-class Balance:
+class Balance(Struct, frozen=True):
     """How much longer the rank that computes longest does so than those that do the same, per step."""
 
     rank: int  # This one.
@@ -72,9 +70,9 @@ class Balance:
     step_ns: int
     on_cpu: bool
     noise: float  # Share of what a rank takes by itself by which equal ranks differ.
-    dealt: npt.NDArray[np.float64] = field(repr=False)
+    dealt: npt.NDArray[np.float64]
     """What is left of each rank's computing if work is dealt out evenly. Shape (ranks, steps)."""
-    evened: npt.NDArray[np.float64] = field(repr=False)
+    evened: npt.NDArray[np.float64]
     """The same if the longest one computes for no longer than the others."""
 
     @property

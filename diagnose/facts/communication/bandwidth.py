@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
 from diagnose.facts.communication.messages import exposed_ns
@@ -46,8 +45,7 @@ _EACH_WAY = ("allreduce",)
 _ONE_WAY = ("allgather", "reducescatter", "alltoall")
 
 
-@dataclass(frozen=True)
-class BusRate:
+class BusRate(Struct, frozen=True):
     """Large collectives of one operation and size in the used steps, as far as their transfer is told from waiting."""
 
     operation: str
@@ -194,8 +192,7 @@ GRADIENTS = (Role.BUCKET, Role.GRADIENT, Role.SHARD_REDUCE)
 CAST_BYTES = 12  # For each element of 4 bytes: it is read and written as 2, then read as 2 and written as 4.
 
 
-@dataclass(frozen=True)
-class WideGradients:
+class WideGradients(Struct, frozen=True):
     """Reductions of gradients on the device that go over the wire in 4 bytes an element. Numbers are per step."""
 
     role: Role
@@ -288,8 +285,7 @@ IN_EVERY_LAYER = (Role.ACTIVATION, Role.EXCHANGE)
 """What compute waits for: gradients can go while the backward pass runs."""
 
 
-@dataclass(frozen=True)
-class Crossing:
+class Crossing(Struct, frozen=True):
     """Collectives of one role whose groups cross machines and would fit one. Arrays of shape (collectives,)."""
 
     role: Role
@@ -301,8 +297,8 @@ class Crossing:
     left: float  # Share of their transfers that would be left at most over the links within a machine.
     others_ids: IntArray
     """Collectives of groups within a machine that would cross machines in their place. Shape (others,)."""
-    others_group: IntArray = field(repr=False)  # 0, 1, 2, ... of these.
-    others_ns: IntArray = field(repr=False)
+    others_group: IntArray  # 0, 1, 2, ... of these.
+    others_ns: IntArray
     """What each of these would take at the rate of those that cross now, for each `Estimate`. Shape (3, others)."""
 
 

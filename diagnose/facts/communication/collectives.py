@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, once
 from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
@@ -146,8 +147,7 @@ def told_bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
     return np.where(known, elements * known * size, -1)
 
 
-@dataclass(frozen=True)
-class SmallCollectives:
+class SmallCollectives(Struct, frozen=True):
     """Collectives on the device in the used steps. Numbers are per step."""
 
     total_calls: int  # In all used steps together, of any size, and on the host too.
@@ -169,8 +169,7 @@ def small_collectives(facts: Facts) -> SmallCollectives:
     )
 
 
-@dataclass(frozen=True)
-class Carried:
+class Carried(Struct, frozen=True):
     """Calls: each collective, and in place of a batch each of its transfers. Arrays of shape (calls,)."""
 
     row: IntArray  # Of the table of collectives.
@@ -217,8 +216,7 @@ WORKERS = 2  # Threads of a group of gloo's (ProcessGroupGloo, threads of its de
 APART = 4  # Thread numbers of one group differ by less.
 
 
-@dataclass(frozen=True)
-class CallGroups:
+class CallGroups(Struct, frozen=True):
     """Of each call (`batches`). Arrays of shape (calls,)."""
 
     group: IntArray  # Position in `groups`; -1 unknown.

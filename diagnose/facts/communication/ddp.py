@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from math import ceil
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.communication.host_collectives import host_collectives
@@ -51,8 +51,7 @@ _PACKS = ("aten::flatten_dense_tensors", "aten::view", "aten::cat", "record_para
 """What a forward begins with where buffers are broadcast, none of it inside another op."""
 
 
-@dataclass(frozen=True)
-class DdpOverhead:
+class DdpOverhead(Struct, frozen=True):
     """Work of DistributedDataParallel that an option can save."""
 
     work: DdpWork
@@ -137,8 +136,7 @@ BUCKET_BYTES, FIRST_BYTES = 25 << 20, 1 << 20
 """Of DDP's buckets unless bucket_cap_mb says otherwise, and of the first, which is ready first (torch.distributed)."""
 
 
-@dataclass(frozen=True)
-class Buckets:
+class Buckets(Struct, frozen=True):
     """Reductions that backward passes start. Numbers without a word on that are per step."""
 
     calls: int  # Per forward of DDP that is followed by some (the median); 0 if DDP reduces nothing.
@@ -214,8 +212,7 @@ def _per_forward(facts: Facts, ops: HostSpans) -> int:
     return round(float(np.median(counts[counts > 0]))) if len(counts) else 0
 
 
-@dataclass(frozen=True)
-class Accumulation:
+class Accumulation(Struct, frozen=True):
     """Reductions of gradients by DistributedDataParallel between two steps of the optimizer."""
 
     rounds: int

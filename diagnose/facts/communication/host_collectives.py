@@ -5,10 +5,9 @@ On a device that is while nothing else runs, on the host while a thread stands.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.communication.collectives import SMALL_BYTES, collective_table
 from diagnose.facts.communication.peers import waits
@@ -35,8 +34,7 @@ _LIGHT = frozenset(
 """Ops that may lie between the collectives of a run: they prepare and use single results, and could do so for all."""
 
 
-@dataclass(frozen=True)
-class HostCollectives:
+class HostCollectives(Struct, frozen=True):
     """Those whose start is recorded too, in order. Arrays of shape (collectives,)."""
 
     ids: IntArray
@@ -83,8 +81,7 @@ def _bytes(facts: Facts, ops: IntArray) -> IntArray:
     return np.array([*sizes, -1], dtype=np.int64)[position]
 
 
-@dataclass(frozen=True)
-class Blocked:
+class Blocked(Struct, frozen=True):
     """Time of the main thread at collectives. What it waits for other ranks may come back at the next one."""
 
     ids: IntArray  # The collectives that begin and end in it.
@@ -109,8 +106,7 @@ def blocked_at(facts: Facts, times: Intervals) -> Blocked:
     )
 
 
-@dataclass(frozen=True)
-class HostRuns:
+class HostRuns(Struct, frozen=True):
     """Small collectives that the main thread waits for one after the other, with nothing but light ops between."""
 
     calls: int  # In runs of LEAST_RUN or more, per step.
@@ -158,8 +154,7 @@ def _heavy_ops(facts: Facts) -> HostSpans:
     return ops.where(~np.isin(names, list(_LIGHT)) & (kind != SpanKind.COLLECTIVE.value))
 
 
-@dataclass(frozen=True)
-class Barriers:
+class Barriers(Struct, frozen=True):
     """Barriers that the main thread asks for by itself."""
 
     op_ids: IntArray
@@ -198,8 +193,7 @@ ranks share cores, a thread that had stood for 59 ms went on 8 ms later (our cho
 EARLY_TRANSFER_NS = 400_000  # EARLY_NS of send and recv, whose spans end on the thread that waits.
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(Struct, frozen=True):
     """Where the rank is held up, in order of time. Arrays of shape (waits,)."""
 
     from_ns: IntArray

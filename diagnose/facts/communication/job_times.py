@@ -7,11 +7,11 @@ the last rank has come it waits, after that it transfers. What a rank waits is c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.spans import members
 from diagnose.trace import intervals
@@ -29,8 +29,7 @@ class WhyUnmatched(str, Enum):
     """The ranks' recordings have different calls, or show a rank leaving before another has come."""
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """The calls of all ranks in the steps, one after the other. Arrays of shape (calls,)."""
 
     rank: IntArray  # Position of the sequence.
@@ -44,8 +43,7 @@ class Calls:
     """Matched, with all ranks that took part: the others may wait for ranks without a recording after that."""
 
 
-@dataclass(frozen=True)
-class JobTimes:
+class JobTimes(Struct, frozen=True):
     """Where the time of ranks goes. Arrays of shape (ranks, steps) but for `caused_ns`."""
 
     compute_ns: IntArray
@@ -94,8 +92,7 @@ def _calls(job: Job) -> tuple[Calls, IntArray]:
     return Calls(rank, call, join_point, last, awaited, none, none.copy(), whole), first
 
 
-@dataclass(frozen=True)
-class _Waits:
+class _Waits(Struct, frozen=True):
     """Of one rank: its waiting, waits with whom they are for, and times by step (waiting, transfer, unmatched)."""
 
     from_ns: IntArray
@@ -147,8 +144,7 @@ def _progress(one: CollectiveSequence) -> tuple[IntArray, IntArray, IntArray]:
     return moments, done[0], done[1]
 
 
-@dataclass(frozen=True)
-class GroupTimes:
+class GroupTimes(Struct, frozen=True):
     """One operation in one process group, or what one rank sends to another. Times are of all steps."""
 
     group: int  # Position in `Job.groups`; -1: its ranks are all, or it is a transfer.
@@ -164,8 +160,7 @@ class GroupTimes:
     """Bytes over the time from when the last rank came to the end, hidden or not, per second; None if not known."""
 
 
-@dataclass(frozen=True)
-class Unmatched:
+class Unmatched(Struct, frozen=True):
     """Calls of which it is not known who waits for whom, in all steps."""
 
     why: WhyUnmatched

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from diagnose.facts.communication.pipelines import paired, pipelines
 from diagnose.trace.intervals import IntArray
@@ -69,9 +69,9 @@ def cut(one: CollectiveSequence, numbers: tuple[int, ...]) -> CollectiveSequence
     known = (lane.call < 0) | kept[np.maximum(lane.call, 0)]
     place = np.cumsum(kept) - 1
     rows = np.flatnonzero(inside & known)
-    parts = {name: getattr(lane, name)[rows] for name in lane.__dataclass_fields__}
+    parts = {name: getattr(lane, name)[rows] for name in lane.__struct_fields__}
     parts["call"] = np.where(parts["call"] >= 0, place[np.maximum(parts["call"], 0)], -1)
-    held = {name: getattr(calls, name)[kept] for name in calls.__dataclass_fields__}
+    held = {name: getattr(calls, name)[kept] for name in calls.__struct_fields__}
     before = np.maximum(held["after"], 0)
     held["after"] = np.where((held["after"] >= 0) & kept[before], place[before], -1)
     held["step"] = np.where(held["step"] >= 0, held["step"] - first, -1)

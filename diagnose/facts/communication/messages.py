@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.communication.collectives import SMALL_BYTES, CollectiveTable, collective_table
 from diagnose.facts.communication.ddp import BUCKET_BYTES, FIRST_BYTES
@@ -48,8 +48,7 @@ _COLLECTED = re.compile("reduce|gather|broadcast")
 _NORM = re.compile("sync_?batch_?norm", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class CollectiveRuns:
+class CollectiveRuns(Struct, frozen=True):
     """Small collectives of one operation and group in a row, nothing but pointwise work between: one call could do all.
 
     Without gradients, which `loose_gradients` has.
@@ -144,8 +143,7 @@ def host_ns(facts: Facts, ops: HostSpans, op_of: IntArray) -> int:
     return round_half_up(mine.times.total, steps(facts).count)
 
 
-@dataclass(frozen=True)
-class SyncedNorms:
+class SyncedNorms(Struct, frozen=True):
     """Collectives by which batch normalisation exchanges its statistics. Numbers are per step."""
 
     ids: IntArray
@@ -177,8 +175,7 @@ OVERLAPPED = 0.5
 """Of what the backward pass could hide, likely hidden: DDP's buckets start when they are full (our choice)."""
 
 
-@dataclass(frozen=True)
-class LooseGradients:
+class LooseGradients(Struct, frozen=True):
     """All-reduces of gradients on the device that no bucket collects. Numbers are per step."""
 
     ids: IntArray
@@ -238,8 +235,7 @@ _GATHERS = ("allgather_", "_allgather_base_", "gather_")
 _NO_FORWARD = Missing("where forward passes begin", "Use DistributedDataParallel, which marks them.")
 
 
-@dataclass(frozen=True)
-class HostGathers:
+class HostGathers(Struct, frozen=True):
     """Gathering on the host after a step of the optimizer and before DDP's next forward pass: of results."""
 
     calls: int  # Per step.
@@ -274,8 +270,7 @@ def host_gathers(facts: Facts) -> HostGathers:
     )
 
 
-@dataclass(frozen=True)
-class DeviceGathers:
+class DeviceGathers(Struct, frozen=True):
     """The same on the device: the model's forward pass has no part in it. Numbers are per step."""
 
     ids: IntArray

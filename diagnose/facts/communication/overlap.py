@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
 from diagnose.facts.communication.peers import peers, waits
@@ -23,8 +22,7 @@ COMPARED_SHARE = 0.9
 may be anywhere in the rest (our choice)."""
 
 
-@dataclass(frozen=True)
-class Collective:
+class Collective(Struct, frozen=True):
     """Communication kernels of one operation."""
 
     operation: str
@@ -33,8 +31,7 @@ class Collective:
     exposed_ns: int  # Of it, while no compute ran.
 
 
-@dataclass(frozen=True)
-class Communication:
+class Communication(Struct, frozen=True):
     """Communication on the device, ns per step. From one rank transfer and waiting cannot be told apart."""
 
     ns: int
@@ -66,8 +63,7 @@ def communication(facts: Facts) -> Communication:
     )
 
 
-@dataclass(frozen=True)
-class ExposedRole:
+class ExposedRole(Struct, frozen=True):
     """Exposed communication for one purpose."""
 
     role: Role
@@ -77,8 +73,7 @@ class ExposedRole:
     share: float  # The same over the step, without the waiting that is known.
 
 
-@dataclass(frozen=True)
-class Exposure:
+class Exposure(Struct, frozen=True):
     """Communication on the device that compute does not hide, and how much of it there is compute enough to hide."""
 
     ns: int  # Communication, per step: transfer and waiting for other ranks together.

@@ -12,10 +12,11 @@ least: the others wait for them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.facts.communication.matching import cut, join
 from diagnose.facts.core.base import Facts, Missing, fact, optional
@@ -29,8 +30,7 @@ from diagnose.trace.packing import packed, unpacked
 HOW = "Record all ranks at once, as diagnose profile does, and analyse their folder."
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(Struct, frozen=True):
     """Ranks side by side."""
 
     job: Job
@@ -70,8 +70,7 @@ def compare(ranks: Mapping[int, CollectiveSequence | None]) -> Compared | None:
     return None if job is None else Compared(job, _waited_ns(job))
 
 
-@dataclass(frozen=True)
-class _Arrivals:
+class _Arrivals(Struct, frozen=True):
     """Each rank that came to each of some join points. Arrays of shape (arrivals,)."""
 
     rank: IntArray  # Position of its sequence.
@@ -123,8 +122,7 @@ MOST_CALLS_OF_JOB = 1_000_000
 """Collectives of all ranks that are put together to a job: some 2.5 GB (`make bench-scale`)."""
 
 
-@dataclass(frozen=True)
-class KeptSequence:
+class KeptSequence(Struct, frozen=True):
     """A rank's sequence in few bytes, and what tells whether it has to be kept."""
 
     data: bytes

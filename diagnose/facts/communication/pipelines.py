@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import device_work
@@ -139,8 +140,7 @@ LITTLE = 0.1  # Of what a long pass takes; less is no pass (our choice).
 _BACKWARD = "autograd::engine::evaluate_function"
 
 
-@dataclass(frozen=True)
-class Sides:
+class Sides(Struct, frozen=True):
     """Of transfers and other collectives. Arrays of shape (calls,)."""
 
     stage: IntArray  # -1 unknown.
@@ -204,8 +204,7 @@ def _by_order(facts: Facts, ids: IntArray, sends: npt.NDArray[np.bool_]) -> IntA
     return toward
 
 
-@dataclass(frozen=True)
-class _Passes:
+class _Passes(Struct, frozen=True):
     """Forward and backward passes of micro-batches, in order. Arrays of shape (passes,)."""
 
     forward: npt.NDArray[np.bool_]

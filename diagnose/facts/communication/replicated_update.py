@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
 from diagnose.facts.communication.ddp import accumulation
@@ -26,8 +25,7 @@ PART_SHARE = 0.75
 _SHARDED = (Role.PARAMETERS, Role.SHARD_GATHER, Role.SHARD_REDUCE)
 
 
-@dataclass(frozen=True)
-class ReplicatedUpdate:
+class ReplicatedUpdate(Struct, frozen=True):
     """The optimizer's work where ranks reduce gradients. Times are per step."""
 
     ranks: int  # That reduce gradients together; 0 if none are reduced.

@@ -8,11 +8,11 @@ pass. A *round* is a forward pass and the backward passes that follow it: a micr
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.facts.communication.collectives import SMALL_BYTES, collective_table
 from diagnose.facts.communication.host_collectives import standing
@@ -50,8 +50,7 @@ _UNIT = re.compile(r"\(([^)]*)\)")
 _BLOCK = re.compile(r"([^.]+\.)*?\d+(?=\.|\Z)")
 
 
-@dataclass(frozen=True)
-class Shards:
+class Shards(Struct, frozen=True):
     """FSDP's collectives, in the order in which they are asked for. Arrays of shape (collectives,)."""
 
     rows: IntArray  # Of the table of collectives.
@@ -66,8 +65,7 @@ class Shards:
     bytes: IntArray  # All ranks' parts together; -1 unknown.
 
 
-@dataclass(frozen=True)
-class ShardTraffic:
+class ShardTraffic(Struct, frozen=True):
     """Some of FSDP's collectives. Numbers are per step."""
 
     ids: IntArray
@@ -82,8 +80,7 @@ class ShardTraffic:
     """When it did nothing but wait for those that threads of the host carry out, and not in `host_ids`."""
 
 
-@dataclass(frozen=True)
-class Sharding:
+class Sharding(Struct, frozen=True):
     """FSDP's collectives, and which of them could be left out or hidden. Numbers are per step."""
 
     compared: bool  # Waiting for other ranks is known.

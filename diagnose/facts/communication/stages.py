@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.communication.balance import is_certain, noise, require_steps
 from diagnose.facts.communication.collectives import collective_table
@@ -15,8 +14,7 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import RECV, SEND, CollectiveSequence, Job, Pipeline
 
 
-@dataclass(frozen=True)
-class Stages:
+class Stages(Struct, frozen=True):
     """Pipelines of one shape. Arrays of shape (places,): ranks of one place hold the same stages."""
 
     ranks: tuple[tuple[int, ...], ...]  # Of each place, one of each pipeline.
@@ -28,7 +26,7 @@ class Stages:
     cost_ns: float  # Per micro-batch and step, besides computing: what `Rechunk` calls o. At least 0.
     step_ns: int
     uneven: bool  # Surely one place computes longer than all of them do on average.
-    even: npt.NDArray[np.float64] = field(repr=False)
+    even: npt.NDArray[np.float64]
     """What is left of each rank's computing if all places compute alike. Shape (ranks, steps)."""
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.device import WorkClass, device_work
@@ -14,8 +14,7 @@ from diagnose.trace.intervals import Intervals
 NO_DEVICE = Missing("device work", "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on a GPU.")
 
 
-@dataclass(frozen=True)
-class DeviceTime:
+class DeviceTime(Struct, frozen=True):
     """When the device did what within the used steps; each set is normal, and only the last two are not busy."""
 
     busy: Intervals  # Any work, over all streams and devices of the rank.
@@ -54,8 +53,7 @@ def device_time(facts: Facts) -> DeviceTime:
     )
 
 
-@dataclass(frozen=True)
-class Breakdown:
+class Breakdown(Struct, frozen=True):
     """Mean of the used steps, ns per step. busy = compute + the exposed parts; step = busy + idle + not recorded."""
 
     step_ns: int

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.trace import enums, intervals, kinds
@@ -22,8 +22,7 @@ class WorkClass(IntEnum):
     COPY = 2
 
 
-@dataclass(frozen=True)
-class DeviceWork:
+class DeviceWork(Struct, frozen=True):
     """Device operations in order of start. All arrays have shape (operations,)."""
 
     ids: IntArray

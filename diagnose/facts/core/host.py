@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, once
 from diagnose.facts.core.breakdown import shared_out
@@ -21,8 +21,7 @@ from diagnose.trace.intervals import IntArray, Intervals, distinct
 from diagnose.trace.kinds import Activity, ApiKind
 
 
-@dataclass(frozen=True)
-class HostThreads:
+class HostThreads(Struct, frozen=True):
     """Host threads that drive the training."""
 
     main: int  # Track with the step markers; without markers, the one with most ops.
@@ -71,8 +70,7 @@ def _named(spans: pd.DataFrame, *activities: Activity) -> npt.NDArray[np.bool_]:
     return _named_like(spans, lambda name: kinds.activity(name) in activities)
 
 
-@dataclass(frozen=True)
-class ApiCalls:
+class ApiCalls(Struct, frozen=True):
     """Runtime and driver calls of the training threads, in order of start. Arrays of shape (calls,)."""
 
     ids: IntArray
@@ -236,8 +234,7 @@ def _named_like(spans: pd.DataFrame, fits: Callable[[str], bool]) -> npt.NDArray
     return np.array([fits(str(name)) for name in names.categories], dtype=bool)[names.codes.to_numpy()]
 
 
-@dataclass(frozen=True)
-class HostTime:
+class HostTime(Struct, frozen=True):
     """How the training threads together spend the mean step, ns per step; the parts add up to the step."""
 
     step_ns: int

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import breakdown, device_time, shared_out
@@ -49,8 +48,7 @@ _BY_LENGTH = (
 _WITHOUT_SITE = (TimeCause.DEVICE_WAIT, TimeCause.BETWEEN_KERNELS, TimeCause.HOST_NOT_RECORDED, TimeCause.UNKNOWN)
 
 
-@dataclass(frozen=True)
-class IdleGaps:
+class IdleGaps(Struct, frozen=True):
     """Idle gaps of the device in the used steps, in order. All of shape (gaps,)."""
 
     gaps: Intervals
@@ -147,8 +145,7 @@ def _sites(
     return sites
 
 
-@dataclass(frozen=True)
-class IdleShare:
+class IdleShare(Struct, frozen=True):
     """Idle time of one cause (at one line of code), mean of the used steps."""
 
     cause: TimeCause

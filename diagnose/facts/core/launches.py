@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, once
 from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
@@ -19,8 +18,7 @@ TINY_NS = 5_000
 keep the device busy."""
 
 
-@dataclass(frozen=True)
-class LaunchTable:
+class LaunchTable(Struct, frozen=True):
     """Device work whose launch is known, in order of launch. Arrays of shape (launched,)."""
 
     work: IntArray  # Span id of the device work.
@@ -29,8 +27,7 @@ class LaunchTable:
     depth: IntArray  # Work launched on the same stream before it and not finished when its call begins.
 
 
-@dataclass(frozen=True)
-class Launches:
+class Launches(Struct, frozen=True):
     """Launching, summed up over the used steps."""
 
     per_step: int  # Device operations launched.

@@ -7,10 +7,10 @@ thread by thread; views count for nothing. What the dispatcher sees lies within 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fnmatch import fnmatch
 
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.inputs import Mask
@@ -37,8 +37,7 @@ LAYERS = ("aten::linear", "aten::*mm", "aten::*matmul", "aten::einsum", "aten::c
 ALIKE_STEPS = "Record a training whose steps are alike."  # How to know more.
 
 
-@dataclass(frozen=True)
-class SeenOps:
+class SeenOps(Struct, frozen=True):
     """The ops of the second of the steps that were looked at, in the order in which they were called."""
 
     ids: IntArray  # The span of each in each used step, -1 where that is not known. Shape (used steps, ops).

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import round_half_up
@@ -21,8 +20,7 @@ from diagnose.trace.intervals import IntArray
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Struct, frozen=True):
     """Ops of the whole recording, the device work launched in them, and what both take."""
 
     ids: IntArray

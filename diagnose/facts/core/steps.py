@@ -6,12 +6,13 @@ steps of one public trace show spans of 35 to 96 ms). They only say which launch
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.device import device_work
@@ -44,8 +45,7 @@ class Measure(str, Enum):
     WINDOW = "window"  # No steps: all recorded work, as if it were one step.
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """The steps that figures are taken from. They follow each other without gaps."""
 
     measure: Measure

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, once
 from diagnose.facts.core.device import device_work
@@ -136,8 +135,7 @@ MOST = 0.5
 """Share of the launches that ops made where ops were recorded, for that to be expected of the others (our choice)."""
 
 
-@dataclass(frozen=True)
-class HostRecorded:
+class HostRecorded(Struct, frozen=True):
     """The stretch of time from the first to the last record of what the host did; its calls may be known longer."""
 
     start_ns: int

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import NO_DEVICE
@@ -21,8 +20,7 @@ from diagnose.trace.kinds import KernelKind
 KERNEL_KINDS = list(KernelKind)
 
 
-@dataclass(frozen=True)
-class WorkTable:
+class WorkTable(Struct, frozen=True):
     """Device operations of the whole recording in order of start; all arrays of shape (operations,).
 
     What happens outside the used steps is in it, so that an edit can change every step alike; numbers that are

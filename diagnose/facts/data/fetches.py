@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
@@ -57,8 +57,7 @@ _END_OF_WORKERS = re.compile(
 """What ends them: within the request that finds the epoch over, or when the iterator is dropped."""
 
 
-@dataclass(frozen=True)
-class Fetches:
+class Fetches(Struct, frozen=True):
     """Fetches of batches on the training threads, in order of start. Arrays of shape (fetches,)."""
 
     ids: IntArray
@@ -195,8 +194,7 @@ def made_in_process(names: Iterable[str]) -> bool | None:
     return single if single != several else None
 
 
-@dataclass(frozen=True)
-class Input:
+class Input(Struct, frozen=True):
     """Fetching batches, in the used steps."""
 
     fetches: int  # In all used steps.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
@@ -32,8 +33,7 @@ MUCH = 0.3  # Of the time to make a batch, from which on a function is named (ou
 MOSTLY = 0.5  # Of its time in one function of a library, from which on that is named with it (our choice).
 
 
-@dataclass(frozen=True)
-class Loading:
+class Loading(Struct, frozen=True):
     """What batches take, and what steps take by the model of `throughput`."""
 
     loader: Loader  # The one that is asked most often.

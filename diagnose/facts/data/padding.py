@@ -6,9 +6,8 @@ and places, alone, joined, or split by heads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, Missing, fact
@@ -32,8 +31,7 @@ _SLACK = 0.25  # By so much lengths of batches may be outside of those that were
 _ATTENTION = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product*", "aten::_flash_attention_forward")
 
 
-@dataclass(frozen=True)
-class Padding:
+class Padding(Struct, frozen=True):
     """Work on batches of sequences, and how far these are filled."""
 
     rows: int  # Of a batch.

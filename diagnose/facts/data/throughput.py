@@ -16,9 +16,11 @@ operational analysis: Denning and Buzen, "The Operational Analysis of Queueing N
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 SHARING = (1.0, 1.05, 1.3)
 """Times as long as alone, where all cores work: least, likely, most. Caches and memory are shared, and two logical
@@ -42,8 +44,7 @@ class Bound(str, Enum):
     CORES = "the cores"
 
 
-@dataclass(frozen=True)
-class Throughput:
+class Throughput(Struct, frozen=True):
     """What a step, its batches and the machine take. Times are in ns per step, for all batches of one step."""
 
     training_ns: float  # t: of the training's thread, without making batches and without waiting for them.

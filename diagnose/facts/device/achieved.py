@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
@@ -17,8 +16,7 @@ from diagnose.trace.hardware import Peaks
 KNOWN_SHARE = 0.95  # Of the FLOPs: so many have to have a known type for an MFU (our choice).
 
 
-@dataclass(frozen=True)
-class TypeFlops:
+class TypeFlops(Struct, frozen=True):
     """What is multiplied in one type."""
 
     dtype: str  # One of `costs.DTYPES`; "" where neither a kernel's name nor its inputs tell it.
@@ -26,8 +24,7 @@ class TypeFlops:
     peak_flops_per_s: float | None  # Nominal, dense, of all devices of the rank; None if it is not known.
 
 
-@dataclass(frozen=True)
-class AchievedFlops:
+class AchievedFlops(Struct, frozen=True):
     """FLOPs of matrix products, convolutions and attention from their shapes, mean of the recorded steps.
 
     All that runs is counted, also what activation checkpointing runs again.

@@ -5,11 +5,11 @@ The framework's caching allocator makes none once it is warm: each one in a stea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, device_time, round_half_up
@@ -42,8 +42,7 @@ class Churn(str, Enum):
     OTHER = "other"  # Single calls: growth, buffers of libraries.
 
 
-@dataclass(frozen=True)
-class AllocatorCalls:
+class AllocatorCalls(Struct, frozen=True):
     """Calls of one function of the driver's allocator, asked for by one op at one line."""
 
     call: str
@@ -153,8 +152,7 @@ def _bursts(calls: ApiCalls, rows: IntArray, op: IntArray) -> IntArray:
     return size[rows]
 
 
-@dataclass(frozen=True)
-class AllocatorCause:
+class AllocatorCause(Struct, frozen=True):
     """Calls that allocate and free device memory for one reason, per step."""
 
     churn: Churn

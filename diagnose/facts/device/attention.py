@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import round_half_up
@@ -33,8 +33,7 @@ class Backend(str, Enum):
     FLASH_2 = "FlashAttention 2"
 
 
-@dataclass(frozen=True)
-class SlowAttention:
+class SlowAttention(Struct, frozen=True):
     """Calls of one backend for which the GPU has a faster one; totals are per step."""
 
     backend: Backend

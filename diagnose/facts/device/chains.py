@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.breakdown import round_half_up
@@ -153,8 +152,7 @@ WHOLE = tuple(f"aten::{kind}batch_norm*" for kind in ("", "native_", "cudnn_", "
 H100 two to ten times as long as moving its bytes (benchmarks/rates)."""
 
 
-@dataclass(frozen=True)
-class PointwiseChains:
+class PointwiseChains(Struct, frozen=True):
     """Kernels that follow each other on a stream, memory-bound, on equally many elements, launched by torch's own ops.
 
     Of a training on the CPU: torch's own ops, on a thread. Not those for parameters and gradients. Of the whole

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
@@ -25,8 +25,7 @@ _GENERIC = re.compile(
 """Kernels of cuDNN for any size, by FFT or in several passes, and MIOpen's last resort. A search may keep them, too."""
 
 
-@dataclass(frozen=True)
-class Convolutions:
+class Convolutions(Struct, frozen=True):
     """Convolutions on the device. Times are per step."""
 
     ids: IntArray  # Their kernels.

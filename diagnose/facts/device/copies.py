@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import device_time, round_half_up
@@ -15,8 +14,7 @@ from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.intervals import Intervals
 
 
-@dataclass(frozen=True)
-class Copies:
+class Copies(Struct, frozen=True):
     """Copies of one direction and kind of host memory."""
 
     direction: Direction

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import round_half_up
@@ -20,8 +19,7 @@ from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 
 
-@dataclass(frozen=True)
-class Doubles:
+class Doubles(Struct, frozen=True):
     """Ops with an input of float64. Times are per step, on what trains: the device, or the host where the CPU does."""
 
     ids: IntArray  # Such ops, none inside another.

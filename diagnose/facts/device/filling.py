@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
@@ -15,8 +14,7 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import KernelKind
 
 
-@dataclass(frozen=True)
-class GridFilling:
+class GridFilling(Struct, frozen=True):
     """How well kernels fill the device; times per step."""
 
     underfilled_ids: IntArray

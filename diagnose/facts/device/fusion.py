@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import breakdown, round_half_up
@@ -102,8 +102,7 @@ def _run(facts: Facts, order: IntArray, member: Mask) -> IntArray:
     return np.concatenate(([0], np.cumsum(~joined)))
 
 
-@dataclass(frozen=True)
-class AttentionChain:
+class AttentionChain(Struct, frozen=True):
     """Attention of one shape as matmul, softmax and matmul, in passes forward and backward. Totals are per step."""
 
     asked_by: str

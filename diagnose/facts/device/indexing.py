@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import NO_DEVICE
@@ -24,8 +23,7 @@ _PUTS = ("aten::index_put_", "aten::_index_put_impl_", "aten::index_put")
 _ADDS = ("aten::index_add", "aten::index_add_", "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce_")
 
 
-@dataclass(frozen=True)
-class SortedIndexing:
+class SortedIndexing(Struct, frozen=True):
     """Additions at indices that sort them first, so that each row is added to in one fixed order; per step."""
 
     deterministic: bool

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import NO_DEVICE, breakdown, round_half_up
@@ -17,8 +16,7 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.kinds import KernelKind
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """All device operations of one name."""
 
     name: str
@@ -61,8 +59,7 @@ def kernels(facts: Facts) -> tuple[Kernel, ...]:
     return tuple(sorted(found, key=lambda kernel: (-kernel.ns, kernel.name)))
 
 
-@dataclass(frozen=True)
-class KernelGroup:
+class KernelGroup(Struct, frozen=True):
     """Kernels with something in common."""
 
     label: str  # The kind of kernel, or the op that launched it ("" unknown).

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.communication.ddp import ddp_overheads
 from diagnose.facts.core.base import Facts, fact, optional
@@ -74,8 +74,7 @@ def for_parallelism(facts: Facts) -> Mask:
     return found | np.isin(table.ids, np.concatenate([table.ids[:0], *ddp]))
 
 
-@dataclass(frozen=True)
-class LayoutConversions:
+class LayoutConversions(Struct, frozen=True):
     """Kernels that change the order of a tensor's dimensions, such as NCHW to NHWC, asked for by one op."""
 
     asked_by: str  # The outermost op; "" if none is known.
@@ -115,8 +114,7 @@ def _groups(facts: Facts, rows: IntArray, key: IntArray) -> Iterator[tuple[str, 
             yield name_of(facts, int(table.asked_by[mine[0]])), name_of(facts, int(table.op[mine[0]])), mine, inside
 
 
-@dataclass(frozen=True)
-class CopyChurn:
+class CopyChurn(Struct, frozen=True):
     """Copies from device memory to device memory that one op was asked for and another carried out."""
 
     asked_by: str  # The outermost op; "" if none is known.

@@ -7,9 +7,10 @@ what its main thread does besides ops.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.facts.communication.balance import noise
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
@@ -39,8 +40,7 @@ IN_CALLS = (TimeCause.LAUNCH, TimeCause.HOST_COPY)
 _NONE = np.zeros(0, dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """Time of the used steps in which nothing is computed, for one reason."""
 
     cause: TimeCause

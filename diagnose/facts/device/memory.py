@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
@@ -18,8 +17,7 @@ from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """The framework's allocator on one device over the whole recording."""
 
     device: int
@@ -35,8 +33,7 @@ class Memory:
         return 1 - self.peak_reserved_bytes / self.capacity_bytes
 
 
-@dataclass(frozen=True)
-class AllocationCalls:
+class AllocationCalls(Struct, frozen=True):
     """Calls of the driver's allocator (cudaMalloc, cudaFree, cudaHostAlloc, ...) in the used steps."""
 
     calls: int  # In all used steps.
@@ -91,8 +88,7 @@ UNUSED_SHARE = 0.5
 choice)."""
 
 
-@dataclass(frozen=True)
-class HeadRoom:
+class HeadRoom(Struct, frozen=True):
     """Memory that this rank could use besides."""
 
     bytes: int
@@ -127,8 +123,7 @@ EVEN = 0.5
 """Of the median rise, at least: what is kept in every step is much the same, what varies is not (our choice)."""
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """Tensors of one size of which every step allocates more than are freed."""
 
     bytes: int  # Per step, of all of them.
@@ -136,8 +131,7 @@ class Kept:
     site: Site | None
 
 
-@dataclass(frozen=True)
-class MemoryGrowth:
+class MemoryGrowth(Struct, frozen=True):
     """Memory in use on the device where it grows most."""
 
     device: int

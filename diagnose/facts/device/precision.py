@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import breakdown, round_half_up
@@ -40,8 +39,7 @@ _PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear", "aten::matmul")
 Mask = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Precision:
+class Precision(Struct, frozen=True):
     """Calls that multiply matrices, by what they multiply in; times per step."""
 
     fp32_ids: IntArray
@@ -113,8 +111,7 @@ def _left(facts: Facts, ops: MatmulOps, chosen: Mask, dtype: str) -> float | Non
     return float(least.sum() / dur.sum())
 
 
-@dataclass(frozen=True)
-class OddSize:
+class OddSize(Struct, frozen=True):
     """The inner size that most of the time of misaligned calls goes by."""
 
     size: int
@@ -123,8 +120,7 @@ class OddSize:
     site: Site | None  # Of its first call, which is one of the forward pass.
 
 
-@dataclass(frozen=True)
-class Roofline:
+class Roofline(Struct, frozen=True):
     """Calls whose cost is known, attention left out, against what the device reaches at best; times per step."""
 
     known_ns: int  # Time of the calls that could be judged.
@@ -188,8 +184,7 @@ def _odd_size(facts: Facts, ops: MatmulOps, rows: IntArray, odd: Mask) -> OddSiz
     return OddSize(size, other, round_half_up(len(rows), steps(facts).count), site)
 
 
-@dataclass(frozen=True)
-class LargeProducts:
+class LargeProducts(Struct, frozen=True):
     """Products in 16 bits that are large enough for fp8, on a device that has it; times per step."""
 
     ids: IntArray

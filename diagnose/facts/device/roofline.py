@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.matmuls import MATMULS, SHORTEST_NS, peaks
@@ -60,8 +59,7 @@ _MOVED = np.log([1e6, 1e8])
 _RATE_REACHED = np.array([0.60, 0.90])
 
 
-@dataclass(frozen=True)
-class MatmulOps:
+class MatmulOps(Struct, frozen=True):
     """Calls that launched matmul-like kernels, in the whole recording; arrays of shape (rows,) if not said otherwise.
 
     A row is the innermost op whose cost is known, or that is none above the kernels, the innermost op; a kernel
@@ -231,8 +229,7 @@ def inner_sizes(ops: MatmulOps) -> IntArray:
     return found
 
 
-@dataclass(frozen=True)
-class OpRoofline:
+class OpRoofline(Struct, frozen=True):
     """What each row of `matmul_ops` would take at best: max(compute, memory, shortest kernel)."""
 
     table: MatmulOps

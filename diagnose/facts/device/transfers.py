@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
@@ -40,8 +39,7 @@ _TO_OR_FROM_HOST = (Direction.H2D.value, Direction.D2H.value)
 _OPS = (SpanKind.OP, SpanKind.COLLECTIVE)
 
 
-@dataclass(frozen=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """Copies of one kind, asked for by one op at one line, at least one of them in the used steps."""
 
     direction: Direction
@@ -190,8 +188,7 @@ def copy_before(facts: Facts, ids: IntArray) -> IntArray:
     return np.where((last >= 0) & (call[last] == ids), copies.index.to_numpy()[last], result)
 
 
-@dataclass(frozen=True)
-class HostBorn:
+class HostBorn(Struct, frozen=True):
     """Tensors made on the host by one op at one line, and copied to the device by the next op."""
 
     made_by: str  # The op, or `torch.tensor`, which is none.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.causes import TimeCause
@@ -28,8 +27,7 @@ SHORT_NS = 200_000
 """Python pauses up to that are calls of modules and hooks, as many whatever the batch; longer ones may go with it."""
 
 
-@dataclass(frozen=True)
-class LargerBatch:
+class LargerBatch(Struct, frozen=True):
     """A batch that fits, and what a step does once whatever the batch is; times per step."""
 
     times: int  # As large as now: a power of two, at most MOST_TIMES; 1 if twice the batch does not fit for sure.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, once
 from diagnose.facts.core.breakdown import round_half_up
@@ -20,8 +20,7 @@ WHOLE = (CalleeKind.LOG, CalleeKind.METRIC, CalleeKind.SAVE, CalleeKind.LOAD, Ca
 """Calls of which all is theirs, ops and launches in them as well: a fix that calls them seldom saves these, too."""
 
 
-@dataclass(frozen=True)
-class Callee:
+class Callee(Struct, frozen=True):
     """A function of a library that takes most of some time of a line."""
 
     name: str  # As `json.dumps`; all of the framework together are `torch`.

@@ -6,10 +6,9 @@ the (j+1)th time); what follows a graph break is a function of its own, called i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
@@ -36,8 +35,7 @@ _INDUCTOR = (
 _HOST = (SpanKind.OP, SpanKind.ANNOTATION, SpanKind.COLLECTIVE, SpanKind.LOADER)
 
 
-@dataclass(frozen=True)
-class Compilations:
+class Compilations(Struct, frozen=True):
     """Some compilations: outermost spans of compiling. Arrays of shape (compilations,)."""
 
     ids: IntArray
@@ -66,8 +64,7 @@ class Compilations:
         return tuple(np.unique(self.step[self.in_steps & (self.step >= 0)]).tolist())
 
 
-@dataclass(frozen=True)
-class Compiling:
+class Compiling(Struct, frozen=True):
     """torch.compile in the recording."""
 
     used: bool  # Whether any trace of it was seen.

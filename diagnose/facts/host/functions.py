@@ -5,9 +5,8 @@ It needs no rule: it also shows what no rule knows. What dominates a step is a f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.autograd.backward import BackwardNodes, backward_nodes, forward_ops, nodes_of
 from diagnose.facts.core.base import Facts, fact, once, optional
@@ -45,16 +44,14 @@ _LIBRARIES = ("aten::", "torchvision::", "torchaudio::")
 MOST_OPS = 5  # That are told of a function (our choice).
 
 
-@dataclass(frozen=True)
-class FunctionOp:
+class FunctionOp(Struct, frozen=True):
     """All calls of an op from one function, with its backward pass."""
 
     name: str  # Of a node of a backward pass whose op is not known, the node's.
     ns: int  # Per step; on the device if there is one, else on the host.
 
 
-@dataclass(frozen=True)
-class FunctionTime:
+class FunctionTime(Struct, frozen=True):
     """Time of the step that is of a function of the user's code, and of none that it calls. All times are per step."""
 
     site: Site | None  # None: no frame of the user's code was open.
@@ -71,8 +68,7 @@ class FunctionTime:
         return self.python_ns + self.ops_ns + self.backward_ns
 
 
-@dataclass(frozen=True)
-class _Spent:
+class _Spent(Struct, frozen=True):
     """What training threads do, with the number of the site that it is of: of a node, that of the op that made it."""
 
     sites: tuple[Site | None, ...]
@@ -187,8 +183,7 @@ def _device_ns(facts: Facts, calls: HostSpans) -> IntArray | None:
     return found
 
 
-@dataclass(frozen=True)
-class Dominant:
+class Dominant(Struct, frozen=True):
     """A line, or all lines of a function, whose ops with their backward pass take much of the step."""
 
     site: Site  # Of a function that line which takes most.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
@@ -22,8 +21,7 @@ from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 
 
-@dataclass(frozen=True)
-class HostCompute:
+class HostCompute(Struct, frozen=True):
     """Calls of one op that computes on the CPU, at one line, at least one of them in the used steps."""
 
     op: str

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, once
 from diagnose.facts.core.breakdown import round_half_up
@@ -19,8 +18,7 @@ from diagnose.trace.intervals import IntArray, Intervals
 MOST = 0.5  # A function is named if it takes this share of the time (our choice).
 
 
-@dataclass(frozen=True)
-class LibraryCall:
+class LibraryCall(Struct, frozen=True):
     """A function of an installed package with most of some time."""
 
     function: str  # As `scipy.ndimage.zoom`.
@@ -58,8 +56,7 @@ def library_call(facts: Facts, times: Intervals, tracks: IntArray) -> LibraryCal
     return LibraryCall(table.names[longest], caller, round_half_up(total, steps(facts).count), total / whole)
 
 
-@dataclass(frozen=True)
-class _Frames:
+class _Frames(Struct, frozen=True):
     """Frames of the user's code and of installed packages. Arrays of shape (frames,)."""
 
     start_ns: IntArray

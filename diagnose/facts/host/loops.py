@@ -10,9 +10,9 @@ layers do: a stack of layers looks the same where no gradients are kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, Missing, fact, optional
@@ -81,8 +81,7 @@ _ADDS = ("aten::add_", "aten::add")
 """Ops by which a backward pass adds what each round but the first says of a gradient: rounds are alike but for them."""
 
 
-@dataclass(frozen=True)
-class Loop:
+class Loop(Struct, frozen=True):
     """Rounds of the same ops, forward and backward. Numbers are per step unless they say otherwise."""
 
     ops: tuple[str, ...]

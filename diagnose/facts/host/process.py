@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
@@ -18,8 +19,7 @@ from diagnose.trace.intervals import IntArray
 BUSY_SHARE = 0.1  # Of a core: threads beside the training that compute less hardly hold it up (our choice).
 
 
-@dataclass(frozen=True)
-class CpuThreads:
+class CpuThreads(Struct, frozen=True):
     """Threads that a training on the CPU computes with."""
 
     threads: int  # Of each process (torch.get_num_threads).
@@ -47,8 +47,7 @@ def cpu_threads(facts: Facts) -> CpuThreads | None:
     )
 
 
-@dataclass(frozen=True)
-class CompetingThreads:
+class CompetingThreads(Struct, frozen=True):
     """Threads of Python that compute beside the one that trains. Python runs one thread at a time."""
 
     names: tuple[str, ...]  # Most computing first.
@@ -74,8 +73,7 @@ BYTE_NS = 0.25  # What fetching takes: 80 MB took 20 ms of one thread (an Intel 
 _NOT_COUNTED = Missing("page faults", "Record with diagnose profile.")
 
 
-@dataclass(frozen=True)
-class FetchedMemory:
+class FetchedMemory(Struct, frozen=True):
     """Memory that a training on the CPU fetches in every step."""
 
     bytes: int  # Per step without the profiler.

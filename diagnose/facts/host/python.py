@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
@@ -59,8 +59,7 @@ _PAUSES = (TimeCause.PYTHON, TimeCause.BLOCKED)
 _IN_CALLS = (*LAUNCHING, TimeCause.SYNC, TimeCause.HOST_COPY, TimeCause.HOST_COMPUTE)  # What `whole_calls` do as well.
 
 
-@dataclass(frozen=True)
-class Op:
+class Op(Struct, frozen=True):
     """All calls of one framework op on the host."""
 
     name: str
@@ -97,8 +96,7 @@ def ops(facts: Facts) -> tuple[Op, ...]:
     return tuple(sorted(found, key=lambda op: (-op.self_ns, op.name)))
 
 
-@dataclass(frozen=True)
-class PythonPause:
+class PythonPause(Struct, frozen=True):
     """Pauses between ops, at one line, for which the device was idle; of a training on the CPU, all of them."""
 
     site: Site | None  # None: no stacks, or no frame of the user's code was open.
@@ -186,8 +184,7 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
     return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
 
 
-@dataclass(frozen=True)
-class _OwnPauses:
+class _OwnPauses(Struct, frozen=True):
     """Pauses of a thread between all that it does otherwise. Arrays of shape (pauses,)."""
 
     times: Intervals

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.facts.autograd.dataflow import dataflow
 from diagnose.facts.core.base import Facts, optional
@@ -19,8 +18,7 @@ MOST_OPS = 64  # Of one round of a loop that are looked for.
 _ACCUMULATES = "AccumulateGrad"
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """Rounds in a row: ops `first` to `last`, the latter not included, of a thread's ops."""
 
     first: int

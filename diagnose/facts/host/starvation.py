@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import breakdown, round_half_up
@@ -26,8 +25,7 @@ READING = (WaitReason.SCALAR_READ, WaitReason.TENSOR_READ, WaitReason.DATA_DEPEN
 FEW_LAUNCHES = 50  # Fewer are no reason to compile anything (our choice).
 
 
-@dataclass(frozen=True)
-class Starvation:
+class Starvation(Struct, frozen=True):
     """Idle time of the device for which the host launched too slowly."""
 
     idle_ns: int  # Idle time with a cause in `LAUNCHING`, per step.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
@@ -19,8 +18,7 @@ from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 
 
-@dataclass(frozen=True)
-class Sync:
+class Sync(Struct, frozen=True):
     """Blocking calls of one kind, asked for by one op at one line."""
 
     call: str
@@ -70,8 +68,7 @@ ALIKE_SHARE = 0.5
 DEPTH = 2  # Queued before such a launch at most: launches also block when the queue is full, then hundreds are queued.
 
 
-@dataclass(frozen=True)
-class BlockingLaunches:
+class BlockingLaunches(Struct, frozen=True):
     """How long the launches of kernels over LONG_KERNEL_NS took: with CUDA_LAUNCH_BLOCKING, as long as the kernels."""
 
     call_ids: IntArray  # Calls that launch one kernel, of any length.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
@@ -20,8 +19,7 @@ from diagnose.trace.kinds import Activity
 _ON_HOST = (SpanKind.OP, SpanKind.ANNOTATION, SpanKind.PYTHON)
 
 
-@dataclass(frozen=True)
-class Texts:
+class Texts(Struct, frozen=True):
     """Tensors that training threads write as text, one after the other."""
 
     spans: HostSpans

@@ -6,12 +6,12 @@ calls of one innermost op count once, under the name of the last.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
@@ -66,8 +66,7 @@ _CODES = {reason: code for code, reason in enumerate(_REASONS)}
 _NEVER = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True)
-class HostWait:
+class HostWait(Struct, frozen=True):
     """Waits for one reason, by one op at one line, at least one of them in the used steps."""
 
     reason: WaitReason

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from enum import Enum
 from math import gcd
 
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
@@ -40,8 +40,7 @@ class Implementation(str, Enum):
     OTHER = "other"
 
 
-@dataclass(frozen=True)
-class OptimizerSteps:
+class OptimizerSteps(Struct, frozen=True):
     """Steps of the optimizers of one class. Of a step with a closure, only what comes after the closure counts."""
 
     optimizer: str  # Name of the class, such as AdamW.
@@ -130,8 +129,7 @@ def _summed(facts: Facts, calls: HostSpans) -> OptimizerSteps:
     )
 
 
-@dataclass(frozen=True)
-class _Launched:
+class _Launched(Struct, frozen=True):
     """What calls have a device do; the fields as in OptimizerSteps."""
 
     implementation: Implementation

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
@@ -32,8 +31,7 @@ def zeroings(facts: Facts) -> HostSpans:
     return host_spans(facts, SpanKind.ANNOTATION, SpanKind.PYTHON, named=zeroes).outermost()
 
 
-@dataclass(frozen=True)
-class GradientZeroing:
+class GradientZeroing(Struct, frozen=True):
     """Calls of `zero_grad`, and the device work in them: gradients filled with zeros, where not set to None."""
 
     total_calls: int  # In all used steps.
@@ -73,8 +71,7 @@ def gradient_zeroing(facts: Facts) -> GradientZeroing:
     )
 
 
-@dataclass(frozen=True)
-class _Launched:
+class _Launched(Struct, frozen=True):
     """What calls have a device do; the fields as in GradientZeroing."""
 
     launches: int

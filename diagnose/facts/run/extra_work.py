@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
@@ -38,8 +37,7 @@ _OF_OTHERS = (
 )
 
 
-@dataclass(frozen=True)
-class ExtraWork:
+class ExtraWork(Struct, frozen=True):
     """Work that some steps do and most others do not, and that makes them far longer."""
 
     filling: Filling  # ACTIVITY: Python between ops, of which nothing else is known.
@@ -54,8 +52,7 @@ class ExtraWork:
     times: Intervals  # When that thread was in it, if it has no spans.
 
 
-@dataclass(frozen=True)
-class LongSteps:
+class LongSteps(Struct, frozen=True):
     """Used steps that took far longer than the median one."""
 
     median_ns: int

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
@@ -28,8 +28,7 @@ _AUTOMATIC = "Python GC"
 _ON_HOST = (SpanKind.OP, SpanKind.LOADER, SpanKind.COLLECTIVE, SpanKind.ANNOTATION, SpanKind.PYTHON)
 
 
-@dataclass(frozen=True)
-class Collections:
+class Collections(Struct, frozen=True):
     """Garbage collections on the training threads, none inside another."""
 
     ids: IntArray
@@ -40,8 +39,7 @@ class Collections:
     site: Site | None = None  # The line that asks for most of it; None of those that no line asks for.
 
 
-@dataclass(frozen=True)
-class GarbageCollections:
+class GarbageCollections(Struct, frozen=True):
     """Python's garbage collection, except the compiler's own."""
 
     automatic: Collections  # Those that Python started by itself, but for `once_ids`.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import combinations
 from math import prod
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.facts.autograd.backward import backward_nodes, forward_ops, nodes_of
 from diagnose.facts.core.base import Facts, Missing, fact, optional
@@ -68,8 +69,7 @@ class Measured(str, Enum):
     SIZES = "sizes"
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """The graph of steps long ago, which backward passes go through again."""
 
     count: Trend  # Its nodes, by recorded step.
@@ -80,8 +80,7 @@ class Kept:
     site: Site | None
 
 
-@dataclass(frozen=True)
-class Grows:
+class Grows(Struct, frozen=True):
     """What there is more of in each step, or what takes longer, or takes more."""
 
     measured: Measured
@@ -114,8 +113,7 @@ class Grows:
         return not all(name.startswith(BACKWARD) for name in self.names)
 
 
-@dataclass(frozen=True)
-class Growth:
+class Growth(Struct, frozen=True):
     """How steps change over the recording."""
 
     time: Trend | None
@@ -343,8 +341,7 @@ def _longest_names(facts: Facts, ops: HostSpans) -> tuple[str, ...]:
     return tuple(str(facts.rank.spans["name"].cat.categories[code]) for code in codes[np.argsort(-ns, kind="stable")])
 
 
-@dataclass(frozen=True)
-class _Larger:
+class _Larger(Struct, frozen=True):
     """An input that is larger in each step, and the extent of it that is."""
 
     shapes: tuple[Shape, ...]
@@ -438,8 +435,7 @@ RARE_TIME = 0.001
 RISE = 0.1  # Of the beginning, or of the median, by so much at least what grows is more at the end (our choice).
 
 
-@dataclass(frozen=True)
-class Trend:
+class Trend(Struct, frozen=True):
     """How values change with their position."""
 
     first: float

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
@@ -35,8 +35,7 @@ FILLS = 0.2  # What explains a spike fills at least this share of what the step 
 _ON_HOST = (SpanKind.OP, SpanKind.LOADER, SpanKind.COLLECTIVE, SpanKind.ANNOTATION, SpanKind.PYTHON)
 
 
-@dataclass(frozen=True)
-class Silences:
+class Silences(Struct, frozen=True):
     """Times when the host did nothing that is recorded, and the device nothing at all. What they are is a guess."""
 
     times: Intervals  # Of the whole recording, each at least SILENCE_NS long.
@@ -63,8 +62,7 @@ def silences(facts: Facts) -> Silences:
     return Silences(found, int(inside.sum()), round_half_up(idle_ns, used.count))
 
 
-@dataclass(frozen=True)
-class Checkpoints:
+class Checkpoints(Struct, frozen=True):
     """Saving the state of the training, on the training threads, in order. Arrays of shape (checkpoints,)."""
 
     ids: IntArray  # None inside another.
@@ -115,8 +113,7 @@ def _saves(name: str) -> bool:
     return said or kinds.activity(name) is Activity.CHECKPOINT
 
 
-@dataclass(frozen=True)
-class Spike:
+class Spike(Struct, frozen=True):
     """A used step that took far longer than the median one."""
 
     number: int
@@ -127,8 +124,7 @@ class Spike:
     """At most one of each kind, longest first; none where nothing recorded fills FILLS of the excess."""
 
 
-@dataclass(frozen=True)
-class StepSpikes:
+class StepSpikes(Struct, frozen=True):
     """Used steps that took far longer than the median one."""
 
     median_ns: int

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.device import device_work
@@ -34,8 +34,7 @@ class Workload(str, Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(Struct, frozen=True):
     """The program that was recorded."""
 
     language: Language

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact, once, optional
 from diagnose.facts.core.breakdown import breakdown, device_time, round_half_up
@@ -62,8 +62,7 @@ class Sign(str, Enum):
     MORE_KERNELS = "more_kernels"  # WARM_UP times as many kernels as later: trying algorithms, for instance.
 
 
-@dataclass(frozen=True)
-class StepCondition:
+class StepCondition(Struct, frozen=True):
     """A used step."""
 
     number: int
@@ -72,8 +71,7 @@ class StepCondition:
     signs: frozenset[Sign]
 
 
-@dataclass(frozen=True)
-class WarmUp:
+class WarmUp(Struct, frozen=True):
     """How far warm-up reaches into the used steps."""
 
     steps: tuple[StepCondition, ...]
@@ -135,8 +133,7 @@ def _later(values: IntArray) -> npt.NDArray[np.float64]:
     return np.array([*after, float(values[-1]) if after else 0.0])
 
 
-@dataclass(frozen=True)
-class Overhead:
+class Overhead(Struct, frozen=True):
     """Work of the recorder or the driver that the program did not ask for, as CUPTI names it."""
 
     name: str
@@ -144,8 +141,7 @@ class Overhead:
     ns: int  # Per step.
 
 
-@dataclass(frozen=True)
-class Distortion:
+class Distortion(Struct, frozen=True):
     """What recording itself did to the times on the host; times of kernels stay valid."""
 
     overhead_share: float  # Of the step: time with an overhead at least.
@@ -222,8 +218,7 @@ def _launch_ns(facts: Facts) -> int | None:
     return int(np.median(dur)) if len(dur) else None
 
 
-@dataclass(frozen=True)
-class Steadiness:
+class Steadiness(Struct, frozen=True):
     """How much the used steps can be trusted to stand for the run."""
 
     count: int

@@ -8,10 +8,10 @@ costs about the same: Python between two ops costs nothing more when it is recor
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.autograd.backward import backward_nodes
 from diagnose.facts.core.base import Facts, Missing, fact, optional
@@ -37,8 +37,7 @@ _PAUSES = (Activity.CHECKPOINT, Activity.GARBAGE_COLLECTION)
 _NO_PHASES = Missing("profiler overhead in each phase of a step", HOW)
 
 
-@dataclass(frozen=True)
-class RecordingCost:
+class RecordingCost(Struct, frozen=True):
     """The recorded time of the main thread, and what of it is the training's own."""
 
     track: int
@@ -135,8 +134,7 @@ def _kept(length: IntArray, costs: FloatArray, inside: npt.NDArray[np.bool_], sh
 CALLS = (SpanKind.RUNTIME, SpanKind.DRIVER)
 
 
-@dataclass(frozen=True)
-class EventCosts:
+class EventCosts(Struct, frozen=True):
     """Recorded events of the training threads, and what each of them costs the host. Arrays of shape (moments,)."""
 
     tracks: tuple[int, ...]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.spans import NO_SPANS, HostSpans
@@ -25,8 +25,7 @@ class Filling(str, Enum):
     LINE = "line"  # Of the user's code, while the device was idle.
 
 
-@dataclass(frozen=True)
-class Filler:
+class Filler(Struct, frozen=True):
     """What most fills the time that a step takes more than others, of its kind."""
 
     filling: Filling
@@ -36,8 +35,7 @@ class Filler:
     ids: IntArray  # Its spans in the step, of an ANNOTATION or OP.
 
 
-@dataclass(frozen=True)
-class StepTable:
+class StepTable(Struct, frozen=True):
     """Things of one kind that could make steps longer than others."""
 
     filling: Filling
@@ -58,8 +56,7 @@ class StepTable:
         return Filler(self.filling, self.names[most], self.sites[most], int(self.excess_ns[most, step]), ids)
 
 
-@dataclass(frozen=True)
-class Labels:
+class Labels(Struct, frozen=True):
     """Which label each of some intervals has."""
 
     position: IntArray  # In `names`, of each interval.

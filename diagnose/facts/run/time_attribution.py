@@ -8,11 +8,12 @@ threads do. So two recordings can be compared row by row, and no part of their d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import DeviceTime, device_time, shared_out
@@ -52,8 +53,7 @@ _OF_CLASS = {
 }
 
 
-@dataclass(frozen=True)
-class AttributedTime:
+class AttributedTime(Struct, frozen=True):
     """Time of the mean step that goes to one thing."""
 
     part: Part
@@ -67,8 +67,7 @@ class AttributedTime:
     ns: int  # Per step.
 
 
-@dataclass(frozen=True)
-class _Pieces:
+class _Pieces(Struct, frozen=True):
     """Pieces of time, all of one part. Arrays of shape (pieces,)."""
 
     part: Part

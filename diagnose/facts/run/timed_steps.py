@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.run import HOW, manifest, trains_on_cpu
@@ -19,8 +20,7 @@ UNRECORDED_SHARE = 0.1
 """Of the time, from which on long steps that were not recorded are said, and left out of the mean (our choice)."""
 
 
-@dataclass(frozen=True)
-class Unrecorded:
+class Unrecorded(Struct, frozen=True):
     """Steps without the profiler that took LONG times as long as the median one, if none of the used steps did."""
 
     timed: int  # All steps without the profiler.
@@ -75,8 +75,7 @@ def _times_as_long(each: Sequence[float], long: Sequence[int]) -> float:
     return statistics.fmean(each[at] for at in long) / statistics.fmean(others)
 
 
-@dataclass(frozen=True)
-class Slowdown:
+class Slowdown(Struct, frozen=True):
     """What recording costs, by the training process's own clock or by events on the device."""
 
     unprofiled_ns: int
@@ -190,8 +189,7 @@ def _median(times_ns: tuple[int, ...]) -> int | None:
     return round(statistics.median(times_ns)) if times_ns and min(times_ns) > 0 else None
 
 
-@dataclass(frozen=True)
-class Epoch:
+class Epoch(Struct, frozen=True):
     """An epoch, as the latest whole ones were before anything was recorded."""
 
     steps: int

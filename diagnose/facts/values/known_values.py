@@ -6,9 +6,9 @@ All are told by what was seen of each op, row by row as they were called.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from diagnose.facts.autograd.backward import backward_nodes, gradient_shapes, nodes_of
 from diagnose.facts.core.base import Facts, Missing, optional

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.facts.autograd.backward import (
     BackwardNodes,
@@ -116,8 +117,7 @@ def _sent(facts: Facts) -> frozenset[Shape]:
     return frozenset(one.shape for given in inputs_of(facts, calls.ids) for some in given for one in some)
 
 
-@dataclass(frozen=True)
-class _Turn:
+class _Turn(Struct, frozen=True):
     """Steps of optimizers without a pass between them: they take the gradients of the passes since the turn before."""
 
     updated: set[Shape] | None  # Shapes of what they update; None if not all of them are known.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import compress
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, Missing, once
@@ -38,8 +39,7 @@ class Cause(Enum):
     UNUSED_GRAPH = "recording unused autograd graphs"
 
 
-@dataclass(frozen=True)
-class Wasted:
+class Wasted(Struct, frozen=True):
     """Ops of one source line, or of one origin, all or a part of whose work is for nothing."""
 
     ops: tuple[str, ...]  # Their names, each once, in the order in which they are called.

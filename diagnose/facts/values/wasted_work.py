@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
 
@@ -13,8 +13,7 @@ from diagnose.facts.values.wasted_entries import FINDERS, Cause, Wasted
 __all__ = ["Cause", "Ledger", "Wasted", "wasted_work"]
 
 
-@dataclass(frozen=True)
-class Ledger:
+class Ledger(Struct, frozen=True):
     """Wasted work, looked for when somebody asks."""
 
     facts: Facts

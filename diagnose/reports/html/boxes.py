@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.facts.core.base import Missing
@@ -15,8 +15,7 @@ from diagnose.trace.units import duration, number, share
 ROOT, SHORTER = "all kernels", "shorter kernels"
 
 
-@dataclass(frozen=True)
-class Box:
+class Box(Struct, frozen=True):
     """A rectangle of a tree."""
 
     path: tuple[str, ...]  # Names from the root to it.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding, RulePage
@@ -15,8 +16,7 @@ from diagnose.rulekit.page import SECTIONS
 from diagnose.trace.units import duration, number
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """A finding with all that its card unfolds to."""
 
     card: Card

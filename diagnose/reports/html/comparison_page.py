@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from markupsafe import Markup
+from msgspec import Struct
 
 from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
@@ -17,8 +17,7 @@ from diagnose.reports.html import bundle, comparison_figures
 from diagnose.reports.html.page import policy
 
 
-@dataclass(frozen=True)
-class SideView:
+class SideView(Struct, frozen=True):
     """One side on the page."""
 
     id: str  # Of its figure; "" where none could be drawn.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary
 from diagnose.contracts.job import JobRank, JobSummary
@@ -17,8 +18,7 @@ MOST_FINDINGS = 5
 LEAST = 0.01  # Of the step, for an activity (our choice).
 
 
-@dataclass(frozen=True)
-class RankView:
+class RankView(Struct, frozen=True):
     """What is shown of a rank when it is chosen."""
 
     number: int

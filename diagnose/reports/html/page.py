@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
 import plotly.graph_objects as go
 from markupsafe import Markup
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose import failures
 from diagnose.contracts.diagnosis import Diagnosis
@@ -39,8 +40,7 @@ from diagnose.trace.units import duration, share
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Picture(Generic[T]):
+class Picture(Struct, Generic[T], frozen=True):
     """A figure with its title, what it is drawn by, and the sentence that says what to see in it."""
 
     id: str
@@ -68,8 +68,7 @@ PICTURES = (
 )
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(Struct, frozen=True):
     """A picture on the page: its sentence, or why it could not be drawn."""
 
     picture: Picture[Any]
@@ -79,8 +78,7 @@ class Panel:
     figure: msgspec.Raw | None = None
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(Struct, frozen=True):
     """A number of a job."""
 
     label: str
@@ -88,8 +86,7 @@ class Tile:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class JobView:
+class JobView(Struct, frozen=True):
     """The first screen of many ranks."""
 
     tiles: tuple[Tile, ...]
@@ -288,8 +285,7 @@ def _ended(diagnosis: Diagnosis, kind: OutcomeKind) -> bool:
     return any(outcome.outcome is kind for outcome in diagnosis.outcomes)
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """A rule with how it ended and its page."""
 
     code: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
 
 import plotly.graph_objects as go
+from msgspec import Struct
 
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
@@ -54,8 +54,7 @@ REASONS = {
 }
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """A part of the step; ns per step."""
 
     label: str

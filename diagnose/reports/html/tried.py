@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from diagnose.contracts.trials import Report
 from diagnose.reports import trials
 
 
-@dataclass(frozen=True)
-class TriedFix:
+class TriedFix(Struct, frozen=True):
     """A fix, or several together."""
 
     name: str
@@ -17,8 +16,7 @@ class TriedFix:
     rows: tuple[tuple[str, str], ...]  # (what, value) of all that is known.
 
 
-@dataclass(frozen=True)
-class Tried:
+class Tried(Struct, frozen=True):
     """All of a section."""
 
     title: str

@@ -1,10 +1,10 @@
 """How fast large collectives transfer, where it is known that no rank was waited for."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from diagnose.facts.communication.bandwidth import BusRate, WideGradients, bus_rates, crossings, wide_gradients
 from diagnose.facts.communication.collective_sequence import collective_sequence

@@ -1,10 +1,10 @@
 """Which collectives run, and how many are small; what DistributedDataParallel does around them."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from diagnose.facts.communication import peers as keeping
 from diagnose.facts.communication.collective_sequence import collective_sequence

@@ -1,8 +1,7 @@
 """Are gradients reduced for every micro-batch?"""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from diagnose.facts.communication.ddp import Accumulation, accumulation
 from diagnose.facts.communication.replicated_update import ReplicatedUpdate, replicated_update

@@ -1,9 +1,8 @@
 """How much exposed communication compute could hide."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.communication.overlap import exposure

@@ -1,9 +1,9 @@
 """What the manifest tells facts: what recording costs, and how many workers would hide loading."""
 
-from dataclasses import replace
 from math import inf
 
 import pytest
+from msgspec.structs import replace
 from msgspec.structs import replace as replace_in
 
 from diagnose.capture.agent import clocks

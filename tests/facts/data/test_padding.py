@@ -1,9 +1,8 @@
 """How much of the work is done on padding."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.data.padding import Padding, padding

@@ -1,11 +1,11 @@
 """The model of loading, against figures derived by hand, and what holds of it whatever the quantities."""
 
-from dataclasses import replace
 from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from diagnose.facts.data.throughput import NEAR, WARMTH, Bound, Throughput
 

@@ -1,6 +1,6 @@
 """Where a step goes while nothing is computed, on drawings whose answers follow by hand."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from diagnose.contracts.finding import OutcomeKind
 from diagnose.facts.communication.collective_sequence import collective_sequence

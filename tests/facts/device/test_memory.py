@@ -1,8 +1,7 @@
 """How much memory was used, and how much is free where the training computes."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.device.allocator import Churn, allocator_calls, allocator_causes

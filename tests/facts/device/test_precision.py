@@ -1,8 +1,7 @@
 """Precision, roofline and filling: synthetic kernels with figures by hand."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.matmuls import peaks

@@ -1,8 +1,7 @@
 """Time by function of the user's code, derived by hand."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.causes import TimeCause

@@ -1,11 +1,11 @@
 """What the optimizer costs: its steps, how they are implemented, the zeroing of gradients."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.work import work_table

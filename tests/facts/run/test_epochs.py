@@ -1,7 +1,6 @@
 """A step over a whole epoch, where in it the recorded steps are, and what the first line says of both."""
 
-import dataclasses
-
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -34,7 +33,7 @@ WHOLE = Epochs(
 def of(epochs: Epochs | None, alone: Timed | None = None) -> Facts:
     drawn = facts_of(DRAWN).rank
     known = RankManifest(rank=0, epochs=epochs, unprofiled=alone)
-    return Facts(dataclasses.replace(drawn, context=Context(known, Host(), 1)))
+    return Facts(msgspec.structs.replace(drawn, context=Context(known, Host(), 1)))
 
 
 def test_what_makes_an_epochs_first_step_longer() -> None:

@@ -1,9 +1,9 @@
 """Steps that get longer, and what grows in them."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -72,8 +72,8 @@ def test_a_graph_over_a_fixed_number_of_steps_is_meant(carries: int) -> None:
 def timed(*times: float, **more: object) -> Facts:
     facts = facts_of(f"6 steps of 100\n2 threads, 4 cores\ntimed {' '.join(map(str, times))}\ncpu  aten::mm 0-50")
     assert facts.rank.context is not None
-    context = dataclasses.replace(facts.rank.context, rank=replace(facts.rank.context.rank, **more))
-    return Facts(dataclasses.replace(facts.rank, context=context))
+    context = msgspec.structs.replace(facts.rank.context, rank=replace(facts.rank.context.rank, **more))
+    return Facts(msgspec.structs.replace(facts.rank, context=context))
 
 
 def test_a_pause_that_gets_longer_is_seen_in_whole_cycles_before_and_after_the_recording() -> None:
@@ -248,7 +248,7 @@ def test_three_sizes_tell_if_they_rise_evenly_and_have_doubled_or_steps_get_long
     shapes = tuple(f"[[{count}, 64], [64, 8]]" for count in rows)
     ids = np.flatnonzero((facts.rank.spans["name"] == "aten::mm").to_numpy())
     varying = VaryingShapes((61, 62, 63), (shapes,), ids, np.zeros_like(ids))
-    facts = Facts(dataclasses.replace(facts.rank, varying=varying))
+    facts = Facts(msgspec.structs.replace(facts.rank, varying=varying))
     assert (growing_sizes(facts, longer=False) is not None, growing_sizes(facts, longer=True) is not None) == (
         alone,
         longer,

@@ -1,9 +1,8 @@
 """Warm-up among the used steps, what the profiler costs, how steady steps are."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.steps import steps

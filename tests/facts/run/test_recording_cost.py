@@ -1,10 +1,9 @@
 """What recording adds is taken off by phase, and within a phase by event."""
 
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.steps import steps

@@ -1,9 +1,8 @@
 """Gradients that backward passes compute and no optimizer uses."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.values.unneeded_backward import unused_gradients, unused_graphs

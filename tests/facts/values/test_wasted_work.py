@@ -1,8 +1,7 @@
 """The ledger of wasted work: one way of grouping ops, a finder a cause, and rules that are its entries."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from diagnose.contracts.finding import OutcomeKind
 from diagnose.facts.core.base import Facts, Missing

@@ -4,10 +4,10 @@ import base64
 import gzip
 import hashlib
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from plotly.offline import get_plotlyjs
 
 from diagnose.contracts.watched_run import RunPartKind, WatchedRun

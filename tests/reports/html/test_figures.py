@@ -1,6 +1,5 @@
 """Figures of the page: that they add up to what was drawn, say what is to be seen, and take names as text."""
 
-import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -256,7 +255,7 @@ def roofed(found: Diagnosis, name: str = "aten::mm") -> Diagnosis:
     ops = (RooflineOp(name, (64, -1, 32), "bf16", 4, 20_000, 2_000_000_000, 10_000_000, 1e14),)
     assert found.pictures is not None
     picture = RooflinePicture(ops, "H100 SXM", 2e12, {"bf16": 1e15})
-    return replace(found, pictures=dataclasses.replace(found.pictures, roofline=picture))
+    return replace(found, pictures=msgspec.structs.replace(found.pictures, roofline=picture))
 
 
 def test_roofs_meet_where_memory_is_as_fast_as_arithmetic(known: Diagnosis) -> None:
@@ -286,7 +285,7 @@ def test_only_the_longest_collectives_are_drawn_in_order_of_time(known: Diagnosi
     """Of 100 that grow longer, the last 80."""
     assert known.pictures is not None
     bars = tuple(CollectiveBar("allreduce", 1000 * k, 10_000 + k, 0, None) for k in range(100))
-    found = replace(known, pictures=dataclasses.replace(known.pictures, collectives=bars))
+    found = replace(known, pictures=msgspec.structs.replace(known.pictures, collectives=bars))
     hidden = run_figures.communication(found).data[0]
     assert (hidden.y * 1e6).round().astype(int).tolist() == list(range(10_020, 10_100))
     assert run_figures.communication_sentence(found) == "Compute hides all of 805 us in 80 collectives of 2 steps."
@@ -341,7 +340,7 @@ def test_of_many_ranks_the_slowest(known: Diagnosis) -> None:
 def remembered(found: Diagnosis) -> Diagnosis:
     assert found.pictures is not None
     curve = MemoryCurve(0, (-500_000, 500_000), (1_000_000_000, 3_000_000_000), (-1, 4_000_000_000))
-    return replace(found, pictures=dataclasses.replace(found.pictures, memory=(curve,)))
+    return replace(found, pictures=msgspec.structs.replace(found.pictures, memory=(curve,)))
 
 
 def test_memory_over_time_with_the_used_steps_shaded(known: Diagnosis) -> None:
@@ -359,7 +358,7 @@ def test_memory_over_time_with_the_used_steps_shaded(known: Diagnosis) -> None:
 def test_memory_that_comes_and_goes_within_a_piece_of_time_is_a_band(known: Diagnosis) -> None:
     assert known.pictures is not None
     curve = MemoryCurve(0, (0, 1_000_000), (300, 500), (600, 600), (100, 500))
-    made = run_figures.memory(replace(known, pictures=dataclasses.replace(known.pictures, memory=(curve,))))
+    made = run_figures.memory(replace(known, pictures=msgspec.structs.replace(known.pictures, memory=(curve,))))
     least, most = made.data[:2]
     assert (least.y.tolist(), most.y.tolist(), most.fill) == ([100, 500], [300, 500], "tonexty")
 
@@ -402,7 +401,7 @@ def test_nothing_is_drawn_of_nothing(name: str) -> None:
 def hostile(evil: str) -> Diagnosis:
     found = of(training(op=evil))
     assert found.pictures is not None
-    pictures = dataclasses.replace(found.pictures, collectives=(CollectiveBar(evil, 0, 10, 5, 7),))
+    pictures = msgspec.structs.replace(found.pictures, collectives=(CollectiveBar(evil, 0, 10, 5, 7),))
     idle = (IdleShare(TimeCause.SYNC, Site(evil, 1, evil), 510_000, 0.51, 1),)
     found = with_fixes(replace(found, pictures=pictures, idle=idle), finding(evil, 300_000, 300_000))
     return several(remembered(roofed(found, evil)), 2, lambda rank: (1000, 2000))
