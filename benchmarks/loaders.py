@@ -89,9 +89,9 @@ def record(kind: str, workers: int, out: Path) -> tuple[dict[str, float], dict[i
     return {**quantities, "step": found.mean_ns / 1e6}, steps
 
 
-def vars_of(model: object) -> Iterator[tuple[str, float]]:
+def vars_of(model: msgspec.Struct) -> Iterator[tuple[str, float]]:
     """Times of the model."""
-    return ((name, value) for name, value in vars(model).items() if name.endswith("_ns"))
+    return ((name, value) for name, value in msgspec.structs.asdict(model).items() if name.endswith("_ns"))
 
 
 def run(kinds: tuple[str, ...]) -> Results:

@@ -1,7 +1,5 @@
 """Fixes are told as the run can follow them: as changes of its own calls, in its framework's words, in its language."""
 
-from dataclasses import replace as replaced
-
 import pytest
 from msgspec.structs import replace
 
@@ -219,6 +217,6 @@ SET = RankManifest(
 def test_what_is_set_already_is_not_advised(name: str | None, in_force: bool) -> None:
     other = Fix("Do something else.")
     alone = finding(Fix("Set it.", trial=name))
-    both = replaced(alone, fixes=(*alone.fixes, other))
+    both = replace(alone, fixes=(*alone.fixes, other))
     left = [told(SET, one, environment={"OMP_NUM_THREADS": "2"}) for one in (alone, both)]
     assert [found and found.fixes for found in left] == ([None, (other,)] if in_force else [alone.fixes, both.fixes])

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -46,7 +47,9 @@ def all_bars(drawn: Timeline, marks: Marks | None = None) -> list[Bar]:
     found = Marks.of(drawn.tables[0]) if marks is None else marks
     return [
         (lane, drawn.labels[label], drawn.kinds[kind], start / 1000, dur / 1000)
-        for lane, start, dur, label, kind, *_ in zip(*(column.tolist() for column in vars(found).values()), strict=True)
+        for lane, start, dur, label, kind, *_ in zip(
+            *(column.tolist() for column in msgspec.structs.astuple(found)), strict=True
+        )
     ]
 
 

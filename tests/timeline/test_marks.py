@@ -28,7 +28,7 @@ def bars(*bars: tuple[int, int, int]) -> Marks:
 
 
 def rows(found: Marks) -> list[Row]:
-    return [row[:6] for row in zip(*(column.tolist() for column in vars(found).values()), strict=True)]
+    return [row[:6] for row in zip(*(column.tolist() for column in msgspec.structs.astuple(found)), strict=True)]
 
 
 def places(found: Marks) -> list[tuple[int, int, int]]:

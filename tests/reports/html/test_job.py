@@ -1,7 +1,6 @@
 """The first screen of many ranks: what it says, and how large it is for very many."""
 
 from collections.abc import Sequence
-from dataclasses import replace as dataclass_replace
 from functools import cache
 
 import numpy as np
@@ -80,9 +79,7 @@ def test_a_rank_that_comes_late_is_named_before_the_compute_of_all() -> None:
     sequences = play([usual, [Own(30 * MS), Meet((0, 1, 2), MS), NextStep()] * 4, usual])
     late = sequences[1]
     computed = np.where(late.lane.own_ns > 0, 20 * MS, 0)
-    sequences[1] = dataclass_replace(
-        late, lane=dataclass_replace(late.lane, compute_ns=computed), compute_ns=np.full(4, 20 * MS)
-    )
+    sequences[1] = replace(late, lane=replace(late.lane, compute_ns=computed), compute_ns=np.full(4, 20 * MS))
     found = diagnosed(sequences).job
     assert found is not None
     assert job_tables.lead(found) == [
@@ -138,8 +135,7 @@ def test_a_rank_that_takes_no_more_than_equal_ranks_do_by_chance_is_not_named() 
     """It takes 22 ms, the others 20: much on GPUs, and nothing on a CPU, where the rules do not speak of it either."""
     sequences = play([[Own(ms * MS), Meet((0, 1, 2), MS), NextStep()] * 4 for ms in (20, 22, 20)])
     on_gpu, on_cpu = (
-        diagnosed([dataclass_replace(sequence, on_cpu=is_cpu) for sequence in sequences]).job
-        for is_cpu in (False, True)
+        diagnosed([replace(sequence, on_cpu=is_cpu) for sequence in sequences]).job for is_cpu in (False, True)
     )
     assert on_gpu is not None
     assert on_cpu is not None
