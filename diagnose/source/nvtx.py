@@ -24,6 +24,8 @@ _BETWEEN = b"\x1f"  # Between a name and the sizes, where both are one text: a c
 _SEQ, _ID, _SIZES, _INPUTS = ", seq = ", ", op_id = ", ", sizes = ", ", input_op_ids = "
 """What torch.autograd.profiler.emit_nvtx appends to a name, in this order (torch/csrc/profiler/util.cpp)."""
 
+_WRITTEN = re.compile(rf"\A(.*?)(?:{_SEQ}(\d{{1,18}}))?(?:{_ID}\d+)?(?:{_SIZES}(.*?))?(?:{_INPUTS}.*)?\Z", re.DOTALL)
+
 
 def thread(global_tid: int) -> tuple[int, int]:
     """(process id, thread id) of a globalTid."""
@@ -52,9 +54,13 @@ def read(db: Database, columns: Columns, process: int, of_process: str) -> None:
     numbers = ['"start"', '"end"', '"globalTid"', _number(text, _SEQ), registered]
     *found, text_id = db.ints(TABLE, numbers, where, *values)
     codes, shapes = _named_and_sized(db.rows(TABLE, [both], where, *values), columns)
-    texts = db.texts("StringIds", text_id)
-    for one in np.unique(text_id[text_id >= 0]).tolist():
-        codes[text_id == one] = columns.names[texts.get(one, "")]
+    by_id = text_id >= 0
+    ids, at = np.unique(text_id[by_id], return_inverse=True)
+    texts = db.texts("StringIds", ids)
+    cut = [_WRITTEN.findall(texts.get(one, ""))[0] for one in ids.tolist()]
+    codes[by_id] = columns.names.codes((name for name, _, _ in cut), len(cut))[at]
+    shapes[by_id] = columns.texts["shapes"].codes((sizes for _, _, sizes in cut), len(cut))[at]
+    found[-1][by_id] = np.array([int(number or UNKNOWN) for _, number, _ in cut], dtype=np.int64)[at]
     labels = columns.names.labels()
     named = np.array([label not in ("", CAPTURE) for label in labels], dtype=bool)[codes]
     is_op = np.array([_OP.match(one) is not None for one in labels], dtype=bool)[codes]

@@ -447,7 +447,12 @@ def test_ranges_without_a_text_of_their_own(tmp_path: Path) -> None:
     """Registered texts are looked up once each; a table that has neither holds no ranges that could be named."""
     made = Export().range("aten::mul, seq = 1", 0, 5).kernel("k", 0, 9)
     made.range(None, 6, 7, textId=made.string("registered")).range(None, 7, 8).range(None, 8, 9, textId=77)
+    made.range(
+        None, 10, 12, textId=made.string("aten::add, seq = 2, op_id = 3, sizes = [[4], [4]], input_op_ids = [1]")
+    )
     rank = read(made, tmp_path)
-    assert sorted(rank.spans["name"].astype(str)) == ["aten::mul", "k", "registered"]
+    assert sorted(rank.spans["name"].astype(str)) == ["aten::add", "aten::mul", "k", "registered"]
+    assert rank.ops["sequence"].tolist() == [1, 2]
+    assert rank.ops["shapes"].tolist() == ["", "[[4], [4]]"]
     few = {"NVTX_EVENTS": ("start", "end", "eventType", "globalTid")}
     assert len(ranks.read(made.write(tmp_path / "few.sqlite", few)).spans) == 1
