@@ -38,7 +38,7 @@ _BATCHES = _line(r"batches (?P<rows>\d+)x(?P<length>\d+), (?P<needed>\d+) needed
 _FETCHED = _line(r"fetched (?P<megabytes>\d+) MB a step")
 _MADE = _line(
     rf"batches made in (?P<made>{TIME}) of (?P<waited>{TIME})"
-    rf"(?:, computing (?P<computing>{TIME}))?"
+    rf"(?:, computing (?P<computing>{TIME}))?(?:, sampler (?P<sampling>{TIME}))?"
     rf"(?:, handed over in (?P<handed>{TIME}), (?P<tensors>\d+) tensors(?: of (?P<bytes>\d+) MB)?)?"
     rf"(?:, by (?P<workers>\d+) workers)?(?P<late>, late)?(?:, (?P<calls>[\w.]+) (?P<percent>\d+)%)?"
 )
@@ -154,8 +154,9 @@ def _loaders(text: str) -> tuple[Loader, ...]:
         rows, length, needed, filled = map(int, said.groups())
         places = {"places": rows * length, "to_longest": rows * needed, "used": rows * filled}
         sequences = RowsFilled(batches=1, rows=rows, shortest=length, longest=length, **places)
-    fetch_ns, wait_ns, cpu_ns, handed_ns = (
-        ns(made[name]) if made and made[name] else None for name in ("made", "waited", "computing", "handed")
+    fetch_ns, wait_ns, cpu_ns, handed_ns, sampling_ns = (
+        ns(made[name]) if made and made[name] else None
+        for name in ("made", "waited", "computing", "handed", "sampling")
     )
     workers, tensors, size, late, calls = (
         (made["workers"], made["tensors"], made["bytes"], made["late"], made["calls"]) if made else [""] * 5
@@ -171,6 +172,7 @@ def _loaders(text: str) -> tuple[Loader, ...]:
             fetch_ns=fetch_ns,
             fetch_cpu_ns=cpu_ns,
             wait_ns=wait_ns,
+            sampling_ns=sampling_ns,
             handed_ns=handed_ns or (MADE_LATE_NS if late else None),
             handing_share=1.0 if handed_ns else 0.0 if late else None,
             tensors=int(tensors) if tensors else None,

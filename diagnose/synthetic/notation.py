@@ -19,7 +19,8 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
     timed MS MS ...     what steps took without the profiler; if not said, and threads are: as long as those drawn
     batches 16x84, 40 needed, 26 filled     it saw 16 rows padded to 84; so many places are needed, and used on average
     batches made in 0.2 of 12               of 12 ms until a batch was there, making it took 0.2. There may follow
-                                            `, computing 0.1`, its CPU time; `, handed over in 5, 64 tensors of 8 MB`,
+                                            `, computing 0.1`, its CPU time; `, sampler 9`, which took so much of
+                                            the 12; `, handed over in 5, 64 tensors of 8 MB`,
                                             where it was made before; `, by 2 workers`; `, late`, where it was after;
                                             `, numpy.load 90%`, what a line calls that takes so much of it
     epochs of 32 steps of 50, 90 between, 680 starting  it saw whole epochs before, whose steps take 50 ms on average

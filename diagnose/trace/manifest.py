@@ -135,11 +135,13 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     asked_timed: int | None = None
     """Of those, while steps were timed without the profiler; None if that was not counted."""
     wait_ns: int | None = None  # Mean time until it got one, in timed steps if there were any.
+    sampling_ns: int | None = None
+    """Of that, mean time of the sampler, which runs in the process that trains; None in recordings that do not say."""
     empty_share: float | None = None  # Share of the times when none was ready; None without workers.
     handed_ns: int | None = None
     """Mean time from when a batch was made by a worker, and asked for, until the training had it; None if unknown."""
     handing_share: float | None = None
-    """Of the time that the training waited for batches, the share of those that were made before it asked."""
+    """Of the time that the training waited for batches but for the sampler, that of those made before it asked."""
     tensors: int | None = None
     """Median number of tensors in a batch, wherever in it they are; None if that is not known."""
     objects: int | None = None  # Of all Python objects in it.

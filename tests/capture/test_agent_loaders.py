@@ -33,7 +33,16 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "data" / "loading" / "train.py"
 
 
-TIMES = ("fetch_ns", "items_ns", "collate_ns", "wait_ns", "fetch_cpu_ns", "fetch_queued_ns", "blocked_ns")
+TIMES = (
+    "fetch_ns",
+    "items_ns",
+    "collate_ns",
+    "wait_ns",
+    "sampling_ns",
+    "fetch_cpu_ns",
+    "fetch_queued_ns",
+    "blocked_ns",
+)
 TIMES += ("blocked_most_ns", "sending_ns", "handed_ns")
 
 
@@ -101,7 +110,7 @@ def test_means_and_shares(folder: Path) -> None:
     iterator._workers = []
     iterator._rcvd_idx = 0
     for wait_ns, ready in ((5, 0), (9, 2), (6, 3), (7, 0), (8, 0)):
-        loader.waited(100, 100 + wait_ns, ready, iterator, timed=ready > 0)
+        loader.waited(100, 100 + wait_ns, 0, ready, iterator, timed=ready > 0)
     assert loader.found(folder / WORK) == {
         "dataset": "Squares",
         "dataset_length": 3,
@@ -119,6 +128,7 @@ def test_means_and_shares(folder: Path) -> None:
         "asked": 5,
         "asked_timed": 2,
         "wait_ns": 8,  # 9, 6, 7 and 8, once steps are timed.
+        "sampling_ns": 0,
         "empty_share": 0.6,
         "handed_ns": None,
         "handing_share": None,
@@ -128,6 +138,25 @@ def test_means_and_shares(folder: Path) -> None:
         "looks": 0,
         "sequences": None,
     }
+
+
+class SlowOrder(data.Sampler):  # type: ignore[misc]
+    def __iter__(self) -> Iterator[int]:
+        for number in range(8):
+            time.sleep(0.02)
+            yield number
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_sampler_is_timed(install: Callable[..., LoaderWatch], workers: int) -> None:
+    watch = install()
+    for _ in data.DataLoader(Squares(8), batch_size=1, sampler=SlowOrder(), num_workers=workers):
+        pass
+    found = only(watch)
+    assert found.sampling_ns is not None
+    assert found.wait_ns is not None
+    # A worker's iterator asks for the first two of eight before the training asks for a batch.
+    assert found.wait_ns >= found.sampling_ns >= 20_000_000 * 6 / 8
 
 
 def test_a_loader_in_process(install: Callable[..., LoaderWatch]) -> None:

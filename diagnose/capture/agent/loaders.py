@@ -126,7 +126,7 @@ class LoaderWatch:
     def _got(self, loader: Loader, asked_ns: int, got_ns: int, ready: int | None, iterator: Any, batch: Any) -> None:
         try:
             self.epochs.got(loader)
-            loader.waited(asked_ns, got_ns, ready, iterator, timed=not self.looking)
+            loader.waited(asked_ns, got_ns, _thread.sampling_ns, ready, iterator, timed=not self.looking)
             if self.looking:
                 loader.batches.look(batch, in_process=ready is None)
         except Exception as error:
@@ -165,6 +165,7 @@ class _Thread(threading.local):
     loader: Loader | None = None  # That is measured.
     fetching = False
     collates_ns = 0  # When the fetcher took its collate_fn.
+    sampling_ns = 0  # For how long the sampler said what comes next, since the batch was asked for.
     queue: RunQueue | None = None
 
 
@@ -194,6 +195,7 @@ def _hook_iterators(module: ModuleType) -> None:
         several._shutdown_workers = _ending(several._shutdown_workers)
         for kind in (module._SingleProcessDataLoaderIter, several):
             kind._next_data = _waiting(kind._next_data)
+        module._BaseDataLoaderIter._next_index = _sampling(module._BaseDataLoaderIter._next_index)
 
 
 def _hook_fetchers(module: ModuleType) -> None:
@@ -273,7 +275,7 @@ def _waiting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         if watch is None or _thread.asking or not watch.trains_here:
             return original(self)
         loader, ready = watch._iterated(self)
-        _thread.asking, _thread.loader = True, loader
+        _thread.asking, _thread.loader, _thread.sampling_ns = True, loader, 0
         counted, begun_ns = phases.begin(LOADER), time.perf_counter_ns()
         try:
             batch = original(self)
@@ -286,6 +288,18 @@ def _waiting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return batch
 
     return _next_data
+
+
+def _sampling(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(original)
+    def _next_index(self: Any) -> Any:
+        begun_ns = time.perf_counter_ns()
+        try:
+            return original(self)
+        finally:
+            _thread.sampling_ns += time.perf_counter_ns() - begun_ns
+
+    return _next_index
 
 
 def _fetching(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -76,6 +76,7 @@ class Loader:
         self.settings = settings
         self.asked = self._asked_timed = self._timed_from_ns = 0
         self._waits_ns: deque[int] = deque(maxlen=MOST_KEPT)
+        self._sampling_ns: deque[int] = deque(maxlen=MOST_KEPT)
         self._ready: deque[int] = deque(maxlen=MOST_KEPT)
         self._fetches: deque[Fetch] = deque(maxlen=MOST_KEPT)
         self._requests: deque[Request] = deque(maxlen=MOST_KEPT)
@@ -116,8 +117,13 @@ class Loader:
         """A batch was made in this process."""
         self._fetches.append(fetch)
 
-    def waited(self, asked_ns: int, got_ns: int, ready: int | None, iterator: Any, timed: bool) -> None:
-        """The training got a batch from the iterator; `timed`: in a step that is timed without the profiler."""
+    def waited(
+        self, asked_ns: int, got_ns: int, sampling_ns: int, ready: int | None, iterator: Any, timed: bool
+    ) -> None:
+        """The training got a batch from the iterator; `timed`: in a step that is timed without the profiler.
+
+        `sampling_ns`: how long the sampler took of that, which workers' iterators ask once a batch is there.
+        """
         if not self.asked:
             self.settings["dataset_length"] = dataset_length(iterator)
         self.asked += 1
@@ -125,13 +131,15 @@ class Loader:
         if timed and not self._timed_from_ns:
             self._timed_from_ns = asked_ns
             self._waits_ns.clear()
+            self._sampling_ns.clear()
         self._waits_ns.append(got_ns - asked_ns)
+        self._sampling_ns.append(sampling_ns)
         if ready is not None:
             self._ready.append(ready)
             self._note_workers(iterator._workers)
             number = iterator._rcvd_idx - 1 if getattr(iterator, "_in_order", True) else -1
             if timed and number > 0:  # The first waits for workers that start.
-                self._requests.append(Request(number, asked_ns, got_ns))
+                self._requests.append(Request(number, asked_ns, got_ns - sampling_ns))
 
     def _note_workers(self, workers: list[Any]) -> None:
         if workers and workers[0].pid not in self._workers and len(self._workers) < MOST_FILES:
@@ -163,6 +171,7 @@ class Loader:
             "asked": self.asked,
             "asked_timed": self._asked_timed,
             "wait_ns": _mean_ns(self._waits_ns),
+            "sampling_ns": _mean_ns(self._sampling_ns),
             "empty_share": sum(not one for one in ready) / len(ready) if ready else None,
             **({} if self._workers else self.batches.handing),
             **self.batches.found(),

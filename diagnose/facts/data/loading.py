@@ -117,9 +117,11 @@ class Loading(Struct, frozen=True):
     def sampling_share(self) -> float | None:
         """Of the time until a batch is there what the sampler takes, to say which items come next; None if unknown.
 
-        Without workers all else is making it, if nothing is pinned.
+        Where that was not timed: without workers all else is making it, if nothing is pinned.
         """
         one = self.loader
+        if one.sampling_ns is not None and one.wait_ns:
+            return min(one.sampling_ns / one.wait_ns, 1.0)
         if one.num_workers or one.pin_memory or not one.wait_ns or not one.fetch_ns:
             return None
         return max(one.wait_ns - one.fetch_ns, 0) / one.wait_ns
