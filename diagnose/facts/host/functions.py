@@ -24,7 +24,7 @@ from diagnose.facts.core.unrecorded_work import host_recorded
 from diagnose.facts.host.loops import LAYERS
 from diagnose.facts.optimizer.optimizer import updates
 from diagnose.facts.optimizer.zeroing import zeroings
-from diagnose.trace import intervals
+from diagnose.trace import intervals, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
@@ -240,9 +240,22 @@ def _counted(facts: Facts) -> Mask:
     others = (updates(facts), zeroings(facts), host_spans(facts, SpanKind.LOADER))
     times = intervals.Intervals(spent.calls.start_ns, spent.calls.end_ns)
     apart = intervals.covered(times, intervals.merge(*(one.times for one in others))) > 0
+    apart &= ~_of_own_optimizer(facts)
     unknown = spent.is_node & (spent.maker == np.arange(len(apart)))
     counted: Mask = is_op & ~apart & ~unknown & ~np.where(anyones, spent.goes_back, layer)
     return counted
+
+
+def _of_own_optimizer(facts: Facts) -> Mask:
+    """Calls within updates in other functions than those that ask for them: of an optimizer that is the user's."""
+    spent, made = _spent(facts), updates(facts)
+    held = nesting.innermost_at(spent.calls.start_ns, spent.calls.track, made.track, made.start_ns, made.end_ns)
+    function = [site and (site.file, site.function) for site in spent.sites]
+    asked = [site and (site.file, site.function) for site in sites_at(facts, made.start_ns, made.track)]
+    inside = zip(held.tolist(), spent.of_call.tolist(), strict=True)
+    return np.array(
+        [k >= 0 and bool(asked[k]) and function[at] not in (asked[k], None) for k, at in inside], dtype=bool
+    )
 
 
 def _is_of_layer(name: str) -> bool:

@@ -96,6 +96,11 @@ def dominating(*rows: str, values: str = "") -> list[tuple[str, bool, float, str
         ),
         (("aten::linear 10-38",), []),
         (("Optimizer.step#SGD.step 11-39 | aten::add 12-38",), []),
+        # an optimizer of the script's own
+        (
+            ('Optimizer.step#Own.step 11-39 | "t.py(50): step" 12-38 | aten::linalg_eigh 12-37',),
+            [("50 step", False, 0.25, "aten::linalg_eigh")],
+        ),
         (("aten::sort 10-29",), []),
     ],
 )
