@@ -20,10 +20,14 @@ MOST_NAMED = 4  # Jobs that an error names before it says how many more there ar
 
 
 def require_one(recordings: Sequence[Provenance], claims: Sequence[int | None]) -> None:
-    """Raise InputError if the recordings are of several jobs; `claims` are the ranks that they say they are."""
+    """Raise InputError if the recordings are of several jobs; `claims` are the ranks that they say they are.
+
+    Where each rank of the only world size is there once, they are one job, whatever their clocks say.
+    """
     claimed = dict(zip(map(id, recordings), claims, strict=True))
-    found = [list(recordings)]
-    for parted in (_by_time, _by_world_size, _by_maker):
+    found, sizes = [list(recordings)], {one.world_size for one in recordings}
+    whole = sizes == {len(claims)} and set(claims) == set(range(len(claims)))
+    for parted in (_by_world_size, _by_maker) if whole else (_by_time, _by_world_size, _by_maker):
         found = [part for one in found for part in parted(one)]
     found = [part for one in found for part in _by_folder(one, [claimed[id(recording)] for recording in one])]
     if len(found) > 1:

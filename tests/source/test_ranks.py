@@ -177,10 +177,14 @@ def test_recordings_that_never_ran_at_the_same_time_are_not_one_job_s(tmp_path: 
     assert "(2026-11-21 10:00 UTC)" in refused(tmp_path)
 
 
-def test_clocks_of_hosts_may_differ_by_seconds(tmp_path: Path) -> None:
-    at(tmp_path / "rank0.json", 0, 0, world=2)
-    at(tmp_path / "rank1.json", 1, 1, world=2)
+def test_clocks_of_hosts_may_differ_by_hours_where_each_rank_is_there_once(tmp_path: Path) -> None:
+    at(tmp_path / "rank0.json", 0, 0, world=3)
+    at(tmp_path / "rank1.json", 1, 1, world=3)
     assert len(ranks.load([tmp_path]).ranks) == 2
+    at(tmp_path / "rank2.json", 140, 2, world=3)
+    assert len(ranks.load([tmp_path]).ranks) == 3
+    (tmp_path / "rank1.json").unlink()
+    assert "recordings belong to 2 jobs" in refused(tmp_path)
 
 
 def test_ranks_that_occur_in_several_folders_are_of_several_jobs(tmp_path: Path) -> None:
