@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import os
 import re
+import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 SECTIONS = ("Why it costs", "How to fix", "Ignore when", "Sources")  # The headings of a page, in order.
@@ -57,6 +62,9 @@ class Page(Struct, frozen=True):
         return self.needs == LEDGER
 
 
+_KEPT = msgspec.json.Decoder(tuple[tuple[int, int, int], Page])
+
+
 def built_in_rules() -> Path:
     """The folder of the built-in rules: inside an installed package, else beside the package in a checkout."""
     package = Path(__file__).parents[1]
@@ -70,7 +78,6 @@ def installed_rules() -> dict[str, Path]:
     Raises ValueError if one names no package.
     """
     import importlib.metadata  # Not for `diagnose rules --help`.
-    import importlib.util
 
     found = {}
     for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINT), key=lambda entry_point: entry_point.value):
@@ -98,7 +105,28 @@ def pages(folder: Path) -> list[Page]:
 
 
 def read(path: Path) -> Page:
-    """The page of a file. Raises SyntaxError if it is not Python, ValueError if there is no rule in it."""
+    """The page of a file. Raises SyntaxError if it is not Python, ValueError if there is no rule in it.
+
+    It is kept beside the file's bytecode until the file changes, or what reads pages.
+    """
+    file, reader = path.stat(), Path(__file__).stat()
+    made_of = (file.st_mtime_ns, file.st_size, reader.st_mtime_ns)
+    kept = Path(importlib.util.cache_from_source(str(path))).with_suffix(".page")
+    with suppress(OSError, msgspec.MsgspecError):
+        known, page = _KEPT.decode(kept.read_bytes())
+        if known == made_of:
+            return page
+    page = _parsed(path)
+    if not sys.dont_write_bytecode:
+        with suppress(OSError):  # As where the package is not the user's: it is read anew each time.
+            kept.parent.mkdir(exist_ok=True)
+            new = kept.with_suffix(f".{os.getpid()}")
+            new.write_bytes(msgspec.json.encode((made_of, page)))
+            new.replace(kept)
+    return page
+
+
+def _parsed(path: Path) -> Page:
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source, str(path))
     code, needs, wishes = _rule(tree, path)
