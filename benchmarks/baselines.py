@@ -17,16 +17,8 @@ _RANKS = (
     *("barriers", "synchronised_norms", "straggler", "work_imbalance"),
 )
 _HOST = (
-    "launch_bound",
-    "looped_ops",
-    "cpu_oversubscription",
-    "host_work",
-    "python_overhead",
-    "underfilled_gpu",
-    "unused_memory",
-    "unfused_optimizer",
-    "zero_grad_memset",
-    "recompilation",
+    *("launch_bound", "looped_ops", "cpu_oversubscription", "host_work", "python_overhead", "underfilled_gpu"),
+    *("unused_memory", "unfused_optimizer", "zero_grad_memset", "recompilation"),
 )
 _MATMUL = ("tf32_off", "no_mixed_precision", "slow_matmul", "misaligned_dimensions")
 _POINTWISE = ("unfused_pointwise", "copy_and_cast_churn", "no_mixed_precision")

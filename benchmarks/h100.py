@@ -198,12 +198,7 @@ def ladder(found: OnGpu) -> str:
         cells = [_ms(rung.likely_ms), range_ms, _ms(rung.after_above_ms), _ms(rung.measured_ms)]
         rows.append([f"`{rung.recording}`", rung.fix, str(rung.place or "-"), *cells])
     head = [
-        "recording",
-        "optimisation",
-        "place",
-        "alone, ms",
-        "range",
-        "after those above, ms",
+        *("recording", "optimisation", "place", "alone, ms", "range", "after those above, ms"),
         "measured in its turn, ms",
     ]
     return table(head, rows, texts=2)

@@ -186,14 +186,7 @@ def _spread(values: Sequence[float], digits: int) -> tuple[float, float, float] 
 def rates() -> str:
     """What is known of devices, row by row."""
     head = [
-        "device",
-        "kind of op",
-        "type",
-        "sizes or pass",
-        "source",
-        "share of the peak",
-        "fixed time, us",
-        "range",
+        *("device", "kind of op", "type", "sizes or pass", "source", "share of the peak", "fixed time, us", "range"),
         "ops",
     ]
     lines = []

@@ -108,17 +108,7 @@ def plain(steps: int) -> None:
 
 for _ in range(8):
     stretch = draw.choice(
-        [
-            plain,
-            plain,
-            with_block,
-            with_schedule,
-            with_schedule,
-            by_hand,
-            stopped_while_warming_up,
-            in_a_thread,
-            of_autograd,
-        ]
+        [plain] * 2 + [with_block] + [with_schedule] * 2 + [by_hand, stopped_while_warming_up, in_a_thread, of_autograd]
     )
     with record_function("stretch") if draw.random() < 0.5 else nullcontext():
         stretch(draw.randint(1, 40))

@@ -21,24 +21,13 @@ from diagnose.facts.device.kernels import kernels
 from diagnose.source import ranks
 
 WITH_DEVICE = (
-    "hta/alexnet_a100_sync_events.json.gz",
-    "hta/gpu_user_annotations.json.gz",
-    "hta/mi250_rocm62.json.gz",
-    "hta/nccl_a100_rank0_of_2.json.gz",
-    "hta/resnet_v100_5_steps.json.gz",
-    "param/dlrm_8_ranks/worker1.pt.trace.json.gz",
-    "param/linear.json.gz",
-    "param/resnet.json.gz",
-    "tensorboard/resnet50_autograd_0_workers.json.gz",
-    "tensorboard/resnet50_autograd_4_workers.json.gz",
-    "tracelens/b200_eager.json.gz",
-    "tracelens/h100_bert_small.json.gz",
-    "tracelens/h100_qwen05b.json.gz",
-    "tracelens/mi210_gpu_only.json.gz",
-    "tracelens/mi300_qwen05b.json.gz",
-    "tracelens/mi300_resnet18.json.gz",
-    "tracelens/mi300_resnet_act_checkpoint.json.gz",
-    "tracelens/sglang_decode_graphs.json.gz",
+    *("hta/alexnet_a100_sync_events.json.gz", "hta/gpu_user_annotations.json.gz", "hta/mi250_rocm62.json.gz"),
+    *("hta/nccl_a100_rank0_of_2.json.gz", "hta/resnet_v100_5_steps.json.gz"),
+    *("param/dlrm_8_ranks/worker1.pt.trace.json.gz", "param/linear.json.gz", "param/resnet.json.gz"),
+    *("tensorboard/resnet50_autograd_0_workers.json.gz", "tensorboard/resnet50_autograd_4_workers.json.gz"),
+    *("tracelens/b200_eager.json.gz", "tracelens/h100_bert_small.json.gz", "tracelens/h100_qwen05b.json.gz"),
+    *("tracelens/mi210_gpu_only.json.gz", "tracelens/mi300_qwen05b.json.gz", "tracelens/mi300_resnet18.json.gz"),
+    *("tracelens/mi300_resnet_act_checkpoint.json.gz", "tracelens/sglang_decode_graphs.json.gz"),
 )
 Span = tuple[int, int]
 

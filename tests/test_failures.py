@@ -49,14 +49,9 @@ def told(diagnosis: Diagnosis) -> bool:
 
 
 PASSES = (
-    "facts.device.kernels.kernels",
-    "facts.run.timed_steps.slowdown",
-    "advice.fixes_of_run.fitted",
-    "advice.pricing.Step.priced",
-    "advice.ranking.ranked",
-    "replay.baseline.baseline",
-    "timeline.pictures.pictures",
-    "timeline.spots.on_timeline",
+    *("facts.device.kernels.kernels", "facts.run.timed_steps.slowdown", "advice.fixes_of_run.fitted"),
+    *("advice.pricing.Step.priced", "advice.ranking.ranked", "replay.baseline.baseline"),
+    *("timeline.pictures.pictures", "timeline.spots.on_timeline"),
 )
 """One of each kind; slow tests break every function."""
 

@@ -139,15 +139,7 @@ def test_json_has_the_names_that_other_programs_rely_on(run: Path) -> None:
     found = json.loads(diagnose.analyze(run).to_json())
     assert found["schema_version"] == 1
     assert set(found) >= {
-        "tool_version",
-        "provenance",
-        "steps",
-        "breakdown",
-        "idle",
-        "kernels",
-        "findings",
-        "outcomes",
-        "integrity",
+        *("tool_version", "provenance", "steps", "breakdown", "idle", "kernels", "findings", "outcomes", "integrity"),
         "replay",
     }
     assert set(found["provenance"]) >= {"sources", "devices", "world_size", "framework", "manifest"}

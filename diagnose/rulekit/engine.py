@@ -12,17 +12,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from diagnose import failures
-from diagnose.contracts.finding import (
-    Caution,
-    Clean,
-    Finding,
-    NotApplicable,
-    Outcome,
-    OutcomeKind,
-    Risk,
-    RulePage,
-    RuleThreshold,
-)
+from diagnose.contracts import finding
 from diagnose.facts.autograd.backward import NO_PASSES
 from diagnose.facts.core.base import FACTS, Facts, Failed, Missing, optional
 from diagnose.facts.core.run import is_of_no_use
@@ -117,11 +107,11 @@ def _loaded(path: Path, _changed_ns: int, size: int, thresholds: tuple[tuple[str
     return LoadedRule(about, checks[0], module)
 
 
-def shown(one: LoadedRule) -> RulePage:
+def shown(one: LoadedRule) -> finding.RulePage:
     """What a rule says about itself, with its thresholds as they are set."""
     about = one.page
-    thresholds = (RuleThreshold(at.name, getattr(one.module, at.name), at.reason) for at in about.thresholds)
-    return RulePage(
+    thresholds = (finding.RuleThreshold(at.name, getattr(one.module, at.name), at.reason) for at in about.thresholds)
+    return finding.RulePage(
         rule=about.id,
         code=about.code,
         title=about.title,
@@ -167,10 +157,10 @@ INFERENCE = "this is inference: there is no backward pass and no optimizer"
 class Examined(Struct, frozen=True):
     """What the rules say of one rank."""
 
-    outcomes: tuple[Outcome, ...]
-    findings: tuple[tuple[Page, Finding], ...]
-    cautions: tuple[Caution, ...]
-    risks: tuple[tuple[Page, Risk], ...]
+    outcomes: tuple[finding.Outcome, ...]
+    findings: tuple[tuple[Page, finding.Finding], ...]
+    cautions: tuple[finding.Caution, ...]
+    risks: tuple[tuple[Page, finding.Risk], ...]
 
 
 NOTHING = Examined((), (), (), ())
@@ -182,40 +172,40 @@ def examine(facts: Facts, rules: Iterable[LoadedRule]) -> Examined:
     for rule in rules:
         outcome, said = _ask(facts, rule)
         outcomes.append(outcome)
-        findings += [(rule.page, verdict) for verdict in said if isinstance(verdict, Finding)]
-        cautions += [verdict for verdict in said if isinstance(verdict, Caution)]
-        risks += [(rule.page, verdict) for verdict in said if isinstance(verdict, Risk)]
+        findings += [(rule.page, verdict) for verdict in said if isinstance(verdict, finding.Finding)]
+        cautions += [verdict for verdict in said if isinstance(verdict, finding.Caution)]
+        risks += [(rule.page, verdict) for verdict in said if isinstance(verdict, finding.Risk)]
     return Examined(tuple(outcomes), tuple(findings), tuple(cautions), tuple(risks))
 
 
-def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
-    def outcome(kind: OutcomeKind, why: str, how: str = "") -> Outcome:
-        return Outcome(one.page.id, one.page.code, kind, why, how)
+def _ask(facts: Facts, one: LoadedRule) -> tuple[finding.Outcome, list[Any]]:
+    def outcome(kind: finding.OutcomeKind, why: str, how: str = "") -> finding.Outcome:
+        return finding.Outcome(one.page.id, one.page.code, kind, why, how)
 
     try:
         if why := _inapplicable(facts, one.check):
-            return outcome(OutcomeKind.NOT_APPLICABLE, why), []
+            return outcome(finding.OutcomeKind.NOT_APPLICABLE, why), []
         said = list(one.check.run(**_arguments(facts, one.check)))
     except Failed as failed:
-        return outcome(OutcomeKind.CRASHED, failed.what, failed.how_to_record_it), []
+        return outcome(finding.OutcomeKind.CRASHED, failed.what, failed.how_to_record_it), []
     except Missing as missing:
         if why := _of_no_use(facts, missing):
-            return outcome(OutcomeKind.NOT_APPLICABLE, why), []
-        return outcome(OutcomeKind.CANNOT_TELL, missing.what, missing.how_to_record_it), []
+            return outcome(finding.OutcomeKind.NOT_APPLICABLE, why), []
+        return outcome(finding.OutcomeKind.CANNOT_TELL, missing.what, missing.how_to_record_it), []
     except Exception as error:
         if failures.raised():
             raise
-        return outcome(OutcomeKind.CRASHED, failures.told(error), failures.REPORT), []
+        return outcome(finding.OutcomeKind.CRASHED, failures.told(error), failures.REPORT), []
     return outcome(*_said(said)), said
 
 
-def _said(said: list[Any]) -> tuple[OutcomeKind, str]:
-    if found := sum(isinstance(verdict, Finding | Risk | Caution) for verdict in said):
-        return OutcomeKind.FOUND, f"{found} found"
-    if why := next((verdict.why for verdict in said if isinstance(verdict, NotApplicable)), ""):
-        return OutcomeKind.NOT_APPLICABLE, why
-    clean = [verdict.why for verdict in said if isinstance(verdict, Clean)]
-    return OutcomeKind.CLEAN, "; ".join(clean) or "nothing found"
+def _said(said: list[Any]) -> tuple[finding.OutcomeKind, str]:
+    if found := sum(isinstance(verdict, finding.Finding | finding.Risk | finding.Caution) for verdict in said):
+        return finding.OutcomeKind.FOUND, f"{found} found"
+    if why := next((verdict.why for verdict in said if isinstance(verdict, finding.NotApplicable)), ""):
+        return finding.OutcomeKind.NOT_APPLICABLE, why
+    clean = [verdict.why for verdict in said if isinstance(verdict, finding.Clean)]
+    return finding.OutcomeKind.CLEAN, "; ".join(clean) or "nothing found"
 
 
 def _inapplicable(facts: Facts, check: Check) -> str:
@@ -241,6 +231,6 @@ def _arguments(facts: Facts, check: Check) -> dict[str, object]:
     return found
 
 
-def note(caution: Caution) -> IntegrityNote:
+def note(caution: finding.Caution) -> IntegrityNote:
     """A caution among what is said about the recording."""
     return IntegrityNote(caution.what[:1].upper() + caution.what[1:] + ".", caution.effect, Severity.WARNING)

@@ -7,18 +7,8 @@ from decimal import Decimal
 
 import numpy as np
 
+from diagnose.trace import manifest
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.manifest import (
-    Epochs,
-    Flags,
-    Host,
-    Loader,
-    PythonThread,
-    RankManifest,
-    RowsFilled,
-    SampledLine,
-    Timed,
-)
 from diagnose.trace.model import Context, ValueGraph
 
 MADE_LATE_NS = 500_000  # What handing over a batch takes that is made after it was asked for.
@@ -65,17 +55,17 @@ def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
     said, timed, searches = _THREADS.search(text), _TIMED.search(text), _BENCHMARK.search(text)
     threads, cores = (int(said["threads"]), int(said["cores"])) if said else (None, None)
     times = tuple(map(ns, timed["times"].split())) if timed else (period_ns,)
-    known = RankManifest(
+    known = manifest.RankManifest(
         rank=rank,
         world_size=int(world["ranks"]) if (world := _WORLD.search(text)) else ranks,
-        flags=Flags(threads=threads, cudnn_benchmark=None if searches is None else searches["value"] == "on"),
-        unprofiled=Timed(first_step=0, wall_ns=times, fetched_bytes=_fetched(text)) if said or timed else None,
-        python_threads=tuple(PythonThread(name=name, cpu_share=float(share)) for name, share in _RIVAL.findall(text)),
+        flags=manifest.Flags(threads=threads, cudnn_benchmark=None if searches is None else searches["value"] == "on"),
+        unprofiled=manifest.Timed(first_step=0, wall_ns=times, fetched_bytes=_fetched(text)) if said or timed else None,
+        python_threads=tuple(manifest.PythonThread(name=one, cpu_share=float(at)) for one, at in _RIVAL.findall(text)),
         loaders=_loaders(text),
         epochs=_epochs(text),
     )
     flags = tuple(said["flags"].split()) if said and said["flags"] else None
-    return Context(known, Host(cpus=cores, cpus_allowed=cores, cpu_flags=flags), ranks)
+    return Context(known, manifest.Host(cpus=cores, cpus_allowed=cores, cpu_flags=flags), ranks)
 
 
 def values(text: str) -> ValueGraph | None:
@@ -124,12 +114,12 @@ def _looked_up(said: list[dict[str, int]]) -> IntArray:
     return np.array(both)
 
 
-def _epochs(text: str) -> Epochs | None:
+def _epochs(text: str) -> manifest.Epochs | None:
     if (said := _EPOCHS.search(text)) is None:
         return None
     steps, mean_ns = int(said["steps"]), ns(said["mean"])
     between_ns, starting_ns = ns(said["between"]), ns(said["starting"])
-    return Epochs(
+    return manifest.Epochs(
         began=(-(steps // 2),),
         steps=steps,
         timed=steps,
@@ -145,7 +135,7 @@ def _fetched(text: str) -> int | None:
     return int(said["megabytes"]) * 1_000_000 if said else None
 
 
-def _loaders(text: str) -> tuple[Loader, ...]:
+def _loaders(text: str) -> tuple[manifest.Loader, ...]:
     made = _MADE.search(text)
     if not _BATCHES.search(text) and not made:
         return ()
@@ -153,7 +143,7 @@ def _loaders(text: str) -> tuple[Loader, ...]:
     if said := _BATCHES.search(text):
         rows, length, needed, filled = map(int, said.groups())
         places = {"places": rows * length, "to_longest": rows * needed, "used": rows * filled}
-        sequences = RowsFilled(batches=1, rows=rows, shortest=length, longest=length, **places)
+        sequences = manifest.RowsFilled(batches=1, rows=rows, shortest=length, longest=length, **places)
     fetch_ns, wait_ns, cpu_ns, handed_ns, sampling_ns = (
         ns(made[name]) if made and made[name] else None
         for name in ("made", "waited", "computing", "handed", "sampling")
@@ -163,7 +153,7 @@ def _loaders(text: str) -> tuple[Loader, ...]:
     )
     share = int(made["percent"]) / 100 if made and calls else 0.0
     return (
-        Loader(
+        manifest.Loader(
             dataset="Synthetic",
             num_workers=int(workers or 0),
             asked=1,
@@ -178,7 +168,7 @@ def _loaders(text: str) -> tuple[Loader, ...]:
             tensors=int(tensors) if tensors else None,
             objects=int(tensors) if tensors else None,
             batch_bytes=int(size) * 10**6 if size else None,
-            lines=(SampledLine(file="train.py", line=3, function="__getitem__", calls=calls, share=share),)
+            lines=(manifest.SampledLine(file="train.py", line=3, function="__getitem__", calls=calls, share=share),)
             if calls
             else (),
         ),

@@ -20,16 +20,8 @@ from tests.exhaustive import some_of
 pytestmark = pytest.mark.slow
 
 RECORDED = (
-    "gpt2_0_fp32",
-    "gpt2_1_tf32",
-    "gpt2_2_bf16",
-    "gpt2_2_bf16_nsys",
-    "gpt2_5_padded_vocabulary",
-    "hf_trainer_bert",
-    "imagenet_resnet50",
-    "nanogpt_compiled",
-    "nanogpt_eager",
-    "word_language_model",
+    *("gpt2_0_fp32", "gpt2_1_tf32", "gpt2_2_bf16", "gpt2_2_bf16_nsys", "gpt2_5_padded_vocabulary", "hf_trainer_bert"),
+    *("imagenet_resnet50", "nanogpt_compiled", "nanogpt_eager", "word_language_model"),
 )
 """By `diagnose profile`."""
 

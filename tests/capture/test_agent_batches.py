@@ -55,15 +55,7 @@ OF_TEXTS = RowsFilled(batches=1, rows=4, shortest=16, longest=16, places=64, to_
         texts().to(torch.int16),
     ],
     ids=[
-        "end",
-        "other value",
-        "beginning",
-        "places first",
-        "tuple",
-        "mask",
-        "constant",
-        "vectors",
-        "bfloat16",
+        *("end", "other value", "beginning", "places first", "tuple", "mask", "constant", "vectors", "bfloat16"),
         "int16",
     ],
 )

@@ -63,11 +63,7 @@ def test_a_run_is_recorded_and_compared_to_the_last_nanosecond(tmp_path: Path, m
     done = profile(tmp_path, "--tracer", "nsys", "--steps", 4, "train.py", 100_000)
     assert (done.code, "whole" in done.stdout) == (0, False), done.stderr
     assert done.files == [
-        "manifest.json",
-        "rank0.graph.json.gz",
-        "rank0.trace.sqlite",
-        "rank0.values.json.gz",
-        "trace.nsys-rep",
+        *("manifest.json", "rank0.graph.json.gz", "rank0.trace.sqlite", "rank0.values.json.gz", "trace.nsys-rep")
     ]
     assert done.manifest.complete
     assert (done.rank.trace, done.rank.detail, done.rank.ended) == ("rank0.trace.sqlite", None, "recorded")

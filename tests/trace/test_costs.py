@@ -210,15 +210,8 @@ JSON = st.recursive(
 )
 NAMES = st.sampled_from(
     (
-        "aten::mm",
-        "aten::matmul",
-        "aten::addmm",
-        "aten::linear",
-        "aten::_grouped_mm",
-        "aten::convolution",
-        "aten::convolution_backward",
-        "aten::_flash_attention_backward",
-        "aten::scaled_dot_product_attention",
+        *("aten::mm", "aten::matmul", "aten::addmm", "aten::linear", "aten::_grouped_mm", "aten::convolution"),
+        *("aten::convolution_backward", "aten::_flash_attention_backward", "aten::scaled_dot_product_attention"),
     )
 )
 

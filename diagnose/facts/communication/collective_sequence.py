@@ -13,16 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.facts.communication.collectives import (
-    CallGroups,
-    Carried,
-    CollectiveTable,
-    call_groups,
-    carried,
-    collective_table,
-    texts,
-    told_bytes,
-)
+from diagnose.facts.communication import collectives
 from diagnose.facts.communication.host_collectives import Held, held_on_device, held_on_host
 from diagnose.facts.communication.pipelines import pipeline_sides
 from diagnose.facts.core.base import Facts, Missing, fact
@@ -47,10 +38,10 @@ AT_ONCE_NS = 20_000
 @fact
 def collective_sequence(facts: Facts) -> CollectiveSequence:
     """The rank between its collectives. Raises Missing like the table, and without steps where there are none."""
-    used, rank, table = steps(facts), facts.rank, collective_table(facts)
+    used, rank, table = steps(facts), facts.rank, collectives.collective_table(facts)
     if used.measure is Measure.WINDOW and not len(table.ids):
         raise Missing("marked steps", "Call prof.step() after each step.")
-    carries, groups = carried(facts), call_groups(facts)
+    carries, groups = collectives.carried(facts), collectives.call_groups(facts)
     on_cpu = bool(table.on_host.all()) and not len(device_work(facts).ids)
     mine = _in_order(facts, table, carries, on_cpu)
     bounds = used.bounds_ns[: _whole_steps(used.bounds_ns, table.times.starts[carries.row[mine]]) + 1]
@@ -68,7 +59,7 @@ def collective_sequence(facts: Facts) -> CollectiveSequence:
     queue = _queues(facts, ids, np.where(transfer, -1, groups.group[mine]), on_cpu, transfer)
     after = np.full(len(ids), -1) if on_cpu else _after(facts, ids, begin, end, queue)
     ready = begin if on_cpu else _ready(facts, ids, begin, end, queue, after)
-    size = told_bytes(facts.rank.collectives, told)
+    size = collectives.told_bytes(facts.rank.collectives, told)
     names = tuple(dict.fromkeys(operation.tolist()))
     zero = rank.zero_unix_ns
     peer, other = groups.peer[mine], _of_two(rank.index, groups)[groups.group[mine]]
@@ -162,13 +153,13 @@ def _asking(facts: Facts, ids: IntArray) -> IntArray:
     return np.where(known, work.launch[row], ids)
 
 
-def _of_two(rank: int, groups: CallGroups) -> IntArray:
+def _of_two(rank: int, groups: collectives.CallGroups) -> IntArray:
     """The other member of each group of two, else -1; and one -1 behind for the group that is not known."""
     others = [[one for one in group.ranks if one != rank] for group in groups.groups]
     return np.array([*(some[0] if len(some) == 1 else -1 for some in others), -1], dtype=np.int64)
 
 
-def _beside(rank: int, groups: CallGroups, calls: IntArray, peer: IntArray) -> IntArray:
+def _beside(rank: int, groups: collectives.CallGroups, calls: IntArray, peer: IntArray) -> IntArray:
     """1 where the other rank of a transfer is the next of its group, -1 where it is the one before, else 0."""
     found, group = np.zeros(len(calls), dtype=np.int64), groups.group[calls]
     for number in np.unique(group[(group >= 0) & (peer >= 0)]).tolist():
@@ -188,7 +179,7 @@ def _machine(facts: Facts) -> int:
     return told if told >= 0 or not alone else 0
 
 
-def _in_order(facts: Facts, table: CollectiveTable, carries: Carried, on_cpu: bool) -> IntArray:
+def _in_order(facts: Facts, table: collectives.CollectiveTable, carries: collectives.Carried, on_cpu: bool) -> IntArray:
     """Calls that begin in the used steps, in order of time; on the host no copies of device collectives."""
     used = steps(facts)
     start, on_host = table.times.starts[carries.row], table.on_host[carries.row]
@@ -211,7 +202,7 @@ def _whole_steps(bounds_ns: IntArray, begin_ns: IntArray) -> int:
 
 def _operations(facts: Facts, of_table: npt.NDArray[np.object_], told: IntArray) -> npt.NDArray[np.object_]:
     """What each call does, in small letters; as recorded where it is one of a batch."""
-    found = np.where(told >= 0, texts(facts.rank.collectives["operation"], told), of_table)
+    found = np.where(told >= 0, collectives.texts(facts.rank.collectives["operation"], told), of_table)
     return np.array([str(one).replace("_", "").lower() for one in found], dtype=object)
 
 

@@ -12,30 +12,7 @@ from diagnose.contracts.diagnosis import Diagnosis, RankSummary
 from diagnose.contracts.pictures import CollectiveBar, MemoryCurve
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.breakdown import Breakdown
-from diagnose.reports.html.style import (
-    BLUE,
-    COMMUNICATION,
-    COMPUTE,
-    COPY,
-    CROSSED,
-    DOTTED,
-    GREEN,
-    HATCHED,
-    HEAT,
-    HIDDEN,
-    NO_CAUSE,
-    NOT_RECORDED,
-    ORANGE,
-    PINK,
-    RED,
-    SHADE,
-    figure,
-    missing,
-    pattern,
-    per_step,
-    plain,
-    step_bounds,
-)
+from diagnose.reports.html import style
 from diagnose.reports.words import WORK_NOT_RECORDED
 from diagnose.trace.units import clipped, duration, share, size
 
@@ -49,19 +26,19 @@ def communication(diagnosis: Diagnosis) -> go.Figure:
     bars = _bars(diagnosis)
     place = np.arange(1, len(bars) + 1)
     said = [_bar_hover(bar) for bar in bars]
-    made = figure(320, barmode="stack", bargap=0.15)
+    made = style.figure(320, barmode="stack", bargap=0.15)
     made.update_xaxes(title={"text": "collective, in order of time"}, range=[0.4, len(bars) + 0.6])
     made.update_yaxes(title={"text": "ms"}, rangemode="tozero", separatethousands=True)
     parts = (
-        ("while compute runs", [bar.dur_ns - bar.exposed_ns for bar in bars], HIDDEN, HATCHED),
-        ("exposed", [bar.exposed_ns for bar in bars], COMMUNICATION, CROSSED),
+        ("while compute runs", [bar.dur_ns - bar.exposed_ns for bar in bars], style.HIDDEN, style.HATCHED),
+        ("exposed", [bar.exposed_ns for bar in bars], style.COMMUNICATION, style.CROSSED),
     )
     for name, ns, colour, shape in parts:
         made.add_bar(
             name=name,
             x=place,
             y=np.array(ns) / 1e6,
-            marker={"color": colour, "pattern": pattern(shape)},
+            marker={"color": colour, "pattern": style.pattern(shape)},
             hovertext=said,
             hoverinfo="text",
         )
@@ -85,7 +62,7 @@ def communication_sentence(diagnosis: Diagnosis) -> str:
 def _bars(diagnosis: Diagnosis) -> list[CollectiveBar]:
     found = diagnosis.pictures.collectives if diagnosis.pictures else None
     if found is None:
-        raise missing(diagnosis, "communication", Missing("communication on the GPU", "Record a GPU."))
+        raise style.missing(diagnosis, "communication", Missing("communication on the GPU", "Record a GPU."))
     if not found:
         raise Missing("communication between GPUs", "There is none in these steps.")
     longest = sorted(found, key=lambda one: -one.dur_ns)[:MOST_BARS]
@@ -96,7 +73,7 @@ def _bar_hover(one: CollectiveBar) -> str:
     carried = "size unknown" if one.bytes is None else size(one.bytes)
     return "<br>".join(
         (
-            f"{plain(one.operation)}, {carried}",
+            f"{style.plain(one.operation)}, {carried}",
             f"{duration(one.dur_ns)}, {duration(one.exposed_ns)} of it exposed",
             f"from {one.start_ns / 1e6:,.3f} ms on the timeline",
         )
@@ -117,12 +94,14 @@ def ranks(diagnosis: Diagnosis) -> go.Figure:
     count = max(len(one.times_ns) for one in shown)
     several = all(len(one.times_ns) > 1 for one in shown)
     heat_height = (min(24 * count, 240) + 30) * several
-    made = figure(BARS_HEIGHT + heat_height, barmode="stack", legend={"y": 0, "yanchor": "bottom", "yref": "container"})
+    made = style.figure(
+        BARS_HEIGHT + heat_height, barmode="stack", legend={"y": 0, "yanchor": "bottom", "yref": "container"}
+    )
     made.update_xaxes(title={"text": "rank"}, type="category", categoryorder="array", categoryarray=names)
     axis = made.layout.yaxis.to_plotly_json()
     room = BARS_HEIGHT + heat_height - MARGINS_HEIGHT
     split = (BARS_HEIGHT - MARGINS_HEIGHT) / room
-    made.update_yaxes(domain=[0, split], title={"text": f"ms{per_step(diagnosis)}"}, separatethousands=True)
+    made.update_yaxes(domain=[0, split], title={"text": f"ms{style.per_step(diagnosis)}"}, separatethousands=True)
     made.update_layout(yaxis2={**axis, "domain": [min(split + 30 / room, 1), 1], "title": {"text": "step"}})
     if several:
         _add_heat(made, shown, names, _numbers(diagnosis, count))
@@ -133,7 +112,7 @@ def ranks(diagnosis: Diagnosis) -> go.Figure:
             name=name,
             x=names,
             y=[None if one.breakdown is None else get(one.breakdown) / 1e6 for one in shown],
-            marker={"color": colour, "pattern": pattern(shape), "line": {"width": 0}},
+            marker={"color": colour, "pattern": style.pattern(shape), "line": {"width": 0}},
             hovertext=[_rank_hover(one, name, get) for one in shown],
             hoverinfo="text",
         )
@@ -142,11 +121,11 @@ def ranks(diagnosis: Diagnosis) -> go.Figure:
 
 BARS_HEIGHT, MARGINS_HEIGHT = 320, 90
 PARTS: tuple[tuple[str, str, str, Callable[[Breakdown], int]], ...] = (
-    ("compute", COMPUTE, "", lambda part: part.compute_ns),
-    ("communication", COMMUNICATION, CROSSED, lambda part: part.exposed_communication_ns),
-    ("copies", COPY, DOTTED, lambda part: part.exposed_copy_ns),
-    ("idle", NO_CAUSE, HATCHED, lambda part: part.idle_ns),
-    (WORK_NOT_RECORDED, NOT_RECORDED, HATCHED, lambda part: part.work_not_recorded_ns),
+    ("compute", style.COMPUTE, "", lambda part: part.compute_ns),
+    ("communication", style.COMMUNICATION, style.CROSSED, lambda part: part.exposed_communication_ns),
+    ("copies", style.COPY, style.DOTTED, lambda part: part.exposed_copy_ns),
+    ("idle", style.NO_CAUSE, style.HATCHED, lambda part: part.idle_ns),
+    (WORK_NOT_RECORDED, style.NOT_RECORDED, style.HATCHED, lambda part: part.work_not_recorded_ns),
 )
 """Name, colour, pattern and time per step of what adds up to a rank's step."""
 
@@ -202,7 +181,7 @@ def _add_heat(made: go.Figure, shown: list[RankSummary], names: list[str], steps
         y=np.arange(len(steps)),
         z=times,
         yaxis="y2",
-        colorscale=HEAT,
+        colorscale=style.HEAT,
         colorbar={"title": {"text": "ms"}, "thickness": 8, "y": 1, "yanchor": "top", "len": 0.5, "outlinewidth": 0},
         hovertext=said,
         hoverinfo="text",
@@ -221,16 +200,16 @@ def _rank_hover(one: RankSummary, name: str, get: Callable[[Breakdown], int]) ->
 def memory(diagnosis: Diagnosis) -> go.Figure:
     """Allocated and reserved memory over time, the used steps shaded. Raises Missing if it was not recorded."""
     curves = _memory(diagnosis)
-    made = figure(320)
+    made = style.figure(320)
     made.update_xaxes(title={"text": "ms on the timeline"}, separatethousands=True)
     made.update_yaxes(rangemode="tozero", tickformat="~s", ticksuffix="B")
     used = diagnosis.timeline.bounds_ns if diagnosis.timeline else ()
     if used:
-        made.add_vrect(used[0] / 1e6, used[-1] / 1e6, fillcolor=SHADE, line={"width": 0}, layer="below")
+        made.add_vrect(used[0] / 1e6, used[-1] / 1e6, fillcolor=style.SHADE, line={"width": 0}, layer="below")
         made.add_annotation(
             x=used[-1] / 1e6, y=0, yref="paper", xanchor="right", yanchor="bottom", text="used steps", showarrow=False
         )
-    for line in step_bounds(diagnosis).get("shapes", ()):
+    for line in style.step_bounds(diagnosis).get("shapes", ()):
         made.add_shape(line)
     for curve, colour in zip(curves, cycle(DEVICES), strict=False):
         if curve.allocated_least_bytes:
@@ -267,7 +246,7 @@ def _add_range(made: go.Figure, curve: MemoryCurve, colour: str) -> None:
         )
 
 
-DEVICES = (BLUE, RED, GREEN, PINK, ORANGE)
+DEVICES = (style.BLUE, style.RED, style.GREEN, style.PINK, style.ORANGE)
 
 
 def memory_sentence(diagnosis: Diagnosis) -> str:
@@ -282,5 +261,5 @@ def _memory(diagnosis: Diagnosis) -> tuple[MemoryCurve, ...]:
     found = diagnosis.pictures.memory if diagnosis.pictures else None
     if not found:
         totals = Missing("totals of allocated memory", "Record with profile_memory=True and a current PyTorch.")
-        raise missing(diagnosis, "memory", totals)
+        raise style.missing(diagnosis, "memory", totals)
     return found

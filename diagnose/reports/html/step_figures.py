@@ -14,26 +14,7 @@ from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.idle import IdleShare
 from diagnose.facts.core.steps import Measure
 from diagnose.reports import heading
-from diagnose.reports.html.style import (
-    CAUSE_COLOURS,
-    COMMUNICATION,
-    COMPUTE,
-    COPY,
-    CROSSED,
-    DARK,
-    DOTTED,
-    HATCHED,
-    NO_CAUSE,
-    NOT_RECORDED,
-    SAVED,
-    figure,
-    missing,
-    pattern,
-    per_step,
-    plain,
-    rows,
-    small,
-)
+from diagnose.reports.html import style
 from diagnose.reports.sections import place
 from diagnose.reports.words import CAUSES, WORK_NOT_RECORDED, threads
 from diagnose.trace.units import clipped, clipped_left, duration, share
@@ -61,7 +42,7 @@ class Part(Struct, frozen=True):
     ns: int
     colour: str
     said: str  # What a sentence says of it.
-    pattern: str = HATCHED
+    pattern: str = style.HATCHED
 
 
 def step_bar(diagnosis: Diagnosis, legend: bool = True) -> go.Figure:
@@ -73,7 +54,7 @@ def step_bar(diagnosis: Diagnosis, legend: bool = True) -> go.Figure:
     whole = sum(part.ns for part in shown)
     listed = sum(part.ns >= IN_LEGEND * whole for part in shown) * legend
     inside = BAR_HEIGHT + 8 + 20 * listed
-    made = figure(inside + 40, barmode="stack", bargap=0, uniformtext={"minsize": 10, "mode": "hide"})
+    made = style.figure(inside + 40, barmode="stack", bargap=0, uniformtext={"minsize": 10, "mode": "hide"})
     made.update_layout(
         legend={"orientation": "v", "y": 1 - (BAR_HEIGHT + 4) / inside, "yanchor": "top", "traceorder": "normal"}
     )
@@ -86,7 +67,7 @@ def step_bar(diagnosis: Diagnosis, legend: bool = True) -> go.Figure:
             name=f"{part.label}, {share(part.ns, whole)}",
             x=[part.ns / 1e6],
             y=[0],
-            marker={"color": part.colour, "pattern": pattern(part.pattern), "line": {"width": 0}},
+            marker={"color": part.colour, "pattern": style.pattern(part.pattern), "line": {"width": 0}},
             text=[f"{part.label}<br>{duration(part.ns)}"],
             textposition="inside",
             insidetextanchor="middle",
@@ -107,7 +88,7 @@ def step_bar_sentence(diagnosis: Diagnosis) -> str:
         return f"The {threads(diagnosis)} spend {share(largest.ns, whole)} of {_whole(diagnosis)} on {largest.label}."
     computing = diagnosis.breakdown.compute_ns
     head = f"The GPU computes {share(computing, whole)} of {_whole(diagnosis)}"
-    others = [part for part in shown if part.colour != COMPUTE]
+    others = [part for part in shown if part.colour != style.COMPUTE]
     if not others:
         return f"{head}."
     largest = max(others, key=lambda part: part.ns)
@@ -123,23 +104,23 @@ def parts(diagnosis: Diagnosis) -> list[Part]:
     whole, host = diagnosis.breakdown, diagnosis.host
     if whole is not None:
         found = [
-            Part("compute", whole.compute_ns, COMPUTE, "", ""),
+            Part("compute", whole.compute_ns, style.COMPUTE, "", ""),
             Part(
                 "exposed communication",
                 whole.exposed_communication_ns,
-                COMMUNICATION,
+                style.COMMUNICATION,
                 "is exposed communication",
-                CROSSED,
+                style.CROSSED,
             ),
-            Part("exposed copies", whole.exposed_copy_ns, COPY, "is exposed copies", DOTTED),
+            Part("exposed copies", whole.exposed_copy_ns, style.COPY, "is exposed copies", style.DOTTED),
             *_idle_parts(diagnosis, whole.idle_ns),
-            Part(WORK_NOT_RECORDED, whole.work_not_recorded_ns, NOT_RECORDED, f"is {WORK_NOT_RECORDED}"),
+            Part(WORK_NOT_RECORDED, whole.work_not_recorded_ns, style.NOT_RECORDED, f"is {WORK_NOT_RECORDED}"),
         ]
     elif host is not None:
         longest = sorted(host.parts.items(), key=lambda item: -item[1])
-        found = [Part(CAUSES[one], ns, CAUSE_COLOURS[one], "", "") for one, ns in longest]
+        found = [Part(CAUSES[one], ns, style.CAUSE_COLOURS[one], "", "") for one, ns in longest]
     else:
-        raise missing(diagnosis, "breakdown", Missing("device work", "Profile a GPU as well."))
+        raise style.missing(diagnosis, "breakdown", Missing("device work", "Profile a GPU as well."))
     found = [part for part in found if part.ns]
     if not found:
         raise Missing("time in these steps", "Record longer steps.")
@@ -148,12 +129,12 @@ def parts(diagnosis: Diagnosis) -> list[Part]:
 
 def _idle_parts(diagnosis: Diagnosis, idle_ns: int) -> list[Part]:
     if diagnosis.idle is None:
-        return [Part("idle", idle_ns, NO_CAUSE, "is idle time")]
+        return [Part("idle", idle_ns, style.NO_CAUSE, "is idle time")]
     totals = dict[TimeCause, int]()
     for one in diagnosis.idle:
         totals[one.cause] = totals.get(one.cause, 0) + one.ns
     longest = sorted(totals.items(), key=lambda item: -item[1])
-    return [Part(CAUSES[cause], ns, CAUSE_COLOURS[cause], REASONS[cause]) for cause, ns in longest]
+    return [Part(CAUSES[cause], ns, style.CAUSE_COLOURS[cause], REASONS[cause]) for cause, ns in longest]
 
 
 def _whole(diagnosis: Diagnosis) -> str:
@@ -164,17 +145,17 @@ def _whole(diagnosis: Diagnosis) -> str:
 def idle_lines(diagnosis: Diagnosis) -> go.Figure:
     """Idle time by cause and source line, longest first. Raises Missing without causes, or without idle time."""
     shown = _idle(diagnosis)[:MOST_LINES]
-    layout = rows([(_idle_label(one), duration(one.ns)) for one in shown])
-    made = figure(**layout)
+    layout = style.rows([(_idle_label(one), duration(one.ns)) for one in shown])
+    made = style.figure(**layout)
     made.update_xaxes(
-        title={"text": f"ms{per_step(diagnosis)}"}, rangemode="tozero", separatethousands=True, fixedrange=True
+        title={"text": f"ms{style.per_step(diagnosis)}"}, rangemode="tozero", separatethousands=True, fixedrange=True
     )
     made.add_bar(
         orientation="h",
         x=[one.ns / 1e6 for one in shown],
         y=list(range(len(shown))),
         width=0.3,
-        marker={"color": [CAUSE_COLOURS[one.cause] for one in shown], "line": {"width": 0}},
+        marker={"color": [style.CAUSE_COLOURS[one.cause] for one in shown], "line": {"width": 0}},
         hovertext=[_idle_hover(one, diagnosis) for one in shown],
         hoverinfo="text",
     )
@@ -193,7 +174,7 @@ def idle_lines_sentence(diagnosis: Diagnosis) -> str:
 def _idle(diagnosis: Diagnosis) -> list[IdleShare]:
     if diagnosis.idle is None:
         how = "Record with ProfilerActivity.CPU as well." if diagnosis.provenance.devices else "No GPU was recorded."
-        raise missing(diagnosis, "idle", Missing("why the GPU was idle", how))
+        raise style.missing(diagnosis, "idle", Missing("why the GPU was idle", how))
     found = [one for one in diagnosis.idle if one.ns]
     if not found:
         raise Missing("idle time of the GPU", "There is none in these steps.")
@@ -202,12 +183,12 @@ def _idle(diagnosis: Diagnosis) -> list[IdleShare]:
 
 def _idle_label(one: IdleShare) -> str:
     if one.site is None:
-        return plain(CAUSES[one.cause], MOST_ROW)
-    return plain(clipped_left(place(one.site), MOST_ROW)) + small(CAUSES[one.cause])
+        return style.plain(CAUSES[one.cause], MOST_ROW)
+    return style.plain(clipped_left(place(one.site), MOST_ROW)) + style.small(CAUSES[one.cause])
 
 
 def _idle_hover(one: IdleShare, diagnosis: Diagnosis) -> str:
-    where = [plain(place(one.site))] if one.site is not None else []
+    where = [style.plain(place(one.site))] if one.site is not None else []
     amount = f"{duration(one.ns)} ({share(one.share, 1)} of {_whole(diagnosis)})"
     return "<br>".join([CAUSES[one.cause], *where, amount, f"{one.gaps:,} gaps in all used steps"])
 
@@ -225,16 +206,19 @@ def savings(diagnosis: Diagnosis) -> go.Figure:
         bases.append(left)
     labels = ["today", *(_two_lines(title) for title, _, _ in gains), "what is left"]
     values = [duration(step_ns), *("-" * (gain > 0) + duration(gain) for _, gain, _ in gains), duration(left)]
-    made = figure(**rows(list(zip(labels, values, strict=True))), barmode="overlay")
+    made = style.figure(**style.rows(list(zip(labels, values, strict=True))), barmode="overlay")
     made.update_xaxes(
-        title={"text": f"ms{per_step(diagnosis)}"}, range=[0, step_ns / 1e6], separatethousands=True, fixedrange=True
+        title={"text": f"ms{style.per_step(diagnosis)}"},
+        range=[0, step_ns / 1e6],
+        separatethousands=True,
+        fixedrange=True,
     )
     made.add_bar(
         orientation="h",
         x=[step_ns / 1e6, left / 1e6],
         y=[0, len(labels) - 1],
         width=0.3,
-        marker={"color": DARK},
+        marker={"color": style.DARK},
         hovertext=[f"today<br>{values[0]}", f"what is left<br>{values[-1]}"],
         hoverinfo="text",
     )
@@ -244,9 +228,9 @@ def savings(diagnosis: Diagnosis) -> go.Figure:
         base=[base / 1e6 for base in bases],
         y=list(range(1, len(gains) + 1)),
         width=0.3,
-        marker={"color": SAVED, "pattern": pattern(HATCHED)},
+        marker={"color": style.SAVED, "pattern": style.pattern(style.HATCHED)},
         hovertext=[
-            f"{plain(title)}<br>after those above: {duration(gain)} ({share(gain, step_ns)}){alone}"
+            f"{style.plain(title)}<br>after those above: {duration(gain)} ({share(gain, step_ns)}){alone}"
             for title, gain, alone in gains
         ],
         hoverinfo="text",
@@ -256,7 +240,7 @@ def savings(diagnosis: Diagnosis) -> go.Figure:
 
 def _two_lines(title: str) -> str:
     lines = textwrap.wrap(title, MOST_ROW, max_lines=2, placeholder="…")
-    return "<br>".join(plain(line, MOST_ROW) for line in lines)
+    return "<br>".join(style.plain(line, MOST_ROW) for line in lines)
 
 
 def savings_sentence(diagnosis: Diagnosis) -> str:
@@ -268,7 +252,9 @@ def savings_sentence(diagnosis: Diagnosis) -> str:
 def _fixes(diagnosis: Diagnosis) -> tuple[int, list[RankedFinding]]:
     fixes = [finding for finding in diagnosis.findings if finding.shortens]
     if diagnosis.step_ns is None:
-        raise missing(diagnosis, "host_time", Missing("what fixes would save", "Record with ProfilerActivity.CPU too."))
+        raise style.missing(
+            diagnosis, "host_time", Missing("what fixes would save", "Record with ProfilerActivity.CPU too.")
+        )
     if not fixes:
         raise Missing("fixes worth 1 % of a step", "The rules found none.")
     return diagnosis.step_ns, fixes

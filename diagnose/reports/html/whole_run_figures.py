@@ -10,36 +10,22 @@ import plotly.graph_objects as go
 from diagnose.contracts.watched_run import RankRun, RunPartKind, RunSlice, WatchedRun
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.causes import TimeCause
-from diagnose.reports.html.style import (
-    BLUE,
-    CAUSE_COLOURS,
-    DARK,
-    GREEN,
-    GREY,
-    ORANGE,
-    PALE,
-    PINK,
-    RED,
-    SKY,
-    YELLOW,
-    figure,
-    plain,
-)
+from diagnose.reports.html import style
 from diagnose.reports.watched_run import FIGURES, KINDS
 from diagnose.trace.units import duration, number, share, size, three_digits
 
 COLOURS = {
-    RunPartKind.TRAINING: BLUE,
-    RunPartKind.LOADER: CAUSE_COLOURS[TimeCause.LOADER],
-    RunPartKind.EVALUATION: GREEN,
-    RunPartKind.SAVE: CAUSE_COLOURS[TimeCause.CHECKPOINT],
-    RunPartKind.COLLECTION: CAUSE_COLOURS[TimeCause.GARBAGE_COLLECTION],
-    RunPartKind.START: CAUSE_COLOURS[TimeCause.COMPILE],
-    RunPartKind.RECORDING: PINK,
-    RunPartKind.OUTSIDE: SKY,
-    RunPartKind.LOST: PALE,
+    RunPartKind.TRAINING: style.BLUE,
+    RunPartKind.LOADER: style.CAUSE_COLOURS[TimeCause.LOADER],
+    RunPartKind.EVALUATION: style.GREEN,
+    RunPartKind.SAVE: style.CAUSE_COLOURS[TimeCause.CHECKPOINT],
+    RunPartKind.COLLECTION: style.CAUSE_COLOURS[TimeCause.GARBAGE_COLLECTION],
+    RunPartKind.START: style.CAUSE_COLOURS[TimeCause.COMPILE],
+    RunPartKind.RECORDING: style.PINK,
+    RunPartKind.OUTSIDE: style.SKY,
+    RunPartKind.LOST: style.PALE,
 }
-LINES = (BLUE, RED, GREEN, ORANGE, PINK, SKY, DARK, YELLOW)
+LINES = (style.BLUE, style.RED, style.GREEN, style.ORANGE, style.PINK, style.SKY, style.DARK, style.YELLOW)
 
 MOST_RANKS = len(LINES)  # With a line of their own; of more the slowest and the fastest are drawn.
 
@@ -53,7 +39,7 @@ def parts(found: WatchedRun) -> go.Figure:
     """Shares of each stretch of the run, one above the other. Raises Missing without any."""
     run = _with_stretches(found)
     unit_ns, unit = _unit(run)
-    made = figure(HEIGHT, barmode="stack", bargap=0)
+    made = style.figure(HEIGHT, barmode="stack", bargap=0)
     made.update_xaxes(title={"text": f"{unit} since the start"}, rangemode="tozero")
     made.update_yaxes(title={"text": "% of the time"}, range=[0, 100], fixedrange=True)
     bars = [(0, run.over_time[0].began_ns, {RunPartKind.START: run.over_time[0].began_ns})]
@@ -91,7 +77,7 @@ def step_times(found: WatchedRun) -> go.Figure:
     """The usual step over the run by rank, and the 99th percentile of the shown rank. Raises Missing without steps."""
     first = _with_stretches(found)
     unit_ns, unit = _unit(first)
-    made = figure(HEIGHT)
+    made = style.figure(HEIGHT)
     made.update_xaxes(title={"text": f"{unit} since the start"}, rangemode="tozero")
     made.update_yaxes(title={"text": "ms"}, rangemode="tozero", fixedrange=True)
     shown = _shown(found)
@@ -103,7 +89,7 @@ def step_times(found: WatchedRun) -> go.Figure:
     if known:
         name = f"99th percentile of rank {first.rank}" if len(shown) > 1 else "99th percentile"
         values = [(one.p99_ns or 0) / 1e6 for one in known]
-        _line(made, name, _middles(known, unit_ns), values, GREY, dash="dot")
+        _line(made, name, _middles(known, unit_ns), values, style.GREY, dash="dot")
     return made
 
 
@@ -125,7 +111,7 @@ def memory(found: WatchedRun) -> go.Figure:
     """Raises Missing where no figure of memory is known."""
     run = _with_stretches(found)
     unit_ns, unit = _unit(run)
-    made = figure(HEIGHT)
+    made = style.figure(HEIGHT)
     made.update_xaxes(title={"text": f"{unit} since the start"}, rangemode="tozero")
     made.update_yaxes(title={"text": "GB"}, rangemode="tozero", fixedrange=True)
     for name, colour in zip(_known(run, MEMORY, "memory"), LINES, strict=False):
@@ -147,7 +133,7 @@ def device(found: WatchedRun) -> go.Figure:
     run = _with_stretches(found)
     unit_ns, unit = _unit(run)
     names = _known(run, DEVICE, "figures of a device")
-    made = figure(LANE * len(names) + 60, showlegend=False)
+    made = style.figure(LANE * len(names) + 60, showlegend=False)
     for at, name in enumerate(names):
         some = [one for one in run.over_time if name in one.figures]
         top = 1 - at / len(names)
@@ -220,11 +206,11 @@ def _line(
     made: go.Figure, name: str, x: list[float], y: list[float], colour: str, dash: str = "solid", yaxis: str = "y"
 ) -> None:
     made.add_scatter(
-        name=plain(name),
+        name=style.plain(name),
         mode="lines",
         x=x,
         y=y,
         yaxis=yaxis,
         line={"color": colour, "width": 2, "dash": dash, "shape": "hvh"},
-        hovertemplate=f"{plain(name)}: %{{y:.4~g}}<extra></extra>",
+        hovertemplate=f"{style.plain(name)}: %{{y:.4~g}}<extra></extra>",
     )

@@ -243,17 +243,11 @@ def test_a_graph_of_kernels_is_no_launch_to_compare() -> None:
 
 
 WITH_CALLS = (
-    "hta/alexnet_a100_sync_events.json.gz",
-    "hta/event_sync.json.gz",
-    "hta/mi250_rocm62.json.gz",
-    "hta/nccl_a100_rank0_of_2.json.gz",
-    "hta/simple_a100_sync_events.json.gz",
-    "param/dlrm_8_ranks/worker1.pt.trace.json.gz",
-    "param/resnet.json.gz",
-    "tensorboard/resnet50_autograd_0_workers.json.gz",
-    "tracelens/h100_qwen05b.json.gz",
-    "tracelens/mi300_resnet18.json.gz",
-    "tracelens/sglang_decode_graphs.json.gz",
+    *("hta/alexnet_a100_sync_events.json.gz", "hta/event_sync.json.gz", "hta/mi250_rocm62.json.gz"),
+    *("hta/nccl_a100_rank0_of_2.json.gz", "hta/simple_a100_sync_events.json.gz"),
+    *("param/dlrm_8_ranks/worker1.pt.trace.json.gz", "param/resnet.json.gz"),
+    *("tensorboard/resnet50_autograd_0_workers.json.gz", "tracelens/h100_qwen05b.json.gz"),
+    *("tracelens/mi300_resnet18.json.gz", "tracelens/sglang_decode_graphs.json.gz"),
 )
 
 
