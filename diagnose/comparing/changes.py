@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
 from diagnose.comparing.parts import function_of
 from diagnose.comparing.settings import Area, area
+from diagnose.contracts import comparison
 from diagnose.contracts.baseline import GroupTime, KnownFinding, RankStep, Run
-from diagnose.contracts.comparison import (
-    FindingsChange,
-    GroupChange,
-    GrownFinding,
-    Part,
-    Per,
-    RankChange,
-    SettingChange,
-)
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
 from diagnose.facts.core.steps import Measure
@@ -27,22 +19,27 @@ MOSTLY = 0.5  # A setting explains a difference if the part that it acts on has 
 SAME_WORK = 0.01  # FLOPs that differ by less are the same work: some of few steps may be missing (our choice).
 
 
-def findings(before: Run, after: Run) -> FindingsChange:
-    """What is fixed, new or grown, where it is not minor. Findings are the same if their rule and function are."""
+def findings(before: Run, after: Run) -> comparison.FindingsChange:
+    """What is fixed, new or grown, where it is not minor. Findings are the same if their rule and function are.
+
+    Of a rule that found other functions on each side, all are one: it has moved, and is neither fixed nor new.
+    """
     then, now = (_by_place(run.findings) for run in (before, after))
+    moved = {place[0] for place in then.keys() - now.keys()} & {place[0] for place in now.keys() - then.keys()}
+    then, now = (_by_place(run.findings, moved) for run in (before, after))
     gone = [finding for place, finding in then.items() if place not in now and not finding.minor]
     came = [finding for place, finding in now.items() if place not in then and not finding.minor]
     both = [(then[place], finding) for place, finding in now.items() if place in then and not finding.minor]
-    return FindingsChange(
+    return comparison.FindingsChange(
         fixed=tuple(finding for finding in gone if finding.rule in after.looked),
         new=tuple(finding for finding in came if finding.rule in before.looked),
-        grown=tuple(GrownFinding(before=a, after=b) for a, b in both if b.likely_ns > a.high_ns),
+        grown=tuple(comparison.GrownFinding(before=a, after=b) for a, b in both if b.likely_ns > a.high_ns),
         not_looked_at=tuple(finding for finding in gone if finding.rule not in after.looked),
         not_looked_at_before=tuple(finding for finding in came if finding.rule not in before.looked),
     )
 
 
-def ranked(after: Diagnosis, change: FindingsChange) -> list[RankedFinding]:
+def ranked(after: Diagnosis, change: comparison.FindingsChange) -> list[RankedFinding]:
     """The findings afterwards that are new, have grown, or could not be looked at before, in order."""
     told = [*change.new, *(grown.after for grown in change.grown), *change.not_looked_at_before]
     places = {_place(finding) for finding in told}
@@ -53,11 +50,11 @@ def _place(finding: KnownFinding | RankedFinding) -> tuple[str, ...]:
     return (finding.rule, *(function_of(finding.site) if finding.site else ()))
 
 
-def _by_place(found: Sequence[KnownFinding]) -> dict[tuple[str, ...], KnownFinding]:
+def _by_place(found: Sequence[KnownFinding], moved: Collection[str] = ()) -> dict[tuple[str, ...], KnownFinding]:
     """Findings by rule and function; several of one rule in one function are one, that saves what they add up to."""
     known: dict[tuple[str, ...], KnownFinding] = {}
     for finding in found:
-        place = _place(finding)
+        place = (finding.rule,) if finding.rule in moved else _place(finding)
         known[place] = _both(known[place], finding) if place in known else finding
     return known
 
@@ -72,7 +69,7 @@ def _both(first: KnownFinding, second: KnownFinding) -> KnownFinding:
     )
 
 
-def settings(before: Run, after: Run, parts: Sequence[Part]) -> tuple[SettingChange, ...]:
+def settings(before: Run, after: Run, parts: Sequence[comparison.Part]) -> tuple[comparison.SettingChange, ...]:
     """Those that differ; what may explain most of the difference comes first."""
     names = dict.fromkeys((*before.settings, *after.settings))
     differing = [name for name in names if before.settings.get(name) != after.settings.get(name)]
@@ -80,9 +77,9 @@ def settings(before: Run, after: Run, parts: Sequence[Part]) -> tuple[SettingCha
     return tuple(sorted(told, key=lambda setting: (-abs(setting.explains_ns or 0), setting.acts_on != "")))
 
 
-def _setting(name: str, before: Run, after: Run, parts: Sequence[Part]) -> SettingChange:
+def _setting(name: str, before: Run, after: Run, parts: Sequence[comparison.Part]) -> comparison.SettingChange:
     acts_on = area(name)
-    return SettingChange(
+    return comparison.SettingChange(
         name=name,
         before=before.settings.get(name),
         after=after.settings.get(name),
@@ -91,7 +88,7 @@ def _setting(name: str, before: Run, after: Run, parts: Sequence[Part]) -> Setti
     )
 
 
-def _explained_ns(acts_on: Area, parts: Sequence[Part]) -> int | None:
+def _explained_ns(acts_on: Area, parts: Sequence[comparison.Part]) -> int | None:
     whole = sum(part.ns for part in parts)
     own = sum(part.ns for part in parts if acts_on.holds(part.kind.value, part.of))
     return own if whole and own * whole >= MOSTLY * whole**2 else None
@@ -129,20 +126,22 @@ def _work_ratio(before: Run, after: Run) -> float | None:
     return ratio if abs(ratio - 1) > SAME_WORK else None
 
 
-def per(before: Run, after: Run, before_ns: int, after_ns: int) -> Iterator[Per]:
+def per(before: Run, after: Run, before_ns: int, after_ns: int) -> Iterator[comparison.Per]:
     """Steps divided by what they do, where that differs."""
     samples = before.samples_per_step, after.samples_per_step
     if samples[0] and samples[1] and samples[0] != samples[1]:
-        yield Per("sample", before_ns / samples[0], after_ns / samples[1])
+        yield comparison.Per("sample", before_ns / samples[0], after_ns / samples[1])
     if _work_ratio(before, after):
         flops = before.flops_per_step or 1, after.flops_per_step or 1
-        yield Per("GFLOP", before_ns / flops[0] * 1e9, after_ns / flops[1] * 1e9)
+        yield comparison.Per("GFLOP", before_ns / flops[0] * 1e9, after_ns / flops[1] * 1e9)
 
 
-def groups(before: Run, after: Run) -> tuple[GroupChange, ...]:
+def groups(before: Run, after: Run) -> tuple[comparison.GroupChange, ...]:
     """The groups of both jobs by operation, use and ranks; those that hold ranks up longest first."""
     then, now = ({group.label: group for group in side.groups} for side in (before, after))
-    told = [GroupChange(label=label, before=then.get(label), after=now.get(label)) for label in {**now, **then}]
+    told = [
+        comparison.GroupChange(label=label, before=then.get(label), after=now.get(label)) for label in {**now, **then}
+    ]
     return tuple(sorted(told, key=lambda group: -max(_held_ns(group.before), _held_ns(group.after))))
 
 
@@ -150,7 +149,7 @@ def _held_ns(group: GroupTime | None) -> int:
     return 0 if group is None else group.wait_ns + group.transfer_ns
 
 
-def ranks(before: Run, after: Run) -> tuple[RankChange, ...]:
+def ranks(before: Run, after: Run) -> tuple[comparison.RankChange, ...]:
     """The ranks that both jobs have, in order."""
     then: dict[int, RankStep] = {rank.rank: rank for rank in before.ranks}
-    return tuple(RankChange(before=then[rank.rank], after=rank) for rank in after.ranks if rank.rank in then)
+    return tuple(comparison.RankChange(before=then[rank.rank], after=rank) for rank in after.ranks if rank.rank in then)

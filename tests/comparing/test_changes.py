@@ -53,6 +53,15 @@ def test_findings_of_one_function_are_the_same_when_lines_move_and_count_togethe
     assert (found.new, found.fixed) == ((), ())
 
 
+def test_a_rule_that_finds_another_place_is_neither_fixed_nor_new() -> None:
+    places = [Site("src/train.py", 10, name) for name in ("main", "step")]
+    sides = [
+        run(findings=(finding("sync", 50, one), finding("loader", 9)), looked=("sync", "loader")) for one in places
+    ]
+    found = changes.findings(*sides)
+    assert (found.fixed, found.new, found.grown) == ((), (), ())
+
+
 def test_settings_that_differ_are_told_and_what_their_part_adds_where_that_is_most_of_it() -> None:
     before = run(
         spent(Part.COMPUTE, "gemm", 10 * MS, "aten::mm"),
