@@ -37,6 +37,7 @@ from benchmarks import (
 )
 from benchmarks.jobs import tables as job_tables
 from benchmarks.noise import gpus as noise_gpus
+from benchmarks.noise import power as noise_power
 from benchmarks.noise import results as noise_results
 from benchmarks.noise import tables as noise_tables
 from benchmarks.scale import tables as scale
@@ -198,6 +199,7 @@ def _comparisons() -> Iterator[Text]:
     on_gpus = noise_gpus.published()
     yield Text(SITE / "comparing.md", noise_tables.priors, "compare-noise-usual")
     yield Text(SITE / "comparing.md", partial(noise_gpus.table, on_gpus), "compare-noise-gpus")
+    yield Text(SITE / "comparing.md", partial(noise_power.table, on_gpus), "compare-noise-power")
     yield Text(SITE / "comparing.md", partial(noise_gpus.sentence, on_gpus), "compare-noise-gpus-what")
 
 

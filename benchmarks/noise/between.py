@@ -44,14 +44,14 @@ def _pairs(several_ranks: bool) -> list[tuple[list[float], list[float]]]:
     return found
 
 
-def fitted(groups: Sequence[Sequence[float]]) -> Spread:
+def fitted(groups: Sequence[Sequence[float]], most_freedom: int = MOST_FREEDOM) -> Spread:
     """The usual spread of the logarithms in groups and its degrees of freedom, by maximum likelihood.
 
     If true variances vary as an inverse chi-squared distribution does, those of groups over the usual one follow an F
     distribution: Smyth (2004), section 4.
     """
     seen = [(statistics.variance(group), len(group) - 1) for group in groups]
-    return max((_best(seen, freedom) for freedom in range(1, MOST_FREEDOM + 1)), key=lambda one: _likelihood(seen, one))
+    return max((_best(seen, freedom) for freedom in range(1, most_freedom + 1)), key=lambda one: _likelihood(seen, one))
 
 
 def _best(seen: Sequence[tuple[float, int]], freedom: int) -> Spread:

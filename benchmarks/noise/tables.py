@@ -12,7 +12,8 @@ from diagnose.comparing.compare import compare
 from diagnose.contracts.baseline import Baseline, Run
 from diagnose.contracts.comparison import Comparison
 from diagnose.facts.core.steps import Measure
-from diagnose.statistics import CPU, RANKS, of_waiting, student
+from diagnose.facts.run.time_attribution import AttributedTime
+from diagnose.statistics import CPU, RANKS, of_waits, student
 
 SIZES = (1, 3)  # Recordings of each side.
 
@@ -53,28 +54,18 @@ def pairs(found: Recorded, slowdown: float, size: int) -> Iterator[Pair]:
 
 def compared_as(before: Sequence[Timed], after: Sequence[Timed]) -> Comparison:
     """What `diagnose compare` says of them."""
-    return compare(*(Baseline(tool_version="", runs=tuple(map(_run, side))) for side in (before, after)))
+    sides = [[run_of(Measure.HOST, one.recorded_ns, one.unprofiled_ns, ()) for one in side] for side in (before, after)]
+    return compare(*(Baseline(tool_version="", runs=tuple(side)) for side in sides))
 
 
-def _run(timed: Timed) -> Run:
-    return Run(
-        started=None,
-        format="kineto",
-        devices=(),
-        world_size=None,
-        rank=0,
-        measure=Measure.HOST,
-        times_ns=timed.recorded_ns,
-        unprofiled_ns=timed.unprofiled_ns,
-        samples_per_step=None,
-        flops_per_step=None,
-        spending=(),
-        findings=(),
-        looked=(),
-        settings={},
-        ranks=(),
-        groups=(),
-    )
+def run_of(
+    measure: Measure, times_ns: tuple[int, ...], unprofiled_ns: tuple[int, ...], spending: tuple[AttributedTime, ...]
+) -> Run:
+    """A recording of which nothing else is known."""
+    known = {"started": None, "world_size": None, "samples_per_step": None, "flops_per_step": None}
+    empty = dict.fromkeys(("devices", "findings", "looked", "ranks", "groups"), ())
+    times = {"times_ns": times_ns, "unprofiled_ns": unprofiled_ns, "spending": spending}
+    return Run(format="kineto", rank=0, measure=measure, settings={}, **times, **known, **empty)  # type: ignore[arg-type]
 
 
 def sentence(found: Recorded) -> str:
@@ -89,9 +80,12 @@ def sentence(found: Recorded) -> str:
 
 
 USUAL = (
-    ("a GPU that computes all the time", of_waiting(0.0)),
-    ("a GPU that waits for a fifth of the step", of_waiting(0.2)),
-    ("a GPU that waits for half of it", of_waiting(0.5)),
+    ("a GPU that computes all the time", of_waits(0.0, 0.0)),
+    *(
+        (f"a GPU that waits for {what}, {share:.0%} of the step", of_waits(*shares))
+        for share in (0.2, 0.5)
+        for what, shares in (("launches", (share, 0.0)), ("batches, copies and results", (0.0, share)))
+    ),
     ("a CPU, one process", CPU),
     ("a CPU, several processes", RANKS),
 )

@@ -12,9 +12,10 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from diagnose.facts.core.causes import LAUNCHING, TimeCause
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.run.time_attribution import AttributedTime, Part
-from diagnose.statistics import CPU, RANKS, Spread, of_waiting
+from diagnose.statistics import CPU, RANKS, Spread, of_waits
 from diagnose.trace.manifest import RankManifest
 
 BLOCKS = 6
@@ -35,14 +36,19 @@ def without_profiler(ran: RankManifest) -> tuple[int, ...]:
     return (times[-whole:] if whole else times) if min(times, default=0) > 0 else ()
 
 
-def blocks_of(times_ns: Sequence[float]) -> Spread | None:
-    """How means of BLOCKS blocks of consecutive steps differ; None of fewer steps than LEAST_STEPS."""
-    if len(times_ns) < LEAST_STEPS:
-        return None
+def means_of_blocks(times_ns: Sequence[float]) -> list[float]:
+    """Of BLOCKS blocks of consecutive steps, or of each step if these are fewer."""
     count = min(BLOCKS, len(times_ns))
     edges = [round(k * len(times_ns) / count) for k in range(count + 1)]
-    means = [statistics.fmean(times_ns[a:b]) for a, b in itertools.pairwise(edges)]
-    return Spread(statistics.stdev(means) / statistics.fmean(times_ns), count - 1)
+    return [statistics.fmean(times_ns[a:b]) for a, b in itertools.pairwise(edges)]
+
+
+def blocks_of(times_ns: Sequence[float]) -> Spread | None:
+    """How means of blocks differ; None of fewer steps than LEAST_STEPS."""
+    if len(times_ns) < LEAST_STEPS:
+        return None
+    means = means_of_blocks(times_ns)
+    return Spread(statistics.stdev(means) / statistics.fmean(times_ns), len(means) - 1)
 
 
 def error_of(times_ns: Sequence[float]) -> Spread | None:
@@ -58,13 +64,25 @@ def between_runs(measure: Measure, spending: Sequence[AttributedTime], step_ns: 
     """
     if measure is Measure.HOST:
         return RANKS if (ranks or 1) > 1 else CPU
-    return of_waiting(waiting_share(spending, step_ns))
+    return of_waits(*waiting_shares(spending, step_ns))
 
 
-def waiting_share(spending: Sequence[AttributedTime], step_ns: float) -> float:
-    """Of the step in which the GPU waits for its host: for dispatch, Python, synchronisations, copies or batches."""
+def waiting_shares(spending: Sequence[AttributedTime], step_ns: float) -> tuple[float, float]:
+    """Of the step in which the GPU waits for its host: for launches, and for batches, copies, results and the like."""
     alone_ns = sum(row.ns for row in spending if _needs_no_host(row))
-    return max(1 - alone_ns / step_ns, 0.0)
+    waits = [row for row in spending if not _needs_no_host(row)]
+    named_ns = sum(row.ns for row in waits if not is_for_launches(row.part.value, row.kind))
+    waiting = max(1 - alone_ns / step_ns, 0.0)
+    named = waiting * named_ns / max(sum(row.ns for row in waits), 1)
+    return waiting - named, named
+
+
+def is_for_launches(part: str, kind: str) -> bool:
+    """Whether an idle part goes on until the next launch; from run to run the same gap goes to another such cause."""
+    return part == Part.IDLE.value and kind in _FOR_LAUNCHES
+
+
+_FOR_LAUNCHES = {*LAUNCHING, TimeCause.OPTIMIZER, TimeCause.PYTHON, TimeCause.BETWEEN_KERNELS, TimeCause.UNKNOWN}
 
 
 def _needs_no_host(row: AttributedTime) -> bool:

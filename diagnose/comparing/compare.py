@@ -22,9 +22,10 @@ def compare(before: Baseline, after: Baseline) -> Comparison:
     then, now = (noise.side_of(runs, timed) for runs in sides)
     before_ns, after_ns = round(then.mean_ns), round(now.mean_ns)
     basis = noise.basis_of(*sides)
-    share = noise.difference(then, now)
     first, second = (runs[middle(runs)] for runs in sides)
     found = parts(*sides, before_ns, after_ns)
+    usual = noise.difference(then, now)
+    share = noise.decided(usual, found, then, now)
     verdict = verdict_of(share)
     return Comparison(
         tool_version=__version__,
@@ -33,7 +34,7 @@ def compare(before: Baseline, after: Baseline) -> Comparison:
         difference_ns=_ns(share, before_ns, after_ns),
         difference_share=share,
         verdict=verdict,
-        why=_why(verdict, share, basis, sides),
+        why=_DECIDED if share != usual else _why(verdict, share, basis, sides),
         basis=basis,
         recordings=(len(before.runs), len(after.runs)),
         smallest_visible_share=noise.visible_share(share),
@@ -63,6 +64,7 @@ def verdict_of(share: Range) -> Verdict:
     return "cannot_tell" if share.high - share.low > 2 * noise.WIDE else "same"
 
 
+_DECIDED = "Parts that are new, gone or doubled are more than noise between runs, so the recorded steps decide."
 _BASES = {
     Basis.RECORDINGS: "The interval comes from the spread of recordings on each side.",
     Basis.UNPROFILED_STEPS: "The interval comes from unprofiled steps and the usual spread between runs.",

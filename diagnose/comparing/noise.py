@@ -11,14 +11,17 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from diagnose.advice.timing import LEAST_STEPS, between_runs, error_of
+from diagnose.advice.timing import LEAST_STEPS, between_runs, error_of, is_for_launches, means_of_blocks
 from diagnose.contracts.baseline import Run
-from diagnose.contracts.comparison import Basis, Range
-from diagnose.statistics import Spread, moderated, student
+from diagnose.contracts.comparison import Basis, Part, PartKind, Range
+from diagnose.statistics import NAMED, Spread, moderated, of_waiting, student, together
 
 ALPHA = 0.05  # What an interval may be wrong.
 WIDE = 0.1  # Half of an interval that is wider says nothing that helps (our choice).
+
+DOUBLED = 2.0  # Times as long, from which on a part decides by itself (our choice).
 
 ALIKE = 2.0
 """Times as far as those of the other side may runs of a side usually differ, to tell how these do (our choice)."""
@@ -31,6 +34,7 @@ class Side:
     means_ns: tuple[float, ...]
     errors: tuple[Spread | None, ...]  # Their standard errors; None where too few steps were timed.
     between: Spread  # How equal runs usually differ.
+    blocks_ns: tuple[float, ...] = ()  # Means of blocks of steps, of all recordings.
 
     @property
     def mean_ns(self) -> float:
@@ -51,7 +55,8 @@ def side_of(runs: Sequence[Run], unprofiled: bool) -> Side:
     times = [run.unprofiled_ns if unprofiled else run.times_ns for run in runs]
     usual = [between_of(run) for run in runs]
     between = Spread(statistics.fmean(one.share for one in usual), min(one.freedom for one in usual))
-    return Side(tuple(map(statistics.fmean, times)), tuple(map(error_of, times)), between)
+    blocks_ns = tuple(ns for some in times for ns in means_of_blocks(some))
+    return Side(tuple(map(statistics.fmean, times)), tuple(map(error_of, times)), between, blocks_ns)
 
 
 def between_of(run: Run) -> Spread:
@@ -61,10 +66,7 @@ def between_of(run: Run) -> Spread:
 
 
 def difference(before: Side, after: Side) -> Range:
-    """The difference of the mean steps, as a share of the step before, with its interval of 95 %.
-
-    Degrees of freedom are those of Satterthwaite, Biometrics Bulletin 2 (1946), rounded down.
-    """
+    """The difference of the mean steps, as a share of the step before, with its interval of 95 %."""
     ratio = after.mean_ns / before.mean_ns
     parts = list(_between(before, after))
     for side in (before, after):
@@ -72,9 +74,8 @@ def difference(before: Side, after: Side) -> Range:
             if error is None:
                 return Range(None, ratio - 1, None)
             parts.append(((error.share / len(side.errors)) ** 2, error.freedom))
-    variance = sum(part for part, _ in parts)
-    together = variance**2 / sum(part**2 / own for part, own in parts)
-    half = student(1 - ALPHA / 2, max(math.floor(together + 1e-9), 1)) * math.sqrt(variance)
+    error = together(parts)
+    half = student(1 - ALPHA / 2, error.freedom) * error.share
     return Range(ratio * math.exp(-half) - 1, ratio - 1, ratio * math.exp(half) - 1)
 
 
@@ -89,6 +90,75 @@ def _between(before: Side, after: Side) -> Iterator[tuple[float, int]]:
         scaled = [[math.log(mean) / side.between.share for mean in side.means_ns] for side in sides]
         here = moderated(Spread(1.0, min(side.between.freedom for side in sides)), scaled)
         yield here.share**2 * sum(side.between.share**2 / len(side.means_ns) for side in sides), here.freedom
+
+
+def decided(share: Range, found: Sequence[Part], before: Side, after: Side) -> Range:
+    """The interval where parts decide that are new, gone or doubled, by more than parts of equal runs usually differ.
+
+    All other noise between runs is no explanation then. The end next to zero is that of the recorded steps and of these
+    parts, less what they do not explain.
+    """
+    whole_ns, deciding = after.mean_ns - before.mean_ns, list(_deciding(found, before, after))
+    explained_ns = sum(ns for ns, _ in deciding)
+    shorter, longer = (before, after) if whole_ns > 0 else (after, before)
+    least = least_ratio(shorter.blocks_ns, longer.blocks_ns)
+    if share.low is None or share.high is None or least is None or explained_ns * whole_ns <= 0:
+        return share
+    error_ns = math.hypot(longer.mean_ns - least * shorter.mean_ns, *(own_ns for _, own_ns in deciding))
+    near_ns = min(abs(whole_ns), abs(explained_ns)) - error_ns
+    if near_ns <= 0:
+        return share
+    ratio = 1 + near_ns / shorter.mean_ns
+    low, high = (ratio - 1, share.high) if whole_ns > 0 else (share.low, 1 / ratio - 1)
+    return Range(max(share.low, low), share.likely, min(share.high, high))
+
+
+def _deciding(found: Sequence[Part], before: Side, after: Side) -> Iterator[tuple[int, float]]:
+    """What each such part adds, and by how much less it may be. Launches are waited for twice as long by chance."""
+    for part in found:
+        if part.kind in (PartKind.PROFILER, PartKind.NOT_KNOWN) or is_for_launches(part.kind.value, part.of):
+            continue
+        both = (part.before_ns, before), (part.after_ns, after)
+        (less_ns, less), (more_ns, more) = sorted(both, key=lambda one: one[0])
+        down_ns = -math.expm1(-_half(part.kind, more_ns, more)) * more_ns
+        error_ns = math.hypot(down_ns, _half(part.kind, less_ns, less) * less_ns)
+        if more_ns >= DOUBLED * less_ns and more_ns - less_ns > error_ns:
+            yield part.ns, error_ns
+
+
+def _half(kind: PartKind, ns: int, side: Side) -> float:
+    """Half the interval of a part's logarithm. On CPUs parts were not measured: each may differ as the step does."""
+    usual = {
+        PartKind.HOST: side.between,
+        PartKind.COMPUTE: of_waiting(0.0),
+        PartKind.WORK_NOT_RECORDED: of_waiting(0.0),
+    }
+    whole = usual.get(kind, Spread(NAMED.share * ns / side.mean_ns, NAMED.freedom))
+    per_step = student(1 - ALPHA / 2, whole.freedom) * whole.share / math.sqrt(len(side.means_ns))
+    return per_step * side.mean_ns / max(ns, 1)
+
+
+def least_ratio(before: Sequence[float], after: Sequence[float]) -> float | None:
+    """The low end of the 95 % interval of how many times as long `after` is; None of too few.
+
+    It is that ratio of all pairs which the test of Mann and Whitney allows (Hodges and Lehmann, Annals of Mathematical
+    Statistics 34 (1963)): no outlier moves it.
+    """
+    most = ALPHA / 2 * math.comb(len(before) + len(after), len(before))
+    allowed, orders = 0, 0
+    while (orders := orders + _orders(allowed, len(before), len(after))) <= most:
+        allowed += 1
+    return sorted(second / first for first in before for second in after)[allowed - 1] if allowed else None
+
+
+@cache
+def _orders(inversions: int, first: int, second: int) -> int:
+    """In how many orders of so many of two kinds, so many pairs are the wrong way round."""
+    if inversions < 0 or min(first, second) < 0:
+        return 0
+    if not first or not second:
+        return int(inversions == 0)
+    return _orders(inversions - second, first - 1, second) + _orders(inversions, first, second - 1)
 
 
 def visible_share(share: Range) -> float | None:

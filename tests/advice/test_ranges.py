@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from benchmarks import ranges
 from diagnose.advice.ranges import FACTORS, confidence, ranged
-from diagnose.advice.timing import between_runs, blocks_of, waiting_share
+from diagnose.advice.timing import between_runs, blocks_of, waiting_shares
 from diagnose.contracts.finding import Level
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.run.time_attribution import AttributedTime, Part
@@ -113,23 +113,24 @@ def test_on_a_cpu_it_counts_whether_processes_wait_for_each_other(ranks: int | N
 
 
 @pytest.mark.parametrize(
-    ("rows", "step_ns", "waits"),
+    ("rows", "step_ns", "launches", "named"),
     [
-        ((COMPUTED, *ON_DEVICE), 100, 0.2),
-        ((COMPUTED, *ON_DEVICE, FROM_HOST, spent(Part.IDLE, "ops", 10)), 100, 0.2),
+        ((COMPUTED, *ON_DEVICE), 100, 0.2, 0.0),
+        ((COMPUTED, *ON_DEVICE, FROM_HOST, spent(Part.IDLE, "ops", 10)), 100, 0.1, 0.1),
         # Recording has made the host slower; without it the step takes 90.
-        ((COMPUTED, *ON_DEVICE, spent(Part.IDLE, "ops", 60)), 90, 1 / 9),
-        ((COMPUTED, spent(Part.EXPOSED_COMMUNICATION, "all_reduce", 30)), 100, 0.3),
+        ((COMPUTED, *ON_DEVICE, spent(Part.IDLE, "ops", 60)), 90, 1 / 9, 0.0),
+        ((COMPUTED, spent(Part.EXPOSED_COMMUNICATION, "all_reduce", 30)), 100, 0.0, 0.3),
         # Recording has made the kernels slower.
-        ((COMPUTED,), 60, 0.0),
-        ((), 100, 1.0),
+        ((COMPUTED,), 60, 0.0, 0.0),
+        ((), 100, 1.0, 0.0),
     ],
 )
 def test_on_a_gpu_the_share_of_the_step_counts_in_which_it_waits(
-    rows: tuple[AttributedTime, ...], step_ns: float, waits: float
+    rows: tuple[AttributedTime, ...], step_ns: float, launches: float, named: float
 ) -> None:
-    assert waiting_share(rows, step_ns) == pytest.approx(waits)
-    assert between_runs(Measure.DEVICE, rows, step_ns, None).share == pytest.approx(of_waiting(waits).share)
+    assert waiting_shares(rows, step_ns) == pytest.approx((launches, named))
+    share = math.hypot(of_waiting(launches).share, 0.18 * named)
+    assert between_runs(Measure.DEVICE, rows, step_ns, None).share == pytest.approx(share)
 
 
 def test_the_longer_a_gpu_waits_the_more_runs_differ_and_never_by_nothing() -> None:

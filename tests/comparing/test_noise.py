@@ -148,6 +148,37 @@ def test_a_difference_shows_where_the_gpu_bounds_the_step_and_not_where_it_waits
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "least"),
+    [
+        # Of 70 orders of four and four one is as extreme: 1/70 < 2.5 %, so that the smallest ratio is the end.
+        ((10, 11, 12, 20), (24, 40, 44, 48), 24 / 20),
+        # Of 252 orders of five and five 4 have two pairs the wrong way round or fewer; with three they are 7 of 252.
+        ((10, 11, 12, 13, 14), (28, 42, 42, 42, 42), 28 / 12),
+        ((1, 1, 1), (9, 9, 9), None),
+    ],
+)
+def test_no_outlier_moves_the_low_end_of_a_ratio(
+    before: Sequence[float], after: Sequence[float], least: float | None
+) -> None:
+    assert noise.least_ratio(before, after) == least
+
+
+def gpu(kind: str, waits: int, times_ns: tuple[int, ...]) -> Run:
+    """Steps of which the GPU waits so long for one thing."""
+    return any_run(spent(Part.COMPUTE, "gemm", 100), *[spent(Part.IDLE, kind, waits)] * (waits > 0), times_ns=times_ns)
+
+
+@pytest.mark.parametrize(("kind", "decides"), [("loader", True), ("ops", False)])
+def test_a_part_that_is_new_decides_though_steps_vary_but_not_waits_for_launches(kind: str, decides: bool) -> None:
+    before, after = gpu(kind, 0, (99, 100, 100, 101)), gpu(kind, 50, (140, 140, 140, 180))
+    there, back = compare(side(before), side(after)), compare(side(after), side(before))
+    # The steps show 140 / 101. Equal runs wait up to exp(-3.182 * 0.18 / 3) of that shorter, which is a third of 150.
+    far_ns = math.hypot(150 - 100 * 140 / 101, 50 * (1 - math.exp(-3.1824 * 0.18)))
+    assert (there.difference_share.low == pytest.approx((50 - far_ns) / 100, rel=1e-3)) is decides
+    assert (there.verdict, back.verdict) == ("slower", "faster")
+
+
+@pytest.mark.parametrize(
     ("after", "verdict"),
     [((150,) * 30, "slower"), ((60,) * 30, "faster"), (STEADY, "cannot_tell"), ((5, 500) * 15, "slower")],
 )
@@ -207,3 +238,13 @@ def test_two_precisions_on_an_h100_are_told_apart_by_one_recording_each(corpus: 
     assert high is not None
     assert low < 88.487 / 99.769 - 1 < high
     assert high - low < 0.04
+
+
+@pytest.mark.slow
+def test_the_loading_that_no_workers_hide_is_told_by_four_steps_of_each(corpus: Path) -> None:
+    """The steps take 115.1 to 121.1 ms, and 140.2 to 192.7 ms: of means of 117.1 and 157.6 ms 41.1 ms are loading."""
+    traces = [corpus / "kineto" / "tensorboard" / f"resnet50_autograd_{count}_workers.json.gz" for count in (4, 0)]
+    found = compare(*(baseline_of([pipeline.diagnose([trace])]) for trace in traces))
+    far_ms = math.hypot(157.6 - 117.1 * 140.2 / 121.1, 41.1 * (1 - math.exp(-3.1824 * 0.18)))
+    assert found.difference_share.low == pytest.approx((40.5 - far_ms) / 117.1, abs=0.005)
+    assert (found.verdict, found.parts[0].of, found.parts[0].before_ns) == ("slower", "loader", 0)
