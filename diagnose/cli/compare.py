@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option(
     "--fail-over",
     type=Share(),
-    help="Exit 1 if the slowdown exceeds SHARE even at the low end of its confidence interval.",
+    help="Exit 1 if the slowdown exceeds SHARE even at the low end of its confidence interval, 3 if not surely.",
 )
 @click.option(
     "--jobs", type=click.IntRange(min=1), metavar="N", help="Number of processes for many ranks.  [default: cores]"
@@ -80,10 +80,14 @@ def _how_many(count: int, baseline: str | None) -> str:
 
 def _end(found: Comparison, fail_over: float | None, quiet: bool) -> None:
     """Exit with a code of its own where nothing can be told, or the step has become slower than it may."""
-    if found.verdict == "cannot_tell":
-        raise click.exceptions.Exit(INCONCLUSIVE)
-    low = found.difference_share.low
-    if fail_over is not None and low is not None and low > fail_over:
-        if not quiet:
-            click.echo(f"Failed --fail-over: slower by at least {low:.1%}; the limit is {fail_over:.1%}.", err=True)
-        raise click.exceptions.Exit(TOO_SLOW)
+    low, code = found.difference_share.low, INCONCLUSIVE if found.verdict == "cannot_tell" else 0
+    if fail_over is not None and found.verdict == "slower" and low is not None:
+        told = f"slower by at least {low:.1%}; the limit is {fail_over:.1%}."
+        if low > fail_over:
+            told, code = f"Failed --fail-over: {told}", TOO_SLOW
+        elif found.difference_share.likely > fail_over:
+            told, code = f"Cannot decide --fail-over: {told} Record more runs of each side.", INCONCLUSIVE
+        if code and not quiet:
+            click.echo(told, err=True)
+    if code:
+        raise click.exceptions.Exit(code)

@@ -192,8 +192,4 @@ def _left(rest: Sequence[_Pair]) -> Iterator[Change]:
             ns=after_ns - before_ns,
             before_calls=sum(pair.before.calls for pair in rest),
             after_calls=sum(pair.after.calls for pair in rest),
-            before_name="",
-            after_name="",
-            shapes="",
-            site=None,
         )

@@ -99,20 +99,15 @@ def _of_rank(ran: RankManifest) -> Iterator[tuple[str, str]]:
                 yield from _options(f"{kind} {number}", options)
 
 
-_OF_LOADER = (
+_OF_LOADER: tuple[str, ...] = (
     "dataset",
     "dataset_length",
     "batch_size",
     "num_workers",
     "pin_memory",
     "prefetch_factor",
-    "persistent_workers",
-    "drop_last",
-    "in_order",
-    "sampler",
-    "collate",
-    "start_method",
 )
+_OF_LOADER += ("prefetch_factor", "persistent_workers", "drop_last", "in_order", "sampler", "collate", "start_method")
 _OF_OPTIMIZER = ("name", "foreach", "fused", "capturable", "groups", "parameters", "elements", "dtypes", "devices")
 
 

@@ -77,12 +77,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     before_ns: int
     after_ns: int
     ns: int
-    before_calls: float  # Per step.
-    after_calls: float
-    before_name: str  # The kernel with most of the time; "" if there is none.
-    after_name: str
-    shapes: str  # Of the inputs with most of the difference, where these have half of it or more; else "".
-    site: Site | None  # The source line with most of the difference, where it has half of it or more.
+    before_calls: float = 0.0  # Per step.
+    after_calls: float = 0.0
+    before_name: str = ""  # The kernel with most of the time; "" if there is none.
+    after_name: str = ""
+    shapes: str = ""  # Of the inputs with most of the difference, where these have half of it or more; else "".
+    site: Site | None = None  # The source line with most of the difference, where it has half of it or more.
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):

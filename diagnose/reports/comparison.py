@@ -45,6 +45,12 @@ def _before_after(before_ns: int, after_ns: int) -> str:
     return f"{number if after.endswith(f' {unit}') else before} -> {after}"
 
 
+def settings(found: Comparison) -> list[Item]:
+    """What was set otherwise, in one line under the verdict; none if nothing was."""
+    told = "; ".join(f"{one.name} {_values(one)}" for one in found.settings)
+    return [(f"Settings ({len(found.settings)}):", told)] if told else []
+
+
 def causes(found: Comparison) -> Iterator[str]:
     """A sentence on each change that makes up most of a difference that is there; none if there is none."""
     if found.verdict not in ("faster", "slower"):
@@ -71,12 +77,6 @@ def _as_change(part: Part) -> Change:
         before_ns=part.before_ns,
         after_ns=part.after_ns,
         ns=part.ns,
-        before_calls=0.0,
-        after_calls=0.0,
-        before_name="",
-        after_name="",
-        shapes="",
-        site=None,
     )
 
 
@@ -119,7 +119,8 @@ def sections(found: Comparison) -> Iterator[Section]:
 
 def _split(found: Comparison) -> tuple[list[Part], list[Part]]:
     least = LEAST_SHARE * max(found.before_ns, found.after_ns)
-    shown = [part for part in found.parts if abs(part.ns) >= least][:MOST_ROWS]
+    recorded = [part for part in found.parts if part.kind is not PartKind.PROFILER]
+    shown = [part for part in recorded if abs(part.ns) >= least][:MOST_ROWS]
     return shown, [part for part in found.parts if part not in shown]
 
 
@@ -200,14 +201,13 @@ def _both(one: GroupChange, ns: Callable[[GroupTime], int]) -> tuple[int, int]:
 
 
 def brief(found: Comparison) -> Iterator[Item]:
-    """What differs besides times, a line each: a label with how many, and names."""
-    told, settings = found.findings, [f"{one.name} {_values(one)}" for one in found.settings]
+    """Findings that differ, a line each: a label with how many, and names."""
+    told = found.findings
     grown, one_sided = [one.after for one in told.grown], (*told.not_looked_at, *told.not_looked_at_before)
     some = {"Fixed": told.fixed, "New": told.new, "Grown": grown, "Checked on one side only": one_sided}
-    named = {label: [f"{one.title} ({one.code})" for one in findings] for label, findings in some.items()}
-    for label, names in (named | {"Settings": settings}).items():
-        if names:
-            yield f"{label} ({len(names)}):", "; ".join(names)
+    for label, findings in some.items():
+        if findings:
+            yield f"{label} ({len(findings)}):", "; ".join(f"{one.title} ({one.code})" for one in findings)
 
 
 def lists(found: Comparison) -> Iterator[tuple[str, list[Item]]]:

@@ -106,7 +106,8 @@ def _checked(diagnosis: Diagnosis) -> Iterator[str]:
 def compared(found: Comparison, details: bool = False) -> str:
     """The report of a comparison, for a pull request: as short as on a terminal, or with its tables and lists."""
     lines = [f"## {escaped(comparison.headline(found))}", ""]
-    lines += [line for sentence in found.incomparable for line in (f"**{escaped(sentence)}**", "")]
+    told = [*map(" ".join, comparison.settings(found)), *found.incomparable]
+    lines += [line for sentence in told for line in (f"**{escaped(sentence)}**", "")]
     listed = [*comparison.causes(found), *(() if details else map(" ".join, comparison.brief(found)))]
     lines += [*(f"- {escaped(sentence)}" for sentence in listed), *[""] * bool(listed), escaped(found.why), ""]
     if not details:

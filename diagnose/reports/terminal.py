@@ -358,6 +358,7 @@ def compared(found: Comparison, width: int = 80, color: bool = False, details: b
     """The report of a comparison, as `render`: at most 15 lines, or with all its tables and lists."""
     width = min(width, MOST_WIDTH)
     parts: list[RenderableType] = [Text(comparison.headline(found), style="bold")]
+    parts += [_line(label, rest) for label, rest in comparison.settings(found)]
     first, *others = found.incomparable or ("",)
     parts += [Text.assemble(_line(text), style="yellow") for text in (first, " ".join(others)) if text]
     parts += [_line(f"  {sentence}") for sentence in comparison.causes(found)]

@@ -40,7 +40,7 @@ def render(found: Comparison, before: Diagnosis | None, after: Diagnosis | None)
         plotly=plotly,
         data=bundle.packed(msgspec.json.encode({"figures": figures, "timeline": None})),
         headline=comparison.headline(found),
-        incomparable=found.incomparable,
+        incomparable=[*map(" ".join, comparison.settings(found)), *found.incomparable],
         causes=list(comparison.causes(found)),
         why=found.why,
         waterfall=comparison_figures.waterfall_sentence(found),
