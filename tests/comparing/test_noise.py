@@ -172,7 +172,7 @@ def gpu(kind: str, waits: int, times_ns: tuple[int, ...]) -> Run:
 def test_a_part_that_is_new_decides_though_steps_vary_but_not_waits_for_launches(kind: str, decides: bool) -> None:
     before, after = gpu(kind, 0, (99, 100, 100, 101)), gpu(kind, 50, (140, 140, 140, 180))
     there, back = compare(side(before), side(after)), compare(side(after), side(before))
-    # The steps show 140 / 101. Equal runs wait up to exp(-3.182 * 0.18 / 3) of that shorter, which is a third of 150.
+    # The steps show 140 / 101. Equal runs wait 0.18 more or less of it; t of 3 degrees of freedom is 3.182.
     far_ns = math.hypot(150 - 100 * 140 / 101, 50 * (1 - math.exp(-3.1824 * 0.18)))
     assert (there.difference_share.low == pytest.approx((50 - far_ns) / 100, rel=1e-3)) is decides
     assert (there.verdict, back.verdict) == ("slower", "faster")

@@ -58,6 +58,15 @@ def test_tables_say_which_parts_add_up_to_the_difference() -> None:
     assert rows["aten::copy_"] == ("+48.0 ms", "compute: copy kernels: more calls, 2 -> 50 per step")
 
 
+def test_what_recording_adds_has_no_row_of_its_own() -> None:
+    slow = side(run(spent(Part.COMPUTE, "gemm", 9 * MS), times_ns=(9 * MS,) * STEPS, unprofiled_ns=(6 * MS,) * STEPS))
+    fast = side(run(spent(Part.COMPUTE, "gemm", 5 * MS), times_ns=(5 * MS,) * STEPS, unprofiled_ns=(5 * MS,) * STEPS))
+    assert comparison.shown_parts(compare(slow, fast)) == [
+        ("compute: gemm kernels", -4 * MS),
+        ("everything else", 3 * MS),
+    ]
+
+
 def test_findings_and_settings_that_differ_are_listed() -> None:
     assert dict(comparison.lists(SLOWER)) == {
         "New findings": [("Casts in every step (XX01):", "50 ms per step (45 ms to 55 ms), at src/train.py:88 (main)")],
