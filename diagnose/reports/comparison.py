@@ -46,9 +46,9 @@ def _before_after(before_ns: int, after_ns: int) -> str:
 
 
 def settings(found: Comparison) -> list[Item]:
-    """What was set otherwise, in one line under the verdict; none if nothing was."""
-    told = "; ".join(f"{one.name} {_values(one)}" for one in found.settings)
-    return [(f"Settings ({len(found.settings)}):", told)] if told else []
+    """What both sides tell and was set otherwise, in one line under the verdict; none if nothing was."""
+    told = [f"{one.name} {_values(one)}" for one in found.settings if None not in (one.before, one.after)]
+    return [(f"Settings ({len(told)}):", "; ".join(told))] if told else []
 
 
 def causes(found: Comparison) -> Iterator[str]:
