@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 if sys.version_info < (3, 11):
     pytest.skip("planted cases need tomllib, which came with Python 3.11", allow_module_level=True)

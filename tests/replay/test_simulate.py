@@ -1,12 +1,13 @@
 """The pass over a graph: the same times as visiting point after point, whatever the graph looks like."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 import diagnose
 from benchmarks.simulated_jobs import kineto
@@ -183,7 +184,7 @@ def test_without_the_slow_device_a_job_takes_what_it_takes_when_simulated_so(nam
     one = found.sequences[slow]
     rest = one.compute_ns.sum() - one.lane.compute_ns.sum()
     own[slow] = own[slow] - (np.append(one.lane.compute_ns, rest) * (1.0 - 1.0 / TIMES)).astype(np.int64)
-    changed = replace(joined.recorded, own_ns=tuple(own))
+    changed = msgspec.structs.replace(joined.recorded, own_ns=tuple(own))
     assert joined.step_ns([joined.recorded, changed]) / 1e6 == pytest.approx([before, after], rel=0.02)
     ahead_ms = [0.0, 0.0, 8.0, 8.0] if name == "ddp_on_two_hosts" else [0.0] * good.layout.world
     assert (found.ahead_ns / 1e6).tolist() == pytest.approx(ahead_ms, abs=0.01)
