@@ -313,6 +313,7 @@ def host_memory(name: str) -> HostMemory:
     return said[0] if said else HostMemory.NONE if on_device else HostMemory.UNKNOWN
 
 
+@lru_cache(4096)
 def activity(name: str) -> Activity:
     """What the host span of this name is to the training loop."""
     return _kind_of(Activity, re.split(", (?:seq|op_id|sizes) = ", name, maxsplit=1)[0])  # As NVTX ranges end.

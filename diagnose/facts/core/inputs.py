@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -75,11 +76,13 @@ def recorded_inputs(facts: Facts, ops: IntArray) -> tuple[IntArray, list[Inputs]
     keys = shapes.codes.to_numpy()[row].astype(np.int64) * len(dtypes.categories) + dtypes.codes.to_numpy()[row]
     distinct, position = np.unique(np.where(row < 0, UNKNOWN, keys), return_inverse=True)
     pairs = [divmod(key, len(dtypes.categories)) for key in distinct.tolist()]
-    texts = [(str(shapes.categories[a]), str(dtypes.categories[b])) if a >= 0 else ("", "") for a, b in pairs]
+    sizes, types = shapes.categories.tolist(), dtypes.categories.tolist()
+    texts = [(sizes[a], types[b]) if a >= 0 else ("", "") for a, b in pairs]
     known = np.array([bool(shape) for shape, _ in texts], dtype=bool)
     return np.where(known[position], position, UNKNOWN), [inputs_read(*text) for text in texts]
 
 
+@lru_cache(4096)
 def inputs_read(shapes: str, dtypes: str) -> Inputs:
     """The inputs that these texts of the table `ops` tell."""
     sizes, types = _list(shapes), _list(dtypes)

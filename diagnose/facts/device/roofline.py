@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.matmuls import MATMULS, SHORTEST_NS, peaks
-from diagnose.facts.core.spans import host_spans
+from diagnose.facts.core.spans import host_spans, names_of
 from diagnose.facts.core.work import work_table
 from diagnose.trace import kinds, nesting
 from diagnose.trace.costs import DTYPE_BYTES, DTYPES, Convolved, Cost, Shape, convolved, cost, has_cost
@@ -101,7 +101,7 @@ def matmul_ops(facts: Facts) -> MatmulOps:
     known = np.where(_holds_another(facts, op), UNKNOWN, code[first])
     spans, kernel = facts.rank.spans, table.ids[chosen][longest]
     names, name = _distinct(spans["name"].cat.codes.to_numpy(), op)
-    said = [str(spans["name"].cat.categories[one]) for one in names.tolist()]
+    said = [names_of(facts)[one] for one in names.tolist()]
     multiplied, units = _by_name(facts, kernel)
     figures = np.array([(UNKNOWN, UNKNOWN, 0, -1, -1, -1, UNKNOWN), *map(_figures, told)], dtype=np.int64)[known + 1]
     return MatmulOps(

@@ -12,6 +12,7 @@ from msgspec import Struct
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.names import BACKWARD
+from diagnose.facts.core.spans import names_of
 from diagnose.fixes.setting import Loop
 from diagnose.trace import enums, frames, kinds
 from diagnose.trace.enums import SpanKind
@@ -91,7 +92,7 @@ def _names(facts: Facts, *of_kinds: SpanKind) -> list[str]:
     spans = facts.rank.spans
     chosen = spans["kind"].isin([kind.value for kind in of_kinds]).to_numpy()
     codes = spans["name"].cat.codes.to_numpy()[chosen]
-    return [str(spans["name"].cat.categories[code]) for code in np.unique(codes)]
+    return [names_of(facts)[code] for code in np.unique(codes)]
 
 
 def _language(facts: Facts) -> Language:
