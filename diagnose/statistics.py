@@ -11,23 +11,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-ALPHA_OF_LOOK = 0.01
-"""What each look at one fix may be wrong: the six after 2, 3, 5, 8, 12 and 18 pairs of runs are so in 4 % together, the
-seven after 5 to 60 pairs of blocks in 4.5 %, as they see the same pairs (Pocock, Biometrika 64, 1977; for these numbers
-by simulation). The rest is for spreads that are not known well: intervals are of 95 %."""
+ALPHA = 0.05  # That an interval may ever miss the truth, however often it is looked.
 
-NARROW = 0.02  # Width of an interval, as a share, at which more pairs tell nothing new (trials.md).
+EFFECT = 10.0
+"""Variance over which effects are mixed, in variances of a pair. It hardly matters: of 3 to 25, this is the narrowest
+for 5 to 8 pairs, which decide most fixes (our choice)."""
 
-MARGIN = 0.01
-"""A gain that is worth a change: an interval all above it tells enough, and one all below it (our choice)."""
-
-WIDE = 4.0
-"""Times its low end, from which on an interval's high end shows that something else was at work: such an interval
-decides nothing, wherever it lies (our choice)."""
-
-MOST_PAIRS = 18  # Of one fix (our choice).
-GROWTH = 1.5  # Times as many pairs at each look as at the one before (our choice).
-UNLIKE = 1.5  # Times the spread of all others, from which on pairs are judged by their own spread alone (our choice).
+PRECISE = 1.1  # Factor within which the speed-up of a kept fix is to be known, both ways (trials.md).
+DECIDED = ("keep", "slower", "no_gain")  # Verdicts that say what a fix does.
+MARGIN = 0.02  # A gain that is worth measuring on: an interval below it tells enough (our choice).
+SMALL = 0.05  # A gain below which a fix is said to gain nothing, if it may be none at all (our choice).
 
 MOST_WAITED = 0.9
 """Share of a step that is taken for waiting at most: what is left of others is too short to be told (our choice)."""
@@ -38,10 +31,10 @@ OF_THE_FIX = 6.0
 """Standard errors by which sides wait differently if that is of the fix: far more than make a claim (our choice)."""
 
 OWN = 0.2
-"""Share of what a look may be wrong that is for the interval by the pairs alone: on a machine that is quieter than
+"""Share of ALPHA that is for the interval by the pairs alone, where more is known: on a machine that is quieter than
 others it gets narrow all the same (our choice)."""
 
-LEAST_FOR_HOPELESS = 5  # Pairs, before which their spread is not known well enough to give up (our choice).
+LEAST_FOR_FORECAST = 5  # Pairs, before which their spread is not known well enough to give up (our choice).
 Pair = tuple[float, float]  # Of a measurement without and one with a fix.
 
 
@@ -82,6 +75,9 @@ SESSION = 4
 a training with and without a fault agree no better: 3.9 in 183 pairs of planted cases on the CPU."""
 
 
+UNKNOWN = Spread(0.0, 0)
+
+
 class Interval(NamedTuple):
     """A speed-up and how far it may be off."""
 
@@ -98,6 +94,8 @@ def moderated(prior: Spread, groups: Sequence[Sequence[float]]) -> Spread:
     """
     known = [(statistics.variance(group), len(group) - 1) for group in groups if len(group) > 1]
     freedom = prior.freedom + sum(own for _, own in known)
+    if not freedom:
+        return prior
     seen = sum(variance * own for variance, own in known)
     return Spread(math.sqrt((prior.share**2 * prior.freedom + seen) / freedom), freedom)
 
@@ -158,56 +156,34 @@ def in_session(prior: Spread, others: Iterable[Sequence[float]]) -> Spread:
     return Spread(found.share, max(min(found.freedom, SESSION), prior.freedom))
 
 
-def schedule(least: int, most: int = MOST_PAIRS) -> list[int]:
-    """After how many pairs it is looked: 2, 3, 5, 8, 12 and 18."""
-    numbers = [least]
-    while numbers[-1] < most:
-        numbers.append(min(math.ceil(GROWTH * numbers[-1]), most))
-    return numbers
+@lru_cache
+def critical(pairs: int, freedom: int, alpha: float = ALPHA) -> float:
+    """Of |t|: what the mean of pairs that change nothing ever exceeds in a share `alpha` of trials, looked at after
+    each pair. Infinite where pairs are too few.
 
-
-def interval(log_ratios: Sequence[float], others: Sequence[Sequence[float]] = ()) -> Interval:
-    """The speed-up of a fix, as a look at it says: Student's t on the logarithms of without / with, two or more.
-
-    `others`: those of other fixes of the session, each of which has a mean of its own: pairs of one machine and one
-    training spread alike, so that few pairs of one fix are judged by all.
+    The ratio of likelihoods, mixed over effects and invariant to scale, is a martingale (Lai, Annals of Statistics 4,
+    1976; Wang and Ramdas, Sequential Analysis 44, 2025, on t-tests that are valid at any time). It is solved for t.
     """
-    mean = statistics.fmean(log_ratios)
-    variance, freedom = _pooled(log_ratios, [one for one in others if len(one) > 1])
-    half = student(1 - ALPHA_OF_LOOK / 2, freedom) * math.sqrt(variance / len(log_ratios))
-    return Interval(math.exp(mean - half), math.exp(mean), math.exp(mean + half))
+    wider = 1 + EFFECT * pairs
+    limit = (math.sqrt(wider) / alpha) ** (2 / (freedom + 1))
+    return math.sqrt(freedom * (limit - 1) / (1 - limit / wider)) if limit < wider else math.inf
 
 
-def _pooled(own: Sequence[float], others: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """The variance within all, and its degrees of freedom; of `own` alone where that spreads far more."""
-    variance, freedom = statistics.variance(own), len(own) - 1
-    if not others:
-        return variance, freedom
-    freedom_of_others = sum(len(one) - 1 for one in others)
-    of_others = sum((len(one) - 1) * statistics.variance(one) for one in others) / freedom_of_others
-    if variance > UNLIKE**2 * of_others:
-        return variance, freedom
-    together = freedom + freedom_of_others
-    return (freedom * variance + freedom_of_others * of_others) / together, together
+def speed_up(
+    log_ratios: Sequence[float], between: Spread = UNKNOWN, others: Iterable[Sequence[float]] = ()
+) -> Interval:
+    """The speed-up of a fix by two pairs or more, of blocks or runs: a confidence sequence, right at all looks at once.
 
-
-def of_runs(log_ratios: Sequence[float], between: Spread, others: Sequence[Sequence[float]] = ()) -> Interval:
-    """The speed-up of a fix by pairs of runs: Student's t on the logarithms of without / with. Takes two pairs or more.
-
-    `between`: how equal runs usually differ; `others`: log ratios of other fixes of the session, each of which has a
-    mean of its own. Where pairs spread far less than these let expect, their own spread alone counts: of both intervals
-    it is the narrower one, and they share what the look may be wrong.
+    `log_ratios`: logarithms of without / with. `between`: how equal runs usually differ; `others`: log ratios of other
+    fixes of the session, each of which has a mean of its own. Where pairs spread far less than these let expect, their
+    own spread alone counts: of both intervals it is the narrower one, and they share ALPHA.
     """
-    prior = in_session(of_pairs(between), others)
-    spreads = (moderated(prior, [log_ratios]), 1 - OWN), (moderated(Spread(0.0, 0), [log_ratios]), OWN)
-    error = min(student(1 - part * ALPHA_OF_LOOK / 2, found.freedom) * found.share for found, part in spreads)
-    mean, half = statistics.fmean(log_ratios), error / math.sqrt(len(log_ratios))
+    count, mean = len(log_ratios), statistics.fmean(log_ratios)
+    prior, own = in_session(of_pairs(between), others), moderated(UNKNOWN, [log_ratios])
+    spreads = [(moderated(prior, [log_ratios]), 1 - OWN), (own, OWN)] if prior.freedom else [(own, 1.0)]
+    error = min(critical(count, found.freedom, part * ALPHA) * found.share for found, part in spreads)
+    half = error / math.sqrt(count)
     return Interval(math.exp(mean - half), math.exp(mean), math.exp(mean + half))
-
-
-def like_pairs(step_ns: Sequence[float]) -> list[float]:
-    """Logarithms of steps of equal runs, scaled so that they spread as log ratios of pairs do: for `others`."""
-    return [math.sqrt(2) * math.log(ns) for ns in step_ns]
 
 
 def wait_alike(pairs: Sequence[Pair], waited: Sequence[Pair]) -> list[Pair]:
@@ -239,41 +215,22 @@ def waited_share(waited_ns: float, step_ns: float) -> float:
 
 
 def enough(low: float, high: float) -> bool:
-    """Whether more pairs would not change what to do."""
-    return high / low < 1 + NARROW or (decides(low, high) and (low > 1 + MARGIN or high < 1 + MARGIN))
-
-
-def decides(low: float, high: float) -> bool:
-    """Whether an interval is narrow enough to tell that a fix pays, or that it costs."""
-    return high / low < WIDE
+    """Whether more pairs would change neither what to do nor, of a gain, its first digits."""
+    return high < 1 + MARGIN or (low > 1 and high / low < PRECISE**2)
 
 
 def verdict(low: float, high: float) -> Literal["keep", "slower", "no_gain", "inconclusive"]:
-    """By an interval alone."""
-    if not decides(low, high):
-        return "inconclusive"
+    """By an interval, and by nothing else."""
     if low > 1:
         return "keep"
     if high < 1:
         return "slower"
-    return "no_gain" if enough(low, high) else "inconclusive"
+    return "no_gain" if high < 1 + SMALL else "inconclusive"
 
 
-def hopeless(log_ratios: Sequence[float]) -> bool:
-    """Whether even twice the most pairs would not be enough: equal arms differ too much. One bad arm is no sign."""
-    if len(log_ratios) < LEAST_FOR_HOPELESS:
-        return False
-    spread, effect = statistics.stdev(log_ratios), abs(statistics.fmean(log_ratios))
-    wanted = max(NARROW / 2, effect - MARGIN)
-    needed = (student(1 - ALPHA_OF_LOOK / 2, 2 * MOST_PAIRS) * spread / wanted) ** 2
-    return needed > 2 * MOST_PAIRS
-
-
-def spread(log_ratios: Sequence[float]) -> float:
-    """By which share pairs differ: the standard deviation of their logarithms."""
-    return statistics.stdev(log_ratios)
-
-
-def noise(step_ns: Sequence[float]) -> float:
-    """By which share the steps of equal arms differ: the standard deviation of their logarithms."""
-    return statistics.stdev(map(math.log, step_ns))
+def pairs_to_go(found: Interval, pairs: int) -> int:
+    """How many more may decide, if the speed-up stays as it is: intervals narrow as one over the root of pairs."""
+    if pairs < LEAST_FOR_FORECAST or verdict(found.low, found.high) != "inconclusive":
+        return 0
+    half, gain = math.log(found.high / found.low) / 2, math.log(found.likely)
+    return math.ceil(pairs * ((half / max(abs(gain), math.log(1 + SMALL) - gain)) ** 2 - 1))

@@ -107,9 +107,9 @@ def command(
     """
     from diagnose import ledger
     from diagnose.fixes.setting import Safety
-    from diagnose.trials import arms, course
+    from diagnose.trials import arms
     from diagnose.trials.protocol import Bench
-    from diagnose.trials.selection import CannotTry, between_runs, select, step_of
+    from diagnose.trials.selection import CannotTry, between_runs, in_order, select, step_of
 
     say = notes(quiet)
     files = {form.removesuffix("_file"): output(name) for form, name in asked.items() if name}
@@ -121,7 +121,7 @@ def command(
         level = Safety(SAFETIES[safety])
         candidates, others = select(diagnosis.findings, step_of(diagnosis), fixes, level, options)
         size = arms.first_size(manifest)
-        candidates = course.ordered(candidates, size.expected_s, pairs)
+        candidates = in_order(candidates)
         if dry_run:
             return click.echo("\n".join(trial_plan.lines(words, candidates, others, pairs, size.expected_s)))
         if candidates:

@@ -55,7 +55,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     trial: tuple[str, ...]  # What was injected, as in `Fix.trial`.
     injected: str | None  # Where it took effect.
     predicted: Range | None
-    measured: Range | None  # Interval of 95 %, corrected for looks; None: it was not measured.
+    measured: Range | None  # Interval of 95 %, right at all looks at once; None: not measured.
     measured_by: Literal["blocks", "runs"] = "runs"
     """Pairs of blocks of steps in one running process, or pairs of runs."""
     added: Range | None = None  # As `measured`, on top of `on_top_of`; None: it was measured alone only.
@@ -78,8 +78,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def found(self) -> Range | None:
-        """What was measured: alone, else on top of others."""
-        return self.measured or self.added
+        """What the verdict is by: measured on top of others, else alone."""
+        return self.added or self.measured
 
 
 class NotTried(msgspec.Struct, frozen=True):
@@ -113,5 +113,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool  # Whether all trials came to their end.
 
     def of(self, rule: str, trial: str | None) -> Trial | None:
-        """What was found of this fix alone; None if it was not tried."""
-        return next((one for one in self.trials if (one.rule, one.trial) == (rule, (trial,))), None)
+        """What was found of this fix alone, by the value that was best; None if it was not tried."""
+        some = (one for one in self.trials if one.rule == rule and len(one.trial) == 1)
+        return next((one for one in some if _setting(one.trial[0]) == _setting(trial or "")), None)
+
+
+def _setting(name: str) -> str:
+    """Without its value: trials may have found a better one."""
+    return name.partition("=")[0]

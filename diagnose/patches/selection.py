@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
+import msgspec
+
 from diagnose.advice.naming import names, why_unknown
 from diagnose.contracts.finding import Fix, Kind, RankedFinding
 from diagnose.contracts.patches import FixByHand
 from diagnose.contracts.trials import Report
 from diagnose.contracts.trials import Trial as Tried
+from diagnose.fixes.catalogue import parsed
 from diagnose.fixes.setting import Safety, Setting
 from diagnose.patches.errors import CannotPatch
 
@@ -73,12 +76,12 @@ def kept(findings: Sequence[RankedFinding], tried: Report | None) -> list[Wanted
     if tried is None:
         raise CannotPatch("This run has no trials. Run diagnose try first.")
     found = [
-        Wanted(finding, fix, setting)
+        Wanted(finding, msgspec.structs.replace(fix, do=trial.fix, trial=trial.trial[0]), setting)
         for finding in findings
         for fix in finding.fixes
-        if (setting := fix.setting) is not None
-        and (trial := tried.of(finding.rule, fix.trial)) is not None
+        if (trial := tried.of(finding.rule, fix.trial)) is not None
         and trial.verdict == "keep"
+        and (setting := parsed(trial.trial[0])) is not None
     ]
     if not found:
         raise CannotPatch("The trials of this run kept no fix.")

@@ -44,6 +44,9 @@ UNKNOWN_S = 60.0  # More patience for the first arm: nothing tells yet what star
 LAST_BYTES = 16384  # Of what a script has printed, that are looked at for an error (our choice).
 TORCHRUN = "ChildFailedError"  # What torchrun ends with, and a table, when a rank has failed.
 
+ENDED = 0.75  # Share of the steps that were timed before a script ended, that are timed again (our choice).
+UNTIMED = 3  # Steps of a run that none can time: one begins the clock, one warms up, one ends the last.
+
 _RAISED = re.compile(r"(?:\[rank\d+\]: ?)?([\w.]*(?:Error|Exception)\b.*)")
 
 
@@ -83,9 +86,10 @@ class Arm:
 class Void(Exception):
     """An arm that measured nothing; the message is a sentence."""
 
-    def __init__(self, verdict: Verdict, why: str) -> None:
+    def __init__(self, verdict: Verdict, why: str, made: int = 0) -> None:
+        """`made`: steps of a script that ended by itself."""
         super().__init__(why)
-        self.verdict = verdict
+        self.verdict, self.made = verdict, made
 
 
 def first_size(manifest: Manifest) -> Size:
@@ -102,8 +106,14 @@ def first_size(manifest: Manifest) -> Size:
 
 
 def next_size(size: Size, arm: Arm) -> Size:
-    """Of all arms after the first: the same steps."""
-    return replace(size, timed=arm.steps, timed_s=0.0, expected_s=arm.seconds)
+    """Of all arms after the first: the same steps; fewer if the script has ended, as warm-ups differ in length."""
+    ended = arm.steps * arm.step_ns < ENDED * size.timed_s * 1e9
+    return replace(size, timed=math.ceil((ENDED if ended else 1) * arm.steps), timed_s=0.0, expected_s=arm.seconds)
+
+
+def whole_size(size: Size, made: int) -> Size:
+    """Of arms of a script that makes so few steps: all that can be timed, without a warm-up."""
+    return replace(size, warmup=0, timed=made - UNTIMED)
 
 
 def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[str], written: Sequence[str] = ()) -> Arm:
@@ -220,8 +230,7 @@ def void(recorded: Recorded, last: str, limit_s: float) -> Void:
     if not made:
         return Void("inconclusive", "The script ended before its first training step.")
     resumes = resuming(_reread(recorded.manifest.ranks))
-    what = f"The script ended after {made} steps: too few to time."
-    return Void("inconclusive", f"{what} {resumes or 'Let it make more steps.'}")
+    return Void("inconclusive", f"The script ended after {made} steps: too few to time. {resumes}".rstrip(), made)
 
 
 def _reread(ranks: Sequence[RankManifest]) -> tuple[str, ...]:

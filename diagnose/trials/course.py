@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from diagnose.contracts.trials import Range, Trial
+from diagnose.statistics import DECIDED
 from diagnose.trials import screening
-from diagnose.trials.protocol import Bench
-from diagnose.trials.selection import Candidate, in_order
+from diagnose.trials.protocol import Bench, best, surely_faster
+from diagnose.trials.selection import Candidate
 
 SHARE = 0.5  # Of the budget that screening may take anyway (our choice).
 
@@ -28,12 +29,6 @@ def seconds_of(one: Candidate, arm_s: float, pairs: int) -> float:
     return screening.seconds_of(one) if one.is_switch else 2 * pairs * arm_s
 
 
-def ordered(some: Sequence[Candidate], arm_s: float, pairs: int) -> list[Candidate]:
-    """Switches, then others; each in the order of what they are predicted to gain for each second of trial."""
-    found = in_order(some, lambda one: seconds_of(one, arm_s, pairs))
-    return sorted(found, key=lambda one: not one.is_switch)
-
-
 def run(
     bench: Bench,
     some: Sequence[Candidate],
@@ -41,28 +36,41 @@ def run(
     watch: Watch,
     together: bool,
 ) -> None:
-    """Measure all within the budget of the bench. `some`: as `ordered`. `predicted`: of several that are kept.
+    """Measure all within the budget of the bench. `some`: as `in_order`. `predicted`: of several that are kept.
 
+    One process screens all switches, when the first of them is due: what gains more than they do is measured before.
     What was measured is in the bench, also where this raises KeyboardInterrupt. Raises CannotTry.
     """
-    switches = [one for one in some if one.is_switch]
-    in_runs = [one for one in some if not one.is_switch]
+    first = next((place for place, one in enumerate(some) if one.is_switch), len(some))
+    switches, in_runs = [one for one in some if one.is_switch], [one for one in some[first:] if not one.is_switch]
+    _in_runs(bench, some[:first], watch, len(in_runs) + bool(switches) + together)
+    bench.base = kept_of(bench)
     if switches:
         in_runs += bench.screen(switches, _screening_s(bench, len(in_runs) + together))
         in_runs += bench.in_runs_again(switches)
         for trial in bench.in_blocks:
             watch.ended(trial)
-    if in_runs and not bench.base:
-        bench.begin()
-    for number, one in enumerate(in_runs):
-        watch.ended(bench.measure([one], one.predicted, len(in_runs) - 1 - number + together))
+    _in_runs(bench, in_runs, watch, int(together))
     spent = sorted(bench.spent)
     for place, number in enumerate(spent):
-        one = in_runs[number]
-        watch.ended(bench.go_on(number, [one], one.predicted, len(spent) - 1 - place + together))
-    kept = kept_of(bench, some)
-    if together and (len(kept) > 1 or bench.base):
+        watch.ended(bench.go_on(number, len(spent) - 1 - place + together))
+    kept = kept_of(bench)
+    if together and (len(kept) > 1 or bench.in_blocks) and kept:
         watch.ended(bench.confirm(kept, predicted(kept)))
+
+
+def _in_runs(bench: Bench, some: Sequence[Candidate], watch: Watch, rest: int) -> None:
+    """Each in pairs of runs. `rest`: trials that come after these."""
+    if some and not bench.base:
+        bench.begin()
+    for number, one in enumerate(some):
+        others, tried = len(some) - 1 - number + rest, one
+        watch.ended(found := bench.measure([one], one.predicted, others))
+        gains, other = found.verdict == "keep", one.workers(2 if found.verdict == "keep" else 0.5)
+        while other is not None and one.is_unsure and found.verdict in DECIDED:
+            tried, before = other, found
+            watch.ended(found := bench.measure([tried], None, others))
+            other = tried.workers(2) if gains and surely_faster(found, before) else None
 
 
 def _screening_s(bench: Bench, trials: int) -> float:
@@ -71,7 +79,8 @@ def _screening_s(bench: Bench, trials: int) -> float:
     return max(SHARE * bench.budget_s, bench.budget_s - SPARE * runs_s)
 
 
-def kept_of(bench: Bench, some: Sequence[Candidate]) -> list[Candidate]:
-    """Those that pay."""
-    kept = [trial.numbers for trial in (*bench.in_blocks, *bench.trials) if trial.verdict == "keep"]
-    return sorted((one for one in some if (one.number,) in kept), key=lambda one: one.number)
+def kept_of(bench: Bench) -> list[Candidate]:
+    """Those that pay, each with the value that pays most."""
+    kept = {trial.trial for trial in best(bench) if trial.verdict == "keep"}
+    found = {one.trial: one for some in bench.tried for one in some} | {one.trial: one for one in bench.base}
+    return sorted((one for name, one in found.items() if (name,) in kept), key=lambda one: one.number)

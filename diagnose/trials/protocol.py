@@ -11,22 +11,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from diagnose import statistics as looks
+from diagnose.capture.agent.screening import FEWEST_PAIRS
 from diagnose.contracts.trials import Baseline, Both, GpuState, NotTried, Range, Report, Trial, Verdict
 from diagnose.statistics import CPU, Spread, wait_alike
+from diagnose.trace import units
 from diagnose.trace.manifest import Screened
 from diagnose.trials import arms, losses, screening
 from diagnose.trials.arms import Arm, Size, Void
 from diagnose.trials.selection import Candidate, CannotTry
 from diagnose.version import __version__
 
-AS_IT_IS = "the script as it is"
+AS_IT_IS = "unmodified script"
 
 NOTHING = "The unmodified script could not be measured."
 
 SPENT = "The budget ran out."
 
 LEAST_FOR_INTERVAL = 2  # Pairs.
+FEWEST_STEPS = 5  # Of a script that can be timed.
 BUSY_SHARE = 0.05  # Noise from which on it is said (our choice).
 COOLING_S = 10.0  # Before a run is repeated in which heat held the GPU back (our choice).
 MOST_REPEATS = 3  # Of such runs; heat that stays belongs to the machine (our choice).
@@ -69,69 +74,95 @@ class Bench:
     """Fixes that screening has kept: runs of pairs have them on both sides."""
     together: Trial | None = None  # All that is kept, against the script as it is.
     between: Spread = CPU  # How equal runs of such a training usually differ.
+    tried: list[Sequence[Candidate]] = field(default_factory=list)  # By each of `trials`.
     spent: set[int] = field(default_factory=set)  # Numbers, from 0, of trials that the budget has ended.
     _pairs_of: list[list[tuple[Arm, Arm]]] = field(default_factory=list)  # Of each trial.
+    _unpaired: Arm | None = None  # The script as it is, before the first pair.
     _screened: list[Screened] = field(default_factory=list)
     _count: int = 0
     _begun_s: float = field(default_factory=time.monotonic)
 
     def begin(self) -> None:
-        """The script as it is, twice: A/A. Raises CannotTry if it cannot be timed."""
+        """The script as it is, which sizes all other runs. Raises CannotTry if it cannot be timed."""
         try:
-            for number in (1, 2):
-                self.begins(Standing((), AS_IT_IS, number, False, None))
-                self.without.append(self._sized(()))
+            self.begins(Standing((), AS_IT_IS, 1, False, None))
+            self.without.append(self._sized(()))
+            self._unpaired = self.without[-1]
         except Void as error:
             raise CannotTry(f"{NOTHING} {error}") from error
 
     def screen(self, some: Sequence[Candidate], limit_s: float) -> list[Candidate]:
-        """Measure switches in one process; in another one what is left where one of them ends the script.
+        """Measure switches in one process; in another one what is left where one of them, or its end, ends the script.
 
         Returns those that could not be measured so. Raises CannotTry if nothing could.
         """
-        left, until_s = list(some), time.monotonic() + limit_s
-        while left and time.monotonic() < until_s:
+        left, until_s, block_s = list(some), time.monotonic() + limit_s, screening.BLOCK_S
+        begun: Screened | None = None  # The first of them, where a process has ended while it was measured.
+        while left and (left_s := until_s - time.monotonic()) > 0:
             self._count += 1
+            base = [one.trial for one in self.base]
+            earlier = () if begun is None else begun.added if base else begun.alone
             found = screening.screen(
                 self.command,
                 self.folder / f"arm{self._count}",
                 self.size,
                 left,
-                until_s - time.monotonic(),
+                left_s,
                 self.screens,
                 self.written,
-                [one.trial for one in self.base],
+                screening.Start(base, block_s, earlier),
             )
-            if not found.screened and found.failed is not None and not self.in_blocks:
+            if not found.screened and found.failed is not None and not (self.in_blocks or found.over):
                 raise CannotTry(f"{NOTHING} {found.failed}")
-            begun, blamed = self._taken(left, found)
+            ended, begun, blamed = self._taken(left, found, begun)
             if found.interrupted:
                 raise KeyboardInterrupt
-            left = left[begun:]
-            if not blamed:
+            left = left[ended:]
+            if not (blamed or found.over):
                 break
+            pairs = 0 if begun is None else len(begun.added or begun.alone)
+            if found.over and not ended and pairs < len(earlier) + FEWEST_PAIRS:
+                if block_s < screening.BLOCK_S and pairs <= len(earlier):
+                    break
+                block_s = min(block_s, found.made_s / screening.BLOCKS)
+        if begun is not None and (begun.alone or begun.added):
+            self._keep(left.pop(0), begun, SPENT)
         return left
 
-    def _taken(self, some: Sequence[Candidate], found: screening.Screen) -> tuple[int, bool]:
-        """Keep what a process has measured. Returns of how many, and whether the last of these has ended the script."""
-        base, numbers, blamed = [one.trial for one in self.base], {one.trial: one.number for one in self.base}, False
+    def _taken(
+        self, some: Sequence[Candidate], found: screening.Screen, earlier: Screened | None
+    ) -> tuple[int, Screened | None, bool]:
+        """Keep what a process has measured.
+
+        Returns of how many, what it had begun where the script ended by itself, and whether a switch has ended it.
+        """
+        base, blamed, under_way = [one.trial for one in self.base], False, None
         begun = [one for one in found.screened if one.ended or one.alone or one.is_on]
         if base:  # In force since the process began.
             begun = [screening.on_top_of(base, one) for one in begun]
-        if begun and begun[-1].is_on and found.failed is not None:
+        if earlier is not None and base and begun:
+            begun[0] = msgspec.structs.replace(begun[0], alone=earlier.alone)
+        if begun and found.over and not begun[-1].ended:
+            under_way = begun.pop()
+        elif found.over and not begun:
+            under_way = earlier
+        elif begun and begun[-1].is_on and found.failed is not None:
             begun[-1], blamed = screening.blamed(begun[-1], found.failed), True
-        self._screened += begun
         why = "Interrupted." if found.interrupted else str(found.failed or SPENT)
         for candidate, one in zip(some, begun, strict=False):
-            numbers[candidate.trial] = candidate.number
-            trial = screening.trial_of(candidate, one, self._screened, numbers, "" if one.ended else why)
-            self.in_blocks.append(trial)
-            if trial.verdict == "keep":
-                self.base.append(candidate)
-        return len(begun), blamed
+            self._keep(candidate, one, "" if one.ended else why)
+        return len(begun), under_way, blamed
+
+    def _keep(self, candidate: Candidate, one: Screened, why: str) -> None:
+        self._screened.append(one)
+        numbers = {other.trial: other.number for other in (*self.base, candidate)}
+        trial = screening.trial_of(candidate, one, self._screened, numbers, why)
+        self.in_blocks.append(trial)
+        if trial.verdict == "keep":
+            self.base.append(candidate)
 
     def in_runs_again(self, some: Sequence[Candidate]) -> list[Candidate]:
-        """Those that paid in no block though they may in other processes; what blocks told of them is forgotten.
+        """Those that gained in no block though they may in other processes; what blocks told of them is forgotten.
 
         As many as the budget has time for.
         """
@@ -164,12 +195,14 @@ class Bench:
         `rest`: how many trials are to come, which get as much of the budget each.
         """
         self._pairs_of.append([])
+        self.tried.append(some)
         self.trials.append(self._trial(some, predicted, (), "inconclusive", "Interrupted."))
-        return self.go_on(len(self.trials) - 1, some, predicted, rest)
+        return self.go_on(len(self.trials) - 1, rest)
 
-    def go_on(self, number: int, some: Sequence[Candidate], predicted: Range | None, rest: int = 0) -> Trial:
+    def go_on(self, number: int, rest: int = 0) -> Trial:
         """More pairs of the trial of this number, from 0, where others have left something of the budget."""
         pairs, verdict, why = self._pairs_of[number], None, ""
+        some, predicted = self.tried[number], self.trials[number].predicted
         self.spent.discard(number)
         try:
             why = self._pairs(some, pairs, self.left_s * rest / (rest + 1))
@@ -189,24 +222,28 @@ class Bench:
 
         `rest_s`: what others are to have of the budget; only the least pairs may use that as well. Raises _Spent.
         """
-        with_first = random.random() < 0.5
+        with_first = random.random() < 0.5 and self._unpaired is None
         while True:
-            early = len(pairs) < self.least_pairs
-            if self.left_s - (0 if early else rest_s) < 2 * self.size.expected_s:
+            early, pair_s = len(pairs) < self.least_pairs, 2 * self.size.expected_s
+            if self.left_s - (0 if early else rest_s) < pair_s:
                 raise _Spent(f"The budget ran out after {len(pairs)} pairs.")
-            turned = with_first ^ (len(pairs) % 2 == 1)
-            both = [self._of_pair(some, pairs, with_fix) for with_fix in (turned, not turned)]
-            pairs.append((both[1], both[0]) if turned else (both[0], both[1]))
-            if not self.base:
-                self.without.append(pairs[-1][0])
-            if len(pairs) in looks.schedule(self.least_pairs):
-                ratios, measured = _log_ratios(pairs), self._interval(pairs)
+            pairs.append(self._pair(some, pairs, with_first))
+            with_first = not with_first
+            if len(pairs) >= self.least_pairs:
+                measured = self._interval(pairs)
                 if looks.enough(measured.low, measured.high):
                     return ""
-                if looks.hopeless(ratios):
-                    return f"Pairs differ by {statistics.stdev(ratios):.0%}: more pairs would not help."
-                if len(pairs) >= looks.MOST_PAIRS:
-                    return f"{len(pairs)} pairs were not enough."
+                if (more_s := pair_s * looks.pairs_to_go(measured, len(pairs))) > self.left_s:
+                    return f"A decision needs about {units.long_duration(1e9 * more_s)} more: raise --budget."
+
+    def _pair(self, some: Sequence[Candidate], pairs: Sequence[tuple[Arm, Arm]], with_first: bool) -> tuple[Arm, Arm]:
+        if self._unpaired is not None and not self.base:
+            without, self._unpaired = self._unpaired, None
+            return without, self._of_pair(some, pairs, True)
+        both = {with_fix: self._of_pair(some, pairs, with_fix) for with_fix in (with_first, not with_first)}
+        if not self.base:
+            self.without.append(both[False])
+        return both[False], both[True]
 
     def _of_pair(self, some: Sequence[Candidate], pairs: Sequence[tuple[Arm, Arm]], with_fix: bool) -> Arm:
         numbers, name = tuple(one.number for one in some), " + ".join(one.rule for one in some)
@@ -220,8 +257,14 @@ class Bench:
             raise Void("inconclusive", f"Without the fix: {error}") from error
 
     def _sized(self, fixes: Sequence[str]) -> Arm:
-        """A run; all after the first make as many steps as that."""
-        arm = self._run(fixes)
+        """A run; all after the first make as many steps as that. A script that makes fewer is timed as a whole."""
+        try:
+            arm = self._run(fixes)
+        except Void as error:
+            if error.made < FEWEST_STEPS or not self.size.warmup:
+                raise
+            self.size = arms.whole_size(self.size, error.made)
+            return self._sized(fixes)
         if self.size.timed_s > 0:
             self.size = arms.next_size(self.size, arm)
         return arm
@@ -242,13 +285,12 @@ class Bench:
     def _so_far(self, pairs: Sequence[tuple[Arm, Arm]]) -> Range | None:
         if len(pairs) < LEAST_FOR_INTERVAL:
             return None
-        return self._interval(pairs)
+        return Range(*self._interval(pairs))
 
-    def _interval(self, pairs: Sequence[tuple[Arm, Arm]]) -> Range:
+    def _interval(self, pairs: Sequence[tuple[Arm, Arm]]) -> looks.Interval:
         """By these pairs, and by what all other runs of the session tell of how equal runs differ here."""
         others = [_log_ratios(some) for some in self._pairs_of if some is not pairs]
-        as_it_is = looks.like_pairs([one.step_ns for one in self.without[:2]])
-        return Range(*looks.of_runs(_log_ratios(pairs), self.between, [as_it_is, *others]))
+        return looks.speed_up(_log_ratios(pairs), self.between, others)
 
     @property
     def blocks_as_it_is(self) -> list[float]:
@@ -273,7 +315,7 @@ class Bench:
         numbers = [one.losses for one in ([pair[0] for pair in pairs] if self.base else self.without)[:2]]
         same = losses.compared(numbers[0], numbers[1], last.losses) if last and len(numbers) == 2 else None
         warm_up, memory = _both(pairs, lambda one: one.warmup_s), _both(pairs, lambda one: one.peak_bytes)
-        concluded: Verdict = verdict or _verdict(some, measured, same, why)
+        concluded: Verdict = verdict or _verdict(some, measured, same)
         return Trial(
             rule=" + ".join(one.rule for one in some),
             numbers=tuple(one.number for one in some),
@@ -294,7 +336,7 @@ class Bench:
             batch_factor=factor,
             gpu=_gpu(pairs),
             verdict=concluded,
-            why=why,
+            why="" if concluded in looks.DECIDED else why,
         )
 
 
@@ -306,7 +348,7 @@ def report(bench: Bench, others: Sequence[NotTried], complete: bool) -> Report:
         runs = runs if runs > 1 else 0
         noise = statistics.stdev(map(math.log, took))
         baseline = Baseline(Range(took[0], statistics.median(took), took[-1]), noise, runs)
-    alone = tuple(sorted((*bench.in_blocks, *bench.trials), key=lambda one: one.numbers))
+    alone = tuple(sorted(best(bench), key=lambda one: one.numbers))
     return Report(
         tool_version=__version__,
         baseline=baseline,
@@ -317,6 +359,35 @@ def report(bench: Bench, others: Sequence[NotTried], complete: bool) -> Report:
         notes=() if baseline is None else (*_heat(bench), *_notes(baseline, bench.without)),
         complete=complete,
     )
+
+
+def best(bench: Bench) -> list[Trial]:
+    """One trial of each finding: of several values of a setting a later one only if it is surely faster.
+
+    Where all that is kept was measured in fresh runs, and does not gain there, none of it is kept.
+    """
+    found = dict[tuple[int, ...], Trial]()
+    for one in (*bench.in_blocks, *bench.trials):
+        before = found.get(one.numbers)
+        if before is None or surely_faster(one, before):
+            why = one.why if before is None or before.measured is None else f"{_named(before)} was slower."
+            found[one.numbers] = msgspec.structs.replace(one, why=why, predicted=(before or one).predicted)
+        elif one.measured is not None:
+            found[one.numbers] = msgspec.structs.replace(
+                before, why=f"{before.why} {_named(one)} was no faster.".strip()
+            )
+    return list(found.values())
+
+
+def surely_faster(one: Trial, other: Trial) -> bool:
+    """Of trials of one fix with two values: intervals do not meet."""
+    if one.found is None or one.verdict != "keep":
+        return False
+    return other.verdict != "keep" or other.found is None or one.found.low > other.found.high
+
+
+def _named(one: Trial) -> str:
+    return ", ".join(name.partition(":")[2] for name in one.trial)
 
 
 def _log_ratios(pairs: Sequence[tuple[Arm, Arm]]) -> list[float]:
@@ -354,14 +425,13 @@ def _pays_after(pairs: Sequence[tuple[Arm, Arm]]) -> int | None:
     return math.ceil(longer_ns / shorter_ns) if longer_ns > LONGER_S * 1e9 and shorter_ns > 0 else None
 
 
-def _verdict(some: Sequence[Candidate], measured: Range | None, same: str | None, why: str) -> Verdict:
+def _verdict(some: Sequence[Candidate], measured: Range | None, same: str | None) -> Verdict:
     judged = any(one.fix.safety.value in ("precision", "needs_judgement") for one in some)
     if same == "differ" and not judged:
         return "changes_numbers"
     if measured is None:
         return "inconclusive"
-    found = looks.verdict(measured.low, measured.high)
-    return found if found in ("keep", "slower") else "inconclusive" if why else "no_gain"
+    return looks.verdict(measured.low, measured.high)
 
 
 def _heat(bench: Bench) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,12 +19,17 @@ from diagnose.capture.agent.screening import FEWEST_PAIRS, LIVE, RAISES, log_rat
 from diagnose.capture.limits import CannotRecord
 from diagnose.capture.run import prepare
 from diagnose.contracts.trials import Both, Numbers, Range, Trial, Verdict
-from diagnose.trace.manifest import Difference, Screened
+from diagnose.statistics import Pair
+from diagnose.trace.manifest import Difference, RankManifest, Screened
 from diagnose.trials import arms
 from diagnose.trials.arms import Size
 from diagnose.trials.selection import Candidate, CannotTry
 
 TIMED, TIMED_S = 10, 1.0  # Steps to time before anything is switched, at least, and for how long (our choice).
+BLOCK_S = 0.3  # Of a block, at least (trials.md).
+
+BLOCKS = 10
+"""In which a script ends that a block of BLOCK_S hardly fits into: shorter ones make three pairs (our choice)."""
 
 PER_SWITCH_S, COMPILING_S = 15.0, 60.0
 """That screening one usually takes at most, and more for one that compiles (trials.md: 10 s are usual)."""
@@ -36,6 +42,14 @@ Told = Callable[[Sequence[Screened]], None]
 _SCREENED = msgspec.json.Decoder(tuple[Screened, ...])
 
 
+class Start(NamedTuple):
+    """What a process begins with."""
+
+    fixes: Sequence[str] = ()  # In force all the time.
+    block_s: float = BLOCK_S  # Of a block, at least.
+    earlier: Sequence[Pair] = ()  # Of the first switch, by processes that have ended.
+
+
 @dataclass(frozen=True)
 class Screen:
     """What one process has measured."""
@@ -43,6 +57,12 @@ class Screen:
     screened: tuple[Screened, ...]  # Of several ranks the slowest of each block.
     failed: arms.Void | None  # Why it ended before all was measured; None if it did not.
     interrupted: bool
+    made_s: float = 0.0  # Of all steps of a script that ended by itself before all was measured.
+
+    @property
+    def over(self) -> bool:
+        """The script ended by itself, and can be started again."""
+        return self.made_s > 0
 
 
 def seconds_of(candidate: Candidate) -> float:
@@ -58,20 +78,19 @@ def screen(
     screen_s: float,
     told: Told,
     written: Sequence[str] = (),
-    fixes: Sequence[str] = (),
+    start: Start = Start(),  # noqa: B008 (it is frozen)
 ) -> Screen:
-    """Measure switches in one process, in a folder that is new. `fixes`: what is in force all the time.
-
-    Raises CannotTry if the command does not start.
-    """
+    """Measure switches in one process, in a folder that is new. Raises CannotTry if the command does not start."""
     plan = Plan(
         warmup=size.warmup,
         steps=1,
         timed=TIMED,
-        timed_s=TIMED_S,
-        fixes=tuple(fixes),
+        timed_s=TIMED_S if start.block_s == BLOCK_S else 0.0,
+        fixes=tuple(start.fixes),
         switches=tuple(one.trial for one in some),
         screen_s=screen_s,
+        block_s=start.block_s,
+        earlier=tuple(start.earlier),
         written=tuple(written),
     )
     printed = folder.with_suffix(".log")
@@ -80,25 +99,22 @@ def screen(
     try:
         part = prepare(folder, plan, command)
         look = _Look(part, told)
-        recorded = arms.run_quietly(command, part, plan, arms.variables(fixes), printed, limit_s, look)
+        recorded = arms.run_quietly(command, part, plan, arms.variables(start.fixes), printed, limit_s, look)
     except CannotRecord as error:
         raise CannotTry(str(error)) from error
     ranks = recorded.manifest.ranks
     found = _slowest([rank.screened for rank in ranks if rank.screened is not None]) or look.seen
     interrupted = bool({signal.SIGINT, signal.SIGTERM} & set(recorded.signals))
-    failed = None
-    if not interrupted and not any(rank.ended == "recorded" for rank in ranks):
-        failed = _failed(recorded.exit_code, found) or arms.void(recorded, arms.last_line(printed), limit_s)
-    return Screen(found, failed, interrupted)
+    if interrupted or any(rank.ended == "recorded" for rank in ranks):
+        return Screen(found, None, interrupted)
+    failed = arms.void(recorded, arms.last_line(printed), limit_s)
+    return Screen(found, failed, False, _made_s(ranks) if failed.made else 0.0)
 
 
-def _failed(code: int, found: Sequence[Screened]) -> arms.Void | None:
-    """None: why is in what the script has said."""
-    if code or not any(one.alone for one in found):
-        return None
-    return arms.Void(
-        "inconclusive", "The script ended before enough blocks were measured. Let the script make more steps."
-    )
+def _made_s(ranks: Sequence[RankManifest]) -> float:
+    """Of all steps together, by those that were timed first; a nanosecond if none were."""
+    timed = [(rank.steps_made or 0, rank.unprofiled.wall_ns) for rank in ranks if rank.unprofiled is not None]
+    return max((made * statistics.fmean(wall_ns) for made, wall_ns in timed), default=1.0) / 1e9
 
 
 def on_top_of(base: Sequence[str], one: Screened) -> Screened:
@@ -153,7 +169,7 @@ def so_far(one: Screened, all_of_them: Sequence[Screened]) -> tuple[Range | None
         if len(pairs) < FEWEST_PAIRS:
             return None
         others = [log_ratios(other) for other in known if other is not pairs and len(other) >= FEWEST_PAIRS]
-        return Range(*looks.interval(log_ratios(pairs), others))
+        return Range(*looks.speed_up(log_ratios(pairs), others=others))
 
     return found(one.alone), found(one.added)
 
@@ -195,15 +211,14 @@ def _verdict(one: Screened, alone: Range | None, added: Range | None, why: str, 
     if one.void:
         failed: Verdict = "inconclusive" if one.void.startswith((FAILS, RAISES)) else "not_injected"
         return failed, f"{one.void[0].upper()}{one.void[1:]}."
-    decisive = added if one.on_top_of else alone
+    decisive = added or alone
     kinds = {found.kind for found in (one.outputs, one.updates) if found is not None}
     if "differ" in kinds and not judged and alone is not None:
         return "changes_numbers", ""
-    if decisive is None:
-        return "inconclusive", why or "Too few blocks were measured."
-    verdict = looks.verdict(decisive.low, decisive.high)
-    spread = statistics.stdev(log_ratios(one.added or one.alone))
-    return verdict, why or f"Blocks differ by {spread:.1%}." if verdict == "inconclusive" else ""
+    verdict = "inconclusive" if decisive is None else looks.verdict(decisive.low, decisive.high)
+    pairs = len(one.added if added else one.alone)
+    why = why or f"Its share of the budget ended after {pairs} pairs of blocks."
+    return verdict, why if verdict == "inconclusive" else ""
 
 
 def _numbers(found: Difference | None) -> Numbers | None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from diagnose.advice import timing
 from diagnose.advice.naming import names, why_unknown
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Fix, Kind, RankedFinding
 from diagnose.contracts.trials import NotTried, Range
+from diagnose.facts.data.throughput import PER_CORE
+from diagnose.fixes.loaders import LoaderArgument
 from diagnose.fixes.models import Compile, CompileArgument
 from diagnose.fixes.setting import Safety
-from diagnose.statistics import Spread
+from diagnose.statistics import PRECISE, Spread
 
 BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING, Safety.PRECISION)
 """Changes of numbers in order, up to which fixes may be tried without being asked for."""
@@ -43,6 +46,22 @@ class Candidate:
         """One process in which it gains nothing does not tell that it never does."""
         setting = self.fix.setting
         return setting is not None and setting.varies_by_process
+
+    @property
+    def is_unsure(self) -> bool:
+        """Analysis does not know how much it gains."""
+        return self.predicted is None or self.predicted.high > PRECISE**2 * self.predicted.low
+
+    def workers(self, times: float) -> Candidate | None:
+        """The same with so many times the DataLoader workers; None of other fixes, and of too few or many."""
+        setting = self.fix.setting
+        if not isinstance(setting, LoaderArgument) or setting.argument != "num_workers":
+            return None
+        count = int(times * setting.value)
+        if not 1 <= count <= PER_CORE * (os.cpu_count() or 1):
+            return None
+        fix = Fix.of(LoaderArgument("num_workers", count), f"Load batches in {count} worker processes.")
+        return replace(self, fix=fix, trial=fix.trial or "", predicted=None)
 
     @property
     def compiles(self) -> bool:
@@ -90,13 +109,9 @@ def _same(fix: Fix) -> str:
     return fix.setting.form if isinstance(fix.setting, Compile) else fix.trial or ""
 
 
-def in_order(some: Sequence[Candidate], seconds_of: Callable[[Candidate], float]) -> list[Candidate]:
-    """Those first that are predicted to gain most for each second that measuring them takes."""
-
-    def worth(one: Candidate) -> float:
-        return 0.0 if one.predicted is None else (one.predicted.likely - 1) / seconds_of(one)
-
-    return sorted(some, key=worth, reverse=True)
+def in_order(some: Sequence[Candidate]) -> list[Candidate]:
+    """Those first that are predicted to gain most."""
+    return sorted(some, key=lambda one: one.predicted.likely if one.predicted else 1.0, reverse=True)
 
 
 def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix, str]:

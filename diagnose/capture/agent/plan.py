@@ -80,6 +80,9 @@ class Plan:
     switches: tuple[str, ...] = ()
     """What to screen: names of settings that are turned on and off while the script runs, the best first."""
     screen_s: float = 0.0  # How long that may take.
+    block_s: float = 0.3  # A block of it, at least (trials.md).
+    earlier: tuple[tuple[float, float], ...] = ()
+    """Pairs of blocks that were measured of the first of them, in processes that have ended."""
     written: tuple[str, ...] = ()
     """Of such an arm: files that an earlier run of the script wrote, as in `RankManifest.writes`."""
 
@@ -92,4 +95,4 @@ class Plan:
     def read(part: Part) -> Plan:
         """The plan of a part."""
         said = json.loads((part.work / "plan.json").read_text(encoding="utf-8"))
-        return Plan(**said | {name: tuple(said[name]) for name in ("fixes", "switches", "written")})
+        return Plan(**said | {name: tuple(said[name]) for name in ("fixes", "switches", "earlier", "written")})

@@ -21,6 +21,7 @@ from .agreement import Agreement, Course
 from .clocks import LONG, Clock, Cycle
 from .epochs import Epochs
 from .phases import SAVE, YOUNGEST
+from .plan import Plan
 from .same_batch import Called, Difference, SameBatch, update_compared
 from .standalone import standalone
 
@@ -30,14 +31,12 @@ if TYPE_CHECKING:
 else:
     looks = standalone("statistics")
 
-LEAST_STEPS, LEAST_S = 5, 0.3  # Of a block (trials.md).
+LEAST_STEPS = 5  # Of a block (trials.md).
 
 LEAST_OF_COLLECTIONS_S = 0.6
 """Of a block where collections of garbage are what is measured: they are seldom (our choice)."""
 
-LEAST_PAIRS = 5  # Of blocks, before the first look (our choice).
-MOST_PAIRS = 60  # Of blocks, if there is time: those of a machine that does other work differ much (our choice).
-FEWEST_PAIRS = 3  # Where time is over: the spread of fewer is not known (our choice).
+FEWEST_PAIRS = 3  # Of blocks, before the first look: the spread of fewer is not known (our choice).
 SHARES = 1.5  # Times an equal share of the time that one may take (our choice).
 MOST_REPEATS = 2  # Of a block into which something else fell (our choice).
 
@@ -89,8 +88,7 @@ class Screening:
 
     def __init__(
         self,
-        names: Sequence[str],
-        limit_s: float,
+        plan: Plan,
         ranks: Agreement,
         number: Callable[[], int],
         optimizers: Callable[[], Sequence[Any]],
@@ -98,10 +96,12 @@ class Screening:
         cycle: Cycle,
         live: Path | None,
     ) -> None:
-        """`limit_s`: how long it may take. `number()`: of the last step. `live`: where it tells of itself."""
-        self._limit_s, self._ranks, self._number, self._optimizers = limit_s, ranks, number, optimizers
+        """`number()`: of the last step. `live`: where it tells of itself."""
+        self._limit_s, self._block_s = plan.screen_s, plan.block_s
+        self._ranks, self._number, self._optimizers = ranks, number, optimizers
         self._epochs, self._cycle, self._live = epochs, cycle, live
-        self._screened = [Screened(name) for name in names]
+        self._screened = [Screened(name) for name in plan.switches]
+        self._screened[0].alone += [(without, changed) for without, changed in plan.earlier]
         self._switches: dict[str, Any] = {}
         self._on: set[str] = set()
         self._batch: SameBatch | None = None
@@ -209,21 +209,22 @@ class Screening:
         self._blocks = []
         if not (yield from self._agree(int(not one.void))):
             return False
-        for wanted in looks.schedule(LEAST_PAIRS, MOST_PAIRS):
-            while len(pairs) < wanted and (len(pairs) < FEWEST_PAIRS or not self._ranks.alone or until_s > _now()):
-                yield from self._pair(one, switch, base, pairs, until_s)
-                if one.void and self._ranks.alone:
-                    break
+        earlier = tuple(pairs)
+        while True:
+            yield from self._pair(one, switch, base, until_s)
+            pairs[:] = [*earlier, *self._pairs()]
+            self._tell()
+            if len(pairs) < FEWEST_PAIRS and not (self._ranks.alone and (one.void or until_s < _now())):
+                continue
             over = one.void or len(pairs) < FEWEST_PAIRS or until_s < _now()
             if not (yield from self._agree(int(not (over or looks.enough(*self._interval(pairs)[::2]))))):
                 break
         if one.void or len(pairs) < FEWEST_PAIRS:
             return False
-        low, _, high = self._interval(pairs)
-        return low > 1 and looks.decides(low, high)
+        return self._interval(pairs).low > 1
 
     def _steps(self, usual_ns: float, collects: bool) -> int:
-        least_s = LEAST_OF_COLLECTIONS_S if collects else LEAST_S
+        least_s = LEAST_OF_COLLECTIONS_S if collects else self._block_s
         return self._cycle.whole(max(LEAST_STEPS, math.ceil(least_s * 1e9 / max(usual_ns, 1))))
 
     def _interval(self, pairs: Sequence[Pair]) -> Interval:
@@ -233,9 +234,9 @@ class Screening:
             for other in (one.alone, one.added)
             if other is not pairs and len(other) >= FEWEST_PAIRS
         ]
-        return looks.interval(log_ratios(pairs), others)
+        return looks.speed_up(log_ratios(pairs), others=others)
 
-    def _pair(self, one: Screened, switch: Any, base: Sequence[str], pairs: list[Pair], until_s: float) -> Course[None]:
+    def _pair(self, one: Screened, switch: Any, base: Sequence[str], until_s: float) -> Course[None]:
         """One more, in random order; a block into which something else fell is made again."""
         blocks, wanted = dict[bool, _Block](), self._order.sample((False, True), 2)
         faults = dict[bool, str]()
@@ -254,11 +255,12 @@ class Screening:
             if not wanted or until_s < _now():
                 break
         self._blocks.append((blocks[False], blocks[True]))
+        one.injected = [] if one.void else injection.lines(one.name) or [switch.what or one.name]
+
+    def _pairs(self) -> list[Pair]:
         waited = [(without.waited, changed.waited) for without, changed in self._blocks]
         steps_ns = [(without.step_ns, changed.step_ns) for without, changed in self._blocks]
-        pairs[:] = looks.wait_alike(steps_ns, waited)
-        one.injected = [] if one.void else injection.lines(one.name) or [switch.what or one.name]
-        self._tell()
+        return looks.wait_alike(steps_ns, waited)
 
     def _block(self, one: Screened, on: Sequence[str]) -> Course[_Block]:
         self._turn(on)

@@ -246,8 +246,7 @@ class Session:
     def _screened(self) -> Course[None]:
         yield from self._alone_with_the_profiler()
         self.screening = Screening(
-            self.plan.switches,
-            self.plan.screen_s,
+            self.plan,
             self._ranks,
             lambda: self._number,
             self._optimizers,
