@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import click
@@ -27,8 +29,8 @@ def lines(
         plan.append(f"One run that toggles fixes: about {arm_s:.0f} s, plus the time of each fix below")
         whole_s += arm_s
     elif candidates:
-        plan.append(f"Baseline: 2 runs of about {arm_s:.0f} s")
-        whole_s += 2 * arm_s
+        plan.append(f"Baseline: a run of about {arm_s:.0f} s")
+        whole_s += arm_s
     for fix in candidates:
         took_s = seconds_of(fix, arm_s, pairs)
         how = "in blocks of steps, usually within" if fix.is_switch else f"at least {pairs} pairs of runs, about"
@@ -39,6 +41,20 @@ def lines(
         whole_s += 2 * pairs * arm_s
     plan.append(f"Total: about {whole_s:.0f} s, limited by --budget")
     return [*plan, *(f"Not tried: {other.number}. {other.rule}: {other.why}." for other in others)]
+
+
+def warn(
+    candidates: Sequence[Candidate], pairs: int, arm_s: float, budget_s: float, say: Callable[[str], None]
+) -> None:
+    """Say for which fixes the budget is too short, and what would do."""
+    from diagnose.trials.course import seconds_of
+
+    ends_s = [*accumulate((seconds_of(fix, arm_s, pairs) for fix in candidates), initial=arm_s)][1:]
+    if ends_s[-1] > budget_s:
+        left_out = (
+            f"{fix.number} ({fix.rule})" for fix, end_s in zip(candidates, ends_s, strict=True) if end_s > budget_s
+        )
+        say(f"--budget is too short for {', '.join(left_out)}. All fixes need about {math.ceil(ends_s[-1] / 60)}m.")
 
 
 def ask(manifest: Manifest, yes: bool, say: Callable[[str], None]) -> None:

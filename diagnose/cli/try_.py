@@ -19,7 +19,7 @@ from diagnose.cli.measure import Duration
 from diagnose.cli.progress import notes
 from diagnose.cli.reading import opened
 from diagnose.cli.results import put, width_and_color
-from diagnose.cli.trial_table import Watch, watched
+from diagnose.cli.trial_lines import Lines
 
 if TYPE_CHECKING:
     from diagnose.contracts.diagnosis import Diagnosis
@@ -126,7 +126,9 @@ def command(
             return click.echo("\n".join(trial_plan.lines(words, candidates, others, pairs, size.expected_s)))
         if candidates:
             trial_plan.ask(manifest, yes, say)
-        with _work_folder(run) as folder, watched(candidates, budget, quiet, say) as watch:
+            trial_plan.warn(candidates, pairs, size.expected_s, budget, say)
+        watch = Lines(candidates, say)
+        with _work_folder(run) as folder:
             bench = Bench(words, Path(folder), size, pairs, budget, watch.begins)
             bench.written, bench.screens = trial_plan.written(manifest), watch.screens
             bench.between = between_runs(diagnosis)
@@ -209,7 +211,7 @@ def _work_folder(run: Path) -> tempfile.TemporaryDirectory[str]:
 
 
 def _measured(
-    run: Path, bench: Bench, watch: Watch, candidates: Sequence[Candidate], others: Sequence[NotTried], together: bool
+    run: Path, bench: Bench, watch: Lines, candidates: Sequence[Candidate], others: Sequence[NotTried], together: bool
 ) -> Report:
     """Try all, up to an interrupt. Raises CannotTry."""
     from diagnose.contracts.trials import NotTried
@@ -221,7 +223,7 @@ def _measured(
 
     complete = not candidates
     with suppress(KeyboardInterrupt):
-        course.run(bench, candidates, predicted, watch, together)
+        course.run(bench, candidates, predicted, watch.ended, together)
         complete = True
     tried = {number for trial in (*bench.in_blocks, *bench.trials) for number in trial.numbers}
     left = [one for one in candidates if one.number not in tried]

@@ -71,6 +71,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """From the start of the process to the first timed step; of blocks: until steps with the fix became no faster."""
     pays_after_steps: int | None
     """Steps after which a longer warm-up is made up for; None: it is not longer, or never is."""
+    confirms: bool = False  # All that is kept, in fresh runs against the unmodified script.
     batch_factor: int = 1  # Times as many samples in a step with the fix: the speed-up is of a sample's time.
     gpu: GpuState | None = None  # None without NVML.
     verdict: Verdict

@@ -174,10 +174,10 @@ def tried(report: Report) -> str:
 
 
 def _tried(one: Trial) -> str:
-    predicted, measured = ("" if found is None else trials.factors(found) for found in (one.predicted, one.found))
+    predicted, measured = trials.speed_ups(one)
     losses = "" if one.losses is None else trials.LOSSES[one.losses].format(count=one.losses_compared)
     losses = losses or dict(trials.rows(one)).get("updates") or dict(trials.rows(one)).get("outputs", "")
-    cells = (trials.name(one), predicted, measured, losses, trials.VERDICTS[one.verdict])
+    cells = (trials.name(one), predicted, measured, losses, trials.verdict(one))
     return f"| {' | '.join(map(escaped, cells))} |"
 
 

@@ -45,7 +45,7 @@ def _patched(one: PatchedFix, diagnosis: Diagnosis) -> Iterator[str]:
     yield from _row("predicted", _saving(one.finding, diagnosis))
     tried = None if diagnosis.trials is None else diagnosis.trials.of(one.finding.rule, one.fix.trial)
     if tried is not None and tried.measured is not None:
-        yield from _row("measured", f"{trials.factors(tried.measured)}: {trials.VERDICTS[tried.verdict]}")
+        yield from _row("measured", f"{trials.factors(tried.measured)}: {trials.verdict(tried)}")
     yield from _row("results", words.safety(diagnosis, one.fix.safety))
 
 

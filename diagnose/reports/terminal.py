@@ -237,8 +237,7 @@ def _tried(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     for head in ("fix", "predicted", "measured", ""):
         table.add_column(head, header_style="dim")
     for one in trials.all_of(report):
-        speed = ("" if found is None else trials.factors(found) for found in (one.predicted, one.found))
-        table.add_row(*map(Text, (trials.name(one), *speed, trials.VERDICTS[one.verdict])))
+        table.add_row(*map(Text, (trials.name(one), *trials.speed_ups(one), trials.verdict(one))))
     yield Padding(table, (0, 0, 0, 2))
     yield Padding(Text(trials.conclusion(report)), (0, 0, 0, 2))
 

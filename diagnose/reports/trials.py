@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,7 +23,10 @@ VERDICTS = {
     "inconclusive": "inconclusive",
 }
 
-CONFIRMED = "The kept fixes, in separate runs against the unmodified script:"
+TWICE = 1.995  # As fast, as two decimals have it: from there on a factor is easier to read than a percentage.
+
+CONFIRMS = {"keep": "confirmed", "inconclusive": "not confirmed yet", "no_gain": "not confirmed"}
+"""Of all that is kept, in separate runs."""
 
 LOSSES = {
     "same": "identical for {count} steps",
@@ -43,7 +47,7 @@ def render(report: Report, details: bool = False, width: int = WIDTH) -> str:
     for one in report.trials:
         lines += [*_trial(one), ""]
     if report.together is not None:
-        lines += [CONFIRMED, *_trial(report.together), ""]
+        lines += [*_trial(report.together), ""]
     if report.not_tried:
         lines.append("Not tried:")
         lines += [f"  {one.number}. {one.rule}: {one.why}." for one in report.not_tried]
@@ -65,9 +69,9 @@ def _in_brief(report: Report, width: int) -> Iterator[str]:
     names = [units.clipped(name(one), 40) for one in ranked]
     for one, label in list(zip(ranked, names, strict=True))[:MOST_ROWS]:
         speed = "" if one.found is None else f"  {factors(one.found)}"
-        predicted = "" if one.predicted is None else f" (predicted {one.predicted.likely:.2f}x)"
+        predicted = "" if one.predicted is None else f"; predicted {speed_of(one.predicted.likely)}"
         why = f": {one.why}" if one.why else ""
-        text = f"  {label:<{max(map(len, names))}}  {VERDICTS[one.verdict]}{speed}{predicted if speed else ''}{why}"
+        text = f"  {label:<{max(map(len, names))}}  {verdict(one)}{speed}{predicted if speed else ''}{why}"
         yield units.clipped(text, width)
     if len(ranked) > MOST_ROWS:
         yield f"  {len(ranked) - MOST_ROWS} more fixes"
@@ -99,31 +103,39 @@ def conclusion(report: Report) -> str:
 
 
 def _to_keep(report: Report, kept: Sequence[Trial]) -> str:
-    best = report.together or kept[0]
-    if best.verdict != "keep" or (len(kept) > 1 and report.together is None):
-        how = "in blocks of one run" if all(one.measured_by == "blocks" for one in kept) else "alone"
-        if len(kept) > 1:
-            return f"Keep {_listed(kept)}: each gains {how}; together, no gain was measured."
-        return f"Keep {_listed(kept)}: it gains {how}; in separate runs, no gain was measured."
+    together = report.together
+    if together is not None and together.verdict == "slower":
+        first = max(kept, key=lambda one: one.found.likely if one.found else 0.0)
+        return f"Keep only {_listed([first])}: together, {_listed(kept)} are slower."
+    best = together if together is not None and together.verdict == "keep" else kept[0]
+    if len(kept) > 1 and best is not together:
+        return f"Keep {_listed(kept)}: each is faster by itself. Together they are not confirmed yet."
     assert best.found is not None
+    how = "" if best is together or best.measured_by == "runs" else ", in one run"
     if report.baseline is None:
-        return f"Keep {_listed(kept)}: {factors(best.found)}."
+        return f"Keep {_listed(kept)}: {factors(best.found)}{how}."
     now, then = report.baseline.step_ns.likely, report.baseline.step_ns.likely / best.found.likely
-    predicted = "" if best.predicted is None else f"; predicted {best.predicted.likely:.2f}x"
+    predicted = "" if best.predicted is None else f"; predicted {speed_of(best.predicted.likely)}"
     per = "per step" if best.batch_factor == 1 else "for the same samples"
     times = f"{units.duration(now)} -> {units.duration(then)} {per}"
-    return f"Keep {_listed(kept)}: {times} ({factors(best.found)}{predicted})."
+    return f"Keep {_listed(kept)}: {times}, {factors(best.found)}{predicted}{how}."
 
 
 def brief(one: Trial) -> str:
     """One line on a fix, while others are still being tried."""
     measured = "" if one.found is None else f"{factors(one.found)}, "
-    return f"{one.rule}: {measured}{VERDICTS[one.verdict]}"
+    return f"{one.rule}: {measured}{verdict(one)}"
+
+
+def verdict(one: Trial) -> str:
+    """In words."""
+    return CONFIRMS.get(one.verdict, VERDICTS[one.verdict]) if one.confirms else VERDICTS[one.verdict]
 
 
 def name(one: Trial) -> str:
     """`1. dataloader_starvation`, or all of several that were combined."""
-    return f"{' + '.join(map(str, one.numbers))}. {one.rule}"
+    numbers = " + ".join(map(str, one.numbers))
+    return f"{numbers} in separate runs" if one.confirms else f"{numbers}. {one.rule}"
 
 
 def rows(one: Trial) -> Iterator[tuple[str, str]]:
@@ -131,7 +143,7 @@ def rows(one: Trial) -> Iterator[tuple[str, str]]:
     told = {
         "fix": one.fix,
         "injected": one.injected,
-        "predicted": None if one.predicted is None else factors(one.predicted),
+        "predicted": None if one.predicted is None else factors(one.predicted, "range"),
         "measured": None
         if one.measured is None
         else f"{factors(one.measured)}{_of_samples(one)}{'' if one.added else _pairs(one)}",
@@ -155,7 +167,7 @@ def all_of(report: Report) -> list[Trial]:
 
 
 def _trial(one: Trial) -> Iterator[str]:
-    yield f"{name(one)}: {VERDICTS[one.verdict].upper()}"
+    yield f"{name(one)}: {verdict(one).upper()}"
     for label, text in rows(one):
         yield from textwrap.wrap(f"{label:<10} {text}", WIDTH, initial_indent="   ", subsequent_indent=" " * 14)
 
@@ -191,9 +203,30 @@ def _both(pair: Both, shown: Callable[[float], str]) -> str:
     return f"{shown(pair.without)} without, {shown(pair.with_)} with"
 
 
-def factors(found: Range) -> str:
-    """A speed-up with its interval: `2.91x, 2.09 to 4.04`."""
-    return f"{found.likely:.2f}x, {found.low:.2f} to {found.high:.2f}"
+def factors(found: Range, what: str = "95 % interval") -> str:
+    """A speed-up with its interval: `60 % faster (95 % interval 36 to 75 %)`, and from 2 on `2.73x faster (...)`."""
+    low, likely, high = found.low, found.likely, found.high
+    if low < 1 < high:
+        return f"{speed_of(likely)} ({what} {speed_of(low, 9)} to {speed_of(high, 9)})"
+    if likely >= TWICE:
+        return f"{speed_of(likely)} ({what} {low:.2f}x to {high:.2f}x)"
+    ends = (low, high) if low >= 1 else (high, low)
+    first, last = (speed_of(one, math.inf).rpartition(" % ")[0] for one in ends)
+    return f"{speed_of(likely)} ({what} {first} to {last} %)"
+
+
+def speed_ups(one: Trial) -> tuple[str, str]:
+    """Predicted and measured; empty where there is none."""
+    predicted = "" if one.predicted is None else factors(one.predicted, "range")
+    return predicted, "" if one.found is None else factors(one.found)
+
+
+def speed_of(factor: float, most: float = TWICE) -> str:
+    """`7.3 % slower`, `60 % faster`, and as a factor from `most` on."""
+    if factor >= most:
+        return f"{factor:.2f}x faster"
+    share = 100 * abs(factor - 1)
+    return f"{share:.{int(share < 9.95)}f} % {'slower' if factor < 1 else 'faster'}"
 
 
 def _times(ns: Range) -> str:

@@ -28,7 +28,7 @@ AS_IT_IS = "unmodified script"
 
 NOTHING = "The unmodified script could not be measured."
 
-SPENT = "The budget ran out."
+SPENT = "The budget ran out. Raise --budget."
 
 LEAST_FOR_INTERVAL = 2  # Pairs.
 FEWEST_STEPS = 5  # Of a script that can be timed.
@@ -75,6 +75,7 @@ class Bench:
     together: Trial | None = None  # All that is kept, against the script as it is.
     between: Spread = CPU  # How equal runs of such a training usually differ.
     tried: list[Sequence[Candidate]] = field(default_factory=list)  # By each of `trials`.
+    _bases: list[list[Candidate]] = field(default_factory=list)  # Of each of `trials`.
     spent: set[int] = field(default_factory=set)  # Numbers, from 0, of trials that the budget has ended.
     _pairs_of: list[list[tuple[Arm, Arm]]] = field(default_factory=list)  # Of each trial.
     _unpaired: Arm | None = None  # The script as it is, before the first pair.
@@ -140,8 +141,9 @@ class Bench:
         begun = [one for one in found.screened if one.ended or one.alone or one.is_on]
         if base:  # In force since the process began.
             begun = [screening.on_top_of(base, one) for one in begun]
-        if earlier is not None and base and begun:
-            begun[0] = msgspec.structs.replace(begun[0], alone=earlier.alone)
+        if earlier is not None and begun:
+            steps, alone = begun[0].steps or earlier.steps, earlier.alone if base else begun[0].alone
+            begun[0] = msgspec.structs.replace(begun[0], steps=steps, alone=alone)
         if begun and found.over and not begun[-1].ended:
             under_way = begun.pop()
         elif found.over and not begun:
@@ -159,7 +161,7 @@ class Bench:
         trial = screening.trial_of(candidate, one, self._screened, numbers, why)
         self.in_blocks.append(trial)
         if trial.verdict == "keep":
-            self.base.append(candidate)
+            self.base = [*self.base, candidate]
 
     def in_runs_again(self, some: Sequence[Candidate]) -> list[Candidate]:
         """Those that gained in no block though they may in other processes; what blocks told of them is forgotten.
@@ -175,18 +177,11 @@ class Bench:
 
     def confirm(self, some: Sequence[Candidate], predicted: Range | None) -> Trial:
         """All that is kept, against the script as it is; what came of it stays even if it is interrupted."""
-        self.base, pairs = [], list[tuple[Arm, Arm]]()
-        self._pairs_of.append(pairs)
-        verdict: Verdict | None = "inconclusive"
-        why = "Interrupted."
+        self.base = []
         try:
-            why, verdict = self._pairs(some, pairs, 0.0), None
-        except _Spent as spent:
-            why, verdict = str(spent), None
-        except Void as error:
-            why, verdict = str(error), error.verdict
+            self.measure(some, predicted)
         finally:
-            self.together = self._trial(some, predicted, pairs, verdict, why)
+            self.together = msgspec.structs.replace(self.trials.pop(), confirms=True)
         return self.together
 
     def measure(self, some: Sequence[Candidate], predicted: Range | None, rest: int = 0) -> Trial:
@@ -196,25 +191,26 @@ class Bench:
         """
         self._pairs_of.append([])
         self.tried.append(some)
+        self._bases.append(self.base)
         self.trials.append(self._trial(some, predicted, (), "inconclusive", "Interrupted."))
         return self.go_on(len(self.trials) - 1, rest)
 
     def go_on(self, number: int, rest: int = 0) -> Trial:
         """More pairs of the trial of this number, from 0, where others have left something of the budget."""
-        pairs, verdict, why = self._pairs_of[number], None, ""
-        some, predicted = self.tried[number], self.trials[number].predicted
+        some, predicted, pairs = self.tried[number], self.trials[number].predicted, self._pairs_of[number]
+        self.base = self._bases[number]
+        verdict: Verdict | None = "inconclusive"
+        why = "Interrupted."
         self.spent.discard(number)
         try:
-            why = self._pairs(some, pairs, self.left_s * rest / (rest + 1))
+            why, verdict = self._pairs(some, pairs, self.left_s * rest / (rest + 1)), None
         except _Spent as spent:
             self.spent.add(number)
-            why = str(spent)
+            why, verdict = str(spent), None
         except Void as error:
-            verdict, why = error.verdict, str(error)
-        except KeyboardInterrupt:
-            self.trials[number] = self._trial(some, predicted, pairs, "inconclusive", "Interrupted.")
-            raise
-        self.trials[number] = self._trial(some, predicted, pairs, verdict, why)
+            why, verdict = str(error), error.verdict
+        finally:
+            self.trials[number] = self._trial(some, predicted, pairs, verdict, why)
         return self.trials[number]
 
     def _pairs(self, some: Sequence[Candidate], pairs: list[tuple[Arm, Arm]], rest_s: float) -> str:
@@ -226,7 +222,7 @@ class Bench:
         while True:
             early, pair_s = len(pairs) < self.least_pairs, 2 * self.size.expected_s
             if self.left_s - (0 if early else rest_s) < pair_s:
-                raise _Spent(f"The budget ran out after {len(pairs)} pairs.")
+                raise _Spent(f"The budget ran out after {len(pairs)} pairs. Raise --budget.")
             pairs.append(self._pair(some, pairs, with_first))
             with_first = not with_first
             if len(pairs) >= self.least_pairs:
@@ -246,7 +242,8 @@ class Bench:
         return both[False], both[True]
 
     def _of_pair(self, some: Sequence[Candidate], pairs: Sequence[tuple[Arm, Arm]], with_fix: bool) -> Arm:
-        numbers, name = tuple(one.number for one in some), " + ".join(one.rule for one in some)
+        numbers = tuple(one.number for one in some)
+        name = " + ".join(f"{one.rule} ({_named(one.trial)})" for one in some)
         self.begins(Standing(numbers, name, len(pairs) + 1, with_fix, self._so_far(pairs)))
         base = [one.trial for one in self.base]
         if with_fix:
@@ -364,30 +361,38 @@ def report(bench: Bench, others: Sequence[NotTried], complete: bool) -> Report:
 def best(bench: Bench) -> list[Trial]:
     """One trial of each finding: of several values of a setting a later one only if it is surely faster.
 
-    Where all that is kept was measured in fresh runs, and does not gain there, none of it is kept.
+    What fresh runs of a single fix surely contradict in blocks of one run is as they say.
     """
     found = dict[tuple[int, ...], Trial]()
     for one in (*bench.in_blocks, *bench.trials):
         before = found.get(one.numbers)
         if before is None or surely_faster(one, before):
-            why = one.why if before is None or before.measured is None else f"{_named(before)} was slower."
+            why = one.why if before is None or before.measured is None else f"{_named(before.trial[0])} was slower."
             found[one.numbers] = msgspec.structs.replace(one, why=why, predicted=(before or one).predicted)
         elif one.measured is not None:
             found[one.numbers] = msgspec.structs.replace(
-                before, why=f"{before.why} {_named(one)} was no faster.".strip()
+                before, why=f"{before.why} {_named(one.trial[0])} was no faster.".strip()
             )
+    again = bench.together
+    if again is not None and (in_blocks := found.get(again.numbers)) is not None and surely_slower(again, in_blocks):
+        found[again.numbers] = msgspec.structs.replace(again, confirms=False, why="One run alone showed more.")
     return list(found.values())
+
+
+def surely_slower(one: Trial, other: Trial) -> bool:
+    """Of trials of one fix: intervals do not meet."""
+    return one.found is not None and other.found is not None and one.found.high < other.found.low
 
 
 def surely_faster(one: Trial, other: Trial) -> bool:
     """Of trials of one fix with two values: intervals do not meet."""
     if one.found is None or one.verdict != "keep":
         return False
-    return other.verdict != "keep" or other.found is None or one.found.low > other.found.high
+    return other.verdict != "keep" or surely_slower(other, one)
 
 
-def _named(one: Trial) -> str:
-    return ", ".join(name.partition(":")[2] for name in one.trial)
+def _named(trial: str) -> str:
+    return trial.partition(":")[2]
 
 
 def _log_ratios(pairs: Sequence[tuple[Arm, Arm]]) -> list[float]:

@@ -72,8 +72,8 @@ def test_a_fix_that_pays() -> None:
         "1. dataloader_starvation: KEEP\n"
         "   fix        Load in worker processes.\n"
         "   injected   DataLoader at train.py:41: num_workers 0 -> 4\n"
-        "   predicted  1.40x, 1.30 to 1.50\n"
-        "   measured   1.25x, 1.20 to 1.31, 3 pairs of runs of 30 steps\n"
+        "   predicted  40 % faster (range 30 to 50 %)\n"
+        "   measured   25 % faster (95 % interval 20 to 31 %), 3 pairs of runs of 30 steps\n"
         "   losses     identical for 42 steps\n"
         "   memory     300 MB without, 310 MB with\n"
         "   warm-up    2.0 s without, 5.0 s with; pays off after 1,200 steps\n"
@@ -82,7 +82,8 @@ def test_a_fix_that_pays() -> None:
         "  3. scalar_syncs: it needs an edit of the script.\n"
         "\n"
         "The machine is busy.\n"
-        "Keep 1 (dataloader_starvation): 80.0 ms -> 64.0 ms per step (1.25x, 1.20 to 1.31; predicted 1.40x).\n"
+        "Keep 1 (dataloader_starvation): 80.0 ms -> 64.0 ms per step, 25 % faster (95 % interval 20 to 31 %); "
+        "predicted 40 % faster.\n"
     )
 
 
@@ -115,55 +116,73 @@ def test_a_fix_that_was_turned_on_and_off_in_one_run() -> None:
     assert dict(trials.rows(IN_BLOCKS)) == {
         "fix": "Load in worker processes.",
         "injected": "AdamW: fused None -> True",
-        "measured": "1.10x, 1.01 to 1.20",
-        "on top": "1.05x, 1.02 to 1.08 on top of 1, 3 pairs of 30-step blocks in one run",
+        "measured": "10 % faster (95 % interval 1.0 to 20 %)",
+        "on top": "5.0 % faster (95 % interval 2.0 to 8.0 %) on top of 1, 3 pairs of 30-step blocks in one run",
         "outputs": "bit-identical model outputs for the same batch",
         "updates": f"parameter updates in one step {apart}",
     }
 
 
-def test_what_was_kept_in_blocks_alone_is_told_so() -> None:
+def test_one_fix_in_one_run_and_in_separate_runs_says_one_thing() -> None:
     blocks = replace(IN_BLOCKS, added=None, on_top_of=())
-    told = "Keep 2 (unfused_optimizer): it gains in blocks of one run; in separate runs, no gain was measured."
-    undecided = replace(blocks, verdict="inconclusive", measured_by="runs")
-    assert trials.conclusion(report(blocks, together=undecided)) == told
-    confirmed = replace(blocks, measured=Range(1.05, 1.25, 1.3), measured_by="runs")
+    confirmed = replace(blocks, measured=Range(1.05, 1.25, 1.3), measured_by="runs", confirms=True)
     assert trials.conclusion(report(blocks, together=confirmed)) == (
-        "Keep 2 (unfused_optimizer): 80.0 ms -> 64.0 ms per step (1.25x, 1.05 to 1.30)."
+        "Keep 2 (unfused_optimizer): 80.0 ms -> 64.0 ms per step, 25 % faster (95 % interval 5.0 to 30 %)."
     )
-    assert trials.CONFIRMED in trials.render(report(blocks, together=confirmed), details=True)
+    undecided = report(blocks, together=replace(confirmed, measured=Range(0.9, 1.1, 1.3), verdict="inconclusive"))
+    assert trials.conclusion(undecided) == (
+        "Keep 2 (unfused_optimizer): 80.0 ms -> 72.7 ms per step, 10 % faster (95 % interval 1.0 to 20 %), in one run."
+    )
+    assert "2 in separate runs: NOT CONFIRMED YET\n" in trials.render(undecided, details=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Range(1.36, 1.6, 1.75), "60 % faster (95 % interval 36 to 75 %)"),
+        (Range(0.79, 0.85, 0.92), "15 % slower (95 % interval 8.0 to 21 %)"),
+        (Range(0.979, 1.003, 1.026), "0.3 % faster (95 % interval 2.1 % slower to 2.6 % faster)"),
+        (Range(1.7, 2.1, 2.6), "2.10x faster (95 % interval 1.70x to 2.60x)"),
+        (Range(1.5, 1.9, 2.4), "90 % faster (95 % interval 50 to 140 %)"),
+    ],
+)
+def test_a_speed_up_is_a_percentage_and_a_factor_from_two_on(found: Range, said: str) -> None:
+    assert trials.factors(found) == said
 
 
 def test_of_several_fixes_what_they_bring_together_counts() -> None:
     names = "1 (dataloader_starvation) and 2 (unfused_optimizer)"
     assert trials.conclusion(report(WORKERS, FUSED, together=BOTH)) == (
-        f"Keep {names}: 80.0 ms -> 50.0 ms per step (1.60x, 1.40 to 1.80; predicted 1.40x)."
+        f"Keep {names}: 80.0 ms -> 50.0 ms per step, 60 % faster (95 % interval 40 to 80 %); predicted 40 % faster."
     )
-    alone = f"Keep {names}: each gains alone; together, no gain was measured."
+    alone = f"Keep {names}: each is faster by itself. Together they are not confirmed yet."
     assert trials.conclusion(report(WORKERS, FUSED)) == alone
-    assert trials.conclusion(report(WORKERS, FUSED, together=replace(BOTH, verdict="slower"))) == alone
+    slower = (
+        "Keep only 1 (dataloader_starvation): together, 1 (dataloader_starvation) and 2 (unfused_optimizer) are slower."
+    )
+    assert trials.conclusion(report(WORKERS, FUSED, together=replace(BOTH, verdict="slower"))) == slower
 
 
 def test_a_larger_batch_is_measured_by_the_sample() -> None:
     larger = replace(WORKERS, batch_factor=2, pays_after_steps=None)
     assert dict(trials.rows(larger))["measured"] == (
-        "1.25x, 1.20 to 1.31 per sample (batch 2x as large), 3 pairs of runs of 30 steps"
+        "25 % faster (95 % interval 20 to 31 %) per sample (batch 2x as large), 3 pairs of runs of 30 steps"
     )
-    assert "80.0 ms -> 64.0 ms for the same samples (" in trials.conclusion(report(larger))
+    assert "80.0 ms -> 64.0 ms for the same samples, " in trials.conclusion(report(larger))
 
 
 def test_what_is_undecided_is_no_reason_to_leave_the_script_as_it_is() -> None:
     noisy = replace(FUSED, verdict="inconclusive", why="The budget ran out after 2 pairs.")
     said = "Undecided: 2 (unfused_optimizer)."
     assert trials.conclusion(report(noisy, VOID)) == said
-    assert trials.conclusion(report(WORKERS, noisy)).endswith(f"; predicted 1.40x). {said}")
+    assert trials.conclusion(report(WORKERS, noisy)).endswith(f"; predicted 40 % faster. {said}")
 
 
 def test_without_details_the_largest_come_first_in_25_lines_at_most() -> None:
     few = trials.render(report(FUSED, VOID, WORKERS, together=BOTH), width=80).splitlines()
     assert [line.split(".")[0].strip() for line in few[3:7]] == ["1 + 2", "1", "2", "1"]
     assert (
-        few[4] == "  1. dataloader_starvation                  keep  1.25x, 1.20 to 1.31 (predicted 1.40x)"[:79] + "…"
+        few[4] == "  1. dataloader_starvation                  keep  25 % faster (95 % interval 20 to 31 %)"[:79] + "…"
     )
     assert few[6].endswith("could not be injected: No DataLoade…")
     many = trials.render(report(*[WORKERS, FUSED, VOID] * 9, together=BOTH, notes=("A note on the machine. " * 30,)))
@@ -178,7 +197,7 @@ def test_nothing_tried() -> None:
 
 
 def test_one_line_while_others_are_tried() -> None:
-    assert trials.brief(WORKERS) == "dataloader_starvation: 1.25x, 1.20 to 1.31, keep"
+    assert trials.brief(WORKERS) == "dataloader_starvation: 25 % faster (95 % interval 20 to 31 %), keep"
     assert trials.brief(VOID) == "dataloader_starvation: could not be injected"
 
 
@@ -191,14 +210,14 @@ def test_what_a_gpu_did_stands_with_its_units() -> None:
 
 def test_markdown_for_a_pull_request() -> None:
     lines = markdown.tried(report(WORKERS, VOID, notes=("The machine is busy.",))).splitlines()
-    assert lines[0] == (
-        "**Keep 1 (dataloader\\_starvation): 80.0 ms -\\> 64.0 ms per step (1.25x, 1.20 to 1.31; predicted 1.40x).**"
-    )
+    measured = "25 % faster (95 % interval 20 to 31 %)"
+    told = f"80.0 ms -\\> 64.0 ms per step, {measured}; predicted 40 % faster.**"
+    assert lines[0] == f"**Keep 1 (dataloader\\_starvation): {told}"
     assert lines[2:6] == [
         "| Fix | Predicted | Measured | Losses | Verdict |",
         "|---|---|---|---|---|",
-        "| 1. dataloader\\_starvation | 1.40x, 1.30 to 1.50 | 1.25x, 1.20 to 1.31 | identical for 42 steps | keep |",
-        "| 1. dataloader\\_starvation | 1.40x, 1.30 to 1.50 |  |  | could not be injected |",
+        f"| 1. dataloader\\_starvation | 40 % faster (range 30 to 50 %) | {measured} | identical for 42 steps | keep |",
+        "| 1. dataloader\\_starvation | 40 % faster (range 30 to 50 %) |  |  | could not be injected |",
     ]
     assert "- injected: DataLoader at train.py:41: num\\_workers 0 -\\> 4" in lines
     assert "- 3. scalar\\_syncs: it needs an edit of the script." in lines
@@ -216,8 +235,8 @@ def test_the_report_of_the_run_has_a_section_only_if_something_was_tried() -> No
         assert trials.TITLE in render(said)
         assert trials.TITLE not in render(nothing)
     assert 'id="panel-speed_ups"' in page.render(said)
-    assert "1.25x, 1.20 to 1.31" in terminal.render(said, details=True)
-    assert "  Measured: dataloader_starvation: 1.25x, 1.20 to 1.31, keep\n" in terminal.render(said)
+    assert "25 % faster" in terminal.render(said, details=True)
+    assert "  Measured: dataloader_starvation: 25 % faster (95 % interval 20 to 31 %), keep\n" in terminal.render(said)
     assert "Measured" not in terminal.render(nothing)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.contracts.trials import Trial
 from diagnose.trials import arms, course
 from diagnose.trials.arms import Arm, Size
 from diagnose.trials.protocol import Bench
@@ -33,7 +32,7 @@ def noise() -> Iterator[float]:
 
 
 def test_a_trial_goes_on_with_what_others_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 12 s the script as it is takes 2, and each trial gets two pairs: 2 s are left."""
+    """Of 12 s the first run takes one and is half of a pair. One trial ends after two pairs, the other after three."""
     differ = noise()
 
     def run_arm(
@@ -44,14 +43,18 @@ def test_a_trial_goes_on_with_what_others_have_left(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(arms, "run_arm", run_arm)
     made = Timed(["train"], Path(), Size(10, 30, 0.0, 1.0), 2, 12.0, lambda standing: None)
     made.begin()
-    first = made.measure([FUSED], None, rest=1)
-    assert (first.verdict, first.why, made.spent) == ("inconclusive", "The budget ran out after 2 pairs.", {0})
+    first = made.measure([FUSED], None, rest=2)
+    assert (first.verdict, first.why, made.spent) == (
+        "inconclusive",
+        "The budget ran out after 2 pairs. Raise --budget.",
+        {0},
+    )
     second = made.measure([WORKERS], None)
-    assert (second.verdict, second.pairs, made.spent) == ("keep", 2, {0})
-    more = made.go_on(0, [FUSED], None)
-    assert (more.pairs, more.why) == (3, "The budget ran out after 3 pairs.")
+    assert (second.verdict, second.pairs, made.spent) == ("keep", 3, {0})
+    more = made.go_on(0)
+    assert (more.pairs, more.why) == (3, "The budget ran out after 3 pairs. Raise --budget.")
     assert made.trials == [more, second]
-    assert len(made.without) == 2 + 3 + 2
+    assert len(made.without) == 3 + 3
 
 
 def test_runs_that_other_processes_held_back_are_told_as_if_they_had_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +87,7 @@ def test_what_varies_by_process_is_tried_in_runs_where_one_process_shows_no_gain
     assert made.in_runs_again([MALLOC, fused]) == again
 
 
-class Told(Bench):
+class Told(Timed):
     """It keeps how long it may screen, and measures nothing."""
 
     limit_s = 0.0
@@ -114,10 +117,5 @@ def test_screening_may_take_what_runs_after_it_will_not_need(
 ) -> None:
     made = Told(["train"], Path(), Size(10, 30, 0.0, 10.0), 2, budget_s, lambda standing: None)
     with suppress(KeyboardInterrupt):
-        course.run(made, some, lambda kept: None, Nobody(), together=True)
+        course.run(made, some, lambda kept: None, lambda trial: None, together=True)
     assert made.limit_s == limit_s
-
-
-class Nobody:
-    def ended(self, trial: Trial) -> None:
-        pass

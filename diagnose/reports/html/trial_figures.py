@@ -67,7 +67,7 @@ def _name(one: Trial) -> str:
 
 
 def _told(one: Trial) -> str:
-    return "" if one.found is None else f"{one.found.likely:.2f}x, {trials.VERDICTS[one.verdict]}"
+    return "" if one.found is None else f"{trials.speed_of(one.found.likely)}, {trials.verdict(one)}"
 
 
 def _colour(one: Trial) -> str:

@@ -34,8 +34,7 @@ def view(report: Report) -> Tried:
         conclusion=trials.conclusion(report),
         as_it_is="" if report.baseline is None else f"{trials.as_it_is(report.baseline)}.",
         fixes=tuple(
-            TriedFix(trials.name(one), trials.VERDICTS[one.verdict], tuple(trials.rows(one)))
-            for one in trials.all_of(report)
+            TriedFix(trials.name(one), trials.verdict(one), tuple(trials.rows(one))) for one in trials.all_of(report)
         ),
         others=tuple(f"{one.number}. {one.rule}: {one.why}." for one in report.not_tried),
         notes=report.notes,
