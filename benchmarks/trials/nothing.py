@@ -14,21 +14,20 @@ from pathlib import Path
 from benchmarks.blocks import measured
 from benchmarks.planted_cases import Case, Truth, trials
 from benchmarks.planted_cases import Trial as Planting
-from benchmarks.trials.planted import LEAST_PAIRS, bench_of, both_ways, command, filled, found, program, step_ns
+from benchmarks.trials.planted import FIRST_ARM_S, LEAST_PAIRS, as_row, bench_of, command, filled, program, usual, ways
 from benchmarks.trials.results import Nothing, Runs, Tried
-from diagnose import statistics as looks
 from diagnose.contracts.finding import Fix
 from diagnose.contracts.trials import Trial
-from diagnose.statistics import CPU, RANKS, Spread
+from diagnose.statistics import Spread
 from diagnose.trials import arms, screening
 from diagnose.trials.arms import Arm, Size
 from diagnose.trials.protocol import Bench
 from diagnose.trials.selection import Candidate
 
-EACH = 5  # Switches that do nothing, in one process of a control.
-RUNS = 2 * looks.MOST_PAIRS + 2  # Of a control as it is: as many as one trial makes at most.
-RUN_S = 1.0  # That they are timed: half as long as by `diagnose try`, so that all take half an hour.
-FIRST_ARM_S = 15.0  # What the first may take.
+EACH = 3  # Switches that do nothing, in one process of a control.
+PAIRS = 8  # Of a trial of nothing, at most.
+RUNS = 2 * PAIRS  # Of a control as it is.
+RUN_S = 1.0  # That they are timed: half as long as by `diagnose try`, so that all take minutes.
 
 UNLIMITED_S = 1e6
 
@@ -46,6 +45,11 @@ class Replayed(Bench):
     """A bench whose arms have been run before."""
 
     past_ns: list[float] = field(default_factory=list)
+
+    @property
+    def left_s(self) -> float:
+        """One for each run that is left."""
+        return len(self.past_ns)
 
     def _run(self, fixes: Sequence[str]) -> Arm:
         return past(self.past_ns.pop(0))
@@ -75,7 +79,7 @@ def nothing(planting: Planting) -> Nothing:
     with bench_of(words, _size(arms.TIMED_S), usual(planting.ranks)) as bench:
         bench.screen(some, sum(map(screening.seconds_of, some)))
     seconds = (time.monotonic() - begun_s) / EACH
-    blocks = tuple(found(trial, seconds) for trial in bench.in_blocks)
+    blocks = tuple(as_row(trial, seconds) for trial in bench.in_blocks)
     return Nothing(planting.case.name, statistics.median(bench.blocks_as_it_is), blocks)
 
 
@@ -90,26 +94,19 @@ def runs(planting: Planting) -> Runs:
     return Runs(planting.case.name, planting.ranks, tuple(one.step_ns for one in ran), overhead_s)
 
 
-def usual(ranks: int) -> Spread:
-    """How equal runs on the CPU usually differ."""
-    return RANKS if ranks > 1 else CPU
-
-
 def replay(arms_ns: Sequence[float], between: Spread) -> list[Trial]:
     """The trials of nothing that arms would have made, one from each pair on; after the last pair comes the first.
 
-    The first two arms come before all pairs. None where there are so few pairs that one of these trials could meet a
-    pair twice.
+    None where there are fewer pairs than PAIRS.
     """
-    two, pairs = arms_ns[:2], [list(pair) for pair in zip(arms_ns[2::2], arms_ns[3::2], strict=False)]
-    if len(pairs) < looks.MOST_PAIRS:
+    pairs, made = [list(pair) for pair in zip(arms_ns[::2], arms_ns[1::2], strict=False)], []
+    if len(pairs) < PAIRS:
         return []
-    made = []
     random.seed(0)  # Which of a pair comes first is drawn.
     for start in range(len(pairs)):
         past_ns = [one for pair in (*pairs[start:], *pairs[:start]) for one in pair]
-        bench = Replayed([], Path(), Size(1, 1, 0.0, 0.0), LEAST_PAIRS, UNLIMITED_S, lambda standing: None)
-        bench.without, bench.between, bench.past_ns = list(map(past, two)), between, past_ns
+        bench = Replayed([], Path(), Size(1, 1, 0.0, 1.0), LEAST_PAIRS, UNLIMITED_S, lambda standing: None)
+        bench.between, bench.past_ns = between, past_ns
         made.append(bench.measure([], None))
     return made
 
@@ -117,12 +114,9 @@ def replay(arms_ns: Sequence[float], between: Spread) -> list[Trial]:
 def harmful(planting: Planting, injection: str) -> Tried:
     """Inject a fault into the fixed training, and measure what the switch gains."""
     known = Tried(planting.case.name, planting.name, "", planting.case.planted, None, injection, True, "")
-    words = command(planting, *program(planting), "--fixed")
-    with bench_of(words, _size(arms.TIMED_S), usual(planting.ranks)) as bench:
-        blocks, runs = both_ways(bench, _fix(injection))
     truth = measured(planting)
     turned = Truth(truth.fixed_ns, truth.bad_ns, 1 / truth.speedup, 1 / truth.high, 1 / truth.low, truth.machine)
-    return filled(known, step_ns(bench), blocks, runs, turned)
+    return filled(known, *ways(planting, _fix(injection), statistics.median(truth.fixed_ns), "--fixed"), turned)
 
 
 def _fix(injection: str) -> Candidate:

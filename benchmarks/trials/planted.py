@@ -6,28 +6,30 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import diagnose
 from benchmarks.blocks import measured
-from benchmarks.ground_truth import recorded
 from benchmarks.planted_cases import Case, Truth, trials
 from benchmarks.planted_cases import Trial as Planting
 from benchmarks.trials.results import Found, Tried
 from benchmarks.verdicts import Figure
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.trials import Range, Trial
+from diagnose.fixes.catalogue import parsed
 from diagnose.fixes.setting import Safety
-from diagnose.statistics import Spread
-from diagnose.trials import protocol, screening
-from diagnose.trials.arms import Size, first_size
+from diagnose.statistics import CPU, RANKS, Spread
+from diagnose.trials import arms, course, protocol
+from diagnose.trials.arms import Size
 from diagnose.trials.protocol import Bench
-from diagnose.trials.selection import Candidate, between_runs, select, step_of
+from diagnose.trials.selection import Candidate, select, step_of
 
-BUDGET_S = 90  # Of a fix, both ways.
+BUDGET_S = 30  # Of a fix, in each way.
+FIRST_ARM_S = 15.0  # What the first run may take.
+SHORT_S = 2.0  # Of a script that ends early: all its steps.
 LEAST_PAIRS = 2  # As of `diagnose try`.
 
 
@@ -78,22 +80,15 @@ def kept(target: Target) -> tuple[str | None, Candidate | str]:
 
 
 def row(target: Target) -> Tried:
-    """Try the fix of a fault that has one, on a recording of this minute, and measure the truth."""
+    """Try the fix of a fault that has one, by the recording that is kept, and measure the truth."""
     rule, fix = kept(target)
     if isinstance(fix, str):
         return _untried(target, rule, fix)
     planting = target.planting
-    with recorded(program(planting), planting.ranks, planting.case.recorded_steps) as folder:
-        diagnosis = diagnose.analyze(folder)
-        rule, fix = chosen(target, diagnosis)
-        manifest = diagnosis.provenance.manifest
-        if isinstance(fix, str) or manifest is None:
-            return _untried(target, rule, f"in a new recording {fix}")
-        with bench_of(manifest.command, first_size(manifest), between_runs(diagnosis)) as bench:
-            blocks, runs = both_ways(bench, fix)
+    truth = measured(planting, (target.fault,) if target.fault else ())
     known = replace(_untried(target, fix.rule, ""), injection=fix.trial, predicted=figure(fix.predicted))
     known = replace(known, same_change=fix.trial in planting.case.injections)
-    return filled(known, step_ns(bench), blocks, runs, measured(planting, (target.fault,) if target.fault else ()))
+    return filled(known, *ways(planting, fix, statistics.median(truth.bad_ns)), truth)
 
 
 def _untried(target: Target, rule: str | None, why: str) -> Tried:
@@ -101,13 +96,15 @@ def _untried(target: Target, rule: str | None, why: str) -> Tried:
     return Tried(case, level, fault, target.planting.case.fixed, rule, None, False, why)
 
 
-def filled(known: Tried, step_ns: float | None, blocks: Found | None, runs: Found, truth: Truth) -> Tried:
+def filled(known: Tried, step_ns: float | None, long: Found, short: Found, truth: Truth) -> Tried:
     """With what came of its trials, and the truth."""
+    in_blocks = bool((fix := parsed(known.injection or "")) and not fix.why_no_switch)
     return replace(
         known,
         step_ns=step_ns,
-        blocks=blocks,
-        runs=runs,
+        blocks=long if in_blocks else None,
+        runs=None if in_blocks else long,
+        short=short,
         truth=Figure(truth.speedup, truth.low, truth.high),
         true_step_ns=float(statistics.median(truth.bad_ns)),
     )
@@ -131,37 +128,29 @@ def bench_of(words: Sequence[str], size: Size, between: Spread) -> Iterator[Benc
         yield Bench(words, Path(folder), size, LEAST_PAIRS, BUDGET_S, lambda standing: None, between=between)
 
 
-def both_ways(bench: Bench, fix: Candidate) -> tuple[Found | None, Found]:
-    """In one process, if it is a switch, and in runs whatever that has said; each as `diagnose try` does it."""
-
-    def in_one_process() -> Trial:
-        bench.screen([fix], screening.seconds_of(fix))
-        return bench.in_blocks[0]
-
-    def in_runs() -> Trial:
-        bench.base = []
-        if not fix.is_switch:
-            bench.begin()
-        return bench.measure([fix], fix.predicted)
-
-    return _timed(in_one_process) if fix.is_switch else None, _timed(in_runs)
-
-
-def _timed(measure: Callable[[], Trial]) -> Found:
-    begun_s = time.monotonic()
-    trial = measure()
-    return found(trial, time.monotonic() - begun_s)
-
-
-def found(trial: Trial, seconds: float) -> Found:
-    """As rows have it."""
-    return Found(trial.verdict, trial.why, trial.pairs, figure(trial.measured), seconds)
-
-
-def step_ns(bench: Bench) -> float | None:
-    """As it is."""
+def ways(planting: Planting, fix: Candidate, step_ns: float, *words: str) -> tuple[float | None, Found, Found]:
+    """The step as it is, and what `diagnose try` finds in a script without end, and in one of two seconds."""
+    whole = command(planting, *program(planting), *words)
+    size = Size(arms.WARMUP, arms.TIMED, arms.TIMED_S, FIRST_ARM_S)
+    found = []
+    for end in ((), ("--steps", str(max(round(SHORT_S * 1e9 / step_ns), 1)))):
+        with bench_of([*whole, *end], size, usual(planting.ranks)) as bench:
+            begun_s = time.monotonic()
+            course.run(bench, [fix], lambda kept: None, lambda trial: None, together=False)
+            found.append((bench, as_row(protocol.best(bench)[0], time.monotonic() - begun_s)))
+    (bench, long), (_, short) = found
     base = protocol.report(bench, (), complete=True).baseline
-    return None if base is None else base.step_ns.likely
+    return None if base is None else base.step_ns.likely, long, short
+
+
+def usual(ranks: int) -> Spread:
+    """How equal runs on the CPU usually differ."""
+    return RANKS if ranks > 1 else CPU
+
+
+def as_row(trial: Trial, seconds: float) -> Found:
+    """As rows have it."""
+    return Found(trial.verdict, trial.why, trial.pairs, figure(trial.found), seconds)
 
 
 def figure(known: Range | None) -> Figure | None:

@@ -47,7 +47,8 @@ class Tried:
     step_ns: float | None = None  # As it is: the median over runs, or over blocks.
     predicted: Figure | None = None
     blocks: Found | None = None  # In one process; None: it is no switch.
-    runs: Found | None = None  # In pairs of fresh processes.
+    runs: Found | None = None  # In pairs of fresh processes; None of a switch.
+    short: Found | None = None  # In a script of two seconds, by all that `diagnose try` does.
     truth: Figure | None = None  # Without a profiler and without `diagnose`; of a harmful one the inverse.
     true_step_ns: float | None = None  # As it is, as the truth has it: the median over blocks.
 

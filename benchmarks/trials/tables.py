@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 
 from benchmarks.accuracy_tables import table
-from benchmarks.trials.nothing import replay, usual
-from benchmarks.trials.planted import figure
+from benchmarks.trials.nothing import replay
+from benchmarks.trials.planted import figure, usual
 from benchmarks.trials.results import DECIDED, Found, Measured, Nothing, Row, Runs, Tried
 from benchmarks.verdicts import Figure
 from diagnose.trace import units
@@ -21,7 +21,8 @@ NOTHING, UNMEASURED = (DASH, "0 of 0", "0 on 0"), "not measured"
 """Values of the summary that rest on nothing, and what stands for them."""
 
 Way = Callable[[Tried], Found | None]
-WAYS: tuple[Way, Way] = (lambda row: row.blocks, lambda row: row.runs)  # In one process, and in fresh processes.
+WAYS: tuple[Way, ...] = (lambda row: row.blocks, lambda row: row.runs, lambda row: row.short)  # As WHERE says.
+WORTH = 0.05  # A true gain or loss from which on a trial ought to decide, and a claim of nothing counts (trials.md).
 
 
 def overlaps(one: Figure | None, other: Figure | None) -> bool:
@@ -51,20 +52,16 @@ def summary(found: Measured) -> str:
         ["an equal run takes beyond its timed steps, median", _median((one.overhead_s for one in found.runs), "s")],
     ]
     columns = [list(_of_way(found, way)) for way in WAYS]
-    columns[0] += _of_nothing([(row.step_ns, [one.verdict for one in row.blocks]) for row in found.nothing])
-    columns[1] += _of_nothing([(median(row.arms_ns), [one.verdict for one in replayed(row)]) for row in found.runs])
-    both = [[name, first, second] for (name, first), (_, second) in zip(*columns, strict=True)]
-    both.insert(2, ["one process and fresh processes agree", _of(_agree(planted)), ""])
+    columns[0] += _of_nothing([(row.step_ns, row.blocks) for row in found.nothing])
+    columns[1] += _of_nothing([(median(row.arms_ns), replayed(row)) for row in found.runs])
+    columns[2] += _of_nothing([])
+    by_way = [[some[0][0], *(value for _, value in some)] for some in zip(*columns, strict=True)]
     head = table(["", ""], _told(lines))
-    return f"{head}\n\n{table(['', *WHERE], _told(both))}"
+    return f"{head}\n\n{table(['', *WHERE], _told(by_way))}"
 
 
 def _told(lines: Iterable[Sequence[str]]) -> list[list[str]]:
     return [[name, *(UNMEASURED if value.startswith(NOTHING) else value for value in some)] for name, *some in lines]
-
-
-def _agree(rows: Sequence[Tried]) -> Iterator[bool]:
-    return (overlaps(one.blocks.measured, one.runs.measured) for one in rows if one.blocks and one.runs)
 
 
 def _of_way(found: Measured, way: Way) -> Iterator[tuple[str, str]]:
@@ -77,7 +74,9 @@ def _of_way(found: Measured, way: Way) -> Iterator[tuple[str, str]]:
         "... where steps are under 5 ms": [one for one in planted if (one[0].step_ns or SHORT_NS) < SHORT_NS],
     }
     same = next(some for name, some in groups.items() if "just" in name)
-    yield "verdict keep", _of(one.verdict == "keep" for _, one in planted)
+    worth = [(row, one) for row, one in (*planted, *harmful) if row.truth and abs(row.truth.likely - 1) > WORTH]
+    yield "decided, where the truth is over 5 %", _of(one.decided for _, one in worth)
+    yield "the interval holds the truth", _of(_holds(one.measured, row.truth) for row, one in (*planted, *harmful))
     yield "verdicts that the truth contradicts", _of(contradicted(o.verdict, r.truth) for r, o in (*planted, *harmful))
     for name, some in groups.items():
         yield name, _of(overlaps(one.measured, row.truth) for row, one in some)
@@ -89,13 +88,19 @@ def _of_way(found: Measured, way: Way) -> Iterator[tuple[str, str]]:
     yield "harmful fixes reported as slower", _of(one.verdict == "slower" for _, one in harmful)
 
 
-def _of_nothing(some: Sequence[tuple[float, Sequence[str]]]) -> Iterator[tuple[str, str]]:
-    short = [(step_ns, verdicts) for step_ns, verdicts in some if step_ns < SHORT_NS]
+def _holds(measured: Figure | None, truth: Figure | None) -> bool:
+    return measured is not None and truth is not None and measured.low <= truth.likely <= measured.high
+
+
+def _of_nothing(some: Sequence[tuple[float, Sequence[Found]]]) -> Iterator[tuple[str, str]]:
+    short = [(step_ns, found) for step_ns, found in some if step_ns < SHORT_NS]
     for name, rows in (("", some), (", steps under 5 ms", short)):
-        said = Counter(one for _, verdicts in rows for one in verdicts)
-        yield f"trials of nothing{name}", f"{said.total()} on {len(rows)} healthy controls"
-        yield f"... that claim a gain{name}", f"{said['keep']} of {said.total()}"
-        yield f"... that claim a loss{name}", f"{said['slower']} of {said.total()}"
+        said = [one for _, found in rows for one in found]
+        yield f"trials of nothing{name}", f"{len(said)} on {len(rows)} healthy controls"
+        claims = [one for one in said if one.verdict in ("keep", "slower")]
+        yield f"... that claim a gain or a loss{name}", _share(len(claims), len(said))
+        beyond = [one for one in claims if one.measured and abs(one.measured.likely - 1) > WORTH]
+        yield f"... of over 5 %{name}", _share(len(beyond), len(said))
 
 
 def replayed(row: Runs) -> list[Found]:
@@ -123,14 +128,14 @@ def planted(rows: Sequence[Tried]) -> str:
     return table(head, lines, texts=4)
 
 
-WHERE = ("in one process", "in fresh processes")
+WHERE = ("in one process", "in fresh processes", "script of 2 s")
 _HEAD = [word for where in WHERE for word in (where, "meets the truth", "verdict, time")]
 
 
 def _ways(row: Tried) -> Iterator[str]:
     for one in (way(row) for way in WAYS):
         if one is None:
-            yield from ("no switch", DASH, DASH)
+            yield from (DASH, DASH, DASH)
             continue
         why = f": {one.why}".replace("|", "/") if one.why and not one.decided else ""
         yield _figure(one.measured)
@@ -195,7 +200,11 @@ def _named(row: Tried) -> str:
 
 def _of(some: Iterable[bool]) -> str:
     known = list(some)
-    return f"{sum(known)} of {len(known)}"
+    return _share(sum(known), len(known))
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole}"
 
 
 def _median(some: Iterable[float], unit: str) -> str:

@@ -115,6 +115,26 @@ def test_after_a_switch_that_ends_the_script_another_run_measures_the_rest(tmp_p
     assert told.baseline.arms == 0
 
 
+def test_a_script_that_ends_is_started_again_and_its_blocks_are_pooled(tmp_path: Path) -> None:
+    """Of 150 steps of some 5 ms, which are too few for three pairs of blocks of 0.3 s."""
+    text = RAISES.replace("range(1_000_000)", "range(150)").replace('raise ValueError("fused")', "pass")
+    made = bench(tmp_path, text, 300)
+    made.size = Size(5, 10, 0.0, 10.0)
+    assert made.screen([candidate(SWITCHES[0])], 120.0) == []
+    (fused,) = made.in_blocks
+    assert made._count > 1
+    assert (fused.verdict, fused.measured_by) == ("keep", "blocks")
+
+
+def test_a_script_too_short_for_blocks_is_timed_as_a_whole(tmp_path: Path) -> None:
+    """Of 12 steps one begins the clock, one warms up and one is the last."""
+    made = bench(tmp_path, steady(steps=12), 300)
+    assert made.screen([candidate(SWITCHES[0])], 60.0) == [candidate(SWITCHES[0])]
+    made.begin()
+    found = made.measure([candidate(SWITCHES[0])], None)
+    assert (found.steps, found.pairs >= 2, made.size.warmup) == (9, True, 0)
+
+
 SWITCHES = "patch:torch.optim(fused=True)", "patch:zero_grad(set_to_none=True)"
 
 
