@@ -19,7 +19,7 @@ for 5 to 8 pairs, which decide most fixes (our choice)."""
 
 PRECISE = 1.1  # Factor within which the speed-up of a kept fix is to be known, both ways (trials.md).
 DECIDED = ("keep", "slower", "no_gain")  # Verdicts that say what a fix does.
-MARGIN = 0.02  # A gain that is worth measuring on: an interval below it tells enough (our choice).
+MARGIN = 0.03  # A gain that is worth measuring on: an interval below it tells enough (our choice).
 SMALL = 0.05  # A gain below which a fix is said to gain nothing, if it may be none at all (our choice).
 
 MOST_WAITED = 0.9

@@ -22,7 +22,7 @@ from diagnose.contracts.trials import Range, Trial
 from diagnose.fixes.catalogue import parsed
 from diagnose.fixes.setting import Safety
 from diagnose.statistics import CPU, RANKS, Spread
-from diagnose.trials import arms, course, protocol
+from diagnose.trials import arms, course, results
 from diagnose.trials.arms import Size
 from diagnose.trials.protocol import Bench
 from diagnose.trials.selection import Candidate, select, step_of
@@ -137,9 +137,9 @@ def ways(planting: Planting, fix: Candidate, step_ns: float, *words: str) -> tup
         with bench_of([*whole, *end], size, usual(planting.ranks)) as bench:
             begun_s = time.monotonic()
             course.run(bench, [fix], lambda kept: None, lambda trial: None, together=False)
-            found.append((bench, as_row(protocol.best(bench)[0], time.monotonic() - begun_s)))
+            found.append((bench, as_row(results.best(bench)[0], time.monotonic() - begun_s)))
     (bench, long), (_, short) = found
-    base = protocol.report(bench, (), complete=True).baseline
+    base = results.report(bench, (), complete=True).baseline
     return None if base is None else base.step_ns.likely, long, short
 
 

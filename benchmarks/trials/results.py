@@ -10,10 +10,9 @@ import msgspec
 
 from benchmarks.planted_cases import Machine
 from benchmarks.verdicts import Figure
+from diagnose.statistics import DECIDED
 
 RESULTS = Path(__file__).parent.parent / "trials_measured.json"
-
-DECIDED = ("keep", "slower", "no_gain")  # Verdicts that say what a fix does.
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from statistics import median
 from benchmarks.accuracy_tables import table
 from benchmarks.trials.nothing import replay
 from benchmarks.trials.planted import figure, usual
-from benchmarks.trials.results import DECIDED, Found, Measured, Nothing, Row, Runs, Tried
+from benchmarks.trials.results import Found, Measured, Nothing, Row, Runs, Tried
 from benchmarks.verdicts import Figure
+from diagnose.statistics import DECIDED
 from diagnose.trace import units
 
 SHORT_NS = 5e6  # Steps below that are short: a small disturbance is a large share of them.

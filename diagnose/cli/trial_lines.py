@@ -17,14 +17,11 @@ class Lines:
 
     def __init__(self, candidates: Sequence[Candidate], say: Callable[[str], None]) -> None:
         self._rules = {one.trial: one.rule for one in candidates}
-        self._say, self._pair, self._screened = say, ("", 0), set[str]()
+        self._say, self._screened = say, set[str]()
 
     def begins(self, standing: Standing) -> None:
         """A run begins."""
-        pair = standing.name, standing.pair
-        if pair != self._pair:
-            self._pair = pair
-            self._say(f"running {standing.name}: {'pair' if standing.numbers else 'run'} {standing.pair}")
+        self._say(f"running {standing.name}: {'pair' if standing.numbers else 'run'} {standing.pair}")
 
     def screens(self, found: Sequence[Screened]) -> None:
         """A line for each that has ended."""
@@ -40,18 +37,13 @@ class Lines:
         self._say(trials.brief(trial))
 
 
-def _interval(one: Screened, found: Sequence[Screened]) -> str:
+def _blocks(one: Screened, found: Sequence[Screened]) -> str:
     from diagnose.reports import trials
     from diagnose.trials.screening import so_far
 
     alone, added = so_far(one, found)
-    measured = added or alone
-    return "" if measured is None else trials.factors(measured)
-
-
-def _blocks(one: Screened, found: Sequence[Screened]) -> str:
-    pairs, on_top = one.added or one.alone, " on top of others" if one.added else ""
-    counted = "waiting for steady steps" if not pairs else f"{len(pairs)} pairs of blocks of {one.steps} steps{on_top}"
-    if one.ended and (one.void or not pairs):
-        counted = "not measured"
-    return ", ".join(filter(None, (_interval(one, found), counted)))
+    if one.void or (measured := added or alone) is None:
+        return "not measured"
+    on_top = " on top of others" if one.added else ""
+    pairs = len(one.added or one.alone)
+    return f"{trials.factors(measured)}, {pairs} pairs of blocks of {one.steps} steps{on_top}"

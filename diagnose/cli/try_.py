@@ -180,7 +180,6 @@ def _diagnosed(run: Path) -> tuple[Diagnosis, Manifest]:
 
 
 def _analyzed(run: Path, rules: Sequence[str] = ()) -> Diagnosis:
-    """By these rules, or all. Raises ClickException."""
     with opened([str(run)], select=rules, quiet=True) as recordings:
         return recordings.diagnosed()
 
@@ -215,7 +214,7 @@ def _measured(
 ) -> Report:
     """Try all, up to an interrupt. Raises CannotTry."""
     from diagnose.contracts.trials import NotTried
-    from diagnose.trials import course, protocol, selection
+    from diagnose.trials import course, results, selection
 
     def predicted(kept: Sequence[Candidate]) -> Range | None:
         rules = tuple(one.rule for one in kept)
@@ -228,7 +227,7 @@ def _measured(
     tried = {number for trial in (*bench.in_blocks, *bench.trials) for number in trial.numbers}
     left = [one for one in candidates if one.number not in tried]
     untried = [*others, *(NotTried(one.rule, one.number, one.fix.do, "interrupted") for one in left)]
-    return protocol.report(bench, untried, complete)
+    return results.report(bench, untried, complete)
 
 
 def _tell(

@@ -84,10 +84,9 @@ class Arm:
 
 
 class Void(Exception):
-    """An arm that measured nothing; the message is a sentence."""
+    """An arm that measured nothing; the message is a sentence. `made`: steps of a script that ended by itself."""
 
     def __init__(self, verdict: Verdict, why: str, made: int = 0) -> None:
-        """`made`: steps of a script that ended by itself."""
         super().__init__(why)
         self.verdict, self.made = verdict, made
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from diagnose.contracts.trials import Range, Trial
 from diagnose.statistics import DECIDED
 from diagnose.trials import screening
-from diagnose.trials.protocol import Bench, best, surely_faster
+from diagnose.trials.protocol import Bench
+from diagnose.trials.results import best, surely_faster
 from diagnose.trials.selection import Candidate
 
 SHARE = 0.5  # Of the budget that is left, that screening may take anyway (our choice).

@@ -7,7 +7,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,14 +15,13 @@ import msgspec
 
 from diagnose import statistics as looks
 from diagnose.capture.agent.screening import FEWEST_PAIRS
-from diagnose.contracts.trials import Baseline, Both, GpuState, NotTried, Range, Report, Trial, Verdict
+from diagnose.contracts.trials import Both, GpuState, Range, Trial, Verdict
 from diagnose.statistics import CPU, Spread, wait_alike
 from diagnose.trace import units
 from diagnose.trace.manifest import Screened
 from diagnose.trials import arms, losses, screening
 from diagnose.trials.arms import Arm, Size, Void
-from diagnose.trials.selection import Candidate, CannotTry
-from diagnose.version import __version__
+from diagnose.trials.selection import Candidate, CannotTry, named
 
 AS_IT_IS = "unmodified script"
 
@@ -32,7 +31,6 @@ SPENT = "The budget ran out. Raise --budget."
 
 LEAST_FOR_INTERVAL = 2  # Pairs.
 FEWEST_STEPS = 5  # Of a script that can be timed.
-BUSY_SHARE = 0.05  # Noise from which on it is said (our choice).
 COOLING_S = 10.0  # Before a run is repeated in which heat held the GPU back (our choice).
 MOST_REPEATS = 3  # Of such runs; heat that stays belongs to the machine (our choice).
 LONGER_S = 1.0  # By which a start has to be longer to count: starts of Python differ as well (our choice).
@@ -40,13 +38,11 @@ LONGER_S = 1.0  # By which a start has to be longer to count: starts of Python d
 
 @dataclass(frozen=True)
 class Standing:
-    """Which run begins, and how far its trial is."""
+    """Which run begins."""
 
     numbers: tuple[int, ...]  # Of the findings whose fixes are tried; () where the script runs twice as it is.
     name: str  # Of the trial.
     pair: int  # Number of the pair, from 1, or of the run as it is.
-    with_fix: bool
-    measured: Range | None  # By the pairs so far.
 
 
 class _Spent(Exception):
@@ -86,7 +82,7 @@ class Bench:
     def begin(self) -> None:
         """The script as it is, which sizes all other runs. Raises CannotTry if it cannot be timed."""
         try:
-            self.begins(Standing((), AS_IT_IS, 1, False, None))
+            self.begins(Standing((), AS_IT_IS, 1))
             self.without.append(self._sized(()))
             self._unpaired = self.without[-1]
         except Void as error:
@@ -223,7 +219,7 @@ class Bench:
             early, pair_s = len(pairs) < self.least_pairs, 2 * self.size.expected_s
             if self.left_s - (0 if early else rest_s) < pair_s:
                 raise _Spent(f"The budget ran out after {len(pairs)} pairs. Raise --budget.")
-            pairs.append(self._pair(some, pairs, with_first))
+            pairs.append(self._pair(some, len(pairs) + 1, with_first))
             with_first = not with_first
             if len(pairs) >= self.least_pairs:
                 measured = self._interval(pairs)
@@ -232,26 +228,20 @@ class Bench:
                 if (more_s := pair_s * looks.pairs_to_go(measured, len(pairs))) > self.left_s:
                     return f"A decision needs about {units.long_duration(1e9 * more_s)} more: raise --budget."
 
-    def _pair(self, some: Sequence[Candidate], pairs: Sequence[tuple[Arm, Arm]], with_first: bool) -> tuple[Arm, Arm]:
-        if self._unpaired is not None and not self.base:
-            without, self._unpaired = self._unpaired, None
-            return without, self._of_pair(some, pairs, True)
-        both = {with_fix: self._of_pair(some, pairs, with_fix) for with_fix in (with_first, not with_first)}
-        if not self.base:
+    def _pair(self, some: Sequence[Candidate], pair: int, with_first: bool) -> tuple[Arm, Arm]:
+        name = " + ".join(f"{one.rule} ({named(one.trial)})" for one in some)
+        self.begins(Standing(tuple(one.number for one in some), name, pair))
+        base, both = [one.trial for one in self.base], dict[bool, Arm]()
+        if self._unpaired is not None and not base:
+            both[False], self._unpaired = self._unpaired, None
+        for with_fix in (with_first, not with_first):
+            try:
+                both[with_fix] = both.get(with_fix) or self._sized([*base, *(one.trial for one in some if with_fix)])
+            except Void as error:
+                raise error if with_fix else Void("inconclusive", f"Without the fix: {error}") from error
+        if not base and both[False] not in self.without:
             self.without.append(both[False])
         return both[False], both[True]
-
-    def _of_pair(self, some: Sequence[Candidate], pairs: Sequence[tuple[Arm, Arm]], with_fix: bool) -> Arm:
-        numbers = tuple(one.number for one in some)
-        name = " + ".join(f"{one.rule} ({_named(one.trial)})" for one in some)
-        self.begins(Standing(numbers, name, len(pairs) + 1, with_fix, self._so_far(pairs)))
-        base = [one.trial for one in self.base]
-        if with_fix:
-            return self._sized([*base, *(one.trial for one in some)])
-        try:
-            return self._sized(base)
-        except Void as error:
-            raise Void("inconclusive", f"Without the fix: {error}") from error
 
     def _sized(self, fixes: Sequence[str]) -> Arm:
         """A run; all after the first make as many steps as that. A script that makes fewer is timed as a whole."""
@@ -285,7 +275,6 @@ class Bench:
         return Range(*self._interval(pairs))
 
     def _interval(self, pairs: Sequence[tuple[Arm, Arm]]) -> looks.Interval:
-        """By these pairs, and by what all other runs of the session tell of how equal runs differ here."""
         others = [_log_ratios(some) for some in self._pairs_of if some is not pairs]
         return looks.speed_up(_log_ratios(pairs), self.between, others)
 
@@ -337,64 +326,6 @@ class Bench:
         )
 
 
-def report(bench: Bench, others: Sequence[NotTried], complete: bool) -> Report:
-    """Of all that has been tried so far."""
-    runs, baseline = len(bench.without), None
-    took = sorted(one.step_ns for one in bench.without) if runs > 1 else sorted(bench.blocks_as_it_is)
-    if len(took) > 1:
-        runs = runs if runs > 1 else 0
-        noise = statistics.stdev(map(math.log, took))
-        baseline = Baseline(Range(took[0], statistics.median(took), took[-1]), noise, runs)
-    alone = tuple(sorted(best(bench), key=lambda one: one.numbers))
-    return Report(
-        tool_version=__version__,
-        baseline=baseline,
-        trials=alone,
-        together=bench.together,
-        keep=tuple(one.rule for one in alone if one.verdict == "keep"),
-        not_tried=tuple(others),
-        notes=() if baseline is None else (*_heat(bench), *_notes(baseline, bench.without)),
-        complete=complete,
-    )
-
-
-def best(bench: Bench) -> list[Trial]:
-    """One trial of each finding: of several values of a setting a later one only if it is surely faster.
-
-    What fresh runs of a single fix surely contradict in blocks of one run is as they say.
-    """
-    found = dict[tuple[int, ...], Trial]()
-    for one in (*bench.in_blocks, *bench.trials):
-        before = found.get(one.numbers)
-        if before is None or surely_faster(one, before):
-            why = one.why if before is None or before.measured is None else f"{_named(before.trial[0])} was slower."
-            found[one.numbers] = msgspec.structs.replace(one, why=why, predicted=(before or one).predicted)
-        elif one.measured is not None:
-            found[one.numbers] = msgspec.structs.replace(
-                before, why=f"{before.why} {_named(one.trial[0])} was no faster.".strip()
-            )
-    again = bench.together
-    if again is not None and (in_blocks := found.get(again.numbers)) is not None and surely_slower(again, in_blocks):
-        found[again.numbers] = msgspec.structs.replace(again, confirms=False, why="One run alone showed more.")
-    return list(found.values())
-
-
-def surely_slower(one: Trial, other: Trial) -> bool:
-    """Of trials of one fix: intervals do not meet."""
-    return one.found is not None and other.found is not None and one.found.high < other.found.low
-
-
-def surely_faster(one: Trial, other: Trial) -> bool:
-    """Of trials of one fix with two values: intervals do not meet."""
-    if one.found is None or one.verdict != "keep":
-        return False
-    return other.verdict != "keep" or surely_slower(other, one)
-
-
-def _named(trial: str) -> str:
-    return trial.partition(":")[2]
-
-
 def _log_ratios(pairs: Sequence[tuple[Arm, Arm]]) -> list[float]:
     steps_ns = [(without.step_ns, changed.step_ns) for without, changed in pairs]
     waited = [(without.waited, changed.waited) for without, changed in pairs]
@@ -412,7 +343,6 @@ def _gpu(pairs: Sequence[tuple[Arm, Arm]]) -> GpuState | None:
 
 
 def _both(pairs: Sequence[tuple[Arm, Arm]], of: Callable[[Arm], float | None]) -> Both | None:
-    """Medians of what arms without and with the fix have; None if that is not known of all."""
     without, changed = ([of(pair[k]) for pair in pairs] for k in (0, 1))
     known = [[one for one in some if one is not None] for some in (without, changed)]
     if not pairs or any(len(some) < len(pairs) for some in known):
@@ -437,27 +367,3 @@ def _verdict(some: Sequence[Candidate], measured: Range | None, same: str | None
     if measured is None:
         return "inconclusive"
     return looks.verdict(measured.low, measured.high)
-
-
-def _heat(bench: Bench) -> Iterator[str]:
-    if bench.repeated:
-        yield f"Runs repeated because the GPU was throttled by heat: {bench.repeated}."
-    if bench.held_back:
-        yield f"Runs counted although the GPU was throttled by heat: {bench.held_back}. A cool GPU may differ."
-
-
-def _notes(baseline: Baseline, without: Sequence[Arm]) -> list[str]:
-    notes = list[str]()
-    if len(without) < LEAST_FOR_INTERVAL:
-        return [told] if (told := arms.busy()) else []
-    first, second = (one.losses for one in without[:2])
-    if losses.compared(first, second, second) == "not_deterministic" and (resumes := arms.resuming(without[1].reread)):
-        notes.append(f"Losses differ between identical runs of the script. {resumes}")
-    if baseline.noise_share > BUSY_SHARE:
-        notes.append(
-            f"Identical runs differ by {baseline.noise_share:.0%}: the machine is busy, or the steps vary."
-            " Smaller gains may go undetected."
-        )
-    if told := arms.busy():
-        notes.append(told)
-    return notes

@@ -112,7 +112,6 @@ def screen(
 
 
 def _made_s(ranks: Sequence[RankManifest]) -> float:
-    """Of all steps together, by those that were timed first; a nanosecond if none were."""
     timed = [(rank.steps_made or 0, rank.unprofiled.wall_ns) for rank in ranks if rank.unprofiled is not None]
     return max((made * statistics.fmean(wall_ns) for made, wall_ns in timed), default=1.0) / 1e9
 

@@ -74,6 +74,11 @@ class Candidate:
         return self.fix.safety in (Safety.PRECISION, Safety.NEEDS_JUDGEMENT)
 
 
+def named(trial: str) -> str:
+    """A setting as the script has it: `DataLoader(num_workers=4)`."""
+    return trial.partition(":")[2]
+
+
 def select(
     findings: Sequence[RankedFinding], step_ns: int | None, asked: Sequence[str], safety: Safety, options: bool = False
 ) -> tuple[list[Candidate], list[NotTried]]:

@@ -21,8 +21,7 @@ BLOCKS = Screened(
 def test_a_pair_of_runs_is_a_line_and_so_is_its_result() -> None:
     said = list[str]()
     watch = Lines(CANDIDATES, said.append)
-    for with_fix in (False, True):
-        watch.begins(Standing((1,), "dataloader_starvation", 1, with_fix, None))
+    watch.begins(Standing((1,), "dataloader_starvation", 1))
     watch.ended(WORKERS)
     result = "dataloader_starvation: 25 % faster (95 % interval 20 to 31 %), keep"
     assert said == ["running dataloader_starvation: pair 1", result]

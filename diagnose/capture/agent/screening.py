@@ -214,9 +214,9 @@ class Screening:
             yield from self._pair(one, switch, base, until_s)
             pairs[:] = [*earlier, *self._pairs()]
             self._tell()
-            if len(pairs) < FEWEST_PAIRS and not (self._ranks.alone and (one.void or until_s < _now())):
+            if len(pairs) < FEWEST_PAIRS and not (self._ranks.alone and (one.void or until_s < time.monotonic())):
                 continue
-            over = one.void or len(pairs) < FEWEST_PAIRS or until_s < _now()
+            over = one.void or len(pairs) < FEWEST_PAIRS or until_s < time.monotonic()
             if not (yield from self._agree(int(not (over or looks.enough(*self._interval(pairs)[::2]))))):
                 break
         if one.void or len(pairs) < FEWEST_PAIRS:
@@ -252,7 +252,7 @@ class Screening:
                 blocks[on].read()
             faults = {on: blocks[on].fault(self._epochs, self._cycle, switch.collects) for on in wanted}
             wanted = [on for on in wanted if faults[on]]
-            if not wanted or until_s < _now():
+            if not wanted or until_s < time.monotonic():
                 break
         self._blocks.append((blocks[False], blocks[True]))
         one.injected = [] if one.void else injection.lines(one.name) or [switch.what or one.name]
@@ -309,7 +309,6 @@ class Screening:
         self._on = set(on)
 
     def _agree(self, own: int) -> Course[int]:
-        """What the leader says; all go on at the same step."""
         if self._ranks.alone:
             return own
         self._agreed += 1
@@ -405,7 +404,3 @@ class _Peak:
 def log_ratios(pairs: Sequence[Pair]) -> list[float]:
     """Logarithms of speed-ups."""
     return [math.log(without / changed) for without, changed in pairs]
-
-
-def _now() -> float:
-    return time.monotonic()

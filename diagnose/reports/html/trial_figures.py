@@ -16,7 +16,7 @@ ABOVE, BELOW = -0.08, 0.12  # Where in a row the prediction and the measurement 
 def speed_ups(diagnosis: Diagnosis) -> go.Figure:
     """Of each fix the predicted and the measured interval, with 1 as no change. Raises Missing without any."""
     shown = _shown(diagnosis)
-    made = figure(**rows([(plain(_name(one), 40), plain(_told(one))) for one in shown]))
+    made = figure(**rows([(plain(trials.name(one), 40), plain(_told(one))) for one in shown]))
     made.update_layout(showlegend=True, height=TWO_LINES * len(shown) + 80)
     ranges = [found for one in shown for found in (one.predicted, one.found) if found is not None]
     least, most = min(0.95, *(range_.low for range_ in ranges)), max(1.05, *(range_.high for range_ in ranges))
@@ -60,10 +60,6 @@ def _shown(diagnosis: Diagnosis) -> list[Trial]:
     if not shown:
         raise Missing("a measured fix", "Try fixes of a recording: diagnose try.")
     return shown
-
-
-def _name(one: Trial) -> str:
-    return trials.name(one) if len(one.numbers) == 1 else f"{' + '.join(map(str, one.numbers))} together"
 
 
 def _told(one: Trial) -> str:
