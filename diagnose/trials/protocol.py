@@ -232,14 +232,15 @@ class Bench:
         name = " + ".join(f"{one.rule} ({named(one.trial)})" for one in some)
         self.begins(Standing(tuple(one.number for one in some), name, pair))
         base, both = [one.trial for one in self.base], dict[bool, Arm]()
-        if self._unpaired is not None and not base:
-            both[False], self._unpaired = self._unpaired, None
+        begun = None if base else self._unpaired
+        if begun is not None:
+            both[False], self._unpaired = begun, None
         for with_fix in (with_first, not with_first):
             try:
                 both[with_fix] = both.get(with_fix) or self._sized([*base, *(one.trial for one in some if with_fix)])
             except Void as error:
                 raise error if with_fix else Void("inconclusive", f"Without the fix: {error}") from error
-        if not base and both[False] not in self.without:
+        if not base and begun is None:
             self.without.append(both[False])
         return both[False], both[True]
 
