@@ -69,9 +69,8 @@ def _in_brief(report: Report, width: int) -> Iterator[str]:
     names = [units.clipped(name(one), 40) for one in ranked]
     for one, label in list(zip(ranked, names, strict=True))[:MOST_ROWS]:
         speed = "" if one.found is None else f"  {factors(one.found)}"
-        predicted = "" if one.predicted is None else f"; predicted {speed_of(one.predicted.likely)}"
         why = f": {one.why}" if one.why else ""
-        text = f"  {label:<{max(map(len, names))}}  {verdict(one)}{speed}{predicted if speed else ''}{why}"
+        text = f"  {label:<{max(map(len, names))}}  {verdict(one)}{speed}{why}"
         yield units.clipped(text, width)
     if len(ranked) > MOST_ROWS:
         yield f"  {len(ranked) - MOST_ROWS} more fixes"
