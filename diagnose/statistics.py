@@ -194,7 +194,9 @@ def wait_alike(pairs: Sequence[Pair], waited: Sequence[Pair]) -> list[Pair]:
     and of fewer than three pairs, all stays as it is.
     """
     apart = [without - changed for without, changed in waited]
-    if len(apart) < LEAST_WAITS or abs(statistics.fmean(apart)) > OF_THE_FIX * _error(apart):
+    if len(apart) < LEAST_WAITS or abs(statistics.fmean(apart)) > OF_THE_FIX * statistics.stdev(apart) / math.sqrt(
+        len(apart)
+    ):
         return list(pairs)
     shares = [share for pair in waited for share in pair]
     all_ns = [ns for pair in pairs for ns in pair]
@@ -203,10 +205,6 @@ def wait_alike(pairs: Sequence[Pair], waited: Sequence[Pair]) -> list[Pair]:
         (without * (1 - first) + usual_ns, changed * (1 - second) + usual_ns)
         for (without, changed), (first, second) in zip(pairs, waited, strict=True)
     ]
-
-
-def _error(some: Sequence[float]) -> float:
-    return statistics.stdev(some) / math.sqrt(len(some))
 
 
 def waited_share(waited_ns: float, step_ns: float) -> float:

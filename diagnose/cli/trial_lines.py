@@ -28,22 +28,12 @@ class Lines:
         for one in found:
             if one.ended and one.name not in self._screened:
                 self._screened.add(one.name)
-                self._say(f"{self._rules.get(one.name, one.name)}: {_blocks(one, found)}")
+                pairs = 0 if one.void else len(one.added or one.alone)
+                measured = f"{pairs} pairs of blocks of {one.steps} steps" if pairs else "not measured"
+                self._say(f"{self._rules.get(one.name, one.name)}: {measured}")
 
     def ended(self, trial: Trial) -> None:
         """A trial has ended."""
         from diagnose.reports import trials
 
         self._say(trials.brief(trial))
-
-
-def _blocks(one: Screened, found: Sequence[Screened]) -> str:
-    from diagnose.reports import trials
-    from diagnose.trials.screening import so_far
-
-    alone, added = so_far(one, found)
-    if one.void or (measured := added or alone) is None:
-        return "not measured"
-    on_top = " on top of others" if one.added else ""
-    pairs = len(one.added or one.alone)
-    return f"{trials.factors(measured)}, {pairs} pairs of blocks of {one.steps} steps{on_top}"

@@ -13,8 +13,7 @@ from diagnose.trials.selection import Candidate
 
 SHARE = 0.5  # Of the budget that is left, that screening may take anyway (our choice).
 
-SPARE = 2
-"""Times what the least pairs of all runs after it take is left for them, before it may take more (our choice)."""
+SPARE = 2  # Times what the least pairs of all later runs take is left for them first (our choice).
 
 
 def seconds_of(one: Candidate, arm_s: float, pairs: int) -> float:

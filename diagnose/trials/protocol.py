@@ -109,19 +109,19 @@ class Bench:
                 self.written,
                 screening.Start(base, block_s, earlier),
             )
-            if not found.screened and found.failed is not None and not (self.in_blocks or found.over):
+            if not found.screened and found.failed is not None and not (self.in_blocks or found.ended_after_s):
                 raise CannotTry(f"{NOTHING} {found.failed}")
             ended, begun, blamed = self._taken(left, found, begun)
             if found.interrupted:
                 raise KeyboardInterrupt
             left = left[ended:]
-            if not (blamed or found.over):
+            if not (blamed or found.ended_after_s):
                 break
             pairs = 0 if begun is None else len(begun.added or begun.alone)
-            if found.over and not ended and pairs < len(earlier) + FEWEST_PAIRS:
+            if found.ended_after_s and not ended and pairs < len(earlier) + FEWEST_PAIRS:
                 if block_s < screening.BLOCK_S and pairs <= len(earlier):
                     break
-                block_s = min(block_s, found.made_s / screening.BLOCKS)
+                block_s = min(block_s, found.ended_after_s / screening.BLOCKS)
         if begun is not None and (begun.alone or begun.added):
             self._keep(left.pop(0), begun, SPENT)
         return left
@@ -140,9 +140,9 @@ class Bench:
         if earlier is not None and begun:
             steps, alone = begun[0].steps or earlier.steps, earlier.alone if base else begun[0].alone
             begun[0] = msgspec.structs.replace(begun[0], steps=steps, alone=alone)
-        if begun and found.over and not begun[-1].ended:
+        if begun and found.ended_after_s and not begun[-1].ended:
             under_way = begun.pop()
-        elif found.over and not begun:
+        elif found.ended_after_s and not begun:
             under_way = earlier
         elif begun and begun[-1].is_on and found.failed is not None:
             begun[-1], blamed = screening.blamed(begun[-1], found.failed), True

@@ -57,12 +57,7 @@ class Screen:
     screened: tuple[Screened, ...]  # Of several ranks the slowest of each block.
     failed: arms.Void | None  # Why it ended before all was measured; None if it did not.
     interrupted: bool
-    made_s: float = 0.0  # Of all steps of a script that ended by itself before all was measured.
-
-    @property
-    def over(self) -> bool:
-        """The script ended by itself, and can be started again."""
-        return self.made_s > 0
+    ended_after_s: float = 0.0  # Of steps, a script that ended by itself before all was measured; 0 if it did not.
 
 
 def seconds_of(candidate: Candidate) -> float:

@@ -27,14 +27,10 @@ def test_a_pair_of_runs_is_a_line_and_so_is_its_result() -> None:
     assert said == ["running dataloader_starvation: pair 1", result]
 
 
-def test_a_switch_that_has_ended_is_a_line_with_its_interval() -> None:
-    """Logarithms of 2, 2.02 and 1.98 have a deviation of 0.01; of three pairs 13.22 is critical."""
+def test_a_switch_that_has_ended_is_a_line() -> None:
     said = list[str]()
     watch = Lines(CANDIDATES, said.append)
     watch.screens([BLOCKS])
     watch.screens([replace(BLOCKS, ended=True), Screened(name="wrap:torch.autocast", void="it is on", ended=True)])
     watch.screens([replace(BLOCKS, ended=True)])
-    assert said == [
-        "unfused_optimizer: 2.00x faster (95 % interval 1.85x to 2.16x), 3 pairs of blocks of 60 steps",
-        "wrap:torch.autocast: not measured",
-    ]
+    assert said == ["unfused_optimizer: 3 pairs of blocks of 60 steps", "wrap:torch.autocast: not measured"]

@@ -197,7 +197,7 @@ def test_a_script_that_ends_early_leaves_what_was_measured(tmp_path: Path) -> No
     )
     text = small(after=turned).replace("import sys", "from itertools import pairwise; turns = []")
     found = screened(tmp_path, text, FUSED, BFLOAT16)
-    assert found.over
+    assert found.ended_after_s > 0
     assert 1 <= len(found.screened[0].alone) <= 4
     assert not found.screened[1].ended
 

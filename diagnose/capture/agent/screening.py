@@ -160,18 +160,17 @@ class Screening:
         self._numbers(one, switch)
         if not (yield from self._agree(int(not one.void and not one.out_of_memory))):
             return
+        begun_s = time.monotonic()
         faster = yield from self._measured(one, switch, (), one.alone, until_s)
         faster = bool((yield from self._agree(int(faster))))
         if faster and kept:
             one.on_top_of = [other.name for other in kept]
-            faster = yield from self._measured(one, switch, one.on_top_of, one.added, until_s + self._seconds(one))
+            faster = yield from self._measured(
+                one, switch, one.on_top_of, one.added, until_s + time.monotonic() - begun_s
+            )
         changed = injection.may_not_change(one.name) and "differ" in self._kinds(one)
         one.kept = bool((yield from self._agree(int(faster and not one.void and not changed))))
         self._turn([other.name for other in (*kept, *[one] * one.kept)])
-
-    def _seconds(self, one: Screened) -> float:
-        without, changed = self._steps_of[False], self._steps_of[True]
-        return sum(without * pair[0] + changed * pair[1] for pair in one.alone) / 1e9
 
     def _kinds(self, one: Screened) -> set[str]:
         return {found.kind for found in (one.outputs, one.updates) if found is not None}
