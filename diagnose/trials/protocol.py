@@ -23,8 +23,6 @@ from diagnose.trials import arms, losses, screening
 from diagnose.trials.arms import Arm, Size, Void
 from diagnose.trials.selection import Candidate, CannotTry, named
 
-AS_IT_IS = "unmodified script"
-
 NOTHING = "The unmodified script could not be measured."
 
 SPENT = "The budget ran out. Raise --budget."
@@ -82,7 +80,7 @@ class Bench:
     def begin(self) -> None:
         """The script as it is, which sizes all other runs. Raises CannotTry if it cannot be timed."""
         try:
-            self.begins(Standing((), AS_IT_IS, 1))
+            self.begins(Standing((), "unmodified script", 1))
             self.without.append(self._sized(()))
             self._unpaired = self.without[-1]
         except Void as error:
@@ -119,9 +117,10 @@ class Bench:
                 break
             pairs = 0 if begun is None else len(begun.added or begun.alone)
             if found.ended_after_s and not ended and pairs < len(earlier) + FEWEST_PAIRS:
-                if block_s < screening.BLOCK_S and pairs <= len(earlier):
+                shorter_s = min(block_s, found.ended_after_s / screening.BLOCKS)
+                if pairs <= len(earlier) and (block_s < screening.BLOCK_S or shorter_s == block_s):
                     break
-                block_s = min(block_s, found.ended_after_s / screening.BLOCKS)
+                block_s = shorter_s
         if begun is not None and (begun.alone or begun.added):
             self._keep(left.pop(0), begun, SPENT)
         return left

@@ -1,5 +1,6 @@
 """How the budget is shared: what one trial leaves, another one may use. Runs are made up, and take a second each."""
 
+import os
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -7,12 +8,16 @@ from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from diagnose.contracts.trials import Range
 from diagnose.trials import arms, course
-from diagnose.trials.arms import Arm, Size
+from diagnose.trials.arms import Size
 from diagnose.trials.protocol import Bench
+from diagnose.trials.results import best, report
 from diagnose.trials.selection import Candidate
+from tests.reports.test_trials import WORKERS as WORKERS_TRIED
 from tests.trials.test_losses import arm
 from tests.trials.test_protocol import candidate
 
@@ -34,13 +39,8 @@ def noise() -> Iterator[float]:
 def test_a_trial_goes_on_with_what_others_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 12 s the first run takes one and is half of a pair. One trial ends after two pairs, the other after three."""
     differ = noise()
-
-    def run_arm(
-        command: Sequence[str], folder: Path, size: Size, fixes: Sequence[str], written: Sequence[str] = ()
-    ) -> Arm:
-        return arm(5e6) if WORKERS.trial in fixes else arm(10e6 * next(differ) if FUSED.trial in fixes else 10e6)
-
-    monkeypatch.setattr(arms, "run_arm", run_arm)
+    ways = {FUSED.trial: lambda: arm(10e6 * next(differ)), WORKERS.trial: lambda: arm(5e6)}
+    monkeypatch.setattr(arms, "run_arm", lambda *given: ways[given[3][0]]() if given[3] else arm(10e6))
     made = Timed(["train"], Path(), Size(10, 30, 0.0, 1.0), 2, 12.0, lambda standing: None)
     made.begin()
     first = made.measure([FUSED], None, rest=2)
@@ -85,6 +85,37 @@ def test_what_varies_by_process_is_tried_in_runs_where_one_process_shows_no_gain
     made.base = kept
     fused = replace(FUSED, number=2)
     assert made.in_runs_again([MALLOC, fused]) == again
+
+
+@pytest.mark.parametrize(
+    ("advised", "least_ns", "kept", "why"),
+    [
+        (2, 4e6, 8, "DataLoader(num_workers=4) was slower."),
+        (2, 16e6, 2, "DataLoader(num_workers=4) was no faster."),
+        (4, 90e6, None, "DataLoader(num_workers=2) was no faster."),
+    ],
+)
+def test_workers_are_doubled_while_that_pays_and_halved_where_they_do_not(
+    monkeypatch: pytest.MonkeyPatch, advised: int, least_ns: float, kept: int | None, why: str
+) -> None:
+    """Batches take 32 ms of waiting, and two cores allow eight workers. In the last case workers only cost."""
+    times_ns = {f"patch:DataLoader(num_workers={count})": max(32e6 / count, least_ns) for count in (1, 2, 4, 8)}
+    monkeypatch.setattr(arms, "run_arm", lambda *given: arm(times_ns[given[3][0]] if given[3] else 34e6))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    made = Timed(["train"], Path(), Size(10, 30, 0.0, 1.0), 2, 300.0, lambda standing: None)
+    one = candidate(f"patch:DataLoader(num_workers={advised})")
+    course.run(made, [one], lambda kept: None, lambda trial: None, together=False)
+    (found,) = report(made, (), complete=True).trials
+    assert found.why == why
+    assert [one.trial for one in course.kept_of(made, [one])] == [f"patch:DataLoader(num_workers={kept})"] * bool(kept)
+
+
+@pytest.mark.parametrize("high", [0.9, 1.2])
+def test_separate_runs_overrule_one_run_only_where_intervals_do_not_meet(high: float) -> None:
+    made = Timed(["train"], Path(), Size(10, 30, 0.0, 1.0), 2, 300.0, lambda standing: None)
+    made.in_blocks = [msgspec.structs.replace(WORKERS_TRIED, measured=Range(1.1, 1.2, 1.3))]
+    made.together = msgspec.structs.replace(WORKERS_TRIED, measured=Range(0.8, 0.85, high), verdict="slower")
+    assert [one.verdict for one in best(made)] == ["slower" if high < 1.1 else "keep"]
 
 
 class Told(Timed):

@@ -57,10 +57,6 @@ def test_nothing_is_claimed_in_more_than_5_of_100_however_often_it_is_looked() -
     assert 0.02 < wrong.mean() < 0.05
 
 
-def test_too_few_pairs_tell_nothing() -> None:
-    assert looks.critical(2, 1) == math.inf
-
-
 def test_an_interval_by_hand() -> None:
     """Mean 0.2, deviation 0.1 of three; of pairs usually sqrt(2) * 0.05 with two degrees of freedom.
 
@@ -97,20 +93,14 @@ def test_a_claim_in_hand_is_decided() -> None:
     assert looks.verdict(found.low, found.high) == "keep"
 
 
-@given(RATIOS)
-def test_slower_is_faster_the_other_way_round(ratios: list[float]) -> None:
-    faster, slower = looks.speed_up(ratios, CPU), looks.speed_up([-ratio for ratio in ratios], CPU)
-    assert faster.low < faster.likely < faster.high
-    assert [1 / slower.high, 1 / slower.likely, 1 / slower.low] == pytest.approx(
-        [faster.low, faster.likely, faster.high], rel=1e-9
-    )
-
-
 @given(RATIOS, st.floats(-1, 1))
-def test_a_gain_of_all_pairs_moves_the_interval(ratios: list[float], gain: float) -> None:
-    before, after = looks.speed_up(ratios, CPU), looks.speed_up([ratio + gain for ratio in ratios], CPU)
-    assert after.low / before.low == pytest.approx(math.exp(gain), rel=1e-6)
-    assert after.high / before.high == pytest.approx(math.exp(gain), rel=1e-6)
+def test_slower_is_faster_the_other_way_round_and_a_gain_of_all_pairs_moves_the_interval(
+    ratios: list[float], gain: float
+) -> None:
+    before, after = looks.speed_up(ratios, CPU), looks.speed_up([gain - ratio for ratio in ratios], CPU)
+    assert before.low < before.likely < before.high
+    wanted = [math.exp(gain) / one for one in reversed(before)]
+    assert list(after) == pytest.approx(wanted, rel=1e-6)
 
 
 @pytest.mark.parametrize(
