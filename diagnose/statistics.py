@@ -214,7 +214,7 @@ def waited_share(waited_ns: float, step_ns: float) -> float:
 
 def enough(low: float, high: float) -> bool:
     """Whether more pairs would change neither what to do nor, of a gain, its first digits."""
-    return high < 1 + MARGIN or (low > 1 and high / low < PRECISE**2)
+    return high < 1 or (high / low < PRECISE**2 and (low > 1 or high < 1 + MARGIN))
 
 
 def verdict(low: float, high: float) -> Literal["keep", "slower", "no_gain", "inconclusive"]:

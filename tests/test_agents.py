@@ -159,7 +159,7 @@ def test_a_comparison_begins_with_its_verdict_and_its_parts_add_up() -> None:
 def test_trials_are_told_with_their_factors() -> None:
     """80 ms by 1.6 is 50 ms."""
     text = tried(report(WORKERS, FUSED, together=BOTH), 0)
-    assert "80.0 ms -> 50.0 ms per step (1.60x, 1.40 to 1.80; predicted 1.40x)." in text
+    assert "80.0 ms -> 50.0 ms per step, 60 % faster (95 % interval 40 to 80 %); predicted 40 % faster." in text
     told = rows(text, "trial")
     assert [row["verdict"] for row in told] == ["keep", "keep", "keep"]
     assert (told[0]["measured"], told[1]["predicted"]) == ({"low": 1.2, "likely": 1.25, "high": 1.31}, None)

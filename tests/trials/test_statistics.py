@@ -112,6 +112,7 @@ def test_slower_is_faster_the_other_way_round_and_a_gain_of_all_pairs_moves_the_
         (1.001, 1.06, "keep", True),
         (0.09, 0.99, "slower", True),
         (0.95, 1.029, "no_gain", True),
+        (0.6, 1.029, "no_gain", False),
         (0.95, 1.049, "no_gain", False),
         (0.9, 1.1, "inconclusive", False),
     ],
