@@ -117,8 +117,8 @@ def test_after_a_switch_that_ends_the_script_another_run_measures_the_rest(tmp_p
 
 
 def test_a_script_that_ends_is_started_again_and_its_blocks_are_pooled(tmp_path: Path) -> None:
-    """Of 400 steps of some 5 ms, which are too few for many pairs of blocks of 0.3 s."""
-    text = RAISES.replace("range(1_000_000)", "range(400)").replace('raise ValueError("fused")', "pass")
+    """Of 250 steps of some 5 ms, which are too few for many pairs of blocks of 0.3 s."""
+    text = RAISES.replace("range(1_000_000)", "range(250)").replace('raise ValueError("fused")', "pass")
     made = bench(tmp_path, text, 300)
     made.size = Size(5, 10, 0.0, 10.0)
     assert made.screen([candidate(SWITCHES[0])], 120.0) == []
