@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from diagnose.advice.timing import LEAST_STEPS, between_runs, error_of, is_for_launches, means_of_blocks
 from diagnose.contracts.baseline import Run
@@ -27,8 +28,7 @@ ALIKE = 2.0
 """Times as far as those of the other side may runs of a side usually differ, to tell how these do (our choice)."""
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(Struct, frozen=True):
     """The mean steps of one side's recordings, and how far each may be off."""
 
     means_ns: tuple[float, ...]

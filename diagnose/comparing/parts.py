@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from diagnose.contracts.baseline import Run
 from diagnose.contracts.comparison import Change, ChangeKind, Part, PartKind
@@ -25,8 +26,7 @@ SAME_CALLS = 0.02
 T = TypeVar("T")
 
 
-@dataclass
-class _Sums:
+class _Sums(Struct):
     """Time and calls of one side."""
 
     ns: int = 0
@@ -34,8 +34,7 @@ class _Sums:
     names: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass
-class _Pair:
+class _Pair(Struct):
     """Something that both sides may have."""
 
     before: _Sums = field(default_factory=_Sums)

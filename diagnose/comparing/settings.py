@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from diagnose.contracts.diagnosis import Provenance
 from diagnose.trace.manifest import DeviceState, Loader, Manifest, Optimizer, RankManifest
@@ -15,8 +15,7 @@ MOST_SOURCES = 50  # Files of the user's own whose changes are named.
 DIGITS = 8  # Of a file's checksum: enough to tell that it changed.
 
 
-@dataclass(frozen=True)
-class Area:
+class Area(Struct, frozen=True):
     """What of a step some settings act on."""
 
     pattern: str  # Of their names.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from diagnose.comparing.runs import baseline_of, middle
 from diagnose.contracts.baseline import SCHEMA_VERSION as BASELINE_VERSION
@@ -31,8 +31,7 @@ class Inconclusive(Exception):
     """A recording in which nothing can be measured; its sentence names it."""
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(Struct, frozen=True):
     """What is known of one side."""
 
     baseline: Baseline

@@ -9,8 +9,10 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.capture.agent.injection import NO_LINE
 from diagnose.capture.agent.plan import Part, Plan
@@ -54,8 +56,7 @@ HEAT = frozenset({"HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPow
 """What holds a GPU's clock back for a while, by NVML's names. At its power limit every run of a training may be."""
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(Struct, frozen=True):
     """How many steps an arm makes, and how long it takes."""
 
     warmup: int
@@ -64,8 +65,7 @@ class Size:
     expected_s: float
 
 
-@dataclass(frozen=True)
-class Arm:
+class Arm(Struct, frozen=True):
     """What one has measured; of several ranks the slowest, and the memory of the largest."""
 
     step_ns: float  # Mean over the timed steps; where fixes enlarge the batch, of as many samples as without them.

@@ -8,10 +8,10 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, field
 
 from diagnose import statistics as looks
 from diagnose.capture.agent.screening import FEWEST_PAIRS
@@ -34,8 +34,7 @@ MOST_REPEATS = 3  # Of such runs; heat that stays belongs to the machine (our ch
 LONGER_S = 1.0  # By which a start has to be longer to count: starts of Python differ as well (our choice).
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """Which run begins."""
 
     numbers: tuple[int, ...]  # Of the findings whose fixes are tried; () where the script runs twice as it is.
@@ -47,8 +46,7 @@ class _Spent(Exception):
     """The budget does not last for another pair; the message is a sentence."""
 
 
-@dataclass
-class Bench:
+class Bench(Struct):
     """Runs arms of one command, one after the other, within a budget."""
 
     command: Sequence[str]

@@ -7,11 +7,11 @@ import signal
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from diagnose import statistics as looks
 from diagnose.capture.agent.plan import Part, Plan
@@ -50,8 +50,7 @@ class Start(NamedTuple):
     earlier: Sequence[Pair] = ()  # Of the first switch, by processes that have ended.
 
 
-@dataclass(frozen=True)
-class Screen:
+class Screen(Struct, frozen=True):
     """What one process has measured."""
 
     screened: tuple[Screened, ...]  # Of several ranks the slowest of each block.

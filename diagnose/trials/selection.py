@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.advice import timing
 from diagnose.advice.naming import names, why_unknown
@@ -25,8 +27,7 @@ class CannotTry(Exception):
     """No trial can begin; the message is a sentence that says why and what to do."""
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A fix to try."""
 
     rule: str

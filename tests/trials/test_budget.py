@@ -4,12 +4,12 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from diagnose.contracts.trials import Range
 from diagnose.trials import arms, course

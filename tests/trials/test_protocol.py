@@ -1,10 +1,10 @@
 """Pairs of runs of a real training: a fix that makes it slower is reported as that."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from diagnose.contracts.finding import Fix
 from diagnose.trials.arms import Size
