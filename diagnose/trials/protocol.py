@@ -8,10 +8,11 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from diagnose import statistics as looks
 from diagnose.capture.agent.screening import FEWEST_PAIRS
@@ -46,7 +47,8 @@ class _Spent(Exception):
     """The budget does not last for another pair; the message is a sentence."""
 
 
-class Bench(Struct):
+@dataclass
+class Bench:
     """Runs arms of one command, one after the other, within a budget."""
 
     command: Sequence[str]
