@@ -5,12 +5,12 @@ import importlib
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from diagnose.rulekit.page import built_in_rules, files
 

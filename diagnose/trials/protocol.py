@@ -194,14 +194,14 @@ class Bench:
         """More pairs of the trial of this number, from 0, where others have left something of the budget."""
         some, predicted, pairs = self.tried[number], self.trials[number].predicted, self._pairs_of[number]
         self.base = self._bases[number]
-        verdict: Verdict | None = "inconclusive"
+        verdict: Verdict | None = None
         why = "Interrupted."
         self.spent.discard(number)
         try:
-            why, verdict = self._pairs(some, pairs, self.left_s * rest / (rest + 1)), None
+            why = self._pairs(some, pairs, self.left_s * rest / (rest + 1))
         except _Spent as spent:
             self.spent.add(number)
-            why, verdict = str(spent), None
+            why = str(spent)
         except Void as error:
             why, verdict = str(error), error.verdict
         finally:

@@ -57,6 +57,14 @@ def test_a_trial_goes_on_with_what_others_have_left(monkeypatch: pytest.MonkeyPa
     assert len(made.without) == 3 + 3
 
 
+def test_a_script_that_resumes_is_said_to() -> None:
+    """Its runs have other losses, and read what one before has written."""
+    made = Timed(["train"], Path(), Size(10, 30, 0.0, 1.0), 2, 12.0, lambda standing: None)
+    made.without = [replace(arm(10e6), losses=(first, 0.5), reread=("saved/ckpt.pt",)) for first in (2.0, 1.0)]
+    said = "The script reads saved/ckpt.pt from an earlier run. If it resumes from there, runs train different steps."
+    assert report(made, (), True).notes[0].startswith(f"Losses differ between identical runs of the script. {said}")
+
+
 def test_runs_that_other_processes_held_back_are_told_as_if_they_had_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of 5 ms with the fix waits for a CPU as long in the second pair, one of 10 ms without it in the third."""
     second, third = [replace(arm(10e6), waited=0.5), arm(10e6)], [replace(arm(20e6), waited=0.5), arm(5e6)]
