@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "sample_traces" / "recorded" / "cpu_mlp" / "trace.json.gz"
 RESULTS = Path(__file__).with_name("load.json")
 HEAD = ("| | diagnose | HTA | ratio | target |", "|---|--:|--:|--:|--:|")
+OWN_HEAD = ("| | time | of | time | ratio | target |", "|---|--:|---|--:|--:|--:|")
 GROWTH = 10
 STEPS = 10  # at most, in any trace: few recordings have more, and HTA's time grows with events x steps
 GAP_US = 1_000  # between repetitions
@@ -39,6 +40,10 @@ TOOLS = {
     "diagnose": """import diagnose, diagnose.source.kineto as kineto, diagnose.source.ranks, pandas
 imported, helpers = now(), min(os.cpu_count() or 1, kineto.MOST_WORKERS)
 diagnose.load(sys.argv[1])""",
+    "analysis": """import diagnose
+diagnose.analyze(sys.argv[1])
+imported, helpers = now(), 0
+diagnose.analyze(sys.argv[1])""",
     "HTA": """from hta.trace_analysis import TraceAnalysis
 imported, helpers = now(), 0
 TraceAnalysis(trace_files={0: sys.argv[1]})""",
@@ -193,6 +198,34 @@ def analyze_seconds(big: Big, repeat: int) -> float | None:
     return min(times)
 
 
+def own(seed: Seed, tenth: Big, folder: Path, repeat: int) -> list[str]:
+    """Rows on what takes how long beside what it needs anyway: CPU time of starts, and time of an analysis."""
+    tiny = write(replace(seed, events=seed.events[:8]), folder / "tiny.json", 1)
+    analyze = f"`diagnose analyze` of {1000 * tiny.megabytes:.0f} kB", ("-m", "diagnose", "analyze", str(tiny.path))
+    starts = (("`diagnose --help`", ("-m", "diagnose", "--help"), 0.25), (*analyze, 1.5))
+    found = [(what, _cpu_s(words, repeat), "`import pandas`", limit) for what, words, limit in starts]
+    found.append((f"analysis of {tenth.megabytes:.0f} MB", load("analysis", tenth, repeat).seconds, "loading it", 3))
+    base = {
+        "`import pandas`": _cpu_s(("-c", "import pandas"), repeat),
+        "loading it": load("diagnose", tenth, repeat).seconds,
+    }
+    return [
+        f"| {what} | {took:.2f} s | {of} | {base[of]:.2f} s | {took / base[of]:.1f} x | ≤ {limit} x |"
+        for what, took, of, limit in found
+    ]
+
+
+def _cpu_s(words: tuple[str, ...], repeat: int) -> float:
+    """Of the fastest of some runs of Python."""
+    times = []
+    for _ in range(repeat):
+        before = os.times()
+        subprocess.run([sys.executable, *words], capture_output=True, check=True, cwd=ROOT, env=_environment())
+        after = os.times()
+        times.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    return min(times)
+
+
 def measure(whole: Big, packed: Big, tenth: Big, repeat: int) -> list[str]:
     """All measurements, as rows of the table."""
     rows, found = [], {}
@@ -226,7 +259,7 @@ def _caption(trace: Path) -> str:
 def table() -> str:
     """What stands in benchmarks/load.json, as Markdown."""
     told = json.loads(RESULTS.read_text(encoding="utf-8"))
-    return "\n".join([*HEAD, *told["rows"], "", told["caption"]])
+    return "\n".join([*HEAD, *told["rows"], "", *OWN_HEAD, *told["own"], "", told["caption"]])
 
 
 def main() -> None:
@@ -242,10 +275,11 @@ def main() -> None:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as aside:
             whole, packed, tenth = aside.submit(make, options.trace, options.megabytes, Path(folder)).result()
         rows = measure(whole, packed, tenth, options.repeat)
+        alone = own(read_seed(options.trace), tenth, Path(folder), options.repeat)
     caption = _caption(options.trace)
-    print("\n".join([*HEAD, *rows, "", caption]))
+    print("\n".join([*HEAD, *rows, "", *OWN_HEAD, *alone, "", caption]))
     if options.write:
-        told = {"rows": rows, "caption": caption}
+        told = {"rows": rows, "own": alone, "caption": caption}
         RESULTS.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
