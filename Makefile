@@ -2,10 +2,11 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 # Public traces that are not part of the repository (see CONTRIBUTING.md).
 CORPUS ?= ../shared/traces
+GPU_RUN ?= build/gpu
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all check texts docs pictures accuracy truth changed-ops trials noise gpu bench bench-scale clean
+.PHONY: help demo test test-slow test-all check texts docs pictures accuracy truth changed-ops trials noise gpu gpu-tables bench bench-scale clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -51,7 +52,7 @@ accuracy: .venv/full  ## measure how often diagnoses of planted cases and of sim
 	$(BIN)/python -m benchmarks.jobs --write
 	$(if $(wildcard $(CORPUS)),$(BIN)/python -m benchmarks.gpu_traces $(CORPUS) --write)
 	$(if $(wildcard $(CORPUS)),$(BIN)/python -m benchmarks.multi_rank_traces $(CORPUS) --write)
-	$(if $(wildcard $(CORPUS)/h100),$(BIN)/python -m benchmarks.h100 $(CORPUS) --write)
+	$(if $(wildcard $(CORPUS)/h100),$(BIN)/python -m benchmarks.h100 --from $(CORPUS)/h100 --write)
 	$(if $(wildcard $(CORPUS)/h100),$(BIN)/python -m benchmarks.known_costs --corpus $(CORPUS) --write)
 	$(BIN)/python -m benchmarks.texts --write
 
@@ -71,8 +72,12 @@ noise: .venv/full  ## record healthy trainings again and again, and publish how 
 	$(BIN)/python -m benchmarks.noise --write
 	$(BIN)/python -m benchmarks.texts --write
 
-gpu:  ## the same as `truth` of those that need one, for 9 minutes; run it again to go on. PYTHON is to have torch and this package
-	$(PYTHON) -m benchmarks.ground_truth --gpu --missing --seconds 540
+gpu:  ## measure what only a GPU can tell, into GPU_RUN, for 9 minutes; run it again to go on. PYTHON is to have torch and this package
+	$(PYTHON) -m benchmarks.gpu $(GPU_RUN)
+
+gpu-tables: .venv/full  ## publish what `make gpu` has left in GPU_RUN
+	$(BIN)/python -m benchmarks.h100 --from $(GPU_RUN) --write
+	$(BIN)/python -m benchmarks.texts --write
 
 bench: .venv/full  ## measure loading beside HTA and plain SQL, publish it, and measure what recording costs
 	$(BIN)/python -m benchmarks.load --write

@@ -97,10 +97,13 @@ def spawned(target: Callable[..., None], given: Sequence[tuple[object, ...]]) ->
     processes = [spawning.Process(target=target, args=one) for one in given]
     for process in processes:
         process.start()
-    for process in processes:
-        process.join(BLOCK_LIMIT_S)
-        process.kill()
-        process.join()
+    try:
+        for process in processes:
+            process.join(BLOCK_LIMIT_S)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
     if any(process.exitcode for process in processes):
         raise RuntimeError(f"{given[0][:2]} ended with {[process.exitcode for process in processes]}")
 
@@ -143,14 +146,14 @@ def machine() -> Machine:
     """What this is."""
     load = round(os.getloadavg()[0], 2)
     own = Machine(_cpu(), os.cpu_count() or 1, load, metadata.version("torch"))
-    asked = ["name", "driver_version", "power.limit", "temperature.gpu"]
+    asked = ["name", "driver_version", "power.limit", "temperature.gpu", "clocks.sm", "clocks.max.sm"]
     command = ["nvidia-smi", f"--query-gpu={','.join(asked)}", "--format=csv,noheader,nounits", "--id=0"]
     try:
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().split(", ")
     except (OSError, subprocess.CalledProcessError):
         return own
-    gpu, driver, power, temperature = [*told, *[""] * len(asked)][: len(asked)]
-    return Machine(own.cpu, own.cores, load, own.torch, gpu, driver, _number(power), _number(temperature))
+    gpu, driver, *numbers = [*told, *[""] * len(asked)][: len(asked)]
+    return Machine(own.cpu, own.cores, load, own.torch, gpu, driver, *map(_number, numbers))
 
 
 def _number(text: str) -> float | None:

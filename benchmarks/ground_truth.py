@@ -1,11 +1,11 @@
-"""Try the planted cases: python -m benchmarks.ground_truth [CASE...] [--only truth|recordings|values|patterns] [--gpu]
+"""Try planted cases on the CPU: python -m benchmarks.ground_truth [CASE...] [--only truth|recordings|values|patterns]
 
-Of every case that can be tried on this machine it measures what the fix gains, without a profiler; makes the recordings
+Of every case that needs no GPU it measures what the fix gains, without a profiler; makes the recordings
 that the repository keeps, as `diagnose profile` does; and asks torch's own pattern matcher. With --all-levels it makes
 those of the other levels as well, and of the strong level without the fault: in build/recordings/. With --missing only
 what is not there yet, so that it can be broken off and gone on with. It needs torch, and a machine that does nothing
 else meanwhile. `values` is done only if asked for: it records anew and keeps what was told of values, not the traces,
-so that it needs no quiet machine.
+so that it needs no quiet machine. On GPUs, `python -m benchmarks.gpu` does.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,9 @@ from diagnose.trace import frames
 
 ROOT = Path(__file__).parent.parent
 VALUES = "rank*.values.json.gz"
+
+_UNREAD = ("Ev Idx", "Record function id", "Python parent id", "Concrete Inputs", "Input Strides")
+"""Arguments of events that count them, which nothing refers to, and what only `diagnose measure` asks for."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +98,7 @@ def _recordings(trial: Trial, all_levels: bool) -> Iterator[tuple[Path, bool]]:
 @contextlib.contextmanager
 def _recorded(trial: Trial, fixed: bool) -> Iterator[Path]:
     """The folder of a recording, for a while."""
-    program = [trial.case.module, "--level", trial.level, "--steps", "1000000"]
-    program += ["--device", "cuda" if trial.on_gpu else "cpu"] + ["--fixed"] * fixed
-    with recorded(program, trial.ranks, trial.case.recorded_steps) as folder:
+    with recorded(trial.program(*["--fixed"] * fixed), trial.ranks, trial.case.recorded_steps) as folder:
         yield folder
 
 
@@ -112,23 +113,28 @@ def recorded(program: Sequence[str], ranks: int, steps: int) -> Iterator[Path]:
             started = ["--", sys.executable, *launcher, *started]
         command = [sys.executable, "-m", "diagnose", "profile", "-q", "--no-analyze"]
         command += ["--steps", str(steps), "-o", str(folder), *started]
-        subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as started_run:
+            try:
+                code = started_run.wait()
+            except BaseException:
+                os.killpg(started_run.pid, signal.SIGKILL)  # The training is in its group.
+                raise
+        if code:
+            raise subprocess.CalledProcessError(code, command)
         yield folder
 
 
-def keep(files: Iterable[Path], folder: Path) -> None:
-    """Put files of a recording into a folder, as they are published."""
+def keep(files: Iterable[Path], folder: Path, unread: Sequence[str] = _UNREAD) -> None:
+    """Put files of a recording into a folder, as they are published. `unread`: arguments of events to leave out."""
     for path in files:
-        (folder / path.name).write_bytes(published(path))
+        (folder / path.name).write_bytes(published(path, unread))
 
 
 _PRIVATE = ("host_name", "traceName", "trace_id")
 _LIBRARY = re.compile(r"/(?:[\w.+-]+/)*lib/python3\.\d+/(?:site-packages/|dist-packages/)?")
 _ABSOLUTE = re.compile(r"(?<![\w.])/(?:home|mnt|opt|root|tmp|Users|usr|var|work)/[\w./+-]*")
 
-
-_UNREAD = ("Ev Idx", "Record function id", "Python parent id", "Concrete Inputs", "Input Strides")
-"""Arguments of events that count them, which nothing refers to, and what only `diagnose measure` asks for."""
 
 _OF_DEVICE = "External id"  # Another one, where there is no work of a device.
 TENTHS = 1  # Decimals of times in us: an op takes some us, and two more decimals took a quarter of the room.
@@ -145,11 +151,11 @@ def _worth_its_place(event: dict[str, Any]) -> bool:
     return bool(event.get("cat") != "fwdbwd")
 
 
-def _slim(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _slim(events: list[dict[str, Any]], unread: Sequence[str]) -> list[dict[str, Any]]:
     """Events of a trace without those that take room and tell nothing, so that many traces fit in the repository."""
     on_device = any(event.get("cat") == "cuda_runtime" for event in events)
     for event in events:
-        for name in _UNREAD if on_device else (*_UNREAD, _OF_DEVICE):
+        for name in unread if on_device else (*unread, _OF_DEVICE):
             event.get("args", {}).pop(name, None)
         if "dur" in event:
             begin, end = round(event["ts"], TENTHS), round(event["ts"] + event["dur"], TENTHS)  # nested as it was
@@ -157,7 +163,7 @@ def _slim(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [event for event in events if _worth_its_place(event)]
 
 
-def published(path: Path) -> bytes:
+def published(path: Path, unread: Sequence[str] = _UNREAD) -> bytes:
     """A file of a recording without what names this machine or a path on it."""
     packed = path.suffix == ".gz"
     raw = path.read_bytes()
@@ -165,7 +171,7 @@ def published(path: Path) -> bytes:
     for key in _PRIVATE:
         content.pop(key, None)
     if "traceEvents" in content:
-        content["traceEvents"] = _slim(content["traceEvents"])
+        content["traceEvents"] = _slim(content["traceEvents"], unread)
     if "command" in content:
         content["command"][0] = "python"
         content["host"]["system"] = platform.system()
@@ -189,58 +195,30 @@ PARTS: dict[str, Callable[[Trial, Asked], None]] = {"truth": measure, "recording
 ASKED_FOR = {"values": look_at_values}
 
 
-def possible(trial: Trial) -> bool:
-    """Whether this machine has the devices for it."""
-    import torch
-
-    return torch.cuda.device_count() >= trial.ranks if trial.on_gpu else True
-
-
 def main() -> None:
     """Try what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", nargs="*", help="name or id")
     parser.add_argument("--only", choices=[*PARTS, *ASKED_FOR], action="append", help="of what to do")
     parser.add_argument("--level", choices=LEVELS, action="append")
-    parser.add_argument("--gpu", action="store_true", help="on the GPU, not on the CPU")
     parser.add_argument("--missing", action="store_true", help="only what is not there yet")
     parser.add_argument("--all-levels", action="store_true", help="recordings that the repository does not keep, too")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so many")
     given = parser.parse_args()
-    begin = time.monotonic()
     tried = [
         trial
         for trial in trials(cases())
         if (not given.case or {trial.case.name, trial.case.id} & set(given.case))
-        and trial.on_gpu == given.gpu
+        and not trial.on_gpu
         and trial.level in (given.level or LEVELS)
-        and possible(trial)
     ]
-    if given.gpu:
-        tried.sort(key=_brings_most)
     if not tried:
-        print("No such case can be tried on this machine.")
+        print("No such case can be tried without a GPU.")
     for trial in tried:
         for part in given.only or PARTS:
-            if time.monotonic() - begin > given.seconds:
-                print("Time is up; go on with --missing.")
-                return
-            # One case that fails must not cost the others their turn on a GPU.
-            with _told(f"{trial.case.id} {trial.name} {part}"):
+            try:
                 {**PARTS, **ASKED_FOR}[part](trial, Asked(given.missing, given.all_levels))
-
-
-def _brings_most(trial: Trial) -> tuple[int, bool]:
-    """Where time on a GPU is short: one level of each case before others, and first those no CPU can show."""
-    return ("medium", "strong", "weak").index(trial.level), bool({"cpu", "gloo"} & set(trial.case.needs))
-
-
-@contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        print(f"{what}: failed: {type(error).__name__}: {error}", flush=True)
+            except Exception as error:  # One case that fails must not cost the others their turn.
+                print(f"{trial.case.id} {trial.name} {part}: failed: {type(error).__name__}: {error}", flush=True)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ class Machine:
     driver: str | None = None
     power_limit_w: float | None = None
     temperature_c: float | None = None
+    clock_mhz: float | None = None  # Of the GPU's multiprocessors, at that moment and at most.
+    most_clock_mhz: float | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,11 @@ class Trial:
     def ranks(self) -> int:
         """Processes that train together."""
         return 2 if ("nccl" if self.on_gpu else "gloo") in self.case.needs else 1
+
+    def program(self, *words: str) -> list[str]:
+        """The module of its case and its arguments, for more steps than anything makes."""
+        device = "cuda" if self.on_gpu else "cpu"
+        return [self.case.module, "--level", self.level, "--steps", "1000000", "--device", device, *words]
 
     @property
     def is_kept(self) -> bool:

@@ -54,9 +54,9 @@ def pairs() -> list[Pair]:
     for one in changed_ops.published().rows:
         if one.counts and one.by_measuring.measured:
             found.append(_pair(one.name.partition(",")[0], False, one.by_measuring.speedup, one.true))
-    on_h100 = h100.published()
-    found += [_pair(one.case, True, one.predicted, one.measured) for one in on_h100.pairs]
-    return [*(one for one in found if one is not None), *_rungs(on_h100)]
+    on_gpus = h100.published()
+    found += [_pair(one.case, True, one.predicted, one.measured) for some in on_gpus for one in some.pairs]
+    return [*(one for one in found if one is not None), *(pair for some in on_gpus for pair in _rungs(some))]
 
 
 def _pair(case: str, on_gpu: bool, said: Figure | None, true: Figure | None) -> Pair | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.blocks import measured
 from benchmarks.planted_cases import Case, Truth, trials
 from benchmarks.planted_cases import Trial as Planting
-from benchmarks.trials.planted import FIRST_ARM_S, LEAST_PAIRS, as_row, bench_of, command, filled, program, usual, ways
+from benchmarks.trials.planted import FIRST_ARM_S, LEAST_PAIRS, as_row, bench_of, command, filled, usual, ways
 from benchmarks.trials.results import Nothing, Runs, Tried
 from diagnose.contracts.finding import Fix
 from diagnose.contracts.trials import Trial
@@ -73,7 +73,7 @@ def _recorded_ns(planting: Planting) -> float:
 
 def nothing(planting: Planting) -> Nothing:
     """Screen switches that do nothing, in one process of a healthy control."""
-    words = command(planting, "benchmarks.trials.switch_of_nothing", *program(planting))
+    words = command(planting, "benchmarks.trials.switch_of_nothing", *planting.program())
     some = [_fix(f"patch:torch.set_num_threads(threads={2 + number})") for number in range(EACH)]
     begun_s = time.monotonic()
     with bench_of(words, _size(arms.TIMED_S), usual(planting.ranks)) as bench:
@@ -88,7 +88,7 @@ def runs(planting: Planting) -> Runs:
     size, ran = _size(RUN_S), list[Arm]()
     with tempfile.TemporaryDirectory() as folder:
         while len(ran) < RUNS:
-            ran.append(arms.run_arm(command(planting, *program(planting)), Path(folder, f"arm{len(ran)}"), size, ()))
+            ran.append(arms.run_arm(command(planting, *planting.program()), Path(folder, f"arm{len(ran)}"), size, ()))
             size = arms.next_size(size, ran[0])
     overhead_s = statistics.median(one.seconds - one.steps * one.step_ns / 1e9 for one in ran)
     return Runs(planting.case.name, planting.ranks, tuple(one.step_ns for one in ran), overhead_s)

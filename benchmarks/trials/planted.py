@@ -6,9 +6,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import diagnose
@@ -22,12 +23,12 @@ from diagnose.contracts.trials import Range, Trial
 from diagnose.fixes.catalogue import parsed
 from diagnose.fixes.setting import Safety
 from diagnose.statistics import CPU, RANKS, Spread
-from diagnose.trials import arms, course, results
+from diagnose.trials import arms, course, results, screening
 from diagnose.trials.arms import Size
 from diagnose.trials.protocol import Bench
 from diagnose.trials.selection import Candidate, select, step_of
 
-BUDGET_S = 30  # Of a fix, in each way.
+BUDGET_S = 90  # Of a fix, in each way.
 FIRST_ARM_S = 15.0  # What the first run may take.
 SHORT_S = 2.0  # Of a script that ends early: all its steps.
 LEAST_PAIRS = 2  # As of `diagnose try`.
@@ -91,6 +92,43 @@ def row(target: Target) -> Tried:
     return filled(known, *ways(planting, fix, statistics.median(truth.bad_ns)), truth)
 
 
+def tried(target: Target, folder: Path, budget_s: float) -> Tried:
+    """Try the fix that a recording of this machine names: in one process, if it is a switch, and in runs whatever that
+    has said. Without the truth."""
+    diagnosis = diagnose.analyze(folder)
+    rule, fix = chosen(target, diagnosis)
+    manifest = diagnosis.provenance.manifest
+    if isinstance(fix, str) or manifest is None:
+        return _untried(target, rule, str(fix))
+    words = [sys.executable, *manifest.command[1:]]  # Its first is "python" in a recording that is kept.
+    with bench_of(words, arms.first_size(manifest), between_runs(diagnosis), budget_s) as bench:
+        blocks = _timed(partial(_in_one_process, bench, fix)) if fix.is_switch else None
+        bench.base = []
+        if not fix.is_switch:
+            bench.begin()
+        runs = _timed(partial(bench.measure, [fix], fix.predicted))
+        base = results.report(bench, (), complete=True).baseline
+    known = replace(_untried(target, fix.rule, ""), injection=fix.trial, predicted=figure(fix.predicted))
+    same, step_ns = fix.trial in target.planting.case.injections, None if base is None else base.step_ns.likely
+    return replace(known, same_change=same, step_ns=step_ns, blocks=blocks, runs=runs)
+
+
+def _in_one_process(bench: Bench, fix: Candidate) -> Trial:
+    bench.screen([fix], screening.seconds_of(fix))
+    return bench.in_blocks[0]
+
+
+def _timed(measure: Callable[[], Trial]) -> Found:
+    begun_s = time.monotonic()
+    return as_row(measure(), time.monotonic() - begun_s)
+
+
+def with_truth(known: Tried, truth: Truth) -> Tried:
+    """The row with what its fix truly gains."""
+    figure = Figure(truth.speedup, truth.low, truth.high)
+    return replace(known, truth=figure, true_step_ns=float(statistics.median(truth.bad_ns)))
+
+
 def _untried(target: Target, rule: str | None, why: str) -> Tried:
     case, level, fault = target.key
     return Tried(case, level, fault, target.planting.case.fixed, rule, None, False, why)
@@ -99,20 +137,8 @@ def _untried(target: Target, rule: str | None, why: str) -> Tried:
 def filled(known: Tried, step_ns: float | None, long: Found, short: Found, truth: Truth) -> Tried:
     """With what came of its trials, and the truth."""
     in_blocks = bool((fix := parsed(known.injection or "")) and not fix.why_no_switch)
-    return replace(
-        known,
-        step_ns=step_ns,
-        blocks=long if in_blocks else None,
-        runs=None if in_blocks else long,
-        short=short,
-        truth=Figure(truth.speedup, truth.low, truth.high),
-        true_step_ns=float(statistics.median(truth.bad_ns)),
-    )
-
-
-def program(planting: Planting) -> list[str]:
-    """The module of a case and its arguments, for more steps than anything makes."""
-    return [planting.case.module, "--level", planting.level, "--steps", "1000000", "--device", "cpu"]
+    blocks, runs = (long, None) if in_blocks else (None, long)
+    return with_truth(replace(known, step_ns=step_ns, blocks=blocks, runs=runs, short=short), truth)
 
 
 def command(planting: Planting, *words: str) -> list[str]:
@@ -122,15 +148,15 @@ def command(planting: Planting, *words: str) -> list[str]:
 
 
 @contextmanager
-def bench_of(words: Sequence[str], size: Size, between: Spread) -> Iterator[Bench]:
+def bench_of(words: Sequence[str], size: Size, between: Spread, budget_s: float = BUDGET_S) -> Iterator[Bench]:
     """A bench as `diagnose try` has it."""
     with tempfile.TemporaryDirectory() as folder:
-        yield Bench(words, Path(folder), size, LEAST_PAIRS, BUDGET_S, lambda standing: None, between=between)
+        yield Bench(words, Path(folder), size, LEAST_PAIRS, budget_s, lambda standing: None, between=between)
 
 
 def ways(planting: Planting, fix: Candidate, step_ns: float, *words: str) -> tuple[float | None, Found, Found]:
     """The step as it is, and what `diagnose try` finds in a script without end, and in one of two seconds."""
-    whole = command(planting, *program(planting), *words)
+    whole = command(planting, *planting.program(*words))
     size = Size(arms.WARMUP, arms.TIMED, arms.TIMED_S, FIRST_ARM_S)
     found = []
     for end in ((), ("--steps", str(max(round(SHORT_S * 1e9 / step_ns), 1)))):

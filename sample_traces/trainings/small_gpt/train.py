@@ -8,7 +8,9 @@ Slow on purpose, and the flag that fixes it:
     every step waits for loss.item()                            --log-every 50
     everything is in fp32                                       --amp
     the optimizer launches several kernels per step             --fused
-    small ops between the matmuls run one by one                --compile
+    small ops between the matmuls run one by one     --compile
+
+`--tf32` runs matmuls of fp32 on Tensor Cores, and `--fp8` linear layers in 8 bits.
 """
 
 # ruff: noqa: D101, D102, D103, N806, N812
@@ -19,6 +21,35 @@ import time
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+
+
+def product8(a, b, dtype=E4M3):
+    """a @ b in 8 bits, each scaled by its largest number."""
+    a_scale, b_scale = (
+        t.abs().max().float().clamp(min=1e-12) / torch.finfo(kind).max for t, kind in [(a, dtype), (b, E4M3)]
+    )
+    low = (a / a_scale).to(dtype), (b / b_scale).to(E4M3).t().contiguous().t()
+    return torch._scaled_mm(*low, scale_a=a_scale, scale_b=b_scale, out_dtype=torch.bfloat16)
+
+
+class Product8(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return product8(x, w.t())
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return product8(grad.contiguous(), w, E5M2), product8(grad.t().contiguous(), x, E5M2)
+
+
+class Linear8(nn.Linear):
+    def forward(self, x):
+        y = Product8.apply(x.reshape(-1, x.size(-1)).bfloat16(), self.weight.bfloat16())
+        return (y + self.bias.bfloat16()).view(*x.shape[:-1], -1)
 
 
 class Attention(nn.Module):
@@ -127,6 +158,8 @@ def parse_args():
     p.add_argument("--amp", action="store_true")
     p.add_argument("--fused", action="store_true")
     p.add_argument("--compile", action="store_true")
+    p.add_argument("--tf32", action="store_true")
+    p.add_argument("--fp8", action="store_true")
     p.add_argument("--log-every", type=int, default=1)
     p.add_argument("--eval-every", type=int, default=100, help="steps between evaluations (0: none)")
     p.add_argument("--seed", type=int, default=0)
@@ -136,6 +169,7 @@ def parse_args():
 def main():
     args = parse_args()
     torch.manual_seed(args.seed)
+    torch.set_float32_matmul_precision("high" if args.tf32 else "highest")
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
     # a random walk over the vocabulary: the next token is one of a few
@@ -143,6 +177,8 @@ def main():
     train_data, val_data = data[:900_000], data[900_000:]
 
     model = GPT(args.vocab, args.context, args.layers, args.heads, args.dim, args.dropout, args.flash).to(device)
+    for linear in [m for m in model.layers.modules() if args.fp8 and isinstance(m, nn.Linear)]:
+        linear.__class__ = Linear8
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters")
     decay = [p for p in model.parameters() if p.dim() >= 2]
     no_decay = [p for p in model.parameters() if p.dim() < 2]
