@@ -56,6 +56,15 @@ def _pair(trial: Trial, ways: tuple[list[str], list[str]]) -> tuple[int, int]:
         again -= 1
 
 
+def by_turns(bad: Callable[[], int], fixed: Callable[[], int], pairs: int) -> Truth:
+    """Time steps both ways (A B, B A, ...)."""
+    took: tuple[list[int], list[int]] = ([], [])
+    for pair in range(pairs):
+        for which in (0, 1) if pair % 2 == 0 else (1, 0):
+            took[which].append((bad, fixed)[which]())
+    return truth_of(*took, machine())
+
+
 def truth_of(bad_ns: list[int], fixed_ns: list[int], machine: Machine) -> Truth:
     """The speed-up and its interval from blocks in pairs."""
     ratios = np.array(bad_ns) / np.array(fixed_ns)

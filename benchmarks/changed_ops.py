@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,7 +28,7 @@ from benchmarks.accuracy_tables import meets
 from benchmarks.accuracy_tables import table as markdown
 from benchmarks.changed_ops_training import TRAININGS
 from benchmarks.ground_truth import recorded
-from benchmarks.planted_cases import Machine, Truth, cases, trials
+from benchmarks.planted_cases import Machine, cases, trials
 from benchmarks.verdicts import Figure, findings
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.replay.saving import Basis
@@ -67,6 +68,9 @@ class Row(msgspec.Struct, frozen=True):
     ops: int  # Changed ops that were measured.
     not_measured: int
     seconds: float  # That measuring took.
+    kernels: float | None = (
+        None  # Device work of a step, over that of a recording without the fault, where there is one.
+    )
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -91,24 +95,18 @@ def trainings() -> Iterator[Training]:
             yield Training(f"{trial.case.name}, {trial.level}", program, ("--fixed",))
 
 
-def measured(training: Training) -> Truth:
-    """What the fix gains, by what steps take of the processor: other programs may use the machine meanwhile.
+def step_ns(training: Training, way: Sequence[str]) -> int:
+    """What a step takes of the processor, by one run: other programs may use the machine meanwhile.
 
     The trainings have one thread, and wait for nothing.
     """
-    ways: tuple[tuple[str, ...], ...] = ((), training.fixed)
-    took: tuple[list[int], list[int]] = ([], [])
-    for pair in range(PAIRS):
-        for which in (0, 1) if pair % 2 == 0 else (1, 0):
-            arguments = [*training.program[1:], "--steps", str(STEPS), *ways[which]]
-            cpu_ns = blocks.ran(training.program[0], arguments, ranks=1)["cpu_ns"]
-            took[which].append(int(statistics.median(cpu_ns[STEPS // 3 :])))
-    return blocks.truth_of(*took, blocks.machine())
+    told = blocks.ran(training.program[0], [*training.program[1:], "--steps", str(STEPS), *way], ranks=1)
+    return int(statistics.median(told["cpu_ns"][STEPS // 3 :]))
 
 
 def row(training: Training) -> Row:
     """What is true, and what is said of one recording before and after ops were measured."""
-    truth = measured(training)
+    truth = blocks.by_turns(partial(step_ns, training, ()), partial(step_ns, training, training.fixed), PAIRS)
     with recorded((*training.program, "--steps", "1000000"), 1, RECORDED_STEPS) as folder:
         before = diagnose.analyze(folder)
         command = [sys.executable, "-m", "diagnose", "measure", "-q", str(folder)]

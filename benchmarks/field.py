@@ -12,11 +12,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
 
-from benchmarks.blocks import machine, truth_of
+from benchmarks.blocks import by_turns
 from benchmarks.planted_cases import Truth
 
 TIMER = Path(__file__).with_name("field_timer.py")
@@ -33,16 +34,12 @@ class Timing:
 
 
 def measured(before: Path, after: Path, script: Sequence[str], timing: Timing, pairs: int = 5) -> Truth:
-    """Both by turns (A B, B A, ...). Raises RuntimeError if a run ends before it was timed."""
-    before_ns, after_ns = list[int](), list[int]()
-    for pair in range(pairs):
-        for folder, times in [(before, before_ns), (after, after_ns)][:: 1 - 2 * (pair % 2)]:
-            times.append(step_ns(folder, script, timing))
-    return truth_of(before_ns, after_ns, machine())
+    """Both by turns."""
+    return by_turns(partial(step_ns, before, script, timing), partial(step_ns, after, script, timing), pairs)
 
 
 def step_ns(folder: Path, script: Sequence[str], timing: Timing) -> int:
-    """The mean step of one run."""
+    """The mean step of one run. Raises RuntimeError if it ends before it was timed."""
     with tempfile.TemporaryDirectory() as name:
         out = Path(name, "ns")
         what = [str(out), str(timing.skip), str(timing.count), str(timing.seconds), *script]

@@ -46,44 +46,19 @@ FIRST = {
 """By where cases can be tried, those that come first. On a GPU the others follow; a rehearsal has no others."""
 
 
-@dataclass(frozen=True)
-class Size:
-    """How much is made."""
-
-    gpt: tuple[str, ...]  # Arguments of every GPT-2.
-    wide: tuple[str, ...]  # Of one whose products are large enough for 8 bits.
-    recorded_rungs: dict[str, int]  # Names as `h100.RUNGS` has them.
-    timing: Timing
-    pairs: int  # Of blocks.
-    measure_s: int
-    budget_s: float  # Of a fix that is tried.
-    environment: dict[str, str]
-
-
-STARTED = ("--accumulate", "1", "--eval-every", "0", "--log-every", "1000000", "--steps", "1000000")
+STARTED = ("--accumulate", "1", "--eval-every", "0", "--log-every", "1000000", "--steps", "1000000", "--vocab")
 SMALL = ("--layers", "2", "--heads", "2", "--dim", "32", "--context", "32", "--batch-size", "1")
-SIZES = {
-    "cuda": Size(
-        (*STARTED, "--vocab", "50257"),
-        ("--dim", "4096", "--layers", "4", "--heads", "32"),
-        {"gpt2_5_padded_vocabulary": 5, "gpt2_2_bf16": 2, "gpt2_0_fp32": 0},
-        Timing(skip=20, count=40, seconds=10.0),
-        pairs=3,
-        measure_s=20,
-        budget_s=planted.BUDGET_S,
-        environment={},
-    ),
-    "cpu": Size(
-        (*STARTED, *SMALL, "--vocab", "257"),
-        (),
-        {"gpt2_0_fp32": 0},
-        Timing(skip=2, count=4, seconds=2.0),
-        pairs=1,
-        measure_s=5,
-        budget_s=20.0,
-        environment={"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""},
-    ),
-}
+GPT_ARGUMENTS = {"cuda": (*STARTED, "50257"), "cpu": (*STARTED, "257", *SMALL)}
+WIDE = {
+    "cuda": ("--dim", "4096", "--layers", "4", "--heads", "32"),
+    "cpu": (),
+}  # Its products are large enough for fp8.
+ALL_RUNGS = {"gpt2_5_padded_vocabulary": 5, "gpt2_2_bf16": 2, "gpt2_0_fp32": 0}
+RECORDED_RUNGS = {"cuda": ALL_RUNGS, "cpu": {"gpt2_0_fp32": 0}}
+TIMINGS = {"cuda": Timing(skip=20, count=40, seconds=10.0), "cpu": Timing(skip=2, count=4, seconds=2.0)}
+PAIRS = {"cuda": 3, "cpu": 1}  # Of blocks.
+MEASURE_S, BUDGETS_S = {"cuda": 20, "cpu": 5}, {"cuda": planted.BUDGET_S, "cpu": 20}  # To benchmark ops, to try a fix.
+SETTINGS = {"cuda": {}, "cpu": {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}}
 
 
 @dataclass(frozen=True)
@@ -116,22 +91,16 @@ class Step(msgspec.Struct, frozen=True):
     make: Callable[[], object]
 
 
-class TimeUpError(BaseException):
-    """No time is left; no step is to take it for its own failure."""
-
-
 @dataclass(frozen=True)
 class Folder:
     """What was found, and where."""
 
     path: Path
-    size: Size
     device: str
 
     def found(self) -> h100.Truth:
         """All times so far."""
-        path = self.path / "truth.json"
-        if path.exists():
+        if (self.path / "truth.json").exists():
             return h100.truth_of(self.path)
         machine = blocks.machine()
         return h100.Truth(machine.gpu or machine.cpu, machine.torch, {}, {}, machine=machine)
@@ -152,14 +121,14 @@ class Folder:
 
     def _ladder(self, found: h100.Truth) -> Iterator[Step]:
         for at, side in enumerate(map(self.rung, range(len(RUNGS)))):
-            if len(found.gpt2_ns.get(str(at), ())) < self.size.pairs:
+            if len(found.gpt2_ns.get(str(at), ())) < PAIRS[self.device]:
                 yield Step(f"GPT-2, rung {at}: time", 30, partial(self._time_rung, at, side))
-        for name, at in self.size.recorded_rungs.items():
+        for name, at in RECORDED_RUNGS[self.device].items():
             yield from self._recorded(self.rung(at), self.path / name, measured=True)
 
     def _of_pair(self, pair: Pair, found: h100.Truth) -> Iterator[Step]:
         folder, known = self.path / "pairs" / pair.name, found.pairs.get(pair.name)
-        if known is None or len(known.bad_ns) < self.size.pairs:
+        if known is None or len(known.bad_ns) < PAIRS[self.device]:
             yield Step(f"{pair.name}: time", 30, partial(self._time, pair))
         yield from self._recorded(pair.bad, folder / "bad", measured=pair.bad.ranks == 1)
         if pair.of_kernels:
@@ -169,12 +138,12 @@ class Folder:
             return
         tried = results.published(self.path / "trials.json").planted
         if not any(one.case == pair.name for one in tried) and (folder / "bad").is_dir():
-            yield Step(f"{pair.name}: try", self.size.budget_s, partial(self._try, pair, planting))
+            yield Step(f"{pair.name}: try", BUDGETS_S[self.device], partial(self._try, pair, planting))
 
     def _recorded(self, side: Side, folder: Path, measured: bool) -> Iterator[Step]:
         if not folder.is_dir():
             name = f"{folder.relative_to(self.path)}: record"
-            yield Step(name, 40 + self.size.measure_s * measured, partial(self._record, side, folder, measured))
+            yield Step(name, 40 + MEASURE_S[self.device] * measured, partial(self._record, side, folder, measured))
 
     def rung(self, at: int) -> Side:
         """GPT-2 after so many optimisations."""
@@ -182,9 +151,9 @@ class Folder:
 
     def gpt(self, *words: str) -> Side:
         """GPT-2 with these arguments."""
-        program = [*self.size.gpt, *words]
+        program = [*GPT_ARGUMENTS[self.device], *words]
         module = GPT.removesuffix(".py").replace("/", ".")
-        return Side((module, *program), partial(step_ns, ROOT, [GPT, *program], self.size.timing))
+        return Side((module, *program), partial(step_ns, ROOT, [GPT, *program], TIMINGS[self.device]))
 
     def _time_rung(self, at: int, side: Side) -> None:
         took_ns, found = side.step_ns(), self.found()
@@ -209,7 +178,7 @@ class Folder:
         part = folder.with_name(folder.name + PART)
         part.mkdir(parents=True, exist_ok=True)
         with recorded(side.program, side.ranks, side.steps) as made:
-            command = [sys.executable, "-m", "diagnose", "measure", "-q", "--seconds", f"{self.size.measure_s}s"]
+            command = [sys.executable, "-m", "diagnose", "measure", "-q", "--seconds", f"{MEASURE_S[self.device]}s"]
             done = subprocess.run([*command, str(made)], stdout=subprocess.DEVNULL) if measured else None
             keep(made.glob("*.json*"), part, unread=())  # Measurements are found by strides and scalars.
         part.rename(folder)
@@ -219,7 +188,7 @@ class Folder:
     def _try(self, pair: Pair, planting: Trial) -> None:
         path, known = self.path / "trials.json", self.found().pairs[pair.name]
         target = planted.Target(planting, "", pair.rules)
-        row = planted.tried(target, self.path / "pairs" / pair.name / "bad", self.size.budget_s)
+        row = planted.tried(target, self.path / "pairs" / pair.name / "bad", BUDGETS_S[self.device])
         row = planted.with_truth(row, blocks.truth_of([*known.bad_ns], [*known.fixed_ns], blocks.machine()))
         results.write(results.published(path).with_row("planted", row), path)
 
@@ -236,7 +205,7 @@ class Folder:
         between, alone = ("nccl", "gpu") if on_gpu else ("gloo", "cpu")
         if not on_gpu or torch.cuda.device_count() > 1:
             yield from self._planted(between, on_gpu)
-        wide = [*(word for rung in RUNGS for word in rung), *self.size.wide]
+        wide = [*(word for rung in RUNGS for word in rung), *WIDE[self.device]]
         yield Pair("gpt2_fp8", ("no_fp8",), self.gpt(*wide), self.gpt(*wide, "--fp8"), of_kernels=True)
         yield from self._planted(alone, on_gpu)
 
@@ -283,24 +252,21 @@ def main() -> int:
     """Print a line for each result. Returns 1 if one failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--device", choices=SIZES, default="cuda")
+    parser.add_argument("--device", choices=PAIRS, default="cuda")
     parser.add_argument("--seconds", type=float, default=540.0, help="end after so many")
     given = parser.parse_args()
-    begun_s, size = time.monotonic(), SIZES[given.device]
+    begun_s = time.monotonic()
     os.chdir(ROOT)
-    os.environ |= {"DIAGNOSE_NO_LEDGER": "1", **size.environment}
+    os.environ |= {"DIAGNOSE_NO_LEDGER": "1", **SETTINGS[given.device]}
     given.folder.mkdir(parents=True, exist_ok=True)
-    folder = Folder(given.folder.absolute(), size, given.device)
+    folder = Folder(given.folder.absolute(), given.device)
     folder.keep(folder.found())
 
-    def ended(*_: object) -> None:
-        raise TimeUpError
-
-    signal.signal(signal.SIGALRM, ended)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, given.seconds)
     try:
         left, failed = go_on(folder, begun_s + given.seconds)
-    except TimeUpError:
+    except KeyboardInterrupt:
         print("Time is up; run it again.")
         return 0
     print(f"{left} results are missing; run it again." if left else "Nothing is missing.")

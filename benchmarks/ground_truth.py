@@ -1,11 +1,10 @@
-"""Try planted cases on the CPU: python -m benchmarks.ground_truth [CASE...] [--only truth|recordings|values|patterns]
+"""Try planted cases on the CPU: python -m benchmarks.ground_truth [CASE...] [--only truth|recordings|patterns]
 
-Of every case that needs no GPU it measures what the fix gains, without a profiler; makes the recordings
-that the repository keeps, as `diagnose profile` does; and asks torch's own pattern matcher. With --all-levels it makes
-those of the other levels as well, and of the strong level without the fault: in build/recordings/. With --missing only
-what is not there yet, so that it can be broken off and gone on with. It needs torch, and a machine that does nothing
-else meanwhile. `values` is done only if asked for: it records anew and keeps what was told of values, not the traces,
-so that it needs no quiet machine. On GPUs, `python -m benchmarks.gpu` does.
+Of every case that needs no GPU it measures what the fix gains, without a profiler; makes the recordings that the
+repository keeps, as `diagnose profile` does; and asks torch's own pattern matcher. With --all-levels it makes those of
+the other levels as well, and of the strong level without the fault: in build/recordings/. With --missing only what is
+not there yet, so that it can be broken off and gone on with. It needs torch, and a machine that does nothing else
+meanwhile. On GPUs, `python -m benchmarks.gpu` does this.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ from benchmarks.planted_cases import LEVELS, Trial, cases, trials
 from diagnose.trace import frames
 
 ROOT = Path(__file__).parent.parent
-VALUES = "rank*.values.json.gz"
-
 _UNREAD = ("Ev Idx", "Record function id", "Python parent id", "Concrete Inputs", "Input Strides")
 """Arguments of events that count them, which nothing refers to, and what only `diagnose measure` asks for."""
 
@@ -75,16 +72,6 @@ def record(trial: Trial, asked: Asked) -> None:
             keep(made.glob("*.json*"), folder)
         size = sum(path.stat().st_size for path in folder.iterdir())
         print(f"{trial.case.id} {folder.name}: {size / 1000:.0f} kB", flush=True)
-
-
-def look_at_values(trial: Trial, asked: Asked) -> None:
-    """Look anew at the values of the recordings that there are."""
-    for folder, fixed in _recordings(trial, asked.all_levels):
-        if asked.missing or not any(folder.glob(VALUES)):
-            continue
-        with _recorded(trial, fixed) as made:
-            keep(made.glob(VALUES), folder)
-        print(f"{trial.case.id} {folder.name}: values", flush=True)
 
 
 def _recordings(trial: Trial, all_levels: bool) -> Iterator[tuple[Path, bool]]:
@@ -192,14 +179,13 @@ def match(trial: Trial, asked: Asked) -> None:
 
 
 PARTS: dict[str, Callable[[Trial, Asked], None]] = {"truth": measure, "recordings": record, "patterns": match}
-ASKED_FOR = {"values": look_at_values}
 
 
 def main() -> None:
     """Try what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", nargs="*", help="name or id")
-    parser.add_argument("--only", choices=[*PARTS, *ASKED_FOR], action="append", help="of what to do")
+    parser.add_argument("--only", choices=PARTS, action="append", help="of what to do")
     parser.add_argument("--level", choices=LEVELS, action="append")
     parser.add_argument("--missing", action="store_true", help="only what is not there yet")
     parser.add_argument("--all-levels", action="store_true", help="recordings that the repository does not keep, too")
@@ -216,7 +202,7 @@ def main() -> None:
     for trial in tried:
         for part in given.only or PARTS:
             try:
-                {**PARTS, **ASKED_FOR}[part](trial, Asked(given.missing, given.all_levels))
+                PARTS[part](trial, Asked(given.missing, given.all_levels))
             except Exception as error:  # One case that fails must not cost the others their turn.
                 print(f"{trial.case.id} {trial.name} {part}: failed: {type(error).__name__}: {error}", flush=True)
 

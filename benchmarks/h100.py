@@ -134,14 +134,6 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class MeasuredRow:
-    """What `diagnose measure` makes of a price."""
-
-    row: changed_ops.Row
-    kernels: float | None  # Device work of a step over that of the fixed recording; None without that.
-
-
-@dataclass(frozen=True)
 class OnGpu:
     """All that was found out."""
 
@@ -150,7 +142,7 @@ class OnGpu:
     rungs: tuple[RungRow, ...]
     pairs: tuple[PairRow, ...]
     recorded: tuple[Recorded, ...]
-    measured: tuple[MeasuredRow, ...] = ()
+    measured: tuple[changed_ops.Row, ...] = ()
     trials: tuple[Tried, ...] = ()
     machine: Machine | None = None
     watched_us: tuple[float, float] | None = None  # As in `Truth`.
@@ -171,7 +163,7 @@ def merged(known: Sequence[OnGpu], new: OnGpu) -> tuple[OnGpu, ...]:
         rungs=_joined(old.rungs, new.rungs, lambda one: (one.recording, one.fix)),
         pairs=_joined(old.pairs, new.pairs, lambda one: one.case),
         recorded=_joined(old.recorded, new.recorded, lambda one: one.recording),
-        measured=_joined(old.measured, new.measured, lambda one: one.row.name),
+        measured=_joined(old.measured, new.measured, lambda one: one.name),
         trials=_joined(old.trials, new.trials, lambda one: one.key),
         machine=new.machine or old.machine,
         watched_us=new.watched_us or old.watched_us,
@@ -191,7 +183,7 @@ def truth_of(folder: Path) -> Truth:
 def judged(folder: Path) -> OnGpu:
     """What is said today of the recordings in a corpus's h100/."""
     truth, rungs, costs = truth_of(folder), list[RungRow](), list[Recorded]()
-    rows, measured = list[PairRow](), list[MeasuredRow]()
+    rows, measured = list[PairRow](), list[changed_ops.Row]()
     for path in sorted(one.parent for one in folder.glob("*/manifest.json")):
         said = diagnose.analyze(path)
         rungs += rungs_of(path.name, said, truth)
@@ -265,7 +257,7 @@ def _events(trace: Path, kinds: Sequence[str]) -> list[dict[str, float]]:
     return [one for one in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"] if one.get("cat") in kinds]
 
 
-def measured_of(pair: PairRow, said: Diagnosis, folder: Path, rules: Sequence[str]) -> Iterator[MeasuredRow]:
+def measured_of(pair: PairRow, said: Diagnosis, folder: Path, rules: Sequence[str]) -> Iterator[changed_ops.Row]:
     """What is said without and by what `diagnose measure` found, if it was asked."""
     found, true = said.measured, pair.measured
     if found is None:
@@ -275,8 +267,9 @@ def measured_of(pair: PairRow, said: Diagnosis, folder: Path, rules: Sequence[st
         shutil.copytree(folder, without, ignore=shutil.ignore_patterns("*.costs.*"))
         before, after = (changed_ops.said(one, rules) for one in (diagnose.analyze(without), said))
     counts, fixed_ms = true.low > WORTH, _busy_ms(folder.with_name("fixed"))
-    row = changed_ops.Row(pair.case, true, counts, before, after, found.ops, found.not_measured, found.seconds)
-    yield MeasuredRow(row, _busy_ms(folder) / fixed_ms if fixed_ms else None)
+    kernels = _busy_ms(folder) / fixed_ms if fixed_ms else None
+    costs = (found.ops, found.not_measured, found.seconds)
+    yield changed_ops.Row(pair.case, true, counts, before, after, *costs, kernels)
 
 
 def _busy_ms(folder: Path) -> float:
@@ -368,11 +361,11 @@ def recorded(found: OnGpu) -> str:
 
 def measured(found: OnGpu) -> str:
     """What `diagnose measure` makes of prices."""
-    if not any(one.row.counts for one in found.measured):
+    if not any(one.counts for one in found.measured):
         return ""
-    kernels = [f"`{one.row.name}` {one.kernels:.2f} x" for one in found.measured if one.kernels]
+    kernels = [f"`{one.name}` {one.kernels:.2f} x" for one in found.measured if one.kernels]
     told = f"Kernels of the recordings with and without the fault: {', '.join(kernels)}." if kernels else ""
-    return f"{changed_ops.table([one.row for one in found.measured])}\n\n{told}".rstrip()
+    return f"{changed_ops.table(found.measured)}\n\n{told}".rstrip()
 
 
 def tried(found: OnGpu) -> str:
