@@ -49,10 +49,9 @@ FIRST = {
 STARTED = ("--accumulate", "1", "--eval-every", "0", "--log-every", "1000000", "--steps", "1000000", "--vocab")
 SMALL = ("--layers", "2", "--heads", "2", "--dim", "32", "--context", "32", "--batch-size", "1")
 GPT_ARGUMENTS = {"cuda": (*STARTED, "50257"), "cpu": (*STARTED, "257", *SMALL)}
-WIDE = {
-    "cuda": ("--dim", "4096", "--layers", "4", "--heads", "32"),
-    "cpu": (),
-}  # Its products are large enough for fp8.
+WIDE = {"cuda": ("--dim", "4096", "--layers", "4", "--heads", "32"), "cpu": ()}
+"""Of a GPT-2 whose products are large enough for fp8."""
+
 ALL_RUNGS = {"gpt2_5_padded_vocabulary": 5, "gpt2_2_bf16": 2, "gpt2_0_fp32": 0}
 RECORDED_RUNGS = {"cuda": ALL_RUNGS, "cpu": {"gpt2_0_fp32": 0}}
 TIMINGS = {"cuda": Timing(skip=20, count=40, seconds=10.0), "cpu": Timing(skip=2, count=4, seconds=2.0)}
@@ -80,10 +79,12 @@ class Pair:
     bad: Side
     fixed: Side
     of_kernels: bool  # The fix changes what ops take.
+    first: bool = True  # It is worth more than others.
     planting: Trial | None = None
 
 
-class Step(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Step:
     """One result that is missing."""
 
     name: str
@@ -113,28 +114,31 @@ class Folder:
 
     def steps(self, pairs: Sequence[Pair]) -> Iterator[Step]:
         """What is missing, the most valuable first."""
-        yield from self._ladder(self.found())
-        for pair in pairs:
-            yield from self._of_pair(pair, self.found())
-        if self.found().watched_us is None:
-            yield Step("cost of watching a step", 60, self._watched)
+        found = self.found()
+        for some in ([pair for pair in pairs if pair.first], pairs):
+            for blocks_made in (1, PAIRS[self.device]):
+                yield from self._ladder(found, blocks_made)
+                for pair in some:
+                    yield from self._of_pair(pair, found, blocks_made)
+            if found.watched_us is None:
+                yield Step("cost of watching a step", 60, self._watched)
 
-    def _ladder(self, found: h100.Truth) -> Iterator[Step]:
+    def _ladder(self, found: h100.Truth, least: int) -> Iterator[Step]:
         for at, side in enumerate(map(self.rung, range(len(RUNGS)))):
-            if len(found.gpt2_ns.get(str(at), ())) < PAIRS[self.device]:
+            if len(found.gpt2_ns.get(str(at), ())) < least:
                 yield Step(f"GPT-2, rung {at}: time", 30, partial(self._time_rung, at, side))
         for name, at in RECORDED_RUNGS[self.device].items():
             yield from self._recorded(self.rung(at), self.path / name, measured=True)
 
-    def _of_pair(self, pair: Pair, found: h100.Truth) -> Iterator[Step]:
+    def _of_pair(self, pair: Pair, found: h100.Truth, least: int) -> Iterator[Step]:
         folder, known = self.path / "pairs" / pair.name, found.pairs.get(pair.name)
-        if known is None or len(known.bad_ns) < PAIRS[self.device]:
+        if known is None or len(known.bad_ns) < least:
             yield Step(f"{pair.name}: time", 30, partial(self._time, pair))
         yield from self._recorded(pair.bad, folder / "bad", measured=pair.bad.ranks == 1)
         if pair.of_kernels:
             yield from self._recorded(pair.fixed, folder / "fixed", measured=False)
         planting = pair.planting
-        if planting is None or not pair.rules or planting.case.faults or known is None:
+        if planting is None or not pair.rules or planting.case.faults:
             return
         tried = results.published(self.path / "trials.json").planted
         if not any(one.case == pair.name for one in tried) and (folder / "bad").is_dir():
@@ -169,9 +173,8 @@ class Folder:
         took_ns = {id(side): side.step_ns() for side in ways}
         bad_ns, fixed_ns = [*known.bad_ns, took_ns[id(pair.bad)]], [*known.fixed_ns, took_ns[id(pair.fixed)]]
         truth = blocks.truth_of(bad_ns, fixed_ns, blocks.machine())
-        found.pairs[pair.name] = h100.Pair(
-            "", truth.speedup, (truth.low, truth.high), pair.rules, truth.bad_ns, truth.fixed_ns
-        )
+        gain = (truth.speedup, (truth.low, truth.high))
+        found.pairs[pair.name] = h100.Pair("", *gain, pair.rules, truth.bad_ns, truth.fixed_ns)
         self.keep(found)
 
     def _record(self, side: Side, folder: Path, measured: bool) -> None:
@@ -186,10 +189,8 @@ class Folder:
             done.check_returncode()
 
     def _try(self, pair: Pair, planting: Trial) -> None:
-        path, known = self.path / "trials.json", self.found().pairs[pair.name]
-        target = planted.Target(planting, "", pair.rules)
+        path, target = self.path / "trials.json", planted.Target(planting, "", pair.rules)
         row = planted.tried(target, self.path / "pairs" / pair.name / "bad", BUDGETS_S[self.device])
-        row = planted.with_truth(row, blocks.truth_of([*known.bad_ns], [*known.fixed_ns], blocks.machine()))
         results.write(results.published(path).with_row("planted", row), path)
 
     def _watched(self) -> None:
@@ -211,17 +212,15 @@ class Folder:
 
     def _planted(self, place: str, on_gpu: bool) -> Iterator[Pair]:
         first = FIRST[place].split()
-        known = {case.name: case for case in cases() if place in case.needs}
-        for case in [known[name] for name in first] + [
-            one for one in known.values() if one.name not in first and on_gpu
-        ]:
+        some = [case for case in cases() if place in case.needs and (on_gpu or case.name in first)]
+        for case in sorted(some, key=lambda case: [*first, case.name].index(case.name)):
             trial = Trial(case, on_gpu, "medium")
             bad, fixed = (
                 Side(tuple(trial.program(*way)), partial(_step_ns, trial, way), trial.ranks, case.recorded_steps)
                 for way in ([], ["--fixed"] * (not case.is_control))
             )
             rules = tuple(sorted({*case.expected, *(rule for some in case.faults.values() for rule in some)}))
-            yield Pair(case.name, rules, bad, fixed, case.kind == "kernel", trial)
+            yield Pair(case.name, rules, bad, fixed, case.kind == "kernel", case.name in first, trial)
 
 
 def _step_ns(trial: Trial, way: list[str]) -> int:
@@ -234,7 +233,8 @@ def go_on(folder: Folder, until_s: float) -> tuple[int, dict[str, str]]:
     before: dict[str, str] = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {}
     failed = dict[str, str]()
     while True:
-        left = sorted(folder.steps(pairs), key=lambda step: step.name in before)
+        missing = {step.name: step for step in folder.steps(pairs)}  # Some are due in several rounds.
+        left = sorted(missing.values(), key=lambda step: step.name in before)
         fits = [step for step in left if step.name not in failed and time.monotonic() + step.likely_s < until_s]
         if not fits:
             return len(left), failed
@@ -256,12 +256,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=540.0, help="end after so many")
     given = parser.parse_args()
     begun_s = time.monotonic()
+    folder = Folder(given.folder.absolute(), given.device)
     os.chdir(ROOT)
     os.environ |= {"DIAGNOSE_NO_LEDGER": "1", **SETTINGS[given.device]}
-    given.folder.mkdir(parents=True, exist_ok=True)
-    folder = Folder(given.folder.absolute(), given.device)
-    folder.keep(folder.found())
-
+    folder.path.mkdir(parents=True, exist_ok=True)
+    found, here = folder.found(), blocks.machine()
+    if (found.device, found.torch) != (here.gpu or here.cpu, here.torch):
+        parser.error(f"{folder.path} is of an {found.device} with torch {found.torch}: name another folder.")
+    folder.keep(found)
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, given.seconds)
     try:

@@ -195,8 +195,14 @@ def judged(folder: Path) -> OnGpu:
             rows.append(pair_of(name, said, truth))
             costs += cost_of(name, said, path)
             measured += measured_of(rows[-1], said, path, truth.pairs[name].rules)
-    rest = (tuple(measured), results.published(folder / "trials.json").planted, truth.machine, truth.watched_us)
+    rest = (tuple(measured), tuple(_with_truths(folder, truth)), truth.machine, truth.watched_us)
     return OnGpu(truth.device, truth.torch, tuple(rungs), tuple(rows), tuple(costs), *rest)
+
+
+def _with_truths(folder: Path, truth: Truth) -> Iterator[Tried]:
+    for one in results.published(folder / "trials.json").planted:
+        if (pair := truth.pairs.get(one.case)) is not None:
+            yield replace(one, truth=Figure(pair.speedup, *pair.speedup_range), true_step_ns=median(pair.bad_ns))
 
 
 def rungs_of(recording: str, said: Diagnosis, truth: Truth) -> Iterator[RungRow]:
@@ -384,9 +390,8 @@ def each(table_of: Callable[[OnGpu], str], found: Sequence[OnGpu]) -> str:
 def _where(one: OnGpu) -> str:
     words = [one.device, f"torch {one.torch}"]
     if one.machine is not None:
-        clock = one.machine.clock_mhz, one.machine.most_clock_mhz
         words += [f"driver {one.machine.driver}"] * bool(one.machine.driver) + [f"{one.machine.cores} cores"]
-        words += ["{:.0f} of {:.0f} MHz".format(*clock)] * all(clock)
+        words += [f"{one.machine.clock_mhz} of {one.machine.most_clock_mhz} MHz"] * bool(one.machine.clock_mhz)
     return ", ".join(words)
 
 
