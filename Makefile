@@ -81,7 +81,6 @@ gpu-tables: .venv/full  ## publish what `make gpu` has left in GPU_RUN
 
 bench: .venv/full  ## measure loading beside HTA and plain SQL, publish it, and measure what recording costs
 	$(BIN)/python -m benchmarks.load --write
-	$(BIN)/python -m benchmarks.nsight --write
 	$(BIN)/python -m benchmarks.texts --write
 	$(BIN)/python -m benchmarks.recording
 

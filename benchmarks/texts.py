@@ -29,7 +29,6 @@ from benchmarks import (
     load,
     loaders,
     multi_rank_traces,
-    nsight,
     public,
     queries,
     ranges,
@@ -131,7 +130,6 @@ def _rates() -> Iterator[Text]:
 
 def _speed() -> Iterator[Text]:
     yield Text(SITE / "benchmarks.md", load.table, "load")
-    yield Text(SITE / "benchmarks.md", nsight.sentence, "nsight")
     yield Text(SITE / "watching.md", shown.report, "watching-report")
     yield Text(SITE / "watching.md", shown.panel, "watching-panel")
     yield Text(SITE / "watching.md", shown.line, "watching-line")
