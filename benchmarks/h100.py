@@ -253,7 +253,7 @@ def _each_us(
 ) -> tuple[float, float] | None:
     """By how much longer steps are for each event of these kinds. Truest where the host bounds the step."""
     count = 0 if file is None or timed is None else len(_events(folder / file, kinds)) / len(timed.wall_ns)
-    return (said_ns / 1e3, longer_us / count) if said_ns and count else None
+    return (said_ns / 1e3, longer_us / count) if said_ns and count and longer_us > 0 else None  # Else it is noise.
 
 
 def _events(trace: Path, kinds: Sequence[str]) -> list[dict[str, float]]:

@@ -50,10 +50,6 @@ def test_every_verdict_is_published() -> None:
     assert [verdict.trace for verdict in VERDICTS_OF_MULTI_RANK_TRACES] == list(PUBLISHED_OF_MULTI_RANK_TRACES)
 
 
-def test_the_documentation_has_the_published_table() -> None:
-    assert multi_rank_traces.table() in (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("verdict", VERDICTS_OF_MULTI_RANK_TRACES, ids=lambda one: one.trace)
 def test_verdicts_do_not_contradict_themselves(verdict: multi_rank_traces.Verdict) -> None:
     assert all(low <= high for low, high in (cause.share for cause in verdict.causes))

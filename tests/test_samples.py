@@ -121,13 +121,3 @@ def test_a_training_trains_and_its_fixes_change_no_number(training: str) -> None
     assert len(set(found)) == 4
     assert losses(training, "--seed 1") != found
     assert losses(training, FIXED[training]) == pytest.approx(found, rel=1e-3)
-
-
-@pytest.mark.slow
-def test_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert len(losses("image_classifier", "--save-every 2 --workers 1")) == 4
-    saved = sorted(tmp_path.glob("checkpoints-*/*.pt"))
-    assert [path.name for path in saved] == ["step2.pt", "step4.pt"]
-    assert torch.load(saved[-1])["step"] == 4

@@ -11,7 +11,7 @@ import pytest
 if sys.version_info < (3, 11):
     pytest.skip("planted cases need tomllib, which came with Python 3.11", allow_module_level=True)
 
-from benchmarks.planted_cases import Machine, Truth, cases
+from benchmarks.planted_cases import Machine, cases
 from benchmarks.trials import __main__ as whole
 from benchmarks.trials import nothing, planted, tables
 from benchmarks.trials.results import Found, Measured, Nothing, Runs, Tried, published, write
@@ -69,11 +69,6 @@ def test_a_verdict_is_contradicted_where_the_truth_lies_on_the_other_side() -> N
     assert not tables.contradicted("keep", Figure(0.8, 0.7, 1.0))
     assert tables.contradicted("slower", Figure(1.2, 1.01, 1.3))
     assert not tables.contradicted("inconclusive", Figure(1.2, 1.01, 1.3))
-
-
-def test_an_error_is_a_share_of_the_truth() -> None:
-    assert tables.error(Figure(1.8, 1.0, 2.0), TRUTH) == pytest.approx(0.2)
-    assert tables.error(None, TRUTH) is None
 
 
 def test_the_summary_counts_what_it_says() -> None:
@@ -155,14 +150,6 @@ def test_the_tables_have_a_line_for_each() -> None:
     assert tables.machine(Measured(MACHINE)) == "Machine: a CPU, 2 cores, torch 2.13.0."
 
 
-def test_trials_and_the_truth_make_a_row() -> None:
-    """A switch is tried in one process."""
-    known = replace(UNTRIED, injection="patch:torch.optim(fused=True)", same_change=True, why="")
-    long, short = found(Figure(1.25, 1.2, 1.3), 9.0), found(None)
-    made = planted.filled(known, 1e7, long, short, Truth((150,), (100,), 1.5, 1.4, 1.6, MACHINE))
-    assert made == replace(known, step_ns=1e7, blocks=long, short=short, truth=TRUTH, true_step_ns=150.0)
-
-
 @pytest.mark.slow
 def test_a_fault_is_tried_by_what_the_finding_of_it_says() -> None:
     """Of the recording that is kept, without running anything."""
@@ -184,15 +171,6 @@ def test_every_injection_that_cases_and_harmful_fixes_name_is_one() -> None:
     assert len(named) > 10
     assert [one for one in named if parsed(one) is None] == []
     assert {case.name for case in cases()} >= set(nothing.HARMFUL)
-
-
-def test_controls_are_healthy_and_the_shortest_steps_come_first() -> None:
-    found = nothing.controls(cases())
-    assert len(found) > 20
-    assert all(one.case.is_control and not one.on_gpu for one in found)
-    took = [nothing._recorded_ns(one) for one in found]
-    assert took == sorted(took)
-    assert took[2] < tables.SHORT_NS
 
 
 def test_arms_are_replayed_by_the_protocol() -> None:
