@@ -51,10 +51,6 @@ def cells(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
 
 
-def test_half_of_an_interval_is_by_its_ends() -> None:
-    assert public.half_width(Range(1.0, 1.05, 1.1025)) == pytest.approx(0.05)
-
-
 def test_a_line_tells_what_was_decided_and_how_well() -> None:
     alone = msgspec.structs.replace(REPORT, baseline=None, trials=(), together=None)
     rows = (public.Row("nanoGPT", REPORT, 192.4), public.Row("minGPT, adder", alone, 3.2))

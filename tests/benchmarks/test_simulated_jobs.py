@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import simulated_jobs, texts
+from benchmarks import simulated_jobs
 from benchmarks.simulated_jobs import schedules, tables
 from benchmarks.simulated_jobs.cases import cases
 from benchmarks.simulated_jobs.layout import HOST_LATENCY_NS, NETWORK_LATENCY_NS, Layout
@@ -98,6 +98,7 @@ def test_schedules_run_each_pass_once_and_in_order(each: int) -> None:
 
 
 def test_cases_are_many_and_named_once() -> None:
+    assert {row.case for row in tables.published()} == {case.name for case in cases()}
     some = cases()
     assert len({one.name for one in some}) == len(some) >= 45
     assert sum(not one.fault for one in some) >= 15
@@ -114,10 +115,3 @@ def test_only_the_judge_knows_diagnose() -> None:
                 imported.add(node.module or "")
         asked = {name for name in imported if name.split(".")[0] == "diagnose"}
         assert asked <= ({"diagnose"} if path.name == "judge.py" else set()), path.name
-
-
-def test_the_published_tables_are_those_of_the_published_rows() -> None:
-    assert {table.case for table in tables.published()} == {case.name for case in cases()}
-    published = [text for text in texts.texts() if text.block in ("simulated-jobs", "simulated-jobs-each")]
-    assert [table.block for table in published if not table.current] == []
-    assert len(published) == 2
