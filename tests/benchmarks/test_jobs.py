@@ -11,12 +11,11 @@ import pytest
 
 import diagnose
 from benchmarks import changed_ops, queries
-from benchmarks.changed_ops import Published, Said, published, table, trainings
+from benchmarks.changed_ops import Said, published, table, trainings
 from benchmarks.jobs import tables
 from benchmarks.jobs.cases import CASES, FOLDER, Case
 from benchmarks.jobs.judge import Row, judge
 from benchmarks.jobs.truth import truths
-from benchmarks.planted_cases import Machine
 from benchmarks.verdicts import Figure
 from tests.exporting.synthetic import training
 
@@ -79,7 +78,6 @@ def test_a_recording_names_no_machine_and_no_path_on_it(case: Case) -> None:
         assert json.loads(text).keys().isdisjoint({"host_name", "traceName", "trace_id"})
 
 
-MACHINE = Machine("a processor", 2, 0.0, "2.9")
 UNNAMED = Said(None, False)
 
 
@@ -93,7 +91,7 @@ def test_the_table_has_what_is_true_and_what_is_said() -> None:
         op_row("b", Figure(4.0, 3.8, 4.2), Said(Figure(5.2, 4.4, 6.0), True)),
         op_row("c", Figure(1.0, 0.9, 1.1), Said(Figure(3.0, 2.0, 4.0), True), counts=False),
     )
-    assert table(Published(MACHINE, rows)).splitlines()[2:] == [
+    assert table(rows).splitlines()[2:] == [
         "| `a` | 2.00 (1.90 to 2.10) | 2.20 (1.80 to 2.40) | yes | not named | - | 3 of 4 |",
         "| `b` | 4.00 (3.80 to 4.20) | 5.20 (4.40 to 6.00) | no | not named | - | 3 of 4 |",
         "| **median error; range met** |  | 20% | 1 of 2 | - | 0 of 0 |  |",
