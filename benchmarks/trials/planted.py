@@ -26,7 +26,7 @@ from diagnose.statistics import CPU, RANKS, Spread
 from diagnose.trials import arms, course, results, screening
 from diagnose.trials.arms import Size
 from diagnose.trials.protocol import Bench
-from diagnose.trials.selection import Candidate, select, step_of
+from diagnose.trials.selection import Candidate, between_runs, select, step_of
 
 BUDGET_S = 90  # Of a fix, in each way.
 FIRST_ARM_S = 15.0  # What the first run may take.
