@@ -36,8 +36,6 @@ _IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=://hooks\.)\S+|(?<=[?#])\S+
 
 
 class _Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What any process of the run says of the machine."""
-
     host: Host = Host()
     versions: dict[str, str] = {}
     environment: dict[str, str] = {}

@@ -44,8 +44,6 @@ class Setting(Struct, frozen=True):
 
 
 class _Found(Struct):
-    """What the process has said so far."""
-
     device: str | None = None
     torch: str = ""
     done: dict[tuple[int, str], MeasuredOp] = field(default_factory=dict)

@@ -218,7 +218,6 @@ def _watch(
 
 
 def _end_overdue(child: subprocess.Popen[bytes], over_s: float, received: list[int]) -> None:
-    """Ask a run that takes too long to end, and end it if it does not."""
     if over_s > 0 and OVERDUE not in received:
         received.append(OVERDUE)
         child.terminate()

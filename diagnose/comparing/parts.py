@@ -27,16 +27,12 @@ T = TypeVar("T")
 
 
 class _Sums(Struct):
-    """Time and calls of one side."""
-
     ns: int = 0
     calls: float = 0.0
     names: dict[str, int] = field(default_factory=dict)
 
 
 class _Pair(Struct):
-    """Something that both sides may have."""
-
     before: _Sums = field(default_factory=_Sums)
     after: _Sums = field(default_factory=_Sums)
     shapes: dict[str, int] = field(default_factory=dict)  # Difference by shapes.

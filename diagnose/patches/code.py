@@ -174,8 +174,6 @@ def inside(head: tuple[cst.WithItem], first: bool) -> Change:
 
 
 class _Changing(cst.CSTTransformer):
-    """Makes edits, from the inside out."""
-
     def __init__(self, edits: dict[cst.CSTNode, list[Edit]]) -> None:
         super().__init__()
         self._edits = edits

@@ -196,8 +196,6 @@ def _beside(trace: Place, names: Sequence[str], listings: Listings) -> Place | N
 
 
 class _Told:
-    """What a manifest says of the rank of each trace."""
-
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self._by_name = {rank.trace: rank for rank in reversed(manifest.ranks)}

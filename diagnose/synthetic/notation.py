@@ -163,8 +163,6 @@ def _drawn(text: str) -> _Drawing:
 
 
 class _Drawing:
-    """What was read so far, and the recorder that saw it."""
-
     def __init__(self) -> None:
         self.recorder = Recorder()
         self.steps, self.period_ns = 1, 0

@@ -56,8 +56,6 @@ def lanes(facts: Facts) -> Lanes:
 
 
 class _Drawing:
-    """Lanes, as they are laid out one after the other."""
-
     def __init__(self, facts: Facts, shown: tuple[int, int]) -> None:
         spans = facts.rank.spans
         self.facts = facts

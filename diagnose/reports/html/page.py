@@ -286,8 +286,6 @@ def _ended(diagnosis: Diagnosis, kind: OutcomeKind) -> bool:
 
 
 class _Row(Struct, frozen=True):
-    """A rule with how it ended and its page."""
-
     code: str
     title: str
     kind: str
