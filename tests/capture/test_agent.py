@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
-from diagnose.capture.agent import event_cost, imports, start, steps
+from diagnose.capture.agent import alone, event_cost, start, steps
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.clocks import Clock, Cycle, cycle, steady
 from diagnose.capture.agent.foreign import turns
@@ -183,7 +183,7 @@ def test_places(environment: dict[str, str], place: Place) -> None:
 def test_a_module_is_acted_on_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "some_module.py").write_text("value = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(imports, "failures", [])
+    monkeypatch.setattr(alone, "failures", [])
     seen: list[int] = []
     when_imported("some_module", lambda module: seen.append(module.value))
     when_imported("some_module", lambda module: 1 / 0)
@@ -191,7 +191,7 @@ def test_a_module_is_acted_on_when_it_is_imported(tmp_path: Path, monkeypatch: p
     import some_module  # type: ignore[import-not-found]
 
     assert seen == [1]
-    assert imports.failures == ["some_module: ZeroDivisionError: division by zero"]
+    assert alone.failures == ["some_module: ZeroDivisionError: division by zero"]
     when_imported("some_module", lambda module: seen.append(2))
     assert seen == [1, 2]
     assert some_module.__spec__.loader.__class__.__name__ == "SourceFileLoader"
@@ -332,13 +332,3 @@ def test_it_is_not_measured_while_the_script_records_itself() -> None:
         assert event_cost.event_cost() is None
     finally:
         turns.given_back(profile)
-
-
-def test_what_fails_is_not_known_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*_: object) -> list[int]:
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(event_cost, "_times_ns", failing)
-    assert event_cost.event_cost() is None
-    assert turns.take()
-    turns.leave()

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from diagnose.capture.agent import about, about_devices, about_settings, imports
+from diagnose.capture.agent import about, about_devices, about_settings, alone
 from diagnose.capture.agent.about import Settings
 from diagnose.trace import manifest
 from tests.capture.scripts import plain
@@ -51,7 +51,7 @@ def settings() -> Iterator[Settings]:
     found.install()
     yield found
     about_settings._settings = Settings()
-    assert imports.failures == []
+    assert alone.failures == []
 
 
 def test_this_machine() -> None:
@@ -273,7 +273,7 @@ def test_a_torch_in_which_it_is_a_property() -> None:
 
 SCRIPT = """
 import json, sys
-from diagnose.capture.agent import about, imports
+from diagnose.capture.agent import about, alone
 assert "torch" not in sys.modules
 settings = about.Settings()
 settings.install()
@@ -303,7 +303,7 @@ def train(compile):
 train(False)
 before = settings.flags()["compiled"]
 train(True)
-print(json.dumps([before, settings.flags()["compiled"], settings.flags()["autocast"], imports.failures]))
+print(json.dumps([before, settings.flags()["compiled"], settings.flags()["autocast"], alone.failures]))
 """
 
 
@@ -344,7 +344,7 @@ second = wrap(linear(), bucket_cap_mb=100, find_unused_parameters=True, gradient
 third = wrap(linear(), static_graph=True)
 del first
 torch.distributed.destroy_process_group()
-print(json.dumps([settings.distributed(), imports.failures]))
+print(json.dumps([settings.distributed(), alone.failures]))
 """
 FSDP = """
 from torch.distributed.fsdp import fully_shard, MixedPrecisionPolicy
@@ -357,7 +357,7 @@ fully_shard(model, mesh=mesh, reshard_after_forward=False)
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
 half = MixedPrecision(param_dtype=torch.bfloat16)
 FullyShardedDataParallel(linear(), mixed_precision=half, forward_prefetch=True, device_id=torch.device("cpu"))
-print(json.dumps([settings.distributed(), imports.failures]))
+print(json.dumps([settings.distributed(), alone.failures]))
 torch.distributed.destroy_process_group()
 """
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diagnose.capture.agent import backwards, graphs, imports
+from diagnose.capture.agent import alone, backwards, graphs
 from diagnose.capture.agent.graphs import graph_of_a_step
 from diagnose.source.beside import read_graph
 from diagnose.trace.model import AutogradGraph
@@ -14,14 +14,15 @@ from diagnose.trace.model import AutogradGraph
 torch = pytest.importorskip("torch")
 
 
-def looked_at(target: Path, step: Callable[[], object]) -> AutogradGraph | None:
+def looked_at(target: Path, step: Callable[[], object], *told: str) -> AutogradGraph | None:
     course = graph_of_a_step(target)
     next(course)
     step()
     with pytest.raises(StopIteration) as ended:
         next(course)
     step()  # Of which nobody hears.
-    assert imports.failures == []
+    assert alone.failures == [*told]
+    alone.failures.clear()
     assert ended.value.value == (target.name if target.exists() else None)
     return read_graph(target)[0] if target.exists() else None
 
@@ -98,7 +99,8 @@ def test_a_full_disk(tmp_path: Path, weight: Any, monkeypatch: pytest.MonkeyPatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(graphs.json, "dump", full)
-    assert looked_at(tmp_path / "g", lambda: weight.exp().sum().backward()) is None
+    told = "g: OSError: [Errno 28] No space left on device"
+    assert looked_at(tmp_path / "g", lambda: weight.exp().sum().backward(), told) is None
     assert list(tmp_path.iterdir()) == []
 
 

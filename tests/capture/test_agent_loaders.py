@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from diagnose.capture.agent import imports, interruptions, loaders, loaders_measured
+from diagnose.capture.agent import alone, interruptions, loaders, loaders_measured
 from diagnose.capture.agent.handing import handing
 from diagnose.capture.agent.loaders import LoaderWatch
 from diagnose.capture.agent.loaders_measured import Fetch, Loader, Request, RunQueue, WorkerFile
@@ -84,7 +84,7 @@ def folder(tmp_path: Path) -> Path:
 def install(folder: Path) -> Iterator[Callable[..., LoaderWatch]]:
     yield lambda on_batch=lambda: None: loaders.install(folder / WORK, on_batch)
     loaders._watch = None
-    assert imports.failures == []
+    assert alone.failures == []
 
 
 def only(watch: LoaderWatch) -> manifest.Loader:
@@ -358,8 +358,8 @@ def test_a_hook_that_ends_the_run_and_one_that_fails(install: Callable[..., Load
 
     install(fail)
     assert len(list(data.DataLoader(Squares(3)))) == 3
-    assert imports.failures == ["DataLoader (on_batch): ValueError: ours"]
-    imports.failures.clear()
+    assert alone.failures == ["DataLoader (on_batch): ValueError: ours"]
+    alone.failures.clear()
 
 
 def test_nothing_is_kept_alive(install: Callable[..., LoaderWatch]) -> None:
@@ -542,7 +542,7 @@ def run(folder: Path, watched: bool) -> dict[str, Any]:
     (folder / WORK).mkdir(parents=True)
     (folder / "sitecustomize.py").write_text(
         "from pathlib import Path\n"
-        "from diagnose.capture.agent import imports, loaders\n"
+        "from diagnose.capture.agent import alone, loaders\n"
         f"watch, asked = loaders.install(Path({str(folder / WORK)!r}), lambda: asked.append(1)), []\n"
     )
     given = environment()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from diagnose.capture.agent import values
+from diagnose.capture.agent import alone, values
 from diagnose.capture.agent.place import Place
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.session import Session
@@ -237,10 +237,12 @@ def test_what_is_too_long_is_not_written(
 def test_a_full_disk_costs_nothing(tmp_path: Path) -> None:
     course = values_of_two_steps(tmp_path / "missing" / "v")
     next(course)
+    torch.ones(2).exp()
     next(course)
     with pytest.raises(StopIteration) as ended:
         next(course)
     assert ended.value.value is None
+    assert alone.failures.pop().startswith("v: FileNotFoundError")
 
 
 def test_memory_is_let_go(tmp_path: Path) -> None:

@@ -7,14 +7,15 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from math import ceil
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from . import made
 from .about_devices import devices, links
-from .about_settings import Settings
+from .about_settings import Settings, if_known
+from .alone import uses_gpu
 from .loops import is_library
 
 __all__ = ["Settings", "devices", "environment", "host", "links", "optimizers", "versions"]
@@ -23,8 +24,6 @@ FRAMEWORKS = ("accelerate", "deepspeed", "lightning", "pytorch_lightning", "torc
 
 LONGEST_VALUE = 200  # characters
 
-T = TypeVar("T")
-
 
 def host(root: Path = Path("/")) -> dict[str, object]:
     """The machine, as `Host`. `root` is the folder that holds proc and sys."""
@@ -32,8 +31,8 @@ def host(root: Path = Path("/")) -> dict[str, object]:
         "system": f"{platform.system()} {platform.release()}",
         "cpu": _cpu(root) or platform.machine() or None,
         "cpus": os.cpu_count(),
-        "cpus_allowed": _known(lambda: _cpus_allowed(root)),
-        "memory_bytes": _known(lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        "cpus_allowed": if_known(lambda: _cpus_allowed(root)),
+        "memory_bytes": if_known(lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
         "cpu_flags": _cpu_flags(root),
     }
 
@@ -92,12 +91,12 @@ def versions(root: Path = Path("/")) -> dict[str, str]:
     found: dict[str, str | None] = {"python": platform.python_version()}
     torch = sys.modules.get("torch")
     if torch is not None:
-        found["torch"] = _known(lambda: str(torch.__version__))
-        found["cuda"] = _known(lambda: torch.version.cuda)
-        found["hip"] = _known(lambda: torch.version.hip)
-        if _known(torch.cuda.is_initialized):
-            found["cudnn"] = _known(lambda: _cudnn(torch.backends.cudnn.version()))
-            found["nccl"] = _known(lambda: ".".join(map(str, torch.cuda.nccl.version())))
+        found["torch"] = if_known(lambda: str(torch.__version__))
+        found["cuda"] = if_known(lambda: torch.version.cuda)
+        found["hip"] = if_known(lambda: torch.version.hip)
+        if uses_gpu():
+            found["cudnn"] = if_known(lambda: _cudnn(torch.backends.cudnn.version()))
+            found["nccl"] = if_known(lambda: ".".join(map(str, torch.cuda.nccl.version())))
     driver = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d[\d.]*)", _read(root / "proc/driver/nvidia/version"))
     found["driver"] = driver[1] if driver else _read(root / "sys/module/amdgpu/version").strip() or None
     found |= {name: _installed(name) for name in FRAMEWORKS if name in sys.modules}
@@ -120,7 +119,7 @@ def _cudnn(number: int) -> str:
 def _installed(name: str) -> str | None:
     from importlib.metadata import version
 
-    return _known(lambda: version(name.replace("_", "-")))
+    return if_known(lambda: version(name.replace("_", "-")))
 
 
 _VARIABLES = {
@@ -215,13 +214,6 @@ def _largest(groups: list[dict[str, object]], name: str) -> float | None:
     values = [group.get(name) for group in groups]
     numbers = [float(value) for value in values if isinstance(value, int | float)]
     return max(numbers) if numbers and len(numbers) == len(values) else None
-
-
-def _known(ask: Callable[[], T]) -> T | None:
-    try:
-        return ask()
-    except Exception:
-        return None
 
 
 def _read(path: Path) -> str:

@@ -9,6 +9,8 @@ from itertools import combinations
 from types import TracebackType
 from typing import Any
 
+from .alone import alone, uses_gpu
+
 LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 
 # Numbers of nvml.h.
@@ -35,19 +37,19 @@ _SLOWED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # Those that are heat and power.
 
 def devices() -> list[dict[str, object]]:
     """Each device that this process can use, as `DeviceState`; none unless CUDA is in use."""
-    torch = _torch()
-    if torch is None:
+    if not uses_gpu():
         return []
+    torch = sys.modules["torch"]
     with Nvml() as nvml:
         return [_device(torch, nvml, index) for index in range(torch.cuda.device_count())]
 
 
 def links() -> list[dict[str, object]]:
     """What connects any two of them, as `Links`, where NVML knows."""
-    torch = _torch()
     found: list[dict[str, object]] = []
-    if torch is None:
+    if not uses_gpu():
         return found
+    torch = sys.modules["torch"]
     with Nvml() as nvml:
         handles = [nvml.handle(torch, index) for index in range(torch.cuda.device_count())]
         for one, other in combinations(range(len(handles)), 2):
@@ -57,23 +59,18 @@ def links() -> list[dict[str, object]]:
     return found
 
 
-def _torch() -> Any:
-    torch = sys.modules.get("torch")
-    with suppress(Exception):
-        return torch if torch is not None and torch.cuda.is_initialized() else None
-    return None
+def _properties(torch: Any, index: int) -> dict[str, object]:
+    found = torch.cuda.get_device_properties(index)
+    return {
+        "name": str(found.name),
+        "memory_bytes": int(found.total_memory),
+        "compute_capability": (int(found.major), int(found.minor)),
+        "multiprocessors": int(found.multi_processor_count),
+    }
 
 
 def _device(torch: Any, nvml: Nvml, index: int) -> dict[str, object]:
-    known: dict[str, object] = {"index": index}
-    with suppress(Exception):
-        properties = torch.cuda.get_device_properties(index)
-        known |= {
-            "name": str(properties.name),
-            "memory_bytes": int(properties.total_memory),
-            "compute_capability": (int(properties.major), int(properties.minor)),
-            "multiprocessors": int(properties.multi_processor_count),
-        }
+    known = {"index": index, **alone("the properties of devices", _properties, torch, index, default={})}
     handle = nvml.handle(torch, index)
     power, limit = (nvml.ask(name, handle) for name in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit"))
     return known | {

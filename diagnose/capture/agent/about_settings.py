@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from . import made
-from .imports import failures, when_imported
+from .alone import failed, uses_gpu
+from .imports import when_imported
 
 MOST_WRAPPED = 256  # Wrapped modules whose options are noted (our choice).
 
@@ -45,24 +46,24 @@ class Settings:
             return {}
         cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
         return {
-            "float32_matmul_precision": _read(torch.get_float32_matmul_precision),
-            "cuda_matmul_allow_tf32": _read(lambda: torch.backends.cuda.matmul.allow_tf32),
-            "cudnn_allow_tf32": _read(lambda: cudnn.allow_tf32),
-            "cudnn_benchmark": _read(lambda: cudnn.benchmark),
-            "cudnn_deterministic": _read(lambda: cudnn.deterministic),
-            "deterministic_algorithms": _read(torch.are_deterministic_algorithms_enabled),
-            "onednn": _read(lambda: mkldnn.enabled if mkldnn.is_available() else None),
-            "fill_uninitialized_memory": _read(lambda: torch.utils.deterministic.fill_uninitialized_memory),
-            "anomaly_mode": self._anomalies or _read(torch.is_anomaly_enabled),
-            "threads": _read(torch.get_num_threads),
+            "float32_matmul_precision": if_known(torch.get_float32_matmul_precision),
+            "cuda_matmul_allow_tf32": if_known(lambda: torch.backends.cuda.matmul.allow_tf32),
+            "cudnn_allow_tf32": if_known(lambda: cudnn.allow_tf32),
+            "cudnn_benchmark": if_known(lambda: cudnn.benchmark),
+            "cudnn_deterministic": if_known(lambda: cudnn.deterministic),
+            "deterministic_algorithms": if_known(torch.are_deterministic_algorithms_enabled),
+            "onednn": if_known(lambda: mkldnn.enabled if mkldnn.is_available() else None),
+            "fill_uninitialized_memory": if_known(lambda: torch.utils.deterministic.fill_uninitialized_memory),
+            "anomaly_mode": self._anomalies or if_known(torch.is_anomaly_enabled),
+            "threads": if_known(torch.get_num_threads),
             "autocast": dict(self._autocast),
             "grad_scaler": self._scaler,
-            "compiled": _read(_compiled),
+            "compiled": if_known(_compiled),
         }
 
     def distributed(self) -> dict[str, object] | None:
         """As `Distributed`; None if the process works alone."""
-        backend = _read(_backend) or self._backend
+        backend = if_known(_backend) or self._backend
         if backend is None:
             return None
         calls = [found for one in list(self._known) if type(one).__name__ == _DDP_CLASS and (found := made.where(one))]
@@ -75,10 +76,9 @@ class Settings:
 
     def allocator(self) -> dict[str, int]:
         """Of CUDA's caching allocator: bytes in use and reserved, now and most; counts of what goes wrong."""
-        torch = sys.modules.get("torch")
-        if torch is None or not _read(torch.cuda.is_initialized):
+        if not uses_gpu():
             return {}
-        known = _read(torch.cuda.memory_stats) or {}
+        known = sys.modules["torch"].cuda.memory_stats()
         names = {
             "allocated_bytes": "allocated_bytes.all.current",
             "most_allocated_bytes": "allocated_bytes.all.peak",
@@ -115,7 +115,7 @@ class Settings:
         """An option of a module that runs on several ranks was set."""
         options = self._known.get(module)
         if options is None:
-            self._backend = _read(_backend) or self._backend
+            self._backend = if_known(_backend) or self._backend
             options = self._known[module] = {}
             if len(self._wrapped[kind]) < MOST_WRAPPED:
                 self._wrapped[kind].append(options)
@@ -149,9 +149,7 @@ class _NotedWhenSet:
             if _settings is not None:
                 self._note(_settings, instance, value)
         except Exception as error:
-            failure = f"{type(instance).__name__}.{self._name}: {type(error).__name__}: {error}"
-            if failure not in failures:
-                failures.append(failure)
+            failed(f"{type(instance).__name__}.{self._name}", error)
 
     def __delete__(self, instance: Any) -> None:
         try:
@@ -165,7 +163,7 @@ def _name(value: object) -> str | None:
 
 
 def _of(attribute: str, read: Callable[[Any], Option]) -> Callable[[Any], Option]:
-    return lambda value: read(getattr(value, attribute))
+    return lambda value: if_known(getattr(value, attribute))
 
 
 def _wrapping(kind: str, **read: tuple[str, Callable[[Any], Option]]) -> dict[str, Callable[..., None]]:
@@ -252,7 +250,7 @@ def _compiled() -> bool:
     return counted or (evaluation is not None and any(map(callable, evaluation.cached_backends.values())))
 
 
-def _read(ask: Callable[[], T]) -> T | None:
+def if_known(ask: Callable[[], T]) -> T | None:
     """None if it fails; torch warns of reading settings that have newer names."""
     try:
         with warnings.catch_warnings():

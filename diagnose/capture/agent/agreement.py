@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from math import ceil
 from typing import Any, TypeVar
 
@@ -73,24 +73,24 @@ class Agreement:
         return self._words.counted("elsewhere") > 0
 
     def begin(
-        self, what: str, steps: int, wait: Callable[[int], int] | None = None, unless: str | None = None
+        self, what: str, steps: int, wait: Callable[[int], int] | None = None, unless: Sequence[str] = ()
     ) -> Course[int]:
         """Wait for the step at which all ranks begin something; to the number of steps that the leader says.
 
         `wait(number)`: how many steps later than with that of this number it may begin at the earliest. 0 where the
-        leader has said `unless` instead, which comes later. Raises Over if the leader has ended the recording, Lost if
-        nobody can be reached.
+        leader has said one of `unless` instead, which come later. Raises Over if the leader has ended the recording,
+        Lost if nobody can be reached.
         """
         if self.leads:
             step = self._number() + self._lead()
             self._words.post(what, step=step + (wait(step + 1) if wait else 0), steps=steps)
         return int((yield from self._awaited(what, unless)).get("steps", 0))
 
-    def _awaited(self, what: str, unless: str | None = None) -> Course[dict[str, Any]]:
+    def _awaited(self, what: str, unless: Sequence[str] = ()) -> Course[dict[str, Any]]:
         """A word of the leader, once the step has ended that it names; empty if it was left out. Raises Over, Lost."""
         while True:
             word = self._heard(what)
-            if word is None and unless not in (None, what) and self._heard(str(unless)) is not None:
+            if word is None and any(self._heard(one) is not None for one in unless):
                 return {}
             if what != END and self._heard(END) is not None:
                 raise Over

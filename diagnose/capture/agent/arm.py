@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from . import backwards, injection, writes
+from .alone import alone, uses_gpu
 from .losses import Losses
 
 
@@ -29,21 +29,18 @@ class Arm:
             "injected": injection.effects(),
             "refused": injection.refused(),
             "losses": self._losses.found(),
-            "peak_bytes": _device_peak() or _own_peak(),
+            "peak_bytes": alone("the most memory", device_peak if uses_gpu() else own_peak),
             "reread": writes.reread(),
         }
 
 
-def _device_peak() -> int:
-    """Most memory that tensors had on GPUs; 0 without one."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
-        return 0
-    most: Callable[[int], int] = torch.cuda.max_memory_allocated
-    return sum(most(index) for index in range(torch.cuda.device_count()))
+def device_peak() -> int:
+    """Most memory that tensors had on GPUs."""
+    torch = sys.modules["torch"]
+    return sum(int(torch.cuda.max_memory_allocated(index)) for index in range(torch.cuda.device_count()))
 
 
-def _own_peak() -> int | None:
+def own_peak() -> int | None:
     """Most resident memory of this process, without its workers; None where the system does not say.
 
     Not of getrusage: that also holds what the process had before it became this program.

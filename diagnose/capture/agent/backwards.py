@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
+from .alone import capturing, failed
 from .compiled import compiler_switch
-from .imports import failures, when_imported
+from .imports import when_imported
 
 Listener = Callable[[list[Any]], None]
 """Is given the tensors that a pass begins at. What it raises is noted, and the script does not hear of it."""
@@ -73,23 +73,23 @@ def _told(original: Any) -> Callable[..., Any]:
     compile_with = compiler_switch()
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        global _running
         if torch.compiler.is_compiling():
             return original(tensors, *args, **kwargs)
         compiler = compile_with(None)
         compile_with(compiler)
         if compiler:
             return original(tensors, *args, **kwargs)
-        told = not _capturing()
+        told = not capturing()
         if told:
-            _tell(tensors)
-        outermost = _begins()
+            _tell(_listeners, list(tensors) if isinstance(tensors, (tuple, list)) else [tensors])
+        outermost, _running = not _running, True
         try:
             result = original(tensors, *args, **kwargs)
         finally:
-            if outermost:
-                _ends()
+            _running = not outermost
         if outermost and told:
-            _tell_end()
+            _tell(_at_ends)
         return result
 
     # What torch.compile leaves alone it knows by the file, which is torch's own.
@@ -97,41 +97,9 @@ def _told(original: Any) -> Callable[..., Any]:
     return functools.update_wrapper(backward, original)
 
 
-def _begins() -> bool:
-    """A pass begins. Returns whether it is part of no other."""
-    global _running
-    before, _running = _running, True
-    return not before
-
-
-def _ends() -> None:
-    global _running
-    _running = False
-
-
-def _tell(tensors: Any) -> None:
+def _tell(listeners: list[Any], *given: Any) -> None:
     try:
-        ends = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors]
-        for listener in list(_listeners):
-            listener(ends)
+        for listener in list(listeners):
+            listener(*given)
     except Exception as error:
-        _note(error)
-
-
-def _tell_end() -> None:
-    try:
-        for listener in list(_at_ends):
-            listener()
-    except Exception as error:
-        _note(error)
-
-
-def _capturing() -> bool:
-    cuda = sys.modules["torch"].cuda
-    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
-
-
-def _note(error: Exception) -> None:
-    failure = f"backward passes: {type(error).__name__}: {error}"
-    if failure not in failures:
-        failures.append(failure)
+        failed("backward passes", error)

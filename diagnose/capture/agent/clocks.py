@@ -12,9 +12,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from .alone import alone, uses_gpu
 from .heap import fetched_bytes
 from .phases import BACKWARD, phases
 
+ON_DEVICE = "device times of steps"  # What fails alone if events do.
 _STARTED_NS = time.perf_counter_ns()  # When this process loaded the agent.
 
 
@@ -38,11 +40,7 @@ class Clock:
         """When each step began and the last one ended: our own call, as ranges of recorded steps hold it, is before."""
 
     def _mark(self) -> None:
-        import torch
-
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
+        if uses_gpu() and (event := alone(ON_DEVICE, device_event)) is not None:
             self._events.append(event)
 
     def tick(self) -> None:
@@ -95,17 +93,17 @@ class Clock:
     def timed(self) -> dict[str, object]:
         """As in `Timed` of the manifest; steps are timed by phase no more. Waits for the device."""
         phases.off()
-        device = None
-        if self._events and len(self._events) == len(self._ns):
-            self._events[-1].synchronize()
-            pairs = pairwise(self._events)
-            device = [round(before.elapsed_time(after) * 1e6) for before, after in pairs]
+        device = alone(ON_DEVICE, self._device_ns) if len(self._events) == len(self._ns) else None
         began_s = (self._ns[0] - _STARTED_NS) / 1e9
         times = {"first_step": self.first_step, "began_s": began_s, "wall_ns": self.wall_ns(), "device_ns": device}
         nodes = [after - before for before, after in pairwise(self._nodes)]
         computed = [after - before for before, after in pairwise(self._cpu_ns)]
         used = {"fetched_bytes": self.fetched_bytes, "cpu_ns": self.cpu_ns, "cpu_times_ns": computed}
         return {**times, "nodes": nodes, **used, "waited_ns": self.waited_ns, "phases_ns": self._phases_ns()}
+
+    def _device_ns(self) -> list[int]:
+        self._events[-1].synchronize()
+        return [between_ns(before, after) for before, after in pairwise(self._events)]
 
     def _phases_ns(self) -> dict[str, list[int]]:
         found = {
@@ -122,12 +120,29 @@ def _waited_ns() -> int:
     return 0
 
 
+def device_event(event: Any = None) -> Any:
+    """An event that the device passes after all that was queued so far; `event`: one that can be used again."""
+    import torch
+
+    event = event or torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def between_ns(before: Any, after: Any) -> int:
+    """Between two events that the device has passed. Raises what torch raises, and ValueError if it is below zero."""
+    passed_ns: int = round(before.elapsed_time(after) * 1e6)
+    if passed_ns < 0:
+        raise ValueError(f"{passed_ns} ns between two events")
+    return passed_ns
+
+
 def _nodes() -> int:
     """Nodes of autograd's graph that this thread has made; 0 where torch does not say."""
     import torch
 
     number: Callable[[], int] = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", lambda: 0)
-    return number()
+    return int(alone("the nodes of autograd's graph", number, default=0))
 
 
 WINDOW = 5  # Steps that are compared with as many before them (our choice).

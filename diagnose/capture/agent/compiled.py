@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .alone import alone
+
 
 def compiler_switch() -> Callable[[Any], Any]:
     """A function that sets what compiles frames that are entered from now on, and returns what did so before.
@@ -17,4 +19,9 @@ def compiler_switch() -> Callable[[Any], Any]:
 
     frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     switch: Callable[[Any], Any] = getattr(frames, "set_eval_frame", lambda compiler: None)
+    return alone("what torch.compile compiles", _tried, switch, default=lambda compiler: None)
+
+
+def _tried(switch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    switch(switch(None))
     return switch

@@ -12,8 +12,6 @@ class Unknown(Exception):
 
 
 class _Memory:
-    """What is known of a storage."""
-
     def __init__(self, alive: Any, content: int, made_by: int, version: int) -> None:
         self.alive = alive  # A weak reference, so that no other memory gets this one's identity.
         self.content, self.made_by, self.filled_by, self.version = content, made_by, made_by, version

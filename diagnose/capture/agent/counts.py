@@ -87,7 +87,6 @@ class Counts:
 
 
 def _of_rows(given: dict[str, Any]) -> bool:
-    """Whether an op that looks up chooses along the first dimension."""
     indices = given.get("indices")
     return given.get("dim") == 0 if indices is None else indices[0] is not None
 

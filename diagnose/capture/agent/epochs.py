@@ -19,8 +19,6 @@ MOST_TOLD = 64  # Beginnings that the manifest has (our choice).
 
 @dataclass
 class _Begun:
-    """An iterator was made of a loader."""
-
     loader: Hashable
     step: int  # The first of the epoch.
     asked_ns: int

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from statistics import quantiles
 
+from .alone import alone, failed, uses_gpu
 from .foreign import turns
 
 TIMES = 100  # Ops of a block: far fewer launches than those after which the host waits for a device (our choice).
@@ -25,9 +26,8 @@ def event_cost() -> dict[str, float | None] | None:
     if not turns.take():
         return None
     try:
-        return _measured()
-    except Exception:
-        return None  # All else can be recorded without it.
+        found: dict[str, float | None] | None = alone("what recording an event costs", _measured)
+        return found
     finally:
         turns.leave()
 
@@ -38,15 +38,15 @@ def _measured() -> dict[str, float | None]:
 
     ops: list[Callable[[], object]] = [partial(torch.empty(0, device="cpu").view, 0)]  # One event each.
     activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if uses_gpu():
         ops.append(torch.zeros(1, device="cuda").neg_)  # And a launch.
         activities.append(ProfilerActivity.CUDA)
     before = [_times_ns(op, BLOCKS // 2) for op in ops]
     with profile(activities=activities):
         within = [_times_ns(op, BLOCKS) for op in ops]
     after = [_times_ns(op, BLOCKS // 2) for op in ops]
-    alone = [_undisturbed(first + last) for first, last in zip(before, after, strict=True)]
-    op_ns, *both_ns = [(_undisturbed(times) - less) / TIMES for times, less in zip(within, alone, strict=True)]
+    without = [_undisturbed(first + last) for first, last in zip(before, after, strict=True)]
+    op_ns, *both_ns = [(_undisturbed(times) - less) / TIMES for times, less in zip(within, without, strict=True)]
     return {"op_ns": _if_more(op_ns), "call_ns": _if_more(both_ns[0] - op_ns) if both_ns else None}
 
 
@@ -65,8 +65,8 @@ def _times_ns(op: Callable[[], object], blocks: int) -> list[int]:
 
     found = []
     for _ in range(blocks):
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()  # So that no launch waits for a place in the queue.
+        if uses_gpu() and alone("waiting for the device", torch.cuda.synchronize, default=failed) is failed:
+            raise RuntimeError("a launch may have waited for a place in the queue")
         begun_ns = time.perf_counter_ns()
         for _ in range(TIMES):
             op()

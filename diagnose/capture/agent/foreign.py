@@ -5,14 +5,18 @@ Of two that overlap, in one thread or in two, the later one fails or the process
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from collections.abc import Callable
+from math import inf
 from types import FrameType, ModuleType
 from typing import Any
 
+from .alone import alone, tried
 from .imports import when_imported
 
+OLDER = "ranges of earlier recordings"  # What fails alone.
 PATIENCE_S = 60.0  # How long a profiler of another thread waits for ours to stop (our choice).
 
 URGENT = getattr(signal, "SIGURG", None)
@@ -65,7 +69,8 @@ class Turns:
         self._ours.starting = False
 
     def leave(self) -> None:
-        """Our recording is over."""
+        """Our recording is over, also if its profiler did not end: a process that ends while one records crashes."""
+        tried("the end of a profiler", _end_kineto)
         self._ours.starting, self.wanted = False, False
         self._rests.set()
 
@@ -148,7 +153,7 @@ def _before(start: Callable[..., Any]) -> Callable[..., Any]:
             return start(self, *args, **kwargs)
         turns.give(self)
         try:
-            close_older_ranges()
+            alone(OLDER, close_older_ranges, most_s=inf)
             return start(self, *args, **kwargs)
         except BaseException:
             turns.given_back(self)
@@ -167,6 +172,13 @@ def _after(leave: Callable[..., Any]) -> Callable[..., Any]:
     return left
 
 
+def _end_kineto() -> None:
+    import torch
+
+    if torch._C._autograd._profiler_type().name == "KINETO":
+        torch._C._autograd._disable_profiler()
+
+
 def close_older_ranges() -> None:
     """Have ranges that are still open from an earlier recording tell no later one of their end.
 
@@ -174,11 +186,9 @@ def close_older_ranges() -> None:
     freed: the process crashes sooner or later (torch 2.13). Ended while nothing records it does nothing, nor when the
     script ends it once more. What an op opens cannot be ended from here, so our recordings are a step apart as well.
     """
-    import gc
-
     import torch
 
     if turns.begun > 1 and not torch.autograd._profiler_enabled():
         for object_ in gc.get_objects():
-            if type(object_) is torch.autograd.profiler.record_function and object_.record is not None:
+            if type(object_) is torch.autograd.profiler.record_function and getattr(object_, "record", None):
                 torch.ops.profiler._record_function_exit._RecordFunction(object_.record)

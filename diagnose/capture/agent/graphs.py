@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import about, backwards
+from .alone import whole
 
 MOST_NODES = 50_000  # Of a step (our choice): walking so many took 0.06 s (torch 2.13, one core of a Xeon).
 UNNUMBERED = 1 << 63  # Nodes that add to the gradient of a weight have numbers from here on.
@@ -22,11 +23,7 @@ def graph_of_a_step(target: Path) -> Generator[None, None, str | None]:
         yield
     finally:  # The training may end before.
         backwards.leave(graphs.backward)
-    try:
-        return target.name if graphs.write(target) else None
-    except OSError:  # A full disk: what has been recorded is worth more.
-        target.unlink(missing_ok=True)
-        return None
+    return whole(target, graphs.write)
 
 
 class Graphs:

@@ -13,6 +13,8 @@ import sys
 from math import ceil
 from pathlib import Path
 
+from .alone import uses_gpu
+
 LEAST_BYTES = 16_000_000
 MOST_BYTES = 1_000_000_000
 MOST_SHARE = 0.25  # What is fetched at least and at most, and of what is free (our choice).
@@ -44,10 +46,8 @@ def make_room(recorded: int, usual: int, steps: int) -> int:
     is done where steps fetch memory anyway, as they would stop to. Nor with another library than glibc, or with a GPU,
     where tensors lie elsewhere.
     """
-    import torch
-
     size = (recorded - usual) * steps
-    if size < LEAST_BYTES or usual > USUAL_SHARE * recorded or torch.cuda.is_initialized():
+    if size < LEAST_BYTES or usual > USUAL_SHARE * recorded or uses_gpu():
         return 0
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     if library is None or not hasattr(library, "gnu_get_libc_version"):

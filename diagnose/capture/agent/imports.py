@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .alone import tried
+
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
@@ -20,7 +22,7 @@ def when_imported(name: str, act: Act) -> None:
     """
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-        _safely(act, module)
+        tried(module.__name__, act, module)
         return
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
@@ -30,19 +32,7 @@ def when_imported(name: str, act: Act) -> None:
 _waiting: dict[str, list[Act]] = {}
 
 
-def _safely(act: Act, module: ModuleType) -> None:
-    try:
-        act(module)
-    except Exception as error:
-        failures.append(f"{module.__name__}: {type(error).__name__}: {error}")
-
-
-failures: list[str] = []  # What went wrong in acting.
-
-
 class _Finder:
-    """Finds what others find, and has their loader call us."""
-
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -67,6 +57,6 @@ def _tell(loader: Any, name: str) -> None:
         del loader.exec_module
         execute(module)
         for act in _waiting.pop(name, []):
-            _safely(act, module)
+            tried(module.__name__, act, module)
 
     loader.exec_module = exec_module

@@ -7,11 +7,11 @@ import functools
 import gc
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
 from . import writes
+from .alone import alone, tried
 from .imports import when_imported
 from .phases import SAVE, YOUNGEST, phases
 
@@ -22,6 +22,7 @@ SAVING = "torch.save (checkpoint)"
 STARTING, STOPPING = (f"_MultiProcessingDataLoaderIter.{name}" for name in ("__init__", "_shutdown_workers"))
 """By what starts and ends workers in torch.utils.data."""
 
+RANGES = "saving, collections of garbage and texts in recordings"  # What fails alone.
 FORMATTING = "Tensor.__repr__ (text)"
 
 
@@ -29,8 +30,7 @@ class Collections:
     """While it is on, each collection of garbage is a range of the recording."""
 
     def __init__(self) -> None:
-        self._range: Any = None
-        self._open: Any = None
+        self._open = Marked("")
         self._callback: Callable[[str, dict[str, int]], None] = self._told
 
     def on(self) -> bool:
@@ -41,8 +41,7 @@ class Collections:
         """
         import torch
 
-        self._range = getattr(torch._C._profiler, "_RecordFunctionFast", None)
-        if self._range is None:
+        if not hasattr(torch._C._profiler, "_RecordFunctionFast"):
             return False
         if "torch._dynamo" in sys.modules:
             self._callback = torch.compiler.disable(self._told)
@@ -53,31 +52,43 @@ class Collections:
         """End."""
         if self._callback in gc.callbacks:
             gc.callbacks.remove(self._callback)
-        self._leave()
+        self._open.__exit__()
 
     def _told(self, phase: str, info: dict[str, int]) -> None:
-        self._leave()
+        self._open.__exit__()
         if phase == "start" and info["generation"] > YOUNGEST:
             automatic = gc.isenabled() and gc.get_count()[0] > gc.get_threshold()[0]
-            self._open = self._range(AUTOMATIC if automatic else ASKED_FOR)
+            self._open = Marked(AUTOMATIC if automatic else ASKED_FOR, fast=True)
             self._open.__enter__()
-
-    def _leave(self) -> None:
-        if self._open is not None:
-            self._open.__exit__(None, None, None)
-            self._open = None
 
 
 _marking: list[Callable[..., Any]] = []
 """Functions that make ranges: once is enough, however many recordings there are."""
 
 
-def marked(name: str) -> AbstractContextManager[object]:
-    """A range of whatever is recording."""
-    from torch.profiler import record_function
+class Marked:
+    """A range of whatever is recording, if one can be made."""
 
-    made: AbstractContextManager[object] = record_function(name)
-    return made
+    def __init__(self, name: str, fast: bool = False) -> None:
+        """`fast`: by what calls no op."""
+        self._name, self._fast = name, fast
+        self._open: Any = None
+
+    def __enter__(self) -> None:
+        self._open = alone(RANGES, self._begun)
+
+    def _begun(self) -> Any:
+        import torch.profiler
+
+        made = torch._C._profiler._RecordFunctionFast if self._fast else torch.profiler.record_function
+        begun = made(self._name)
+        begun.__enter__()
+        return begun
+
+    def __exit__(self, *_error: object) -> None:
+        opened, self._open = self._open, None
+        if opened is not None:
+            tried(RANGES, opened.__exit__, None, None, None)
 
 
 def mark_saving() -> None:
@@ -109,7 +120,7 @@ def _mark_saver(module: ModuleType, name: str) -> None:
         writes.note(args[1] if len(args) > 1 else kwargs.get("f"))  # Which C++ opens; nothing but a path is noted.
         counted = phases.begin(SAVE)
         try:
-            with marked(SAVING):
+            with Marked(SAVING):
                 return original(*args, **kwargs)
         finally:
             if counted:
@@ -132,14 +143,13 @@ def mark_formatting() -> None:
 def _mark_formatting(module: ModuleType) -> None:
     import torch
 
-    made = getattr(torch._C._profiler, "_RecordFunctionFast", None)
     original: Callable[..., str] = module._str
-    if made is None or original in _marking:
+    if not hasattr(torch._C._profiler, "_RecordFunctionFast") or original in _marking:
         return
 
     @functools.wraps(original)
     def text(*args: Any, **kwargs: Any) -> str:
-        with made(FORMATTING):
+        with Marked(FORMATTING, fast=True):
             return original(*args, **kwargs)
 
     _marking.append(text)

@@ -11,6 +11,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
+from .alone import alone
 from .loops import OWN
 from .made import is_users
 
@@ -76,8 +77,9 @@ class Lines:
             return None
         if event == "line":
             self._left -= 1
-            self._mark(frame.f_code, self._known(frame) if self._left else NOT_KNOWN)
-            self._on = self._left > 0
+            line = self._known(frame) if self._left else NOT_KNOWN
+            self._on = alone("the lines that run", self._mark, frame.f_code, line, default=False)
+            self._on &= self._left > 0
         return frame.f_trace
 
     def _known(self, frame: FrameType) -> int:
@@ -90,9 +92,10 @@ class Lines:
         self._left_of[code], frame.f_trace = 0, None
         return code.co_firstlineno
 
-    def _mark(self, code: CodeType, line: int) -> None:
+    def _mark(self, code: CodeType, line: int) -> bool:
         made = self._ranges.get((code, line))
         if made is None:
             made = self._ranges[code, line] = self._range(f"{LINE}({line}): {code.co_name}")
         made.__enter__()
         made.__exit__(None, None, None)
+        return True

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from .alone import failed, tried
 from .epochs import Epochs
-from .imports import failures, when_imported
-from .interruptions import STARTING, STOPPING, marked
+from .imports import when_imported
+from .interruptions import STARTING, STOPPING, Marked
 from .loaders_measured import Fetch, Loader, RunQueue, WorkerFile
 from .loaders_sampled import Sampler
 from .loaders_settings import settings
@@ -107,10 +108,7 @@ class LoaderWatch:
             self._iterating[iterator] = known
 
     def _asked(self) -> None:
-        try:
-            self._on_batch()
-        except Exception as error:
-            _note("on_batch", error)
+        tried("DataLoader (on_batch)", self._on_batch)
 
     def _iterated(self, iterator: Any) -> tuple[Loader | None, int | None]:
         """The loader of an iterator that is about to be asked, and how many batches are ready."""
@@ -120,7 +118,7 @@ class LoaderWatch:
                 if loader is not None:
                     return loader, loader.ready(iterator)
             except Exception as error:
-                _note("_next_data", error)
+                failed("DataLoader (_next_data)", error)
         return None, None
 
     def _got(self, loader: Loader, asked_ns: int, got_ns: int, ready: int | None, iterator: Any, batch: Any) -> None:
@@ -130,7 +128,7 @@ class LoaderWatch:
             if self.looking:
                 loader.batches.look(batch, in_process=ready is None)
         except Exception as error:
-            _note("_next_data", error)
+            failed("DataLoader (_next_data)", error)
 
     def _keeper(self) -> Loader | WorkerFile | None:
         """What keeps the measurement of a fetch in this process and thread; None if nothing does."""
@@ -159,8 +157,6 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Thread(threading.local):
-    """What happens in this thread."""
-
     asking = False  # A batch has been asked for. What its dataset asks of other loaders is part of making it.
     loader: Loader | None = None  # That is measured.
     fetching = False
@@ -176,12 +172,6 @@ def worker_here() -> Any:
     """What torch says of the worker that runs here; None if none does."""
     module = sys.modules.get("torch.utils.data._utils.worker")
     return None if module is None else module.get_worker_info()
-
-
-def _note(where: str, error: Exception) -> None:
-    failure = f"DataLoader ({where}): {type(error).__name__}: {error}"
-    if failure not in failures:
-        failures.append(failure)
 
 
 def _hook_iterators(module: ModuleType) -> None:
@@ -228,7 +218,7 @@ def _beginning(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             try:
                 watch._begins(self)
             except Exception as error:
-                _note("__iter__", error)
+                failed("DataLoader (__iter__)", error)
             if watch.starting_is_waiting and phases.begin(LOADER):
                 try:
                     return original(self)
@@ -244,13 +234,13 @@ def _iterating(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def _get_iterator(self: Any) -> Any:
         watch = _watch
         mine = watch is not None and not _thread.asking and watch.trains_here
-        with marked(STARTING) if mine and self.num_workers > 0 else nullcontext():
+        with Marked(STARTING) if mine and self.num_workers > 0 else nullcontext():
             iterator = original(self)
         if watch is not None and mine:
             try:
                 watch._made(iterator, self)
             except Exception as error:
-                _note("_get_iterator", error)
+                failed("DataLoader (_get_iterator)", error)
         return iterator
 
     return _get_iterator
@@ -262,7 +252,7 @@ def _ending(original: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(original)
     def _shutdown_workers(self: Any) -> None:
         over = _watch is None or not _watch.trains_here or getattr(self, "_shutdown", True) or sys.is_finalizing()
-        with nullcontext() if over else marked(STOPPING):
+        with nullcontext() if over else Marked(STOPPING):
             original(self)
 
     return _shutdown_workers

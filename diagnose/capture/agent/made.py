@@ -74,8 +74,6 @@ def call_at(place: Place, name: str) -> str:
 
 
 class _Discreet(ast.NodeTransformer):
-    """Leaves out texts."""
-
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
         told = isinstance(node.value, str | bytes) and not (isinstance(node.value, str) and node.value.isidentifier())
         return ast.Constant(...) if told else node

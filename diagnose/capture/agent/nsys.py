@@ -11,10 +11,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from .alone import alone, tried
 from .board import Board
 from .foreign import turns
 from .interruptions import Collections
 from .place import Place
+from .recordings import MARKS
 
 CAPTURE = "diagnose.capture"  # The range: of the leader, for all processes of the run.
 
@@ -31,6 +33,7 @@ SETTLE_S = 0.2
 
 POLL_S = 0.001
 
+OPS = "ranges of ops"  # What fails alone.
 _numbers = count(1)  # Of this process' recordings, as nsys numbers its reports.
 
 
@@ -63,26 +66,26 @@ class NsysRecording:
             _wait(lambda: self._board.read(f"{OPENED}{self._kind}") is not None)
         time.sleep(SETTLE_S if self._others else 0)
         turns.taken()
-        self._ops = _ops_as_ranges() if self._with_ops else None
+        self._ops = alone(OPS, _ops_as_ranges) if self._with_ops else None
         self.marks_collections = self._ops is not None and self._collections.on()
-        self._open(number)
+        self.mark(number)
 
-    def mark(self, number: int) -> None:
+    def mark(self, number: int | None) -> None:
         """A step has ended, and the one of this number begins."""
-        self._close()
-        self._open(number)
+        tried(MARKS, self._close)
+        alone(MARKS, self._open, number)
 
     def end(self, target: Path | None, work: Path) -> None:
         """Stop. What nsys has recorded is put at the target later, by who started it."""
         self._collections.off()
-        self._close()
+        tried(MARKS, self._close)
         if self._ops is not None:
-            self._ops.__exit__(None, None, None)
+            tried(OPS, self._ops.__exit__, None, None, None)
         ended = f"{ENDED}{self._kind}."
         self._board.post(f"{ended}{os.getpid()}")
         if self._range is not None:
             _wait(lambda: self._board.posted(ended) > self._others)
-            self._nvtx.end(self._range)  # Waits until nsys has what it needs.
+            tried("the end of what nsys records", self._nvtx.end, self._range)  # Waits until nsys has what it needs.
         turns.leave()
 
     def _open(self, number: int | None) -> None:
@@ -109,20 +112,16 @@ def tells_ops() -> bool:
     """Whether this torch can have a range for each op: not one that is built for the CPU, or sees no GPU."""
     import torch
 
-    return hasattr(torch._C, "_nvtx") and torch.cuda.is_available()
+    return hasattr(torch._C, "_nvtx") and bool(alone("whether there is a GPU", torch.cuda.is_available, default=True))
 
 
 def _ops_as_ranges() -> Any:
-    """Have torch open a range for each op; None where it cannot, or the script does so itself."""
+    """Have torch open a range for each op; None where it cannot. Raises RuntimeError if the script does."""
     import torch
 
     if not tells_ops():
         return None
-    ranges = torch.autograd.profiler.emit_nvtx()
-    try:
-        return ranges.__enter__()
-    except RuntimeError:
-        return None
+    return torch.autograd.profiler.emit_nvtx().__enter__()
 
 
 class _Nvtx:

@@ -17,8 +17,8 @@ APART = "apart"  # What a process posts that knows of ranks which write into ano
 REFUSED = "refused"  # What a process posts that finds another run recorded in the folder.
 INTERRUPTED = "interrupted"  # What a script posts when an interrupt ends it.
 
-FILES = {"device_timing": "device", "timing": "trace", "attribution": "detail"}
-"""What a kind of recording is called among the files."""
+FILES = {"timing": "trace", "device_timing": "device", "attribution": "detail"}
+"""What kinds of recordings are called among the files, in the order in which they are made."""
 
 OF_TIMES = ("device_timing", "timing")  # Kinds whose times are used; Nsight Systems can make them.
 GRAPH = "graph.json.gz"  # How the name of the file ends that has autograd's graph of one step.

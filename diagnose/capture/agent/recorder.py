@@ -9,7 +9,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import about, guards, imports, interruptions, loaders, place, sources, writes
+from . import about, guards, interruptions, loaders, place, sources, writes
+from .alone import each_alone, failures, in_time
 from .arm import Arm
 from .foreign import watch_foreign
 from .plan import Part, Plan
@@ -104,9 +105,9 @@ class Recorder:
         except Exception as error:
             self.session.note(f"The last recording could not be kept: {type(error).__name__}: {error}.")
         try:
-            self._write(f"rank{self.session.here.rank}.json", self._of_this_process(how))
             if self.session.here.rank == 0 or not (self.part.shared / "run.json").exists():
                 self._write("run.json", _of_the_run(self._script))
+            self._write(f"rank{self.session.here.rank}.json", self._of_this_process(how))
         except Exception as error:
             print(f"diagnose: the run's settings could not be kept ({type(error).__name__}: {error})", file=sys.stderr)
 
@@ -142,18 +143,20 @@ class Recorder:
             **who,
             "pid": os.getpid(),
             **session.found,
-            "loaders": self._watch.loaders(),
-            "optimizers": about.optimizers(self._stepped() or about.alive()),
-            "flags": self._settings.flags(),
-            "failed_guards": guards.failed(),
-            "distributed": self._settings.distributed(),
-            "allocator": self._settings.allocator(),
-            "libraries": about.libraries(),
-            "screened": None if session.screening is None else session.screening.found(),
-            "arm": None if self._arm is None else self._arm.found(),
-            "writes": writes.found(),
-            "epochs": self._watch.epochs.found(),
-            "notes": [*session.notes, *(f"Could not observe {failure}." for failure in imports.failures)],
+            **each_alone(
+                loaders=self._watch.loaders,
+                optimizers=lambda: about.optimizers(self._stepped() or about.alive()),
+                flags=self._settings.flags,
+                failed_guards=guards.failed,
+                distributed=self._settings.distributed,
+                allocator=self._settings.allocator,
+                libraries=about.libraries,
+                screened=lambda: None if session.screening is None else session.screening.found(),
+                arm=lambda: None if self._arm is None else self._arm.found(),
+                writes=writes.found,
+                epochs=self._watch.epochs.found,
+            ),
+            "notes": [*session.notes, *(f"Could not observe {failure}." for failure in failures)],
         }
 
     def _write(self, name: str, what: dict[str, object]) -> None:
@@ -163,16 +166,15 @@ class Recorder:
 
 
 def _times(timed: Any) -> dict[str, object]:
-    """The little that a rank that is not recorded leaves of its steps."""
     return {name: timed[name] for name in ("first_step", "wall_ns")}
 
 
 def _of_the_run(script: str | None) -> dict[str, object]:
-    return {
-        "host": about.host(),
-        "versions": about.versions(),
-        "environment": about.environment(os.environ),
-        "devices": about.devices(),
-        "links": about.links(),
-        "sources": sources.imported(script),
-    }
+    return each_alone(
+        host=about.host,
+        versions=about.versions,
+        environment=lambda: about.environment(os.environ),
+        devices=lambda: in_time("the devices", about.devices, ()),
+        links=lambda: in_time("the links between devices", about.links, ()),
+        sources=lambda: sources.imported(script),
+    )

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from .foreign import close_older_ranges, turns
+from .alone import alone, tried, uses_gpu
+from .foreign import OLDER, close_older_ranges, turns
 from .interruptions import Collections
 from .lines import Lines
 from .threads import wait_for_others
 
-
-def uses_gpu() -> bool:
-    """Whether this process computes on a GPU."""
-    import torch
-
-    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
+MARKS = "the steps' places in recordings"  # What fails alone if ranges of steps do.
 
 
 class Recording:
@@ -49,7 +46,7 @@ class Recording:
             record_shapes=detailed,
             with_stack=detailed,
             profile_memory=detailed and memory,
-            experimental_config=_config(options),
+            experimental_config=alone("options of the profiler", _config, options),
         )
         self._detailed, self._ops = detailed, ops
         self._collections = Collections() if ops and not detailed else None
@@ -64,21 +61,21 @@ class Recording:
         It must be our turn.
         """
         self._traced_by = sys.getprofile()
-        close_older_ranges()
+        alone(OLDER, close_older_ranges, most_s=inf)
         if self._detailed:
             wait_for_others()
         self._profile.start()
         turns.taken()
-        self._open(number)
+        self.mark(number)
         if self._collections is not None:
             self.marks_collections = self._collections.on()
         if self._lines is not None:
             self._lines.on()
 
-    def mark(self, number: int) -> None:
+    def mark(self, number: int | None) -> None:
         """A step has ended, and the one of this number begins."""
-        self._close()
-        self._open(number)
+        tried(MARKS, self._close)
+        alone(MARKS, self._open, number)
 
     def end(self, target: Path | None, work: Path) -> None:
         """Stop, and write the trace as gzip if it has a target, in `work` before it is whole."""
@@ -104,7 +101,7 @@ class Recording:
             self._collections.off()
         if self._lines is not None:
             self._lines.off()
-        self._close()
+        tried(MARKS, self._close)
         if self._detailed:
             wait_for_others()
         try:

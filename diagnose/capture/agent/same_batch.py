@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .alone import alone, uses_gpu
+
 ROUNDING = 1e-4
 """Typical difference of outputs, as a share of their spread, up to which it is rounding in float32 (our choice)."""
 
@@ -171,8 +173,7 @@ def _free_bytes() -> int:
 def _unchanged(model: Any, training: bool) -> Iterator[None]:
     """Puts random states, buffers and modes back. `training`: with the modes that modules have, else in evaluation."""
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
-    gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
-    states = torch.get_rng_state(), torch.cuda.get_rng_state_all() if gpu else None, random.getstate()
+    states = torch.get_rng_state(), torch.cuda.get_rng_state_all() if uses_gpu() else None, random.getstate()
     of_numpy = numpy.random.get_state() if numpy is not None else None
     kept = [
         (module._buffers, name, one, one.detach().clone())
@@ -193,11 +194,11 @@ def _unchanged(model: Any, training: bool) -> Iterator[None]:
                 buffers[name] = one
                 one.copy_(value)
         torch.set_rng_state(states[0])
-        if states[1] is not None:
-            torch.cuda.set_rng_state_all(states[1])
         random.setstate(states[2])
         if numpy is not None:
             numpy.random.set_state(of_numpy)
+        if states[1] is not None:
+            alone("the random state of GPUs, which may have changed", torch.cuda.set_rng_state_all, states[1])
 
 
 def _floats(output: Any) -> list[Any]:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import injection
 from .agreement import Agreement, Course
+from .alone import alone, uses_gpu
+from .arm import device_peak, own_peak
 from .clocks import LONG, Clock, Cycle
 from .epochs import Epochs
 from .phases import SAVE, YOUNGEST
@@ -53,6 +55,7 @@ COLLECTED = 0.02  # Share of a block that collections of garbage may take withou
 PAUSED = 0.05  # Share of a block that steps of another kind may add without a fault (our choice).
 LIVE = "screening.json"  # File of the part's working folder that tells how far it is.
 RAISES = "with it PyTorch raises "  # Begins what is told of such a switch.
+PEAK = "the most memory of a block"
 SEED = 20261127  # Of the order of blocks, which has to be the same on all ranks.
 
 NOTHING = {"of_optimizer": None, "changes_outputs": False, "collects": False}
@@ -377,27 +380,25 @@ class _Peak:
     """Most memory from now on: of tensors on GPUs where there are any, else of the process."""
 
     def __init__(self) -> None:
-        torch = sys.modules["torch"]
-        self._gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
-        self._known = True
+        self._gpu, self._known = uses_gpu(), True
         if self._gpu:
-            for index in range(torch.cuda.device_count()):
-                torch.cuda.reset_peak_memory_stats(index)
+            alone(PEAK, self._reset)
             return
         try:
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # proc(5): resets VmHWM.
         except OSError:
             self._known = False
 
+    def _reset(self) -> None:
+        torch = sys.modules["torch"]
+        for index in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(index)
+
     def found(self) -> int | None:
         """None where the system does not say."""
-        torch = sys.modules["torch"]
         if self._gpu:
-            return int(sum(torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count())))
-        with suppress(OSError, StopIteration):
-            lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if self._known else []
-            return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
-        return None
+            return alone(PEAK, device_peak)
+        return own_peak() if self._known else None
 
 
 def log_ratios(pairs: Sequence[Pair]) -> list[float]:

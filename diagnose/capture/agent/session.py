@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from . import about
-from .agreement import Agreement, Course, Lost, Over
+from .agreement import Agreement, Course, Lost, Over, T
+from .alone import failed, uses_gpu
 from .board import Board
 from .clocks import WINDOW, Clock, Cycle, cycle, long_enough, settling, steady, to_be_timed
 from .epochs import Epochs
@@ -26,7 +27,7 @@ from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
 from .phases import phases
 from .place import Place
 from .plan import APART, ENDINGS, FILES, GRAPH, LEFT, OF_TIMES, REFUSED, VALUES, Part, Plan
-from .recordings import Recording, uses_gpu
+from .recordings import Recording
 from .screening import LIVE, Screening
 from .threads import CompetingThreads
 from .values import values_of_two_steps
@@ -47,8 +48,6 @@ _OCCUPIED = "the script records itself with torch.profiler; run it without, or a
 
 @dataclass(frozen=True)
 class _Open:
-    """A recording that is being made."""
-
     kind: str
     recording: Recording | NsysRecording
     clock: Clock
@@ -176,7 +175,7 @@ class Session:
         try:
             self._abandoned()
         except Exception as error:
-            self.note(f"The profiler did not stop: {type(error).__name__}: {error}.")
+            failed("the end of a recording", error)
 
     def _whole(self) -> Course[None]:
         """All phases; a rank that cannot record waits for the others to end all the same."""
@@ -204,7 +203,6 @@ class Session:
         self._finished = True
 
     def _leave_the_place(self) -> None:
-        """To the run that is recorded in the folder, which is another."""
         self.board.post(REFUSED)
         (self._part.work / LEFT).touch()
         self.refused, self.may_end, self._finished = True, False, True
@@ -213,9 +211,9 @@ class Session:
         steps = yield from self._ranks.begin("unprofiled", (yield from self._warmed_up()))
         self.settled = True
         self.epochs.steady(2 * WINDOW)
-        yield from self._timed(steps)
+        yield from self._alone("timing without a profiler", self._timed(steps))
         if self.plan.switches:
-            yield from self._screened()
+            yield from self._alone("screening", self._screened())
         if self.plan.timed is not None:
             return
         some = yield from self._ranks.choose(self.plan.ranks, self.plan.most_ranks, self._own_ns)
@@ -229,19 +227,21 @@ class Session:
         self.undisturbed = False
         self.epochs.close()
         recorded = self._cycle.whole(self.plan.steps) + 1
-        yield from self._recorded("timing", recorded)
+        yield from self._alone("timing recording", self._recorded("timing", recorded))
         if uses_gpu():
-            yield from self._without_ops(recorded)
+            yield from self._alone("recording without ops", self._recorded("device_timing", recorded))
         self.found["event_cost"] = event_cost() if self.plan.tracer == "torch" else None
         with suppress(OSError):  # On a full disk the rest may still be recorded.
             (self._part.work / SAMPLING).touch()
         if self.plan.tracer == "torch" or tells_ops():
-            yield from self._recorded("attribution", min(DETAILED, self.plan.steps + 1))
+            detailed = min(DETAILED, self.plan.steps + 1)
+            yield from self._alone("attribution recording", self._recorded("attribution", detailed))
         else:
             self.note(NO_OPS)
-        self.found["graph"] = yield from graph_of_a_step(self.folder / f"rank{self.here.rank}.{GRAPH}")
-        self.found["values"] = yield from values_of_two_steps(self.folder / f"rank{self.here.rank}.{VALUES}")
-        yield from self._timed_again()
+        graph, values = (self.folder / f"rank{self.here.rank}.{name}" for name in (GRAPH, VALUES))
+        self.found["graph"] = yield from self._alone("graph of a step", graph_of_a_step(graph))
+        self.found["values"] = yield from self._alone("record of values", values_of_two_steps(values))
+        yield from self._alone("second timing without a profiler", self._timed_again())
 
     def _screened(self) -> Course[None]:
         yield from self._alone_with_the_profiler()
@@ -308,14 +308,15 @@ class Session:
         if steps and clock.steps == steps:
             self.found["unprofiled_after"] = clock.timed()
 
-    def _without_ops(self, steps: int) -> Course[None]:
-        """A recording of device work and calls alone, without which all else can be recorded."""
+    def _alone(self, part: str, course: Course[T]) -> Course[T | None]:
+        """A part without which all else can be recorded."""
         try:
-            yield from self._recorded("device_timing", steps)
+            return (yield from course)
         except (Over, Lost, _Hopeless):
             raise
         except Exception as error:
-            self._give_up(f"There is no recording without ops: {type(error).__name__}: {error}.")
+            self._give_up(f"There is no {part}: {type(error).__name__}: {error}.")
+            return None
 
     def _recorded(self, kind: str, steps: int) -> Course[None]:
         """A recording, after one of a single step that tells how large it gets and warms the profiler up."""
@@ -344,7 +345,8 @@ class Session:
         if fitting < steps:
             most = f"{self.plan.most_bytes / 1e6:,.3g} MB"
             self.note(f"The {kind.replace('_', ' ')} recording has {fitting} steps, as more would not fit {most}.")
-        return (yield from self._ranks.begin(kind, min(steps, fitting), self._cycle.wait, unless="attribution"))
+        later = (*FILES, "unprofiled_after")[[*FILES].index(kind) + 1 :]
+        return (yield from self._ranks.begin(kind, min(steps, fitting), self._cycle.wait, later))
 
     def _fitting(self, kind: str, steps: int) -> Course[int]:
         """How many steps a recording can have, by the size of one of a single step; 0 if that was interrupted."""
@@ -411,7 +413,6 @@ class Session:
         return made
 
     def _heed(self) -> None:
-        """Stop for a profiler of another thread that has asked meanwhile."""
         if turns.wanted:
             self.make_way()
 
@@ -454,5 +455,4 @@ class Session:
         raise _Hopeless(_OCCUPIED)
 
 
-class _Hopeless(Exception):
-    """What the user can fix."""
+class _Hopeless(Exception): ...  # What the user can fix.

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from . import backwards, injection, loops, main_thread, models, writes
+from .alone import alone, uses_gpu
 from .board import Board
 from .foreign import turns
 from .imports import when_imported
@@ -142,7 +143,6 @@ class Script:
         after(self._plan.window_after_s, lambda: self._recorder.record_window(WINDOW_S))
 
     def _watch_model(self) -> None:
-        """Have calls of the model counted, if it is not trained and has been made."""
         if "made" not in self._optimizers and (model := models.largest()) is not None:
             self._leave_model = models.when_called(model, self._model_called)
 
@@ -224,8 +224,8 @@ def _wait_for_work() -> None:
     """Let queued work end, as other ranks may be waiting for it."""
     import torch
 
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+    if uses_gpu():
+        alone("the end of queued work", torch.cuda.synchronize)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         time.sleep(QUIET_S)
 

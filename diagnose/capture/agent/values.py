@@ -11,11 +11,13 @@ import json
 import os
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from .alone import MOST_S, capturing, failed, whole
 from .calls import Op, described, is_one_number, plain, some_of, tensors_in
 from .contents import Contents, Unknown
 from .counts import Counts
@@ -42,11 +44,7 @@ def values_of_two_steps(target: Path) -> Generator[None, None, str | None]:
         yield
     finally:  # The training may end before.
         leave()
-    try:
-        return target.name if values.write(target) else None
-    except OSError:  # A full disk: what has been recorded is worth more.
-        target.unlink(missing_ok=True)
-        return None
+    return whole(target, values.write)
 
 
 def _entered(values: Values) -> Callable[[], None] | None:
@@ -82,8 +80,6 @@ def _compiles() -> bool:
 
 
 class _Call(NamedTuple):
-    """A call before it is made."""
-
     op: Op
     at: int  # Its position.
     key: object | None  # None if nothing can be compared with it.
@@ -130,16 +126,19 @@ class Values:
 
         A process that was forked in the meantime, such as a worker of a loader, has the mode as well.
         """
-        cuda = self.torch.cuda
-        self.failed |= os.getpid() != self._process
-        self.failed |= cuda.is_initialized() and cuda.is_current_stream_capturing()
+        self.failed |= os.getpid() != self._process or capturing()
         if self.failed:
             return None
+        begun_s = time.monotonic()
         try:
             with self._lock:
-                return what(*given)
-        except Exception:
+                found = what(*given)
+            if time.monotonic() - begun_s > MOST_S:
+                raise TimeoutError("an op took too long")
+            return found
+        except Exception as error:
             self.failed = True
+            failed("values of ops", error)
             return None
 
     def _begun(self, func: Any, args: Any, kwargs: Any) -> _Call | None:

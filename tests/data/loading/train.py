@@ -109,7 +109,7 @@ def main():
     watched = None
     if hasattr(ours, "watch"):
         found = dict(zip(names, ours.watch.loaders(), strict=True))
-        watched = {"loaders": found, "asked": len(ours.asked), "failures": ours.imports.failures}
+        watched = {"loaders": found, "asked": len(ours.asked), "failures": ours.alone.failures}
     print(json.dumps({"made": made, "counts": counts, "watched": watched}))
 
 

@@ -5,9 +5,11 @@ Nothing here waits for the device.
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from typing import Any
+
+from ..alone import alone, capturing, uses_gpu
+from ..clocks import ON_DEVICE, between_ns, device_event
 
 MOST_PENDING = 64  # Events that the device has not come to yet, beyond which none are added (our choice).
 
@@ -21,17 +23,17 @@ class DeviceTimes:
 
     def step_ended(self) -> list[int]:
         """A step has ended on the host. Returns times in ns between ends that the device has passed since."""
-        cuda = sys.modules["torch"].cuda
-        if not cuda.is_initialized() or cuda.is_current_stream_capturing():
+        if not uses_gpu() or capturing():
             return []
+        return list(alone(ON_DEVICE, self._passed, default=()))
+
+    def _passed(self) -> list[int]:
         found, pending = list[int](), self._pending
         while len(pending) > 1 and pending[1].query():
             before = pending.popleft()
-            found.append(round(before.elapsed_time(pending[0]) * 1e6))
+            found.append(between_ns(before, pending[0]))
             self._free.append(before)
         if len(pending) >= MOST_PENDING:
             pending.clear()  # Times that begin at an earlier end would be those of several steps.
-        event = self._free.pop() if self._free else cuda.Event(enable_timing=True)
-        event.record()
-        pending.append(event)
+        pending.append(device_event(self._free.pop() if self._free else None))
         return found

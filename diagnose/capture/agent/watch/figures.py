@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..about_devices import Nvml
+from ..alone import uses_gpu
 
 
 class Figures:
@@ -61,29 +62,23 @@ class Figures:
             yield "batches_ready", ready
 
     def _allocator(self) -> Iterator[tuple[str, float]]:
-        torch = _cuda()
-        if torch is not None:
-            known = torch.cuda.memory_stats()
+        if uses_gpu():
+            known = sys.modules["torch"].cuda.memory_stats()
             yield "allocated_bytes", known.get("allocated_bytes.all.current", 0)
             yield "most_allocated_bytes", known.get("allocated_bytes.all.peak", 0)
             yield "reserved_bytes", known.get("reserved_bytes.all.current", 0)
             yield "allocator_retries", known.get("num_alloc_retries", 0)
 
     def _device(self) -> Iterator[tuple[str, float]]:
-        torch = _cuda()
-        if torch is None:
+        if not uses_gpu():
             return
+        torch = sys.modules["torch"]
         if self._nvml is None:
             self._nvml = Nvml().__enter__()
             self._handle = self._nvml.handle(torch, torch.cuda.current_device())
         for name, value in self._nvml.now(self._handle).items():
             if value is not None:
                 yield name, value
-
-
-def _cuda() -> Any:
-    torch = sys.modules.get("torch")
-    return torch if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized() else None
 
 
 def _resident(pid: int | None) -> int:

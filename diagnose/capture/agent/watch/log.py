@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from ..alone import in_time
 from .figures import Figures
 from .log_file import LogFile
 from .step_times import Interval
@@ -76,7 +77,7 @@ class Log:
         """The process ends. `files`: what it wrote."""
         self._over.set()
         with suppress(Exception):
-            figures = self._figures.now()
+            figures = in_time("the last figures", self._figures.now, default={})
             with self._lock:
                 self._put_together()
                 self._windows.looked(figures)

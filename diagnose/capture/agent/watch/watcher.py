@@ -251,7 +251,6 @@ class Watcher:
 
 
 def _mark_compilation(module: ModuleType) -> None:
-    """Torch's compiler tells when it begins and ends, of whatever it compiles."""
     handler = module.callback_handler
     handler.register_start_callback(lambda _: phases.begin(COMPILATION))
     handler.register_end_callback(lambda _: phases.end(COMPILATION))
