@@ -227,7 +227,6 @@ def _summed(rows: Sequence[Row]) -> Floats:
 
 
 def _correlation(rows: Sequence[Row]) -> str:
-    """Of predicted and measured; needs a few."""
     pairs = [(row.predicted.likely, row.measured.likely) for row in rows if row.predicted and row.measured]
     if len(pairs) < 5:
         return "-"

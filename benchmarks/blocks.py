@@ -174,7 +174,6 @@ def _number(text: str) -> float | None:
 
 
 def _cpu() -> str:
-    """Model of the processor, or its architecture."""
     known = Path("/proc/cpuinfo")
     lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
     return next((line.split(": ", 1)[1] for line in lines if line.startswith("model name")), platform.machine())

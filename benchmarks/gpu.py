@@ -166,7 +166,6 @@ class Folder:
         self.keep(found)
 
     def _time(self, pair: Pair) -> None:
-        """One block each way; the order turns."""
         found = self.found()
         known = found.pairs.get(pair.name) or h100.Pair("", 1.0, (1.0, 1.0), pair.rules)
         ways = (pair.bad, pair.fixed)[:: 1 - 2 * (len(known.bad_ns) % 2)]

@@ -75,7 +75,6 @@ def record(trial: Trial, asked: Asked) -> None:
 
 
 def _recordings(trial: Trial, all_levels: bool) -> Iterator[tuple[Path, bool]]:
-    """Where each belongs, and whether it is of what is fixed."""
     if all_levels or trial.is_kept:
         yield trial.recording, False
     if trial.fixed_is_kept or (all_levels and trial.level == "strong" and not trial.case.is_control):
@@ -84,7 +83,6 @@ def _recordings(trial: Trial, all_levels: bool) -> Iterator[tuple[Path, bool]]:
 
 @contextlib.contextmanager
 def _recorded(trial: Trial, fixed: bool) -> Iterator[Path]:
-    """The folder of a recording, for a while."""
     with recorded(trial.program(*["--fixed"] * fixed), trial.ranks, trial.case.recorded_steps) as folder:
         yield folder
 

@@ -257,7 +257,6 @@ def _each_us(
 
 
 def _events(trace: Path, kinds: Sequence[str]) -> list[dict[str, float]]:
-    """None of a trace of Nsight Systems."""
     if trace.suffix != ".gz":
         return []
     return [one for one in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"] if one.get("cat") in kinds]

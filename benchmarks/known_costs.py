@@ -176,7 +176,6 @@ def streamed(ops: Sequence[Recorded]) -> Streamed:
 
 
 def _spread(values: Sequence[float], digits: int) -> tuple[float, float, float] | None:
-    """At 10 %, half and 90 %; None of too few."""
     if len(values) < FEWEST:
         return None
     low, half, high = np.quantile(values, [0.1, 0.5, 0.9]).tolist()

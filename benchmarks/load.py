@@ -201,14 +201,14 @@ def analyze_seconds(big: Big, repeat: int) -> float | None:
 def own(seed: Seed, tenth: Big, folder: Path, repeat: int) -> list[str]:
     """Rows on what takes how long beside what it needs anyway: CPU time of starts, and time of an analysis."""
     tiny = write(replace(seed, events=seed.events[:8]), folder / "tiny.json", 1)
-    analyze = f"`diagnose analyze` of {1000 * tiny.megabytes:.0f} kB", ("-m", "diagnose", "analyze", str(tiny.path))
-    starts = (("`diagnose --help`", ("-m", "diagnose", "--help"), 0.25), (*analyze, 1.5))
-    found = [(what, _cpu_s(words, repeat), "`import pandas`", limit) for what, words, limit in starts]
-    found.append((f"analysis of {tenth.megabytes:.0f} MB", load("analysis", tenth, repeat).seconds, "loading it", 3))
-    base = {
-        "`import pandas`": _cpu_s(("-c", "import pandas"), repeat),
-        "loading it": load("diagnose", tenth, repeat).seconds,
-    }
+    start, itself = "`import pandas`", "loading it"
+    base = {start: _cpu_s(("-c", "import pandas"), repeat), itself: load("diagnose", tenth, repeat).seconds}
+    analyze = _cpu_s(("-m", "diagnose", "analyze", str(tiny.path)), repeat)
+    found = (
+        ("`diagnose --help`", _cpu_s(("-m", "diagnose", "--help"), repeat), start, 0.25),
+        (f"`diagnose analyze` of {1000 * tiny.megabytes:.0f} kB", analyze, start, 1.5),
+        (f"analysis of {tenth.megabytes:.0f} MB", load("analysis", tenth, repeat).seconds, itself, 3),
+    )
     return [
         f"| {what} | {took:.2f} s | {of} | {base[of]:.2f} s | {took / base[of]:.1f} x | ≤ {limit} x |"
         for what, took, of, limit in found

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
@@ -83,15 +82,11 @@ def record(kind: str, workers: int, out: Path) -> tuple[dict[str, float], dict[i
     command = [sys.executable, "-m", "diagnose", "profile", "-q", "--no-analyze", "-o", str(out)]
     subprocess.run([*command, str(TRAINING), kind, f"--workers={workers}"], capture_output=True, cwd=ROOT, check=True)
     found = loading(Facts(recording.read(recording.find([out]).ranks[0])))
-    quantities = {name: value / 1e6 for name, value in vars_of(found.model)}
+    model = msgspec.structs.asdict(found.model)
+    quantities = {name: value / 1e6 for name, value in model.items() if name.endswith("_ns")}
     slow, likely, fast = found.models
     steps = {k: (likely.step_ns(k) / 1e6, fast.step_ns(k) / 1e6, slow.step_ns(k) / 1e6) for k in FROM[workers]}
     return {**quantities, "step": found.mean_ns / 1e6}, steps
-
-
-def vars_of(model: msgspec.Struct) -> Iterator[tuple[str, float]]:
-    """Times of the model."""
-    return ((name, value) for name, value in msgspec.structs.asdict(model).items() if name.endswith("_ns"))
 
 
 def run(kinds: tuple[str, ...]) -> Results:

@@ -60,7 +60,6 @@ def pairs() -> list[Pair]:
 
 
 def _pair(case: str, on_gpu: bool, said: Figure | None, true: Figure | None) -> Pair | None:
-    """None where nothing was predicted, or nothing measured."""
     if said is None or said.basis not in BASES or true is None:
         return None
     low, likely, high, measured = (1.0 - 1.0 / times for times in (said.low, said.likely, said.high, true.likely))

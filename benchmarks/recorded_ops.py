@@ -77,7 +77,6 @@ def ops_of(source: str, facts: Facts) -> list[Recorded]:
 
 
 def _multiplying(source: str, facts: Facts) -> Iterator[Recorded]:
-    """Products, convolutions, fused attention."""
     products, device = costed_ops(facts).products, peaks(facts)
     table, calls = products.table, defaultdict[tuple[int, ...], list[int]](list)
     grade, undisturbed = grades_in(products, np.maximum(products.dtype, 0)), _undisturbed(facts)

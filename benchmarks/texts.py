@@ -242,7 +242,6 @@ def _block(path: str) -> str:
 
 
 def _section(path: str, heading: str) -> str:
-    """A section of a report, up to the next empty line."""
     _, _, rest = report(path, "--details").partition(f"\n{heading}\n")
     lines = takewhile(bool, rest.splitlines())
     return "\n".join(["```console", f"$ diagnose analyze --details {path}", "...", heading, *lines, "...", "```"])

@@ -34,7 +34,6 @@ def blocks(several_ranks: bool) -> list[list[float]]:
 
 
 def _pairs(several_ranks: bool) -> list[tuple[list[float], list[float]]]:
-    """Runs with the fault and without it."""
     found = []
     for case in cases():
         ranks = {trial.name: trial.ranks for trial in trials([case])}
@@ -64,7 +63,6 @@ def _best(seen: Sequence[tuple[float, int]], freedom: int) -> Spread:
 
 
 def _likelihood(seen: Sequence[tuple[float, int]], spread: Spread) -> float:
-    """Its logarithm, but for what depends on the variances alone."""
     d = spread.freedom
     found = 0.0
     for variance, own in seen:

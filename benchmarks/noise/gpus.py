@@ -92,7 +92,6 @@ def _pairs(group: Group, known: Sequence[Group]) -> Iterator[Range]:
 
 
 def _on_cpu(several_ranks: bool) -> Iterator[Range]:
-    """Of the runs in which the truth of planted cases was timed."""
     for group in blocks(several_ranks):
         for first, second in combinations(map(math.exp, group), 2):
             yield _difference(first, second, RANKS if several_ranks else CPU)

@@ -125,7 +125,6 @@ def _pipelines() -> list[Case]:
 
 
 def _few(name: str, good: Training) -> Case:
-    """The same tokens in half as many micro-batches."""
     model = replace(good.model, tokens=2 * good.model.tokens)
     return Case(name, "pipelines", good, {"micro": good.micro // 2, "model": model}, ("CO12",))
 

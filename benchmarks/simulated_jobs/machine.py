@@ -231,7 +231,6 @@ class Rank:
             self._noted.append(_Noted(made, start, end))
 
     def _room(self, stream: int) -> None:
-        """Wait until the launch queue has room."""
         starts = self._starts.setdefault(stream, deque(maxlen=QUEUE_LIMIT))
         if len(starts) == QUEUE_LIMIT:
             self._now = self._latest(self._now, starts[0])

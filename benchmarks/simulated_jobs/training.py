@@ -81,8 +81,6 @@ class Training:
 
 
 class _Program:
-    """What a rank runs."""
-
     def __init__(self, training: Training, rank: Rank) -> None:
         self.training, self.rank = training, rank
         layout = training.layout
@@ -186,7 +184,6 @@ class _Program:
             self.rank.item()
 
     def _experts(self) -> None:
-        """Tokens go to the ranks of their experts and come back."""
         torch, rank, training = self.torch, self.rank, self.training
         group = training.layout.group(rank.number, "ep")
         members, hidden = len(group.ranks), training.model.hidden
@@ -243,7 +240,6 @@ class _Program:
         self._events.clear()
 
     def _finish(self) -> None:
-        """What comes between the backward pass and the optimizer."""
         training, rank = self.training, self.rank
         if self.shards:
             self.shards.finish()

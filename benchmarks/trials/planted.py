@@ -87,14 +87,11 @@ def row(target: Target) -> Tried:
         return _untried(target, rule, fix)
     planting = target.planting
     truth = measured(planting, (target.fault,) if target.fault else ())
-    known = replace(_untried(target, fix.rule, ""), injection=fix.trial, predicted=figure(fix.predicted))
-    known = replace(known, same_change=fix.trial in planting.case.injections)
-    return filled(known, *ways(planting, fix, statistics.median(truth.bad_ns)), truth)
+    return filled(_with_fix(target, fix), *ways(planting, fix, statistics.median(truth.bad_ns)), truth)
 
 
 def tried(target: Target, folder: Path, budget_s: float) -> Tried:
-    """Try the fix that a recording of this machine names: in one process, if it is a switch, and in runs whatever that
-    has said. Without the truth."""
+    """Try the fix that a recording names: in one process, if it is a switch, and in runs. Without the truth."""
     diagnosis = diagnose.analyze(folder)
     rule, fix = chosen(target, diagnosis)
     manifest = diagnosis.provenance.manifest
@@ -108,9 +105,8 @@ def tried(target: Target, folder: Path, budget_s: float) -> Tried:
             bench.begin()
         runs = _timed(partial(bench.measure, [fix], fix.predicted))
         base = results.report(bench, (), complete=True).baseline
-    known = replace(_untried(target, fix.rule, ""), injection=fix.trial, predicted=figure(fix.predicted))
-    same, step_ns = fix.trial in target.planting.case.injections, None if base is None else base.step_ns.likely
-    return replace(known, same_change=same, step_ns=step_ns, blocks=blocks, runs=runs)
+    known = replace(_with_fix(target, fix), step_ns=None if base is None else base.step_ns.likely)
+    return replace(known, blocks=blocks, runs=runs)
 
 
 def _in_one_process(bench: Bench, fix: Candidate) -> Trial:
@@ -125,8 +121,13 @@ def _timed(measure: Callable[[], Trial]) -> Found:
 
 def with_truth(known: Tried, truth: Truth) -> Tried:
     """The row with what its fix truly gains."""
-    figure = Figure(truth.speedup, truth.low, truth.high)
-    return replace(known, truth=figure, true_step_ns=float(statistics.median(truth.bad_ns)))
+    gain = Figure(truth.speedup, truth.low, truth.high)
+    return replace(known, truth=gain, true_step_ns=float(statistics.median(truth.bad_ns)))
+
+
+def _with_fix(target: Target, fix: Candidate) -> Tried:
+    same, predicted = fix.trial in target.planting.case.injections, figure(fix.predicted)
+    return replace(_untried(target, fix.rule, ""), injection=fix.trial, predicted=predicted, same_change=same)
 
 
 def _untried(target: Target, rule: str | None, why: str) -> Tried:

@@ -46,7 +46,6 @@ def scraped() -> str:
 
 
 def _then() -> RankNow:
-    """Its log as it was."""
     (log,) = map(read, logs_in(SHOWN))
     windows = tuple(window for window in log.windows if window.ended_ns <= AFTER_S * 1e9)
     return rank_now(replace(log, windows=windows, length_ns=windows[-1].ended_ns, ended=None, last={}, files=()))
