@@ -51,13 +51,11 @@ def row(family: Family, dtype: str, grade: Grade = Grade.ALIGNED) -> Known:
 
 
 def product(size: int, run: str, kind: str = "sgemm", dtype: str = "float") -> Facts:
-    return facts_of(
-        f"""
+    return facts_of(f"""
         1 steps of 100
         cpu  aten::mm 0-1 shapes=[[{size},{size}],[{size},{size}]] types=["{dtype}","{dtype}"]
         gpu  {kind} {run} @0.5
-        """
-    )
+    """)
 
 
 def left_us(facts: Facts, level: int, *changes: Change | Recost) -> list[float]:
@@ -131,15 +129,13 @@ def test_fp8_pays_for_its_casts() -> None:
 
 
 def test_half_the_bytes_of_what_only_moves_data() -> None:
-    facts = facts_of(
-        """
+    facts = facts_of("""
         1 steps of 100
         cpu  aten::mul 0-1 shapes=[[8192,8192],[8192,8192]] types=["float","float"]
         cpu  aten::_softmax 2-3 shapes=[[8192,8192],[],[]] types=["float","Scalar","Scalar"]
         cpu  aten::mul 4-5 shapes=[[8192,8192],[8192,8192]] types=["c10::BFloat16","c10::BFloat16"]
         gpu  pointwise 10-10.3 @0.5 | softmax 11-11.2 @2.5 | pointwise 12-12.2 @4.5
-        """
-    )
+    """)
     half = FIXED_NS / 1e3 + (300 - FIXED_NS / 1e3) / 2
     assert left_us(facts, LIKELY, InPrecision("bf16")) == [half, pytest.approx(100.75), 200]
     assert left_us(facts, LIKELY, InPrecision("tf32")) == [300, 200, 200]

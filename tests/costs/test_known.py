@@ -131,13 +131,11 @@ def _kind(row: Known) -> tuple[str, str, str]:
 
 @pytest.mark.parametrize(("device", "fixed_us"), [("MI300X", 4.5), ("A100", 1.5)])
 def test_what_does_not_depend_on_bytes_is_known_of_a_device(device: str, fixed_us: float) -> None:
-    facts = facts_of(
-        f"""
+    facts = facts_of(f"""
         1 steps of 100
         device {device}
         cpu  aten::mul 0-1 shapes=[[1024,1024],[1024,1024]] types=["float","float"]
         gpu  pointwise 10-10.02 @0.5
-        """
-    )
+    """)
     left = cost_book(facts).left([Recost(work_table(facts).ids, InPrecision("bf16"))], 1)
     assert left.share.tolist() == [pytest.approx((fixed_us + (20 - fixed_us) / 2) / 20)]

@@ -90,13 +90,11 @@ def test_a_measurement_counts_before_what_is_known_of_the_device() -> None:
 
 
 def test_what_is_to_be_measured_is_what_takes_time_after_each_fix_and_after_all() -> None:
-    odd = facts_of(
-        f"""
+    odd = facts_of(f"""
         2 steps of 100
         cpu  aten::mm 0-1 shapes=[[64,30],[30,51]] types={TYPES} | aten::mm 2-3 shapes={SHAPES} types={TYPES}
         gpu  tf32_gemm 10-15 @0.5 | sgemm 20-40 @2.5
-        """
-    )
+    """)
     ids = work_table(odd).ids
     fixes = [[Recost(ids, InPrecision("bf16"))], [Recost(ids[[0, 2]], Padded())]]
     first, second = wanted(odd, fixes, least_ns=1e6)
@@ -127,13 +125,11 @@ def test_where_the_cpu_trains_its_ops_change() -> None:
 
 
 def test_nodes_of_autograd_are_priced_by_the_ops_in_them() -> None:
-    facts = facts_of(
-        """
+    facts = facts_of("""
         1 steps of 100
         1 threads, 2 cores
         cpu  MmBackward0 0-60 | aten::mm 10-50 shapes=[[300,300],[300,300]] types=["double","double"]
-        """
-    )
+    """)
     names = facts.rank.spans["name"].astype(str)
     node = np.flatnonzero(names == "MmBackward0")
     left = cost_book(facts).left([Recost(node, InPrecision("fp32"))], LIKELY)

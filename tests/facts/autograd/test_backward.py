@@ -71,16 +71,13 @@ LINEAR = 'shapes=[[1000,4],[4,4]] types=["float","float"]'
 
 def synthetic(*backward: str) -> Recompute | None:
     """Two steps of 20 ms: three layers forward on the main thread, then a backward pass on its own."""
-    return recompute(
-        facts_of(
-            f"""
-            2 steps of 20
-            cpu  aten::linear 1-2 x3 sequence=5 {LINEAR}
-            cpu autograd  {" | ".join(backward)}
-            gpu  bf16_gemm 10-14 @6.5 from autograd | bf16_gemm 14-16 @9.5 from autograd
-            """
-        )
-    )
+    facts = facts_of(f"""
+        2 steps of 20
+        cpu  aten::linear 1-2 x3 sequence=5 {LINEAR}
+        cpu autograd  {" | ".join(backward)}
+        gpu  bf16_gemm 10-14 @6.5 from autograd | bf16_gemm 14-16 @9.5 from autograd
+    """)
+    return recompute(facts)
 
 
 def test_a_node_that_runs_forward_ops_for_autograd() -> None:
@@ -162,15 +159,12 @@ def test_the_table_may_be_the_weights_of_the_output_layer_too(weights: str) -> N
 
 
 def test_a_device_does_it_where_it_was_launched() -> None:
-    (found,) = table_gradients(
-        facts_of(
-            f"""
-            1 steps of 100
-            cpu  {DENSE.replace("0-30", "0-3")} | {FILL.replace("1-29", "1-2")}
-            gpu  fill 1.5-11.5 @1.2 | reduce 12-17 @2.5 | sgemm 17-30 @4
-            """
-        )
-    )
+    facts = facts_of(f"""
+        1 steps of 100
+        cpu  {DENSE.replace("0-30", "0-3")} | {FILL.replace("1-29", "1-2")}
+        gpu  fill 1.5-11.5 @1.2 | reduce 12-17 @2.5 | sgemm 17-30 @4
+    """)
+    (found,) = table_gradients(facts)
     assert (found.back.host_ns, found.back.device_ns, len(found.back.work_ids)) == (3_000_000, 15_000_000, 2)
 
 

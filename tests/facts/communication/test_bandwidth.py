@@ -182,16 +182,15 @@ BACK = '"autograd::engine::evaluate_function: MmBackward0"'
 
 def wide(second: str) -> WideGradients:
     """Two buckets of 100 MB in 20 ms each; the last of compute ends at 70 ms, and is launched before the second."""
-    (found,) = wide_gradients(
-        facts_of(f"""
+    facts = facts_of(f"""
         4 steps of 100
         cpu     DistributedDataParallel.forward 0-0.12 | device_sync 3-99.9
         cpu     {BACK} 0.15-0.45 | c10d::allreduce_ 0.2-0.4 | {BACK} 1.15-1.45 | c10d::allreduce_ 1.2-1.4
         gpu     sgemm 0.3-50 @0.11 | sgemm 50-70 @{second}
         gpu 20  allreduce 50-70 @0.3 operation=allreduce in_elements=25000000 dtype=Float
         gpu 20  allreduce 70-90 @1.3 operation=allreduce in_elements=25000000 dtype=Float
-        """)
-    )
+    """)
+    (found,) = wide_gradients(facts)
     return found
 
 
@@ -230,8 +229,7 @@ ACROSS, WITHIN = 'group_size=2 group_ranks="[0, 2]"', 'group_size=2 group_ranks=
 
 def synthetic(ranks: str) -> Facts:
     """Two exchanges of 1 GiB for 40 ms each, the second right behind the first, then 64 MiB of gradients for 2 ms."""
-    return facts_of(
-        f"""
+    return facts_of(f"""
         4 steps of 100
         device NVIDIA H100 80GB HBM3
         rank 0 of 4
@@ -242,8 +240,7 @@ def synthetic(ranks: str) -> Facts:
         gpu 20  nccl 10-50 @0.25 operation=alltoall in_elements={ELEMENTS} dtype=Float {ranks}
         gpu 20  nccl 50-90 @0.35 operation=alltoall in_elements={ELEMENTS} dtype=Float {ranks}
         gpu 21  nccl 90-92 @0.7 operation=allreduce in_elements=16777216 dtype=Float {WITHIN}
-        """
-    )
+    """)
 
 
 def test_what_is_left_within_a_machine_and_what_crosses_in_its_place() -> None:

@@ -33,16 +33,13 @@ def lane(found: CollectiveSequence) -> list[tuple[str, int, float, float, float]
 
 
 def test_on_a_device_it_is_held_up_by_communication_that_nothing_hides() -> None:
-    found = collective_sequence(
-        facts_of(
-            """
-            3 steps of 100
-            cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
-            gpu     sgemm 0.1-70 @0.05
-            gpu 20  allreduce 60-90 @0.3 group_size=2
-            """
-        )
-    )
+    facts = facts_of("""
+        3 steps of 100
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
+        gpu     sgemm 0.1-70 @0.05
+        gpu 20  allreduce 60-90 @0.3 group_size=2
+    """)
+    found = collective_sequence(facts)
     # A step ends with its last work: at 90 ms. The next begins on the device 10.1 ms later and computes for 69.9.
     assert not found.on_cpu
     assert found.compute_ns.tolist() == [69_900_000] * 2
@@ -57,16 +54,13 @@ def test_on_a_device_it_is_held_up_by_communication_that_nothing_hides() -> None
 
 
 def test_on_the_host_it_is_held_up_where_it_is_in_no_op_of_its_own_until_a_collective_is_over() -> None:
-    found = collective_sequence(
-        facts_of(
-            """
-            3 steps of 100
-            2 threads, 4 cores
-            cpu       aten::mm 0-40 | c10d::allreduce_ 40-40.1 | aten::add 40.1-50 | aten::mul 80-99
-            cpu gloo  gloo:all_reduce 40.5-80
-            """
-        )
-    )
+    facts = facts_of("""
+        3 steps of 100
+        2 threads, 4 cores
+        cpu       aten::mm 0-40 | c10d::allreduce_ 40-40.1 | aten::add 40.1-50 | aten::mul 80-99
+        cpu gloo  gloo:all_reduce 40.5-80
+    """)
+    found = collective_sequence(facts)
     assert found.on_cpu
     assert found.operations == ("allreduce",)
     assert lane(found)[:3] == [
@@ -100,16 +94,13 @@ def test_ends_need_not_meet_exactly_where_a_thread_stands_for_long(
 
 
 def test_what_it_asks_for_while_it_is_held_up_was_asked_for_before() -> None:
-    found = collective_sequence(
-        facts_of(
-            """
-            2 steps of 100
-            cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | c10d::allreduce_ 0.5-0.6 | device_sync 1-99.9
-            gpu     sgemm 0.1-50 @0.05
-            gpu 20  allreduce 50-70 @0.3 group_size=2 | allreduce 71-90 @0.55 group_size=2
-            """
-        )
-    )
+    facts = facts_of("""
+        2 steps of 100
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | c10d::allreduce_ 0.5-0.6 | device_sync 1-99.9
+        gpu     sgemm 0.1-50 @0.05
+        gpu 20  allreduce 50-70 @0.3 group_size=2 | allreduce 71-90 @0.55 group_size=2
+    """)
+    found = collective_sequence(facts)
     events = lane(found)
     assert [event[0] for event in events] == ["ask", "wait", "ask", "wait"]
     assert [event[4] for event in events] == [60.0, 0.0, 1.0, 0.0]  # 1 ms between two collectives is its own
@@ -149,16 +140,13 @@ def test_of_too_many_collectives_in_a_step_none_are_taken(monkeypatch: pytest.Mo
 
 
 def test_gaps_between_kernels_beside_a_collective_do_not_wait_for_it() -> None:
-    found = collective_sequence(
-        facts_of(
-            """
-            3 steps of 100
-            rank 0 of 2
-            cpu     aten::mm 0-0.1 | aten::mm 0.2-0.3 | aten::mm 0.4-0.5 | device_sync 1-99.9
-            gpu     sgemm 1-40 @0.05 | sgemm 41-60 @0.25 | sgemm 80-90 @0.45
-            gpu 20  allreduce 30-80 @0.3 group_size=2
-            """
-        )
-    )
+    facts = facts_of("""
+        3 steps of 100
+        rank 0 of 2
+        cpu     aten::mm 0-0.1 | aten::mm 0.2-0.3 | aten::mm 0.4-0.5 | device_sync 1-99.9
+        gpu     sgemm 1-40 @0.05 | sgemm 41-60 @0.25 | sgemm 80-90 @0.45
+        gpu 20  allreduce 30-80 @0.3 group_size=2
+    """)
+    found = collective_sequence(facts)
     waits = (found.lane.until_ns - found.lane.from_ns)[found.lane.waits]
     assert waits.tolist() == [20_000_000] * 2  # from 60 to 80 of each step

@@ -357,17 +357,14 @@ def test_buckets_of_a_backward_pass_on_the_host() -> None:
 
 
 def test_buckets_on_the_device() -> None:
-    found = buckets(
-        facts_of(
-            f"""
-            4 steps of 100
-            cpu     DistributedDataParallel.forward 0-5 | {BACKWARD} 10-15 x2 every 12 | device_sync 40-99
-            cpu     c10d::allreduce_ 11-12 x2 every 12
-            gpu 20  allreduce 30-40 @11.5 operation=allreduce in_elements=8000000 dtype=Float
-            gpu 20  allreduce 40-60 @23.5 operation=allreduce in_elements=8000000 dtype=Float
-            """
-        )
-    )
+    facts = facts_of(f"""
+        4 steps of 100
+        cpu     DistributedDataParallel.forward 0-5 | {BACKWARD} 10-15 x2 every 12 | device_sync 40-99
+        cpu     c10d::allreduce_ 11-12 x2 every 12
+        gpu 20  allreduce 30-40 @11.5 operation=allreduce in_elements=8000000 dtype=Float
+        gpu 20  allreduce 40-60 @23.5 operation=allreduce in_elements=8000000 dtype=Float
+    """)
+    found = buckets(facts)
     assert (found.calls, found.bytes, found.usual) == (2, 32_000_000, 4)  # 1 MB, and 63 in three of 25 MB
     assert (found.left, found.exposed_ns) == (1.0, 30 * MS)
 

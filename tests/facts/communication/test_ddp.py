@@ -74,8 +74,7 @@ def update(
     kernels: str = "", group: str = "group_size=4", host: str = "", ranks: str = "rank 0 of 4"
 ) -> ReplicatedUpdate:
     """Two buckets of 4 MB in 2 and 3 ms, then one of 2 MB in 1 ms, and an update of 20 ms."""
-    return replicated_update(
-        facts_of(f"""
+    facts = facts_of(f"""
         4 steps of 100
         {ranks}
         cpu     DistributedDataParallel.forward 0-0.5 | {HOOK} 1-1.9
@@ -87,8 +86,8 @@ def update(
         gpu 20  allreduce 51-54 @1.35 operation=allreduce in_elements=1000000 dtype=Float {group}
         gpu 20  allreduce 54-55 @1.55 operation=allreduce in_elements=500000 dtype=Float {group}
         {kernels}
-        """)
-    )
+    """)
+    return replicated_update(facts)
 
 
 def test_all_ranks_update_all_parameters() -> None:
@@ -128,8 +127,7 @@ def test_a_model_that_is_split_besides() -> None:
 
 
 def test_reductions_of_each_micro_batch_are_of_the_same_gradients() -> None:
-    found = replicated_update(
-        facts_of(f"""
+    facts = facts_of(f"""
         4 steps of 100
         rank 0 of 2
         cpu     DistributedDataParallel.forward 0-0.5 | {HOOK} 1-1.9 | c10d::allreduce_ 1.1-1.2
@@ -138,19 +136,18 @@ def test_reductions_of_each_micro_batch_are_of_the_same_gradients() -> None:
         gpu     bf16_gemm 0.5-49 @0.4 | adam 59-79 @4.2
         gpu 20  allreduce 49-51 @1.15 operation=allreduce in_elements=1000000 dtype=Float group_size=2
         gpu 20  allreduce 51-53 @3.15 operation=allreduce in_elements=1000000 dtype=Float group_size=2
-        """)
-    )
+    """)
+    found = replicated_update(facts)
     assert (found.gradient_bytes, found.gather_ns) == (4_000_000, (1_000_000, 1_000_000, 2_000_000))
 
 
 def test_without_reductions_nothing_is_replicated() -> None:
-    found = replicated_update(
-        facts_of("""
+    facts = facts_of("""
         4 steps of 100
         cpu  aten::mm 0-1 | optimizer 4-5 | aten::_fused_adamw_ 4.1-4.9 | device_sync 6-99.9
         gpu  bf16_gemm 0.5-49 @0.4 | adam 59-79 @4.2
-        """)
-    )
+    """)
+    found = replicated_update(facts)
     assert (found.ranks, found.gradient_bytes) == (0, None)
 
 

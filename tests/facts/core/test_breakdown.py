@@ -282,13 +282,11 @@ def test_causes_add_up_to_the_idle_time(
 
 def test_a_hole_in_a_graph_is_not_idle() -> None:
     """50 to 250 us of each step lie within a replay; what is idle before the first kernel of it does not."""
-    facts = facts_of(
-        """
+    facts = facts_of("""
         4 steps of 0.4
         cpu  aten::mm 0-0.01
         gpu  pointwise 0.03-0.05 @0.015 graph | pointwise 0.25-0.38 @0.015 graph
-        """
-    )
+    """)
     assert sum(one.ns for one in idle(facts)) == 50_000
     found = breakdown(facts)
     assert (found.idle_ns, found.work_not_recorded_ns, found.busy_ns) == (50_000, 200_000, 150_000)

@@ -85,14 +85,12 @@ def names(table: MatmulOps) -> list[str]:
 
 
 def test_a_row_is_the_innermost_op_with_a_cost_and_all_its_kernels() -> None:
-    facts = facts_of(
-        """
+    facts = facts_of("""
         3 steps of 10
         cpu  aten::linear 0-2 shapes=[[6,5],[4,5]] types=["float","float"]
         cpu  aten::addmm 0.5-1.5 shapes=[[4],[6,5],[5,4]] types=["float","float","float"]
         gpu  "void splitKreduce_kernel<32>()" 5-6 @0.7 | tf32_gemm 3-5 @0.6 blocks=8 | pointwise 6-9 @1.8
-        """
-    )
+    """)
     table = matmul_ops(facts)
     assert names(table) == ["aten::addmm"] * 3
     # 2 * 6 * 4 * 5 operations; 4 + 30 + 20 + 24 elements
@@ -111,16 +109,13 @@ def test_a_row_is_the_innermost_op_with_a_cost_and_all_its_kernels() -> None:
 
 
 def test_an_op_without_a_cost_takes_that_of_the_op_around_it() -> None:
-    table = matmul_ops(
-        facts_of(
-            f"""
-            1 step of 10
-            cpu  aten::convolution_backward 0-2 shapes=[[1,8,6,6],[1,3,8,8],[8,3,3,3],[]] {BF16}
-            cpu  aten::inner 0.5-1.5 | my::op 3-4
-            gpu  conv 3-4 @0.6 | sgemm 4-5 @0.7 | sgemm 5-7 @3.1
-            """
-        )
-    )
+    facts = facts_of(f"""
+        1 step of 10
+        cpu  aten::convolution_backward 0-2 shapes=[[1,8,6,6],[1,3,8,8],[8,3,3,3],[]] {BF16}
+        cpu  aten::inner 0.5-1.5 | my::op 3-4
+        gpu  conv 3-4 @0.6 | sgemm 4-5 @0.7 | sgemm 5-7 @3.1
+    """)
+    table = matmul_ops(facts)
     assert names(table) == ["aten::convolution_backward", "my::op"]
     assert table.flops.tolist() == [2 * 2 * 36 * 216, -1]
     assert table.exact.tolist() == [False, False]
@@ -129,36 +124,30 @@ def test_an_op_without_a_cost_takes_that_of_the_op_around_it() -> None:
 
 
 def test_what_an_op_inside_multiplies_is_counted_once() -> None:
-    table = matmul_ops(
-        facts_of(
-            f"""
-            1 step of 10
-            cpu  aten::convolution_backward 0-4 shapes=[[1,8,6,6],[1,3,8,8],[8,3,3,3],[]] {BF16}
-            cpu  aten::mm 1-2 shapes=[[8,36],[36,27]] {BF16}
-            gpu  "void at::native::im2col_kernel<float>()" 3-4 @0.5 | sgemm 4-5 @1.1
-            """
-        )
-    )
+    facts = facts_of(f"""
+        1 step of 10
+        cpu  aten::convolution_backward 0-4 shapes=[[1,8,6,6],[1,3,8,8],[8,3,3,3],[]] {BF16}
+        cpu  aten::mm 1-2 shapes=[[8,36],[36,27]] {BF16}
+        gpu  "void at::native::im2col_kernel<float>()" 3-4 @0.5 | sgemm 4-5 @1.1
+    """)
+    table = matmul_ops(facts)
     assert names(table) == ["aten::convolution_backward", "aten::mm"]
     assert table.flops.tolist() == [-1, 2 * 8 * 36 * 27]
 
 
 def test_the_forward_of_a_convolution_is_told_by_its_backward() -> None:
-    table = matmul_ops(
-        facts_of(
-            f"""
-            1 step of 20
-            cpu  aten::cudnn_convolution 0-1 shapes=[[1,3,8,8],[8,3,3,3]] {BF16}
-            cpu  aten::cudnn_convolution 1-2 shapes=[[1,4,8,8],[8,4,3,3]] {BF16}
-            cpu  aten::cudnn_convolution 2-3 shapes=[[1,5,8,8],[8,5,3,3]] {BF16}
-            cpu autograd  aten::convolution_backward 4-5 shapes=[[1,8,6,6],[1,3,8,8],[8,3,3,3]] {BF16}
-            cpu autograd  aten::convolution_backward 5-6 shapes=[[1,8,6,6],[1,4,8,8],[8,4,3,3]] {BF16}
-            cpu autograd  aten::convolution_backward 6-7 shapes=[[1,8,3,3],[1,4,8,8],[8,4,3,3]] {BF16}
-            gpu  conv 8-9 @0.5 | conv 9-10 @1.5 | conv 10-11 @2.5
-            gpu  conv 11-12 @4.5 from autograd | conv 12-13 @5.5 from autograd | conv 13-14 @6.5 from autograd
-            """
-        )
-    )
+    facts = facts_of(f"""
+        1 step of 20
+        cpu  aten::cudnn_convolution 0-1 shapes=[[1,3,8,8],[8,3,3,3]] {BF16}
+        cpu  aten::cudnn_convolution 1-2 shapes=[[1,4,8,8],[8,4,3,3]] {BF16}
+        cpu  aten::cudnn_convolution 2-3 shapes=[[1,5,8,8],[8,5,3,3]] {BF16}
+        cpu autograd  aten::convolution_backward 4-5 shapes=[[1,8,6,6],[1,3,8,8],[8,3,3,3]] {BF16}
+        cpu autograd  aten::convolution_backward 5-6 shapes=[[1,8,6,6],[1,4,8,8],[8,4,3,3]] {BF16}
+        cpu autograd  aten::convolution_backward 6-7 shapes=[[1,8,3,3],[1,4,8,8],[8,4,3,3]] {BF16}
+        gpu  conv 8-9 @0.5 | conv 9-10 @1.5 | conv 10-11 @2.5
+        gpu  conv 11-12 @4.5 from autograd | conv 12-13 @5.5 from autograd | conv 13-14 @6.5 from autograd
+    """)
+    table = matmul_ops(facts)
     # Of the second, backward calls differ in what it put out; of the third there is none.
     assert table.flops[:3].tolist() == [2 * 36 * 216, -1, -1]
     assert table.flops[3:].tolist() == [4 * 36 * 216, 4 * 36 * 288, 4 * 9 * 288]

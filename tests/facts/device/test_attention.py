@@ -59,15 +59,14 @@ WGRAD = '"void cudnn::cnn::wgrad_alg0_engine<float, 128>(int)"'
 
 def found(more: str = "") -> Convolutions:
     """20 ms in a kernel of a known size, 10 ms in one for any size, which a convolution's op runs; 5 ms in none."""
-    return convolutions(
-        facts_of(f"""
+    facts = facts_of(f"""
         4 steps of 100
         device A100
         cpu  aten::cudnn_convolution 0-1 | aten::convolution_backward 2-3 | aten::add 4-5 | sync 6-99
         gpu  bf16_gemm 1-21 @0.5 | {WGRAD} 21-31 @2.5 | pointwise 31-36 @4.5
         {more}
-        """)
-    )
+    """)
+    return convolutions(facts)
 
 
 def test_kernels_of_ops_that_convolve() -> None:
@@ -119,14 +118,12 @@ MS = 1_000_000
 
 
 def test_on_the_device_the_work_of_ops_with_double_inputs_counts() -> None:
-    facts = facts_of(
-        f"""
+    facts = facts_of(f"""
         4 steps of 100
         cpu  aten::linear 1-5 {DOUBLE} | aten::mm 6-7 {FLOAT} | device_sync 8-99
         cpu  aten::addmm 2-4 {DOUBLE}
         gpu  sgemm 10-40 @3 | sgemm 40-90 @6.5
-        """
-    )
+    """)
     found = doubles(facts)
     assert (found.ns, found.longest, found.on_cpu) == (30 * MS, "aten::linear", False)
     assert len(found.ids) == len(found.work_ids) == 4

@@ -11,16 +11,13 @@ from diagnose.synthetic.reading import facts_of
 
 
 def test_time_by_precision() -> None:
-    found = precision(
-        facts_of(
-            """
-            3 steps of 100
-            device A100
-            cpu  aten::mm 0-1 | aten::cudnn_convolution 2-3 | aten::mm 4-5 | aten::mm 6-7
-            gpu  sgemm 10-30 @0.5 | conv 30-35 @2.5 | tf32_gemm 40-50 @4.5 | bf16_gemm 60-68 @6.5 | pointwise 70-99 @8
-            """
-        )
-    )
+    facts = facts_of("""
+        3 steps of 100
+        device A100
+        cpu  aten::mm 0-1 | aten::cudnn_convolution 2-3 | aten::mm 4-5 | aten::mm 6-7
+        gpu  sgemm 10-30 @0.5 | conv 30-35 @2.5 | tf32_gemm 40-50 @4.5 | bf16_gemm 60-68 @6.5 | pointwise 70-99 @8
+    """)
+    found = precision(facts)
     # ms: sgemm 20, conv 5, tf32 10, bf16 8.
     assert (found.fp32_ns, found.full_ns) == (20_000_000, 35_000_000)
     assert found.full_share == pytest.approx(0.35)
@@ -77,17 +74,14 @@ def test_a_gpu_that_its_family_tells(name: str, called: str, share: float) -> No
 
 
 def test_roofline_tells_odd_sizes_from_the_rest() -> None:
-    found = roofline(
-        facts_of(
-            """
-            3 steps of 20
-            cpu  aten::mm 0-0.1 shapes=[[8192,8192],[8192,8192]] types=["c10::BFloat16"]
-            cpu  aten::mm 0.2-0.3 shapes=[[4096,4097],[4097,4096]] types=["c10::BFloat16"]
-            cpu  aten::mm 0.4-0.5 shapes=[[8192,8192],[8192,8192]] types=["c10::BFloat16"] | aten::mm 0.6-0.7
-            gpu  bf16_gemm 1-9 @0.05 | bf16_gemm 9-12 @0.25 | bf16_gemm 12-14 @0.45 | bf16_gemm 14-19 @0.65
-            """
-        )
-    )
+    facts = facts_of("""
+        3 steps of 20
+        cpu  aten::mm 0-0.1 shapes=[[8192,8192],[8192,8192]] types=["c10::BFloat16"]
+        cpu  aten::mm 0.2-0.3 shapes=[[4096,4097],[4097,4096]] types=["c10::BFloat16"]
+        cpu  aten::mm 0.4-0.5 shapes=[[8192,8192],[8192,8192]] types=["c10::BFloat16"] | aten::mm 0.6-0.7
+        gpu  bf16_gemm 1-9 @0.05 | bf16_gemm 9-12 @0.25 | bf16_gemm 12-14 @0.45 | bf16_gemm 14-19 @0.65
+    """)
+    found = roofline(facts)
     # At 794.5 TFLOP/s, which an H100 reaches.
     least = 2 * 8192**3 / 794.5e12 * 1e3
     odd = 2 * 4096 * 4097 * 4096 / 794.5e12 * 1e3
@@ -97,15 +91,12 @@ def test_roofline_tells_odd_sizes_from_the_rest() -> None:
 
 
 def test_an_ops_cost_is_shared_out_among_its_kernels() -> None:
-    found = roofline(
-        facts_of(
-            """
-            3 steps of 20
-            cpu  aten::mm 0-0.1 shapes=[[8192,8192],[8192,8192]] types=["c10::BFloat16"]
-            gpu  bf16_gemm 1-5 @0.05 | bf16_gemm 5-9 @0.06
-            """
-        )
-    )
+    facts = facts_of("""
+        3 steps of 20
+        cpu  aten::mm 0-0.1 shapes=[[8192,8192],[8192,8192]] types=["c10::BFloat16"]
+        gpu  bf16_gemm 1-5 @0.05 | bf16_gemm 5-9 @0.06
+    """)
+    found = roofline(facts)
     assert found.slow_ns == 8_000_000
     assert found.slow_floor == pytest.approx(2 * 8192**3 / 794.5e12 * 1e3 / 8, rel=1e-3)
 
@@ -116,14 +107,11 @@ def test_without_shapes_nothing_is_said_about_the_roofline() -> None:
 
 
 def test_small_kernels() -> None:
-    found = filling(
-        facts_of(
-            """
-            3 steps of 10
-            gpu  bf16_gemm 1-4 @0.5 blocks=131 | bf16_gemm 4-5 @0.6 blocks=132 | allreduce 5-9 @0.7 blocks=8
-            """
-        )
-    )
+    facts = facts_of("""
+        3 steps of 10
+        gpu  bf16_gemm 1-4 @0.5 blocks=131 | bf16_gemm 4-5 @0.6 blocks=132 | allreduce 5-9 @0.7 blocks=8
+    """)
+    found = filling(facts)
     # An H100 has 132 multiprocessors; communication is no compute.
     assert (found.underfilled_ns, found.compute_ns, found.underfilled_share) == (3_000_000, 4_000_000, 0.75)
     assert (len(found.underfilled_ids), found.free_memory_share) == (3, None)

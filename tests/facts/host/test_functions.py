@@ -160,27 +160,23 @@ def test_where_the_cpu_trains_all_ops_compute() -> None:
 
 
 def test_what_follows_a_wait_for_the_device_is_the_wait_s() -> None:
-    facts = facts_of(
-        """
+    facts = facts_of("""
         4 steps of 60
         cpu  aten::item 0-20.1 | sync 1-20.02 | aten::sort 21-40 | aten::mm 41-41.1
         gpu  d2h 20-20.01 @0.5 8B | sgemm 41.06-79.9 @41.05
-        """
-    )
+    """)
     (found,) = host_compute(facts)
     assert (found.ns, found.idle_ns) == (19_000_000, 0)
 
 
 def synthetic(memory: str) -> Facts:
     """10 ops of 0.05 ms with a pause of 0.05 ms after each, then half a ms of work that the optimizer launches."""
-    return facts_of(
-        f"""
+    return facts_of(f"""
         3 steps of 2
         {memory}
         cpu  aten::add 0-0.05 x10 every 0.1 | optimizer 1.4-1.5 | aten::_foreach_add_ 1.41-1.45
         gpu  pointwise 0.04-0.045 @0.03-0.035 x10 every 0.1 blocks=33 | foreach 1.45-1.95 @1.42
-        """
-    )
+    """)
 
 
 @pytest.mark.parametrize(

@@ -120,16 +120,13 @@ def test_pauses_are_counted_by_step_and_told_from_those_of_the_optimizer(call: s
 
 
 def test_launching_is_neither_the_optimizer_s_nor_what_the_cpu_computes_nor_reads() -> None:
-    found = starvation(
-        facts_of(
-            """
-            4 steps of 10
-            cpu  aten::randn 0-2 | aten::add 2.9-3 | aten::mm 3.02-3.12 | optimizer 5-7 | aten::add_ 6-6.1
-            cpu  aten::item 4-4.2 | sync 4.1-4.15
-            gpu  pointwise 2.96-2.97 @2.95 | sgemm 3.1-3.2 @3.09 | d2h 4.1-4.11 @4.05 8B | pointwise 6.06-10 @6.05
-            """
-        )
-    )
+    facts = facts_of("""
+        4 steps of 10
+        cpu  aten::randn 0-2 | aten::add 2.9-3 | aten::mm 3.02-3.12 | optimizer 5-7 | aten::add_ 6-6.1
+        cpu  aten::item 4-4.2 | sync 4.1-4.15
+        gpu  pointwise 2.96-2.97 @2.95 | sgemm 3.1-3.2 @3.09 | d2h 4.1-4.11 @4.05 8B | pointwise 6.06-10 @6.05
+    """)
+    found = starvation(facts)
     ((_, times),) = found.times
     assert set((times.ends - times.starts).tolist()) == {100_000}  # aten::add and aten::mm of each step
     assert times.size == 6

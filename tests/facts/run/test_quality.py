@@ -187,13 +187,11 @@ def test_a_recording_of_the_device_alone_has_no_host_to_speak_of() -> None:
 
 
 def test_holes_in_graphs_are_counted() -> None:
-    facts = facts_of(
-        """
+    facts = facts_of("""
         4 steps of 0.4
         cpu  aten::mm 0-0.01
         gpu  pointwise 0.03-0.05 @0.015 graph | pointwise 0.25-0.38 @0.015 graph
-        """
-    )
+    """)
     assert [note.what for note in not_recorded(facts)] == [
         "Kernels are missing in 3 gaps of the recording: 600 us, 50.0 % of the used steps."
     ]

@@ -62,8 +62,7 @@ def test_what_comes_back_to_other_values_is_no_row_any_more() -> None:
 @pytest.mark.parametrize(("second_pass", "back_ns"), [("52-57", 5_000_000), ("72-77", 0)])
 def test_one_backward_is_enough_if_both_go_through_it_in_one_pass(second_pass: str, back_ns: int) -> None:
     """In another pass, which begins with an op of its own, the repetition's backward pass is needed for itself."""
-    facts = facts_of(
-        f"""
+    facts = facts_of(f"""
         3 steps of 100
         1 threads, 2 cores
         values aten::mm | aten::mm as 0
@@ -73,8 +72,7 @@ def test_one_backward_is_enough_if_both_go_through_it_in_one_pass(second_pass: s
         cpu  "{NODE} MmBackward0" {second_pass} sequence=2 "Fwd thread id"=1
         cpu  aten::ones_like 60-61 sequence=4
         cpu  "{NODE} SumBackward0" 62-63 sequence=3 "Fwd thread id"=1
-        """
-    )
+    """)
     (found,) = duplicates(facts)
     assert (found.work.host_ns, found.back.host_ns) == (8_000_000, back_ns)
 
