@@ -271,13 +271,12 @@ def on_host(*rows: str) -> Facts:
 
 
 def test_each_collective_belongs_to_the_op_that_asked_for_it() -> None:
-    found = host_collectives(
-        on_host(
-            f"cpu        c10d::allreduce_ 10-11 {SMALL} | c10d::allreduce_ 12-13 | c10d::barrier 50-60",
-            "cpu gloo1  gloo:all_reduce 11-30",
-            "cpu gloo2  gloo:all_reduce 13-20 | gloo:barrier 51-58",
-        )
+    facts = on_host(
+        f"cpu        c10d::allreduce_ 10-11 {SMALL} | c10d::allreduce_ 12-13 | c10d::barrier 50-60",
+        "cpu gloo1  gloo:all_reduce 11-30",
+        "cpu gloo2  gloo:all_reduce 13-20 | gloo:barrier 51-58",
     )
+    found = host_collectives(facts)
     assert found.operation[:3].tolist() == ["allreduce_", "allreduce_", "barrier"]
     assert found.begin_ns[:3].tolist() == [10 * MS, 12 * MS, 50 * MS]
     assert found.end_ns[:3].tolist() == [30 * MS, 20 * MS, 60 * MS]  # the barrier's op returns last
@@ -343,13 +342,12 @@ BACKWARD = '"autograd::engine::evaluate_function: MmBackward0"'
 
 def test_buckets_of_a_backward_pass_on_the_host() -> None:
     """Four of 1 KB take 10, 2, 2 and 2 ms; two of the usual size would spare two of the shortest."""
-    found = buckets(
-        on_host(
-            f"cpu       DistributedDataParallel.forward 0-5 | {BACKWARD} 10-15 x4 every 12",
-            f"cpu       c10d::allreduce_ 11-12 {SMALL} x4 every 12",
-            "cpu gloo  gloo:all_reduce 12-22 | gloo:all_reduce 24-26 x3 every 12",
-        )
+    facts = on_host(
+        f"cpu       DistributedDataParallel.forward 0-5 | {BACKWARD} 10-15 x4 every 12",
+        f"cpu       c10d::allreduce_ 11-12 {SMALL} x4 every 12",
+        "cpu gloo  gloo:all_reduce 12-22 | gloo:all_reduce 24-26 x3 every 12",
     )
+    found = buckets(facts)
     assert (found.calls, found.bytes, found.usual) == (4, 1024, 1)
     assert found.left == pytest.approx(1 - 3 * 2 / 16)
     assert found.host_ns == 4 * MS
@@ -372,14 +370,9 @@ def test_buckets_on_the_device() -> None:
 def test_reductions_that_no_backward_pass_starts_are_no_buckets() -> None:
     forward = "cpu  DistributedDataParallel.forward 0-5 | c10d::allreduce_ 11-12"
     assert buckets(on_host(forward, "cpu gloo  gloo:all_reduce 12-22")).calls == 0
+    unsized = f"cpu  DistributedDataParallel.forward 0-5 | {BACKWARD} 10-15"
     with pytest.raises(Missing, match="sizes of gradient buckets"):
-        buckets(
-            on_host(
-                f"cpu  DistributedDataParallel.forward 0-5 | {BACKWARD} 10-15",
-                "cpu  c10d::allreduce_ 11-12",
-                "cpu gloo  gloo:all_reduce 12-22",
-            )
-        )
+        buckets(on_host(unsized, "cpu  c10d::allreduce_ 11-12", "cpu gloo  gloo:all_reduce 12-22"))
 
 
 QUEUED = """

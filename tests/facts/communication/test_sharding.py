@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.facts.communication.sharding import sharding, shards
+from diagnose.facts.communication.sharding import Sharding, sharding, shards
 from diagnose.facts.core.base import Facts
 from diagnose.synthetic.reading import facts_of
 
@@ -12,6 +12,10 @@ GLOO = "2 threads, 2 cores"
 def of(*rows: str) -> Facts:
     """Four steps of 100 ms, of which the first is not used."""
     return facts_of("\n".join(("4 steps of 100", *rows)))
+
+
+def sharded(*rows: str) -> Sharding:
+    return sharding(of(*rows))
 
 
 def gather(unit: str, start: float, within: str = "") -> str:
@@ -36,15 +40,14 @@ def two_rounds(second: str = "") -> Facts:
 
 
 def test_each_collective_is_of_a_unit_a_pass_and_a_round() -> None:
-    found = shards(
-        of(
-            GLOO,
-            f"cpu  {gather('layers.0', 0)} | {gather('layers.1', 10)} | {gather('layers.0', 30, 'pre_backward')}",
-            f"cpu  {scatter('layers.1', 40)} | {scatter('layers.0', 50)} | optimizer 60-70",
-            "cpu threads  gloo:all_gather 2-3 | gloo:all_gather 12-13 | gloo:all_gather 32-33",
-            "cpu threads  gloo:all_reduce 42-43 | gloo:all_reduce 52-53",
-        )
+    facts = of(
+        GLOO,
+        f"cpu  {gather('layers.0', 0)} | {gather('layers.1', 10)} | {gather('layers.0', 30, 'pre_backward')}",
+        f"cpu  {scatter('layers.1', 40)} | {scatter('layers.0', 50)} | optimizer 60-70",
+        "cpu threads  gloo:all_gather 2-3 | gloo:all_gather 12-13 | gloo:all_gather 32-33",
+        "cpu threads  gloo:all_reduce 42-43 | gloo:all_reduce 52-53",
     )
+    found = shards(facts)
     assert [found.units[k] for k in found.unit[:5]] == ["layers.0", "layers.1", "layers.0", "layers.1", "layers.0"]
     assert found.gathers[:5].tolist() == [True, True, True, False, False]
     assert found.backward[:5].tolist() == [False, False, True, True, True]
@@ -54,16 +57,15 @@ def test_each_collective_is_of_a_unit_a_pass_and_a_round() -> None:
 
 
 def test_fsdp1_names_no_units_and_a_rank_s_part_is_one_of_as_many_as_there_are_ranks() -> None:
-    found = shards(
-        of(
-            GLOO,
-            "rank 0 of 2",
-            "cpu  FullyShardedDataParallel._pre_forward 0-3 | c10d::allgather_ 1-2 shapes=[[],[[500]],[],[],[]]",
-            "cpu  FullyShardedDataParallel._pre_backward_hook 20-23",
-            "cpu  c10d::allgather_ 21-22 shapes=[[],[[500]],[],[],[]] | optimizer 60-70",
-            "cpu threads  gloo:all_gather 2-3 | gloo:all_gather 22-23",
-        )
+    facts = of(
+        GLOO,
+        "rank 0 of 2",
+        "cpu  FullyShardedDataParallel._pre_forward 0-3 | c10d::allgather_ 1-2 shapes=[[],[[500]],[],[],[]]",
+        "cpu  FullyShardedDataParallel._pre_backward_hook 20-23",
+        "cpu  c10d::allgather_ 21-22 shapes=[[],[[500]],[],[],[]] | optimizer 60-70",
+        "cpu threads  gloo:all_gather 2-3 | gloo:all_gather 22-23",
     )
+    found = shards(facts)
     assert found.units == ("",)
     assert found.backward[:2].tolist() == [False, True]
     assert set(found.bytes.tolist()) == {2 * 4 * 500}
@@ -83,25 +85,21 @@ def test_where_nothing_is_gathered_for_the_backward_pass_the_second_round_needs_
 
 
 def test_parameters_that_are_gathered_for_the_backward_pass_are_so_in_each_round() -> None:
-    found = sharding(
-        of(
-            GLOO,
-            f"cpu  {gather('a', 0)} | {gather('a', 10, 'pre_backward')} | {scatter('a', 20)}",
-            f"cpu  {gather('a', 40)} | {gather('a', 50, 'pre_backward')} | {scatter('a', 60)} | optimizer 90-95",
-            "cpu threads  gloo:all_gather 2-3 | gloo:all_gather 12-13 | gloo:all_reduce 22-23",
-            "cpu threads  gloo:all_gather 42-43 | gloo:all_gather 52-53 | gloo:all_reduce 62-63",
-        )
+    found = sharded(
+        GLOO,
+        f"cpu  {gather('a', 0)} | {gather('a', 10, 'pre_backward')} | {scatter('a', 20)}",
+        f"cpu  {gather('a', 40)} | {gather('a', 50, 'pre_backward')} | {scatter('a', 60)} | optimizer 90-95",
+        "cpu threads  gloo:all_gather 2-3 | gloo:all_gather 12-13 | gloo:all_reduce 22-23",
+        "cpu threads  gloo:all_gather 42-43 | gloo:all_gather 52-53 | gloo:all_reduce 62-63",
     )
     assert (found.rounds, found.early.calls, found.kept.calls) == (2, 1, 0)
 
 
 def test_one_reduction_for_each_step_of_the_optimizer_is_none_too_many() -> None:
-    found = sharding(
-        of(
-            GLOO,
-            f"cpu  {gather('a', 0)} | {scatter('a', 20)} | optimizer 90-95",
-            "cpu threads  gloo:all_gather 2-3 | gloo:all_reduce 22-23",
-        )
+    found = sharded(
+        GLOO,
+        f"cpu  {gather('a', 0)} | {scatter('a', 20)} | optimizer 90-95",
+        "cpu threads  gloo:all_gather 2-3 | gloo:all_reduce 22-23",
     )
     assert (found.rounds, found.early.calls, found.kept.calls) == (1, 0, 0)
 
@@ -113,14 +111,12 @@ def test_of_a_job_without_fsdp_there_is_nothing() -> None:
 
 def test_gathers_of_the_backward_pass_are_exposed_where_the_main_thread_stands() -> None:
     """From 32 to 40 ms, of which an op runs for 3."""
-    found = sharding(
-        of(
-            GLOO,
-            f"cpu  {gather('a', 0)} | {gather('a', 30, 'pre_backward')} | aten::mm 37-45 | {scatter('a', 50)}",
-            'cpu  "FSDP::all_gather_copy_out (a)" 3.1-3.2',
-            'cpu  "FSDP::pre_backward (a)" 34-36 | "FSDP::all_gather_copy_out (a)" 35-35.5 | optimizer 60-70',
-            "cpu threads  gloo:all_gather 2-3 | gloo:all_gather 32-40 | gloo:all_reduce 52-53",
-        )
+    found = sharded(
+        GLOO,
+        f"cpu  {gather('a', 0)} | {gather('a', 30, 'pre_backward')} | aten::mm 37-45 | {scatter('a', 50)}",
+        'cpu  "FSDP::all_gather_copy_out (a)" 3.1-3.2',
+        'cpu  "FSDP::pre_backward (a)" 34-36 | "FSDP::all_gather_copy_out (a)" 35-35.5 | optimizer 60-70',
+        "cpu threads  gloo:all_gather 2-3 | gloo:all_gather 32-40 | gloo:all_reduce 52-53",
     )
     assert (found.units_again, found.units, found.bytes_again) == (1, 1, 4_000)
     assert (found.again.calls, found.again.ns, found.again.exposed_ns) == (1, 8_000_000, 5_000_000)
@@ -129,12 +125,10 @@ def test_gathers_of_the_backward_pass_are_exposed_where_the_main_thread_stands()
 
 def test_a_gather_on_a_device_is_exposed_while_no_kernel_computes() -> None:
     """From 40 to 70 ms, of which a kernel computes for 10."""
-    found = sharding(
-        of(
-            f"cpu  {gather('a', 0)} | {gather('a', 30, 'pre_backward')} | optimizer 60-61",
-            "gpu  sgemm 20-50 @5 | sgemm 71-95 @50",
-            "gpu 20  allgather 2-19 @1.2 operation=_allgather_base | allgather 40-70 @31.2 operation=_allgather_base",
-        )
+    found = sharded(
+        f"cpu  {gather('a', 0)} | {gather('a', 30, 'pre_backward')} | optimizer 60-61",
+        "gpu  sgemm 20-50 @5 | sgemm 71-95 @50",
+        "gpu 20  allgather 2-19 @1.2 operation=_allgather_base | allgather 40-70 @31.2 operation=_allgather_base",
     )
     assert (found.again.calls, found.again.ns, found.again.exposed_ns) == (1, 30_000_000, 20_000_000)
     assert found.bytes_again is None
@@ -204,12 +198,10 @@ def test_an_all_reduce_behind_what_is_scattered_is_of_the_same_unit() -> None:
 
 def test_a_gather_that_begins_once_its_predecessor_s_unit_has_computed_is_late() -> None:
     """10 ms of nothing else; the 30 of compute before them could hide 27."""
-    found = sharding(
-        of(
-            f'cpu  {gather("h.0", 0)} | {gather("h.1", 42)} | "FSDP::pre_backward (h.1)" 46-46.1 | optimizer 47-48',
-            "gpu  sgemm 11-41 @3.5 | sgemm 55-99 @45.5",
-            "gpu 20  allgather 1.5-11 @1.2 operation=_allgather_base | allgather 44-54 @43.2 operation=_allgather_base",
-        )
+    found = sharded(
+        f'cpu  {gather("h.0", 0)} | {gather("h.1", 42)} | "FSDP::pre_backward (h.1)" 46-46.1 | optimizer 47-48',
+        "gpu  sgemm 11-41 @3.5 | sgemm 55-99 @45.5",
+        "gpu 20  allgather 1.5-11 @1.2 operation=_allgather_base | allgather 44-54 @43.2 operation=_allgather_base",
     )
     assert (len(found.late_ids), found.late_ns, found.late_share) == (3, 10_000_000, 1.0)
     assert not found.compared
@@ -217,36 +209,30 @@ def test_a_gather_that_begins_once_its_predecessor_s_unit_has_computed_is_late()
 
 def test_what_no_compute_could_hide_is_not_late() -> None:
     """The first gather has nothing before it; the second begins as soon as the first is over."""
-    found = sharding(
-        of(
-            f'cpu  {gather("h.0", 0)} | {gather("h.1", 4)} | "FSDP::pre_backward (h.1)" 9-9.1 | optimizer 10-11',
-            "gpu  sgemm 31-41 @3.5 | sgemm 61-99 @8.5",
-            "gpu 20  allgather 1.5-31 @1.2 operation=_allgather_base | allgather 31-61 @5.2 operation=_allgather_base",
-        )
+    found = sharded(
+        f'cpu  {gather("h.0", 0)} | {gather("h.1", 4)} | "FSDP::pre_backward (h.1)" 9-9.1 | optimizer 10-11',
+        "gpu  sgemm 31-41 @3.5 | sgemm 61-99 @8.5",
+        "gpu 20  allgather 1.5-31 @1.2 operation=_allgather_base | allgather 31-61 @5.2 operation=_allgather_base",
     )
     assert found.late_ns == 0
 
 
 def test_one_unit_could_be_hidden_by_all_that_is_computed() -> None:
     """30 ms of gathering and as many of reducing; each step computes for 38, of which 34.2 could hide something."""
-    found = sharding(
-        of(
-            'cpu  "FSDP::pre_forward" 0-1 | "FSDP::all_gather" 0.2-0.8 | c10d::_allgather_base_ 0.4-0.6',
-            'cpu  "FSDP::post_backward_reduce" 2-3 | c10d::_reduce_scatter_base_ 2.4-2.6 | optimizer 4-5',
-            "gpu  sgemm 31-69 @1.5",
-            "gpu 20  allgather 1-31 @0.5 operation=_allgather_base",
-            "gpu 20  reduce_scatter 69-99 @2.5 operation=_reduce_scatter_base",
-        )
+    found = sharded(
+        'cpu  "FSDP::pre_forward" 0-1 | "FSDP::all_gather" 0.2-0.8 | c10d::_allgather_base_ 0.4-0.6',
+        'cpu  "FSDP::post_backward_reduce" 2-3 | c10d::_reduce_scatter_base_ 2.4-2.6 | optimizer 4-5',
+        "gpu  sgemm 31-69 @1.5",
+        "gpu 20  allgather 1-31 @0.5 operation=_allgather_base",
+        "gpu 20  reduce_scatter 69-99 @2.5 operation=_reduce_scatter_base",
     )
     assert (found.late_ns, found.late_share) == (60_000_000, 1.0)
 
 
 def test_without_a_backward_pass_each_step_is_a_round() -> None:
-    found = sharding(
-        of(
-            GLOO,
-            f"cpu  {gather('h.0', 0)} | {gather('h.1', 10)}",
-            "cpu threads  gloo:all_gather 2-3 | gloo:all_gather 12-13",
-        )
+    found = sharded(
+        GLOO,
+        f"cpu  {gather('h.0', 0)} | {gather('h.1', 10)}",
+        "cpu threads  gloo:all_gather 2-3 | gloo:all_gather 12-13",
     )
     assert found.units == 2

@@ -193,23 +193,20 @@ def test_ops_whose_number_no_backward_op_has() -> None:
     assert len(found.work.ids) == 2
 
 
-def test_ops_that_make_no_node_carry_the_number_of_the_next_one() -> None:
-    """The first op of each step needs no gradient: the second makes the node of that number."""
-    found = wastes(
-        *(f"aten::rand 0-5 sequence={k} | aten::mul 6-9 sequence={k} | B 10-20 sequence={k}" for k in range(3))
-    )
-    assert found == ()
-
-
-def test_an_op_is_used_if_any_op_inside_is() -> None:
-    found = wastes(
-        *(
-            f"aten::linear 0-9 sequence={2 * k} | aten::t 1-2 sequence={2 * k} | aten::mm 3-8 sequence={2 * k + 1}"
-            f" | B 10-20 sequence={2 * k + 1}"
-            for k in range(3)
-        )
-    )
-    assert found == ()
+@pytest.mark.parametrize(
+    "row",
+    [
+        # Ops that make no node carry the number of the next one: the second makes the node of that number.
+        "aten::rand 0-5 sequence={0} | aten::mul 6-9 sequence={0} | B 10-20 sequence={0}",
+        # An op is used if any op inside is.
+        "aten::linear 0-9 sequence={0} | aten::t 1-2 sequence={0} | aten::mm 3-8 sequence={1} | B 10-20 sequence={1}",
+        # A node may be run inside another, as of what a checkpoint, or a schedule's own autograd function, runs.
+        "aten::mul 0-9 sequence={0} | aten::mul 10-19 sequence={1} | B 20-40 sequence={1} | B 25-30 sequence={0}",
+    ],
+    ids=["no node", "inside an op", "inside a node"],
+)
+def test_graphs_that_a_backward_pass_runs(row: str) -> None:
+    assert wastes(*(row.format(2 * k, 2 * k + 1) for k in range(3))) == ()
 
 
 def test_ops_without_gradients_and_those_after_the_last_backward_pass_are_none() -> None:
@@ -255,24 +252,27 @@ def test_one_pass_more_of_what_training_runs_once_is_another() -> None:
 LATER = "whether a later backward pass uses the graph"
 
 
-def test_a_graph_may_be_run_in_a_later_step() -> None:
-    """As in a pipeline whose micro-batches overlap the steps: each runs what the step before it has made."""
-    with pytest.raises(Missing, match=LATER):
-        wastes(
+@pytest.mark.parametrize(
+    "rows",
+    [
+        # As in a pipeline whose micro-batches overlap the steps: each runs what the step before it has made.
+        (
             "aten::mul 0-9 sequence=0 | aten::mul 30-36 sequence=1 | B 10-20 sequence=0",
             "aten::mul 0-9 sequence=2 | aten::mul 30-36 sequence=3 | B 10-20 sequence=1",
             "aten::mul 0-9 sequence=4 | aten::mul 30-36 sequence=5 | B 10-20 sequence=3",
-        )
-
-
-def test_a_graph_may_have_been_made_before_the_recording() -> None:
-    """The first recorded number is 8: of the micro-batches that are made here, others may be run later as well."""
-    with pytest.raises(Missing, match=LATER):
-        wastes(
+        ),
+        # The first recorded number is 8: of the micro-batches that are made here, others may be run later as well.
+        (
             "B 10-20 sequence=5 | aten::mul 30-36 sequence=8",
             "B 10-20 sequence=6 | aten::mul 30-36 sequence=9",
             "B 10-20 sequence=9 | aten::mul 30-36 sequence=10",
-        )
+        ),
+    ],
+    ids=["run in a later step", "made before the recording"],
+)
+def test_a_graph_may_be_of_another_step(rows: tuple[str, ...]) -> None:
+    with pytest.raises(Missing, match=LATER):
+        wastes(*rows)
 
 
 def test_without_steps_a_backward_pass_may_come_after_the_recording() -> None:
@@ -282,15 +282,3 @@ def test_without_steps_a_backward_pass_may_come_after_the_recording() -> None:
     )
     with pytest.raises(Missing, match=LATER):
         unused_graphs(facts_of(f"{synthetic}\ncpu  {_node('B 40-50 sequence=3')}"))
-
-
-def test_a_node_may_be_run_inside_another() -> None:
-    """As of what a checkpoint, or a schedule's own autograd function, runs in its backward pass."""
-    found = wastes(
-        *(
-            f"aten::mul 0-9 sequence={2 * k} | aten::mul 10-19 sequence={2 * k + 1} | B 20-40 sequence={2 * k + 1}"
-            f" | B 25-30 sequence={2 * k}"
-            for k in range(3)
-        )
-    )
-    assert found == ()
