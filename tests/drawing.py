@@ -9,6 +9,7 @@ from typing import Any
 
 from diagnose.facts.core.base import Facts
 from diagnose.source import ranks
+from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import Rank
 
 MAIN = 100  # Thread (and process) of everything on the host, unless said otherwise.
@@ -112,3 +113,21 @@ class Drawing:
 
     def facts(self, step_range: tuple[int, int] | None = None) -> Facts:
         return Facts(self.rank(), step_range)
+
+
+def two_steps() -> Drawing:
+    """Steps 1 and 2 are used: 0 to 100 and 100 to 200 us, on the device as on the host."""
+    draw = Drawing().step(0, -100, 0).launch("first", (-50, -49), (-40, 0))
+    for number, end in ((1, 100), (2, 200)):
+        draw.step(number, end - 100, end).launch("last", (end - 4, end - 3), (end - 1, end))
+    return draw
+
+
+def step_to_fill() -> Drawing:
+    """A step that ends on the device at 0, and one from 0 to 100 us, to be filled."""
+    draw = Drawing().step(0, -50, -10).launch("first", (-45, -44), (-20, 0)).step(1, -10, 60)
+    return draw.launch("last", (50, 51), (99, 100))
+
+
+def names(facts: Facts, ids: IntArray) -> list[str]:
+    return [str(name) for name in facts.rank.spans["name"].iloc[ids]]

@@ -15,13 +15,22 @@ import numpy as np
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.host import host_threads
-from diagnose.replay.edits import Edit, Times
+from diagnose.replay.edits import Detach, Edit, Move, Remove, Replace, Shorten, Times
 from diagnose.replay.saving import Replay, Saving
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 from tests.drawing import MAIN, Drawing
 
 AUTOGRAD = 200
+NONE = np.zeros(0, dtype=np.int64)
+OF_NOTHING = {
+    "shorten": Shorten(NONE, 0.0),
+    "remove": Remove(NONE),
+    "detach": Detach(NONE),
+    "move": Move(NONE, 4),
+    "replace": Replace(NONE, NONE, np.zeros((3, 0), dtype=np.int64)),
+    "times": Shorten(Times(0, intervals.EMPTY), 0.0),
+}
 
 
 class Action:
@@ -222,15 +231,7 @@ class Run:
 
     def _synced(self, kind: str, begin: int, stream: int, **more: int) -> None:
         if self.sync_events:
-            self.draw.work(
-                kind,
-                (begin, self.now),
-                stream=stream,
-                cat="cuda_sync",
-                cuda_sync_kind=kind,
-                correlation=self.draw._correlation,
-                **more,
-            )
+            synced(self.draw, kind, (begin, self.now), stream=stream, **more)
 
     def _record(self, action: Record) -> None:
         begin, self.now = self.now, self.now + self.machine.launch
@@ -293,6 +294,11 @@ class Run:
         self.tid, self.now = AUTOGRAD, self.now + self.machine.hand
         self.do(action.inside)
         self.tid, self.now = MAIN, self.now + self.machine.hand
+
+
+def synced(draw: Drawing, kind: str, run: tuple[float, float], **more: int) -> None:
+    """A synchronisation event of the last call."""
+    draw.work(kind, run, cat="cuda_sync", cuda_sync_kind=kind, correlation=draw._correlation, **more)
 
 
 def run(

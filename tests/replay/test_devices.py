@@ -17,6 +17,7 @@ from diagnose.replay.work_edges import before_on_stream, event_edges
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import EventCost
 from tests.drawing import Drawing
+from tests.replay.programs import synced
 
 
 def pipeline(first: int, second: int) -> Facts:
@@ -28,28 +29,11 @@ def pipeline(first: int, second: int) -> Facts:
         draw.call("cudaEventRecord", at + 3, at + 4)
         record = draw._correlation
         draw.call("cudaStreamWaitEvent", at + 5, at + 6)
-        draw.work(
-            "Stream Wait Event",
-            (at + 5, at + 5),
-            stream=second,
-            device=1,
-            cat="cuda_sync",
-            cuda_sync_kind="Stream Wait Event",
-            wait_on_stream=first,
-            wait_on_cuda_event_record_corr_id=record,
-            correlation=draw._correlation,
-        )
+        awaited = {"wait_on_stream": first, "wait_on_cuda_event_record_corr_id": record}
+        synced(draw, "Stream Wait Event", (at + 5, at + 5), stream=second, device=1, **awaited)
         draw.launch("second", (at + 7, at + 8), (at + 41, at + 80), stream=second, device=1)
     draw.call("cudaDeviceSynchronize", 300, 310)
-    draw.work(
-        "Context Sync",
-        (300, 310),
-        stream=-1,
-        device=0,
-        cat="cuda_sync",
-        cuda_sync_kind="Context Sync",
-        correlation=draw._correlation,
-    )
+    synced(draw, "Context Sync", (300, 310), stream=-1)
     return draw.facts()
 
 

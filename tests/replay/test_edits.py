@@ -5,13 +5,12 @@ import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.host import host_threads
-from diagnose.replay.edits import Between, Detach, Edit, Estimate, Move, Remove, Replace, Shorten, Times, shares
+from diagnose.replay.edits import Between, Detach, Edit, Estimate, Remove, Replace, Shorten, Times, shares
 from diagnose.replay.saving import Basis, Replay, Saving
 from diagnose.trace.intervals import Intervals
 from tests.drawing import Drawing
-from tests.replay.programs import ids, saving
+from tests.replay.programs import OF_NOTHING, ids, saving
 
-NONE = np.zeros(0, dtype=np.int64)
 NO_SAVING = Saving(0, 0, 0, Basis.REPLAYED)
 
 
@@ -80,19 +79,10 @@ def test_shares_are_bounded() -> None:
     assert saved_us(Shorten(ids(trained(), "gemm"), -1.0)) == saved_us(Shorten(ids(trained(), "gemm"), 0.0))
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        Shorten(NONE, 0.0),
-        Remove(NONE),
-        Detach(NONE),
-        Move(NONE, 4),
-        Replace(NONE, NONE, np.zeros((3, 0), dtype=np.int64)),
-        Shorten(Times(0, Intervals(NONE, NONE)), 0.0),
-        Shorten(Times(99, Intervals(np.array([0]), np.array([1_000_000]))), 0.0),
-    ],
-    ids=["shorten", "remove", "detach", "move", "replace", "times", "times of no thread"],
-)
+NO_THREAD = Shorten(Times(99, Intervals(np.array([0]), np.array([1_000_000]))), 0.0)
+
+
+@pytest.mark.parametrize("edit", [*OF_NOTHING.values(), NO_THREAD], ids=[*OF_NOTHING, "times of no thread"])
 def test_an_edit_of_nothing_saves_nothing(edit: Edit) -> None:
     assert saving(trained(), edit) == NO_SAVING
     assert Replay(trained()).savings([[]]) == [NO_SAVING]

@@ -21,15 +21,14 @@ from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.communication.matching import join
 from diagnose.facts.core.base import Facts
 from diagnose.replay import job as jobs
-from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times
+from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten
 from diagnose.replay.graph import OFF, EdgeKind, Graph, arranged, edges, joined
 from diagnose.replay.shown import Change, ChangeKind, change
 from diagnose.replay.simulate import folded, times
 from diagnose.source import ranks
-from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Job
-from tests.replay.programs import ids, python
+from tests.replay.programs import OF_NOTHING, ids, python
 
 SCENARIOS = 3
 
@@ -88,9 +87,6 @@ def test_all_points_at_once_are_as_one_by_one(graph: Graph, seed: int, wide: boo
         assert (found[~known, scenario] < OFF // 2).all()
 
 
-NONE = np.zeros(0, dtype=np.int64)
-
-
 def three(*us: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """Durations of four groups at each level."""
     return np.array([[1_000 * one] * 4 for one in us], dtype=np.int64)
@@ -126,18 +122,7 @@ def test_a_third_of_a_step_is_rounded(trained: Facts) -> None:
     assert change(trained, Remove(last)).ns == 66_667
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        Shorten(NONE, 0.0),
-        Remove(NONE),
-        Detach(NONE),
-        Move(NONE, 4),
-        Replace(NONE, NONE, np.zeros((3, 0), dtype=np.int64)),
-        Shorten(Times(0, intervals.EMPTY), 0.0),
-    ],
-    ids=["shorten", "remove", "detach", "move", "replace", "times"],
-)
+@pytest.mark.parametrize("edit", OF_NOTHING.values(), ids=OF_NOTHING)
 def test_an_edit_of_nothing_changes_nothing(trained: Facts, edit: Edit) -> None:
     found = change(trained, edit)
     assert (found.count, found.ns) == (0, 0)

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from diagnose.source import ranks
 from diagnose.synthetic import notation
+from diagnose.trace.model import Rank
 
 PROCESS = 100
 TABLES = {
@@ -93,6 +95,14 @@ class Export:
             **{"globalTid": pid(process) | process, "nameId": self.string(name), "eventClass": 0, **row},
         )
 
+    def sync(self, start: int, end: int, correlation: int, **row: Any) -> Export:
+        place = {"deviceId": 0, "streamId": 7, "globalPid": pid(), "correlationId": correlation}
+        return self.add("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", start=start, end=end, **{**place, **row})
+
+    def event(self, at: int, event: int, stream: int, correlation: int) -> Export:
+        place = {"deviceId": 0, "streamId": stream, "globalPid": pid(), "correlationId": correlation}
+        return self.add("CUPTI_ACTIVITY_KIND_CUDA_EVENT", timestamp=at, eventId=event, **place)
+
     def system(self, name: str, start: int, end: int, thread: int | None = None) -> Export:
         number = self.string(name)
         return self.add("OSRT_API", start=start, end=end, globalTid=thread or pid() | PROCESS, nameId=number)
@@ -124,6 +134,10 @@ class Export:
                 )
         db.close()
         return path
+
+
+def read(made: Export, tmp_path: Path) -> Rank:
+    return ranks.read(made.write(tmp_path / "report.sqlite"))
 
 
 def synthetic(text: str) -> Export:

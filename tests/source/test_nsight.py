@@ -17,8 +17,7 @@ from diagnose.facts.host.syncs import syncs
 from diagnose.source import ranks
 from diagnose.source.base import InputError
 from diagnose.synthetic.reading import facts_of
-from diagnose.trace.model import Rank
-from tests.source.nsight import TABLES, Export, pid, synthetic
+from tests.source.nsight import TABLES, Export, pid, read, synthetic
 
 FILES = (
     "h100_2gpu_1s.sqlite",
@@ -28,10 +27,6 @@ FILES = (
     "saxpy-mpi-cuda_nsys_perlmutter0.sqlite",
 )
 KINDS = {"KERNEL": "kernel", "MEMCPY": "memcpy", "MEMSET": "memset", "SYNCHRONIZATION": "sync"}
-
-
-def read(made: Export, tmp_path: Path) -> Rank:
-    return ranks.read(made.write(tmp_path / "report.sqlite"))
 
 
 def asked(path: Path, sql: str, *values: object) -> list[tuple[object, ...]]:
@@ -174,16 +169,8 @@ def test_names_of_ranges_lose_what_pytorch_appends(tmp_path: Path) -> None:
 
 def test_a_graph_launched_as_a_whole_is_work(tmp_path: Path) -> None:
     made = Export().call("cudaGraphLaunch_v10000", 0, 10, correlation=5)
-    made.add(
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
-        start=20,
-        end=90,
-        deviceId=0,
-        streamId=7,
-        correlationId=5,
-        globalPid=pid(),
-        graphId=3,
-    )
+    ran = {"start": 20, "end": 90, "deviceId": 0, "streamId": 7, "globalPid": pid()}
+    made.add("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", **ran, correlationId=5, graphId=3)
     rank = read(made, tmp_path)
     work = device_work(Facts(rank))
     assert (work.start_ns.tolist(), work.end_ns.tolist()) == ([20], [90])
@@ -203,27 +190,10 @@ def test_what_a_synchronisation_is_follows_from_the_call(tmp_path: Path) -> None
     made = Export().kernel("k", 0, 500)
     for number, name in enumerate(calls, start=1):
         made.call(name, 100 * number, 100 * number + 50, correlation=number)
-        made.add(
-            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
-            start=100 * number,
-            end=100 * number + 50,
-            deviceId=0,
-            globalPid=pid(),
-            streamId=4294967295 if number == 2 else 7,
-            correlationId=number,
-            syncType=1,
-            eventId=9 if number == 3 else 4294967295,
-        )
+        stream, event = 4294967295 if number == 2 else 7, 9 if number == 3 else 4294967295
+        made.sync(100 * number, 100 * number + 50, number, streamId=stream, eventId=event, syncType=1)
     for stamp, stream in ((10, 13), (250, 20), (350, 21)):
-        made.add(
-            "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
-            timestamp=stamp,
-            deviceId=0,
-            streamId=stream,
-            correlationId=1000 + stamp,
-            globalPid=pid(),
-            eventId=9,
-        )
+        made.event(stamp, 9, stream, 1000 + stamp)
     rank = read(made, tmp_path)
     assert rank.syncs["sync_kind"].tolist() == ["stream", "context", "stream_wait_event", "unknown"]
     assert rank.syncs["stream"].tolist() == [7, -1, 7, 7]
@@ -257,17 +227,11 @@ def test_values_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     assert any("negative" in note.what for note in rank.integrity)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"SQLite format 3\0" + b"\xaa" * 4096, "cannot be read as an SQLite database"),
-        (b"SQLite format 3\0", "cannot be read as an SQLite database"),
-    ],
-)
-def test_damaged_files_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
+@pytest.mark.parametrize("content", [b"SQLite format 3\0" + b"\xaa" * 4096, b"SQLite format 3\0"])
+def test_damaged_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "broken.sqlite"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match="cannot be read as an SQLite database"):
         ranks.read(path)
     assert ranks.find([path])[0].part is None
 
@@ -422,19 +386,8 @@ def test_absurd_numbers_damage_nothing_but_themselves(tmp_path: Path) -> None:
     made = Export().kernel("k", 100, 110, correlation=3).call("cudaStreamWaitEvent", 90, 95, correlation=3)
     made.kernel("k", -(1 << 63), 5).kernel("k", 120, (1 << 63) - 1)
     for stamp in (50, (1 << 63) - 1, -(1 << 63)):
-        made.add(
-            "CUPTI_ACTIVITY_KIND_CUDA_EVENT", timestamp=stamp, streamId=9, correlationId=1, globalPid=pid(), eventId=2
-        )
-    made.add(
-        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
-        start=91,
-        end=92,
-        deviceId=0,
-        globalPid=pid(),
-        streamId=7,
-        correlationId=3,
-        eventId=2,
-    )
+        made.event(stamp, 2, 9, 1)
+    made.sync(91, 92, 3, eventId=2)
     made.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=(1 << 63) - 1)
     rank = read(made, tmp_path)
     kernels = rank.spans[rank.spans["kind"] == "kernel"]

@@ -13,7 +13,7 @@ from diagnose.facts.core.idle import idle
 from diagnose.facts.host.python import python_pauses
 from diagnose.source import ranks
 from diagnose.trace.model import Rank
-from tests.source.nsight import Export, pid, synthetic
+from tests.source.nsight import pid, read, synthetic
 
 MS = 1_000_000
 # The device idles from 1 to 6.1 ms, as the host launches late; the one step that is used is from 1 to 7 ms.
@@ -22,10 +22,6 @@ LATE = """
     cpu  aten::mm 0-0.2
     gpu  sgemm 0.1-1 @0.1
 """
-
-
-def read(made: Export, tmp_path: Path) -> Rank:
-    return ranks.read(made.write(tmp_path / "report.sqlite"))
 
 
 def system_of(rank: Rank) -> list[tuple[str, int, int]]:

@@ -20,9 +20,10 @@ from diagnose.trace import nsys_files
 from diagnose.trace.frames import Site
 from diagnose.trace.model import Rank
 from tests.capture.test_nsys import program
-from tests.source.nsight import PROCESS, Export, pid
+from tests.source.nsight import PROCESS, Export, pid, read
 
 DOMAIN, SCHEMA = 3, 4_294_967_299
+NO_BLOBS = {"NVTX_EVENTS": ("start", "end", "eventType", "text", "globalTid", "domainId")}
 SAMPLER = 777  # The thread that takes the samples.
 
 Frame = tuple[str, str, int]
@@ -50,10 +51,6 @@ def trained(process: int = PROCESS, domain: int = DOMAIN, name: str = "Python Ba
     made = Export().range(name, 0, None, eventType=75, domainId=domain, process=process)
     made.range("ProfilerStep#1", 1_000_000, 2_000_000, process=process)
     return made.range("aten::mm, seq = 1", 1_200_000, 1_800_000, process=process)
-
-
-def read(made: Export, tmp_path: Path) -> Rank:
-    return ranks.read(made.write(tmp_path / "report.sqlite"))
 
 
 def site(rank: Rank) -> Site | None:
@@ -168,8 +165,7 @@ def test_an_nsys_without_blobs_tells_them_as_json(tmp_path: Path) -> None:
     value = payload(made, STACK)
     for at in (1_500_000, 1_600_000):
         sample(made, at, b"")
-    columns = {"NVTX_EVENTS": ("start", "end", "eventType", "text", "globalTid", "domainId")}
-    made.write(tmp_path / "report.sqlite", columns)
+    made.write(tmp_path / "report.sqlite", NO_BLOBS)
     broken = [event(value, 1_600_000)[:-9], '{"BinaryData": 1}', '{"NvtxEvent": {"Payload": {"BinaryData": []}}}', "[]"]
     unknown = event(value, 1_700_000)
     (tmp_path / "report.json").write_text("\n".join([*broken, unknown, event(value, 1_500_000)]))
@@ -189,9 +185,7 @@ def test_an_nsys_without_blobs_tells_them_as_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [8, nsys_files.MOST_JSON + 1], ids=["no JSON", "a large report"])
 def test_without_payloads_only_lines_are_not_known(size: int, tmp_path: Path) -> None:
     made = sample(trained(), 1_500_000, b"")
-    made.write(
-        tmp_path / "report.sqlite", {"NVTX_EVENTS": ("start", "end", "eventType", "text", "globalTid", "domainId")}
-    )
+    made.write(tmp_path / "report.sqlite", NO_BLOBS)
     report = tmp_path / "run.nsys-rep"
     with report.open("wb") as file:
         file.truncate(size)
@@ -204,9 +198,7 @@ def test_without_payloads_only_lines_are_not_known(size: int, tmp_path: Path) ->
 @pytest.mark.skipif(os.name != "posix", reason="runs a shell script")
 def test_no_room_for_payloads_spoils_no_export(tmp_path: Path) -> None:
     made = sample(trained(), 1_500_000, b"")
-    made.write(
-        tmp_path / "report.sqlite", {"NVTX_EVENTS": ("start", "end", "eventType", "text", "globalTid", "domainId")}
-    )
+    made.write(tmp_path / "report.sqlite", NO_BLOBS)
     (tmp_path / "report.json").write_text("{}")
     (tmp_path / "run.payloads.json").mkdir()  # No file can be written in its place.
     (tmp_path / "run.nsys-rep").write_bytes(b"a report")

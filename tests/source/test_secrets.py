@@ -40,28 +40,11 @@ HEADER: dict[str, Any] = {
     "schemaVersion": TOKEN,
 }
 
-ARGUMENTS: dict[str, Any] = {
-    TOKEN: 1,
-    "password": TOKEN,
-    "Concrete Inputs": [TOKEN],
-    "Module Hierarchy": TOKEN,
-    "kernel_file": TOKEN,
-    "grid": TOKEN,
-    "block": [TOKEN] * 3,
-    "External id": TOKEN,
-    "correlation": TOKEN,
-    "registers per thread": TOKEN,
-    "shared memory": TOKEN,
-    "est. achieved occupancy %": TOKEN,
-    "bytes": TOKEN,
-    "Sequence number": TOKEN,
-    "finished": TOKEN,
-    "Python id": TOKEN,
-    "cuda_sync_kind": TOKEN,
-    "Addr": TOKEN,
-    "Bytes": TOKEN,
-    "Total Allocated": TOKEN,
-}
+SIZES = ("registers per thread", "shared memory", "est. achieved occupancy %", "bytes", "Bytes", "Total Allocated")
+NAMED = ("External id", "correlation", "Sequence number", "finished", "Python id", "cuda_sync_kind", "Addr", "grid")
+UNKNOWN = ("password", "Module Hierarchy", "kernel_file")
+ARGUMENTS: dict[str, Any] = dict.fromkeys((*SIZES, *NAMED, *UNKNOWN), TOKEN)
+ARGUMENTS |= {TOKEN: 1, "Concrete Inputs": [TOKEN], "block": [TOKEN] * 3}
 
 
 def drawing() -> Drawing:
@@ -73,17 +56,8 @@ def drawing() -> Drawing:
     for cat in ("cuda_runtime", "python_function", "user_annotation", "overhead", "brand_new", "Trace", TOKEN):
         draw.span(cat, "span", 20, 21, **ARGUMENTS)
     for phase, name in [("i", "[memory]"), ("i", TOKEN), ("C", TOKEN), ("s", TOKEN), ("f", TOKEN), ("B", TOKEN)]:
-        draw.events.append(
-            {
-                "ph": phase,
-                "name": name,
-                "pid": MAIN,
-                "tid": MAIN,
-                "ts": 5,
-                "id": TOKEN,
-                "args": {**ARGUMENTS, "name": TOKEN},
-            }
-        )
+        place = {"pid": MAIN, "tid": MAIN, "ts": 5, "id": TOKEN}
+        draw.events.append({"ph": phase, "name": name, **place, "args": {**ARGUMENTS, "name": TOKEN}})
     for name in ("process_name", "process_labels", "process_sort_index", "thread_sort_index", TOKEN):
         draw.events.append({"ph": "M", "name": name, "pid": 77, "tid": 78, "args": {"name": TOKEN, "labels": TOKEN}})
     draw.events.append({"ph": TOKEN, "name": TOKEN, "pid": TOKEN, "tid": TOKEN, "cat": TOKEN, "ts": 1})
@@ -92,17 +66,8 @@ def drawing() -> Drawing:
 
 def everything(rank: Rank) -> str:
     """All that a rank holds, as text: values, categories, column names."""
-    frames = (
-        rank.spans,
-        rank.kernels,
-        rank.copies,
-        rank.syncs,
-        rank.collectives,
-        rank.ops,
-        rank.memory,
-        rank.tracks,
-        rank.links,
-    )
+    names = ("spans", "kernels", "copies", "syncs", "collectives", "ops", "memory", "tracks", "links")
+    frames = [getattr(rank, name) for name in names]
     texts = [frame.to_csv() for frame in frames]
     for frame in frames:
         texts += [repr(list(frame[name].cat.categories)) for name in frame if frame[name].dtype == "category"]

@@ -11,20 +11,14 @@ from diagnose.facts.core.idle import idle, idle_gaps
 from diagnose.facts.core.launches import launch_table, launches
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
-from tests.drawing import Drawing
+from tests.drawing import Drawing, step_to_fill
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 COPY = "Memcpy HtoD (Pinned -> Device)"
 
 
-def two_steps() -> Drawing:
-    """A step that ends on the device at 0, and one from 0 to 100 us, to be filled."""
-    draw = Drawing().step(0, -50, -10).launch("first", (-45, -44), (-20, 0)).step(1, -10, 60)
-    return draw.launch("last", (50, 51), (99, 100))
-
-
 def test_each_moment_counts_once_and_compute_before_communication_before_copies() -> None:
-    draw = two_steps()
+    draw = step_to_fill()
     draw.launch("gemm", (1, 2), (10, 30))
     draw.launch(NCCL, (3, 4), (20, 50), stream=20)
     draw.launch(COPY, (5, 6), (40, 60), stream=30, cat="gpu_memcpy")
@@ -39,7 +33,7 @@ def test_each_moment_counts_once_and_compute_before_communication_before_copies(
 
 
 def test_annotations_on_the_device_and_work_on_two_streams_or_devices_are_not_counted_twice() -> None:
-    draw = two_steps()
+    draw = step_to_fill()
     draw.launch("a", (1, 2), (10, 30), stream=7)
     draw.launch("b", (1, 2), (10, 30), stream=8)
     draw.launch("c", (1, 2), (20, 40), stream=7, device=1)
@@ -55,7 +49,7 @@ work = st.lists(
 
 @given(work)
 def test_the_parts_agree_with_counting_every_microsecond(pieces: list[tuple[str, int, int, int]]) -> None:
-    draw = two_steps()
+    draw = step_to_fill()
     moments: list[set[str]] = [set() for _ in range(100)]
     moments[99].add("last")
     for name, start, length, stream in pieces:

@@ -2,34 +2,21 @@
 
 import pytest
 
-from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.base import Missing
 from diagnose.facts.device.transfers import copy_before, host_born, tiny_copies, transfers
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.frames import Site
-from diagnose.trace.intervals import IntArray
-from tests.drawing import Drawing
+from tests.drawing import Drawing, names, two_steps
 
 PAGEABLE, PINNED, READ = "HtoD (Pageable -> Device)", "HtoD (Pinned -> Device)", "DtoH (Device -> Pinned)"
 WITHIN = "DtoD (Device -> Device)"
 MIB = 1024 * 1024
 
 
-def two_steps() -> Drawing:
-    """Steps 1 and 2 are used: 0 to 100 and 100 to 200 us, on the device as on the host."""
-    draw = Drawing().step(0, -100, 0).launch("first", (-50, -49), (-40, 0))
-    for number, end in ((1, 100), (2, 200)):
-        draw.step(number, end - 100, end).launch("last", (end - 4, end - 3), (end - 1, end))
-    return draw
-
-
 def to(draw: Drawing, at: float, kind: str = PAGEABLE, size: int = MIB, stream: int = 7) -> Drawing:
     draw.op("aten::to", at, at + 20).op("aten::copy_", at + 1, at + 19)
     draw.copy(kind, (at + 3, at + 7), (at + 5, at + 10), size, stream=stream)
     return draw.call("cudaStreamSynchronize", at + 8, at + 12)
-
-
-def names(facts: Facts, ids: IntArray) -> list[str]:
-    return [str(name) for name in facts.rank.spans["name"].iloc[ids]]
 
 
 def test_a_transfer_with_its_calls_syncs_ops_and_what_it_exposes() -> None:

@@ -15,8 +15,7 @@ from diagnose.facts.host.syncs import Sync, blocked_ns, blocking_launches, syncs
 from diagnose.facts.host.waits import HostWait, WaitReason, host_waits
 from diagnose.source import ranks
 from diagnose.trace.frames import Site
-from diagnose.trace.intervals import IntArray
-from tests.drawing import MAIN, Drawing
+from tests.drawing import MAIN, Drawing, names, two_steps
 from tests.source.nsight import synthetic
 
 CHECK = "aten::_amp_foreach_non_finite_check_and_unscale_"
@@ -30,21 +29,9 @@ def item(draw: Drawing, at: float, name: str = "aten::item", tid: int = MAIN) ->
     return draw.call("cudaStreamSynchronize", at + 13, at + 16, tid)
 
 
-def two_steps() -> Drawing:
-    """Steps 1 and 2 are used: 0 to 100 and 100 to 200 us, on the device as on the host."""
-    draw = Drawing().step(0, -100, 0).launch("first", (-50, -49), (-40, 0))
-    for number, end in ((1, 100), (2, 200)):
-        draw.step(number, end - 100, end).launch("last", (end - 4, end - 3), (end - 1, end))
-    return draw
-
-
 def only(draw: Drawing) -> HostWait:
     (found,) = host_waits(draw.facts())
     return found
-
-
-def names(facts: Facts, ids: IntArray) -> list[str]:
-    return [str(name) for name in facts.rank.spans["name"].iloc[ids]]
 
 
 def test_an_item_is_one_wait_with_its_calls_copy_line_and_the_idle_time_it_leaves() -> None:

@@ -13,16 +13,10 @@ from diagnose.facts.core.steps import steps
 from diagnose.facts.run import time_attribution as module
 from diagnose.facts.run.time_attribution import AttributedTime, Part, shapes_text, time_attribution
 from diagnose.source import recording
-from tests.drawing import Drawing
+from tests.drawing import Drawing, step_to_fill
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 COPY = "Memcpy HtoD (Pinned -> Device)"
-
-
-def two_steps() -> Drawing:
-    """A step that ends on the device at 0, and one from 0 to 100 us, to be filled."""
-    draw = Drawing().step(0, -50, -10).launch("first", (-45, -44), (-20, 0)).step(1, -10, 60)
-    return draw.launch("last", (50, 51), (99, 100))
 
 
 def told(facts: Facts) -> dict[tuple[str, str, str], int]:
@@ -34,7 +28,7 @@ def told(facts: Facts) -> dict[tuple[str, str, str], int]:
 
 
 def test_a_moment_belongs_to_the_compute_that_began_first_else_to_communication_else_to_a_copy() -> None:
-    draw = two_steps().op("aten::mm", 0.5, 2.5)
+    draw = step_to_fill().op("aten::mm", 0.5, 2.5)
     draw.launch("gemm", (1, 2), (10, 30))
     draw.launch("add", (1.5, 1.6), (20, 35), stream=8)
     draw.launch(NCCL, (3, 4), (20, 50), stream=20)
@@ -90,7 +84,7 @@ def test_small_rows_are_put_together_by_op_and_nothing_is_lost() -> None:
 
 
 def test_ops_whose_shapes_read_the_same_are_one_row() -> None:
-    draw = two_steps()
+    draw = step_to_fill()
     for start, dtype in ((10, "float"), (20, "double")):
         shapes = {"Input Dims": [[8, 4]], "Input type": [dtype]}
         draw.op("aten::relu", start / 10, start / 10 + 0.5, **shapes)
@@ -101,7 +95,7 @@ def test_ops_whose_shapes_read_the_same_are_one_row() -> None:
 
 def test_beyond_the_most_rows_the_smallest_are_told_by_kind_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_ROWS", 2)
-    draw = two_steps().op("aten::mm", 0.5, 2)
+    draw = step_to_fill().op("aten::mm", 0.5, 2)
     for name, start, end in (("gemm_a", 10, 40), ("gemm_b", 40, 45), ("gemm_c", 45, 49)):
         draw.launch(name, (1, 1.1), (start, end))
     rows = [row for row in time_attribution(draw.facts()) if row.kind == "gemm"]
@@ -116,7 +110,7 @@ work = st.lists(
 
 @given(work)
 def test_rows_add_up_to_each_part_of_the_breakdown(pieces: list[tuple[str, int, int, int]]) -> None:
-    draw = two_steps()
+    draw = step_to_fill()
     for name, start, length, stream in pieces:
         run = start, min(start + length, 100)
         draw.launch(name, (-5, -4), run, stream=stream, cat="gpu_memcpy" if name == COPY else "kernel")
