@@ -226,7 +226,6 @@ def test_processes_that_write_at_once_lose_and_damage_nothing(file: Path, tmp_pa
     command = [sys.executable, "-c", WRITER, str(tmp_path / "diagnosis.json"), str(tmp_path / "report.json")]
     writers = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(4)]
     for writer in writers:
-        assert writer.stdin is not None
         writer.stdin.close()
     assert [writer.wait(60) for writer in writers] == [0, 0, 0, 0]
     found = ledger.read()

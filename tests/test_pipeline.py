@@ -40,7 +40,6 @@ def run(tmp_path: Path) -> Path:
 def test_the_slowest_rank_is_shown_and_all_are_listed(run: Path) -> None:
     found = diagnose.analyze(run)
     assert found.rank == 2
-    assert found.breakdown is not None
     assert (found.breakdown.step_ns, found.breakdown.busy_ns) == (150_000, 10_000)
     assert [(rank.rank, rank.step_time_ns and rank.step_time_ns.median) for rank in found.ranks] == [
         (0, 100_000),
@@ -105,7 +104,6 @@ def test_a_trace_with_nothing_to_measure_is_inconclusive() -> None:
 
 def test_a_window_counts_no_steps() -> None:
     found = of(Drawing().launch("k", (0, 1), (2, 10)))
-    assert found.steps is not None
     assert (found.steps.measure, found.steps.recorded, found.steps.used, found.steps.numbers) == (
         Measure.WINDOW,
         0,
@@ -179,7 +177,6 @@ def test_a_recording_of_a_small_training() -> None:
     folder = Path(__file__).parent / "data" / "recording"
     found = diagnose.analyze(folder)
     times = json.loads((folder / "manifest.json").read_text())["ranks"][0]
-    assert found.steps is not None
     assert found.steps.unprofiled_step_time_ns == round(statistics.fmean(times["unprofiled"]["wall_ns"])) == 196_765
     assert found.steps.overhead_ratio == pytest.approx(371_681 / 187_470)
     assert found.provenance.sources[0].from_detail == ("shapes", "stacks")

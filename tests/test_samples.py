@@ -31,8 +31,6 @@ GROUPS = {
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_recording_still_shows_what_its_program_promises(folder: Path) -> None:
     spec = importlib.util.spec_from_file_location(f"sample_{folder.name}", folder / "make.py")
-    assert spec is not None
-    assert spec.loader is not None
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
     program.verify(folder / "trace.json.gz")
@@ -73,15 +71,11 @@ def test_all_samples_together_are_small() -> None:
 
 def test_the_small_training_on_a_cpu() -> None:
     found = diagnose.analyze(SAMPLES / "recorded" / "cpu_mlp" / "trace.json.gz")
-    assert found.steps is not None
     assert (found.steps.measure, found.steps.recorded, found.steps.used) == (Measure.HOST, 6, 5)
     assert found.breakdown is None
-    assert found.host is not None
     assert sum(found.host.parts.values()) == found.host.step_ns
     assert found.host.parts[TimeCause.OPS] > found.host.step_ns / 2
-    assert found.input is not None
     assert (found.input.fetches, found.input.in_process, found.input.exposed_ns) == (5, True, None)
-    assert found.ops is not None
     assert {"aten::mm", "aten::addmm"} == {op.name for op in found.ops[:2]}
 
 

@@ -62,7 +62,6 @@ def test_no_report_shows_it(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(planted())
     found = diagnose.analyze(path)
-    assert found.steps is not None
     assert found.steps.used == 2
     for text in (found.to_json(), terminal.render(found, 200), markdown.render(found), repr(found)):
         assert TOKEN not in text

@@ -49,7 +49,6 @@ def test_of_an_export_of_nsight_systems(tmp_path: Path) -> None:
 def test_steps_of_an_export_are_found_and_rules_fire(tmp_path: Path) -> None:
     text = "4 steps of 100\ncpu  load 0-60 | aten::mm 60-61 | sync 62-99\ngpu  sgemm 60.5-98 @60.2"
     found = diagnose.analyze(synthetic(text).write(tmp_path / "report.sqlite"))
-    assert found.steps is not None
     assert (found.steps.used, found.steps.marker, found.steps.step_time_ns.median) == (3, "ProfilerStep", 100_000_000)
     assert found.findings[0].rule == "dataloader_starvation"
     assert found.findings[0].saving.likely_ns > 50_000_000
@@ -103,7 +102,6 @@ TRAINER = "transformers/trainer.py"
 def test_reads_of_the_loss_by_the_trainer_are_its_filter(analyzed: Callable[[str], Diagnosis]) -> None:
     """Of a recording that does not say what owns the loop: its frames do."""
     found = analyzed("h100/hf_trainer_bert")
-    assert found.program is not None
     assert found.program.loop is Loop.TRANSFORMERS
     (reads,) = (finding for finding in found.findings if finding.rule == "scalar_syncs")
     assert [fix.after for fix in reads.fixes] == ["logging_nan_inf_filter=False,  # of TrainingArguments(...)"]

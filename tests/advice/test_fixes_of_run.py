@@ -168,7 +168,6 @@ def test_a_loader_of_lightning_is_changed_where_it_is_made() -> None:
 @pytest.mark.parametrize("language", [Language.CPP, Language.CUDA])
 def test_python_is_labelled_elsewhere_and_cannot_be_tried(language: Language) -> None:
     found = told(RankManifest(rank=0), finding(Fix.of(fixes.Compile())), language=language)
-    assert found is not None
     assert (found.fixes[0].after, found.fixes[0].trial) == ("# in Python:\nmodel = torch.compile(model)", None)
     for fix in (Fix("Set it.", after="export NCCL_DEBUG=INFO"), Fix("Find out.")):
         assert told(RankManifest(rank=0), finding(fix), language=language) == finding(fix)

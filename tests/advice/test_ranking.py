@@ -68,9 +68,13 @@ HOST_BOUND = """
 """
 
 
-def test_faults_come_before_options_and_where_to_look_comes_last() -> None:
+@pytest.fixture(scope="module")
+def facts() -> Facts:
+    return facts_of(HOST_BOUND)
+
+
+def test_faults_come_before_options_and_where_to_look_comes_last(facts: Facts) -> None:
     """However much each saves: a is 30 ms, b 20, c 10. Options add to a sum of their own, where to look to none."""
-    facts = facts_of(HOST_BOUND)
     some = {name: finding(shorter(facts, name)) for name in "abc"}
     for look, option, fault in itertools.permutations("abc"):
         kinds = {look: Kind.WHERE_TO_LOOK, option: Kind.OPTION, fault: Kind.FAULT}
@@ -83,8 +87,7 @@ def test_faults_come_before_options_and_where_to_look_comes_last() -> None:
         assert found.all_together == Together(*limits(ms[fault] + ms[option]))
 
 
-def test_an_option_alone_is_no_fault() -> None:
-    facts = facts_of(HOST_BOUND)
+def test_an_option_alone_is_no_fault(facts: Facts) -> None:
     found = ordered(facts, {"a": replace(finding(shorter(facts, "a")), kind=Kind.OPTION)})
     assert (found.together, found.faults_together) == (None, None)
     assert found.all_together == Together(*limits(30))
@@ -93,8 +96,7 @@ def test_an_option_alone_is_no_fault() -> None:
     assert [one.shortens for one in (*found.findings, *nothing.findings)] == [True, False]
 
 
-def test_what_needs_another_fix_first_comes_after_it_however_much_more_it_saves() -> None:
-    facts = facts_of(HOST_BOUND)
+def test_what_needs_another_fix_first_comes_after_it_however_much_more_it_saves(facts: Facts) -> None:
     more, less = finding(shorter(facts, "a")), finding(shorter(facts, "c"))
     assert [one.rule for one in ordered(facts, {"more": more, "less": less}).findings] == ["more", "less"]
     more = replace(more, after=frozenset({"LESS"}))
@@ -105,8 +107,7 @@ def test_what_needs_another_fix_first_comes_after_it_however_much_more_it_saves(
     assert [one.rule for one in ordered(facts, same).findings if not one.minor] == ["less"]
 
 
-def test_a_bound_is_told_unless_another_finding_touches_it_or_saves_it() -> None:
-    facts = facts_of(HOST_BOUND)
+def test_a_bound_is_told_unless_another_finding_touches_it_or_saves_it(facts: Facts) -> None:
     bound = replace(finding(shorter(facts, "a"), basis=Basis.AT_MOST), unless_above=True, kind=Kind.WHERE_TO_LOOK)
     found = ordered(facts, {"a": bound, "b": finding(shorter(facts, "b"))})
     first, second = found.findings  # 15 likely of 30, and 20
@@ -120,8 +121,7 @@ def test_a_bound_is_told_unless_another_finding_touches_it_or_saves_it() -> None
     assert {one.rule for one in ordered(facts, {"a": bound, "t": more}).findings} == {"a", "t"}
 
 
-def test_what_is_in_line_adds_up() -> None:
-    facts = facts_of(HOST_BOUND)
+def test_what_is_in_line_adds_up(facts: Facts) -> None:
     found = ordered(facts, {name: finding(shorter(facts, name)) for name in "cab"})
     assert [in_ms(one) for one in found.findings] == [("a", 30, 30), ("b", 20, 20), ("c", 10, 10)]
     assert [one.rank_order for one in found.findings] == [1, 2, 3]
@@ -129,9 +129,10 @@ def test_what_is_in_line_adds_up() -> None:
 
 
 @pytest.mark.parametrize(("busy", "others_ms"), [(0.0, 0.0), (0.5, 3.15), (1.0, 6.3)])
-def test_what_is_left_gets_faster_as_far_as_it_is_computed_on_the_cpu(busy: float, others_ms: float) -> None:
+def test_what_is_left_gets_faster_as_far_as_it_is_computed_on_the_cpu(
+    facts: Facts, busy: float, others_ms: float
+) -> None:
     """Of 100 ms 30 are saved, and of the other 70, at full use, 0.3 x 30 %."""
-    facts = facts_of(HOST_BOUND)
     (found,) = ranking.ranked(
         [(page("a"), finding(shorter(facts, "a")))],
         Replay(facts),
@@ -158,9 +159,8 @@ def test_what_is_too_much_to_list_is_one_finding() -> None:
     assert (rest.saving.likely_ns, rest.confidence.level) == (6_000_000, Level.LOW)
 
 
-def test_what_is_certain_comes_before_a_larger_guess() -> None:
+def test_what_is_certain_comes_before_a_larger_guess(facts: Facts) -> None:
     """20 ms to count on, against half of 30."""
-    facts = facts_of(HOST_BOUND)
     certain, guess = finding(shorter(facts, "b")), finding(shorter(facts, "a"))
     for level, order in ((Level.LOW, ["certain", "guess"]), (Level.HIGH, ["guess", "certain"])):
         found = ordered(
@@ -175,28 +175,24 @@ def test_what_is_certain_comes_before_a_larger_guess() -> None:
         ]
 
 
-def test_what_lets_a_step_do_more_saves_nothing_of_the_step() -> None:
+def test_what_lets_a_step_do_more_saves_nothing_of_the_step(facts: Facts) -> None:
     """It comes after faults, and what all save together leaves it out."""
-    facts = facts_of(HOST_BOUND)
     more = replace(finding(shorter(facts, "a")), per_sample=True)
     found = ordered(facts, {"more": more, "less": finding(shorter(facts, "b"))})
     assert [(in_ms(one)[0], one.per_sample, one.saving.after_above_ns) for one in found.findings] == [
         ("less", False, 20_000_000),
         ("more", True, None),
     ]
-    assert found.together is not None
     assert found.together.likely_ns == 20_000_000
 
 
-def test_the_same_time_is_not_saved_twice() -> None:
-    facts = facts_of(HOST_BOUND)
+def test_the_same_time_is_not_saved_twice(facts: Facts) -> None:
     found = ordered(facts, {"all": finding(shorter(facts, "a")), "half": finding(shorter(facts, "a", 0.5))})
     assert [in_ms(one) for one in found.findings] == [("all", 30, 30), ("half", 15, 0)]
 
 
-def test_order_is_by_what_each_adds() -> None:
+def test_order_is_by_what_each_adds(facts: Facts) -> None:
     """Alone a saves 30, a and b together 50, c 40. After c, which contains a and a part of b, a adds nothing."""
-    facts = facts_of(HOST_BOUND)
     found = ordered(
         facts,
         {
@@ -209,8 +205,7 @@ def test_order_is_by_what_each_adds() -> None:
     assert [in_ms(one) for one in found.findings] == [("a_and_half_b", 40, 40), ("b", 20, 10), ("a", 30, 0)]
 
 
-def test_small_savings_are_minor_and_nothing_is_no_finding() -> None:
-    facts = facts_of(HOST_BOUND)
+def test_small_savings_are_minor_and_nothing_is_no_finding(facts: Facts) -> None:
     kept = {"large": 0.9, "minor": 0.98, "nothing": 0.999}  # of 30 ms in 100: 3, 0.6 and 0.03 ms
     found = ordered(facts, {name: finding(shorter(facts, "a", keep)) for name, keep in kept.items()})
     assert [(one.rule, one.minor) for one in found.findings] == [("large", False), ("minor", True)]
@@ -244,8 +239,7 @@ def test_nothing_is_hidden_where_nothing_is_to_be_fixed() -> None:
     assert (found.findings, [rule for rule, _ in found.costless]) == ((), ["a"])
 
 
-def test_a_range_of_savings() -> None:
-    facts = facts_of(HOST_BOUND)
+def test_a_range_of_savings(facts: Facts) -> None:
     some = finding(shorter(facts, "a", Between(0.9, 0.5, 0.0)), basis=Basis.RULE_OF_THUMB)
     saving = ordered(facts, {"some": some}).findings[0].saving
     assert (saving.low_ns, saving.likely_ns, saving.high_ns) == limits(15, Basis.RULE_OF_THUMB)
@@ -253,17 +247,15 @@ def test_a_range_of_savings() -> None:
     assert saving.replayed_ns == (97_000_000, 85_000_000, 70_000_000)
 
 
-def test_no_saving_exceeds_what_the_busiest_resource_leaves() -> None:
+def test_no_saving_exceeds_what_the_busiest_resource_leaves(facts: Facts) -> None:
     """The GPU works for 29.99 ms of each step whatever the host does."""
-    facts = facts_of(HOST_BOUND)
     everything = finding(Shorten(np.arange(len(facts.rank.spans)), 1.0), *(shorter(facts, name) for name in "abc"))
     saving = ordered(facts, {"all": everything}).findings[0].saving
     assert saving.likely_ns == 60_000_000
     assert saving.replayed_ns == (40_000_000,) * 3
 
 
-def test_cautions_lower_what_they_are_about() -> None:
-    facts = facts_of(HOST_BOUND)
+def test_cautions_lower_what_they_are_about(facts: Facts) -> None:
     found = {"host": finding(shorter(facts, "a"), host_bound=True), "other": finding(shorter(facts, "b"))}
     slowed = Caution("recording was slow", "Times are too long.", lowers_host=True)
     levels = {one.rule: one.confidence for one in ordered(facts, found, [slowed]).findings}
@@ -290,9 +282,8 @@ def test_what_the_replay_cannot_explain_makes_estimates_bounds() -> None:
     assert "cannot explain" in found.confidence.why
 
 
-def test_savings_are_of_the_step_without_the_profiler() -> None:
+def test_savings_are_of_the_step_without_the_profiler(facts: Facts) -> None:
     """It takes 80 ms instead of 100: 30 ms of the recorded step are 24 of that one."""
-    facts = facts_of(HOST_BOUND)
     found = {"a": finding(shorter(facts, "a")), "b": finding(shorter(facts, "b"))}
     pairs = [(page(name), one) for name, one in found.items()]
     placed = ranking.ranked(pairs, Replay(facts), steps(facts), 0, step=Step(80 * MS, 80 * MS, 100 * MS)).findings
@@ -300,38 +291,33 @@ def test_savings_are_of_the_step_without_the_profiler() -> None:
     assert [one.share_of_step for one in placed] == pytest.approx([0.3, 0.2])
 
 
-def test_work_of_the_device_takes_what_it_took_and_the_rest_is_what_the_step_leaves() -> None:
+def test_work_of_the_device_takes_what_it_took_and_the_rest_is_what_the_step_leaves(facts: Facts) -> None:
     """Of 100 ms the GPU takes 29.99; the other 70.01 are 50.01 of a step of 80. Steps of another kind add 10."""
-    facts = facts_of(HOST_BOUND)
     step = Step(90 * MS, 80 * MS, 100 * MS, device_ns=29_990_000, longer_ns={"loader": 8 * MS})
     found = {"a": replace(finding(shorter(facts, "a")), phase="loader"), "b": finding(shorter(facts, "b"))}
     pairs = [(page(name), one) for name, one in found.items()]
     placed = ranking.ranked(pairs, Replay(facts), steps(facts), 0, step=step)
     scale = 50.01 / 70.01
     assert [in_ms(one)[1] for one in placed.findings] == pytest.approx([30 * scale + 8, 20 * scale], abs=1e-5)
-    assert placed.faults_together is not None
     assert placed.faults_together.likely_ns == pytest.approx((50 * scale + 8) * MS, abs=10)
 
 
-def test_a_saving_below_the_noise_of_the_step_is_not_sure() -> None:
+def test_a_saving_below_the_noise_of_the_step_is_not_sure(facts: Facts) -> None:
     """30, 20 and 10 of 100 ms, where the step may be off by 15: one level less, one level less, and low."""
-    facts = facts_of(HOST_BOUND)
     noisy = Caution("steps differ", "Record more.", lowers_all=True, noise_share=0.15)
     found = ordered(facts, {name: finding(shorter(facts, name)) for name in "abc"}, [noisy]).findings
     assert [one.confidence.level for one in found] == [Level.MEDIUM, Level.MEDIUM, Level.LOW]
     assert found[2].confidence.why == "it is drawn; below the noise (15.0 %): measure before you keep it"
 
 
-def test_each_doubt_makes_a_finding_less_sure() -> None:
-    facts = facts_of(HOST_BOUND)
+def test_each_doubt_makes_a_finding_less_sure(facts: Facts) -> None:
     two = [Caution(why, "", lowers_all=True) for why in ("few steps", "a busy machine")]
     (found,) = ordered(facts, {"a": finding(shorter(facts, "a"))}, two).findings
     assert found.confidence == Confidence(Level.LOW, "it is drawn; few steps; a busy machine")
 
 
-def test_what_is_sure_is_priced_together_and_so_is_all() -> None:
+def test_what_is_sure_is_priced_together_and_so_is_all(facts: Facts) -> None:
     """30 and 20 ms of the three are sure: together 50 of 100 ms, and 60 with the third."""
-    facts = facts_of(HOST_BOUND)
     noisy = Caution("steps differ", "", lowers_all=True, noise_share=0.15)
     found = ordered(facts, {name: finding(shorter(facts, name)) for name in "abc"}, [noisy])
     assert (found.together, found.faults_together) == (Together(*limits(50)), Together(*limits(60)))

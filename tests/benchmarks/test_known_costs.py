@@ -59,7 +59,6 @@ def test_rows_of_recordings_foretell_others_better_than_an_h100_does() -> None:
     (found,) = of_recordings(half)
     assert found == recorded(half)
     measured = known(H100, *PRODUCT)
-    assert measured is not None
     as_there = [*ops("a", measured.share, 6), *ops("b", measured.share + 0.1, FEWEST_RECORDED)]
     assert of_recordings(as_there) == []  # An H100's share says the first six without error.
     assert of_recordings(ops("a", 0.35, FEWEST_RECORDED)) == []  # Nothing to test it with.

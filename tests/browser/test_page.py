@@ -280,7 +280,6 @@ def test_dragging_past_the_end_stops_there(opened: Opened) -> None:
     opened.moved_by(opened.page.locator("[data-move=in]").click)
     opened.page.locator(".modebar-btn[data-title=Pan]").first.click()
     box = opened.page.locator("#lanes .nsewdrag").first.bounding_box()
-    assert box is not None
     for _ in range(3):
         opened.page.mouse.move(box["x"] + 100, box["y"] + 20)
         opened.page.mouse.down()
@@ -293,7 +292,6 @@ def test_dragging_past_the_end_stops_there(opened: Opened) -> None:
 def test_keys_work_wherever_one_has_clicked_in_the_timeline(opened: Opened) -> None:
     opened.page.locator("#lanes").scroll_into_view_if_needed()
     box = opened.page.locator("#lanes .nsewdrag").first.bounding_box()
-    assert box is not None
     opened.page.mouse.click(box["x"] + 5, box["y"] + box["height"] - 3)
     opened.moved_by(lambda: opened.page.keyboard.press("+"))
     first = opened.moved_by(opened.page.locator(".card .show").first.click)

@@ -76,7 +76,6 @@ def test_what_pays_only_later_is_told_apart_from_what_is_minor(found: Diagnosis)
     first = found.findings[0]
     saving = replace(first.saving, low_ns=0, likely_ns=0, high_ns=0, after_above_ns=5_000_000)
     then = {"saving": saving, "minor": True, "hidden": (4_000_000, 5_000_000, 5_000_000)}
-    assert found.replay is not None
     quality = replace(found.replay, all_together=Together(44_000_000, 45_000_000, 45_000_000))
     later = replace(first, title="Later", site=Site("a.py", 7, "f"), **then)
     both = replace(found, findings=(first, later), replay=quality)
@@ -173,7 +172,6 @@ def test_all_cannot_tell(found: Diagnosis) -> None:
 @pytest.fixture
 def unprofiled(found: Diagnosis) -> Diagnosis:
     """Steps take 80 ms without the profiler."""
-    assert found.steps is not None
     steps = replace(found.steps, unprofiled_step_time_ns=80_000_000, usual_step_time_ns=80_000_000)
     (one,) = found.findings
     saving = replace(one.saving, likely_ns=32_000_000, after_above_ns=32_000_000)
@@ -186,7 +184,6 @@ def test_the_first_lines_say_what_recording_cost_and_what_savings_are_of(unprofi
     """Recorded steps take 100 ms, 25 % more than 80."""
     first, _, second, *_ = terminal.render(unprofiled, 100).splitlines()
     assert first.endswith(" · 3 of 4 recorded steps · profiler overhead 25 %")
-    assert unprofiled.steps is not None
     time = replace(unprofiled.steps.step_time_ns, median=90_000_000, mean=120_000_000)
     for size, percent in ((1.0, 50), (2.0, 30)):  # 120 ms for 80; and for twice the work, as much as was timed.
         steps = replace(unprofiled.steps, step_time_ns=time, size_ratio=size, overhead_ratio=1.3)
@@ -253,7 +250,6 @@ def test_the_headline_counts_what_is_sure_and_options_apart(found: Diagnosis, so
 
 def test_an_option_that_saves_per_sample_leaves_the_step_as_long(found: Diagnosis) -> None:
     alone = of_kinds(found, "O")
-    assert alone.replay is not None
     per_sample, quality = replace(alone.findings[0], per_sample=True), replace(alone.replay, all_together=None)
     assert (
         heading.lost(replace(alone, findings=(per_sample,), replay=quality))

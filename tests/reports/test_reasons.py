@@ -49,7 +49,6 @@ def test_the_sum_is_the_recorded_step_less_the_replayed_one(diagnosed: Diagnosis
 
 
 def test_a_bound_may_be_nothing(diagnosed: Diagnosis) -> None:
-    assert diagnosed.replay is not None
     doubtful = replace(diagnosed, replay=replace(diagnosed.replay, unexplained_share=0.12))
     one = saving(diagnosed, 8.8, 20, 33.6, 90, 80, 70)
     bound = replace(one, saving=replace(one.saving, low_ns=0, basis=Basis.BOUNDED))
@@ -59,7 +58,6 @@ def test_a_bound_may_be_nothing(diagnosed: Diagnosis) -> None:
 
 
 def test_savings_of_the_step_without_the_profiler_say_so(diagnosed: Diagnosis) -> None:
-    assert diagnosed.steps is not None
     alone = replace(diagnosed, steps=replace(diagnosed.steps, unprofiled_step_time_ns=50_000_000))
     assert reasons.formula(saving(diagnosed, 5, 10, 15, 90, 80, 70), alone)[2:] == [
         "Of the step of 50.0 ms that is 10.0 ms."
@@ -95,7 +93,6 @@ def test_what_was_not_replayed_has_no_sum(diagnosed: Diagnosis) -> None:
     ],
 )
 def test_what_was_changed_is_said_per_step(diagnosed: Diagnosis, change: Change, said: str) -> None:
-    assert diagnosed.steps is not None
     assert diagnosed.steps.used == 3
     assert reasons.changes(replace(diagnosed.findings[0], changes=(change,)), diagnosed) == [said]
 

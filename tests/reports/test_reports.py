@@ -170,10 +170,8 @@ def test_all_reports_say_the_same_of_a_hole_in_a_graph() -> None:
     assert re.search(r"work that was not recorded\W+200 us\W+50\.0 %", markdown.render(found, details=True))
     assert [(one.label, one.ns) for one in heading.bar(found)][-1] == ("work that was not recorded", 200_000)
     assert Diagnosis.from_json(found.to_json()).breakdown == found.breakdown
-    assert found.breakdown is not None
     assert found.breakdown.work_not_recorded_ns == 200_000
     assert sum(one.ns for one in found.idle or ()) == found.breakdown.idle_ns == 50_000
-    assert found.timeline is not None
     assert "work_not_recorded" in {found.timeline.kinds[k] for k in found.timeline.tables[0].kind.values.tolist()}
 
 

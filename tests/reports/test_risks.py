@@ -132,7 +132,6 @@ def test_groups_and_lanes_are_named_and_no_row_has_two_names(tmp_path: Path) -> 
 def test_nothing_overlaps_in_a_row_but_what_lies_inside(corpus: Path) -> None:
     """Perfetto drops slices of a row that begin before another ends, and end after it."""
     found = pipeline.diagnose([corpus / "kineto/hta/resnet_v100_5_steps.json.gz"])
-    assert found.timeline is not None
     assert len(found.timeline.tables) == 2
     rows: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for event in events(found):

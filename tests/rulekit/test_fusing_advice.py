@@ -129,7 +129,6 @@ cpu  aten::add_ 51-61 shapes=[[200000,32],[200000,32],[]]
 def finding(rule: str, drawing: str, **known: object) -> RankedFinding:
     """What the rule finds first, given more of a manifest."""
     rank = facts_of(drawing).rank
-    assert rank.context is not None
     more = msgspec.structs.replace(rank.context.rank, **known)
     facts = Facts(replace(rank, context=replace(rank.context, rank=more)))
     return pipeline.present(facts, [built_in(rule)]).findings[0]

@@ -116,7 +116,6 @@ def test_a_stutter_is_told_with_its_period_and_what_of_the_step_it_is(tmp_path: 
     some = [interval(sum(step(k).values()), **{n: v for n, v in step(k).items() if n != "rest"}) for k in range(1000)]
     one = recorded(tmp_path, some)
     seen = outliers(one)
-    assert seen is not None
     assert (seen.count, seen.period_steps, seen.regular, seen.part) == (20, 50, 1.0, part)
     told_one = found(one)[K.OUTLIER_STEPS]
     assert told_one.title == "Step-time spikes every 50 steps"

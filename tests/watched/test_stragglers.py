@@ -191,7 +191,6 @@ def test_one_that_ended_by_itself_was_no_failure() -> None:
 
 def test_values_that_rise_all_along() -> None:
     found = risen([100 + 10 * k for k in range(12)])
-    assert found is not None
     # The medians of the first three and of the last three.
     assert (found.first, found.last, found.each) == (110, 200, 10)
     assert found.chance < 1e-7
@@ -216,7 +215,6 @@ def test_values_that_do_not_rise_all_along(values: list[float]) -> None:
 
 def test_values_that_are_more_from_one_position_on() -> None:
     found = changed([10, 11, 10, 9, 10, 10, 11, 9, 10, 10, *[13, 12, 13, 14] * 3])
-    assert found is not None
     assert (found.at, found.before, found.after) == (10, 10, 13)
     # All pairs in order: one of C(22, 10) ways to put ten of 22 first, at 21 positions.
     assert found.chance == pytest.approx(21 / 646_646)

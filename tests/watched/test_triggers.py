@@ -32,7 +32,6 @@ def test_steps_that_get_slower() -> None:
     """From second 40 on they take 12 ms. The last 15 s are of 50 s partly fast, and of 60 s all slow."""
     slower = log(lambda at: 12 if at >= 40 else 10)
     found = triggered(slower, ())
-    assert found is not None
     assert (found.kind, found.why) == (
         TriggerKind.SLOWER,
         "step time rose 20 % since the start, from 10.0 ms to 12.0 ms",
@@ -74,7 +73,6 @@ def with_outliers(numbers: list[int], excess_ms: int = 50) -> RunLog:
 
 def test_outliers_at_a_period() -> None:
     found = triggered(with_outliers([5900, 5920, 5940]), ())
-    assert found is not None
     assert (found.kind, found.period_steps, found.outlier) == (TriggerKind.OUTLIERS, 20, 5940)
     assert found.why == "one step in 20 takes 50.0 ms longer than the others"
     assert kind(with_outliers([5900, 5920, 5950])) is None

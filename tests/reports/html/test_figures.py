@@ -238,8 +238,6 @@ def test_copies_by_size_and_rate(known: Diagnosis) -> None:
 
 def test_launches_are_drawn_where_they_are(known: Diagnosis) -> None:
     """The timeline begins at 950 us; the six launches are 450, 520 and 535 us later, and 1000 us after that again."""
-    curve = known.pictures.launches if known.pictures else None
-    assert curve is not None
     band, depth, delay = work_figures.launches(known).data
     assert depth.x == pytest.approx([0.45, 0.52, 0.535, 1.45, 1.52, 1.535], abs=0.01)
     assert depth.y.tolist() == [0, 0, 0, 0, 0, 0]
@@ -253,7 +251,6 @@ def test_launches_are_drawn_where_they_are(known: Diagnosis) -> None:
 
 def roofed(found: Diagnosis, name: str = "aten::mm") -> Diagnosis:
     ops = (RooflineOp(name, (64, -1, 32), "bf16", 4, 20_000, 2_000_000_000, 10_000_000, 1e14),)
-    assert found.pictures is not None
     picture = RooflinePicture(ops, "H100 SXM", 2e12, {"bf16": 1e15})
     return replace(found, pictures=msgspec.structs.replace(found.pictures, roofline=picture))
 
@@ -283,7 +280,6 @@ def test_collectives_are_hidden_and_exposed(known: Diagnosis) -> None:
 
 def test_only_the_longest_collectives_are_drawn_in_order_of_time(known: Diagnosis) -> None:
     """Of 100 that grow longer, the last 80."""
-    assert known.pictures is not None
     bars = tuple(CollectiveBar("allreduce", 1000 * k, 10_000 + k, 0, None) for k in range(100))
     found = replace(known, pictures=msgspec.structs.replace(known.pictures, collectives=bars))
     hidden = run_figures.communication(found).data[0]
@@ -338,7 +334,6 @@ def test_of_many_ranks_the_slowest(known: Diagnosis) -> None:
 
 
 def remembered(found: Diagnosis) -> Diagnosis:
-    assert found.pictures is not None
     curve = MemoryCurve(0, (-500_000, 500_000), (1_000_000_000, 3_000_000_000), (-1, 4_000_000_000))
     return replace(found, pictures=msgspec.structs.replace(found.pictures, memory=(curve,)))
 
@@ -356,7 +351,6 @@ def test_memory_over_time_with_the_used_steps_shaded(known: Diagnosis) -> None:
 
 
 def test_memory_that_comes_and_goes_within_a_piece_of_time_is_a_band(known: Diagnosis) -> None:
-    assert known.pictures is not None
     curve = MemoryCurve(0, (0, 1_000_000), (300, 500), (600, 600), (100, 500))
     made = run_figures.memory(replace(known, pictures=msgspec.structs.replace(known.pictures, memory=(curve,))))
     least, most = made.data[:2]
@@ -400,7 +394,6 @@ def test_nothing_is_drawn_of_nothing(name: str) -> None:
 
 def hostile(evil: str) -> Diagnosis:
     found = of(training(op=evil))
-    assert found.pictures is not None
     pictures = msgspec.structs.replace(found.pictures, collectives=(CollectiveBar(evil, 0, 10, 5, 7),))
     idle = (IdleShare(TimeCause.SYNC, Site(evil, 1, evil), 510_000, 0.51, 1),)
     found = with_fixes(replace(found, pictures=pictures, idle=idle), finding(evil, 300_000, 300_000))

@@ -55,7 +55,6 @@ def thousand() -> Diagnosis:
 
 def test_the_first_screen_names_whom_the_step_waits_for_and_why() -> None:
     diagnosis = eight()
-    assert diagnosis.job is not None
     # The slow rank's 30 ms, its group's 2 ms and 3 ms of all; seven wait for it, its neighbour in their group.
     assert diagnosis.job.step_ns == 35 * MS
     assert job_tables.lead(diagnosis.job) == [
@@ -81,7 +80,6 @@ def test_a_rank_that_comes_late_is_named_before_the_compute_of_all() -> None:
     computed = np.where(late.lane.own_ns > 0, 20 * MS, 0)
     sequences[1] = replace(late, lane=replace(late.lane, compute_ns=computed), compute_ns=np.full(4, 20 * MS))
     found = diagnosed(sequences).job
-    assert found is not None
     assert job_tables.lead(found) == [
         "A rank waits 6.67 ms of 31.0 ms for others, on average (21.5 %).",
         "The step waits 10.0 ms for rank 1's host, 20.0 ms for compute in which no rank stands out"
@@ -98,7 +96,6 @@ def test_a_rank_that_comes_late_is_named_before_the_compute_of_all() -> None:
 
 def test_of_ranks_that_take_alike_none_is_named() -> None:
     found = diagnosed(play([[Own(20 * MS), Meet((0, 1, 2), MS), NextStep()] * 4] * 3)).job
-    assert found is not None
     assert job_tables.culprit(found) is None
     assert job_tables.awaited(found) == (
         "The step waits 20.0 ms for compute in which no rank stands out and 1.00 ms for the all-reduce of all ranks."
@@ -118,7 +115,6 @@ def in_turn(more_ms: int) -> list[CollectiveSequence]:
 def test_a_rank_that_explains_little_of_the_waiting_is_not_named() -> None:
     """It takes 3 ms more than the others' 25. The ranks wait for 15: mostly for the one whose turn it is."""
     found = diagnosed(in_turn(3)).job
-    assert found is not None
     assert job_tables.lead(found) == [
         "A rank waits 15.0 ms of 41.8 ms for others, on average (35.9 %).",
         "The step waits 40.8 ms for compute in which no rank stands out and 1.00 ms for the all-reduce of all ranks.",
@@ -127,7 +123,6 @@ def test_a_rank_that_explains_little_of_the_waiting_is_not_named() -> None:
 
 def test_a_rank_that_explains_much_of_the_waiting_is_named() -> None:
     found = diagnosed(in_turn(15)).job
-    assert found is not None
     assert job_tables.why(found) == "Rank 3 computes 40.0 ms a step, the others 25.0 ms (median)."
 
 
@@ -137,8 +132,6 @@ def test_a_rank_that_takes_no_more_than_equal_ranks_do_by_chance_is_not_named() 
     on_gpu, on_cpu = (
         diagnosed([replace(sequence, on_cpu=is_cpu) for sequence in sequences]).job for is_cpu in (False, True)
     )
-    assert on_gpu is not None
-    assert on_cpu is not None
     assert list(job_tables.standing_out(on_gpu)) == [(1, JobPathKind.COMPUTE)]
     assert job_tables.standing_out(on_cpu) == {}
 
@@ -146,7 +139,6 @@ def test_a_rank_that_takes_no_more_than_equal_ranks_do_by_chance_is_not_named() 
 def test_where_nobody_waits_no_rank_stands_out() -> None:
     """Ranks that meet nowhere: one takes longer, and holds nobody up."""
     found = diagnosed(play([[Own(ms * MS), NextStep()] * 4 for ms in (20, 24, 20)])).job
-    assert found is not None
     assert job_tables.standing_out(found) == {}
 
 
@@ -161,7 +153,6 @@ def test_texts_have_the_job_before_the_ranks(render: object) -> None:
 
 def test_the_tables_add_up_to_the_step() -> None:
     found = thousand().job
-    assert found is not None
     assert sum(row.ns for row in job_tables.path_rows(found)) == found.step_ns
 
 
@@ -213,7 +204,6 @@ def test_ranks_that_hold_the_path_for_a_moment_share_a_lane() -> None:
         for rank in (first, first + 1):
             hops[rank] += [Own((10 + first) * MS)] * (rank == first) + [Meet((first, first + 1), MS)]
     found = diagnosed(play([[*hop, Meet(tuple(range(14))), NextStep()] * 2 for hop in hops]))
-    assert found.job is not None
     lanes = job_figures.path_lanes(found.job)
     assert lanes == [*(f"rank {rank}" for rank in range(1, 13)), "other ranks", "between ranks"]
 
@@ -224,7 +214,6 @@ def test_the_page_of_very_many_ranks_is_no_larger_than_five_megabytes() -> None:
 
 def test_of_each_rank_it_is_told_how_it_spends_its_step_and_what_is_found_on_it() -> None:
     found = eight()
-    assert found.job is not None
     said = RankFinding("scalar_syncs", "SY01", "It <waits>", Site("train.py", 12, "step"))
     host = HostTime(200, {TimeCause.OPS: 150, TimeCause.PYTHON: 50, TimeCause.SYNC: 0})
     ranks = [replace(rank, findings=(said,) * (rank.rank == 5), host=host) for rank in found.ranks]

@@ -58,7 +58,6 @@ def test_the_only_scripts_are_ours(name: str, tmp_path: Path) -> None:
     assert [script.get("id") for script in scripts] == ["plotly-packed", "data-packed", "trace-packed", None]
     assert [script.get("type") for script in scripts] == ["text/plain"] * 3 + [None]
     policy = Elements(text).named("meta")[1]["content"]
-    assert policy is not None
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe-eval" not in policy
     assert "'unsafe-inline'" not in policy.partition("style-src")[0]
