@@ -28,7 +28,7 @@ from diagnose.reports import terminal
 from diagnose.reports.comparison import headline
 from diagnose.reports.quoting import MOST_BYTES, NOTE, size
 from diagnose.trace.frames import Site
-from tests.capture.scripts import environment, script
+from tests.capture.scripts import environment, script, wait_for
 from tests.cli.test_try import LOADER
 from tests.drawing import Drawing
 from tests.hostile import EVIL, MIXED, ORDER, ROOT, SAMPLE, evil, outside_of_quotes, sample
@@ -456,10 +456,7 @@ time.sleep(600)
 
 
 def started(folder: Path) -> list[int]:
-    until = time.monotonic() + 600
-    while not (folder / "started").is_file() or not (folder / "started").read_text():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_for(lambda: (folder / "started").is_file() and (folder / "started").read_text(), 600)
     return [int(number) for number in (folder / "started").read_text().split()]
 
 

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,7 +52,7 @@ class Done:
 
     @property
     def manifest(self) -> Manifest:
-        return msgspec.json.decode((self.folder / "manifest.json").read_bytes(), type=Manifest)
+        return manifest_of(self.folder)
 
     @property
     def rank(self) -> RankManifest:
@@ -60,6 +62,10 @@ class Done:
     @property
     def files(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir())
+
+
+def manifest_of(folder: Path) -> Manifest:
+    return msgspec.json.decode((folder / "manifest.json").read_bytes(), type=Manifest)
 
 
 def environment() -> dict[str, str]:
@@ -77,9 +83,14 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "diagnose", "profile", *map(str, words)]
 
 
-def profile(folder: Path, *words: object, timeout: float = 120) -> Done:
-    """`diagnose profile -o OUT --no-analyze WORDS`, run in the folder. Once more where Nsight Systems itself broke."""
+def profile(folder: Path, *words: object, text: str = "", timeout: float = 120) -> Done:
+    """`diagnose profile -o OUT --no-analyze WORDS`, run in the folder. Once more where Nsight Systems itself broke.
+
+    TEXT is written to train.py before.
+    """
     out = folder / "out"
+    if text:
+        script(folder, text)
     words = ("-o", out, "--no-analyze", *words)
     run = partial(subprocess.run, capture_output=True, text=True, cwd=folder, env=environment(), timeout=timeout)
     done = run(command(*words))
@@ -92,6 +103,22 @@ def plain(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *map(str, words)], capture_output=True, text=True, cwd=folder, env=environment(), timeout=120
     )
+
+
+def started(folder: Path, *words: object, **variables: object) -> subprocess.Popen[str]:
+    """A command that goes on in the folder, in a session of its own, with more variables in its environment."""
+    given = {**environment(), **{name: str(value) for name, value in variables.items()}}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [*map(str, words)], cwd=folder, env=given, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+
+
+def wait_for(true: Callable[[], object], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def steps_in(trace: Path) -> dict[int, list[str]]:

@@ -219,10 +219,6 @@ def test_epochs_of_a_recorded_training(tmp_path: Path, more: str) -> None:
     found = rank.epochs
     assert found.began == tuple(range(0, 9 * len(found.began), 9))
     assert (found.steps, found.timed % 9) == (9, 0)
-    assert found.step_ns is not None
-    assert found.first_step_ns is not None
-    assert found.between_ns is not None
-    assert found.starting_ns is not None
     assert 0 < found.between_ns + found.starting_ns < found.first_step_ns < 9 * found.step_ns
     assert rank.cycle in (1, 9)
     assert found.place(rank.timing.first_step) == rank.timing.first_step % 9

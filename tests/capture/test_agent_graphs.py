@@ -46,7 +46,6 @@ def test_the_nodes_of_a_pass(tmp_path: Path, weight: Any) -> None:
         (made * made.exp()).sum().backward()
 
     graph = looked_at(tmp_path / "g", step)
-    assert graph is not None
     assert of(graph) == [
         ("MmBackward0", ["torch::autograd::AccumulateGrad"]),
         ("TanhBackward0", ["MmBackward0"]),

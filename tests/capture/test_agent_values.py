@@ -35,7 +35,6 @@ def looked_at(target: Path, step: Callable[[], object]) -> ValueGraph | None:
 
 def found(graph: ValueGraph | None, step: int = 1) -> list[tuple[str, bool, bool]]:
     """Of each op of a step that makes something: its name, whether this step has had it, and whether the other had."""
-    assert graph is not None
     known: set[int] = set()
     told = []
     for at, name in enumerate(graph.name.tolist()):
@@ -77,7 +76,6 @@ def test_what_looks_as_in_the_step_before_though_its_memory_was_written_to(tmp_p
         ends[at:].logical_not()
 
     graph = looked_at(tmp_path / "v", step)
-    assert graph.repeats is not None
     named = [graph.names[one].removeprefix("aten::") for one in graph.name.tolist()]
     told = {name for name, repeats in zip(named, graph.repeats.tolist(), strict=True) if repeats}
     assert told & {"nonzero", "logical_not"} == {"nonzero"}

@@ -10,14 +10,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import pytest
 
 import diagnose
 from diagnose.capture.agent.plan import WORK, Plan
 from diagnose.capture.run import prepare, run
 from diagnose.trace.manifest import Manifest, RankManifest
-from tests.capture.scripts import STEP, command, environment, script
+from tests.capture.scripts import STEP, command, environment, manifest_of, script, started
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -79,20 +78,9 @@ def node(number: int, port: int, ranks: int = 2) -> list[str]:
     return launcher(*where, "--master-port", port, "train.py")
 
 
-def started(folder: Path, *words: object, **variables: object) -> subprocess.Popen[str]:
-    given = {**environment(), **{name: str(value) for name, value in variables.items()}}
-    return subprocess.Popen(
-        [str(word) for word in words], cwd=folder, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 def ended(*children: subprocess.Popen[str], timeout: float = 120) -> Ended:
     said = [child.communicate(timeout=timeout)[1] for child in children]
     return Ended([child.returncode for child in children], said)
-
-
-def manifest(folder: Path) -> Manifest:
-    return msgspec.json.decode((folder / "manifest.json").read_bytes(), type=Manifest)
 
 
 def first_steps(ranks: tuple[RankManifest, ...]) -> set[int | None]:
@@ -105,7 +93,7 @@ def test_a_command_on_each_machine_and_one_recording(tmp_path: Path, free_port: 
     other, first = (started(tmp_path, *words, "--", *node(number, free_port)) for number in (1, 0))
     done = ended(first, other)
     assert done.codes == [0, 0], done.said
-    whole = manifest(tmp_path / "out")
+    whole = manifest_of(tmp_path / "out")
     assert [(rank.rank, rank.node, rank.peers) for rank in whole.ranks] == [(0, 0, 2), (1, 0, 2), (2, 1, 2), (3, 1, 2)]
     assert (whole.complete, whole.notes) == (True, ())
     assert len(first_steps(whole.ranks)) == 1
@@ -144,7 +132,7 @@ def test_a_command_for_each_rank_as_srun_starts_them(tmp_path: Path, free_port: 
     ]
     done = ended(*children)
     assert done.codes == [0, 0], done.said
-    whole = manifest(tmp_path / "out")
+    whole = manifest_of(tmp_path / "out")
     assert [(one.rank, one.node, one.peers) for one in whole.ranks] == [(0, 0, 1), (1, 1, 1)]
     assert whole.complete
     assert len(first_steps(whole.ranks)) == 1
@@ -164,7 +152,7 @@ def test_machines_that_share_no_folder(tmp_path: Path, free_port: int) -> None:
     done = ended(*children)
     assert done.codes == [0, 0], done.said
     assert not any("waiting up to" in said for said in done.said)
-    parts = [manifest(tmp_path / f"out{number}") for number in (0, 1)]
+    parts = [manifest_of(tmp_path / f"out{number}") for number in (0, 1)]
     assert [[rank.rank for rank in part.ranks] for part in parts] == [[0], [1]]
     assert [part.notes[0].partition(" left")[0] for part in parts] == ["Rank 1", "Rank 0"]
     assert len(first_steps((*parts[0].ranks, *parts[1].ranks))) == 1
@@ -183,7 +171,7 @@ def test_a_second_job_in_the_same_folder_is_refused_and_the_first_is_whole(tmp_p
     assert refused.said[0].startswith("Error: Another command is recording into ")
     (tmp_path / "go-on").touch()
     assert ended(first).codes == [0]
-    assert [(rank.rank, rank.world_size) for rank in manifest(tmp_path / "out").ranks] == [(0, 2), (1, 2)]
+    assert [(rank.rank, rank.world_size) for rank in manifest_of(tmp_path / "out").ranks] == [(0, 2), (1, 2)]
 
 
 @pytest.mark.exhaustive
@@ -196,7 +184,6 @@ def test_ranks_of_another_job_that_bears_the_same_name_write_nothing(tmp_path: P
     while not (tmp_path / "out" / WORK / "rank0.claim").exists():
         time.sleep(0.02)
     second = started(tmp_path, *words, *launcher("--standalone", "--nproc-per-node", 3, "train.py"), **same)
-    assert second.stderr is not None
     while (
         "diagnose: another run is recording in this folder, so this run is not recorded."
         not in second.stderr.readline()
@@ -207,7 +194,7 @@ def test_ranks_of_another_job_that_bears_the_same_name_write_nothing(tmp_path: P
     second.terminate()
     (said,) = ended(second).said
     assert said.splitlines()[-1] == f"Error: {tmp_path / 'out'} is in use by another run. Name a new folder."
-    whole = manifest(tmp_path / "out")
+    whole = manifest_of(tmp_path / "out")
     assert [(rank.rank, rank.world_size) for rank in whole.ranks] == [(0, 2), (1, 2)]
     assert not list((tmp_path / "out").glob("rank2.*"))
 
@@ -299,7 +286,7 @@ def test_a_rank_that_cannot_write_ends_with_the_others(tmp_path: Path) -> None:
         )
     )
     assert done.codes == [0], done.said
-    first, second = manifest(tmp_path / "out").ranks
+    first, second = manifest_of(tmp_path / "out").ranks
     assert (first.trace, second.trace) == ("rank0.trace.json.gz", None)
     assert second.notes[0].startswith("Recording stopped: IsADirectoryError: ")
     assert first.steps_made == second.steps_made
@@ -372,7 +359,7 @@ def test_machines_are_told_apart_and_their_clocks_aligned(tmp_path: Path, free_p
         children.append(started(tmp_path, *words, **({"LD_PRELOAD": ahead} if number else {})))
     done = ended(*children)
     assert done.codes == [0, 0], done.said
-    first, second = manifest(tmp_path / "out").ranks
+    first, second = manifest_of(tmp_path / "out").ranks
     assert (first.node, second.node) == (0, 1)
     assert None not in (first.machine, second.machine)
     assert first.machine != second.machine

@@ -54,24 +54,21 @@ def test_ranges_that_are_open_from_one_recording_to_the_next(tmp_path: Path) -> 
 
 def test_a_profiler_in_another_thread_has_its_turn_at_once(tmp_path: Path) -> None:
     """The thread that trains waits for it, so ours cannot end at the end of a step."""
-    script(tmp_path, STEP + IN_A_THREAD)
-    done = profile(tmp_path, "--keep-running", "train.py")
+    done = profile(tmp_path, "--keep-running", "train.py", text=STEP + IN_A_THREAD)
     assert (done.code, done.stdout.splitlines()[0]) == (0, "[True, True, True]")
     assert "The script's own profiler started during a recording, so diagnose recorded again afterwards." in done.stderr
     assert done.manifest.complete
 
 
 def test_a_run_ends_cleanly_while_a_profiler_of_its_own_records(tmp_path: Path) -> None:
-    script(tmp_path, STEP + LEFT_RUNNING)
-    done = profile(tmp_path, "--warmup", "3", "--steps", "2", "train.py")
+    done = profile(tmp_path, "--warmup", "3", "--steps", "2", "train.py", text=STEP + LEFT_RUNNING)
     assert done.code in (0, 2), done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("options", [(), ("--keep-running",)])
 def test_a_script_that_profiles_itself_in_several_ways(options: tuple[str, ...], tmp_path: Path) -> None:
-    script(tmp_path, STEP + OF_ITS_OWN)
-    done = profile(tmp_path, *options, "--warmup", "3", "--steps", "2", "train.py")
+    done = profile(tmp_path, *options, "--warmup", "3", "--steps", "2", "train.py", text=STEP + OF_ITS_OWN)
     assert done.code == 0 or (done.code == 2 and "recorded" in done.stderr.splitlines()[-1])
     (last,) = plain(tmp_path, "train.py").stdout.splitlines()
     assert done.stdout.splitlines() == [last] or not (options or done.stdout)

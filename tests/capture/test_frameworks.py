@@ -110,8 +110,7 @@ def recorded(done: Done) -> None:
 @pytest.mark.parametrize("package", TRAINERS)
 def test_a_trainer_is_recorded_as_it_is(tmp_path: Path, package: str) -> None:
     pytest.importorskip(package)
-    script(tmp_path, TRAINERS[package])
-    done = profile(tmp_path, "--steps", 3, "train.py")
+    done = profile(tmp_path, "--steps", 3, "train.py", text=TRAINERS[package])
     assert done.code == 0, done.stderr
     assert "steps" not in done.stdout
     assert (done.rank.steps_by, done.rank.loop) == ("optimizer", package)

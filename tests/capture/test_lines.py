@@ -69,7 +69,6 @@ def untraced() -> None:
 @pytest.mark.parametrize(("function", "op"), [(loop, "mul"), (loop, "add"), (loop, "neg"), (half, "div")])
 def test_an_op_has_the_line_at_which_it_stands(function: Callable[..., object], op: str, tmp_path: Path) -> None:
     (site,) = said(recorded(loop, tmp_path), op)
-    assert site is not None
     first, last = written(function, op)
     assert (first <= site.line <= last, site.function) == (True, function.__name__)
 

@@ -3,13 +3,12 @@
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from diagnose.capture import manifests
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import WORK, Part, Plan
-from diagnose.trace.manifest import Manifest
+from tests.capture.scripts import manifest_of
 
 
 @pytest.fixture
@@ -19,10 +18,6 @@ def folder(tmp_path: Path) -> Path:
     manifests.begin(tmp_path, ["python", "train.py"])
     Board(part.work).claim("python")
     return tmp_path
-
-
-def read(folder: Path) -> Manifest:
-    return msgspec.json.decode((folder / "manifest.json").read_bytes(), type=Manifest)
 
 
 def written(folder: Path, *names: str) -> None:
@@ -37,7 +32,7 @@ def left(folder: Path, **ranks: dict[str, object]) -> None:
 
 
 def test_it_is_there_before_the_run(folder: Path) -> None:
-    begun = read(folder)
+    begun = manifest_of(folder)
     assert (begun.schema_version, begun.complete, begun.command, begun.ranks) == (1, False, ("python", "train.py"), ())
     assert begun.started.endswith("+00:00")
 
@@ -50,7 +45,7 @@ def test_what_the_ranks_say_is_merged_in_order(folder: Path) -> None:
     assert [rank.trace for rank in found.ranks] == ["a", "b", "c"]
     assert (found.complete, found.exit_code, found.host.cpus, found.versions) == (True, 3, 4, {"torch": "2.13"})
     assert found.ranks[1].notes == ("It was late.",)
-    assert read(folder) == found
+    assert manifest_of(folder) == found
     assert not (folder / WORK).exists()
 
 
@@ -151,4 +146,4 @@ def test_a_command_in_which_nothing_could_look(tmp_path: Path) -> None:
 def test_secrets_among_the_arguments_are_left_out(tmp_path: Path, given: str, kept: str) -> None:
     Plan().write(Part(tmp_path))
     manifests.begin(tmp_path, given.split())
-    assert " ".join(read(tmp_path).command) == kept
+    assert " ".join(manifest_of(tmp_path).command) == kept

@@ -5,13 +5,11 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -25,8 +23,8 @@ from diagnose.facts.core.base import Facts
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.source import nvtx, ranks, recording
 from diagnose.trace.frames import Site
-from diagnose.trace.manifest import Manifest, RankManifest
-from tests.capture.scripts import STEP, command, environment, profile, script
+from diagnose.trace.manifest import RankManifest
+from tests.capture.scripts import STEP, command, manifest_of, profile, script, started, wait_for
 from tests.drawing import Drawing
 from tests.source.nsight import Export, pid, synthetic
 
@@ -59,15 +57,13 @@ def texts(path: Path) -> set[str]:
 @pytest.mark.usefixtures("real")
 def test_a_run_is_recorded_and_compared_to_the_last_nanosecond(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVATE_KEY", "never-to-be-passed-on")
-    script(tmp_path, SLOW)
-    done = profile(tmp_path, "--tracer", "nsys", "--steps", 4, "train.py", 100_000)
+    done = profile(tmp_path, "--tracer", "nsys", "--steps", 4, "train.py", 100_000, text=SLOW)
     assert (done.code, "whole" in done.stdout) == (0, False), done.stderr
     assert done.files == [
         *("manifest.json", "rank0.graph.json.gz", "rank0.trace.sqlite", "rank0.values.json.gz", "trace.nsys-rep")
     ]
     assert done.manifest.complete
     assert (done.rank.trace, done.rank.detail, done.rank.ended) == ("rank0.trace.sqlite", None, "recorded")
-    assert done.rank.unprofiled is not None
     assert len(done.rank.timing.wall_ns) == 5
     # A step of its own lies between them, without any profiler.
     assert done.rank.timing.first_step > done.rank.unprofiled.first_step + len(done.rank.unprofiled.wall_ns)
@@ -125,8 +121,7 @@ for i in range(100_000):
 
 @pytest.mark.usefixtures("real")
 def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
-    script(tmp_path, STEP + LIKE_EMIT_NVTX)
-    done = profile(tmp_path, "--tracer", "nsys", "--memory", "--steps", 4, "train.py")
+    done = profile(tmp_path, "--tracer", "nsys", "--memory", "--steps", 4, "train.py", text=STEP + LIKE_EMIT_NVTX)
     assert done.code == 0, done.stderr
     assert done.files == [
         "device.nsys-rep",
@@ -209,8 +204,7 @@ def asked(path: Path) -> list[tuple[int, int]]:
 
 @pytest.mark.usefixtures("real")
 def test_a_run_that_ends_too_early_and_one_that_fails(tmp_path: Path) -> None:
-    script(tmp_path, SLOW + "sys.exit(7)\n")
-    done = profile(tmp_path, "--tracer", "nsys", "train.py", 5)
+    done = profile(tmp_path, "--tracer", "nsys", "train.py", 5, text=SLOW + "sys.exit(7)\n")
     assert (done.code, done.stderr) == (7, "")  # What a script that fails says of itself stands alone.
     assert done.files == ["manifest.json"]
 
@@ -219,28 +213,18 @@ def test_a_run_that_ends_too_early_and_one_that_fails(tmp_path: Path) -> None:
 def test_an_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
     script(tmp_path, SLOW)
     words = command("-o", tmp_path / "out", "--no-analyze", "--tracer", "nsys", "--steps", 1000, "train.py", 100_000)
-    child = subprocess.Popen(
-        words,
-        cwd=tmp_path,
-        env=environment(),
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 600
+    child = started(tmp_path, *words)
     opened = f"*/{agent.OPENED}timing.post"
-    while not list((tmp_path / "out" / WORK).glob(opened)):
-        assert time.monotonic() < deadline
-        assert child.poll() is None
-        time.sleep(0.05)
+    wait_for(lambda: child.poll() is not None or list((tmp_path / "out" / WORK).glob(opened)), 600)
+    assert child.poll() is None
     time.sleep(0.5)
     child.send_signal(signal.SIGINT)
     _, stderr = child.communicate(timeout=600)
     assert child.returncode == 130, stderr
     assert "See the recording so far with: diagnose analyze" in stderr
-    manifest = msgspec.json.decode((tmp_path / "out" / "manifest.json").read_bytes(), type=Manifest)
-    assert [(rank.trace, rank.ended) for rank in manifest.ranks] == [("rank0.trace.sqlite", "interrupted")]
+    assert [(rank.trace, rank.ended) for rank in manifest_of(tmp_path / "out").ranks] == [
+        ("rank0.trace.sqlite", "interrupted")
+    ]
     assert len(ranks.read(tmp_path / "out" / "rank0.trace.sqlite").steps) >= 2
 
 
@@ -261,8 +245,7 @@ def test_what_the_user_can_mend_is_said_before_anything_is_made(
 ) -> None:
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    script(tmp_path, SLOW)
-    done = profile(tmp_path, "--tracer", "nsys", *words, "train.py")
+    done = profile(tmp_path, "--tracer", "nsys", *words, "train.py", text=SLOW)
     assert (done.code, done.stdout) == (2, "")
     assert said in " ".join(done.stderr.split())
     assert not done.folder.exists()

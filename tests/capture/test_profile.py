@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture.scripts import RECORDED, STEP, Done, command, environment, plain, profile, script, steps_in
+from tests.capture.scripts import RECORDED, STEP, Done, command, environment, plain, profile, script, started, steps_in
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -46,9 +46,6 @@ def test_a_script_is_recorded_and_ended(recorded: Done) -> None:
     assert done.manifest.command == (sys.executable, "train.py", "100000")
     rank = done.rank
     assert (rank.rank, rank.world_size, rank.steps_by, rank.ended) == (0, 1, "optimizer", "recorded")
-    assert rank.unprofiled is not None
-    assert rank.timing is not None
-    assert rank.attribution is not None
     assert len(rank.warm_up.wall_ns) >= 10
     assert 4 <= len(rank.unprofiled.wall_ns) <= 30
     assert rank.unprofiled.first_step == rank.warm_up.first_step + len(rank.warm_up.wall_ns)
@@ -68,9 +65,6 @@ def test_long_steps_at_a_period_are_recorded_with_the_others(tmp_path: Path) -> 
     script(tmp_path, STEP + "for i in range(100_000):\n    step()\n    time.sleep(0.3 if i % 4 == 1 else 0.03)\n")
     done = profile(tmp_path, "--steps", 5, "train.py")
     assert done.rank.notes[0].startswith("One step in 4 takes ")
-    assert done.rank.unprofiled is not None
-    assert done.rank.timing is not None
-    assert done.rank.attribution is not None
     unprofiled, timing, detail = (
         [ns > 200_000_000 for ns in one.wall_ns]
         for one in (done.rank.unprofiled, done.rank.timing, done.rank.attribution)
@@ -83,8 +77,6 @@ def test_long_steps_at_a_period_are_recorded_with_the_others(tmp_path: Path) -> 
 def test_what_the_two_recordings_hold(recorded: Done) -> None:
     done = recorded
     timing, detail = (steps_in(done.folder / f"rank0.{name}.json.gz") for name in ("trace", "detail"))
-    assert done.rank.timing is not None
-    assert done.rank.attribution is not None
     for steps, clock in ((timing, done.rank.timing), (detail, done.rank.attribution)):
         assert sorted(steps) == list(range(clock.first_step, clock.first_step + len(clock.wall_ns)))
     for names in (*timing.values(), *detail.values()):
@@ -122,8 +114,7 @@ for number in range(100_000):
         torch.save(model.state_dict(), io.BytesIO())
 """
     )
-    script(tmp_path, source)
-    done = profile(tmp_path, "--steps", 4, "train.py")
+    done = profile(tmp_path, "--steps", 4, "train.py", text=source)
     assert done.code == 0, done.stderr
     assert done.rank.marked == ("garbage_collection", "checkpoint", "text")
     timing = steps_in(done.folder / "rank0.trace.json.gz")
@@ -159,10 +150,8 @@ for number in range(100_000):
     time.sleep(0.02)
 """
     )
-    script(tmp_path, source)
-    done = profile(tmp_path, "--steps", 4, "train.py")
+    done = profile(tmp_path, "--steps", 4, "train.py", text=source)
     assert done.code == 0, done.stderr
-    assert done.rank.python_threads is not None
     assert [python_thread.name for python_thread in done.rank.python_threads if python_thread.cpu_share > 0.2] == [
         "spin"
     ]
@@ -267,9 +256,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_script_once(tmp_path: Path) -> None:
 def test_an_interrupt_that_only_we_get_is_passed_on(tmp_path: Path) -> None:
     script(tmp_path, LONG)
     words = command("-o", tmp_path / "out", "--no-analyze", "--steps", 1000, "train.py")
-    child = subprocess.Popen(
-        words, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    child = started(tmp_path, *words)
     wait_until_recording(tmp_path)
     child.send_signal(signal.SIGINT)
     _, stderr = child.communicate(timeout=600)
@@ -285,8 +272,7 @@ def test_a_script_that_leaves_by_os_exit(tmp_path: Path) -> None:
 
 
 def test_a_script_too_short(tmp_path: Path) -> None:
-    script(tmp_path, LOOP)
-    done = profile(tmp_path, "train.py", 12)
+    done = profile(tmp_path, "train.py", 12, text=LOOP)
     assert (done.code, done.stdout) == (2, "whole\n")
     # 1 begins the clock, 10 warm up, 30 are timed, 3 tell the size, 1 + 5 are recorded; else 1 + 5 + 3 + 3 + 1 + 2.
     said = "The run made 12 steps, but recording 5 takes at least 50. Let it make more steps,"
@@ -313,10 +299,8 @@ def test_the_script_s_own_profiler_goes_first(tmp_path: Path) -> None:
         "while not torch.autograd._profiler_enabled(): step()\n"
         f"with torch.profiler.profile() as own: step()\n{count}for i in range(200): step()\n"
     )
-    script(tmp_path, STEP + loop)
-    done = profile(tmp_path, "--steps", 8, "train.py")
+    done = profile(tmp_path, "--steps", 8, "train.py", text=STEP + loop)
     assert done.stdout == "30\n1\n"
-    assert done.rank.timing is not None
     # One more than asked for, in whole cycles: steps of a busy machine may seem to have one.
     assert len(done.rank.timing.wall_ns) == done.rank.cycle * math.ceil(8 / done.rank.cycle) + 1
     assert done.stderr.count("profiler started during a recording, so diagnose recorded again afterwards.") == 1
@@ -365,8 +349,6 @@ def test_all_ranks_of_a_launcher_are_recorded_in_the_same_steps_and_ended(tmp_pa
     assert done.code == 0, done.stderr[-4000:]
     first, second = done.manifest.ranks
     assert (first.rank, second.rank, first.world_size, second.world_size) == (0, 1, 2, 2)
-    assert first.attribution is not None
-    assert second.attribution is not None
     assert first.timing.first_step == second.timing.first_step
     assert first.attribution.first_step == second.attribution.first_step
     assert {"rank0.trace.json.gz", "rank1.trace.json.gz", "rank1.detail.json.gz"} <= set(done.files)
@@ -385,8 +367,7 @@ def test_scaled_gradients_a_schedule_and_several_optimizers(tmp_path: Path) -> N
         "    if i % 2:\n        scaler.step(optimizer)\n        scaler.update()\n        schedule.step()\n"
         "        optimizer.zero_grad()\n        optimizer.step()\n        second.step()\n"
     )
-    script(tmp_path, STEP + loop)
-    done = profile(tmp_path, "train.py")
+    done = profile(tmp_path, "train.py", text=STEP + loop)
     for names in steps_in(done.folder / "rank0.trace.json.gz").values():
         assert names.count("Optimizer.step#SGD.step") == 3
         assert names.count("autograd::engine::evaluate_function: SumBackward0") == 2
@@ -402,16 +383,14 @@ def test_an_optimizer_step_within_torch_compile_is_left_alone(tmp_path: Path) ->
         "loader = torch.utils.data.DataLoader(torch.randn(100_000, 64), batch_size=10)\nfor batch in loader:\n"
         "    optimizer.zero_grad()\n    model(batch).sum().backward()\n    compiled()\n    time.sleep(0.01)\n"
     )
-    script(tmp_path, STEP + loop)
-    done = profile(tmp_path, "train.py")
+    done = profile(tmp_path, "train.py", text=STEP + loop)
     assert (done.code, done.rank.steps_by, done.rank.ended) == (0, "backward", "recorded")
     assert done.manifest.complete
 
 
 def test_a_step_that_is_compiled_and_cannot_be_observed_is_said(tmp_path: Path) -> None:
     loop = 'compiled = torch.compile(lambda: optimizer.step(), backend="eager")\nfor i in range(20):\n    compiled()\n'
-    script(tmp_path, STEP + loop)
-    done = profile(tmp_path, "train.py")
+    done = profile(tmp_path, "train.py", text=STEP + loop)
     assert (done.code, done.manifest.ranks) == (2, ())
     assert done.manifest.notes == (
         "The optimizer runs inside torch.compile, where diagnose cannot see it. Mark steps with diagnose.record.",
@@ -448,15 +427,13 @@ def test_loaders_are_described_and_no_worker_is_left(tmp_path: Path) -> None:
         "for batch, _ in zip(*loaders):\n    optimizer.zero_grad()\n    model(batch).sum().backward()\n"
         "    optimizer.step()\n"
     )
-    script(tmp_path, text)
-    done = profile(tmp_path, "train.py")
+    done = profile(tmp_path, "train.py", text=text)
     assert done.code == 0
     assert [(one.dataset, one.num_workers, one.batch_size) for one in done.rank.loaders] == [
         *(("Data", 0, 8), ("Data", 4, 8))
     ]
     assert [one.empty_share is None for one in done.rank.loaders] == [True, False]
     for loader in done.rank.loaders:
-        assert loader.items_ns is not None
         assert loader.items_ns > 8_000_000
     assert len(done.manifest.ranks) == 1
     assert subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True).stdout == ""
@@ -476,10 +453,8 @@ def test_each_epoch_has_an_optimizer_of_its_own(tmp_path: Path) -> None:
         "kept = []\nfor epoch in range(100):\n    kept.append(torch.optim.SGD(model.parameters(), lr=0.1))\n"
         "    for i in range(20):\n        step(kept[-1])\n"
     )
-    script(tmp_path, STEP + loop)
-    done = profile(tmp_path, "train.py")
+    done = profile(tmp_path, "train.py", text=STEP + loop)
     assert (done.code, done.manifest.complete) == (0, True)
-    assert done.rank.timing is not None
     every = done.rank.cycle  # Long steps of a busy machine may look like a cycle, and whole cycles are recorded.
     assert len(done.rank.timing.wall_ns) == -(-5 // every) * every + 1
 
@@ -491,8 +466,7 @@ def test_what_a_forked_training_recorded_is_kept(tmp_path: Path) -> None:
         "def train():\n    while not os.path.exists('out/rank0.trace.json.gz'): step()\n    step()\n"
         "child = multiprocessing.get_context('fork').Process(target=train)\nchild.start()\nchild.join()\n"
     )
-    script(tmp_path, STEP + loop)
-    done = profile(tmp_path, "train.py")
+    done = profile(tmp_path, "train.py", text=STEP + loop)
     assert (done.rank.ended, done.rank.trace) == ("itself", "rank0.trace.json.gz")
     assert done.rank.unprofiled is not None
 
@@ -500,8 +474,7 @@ def test_what_a_forked_training_recorded_is_kept(tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 def test_a_script_that_shows_its_errors_itself_has_crashed_all_the_same(tmp_path: Path) -> None:
     show = "sys.excepthook = lambda kind, error, trace: print('mine', error)\n"
-    script(tmp_path, STEP + show + "for i in range(20): step()\nraise ValueError('boom')\n")
-    done = profile(tmp_path, "train.py")
+    done = profile(tmp_path, "train.py", text=STEP + show + "for i in range(20): step()\nraise ValueError('boom')\n")
     assert (done.stdout, done.code, done.rank.ended) == ("mine boom\n", 1, "crashed")
 
 
@@ -516,9 +489,7 @@ def test_an_interrupt_that_the_script_handles_is_its_own(tmp_path: Path) -> None
     )
     script(tmp_path, text)
     words = command("-o", tmp_path / "out", "--no-analyze", "--steps", 1000, "train.py")
-    child = subprocess.Popen(
-        words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    child = started(tmp_path, *words)
     wait_until_recording(tmp_path)
     child.send_signal(signal.SIGINT)
     stdout, _ = child.communicate(timeout=600)

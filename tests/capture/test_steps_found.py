@@ -48,8 +48,7 @@ def test_an_optimizer_after_a_warm_up_without_one_wins(tmp_path: Path) -> None:
     """35 backward passes come first, of which the last five are taken for steps."""
     loop = "for i in range(35):\n    model(torch.randn(8, 64)).sum().backward()\n"
     loop += "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nfor i in range(100_000):\n"
-    script(tmp_path, BY_HAND + loop + "    step()\n    optimizer.step()\n")
-    done = profile(tmp_path, "train.py")
+    done = profile(tmp_path, "train.py", text=BY_HAND + loop + "    step()\n    optimizer.step()\n")
     assert (done.code, done.rank.steps_by) == (0, "optimizer")
 
 
@@ -150,8 +149,7 @@ def test_a_script_without_steps_is_told_how_to_mark_them_and_a_stretch_of_time_i
 
 @pytest.mark.exhaustive
 def test_few_backward_passes_are_counted(tmp_path: Path) -> None:
-    script(tmp_path, BY_HAND + "for i in range(20):\n    step()\n")
-    done = profile(tmp_path, "train.py")
+    done = profile(tmp_path, "train.py", text=BY_HAND + "for i in range(20):\n    step()\n")
     assert done.code == 2
     said = "diagnose: The run made 20 backward passes but no optimizer step. At least 31 count as steps"
     assert said in done.stderr
@@ -159,8 +157,7 @@ def test_few_backward_passes_are_counted(tmp_path: Path) -> None:
 
 def test_as_many_steps_as_a_short_recording_needs(tmp_path: Path) -> None:
     """15, as the command says of --warmup 1 --steps 2 (the steps are steady, or waited for no longer, after five)."""
-    script(tmp_path, STEP + "for i in range(15):\n    step()\n")
-    done = profile(tmp_path, "--warmup", 1, "--steps", 2, "train.py")
+    done = profile(tmp_path, "--warmup", 1, "--steps", 2, "train.py", text=STEP + "for i in range(15):\n    step()\n")
     assert (done.code, done.rank.trace, done.rank.steps_made) == (0, "rank0.trace.json.gz", 15)
     assert len(done.rank.timing.wall_ns) == 3
 
@@ -168,16 +165,14 @@ def test_as_many_steps_as_a_short_recording_needs(tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 def test_fewer_steps_than_wanted_are_recorded(tmp_path: Path) -> None:
     """1 begins the clock, 5 warm up, 8 are timed, 1 tells the size between 2 others: 4 are left."""
-    script(tmp_path, STEP + "for i in range(21):\n    step()\n")
-    done = profile(tmp_path, "--warmup", 1, "--steps", 8, "train.py")
+    done = profile(tmp_path, "--warmup", 1, "--steps", 8, "train.py", text=STEP + "for i in range(21):\n    step()\n")
     assert (done.code, done.rank.ended) == (0, "itself")
     assert len(done.rank.timing.wall_ns) == 4
 
 
 @pytest.mark.parametrize("text", ["for i in", "raise MemoryError('full')"])
 def test_the_error_of_a_script_stands_alone(tmp_path: Path, text: str) -> None:
-    script(tmp_path, text)
-    done, without = profile(tmp_path, "train.py"), plain(tmp_path, "train.py")
+    done, without = profile(tmp_path, "train.py", text=text), plain(tmp_path, "train.py")
     assert (done.code, done.stderr) == (1, without.stderr)
 
 

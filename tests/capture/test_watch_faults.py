@@ -3,7 +3,6 @@
 import resource
 import signal
 import subprocess
-import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from diagnose.capture.agent.watch.log import Log
 from diagnose.capture.agent.watch.step_times import Interval
 from diagnose.source.run_log import read
 from diagnose.watched.parts import parts, steps_of
-from tests.capture.scripts import STEP, environment, plain, script
+from tests.capture.scripts import STEP, plain, script
 from tests.exhaustive import some_of
 
 pytest.importorskip("torch")
@@ -26,10 +25,7 @@ MS = 1_000_000
 
 
 def watch(folder: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "diagnose", "watch", "-q", "--no-analyze", "-o", str(out), "train.py"]
-    return subprocess.run(
-        words, capture_output=True, text=True, cwd=folder, env=environment(), timeout=120, check=False
-    )
+    return plain(folder, "-m", "diagnose", "watch", "-q", "--no-analyze", "-o", out, "train.py")
 
 
 @pytest.fixture

@@ -91,7 +91,6 @@ def test_a_recording_with_a_log_of_the_whole_run_has_both_in_its_report(trace: P
 def test_steps(trace: Path) -> None:
     done = run("analyze", trace, "--steps", "2-3", "--format", "json")
     steps = Diagnosis.from_json(done.stdout).steps
-    assert steps is not None
     assert steps.numbers == (2, 3)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture.scripts import ROOT, environment, profile, script
+from tests.capture.scripts import ROOT, environment, plain, profile, script
 from tests.cli.invoking import refused
 from tests.drawing import Drawing
 from tests.patches.patching import line_of
@@ -188,14 +188,7 @@ def test_a_planted_case_trains_with_its_patch(tmp_path: Path, case: str) -> None
 
 
 def test_without_its_files_there_is_one_sentence(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "diagnose", "patch", str(CASES / "optimizer" / "optimizer_one_by_one" / "medium")],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        check=False,
-        text=True,
-    )
+    done = plain(tmp_path, "-m", "diagnose", "patch", CASES / "optimizer" / "optimizer_one_by_one" / "medium")
     refused(
         done, "Nothing can be patched: make.py is not here. Run diagnose patch in the folder of the recording's script."
     )

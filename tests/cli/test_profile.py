@@ -31,8 +31,7 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = run("profile", *words)
-    assert done.returncode == 2
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, "")
     assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 

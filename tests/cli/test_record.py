@@ -9,14 +9,12 @@ import sys
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from diagnose.capture.asked_recordings import is_made
 from diagnose.source.run_log import read
-from diagnose.trace.manifest import Manifest
 from diagnose.watched.assembly import rank_run
-from tests.capture.scripts import RECORDED, ROOT, STEP, environment, plain, script
+from tests.capture.scripts import RECORDED, ROOT, STEP, environment, manifest_of, plain, script, started, wait_for
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -42,30 +40,14 @@ def command(*more: object) -> list[str]:
 
 def begun(folder: Path, *more: object) -> subprocess.Popen[str]:
     """`diagnose watch -o out MORE` in the folder, which has seen some steps."""
-    asked = command("watch", "--no-analyze", "-o", folder / "out", *more)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(asked, cwd=folder, env=environment(), **pipes)  # type: ignore[call-overload]
+    process = started(folder, *command("watch", "--no-analyze", "-o", folder / "out", *more))
     log = folder / "out" / "rank0.watch"
     wait_for(lambda: log.exists() and log.stat().st_size)
-    assert isinstance(process, subprocess.Popen)
     return process
 
 
-def wait_for(what: object) -> None:
-    until = time.monotonic() + 60
-    while not what():  # type: ignore[operator]
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
 def record(*more: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command("record", *more), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=90, check=False
-    )
-
-
-def manifest(folder: Path) -> Manifest:
-    return msgspec.json.decode((folder / "manifest.json").read_bytes(), type=Manifest)
+    return plain(ROOT, "-m", "diagnose", "record", *more)
 
 
 def test_the_next_steps_are_recorded_and_the_training_goes_on(tmp_path: Path) -> None:
@@ -78,11 +60,10 @@ def test_the_next_steps_are_recorded_and_the_training_goes_on(tmp_path: Path) ->
     told, errors = process.communicate(timeout=90)
     assert (process.returncode, told) == (0, alone.stdout), errors
     assert sorted(path.name for path in inner.iterdir()) == RECORDED
-    (rank,) = manifest(inner).ranks
-    assert "Recorded during diagnose watch: on request." in manifest(inner).notes
+    (rank,) = manifest_of(inner).ranks
+    assert "Recorded during diagnose watch: on request." in manifest_of(inner).notes
     (loader,) = rank.loaders
     assert loader.batch_size == 8
-    assert loader.asked is not None
     assert 30 < loader.asked < 120
     run = rank_run(read(tmp_path / "out" / "rank0.watch"))
     parts = {one.kind.value: one for one in run.parts}
@@ -105,7 +86,7 @@ def test_signals_ask_but_where_the_script_has_its_own_use_of_them(tmp_path: Path
     assert (process.returncode, told.count("\n")) == (0, 1), errors
     for number in (1, 2):
         folder = tmp_path / "out" / f"recording-{number}"
-        assert manifest(folder).ranks[0].trace is not None
+        assert manifest_of(folder).ranks[0].trace is not None
         assert f"recording some steps into {folder}: requested by a signal" in errors
     own = "import signal\nsignal.signal(signal.SIGUSR2, lambda *_: print('mine', flush=True))\n"
     (tmp_path / "own").mkdir()
@@ -138,12 +119,11 @@ def test_all_ranks_record_the_same_steps(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 0, errors
-    found = manifest(tmp_path / "out" / "recording-1")
+    found = manifest_of(tmp_path / "out" / "recording-1")
     assert [one.trace for one in found.ranks] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
     timed = [one.timing for one in found.ranks]
     assert None not in timed
     assert len({one.first_step for one in timed if one is not None}) == 1
-    assert found.ranks[0].distributed is not None
     assert len(found.ranks[0].distributed.ddp) == 1
 
 
@@ -160,16 +140,11 @@ def test_commands_of_one_job_record_together(tmp_path: Path) -> None:
             "MASTER_PORT": taken.getsockname()[1],
         }
     asked = command("watch", "--no-analyze", "-o", tmp_path / "out", "train.py")
-    both = [
-        subprocess.Popen(
-            asked, cwd=tmp_path, env=environment() | {key: str(one) for key, one in {**where, "RANK": rank}.items()}
-        )
-        for rank in (0, 1)
-    ]
+    both = [started(tmp_path, *asked, **where, RANK=rank) for rank in (0, 1)]
     wait_for(lambda: all((tmp_path / "out" / f"rank{rank}.watch").exists() for rank in (0, 1)))
     assert record(tmp_path / "out").returncode == 0
     assert [process.wait(90) for process in both] == [0, 0]
-    timed = [one.timing for one in manifest(tmp_path / "out" / "recording-1").ranks]
+    timed = [one.timing for one in manifest_of(tmp_path / "out" / "recording-1").ranks]
     assert len(timed) == 2
     assert len({one.first_step for one in timed if one is not None}) == 1
 
@@ -188,14 +163,7 @@ def test_a_run_that_is_killed_as_it_records_leaves_its_log(tmp_path: Path) -> No
     refused = record(tmp_path / "out")
     assert refused.returncode == 2
     assert "has ended. Start one with diagnose watch" in refused.stderr
-    again = subprocess.run(
-        command("watch", "--no-analyze", "--overwrite", "-o", tmp_path / "out", "train.py"),
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    again = plain(tmp_path, "-m", "diagnose", "watch", "--no-analyze", "--overwrite", "-o", "out", "train.py")
     assert again.returncode == 0, again.stderr
     assert not (tmp_path / "out" / "recording-1").exists()
 
@@ -235,8 +203,7 @@ def test_the_next_outlier_is_caught(tmp_path: Path) -> None:
     assert process.returncode == 0, errors
     inner = tmp_path / "out" / "recording-1"
     assert re.search(rf"recording some steps into {inner}: one step in \d+ takes 1\d\d ms longer", errors)
-    (rank,) = manifest(inner).ranks
-    assert rank.timing is not None
+    (rank,) = manifest_of(inner).ranks
     assert max(rank.timing.wall_ns) > 150_000_000
     shown = subprocess.run(command("analyze", inner), env=environment(), capture_output=True, text=True, check=True)
     assert "Step-time spikes" in shown.stdout

@@ -19,7 +19,7 @@ from diagnose.contracts.trials import Report
 from diagnose.reports import trials
 from diagnose.trace.manifest import Manifest
 from diagnose.trials.selection import CannotTry
-from tests.capture.scripts import environment, profile, script
+from tests.capture.scripts import plain, profile, script, started
 from tests.cli.invoking import refused, run
 
 pytestmark = pytest.mark.slow
@@ -213,8 +213,7 @@ def test_a_fix_that_the_script_no_longer_has_a_place_for_is_not_injected(recorde
 )
 def test_what_cannot_be_tried_is_refused_in_a_sentence(recorded: Path, words: tuple[str, ...], said: str) -> None:
     done = tried(recorded, *words)
-    assert done.returncode == 2
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, "")
     assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
@@ -246,16 +245,7 @@ def test_the_budget_ends_trials_and_what_was_measured_is_printed_even_if_it_cann
 
 @pytest.mark.parametrize("after", ["unmodified script", "pair 3"])
 def test_an_interrupt_leaves_no_process_and_prints_what_was_measured(recorded: Path, after: str) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "diagnose", "try", "out", "--fix", "1", "--yes", "--pairs", "3"],
-        cwd=recorded,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert child.stderr is not None
+    child = started(recorded, sys.executable, "-m", "diagnose", "try", "out", "--fix", 1, "--yes", "--pairs", 3)
     while after not in (line := child.stderr.readline()):
         assert line
     time.sleep(2)
@@ -281,8 +271,6 @@ def of_session(number: int) -> list[int]:
 
 def test_what_is_no_recording_is_refused_before_it_is_analysed(tmp_path: Path) -> None:
     (tmp_path / "rank0.trace.json").write_text("[]")
-    done = subprocess.run(
-        [sys.executable, "-m", "diagnose", "try", str(tmp_path)], capture_output=True, text=True, check=False
-    )
+    done = plain(tmp_path, "-m", "diagnose", "try", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"Error: {tmp_path} has no manifest.json. Name a folder of diagnose profile.\n"

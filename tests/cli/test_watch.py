@@ -15,7 +15,7 @@ import pytest
 from diagnose.contracts.watched_run import RankRun, RunPartKind
 from diagnose.source.run_log import read
 from diagnose.watched.assembly import rank_run
-from tests.capture.scripts import STEP, environment, plain, script
+from tests.capture.scripts import STEP, plain, script, started, wait_for
 from tests.exhaustive import some_of
 
 pytest.importorskip("torch")
@@ -89,15 +89,11 @@ json.dump({"spent": spent, "losses": losses}, open("told.json", "w"))
 """
 
 
-def words(*more: object) -> list[str]:
-    return [sys.executable, "-m", "diagnose", "watch", *map(str, more)]
-
-
-def watch(folder: Path, *more: object) -> subprocess.CompletedProcess[str]:
-    asked = words("-o", folder / "out", *more)
-    return subprocess.run(
-        asked, capture_output=True, text=True, cwd=folder, env=environment(), timeout=120, check=False
-    )
+def watch(folder: Path, *more: object, text: str = "") -> subprocess.CompletedProcess[str]:
+    """`diagnose watch -o OUT MORE` in the folder, where the text is written to train.py before."""
+    if text:
+        script(folder, text)
+    return plain(folder, "-m", "diagnose", "watch", "-o", folder / "out", *more)
 
 
 def run_of(folder: Path, rank: int = 0) -> RankRun:
@@ -105,8 +101,7 @@ def run_of(folder: Path, rank: int = 0) -> RankRun:
 
 
 def test_the_parts_are_those_of_a_stopwatch_in_the_script(tmp_path: Path) -> None:
-    script(tmp_path, TRAINING)
-    done = watch(tmp_path, "train.py")
+    done = watch(tmp_path, "train.py", text=TRAINING)
     assert done.returncode == 0, done.stderr
     told = json.loads((tmp_path / "told.json").read_text())["spent"]
     run = run_of(tmp_path)
@@ -147,8 +142,7 @@ for epoch in range(4):
 
 @pytest.mark.parametrize("kept", ["None", "DataLoader(rows, batch_size=4, num_workers=1, persistent_workers=True)"])
 def test_epochs_of_loaders_that_nothing_keeps_and_of_workers_that_stay(tmp_path: Path, kept: str) -> None:
-    script(tmp_path, EPOCHS.format(kept=kept))
-    done = watch(tmp_path, "train.py")
+    done = watch(tmp_path, "train.py", text=EPOCHS.format(kept=kept))
     assert done.returncode == 0, done.stderr
     assert [(one.first_step, one.steps) for one in run_of(tmp_path).epochs] == [(0, 5), (6, 6), (12, 6), (18, 6)]
 
@@ -195,24 +189,21 @@ def test_a_compiled_function_that_calls_the_model_stays_whole(tmp_path: Path) ->
 
 
 def test_a_script_of_three_steps(tmp_path: Path) -> None:
-    script(tmp_path, STEP + "for _ in range(3):\n    step()\n")
-    done = watch(tmp_path, "train.py")
+    done = watch(tmp_path, "train.py", text=STEP + "for _ in range(3):\n    step()\n")
     assert done.returncode == 0
     assert "3 steps (counted by optimizer steps), completed" in done.stdout
     assert not list((tmp_path / "out").glob("*.open*"))
 
 
 def test_a_script_without_steps(tmp_path: Path) -> None:
-    script(tmp_path, "import torch\n")
-    done = watch(tmp_path, "train.py")
+    done = watch(tmp_path, "train.py", text="import torch\n")
     assert (done.returncode, done.stdout) == (2, "")
     assert "Error: diagnose found no training step, so there is no log." in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_an_error_of_the_script_is_its_own(tmp_path: Path) -> None:
-    script(tmp_path, STEP + "for _ in range(20):\n    step()\nraise KeyError('mine')\n")
-    done = watch(tmp_path, "train.py")
+    done = watch(tmp_path, "train.py", text=STEP + "for _ in range(20):\n    step()\nraise KeyError('mine')\n")
     assert done.returncode == 1
     assert "KeyError: 'mine'" in done.stderr
     assert "), ended with an error" in done.stdout
@@ -238,8 +229,7 @@ for at in range(40):
 
 @pytest.mark.exhaustive
 def test_children_of_the_script_leave_its_log_alone(tmp_path: Path) -> None:
-    script(tmp_path, FORKS)
-    done = watch(tmp_path, "--no-analyze", "train.py")
+    done = watch(tmp_path, "--no-analyze", "train.py", text=FORKS)
     assert (done.returncode, done.stdout) == (0, "3\n4\n"), done.stderr
     log = read(tmp_path / "out" / "rank0.watch")
     assert (rank_run(log).steps, log.ended, log.damaged) == (40, "itself", 0)
@@ -263,8 +253,7 @@ if first:
 
 
 def test_a_training_that_starts_again_has_a_log_of_each_attempt(tmp_path: Path) -> None:
-    script(tmp_path, RESTARTED)
-    done = watch(tmp_path, "train.py")
+    done = watch(tmp_path, "train.py", text=RESTARTED)
     assert done.returncode == 0, done.stderr
     assert "The training restarted once" in done.stdout
     assert "600 steps (counted by optimizer steps), completed" in done.stdout
@@ -292,11 +281,9 @@ while True:
 @pytest.mark.parametrize("seed", some_of(map(str, range(100)), [*map(str, range(3))]))
 def test_a_killed_run_loses_ten_seconds_at_most(tmp_path: Path, seed: str) -> None:
     script(tmp_path, ENDLESS)
-    asked = words("-q", "-o", tmp_path / "out", "--no-analyze", "train.py")
-    process = subprocess.Popen(asked, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE)
-    until = time.monotonic() + 60
-    while not (tmp_path / "out" / "rank0.watch.open").exists() and time.monotonic() < until:
-        time.sleep(0.05)
+    asked = [sys.executable, "-m", "diagnose", "watch", "-q", "-o", tmp_path / "out", "--no-analyze", "train.py"]
+    process = started(tmp_path, *asked)
+    wait_for((tmp_path / "out" / "rank0.watch.open").exists)
     time.sleep(random.Random(seed).uniform(0, 8))
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     assert process.wait(30) == 128 + signal.SIGKILL
@@ -305,16 +292,8 @@ def test_a_killed_run_loses_ten_seconds_at_most(tmp_path: Path, seed: str) -> No
     assert log.ended is None
     assert log.damaged == 0
     assert float((tmp_path / "steps").read_text()) - ended_s < 10
-    assert (
-        "killed or still running"
-        in subprocess.run(
-            [sys.executable, "-m", "diagnose", "analyze", tmp_path / "out"],
-            capture_output=True,
-            text=True,
-            env=environment(),
-            check=True,
-        ).stdout
-    )
+    shown = plain(tmp_path, "-m", "diagnose", "analyze", tmp_path / "out")
+    assert (shown.returncode, "killed or still running" in shown.stdout) == (0, True)
 
 
 def test_a_full_disk_leaves_the_training_alone(tmp_path: Path) -> None:
@@ -347,10 +326,9 @@ def test_modules_and_launchers_are_watched(tmp_path: Path) -> None:
 def test_a_log_is_analysed_as_json_markdown_and_page(tmp_path: Path) -> None:
     script(tmp_path, STEP + "for _ in range(30):\n    step()\n")
     assert watch(tmp_path, "-q", "--no-analyze", "train.py").returncode == 0
-    base = [sys.executable, "-m", "diagnose", "analyze", str(tmp_path / "out")]
 
     def analyze(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*base, *more], capture_output=True, text=True, env=environment(), check=False)
+        return plain(tmp_path, "-m", "diagnose", "analyze", tmp_path / "out", *more)
 
     found = json.loads(analyze("--json", "-").stdout)["ranks"][0]
     assert (found["steps"], sum(one["ns"] for one in found["parts"])) == (30, found["length_ns"])

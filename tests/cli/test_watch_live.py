@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from diagnose.source.run_log import read
 from diagnose.watched.assembly import rank_run
-from tests.capture.scripts import STEP, environment, plain, script
+from tests.capture.scripts import STEP, environment, plain, script, started
 from tests.cli.terminals import on_a_terminal
 from tests.live.boards import points
 
@@ -48,14 +48,7 @@ def words(*more: object) -> list[str]:
 def watching(folder: Path, *more: object) -> Iterator[subprocess.Popen[str]]:
     """A training that goes on until there is a file `over`, watched."""
     script(folder, UNTIL_TOLD)
-    process = subprocess.Popen(
-        words(*more, "train.py"),
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = started(folder, *words(*more, "train.py"))
     try:
         yield process
     finally:
@@ -65,7 +58,6 @@ def watching(folder: Path, *more: object) -> Iterator[subprocess.Popen[str]]:
 
 def line_with(pattern: str, process: subprocess.Popen[str]) -> re.Match[str]:
     """The next one on standard error that has it."""
-    assert process.stderr is not None
     for line in process.stderr:
         if found := re.search(pattern, line):
             return found

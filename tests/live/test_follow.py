@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from diagnose.live import follow
 from diagnose.live.follow import Following
 from diagnose.live.now import RankNow
 from diagnose.source import run_log
+from tests.capture.scripts import wait_for
 from tests.live.drawn import written
 
 
@@ -39,21 +40,14 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "LOOK_S", 0.01)
 
 
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def test_all_ranks_are_told_when_one_of_their_logs_has_grown(tmp_path: Path) -> None:
     kept, said = Kept(), list[str]()
     with Following(tmp_path / "run", [kept], said.append):
         (tmp_path / "run").mkdir()
         written(tmp_path / "run", windows=1, rank=10)
-        until(lambda: [(10, 11)] in kept.shown)
+        wait_for(lambda: [(10, 11)] in kept.shown)
         written(tmp_path / "run", windows=2, opened=True, rank=2)
-        until(lambda: [(2, 21), (10, 11)] in kept.shown)
+        wait_for(lambda: [(2, 21), (10, 11)] in kept.shown)
     assert kept.shown[-1] == [(2, 21), (10, 11)]
     assert (kept.closed, said) == (1, [])
 
@@ -63,7 +57,7 @@ def test_nothing_is_told_of_a_log_that_has_not_grown_or_not_begun(tmp_path: Path
     (tmp_path / "rank1.watch").write_bytes(b"")
     written(tmp_path, windows=1)
     with Following(tmp_path, [kept], pytest.fail):
-        until(lambda: bool(kept.shown))
+        wait_for(lambda: bool(kept.shown))
         time.sleep(0.2)
     assert kept.shown == [[(0, 11)]]
 
@@ -87,9 +81,9 @@ def test_what_fails_is_named_once_and_ends_alone(tmp_path: Path, error: Exceptio
     failing, kept, said = Kept(error), Kept(), list[str]()
     written(tmp_path, windows=1)
     with Following(tmp_path, [failing, kept], said.append):
-        until(lambda: bool(kept.shown))
+        wait_for(lambda: bool(kept.shown))
         written(tmp_path, windows=2)
-        until(lambda: len(kept.shown) > 1)
+        wait_for(lambda: len(kept.shown) > 1)
     (sentence,) = said
     assert sentence.startswith(f"keeping stops: {why}")
     assert sentence.endswith(". The training continues.")
@@ -114,7 +108,7 @@ def test_a_show_that_hangs_holds_the_run_up_for_some_seconds_only(
         assert entered.wait(30)
     assert hanging.closed == 0
     goes_on.set()
-    until(lambda: hanging.closed == 1)
+    wait_for(lambda: hanging.closed == 1)
 
 
 def test_a_window_that_moves_from_one_file_to_the_other_while_both_are_read_is_not_lost(
@@ -130,5 +124,4 @@ def test_a_window_that_moves_from_one_file_to_the_other_while_both_are_read_is_n
 
     monkeypatch.setattr(run_log, "_current", later)
     _, now = follow._read(path)
-    assert now is not None
     assert [one.first_step for one in now.latest] == [1, 11, 21]
