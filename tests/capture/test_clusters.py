@@ -288,7 +288,7 @@ def test_a_rank_that_cannot_write_ends_with_the_others(tmp_path: Path) -> None:
     assert done.codes == [0], done.said
     first, second = manifest_of(tmp_path / "out").ranks
     assert (first.trace, second.trace) == ("rank0.trace.json.gz", None)
-    assert second.notes[0].startswith("Recording stopped: IsADirectoryError: ")
+    assert "IsADirectoryError: " in second.notes[0]
     assert first.steps_made == second.steps_made
 
 
