@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from diagnose.trace.manifest import Manifest
-from tests.capture.scripts import Done, environment, script
-from tests.capture.test_clusters import DDP, free_port, manifest
+from tests.capture.scripts import Done, environment, manifest_of, script
+from tests.capture.test_clusters import DDP, free_port
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ def test_the_batch_script_of_slurm(tmp_path: Path, free_port: int) -> None:
         words, cwd=tmp_path, env={**given, **job, **more}, capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    whole(manifest(tmp_path / "diagnose-runs" / "4711"))
+    whole(manifest_of(tmp_path / "diagnose-runs" / "4711"))
     assert (tmp_path / "diagnose-runs" / "4711" / "report.html").is_file()
 
 
@@ -83,7 +83,7 @@ def test_the_job_of_kubernetes(tmp_path: Path, free_port: int) -> None:
         told = {"WORLD_SIZE": "2", "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}
         pods.append(subprocess.Popen(words, cwd=tmp_path, env={**given, **told, "RANKS_PER_POD": "1"}))
     assert [pod.wait(timeout=180) for pod in pods] == [0, 0]
-    whole(manifest(tmp_path / "runs" / "train"))
+    whole(manifest_of(tmp_path / "runs" / "train"))
 
 
 def test_the_script_of_ray_train(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_one_command_around_the_launcher_of_deepspeed(tmp_path: Path, free_port:
         words.split(), cwd=tmp_path, env={**given, "DS_ACCELERATOR": "cpu"}, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = manifest(tmp_path / "out")
+    found = manifest_of(tmp_path / "out")
     assert [(rank.rank, rank.trace is not None) for rank in found.ranks] == [(0, True), (1, True)]
     assert found.complete
 
