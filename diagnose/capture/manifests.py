@@ -92,8 +92,7 @@ def complete(part: Part, exit_code: int | None, notes: Sequence[str] = ()) -> Ma
     notes = [*notes, *unreadable.values()]
     here = {one.rank for one in ranks}
     trained = {number for number in _numbers(part, "rank*.claim") if (part.shared / f"rank{number}.claim").exists()}
-    told = {one.rank for one in ranks if one.ended is not None} | unreadable.keys()
-    if (silent := sorted(trained - told)) and Board(work).read("end") is None:  # Else it was ended by us.
+    if silent := sorted(trained - {one.rank for one in ranks if one.ended is not None} - unreadable.keys()):
         notes.append(
             f"{', '.join(f'rank{one}' for one in silent)} ended without a message: killed, or exited with os._exit."
         )
