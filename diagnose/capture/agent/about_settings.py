@@ -163,7 +163,7 @@ def _name(value: object) -> str | None:
 
 
 def _of(attribute: str, read: Callable[[Any], Option]) -> Callable[[Any], Option]:
-    return lambda value: if_known(getattr(value, attribute))
+    return lambda value: read(getattr(value, attribute))
 
 
 def _wrapping(kind: str, **read: tuple[str, Callable[[Any], Option]]) -> dict[str, Callable[..., None]]:
