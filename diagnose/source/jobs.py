@@ -38,6 +38,14 @@ def require_one(recordings: Sequence[Provenance], claims: Sequence[int | None]) 
         )
 
 
+def apart_ns(recordings: Sequence[Provenance]) -> int:
+    """The longest time in which none of them ran by their clocks, as far as these tell a date; 0 if within NEAR_NS."""
+    parts = [part for part in _by_time(list(recordings)) if all(map(_is_dated, part))]
+    ends = [max(one.end_unix_ns for one in part) for part in parts[:-1]]
+    begins = [min(one.begin_unix_ns for one in part) for part in parts[1:]]
+    return max((begin - end for begin, end in zip(begins, ends, strict=True)), default=0)
+
+
 def _by_time(recordings: list[Provenance]) -> list[list[Provenance]]:
     dated = [recording for recording in recordings if _is_dated(recording)]
     found: list[list[Provenance]] = []

@@ -19,6 +19,7 @@ from diagnose.source.nsight import NsightReader
 from diagnose.storage import urls
 from diagnose.storage.failures import StorageError
 from diagnose.storage.remote import Listings, Place, Remote
+from diagnose.trace import units
 from diagnose.trace.model import IntegrityNote, Provenance, Rank, Run, Severity
 
 READERS: tuple[Reader, ...] = (KinetoReader(), NsightReader())
@@ -238,6 +239,14 @@ def _set_notes(recordings: Sequence[Provenance], ranks: set[int], repeated: list
             IntegrityNote(
                 f"Not used, as another file is of the same rank: {_listed(repeated)}.",
                 "Analyse one recording of one run at a time.",
+                Severity.WARNING,
+            )
+        )
+    if apart_ns := jobs.apart_ns(recordings):
+        notes.append(
+            IntegrityNote(
+                f"By their clocks the ranks ran {units.long_duration(apart_ns)} apart.",
+                "Each rank is there once, so they count as one job. If runs are mixed, ignore what compares ranks.",
                 Severity.WARNING,
             )
         )

@@ -182,7 +182,9 @@ def test_clocks_of_hosts_may_differ_by_hours_where_each_rank_is_there_once(tmp_p
     at(tmp_path / "rank1.json", 1, 1, world=3)
     assert len(ranks.load([tmp_path]).ranks) == 2
     at(tmp_path / "rank2.json", 140, 2, world=3)
-    assert len(ranks.load([tmp_path]).ranks) == 3
+    found = ranks.load([tmp_path])
+    assert len(found.ranks) == 3
+    assert [note.what for note in found.integrity] == ["By their clocks the ranks ran 2 h 19 min apart."]
     (tmp_path / "rank1.json").unlink()
     assert "recordings belong to 2 jobs" in refused(tmp_path)
 
