@@ -118,12 +118,20 @@ def read(path: Path) -> Page:
             return page
     page = _parsed(path)
     if not sys.dont_write_bytecode:
-        with suppress(OSError):  # As where the package is not the user's: it is read anew each time.
-            kept.parent.mkdir(exist_ok=True)
-            new = kept.with_suffix(f".{os.getpid()}")
-            new.write_bytes(msgspec.json.encode((made_of, page)))
-            new.replace(kept)
+        _keep(kept, msgspec.json.encode((made_of, page)))
     return page
+
+
+def _keep(file: Path, content: bytes) -> None:
+    """Nothing is kept where that cannot be written, as in a package that is not the user's or on a full disk."""
+    new = file.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):
+        try:
+            file.parent.mkdir(exist_ok=True)
+            new.write_bytes(content)
+            new.replace(file)
+        finally:
+            new.unlink(missing_ok=True)
 
 
 def _parsed(path: Path) -> Page:

@@ -1,6 +1,7 @@
 """Loading rules and running each alone: selection, thresholds, outcomes, failures."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,25 @@ def test_rules_in_folders_of_a_folder_are_found(tmp_path: Path) -> None:
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(RuleError, match="is not a folder of rules"):
         engine.load(RuleSet((tmp_path / "none",)))
+
+
+def test_a_page_is_kept_until_its_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = folder(tmp_path / "own", whole=SLOW) / "whole.py"
+    first = page.read(file)
+    (kept,) = file.parent.rglob("*.page")
+    kept.write_bytes(kept.read_bytes().replace(b'"code":"TT01"', b'"code":"TT07"'))
+    assert page.read(file).code == "TT07"  # It is what is read.
+    kept.write_bytes(b"[")
+    assert page.read(file) == first
+    file.write_text(SLOW.replace("TT01", "TT002"))
+    assert page.read(file).code == "TT002"
+
+
+def test_a_page_that_cannot_be_kept_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of its folder is taken, as where nothing may be written."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = folder(tmp_path / "own", whole=SLOW) / "whole.py"
+    (file.parent / "__pycache__").write_text("")
+    assert page.read(file).code == "TT01"
+    assert {one.name for one in file.parent.iterdir()} == {"__pycache__", "whole.py"}
