@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option(
     "--fail-over",
     type=Share(),
-    help="Exit 1 if the slowdown exceeds SHARE even at the low end of its confidence interval, 3 if not surely.",
+    help="Exit 1 if the slowdown exceeds SHARE even at the low end of its interval, 3 if only its likely value does.",
 )
 @click.option(
     "--jobs", type=click.IntRange(min=1), metavar="N", help="Number of processes for many ranks.  [default: cores]"

@@ -101,7 +101,7 @@ def sampler(fetches: Fetches, wait: Input, steps: Steps, loading: Loading | None
     if fetches.first_share >= ANEW:
         return NotApplicable("iterators restart for half of the batches or more, each with an order of its own")
     if loading is None or loading.sampling_share is None:
-        raise Missing("the sampler's time", "Record with diagnose profile, num_workers=0 and pin_memory=False.")
+        raise Missing("the sampler's time", "Record with this version of diagnose profile.")
     share, waited_ns = loading.sampling_share, wait.waited_ns
     lost_ns = round(share * waited_ns)
     if lost_ns < WORTH_SHARE * steps.mean_ns:

@@ -287,7 +287,8 @@ def _sampling(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         try:
             return original(self)
         finally:
-            _thread.sampling_ns += time.perf_counter_ns() - begun_ns
+            if not _thread.fetching:  # Of a loader that a dataset iterates over it is part of making an item.
+                _thread.sampling_ns += time.perf_counter_ns() - begun_ns
 
     return _next_index
 

@@ -124,8 +124,11 @@ def loops(facts: Facts) -> tuple[Loop, ...]:
     step = used_step(facts, ops.ids)
     runs = runs_of(facts, ops, names, step, shapes_of(facts, ops))
     found: dict[tuple[int, ...], list[tuple[Run, Run | None]]] = {}
+    of_step: dict[int, list[Run]] = {}
     for run in runs:
-        forward = forward_of(run, runs) if run.backward else None
+        of_step.setdefault(run.step, []).append(run)
+    for run in runs:
+        forward = forward_of(run, of_step[run.step]) if run.backward else None
         if run.backward and (forward or run).rounds >= LEAST_ROUNDS and not _within_one_op(facts, ops, run):
             in_round = tuple(names[run.first : run.first + run.length].tolist())
             found.setdefault(in_round, []).append((run, forward))

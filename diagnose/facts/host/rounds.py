@@ -70,12 +70,11 @@ def shapes_of(facts: Facts, ops: HostSpans) -> IntArray:
     return found
 
 
-def forward_of(backward: Run, runs: list[Run]) -> Run | None:
-    """Of the same step the forward run with as many rounds, or one more, that covers most ops.
+def forward_of(backward: Run, of_step: list[Run]) -> Run | None:
+    """Of the runs of its step the forward one with as many rounds, or one more, that covers most ops.
 
     Of several of these the last goes with the first backward run that is alike, and so on: a loop within another one.
     """
-    of_step = [run for run in runs if run.step == backward.step]
     alike = [run for run in of_step if not run.backward and run.rounds - backward.rounds in (0, 1)]
     most = max((run.last - run.first for run in alike), default=0)
     largest = sorted((run.first for run in alike if run.last - run.first == most), reverse=True)
