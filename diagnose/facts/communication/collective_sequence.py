@@ -51,17 +51,14 @@ def collective_sequence(facts: Facts) -> CollectiveSequence:
     operation = _operations(facts, table.operation[rows], told)
     if on_cpu:
         begin = np.where(np.isin(operation, (SEND, RECV)), _posted(facts, ids, begin), begin)
-    computing = _ops(facts) if on_cpu else device_time(facts).compute
     held = held_on_host(facts, operation, begin, end) if on_cpu else held_on_device(facts, ids, begin, end)
-    if on_cpu:
-        computing = intervals.subtract(computing, intervals.union(Intervals(held.from_ns, held.until_ns)))
     transfer = np.isin(operation, (SEND, RECV))
     queue = _queues(facts, ids, np.where(transfer, -1, groups.group[mine]), on_cpu, transfer)
     after = np.full(len(ids), -1) if on_cpu else _after(facts, ids, begin, end, queue)
     ready = begin if on_cpu else _ready(facts, ids, begin, end, queue, after)
     size = collectives.told_bytes(facts.rank.collectives, told)
     names = tuple(dict.fromkeys(operation.tolist()))
-    zero = rank.zero_unix_ns
+    zero, computing = rank.zero_unix_ns, _computing(facts, held, on_cpu)
     peer, other = groups.peer[mine], _of_two(rank.index, groups)[groups.group[mine]]
     peer = np.where(transfer & (peer < 0), other, peer)
     sides = pipeline_sides(facts, _asking(facts, ids), operation, _beside(rank.index, groups, mine, peer))
@@ -98,6 +95,12 @@ def collective_sequence(facts: Facts) -> CollectiveSequence:
         calls=calls,
         lane=_lane(ready, held, computing, bounds, zero),
     )
+
+
+def _computing(facts: Facts, held: Held, on_cpu: bool) -> Intervals:
+    if not on_cpu:
+        return device_time(facts).compute
+    return intervals.subtract(_ops(facts), intervals.union(Intervals(held.from_ns, held.until_ns)))
 
 
 def _queues(facts: Facts, ids: IntArray, group: IntArray, on_cpu: bool, transfer: npt.NDArray[np.bool_]) -> IntArray:
