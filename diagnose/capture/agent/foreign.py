@@ -190,5 +190,6 @@ def close_older_ranges() -> None:
 
     if turns.begun > 1 and not torch.autograd._profiler_enabled():
         for object_ in gc.get_objects():
-            if type(object_) is torch.autograd.profiler.record_function and getattr(object_, "record", None):
+            is_range = type(object_) is torch.autograd.profiler.record_function
+            if is_range and getattr(object_, "record", None) is not None:  # It has no truth value.
                 torch.ops.profiler._record_function_exit._RecordFunction(object_.record)
