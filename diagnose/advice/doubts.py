@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 
 from msgspec import Struct
 
@@ -59,7 +59,7 @@ class Doubtful(Struct, frozen=True):
     def bounded(self, finding: Finding, saving: Saving) -> Saving:
         """The saving, but at most that where so much device work is missing that the device may not have been idle."""
         lost = (Ground.DEVICE_IDLE in said and note.severity is Severity.ERROR for note, said in self._against(finding))
-        return replace(saving, low_ns=0, basis=Basis.BOUNDED) if any(lost) else saving
+        return dataclasses.replace(saving, low_ns=0, basis=Basis.BOUNDED) if any(lost) else saving
 
     def _against(self, finding: Finding) -> list[tuple[IntegrityNote, frozenset[Ground]]]:
         own = self.replay.grounds(finding.edits)

@@ -10,10 +10,11 @@ from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.inputs import Mask
 from diagnose.facts.core.spans import used_step
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import KERNEL_KINDS
-from diagnose.facts.device.roofline import Mask, MatmulOps, matmul_ops, op_roofline
+from diagnose.facts.device.roofline import MatmulOps, matmul_ops, op_roofline
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import KernelKind
 
