@@ -14,8 +14,8 @@ from diagnose.advice.rank_diagnosis import RankDiagnosis
 from diagnose.contracts.finding import OutcomeKind
 from diagnose.facts.core.base import Facts
 from diagnose.rulekit import engine, page
+from diagnose.rulekit.check import CannotTell, Fires, Silent
 from diagnose.rulekit.engine import LoadedRule
-from diagnose.rulekit.examples import CannotTell, Fires, Silent
 from diagnose.rulekit.vocabulary import RuleError
 
 TOLERANCE = 0.05  # Of a saving that an example states.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from diagnose.capture.agent.watch.log_file import framed
+from diagnose.capture.agent.watch.log import framed
 from diagnose.capture.agent.watch.step_times import Interval
 from diagnose.capture.agent.watch.windows import COLUMNS, Windows
 from diagnose.source.run_log import read
