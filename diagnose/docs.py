@@ -4,8 +4,6 @@ A generated text is a function that gives what stands in a file, or in a block o
 are those that the package alone can tell; `benchmarks.texts` lists the others and writes them in the same way.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

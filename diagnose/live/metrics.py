@@ -1,7 +1,5 @@
 """A run that goes on as metrics of Prometheus. Counters never fall: they end with the last step that has ended."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median

@@ -1,7 +1,5 @@
 """A run that is not over: what it has been so far, and its pace now against that at first."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Writes scalars for TensorBoard, a folder for each rank."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A watched run in words and tables, for the terminal and Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """What a rule is to the engine that runs it, and drawings of traces in its file."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """A rule's page, read from its file without running it: title, text, thresholds, what it needs, drawings."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import os

@@ -5,8 +5,6 @@ findings, its EXAMPLES are drawings that are tests and documentation. Its parame
 default None is optional, and a missing one that is not ends the rule as "cannot tell".
 """
 
-from __future__ import annotations
-
 from diagnose.contracts.finding import (
     Caution,
     Clean,

@@ -5,8 +5,6 @@ endian), compressed by zlib. Each is a JSON array; docs/watching.md tells their 
 the next record begins at the next such bytes.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 import zlib

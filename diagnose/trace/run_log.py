@@ -1,7 +1,5 @@
 """What a log of a whole run says: the values of `source/run_log.py`, times in ns, unknown is None."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 COLUMNS = (

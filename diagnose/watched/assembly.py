@@ -1,7 +1,5 @@
 """What is said of a watched run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from diagnose.contracts.watched_run import SCHEMA_VERSION, Figure, PhaseTime, RankRun, WatchedRun

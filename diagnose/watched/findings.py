@@ -1,7 +1,5 @@
 """All that a run is looked at for, and what of it is found, by what it would save."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 

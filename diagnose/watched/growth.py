@@ -1,7 +1,5 @@
 """What takes longer, or more memory, the longer the run lasts, and what does from a moment on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median, quantiles
 

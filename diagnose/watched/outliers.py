@@ -1,7 +1,5 @@
 """Steps that take over three times the usual one: how often, at which period, and what of them is longer."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from msgspec import Struct

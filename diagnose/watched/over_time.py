@@ -1,7 +1,5 @@
 """The run in stretches of time: for a look at how it goes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from diagnose.contracts.watched_run import RunPartKind, RunSlice

@@ -1,7 +1,5 @@
 """What the time of a run goes to, in parts that add up to it."""
 
-from __future__ import annotations
-
 from diagnose.contracts.watched_run import Epoch, RunPart, RunPartKind
 from diagnose.trace.run_log import RunLog
 from diagnose.watched.pricing import counted, total

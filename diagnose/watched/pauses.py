@@ -1,7 +1,5 @@
 """What the training stops for: evaluations, checkpoints, and what is between steps."""
 
-from __future__ import annotations
-
 from diagnose.contracts.finding import Evidence
 from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunPartKind
 from diagnose.trace.run_log import RunLog

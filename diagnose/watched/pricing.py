@@ -1,7 +1,5 @@
 """What a finding of a run would save, and whether that is worth telling."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from diagnose.contracts.finding import Evidence

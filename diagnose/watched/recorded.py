@@ -1,7 +1,5 @@
 """Findings of steps that were recorded while a run was watched: scaled to its steps, among those of the log."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import msgspec

@@ -1,7 +1,5 @@
 """Earlier attempts of a run: processes of the same rank that ended before the one that the log tells of began."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Quantiles of times that windows keep as counts by bucket."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

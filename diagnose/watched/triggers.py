@@ -1,7 +1,5 @@
 """When the log of a run that goes on shows what is worth a closer look: a recording of the next steps."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from enum import Enum
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Waiting for data, by when: in the first epoch, at the beginnings of epochs, or all along."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from statistics import median
 

@@ -1,7 +1,5 @@
 """A watched run as one HTML page: no server, no network, every string of the log as text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from statistics import median
 
