@@ -17,9 +17,7 @@ from .alone import uses_gpu
 from .threads import is_library
 
 __all__ = ["Settings", "devices", "environment", "host", "links", "optimizers", "versions"]
-
 FRAMEWORKS = ("accelerate", "deepspeed", "lightning", "pytorch_lightning", "torchvision", "transformers")
-
 LONGEST_VALUE = 200  # characters
 
 
@@ -131,11 +129,10 @@ _VARIABLES = {
     "WORLD_SIZE",
 }
 _PREFIXES = ("NCCL_", "TORCH_NCCL_", "KINETO_")
-_PRIVATE = {
+_PRIVATE = {  # Words in names that begin so, which say that the value may name a host, a person or a secret.
     *("ADDR", "COMM", "CONFIG", "DIR", "FILE", "HOST", "HOSTID", "ID", "KEY", "PASSWORD", "PATH", "SECRET", "TOKEN"),
     *("URL", "USER"),
 }
-"""Words in names that begin so, which say that the value may name a host, a person or a secret."""
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -18,8 +18,7 @@ _SM_CLOCK = 1
 _ON_GPU = 0
 _P2P_NVLINK = 2
 _P2P_OK = 0
-
-_HELD_BACK_BY = {
+_HELD_BACK_BY = {  # nvmlClocksThrottleReasons by bit.
     0x1: "GpuIdle",
     0x2: "ApplicationsClocksSetting",
     0x4: "SwPowerCap",
@@ -30,7 +29,6 @@ _HELD_BACK_BY = {
     0x80: "HwPowerBrakeSlowdown",
     0x100: "DisplayClockSetting",
 }
-"""nvmlClocksThrottleReasons by bit."""
 
 _SLOWED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # Those that are heat and power.
 

@@ -11,8 +11,7 @@ from . import noticed
 from .alone import failed, uses_gpu
 from .imports import when_imported
 
-MOST_WRAPPED = 256  # Wrapped modules whose options are noted (our choice).
-
+MOST_WRAPPED = 256  # Wrapped modules whose options are noted (chosen).
 T = TypeVar("T")
 Option = bool | int | str | None
 Options = dict[str, Option]
@@ -200,6 +199,7 @@ _FULLY_SHARD = _wrapping(
     mp_policy=("param_dtype", _of("param_dtype", _name)),
     offload_policy=("cpu_offload", lambda policy: type(policy).__name__.startswith("CPU")),
 )
+# What is noted when an attribute is set, by module, class and attribute.
 _NOTES: dict[str, Mapping[str, Mapping[str, Callable[..., None]]]] = {
     "torch.amp.autocast_mode": {"autocast": {"prev_fastdtype": Settings.autocast_begins}},
     "torch.autograd.anomaly_mode": {"detect_anomaly": {"check_nan": Settings.anomalies_detected}},
@@ -212,7 +212,6 @@ _NOTES: dict[str, Mapping[str, Mapping[str, Callable[..., None]]]] = {
     "torch.distributed.fsdp._fully_shard._fsdp_param_group": {"FSDPParamGroup": _FULLY_SHARD},
     "torch.distributed._composable.fsdp._fsdp_param_group": {"FSDPParamGroup": _FULLY_SHARD},  # Before torch 2.6.
 }
-"""What is noted when an attribute is set, by module, class and attribute."""
 
 
 def _hook(module: ModuleType) -> None:

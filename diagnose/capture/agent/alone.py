@@ -8,10 +8,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
-MOST_S = 5.0  # That a part may take and still be asked again (our choice).
-
+MOST_S = 5.0  # That a part may take and still be asked again (chosen).
 T = TypeVar("T")
-
 failures: list[str] = []  # Of this process: parts, each with what it raised.
 _given_up: dict[str, TimeoutError | None] = {}  # Nothing that was raised: it holds on to what the script computes.
 

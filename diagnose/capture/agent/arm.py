@@ -60,13 +60,11 @@ def own_peak() -> int | None:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
 
 
-ROUNDING = 1e-4
-"""Typical difference of outputs, as a share of their spread, up to which it is rounding in float32 (our choice)."""
-
-ROUNDING_OF_UPDATES = 1e-3  # The same of updates, which are the small difference of two parameters (our choice).
-MOST_ELEMENTS = 1 << 24  # Of a tensor, evenly spaced, that are compared (our choice).
+ROUNDING = 1e-4  # Typical difference of outputs, over their spread, up to which it is rounding in float32 (chosen).
+ROUNDING_OF_UPDATES = 1e-3  # The same of updates, which are the small difference of two parameters (chosen).
+MOST_ELEMENTS = 1 << 24  # Of a tensor, evenly spaced, that are compared (chosen).
 MOST = 1e9  # A larger difference, or one that is no number, is given as that: JSON has no infinity.
-SHARE_OF_MEMORY = 0.5  # Of the free memory that copies of an optimizer may take (our choice).
+SHARE_OF_MEMORY = 0.5  # Of the free memory that copies of an optimizer may take (chosen).
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,14 @@ from .alone import capturing, failed, whole
 from .compiled import compiler_switch
 from .imports import when_imported
 
-Listener = Callable[[list[Any]], None]
-"""Is given the tensors that a pass begins at. What it raises is noted, and the script does not hear of it."""
-
-_listeners: list[Listener] = []
+# Are given the tensors that a pass begins at. What they raise is noted, and the script does not hear of it.
+_listeners: list[Callable[[list[Any]], None]] = []
 _at_ends: list[Callable[[], None]] = []
 _running = False  # In a pass: what begins within it is part of it, as where activations are checkpointed.
 _unhook: Callable[[], None] | None = None  # Puts torch's own function back; None while it is there.
 
 
-def listen(listener: Listener) -> None:
+def listen(listener: Callable[[list[Any]], None]) -> None:
     """Have it called from now on."""
     _listeners.append(listener)
     when_imported("torch.autograd", _hook)
@@ -108,7 +106,7 @@ def _tell(listeners: list[Any], *given: Any) -> None:
         failed("backward passes", error)
 
 
-MOST = 10_000  # That are kept (our choice).
+MOST = 10_000  # That are kept (chosen).
 
 
 class Losses:
@@ -141,7 +139,7 @@ class Losses:
         return [numbers[device][place].hex() for place, device in enumerate(self._devices)]
 
 
-MOST_NODES = 50_000  # Of a step (our choice): walking so many took 0.06 s (torch 2.13, one core of a Xeon).
+MOST_NODES = 50_000  # Of a step (chosen): walking so many took 0.06 s (torch 2.13, one core of a Xeon).
 UNNUMBERED = 1 << 63  # Nodes that add to the gradient of a weight have numbers from here on.
 
 

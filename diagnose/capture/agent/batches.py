@@ -80,11 +80,11 @@ def _name(function: object) -> str | None:
     return None if function is None else type(function).__name__
 
 
-MOST_LOOKS = 32  # Batches of a loader that are looked at (our choice).
-SHORTEST = 8  # Places of a row from which on it is taken for a sequence (our choice).
-LARGEST = 1 << 22  # Elements of a tensor that are looked at, at most (our choice).
-MOST_TENSORS, DEEPEST = 64, 4  # Of a batch, and levels of lists and dicts in which they are looked for (our choice).
-MOST_COUNTED, MOST_OBJECTS = 4, 50_000  # Batches whose objects are counted, and objects of one (our choice).
+MOST_LOOKS = 32  # Batches of a loader that are looked at (chosen).
+SHORTEST = 8  # Places of a row from which on it is taken for a sequence (chosen).
+LARGEST = 1 << 22  # Elements of a tensor that are looked at, at most (chosen).
+MOST_TENSORS, DEEPEST = 64, 4  # Of a batch, and levels of lists and dicts in which they are looked for (chosen).
+MOST_COUNTED, MOST_OBJECTS = 4, 50_000  # Batches whose objects are counted, and objects of one (chosen).
 
 
 class Filled(NamedTuple):
@@ -239,11 +239,11 @@ def _lengths(same: list[Any], axis: int) -> list[Any]:
     return found
 
 
-TIMES = 3  # That it is done (our choice).
+TIMES = 3  # That it is done (chosen).
 MOST_SENT_TENSORS, MOST_SENT_BYTES = (
     256,
     1 << 28,
-)  # That are sent at once; of more, so many times as much is told (our choice).
+)  # That are sent at once; of more, so many times as much is told (chosen).
 
 
 def handing(tensors: int, objects: int, size: int) -> dict[str, object]:

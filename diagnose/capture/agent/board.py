@@ -118,11 +118,8 @@ class Board:
             return ""
 
 
-ANSWER_S = 5.0  # How long a rank waits for the store; one that takes longer is not asked again (our choice).
-
-REQUESTS_PER_S = 10_000
-"""That all ranks together ask of a store, at most (our choice: one on this machine answers 70,000)."""
-
+ANSWER_S = 5.0  # How long a rank waits for the store; one that takes longer is not asked again (chosen).
+REQUESTS_PER_S = 10_000  # That all ranks together ask of a store, at most (chosen: one on this machine answers 70,000).
 _recordings = 0  # That this process has joined; ranks count alike, so words of two recordings are kept apart.
 
 

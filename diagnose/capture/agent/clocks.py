@@ -34,8 +34,8 @@ class Clock:
         self._waited_ns = [_waited_ns()] * 2
         self._events: list[Any] = []
         self._mark()
+        # When each step began and the last one ended: our own call, as ranges of recorded steps hold it, is before.
         self.bounds_unix_ns = [time.time_ns()]
-        """When each step began and the last one ended: our own call, as ranges of recorded steps hold it, is before."""
 
     def _mark(self) -> None:
         if uses_gpu() and (event := alone(ON_DEVICE, device_event)) is not None:
@@ -143,23 +143,17 @@ def _nodes() -> int:
     return int(alone("the nodes of autograd's graph", number, default=0))
 
 
-WINDOW = 5  # Steps that are compared with as many before them (our choice).
-ALIKE = 0.1  # Share by which their medians may differ (our choice).
-MOST_WARMUP = 5  # Times the asked-for warm-up after which unsteady steps are recorded all the same (our choice).
-MOST_WARMUP_S = 120.0  # The same in time (our choice).
-TIMED = 30  # Steps that are timed without a profiler, at most (our choice).
-
-TIMED_PER_WARMUP = 3
-"""Times the asked-for warm-up that are timed, at most: who asks for less of it has a short run (our choice)."""
-
-TIMED_S = 10.0
-"""Time for that, in which at least as many steps are timed as are recorded, if TIMED allows (our choice)."""
+WINDOW = 5  # Steps that are compared with as many before them (chosen).
+ALIKE = 0.1  # Share by which their medians may differ (chosen).
+MOST_WARMUP = 5  # Times the asked-for warm-up after which unsteady steps are recorded all the same (chosen).
+MOST_WARMUP_S = 120.0  # The same in time (chosen).
+TIMED = 30  # Steps that are timed without a profiler, at most (chosen).
+TIMED_PER_WARMUP = 3  # Times the asked-for warm-up that are timed, at most: who asks for less has a short run (chosen).
+TIMED_S = 10.0  # Time for that, in which at least as many steps are timed as are recorded, if TIMED allows (chosen).
 
 
-SETTLED = 0.05  # Share by which the last steps of a recording may be faster than those before them (our choice).
-
-MOST_SETTLING, MOST_SETTLING_S = 9, 3.0
-"""Steps, and time, after which a recorder that still becomes faster is taken as it is (our choice)."""
+SETTLED = 0.05  # Share by which the last steps of a recording may be faster than those before them (chosen).
+MOST_SETTLING, MOST_SETTLING_S = 9, 3.0  # Steps and time after which a recorder is taken as it is (chosen).
 
 
 def settling(clock: Clock, steps: int) -> bool:

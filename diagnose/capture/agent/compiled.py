@@ -28,9 +28,8 @@ def _tried(switch: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return switch
 
 
-MOST_GUARDS = 8  # That are told, those first by which the most compiled forms failed (our choice).
+MOST_GUARDS = 8  # That are told, those first by which the most compiled forms failed (chosen).
 LONGEST_GUARD = 200  # characters
-
 _REASON = re.compile(r"(?P<form>\d+/\d+): (?P<said>[^\n]*)(?P<rest>.*)", re.DOTALL)
 _COMMENT = re.compile(r"\s{2,}#.*|\s*\(HINT:.*")
 _TENSOR = re.compile(r"tensor '(?P<source>.+?)' ")

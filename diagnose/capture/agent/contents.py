@@ -3,14 +3,9 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-SAMPLED = 64  # Elements of a result that are compared where two should be equal (our choice).
-
-UNFILLED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
-"""Ops whose results hold anything."""
-
-
-OTHER_MEMORY = ("resize_", "resize_as_", "set_")
-"""Ops that change which memory a tensor has, and not only how it looks at that."""
+SAMPLED = 64  # Elements of a result that are compared where two should be equal (chosen).
+UNFILLED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # Results hold anything.
+OTHER_MEMORY = ("resize_", "resize_as_", "set_")  # Change which memory a tensor has, not only how it looks at it.
 
 
 class Op(NamedTuple):
@@ -21,8 +16,7 @@ class Op(NamedTuple):
     arguments: tuple[str, ...]
     comparable: bool  # Whether equal inputs give equal results.
     turns: bool  # Whether it changes how a tensor looks at its memory.
-    computes: bool
-    """Whether it looks at the values of what it takes: not views of memory, nor what is only made as large."""
+    computes: bool  # Whether it looks at the values of what it takes: not views, nor what is only made as large.
 
 
 def described(func: Any, torch: Any) -> Op:
@@ -89,8 +83,8 @@ class Unknown(Exception):
 class _Memory:
     def __init__(self, alive: Any, content: int, made_by: int, version: int) -> None:
         self.alive = alive  # A weak reference, so that no other memory gets this one's identity.
-        self.content, self.made_by, self.filled_by, self.version = content, made_by, made_by, version
-        """`made_by` is the op that allocated it, `filled_by` the one that wrote to it last; -1 if that was no op."""
+        self.content, self.version = content, version
+        self.made_by = self.filled_by = made_by  # Ops that allocated it, and wrote to it last; -1 if that was no op.
         self.writes = 0  # Of ours since the version was looked at, which it may or may not count yet.
 
 
@@ -191,11 +185,9 @@ def _version(tensor: Any) -> int:
 
 PRODUCTS = frozenset(("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::convolution"))
 
+# Take rows of a table, by an index. Not embeddings: what is made of words depends on those around them.
 LOOKS_UP = frozenset(("aten::index", "aten::index_select"))
-"""Ops that take rows of a table, by an index. Not embeddings: what is made of words depends on those around them."""
-
-BETWEEN_ROWS = frozenset(("aten::mm", "aten::addmm", "aten::_cdist_forward"))
-"""Ops that make something of each two rows of what they take."""
+BETWEEN_ROWS = frozenset(("aten::mm", "aten::addmm", "aten::_cdist_forward"))  # Make something of each two rows.
 
 
 class Counts:

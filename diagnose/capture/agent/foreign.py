@@ -15,10 +15,8 @@ from .alone import alone, tried
 from .imports import when_imported
 
 OLDER = "ranges of earlier recordings"  # What fails alone.
-PATIENCE_S = 60.0  # How long a profiler of another thread waits for ours to stop (our choice).
-
-URGENT = getattr(signal, "SIGURG", None)
-"""Ignored unless a program asks for it, and interrupts what the main thread waits for; None on Windows."""
+PATIENCE_S = 60.0  # How long a profiler of another thread waits for ours to stop (chosen).
+URGENT = getattr(signal, "SIGURG", None)  # Ignored by default; interrupts waiting of the main thread; None on Windows.
 
 
 class Turns:
@@ -32,8 +30,7 @@ class Turns:
         self._rests.set()
         self._thread = 0
         self._make_way: Callable[[], None] = lambda: None
-        self._foreign: list[tuple[int, Any]] = []
-        """The thread and the object of each profiler of the script that records, or is prepared to."""
+        self._foreign: list[tuple[int, Any]] = []  # Threads and objects of the script's that record, or are ready to.
         self.wanted = False  # A profiler of another thread waits for ours to stop.
 
     @property

@@ -18,10 +18,8 @@ from .imports import standalone, when_imported
 from .noticed import largest
 
 NO_LINE = "the run reached no line of the script that it changes"
-
-MOST_SAID = 200  # Characters of an error's text (our choice).
-MOST_LINES = 8  # That are named for one setting (our choice).
-
+MOST_SAID = 200  # Characters of an error's text (chosen).
+MOST_LINES = 8  # That are named for one setting (chosen).
 _injected: dict[str, Injection] = {}
 
 

@@ -23,9 +23,7 @@ from .imports import when_imported
 
 LOADER, BACKWARD, OPTIMIZER, SAVE, COLLECTION = "loader", "backward", "optimizer", "save", "collection"
 FORWARD, COMPILATION = "forward", "compilation"  # Which only a watched run tells apart.
-
 ALL = (LOADER, FORWARD, BACKWARD, OPTIMIZER, SAVE, COLLECTION, COMPILATION)
-
 YOUNGEST = 0  # Collections of the youngest objects are many, and short: they are part of what they interrupt.
 
 
@@ -38,8 +36,7 @@ class Phases:
         self._open: list[str] = []
         self._spent_ns = dict.fromkeys(ALL, 0)
         self._callback: Callable[[str, dict[str, int]], None] = self._collects
-        self.after_save: Callable[[], None] = lambda: None
-        """Is called when a checkpoint has been saved, in the thread whose time is told apart."""
+        self.after_save: Callable[[], None] = lambda: None  # Called in that thread after a checkpoint is saved.
 
     def on(self) -> None:
         """Begin, in this thread."""
@@ -139,13 +136,10 @@ class Phases:
 phases = Phases()  # Of this process.
 
 
-AUTOMATIC, ASKED_FOR = "Python GC", "<built-in function collect>"
-"""As torch.profiler names collections that Python starts by itself, and those that the script asks for."""
-
+AUTOMATIC = "Python GC"  # As torch.profiler names collections that Python starts by itself.
+ASKED_FOR = "<built-in function collect>"  # And those that the script asks for.
 SAVING = "torch.save (checkpoint)"
 STARTING, STOPPING = (f"_MultiProcessingDataLoaderIter.{name}" for name in ("__init__", "_shutdown_workers"))
-"""By what starts and ends workers in torch.utils.data."""
-
 RANGES = "saving, collections of garbage and texts in recordings"  # What fails alone.
 FORMATTING = "Tensor.__repr__ (text)"
 
@@ -186,8 +180,7 @@ class Collections:
             self._open.__enter__()
 
 
-_marking: list[Callable[..., Any]] = []
-"""Functions that make ranges: once is enough, however many recordings there are."""
+_marking: list[Callable[..., Any]] = []  # Functions that make ranges: once is enough, for all recordings.
 
 
 class Marked:
@@ -224,8 +217,8 @@ def _mark_saving(module: ModuleType) -> None:
     _mark_saver(module, "save")
 
 
+# Other functions that save checkpoints, by their module.
 SAVERS = {"safetensors.torch": "save_file", "torch.distributed.checkpoint.state_dict_saver": "save"}
-"""Other functions that save checkpoints, by their module."""
 
 
 def mark_other_savers() -> None:

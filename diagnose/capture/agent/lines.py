@@ -23,9 +23,8 @@ from .threads import OWN, line_of
 
 LINE = "diagnose.line"  # Before the number of the line and the function, as in `trace.frames.marked_line`.
 NOT_KNOWN = 0  # In place of the number: from then on the line of no function is known.
-MOST_LINES = 200_000  # That a recording tells, some 40 MB of text (our choice).
-MOST_OF_ONE = 5_000
-"""Of them, of a function that is called: each takes 2 us. Then it has the line where it starts again (our choice)."""
+MOST_LINES = 200_000  # That a recording tells, some 40 MB of text (chosen).
+MOST_OF_ONE = 5_000  # Of them, of a called function, 2 us each. Then it has the line where it starts again (chosen).
 
 
 class Lines:
@@ -107,15 +106,11 @@ class Lines:
         return True
 
 
-EVERY_S, SWITCH_S = 0.001, 0.0001
-"""Time from one look to the next, and how long another thread may keep Python's lock when one is due (our choices)."""
-
-MOST_LOADER_LINES = 48  # That are kept of a loader, those with most time (our choice).
-
-_AROUND = frozenset(
+EVERY_S, SWITCH_S = 0.001, 0.0001  # Between looks, and for which another thread may delay one (chosen).
+MOST_LOADER_LINES = 48  # That are kept of a loader, those with most time (chosen).
+_AROUND = frozenset(  # Names of library functions that only call what does the work.
     ("fetch", "__getitem__", "__getitems__", "__call__", "_call_impl", "_wrapped_call_impl", "forward", "collate")
 )
-"""Names of library functions that only call what does the work."""
 
 
 class Line(NamedTuple):

@@ -23,7 +23,7 @@ from .loaders_measured import Fetch, Loader, RunQueue, WorkerFile
 from .noticed import Noticed
 from .steps import Epochs
 
-MOST_LOADERS = 32  # DataLoaders that are kept apart: a script may make one for each epoch (our choice).
+MOST_LOADERS = 32  # DataLoaders that are kept apart: a script may make one for each epoch (chosen).
 
 
 def install(work: Path, on_batch: Callable[[], None]) -> LoaderWatch:
@@ -57,8 +57,7 @@ class LoaderWatch:
 
     def __init__(self, work: Path, on_batch: Callable[[], None]) -> None:
         self.measuring = True  # Whether to measure; if not, the hooks cost about a microsecond.
-        self.starting_is_waiting = False
-        """Whether to count the beginning of an epoch, as when workers start, as waiting for its first batch."""
+        self.starting_is_waiting = False  # Whether the beginning of an epoch counts as waiting for its first batch.
         self.looking = True  # Whether to look into batches, too: while nothing is timed.
         self.epochs = Epochs()
         self._work = work

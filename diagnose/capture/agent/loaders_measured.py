@@ -14,13 +14,11 @@ from typing import Any, NamedTuple
 from .batches import Batches, dataset_length, start_method
 from .lines import Line, told
 
-MOST_KEPT = 1_000  # Batches of a loader that are kept, the latest ones (our choice).
+MOST_KEPT = 1_000  # Batches of a loader that are kept, the latest ones (chosen).
 SAMPLING = "sampling"  # File that tells workers to sample where they spend their time: no step is timed any more.
-MOST_SAMPLED = 4  # Batches that each process samples (our choice).
-FIRST_SAMPLED = 4  # In the process that trains, before which what is read for the first time is slower (our choice).
-
-MOST_FILES = 128
-"""Workers of one training process that measure: a script may start new ones for each epoch (our choice)."""
+MOST_SAMPLED = 4  # Batches that each process samples (chosen).
+FIRST_SAMPLED = 4  # In the process that trains, before which what is read for the first time is slower (chosen).
+MOST_FILES = 128  # Workers of one training process that measure: a script may start new ones for each epoch (chosen).
 
 
 class Fetch(NamedTuple):

@@ -63,7 +63,7 @@ def largest() -> Any:
     return found if size else None
 
 
-MOST_TRAINED = 8  # Modules that are taken for what is trained, wrappers with what they wrap (our choice).
+MOST_TRAINED = 8  # Modules that are taken for what is trained, wrappers with what they wrap (chosen).
 
 
 def trained(optimizers: Iterable[Any]) -> list[Any]:
@@ -145,7 +145,7 @@ def when_trained(model: Any, act: Callable[[], None]) -> None:
     kind.train = train
 
 
-LONGEST_CALL = 400  # Characters of a call that are kept (our choice).
+LONGEST_CALL = 400  # Characters of a call that are kept (chosen).
 SHORT_NAMES = {"DistributedDataParallel": ("DDP",)}  # Names by which scripts import them, besides their own.
 
 

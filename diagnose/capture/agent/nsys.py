@@ -18,19 +18,12 @@ from .recordings import MARKS
 
 CAPTURE = "diagnose.capture"  # The range: of the leader, for all processes of the run.
 
+# On the board, before the kind of recording: its number, that the range is open, and who has come to its end.
 POSTED, OPENED, ENDED = "nsys.begun.", "nsys.open.", "nsys.ended."
-"""On the board, before the kind of recording: its number, that the range is open, and who has come to its end."""
-
 SESSION = "NSYS_PROFILING_SESSION_ID"  # Which nsys sets for what it starts.
-
-PATIENCE_S = 10.0
-"""How long ranks of one machine wait for each other to begin and end a recording together (our choice)."""
-
-SETTLE_S = 0.2
-"""Until nsys records in the other processes as well: without a pause their first step is lost (nsys 2023.4)."""
-
+PATIENCE_S = 10.0  # How long ranks of one machine wait for each other to begin and end a recording together (chosen).
+SETTLE_S = 0.2  # Until nsys records in other processes too: without a pause their first step is lost (nsys 2023.4).
 POLL_S = 0.001
-
 OPS = "ranges of ops"  # What fails alone.
 _numbers = count(1)  # Of this process' recordings, as nsys numbers its reports.
 

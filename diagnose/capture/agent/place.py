@@ -16,8 +16,8 @@ _WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASK
 _LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 _NODE = ("GROUP_RANK", "SLURM_NODEID", "NODE_RANK")
-"""By torchrun, Open MPI, MPICH and Slurm. A batch script of Slurm has SLURM_NTASKS and SLURM_PROCID, too, but what it
-starts without srun is no task; only srun sets the variables of a step."""
+# By torchrun, Open MPI, MPICH and Slurm; _WORLD has no SLURM_NTASKS, which a batch script has as well: srun alone sets
+# the variables of a step.
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,7 @@ class Place:
     world_size: int
     peers: int  # Ranks on this machine, this one included.
     first: int = 0  # The lowest of them.
-    node: int | None = None
-    """Number of this machine as the launcher counts them; of a pod that is one of several on a machine, the pod's."""
+    node: int | None = None  # Of this machine as the launcher counts; of one of several pods on a machine, the pod's.
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Place:
@@ -65,8 +64,8 @@ def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | Non
     return None
 
 
-MOST = 64  # Ranks that are all recorded: what they write fits the disk and the patience of a laptop (our choice).
-FEW = 8  # Of a larger group the first are: an eighth of MOST, as many as a machine has usually (our choice).
+MOST = 64  # Ranks that are all recorded: what they write fits the disk and the patience of a laptop (chosen).
+FEW = 8  # Of a larger group the first are: an eighth of MOST, as many as a machine has usually (chosen).
 
 
 def named(asked: str, world_size: int, most: int = MOST) -> frozenset[int] | None:
@@ -111,9 +110,8 @@ def _groups(rank: int) -> list[list[int]]:
     return [list(ranks) for ranks in known.values() if rank in ranks]
 
 
-LEAD = 5  # Steps between an announcement and what it announces, so that all ranks hear of it in time (our choice).
+LEAD = 5  # Steps between an announcement and what it announces, so that all ranks hear of it in time (chosen).
 END = "end"  # The last word: at its step all leave.
-
 T = TypeVar("T")
 Course = Generator[None, None, T]  # Yields to let the script make one step.
 
@@ -137,8 +135,8 @@ class Agreement:
         shared = store() if here.world_size > 1 else None
         self._words: Words = board if shared is None else StoreBoard(shared, here.world_size)
         self._here, self._number, self._told = here, number, told
+        # Those that agree.
         self.ranks = range(here.first, here.first + here.peers) if shared is None else range(here.world_size)
-        """Those that agree."""
         self._leader = self.ranks[0]
         self._begun_s, self._first = time.monotonic(), number()
 

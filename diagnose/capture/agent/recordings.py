@@ -24,8 +24,8 @@ from .interruptions import Collections
 from .lines import Lines
 from .threads import wait_for_others
 
-TIMES = 100  # Ops of a block: far fewer launches than those after which the host waits for a device (our choice).
-BLOCKS = 20  # Within the recording, and as many without it (our choice).
+TIMES = 100  # Ops of a block: far fewer launches than those after which the host waits for a device (chosen).
+BLOCKS = 20  # Within the recording, and as many without it (chosen).
 
 
 def event_cost() -> dict[str, float | None] | None:
@@ -87,15 +87,13 @@ def _times_ns(op: Callable[[], object], blocks: int) -> list[int]:
 
 LEAST_BYTES = 16_000_000
 MOST_BYTES = 1_000_000_000
-MOST_SHARE = 0.25  # What is fetched at least and at most, and of what is free (our choice).
+MOST_SHARE = 0.25  # What is fetched at least and at most, and of what is free (chosen).
 
+# Times what steps took is fetched: records part memory otherwise in each recording. With once as much, repeated up to
+# twice, 3 of 24 of such recordings still took 11 to 21 MB a step, with this none of 20.
 SPARE = 2
-"""Times what steps took is fetched: records part memory otherwise in each recording. With once as much, repeated up to
-twice, 3 of 24 of such recordings still took 11 to 21 MB a step, with this none of 20."""
-
-USUAL_SHARE = 0.1  # Of what a recorded step fetches, what one without the profiler may fetch as well (our choice).
+USUAL_SHARE = 0.1  # Of what a recorded step fetches, what one without the profiler may fetch as well (chosen).
 BLOCK_BYTES = 24 << 20  # Less than what glibc takes from the system apart from the rest, and gives back at once.
-
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST_THRESHOLD = 32 << 20  # As in glibc's malloc.h; larger ones it does not take.
 

@@ -33,32 +33,21 @@ else:
     looks = standalone("statistics")
 
 LEAST_STEPS = 5  # Of a block (trials.md).
-
-LEAST_OF_COLLECTIONS_S = 0.6
-"""Of a block where collections of garbage are what is measured: they are seldom (our choice)."""
-
-FEWEST_PAIRS = 3  # Of blocks, before the first look: the spread of fewer is not known (our choice).
-SHARES = 1.5  # Times an equal share of the time that one may take (our choice).
-MOST_REPEATS = 2  # Of a block into which something else fell (our choice).
-
-COMPARED = 3
-"""Steps whose median is compared with that of as many before, to see whether they still get faster (our choice)."""
-
-STILL_FASTER = 0.05  # Share by which it then is lower (our choice).
-
-MOST_SETTLING, MOST_SETTLING_S = 40, 20.0
-"""Steps, and time after the first two of them, in which a switch settles (our choice)."""
-
-SETTLING_OF_RANKS = 8  # Steps in which a switch settles on several ranks, which all have to count alike (our choice).
-COLLECTED = 0.02  # Share of a block that collections of garbage may take without a fault (our choice).
-PAUSED = 0.05  # Share of a block that steps of another kind may add without a fault (our choice).
+LEAST_OF_COLLECTIONS_S = 0.6  # Of a block where collections of garbage are what is measured: they are seldom (chosen).
+FEWEST_PAIRS = 3  # Of blocks, before the first look: the spread of fewer is not known (chosen).
+SHARES = 1.5  # Times an equal share of the time that one may take (chosen).
+MOST_REPEATS = 2  # Of a block into which something else fell (chosen).
+COMPARED = 3  # Steps whose median is compared with that of as many before: do they still get faster? (chosen)
+STILL_FASTER = 0.05  # Share by which it then is lower (chosen).
+MOST_SETTLING, MOST_SETTLING_S = 40, 20.0  # Steps, and time after the first two, in which a switch settles (chosen).
+SETTLING_OF_RANKS = 8  # Steps in which a switch settles on several ranks, which all have to count alike (chosen).
+COLLECTED = 0.02  # Share of a block that collections of garbage may take without a fault (chosen).
+PAUSED = 0.05  # Share of a block that steps of another kind may add without a fault (chosen).
 LIVE = "screening.json"  # File of the part's working folder that tells how far it is.
 RAISES = "with it PyTorch raises "  # Begins what is told of such a switch.
 PEAK = "the most memory of a block"
 SEED = 20261127  # Of the order of blocks, which has to be the same on all ranks.
-
-NOTHING = {"of_optimizer": None, "changes_outputs": False, "collects": False}
-"""Of a switch on a rank that has nothing to turn."""
+NOTHING = {"of_optimizer": None, "changes_outputs": False, "collects": False}  # Of a rank that has nothing to turn.
 
 
 @dataclass
@@ -73,8 +62,7 @@ class Screened:
     added: list[Pair] = field(default_factory=list)  # Blocks on top of those that were kept before.
     on_top_of: list[str] = field(default_factory=list)
     steps: int = 0  # Of a block, at least.
-    settling_s: float = 0.0
-    """By which the first steps with it, and its first forward pass, took longer than later ones: compiling, mostly."""
+    settling_s: float = 0.0  # By which the first steps, and a forward pass before, took longer: compiling, mostly.
     outputs: Difference | None = None
     updates: Difference | None = None
     peak_bytes: list[int] = field(default_factory=list)  # Without and with it; empty where it is not known.

@@ -14,9 +14,8 @@ from typing import Any
 from . import noticed
 from .threads import is_library
 
-MOST_FILES = 200  # That are named (our choice).
-LARGEST_BYTES = 1 << 20  # Of a file whose content is told by a hash (our choice).
-
+MOST_FILES = 200  # That are named (chosen).
+LARGEST_BYTES = 1 << 20  # Of a file whose content is told by a hash (chosen).
 _BEGAN_S = time.time()
 
 
@@ -44,8 +43,7 @@ def _sha256(path: Path) -> str | None:
         return None
 
 
-MOST_WRITTEN = 20  # That are named, with folders (our choice).
-
+MOST_WRITTEN = 20  # That are named, with folders (chosen).
 WRITING = os.O_WRONLY | os.O_RDWR
 
 

@@ -26,17 +26,11 @@ from .steps import Epochs
 from .threads import CompetingThreads, owner
 from .values import values_of_two_steps
 
-DETAILED = 3  # Steps of the attribution recording, of which analysis drops the first (our choice).
+DETAILED = 3  # Steps of the attribution recording, of which analysis drops the first (chosen).
 ATTEMPTS = 4  # At a recording that the script's own profiler interrupts, or that takes memory as it goes.
-
-MORE, MORE_S = 10, 2.0
-"""Steps that are timed without the profiler once more after all recordings, in at most this time (our choice)."""
-
-FOREIGN_STEPS = 1_000  # Steps to wait for the end of a profiler that the script itself has started (our choice).
-
-NONE, AGAIN = "none", "again"
-"""What the first rank joins if another command is recorded as it, or an earlier attempt of its own command."""
-
+MORE, MORE_S = 10, 2.0  # Steps that are timed without the profiler after all recordings, in at most this time (chosen).
+FOREIGN_STEPS = 1_000  # Steps to wait for the end of a profiler that the script itself has started (chosen).
+NONE, AGAIN = "none", "again"  # What the first rank joins if another command is recorded as it, or an earlier attempt.
 _OCCUPIED = "the script records itself with torch.profiler; run it without, or analyze its own trace"
 
 

@@ -24,17 +24,16 @@ from .threads import OWN
 from .watch.watcher import Watcher
 
 MOST_EXITS = 3  # Times the script may catch the exit that ends the run; then it is left to the command that started it.
-WINDOW_S = 2.0  # The stretch of time that is recorded where no steps are found (our choice).
-BUSY = 0.1  # CPU time over time from which on a process works itself, and does not only wait for others (our choice).
+WINDOW_S = 2.0  # The stretch of time that is recorded where no steps are found (chosen).
+BUSY = 0.1  # CPU time over time from which on a process works itself, and does not only wait for others (chosen).
 
 
-FOUND_BY = {
+FOUND_BY = {  # What to say if steps were found by anything but an optimizer.
     "backward": "Each backward pass counts as a step, as no optimizer stepped. An update of several backward passes"
     " counts as several steps.",
     "loader": "Each batch of a DataLoader counts as a step, as the run had no optimizer step and no backward pass.",
     "call": "Each model call counts as a step, as nothing else repeats.",
 }
-"""What to say if steps were found by anything but an optimizer."""
 
 
 class Script:
@@ -197,9 +196,9 @@ def start(recording: str) -> None:
 _script: Script | None = None  # Kept for as long as the process lives.
 
 
+# For gloo's threads to let go of their tensors: one that does so while Python shuts down aborts the process (seen in up
+# to half of short runs with torch 2.13; with this pause in none of 60).
 QUIET_S = 0.5
-"""For gloo's threads to let go of their tensors: one that does so while Python shuts down aborts the process (seen in
-up to half of short runs with torch 2.13; with this pause in none of 60)."""
 
 
 def _at_end_of_child(act: Callable[[], None]) -> None:

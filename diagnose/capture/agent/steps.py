@@ -15,26 +15,18 @@ from .compiled import compiler_switch
 from .imports import when_imported
 from .interruptions import OPTIMIZER, phases
 
+# What steps are found by, best first: its step, a pass, a batch that is asked for, a call of the model.
 ORDER = ("optimizer", "backward", "loader", "call")
-"""What steps are found by, best first: an optimizer's step, a backward pass, a batch that a loader is asked for, a call
-of the model."""
 
-ENOUGH = 30
-"""Events without a better one after which they count as steps (our choice): accumulated gradients and a first
-validation take fewer."""
+# Events without a better one after which they count as steps (chosen): accumulated gradients and a first validation
+# take fewer. Once an optimizer has been made, which will step some time, it takes more.
+ENOUGH, ENOUGH_BESIDE = 30, 200
 
-ENOUGH_BESIDE = 200  # The same once an optimizer has been made, which will step some time (our choice).
-
+# That must have passed, too: a validation before the training is mostly shorter (chosen). Not for backward passes where
+# no optimizer has been made: these train.
 ENOUGH_S = 10.0
-"""That must have passed, too: a validation before the training is mostly shorter (our choice). Not for backward passes
-where no optimizer has been made: these train."""
-
-FEW, FEW_S = 3, 20.0
-"""Backward passes, and the time since the first of them, after which slow ones count as steps as well (our choice)."""
-
-GONE = 7
-"""Times as many steps of other optimizers as there ever were between two of its own, after which an optimizer is taken
-to be gone (our choice)."""
+FEW, FEW_S = 3, 20.0  # Backward passes, and the time since the first, after which slow ones count too (chosen).
+GONE = 7  # Times the most steps of others between two of its own, after which an optimizer is gone (chosen).
 
 
 class Steps:
@@ -169,12 +161,9 @@ def watch_optimizers(on_step: Callable[[object], None]) -> dict[str, bool]:
     return seen
 
 
-MOST_STEPS = 10_000  # Whose ends are kept, the latest ones (our choice).
-
-MOST_BEGUN = 1_000
-"""Beginnings that are kept, the latest ones: a script may make an iterator for each step (our choice)."""
-
-MOST_TOLD = 64  # Beginnings that the manifest has (our choice).
+MOST_STEPS = 10_000  # Whose ends are kept, the latest ones (chosen).
+MOST_BEGUN = 1_000  # Beginnings that are kept, the latest ones: a script may make an iterator for each step (chosen).
+MOST_TOLD = 64  # Beginnings that the manifest has (chosen).
 
 
 @dataclass

@@ -37,10 +37,9 @@ def soon(act: Callable[[], object]) -> None:
 
 MOST_THREADS, LONGEST_NAME = 16, 80
 LEAST_SHARE = 0.01  # Of a core: what computes less is not worth a line.
-
 REST_S, LOOKS, BETWEEN_S = 0.25, 2, 0.001
-"""How long to wait at most until other threads rest, and how many times in a row none may be found running (our
-choice): one that has just finished something may wait for Python a moment."""
+"""How long to wait at most until other threads rest, and how many times in a row none may be found running (chosen):
+one that has just finished something may wait for Python a moment."""
 
 _TASKS = Path("/proc/self/task")
 
@@ -114,14 +113,11 @@ def _cpu_s() -> dict[int, float] | None:
 _PLACES = ("stdlib", "platstdlib", "purelib", "platlib")
 LIBRARIES = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in _PLACES})
 CALLS_OF_MODULES = "/torch/nn/modules/module.py"
-LOOP_LOOKS = 9  # Moments that are looked at, of which some are in other loops (our choice).
-
+LOOP_LOOKS = 9  # Moments that are looked at, of which some are in other loops (chosen).
 BETWEEN_LOOKS_S = 0.05
 _HERE = Path(__file__).resolve().parent
 OWN = (str(_HERE), *(str(_HERE.parents[1] / ours) for ours in ("fixes", "statistics.py")))
-"""What we load into the script's process."""
-_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
-"""Of whatever environment: one may use the libraries of another."""
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")  # Of any environment: one may use the libraries of another.
 
 
 def is_library(file: str) -> bool:
@@ -129,7 +125,7 @@ def is_library(file: str) -> bool:
     return file.startswith((*LIBRARIES, *OWN)) or _INSTALLED.search(file) is not None
 
 
-OWNERS = {
+OWNERS = {  # Modules that run or wrap a training's loop -> `fixes.setting.Loop`. Earlier ones may stand on later ones.
     "transformers.trainer": "transformers",
     "lightning.pytorch": "lightning",
     "pytorch_lightning": "lightning",
@@ -139,7 +135,6 @@ OWNERS = {
     "accelerate.data_loader": "accelerate",
     "accelerate.optimizer": "accelerate",
 }
-"""Modules that run or wrap a training's loop -> `diagnose.fixes.setting.Loop`. Earlier ones may stand on later ones."""
 
 
 def owner() -> str:

@@ -21,9 +21,8 @@ from .alone import MOST_S, capturing, failed, whole
 from .contents import Contents, Counts, Op, Unknown, described, is_one_number, plain, some_of, tensors_in
 
 T = TypeVar("T")
-
-MOST_OPS = 60_000  # Of both steps (our choice): looking at one took 65 us (torch 2.13, one core of a Xeon).
-MOST_EDGES = 2_000_000  # From ops to those that made what they take (our choice): 32 MB of memory.
+MOST_OPS = 60_000  # Of both steps (chosen): looking at one took 65 us (torch 2.13, one core of a Xeon).
+MOST_EDGES = 2_000_000  # From ops to those that made what they take (chosen): 32 MB of memory.
 MARKS = "profiler::"  # Before the names of ops that only mark ranges.
 
 

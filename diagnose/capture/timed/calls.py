@@ -24,11 +24,11 @@ from diagnose.capture.timed.tensors import (
 
 LONGEST = 120  # Characters of an error.
 
+# Arguments whose value changes little of what an op takes; of others it is not known.
 _SCALARS: dict[str, object] = {"alpha": 1, "beta": 1, "dim": -1, "eps": 1e-5, "keepdim": False, "half_to_float": False}
-"""Arguments whose value changes little of what an op takes; of others it is not known."""
 
+# Written out: matmul, softmax, matmul. It takes queries, keys and values of shape (batch times heads, n, size).
 ATTENTION = "attention"
-"""Written out: matmul, softmax, matmul. It takes queries, keys and values of shape (batch times heads, n, size)."""
 OPTIMIZER = re.compile(r"torch\.optim\.(Adadelta|Adagrad|Adam|AdamW|Adamax|ASGD|NAdam|RAdam|RMSprop|Rprop|SGD)")
 SETTINGS = frozenset({"foreach", "momentum", "weight_decay"})  # What is passed on to optimizers.
 _BACKWARD_OF_ATTENTION = re.compile(r"aten::_scaled_dot_product_(flash|efficient|cudnn)_attention(_for_cpu)?_backward")

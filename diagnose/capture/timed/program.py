@@ -20,11 +20,8 @@ from diagnose.capture.timed import MARK
 from diagnose.capture.timed.calls import Call, call_of, first_line
 from diagnose.capture.timed.tensors import CannotTime
 
-LONG_NS, FEWEST, MOST = 60_000_000, 5, 200
-"""Both together are called for so long, and each at least, and at most, so often (our choice)."""
-STEADY, LONGER = 0.1, 4
-"""Where the quickest runs differ by more, they are called up to so many times as long: the machine is busy (our
-choice)."""
+LONG_NS, FEWEST, MOST = 60_000_000, 5, 200  # How long both are called, and how often at least and at most (chosen).
+STEADY, LONGER = 0.1, 4  # Where the quickest runs differ by more, they run up to so many times as long (chosen).
 WARM_NS = 20_000_000
 FLUSHED_BYTES = 256 << 20  # Written before each repetition on a GPU: more than any L2 cache holds.
 

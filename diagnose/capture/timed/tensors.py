@@ -11,9 +11,8 @@ import torch
 from msgspec import Struct
 
 ALIGNED, ROUND = 8, 64  # Sizes that are no multiple of the first are rounded up to one of the second.
-WORKSPACE = 2  # Times the memory of what it takes and gives that an op is thought to need at most (our choice).
-STRETCHED = 4  # Times as much memory as it has elements may lie under a strided tensor (our choice).
-
+WORKSPACE = 2  # Times the memory of what it takes and gives that an op is thought to need at most (chosen).
+STRETCHED = 4  # Times as much memory as it has elements may lie under a strided tensor (chosen).
 _FLOATING = {"double": "float64", "float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16"}
 _OTHER = {
     **{"long int": "int64", "int": "int32", "short int": "int16", "bool": "bool"},

@@ -109,14 +109,9 @@ class LogFile:
 
 VERSION = 1  # Of the format, which docs/watching.md and `source/run_log.py` tell.
 LOOK_S = 1.0  # Between two looks at the process.
-
-WRITE_S = 5.0
-"""Between two writes of the current window: what a killed process loses at most, with LOOK_S and the write."""
-
+WRITE_S = 5.0  # Between two writes of the current window: what a killed process loses at most, plus LOOK_S.
 MOST_WAITING = 2_048  # Steps that are put together at the latest.
-
-MOST_BYTES, PER_STEPS = 1_000_000, 100_000
-"""That a file may have for each so many steps; windows stay open for longer then."""
+MOST_BYTES, PER_STEPS = 1_000_000, 100_000  # That a file may have for each so many steps: then windows stay open.
 
 
 class Log:

@@ -20,7 +20,7 @@ from ..clocks import ON_DEVICE, between_ns, device_event
 from ..interruptions import ALL, COLLECTION, LOADER, SAVE, phases
 from ..loaders import LoaderWatch, worker_here
 
-MOST_PENDING = 64  # Events that the device has not come to yet, beyond which none are added (our choice).
+MOST_PENDING = 64  # Events that the device has not come to yet, beyond which none are added (chosen).
 
 
 class DeviceTimes:
@@ -107,7 +107,6 @@ class BatchesAsked(LoaderWatch):
 
 
 Moment = tuple[int, ...]  # The clock, and the time spent so far on each of ALL, in ns.
-
 _LOADER, _SAVE, _COLLECTION = (1 + ALL.index(phase) for phase in (LOADER, SAVE, COLLECTION))
 
 

@@ -25,12 +25,8 @@ from .figures import Figures
 from .log import Log, make_room
 from .step_times import BatchesAsked, DeviceTimes, Interval, StepTimes, recorded
 
-ASKED_BY_SIGNAL = getattr(signal, "SIGUSR2", None)
-"""Asks for a recording, where the script has no use of its own for it; None on Windows."""
-
-RECORDING = "recording"
-"""What the command posts, with a number, when the next steps are to be recorded; and what the folder is called."""
-
+ASKED_BY_SIGNAL = getattr(signal, "SIGUSR2", None)  # Asks for a recording, unless the script uses it; None on Windows.
+RECORDING = "recording"  # Posted by the command, with a number, to have the next steps recorded; the folder's name.
 MADE = "made"  # What each rank posts in the part of a recording when it is over.
 ASK = "ask"  # What anyone posts who wants a recording; with something that tells it from other posts.
 
@@ -68,8 +64,7 @@ class Asked:
         Board(self._shared).post(f"{ASK}.{os.getpid()}-{self._signals}", why="requested by a signal")
 
 
-LOOKS_FOR_MODELS = (0, 1, 2, 10)
-"""Steps at whose ends models are looked for if none was called in them: some are wrapped late (our choice)."""
+LOOKS_FOR_MODELS = (0, 1, 2, 10)  # Steps after which models are looked for if none was called: some wrap late (chosen).
 
 
 class Watcher:
@@ -93,11 +88,10 @@ class Watcher:
         self._recorder: Recorder | None = None
         self._device = DeviceTimes()
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._went_backward = False
-        """After a call of a model in training mode: one in evaluation mode is an evaluation, then."""
+        self._went_backward = False  # After a call in training mode: then one in evaluation mode is an evaluation.
         self._called_in_step = False
-        self._trains = self._doubtful = False
-        """The latest call was of a model in training mode; it was one in evaluation mode with gradients."""
+        self._trains = False  # The latest call was of a model in training mode.
+        self._doubtful = False  # It was of one in evaluation mode with gradients.
         self._began_ns = self._ended_ns = time.perf_counter_ns() - age_ns()
         self._grad_enabled: Callable[[], bool] = lambda: True
         self._batches = loaders.use(BatchesAsked(self._asked))
