@@ -23,7 +23,7 @@ GLIBC = platform.libc_ver()[0] == "glibc"
 
 FILLS = """
 import torch
-from diagnose.capture.agent import heap
+from diagnose.capture.agent import recordings
 from diagnose.capture.agent.place import Place
 from diagnose.capture.agent.plan import WORK, Part, Plan
 from diagnose.capture.agent.session import Session

@@ -145,7 +145,7 @@ class Net(torch.nn.Module):
 net = torch.compile(Net(), backend="eager")
 for size in range(2, 7):
     net(torch.ones(size))
-from diagnose.capture.agent import guards
+from diagnose.capture.agent import compiled
 print(json.dumps(compiled.failed()))
 """
 

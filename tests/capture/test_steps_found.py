@@ -98,7 +98,7 @@ def run_with(tmp_path: Path, plan: Plan, path: Path) -> tuple[RankManifest, list
 
 LOOKED_AT = """
 import threading, time, torch
-from diagnose.capture.agent import main_thread, models
+from diagnose.capture.agent import noticed, threads
 layer, seen = torch.nn.Linear(4, 4), []
 def slowly():
     for number in range(40):
@@ -106,7 +106,7 @@ def slowly():
         yield number
 def look():
     for _ in range(20):
-        main_thread.soon(lambda: seen.append(models.largest()))
+        threads.soon(lambda: seen.append(noticed.largest()))
         time.sleep(0.01)
 looking = threading.Thread(target=look)
 looking.start()
