@@ -23,16 +23,16 @@ GLIBC = platform.libc_ver()[0] == "glibc"
 
 FILLS = """
 import torch
-from diagnose.capture.agent import recordings
+from diagnose.capture.agent import clocks, recordings
 from diagnose.capture.agent.place import Place
 from diagnose.capture.agent.plan import WORK, Part, Plan
 from diagnose.capture.agent.session import Session
 from tests.capture.scripts import profile
 
 made = recordings.make_room({recorded}, {usual}, 4)
-before = recordings.fetched_bytes()
+before = clocks.fetched_bytes()
 kept = [torch.ones(300_000) for _ in range(64)]  # 77 MB
-print(made, recordings.fetched_bytes() - before)
+print(made, clocks.fetched_bytes() - before)
 """
 
 
@@ -121,8 +121,8 @@ def test_a_recording_that_took_more_memory_than_the_one_before_is_not_kept(
     session = Session(Part(tmp_path), Plan(warmup=2, steps=3), Place(0, 1, 1))
     assert session.join()
     number, first = 0, None
-    while "attribution" not in session.kept:
-        if "timing" in session.kept:
+    while "attribution" not in session.recordings.kept:
+        if "timing" in session.recordings.kept:
             first = first or session.found["timing"]
             fetch(32_000_000)
         torch.ones(8).sum()
@@ -140,11 +140,15 @@ def test_the_first_recording_stays_if_the_training_ends_during_the_second(
     session = Session(Part(tmp_path), Plan(warmup=2, steps=3), Place(0, 1, 1))
     assert session.join()
     number = 0
-    while "timing" not in session.kept or session._open is None or session._open.clock.steps < 2:
+    while (
+        "timing" not in session.recordings.kept
+        or session.recordings.open is None
+        or session.recordings.open.clock.steps < 2
+    ):
         torch.ones(8).sum()
         assert not session.step_ended(number)
         number += 1
     first = session.found["timing"]
     session.stop()
-    assert (session.found["timing"], list(session.kept)) == (first, ["timing"])
+    assert (session.found["timing"], list(session.recordings.kept)) == (first, ["timing"])
     assert (tmp_path / "rank0.trace.json.gz").is_file()

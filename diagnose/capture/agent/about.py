@@ -13,7 +13,7 @@ from typing import Any
 from . import noticed
 from .about_devices import devices, links
 from .about_settings import Settings, if_known
-from .alone import uses_gpu
+from .alone import text_of, uses_gpu
 from .threads import is_library
 
 __all__ = ["Settings", "devices", "environment", "host", "links", "optimizers", "versions"]
@@ -40,12 +40,12 @@ def machine(root: Path = Path("/")) -> int:
     """
     import hashlib
 
-    started = _read(root / "proc/sys/kernel/random/boot_id").strip() or platform.node()
+    started = text_of(root / "proc/sys/kernel/random/boot_id").strip() or platform.node()
     return int.from_bytes(hashlib.blake2b(started.encode(), digest_size=6).digest(), "big")
 
 
 def _cpu(root: Path) -> str | None:
-    found = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo"), re.MULTILINE)
+    found = re.search(r"^model name\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
     return found[1].strip() if found else None
 
 
@@ -54,7 +54,7 @@ _UNITS = re.compile(r"(avx|amx|fma|f16c|sse4|sve|sme(?!p)|asimd|fphp|bf16|i8mm|n
 
 def _cpu_flags(root: Path) -> list[str] | None:
     """Flags of the processor for vector and matrix instructions, as Linux lists them; None where it does not."""
-    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _read(root / "proc/cpuinfo"), re.MULTILINE)
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
     return sorted(flag for flag in found[1].split() if _UNITS.match(flag)) if found else None
 
 
@@ -67,7 +67,7 @@ def _cpus_allowed(root: Path) -> int | None:
 
 def quotas(root: Path) -> Iterable[float]:
     """CPUs by quotas of control groups, of both versions: of the own group and those around it."""
-    for line in _read(root / "proc/self/cgroup").splitlines() or ["0::/", "1:cpu:/"]:
+    for line in text_of(root / "proc/self/cgroup").splitlines() or ["0::/", "1:cpu:/"]:
         _, kinds, own = line.split(":", 2)
         if kinds and "cpu" not in kinds.split(","):
             continue
@@ -75,9 +75,9 @@ def quotas(root: Path) -> Iterable[float]:
         inner = Path(own.strip("/"))
         for folder in (top / part for part in (inner, *inner.parents)):
             if kinds:
-                quota = f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}".split()
+                quota = f"{text_of(folder / 'cpu.cfs_quota_us')} {text_of(folder / 'cpu.cfs_period_us')}".split()
             else:
-                quota = _read(folder / "cpu.max").split()
+                quota = text_of(folder / "cpu.max").split()
             if len(quota) == 2 and all(word.isdigit() for word in quota) and int(quota[1]):
                 yield int(quota[0]) / int(quota[1])
 
@@ -93,8 +93,8 @@ def versions(root: Path = Path("/")) -> dict[str, str]:
         if uses_gpu():
             found["cudnn"] = if_known(lambda: _cudnn(torch.backends.cudnn.version()))
             found["nccl"] = if_known(lambda: ".".join(map(str, torch.cuda.nccl.version())))
-    driver = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d[\d.]*)", _read(root / "proc/driver/nvidia/version"))
-    found["driver"] = driver[1] if driver else _read(root / "sys/module/amdgpu/version").strip() or None
+    driver = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d[\d.]*)", text_of(root / "proc/driver/nvidia/version"))
+    found["driver"] = driver[1] if driver else text_of(root / "sys/module/amdgpu/version").strip() or None
     found |= {name: _installed(name) for name in FRAMEWORKS if name in sys.modules}
     return {name: version for name, version in found.items() if version}
 
@@ -209,10 +209,3 @@ def _largest(groups: list[dict[str, object]], name: str) -> float | None:
     values = [group.get(name) for group in groups]
     numbers = [float(value) for value in values if isinstance(value, int | float)]
     return max(numbers) if numbers and len(numbers) == len(values) else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from . import noticed
-from .alone import failed, uses_gpu
+from .alone import process_group, tried, uses_gpu
 from .imports import when_imported
 
 MOST_WRAPPED = 256  # Wrapped modules whose options are noted (chosen).
@@ -124,37 +124,15 @@ class Settings:
 _settings: Settings | None = None
 
 
-class _NotedWhenSet:
-    """An attribute of objects that is noted when it is set.
-
-    Unlike a wrapper of the function that sets it, it adds no frame, at which torch's warnings would point.
-    """
-
+class _NotedWhenSet(noticed.Noticed):
     def __init__(self, name: str, note: Callable[[Settings, Any, object], None]) -> None:
-        self._name, self._note = name, note
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """What lacks it has to say so: wrappers of optimizers have what they lack from what they wrap."""
-        if instance is None:
-            return self
-        try:
-            return instance.__dict__[self._name]
-        except KeyError:
-            raise AttributeError(self._name) from None
+        super().__init__(name)
+        self._note = note
 
     def __set__(self, instance: Any, value: object) -> None:
-        instance.__dict__[self._name] = value
-        try:
-            if _settings is not None:
-                self._note(_settings, instance, value)
-        except Exception as error:
-            failed(f"{type(instance).__name__}.{self._name}", error)
-
-    def __delete__(self, instance: Any) -> None:
-        try:
-            del instance.__dict__[self._name]
-        except KeyError:
-            raise AttributeError(self._name) from None
+        super().__set__(instance, value)
+        if _settings is not None:
+            tried(f"{type(instance).__name__}.{self._name}", self._note, _settings, instance, value)
 
 
 def _name(value: object) -> str | None:
@@ -236,10 +214,8 @@ def _alike(some: list[Options]) -> list[Options]:
 
 def _backend() -> str | None:
     """Of the process group; None if there is none."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return str(distributed.get_backend())
+    group = process_group()
+    return None if group is None else str(group.get_backend())
 
 
 def _compiled() -> bool:

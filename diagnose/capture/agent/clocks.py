@@ -12,7 +12,6 @@ from typing import Any
 
 from .alone import alone, uses_gpu
 from .interruptions import BACKWARD, phases
-from .recordings import fetched_bytes
 
 ON_DEVICE = "device times of steps"  # What fails alone if events do.
 _STARTED_NS = time.perf_counter_ns()  # When this process loaded the agent.
@@ -116,6 +115,15 @@ def _waited_ns() -> int:
     with suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1])
     return 0
+
+
+def fetched_bytes() -> int:
+    """Of memory that this process has touched for the first time so far; 0 where that is not told."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt * resource.getpagesize()
 
 
 def device_event(event: Any = None) -> Any:

@@ -1,8 +1,5 @@
-"""What a step's time goes to, by a few reads of the clock, and what interrupts a training.
-
-tensors as text, and starting or ending the workers of a loader.
-
-collecting garbage. The rest is forward passes and the Python between.
+"""What a step's time goes to, by a few reads of the clock: waiting for batches, backward passes, the optimizer, saving,
+collecting garbage. And ranges in recordings for what interrupts a training.
 
 The same clocks run in steps without a profiler and in recorded ones, so that what recording costs is known of each
 phase. A phase within another counts for itself, and not for the other.
@@ -141,6 +138,7 @@ ASKED_FOR = "<built-in function collect>"  # And those that the script asks for.
 SAVING = "torch.save (checkpoint)"
 STARTING, STOPPING = (f"_MultiProcessingDataLoaderIter.{name}" for name in ("__init__", "_shutdown_workers"))
 RANGES = "saving, collections of garbage and texts in recordings"  # What fails alone.
+MARKS = "the steps' places in recordings"  # The same if ranges of steps do.
 FORMATTING = "Tensor.__repr__ (text)"
 
 

@@ -79,6 +79,10 @@ class Plan:
     earlier: tuple[tuple[float, float], ...] = ()  # Of the first of them: pairs of blocks of processes that ended.
     written: tuple[str, ...] = ()  # Of such an arm: files that an earlier run wrote, as in `RankManifest.writes`.
 
+    def tracer_of(self, kind: str) -> str:
+        """Stacks and shapes come from torch.profiler: what else there is to know of them, it knows."""
+        return self.tracer if kind in OF_TIMES else "torch"
+
     def write(self, part: Part) -> None:
         """Into the part's working folder."""
         part.work.mkdir(parents=True, exist_ok=True)

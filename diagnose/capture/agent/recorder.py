@@ -75,8 +75,8 @@ class Recorder:
                 self._watch.looking = not self.session.settled
             if self.over:
                 self.end("recorded")
-            elif self.session is not None and len(self.session.kept) > self._told:
-                self._told = len(self.session.kept)
+            elif self.session is not None and len(self.session.recordings.kept) > self._told:
+                self._told = len(self.session.recordings.kept)
                 self._write(f"rank{self.session.here.rank}.json", self._of_this_process(None))
         except Exception as error:
             self.over = True

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from . import backwards, injection, noticed, script_files, threads
-from .alone import alone, uses_gpu
+from .alone import alone, parent_process, process_group, uses_gpu
 from .board import Board
 from .foreign import turns
 from .imports import when_imported
@@ -44,7 +44,7 @@ class Script:
         Board(part.work).claim("python")
         self._exits = 0
         injection.inject(self._plan.fixes)
-        injection.prepare(self._plan.switches)
+        injection.inject(self._plan.switches, on=False)
         self._begin()
         self._optimizers = watch_optimizers(self._optimizer_stepped)
         when_imported("torch", self._wait_for_steps)
@@ -63,7 +63,10 @@ class Script:
     def _optimizer_stepped(self, optimizer: object) -> None:
         if os.getpid() != self._pid:
             self._begin()  # Forked from a process with an agent, and trains itself.
-            _at_end_of_child(self._ended)
+            if parent_process() is not None:  # Forked ones leave without atexit.
+                from multiprocessing.util import Finalize
+
+                Finalize(None, self._ended, exitpriority=100)
         known = self._recorder.optimizers
         if not known or (known[-1]() is not optimizer and not any(one() is optimizer for one in known)):
             known.append(weakref.ref(optimizer))
@@ -98,9 +101,8 @@ class Script:
             self._steps.fixed = True
             if self._steps.by in FOUND_BY:
                 self._recorder.note(FOUND_BY[self._steps.by])
-        if not self._recorder.may_end or self._plan.keep_running or self._exits >= MOST_EXITS:
-            return
-        if threading.current_thread() is threading.main_thread() and not turns.foreign_elsewhere:
+        ends = self._recorder.may_end and not self._plan.keep_running and self._exits < MOST_EXITS
+        if ends and threading.current_thread() is threading.main_thread() and not turns.foreign_elsewhere:
             self._exits += 1
             _wait_for_work()
             raise SystemExit(0)
@@ -118,8 +120,7 @@ class Script:
 
         But not in workers, nor in a launcher, which idles.
         """
-        processes = sys.modules.get("multiprocessing")
-        if processes is not None and processes.parent_process() is not None:
+        if parent_process() is not None:
             return
         begun_s, pid = time.process_time(), self._pid
 
@@ -165,20 +166,17 @@ class Script:
             elif seen := self._steps.seen():
                 Board(self._part.work).post("seen", **seen)
 
-    def _heard(self, kind: type[BaseException]) -> None:
-        """An error ends the script. Of an interrupt let nobody tell it again."""
-        _be_interrupted_once()
-        if issubclass(kind, KeyboardInterrupt) and self._part.work.is_dir():
-            with suppress(OSError):
-                Board(self._part.work).post(INTERRUPTED)
-
     def _show_errors_without_us(self) -> None:
         """Note how the script ends, and show its errors as they would look if it ran by itself."""
         earlier = sys.excepthook
 
         def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            self._how = "interrupted" if issubclass(kind, KeyboardInterrupt) else "crashed"
-            self._heard(kind)
+            interrupted = issubclass(kind, KeyboardInterrupt)
+            self._how = "interrupted" if interrupted else "crashed"
+            _be_interrupted_once()
+            if interrupted and self._part.work.is_dir():
+                with suppress(OSError):
+                    Board(self._part.work).post(INTERRUPTED)
             _strip_own_frames(error)
             earlier(kind, error, error.__traceback__)
 
@@ -201,15 +199,6 @@ _script: Script | None = None  # Kept for as long as the process lives.
 QUIET_S = 0.5
 
 
-def _at_end_of_child(act: Callable[[], None]) -> None:
-    """Have `act` called when a child of multiprocessing ends; forked ones leave without atexit."""
-    processes = sys.modules.get("multiprocessing")
-    if processes is not None and processes.parent_process() is not None:
-        from multiprocessing.util import Finalize
-
-        Finalize(None, act, exitpriority=100)
-
-
 def _be_interrupted_once() -> None:
     """Let no second interrupt break into the end of a script, as where a Ctrl-C reaches it from two sides."""
     here = threading.current_thread() is threading.main_thread()
@@ -223,7 +212,7 @@ def _wait_for_work() -> None:
 
     if uses_gpu():
         alone("the end of queued work", torch.cuda.synchronize)
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if process_group() is not None:
         time.sleep(QUIET_S)
 
 

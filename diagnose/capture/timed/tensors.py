@@ -3,12 +3,12 @@
 import json
 import math
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
 from msgspec import Struct
+
+from diagnose.capture.agent.recordings import free_bytes
 
 ALIGNED, ROUND = 8, 64  # Sizes that are no multiple of the first are rounded up to one of the second.
 WORKSPACE = 2  # Times the memory of what it takes and gives that an op is thought to need at most (chosen).
@@ -137,7 +137,7 @@ def filled(device: torch.device, one: Tensor, below: int, signs: bool) -> Any:
 
 def ask(device: torch.device, needed: int) -> None:
     """Raises CannotTime where that much, with what it works in, is over half of the memory that is free."""
-    room = free_bytes(device) // 2
+    room = (int(torch.cuda.mem_get_info()[0]) if device.type == "cuda" else free_bytes()) // 2
     if needed * WORKSPACE > room:
         raise CannotTime(f"it may need {needed * WORKSPACE / 1e9:.1f} GB, and {room / 1e9:.1f} GB may be taken")
 
@@ -145,19 +145,3 @@ def ask(device: torch.device, needed: int) -> None:
 def sizes(given: list[Any]) -> int:
     """Bytes of all tensors."""
     return sum(one.bytes for one in filled_by({str(at): value for at, value in enumerate(given)}))
-
-
-def free_bytes(device: Any) -> int:
-    """Memory that is free now, of the machine and of the group of processes that this one may be held to."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info()[0])
-    found = list[int]()
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found.append(1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")))
-    group = Path("/sys/fs/cgroup")
-    with suppress(OSError, ValueError):
-        limit, used = (int((group / f"memory.{name}").read_text(encoding="ascii")) for name in ("max", "current"))
-        kept = (group / "memory.stat").read_text(encoding="ascii").split()
-        found.append(limit - used + int(kept[kept.index("inactive_file") + 1]))
-    return max(min(found), 0) if found else 2 << 30
