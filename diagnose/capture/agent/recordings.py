@@ -127,16 +127,16 @@ def make_room(recorded: int, usual: int, steps: int) -> int:
 
 def free_bytes(root: Path = Path("/")) -> int:
     """Of the machine, caches included, or what the control group of the process leaves. `root` holds proc and sys."""
-    known = re.search(r"^MemAvailable:\s+(\d+)", read(root / "proc/meminfo"), re.MULTILINE)
+    known = re.search(r"^MemAvailable:\s+(\d+)", text_of(root / "proc/meminfo"), re.MULTILINE)
     free = 1024 * int(known[1]) if known else 2 << 30  # Where the system does not say (chosen).
     group = root / "sys/fs/cgroup"
-    cached = re.search(r"^inactive_file (\d+)", read(group / "memory.stat"), re.MULTILINE)
+    cached = re.search(r"^inactive_file (\d+)", text_of(group / "memory.stat"), re.MULTILINE)
     for most, now in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
         with suppress(ValueError):
-            free = min(free, int(read(group / most)) - int(read(group / now)) + (int(cached[1]) if cached else 0))
+            free = min(free, int(text_of(group / most)) - int(text_of(group / now)) + (int(cached[1]) if cached else 0))
     return max(free, 0)
 
 

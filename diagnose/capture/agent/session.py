@@ -317,7 +317,7 @@ class Session:
         return free and uses_gpu() and made.kind in OF_TIMES and settling(made.clock, steps - 1)
 
     def _had_room(self, made: OpenRecording) -> bool:
-        """Whether a recording for times took no memory as it went; else that is fetched for a better one, to replace it."""
+        """Whether a recording for times took no memory as it went; else that is fetched, for one that replaces it."""
         if made.kind != "timing" or not self._ranks.alone or self.plan.tracer == "nsys":
             return True
         return make_room(made.clock.fetched_bytes, self._fetched, made.clock.steps) == 0
