@@ -15,10 +15,10 @@ from diagnose.capture.agent import alone, recordings, start, steps
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.clocks import Clock, Cycle, cycle, steady
 from diagnose.capture.agent.foreign import turns
-from diagnose.capture.agent.imports import when_imported
 from diagnose.capture.agent.injection import Injection
 from diagnose.capture.agent.place import Place, find
 from diagnose.capture.agent.plan import Part, Plan
+from diagnose.capture.agent.script_files import when_imported
 from diagnose.capture.agent.steps import Steps
 from diagnose.capture.agent.threads import wait_for_others
 from diagnose.fixes.loaders import OF_ITERABLE, SHARES, LoaderArgument

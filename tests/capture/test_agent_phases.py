@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from diagnose.capture.agent import compiled
+from diagnose.capture.agent import about_settings
 from diagnose.capture.agent import interruptions as module
 from diagnose.capture.agent.interruptions import (
     BACKWARD,
@@ -100,7 +100,7 @@ SIZE = "0/0: tensor 'x' size mismatch at index 0. expected 2, actual {}"
 
 
 def told(*reasons: str) -> list[FailedGuard]:
-    return msgspec.convert(compiled.of_function(CODE, reasons), list[FailedGuard])
+    return msgspec.convert(about_settings.of_function(CODE, reasons), list[FailedGuard])
 
 
 def test_a_number_is_told_by_what_holds_it_and_the_line_that_asked() -> None:
@@ -145,8 +145,8 @@ class Net(torch.nn.Module):
 net = torch.compile(Net(), backend="eager")
 for size in range(2, 7):
     net(torch.ones(size))
-from diagnose.capture.agent import compiled
-print(json.dumps(compiled.failed()))
+from diagnose.capture.agent import about_settings
+print(json.dumps(about_settings.failed_guards()))
 """
 
 

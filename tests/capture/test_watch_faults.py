@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.capture.agent.watch.figures import Figures
-from diagnose.capture.agent.watch.log import Log
+from diagnose.capture.agent.watch.log import Figures, Log
 from diagnose.capture.agent.watch.step_times import Interval
 from diagnose.source.run_log import read
 from diagnose.watched.parts import parts, steps_of

@@ -10,8 +10,8 @@ from typing import Any
 
 from . import about
 from .alone import capturing, failed, whole
-from .compiled import compiler_switch
-from .imports import when_imported
+from .noticed import compiler_switch
+from .script_files import when_imported
 
 # Are given the tensors that a pass begins at. What they raise is noted, and the script does not hear of it.
 _listeners: list[Callable[[list[Any]], None]] = []

@@ -12,7 +12,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from .alone import alone, tried
-from .imports import when_imported
+from .script_files import when_imported
 
 OLDER = "ranges of earlier recordings"  # What fails alone.
 PATIENCE_S = 60.0  # How long a profiler of another thread waits for ours to stop (chosen).

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from . import backwards, noticed, threads
-from .imports import standalone, when_imported
+from .script_files import standalone, when_imported
 
 NO_LINE = "the run reached no line of the script that it changes"
 MOST_SAID = 200  # Characters of an error's text (chosen).

@@ -16,7 +16,7 @@ from typing import Any
 
 from . import backwards, script_files
 from .alone import alone, tried
-from .imports import when_imported
+from .script_files import when_imported
 
 LOADER, BACKWARD, OPTIMIZER, SAVE, COLLECTION = "loader", "backward", "optimizer", "save", "collection"
 FORWARD, COMPILATION = "forward", "compilation"  # Which only a watched run tells apart.

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 from .alone import failed, tried
 from .batches import settings
-from .imports import when_imported
 from .interruptions import LOADER, STARTING, STOPPING, Marked, phases
 from .lines import Sampler
 from .loaders_measured import Fetch, Loader, RunQueue, WorkerFile
 from .noticed import Noticed
+from .script_files import when_imported
 from .steps import Epochs
 
 MOST_LOADERS = 32  # DataLoaders that are kept apart: a script may make one for each epoch (chosen).

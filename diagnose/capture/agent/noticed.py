@@ -1,4 +1,7 @@
-"""What the script makes and calls: models, loaders, optimizers, and attributes that we are told of."""
+"""What the script makes and calls: models, loaders, optimizers, and attributes that we are told of.
+
+Nothing of ours may run within torch.compile.
+"""
 
 import ast
 import functools
@@ -10,8 +13,27 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from .compiled import compiler_switch
+from .alone import alone
 from .threads import is_library, line_of
+
+
+def compiler_switch() -> Callable[[Any], Any]:
+    """A function that sets what compiles frames that are entered from now on, and returns what did so before.
+
+    Where torch.compile gives up on a function it still compiles what that calls: us as well, which takes seconds; and a
+    profiler that starts in there crashes the process at random (torch 2.13). So within it nothing of ours may run, and
+    to find that out no function of ours may be called: use this where the script's own frame has called us.
+    """
+    import torch
+
+    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    switch: Callable[[Any], Any] = getattr(frames, "set_eval_frame", lambda compiler: None)
+    return alone("what torch.compile compiles", _tried, switch, default=lambda compiler: None)
+
+
+def _tried(switch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    switch(switch(None))
+    return switch
 
 
 class Noticed:

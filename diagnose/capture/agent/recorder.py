@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import about, compiled, interruptions, loaders, place, script_files
+from . import about, about_settings, interruptions, loaders, place, script_files
 from .alone import each_alone, failures, in_time
 from .arm import Arm
 from .foreign import watch_foreign
@@ -145,7 +145,7 @@ class Recorder:
                 loaders=self._watch.loaders,
                 optimizers=lambda: about.optimizers(self._stepped() or about.alive()),
                 flags=self._settings.flags,
-                failed_guards=compiled.failed,
+                failed_guards=about_settings.failed_guards,
                 distributed=self._settings.distributed,
                 allocator=self._settings.allocator,
                 libraries=about.libraries,

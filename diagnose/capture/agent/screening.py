@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from . import injection
 from .arm import Called, Difference, Peak, SameBatch, update_compared
 from .clocks import LONG, Clock, Cycle
-from .imports import standalone
 from .interruptions import COLLECTION, SAVE
 from .place import Agreement, Course
 from .plan import Plan
+from .script_files import standalone
 from .steps import Epochs
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from . import backwards, injection, noticed, script_files, threads
 from .alone import alone, parent_process, process_group, uses_gpu
 from .board import Board
 from .foreign import turns
-from .imports import when_imported
 from .plan import INTERRUPTED, Part, Plan
 from .recorder import Recorder
+from .script_files import when_imported
 from .steps import Steps, watch_optimizers
 from .threads import OWN
 from .watch.watcher import Watcher

@@ -11,9 +11,9 @@ from statistics import fmean
 from types import ModuleType
 from typing import Any
 
-from .compiled import compiler_switch
-from .imports import when_imported
 from .interruptions import OPTIMIZER, phases
+from .noticed import compiler_switch
+from .script_files import when_imported
 
 # What steps are found by, best first: its step, a pass, a batch that is asked for, a call of the model.
 ORDER = ("optimizer", "backward", "loader", "call")

@@ -15,14 +15,13 @@ from typing import Any
 
 from .. import about, backwards, interruptions, loaders, noticed, place, script_files
 from ..board import Board
-from ..compiled import compiler_switch
 from ..foreign import watch_foreign
-from ..imports import when_imported
 from ..interruptions import COMPILATION, FORWARD, phases
+from ..noticed import compiler_switch
 from ..plan import Part, Plan
 from ..recorder import Recorder
-from .figures import Figures
-from .log import Log, make_room
+from ..script_files import when_imported
+from .log import Figures, Log, make_room
 from .step_times import BatchesAsked, DeviceTimes, Interval, StepTimes, recorded
 
 ASKED_BY_SIGNAL = getattr(signal, "SIGUSR2", None)  # Asks for a recording, unless the script uses it; None on Windows.
