@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from diagnose.capture.agent import about, about_devices, about_settings, alone
-from diagnose.capture.agent.about import Settings
+from diagnose.capture.agent.about_settings import Settings
 from diagnose.trace import manifest
 from tests.capture.scripts import plain
 
@@ -227,8 +227,8 @@ def test_flags(settings: Settings) -> None:
     assert (found.autocast, found.grad_scaler) == ({}, None)
     assert settings.distributed() is None
     assert settings.allocator() == {}
-    assert about.devices() == []
-    assert about.links() == []
+    assert about_devices.devices() == []
+    assert about_devices.links() == []
 
 
 def test_autocasts(settings: Settings) -> None:
@@ -273,13 +273,13 @@ def test_a_torch_in_which_it_is_a_property() -> None:
 
 SCRIPT = """
 import json, sys
-from diagnose.capture.agent import about, alone
+from diagnose.capture.agent import about, about_devices, about_settings, alone
 assert "torch" not in sys.modules
-settings = about.Settings()
+settings = about_settings.Settings()
 settings.install()
 assert "torch" not in sys.modules
 assert settings.flags() == {} and settings.distributed() is None and settings.allocator() == {}
-assert about.optimizers([]) == about.devices() == about.links() == [] and "torch" not in about.versions()
+assert about.optimizers([]) == about_devices.devices() == about_devices.links() == [] and "torch" not in about.versions()
 import torch
 """
 
@@ -466,24 +466,24 @@ def test_devices() -> None:
         throttled_by=("SwPowerCap", "SwThermalSlowdown"),
     )
     second = msgspec.structs.replace(first, index=1, sm_clock_mhz=345, power_limit_w=None, throttled_by=())
-    assert as_json(about.devices(), manifest.DeviceState) == [first, second]
+    assert as_json(about_devices.devices(), manifest.DeviceState) == [first, second]
 
 
 @pytest.mark.usefixtures("two_devices")
 @pytest.mark.parametrize(("two_devices", "kind"), [(0, "nvlink"), (4, "pcie")], indirect=["two_devices"])
 def test_links(kind: str) -> None:
-    assert as_json(about.links(), manifest.Links) == [manifest.Links(devices=(0, 1), kind=kind)]
+    assert as_json(about_devices.links(), manifest.Links) == [manifest.Links(devices=(0, 1), kind=kind)]
 
 
 @pytest.mark.usefixtures("two_devices")
 def test_devices_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(about_devices.Nvml.__init__, "__defaults__", ("no-such-library.so",))
-    found = as_json(about.devices(), manifest.DeviceState)
+    found = as_json(about_devices.devices(), manifest.DeviceState)
     assert [one.index for one in found] == [0, 1]
     assert found[0] == manifest.DeviceState(
         index=0, name="NVIDIA H100", memory_bytes=85_899_345_920, compute_capability=(9, 0), multiprocessors=132
     )
-    assert about.links() == []
+    assert about_devices.links() == []
 
 
 def test_a_library_that_is_none() -> None:

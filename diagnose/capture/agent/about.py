@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from . import noticed
-from .about_devices import devices, links
-from .about_settings import Settings, if_known
+from .about_settings import if_known
 from .alone import text_of, uses_gpu
 from .threads import is_library
 
-__all__ = ["Settings", "devices", "environment", "host", "links", "optimizers", "versions"]
 FRAMEWORKS = ("accelerate", "deepspeed", "lightning", "pytorch_lightning", "torchvision", "transformers")
 LONGEST_VALUE = 200  # characters
 
@@ -150,9 +148,7 @@ def _harmless(name: str, value: str) -> bool:
 def alive() -> list[Any]:
     """All of torch's optimizers in the process."""
     module = sys.modules.get("torch.optim.optimizer")
-    if module is None:
-        return []
-    return [object_ for object_ in gc.get_objects() if issubclass(type(object_), module.Optimizer)]
+    return [] if module is None else [one for one in gc.get_objects() if issubclass(type(one), module.Optimizer)]
 
 
 _OWN_OF_A_GROUP = ("params", "param_names", "name")

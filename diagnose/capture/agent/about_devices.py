@@ -6,18 +6,13 @@ import ctypes
 import sys
 from contextlib import suppress
 from itertools import combinations
-from types import TracebackType
 from typing import Any
 
 from .alone import alone, uses_gpu
 
 LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 
-# Numbers of nvml.h.
-_SM_CLOCK = 1
-_ON_GPU = 0
-_P2P_NVLINK = 2
-_P2P_OK = 0
+_SM_CLOCK, _ON_GPU, _P2P_NVLINK, _P2P_OK = 1, 0, 2, 0  # Numbers of nvml.h.
 _HELD_BACK_BY = {  # nvmlClocksThrottleReasons by bit.
     0x1: "GpuIdle",
     0x2: "ApplicationsClocksSetting",
@@ -44,17 +39,20 @@ def devices() -> list[dict[str, object]]:
 
 def links() -> list[dict[str, object]]:
     """What connects any two of them, as `Links`, where NVML knows."""
-    found: list[dict[str, object]] = []
     if not uses_gpu():
-        return found
+        return []
     torch = sys.modules["torch"]
     with Nvml() as nvml:
         handles = [nvml.handle(torch, index) for index in range(torch.cuda.device_count())]
-        for one, other in combinations(range(len(handles)), 2):
-            status = nvml.ask("nvmlDeviceGetP2PStatus", handles[one], handles[other], _P2P_NVLINK)
-            if status is not None:
-                found.append({"devices": (one, other), "kind": "nvlink" if status == _P2P_OK else "pcie"})
-    return found
+        pairs = combinations(range(len(handles)), 2)
+        asked = {
+            pair: nvml.ask("nvmlDeviceGetP2PStatus", *(handles[one] for one in pair), _P2P_NVLINK) for pair in pairs
+        }
+    return [
+        {"devices": pair, "kind": "nvlink" if status == _P2P_OK else "pcie"}
+        for pair, status in asked.items()
+        if status is not None
+    ]
 
 
 def _properties(torch: Any, index: int) -> dict[str, object]:
@@ -95,9 +93,7 @@ class Nvml:
                 self._library = library
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._library is not None:
             with suppress(AttributeError):
                 self._library.nvmlShutdown()
@@ -127,11 +123,10 @@ class Nvml:
         return None if bits is None else tuple(name for bit, name in _HELD_BACK_BY.items() if bits & bit)
 
     def _reasons(self, handle: ctypes.c_void_p | None) -> int | None:
-        if handle is not None:
-            for function in ("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetCurrentClocksEventReasons"):
-                bits = self._answer(ctypes.c_ulonglong(), function, handle)
-                if bits is not None:
-                    return bits
+        names = ("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetCurrentClocksEventReasons")
+        for function in names if handle is not None else ():
+            if (bits := self._answer(ctypes.c_ulonglong(), function, handle)) is not None:
+                return bits
         return None
 
     def now(self, handle: ctypes.c_void_p | None) -> dict[str, float | None]:

@@ -67,16 +67,12 @@ class Phases:
 
     def spent_ns(self) -> dict[str, int]:
         """Since it began, by phase; what is open counts up to now."""
-        if self._open:
-            self._count(time.perf_counter_ns())
+        self._count()
         return dict(self._spent_ns)
 
     def moment(self) -> tuple[int, ...]:
         """The clock, and what has been spent on each of ALL by then."""
-        now_ns = time.perf_counter_ns()
-        if self._open:
-            self._count(now_ns)
-        return (now_ns, *self._spent_ns.values())
+        return (self._count(), *self._spent_ns.values())
 
     def spent_so_far_ns(self) -> dict[str, int]:
         """The same, for another thread: what changes meanwhile may be missed."""
@@ -89,28 +85,26 @@ class Phases:
         """A phase begins. Returns whether it is counted: only then `end` is to be called."""
         if self.in_thread is None or self.in_thread != threading.get_ident():
             return False
-        now_ns = time.perf_counter_ns()
-        if self._open:
-            self._count(now_ns)
+        self._count()
         self._open.append(phase)
-        self._since_ns = now_ns
         return True
 
     def end(self, phase: str) -> None:
         """The phase has ended, and with it all that began in it."""
-        opened = self._open
-        if phase in opened:
-            now_ns = time.perf_counter_ns()
-            self._spent_ns[opened[-1]] += now_ns - self._since_ns
-            self._since_ns = now_ns
-            while opened.pop() != phase:
+        if phase in self._open:
+            self._count()
+            while self._open.pop() != phase:
                 pass
             if phase == SAVE:
                 self.after_save()
 
-    def _count(self, now_ns: int) -> None:
-        self._spent_ns[self._open[-1]] += now_ns - self._since_ns
+    def _count(self) -> int:
+        """Up to now, which it returns."""
+        now_ns = time.perf_counter_ns()
+        if self._open:
+            self._spent_ns[self._open[-1]] += now_ns - self._since_ns
         self._since_ns = now_ns
+        return now_ns
 
     def _backward_begins(self, _tensors: list[Any]) -> None:
         """Of a pass that runs within another only the outer one's end is told."""
@@ -206,22 +200,17 @@ class Marked:
             tried(RANGES, opened.__exit__, None, None, None)
 
 
-def mark_saving() -> None:
-    """Have every torch.save be a range of whatever is recording."""
-    when_imported("torch.serialization", _mark_saving)
+# Functions that save checkpoints, by their module; torch's own first.
+SAVERS = {
+    "torch.serialization": "save",
+    "safetensors.torch": "save_file",
+    "torch.distributed.checkpoint.state_dict_saver": "save",
+}
 
 
-def _mark_saving(module: ModuleType) -> None:
-    _mark_saver(module, "save")
-
-
-# Other functions that save checkpoints, by their module.
-SAVERS = {"safetensors.torch": "save_file", "torch.distributed.checkpoint.state_dict_saver": "save"}
-
-
-def mark_other_savers() -> None:
-    """The same for SAVERS."""
-    for module, name in SAVERS.items():
+def mark_saving(others: bool = False) -> None:
+    """Have every torch.save be a range of whatever is recording; and what else saves checkpoints, if asked for."""
+    for module, name in list(SAVERS.items())[: None if others else 1]:
         when_imported(module, functools.partial(_mark_saver, name=name))
 
 
@@ -232,9 +221,8 @@ def _mark_saver(module: ModuleType, name: str) -> None:
 
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
-        script_files.note(
-            args[1] if len(args) > 1 else kwargs.get("f")
-        )  # Which C++ opens; nothing but a path is noted.
+        # C++ opens the file; nothing but a path is noted.
+        script_files.note(args[1] if len(args) > 1 else kwargs.get("f"))
         counted = phases.begin(SAVE)
         try:
             with Marked(SAVING):

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import about, about_settings, interruptions, loaders, place, script_files
+from . import about, about_devices, about_settings, interruptions, loaders, place, script_files
 from .alone import each_alone, failures, in_time
 from .arm import Arm
 from .foreign import watch_foreign
@@ -19,7 +19,7 @@ class Recorder:
     """Told of each step's end, records some. Idle until the first; nothing of it raises."""
 
     def __init__(
-        self, part: Part, plan: Plan, on_batch: Callable[[], None], settings: about.Settings | None = None
+        self, part: Part, plan: Plan, on_batch: Callable[[], None], settings: about_settings.Settings | None = None
     ) -> None:
         """`on_batch` is called when this process asks a DataLoader for a batch. `settings`: those noted before."""
         self.part, self.plan = part, plan
@@ -31,7 +31,7 @@ class Recorder:
         self._script: str | None = None
         self._said = False
         self._told = self._made = 0
-        self._settings = settings or about.Settings()
+        self._settings = settings or about_settings.Settings()
         self._settings.install()
         self._watch = loaders.install(part.work, on_batch)
         interruptions.mark_saving()
@@ -172,7 +172,7 @@ def _of_the_run(script: str | None) -> dict[str, object]:
         host=about.host,
         versions=about.versions,
         environment=lambda: about.environment(os.environ),
-        devices=lambda: in_time("the devices", about.devices, ()),
-        links=lambda: in_time("the links between devices", about.links, ()),
+        devices=lambda: in_time("the devices", about_devices.devices, ()),
+        links=lambda: in_time("the links between devices", about_devices.links, ()),
         sources=lambda: script_files.imported(script),
     )

@@ -18,6 +18,7 @@ from .alone import tried
 from .threads import is_library
 
 Act = Callable[[ModuleType], None]
+_waiting: dict[str, list[Act]] = {}
 
 
 def when_imported(name: str, act: Act) -> None:
@@ -34,9 +35,6 @@ def when_imported(name: str, act: Act) -> None:
     _waiting.setdefault(name, []).append(act)
 
 
-_waiting: dict[str, list[Act]] = {}
-
-
 class _Finder:
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         if fullname not in _waiting:
@@ -44,8 +42,7 @@ class _Finder:
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
                 continue
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
+            if (spec := finder.find_spec(fullname, path, target)) is not None:
                 if spec.loader is not None and hasattr(spec.loader, "exec_module"):
                     _tell(spec.loader, fullname)
                 return spec
@@ -127,15 +124,21 @@ class Writes:
 
     def note(self, path: Any, folder: bool = False) -> None:
         """A file is opened for writing, or a folder made. Those by number, and those of children, are left out."""
-        if len(self._names) >= MOST_WRITTEN or os.getpid() != self._process or not isinstance(path, str | bytes | Path):
+        if len(self._names) >= MOST_WRITTEN or (whole := self._whole(path)) is None:
             return
-        whole = Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100 (a link's own name counts)
         if whole.is_relative_to(self._ours) or "__pycache__" in whole.parts or is_library(str(whole)):
             return
-        if whole.is_relative_to(self._here):
-            self._add(whole.relative_to(self._here), folder)
-        elif not any(whole.is_relative_to(one) for one in self._scratch):
-            self._add(whole, folder)
+        name = self._shown(whole)
+        if not name.is_absolute() or not any(whole.is_relative_to(one) for one in self._scratch):
+            self._add(name, folder)
+
+    def _whole(self, path: Any) -> Path | None:
+        if os.getpid() != self._process or not isinstance(path, str | bytes | Path):
+            return None
+        return Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100 (a link's own name counts)
+
+    def _shown(self, whole: Path) -> Path:
+        return whole.relative_to(self._here) if whole.is_relative_to(self._here) else whole
 
     def _add(self, path: Path, folder: bool) -> None:
         pattern = _pattern(str(path))
@@ -148,10 +151,9 @@ class Writes:
 
     def note_reading(self, path: Any) -> None:
         """A file is opened for reading, which an earlier run may have written."""
-        if not self._earlier or os.getpid() != self._process or not isinstance(path, str | bytes | Path):
+        if not self._earlier or (whole := self._whole(path)) is None:
             return
-        whole = Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100
-        name = str(whole.relative_to(self._here)) if whole.is_relative_to(self._here) else str(whole)
+        name = str(self._shown(whole))
         if _pattern(str(whole)) in self._earlier and _pattern(name) not in self._names:
             self._reread.setdefault(_pattern(name), name)
 

@@ -110,8 +110,8 @@ def _cpu_s() -> dict[int, float] | None:
     return found or None
 
 
-_PLACES = ("stdlib", "platstdlib", "purelib", "platlib")
-LIBRARIES = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in _PLACES})
+_PATHS = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+LIBRARIES = tuple({str(Path(path).resolve()) for path in _PATHS})
 CALLS_OF_MODULES = "/torch/nn/modules/module.py"
 LOOP_LOOKS = 9  # Moments that are looked at, of which some are in other loops (chosen).
 BETWEEN_LOOKS_S = 0.05

@@ -13,7 +13,7 @@ from threading import get_ident
 from types import ModuleType
 from typing import Any
 
-from .. import about, backwards, interruptions, loaders, noticed, place, script_files
+from .. import about, about_settings, backwards, interruptions, loaders, noticed, place, script_files
 from ..board import Board
 from ..foreign import watch_foreign
 from ..interruptions import COMPILATION, FORWARD, phases
@@ -81,7 +81,7 @@ class Watcher:
         self._steps = self._calls = 0
         self._log: Log | None = None
         self._times: StepTimes | None = None  # None while something is recorded, too.
-        self._settings = about.Settings()
+        self._settings = about_settings.Settings()
         self._settings.install()
         self._asked_for = Asked(part)
         self._recorder: Recorder | None = None
@@ -95,8 +95,7 @@ class Watcher:
         self._grad_enabled: Callable[[], bool] = lambda: True
         self._batches = loaders.use(BatchesAsked(self._asked))
         backwards.listen(self._backward_begins)
-        interruptions.mark_saving()
-        interruptions.mark_other_savers()
+        interruptions.mark_saving(others=True)
         watch_foreign(lambda: None)
         when_imported("torch.optim.optimizer", self._begin)
         when_imported("torch.nn.modules.module", self._watch_eval)
