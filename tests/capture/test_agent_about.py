@@ -279,7 +279,8 @@ settings = about_settings.Settings()
 settings.install()
 assert "torch" not in sys.modules
 assert settings.flags() == {} and settings.distributed() is None and settings.allocator() == {}
-assert about.optimizers([]) == about_devices.devices() == about_devices.links() == [] and "torch" not in about.versions()
+assert about.optimizers([]) == about_devices.devices() == about_devices.links() == []
+assert "torch" not in about.versions()
 import torch
 """
 

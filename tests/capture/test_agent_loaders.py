@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -82,7 +83,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def install(folder: Path) -> Iterator[Callable[..., LoaderWatch]]:
-    yield lambda on_batch=lambda: None: loaders.install(folder / WORK, on_batch)
+    yield lambda on_batch=lambda: None: loaders.use(LoaderWatch(folder / WORK, on_batch))
     loaders._watch = None
     assert alone.failures == []
 
@@ -96,7 +97,8 @@ def only(watch: LoaderWatch) -> manifest.Loader:
 def test_nothing_heavy_is_imported() -> None:
     script = (
         "import sys; before = set(sys.modules); from pathlib import Path; from diagnose.capture.agent import loaders;"
-        "loaders.install(Path('nowhere'), print); print({'torch', 'multiprocessing'} & set(sys.modules))"
+        "loaders.use(loaders.LoaderWatch(Path('nowhere'), print));"
+        "print({'torch', 'multiprocessing'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
@@ -451,7 +453,7 @@ def test_workers_that_cannot_write(
 
 
 def test_a_worker_keeps_its_latest_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaders_measured, "_parent", os.getpid)
+    monkeypatch.setattr(loaders_measured, "parent_process", lambda: SimpleNamespace(pid=os.getpid()))
     monkeypatch.setattr(loaders_measured, "MOST_KEPT", 3)
     file = WorkerFile(folder / WORK)
     for number in range(4):
@@ -536,7 +538,8 @@ def run(folder: Path, watched: bool) -> dict[str, Any]:
     (folder / "sitecustomize.py").write_text(
         "from pathlib import Path\n"
         "from diagnose.capture.agent import alone, loaders\n"
-        f"watch, asked = loaders.install(Path({str(folder / WORK)!r}), lambda: asked.append(1)), []\n"
+        "asked = []\n"
+        f"watch = loaders.use(loaders.LoaderWatch(Path({str(folder / WORK)!r}), lambda: asked.append(1)))\n"
     )
     given = environment()
     if watched:

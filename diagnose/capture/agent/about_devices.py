@@ -44,15 +44,11 @@ def links() -> list[dict[str, object]]:
     torch = sys.modules["torch"]
     with Nvml() as nvml:
         handles = [nvml.handle(torch, index) for index in range(torch.cuda.device_count())]
-        pairs = combinations(range(len(handles)), 2)
-        asked = {
-            pair: nvml.ask("nvmlDeviceGetP2PStatus", *(handles[one] for one in pair), _P2P_NVLINK) for pair in pairs
-        }
-    return [
-        {"devices": pair, "kind": "nvlink" if status == _P2P_OK else "pcie"}
-        for pair, status in asked.items()
-        if status is not None
-    ]
+        return [
+            {"devices": (one, other), "kind": "nvlink" if status == _P2P_OK else "pcie"}
+            for one, other in combinations(range(len(handles)), 2)
+            if (status := nvml.ask("nvmlDeviceGetP2PStatus", handles[one], handles[other], _P2P_NVLINK)) is not None
+        ]
 
 
 def _properties(torch: Any, index: int) -> dict[str, object]:

@@ -240,10 +240,7 @@ def _lengths(same: list[Any], axis: int) -> list[Any]:
 
 
 TIMES = 3  # That it is done (chosen).
-MOST_SENT_TENSORS, MOST_SENT_BYTES = (
-    256,
-    1 << 28,
-)  # That are sent at once; of more, so many times as much is told (chosen).
+MOST_SENT_TENSORS, MOST_SENT_BYTES = 256, 1 << 28  # At once; of more, so many times as much is told (chosen).
 
 
 def handing(tensors: int, objects: int, size: int) -> dict[str, object]:

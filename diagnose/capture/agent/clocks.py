@@ -59,8 +59,7 @@ class Clock:
 
     def wall_ns(self, last: int | None = None) -> list[int]:
         """Of each step, or of the last ones."""
-        ends = self._ns if last is None else self._ns[-last - 1 :]
-        return [after - before for before, after in pairwise(ends)]
+        return _differences(self._ns if last is None else self._ns[-last - 1 :])
 
     def fitting(self, seconds: float) -> int:
         """How many steps as the usual one fit a time."""
@@ -77,37 +76,36 @@ class Clock:
         """Memory that the process fetched anew, per step."""
         return (self._fetched[1] - self._fetched[0]) // max(self.steps, 1)
 
-    @property
-    def cpu_ns(self) -> int:
-        """CPU time of all threads of the process, per step."""
-        return (self._cpu_ns[-1] - self._cpu_ns[0]) // max(self.steps, 1)
-
-    @property
-    def waited_ns(self) -> int:
-        """In which this thread could run and got no CPU, per step."""
-        return (self._waited_ns[1] - self._waited_ns[0]) // max(self.steps, 1)
-
     def timed(self) -> dict[str, object]:
         """As in `Timed` of the manifest; steps are timed by phase no more. Waits for the device."""
         phases.off()
         device = alone(ON_DEVICE, self._device_ns) if len(self._events) == len(self._ns) else None
-        began_s = (self._ns[0] - _STARTED_NS) / 1e9
-        times = {"first_step": self.first_step, "began_s": began_s, "wall_ns": self.wall_ns(), "device_ns": device}
-        nodes = [after - before for before, after in pairwise(self._nodes)]
-        computed = [after - before for before, after in pairwise(self._cpu_ns)]
-        used = {"fetched_bytes": self.fetched_bytes, "cpu_ns": self.cpu_ns, "cpu_times_ns": computed}
-        return {**times, "nodes": nodes, **used, "waited_ns": self.waited_ns, "phases_ns": self._phases_ns()}
+        steps = max(self.steps, 1)
+        return {
+            "first_step": self.first_step,
+            "began_s": (self._ns[0] - _STARTED_NS) / 1e9,
+            "wall_ns": self.wall_ns(),
+            "device_ns": device,
+            "nodes": _differences(self._nodes),
+            "fetched_bytes": self.fetched_bytes,
+            "cpu_ns": (self._cpu_ns[-1] - self._cpu_ns[0]) // steps,
+            "cpu_times_ns": _differences(self._cpu_ns),
+            "waited_ns": (self._waited_ns[1] - self._waited_ns[0]) // steps,
+            "phases_ns": self._phases_ns(),
+        }
 
     def _device_ns(self) -> list[int]:
         self._events[-1].synchronize()
         return [between_ns(before, after) for before, after in pairwise(self._events)]
 
     def _phases_ns(self) -> dict[str, list[int]]:
-        found = {
-            phase: [after[phase] - before[phase] for before, after in pairwise(self._spent_ns)]
-            for phase in (self._spent_ns[-1] if self._spent_ns else ())
-        }
+        phases_of_all = self._spent_ns[-1] if self._spent_ns else ()
+        found = {phase: _differences([spent[phase] for spent in self._spent_ns]) for phase in phases_of_all}
         return {phase: times for phase, times in found.items() if any(times)}
+
+
+def _differences(values: Sequence[int]) -> list[int]:
+    return [after - before for before, after in pairwise(values)]
 
 
 def _waited_ns() -> int:

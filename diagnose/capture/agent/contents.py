@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+NUMBER = bool | int | float
 SAMPLED = 64  # Elements of a result that are compared where two should be equal (chosen).
 UNFILLED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # Results hold anything.
 OTHER_MEMORY = ("resize_", "resize_as_", "set_")  # Change which memory a tensor has, not only how it looks at it.
@@ -25,20 +26,15 @@ def described(func: Any, torch: Any) -> Op:
     space, _, name = schema.name.partition("::")
     seeded = torch.Tag.nondeterministic_seeded in func.tags
     turns = torch.Tag.inplace_view in func.tags and name not in OTHER_MEMORY
-    views = turns or any(argument.alias_info and not argument.alias_info.is_write for argument in schema.arguments)
+    aliases = [argument for argument in schema.arguments if argument.alias_info]
+    views = turns or any(not one.alias_info.is_write for one in aliases)
     return Op(
         name=schema.name,
         arguments=tuple(argument.name for argument in schema.arguments),
-        writes=frozenset() if turns else _written(schema),
+        writes=frozenset() if turns else frozenset(one.name for one in aliases if one.alias_info.is_write),
         comparable=space == "aten" and name not in UNFILLED and not seeded,
         turns=turns,
         computes=not views and not name.endswith("_like") and not name.startswith("new_"),
-    )
-
-
-def _written(schema: Any) -> frozenset[str]:
-    return frozenset(
-        argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write
     )
 
 
@@ -126,9 +122,11 @@ class Contents:
         """Whether it lies in memory of which nothing is known yet."""
         return plain(tensor, self._torch) and _identity(tensor) not in self._memory
 
-    def made(self, tensor: Any, content: int, op: int) -> None:
-        """An op has made it."""
-        self._keep(tensor, content, op)
+    def made(self, tensor: Any, content: int, op: int) -> _Memory:
+        """An op has made it; -1 is none."""
+        memory = _Memory(self._weak(tensor.untyped_storage()), content, op, _version(tensor))
+        self._memory[_identity(tensor)] = memory
+        return memory
 
     def written(self, tensor: Any, content: int, op: int) -> int:
         """An op has written to it; to the op that had made it, or -1."""
@@ -155,16 +153,11 @@ class Contents:
     def _of(self, tensor: Any) -> _Memory:
         memory, version = self._memory.get(_identity(tensor)), _version(tensor)
         if memory is None:
-            memory = self._keep(tensor, self._brought(tensor), -1)
+            memory = self.made(tensor, self._brought(tensor), -1)
         elif not memory.version <= version <= memory.version + memory.writes:
             memory.content, memory.filled_by = self.fresh(), -1
         if memory.version != version:
             memory.version, memory.writes = version, 0
-        return memory
-
-    def _keep(self, tensor: Any, content: int, op: int) -> _Memory:
-        memory = _Memory(self._weak(tensor.untyped_storage()), content, op, _version(tensor))
-        self._memory[_identity(tensor)] = memory
         return memory
 
     def _brought(self, tensor: Any) -> int:
@@ -237,8 +230,12 @@ class Counts:
             for tensor in tensors
             if plain(tensor, self._torch)
         ]
-        numbers = [(key, one) for key, one in given.items() if isinstance(one, bool | int | float | str | None)]
-        lists = [(key, repr(one)) for key, one in given.items() if isinstance(one, list | tuple) and _of_numbers(one)]
+        numbers = [(key, one) for key, one in given.items() if isinstance(one, NUMBER | str | None)]
+        lists = [
+            (key, repr(values))
+            for key, values in given.items()
+            if isinstance(values, list | tuple) and all(isinstance(one, NUMBER) for one in values)
+        ]
         if op.name in LOOKS_UP:  # Other rows are looked up in each step.
             brought, places = [], []
         what = (op.name, tuple(brought), tuple(places), tuple(numbers), tuple(lists))
@@ -263,7 +260,3 @@ class Counts:
 def _of_rows(given: dict[str, Any]) -> bool:
     indices = given.get("indices")
     return given.get("dim") == 0 if indices is None else indices[0] is not None
-
-
-def _of_numbers(values: list[Any] | tuple[Any, ...]) -> bool:
-    return all(isinstance(value, bool | int | float) for value in values)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import backwards, noticed, threads
+from . import backwards, noticed
 from .script_files import standalone, when_imported
 
 NO_LINE = "the run reached no line of the script that it changes"
@@ -116,8 +116,7 @@ class Injection:
     def caller(self) -> noticed.Place | None:
         """The line that calls the function which asks, if it is the user's own."""
         frame = sys._getframe(2)
-        known = noticed.is_users(frame.f_code.co_filename)
-        return noticed.Place(frame.f_code.co_filename, threads.line_of(frame), frame.f_code.co_name) if known else None
+        return noticed.place_of(frame) if noticed.is_users(frame.f_code.co_filename) else None
 
     def change_argument(
         self,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from .alone import alone
 from .noticed import is_users
-from .threads import OWN, line_of
+from .threads import OWN, frames, line_of
 
 LINE = "diagnose.line"  # Before the number of the line and the function, as in `trace.frames.marked_line`.
 NOT_KNOWN = 0  # In place of the number: from then on the line of no function is known.
@@ -45,11 +45,7 @@ class Lines:
         self._range = getattr(torch._C._profiler, "_RecordFunctionFast", None)
         if self._range is None or sys.gettrace() is not None:
             return
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if not frame.f_code.co_filename.startswith(OWN):
-                self._frames.append(frame)
-            frame = frame.f_back
+        self._frames += [frame for frame in frames(sys._getframe(1)) if not frame.f_code.co_filename.startswith(OWN)]
         self._codes = frozenset(one.f_code for one in self._frames)
         for one in self._frames:
             one.f_trace = self._line

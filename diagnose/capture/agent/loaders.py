@@ -26,15 +26,6 @@ from .steps import Epochs
 MOST_LOADERS = 32  # DataLoaders that are kept apart: a script may make one for each epoch (chosen).
 
 
-def install(work: Path, on_batch: Callable[[], None]) -> LoaderWatch:
-    """A watch that keeps what is measured in memory, and what workers measure in the folder `work`.
-
-    `on_batch()` is called when the training asks for a batch, before it gets one; of what it raises only what ends the
-    process gets through.
-    """
-    return use(LoaderWatch(work, on_batch))
-
-
 Watch = TypeVar("Watch", bound="LoaderWatch")
 
 
@@ -56,6 +47,9 @@ class LoaderWatch:
     """What the DataLoaders that this process iterates over do. Holds nothing of the script's alive."""
 
     def __init__(self, work: Path, on_batch: Callable[[], None]) -> None:
+        """`work`: the folder for what workers measure. `on_batch()` is called when the training asks for a batch; of
+        what it raises only what ends the process gets through.
+        """
         self.measuring = True  # Whether to measure; if not, the hooks cost about a microsecond.
         self.starting_is_waiting = False  # Whether the beginning of an epoch counts as waiting for its first batch.
         self.looking = True  # Whether to look into batches, too: while nothing is timed.
@@ -120,13 +114,10 @@ class LoaderWatch:
         return None, None
 
     def _got(self, loader: Loader, asked_ns: int, got_ns: int, ready: int | None, iterator: Any, batch: Any) -> None:
-        try:
-            self.epochs.got(loader)
-            loader.waited(asked_ns, got_ns, _thread.sampling_ns, ready, iterator, timed=not self.looking)
-            if self.looking:
-                loader.batches.look(batch, in_process=ready is None)
-        except Exception as error:
-            failed("DataLoader (_next_data)", error)
+        self.epochs.got(loader)
+        loader.waited(asked_ns, got_ns, _thread.sampling_ns, ready, iterator, timed=not self.looking)
+        if self.looking:
+            loader.batches.look(batch, in_process=ready is None)
 
     def _keeper(self) -> Loader | WorkerFile | None:
         """What keeps the measurement of a fetch in this process and thread; None if nothing does."""
@@ -213,10 +204,7 @@ def _beginning(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def __iter__(self: Any) -> Any:  # noqa: N807
         watch = _watch
         if watch is not None and not _thread.asking and watch.trains_here:
-            try:
-                watch._begins(self)
-            except Exception as error:
-                failed("DataLoader (__iter__)", error)
+            tried("DataLoader (__iter__)", watch._begins, self)
             if watch.starting_is_waiting and phases.begin(LOADER):
                 try:
                     return original(self)
@@ -235,10 +223,7 @@ def _iterating(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         with Marked(STARTING) if mine and self.num_workers > 0 else nullcontext():
             iterator = original(self)
         if watch is not None and mine:
-            try:
-                watch._made(iterator, self)
-            except Exception as error:
-                failed("DataLoader (_get_iterator)", error)
+            tried("DataLoader (_get_iterator)", watch._made, iterator, self)
         return iterator
 
     return _get_iterator
@@ -272,7 +257,8 @@ def _waiting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             if counted:
                 phases.end(LOADER)
         if loader is not None:
-            watch._got(loader, begun_ns, time.perf_counter_ns(), ready, self, batch)
+            given = (loader, begun_ns, time.perf_counter_ns(), ready, self, batch)
+            tried("DataLoader (_next_data)", watch._got, *given)
         return batch
 
     return _next_data
@@ -301,9 +287,8 @@ def _fetching(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         worker = keep if isinstance(keep, WorkerFile) else None
         sampler = Sampler(__file__) if keep.samples and (worker is not None or watch.looking) else None
         _thread.fetching, _thread.collates_ns = True, 0
-        if (
-            queue := _thread.queue
-        ) is None or queue.process != os.getpid():  # That of the process that forked this one.
+        queue = _thread.queue
+        if queue is None or queue.process != os.getpid():  # That of the process that forked this one.
             queue = _thread.queue = RunQueue()
         queued_ns, begun_cpu_ns, begun_ns = queue.waited_ns(), time.process_time_ns(), time.perf_counter_ns()
         try:

@@ -3,14 +3,15 @@
 import json
 import os
 import struct
-import sys
 import threading
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .alone import parent_process
 from .batches import Batches, dataset_length, start_method
 from .lines import Line, told
 
@@ -50,7 +51,9 @@ class RunQueue:
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        self._file = _open(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        self._file: int | None = None
+        with suppress(OSError):
+            self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
 
     def waited_ns(self) -> int:
         """So far; -1 if the system does not tell, which some say by zeros."""
@@ -181,12 +184,11 @@ class WorkerFile:
         self._file: int | None = None
         self.ended_cpu_ns = -1  # CPU time of this process when its latest batch was made.
         self._lines: Counter[Line] = Counter()
-        parent = self._parent = _parent()
-        try:
-            if parent is not None and sum(1 for _ in work.glob(f"loader-{parent}-*")) < MOST_FILES:
-                self._file = os.open(_path(work, parent, os.getpid()), os.O_WRONLY | os.O_CREAT, 0o666)
-        except OSError:
-            pass  # An unwritable folder; the batches are made all the same.
+        parent = parent_process()
+        self._parent = None if parent is None else parent.pid
+        with suppress(OSError):  # An unwritable folder; the batches are made all the same.
+            if parent is not None and sum(1 for _ in work.glob(f"loader-{parent.pid}-*")) < MOST_FILES:
+                self._file = os.open(_path(work, parent.pid, os.getpid()), os.O_WRONLY | os.O_CREAT, 0o666)
 
     @property
     def usable(self) -> bool:
@@ -217,29 +219,13 @@ class WorkerFile:
         self._batches += 1
         self._lines += found
         path = self._work / f"sampled-{self._parent}-{os.getpid()}"
-        try:
+        with suppress(OSError):
             path.with_suffix(".new").write_text(json.dumps([self._batches, list(self._lines.items())]))
             path.with_suffix(".new").replace(path)
-        except OSError:
-            pass
-
-
-def _open(path: str) -> int | None:
-    try:
-        return os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
 
 
 def _path(work: Path, parent: int, worker: int) -> Path:
     return work / f"loader-{parent}-{worker}"
-
-
-def _parent() -> int | None:
-    """The process that started this one as a worker, also where a server forked it."""
-    multiprocessing = sys.modules.get("multiprocessing")
-    parent = multiprocessing.parent_process() if multiprocessing is not None else None
-    return None if parent is None else parent.pid
 
 
 def _left(work: Path, worker: int) -> list[Fetch]:

@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from .alone import alone
-from .threads import is_library, line_of
+from .threads import frames, is_library, line_of
 
 
 def compiler_switch() -> Callable[[Any], Any]:
@@ -188,10 +188,13 @@ def note(made: Any) -> None:
 
 def running() -> Place | None:
     """The line of the user's that runs now; None if all are of libraries."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        frame = frame.f_back
-    return None if frame is None else Place(frame.f_code.co_filename, line_of(frame), frame.f_code.co_name)
+    own = (frame for frame in frames(sys._getframe(1)) if is_users(frame.f_code.co_filename))
+    return next((place_of(frame) for frame in own), None)
+
+
+def place_of(frame: FrameType) -> Place:
+    """The line of a function that runs."""
+    return Place(frame.f_code.co_filename, line_of(frame), frame.f_code.co_name)
 
 
 def begins(function: object) -> dict[str, object] | None:

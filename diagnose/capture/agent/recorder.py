@@ -33,7 +33,7 @@ class Recorder:
         self._told = self._made = 0
         self._settings = settings or about_settings.Settings()
         self._settings.install()
-        self._watch = loaders.install(part.work, on_batch)
+        self._watch = loaders.use(loaders.LoaderWatch(part.work, on_batch))
         interruptions.mark_saving()
         interruptions.mark_formatting()
         self._arm = None if plan.timed is None else Arm()

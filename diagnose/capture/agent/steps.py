@@ -4,7 +4,7 @@ import functools
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -54,12 +54,12 @@ class Steps:
         """An optimizer's step has ended."""
         if self.by != "optimizer" and self.fixed:
             return
-        if self.fixed and self._anchor is not None and optimizer is self._anchor():
+        anchor = self._anchor() if self._anchor is not None else None
+        if self.fixed and optimizer is anchor:
             self._most_others, self._others = max(self._most_others, self._others), 0
             self._number += 1
             return self._on_step(self._number)
         count = self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
-        anchor = self._anchor() if self._anchor is not None else None
         if optimizer is not anchor:
             self._others += 1
             left = self.fixed and self._others > GONE * self._most_others + 1
@@ -225,8 +225,8 @@ class Epochs:
         if not begun:
             return None
         lengths = [after.step - before.step for before, after in pairwise(begun)]
-        told = {"began": [one.step for one in begun[-MOST_TOLD:]], "steps": lengths[-1] if lengths else None}
-        return {**told, **(self._whole(begun, lengths[-1]) if lengths else {})}
+        times = self._whole(begun, lengths[-1]) if lengths else {}
+        return {"began": [one.step for one in begun[-MOST_TOLD:]], "steps": lengths[-1] if lengths else None, **times}
 
     def _of_training(self) -> list[_Begun]:
         """Beginnings of the loader, or of those of a kind, of which most steps had a batch, in order."""
@@ -247,8 +247,7 @@ class Epochs:
         first = last - len(self._ends_ns) + 1
         if self._steady_from is None:
             return {}
-        since = max(self._steady_from, first + 1)
-        count = (last - since + 1) // length * length
+        count = (last - max(self._steady_from, first + 1) + 1) // length * length
         if count <= 0:
             return {}
         since = last - count + 1
@@ -257,16 +256,13 @@ class Epochs:
             return self._ends_ns[number - first]
 
         turns = [one for one in begun if since <= one.step <= last]
-        starts = [one.first_ns - one.asked_ns for one in turns if one.first_ns is not None]
+        means = {
+            "first_step_ns": [end_ns(one.step) - end_ns(one.step - 1) for one in turns],
+            "between_ns": [one.asked_ns - end_ns(one.step - 1) for one in turns],
+            "starting_ns": [one.first_ns - one.asked_ns for one in turns if one.first_ns is not None],
+        }
         return {
             "timed": count,
             "step_ns": round((end_ns(last) - end_ns(since - 1)) / count),
-            "first_step_ns": _mean(end_ns(one.step) - end_ns(one.step - 1) for one in turns),
-            "between_ns": _mean(one.asked_ns - end_ns(one.step - 1) for one in turns),
-            "starting_ns": _mean(starts),
+            **{name: round(fmean(values)) if values else None for name, values in means.items()},
         }
-
-
-def _mean(values: Iterable[int]) -> int | None:
-    found = list(values)
-    return round(fmean(found)) if found else None

@@ -9,7 +9,7 @@ import sysconfig
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -139,13 +139,16 @@ OWNERS = {  # Modules that run or wrap a training's loop -> `fixes.setting.Loop`
 
 def owner() -> str:
     """What owns the training loop in which this thread is."""
-    frame: FrameType | None = sys._getframe(1)
-    modules = set[str]()
-    while frame is not None:
-        modules.add(str(frame.f_globals.get("__name__", "")))
-        frame = frame.f_back
+    modules = {str(frame.f_globals.get("__name__", "")) for frame in frames(sys._getframe(1))}
     met = (known for known in OWNERS if any(f"{name}.".startswith(f"{known}.") for name in modules))
     return OWNERS.get(next(met, ""), "own")
+
+
+def frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """It and those around it, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def line_of(frame: FrameType) -> int:
@@ -166,22 +169,20 @@ def running() -> Loop | None:
 
     It is the innermost one that calls the model, as that may have loops of its own.
     """
-    seen = Counter[Loop]()
+    seen = Counter[Loop | None]()
     for _ in range(LOOP_LOOKS):
-        if (found := _now()) is not None:
-            seen[found] += 1
+        seen[_now()] += 1
         time.sleep(BETWEEN_LOOKS_S)
+    del seen[None]
     return seen.most_common(1)[0][0] if seen else None
 
 
 def _now() -> Loop | None:
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
     found: Loop | None = None
-    while frame is not None:
+    for frame in frames(sys._current_frames().get(threading.main_thread().ident or 0)):
         if frame.f_code.co_filename.endswith(CALLS_OF_MODULES):
             found = None
         found = found or _around(frame)
-        frame = frame.f_back
     return found
 
 

@@ -139,8 +139,7 @@ class Values:
             return None
 
     def _begun(self, func: Any, args: Any, kwargs: Any) -> _Call | None:
-        op = self._ops.get(func)
-        if op is None:
+        if (op := self._ops.get(func)) is None:
             op = self._ops[func] = described(func, self.torch)
         if op.name.startswith(MARKS):
             return None
@@ -156,14 +155,13 @@ class Values:
         self._thread.append(self._threads.setdefault(threading.get_ident(), len(self._threads)))
         self._step.append(self.step)
         self._backward.append(int(self.torch._C._current_graph_task_id() != -1))
-        for column, unset in ((self._makes, 0), (self._same, -1)):
-            column.append(unset)
+        self._makes.append(0)
+        self._same.append(-1)
         self._samples.append("")
         for one in sorted({self._contents.filled_by(tensor) for tensor in tensors if not is_one_number(tensor)}):
             self._uses.append(at)
             self._used.append(one)
-        looked_at = tensors if op.computes else []
-        self._counts.taken(op, given, looked_at, self._backward[at] == 1, self.step)
+        self._counts.taken(op, given, tensors if op.computes else [], self._backward[at] == 1, self.step)
         self.failed |= at >= MOST_OPS or len(self._uses) > MOST_EDGES
         return _Call(op, at, key if op.comparable else None, tensors, written)
 
@@ -188,11 +186,9 @@ class Values:
 
     def _can_be_left_out(self, at: int) -> bool:
         """What it makes may be what was made before: if both are written to, then with the same values."""
-        mine, others = self._written_by.get(at, []), self._written_by.get(self._same[at], [])
-        return [self._value(one) for one in mine] == [self._value(other) for other in others]
-
-    def _value(self, at: int) -> int:
-        return self._same[at] if self._same[at] >= 0 else at
+        of_both = (self._written_by.get(one, []) for one in (at, self._same[at]))
+        mine, others = ([self._same[one] if self._same[one] >= 0 else one for one in by] for by in of_both)
+        return mine == others
 
     def _repeats(self) -> list[int]:
         """Which results look like that of the so-many-th call of the same op in the step before."""

@@ -15,11 +15,11 @@ from diagnose.capture.timed.tensors import (
     Tensor,
     ask,
     filled,
-    filled_by,
     inputs,
     narrowed,
     padded,
     sizes,
+    tensors_of,
 )
 
 LONGEST = 120  # Characters of an error.
@@ -144,15 +144,15 @@ def read(text: str, kind: str, name: str) -> Any:
 
 def made(device: torch.device, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Arguments with numbers in their tensors: what works in place gets 1 and -1, so that nothing grows or vanishes."""
-    below = _below(op, list(filled_by(arguments)))
-    first = next(filled_by(arguments), None)
+    tensors = tensors_of(arguments.values())
+    below = _below(op, tensors)
 
     def one(value: Any) -> Any:
         if isinstance(value, list) and value and isinstance(value[0], Tensor):
             return [one(some) for some in value]
         if not isinstance(value, Tensor):
             return value
-        return filled(device, value, below, signs=op.endswith("_") and value is not first)
+        return filled(device, value, below, signs=op.endswith("_") and value is not tensors[0])
 
     return {name: one(value) for name, value in arguments.items()}
 
@@ -170,7 +170,7 @@ def _result_bytes(op: str, overload: Any, arguments: dict[str, Any]) -> int:
     try:
         found = overload(**made(torch.device("meta"), op, arguments))
     except Exception:  # Not every op says beforehand what it gives.
-        return max((one.bytes for one in filled_by(arguments)), default=0)
+        return max((one.bytes for one in tensors_of(arguments.values())), default=0)
     given = found if isinstance(found, tuple | list) else [found]
     return sum(one.numel() * int(one.dtype.itemsize) for one in given if isinstance(one, torch.Tensor))
 
@@ -198,7 +198,7 @@ def updating(device: torch.device, one: dict[str, str], words: list[str]) -> Cal
 
 def written_out(device: torch.device, one: dict[str, str], words: list[str], given: list[Any]) -> Call:
     """Attention as matmul, softmax and matmul, or as the fused op. Raises CannotTime."""
-    if len(given) != 3 or not all(isinstance(some, Tensor) and len(some.shape) == 3 for some in given):
+    if [len(some.shape) for some in given if isinstance(some, Tensor)] != [3, 3, 3] or len(given) != 3:
         raise CannotTime("its queries, keys and values were not recorded")
     (batch, queries, size), keys = given[0].shape, given[1].shape[1]
     # Scores, softmax and its gradient, besides what goes in and comes out.

@@ -73,10 +73,8 @@ class Flags(Struct, frozen=True):
 
     def after(self, words: list[str]) -> Flags:
         """As a change leaves them."""
-        tf32 = "tf32" in words
-        return Flags(
-            self.matmul_tf32 or tf32, self.cudnn_tf32 or tf32, self.benchmark or "searched" in words, self.deterministic
-        )
+        tf32, benchmark = "tf32" in words, self.benchmark or "searched" in words
+        return Flags(self.matmul_tf32 or tf32, self.cudnn_tf32 or tf32, benchmark, self.deterministic)
 
     def set(self) -> None:
         """Let them hold from now on."""
@@ -91,18 +89,16 @@ def compared(device: torch.device, one: dict[str, str], change: str, flags: Flag
 
     Both are called in turn, so that clocks and neighbours are the same. Raises CannotTime.
     """
-    words = change.split("+")
-    allowed = [flags, flags.after(words)]
-    once = list[Callable[[], float]]()
-    for changed, holds in zip((list[str](), words), allowed, strict=True):
+    words, before, after = change.split("+"), list[float](), list[float]()
+    sides = []
+    for changed, holds, times in ((list[str](), flags, before), (words, flags.after(words), after)):
         holds.set()
-        once.append(timer(device, call_of(device, one, changed)))
-    before, after = list[float](), list[float]()
+        sides.append((holds, times, timer(device, call_of(device, one, changed))))
     begin = time.perf_counter_ns()
     while not _enough(before, after, time.perf_counter_ns() - begin):
-        for holds, side, clock in zip(allowed, (before, after), once, strict=True):
+        for holds, times, clock in sides:
             holds.set()
-            side.append(clock())
+            times.append(clock())
     spread = max(_spread(before), _spread(after))
     return {"before_ns": min(before), "after_ns": min(after), "spread": spread, "runs": len(after)}
 
@@ -120,8 +116,7 @@ def _spread(took: list[float]) -> float:
 
 def timer(device: torch.device, call: Call) -> Callable[[], float]:
     """Takes the time of a call in ns, by events on a GPU, by the clock on the CPU; the call is warm."""
-    on_gpu = device.type == "cuda"
-    cache = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device=device) if on_gpu else None
+    cache = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device=device) if device.type == "cuda" else None
     flushes = 1
 
     def once() -> float:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,8 +13,8 @@ from diagnose.capture.agent.recordings import free_bytes
 ALIGNED, ROUND = 8, 64  # Sizes that are no multiple of the first are rounded up to one of the second.
 WORKSPACE = 2  # Times the memory of what it takes and gives that an op is thought to need at most (chosen).
 STRETCHED = 4  # Times as much memory as it has elements may lie under a strided tensor (chosen).
-_FLOATING = {"double": "float64", "float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16"}
-_OTHER = {
+_KNOWN = {
+    **{"double": "float64", "float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16"},
     **{"long int": "int64", "int": "int32", "short int": "int16", "bool": "bool"},
     **{"unsigned char": "uint8", "signed char": "int8"},
 }
@@ -49,19 +49,16 @@ def inputs(one: dict[str, str]) -> list[Any]:
     shapes, dtypes, strides, scalars = (
         json.loads(one[name]) if one.get(name) else [] for name in ("shapes", "dtypes", "strides", "scalars")
     )
-    many = len(shapes)
-    padding = [""] * many
-    columns = ((*some, *padding)[:many] for some in (dtypes, strides, scalars))
+    columns = ((*some, *[""] * len(shapes))[: len(shapes)] for some in (dtypes, strides, scalars))
     return [_input(*row) for row in zip(shapes, *columns, strict=True)]
 
 
 def _input(shape: Any, dtype: str, strides: Any, scalar: str) -> Any:
     if isinstance(shape, list) and shape and isinstance(shape[0], list):
         return [_input(some, "float", "", "") for some in shape]
-    known = {**_FLOATING, **_OTHER}.get(dtype)
-    if known is None:
+    if dtype not in _KNOWN:
         return str(scalar)
-    return laid_out(tuple(shape), getattr(torch, known), tuple(strides or ()))
+    return laid_out(tuple(shape), getattr(torch, _KNOWN[dtype]), tuple(strides or ()))
 
 
 def laid_out(shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] = ()) -> Tensor:
@@ -111,12 +108,10 @@ def padded(given: list[Any]) -> list[Any]:
     return [rounded(one) for one in given]
 
 
-def filled_by(arguments: dict[str, Any]) -> Iterator[Tensor]:
-    """The tensors among arguments."""
-    for value in arguments.values():
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, Tensor):
-                yield one
+def tensors_of(values: Iterable[Any]) -> list[Tensor]:
+    """Those among arguments."""
+    every = (one for value in values for one in (value if isinstance(value, list) else [value]))
+    return [one for one in every if isinstance(one, Tensor)]
 
 
 def filled(device: torch.device, one: Tensor, below: int, signs: bool) -> Any:
@@ -144,4 +139,4 @@ def ask(device: torch.device, needed: int) -> None:
 
 def sizes(given: list[Any]) -> int:
     """Bytes of all tensors."""
-    return sum(one.bytes for one in filled_by({str(at): value for at, value in enumerate(given)}))
+    return sum(one.bytes for one in tensors_of(given))
