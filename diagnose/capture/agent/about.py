@@ -21,13 +21,16 @@ LONGEST_VALUE = 200  # characters
 
 def host(root: Path = Path("/")) -> dict[str, object]:
     """The machine, as `Host`. `root` is the folder that holds proc and sys."""
+    flags = sorted(_of_processor(root, "flags|Features").split())
     return {
         "system": f"{platform.system()} {platform.release()}",
-        "cpu": _cpu(root) or platform.machine() or None,
+        "cpu": _of_processor(root, "model name") or platform.machine() or None,
         "cpus": os.cpu_count(),
         "cpus_allowed": if_known(lambda: _cpus_allowed(root)),
         "memory_bytes": if_known(lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
-        "cpu_flags": _cpu_flags(root),
+        # Those for vector and matrix instructions, as Linux lists them; None where it does not.
+        "cpu_flags": [flag for flag in sorted(_of_processor(root, "flags|Features").split()) if _UNITS.match(flag)]
+        or None,
     }
 
 
@@ -42,18 +45,12 @@ def machine(root: Path = Path("/")) -> int:
     return int.from_bytes(hashlib.blake2b(started.encode(), digest_size=6).digest(), "big")
 
 
-def _cpu(root: Path) -> str | None:
-    found = re.search(r"^model name\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
-    return found[1].strip() if found else None
-
-
 _UNITS = re.compile(r"(avx|amx|fma|f16c|sse4|sve|sme(?!p)|asimd|fphp|bf16|i8mm|neon)")
 
 
-def _cpu_flags(root: Path) -> list[str] | None:
-    """Flags of the processor for vector and matrix instructions, as Linux lists them; None where it does not."""
-    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
-    return sorted(flag for flag in found[1].split() if _UNITS.match(flag)) if found else None
+def _of_processor(root: Path, names: str) -> str:
+    found = re.search(rf"^(?:{names})\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
+    return found[1].strip() if found else ""
 
 
 def _cpus_allowed(root: Path) -> int | None:

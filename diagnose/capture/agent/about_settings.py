@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, TypeVar
@@ -70,12 +71,10 @@ class Settings:
         calls = [
             found for one in list(self._known) if type(one).__name__ == _DDP_CLASS and (found := noticed.where(one))
         ]
-        return {
-            "backend": backend,
-            "ddp": self._wrapped["ddp"],
-            "fsdp": _alike(self._wrapped["fsdp"]),
-            "ddp_made": calls,
-        }
+        # Different options, and how many modules have each: there is one for each layer.
+        alike = Counter(tuple(sorted(options.items())) for options in self._wrapped["fsdp"])
+        fsdp = [{**dict(options), "modules": count} for options, count in alike.items()]
+        return {"backend": backend, "ddp": self._wrapped["ddp"], "fsdp": fsdp, "ddp_made": calls}
 
     def allocator(self) -> dict[str, int]:
         """Of CUDA's caching allocator: bytes in use and reserved, now and most; counts of what goes wrong."""
@@ -202,18 +201,6 @@ def _hook(module: ModuleType) -> None:
             owner = getattr(module, kind, None)
             if owner is not None and not hasattr(owner, attribute):  # Else it is more than an attribute of objects.
                 setattr(owner, attribute, _NotedWhenSet(attribute, note))
-
-
-def _alike(some: list[Options]) -> list[Options]:
-    """Different options, and how many modules have each: there is one for each layer."""
-    found: list[Options] = []
-    for options in some:
-        known = next((one for one in found if {**one, "modules": None} == {**options, "modules": None}), None)
-        if known is None:
-            found.append({**options, "modules": 1})
-        else:
-            known["modules"] = int(known["modules"] or 0) + 1
-    return found
 
 
 def _backend() -> str | None:

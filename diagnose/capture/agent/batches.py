@@ -131,20 +131,18 @@ class Batches:
 
     def found(self) -> dict[str, object]:
         """By the names of `Loader` in the manifest."""
-        median = sorted(self._parts)[len(self._parts) // 2] if self._parts else Parts(None, None, None)
-        return {"looks": self._looks, "sequences": _added(self._filled) if self._filled else None, **median._asdict()}
-
-
-def _added(filled: list[Filled]) -> dict[str, object]:
-    return {
-        "batches": len(filled),
-        "rows": max(one.rows for one in filled),
-        "shortest": min(one.length for one in filled),
-        "longest": max(one.length for one in filled),
-        "places": sum(one.rows * one.length for one in filled),
-        "to_longest": sum(one.rows * one.longest for one in filled),
-        "used": sum(one.used for one in filled),
-    }
+        usual = sorted(self._parts)[len(self._parts) // 2] if self._parts else Parts(None, None, None)
+        filled = self._filled
+        sequences = filled and {
+            "batches": len(filled),
+            "rows": max(one.rows for one in filled),
+            "shortest": min(one.length for one in filled),
+            "longest": max(one.length for one in filled),
+            "places": sum(one.rows * one.length for one in filled),
+            "to_longest": sum(one.rows * one.longest for one in filled),
+            "used": sum(one.used for one in filled),
+        }
+        return {"looks": self._looks, "sequences": sequences or None, **usual._asdict()}
 
 
 def _parts(batch: Any) -> Parts | None:

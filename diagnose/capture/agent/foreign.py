@@ -100,10 +100,7 @@ class Turns:
             self._foreign = [one for one in self._foreign if one[1] is not profile]
 
     def end_foreign(self) -> None:
-        """End what the script has started in this thread and does not end.
-
-        A process that ends while one records crashes (torch 2.13).
-        """
+        """End what the script has started in this thread and does not end: else the process crashes (torch 2.13)."""
         for thread, profile in list(self._foreign):
             if thread == threading.get_ident():
                 profile.__exit__(None, None, None)

@@ -30,10 +30,7 @@ Watch = TypeVar("Watch", bound="LoaderWatch")
 
 
 def use(watch: Watch) -> Watch:
-    """Watch the DataLoaders of this process, and of the workers that it starts.
-
-    Of several watches in a process the last one works.
-    """
+    """Watch the DataLoaders of this process, and of workers that it starts. Of several watches the last one works."""
     global _watch
     if _watch is not None:
         watch.take_over(_watch)

@@ -109,9 +109,7 @@ def _ops_as_ranges() -> Any:
     """Have torch open a range for each op; None where it cannot. Raises RuntimeError if the script does."""
     import torch
 
-    if not tells_ops():
-        return None
-    return torch.autograd.profiler.emit_nvtx().__enter__()
+    return torch.autograd.profiler.emit_nvtx().__enter__() if tells_ops() else None
 
 
 class _Nvtx:

@@ -126,17 +126,16 @@ class Recorder:
         assert session is not None
         who = {
             "part": self.part.name,
-            "rank": session.here.rank,
-            "world_size": session.here.world_size,
-            "peers": session.here.peers,
-            "node": session.here.node,
+            **{name: getattr(session.here, name) for name in ("rank", "world_size", "peers", "node")},
             "machine": session.machine,
             "steps_by": self.steps_by,
             "steps_made": self._made,
             "ended": how,
         }
         if session.found.get("recorded") is False:
-            return {**who, "recorded": False, "unprofiled": _times(session.found["unprofiled"]), "notes": session.notes}
+            timed: Any = session.found["unprofiled"]
+            times = {name: timed[name] for name in ("first_step", "wall_ns")}
+            return {**who, "recorded": False, "unprofiled": times, "notes": session.notes}
         return {
             **who,
             "pid": os.getpid(),
@@ -161,10 +160,6 @@ class Recorder:
         written = self.part.work / f"{name}.{os.getpid()}"
         written.write_text(json.dumps(what), encoding="utf-8")
         written.replace(self.part.shared / name)
-
-
-def _times(timed: Any) -> dict[str, object]:
-    return {name: timed[name] for name in ("first_step", "wall_ns")}
 
 
 def _of_the_run(script: str | None) -> dict[str, object]:

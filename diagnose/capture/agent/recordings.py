@@ -179,10 +179,7 @@ class Recording:
         self.marks_collections = False  # Whether collections of garbage are ranges of it.
 
     def begin(self, number: int | None) -> None:
-        """Start to record, and mark the step of that number; None marks none. Raises what the profiler raises.
-
-        It must be our turn.
-        """
+        """Record from now on, at our turn, and mark the step of this number, if any. Raises as the profiler does."""
         self._traced_by = sys.getprofile()
         alone(OLDER, close_older_ranges, most_s=inf)
         if self._detailed:

@@ -55,7 +55,7 @@ class Script:
         self._pid, self._how = os.getpid(), "itself"
         backwards.forget_all()
         kind = Watcher if self._plan.watch else Recorder
-        self._recorder: Recorder | Watcher = kind(self._part, self._plan, self._batch_asked)
+        self._recorder: Recorder | Watcher = kind(self._part, self._plan, lambda: self._seen(self._steps.batch_asked))
         self._steps = Steps(self._recorder.step_ended)
         self._leave_model: Callable[[], None] | None = None
         backwards.listen_to_ends(self._backward_ended)
@@ -75,12 +75,6 @@ class Script:
 
     def _backward_ended(self) -> None:
         self._seen(self._steps.backward_ended)
-
-    def _batch_asked(self) -> None:
-        self._seen(self._steps.batch_asked)
-
-    def _model_called(self) -> None:
-        self._seen(self._steps.model_called)
 
     def _seen(self, tell: Callable[[], None]) -> None:
         """Something that may be a step's, in this process, which is not the optimizer's step."""
@@ -142,7 +136,7 @@ class Script:
 
     def _watch_model(self) -> None:
         if "made" not in self._optimizers and (model := noticed.largest()) is not None:
-            self._leave_model = noticed.when_called(model, self._model_called)
+            self._leave_model = noticed.when_called(model, lambda: self._seen(self._steps.model_called))
 
     def _tell_how_to_mark(self) -> None:
         loop = threads.running()

@@ -207,9 +207,8 @@ class Log:
         figures: Figures,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """`so_far` tells the interval that has not ended; `look` is called about every LOOK_S, by a thread.
-
-        Raises OSError if the rank has a log already.
+        """`so_far` tells the interval that has not ended; a thread calls `look` about every LOOK_S. Raises OSError if
+        the rank has a log already.
         """
         self._file = LogFile(folder, rank)
         self._rank, self._world_size = rank, world_size
@@ -268,7 +267,8 @@ class Log:
         with self._lock:
             self._put_together()
             self._windows.looked(figures)
-            closes = not self._records and self._windows.long_enough(now_ns) and self._has_room()
+            has_room = self._file.bytes < MOST_BYTES * (1 + self._windows.steps // PER_STEPS)
+            closes = not self._records and self._windows.long_enough(now_ns) and has_room
             if closes:
                 self._records.append(self._windows.record())
                 self._windows.next()
@@ -295,9 +295,6 @@ class Log:
         if rows := self._windows.detailed:
             self._windows.detailed = []
             self._records.append(["steps", rows])
-
-    def _has_room(self) -> bool:
-        return self._file.bytes < MOST_BYTES * (1 + self._windows.steps // PER_STEPS)
 
     def _append_records(self) -> None:
         while self._records and self._file.append(self._records[0]):

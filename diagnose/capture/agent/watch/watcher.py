@@ -37,11 +37,8 @@ class Asked:
         self._board, self._shared = Board(part.work), part.shared
         self._number, self._signals = 1, 0
         self.part: Part | None = None  # What to record into; None while nothing is asked for.
-        self._heed_signals()
-
-    def _heed_signals(self) -> None:
-        """Unless there is a handler already, or the script sets one later."""
         here = threading.current_thread() is threading.main_thread()
+        # Unless there is a handler already, or the script sets one later.
         if here and ASKED_BY_SIGNAL is not None and signal.getsignal(ASKED_BY_SIGNAL) is signal.SIG_DFL:
             signal.signal(ASKED_BY_SIGNAL, lambda *_: self._signalled())
 
