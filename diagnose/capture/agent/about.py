@@ -28,9 +28,7 @@ def host(root: Path = Path("/")) -> dict[str, object]:
         "cpus": os.cpu_count(),
         "cpus_allowed": if_known(lambda: _cpus_allowed(root)),
         "memory_bytes": if_known(lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
-        # Those for vector and matrix instructions, as Linux lists them; None where it does not.
-        "cpu_flags": [flag for flag in sorted(_of_processor(root, "flags|Features").split()) if _UNITS.match(flag)]
-        or None,
+        "cpu_flags": [flag for flag in flags if _UNITS.match(flag)] if flags else None,
     }
 
 

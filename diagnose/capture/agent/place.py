@@ -191,7 +191,7 @@ class Agreement:
         return word
 
     def choose(self, asked: str, most: int, own_ns: int) -> Course[frozenset[int]]:
-        """The ranks to record; the first of them leads from now on. `own_ns`: of this rank's step. Raises as `begin`."""
+        """The ranks to record; the first leads from now on. `own_ns`: of this rank's step. Raises as `begin`."""
         some = named(asked, self._here.world_size, most)
         if some is None:
             some = yield from self._chosen(most, own_ns)
