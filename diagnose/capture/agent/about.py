@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import ceil
 from pathlib import Path
@@ -165,10 +166,9 @@ def optimizers(some: Iterable[Any]) -> list[dict[str, object]]:
 def _optimizer(one: Any) -> dict[str, object]:
     groups = list(one.param_groups)
     parameters = weights(one)
-    dtypes: dict[str, int] = {}
+    dtypes = Counter[str]()
     for parameter in parameters:
-        name = str(parameter.dtype).removeprefix("torch.")
-        dtypes[name] = dtypes.get(name, 0) + parameter.numel()
+        dtypes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
     return {
         "name": type(one).__name__,
         **{name: _flag(groups, name) for name in ("foreach", "fused", "capturable")},

@@ -179,17 +179,15 @@ def update_compared(optimizers: Sequence[Any], turn: Callable[[Any, bool], None]
         weights = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
         if not weights or not _fits(optimizer, weights):
             continue
-        before = [one.detach() for one in weights]
         try:
-            without = [after - start for after, start in zip(_stepped(optimizer, weights, None), before, strict=True)]
+            without = _updates(optimizer, weights, None)
         except Exception:  # A step that copies do not make, whatever it raises.
             continue
-        changed = [after - start for after, start in zip(_stepped(optimizer, weights, turn), before, strict=True)]
-        found.append(_difference(without, changed, ROUNDING_OF_UPDATES, 0.0))
+        found.append(_difference(without, _updates(optimizer, weights, turn), ROUNDING_OF_UPDATES, 0.0))
     return max(found, key=lambda one: one.typical, default=None)
 
 
-def _stepped(optimizer: Any, weights: Sequence[Any], turn: Callable[[Any, bool], None] | None) -> list[Any]:
+def _updates(optimizer: Any, weights: Sequence[Any], turn: Callable[[Any, bool], None] | None) -> list[Any]:
     torch = sys.modules["torch"]
     made = object.__new__(type(optimizer))
     made.__dict__ = {**optimizer.__dict__, "param_groups": [], "state": copy.copy(optimizer.state)}
@@ -210,7 +208,7 @@ def _stepped(optimizer: Any, weights: Sequence[Any], turn: Callable[[Any, bool],
         turn(made, True)
     with torch.no_grad():
         inspect.unwrap(type(optimizer).step)(made)
-    return [copies[id(weight)].detach() for weight in weights]
+    return [copies[id(weight)].detach() - weight.detach() for weight in weights]
 
 
 def _fits(optimizer: Any, weights: Sequence[Any]) -> bool:

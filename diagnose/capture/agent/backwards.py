@@ -14,8 +14,8 @@ from .noticed import compiler_switch
 from .script_files import when_imported
 
 # Are given the tensors that a pass begins at. What they raise is noted, and the script does not hear of it.
-_listeners: list[Callable[[list[Any]], None]] = []
-_at_ends: list[Callable[[], None]] = []
+_listeners: list[Callable[..., None]] = []
+_at_ends: list[Callable[..., None]] = []
 _running = False  # In a pass: what begins within it is part of it, as where activations are checkpointed.
 _unhook: Callable[[], None] | None = None  # Puts torch's own function back; None while it is there.
 
@@ -34,10 +34,9 @@ def listen_to_ends(listener: Callable[[], None]) -> None:
 
 def leave(listener: Callable[..., None]) -> None:
     """Call it no more; it may have left before."""
-    if listener in _listeners:
-        _listeners.remove(listener)
-    if listener in _at_ends:
-        _at_ends.remove(listener)
+    for listeners in (_listeners, _at_ends):
+        if listener in listeners:
+            listeners.remove(listener)
     if not _listeners and not _at_ends and _unhook is not None:
         _unhook()
 
@@ -46,10 +45,8 @@ def forget_all() -> None:
     """Let all leave: those of a process that this one was forked from, too."""
     global _running
     _running = False
-    for listener in list(_listeners):
+    for listener in [*_listeners, *_at_ends]:
         leave(listener)
-    for at_end in list(_at_ends):
-        leave(at_end)
 
 
 def _hook(module: Any) -> None:

@@ -3,14 +3,13 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from .alone import alone, uses_gpu
+from .alone import alone, text_of, uses_gpu
 from .interruptions import BACKWARD, phases
 
 ON_DEVICE = "device times of steps"  # What fails alone if events do.
@@ -110,9 +109,8 @@ def _differences(values: Sequence[int]) -> list[int]:
 
 def _waited_ns() -> int:
     """By this thread so far, as sched-stats.rst of Linux has it; 0 where that is not told."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1])
-    return 0
+    words = text_of(Path("/proc/thread-self/schedstat")).split()
+    return int(words[1]) if len(words) > 1 else 0
 
 
 def fetched_bytes() -> int:

@@ -28,12 +28,12 @@ def compiler_switch() -> Callable[[Any], Any]:
 
     frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     switch: Callable[[Any], Any] = getattr(frames, "set_eval_frame", lambda compiler: None)
-    return alone("what torch.compile compiles", _tried, switch, default=lambda compiler: None)
 
+    def tried() -> Callable[[Any], Any]:
+        switch(switch(None))
+        return switch
 
-def _tried(switch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    switch(switch(None))
-    return switch
+    return alone("what torch.compile compiles", tried, default=lambda compiler: None)
 
 
 class Noticed:

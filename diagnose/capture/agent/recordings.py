@@ -144,13 +144,7 @@ class Recording:
     """From `begin` to `end`; steps in between are marked `ProfilerStep#n`, as torch.profiler itself would."""
 
     def __init__(
-        self,
-        *,
-        detailed: bool,
-        memory: bool = False,
-        all_threads: bool = False,
-        host_only: bool = False,
-        ops: bool = True,
+        self, detailed: bool, memory: bool = False, all_threads: bool = False, host_only: bool = False, ops: bool = True
     ) -> None:
         """`detailed`: with call stacks and shapes, which take time; else nothing that does.
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+from .alone import text_of
+
 _Call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _asked_for: list[Any] = []  # Kept, as Python calls them when it likes.
 
@@ -60,14 +62,12 @@ def wait_for_others(most_s: float = REST_S) -> None:
 
 def _running(own: int) -> bool:
     """Whether a thread other than this one runs, or waits for nothing but a core (proc(5): state R)."""
-    for task in _TASKS.glob("[0-9]*"):
-        try:
-            state = (task / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            continue
-        if state == "R" and int(task.name) != own:
-            return True
-    return False
+    return any(_fields(task.name)[:1] == ["R"] and int(task.name) != own for task in _TASKS.glob("[0-9]*"))
+
+
+def _fields(thread: object) -> list[str]:
+    """From the third one of proc(5) on; none of a thread that is gone."""
+    return text_of(_TASKS / str(thread) / "stat").rpartition(")")[2].split()
 
 
 class CompetingThreads:
@@ -101,12 +101,8 @@ def _cpu_s() -> dict[int, float] | None:
     """CPU seconds of each thread of Python so far (proc(5): utime and stime, in ticks); None without /proc."""
     found, tick = dict[int, float](), os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
     for thread, _ in _names():
-        try:
-            fields = (_TASKS / str(thread) / "stat").read_text(encoding="utf-8", errors="replace")
-            spent = fields.rpartition(")")[2].split()[11:13]
-            found[thread] = (int(spent[0]) + int(spent[1])) / tick
-        except (OSError, ValueError, IndexError):
-            continue
+        if spent := _fields(thread)[11:13]:
+            found[thread] = sum(map(int, spent)) / tick
     return found or None
 
 
