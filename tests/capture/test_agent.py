@@ -99,7 +99,7 @@ def test_an_optimizer_that_joins_later_does_not_take_over() -> None:
 
 def batches(watch: Steps, count: int) -> None:
     for _ in range(count):
-        watch.batch_asked()
+        watch.happened("loader")
 
 
 def test_without_an_optimizer_batches_are_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ class Script:
         self._pid, self._how = os.getpid(), "itself"
         backwards.forget_all()
         kind = Watcher if self._plan.watch else Recorder
-        self._recorder: Recorder | Watcher = kind(self._part, self._plan, lambda: self._seen(self._steps.batch_asked))
+        self._recorder: Recorder | Watcher = kind(self._part, self._plan, lambda: self._happened("loader"))
         self._steps = Steps(self._recorder.step_ended)
         self._leave_model: Callable[[], None] | None = None
         backwards.listen_to_ends(self._backward_ended)
@@ -74,13 +74,13 @@ class Script:
         self._after_step()
 
     def _backward_ended(self) -> None:
-        self._seen(self._steps.backward_ended)
+        self._happened("backward")
 
-    def _seen(self, tell: Callable[[], None]) -> None:
+    def _happened(self, kind: str) -> None:
         """Something that may be a step's, in this process, which is not the optimizer's step."""
         if os.getpid() == self._pid:
             self._steps.optimizer_made = "made" in self._optimizers
-            tell()
+            self._steps.happened(kind)
             self._after_step()
 
     def _after_step(self) -> None:
@@ -136,7 +136,7 @@ class Script:
 
     def _watch_model(self) -> None:
         if "made" not in self._optimizers and (model := noticed.largest()) is not None:
-            self._leave_model = noticed.when_called(model, lambda: self._seen(self._steps.model_called))
+            self._leave_model = noticed.when_called(model, lambda: self._happened("call"))
 
     def _tell_how_to_mark(self) -> None:
         loop = threads.running()

@@ -75,39 +75,23 @@ class Steps:
         self.by, self._number = "optimizer", count + self._ahead
         self._on_step(self._number)
 
-    def backward_ended(self) -> None:
-        """A backward pass has ended."""
-        if self._counted("backward"):
-            self._on_step(self._counts["backward"] - 1)
-
-    def batch_asked(self) -> None:
-        """The script asks a loader for a batch."""
-        if self._counted("loader"):
-            self._on_step(self._counts["loader"] - 2)
-
-    def model_called(self) -> None:
-        """The script calls its model."""
-        if self._counted("call"):
-            self._on_step(self._counts["call"] - 2)
-
-    def seen(self) -> dict[str, int]:
-        """How many events of each kind there were, as far as they were counted."""
-        return {kind: count for kind, count in self._counts.items() if count}
-
-    def _counted(self, kind: str) -> bool:
-        """Count an event, and what is worse from the start again. Returns whether it is a step's."""
+    def happened(self, kind: str) -> None:
+        """One of ORDER but the first: a backward pass ends a step, and the others begin one."""
         if self.by == "optimizer" or (self.fixed and self.by != kind):
-            return False
+            return
         if not self.fixed:
             for worse in ORDER[ORDER.index(kind) + 1 :]:
                 self._counts[worse] = 0
         if not self._counts[kind]:
             self._since_s[kind] = time.monotonic()
         self._counts[kind] += 1
-        if not self.fixed and not self._enough(kind):
-            return False
-        self.by = kind
-        return True
+        if self.fixed or self._enough(kind):
+            self.by = kind
+            self._on_step(self._counts[kind] - (1 if kind == "backward" else 2))
+
+    def seen(self) -> dict[str, int]:
+        """How many events of each kind there were, as far as they were counted."""
+        return {kind: count for kind, count in self._counts.items() if count}
 
     def _enough(self, kind: str) -> bool:
         count, since_s = self._counts[kind], time.monotonic() - self._since_s[kind]
