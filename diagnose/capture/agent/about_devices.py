@@ -13,17 +13,10 @@ from .alone import alone, uses_gpu
 LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 
 _SM_CLOCK, _ON_GPU, _P2P_NVLINK, _P2P_OK = 1, 0, 2, 0  # Numbers of nvml.h.
-_HELD_BACK_BY = {  # nvmlClocksThrottleReasons by bit.
-    0x1: "GpuIdle",
-    0x2: "ApplicationsClocksSetting",
-    0x4: "SwPowerCap",
-    0x8: "HwSlowdown",
-    0x10: "SyncBoost",
-    0x20: "SwThermalSlowdown",
-    0x40: "HwThermalSlowdown",
-    0x80: "HwPowerBrakeSlowdown",
-    0x100: "DisplayClockSetting",
-}
+_HELD_BACK_BY = (  # nvmlClocksThrottleReasons, from the lowest bit on.
+    *("GpuIdle", "ApplicationsClocksSetting", "SwPowerCap", "HwSlowdown", "SyncBoost"),
+    *("SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown", "DisplayClockSetting"),
+)
 
 _SLOWED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # Those that are heat and power.
 
@@ -116,7 +109,7 @@ class Nvml:
     def held_back_by(self, handle: ctypes.c_void_p | None) -> tuple[str, ...] | None:
         """Why the device's clock is below its most."""
         bits = self._reasons(handle)
-        return None if bits is None else tuple(name for bit, name in _HELD_BACK_BY.items() if bits & bit)
+        return None if bits is None else tuple(name for at, name in enumerate(_HELD_BACK_BY) if bits >> at & 1)
 
     def _reasons(self, handle: ctypes.c_void_p | None) -> int | None:
         names = ("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetCurrentClocksEventReasons")

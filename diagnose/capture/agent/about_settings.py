@@ -68,9 +68,7 @@ class Settings:
         backend = if_known(_backend) or self._backend
         if backend is None:
             return None
-        calls = [
-            found for one in list(self._known) if type(one).__name__ == _DDP_CLASS and (found := noticed.where(one))
-        ]
+        calls = [found for one in [*self._known] if type(one).__name__ == _DDP_CLASS and (found := noticed.where(one))]
         # Different options, and how many modules have each: there is one for each layer.
         alike = Counter(tuple(sorted(options.items())) for options in self._wrapped["fsdp"])
         fsdp = [{**dict(options), "modules": count} for options, count in alike.items()]
@@ -92,25 +90,20 @@ class Settings:
         }
         return {ours: int(known[theirs]) for ours, theirs in names.items() if theirs in known}
 
-    def autocast_begins(self, mode: Any, value: object) -> None:
-        """It keeps what was before, as its last setting of its own."""
-        if mode._enabled:
+    def _autocast_begins(self, mode: Any, value: object) -> None:
+        if mode._enabled:  # It keeps what was before, as its last setting of its own.
             self._autocast[str(mode.device)] = _name(mode.fast_dtype) or ""
 
-    def anomalies_detected(self, mode: Any, value: object) -> None:
-        """For a part of the step, so that its end does not see it."""
-        self._anomalies = True
+    def _anomalies_detected(self, mode: Any, value: object) -> None:
+        self._anomalies = True  # For a part of the step, so that its end does not see it.
 
-    def scaler_made(self, scaler: Any, value: object) -> None:
-        """Whether it does anything is not known yet."""
-        self._scaler = bool(self._scaler)
+    def _scaler_made(self, scaler: Any, value: object) -> None:
+        self._scaler = bool(self._scaler)  # Whether it does anything is not known yet.
 
-    def scaler_scales(self, scaler: Any, value: object) -> None:
-        """Only one that is enabled has a scale."""
-        self._scaler = True
+    def _scaler_scales(self, scaler: Any, value: object) -> None:
+        self._scaler = True  # Only one that is enabled has a scale.
 
-    def made(self, one: Any, value: object) -> None:
-        """A loader, an optimizer or a wrapped model is being made."""
+    def _made(self, one: Any, value: object) -> None:
         noticed.note(one)
 
     def wrapped(self, kind: str, option: str, read: Callable[[Any], Option], module: Any, value: object) -> None:
@@ -154,7 +147,7 @@ def _wrapping(kind: str, **read: tuple[str, Callable[[Any], Option]]) -> dict[st
 
 
 _DDP_CLASS = "DistributedDataParallel"
-_SCALER = {"GradScaler": {"_enabled": Settings.scaler_made, "_init_scale": Settings.scaler_scales}}
+_SCALER = {"GradScaler": {"_enabled": Settings._scaler_made, "_init_scale": Settings._scaler_scales}}
 _DDP = _wrapping(
     "ddp",
     bucket_bytes_cap=("bucket_cap_mb", lambda size: int(size) // (1024 * 1024)),
@@ -182,13 +175,13 @@ _FULLY_SHARD = _wrapping(
 )
 # What is noted when an attribute is set, by module, class and attribute.
 _NOTES: dict[str, Mapping[str, Mapping[str, Callable[..., None]]]] = {
-    "torch.amp.autocast_mode": {"autocast": {"prev_fastdtype": Settings.autocast_begins}},
-    "torch.autograd.anomaly_mode": {"detect_anomaly": {"check_nan": Settings.anomalies_detected}},
+    "torch.amp.autocast_mode": {"autocast": {"prev_fastdtype": Settings._autocast_begins}},
+    "torch.autograd.anomaly_mode": {"detect_anomaly": {"check_nan": Settings._anomalies_detected}},
     "torch.amp.grad_scaler": _SCALER,
     "torch.cuda.amp.grad_scaler": _SCALER,  # Before torch 2.3.
-    "torch.nn.parallel.distributed": {_DDP_CLASS: {**_DDP, "device_ids": Settings.made}},
-    "torch.utils.data.dataloader": {"DataLoader": {"dataset": Settings.made}},
-    "torch.optim.optimizer": {"Optimizer": {"defaults": Settings.made}},
+    "torch.nn.parallel.distributed": {_DDP_CLASS: {**_DDP, "device_ids": Settings._made}},
+    "torch.utils.data.dataloader": {"DataLoader": {"dataset": Settings._made}},
+    "torch.optim.optimizer": {"Optimizer": {"defaults": Settings._made}},
     "torch.distributed.fsdp.fully_sharded_data_parallel": {"FullyShardedDataParallel": _FSDP},
     "torch.distributed.fsdp._fully_shard._fsdp_param_group": {"FSDPParamGroup": _FULLY_SHARD},
     "torch.distributed._composable.fsdp._fsdp_param_group": {"FSDPParamGroup": _FULLY_SHARD},  # Before torch 2.6.

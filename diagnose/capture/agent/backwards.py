@@ -172,9 +172,7 @@ class Graphs:
         while pending and not self.too_large:
             node = pending.pop()
             position = self._position[node]
-            for inner, _ in node.next_functions:
-                if inner is None:
-                    continue
+            for inner in [inner for inner, _ in node.next_functions if inner is not None]:
                 if inner not in self._position:
                     self._add(inner)
                     pending.append(inner)

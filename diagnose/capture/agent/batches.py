@@ -150,8 +150,7 @@ def _parts(batch: Any) -> Parts | None:
     import torch
 
     seen, pending, tensors, size = {id(batch)}, [batch], 0, 0
-    numpy = sys.modules.get("numpy")
-    arrays = () if numpy is None else (numpy.ndarray,)
+    arrays = getattr(sys.modules.get("numpy"), "ndarray", ())
     for one in pending:
         if isinstance(one, torch.Tensor):
             tensors += 1

@@ -225,11 +225,7 @@ class Counts:
         Places are looked at of all tensors. What somebody else makes anew, as NumPy does, has never been there.
         """
         brought = [self._key(one) for one, maker in zip(tensors, makers, strict=True) if maker < 0]
-        places = [
-            (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
-            for tensor in tensors
-            if plain(tensor, self._torch)
-        ]
+        places = [(tuple(one.shape), one.stride(), one.storage_offset()) for one in tensors if plain(one, self._torch)]
         numbers = [(key, one) for key, one in given.items() if isinstance(one, NUMBER | str | None)]
         lists = [
             (key, repr(values))

@@ -103,14 +103,13 @@ class Lines:
 
 
 EVERY_S, SWITCH_S = 0.001, 0.0001  # Between looks, and for which another thread may delay one (chosen).
-MOST_LOADER_LINES = 48  # That are kept of a loader, those with most time (chosen).
 _AROUND = frozenset(  # Names of library functions that only call what does the work.
     ("fetch", "__getitem__", "__getitems__", "__call__", "_call_impl", "_wrapped_call_impl", "forward", "collate")
 )
 
 
 class Line(NamedTuple):
-    """A place in the script, and the library function that it calls there."""
+    """A place in the script, and the library function that it calls there, as `SampledLine` in the manifest."""
 
     file: str  # Empty, and line 0: no code of the user's was running.
     line: int
@@ -176,8 +175,3 @@ def _name(frame: FrameType) -> str:
     if name in vars(sys.modules.get(top, sys)):
         return f"{top}.{name}"
     return ".".join((*(part for part in module.split(".") if not part.startswith("_")), name))
-
-
-def told(found: Counter[Line], total_ns: int) -> list[dict[str, object]]:
-    """By the names of `SampledLine` in the manifest, those with most time first."""
-    return [{**line._asdict(), "share": ns / total_ns} for line, ns in found.most_common(MOST_LOADER_LINES)]

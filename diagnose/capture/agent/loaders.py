@@ -31,12 +31,14 @@ Watch = TypeVar("Watch", bound="LoaderWatch")
 
 def use(watch: Watch) -> Watch:
     """Watch the DataLoaders of this process, and of workers that it starts. Of several watches the last one works."""
-    global _watch
+    global _watch, _hooks
     if _watch is not None:
         watch.take_over(_watch)
     _watch = watch
-    when_imported("torch.utils.data.dataloader", _hook_iterators)
-    when_imported("torch.utils.data._utils.fetch", _hook_fetchers)
+    if not _hooks:
+        _hooks = True
+        when_imported("torch.utils.data.dataloader", _hook_iterators)
+        when_imported("torch.utils.data._utils.fetch", _hook_fetchers)
     return watch
 
 
@@ -130,7 +132,7 @@ class LoaderWatch:
 
 
 _watch: LoaderWatch | None = None
-_hooked: set[str] = set()  # Modules that are hooked; once is enough, however many watches there were.
+_hooks = False  # Loaders are hooked, or will be: once is enough, however many watches there were.
 
 
 def _forked() -> None:
@@ -161,26 +163,22 @@ def worker_here() -> Any:
 
 
 def _hook_iterators(module: ModuleType) -> None:
-    if module.__name__ not in _hooked:
-        _hooked.add(module.__name__)
-        module.DataLoader.__iter__ = _beginning(module.DataLoader.__iter__)
-        module.DataLoader._get_iterator = _iterating(module.DataLoader._get_iterator)
-        # The name of the range that `__next__` records: read first of all, before the range begins.
-        module._BaseDataLoaderIter._profile_name = Noticed("_profile_name", _asked)
-        several = module._MultiProcessingDataLoaderIter
-        several._shutdown_workers = _ending(several._shutdown_workers)
-        for kind in (module._SingleProcessDataLoaderIter, several):
-            kind._next_data = _waiting(kind._next_data)
-        module._BaseDataLoaderIter._next_index = _sampling(module._BaseDataLoaderIter._next_index)
+    module.DataLoader.__iter__ = _beginning(module.DataLoader.__iter__)
+    module.DataLoader._get_iterator = _iterating(module.DataLoader._get_iterator)
+    # The name of the range that `__next__` records: read first of all, before the range begins.
+    module._BaseDataLoaderIter._profile_name = Noticed("_profile_name", _asked)
+    several = module._MultiProcessingDataLoaderIter
+    several._shutdown_workers = _ending(several._shutdown_workers)
+    for kind in (module._SingleProcessDataLoaderIter, several):
+        kind._next_data = _waiting(kind._next_data)
+    module._BaseDataLoaderIter._next_index = _sampling(module._BaseDataLoaderIter._next_index)
 
 
 def _hook_fetchers(module: ModuleType) -> None:
-    if module.__name__ not in _hooked:
-        _hooked.add(module.__name__)
-        # Read right before it is called, which is the last that `fetch` does.
-        module._BaseDatasetFetcher.collate_fn = Noticed("collate_fn", _collates)
-        for kind in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
-            kind.fetch = _fetching(kind.fetch)
+    # Read right before it is called, which is the last that `fetch` does.
+    module._BaseDatasetFetcher.collate_fn = Noticed("collate_fn", _collates)
+    for kind in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
+        kind.fetch = _fetching(kind.fetch)
 
 
 def _asked() -> None:

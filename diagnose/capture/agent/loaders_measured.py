@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from .alone import parent_process
 from .batches import Batches, dataset_length, start_method
-from .lines import Line, told
+from .lines import Line
 
 MOST_KEPT = 1_000  # Batches of a loader that are kept, the latest ones (chosen).
 SAMPLING = "sampling"  # File that tells workers to sample where they spend their time: no step is timed any more.
+MOST_LINES = 48  # That are kept of a loader, those with most time (chosen).
 MOST_SAMPLED = 4  # Batches that each process samples (chosen).
 FIRST_SAMPLED = 4  # In the process that trains, before which what is read for the first time is slower (chosen).
 MOST_FILES = 128  # Workers of one training process that measure: a script may start new ones for each epoch (chosen).
@@ -115,12 +116,10 @@ class Loader:
         """A batch was made in this process."""
         self._fetches.append(fetch)
 
-    def waited(
-        self, asked_ns: int, got_ns: int, sampling_ns: int, ready: int | None, iterator: Any, timed: bool
-    ) -> None:
+    def waited(self, asked_ns: int, got_ns: int, index_ns: int, ready: int | None, iterator: Any, timed: bool) -> None:
         """The training got a batch from the iterator; `timed`: in a step that is timed without the profiler.
 
-        `sampling_ns`: how long the sampler took of that, which workers' iterators ask once a batch is there.
+        `index_ns`: how long the sampler took of that, which workers' iterators ask once a batch is there.
         """
         if not self.asked:
             self.settings["dataset_length"] = dataset_length(iterator)
@@ -131,13 +130,13 @@ class Loader:
             self._waits_ns.clear()
             self._sampling_ns.clear()
         self._waits_ns.append(got_ns - asked_ns)
-        self._sampling_ns.append(sampling_ns)
+        self._sampling_ns.append(index_ns)
         if ready is not None:
             self._ready.append(ready)
             self._note_workers(iterator._workers)
             number = iterator._rcvd_idx - 1 if getattr(iterator, "_in_order", True) else -1
             if timed and number > 0:  # The first waits for workers that start.
-                self._requests.append(Request(number, asked_ns, got_ns - sampling_ns))
+                self._requests.append(Request(number, asked_ns, got_ns - index_ns))
 
     def _note_workers(self, workers: list[Any]) -> None:
         if workers and workers[0].pid not in self._workers and len(self._workers) < MOST_FILES:
@@ -159,7 +158,9 @@ class Loader:
             "sending_ns": _mean_ns(one.sent_ns for one in timed if one.sent_ns >= 0),
             **_handed(self._requests, made),
             "sampled": sampled + self._sampled,
-            "lines": told(lines, max(lines.total(), 1)),
+            "lines": [
+                {**line._asdict(), "share": ns / max(lines.total(), 1)} for line, ns in lines.most_common(MOST_LINES)
+            ],
             "batches": len(fetches),
             "fetch_ns": _mean_ns(one.fetch_ns for one in timed),
             "items_ns": _mean_ns(one.fetch_ns - one.collate_ns for one in timed),

@@ -7,7 +7,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import about, about_devices, about_settings, interruptions, loaders, place, script_files
+from . import about, about_devices, interruptions, loaders, place, script_files
+from .about_settings import Settings, failed_guards
 from .alone import each_alone, failures, in_time
 from .arm import Arm
 from .foreign import watch_foreign
@@ -18,9 +19,7 @@ from .session import Session
 class Recorder:
     """Told of each step's end, records some. Idle until the first; nothing of it raises."""
 
-    def __init__(
-        self, part: Part, plan: Plan, on_batch: Callable[[], None], settings: about_settings.Settings | None = None
-    ) -> None:
+    def __init__(self, part: Part, plan: Plan, on_batch: Callable[[], None], settings: Settings | None = None) -> None:
         """`on_batch` is called when this process asks a DataLoader for a batch. `settings`: those noted before."""
         self.part, self.plan = part, plan
         self.steps_by: str | None = None  # As in `RankManifest`.
@@ -31,7 +30,7 @@ class Recorder:
         self._script: str | None = None
         self._said = False
         self._told = self._made = 0
-        self._settings = settings or about_settings.Settings()
+        self._settings = settings or Settings()
         self._settings.install()
         self._watch = loaders.use(loaders.LoaderWatch(part.work, on_batch))
         interruptions.mark_saving()
@@ -144,7 +143,7 @@ class Recorder:
                 loaders=self._watch.loaders,
                 optimizers=lambda: about.optimizers(self._stepped() or about.alive()),
                 flags=self._settings.flags,
-                failed_guards=about_settings.failed_guards,
+                failed_guards=failed_guards,
                 distributed=self._settings.distributed,
                 allocator=self._settings.allocator,
                 libraries=about.libraries,

@@ -144,7 +144,7 @@ class Screening:
         if not (yield from self._agree(int(not one.void and not one.out_of_memory))):
             return
         begun_s = time.monotonic()
-        faster = yield from self._measured(one, switch, (), one.alone, until_s)
+        faster = yield from self._measured(one, switch, [], one.alone, until_s)
         faster = bool((yield from self._agree(int(faster))))
         if faster and kept:
             one.on_top_of = [other.name for other in kept]
@@ -173,9 +173,7 @@ class Screening:
             one.void = f"{RAISES}{type(error).__name__}: {str(error)[: injection.MOST_SAID]}"
             self._turn(())
 
-    def _measured(
-        self, one: Screened, switch: Any, base: Sequence[str], pairs: list[Pair], until_s: float
-    ) -> Course[bool]:
+    def _measured(self, one: Screened, switch: Any, base: list[str], pairs: list[Pair], until_s: float) -> Course[bool]:
         """Pairs of blocks without and with it, on top of `base`, until enough is known. Whether it is faster."""
         if tuple(base) not in self._usual_ns:
             self._usual_ns[tuple(base)] = yield from self._settled([*base], one, counts=False)

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,10 +30,9 @@ MARKS = "profiler::"  # Before the names of ops that only mark ranges.
 def values_of_two_steps(target: Path) -> Generator[None, None, str | None]:
     """Look at the next two steps, and write what was seen into a file; to its name, or None if there is nothing."""
     values = Values()
-    try:
+    leave: Callable[[], None] | None = None
+    with suppress(AttributeError, ImportError):  # Of an older torch.
         leave = _entered(values)
-    except (AttributeError, ImportError):  # Of an older torch.
-        leave = None
     if leave is None:
         return None
     try:

@@ -71,14 +71,12 @@ class LogFile:
 
     def append(self, record: list[object]) -> bool:
         """Add a record; whether it could be written."""
-        content = framed(record)
+        content, whole = framed(record), False
         try:
             with open(self._path, "r+b", buffering=0) as file:  # noqa: PTH123 (Path.open is no faster and buffers)
-                try:
+                with suppress(OSError):
                     file.seek(self.bytes)
                     whole = file.write(content) == len(content)
-                except OSError:
-                    whole = False
                 if not whole:
                     file.truncate(self.bytes)
         except OSError:
@@ -89,14 +87,12 @@ class LogFile:
     def replace_open(self, record: list[object]) -> bool:
         """Write what the current window holds so far; whether it could be written."""
         content, beside = framed(record), self._open_path.with_name(f"{self._open_path.name}.{os.getpid()}")
-        try:
+        with suppress(OSError):
             with open(beside, "wb", buffering=0) as file:  # noqa: PTH123
                 whole = file.write(content) == len(content)
             if whole:
                 beside.replace(self._open_path)
                 return True
-        except OSError:
-            pass
         with suppress(OSError):
             beside.unlink()
         return False
