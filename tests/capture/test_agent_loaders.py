@@ -587,5 +587,8 @@ def test_a_worker_tells_what_sending_took(install: Callable[..., LoaderWatch]) -
 
 
 def test_without_proc_time_waiting_for_a_core_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaders_measured, "_open", lambda path: None)
+    def fail(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "open", fail)
     assert RunQueue().waited_ns() == -1

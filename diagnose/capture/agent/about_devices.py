@@ -57,13 +57,11 @@ def _properties(torch: Any, index: int) -> dict[str, object]:
 def _device(torch: Any, nvml: Nvml, index: int) -> dict[str, object]:
     known = {"index": index, **alone("the properties of devices", _properties, torch, index, default={})}
     handle = nvml.handle(torch, index)
-    power, limit = (nvml.ask(name, handle) for name in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit"))
+    now, limit = nvml.now(handle), nvml.ask("nvmlDeviceGetEnforcedPowerLimit", handle)
     return known | {
-        "sm_clock_mhz": nvml.ask("nvmlDeviceGetClockInfo", handle, _SM_CLOCK),
+        **{name: now[name] for name in ("sm_clock_mhz", "temperature_c", "power_w")},
         "most_sm_clock_mhz": nvml.ask("nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK),
-        "power_w": None if power is None else power / 1000,  # It says mW.
         "power_limit_w": None if limit is None else limit / 1000,
-        "temperature_c": nvml.ask("nvmlDeviceGetTemperature", handle, _ON_GPU),
         "throttled_by": nvml.held_back_by(handle),
     }
 

@@ -54,14 +54,14 @@ def _hook(module: Any) -> None:
     if _unhook is None and (_listeners or _at_ends):
         original = module.backward
         told = module.backward = _told(original)
-        _unhook = functools.partial(_put_back, module, told, original)
 
+        def put_back() -> None:
+            """Unless someone else has put another function there, which calls ours."""
+            global _unhook
+            if module.backward is told:
+                module.backward, _unhook = original, None
 
-def _put_back(module: Any, told: object, original: object) -> None:
-    """Unless someone else has put another function there, which calls ours."""
-    global _unhook
-    if module.backward is told:
-        module.backward, _unhook = original, None
+        _unhook = put_back
 
 
 def _told(original: Any) -> Callable[..., Any]:

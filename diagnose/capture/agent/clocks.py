@@ -234,10 +234,8 @@ class Cycle:
 
 def cycle(first_step: int, wall_ns: Sequence[int], epochs: Mapping[str, Any] | None = None) -> Cycle:
     """The cycle in steps that were timed: of one step if fewer than two long ones are among them, or if these are not
-    evenly apart (by one step more or less).
-
-    Short epochs are cycles by themselves, and the first steps of known ones are in no other. `epochs`: as in the
-    manifest.
+    evenly apart (by one step more or less). Short epochs are cycles by themselves, and the first steps of known ones
+    are in no other. `epochs`: as in the manifest.
     """
     if (epoch := whole_epoch(epochs, len(wall_ns))) is not None:
         return epoch

@@ -153,18 +153,15 @@ class Contents:
     def _of(self, tensor: Any) -> _Memory:
         memory, version = self._memory.get(_identity(tensor)), _version(tensor)
         if memory is None:
-            memory = self.made(tensor, self._brought(tensor), -1)
+            # What comes from elsewhere: a single number is known by what it is.
+            one = is_one_number(tensor)
+            brought = ("holds", str(tensor.dtype), repr(tensor.tolist())) if one else object()
+            memory = self.made(tensor, self.number(brought), -1)
         elif not memory.version <= version <= memory.version + memory.writes:
             memory.content, memory.filled_by = self.fresh(), -1
         if memory.version != version:
             memory.version, memory.writes = version, 0
         return memory
-
-    def _brought(self, tensor: Any) -> int:
-        """The number of what comes from elsewhere: a single number is known by what it is."""
-        if is_one_number(tensor):
-            return self.number(("holds", str(tensor.dtype), repr(tensor.tolist())))
-        return self.fresh()
 
 
 def _identity(tensor: Any) -> int:

@@ -133,15 +133,13 @@ class Loader:
         self._sampling_ns.append(index_ns)
         if ready is not None:
             self._ready.append(ready)
-            self._note_workers(iterator._workers)
+            workers = iterator._workers
+            if workers and workers[0].pid not in self._workers and len(self._workers) < MOST_FILES:
+                self._workers.update(dict.fromkeys(worker.pid for worker in workers))
+                self.settings["start_method"] = start_method(workers[0])
             number = iterator._rcvd_idx - 1 if getattr(iterator, "_in_order", True) else -1
             if timed and number > 0:  # The first waits for workers that start.
                 self._requests.append(Request(number, asked_ns, got_ns - index_ns))
-
-    def _note_workers(self, workers: list[Any]) -> None:
-        if workers and workers[0].pid not in self._workers and len(self._workers) < MOST_FILES:
-            self._workers.update(dict.fromkeys(worker.pid for worker in workers))
-            self.settings["start_method"] = start_method(workers[0])
 
     def found(self, work: Path) -> dict[str, object]:
         """Settings and means by the names of `Loader` in the manifest; reads what the workers have left in `work`."""

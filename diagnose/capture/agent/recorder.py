@@ -103,7 +103,15 @@ class Recorder:
             self.session.note(f"The last recording could not be kept: {type(error).__name__}: {error}.")
         try:
             if self.session.here.rank == 0 or not (self.part.shared / "run.json").exists():
-                self._write("run.json", _of_the_run(self._script))
+                of_the_run = each_alone(
+                    host=about.host,
+                    versions=about.versions,
+                    environment=lambda: about.environment(os.environ),
+                    devices=lambda: in_time("the devices", about_devices.devices, ()),
+                    links=lambda: in_time("the links between devices", about_devices.links, ()),
+                    sources=lambda: script_files.imported(self._script),
+                )
+                self._write("run.json", of_the_run)
             self._write(f"rank{self.session.here.rank}.json", self._of_this_process(how))
         except Exception as error:
             print(f"diagnose: the run's settings could not be kept ({type(error).__name__}: {error})", file=sys.stderr)
@@ -159,14 +167,3 @@ class Recorder:
         written = self.part.work / f"{name}.{os.getpid()}"
         written.write_text(json.dumps(what), encoding="utf-8")
         written.replace(self.part.shared / name)
-
-
-def _of_the_run(script: str | None) -> dict[str, object]:
-    return each_alone(
-        host=about.host,
-        versions=about.versions,
-        environment=lambda: about.environment(os.environ),
-        devices=lambda: in_time("the devices", about_devices.devices, ()),
-        links=lambda: in_time("the links between devices", about_devices.links, ()),
-        sources=lambda: script_files.imported(script),
-    )

@@ -64,16 +64,13 @@ def _entered(values: Values) -> Callable[[], None] | None:
         else:
             values.failed = True
 
-    if _python_dispatch._get_current_dispatch_mode() is not None or _compiles():
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    compiles = any(counters.get(what) for what in ("frames", "stats"))
+    if compiles or _python_dispatch._get_current_dispatch_mode() is not None:
         return None
     mode = Mode()
     mode.__enter__()
     return leave
-
-
-def _compiles() -> bool:
-    utils = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and any(utils.counters.get(what) for what in ("frames", "stats"))
 
 
 class _Call(NamedTuple):
