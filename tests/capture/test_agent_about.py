@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 torch = pytest.importorskip("torch")
 
-ROOT = Path(__file__).parents[2]
+OWN_GROUP = {"proc__self__cgroup": "0::/\n"}
 
 
 def as_json(found: object, kind: Any) -> Any:
@@ -66,10 +66,10 @@ def test_this_machine() -> None:
     ("files", "expected"),
     [
         ({}, 16),
-        ({"proc__self__cgroup": "0::/\n", "sys__fs__cgroup__cpu.max": "max 100000\n"}, 16),
-        ({"proc__self__cgroup": "0::/\n", "sys__fs__cgroup__cpu.max": "250000 100000\n"}, 3),
-        ({"proc__self__cgroup": "0::/\n", "sys__fs__cgroup__cpu.max": "20000 100000\n"}, 1),
-        ({"proc__self__cgroup": "0::/\n", "sys__fs__cgroup__cpu.max": "6400000 100000\n"}, 16),
+        ({**OWN_GROUP, "sys__fs__cgroup__cpu.max": "max 100000\n"}, 16),
+        ({**OWN_GROUP, "sys__fs__cgroup__cpu.max": "250000 100000\n"}, 3),
+        ({**OWN_GROUP, "sys__fs__cgroup__cpu.max": "20000 100000\n"}, 1),
+        ({**OWN_GROUP, "sys__fs__cgroup__cpu.max": "6400000 100000\n"}, 16),
         ({"proc__self__cgroup": "0::/a/b\n", "sys__fs__cgroup__a__cpu.max": "400000 100000\n"}, 4),
         (
             {
@@ -110,23 +110,15 @@ def test_the_driver(tmp_path: Path, text: str, expected: str | None) -> None:
 
 
 def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in about.FRAMEWORKS:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace())  # type: ignore[arg-type]
-    found = about.versions()
-    assert found["python"] == platform.python_version()
-    assert found["torch"] == str(torch.__version__)
-    assert found.get("cuda") == torch.version.cuda
-    assert set(found) <= {"python", "torch", "cuda", "hip", "cudnn", "nccl", "driver", "transformers"}
-    assert type(found["torch"]) is str
-
-
-def test_a_framework(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(about, "FRAMEWORKS", ("msgspec", "absent"))
+    """Of frameworks those that are imported and installed."""
+    monkeypatch.setattr(about, "FRAMEWORKS", ("msgspec", "absent", "never_imported"))
     monkeypatch.setitem(sys.modules, "absent", SimpleNamespace())  # type: ignore[arg-type]
     found = about.versions()
-    assert found["msgspec"] == msgspec.__version__
-    assert "absent" not in found
+    wanted = (platform.python_version(), str(torch.__version__), msgspec.__version__)
+    assert (found["python"], found["torch"], found["msgspec"]) == wanted
+    assert found.get("cuda") == torch.version.cuda
+    assert set(found) <= {"python", "torch", "cuda", "hip", "cudnn", "nccl", "driver", "msgspec"}
+    assert type(found["torch"]) is str
 
 
 def test_the_version_of_cudnn() -> None:
@@ -135,32 +127,17 @@ def test_the_version_of_cudnn() -> None:
 
 def test_variables_that_change_speed() -> None:
     kept = {
-        "CUDA_VISIBLE_DEVICES": "0,1",
-        "KINETO_LOG_LEVEL": "6",
-        "LOCAL_RANK": "0",
-        "NCCL_ALGO": "Ring",
-        "NCCL_IB_GID_INDEX": "3",
-        "NCCL_SOCKET_IFNAME": "^lo,docker0",
-        "OMP_NUM_THREADS": "8",
+        **{"CUDA_VISIBLE_DEVICES": "0,1", "KINETO_LOG_LEVEL": "6", "LOCAL_RANK": "0", "NCCL_ALGO": "Ring"},
+        **{"NCCL_IB_GID_INDEX": "3", "NCCL_SOCKET_IFNAME": "^lo,docker0", "OMP_NUM_THREADS": "8"},
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     }
-    never = {
-        "AWS_SECRET_ACCESS_KEY": "x",
-        "HF_TOKEN": "x",
-        "HOSTNAME": "x",
-        "KINETO_CONFIG": "libkineto.conf",
-        "MASTER_ADDR": "x",
-        "NCCL_COMM_ID": "node17:1234",
-        "NCCL_DEBUG_FILE": "log",
-        "NCCL_HOSTID": "node17",
-        "NCCL_NET_PLUGIN": "/home/someone/libnet.so",
-        "NCCL_OOB_NET_TOKEN": "x",
-        "NCCL_RAS_ADDR": "node17",
-        "PATH": "x",
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "x",
-        "WANDB_API_KEY": "x",
-    }
-    assert about.environment({**never, **kept}) == kept
+    never = (
+        *("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "HOSTNAME", "KINETO_CONFIG", "MASTER_ADDR", "NCCL_COMM_ID"),
+        *("NCCL_DEBUG_FILE", "NCCL_HOSTID", "NCCL_OOB_NET_TOKEN", "NCCL_RAS_ADDR", "PATH", "WANDB_API_KEY"),
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+    )
+    path = {"NCCL_NET_PLUGIN": "/home/someone/libnet.so"}
+    assert about.environment({**dict.fromkeys(never, "x"), **path, **kept}) == kept
     assert about.environment({"TORCH_LOGS": "x" * 300}) == {"TORCH_LOGS": "x" * 200}
 
 
@@ -366,13 +343,8 @@ torch.distributed.destroy_process_group()
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
 def test_ddp(tmp_path: Path) -> None:
     found, failures = json.loads(run(tmp_path, ALONE + DDP))
-    plain = {
-        "bucket_cap_mb": 25,
-        "find_unused_parameters": False,
-        "static_graph": False,
-        "gradient_as_bucket_view": False,
-        "broadcast_buffers": True,
-    }
+    plain = dict.fromkeys(("find_unused_parameters", "static_graph", "gradient_as_bucket_view"), False)
+    plain |= {"bucket_cap_mb": 25, "broadcast_buffers": True}
     other = {"bucket_cap_mb": 100, "find_unused_parameters": True, "gradient_as_bucket_view": True}
     known = as_json(found, manifest.Distributed)
     assert msgspec.structs.replace(known, ddp_made=()) == manifest.Distributed(
@@ -448,7 +420,7 @@ def two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest
     ]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(known))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: known[index])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", known.__getitem__)
 
 
 @pytest.mark.usefixtures("two_devices")

@@ -4,6 +4,7 @@ import mmap
 import platform
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,6 @@ GLIBC = platform.libc_ver()[0] == "glibc"
 FILLS = """
 import torch
 from diagnose.capture.agent import clocks, recordings
-from diagnose.capture.agent.place import Place
-from diagnose.capture.agent.plan import WORK, Part, Plan
-from diagnose.capture.agent.session import Session
-from tests.capture.scripts import profile
-
 made = recordings.make_room({recorded}, {usual}, 4)
 before = clocks.fetched_bytes()
 kept = [torch.ones(300_000) for _ in range(64)]  # 77 MB
@@ -113,42 +109,34 @@ def test_a_recording_that_took_memory_as_it_went_is_made_again(tmp_path: Path, m
     assert max(rank.unprofiled.fetched_bytes or 0, rank.timing.fetched_bytes or 0) < 10_000_000
 
 
-def test_a_recording_that_took_more_memory_than_the_one_before_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """Whose recordings are thought to take memory as they go."""
     monkeypatch.setattr("diagnose.capture.agent.session.make_room", lambda *_: 1)
     Part(tmp_path).work.mkdir(parents=True)
-    session = Session(Part(tmp_path), Plan(warmup=2, steps=3), Place(0, 1, 1))
-    assert session.join()
-    number, first = 0, None
+    made = Session(Part(tmp_path), Plan(warmup=2, steps=3), Place(0, 1, 1))
+    assert made.join()
+    return made
+
+
+def test_a_recording_that_took_more_memory_than_the_one_before_is_not_kept(session: Session) -> None:
+    first, numbers = None, count()
     while "attribution" not in session.recordings.kept:
         if "timing" in session.recordings.kept:
             first = first or session.found["timing"]
             fetch(32_000_000)
         torch.ones(8).sum()
-        assert not session.step_ended(number)
-        number += 1
+        assert not session.step_ended(next(numbers))
     assert session.found["timing"] == first
     session.stop()
 
 
-def test_the_first_recording_stays_if_the_training_ends_during_the_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("diagnose.capture.agent.session.make_room", lambda *_: 1)
-    Part(tmp_path).work.mkdir(parents=True)
-    session = Session(Part(tmp_path), Plan(warmup=2, steps=3), Place(0, 1, 1))
-    assert session.join()
-    number = 0
-    while (
-        "timing" not in session.recordings.kept
-        or session.recordings.open is None
-        or session.recordings.open.clock.steps < 2
-    ):
+def test_the_first_recording_stays_if_the_training_ends_during_the_second(session: Session, tmp_path: Path) -> None:
+    recordings, numbers = session.recordings, count()
+    while "timing" not in recordings.kept or recordings.open is None or recordings.open.clock.steps < 2:
         torch.ones(8).sum()
-        assert not session.step_ended(number)
-        number += 1
+        assert not session.step_ended(next(numbers))
     first = session.found["timing"]
     session.stop()
-    assert (session.found["timing"], list(session.recordings.kept)) == (first, ["timing"])
+    assert (session.found["timing"], list(recordings.kept)) == (first, ["timing"])
     assert (tmp_path / "rank0.trace.json.gz").is_file()

@@ -32,19 +32,7 @@ data = pytest.importorskip("torch.utils.data")
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "data" / "loading" / "train.py"
-
-
-TIMES = (
-    "fetch_ns",
-    "items_ns",
-    "collate_ns",
-    "wait_ns",
-    "sampling_ns",
-    "fetch_cpu_ns",
-    "fetch_queued_ns",
-    "blocked_ns",
-)
-TIMES += ("blocked_most_ns", "sending_ns", "handed_ns")
+TIMES = [name for name in manifest.Loader.__struct_fields__ if name.endswith("_ns")]
 
 
 class Squares(data.Dataset):  # type: ignore[misc]
@@ -114,31 +102,12 @@ def test_means_and_shares(folder: Path) -> None:
     for wait_ns, ready in ((5, 0), (9, 2), (6, 3), (7, 0), (8, 0)):
         loader.waited(100, 100 + wait_ns, 0, ready, iterator, timed=ready > 0)
     assert loader.found(folder / WORK) == {
-        "dataset": "Squares",
-        "dataset_length": 3,
-        "batches": 4,
-        "fetch_ns": 250,
+        **dict.fromkeys((*TIMES, "handing_share", "tensors", "objects", "batch_bytes", "sequences")),
+        **{"dataset": "Squares", "dataset_length": 3, "batches": 4, "sampled": 0, "lines": [], "looks": 0},
+        **{"fetch_ns": 250, "collate_ns": 32, "fetch_cpu_ns": 322, "sampling_ns": 0},
         "items_ns": 218,  # Of 90, 270, 150 and 360.
-        "collate_ns": 32,
-        "fetch_cpu_ns": 322,
-        "fetch_queued_ns": None,
-        "blocked_ns": None,  # How long they queued for a core is not known.
-        "blocked_most_ns": None,
-        "sending_ns": None,
-        "sampled": 0,
-        "lines": [],
-        "asked": 5,
-        "asked_timed": 2,
         "wait_ns": 8,  # 9, 6, 7 and 8, once steps are timed.
-        "sampling_ns": 0,
-        "empty_share": 0.6,
-        "handed_ns": None,
-        "handing_share": None,
-        "tensors": None,
-        "objects": None,
-        "batch_bytes": None,
-        "looks": 0,
-        "sequences": None,
+        **{"asked": 5, "asked_timed": 2, "empty_share": 0.6},
     }
 
 
@@ -393,25 +362,18 @@ def test_a_forked_process_is_not_the_one_that_trains(install: Callable[..., Load
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_measuring_can_be_switched_off(install: Callable[..., LoaderWatch]) -> None:
+@pytest.mark.parametrize(("off", "measured"), [("measuring", 3), ("looking", 6)])
+def test_measuring_and_looking_can_be_switched_off(
+    install: Callable[..., LoaderWatch], off: str, measured: int
+) -> None:
     asked = list[int]()
     watch = install(lambda: asked.append(1))
     loader = data.DataLoader(Squares(3))
     list(loader)
-    watch.measuring = False
+    setattr(watch, off, False)
     list(loader)
     assert len(asked) == 8
-    assert (only(watch).asked, only(watch).batches) == (3, 3)
-
-
-def test_batches_are_looked_into_until_that_is_over(install: Callable[..., LoaderWatch]) -> None:
-    watch = install()
-    loader = data.DataLoader(Squares(6), batch_size=2)
-    list(loader)
-    assert only(watch).looks == 3
-    watch.looking = False
-    list(loader)
-    assert (only(watch).asked, only(watch).looks) == (6, 3)
+    assert (only(watch).asked, only(watch).looks) == (measured, 3)
 
 
 @pytest.mark.parametrize(("persistent", "turns"), [(False, 3), (True, 1)])
