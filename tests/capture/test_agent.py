@@ -129,8 +129,11 @@ def test_steady(wall_ns: list[int], expected: bool) -> None:
     assert steady(clock) is expected
 
 
-def test_one_process_claims_a_name(tmp_path: Path) -> None:
+def test_posts_are_counted_and_one_process_claims_a_name(tmp_path: Path) -> None:
     first, second = Board(tmp_path), Board(tmp_path)
+    first.post("done.1")
+    first.post("done.2")
+    assert second.posted("done.") == 2
     assert (first.claim("rank0"), second.claim("rank0"), second.claim("rank1")) == (True, False, True)
 
 

@@ -54,10 +54,6 @@ OF_TEXTS = RowsFilled(batches=1, rows=4, shortest=16, longest=16, places=64, to_
         texts().to(torch.bfloat16)[:, :, None].repeat(1, 1, 2),
         texts().to(torch.int16),
     ],
-    ids=[
-        *("end", "other value", "beginning", "places first", "tuple", "mask", "constant", "vectors", "bfloat16"),
-        "int16",
-    ],
 )
 def test_padding_is_seen_whatever_its_form(batch: Any) -> None:
     """12 of 16 places hold something in some row, and 3 + 9 + 12 + 5 in all."""

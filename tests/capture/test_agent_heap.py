@@ -77,26 +77,20 @@ def test_not_more_than_a_part_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -
     ("files", "left"),
     [
         ({"memory.max": "3000\n", "memory.current": "1000\n"}, 2000),
+        ({"memory.max": "3000\n", "memory.current": "2000\n", "memory.stat": "anon 7\ninactive_file 500\n"}, 1500),
         ({"memory/memory.limit_in_bytes": "5000\n", "memory/memory.usage_in_bytes": "1000\n"}, 4000),
         ({"memory.max": "3000\n", "memory.current": "4000\n"}, 0),
+        ({"memory.max": "max\n", "memory.current": "1000\n"}, 6 << 20),
+        ({}, 6 << 20),
     ],
 )
-def test_what_a_control_group_leaves(tmp_path: Path, files: dict[str, str], left: int) -> None:
-    for name, text in files.items():
-        file = tmp_path / "sys/fs/cgroup" / name
+def test_what_a_machine_and_its_control_group_leave(tmp_path: Path, files: dict[str, str], left: int) -> None:
+    groups = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in (groups | {"proc/meminfo": "MemFree: 9 kB\nMemAvailable:    6144 kB\n"}).items():
+        file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     assert recordings.free_bytes(tmp_path) == left
-
-
-def test_what_the_machine_has_free(tmp_path: Path) -> None:
-    """If the control group says "max", or nothing."""
-    free = recordings.free_bytes(tmp_path)
-    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
-    (tmp_path / "sys/fs/cgroup/memory.current").write_text("1000\n")
-    assert free > 0
-    assert recordings.free_bytes(tmp_path) > 0
 
 
 @pytest.mark.skipif(not GLIBC, reason="only glibc is told what to keep")

@@ -31,6 +31,7 @@ torch = pytest.importorskip("torch")
 data = pytest.importorskip("torch.utils.data")
 
 ROOT = Path(__file__).parents[2]
+Install = Callable[..., LoaderWatch]
 PROGRAM = ROOT / "tests" / "data" / "loading" / "train.py"
 TIMES = [name for name in manifest.Loader.__struct_fields__ if name.endswith("_ns")]
 
@@ -70,7 +71,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def install(folder: Path) -> Iterator[Callable[..., LoaderWatch]]:
+def install(folder: Path) -> Iterator[Install]:
     yield lambda on_batch=lambda: None: loaders.use(LoaderWatch(folder / WORK, on_batch))
     loaders._watch = None
     assert alone.failures == []
@@ -84,7 +85,7 @@ def only(watch: LoaderWatch) -> manifest.Loader:
 
 def test_nothing_heavy_is_imported() -> None:
     script = (
-        "import sys; before = set(sys.modules); from pathlib import Path; from diagnose.capture.agent import loaders;"
+        "import sys; from pathlib import Path; from diagnose.capture.agent import loaders;"
         "loaders.use(loaders.LoaderWatch(Path('nowhere'), print));"
         "print({'torch', 'multiprocessing'} & set(sys.modules))"
     )
@@ -119,45 +120,33 @@ class SlowOrder(data.Sampler):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_sampler_is_timed(install: Callable[..., LoaderWatch], workers: int) -> None:
+def test_the_sampler_is_timed(install: Install, workers: int) -> None:
     watch = install()
-    for _ in data.DataLoader(Squares(8), batch_size=1, sampler=SlowOrder(), num_workers=workers):
-        pass
+    list(data.DataLoader(Squares(8), batch_size=1, sampler=SlowOrder(), num_workers=workers))
     found = only(watch)
     # A worker's iterator asks for the first two of eight before the training asks for a batch.
     assert found.wait_ns >= found.sampling_ns >= 20_000_000 * 6 / 8
 
 
-def test_a_loader_in_process(install: Callable[..., LoaderWatch]) -> None:
+def test_a_loader_in_process(install: Install) -> None:
     asked = list[int]()
     watch = install(lambda: asked.append(1))
     loader = data.DataLoader(Squares(10), batch_size=4, shuffle=True, collate_fn=slow_collate)
     for _ in range(2):
-        for _batch in loader:
-            pass
+        list(loader)
     found = only(watch)
     assert len(asked) == 8  # Three batches and the end, twice.
     assert found.wait_ns >= found.fetch_ns >= found.collate_ns >= 20_000_000
     assert found.items_ns < found.fetch_ns
-    assert msgspec.structs.replace(found, **dict.fromkeys(TIMES), made=None, looks=0, lines=()) == manifest.Loader(
-        dataset="Squares",
-        dataset_length=10,
-        batch_size=4,
-        in_order=True,
-        sampler="RandomSampler",
-        collate="slow_collate",
-        batches=4,  # Two are sampled.
-        sampled=2,
-        asked=6,
-        asked_timed=0,
-        tensors=0,
-        objects=5,  # A list of four numbers.
-        batch_bytes=0,
-    )
+    wanted = {"dataset": "Squares", "dataset_length": 10, "batch_size": 4, "in_order": True, "sampler": "RandomSampler"}
+    wanted |= {"collate": "slow_collate", "asked": 6, "asked_timed": 0, "tensors": 0, "batch_bytes": 0}
+    wanted |= {"batches": 4, "sampled": 2, "objects": 5}  # Two of six are sampled; a list of four numbers.
+    told = msgspec.structs.replace(found, **dict.fromkeys(TIMES), made=None, looks=0, lines=())
+    assert told == msgspec.convert(wanted, manifest.Loader)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_cpu_time_is_of_all_threads(install: Callable[..., LoaderWatch], threads: int) -> None:
+def test_the_cpu_time_is_of_all_threads(install: Install, threads: int) -> None:
     """A dataset that computes for 30 ms of CPU time on each thread."""
 
     def compute() -> None:
@@ -178,7 +167,7 @@ def test_the_cpu_time_is_of_all_threads(install: Callable[..., LoaderWatch], thr
     assert (only(watch).fetch_cpu_ns or 0) >= threads * 30_000_000
 
 
-def test_batches_that_are_ready(install: Callable[..., LoaderWatch]) -> None:
+def test_batches_that_are_ready(install: Install) -> None:
     """Two workers make two batches ahead each, and are given the time for it before each of eight."""
     watch = install()
     batches = iter(data.DataLoader(Squares(16), batch_size=2, num_workers=2, multiprocessing_context="fork"))
@@ -192,9 +181,11 @@ def test_batches_that_are_ready(install: Callable[..., LoaderWatch]) -> None:
     assert (found.asked, found.empty_share) == (8, 0.0)
     assert (found.batches, found.dataset_length) == (8, 16)
     assert (found.num_workers, found.prefetch_factor, found.start_method) == (2, 2, "fork")
+    assert found.sending_ns is not None
+    assert found.blocked_ns <= found.fetch_ns
 
 
-def test_batches_that_are_never_ready(install: Callable[..., LoaderWatch]) -> None:
+def test_batches_that_are_never_ready(install: Install) -> None:
     """The worker may make one only once the training is waiting for it."""
     permits = torch.multiprocessing.get_context("fork").Semaphore(0)
     watch = install()
@@ -212,14 +203,15 @@ def test_batches_that_are_never_ready(install: Callable[..., LoaderWatch]) -> No
     assert (found.asked, found.empty_share) == (3, 1.0)
 
 
-def test_iterable_datasets_and_no_batching(install: Callable[..., LoaderWatch]) -> None:
-    class Stream(data.IterableDataset):  # type: ignore[misc]
-        def __len__(self) -> int:
-            raise AssertionError("nobody needs to know")
+class Stream(data.IterableDataset):  # type: ignore[misc]
+    def __len__(self) -> int:
+        raise AssertionError("nobody needs to know")
 
-        def __iter__(self) -> Iterator[int]:
-            return iter(range(5))
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
 
+
+def test_iterable_datasets_and_no_batching(install: Install) -> None:
     watch = install()
     assert [batch.tolist() for batch in data.DataLoader(Stream(), batch_size=2)] == [[0, 1], [2, 3], [4]]
     found = only(watch)
@@ -233,9 +225,8 @@ def test_iterable_datasets_and_no_batching(install: Callable[..., LoaderWatch]) 
     assert found.collate == "default_convert"
 
 
-def test_a_batch_sampler_of_its_own(install: Callable[..., LoaderWatch]) -> None:
-    dataset = Squares(7)
-    watch = install()
+def test_a_batch_sampler_of_its_own(install: Install) -> None:
+    watch, dataset = install(), Squares(7)
     batches = data.BatchSampler(data.RandomSampler(dataset), batch_size=3, drop_last=True)
     assert len(list(data.DataLoader(dataset, batch_sampler=batches))) == 2
     found = only(watch)
@@ -249,7 +240,7 @@ class Backwards:
         return iter((2, 1, 0))
 
 
-def test_where_a_sampler_of_the_script_s_own_begins(install: Callable[..., LoaderWatch]) -> None:
+def test_where_a_sampler_of_the_script_s_own_begins(install: Install) -> None:
     watch = install()
     assert len(list(data.DataLoader(Squares(3), sampler=Backwards()))) == 3  # type: ignore[arg-type]
     found = only(watch)
@@ -260,38 +251,30 @@ def test_where_a_sampler_of_the_script_s_own_begins(install: Callable[..., Loade
     assert only(watch).sampler_at is None
 
 
-def test_the_length_is_asked_for_only_where_torch_asks(install: Callable[..., LoaderWatch]) -> None:
-    class Counting(Squares):
-        asked = 0
+class Failing(Squares):
+    """Says its length once."""
 
-        def __len__(self) -> int:
-            self.asked += 1
-            return 4
+    asked = 0
 
-    dataset = Counting(0)
-    watch = install()
+    def __len__(self) -> int:
+        self.asked += 1
+        if self.asked > 1:
+            raise RuntimeError("it said so before")
+        return 2
+
+
+def test_the_length_is_asked_for_only_where_torch_asks_and_may_fail(install: Install) -> None:
+    watch, dataset = install(), Failing(0)
     list(data.DataLoader(dataset, batch_sampler=[[0, 1], [2, 3]], num_workers=0))
     found = only(watch)
     assert (dataset.asked, found.dataset_length, found.sampler, found.batch_size) == (0, None, "list", None)
-
-
-def test_a_length_that_fails(install: Callable[..., LoaderWatch]) -> None:
-    class Failing(Squares):
-        asked = 0
-
-        def __len__(self) -> int:
-            self.asked += 1
-            if self.asked > 1:
-                raise RuntimeError("it said so before")
-            return 2
-
-    watch, dataset = install(), Failing(0)
+    watch = install()
     assert [batch.item() for batch in data.DataLoader(dataset)] == [0, 1]
     assert (dataset.asked, only(watch).dataset_length) == (2, None)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_errors_of_the_dataset_pass(install: Callable[..., LoaderWatch], workers: int) -> None:
+def test_errors_of_the_dataset_pass(install: Install, workers: int) -> None:
     class Broken(Squares):
         def __getitem__(self, index: int) -> int:
             if index == 1:
@@ -309,7 +292,7 @@ def test_errors_of_the_dataset_pass(install: Callable[..., LoaderWatch], workers
     assert (found.asked, found.batches) == (2, 2)
 
 
-def test_a_hook_that_ends_the_run_and_one_that_fails(install: Callable[..., LoaderWatch]) -> None:
+def test_a_hook_that_ends_the_run_and_one_that_fails(install: Install) -> None:
     def end() -> None:
         raise SystemExit(0)
 
@@ -326,7 +309,7 @@ def test_a_hook_that_ends_the_run_and_one_that_fails(install: Callable[..., Load
     alone.failures.clear()
 
 
-def test_nothing_is_kept_alive(install: Callable[..., LoaderWatch]) -> None:
+def test_nothing_is_kept_alive(install: Install) -> None:
     watch = install()
     dataset = Squares(3)
     loader = data.DataLoader(dataset, collate_fn=lambda items: items)
@@ -339,7 +322,7 @@ def test_nothing_is_kept_alive(install: Callable[..., LoaderWatch]) -> None:
     assert only(watch).asked == 1
 
 
-def test_loaders_inside_a_dataset_are_part_of_it(install: Callable[..., LoaderWatch]) -> None:
+def test_loaders_inside_a_dataset_are_part_of_it(install: Install) -> None:
     class Outer(Squares):
         def __getitem__(self, index: int) -> int:
             return sum(batch.item() for batch in data.DataLoader(Squares(3)))
@@ -352,7 +335,7 @@ def test_loaders_inside_a_dataset_are_part_of_it(install: Callable[..., LoaderWa
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
-def test_a_forked_process_is_not_the_one_that_trains(install: Callable[..., LoaderWatch]) -> None:
+def test_a_forked_process_is_not_the_one_that_trains(install: Install) -> None:
     asked = list[int]()
     watch = install(lambda: asked.append(1))
     child = os.fork()
@@ -363,9 +346,7 @@ def test_a_forked_process_is_not_the_one_that_trains(install: Callable[..., Load
 
 
 @pytest.mark.parametrize(("off", "measured"), [("measuring", 3), ("looking", 6)])
-def test_measuring_and_looking_can_be_switched_off(
-    install: Callable[..., LoaderWatch], off: str, measured: int
-) -> None:
+def test_measuring_and_looking_can_be_switched_off(install: Install, off: str, measured: int) -> None:
     asked = list[int]()
     watch = install(lambda: asked.append(1))
     loader = data.DataLoader(Squares(3))
@@ -377,9 +358,7 @@ def test_measuring_and_looking_can_be_switched_off(
 
 
 @pytest.mark.parametrize(("persistent", "turns"), [(False, 3), (True, 1)])
-def test_starting_and_ending_workers_are_ranges(
-    install: Callable[..., LoaderWatch], persistent: bool, turns: int
-) -> None:
+def test_starting_and_ending_workers_are_ranges(install: Install, persistent: bool, turns: int) -> None:
     install()
     loader = data.DataLoader(Squares(2), num_workers=1, persistent_workers=persistent)
     list(data.DataLoader(Squares(2)))
@@ -392,7 +371,7 @@ def test_starting_and_ending_workers_are_ranges(
     assert [names.count(name) for name in (interruptions.STARTING, interruptions.STOPPING)] == [turns, turns]
 
 
-def test_many_loaders(install: Callable[..., LoaderWatch]) -> None:
+def test_many_loaders(install: Install) -> None:
     watch = install()
     for _ in range(loaders.MOST_LOADERS + 1):
         list(data.DataLoader(Squares(1)))
@@ -400,9 +379,7 @@ def test_many_loaders(install: Callable[..., LoaderWatch]) -> None:
 
 
 @pytest.mark.parametrize("lost", ["no folder", "full disk"])
-def test_workers_that_cannot_write(
-    install: Callable[..., LoaderWatch], folder: Path, lost: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_that_cannot_write(install: Install, folder: Path, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if lost == "no folder":
         (folder / WORK).rmdir()
     else:
@@ -453,7 +430,7 @@ class Boxes:
         self.same = self.corners[0]
 
 
-def test_tensors_are_counted_wherever_they_are(install: Callable[..., LoaderWatch]) -> None:
+def test_tensors_are_counted_wherever_they_are(install: Install) -> None:
     watch = install()
     import numpy
 
@@ -473,9 +450,7 @@ class Reading(Squares):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_some_batches_are_sampled_while_nothing_is_timed(
-    install: Callable[..., LoaderWatch], folder: Path, workers: int
-) -> None:
+def test_some_batches_are_sampled_while_nothing_is_timed(install: Install, folder: Path, workers: int) -> None:
     """Of a worker once it is told to; of the process itself after those that read for the first time."""
     watch, most = install(), loaders_measured.MOST_SAMPLED
     watch.looking = False
@@ -528,7 +503,7 @@ def test_loading_is_the_same_to_the_bit(tmp_path: Path) -> None:
     assert methods == {"fork": "fork", "spawn": "spawn", "forkserver": "forkserver", "plain 0": None}
 
 
-def test_what_handing_over_would_take_is_measured_in_process(install: Callable[..., LoaderWatch]) -> None:
+def test_what_handing_over_would_take_is_measured_in_process(install: Install) -> None:
     """Twice as many tensors as are sent at once take twice as long; the thread that sends them is gone."""
     before = set(threading.enumerate())
     watch = install()
@@ -538,14 +513,6 @@ def test_what_handing_over_would_take_is_measured_in_process(install: Callable[.
     many, few = (handing(tensors, 10, 4_000)["handed_ns"] for tensors in (512, 1))
     assert many > few  # type: ignore[operator]
     assert set(threading.enumerate()) <= before
-
-
-def test_a_worker_tells_what_sending_took(install: Callable[..., LoaderWatch]) -> None:
-    watch = install()
-    list(data.DataLoader(Squares(8), batch_size=2, num_workers=1, multiprocessing_context="fork"))
-    found = only(watch)
-    assert found.sending_ns is not None
-    assert found.blocked_ns <= found.fetch_ns
 
 
 def test_without_proc_time_waiting_for_a_core_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-"""Lines of a loop, recorded in a function that was on the stack, against the script's own source; and lines of trainings
-by others, each recorded as a user would.
+"""Lines of a loop, recorded in a function that was on the stack, and lines of trainings by others, each recorded as a
+user would, against their own source.
 """
 
 import ast

@@ -41,14 +41,11 @@ def test_a_file_is_told_by_its_hash(path: Path, monkeypatch: pytest.MonkeyPatch)
     assert script_files.imported(str(path))[0] == {"file": str(path), "sha256": expected, "script": True}
 
 
-def test_a_file_written_since_the_process_began_has_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was run is not what is there."""
+def test_a_file_that_may_not_be_what_was_run_has_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was written since the process began, a large one, and one that is gone."""
     path.write_text("x = 2\n")
     os.utime(path, (2**32, 2**32))
     assert imported(path, monkeypatch)["sha256"] is None
-
-
-def test_a_large_file_and_one_that_is_gone_have_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_bytes(b"#" * (script_files.LARGEST_BYTES + 1))
     os.utime(path, (0, 0))
     assert imported(path, monkeypatch)["sha256"] is None
