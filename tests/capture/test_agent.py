@@ -224,7 +224,6 @@ def test_long_steps_at_a_period_make_a_cycle() -> None:
         (timed(0, 10, 20, ns=40), 10),
         (timed(0, 10, 20, ns=30), 1),
     ],
-    ids=["none", "one", "a_step_off", "uneven", "every_ten", "not_so_long"],
 )
 def test_other_long_steps_make_none(times: list[int], every: int) -> None:
     found = cycle(0, times)

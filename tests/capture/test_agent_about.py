@@ -56,8 +56,7 @@ def settings() -> Iterator[Settings]:
 
 def test_this_machine() -> None:
     found = as_json(about.host(), manifest.Host)
-    assert found.system == f"{platform.system()} {platform.release()}"
-    assert found.cpus == os.cpu_count()
+    assert (found.system, found.cpus) == (f"{platform.system()} {platform.release()}", os.cpu_count())
     assert 1 <= found.cpus_allowed <= found.cpus
     assert found.memory_bytes == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -176,18 +175,15 @@ def test_flags(settings: Settings) -> None:
         found = as_json(settings.flags(), manifest.Flags)
     finally:
         torch.set_num_threads(threads)
-    assert found.float32_matmul_precision == precision
-    assert found.threads == 1
-    assert found.deterministic_algorithms is deterministic
+    told = (found.float32_matmul_precision, found.threads, found.deterministic_algorithms)
+    assert told == (precision, 1, deterministic)
     assert found.onednn is bool(torch.backends.mkldnn.enabled)
     assert (found.anomaly_mode, found.fill_uninitialized_memory) == (False, True)
     assert found.cudnn_benchmark is torch.backends.cudnn.benchmark
     assert found.cuda_matmul_allow_tf32 is False
     assert (found.autocast, found.grad_scaler) == ({}, None)
-    assert settings.distributed() is None
-    assert settings.allocator() == {}
-    assert about_devices.devices() == []
-    assert about_devices.links() == []
+    assert (settings.distributed(), settings.allocator()) == (None, {})
+    assert about_devices.devices() == about_devices.links() == []
 
 
 def test_autocasts(settings: Settings) -> None:

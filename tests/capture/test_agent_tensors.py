@@ -33,12 +33,8 @@ def of_single_numbers() -> Any:
 
 
 def of_complex_numbers() -> Any:
-    made = torch.fft.fft(some(64, 64))
-    return (made @ made.conj().T).abs().sum() + torch.view_as_real(made)[:, :3].sum() + made.imag.exp()[:3].sum()
-
-
-def of_transforms_along_several_dimensions() -> Any:
-    return torch.fft.fft2(some(4, 32, 32)).abs()[:, :3].sum() + torch.fft.fft(some(40, 64), dim=0).abs()[:3].sum()
+    made, two = torch.fft.fft(some(64, 64)), torch.fft.fft2(some(4, 32, 32)).abs()[:, :3].sum()
+    return two + (made @ made.conj().T).abs().sum() + torch.view_as_real(made)[:, :3].sum() + made.imag.exp()[:3].sum()
 
 
 def of_whole_numbers_and_signs() -> Any:
@@ -64,13 +60,8 @@ def of_one_place_for_many() -> Any:
 
 
 def of_overlapping_views() -> Any:
-    made = some(100).as_strided((10, 10), (3, 1)).exp()
-    return made.as_strided((5, 5), (7, 2)).sum() + made.T.flip(0)[::2].sum() + made.unfold(0, 3, 1).sum()
-
-
-def of_other_views_of_bits() -> Any:
-    made = some(40, 40).exp()
-    return made.view(torch.int32)[:3].sum() + made[:3].sum()
+    made, bits = some(100).as_strided((10, 10), (3, 1)).exp(), some(40, 40).exp().view(torch.int32)[:3].sum()
+    return bits + made.as_strided((5, 5), (7, 2)).sum() + made.T.flip(0)[::2].sum() + made.unfold(0, 3, 1).sum()
 
 
 def of_views_in_place() -> Any:
@@ -111,17 +102,11 @@ def of_slopes_of_the_way_forth() -> Any:
     return made.sum() + slope.sum() + (nothing * 2 + some(40, 40) * nothing).sum() + (nothing @ some(40, 40)).sum()
 
 
-def of_nested_tensors() -> Any:
-    return (torch.nested.nested_tensor([some(3, 4), some(5, 4)], layout=torch.jagged) * 2).values().sum()
-
-
-def of_quantized_tensors() -> Any:
-    return torch.quantize_per_tensor(some(40, 40), 0.1, 0, torch.quint8).dequantize()[:4].sum()
-
-
-def of_tensors_without_data() -> Any:
+def of_nested_and_quantized_tensors_and_those_without_data() -> Any:
+    nested = torch.nested.nested_tensor([some(3, 4), some(5, 4)], layout=torch.jagged) * 2
+    quantized = torch.quantize_per_tensor(some(40, 40), 0.1, 0, torch.quint8).dequantize()[:4].sum()
     made = torch.empty(50, 50, device="meta")
-    return torch.tensor(float((made @ made)[:3].numel()))
+    return nested.values().sum() + quantized + (made @ made)[:3].numel()
 
 
 def of_indices_of_all_kinds() -> Any:

@@ -40,9 +40,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-FULL = (
-    STEP
-    + """
+FULL = """
 for at in range(800):
     loss = step()
     time.sleep(0.005)
@@ -57,13 +55,12 @@ for at in range(800):
         os.remove("disk/full")
 print(loss.hex())
 """
-)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("freed", some_of([-1, 700], [-1]), ids=["to the end", "for a while"])
 def test_a_disk_that_is_full(tmp_path: Path, disk: Path, freed: int) -> None:
-    script(tmp_path, FULL.format(freed=freed))
+    script(tmp_path, STEP + FULL.format(freed=freed))
     alone = plain(tmp_path, "train.py")
     (disk / "full").unlink(missing_ok=True)
     done = watch(tmp_path, disk / "out")
@@ -79,9 +76,7 @@ def test_a_disk_that_is_full(tmp_path: Path, disk: Path, freed: int) -> None:
         assert (done.returncode, done.stderr) in [(0, ""), (2, said)]
 
 
-SET = (
-    STEP
-    + """
+SET = """
 began, clocks, set_by = time.perf_counter_ns(), (time.time, time.time_ns), 0
 time.time, time.time_ns = lambda: clocks[0]() + set_by, lambda: clocks[1]() + set_by * 10**9
 for at in range(400):
@@ -91,12 +86,11 @@ for at in range(400):
     time.sleep(0.005)
 print(time.perf_counter_ns() - began)
 """
-)
 
 
 @pytest.mark.slow
 def test_a_wall_clock_that_is_set(tmp_path: Path) -> None:
-    script(tmp_path, SET)
+    script(tmp_path, STEP + SET)
     begun_ns, begun_unix_ns = time.perf_counter_ns(), time.time_ns()
     done = watch(tmp_path, tmp_path / "out")
     took_ns = time.perf_counter_ns() - begun_ns
