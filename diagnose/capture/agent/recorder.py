@@ -117,7 +117,7 @@ class Recorder:
             print(f"diagnose: the run's settings could not be kept ({type(error).__name__}: {error})", file=sys.stderr)
 
     def _begun(self) -> Session | None:
-        self._script = script_files.script()
+        self._script = getattr(sys.modules.get("__main__"), "__file__", None)  # Python forgets it before it ends.
         session = Session(self.part, self.plan, place.find(), self._watch.epochs, self._stepped)
         return session if session.join() else None
 

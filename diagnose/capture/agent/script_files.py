@@ -80,11 +80,6 @@ LARGEST_BYTES = 1 << 20  # Of a file whose content is told by a hash (chosen).
 _BEGAN_S = time.time()
 
 
-def script() -> str | None:
-    """The file that runs; Python forgets it before it ends."""
-    return getattr(sys.modules.get("__main__"), "__file__", None)
-
-
 def imported(script: str | None) -> list[dict[str, object]]:
     """The script and all modules, as `SourceFile`. Modules that are no files have names that are no paths."""
     modules = {name: module for name, module in sys.modules.items() if name != "sitecustomize"}  # That is ours.

@@ -24,7 +24,6 @@ from .contents import Contents, Counts, Op, Unknown, described, is_one_number, p
 T = TypeVar("T")
 MOST_OPS = 60_000  # Of both steps (chosen): looking at one took 65 us (torch 2.13, one core of a Xeon).
 MOST_EDGES = 2_000_000  # From ops to those that made what they take (chosen): 32 MB of memory.
-MARKS = "profiler::"  # Before the names of ops that only mark ranges.
 
 
 def values_of_two_steps(target: Path) -> Generator[None, None, str | None]:
@@ -138,7 +137,7 @@ class Values:
     def _begun(self, func: Any, args: Any, kwargs: Any) -> _Call | None:
         if (op := self._ops.get(func)) is None:
             op = self._ops[func] = described(func, self.torch)
-        if op.name.startswith(MARKS):
+        if op.name.startswith("profiler::"):  # It only marks a range.
             return None
         given = {**dict(zip(op.arguments, args, strict=False)), **kwargs}
         tensors = list(tensors_in(list(given.values()), self.torch))
