@@ -85,8 +85,8 @@ def largest_of(modules: Iterable[Any]) -> Any:
 
 
 def _modules() -> list[Any]:
-    nn = sys.modules.get("torch.nn.modules.module")
-    some = () if nn is None else gc.get_objects()
+    nn: Any = sys.modules.get("torch.nn.modules.module")
+    some = [] if nn is None else gc.get_objects()
     return [one for one in some if issubclass(type(one), nn.Module) and "_modules" in vars(one)]
 
 
