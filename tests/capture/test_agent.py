@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
@@ -15,10 +16,10 @@ from diagnose.capture.agent import alone, recordings, start, steps
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.clocks import Clock, Cycle, cycle, steady
 from diagnose.capture.agent.foreign import turns
-from diagnose.capture.agent.imports import when_imported
 from diagnose.capture.agent.injection import Injection
 from diagnose.capture.agent.place import Place, find
 from diagnose.capture.agent.plan import Part, Plan
+from diagnose.capture.agent.script_files import when_imported
 from diagnose.capture.agent.steps import Steps
 from diagnose.capture.agent.threads import wait_for_others
 from diagnose.fixes.loaders import OF_ITERABLE, SHARES, LoaderArgument
@@ -40,22 +41,18 @@ def numbers(sequence: str, fixed_from: int = 1_000) -> list[int]:
     return found
 
 
-def test_a_step_of_the_only_optimizer_is_a_step() -> None:
-    assert numbers("AAAA") == [0, 1, 2, 3]
-
-
-def test_a_round_of_several_optimizers_is_one_step() -> None:
-    """From the second round on it ends with the last of them, whose steps are counted from then on."""
-    assert numbers("DGDGDGDG") == [0, 1, 1, 2, 3]
-
-
-def test_the_rarest_optimizer_makes_the_step() -> None:
-    assert numbers("DDDG" * 4)[-3:] == [1, 2, 3]
-
-
-def test_hundreds_of_optimizers_that_step_in_turn() -> None:
-    letters = "".join(chr(200 + k) for k in range(300))
-    assert numbers(letters * 5)[-3:] == [2, 3, 4]
+@pytest.mark.parametrize(
+    ("sequence", "last"),
+    [
+        ("AAAA", [0, 1, 2, 3]),
+        # A round is one step. From the second on it ends with the last of them, whose steps are counted from then on.
+        ("DGDGDGDG", [0, 1, 1, 2, 3]),
+        ("DDDG" * 4, [1, 2, 3]),  # The rarest makes the step.
+        ("".join(map(chr, range(200, 500))) * 5, [2, 3, 4]),
+    ],
+)
+def test_steps_of_optimizers(sequence: str, last: list[int]) -> None:
+    assert numbers(sequence)[-len(last) :] == last
 
 
 def test_what_a_step_is_does_not_change_once_fixed() -> None:
@@ -65,19 +62,15 @@ def test_what_a_step_is_does_not_change_once_fixed() -> None:
 def test_steps_go_on_with_the_next_optimizer_when_one_is_gone() -> None:
     """At once if it was deleted; of one that is still there the second step of another tells."""
     found: list[int] = []
-    watch = Steps(found.append)
-    first = Optimizer()
+    watch, first = Steps(found.append), Optimizer()
     for _ in range(3):
         watch.optimizer_stepped(first)
     watch.fixed = True
     del first
     second, third = Optimizer(), Optimizer()
-    for _ in range(3):
-        watch.optimizer_stepped(second)
-    assert found == [0, 1, 2, 3, 4, 5]
-    for _ in range(4):
-        watch.optimizer_stepped(third)
-    assert found[6:] == [6, 7, 8]
+    for optimizer in (second, second, second, third, third, third, third):
+        watch.optimizer_stepped(optimizer)
+    assert found == list(range(9))
 
 
 def test_an_optimizer_that_joins_later_does_not_take_over() -> None:
@@ -98,12 +91,14 @@ def test_an_optimizer_that_joins_later_does_not_take_over() -> None:
 
 def batches(watch: Steps, count: int) -> None:
     for _ in range(count):
-        watch.batch_asked()
+        watch.happened("loader")
 
 
 def test_without_an_optimizer_batches_are_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "ENOUGH_S", 0.0)
+    """Not those of a short validation."""
     found: list[int] = []
+    batches(Steps(found.append), 1_000)
+    monkeypatch.setattr(steps, "ENOUGH_S", 0.0)
     watch = Steps(found.append)
     batches(watch, steps.ENOUGH)
     assert found == []
@@ -112,12 +107,6 @@ def test_without_an_optimizer_batches_are_steps(monkeypatch: pytest.MonkeyPatch)
     watch.optimizer_stepped(Optimizer())
     batches(watch, 3)
     assert (found, watch.by) == ([29, 30, 31, 0], "optimizer")
-
-
-def test_batches_of_a_short_validation_are_no_steps() -> None:
-    found: list[int] = []
-    batches(Steps(found.append), 1_000)
-    assert found == []
 
 
 @pytest.mark.parametrize(
@@ -140,11 +129,8 @@ def test_steady(wall_ns: list[int], expected: bool) -> None:
     assert steady(clock) is expected
 
 
-def test_what_one_process_posts_another_reads(tmp_path: Path) -> None:
+def test_posts_are_counted_and_one_process_claims_a_name(tmp_path: Path) -> None:
     first, second = Board(tmp_path), Board(tmp_path)
-    assert second.read("timing") is None
-    first.post("timing", step=12, steps=6)
-    assert second.read("timing") == {"step": 12, "steps": 6}
     first.post("done.1")
     first.post("done.2")
     assert second.posted("done.") == 2
@@ -210,10 +196,8 @@ def test_frames_of_the_agent_are_taken_out_of_errors() -> None:
         caught = error
     assert len(traceback.extract_tb(caught.__traceback__)) == 3
     start._strip_own_frames(caught)
-    assert [frame.name for frame in traceback.extract_tb(caught.__traceback__)] == [
-        "test_frames_of_the_agent_are_taken_out_of_errors",
-        "fail",
-    ]
+    left = [frame.name for frame in traceback.extract_tb(caught.__traceback__)]
+    assert left == ["test_frames_of_the_agent_are_taken_out_of_errors", "fail"]
 
 
 SHORT, LONG = 10, 160  # Where every sixteenth step is as long as these sixteen: half of the time and a bit more.
@@ -240,7 +224,6 @@ def test_long_steps_at_a_period_make_a_cycle() -> None:
         (timed(0, 10, 20, ns=40), 10),
         (timed(0, 10, 20, ns=30), 1),
     ],
-    ids=["none", "one", "a_step_off", "uneven", "every_ten", "not_so_long"],
 )
 def test_other_long_steps_make_none(times: list[int], every: int) -> None:
     found = cycle(0, times)
@@ -254,17 +237,15 @@ def test_sleeping_takes_no_cpu_time_and_computing_does() -> None:
     clock = Clock(0)
     time.sleep(0.05)
     clock.tick()
-    asleep_ns = clock.cpu_ns
     time.sleep(0.05)
     until_ns = time.process_time_ns() + 30_000_000
     while time.process_time_ns() < until_ns:
         pass
     clock.tick()
+    timed: dict[str, Any] = clock.timed()
+    asleep_ns, computing_ns = timed["cpu_times_ns"]
     assert asleep_ns < 25_000_000
-    assert 15_000_000 <= clock.cpu_ns < 40_000_000
-    assert clock.timed()["cpu_ns"] == clock.cpu_ns
-    first_ns, second_ns = clock.timed()["cpu_times_ns"]  # type: ignore[misc]
-    assert (first_ns, (first_ns + second_ns) // 2) == (asleep_ns, clock.cpu_ns)
+    assert 15_000_000 <= timed["cpu_ns"] == (asleep_ns + computing_ns) // 2 < 40_000_000
 
 
 class Lines(IterableDataset[int]):

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from diagnose.capture.agent import about, about_devices, about_settings, alone
-from diagnose.capture.agent.about import Settings
+from diagnose.capture.agent.about_settings import Settings
 from diagnose.trace import manifest
 from tests.capture.scripts import plain
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 torch = pytest.importorskip("torch")
 
-ROOT = Path(__file__).parents[2]
+OWN_GROUP = {"proc__self__cgroup": "0::/\n"}
 
 
 def as_json(found: object, kind: Any) -> Any:
@@ -56,8 +56,7 @@ def settings() -> Iterator[Settings]:
 
 def test_this_machine() -> None:
     found = as_json(about.host(), manifest.Host)
-    assert found.system == f"{platform.system()} {platform.release()}"
-    assert found.cpus == os.cpu_count()
+    assert (found.system, found.cpus) == (f"{platform.system()} {platform.release()}", os.cpu_count())
     assert 1 <= found.cpus_allowed <= found.cpus
     assert found.memory_bytes == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -66,10 +65,10 @@ def test_this_machine() -> None:
     ("files", "expected"),
     [
         ({}, 16),
-        ({"proc__self__cgroup": "0::/\n", "sys__fs__cgroup__cpu.max": "max 100000\n"}, 16),
-        ({"proc__self__cgroup": "0::/\n", "sys__fs__cgroup__cpu.max": "250000 100000\n"}, 3),
-        ({"proc__self__cgroup": "0::/\n", "sys__fs__cgroup__cpu.max": "20000 100000\n"}, 1),
-        ({"proc__self__cgroup": "0::/\n", "sys__fs__cgroup__cpu.max": "6400000 100000\n"}, 16),
+        ({**OWN_GROUP, "sys__fs__cgroup__cpu.max": "max 100000\n"}, 16),
+        ({**OWN_GROUP, "sys__fs__cgroup__cpu.max": "250000 100000\n"}, 3),
+        ({**OWN_GROUP, "sys__fs__cgroup__cpu.max": "20000 100000\n"}, 1),
+        ({**OWN_GROUP, "sys__fs__cgroup__cpu.max": "6400000 100000\n"}, 16),
         ({"proc__self__cgroup": "0::/a/b\n", "sys__fs__cgroup__a__cpu.max": "400000 100000\n"}, 4),
         (
             {
@@ -110,23 +109,15 @@ def test_the_driver(tmp_path: Path, text: str, expected: str | None) -> None:
 
 
 def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in about.FRAMEWORKS:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace())  # type: ignore[arg-type]
-    found = about.versions()
-    assert found["python"] == platform.python_version()
-    assert found["torch"] == str(torch.__version__)
-    assert found.get("cuda") == torch.version.cuda
-    assert set(found) <= {"python", "torch", "cuda", "hip", "cudnn", "nccl", "driver", "transformers"}
-    assert type(found["torch"]) is str
-
-
-def test_a_framework(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(about, "FRAMEWORKS", ("msgspec", "absent"))
+    """Of frameworks those that are imported and installed."""
+    monkeypatch.setattr(about, "FRAMEWORKS", ("msgspec", "absent", "never_imported"))
     monkeypatch.setitem(sys.modules, "absent", SimpleNamespace())  # type: ignore[arg-type]
     found = about.versions()
-    assert found["msgspec"] == msgspec.__version__
-    assert "absent" not in found
+    wanted = (platform.python_version(), str(torch.__version__), msgspec.__version__)
+    assert (found["python"], found["torch"], found["msgspec"]) == wanted
+    assert found.get("cuda") == torch.version.cuda
+    assert set(found) <= {"python", "torch", "cuda", "hip", "cudnn", "nccl", "driver", "msgspec"}
+    assert type(found["torch"]) is str
 
 
 def test_the_version_of_cudnn() -> None:
@@ -135,32 +126,17 @@ def test_the_version_of_cudnn() -> None:
 
 def test_variables_that_change_speed() -> None:
     kept = {
-        "CUDA_VISIBLE_DEVICES": "0,1",
-        "KINETO_LOG_LEVEL": "6",
-        "LOCAL_RANK": "0",
-        "NCCL_ALGO": "Ring",
-        "NCCL_IB_GID_INDEX": "3",
-        "NCCL_SOCKET_IFNAME": "^lo,docker0",
-        "OMP_NUM_THREADS": "8",
+        **{"CUDA_VISIBLE_DEVICES": "0,1", "KINETO_LOG_LEVEL": "6", "LOCAL_RANK": "0", "NCCL_ALGO": "Ring"},
+        **{"NCCL_IB_GID_INDEX": "3", "NCCL_SOCKET_IFNAME": "^lo,docker0", "OMP_NUM_THREADS": "8"},
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     }
-    never = {
-        "AWS_SECRET_ACCESS_KEY": "x",
-        "HF_TOKEN": "x",
-        "HOSTNAME": "x",
-        "KINETO_CONFIG": "libkineto.conf",
-        "MASTER_ADDR": "x",
-        "NCCL_COMM_ID": "node17:1234",
-        "NCCL_DEBUG_FILE": "log",
-        "NCCL_HOSTID": "node17",
-        "NCCL_NET_PLUGIN": "/home/someone/libnet.so",
-        "NCCL_OOB_NET_TOKEN": "x",
-        "NCCL_RAS_ADDR": "node17",
-        "PATH": "x",
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "x",
-        "WANDB_API_KEY": "x",
-    }
-    assert about.environment({**never, **kept}) == kept
+    never = (
+        *("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "HOSTNAME", "KINETO_CONFIG", "MASTER_ADDR", "NCCL_COMM_ID"),
+        *("NCCL_DEBUG_FILE", "NCCL_HOSTID", "NCCL_OOB_NET_TOKEN", "NCCL_RAS_ADDR", "PATH", "WANDB_API_KEY"),
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+    )
+    path = {"NCCL_NET_PLUGIN": "/home/someone/libnet.so"}
+    assert about.environment({**dict.fromkeys(never, "x"), **path, **kept}) == kept
     assert about.environment({"TORCH_LOGS": "x" * 300}) == {"TORCH_LOGS": "x" * 200}
 
 
@@ -170,34 +146,16 @@ def test_optimizers() -> None:
     groups = [*({"params": [one]} for one in model.parameters()), {"params": [half], "foreach": False}]
     plain, fused = torch.optim.SGD(groups, lr=0.1, foreach=True), torch.optim.AdamW(model.parameters(), fused=True)
     found = as_json(about.optimizers([plain, fused]), manifest.Optimizer)
-    assert [msgspec.structs.replace(one, made=None) for one in found] == [
-        manifest.Optimizer(
-            name="SGD",
-            foreach=None,  # The groups differ.
-            momentum=0.0,
-            weight_decay=0.0,
-            groups=3,
-            distinct_groups=2,
-            parameters=3,
-            elements=13,
-            bytes=8 * 4 + 5 * 2,
-            dtypes={"float32": 8, "bfloat16": 5},
-            devices=("cpu", "meta"),
-        ),
-        manifest.Optimizer(
-            name="AdamW",
-            fused=True,
-            capturable=False,
-            weight_decay=0.01,
-            groups=1,
-            distinct_groups=1,
-            parameters=2,
-            elements=8,
-            bytes=32,
-            dtypes={"float32": 8},
-            devices=("cpu",),
-        ),
+    first = {"name": "SGD", "foreach": None, "momentum": 0.0, "weight_decay": 0.0}  # By foreach the groups differ.
+    first |= {"groups": 3, "distinct_groups": 2, "parameters": 3, "elements": 13, "bytes": 8 * 4 + 5 * 2}
+    second = {"name": "AdamW", "fused": True, "capturable": False, "weight_decay": 0.01}
+    second |= {"groups": 1, "distinct_groups": 1, "parameters": 2, "elements": 8, "bytes": 32}
+    wanted = [
+        {**first, "dtypes": {"float32": 8, "bfloat16": 5}, "devices": ("cpu", "meta")},
+        {**second, "dtypes": {"float32": 8}, "devices": ("cpu",)},
     ]
+    without_lines = [msgspec.structs.replace(one, made=None) for one in found]
+    assert without_lines == msgspec.convert(wanted, list[manifest.Optimizer])
 
 
 def test_an_optimizer_that_wraps_another() -> None:
@@ -217,18 +175,15 @@ def test_flags(settings: Settings) -> None:
         found = as_json(settings.flags(), manifest.Flags)
     finally:
         torch.set_num_threads(threads)
-    assert found.float32_matmul_precision == precision
-    assert found.threads == 1
-    assert found.deterministic_algorithms is deterministic
+    told = (found.float32_matmul_precision, found.threads, found.deterministic_algorithms)
+    assert told == (precision, 1, deterministic)
     assert found.onednn is bool(torch.backends.mkldnn.enabled)
     assert (found.anomaly_mode, found.fill_uninitialized_memory) == (False, True)
     assert found.cudnn_benchmark is torch.backends.cudnn.benchmark
     assert found.cuda_matmul_allow_tf32 is False
     assert (found.autocast, found.grad_scaler) == ({}, None)
-    assert settings.distributed() is None
-    assert settings.allocator() == {}
-    assert about.devices() == []
-    assert about.links() == []
+    assert (settings.distributed(), settings.allocator()) == (None, {})
+    assert about_devices.devices() == about_devices.links() == []
 
 
 def test_autocasts(settings: Settings) -> None:
@@ -273,13 +228,14 @@ def test_a_torch_in_which_it_is_a_property() -> None:
 
 SCRIPT = """
 import json, sys
-from diagnose.capture.agent import about, alone
+from diagnose.capture.agent import about, about_devices, about_settings, alone
 assert "torch" not in sys.modules
-settings = about.Settings()
+settings = about_settings.Settings()
 settings.install()
 assert "torch" not in sys.modules
 assert settings.flags() == {} and settings.distributed() is None and settings.allocator() == {}
-assert about.optimizers([]) == about.devices() == about.links() == [] and "torch" not in about.versions()
+assert about.optimizers([]) == about_devices.devices() == about_devices.links() == []
+assert "torch" not in about.versions()
 import torch
 """
 
@@ -365,13 +321,8 @@ torch.distributed.destroy_process_group()
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
 def test_ddp(tmp_path: Path) -> None:
     found, failures = json.loads(run(tmp_path, ALONE + DDP))
-    plain = {
-        "bucket_cap_mb": 25,
-        "find_unused_parameters": False,
-        "static_graph": False,
-        "gradient_as_bucket_view": False,
-        "broadcast_buffers": True,
-    }
+    plain = dict.fromkeys(("find_unused_parameters", "static_graph", "gradient_as_bucket_view"), False)
+    plain |= {"bucket_cap_mb": 25, "broadcast_buffers": True}
     other = {"bucket_cap_mb": 100, "find_unused_parameters": True, "gradient_as_bucket_view": True}
     known = as_json(found, manifest.Distributed)
     assert msgspec.structs.replace(known, ddp_made=()) == manifest.Distributed(
@@ -388,13 +339,8 @@ def test_fsdp(tmp_path: Path) -> None:
     outer = {"reshard_after_forward": False, "param_dtype": None, "cpu_offload": False, "modules": 1}
     first_kind = {
         "sharding_strategy": "NO_SHARD",  # There is one rank.
-        "param_dtype": "bfloat16",
-        "cpu_offload": False,
-        "limit_all_gathers": True,
-        "use_orig_params": False,
-        "backward_prefetch": "BACKWARD_PRE",
-        "forward_prefetch": True,
-        "modules": 1,
+        **{"param_dtype": "bfloat16", "cpu_offload": False, "limit_all_gathers": True, "use_orig_params": False},
+        **{"backward_prefetch": "BACKWARD_PRE", "forward_prefetch": True, "modules": 1},
     }
     known = as_json(found, manifest.Distributed)
     assert (known.backend, known.ddp) == ("gloo", ())
@@ -440,50 +386,39 @@ def two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest
     linked = f"-DLINKED={getattr(request, 'param', 0)}"
     subprocess.run([compiler, "-shared", "-fPIC", linked, "-o", str(library), str(source)], check=True)
     monkeypatch.setattr(about_devices.Nvml.__init__, "__defaults__", (str(library),))
-    gib = 1 << 30
-    known = [
-        SimpleNamespace(name=name, total_memory=80 * gib, major=9, minor=0, multi_processor_count=132, uuid=uuid)
-        for name, uuid in (("NVIDIA H100", "aa"), ("NVIDIA H100", "GPU-bb"))
-    ]
+    one = {"name": "NVIDIA H100", "total_memory": 80 << 30, "major": 9, "minor": 0, "multi_processor_count": 132}
+    known = [SimpleNamespace(**one, uuid=uuid) for uuid in ("aa", "GPU-bb")]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(known))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: known[index])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", known.__getitem__)
+
+
+H100 = manifest.DeviceState(
+    index=0, name="NVIDIA H100", memory_bytes=80 << 30, compute_capability=(9, 0), multiprocessors=132
+)
 
 
 @pytest.mark.usefixtures("two_devices")
 def test_devices() -> None:
-    first = manifest.DeviceState(
-        index=0,
-        name="NVIDIA H100",
-        memory_bytes=85_899_345_920,
-        compute_capability=(9, 0),
-        multiprocessors=132,
-        sm_clock_mhz=1410,
-        most_sm_clock_mhz=1980,
-        power_w=698.5,
-        power_limit_w=700.0,
-        temperature_c=71,
-        throttled_by=("SwPowerCap", "SwThermalSlowdown"),
-    )
+    asked = {"sm_clock_mhz": 1410, "most_sm_clock_mhz": 1980, "power_w": 698.5, "power_limit_w": 700.0}
+    why = ("SwPowerCap", "SwThermalSlowdown")
+    first = msgspec.structs.replace(H100, **asked, temperature_c=71, throttled_by=why)
     second = msgspec.structs.replace(first, index=1, sm_clock_mhz=345, power_limit_w=None, throttled_by=())
-    assert as_json(about.devices(), manifest.DeviceState) == [first, second]
+    assert as_json(about_devices.devices(), manifest.DeviceState) == [first, second]
 
 
 @pytest.mark.usefixtures("two_devices")
 @pytest.mark.parametrize(("two_devices", "kind"), [(0, "nvlink"), (4, "pcie")], indirect=["two_devices"])
 def test_links(kind: str) -> None:
-    assert as_json(about.links(), manifest.Links) == [manifest.Links(devices=(0, 1), kind=kind)]
+    assert as_json(about_devices.links(), manifest.Links) == [manifest.Links(devices=(0, 1), kind=kind)]
 
 
 @pytest.mark.usefixtures("two_devices")
 def test_devices_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(about_devices.Nvml.__init__, "__defaults__", ("no-such-library.so",))
-    found = as_json(about.devices(), manifest.DeviceState)
-    assert [one.index for one in found] == [0, 1]
-    assert found[0] == manifest.DeviceState(
-        index=0, name="NVIDIA H100", memory_bytes=85_899_345_920, compute_capability=(9, 0), multiprocessors=132
-    )
-    assert about.links() == []
+    found = as_json(about_devices.devices(), manifest.DeviceState)
+    assert found == [H100, msgspec.structs.replace(H100, index=1)]
+    assert about_devices.links() == []
 
 
 def test_a_library_that_is_none() -> None:

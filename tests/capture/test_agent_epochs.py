@@ -155,21 +155,18 @@ def known(steps: int, step_ns: int, first_step_ns: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("steps", "step_ns", "first_step_ns", "expected"),
+    ("epochs", "expected"),
     [
-        (8, 200, 900, Cycle(8, 16, 9.0, epoch=True)),  # The others take 100.
-        (8, 110, 180, None),  # 80 of 880 ns are between epochs: less than a tenth.
-        (11, 200, 1_200, None),  # Longer than what was timed.
-        (1, 200, 200, None),
+        (known(8, 200, 900), Cycle(8, 16, 9.0, epoch=True)),  # The others take 100.
+        (known(8, 110, 180), None),  # 80 of 880 ns are between epochs: less than a tenth.
+        (known(11, 200, 1_200), None),  # Longer than what was timed.
+        (known(1, 200, 200), None),
+        ({"began": [0], "steps": None}, None),
+        (None, None),
     ],
 )
-def test_short_epochs_are_cycles(steps: int, step_ns: int, first_step_ns: int, expected: Cycle | None) -> None:
-    assert whole_epoch(known(steps, step_ns, first_step_ns), 10) == expected
-
-
-def test_a_run_without_whole_epochs_has_no_such_cycle() -> None:
-    assert whole_epoch(None, 1) is None
-    assert whole_epoch({"began": [0], "steps": None}, 1) is None
+def test_short_epochs_are_cycles(epochs: dict[str, object] | None, expected: Cycle | None) -> None:
+    assert whole_epoch(epochs, 10) == expected
 
 
 def test_a_long_step_that_begins_an_epoch_is_of_no_cycle() -> None:

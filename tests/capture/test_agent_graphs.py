@@ -84,11 +84,8 @@ def test_which_optimizer_has_which_weight(tmp_path: Path, weight: Any) -> None:
     del optimizers
 
 
-def test_a_step_without_a_pass(tmp_path: Path, weight: Any) -> None:
+def test_no_pass_and_a_graph_that_is_too_large(tmp_path: Path, weight: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert looked_at(tmp_path / "g", lambda: weight.detach().exp()) is None
-
-
-def test_a_graph_that_is_too_large(tmp_path: Path, weight: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backwards, "MOST_NODES", 3)
     assert looked_at(tmp_path / "g", lambda: weight.exp().sin().cos().sum().backward()) is None
 
@@ -117,14 +114,10 @@ def test_tensors_are_let_go(tmp_path: Path) -> None:
     assert [len(one) for one in kept] == [0, 0]
 
 
-def test_torch_has_its_function_back(tmp_path: Path, weight: Any) -> None:
+def test_torch_has_its_function_back_also_if_the_training_ends_before_the_step(tmp_path: Path, weight: Any) -> None:
     original = torch.autograd.backward
     looked_at(tmp_path / "g", lambda: weight.sum().backward())
-    assert torch.autograd.backward is original
-    assert backwards._listeners == []
-
-
-def test_torch_has_its_function_back_if_the_training_ends_before_the_step(tmp_path: Path) -> None:
+    assert (torch.autograd.backward is original, backwards._listeners) == (True, [])
     course = graph_of_a_step(tmp_path / "g")
     next(course)
     assert backwards._listeners != []

@@ -4,6 +4,7 @@ import mmap
 import platform
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -23,16 +24,11 @@ GLIBC = platform.libc_ver()[0] == "glibc"
 
 FILLS = """
 import torch
-from diagnose.capture.agent import heap
-from diagnose.capture.agent.place import Place
-from diagnose.capture.agent.plan import WORK, Part, Plan
-from diagnose.capture.agent.session import Session
-from tests.capture.scripts import profile
-
+from diagnose.capture.agent import clocks, recordings
 made = recordings.make_room({recorded}, {usual}, 4)
-before = recordings.fetched_bytes()
+before = clocks.fetched_bytes()
 kept = [torch.ones(300_000) for _ in range(64)]  # 77 MB
-print(made, recordings.fetched_bytes() - before)
+print(made, clocks.fetched_bytes() - before)
 """
 
 
@@ -81,26 +77,20 @@ def test_not_more_than_a_part_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -
     ("files", "left"),
     [
         ({"memory.max": "3000\n", "memory.current": "1000\n"}, 2000),
+        ({"memory.max": "3000\n", "memory.current": "2000\n", "memory.stat": "anon 7\ninactive_file 500\n"}, 1500),
         ({"memory/memory.limit_in_bytes": "5000\n", "memory/memory.usage_in_bytes": "1000\n"}, 4000),
         ({"memory.max": "3000\n", "memory.current": "4000\n"}, 0),
+        ({"memory.max": "max\n", "memory.current": "1000\n"}, 6 << 20),
+        ({}, 6 << 20),
     ],
 )
-def test_what_a_control_group_leaves(tmp_path: Path, files: dict[str, str], left: int) -> None:
-    for name, text in files.items():
-        file = tmp_path / "sys/fs/cgroup" / name
+def test_what_a_machine_and_its_control_group_leave(tmp_path: Path, files: dict[str, str], left: int) -> None:
+    groups = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in (groups | {"proc/meminfo": "MemFree: 9 kB\nMemAvailable:    6144 kB\n"}).items():
+        file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     assert recordings.free_bytes(tmp_path) == left
-
-
-def test_what_the_machine_has_free(tmp_path: Path) -> None:
-    """If the control group says "max", or nothing."""
-    free = recordings.free_bytes(tmp_path)
-    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
-    (tmp_path / "sys/fs/cgroup/memory.current").write_text("1000\n")
-    assert free > 0
-    assert recordings.free_bytes(tmp_path) > 0
 
 
 @pytest.mark.skipif(not GLIBC, reason="only glibc is told what to keep")
@@ -113,38 +103,34 @@ def test_a_recording_that_took_memory_as_it_went_is_made_again(tmp_path: Path, m
     assert max(rank.unprofiled.fetched_bytes or 0, rank.timing.fetched_bytes or 0) < 10_000_000
 
 
-def test_a_recording_that_took_more_memory_than_the_one_before_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """Whose recordings are thought to take memory as they go."""
     monkeypatch.setattr("diagnose.capture.agent.session.make_room", lambda *_: 1)
     Part(tmp_path).work.mkdir(parents=True)
-    session = Session(Part(tmp_path), Plan(warmup=2, steps=3), Place(0, 1, 1))
-    assert session.join()
-    number, first = 0, None
-    while "attribution" not in session.kept:
-        if "timing" in session.kept:
+    made = Session(Part(tmp_path), Plan(warmup=2, steps=3), Place(0, 1, 1))
+    assert made.join()
+    return made
+
+
+def test_a_recording_that_took_more_memory_than_the_one_before_is_not_kept(session: Session) -> None:
+    first, numbers = None, count()
+    while "attribution" not in session.recordings.kept:
+        if "timing" in session.recordings.kept:
             first = first or session.found["timing"]
             fetch(32_000_000)
         torch.ones(8).sum()
-        assert not session.step_ended(number)
-        number += 1
+        assert not session.step_ended(next(numbers))
     assert session.found["timing"] == first
     session.stop()
 
 
-def test_the_first_recording_stays_if_the_training_ends_during_the_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("diagnose.capture.agent.session.make_room", lambda *_: 1)
-    Part(tmp_path).work.mkdir(parents=True)
-    session = Session(Part(tmp_path), Plan(warmup=2, steps=3), Place(0, 1, 1))
-    assert session.join()
-    number = 0
-    while "timing" not in session.kept or session._open is None or session._open.clock.steps < 2:
+def test_the_first_recording_stays_if_the_training_ends_during_the_second(session: Session, tmp_path: Path) -> None:
+    recordings, numbers = session.recordings, count()
+    while "timing" not in recordings.kept or recordings.open is None or recordings.open.clock.steps < 2:
         torch.ones(8).sum()
-        assert not session.step_ended(number)
-        number += 1
+        assert not session.step_ended(next(numbers))
     first = session.found["timing"]
     session.stop()
-    assert (session.found["timing"], list(session.kept)) == (first, ["timing"])
+    assert (session.found["timing"], list(recordings.kept)) == (first, ["timing"])
     assert (tmp_path / "rank0.trace.json.gz").is_file()

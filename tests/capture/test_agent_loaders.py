@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -30,20 +31,9 @@ torch = pytest.importorskip("torch")
 data = pytest.importorskip("torch.utils.data")
 
 ROOT = Path(__file__).parents[2]
+Install = Callable[..., LoaderWatch]
 PROGRAM = ROOT / "tests" / "data" / "loading" / "train.py"
-
-
-TIMES = (
-    "fetch_ns",
-    "items_ns",
-    "collate_ns",
-    "wait_ns",
-    "sampling_ns",
-    "fetch_cpu_ns",
-    "fetch_queued_ns",
-    "blocked_ns",
-)
-TIMES += ("blocked_most_ns", "sending_ns", "handed_ns")
+TIMES = [name for name in manifest.Loader.__struct_fields__ if name.endswith("_ns")]
 
 
 class Squares(data.Dataset):  # type: ignore[misc]
@@ -81,8 +71,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def install(folder: Path) -> Iterator[Callable[..., LoaderWatch]]:
-    yield lambda on_batch=lambda: None: loaders.install(folder / WORK, on_batch)
+def install(folder: Path) -> Iterator[Install]:
+    yield lambda on_batch=lambda: None: loaders.use(LoaderWatch(folder / WORK, on_batch))
     loaders._watch = None
     assert alone.failures == []
 
@@ -95,8 +85,9 @@ def only(watch: LoaderWatch) -> manifest.Loader:
 
 def test_nothing_heavy_is_imported() -> None:
     script = (
-        "import sys; before = set(sys.modules); from pathlib import Path; from diagnose.capture.agent import loaders;"
-        "loaders.install(Path('nowhere'), print); print({'torch', 'multiprocessing'} & set(sys.modules))"
+        "import sys; from pathlib import Path; from diagnose.capture.agent import loaders;"
+        "loaders.use(loaders.LoaderWatch(Path('nowhere'), print));"
+        "print({'torch', 'multiprocessing'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
@@ -112,31 +103,12 @@ def test_means_and_shares(folder: Path) -> None:
     for wait_ns, ready in ((5, 0), (9, 2), (6, 3), (7, 0), (8, 0)):
         loader.waited(100, 100 + wait_ns, 0, ready, iterator, timed=ready > 0)
     assert loader.found(folder / WORK) == {
-        "dataset": "Squares",
-        "dataset_length": 3,
-        "batches": 4,
-        "fetch_ns": 250,
+        **dict.fromkeys((*TIMES, "handing_share", "tensors", "objects", "batch_bytes", "sequences")),
+        **{"dataset": "Squares", "dataset_length": 3, "batches": 4, "sampled": 0, "lines": [], "looks": 0},
+        **{"fetch_ns": 250, "collate_ns": 32, "fetch_cpu_ns": 322, "sampling_ns": 0},
         "items_ns": 218,  # Of 90, 270, 150 and 360.
-        "collate_ns": 32,
-        "fetch_cpu_ns": 322,
-        "fetch_queued_ns": None,
-        "blocked_ns": None,  # How long they queued for a core is not known.
-        "blocked_most_ns": None,
-        "sending_ns": None,
-        "sampled": 0,
-        "lines": [],
-        "asked": 5,
-        "asked_timed": 2,
         "wait_ns": 8,  # 9, 6, 7 and 8, once steps are timed.
-        "sampling_ns": 0,
-        "empty_share": 0.6,
-        "handed_ns": None,
-        "handing_share": None,
-        "tensors": None,
-        "objects": None,
-        "batch_bytes": None,
-        "looks": 0,
-        "sequences": None,
+        **{"asked": 5, "asked_timed": 2, "empty_share": 0.6},
     }
 
 
@@ -148,45 +120,33 @@ class SlowOrder(data.Sampler):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_sampler_is_timed(install: Callable[..., LoaderWatch], workers: int) -> None:
+def test_the_sampler_is_timed(install: Install, workers: int) -> None:
     watch = install()
-    for _ in data.DataLoader(Squares(8), batch_size=1, sampler=SlowOrder(), num_workers=workers):
-        pass
+    list(data.DataLoader(Squares(8), batch_size=1, sampler=SlowOrder(), num_workers=workers))
     found = only(watch)
     # A worker's iterator asks for the first two of eight before the training asks for a batch.
     assert found.wait_ns >= found.sampling_ns >= 20_000_000 * 6 / 8
 
 
-def test_a_loader_in_process(install: Callable[..., LoaderWatch]) -> None:
+def test_a_loader_in_process(install: Install) -> None:
     asked = list[int]()
     watch = install(lambda: asked.append(1))
     loader = data.DataLoader(Squares(10), batch_size=4, shuffle=True, collate_fn=slow_collate)
     for _ in range(2):
-        for _batch in loader:
-            pass
+        list(loader)
     found = only(watch)
     assert len(asked) == 8  # Three batches and the end, twice.
     assert found.wait_ns >= found.fetch_ns >= found.collate_ns >= 20_000_000
     assert found.items_ns < found.fetch_ns
-    assert msgspec.structs.replace(found, **dict.fromkeys(TIMES), made=None, looks=0, lines=()) == manifest.Loader(
-        dataset="Squares",
-        dataset_length=10,
-        batch_size=4,
-        in_order=True,
-        sampler="RandomSampler",
-        collate="slow_collate",
-        batches=4,  # Two are sampled.
-        sampled=2,
-        asked=6,
-        asked_timed=0,
-        tensors=0,
-        objects=5,  # A list of four numbers.
-        batch_bytes=0,
-    )
+    wanted = {"dataset": "Squares", "dataset_length": 10, "batch_size": 4, "in_order": True, "sampler": "RandomSampler"}
+    wanted |= {"collate": "slow_collate", "asked": 6, "asked_timed": 0, "tensors": 0, "batch_bytes": 0}
+    wanted |= {"batches": 4, "sampled": 2, "objects": 5}  # Two of six are sampled; a list of four numbers.
+    told = msgspec.structs.replace(found, **dict.fromkeys(TIMES), made=None, looks=0, lines=())
+    assert told == msgspec.convert(wanted, manifest.Loader)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_cpu_time_is_of_all_threads(install: Callable[..., LoaderWatch], threads: int) -> None:
+def test_the_cpu_time_is_of_all_threads(install: Install, threads: int) -> None:
     """A dataset that computes for 30 ms of CPU time on each thread."""
 
     def compute() -> None:
@@ -207,7 +167,7 @@ def test_the_cpu_time_is_of_all_threads(install: Callable[..., LoaderWatch], thr
     assert (only(watch).fetch_cpu_ns or 0) >= threads * 30_000_000
 
 
-def test_batches_that_are_ready(install: Callable[..., LoaderWatch]) -> None:
+def test_batches_that_are_ready(install: Install) -> None:
     """Two workers make two batches ahead each, and are given the time for it before each of eight."""
     watch = install()
     batches = iter(data.DataLoader(Squares(16), batch_size=2, num_workers=2, multiprocessing_context="fork"))
@@ -221,9 +181,11 @@ def test_batches_that_are_ready(install: Callable[..., LoaderWatch]) -> None:
     assert (found.asked, found.empty_share) == (8, 0.0)
     assert (found.batches, found.dataset_length) == (8, 16)
     assert (found.num_workers, found.prefetch_factor, found.start_method) == (2, 2, "fork")
+    assert found.sending_ns is not None
+    assert found.blocked_ns <= found.fetch_ns
 
 
-def test_batches_that_are_never_ready(install: Callable[..., LoaderWatch]) -> None:
+def test_batches_that_are_never_ready(install: Install) -> None:
     """The worker may make one only once the training is waiting for it."""
     permits = torch.multiprocessing.get_context("fork").Semaphore(0)
     watch = install()
@@ -241,14 +203,15 @@ def test_batches_that_are_never_ready(install: Callable[..., LoaderWatch]) -> No
     assert (found.asked, found.empty_share) == (3, 1.0)
 
 
-def test_iterable_datasets_and_no_batching(install: Callable[..., LoaderWatch]) -> None:
-    class Stream(data.IterableDataset):  # type: ignore[misc]
-        def __len__(self) -> int:
-            raise AssertionError("nobody needs to know")
+class Stream(data.IterableDataset):  # type: ignore[misc]
+    def __len__(self) -> int:
+        raise AssertionError("nobody needs to know")
 
-        def __iter__(self) -> Iterator[int]:
-            return iter(range(5))
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
 
+
+def test_iterable_datasets_and_no_batching(install: Install) -> None:
     watch = install()
     assert [batch.tolist() for batch in data.DataLoader(Stream(), batch_size=2)] == [[0, 1], [2, 3], [4]]
     found = only(watch)
@@ -262,9 +225,8 @@ def test_iterable_datasets_and_no_batching(install: Callable[..., LoaderWatch]) 
     assert found.collate == "default_convert"
 
 
-def test_a_batch_sampler_of_its_own(install: Callable[..., LoaderWatch]) -> None:
-    dataset = Squares(7)
-    watch = install()
+def test_a_batch_sampler_of_its_own(install: Install) -> None:
+    watch, dataset = install(), Squares(7)
     batches = data.BatchSampler(data.RandomSampler(dataset), batch_size=3, drop_last=True)
     assert len(list(data.DataLoader(dataset, batch_sampler=batches))) == 2
     found = only(watch)
@@ -278,7 +240,7 @@ class Backwards:
         return iter((2, 1, 0))
 
 
-def test_where_a_sampler_of_the_script_s_own_begins(install: Callable[..., LoaderWatch]) -> None:
+def test_where_a_sampler_of_the_script_s_own_begins(install: Install) -> None:
     watch = install()
     assert len(list(data.DataLoader(Squares(3), sampler=Backwards()))) == 3  # type: ignore[arg-type]
     found = only(watch)
@@ -289,38 +251,30 @@ def test_where_a_sampler_of_the_script_s_own_begins(install: Callable[..., Loade
     assert only(watch).sampler_at is None
 
 
-def test_the_length_is_asked_for_only_where_torch_asks(install: Callable[..., LoaderWatch]) -> None:
-    class Counting(Squares):
-        asked = 0
+class Failing(Squares):
+    """Says its length once."""
 
-        def __len__(self) -> int:
-            self.asked += 1
-            return 4
+    asked = 0
 
-    dataset = Counting(0)
-    watch = install()
+    def __len__(self) -> int:
+        self.asked += 1
+        if self.asked > 1:
+            raise RuntimeError("it said so before")
+        return 2
+
+
+def test_the_length_is_asked_for_only_where_torch_asks_and_may_fail(install: Install) -> None:
+    watch, dataset = install(), Failing(0)
     list(data.DataLoader(dataset, batch_sampler=[[0, 1], [2, 3]], num_workers=0))
     found = only(watch)
     assert (dataset.asked, found.dataset_length, found.sampler, found.batch_size) == (0, None, "list", None)
-
-
-def test_a_length_that_fails(install: Callable[..., LoaderWatch]) -> None:
-    class Failing(Squares):
-        asked = 0
-
-        def __len__(self) -> int:
-            self.asked += 1
-            if self.asked > 1:
-                raise RuntimeError("it said so before")
-            return 2
-
-    watch, dataset = install(), Failing(0)
+    watch = install()
     assert [batch.item() for batch in data.DataLoader(dataset)] == [0, 1]
     assert (dataset.asked, only(watch).dataset_length) == (2, None)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_errors_of_the_dataset_pass(install: Callable[..., LoaderWatch], workers: int) -> None:
+def test_errors_of_the_dataset_pass(install: Install, workers: int) -> None:
     class Broken(Squares):
         def __getitem__(self, index: int) -> int:
             if index == 1:
@@ -338,24 +292,17 @@ def test_errors_of_the_dataset_pass(install: Callable[..., LoaderWatch], workers
     assert (found.asked, found.batches) == (2, 2)
 
 
-def test_a_hook_that_ends_the_run_and_one_that_fails(install: Callable[..., LoaderWatch]) -> None:
-    def end() -> None:
-        raise SystemExit(0)
-
-    install(end)
+def test_a_hook_that_ends_the_run_and_one_that_fails(install: Install) -> None:
+    install(sys.exit)
     with pytest.raises(SystemExit):
         next(iter(data.DataLoader(Squares(3))))
-
-    def fail() -> None:
-        raise ValueError("ours")
-
-    install(fail)
+    install([].pop)
     assert len(list(data.DataLoader(Squares(3)))) == 3
-    assert alone.failures == ["DataLoader (on_batch): ValueError: ours"]
+    assert alone.failures == ["DataLoader (on_batch): IndexError: pop from empty list"]
     alone.failures.clear()
 
 
-def test_nothing_is_kept_alive(install: Callable[..., LoaderWatch]) -> None:
+def test_nothing_is_kept_alive(install: Install) -> None:
     watch = install()
     dataset = Squares(3)
     loader = data.DataLoader(dataset, collate_fn=lambda items: items)
@@ -368,7 +315,7 @@ def test_nothing_is_kept_alive(install: Callable[..., LoaderWatch]) -> None:
     assert only(watch).asked == 1
 
 
-def test_loaders_inside_a_dataset_are_part_of_it(install: Callable[..., LoaderWatch]) -> None:
+def test_loaders_inside_a_dataset_are_part_of_it(install: Install) -> None:
     class Outer(Squares):
         def __getitem__(self, index: int) -> int:
             return sum(batch.item() for batch in data.DataLoader(Squares(3)))
@@ -381,7 +328,7 @@ def test_loaders_inside_a_dataset_are_part_of_it(install: Callable[..., LoaderWa
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
-def test_a_forked_process_is_not_the_one_that_trains(install: Callable[..., LoaderWatch]) -> None:
+def test_a_forked_process_is_not_the_one_that_trains(install: Install) -> None:
     asked = list[int]()
     watch = install(lambda: asked.append(1))
     child = os.fork()
@@ -391,31 +338,20 @@ def test_a_forked_process_is_not_the_one_that_trains(install: Callable[..., Load
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_measuring_can_be_switched_off(install: Callable[..., LoaderWatch]) -> None:
+@pytest.mark.parametrize(("off", "measured"), [("measuring", 3), ("looking", 6)])
+def test_measuring_and_looking_can_be_switched_off(install: Install, off: str, measured: int) -> None:
     asked = list[int]()
     watch = install(lambda: asked.append(1))
     loader = data.DataLoader(Squares(3))
     list(loader)
-    watch.measuring = False
+    setattr(watch, off, False)
     list(loader)
     assert len(asked) == 8
-    assert (only(watch).asked, only(watch).batches) == (3, 3)
-
-
-def test_batches_are_looked_into_until_that_is_over(install: Callable[..., LoaderWatch]) -> None:
-    watch = install()
-    loader = data.DataLoader(Squares(6), batch_size=2)
-    list(loader)
-    assert only(watch).looks == 3
-    watch.looking = False
-    list(loader)
-    assert (only(watch).asked, only(watch).looks) == (6, 3)
+    assert (only(watch).asked, only(watch).looks) == (measured, 3)
 
 
 @pytest.mark.parametrize(("persistent", "turns"), [(False, 3), (True, 1)])
-def test_starting_and_ending_workers_are_ranges(
-    install: Callable[..., LoaderWatch], persistent: bool, turns: int
-) -> None:
+def test_starting_and_ending_workers_are_ranges(install: Install, persistent: bool, turns: int) -> None:
     install()
     loader = data.DataLoader(Squares(2), num_workers=1, persistent_workers=persistent)
     list(data.DataLoader(Squares(2)))
@@ -428,7 +364,7 @@ def test_starting_and_ending_workers_are_ranges(
     assert [names.count(name) for name in (interruptions.STARTING, interruptions.STOPPING)] == [turns, turns]
 
 
-def test_many_loaders(install: Callable[..., LoaderWatch]) -> None:
+def test_many_loaders(install: Install) -> None:
     watch = install()
     for _ in range(loaders.MOST_LOADERS + 1):
         list(data.DataLoader(Squares(1)))
@@ -436,9 +372,7 @@ def test_many_loaders(install: Callable[..., LoaderWatch]) -> None:
 
 
 @pytest.mark.parametrize("lost", ["no folder", "full disk"])
-def test_workers_that_cannot_write(
-    install: Callable[..., LoaderWatch], folder: Path, lost: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_that_cannot_write(install: Install, folder: Path, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if lost == "no folder":
         (folder / WORK).rmdir()
     else:
@@ -451,7 +385,7 @@ def test_workers_that_cannot_write(
 
 
 def test_a_worker_keeps_its_latest_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaders_measured, "_parent", os.getpid)
+    monkeypatch.setattr(loaders_measured, "parent_process", lambda: SimpleNamespace(pid=os.getpid()))
     monkeypatch.setattr(loaders_measured, "MOST_KEPT", 3)
     file = WorkerFile(folder / WORK)
     for number in range(4):
@@ -489,7 +423,7 @@ class Boxes:
         self.same = self.corners[0]
 
 
-def test_tensors_are_counted_wherever_they_are(install: Callable[..., LoaderWatch]) -> None:
+def test_tensors_are_counted_wherever_they_are(install: Install) -> None:
     watch = install()
     import numpy
 
@@ -509,9 +443,7 @@ class Reading(Squares):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_some_batches_are_sampled_while_nothing_is_timed(
-    install: Callable[..., LoaderWatch], folder: Path, workers: int
-) -> None:
+def test_some_batches_are_sampled_while_nothing_is_timed(install: Install, folder: Path, workers: int) -> None:
     """Of a worker once it is told to; of the process itself after those that read for the first time."""
     watch, most = install(), loaders_measured.MOST_SAMPLED
     watch.looking = False
@@ -536,7 +468,8 @@ def run(folder: Path, watched: bool) -> dict[str, Any]:
     (folder / "sitecustomize.py").write_text(
         "from pathlib import Path\n"
         "from diagnose.capture.agent import alone, loaders\n"
-        f"watch, asked = loaders.install(Path({str(folder / WORK)!r}), lambda: asked.append(1)), []\n"
+        "asked = []\n"
+        f"watch = loaders.use(loaders.LoaderWatch(Path({str(folder / WORK)!r}), lambda: asked.append(1)))\n"
     )
     given = environment()
     if watched:
@@ -563,7 +496,7 @@ def test_loading_is_the_same_to_the_bit(tmp_path: Path) -> None:
     assert methods == {"fork": "fork", "spawn": "spawn", "forkserver": "forkserver", "plain 0": None}
 
 
-def test_what_handing_over_would_take_is_measured_in_process(install: Callable[..., LoaderWatch]) -> None:
+def test_what_handing_over_would_take_is_measured_in_process(install: Install) -> None:
     """Twice as many tensors as are sent at once take twice as long; the thread that sends them is gone."""
     before = set(threading.enumerate())
     watch = install()
@@ -575,14 +508,9 @@ def test_what_handing_over_would_take_is_measured_in_process(install: Callable[.
     assert set(threading.enumerate()) <= before
 
 
-def test_a_worker_tells_what_sending_took(install: Callable[..., LoaderWatch]) -> None:
-    watch = install()
-    list(data.DataLoader(Squares(8), batch_size=2, num_workers=1, multiprocessing_context="fork"))
-    found = only(watch)
-    assert found.sending_ns is not None
-    assert found.blocked_ns <= found.fetch_ns
-
-
 def test_without_proc_time_waiting_for_a_core_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaders_measured, "_open", lambda path: None)
+    def fail(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "open", fail)
     assert RunQueue().waited_ns() == -1

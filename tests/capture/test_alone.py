@@ -53,16 +53,10 @@ CALLS = {
         "torch._C._current_graph_task_id": "values of ops",
         "torch._C._dynamo.eval_frame.set_eval_frame": "what torch.compile compiles",
         "torch._C._profiler._ExperimentalConfig.__init__": "options of the profiler",
-        **{
-            f"torch._C._profiler._RecordFunctionFast.__{name}__": "the lines that run"
-            for name in ("init", "enter", "exit")
-        },
+        **{f"torch._C._profiler._RecordFunctionFast.{name}": "the lines that run" for name in RANGE},
         "torch.autograd._profiler_enabled": "ranges of earlier recordings",
         **{f"torch.profiler.record_function.{name}": "the steps' places" for name in RANGE},
-        **{
-            f"torch.cuda.Event.{name}": "device times of steps"
-            for name in ("__init__", "record", "elapsed_time", "synchronize")
-        },
+        **{f"torch.cuda.Event.{name}": "device times of steps" for name in EVENT},
         "torch.cuda._get_nvml_device_index": "",  # Figures of the device, which the manifest leaves empty.
         "torch.cuda.device_count": "the devices",
         "torch.cuda.get_device_properties": "the properties of devices",
@@ -72,10 +66,7 @@ CALLS = {
         "torch.cuda.nccl.version": "",  # A version, which the manifest leaves out.
         "torch.cuda.synchronize": "waiting for the device",
         **{f"torch.profiler.profile.__{name}__": "what recording an event costs" for name in ("enter", "exit")},
-        **{
-            f"torch.profiler.profile.{name}": ALL_TRACES
-            for name in ("__init__", "start", "stop", "export_chrome_trace")
-        },
+        **{f"torch.profiler.profile.{name}": ALL_TRACES for name in PROFILE},
     },
     "nsys": {
         **{f"{faults.EMIT}.{name}": "ranges of ops" for name in RANGE},

@@ -1,7 +1,10 @@
-"""Lines of a loop, recorded in a function that was on the stack, against the script's own source."""
+"""Lines of a loop, recorded in a function that was on the stack, and lines of trainings by others, each recorded as a
+user would, against their own source.
+"""
 
 import ast
 import inspect
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.others import FOLDER, cases
 from diagnose.capture.agent import lines
 from diagnose.capture.agent.plan import WORK
 from diagnose.capture.agent.recordings import Recording
@@ -18,6 +22,9 @@ from diagnose.facts.core.base import Facts
 from diagnose.facts.core.spans import sites_of
 from diagnose.source import ranks
 from diagnose.trace.frames import Site
+from tests.capture.scripts import profile
+from tests.capture.written import Source, Verdict, Work, judged
+from tests.exhaustive import some_of
 
 
 def half(values: torch.Tensor) -> torch.Tensor:
@@ -149,3 +156,56 @@ def test_a_script_may_set_its_own_meanwhile(tmp_path: Path) -> None:
         assert sys.gettrace() is traced
     finally:
         sys.settrace(None)
+
+
+IN_THE_LOOP = (Work.BACKWARD, Work.OPTIMIZER_STEP, Work.ZERO_GRAD)
+"""What these trainings do in the function that has the loop, which is on the stack when the recording begins."""
+
+
+def test_a_source_tells_where_its_calls_are(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        """import torch
+def made(): return torch.nn.Sequential(torch.nn.Linear(2, 2))
+def loss_of(x):
+    return torch.nn.functional.mse_loss(
+        x, x)
+net, opt = made(), torch.optim.SGD([], 1)
+other = Other()
+for x in loader:
+    other.step()
+    for part in [net]:
+        loss_of(part(x)).backward()
+    opt.step()
+    opt.zero_grad()
+"""
+    )
+    source = Source(tmp_path, [file])
+    found = {work: source.calls(file, work, "aten::mse_loss") for work in Work}
+    assert found == {
+        Work.BACKWARD: [(11, 11)],
+        Work.OPTIMIZER_STEP: [(12, 12)],
+        Work.ZERO_GRAD: [(13, 13)],
+        Work.LOADER: [(8, 8)],
+        Work.LOSS: [(4, 5)],
+        Work.MODEL: [(11, 11)],
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", some_of(cases(), list(cases())[::5]))
+def test_lines_are_those_of_the_source(case: str, tmp_path: Path) -> None:
+    """Of a function that is called, where it starts is known; of the one with the loop, each line."""
+    shutil.copy(FOLDER / case / "train.py", tmp_path)
+    done = profile(tmp_path, "-q", "--warmup", 1, "--steps", 1, "train.py")
+    assert done.code == 0, done.stderr
+    said = judged(done.folder, tmp_path)
+    assert [one for one in said if one.verdict is Verdict.WRONG] == []
+    assert {one.work for one in said} >= {*IN_THE_LOOP, Work.MODEL}
+    source = Source(tmp_path, [tmp_path / "train.py"])
+    for work in IN_THE_LOOP:
+        ours = [one for one in said if one.work is work]
+        assert {one.verdict for one in ours} == {Verdict.LINE}
+        named = {one.site.line for one in ours if one.site is not None}
+        written = source.calls(tmp_path / "train.py", work, "")
+        assert [of for of in written if not any(of[0] <= line <= of[1] for line in named)] == []

@@ -30,20 +30,17 @@ DONE = json.dumps({"index": 0, "change": "fp32", "before_ns": 4e6, "after_ns": 1
 @pytest.mark.slow
 def test_ops_are_called_again_as_they_are_and_after_a_change() -> None:
     asked = [
-        (OpSpec("aten::mm", "[[256,256],[256,256]]", '["double","double"]'), ["fp32"]),
-        (
-            OpSpec("aten::addmm", "[[64],[32,48],[48,64],[],[]]", '["float","float","float","Scalar","Scalar"]'),
-            ["bf16"],
-        ),
-        (OpSpec("aten::mm", "[[64,30],[30,50]]", '["float","float"]'), ["padded"]),
-        (OpSpec("aten::_softmax", "[[64,128],[],[]]", '["double","Scalar","Scalar"]'), ["fp32"]),
-        (OpSpec("aten::native_layer_norm", "[[8,64],[],[64],[64],[]]", '["double","","double","double",""]'), ["fp32"]),
-        (OpSpec("aten::tanh_backward", "[[64,64],[64,64]]", '["double","double"]'), ["fp32"]),
-        (OpSpec("aten::convolution", "[[1,3,8,8],[4,3,3,3],[],[],[],[],[],[],[]]", '["float","float"]'), ["bf16"]),
-        (OpSpec("aten::mm", "[[1000000000,1000000],[1000000,1]]", '["float","float"]'), ["bf16"]),
-        (OpSpec("mine::op", "[[8,8]]", '["float"]'), ["bf16"]),
+        ("aten::mm", "[[256,256],[256,256]]", '["double","double"]', "fp32"),
+        ("aten::addmm", "[[64],[32,48],[48,64],[],[]]", '["float","float","float","Scalar","Scalar"]', "bf16"),
+        ("aten::mm", "[[64,30],[30,50]]", '["float","float"]', "padded"),
+        ("aten::_softmax", "[[64,128],[],[]]", '["double","Scalar","Scalar"]', "fp32"),
+        ("aten::native_layer_norm", "[[8,64],[],[64],[64],[]]", '["double","","double","double",""]', "fp32"),
+        ("aten::tanh_backward", "[[64,64],[64,64]]", '["double","double"]', "fp32"),
+        ("aten::convolution", "[[1,3,8,8],[4,3,3,3],[],[],[],[],[],[],[]]", '["float","float"]', "bf16"),
+        ("aten::mm", "[[1000000000,1000000],[1000000,1]]", '["float","float"]', "bf16"),
+        ("mine::op", "[[8,8]]", '["float"]', "bf16"),
     ]
-    found = measure(asked, CPU, seconds=120)
+    found = measure([(OpSpec(*one), [change]) for *one, change in asked], CPU, seconds=120)
     assert found.device == ""
     measured, others = found.ops[:6], found.ops[6:]
     for one in measured:
@@ -53,94 +50,67 @@ def test_ops_are_called_again_as_they_are_and_after_a_change() -> None:
         assert one.runs >= 5
     # 2 x 256^3 operations on numbers of half the size.
     assert (measured[0].after_ns or 0) < (measured[0].before_ns or 0)
-    assert [one.why.partition(",")[0] for one in others] == [
-        "its stride was not recorded",
-        "it may need 8000008.0 GB",
-        "torch has no such op",
-    ]
+    whys = ["its stride was not recorded", "it may need 8000008.0 GB", "torch has no such op"]
+    assert [one.why.partition(",")[0] for one in others] == whys
 
 
 FOUR_D = "[[2,3,32,32],[8,3,3,3],[8],[],[],[],[],[],[]]"
-NUMBERS = json.dumps(["ScalarList"] * 3 + ["Scalar", "ScalarList", "Scalar"])
-STEPPED = '"[2, 2]","[1, 1]","[1, 1]","False","[0, 0]","1"'
+BACKWARD = "[[2,8,16,16],[2,3,32,32],[8,3,3,3],[],[],[],[],[],[],[],[]]"
+LIST = "ScalarList"
+NUMBERS = [LIST, LIST, LIST, "Scalar", LIST, "Scalar"]
+STEPPED = ["[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]
 HEADS = json.dumps([[2, 4, 64, 16]] * 5 + [[2, 64, 4], [], [], [], []])
+FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu_backward"
+FLOATS = ["float"] * 3
+EAGER = {"foreach": False}
 QKV = "[[8,64,16],[8,64,16],[8,64,16]]"
 ADAM = "[[64,64],[64],[32,64]]"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("spec", "change"),
+    ("op", "shapes", "types", "scalars", "change"),
     [
+        ("aten::convolution", FOUR_D, ["double"] * 3 + NUMBERS, ["", "", "", *STEPPED], "fp32"),
         (
-            OpSpec(
-                "aten::convolution", FOUR_D, f'["double","double","double",{NUMBERS[1:]}', "", f'["","","",{STEPPED}]'
-            ),
-            "fp32",
+            *("aten::convolution_backward", BACKWARD, [*["double"] * 3, LIST, *NUMBERS, LIST]),
+            *(["", "", "", "[8]", *STEPPED, "[False, True, True]"], "fp32"),
         ),
-        (
-            OpSpec(
-                "aten::convolution_backward",
-                "[[2,8,16,16],[2,3,32,32],[8,3,3,3],[],[],[],[],[],[],[],[]]",
-                f'["double","double","double","ScalarList",{NUMBERS[1:-1]},"ScalarList"]',
-                "",
-                f'["","","","[8]",{STEPPED},"[False, True, True]"]',
-            ),
-            "fp32",
-        ),
-        (
-            OpSpec(
-                "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-                HEADS,
-                json.dumps(["double"] * 6 + ["Scalar", "Scalar", "", ""]),
-                scalars=json.dumps([""] * 6 + ["0.", "True", "", ""]),
-            ),
-            "fp32",
-        ),
-        (OpSpec("attention", QKV, '["float","float","float"]'), "fused"),
-        (OpSpec("attention backward", QKV, '["float","float","float"]'), "bf16+fused"),
-        (OpSpec("torch.optim.AdamW", ADAM, '["float","float","float"]', scalars='{"foreach": false}'), "fused"),
-        (OpSpec("torch.optim.RMSprop", ADAM, '["float","float","float"]', scalars='{"foreach": false}'), "foreach"),
+        (FLASH, HEADS, [*["double"] * 6, "Scalar", "Scalar", "", ""], [*[""] * 6, "0.", "True", "", ""], "fp32"),
+        ("attention", QKV, FLOATS, [], "fused"),
+        ("attention backward", QKV, FLOATS, [], "bf16+fused"),
+        ("torch.optim.AdamW", ADAM, FLOATS, EAGER, "fused"),
+        ("torch.optim.RMSprop", ADAM, FLOATS, EAGER, "foreach"),
     ],
 )
-def test_convolutions_attention_and_optimizers_are_measured(spec: OpSpec, change: str) -> None:
+def test_convolutions_attention_and_optimizers_are_measured(
+    op: str, shapes: str, types: list[str], scalars: object, change: str
+) -> None:
+    spec = OpSpec(op, shapes, json.dumps(types), scalars=json.dumps(scalars))
     (one,) = measure([(spec, [change])], CPU, seconds=60).ops
     assert (one.why, one.runs >= 5) == ("", True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("spec", "change", "why"),
+    ("op", "shapes", "types", "scalars", "change", "why"),
     [
-        (OpSpec("torch.optim.Sharp", ADAM, '["float","float","float"]', scalars="{}"), "fused", "torch has no such op"),
-        (OpSpec("torch.optim.Rprop", ADAM, '["float","float","float"]', scalars="{}"), "fused", "TypeError: "),
-        (OpSpec("torch.optim.SGD", ADAM, "[]", scalars="{}"), "fused", "its parameters were not recorded"),
-        (
-            OpSpec("torch.optim.SGD", ADAM, '["float","float","float"]', scalars='{"lr": "x"}'),
-            "fused",
-            "its settings are not known",
-        ),
-        (OpSpec("attention", "[[8,64],[8,64]]", '["float","float"]'), "fused", "its queries, keys and values were"),
-        (
-            OpSpec("attention", "[[9,9,9],[9,1000000,9],[9,9,9]]", '["float","float","float"]'),
-            "fused",
-            "RuntimeError: ",
-        ),
-        (
-            OpSpec("attention", "[[99,99999999,9],[99,99999999,9],[99,99999999,9]]", '["float","float","float"]'),
-            "fused",
-            "it may need ",
-        ),
-        (OpSpec("aten::mm", "[[-5,8],[8,8]]", '["float","float"]'), "bf16", "its sizes are those of no tensor"),
-        (
-            OpSpec("aten::sum", "[[8],[],[],[]]", '["float","","",""]', "", '["","[oh","False",""]'),
-            "bf16",
-            "its dim is ",
-        ),
-        (OpSpec("aten::from_file", "[[],[],[]]", '["","",""]'), "bf16", "its filename was not recorded"),
+        ("torch.optim.Sharp", ADAM, FLOATS, {}, "fused", "torch has no such op"),
+        ("torch.optim.Rprop", ADAM, FLOATS, {}, "fused", "TypeError: "),
+        ("torch.optim.SGD", ADAM, [], {}, "fused", "its parameters were not recorded"),
+        ("torch.optim.SGD", ADAM, FLOATS, {"lr": "x"}, "fused", "its settings are not known"),
+        ("attention", "[[8,64],[8,64]]", FLOATS[:2], [], "fused", "its queries, keys and values were"),
+        ("attention", "[[9,9,9],[9,1000000,9],[9,9,9]]", FLOATS, [], "fused", "RuntimeError: "),
+        ("attention", json.dumps([[99, 99999999, 9]] * 3), FLOATS, [], "fused", "it may need "),
+        ("aten::mm", "[[-5,8],[8,8]]", FLOATS[:2], [], "bf16", "its sizes are those of no tensor"),
+        ("aten::sum", "[[8],[],[],[]]", ["float", "", "", ""], ["", "[oh", "False", ""], "bf16", "its dim is "),
+        ("aten::from_file", "[[],[],[]]", ["", "", ""], [], "bf16", "its filename was not recorded"),
     ],
 )
-def test_what_cannot_be_called_again_is_not_measured(spec: OpSpec, change: str, why: str) -> None:
+def test_what_cannot_be_called_again_is_not_measured(
+    op: str, shapes: str, types: list[str], scalars: object, change: str, why: str
+) -> None:
+    spec = OpSpec(op, shapes, json.dumps(types), scalars=json.dumps(scalars))
     (one,) = measure([(spec, [change])], CPU, seconds=60).ops
     assert one.after_ns is None
     assert one.why.startswith(why)

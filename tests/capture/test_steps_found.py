@@ -98,7 +98,7 @@ def run_with(tmp_path: Path, plan: Plan, path: Path) -> tuple[RankManifest, list
 
 LOOKED_AT = """
 import threading, time, torch
-from diagnose.capture.agent import main_thread, models
+from diagnose.capture.agent import noticed, threads
 layer, seen = torch.nn.Linear(4, 4), []
 def slowly():
     for number in range(40):
@@ -106,7 +106,7 @@ def slowly():
         yield number
 def look():
     for _ in range(20):
-        main_thread.soon(lambda: seen.append(models.largest()))
+        threads.soon(lambda: seen.append(noticed.largest()))
         time.sleep(0.01)
 looking = threading.Thread(target=look)
 looking.start()
@@ -155,19 +155,18 @@ def test_few_backward_passes_are_counted(tmp_path: Path) -> None:
     assert said in done.stderr
 
 
-def test_as_many_steps_as_a_short_recording_needs(tmp_path: Path) -> None:
-    """15, as the command says of --warmup 1 --steps 2 (the steps are steady, or waited for no longer, after five)."""
-    done = profile(tmp_path, "--warmup", 1, "--steps", 2, "train.py", text=STEP + "for i in range(15):\n    step()\n")
-    assert (done.code, done.rank.trace, done.rank.steps_made) == (0, "rank0.trace.json.gz", 15)
-    assert len(done.rank.timing.wall_ns) == 3
+@pytest.mark.parametrize(
+    ("wanted", "made", "recorded"), [(2, 15, 3), pytest.param(8, 21, 4, marks=pytest.mark.exhaustive)]
+)
+def test_a_script_of_few_steps(tmp_path: Path, wanted: int, made: int, recorded: int) -> None:
+    """15 are what --warmup 1 --steps 2 needs (the steps are steady, or waited for no longer, after five).
 
-
-@pytest.mark.exhaustive
-def test_fewer_steps_than_wanted_are_recorded(tmp_path: Path) -> None:
-    """1 begins the clock, 5 warm up, 8 are timed, 1 tells the size between 2 others: 4 are left."""
-    done = profile(tmp_path, "--warmup", 1, "--steps", 8, "train.py", text=STEP + "for i in range(21):\n    step()\n")
-    assert (done.code, done.rank.ended) == (0, "itself")
-    assert len(done.rank.timing.wall_ns) == 4
+    Of 21 and --steps 8 one begins the clock, 5 warm up, 8 are timed, 1 tells the size between 2 others: 4 are left.
+    """
+    text = STEP + f"for i in range({made}):\n    step()\n"
+    done = profile(tmp_path, "--warmup", 1, "--steps", wanted, "train.py", text=text)
+    assert (done.code, done.rank.trace, done.rank.steps_made) == (0, "rank0.trace.json.gz", made)
+    assert len(done.rank.timing.wall_ns) == recorded
 
 
 @pytest.mark.parametrize("text", ["for i in", "raise MemoryError('full')"])

@@ -30,7 +30,7 @@ def injection_of(setting: Setting) -> Injection:
     """As the agent has it once a step was made."""
     found = Injection(setting)
     model, optimizer = model_and_optimizer()
-    found.of(model, [optimizer])
+    found.model, found.stepped = model, [optimizer]
     return found
 
 

@@ -5,33 +5,31 @@ import os
 import platform
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 from . import noticed
-from .about_devices import devices, links
-from .about_settings import Settings, if_known
-from .alone import uses_gpu
+from .about_settings import if_known
+from .alone import text_of, uses_gpu
 from .threads import is_library
 
-__all__ = ["Settings", "devices", "environment", "host", "links", "optimizers", "versions"]
-
 FRAMEWORKS = ("accelerate", "deepspeed", "lightning", "pytorch_lightning", "torchvision", "transformers")
-
 LONGEST_VALUE = 200  # characters
 
 
 def host(root: Path = Path("/")) -> dict[str, object]:
     """The machine, as `Host`. `root` is the folder that holds proc and sys."""
+    flags = sorted(_of_processor(root, "flags|Features").split())
     return {
         "system": f"{platform.system()} {platform.release()}",
-        "cpu": _cpu(root) or platform.machine() or None,
+        "cpu": _of_processor(root, "model name") or platform.machine() or None,
         "cpus": os.cpu_count(),
         "cpus_allowed": if_known(lambda: _cpus_allowed(root)),
         "memory_bytes": if_known(lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
-        "cpu_flags": _cpu_flags(root),
+        "cpu_flags": [flag for flag in flags if _UNITS.match(flag)] if flags else None,
     }
 
 
@@ -42,22 +40,16 @@ def machine(root: Path = Path("/")) -> int:
     """
     import hashlib
 
-    started = _read(root / "proc/sys/kernel/random/boot_id").strip() or platform.node()
+    started = text_of(root / "proc/sys/kernel/random/boot_id").strip() or platform.node()
     return int.from_bytes(hashlib.blake2b(started.encode(), digest_size=6).digest(), "big")
-
-
-def _cpu(root: Path) -> str | None:
-    found = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo"), re.MULTILINE)
-    return found[1].strip() if found else None
 
 
 _UNITS = re.compile(r"(avx|amx|fma|f16c|sse4|sve|sme(?!p)|asimd|fphp|bf16|i8mm|neon)")
 
 
-def _cpu_flags(root: Path) -> list[str] | None:
-    """Flags of the processor for vector and matrix instructions, as Linux lists them; None where it does not."""
-    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _read(root / "proc/cpuinfo"), re.MULTILINE)
-    return sorted(flag for flag in found[1].split() if _UNITS.match(flag)) if found else None
+def _of_processor(root: Path, names: str) -> str:
+    found = re.search(rf"^(?:{names})\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
+    return found[1].strip() if found else ""
 
 
 def _cpus_allowed(root: Path) -> int | None:
@@ -69,7 +61,7 @@ def _cpus_allowed(root: Path) -> int | None:
 
 def quotas(root: Path) -> Iterable[float]:
     """CPUs by quotas of control groups, of both versions: of the own group and those around it."""
-    for line in _read(root / "proc/self/cgroup").splitlines() or ["0::/", "1:cpu:/"]:
+    for line in text_of(root / "proc/self/cgroup").splitlines() or ["0::/", "1:cpu:/"]:
         _, kinds, own = line.split(":", 2)
         if kinds and "cpu" not in kinds.split(","):
             continue
@@ -77,9 +69,9 @@ def quotas(root: Path) -> Iterable[float]:
         inner = Path(own.strip("/"))
         for folder in (top / part for part in (inner, *inner.parents)):
             if kinds:
-                quota = f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}".split()
+                quota = f"{text_of(folder / 'cpu.cfs_quota_us')} {text_of(folder / 'cpu.cfs_period_us')}".split()
             else:
-                quota = _read(folder / "cpu.max").split()
+                quota = text_of(folder / "cpu.max").split()
             if len(quota) == 2 and all(word.isdigit() for word in quota) and int(quota[1]):
                 yield int(quota[0]) / int(quota[1])
 
@@ -95,8 +87,8 @@ def versions(root: Path = Path("/")) -> dict[str, str]:
         if uses_gpu():
             found["cudnn"] = if_known(lambda: _cudnn(torch.backends.cudnn.version()))
             found["nccl"] = if_known(lambda: ".".join(map(str, torch.cuda.nccl.version())))
-    driver = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d[\d.]*)", _read(root / "proc/driver/nvidia/version"))
-    found["driver"] = driver[1] if driver else _read(root / "sys/module/amdgpu/version").strip() or None
+    driver = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d[\d.]*)", text_of(root / "proc/driver/nvidia/version"))
+    found["driver"] = driver[1] if driver else text_of(root / "sys/module/amdgpu/version").strip() or None
     found |= {name: _installed(name) for name in FRAMEWORKS if name in sys.modules}
     return {name: version for name, version in found.items() if version}
 
@@ -131,11 +123,10 @@ _VARIABLES = {
     "WORLD_SIZE",
 }
 _PREFIXES = ("NCCL_", "TORCH_NCCL_", "KINETO_")
-_PRIVATE = {
+_PRIVATE = {  # Words in names that begin so, which say that the value may name a host, a person or a secret.
     *("ADDR", "COMM", "CONFIG", "DIR", "FILE", "HOST", "HOSTID", "ID", "KEY", "PASSWORD", "PATH", "SECRET", "TOKEN"),
     *("URL", "USER"),
 }
-"""Words in names that begin so, which say that the value may name a host, a person or a secret."""
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -153,9 +144,7 @@ def _harmless(name: str, value: str) -> bool:
 def alive() -> list[Any]:
     """All of torch's optimizers in the process."""
     module = sys.modules.get("torch.optim.optimizer")
-    if module is None:
-        return []
-    return [object_ for object_ in gc.get_objects() if issubclass(type(object_), module.Optimizer)]
+    return [] if module is None else [one for one in gc.get_objects() if issubclass(type(one), module.Optimizer)]
 
 
 _OWN_OF_A_GROUP = ("params", "param_names", "name")
@@ -177,10 +166,9 @@ def optimizers(some: Iterable[Any]) -> list[dict[str, object]]:
 def _optimizer(one: Any) -> dict[str, object]:
     groups = list(one.param_groups)
     parameters = weights(one)
-    dtypes: dict[str, int] = {}
+    dtypes = Counter[str]()
     for parameter in parameters:
-        name = str(parameter.dtype).removeprefix("torch.")
-        dtypes[name] = dtypes.get(name, 0) + parameter.numel()
+        dtypes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
     return {
         "name": type(one).__name__,
         **{name: _flag(groups, name) for name in ("foreach", "fused", "capturable")},
@@ -212,10 +200,3 @@ def _largest(groups: list[dict[str, object]], name: str) -> float | None:
     values = [group.get(name) for group in groups]
     numbers = [float(value) for value in values if isinstance(value, int | float)]
     return max(numbers) if numbers and len(numbers) == len(values) else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

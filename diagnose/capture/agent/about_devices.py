@@ -6,31 +6,17 @@ import ctypes
 import sys
 from contextlib import suppress
 from itertools import combinations
-from types import TracebackType
 from typing import Any
 
 from .alone import alone, uses_gpu
 
 LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 
-# Numbers of nvml.h.
-_SM_CLOCK = 1
-_ON_GPU = 0
-_P2P_NVLINK = 2
-_P2P_OK = 0
-
-_HELD_BACK_BY = {
-    0x1: "GpuIdle",
-    0x2: "ApplicationsClocksSetting",
-    0x4: "SwPowerCap",
-    0x8: "HwSlowdown",
-    0x10: "SyncBoost",
-    0x20: "SwThermalSlowdown",
-    0x40: "HwThermalSlowdown",
-    0x80: "HwPowerBrakeSlowdown",
-    0x100: "DisplayClockSetting",
-}
-"""nvmlClocksThrottleReasons by bit."""
+_SM_CLOCK, _ON_GPU, _P2P_NVLINK, _P2P_OK = 1, 0, 2, 0  # Numbers of nvml.h.
+_HELD_BACK_BY = (  # nvmlClocksThrottleReasons, from the lowest bit on.
+    *("GpuIdle", "ApplicationsClocksSetting", "SwPowerCap", "HwSlowdown", "SyncBoost"),
+    *("SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown", "DisplayClockSetting"),
+)
 
 _SLOWED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # Those that are heat and power.
 
@@ -46,17 +32,16 @@ def devices() -> list[dict[str, object]]:
 
 def links() -> list[dict[str, object]]:
     """What connects any two of them, as `Links`, where NVML knows."""
-    found: list[dict[str, object]] = []
     if not uses_gpu():
-        return found
+        return []
     torch = sys.modules["torch"]
     with Nvml() as nvml:
         handles = [nvml.handle(torch, index) for index in range(torch.cuda.device_count())]
-        for one, other in combinations(range(len(handles)), 2):
-            status = nvml.ask("nvmlDeviceGetP2PStatus", handles[one], handles[other], _P2P_NVLINK)
-            if status is not None:
-                found.append({"devices": (one, other), "kind": "nvlink" if status == _P2P_OK else "pcie"})
-    return found
+        return [
+            {"devices": (one, other), "kind": "nvlink" if status == _P2P_OK else "pcie"}
+            for one, other in combinations(range(len(handles)), 2)
+            if (status := nvml.ask("nvmlDeviceGetP2PStatus", handles[one], handles[other], _P2P_NVLINK)) is not None
+        ]
 
 
 def _properties(torch: Any, index: int) -> dict[str, object]:
@@ -72,13 +57,11 @@ def _properties(torch: Any, index: int) -> dict[str, object]:
 def _device(torch: Any, nvml: Nvml, index: int) -> dict[str, object]:
     known = {"index": index, **alone("the properties of devices", _properties, torch, index, default={})}
     handle = nvml.handle(torch, index)
-    power, limit = (nvml.ask(name, handle) for name in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit"))
+    now, limit = nvml.now(handle), nvml.ask("nvmlDeviceGetEnforcedPowerLimit", handle)
     return known | {
-        "sm_clock_mhz": nvml.ask("nvmlDeviceGetClockInfo", handle, _SM_CLOCK),
+        **{name: now[name] for name in ("sm_clock_mhz", "temperature_c", "power_w")},
         "most_sm_clock_mhz": nvml.ask("nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK),
-        "power_w": None if power is None else power / 1000,  # It says mW.
         "power_limit_w": None if limit is None else limit / 1000,
-        "temperature_c": nvml.ask("nvmlDeviceGetTemperature", handle, _ON_GPU),
         "throttled_by": nvml.held_back_by(handle),
     }
 
@@ -97,9 +80,7 @@ class Nvml:
                 self._library = library
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._library is not None:
             with suppress(AttributeError):
                 self._library.nvmlShutdown()
@@ -126,14 +107,13 @@ class Nvml:
     def held_back_by(self, handle: ctypes.c_void_p | None) -> tuple[str, ...] | None:
         """Why the device's clock is below its most."""
         bits = self._reasons(handle)
-        return None if bits is None else tuple(name for bit, name in _HELD_BACK_BY.items() if bits & bit)
+        return None if bits is None else tuple(name for at, name in enumerate(_HELD_BACK_BY) if bits >> at & 1)
 
     def _reasons(self, handle: ctypes.c_void_p | None) -> int | None:
-        if handle is not None:
-            for function in ("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetCurrentClocksEventReasons"):
-                bits = self._answer(ctypes.c_ulonglong(), function, handle)
-                if bits is not None:
-                    return bits
+        names = ("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetCurrentClocksEventReasons")
+        for function in names if handle is not None else ():
+            if (bits := self._answer(ctypes.c_ulonglong(), function, handle)) is not None:
+                return bits
         return None
 
     def now(self, handle: ctypes.c_void_p | None) -> dict[str, float | None]:

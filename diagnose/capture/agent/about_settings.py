@@ -1,18 +1,22 @@
-"""Settings of PyTorch in this process: those that can be read, and those that are noted when the script makes them."""
+"""Settings of PyTorch in this process: those that can be read, and those that are noted when the script makes them; and
+why compiled code did not fit.
+"""
 
+import os
+import re
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, TypeVar
 
 from . import noticed
-from .alone import failed, uses_gpu
-from .imports import when_imported
+from .alone import process_group, tried, uses_gpu
+from .script_files import when_imported
 
-MOST_WRAPPED = 256  # Wrapped modules whose options are noted (our choice).
-
+MOST_WRAPPED = 256  # Wrapped modules whose options are noted (chosen).
 T = TypeVar("T")
 Option = bool | int | str | None
 Options = dict[str, Option]
@@ -64,15 +68,11 @@ class Settings:
         backend = if_known(_backend) or self._backend
         if backend is None:
             return None
-        calls = [
-            found for one in list(self._known) if type(one).__name__ == _DDP_CLASS and (found := noticed.where(one))
-        ]
-        return {
-            "backend": backend,
-            "ddp": self._wrapped["ddp"],
-            "fsdp": _alike(self._wrapped["fsdp"]),
-            "ddp_made": calls,
-        }
+        calls = [found for one in [*self._known] if type(one).__name__ == _DDP_CLASS and (found := noticed.where(one))]
+        # Different options, and how many modules have each: there is one for each layer.
+        alike = Counter(tuple((name, options[name]) for name in sorted(options)) for options in self._wrapped["fsdp"])
+        fsdp = [{**dict(options), "modules": count} for options, count in alike.items()]
+        return {"backend": backend, "ddp": self._wrapped["ddp"], "fsdp": fsdp, "ddp_made": calls}
 
     def allocator(self) -> dict[str, int]:
         """Of CUDA's caching allocator: bytes in use and reserved, now and most; counts of what goes wrong."""
@@ -90,25 +90,20 @@ class Settings:
         }
         return {ours: int(known[theirs]) for ours, theirs in names.items() if theirs in known}
 
-    def autocast_begins(self, mode: Any, value: object) -> None:
-        """It keeps what was before, as its last setting of its own."""
-        if mode._enabled:
+    def _autocast_begins(self, mode: Any, value: object) -> None:
+        if mode._enabled:  # It keeps what was before, as its last setting of its own.
             self._autocast[str(mode.device)] = _name(mode.fast_dtype) or ""
 
-    def anomalies_detected(self, mode: Any, value: object) -> None:
-        """For a part of the step, so that its end does not see it."""
-        self._anomalies = True
+    def _anomalies_detected(self, mode: Any, value: object) -> None:
+        self._anomalies = True  # For a part of the step, so that its end does not see it.
 
-    def scaler_made(self, scaler: Any, value: object) -> None:
-        """Whether it does anything is not known yet."""
-        self._scaler = bool(self._scaler)
+    def _scaler_made(self, scaler: Any, value: object) -> None:
+        self._scaler = bool(self._scaler)  # Whether it does anything is not known yet.
 
-    def scaler_scales(self, scaler: Any, value: object) -> None:
-        """Only one that is enabled has a scale."""
-        self._scaler = True
+    def _scaler_scales(self, scaler: Any, value: object) -> None:
+        self._scaler = True  # Only one that is enabled has a scale.
 
-    def made(self, one: Any, value: object) -> None:
-        """A loader, an optimizer or a wrapped model is being made."""
+    def _made(self, one: Any, value: object) -> None:
         noticed.note(one)
 
     def wrapped(self, kind: str, option: str, read: Callable[[Any], Option], module: Any, value: object) -> None:
@@ -125,37 +120,15 @@ class Settings:
 _settings: Settings | None = None
 
 
-class _NotedWhenSet:
-    """An attribute of objects that is noted when it is set.
-
-    Unlike a wrapper of the function that sets it, it adds no frame, at which torch's warnings would point.
-    """
-
+class _NotedWhenSet(noticed.Noticed):
     def __init__(self, name: str, note: Callable[[Settings, Any, object], None]) -> None:
-        self._name, self._note = name, note
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """What lacks it has to say so: wrappers of optimizers have what they lack from what they wrap."""
-        if instance is None:
-            return self
-        try:
-            return instance.__dict__[self._name]
-        except KeyError:
-            raise AttributeError(self._name) from None
+        super().__init__(name)
+        self._note = note
 
     def __set__(self, instance: Any, value: object) -> None:
-        instance.__dict__[self._name] = value
-        try:
-            if _settings is not None:
-                self._note(_settings, instance, value)
-        except Exception as error:
-            failed(f"{type(instance).__name__}.{self._name}", error)
-
-    def __delete__(self, instance: Any) -> None:
-        try:
-            del instance.__dict__[self._name]
-        except KeyError:
-            raise AttributeError(self._name) from None
+        super().__set__(instance, value)
+        if _settings is not None:
+            tried(f"{type(instance).__name__}.{self._name}", self._note, _settings, instance, value)
 
 
 def _name(value: object) -> str | None:
@@ -174,7 +147,7 @@ def _wrapping(kind: str, **read: tuple[str, Callable[[Any], Option]]) -> dict[st
 
 
 _DDP_CLASS = "DistributedDataParallel"
-_SCALER = {"GradScaler": {"_enabled": Settings.scaler_made, "_init_scale": Settings.scaler_scales}}
+_SCALER = {"GradScaler": {"_enabled": Settings._scaler_made, "_init_scale": Settings._scaler_scales}}
 _DDP = _wrapping(
     "ddp",
     bucket_bytes_cap=("bucket_cap_mb", lambda size: int(size) // (1024 * 1024)),
@@ -200,19 +173,19 @@ _FULLY_SHARD = _wrapping(
     mp_policy=("param_dtype", _of("param_dtype", _name)),
     offload_policy=("cpu_offload", lambda policy: type(policy).__name__.startswith("CPU")),
 )
+# What is noted when an attribute is set, by module, class and attribute.
 _NOTES: dict[str, Mapping[str, Mapping[str, Callable[..., None]]]] = {
-    "torch.amp.autocast_mode": {"autocast": {"prev_fastdtype": Settings.autocast_begins}},
-    "torch.autograd.anomaly_mode": {"detect_anomaly": {"check_nan": Settings.anomalies_detected}},
+    "torch.amp.autocast_mode": {"autocast": {"prev_fastdtype": Settings._autocast_begins}},
+    "torch.autograd.anomaly_mode": {"detect_anomaly": {"check_nan": Settings._anomalies_detected}},
     "torch.amp.grad_scaler": _SCALER,
     "torch.cuda.amp.grad_scaler": _SCALER,  # Before torch 2.3.
-    "torch.nn.parallel.distributed": {_DDP_CLASS: {**_DDP, "device_ids": Settings.made}},
-    "torch.utils.data.dataloader": {"DataLoader": {"dataset": Settings.made}},
-    "torch.optim.optimizer": {"Optimizer": {"defaults": Settings.made}},
+    "torch.nn.parallel.distributed": {_DDP_CLASS: {**_DDP, "device_ids": Settings._made}},
+    "torch.utils.data.dataloader": {"DataLoader": {"dataset": Settings._made}},
+    "torch.optim.optimizer": {"Optimizer": {"defaults": Settings._made}},
     "torch.distributed.fsdp.fully_sharded_data_parallel": {"FullyShardedDataParallel": _FSDP},
     "torch.distributed.fsdp._fully_shard._fsdp_param_group": {"FSDPParamGroup": _FULLY_SHARD},
     "torch.distributed._composable.fsdp._fsdp_param_group": {"FSDPParamGroup": _FULLY_SHARD},  # Before torch 2.6.
 }
-"""What is noted when an attribute is set, by module, class and attribute."""
 
 
 def _hook(module: ModuleType) -> None:
@@ -223,24 +196,10 @@ def _hook(module: ModuleType) -> None:
                 setattr(owner, attribute, _NotedWhenSet(attribute, note))
 
 
-def _alike(some: list[Options]) -> list[Options]:
-    """Different options, and how many modules have each: there is one for each layer."""
-    found: list[Options] = []
-    for options in some:
-        known = next((one for one in found if {**one, "modules": None} == {**options, "modules": None}), None)
-        if known is None:
-            found.append({**options, "modules": 1})
-        else:
-            known["modules"] = int(known["modules"] or 0) + 1
-    return found
-
-
 def _backend() -> str | None:
     """Of the process group; None if there is none."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return str(distributed.get_backend())
+    group = process_group()
+    return None if group is None else str(group.get_backend())
 
 
 def _compiled() -> bool:
@@ -258,3 +217,56 @@ def if_known(ask: Callable[[], T]) -> T | None:
             return ask()
     except Exception:
         return None
+
+
+MOST_GUARDS = 8  # That are told, those first by which the most compiled forms failed (chosen).
+LONGEST_GUARD = 200  # characters
+_REASON = re.compile(r"(?P<form>\d+/\d+): (?P<said>[^\n]*)(?P<rest>.*)", re.DOTALL)
+_COMMENT = re.compile(r"\s{2,}#.*|\s*\(HINT:.*")
+_TENSOR = re.compile(r"tensor '(?P<source>.+?)' ")
+_LINE = re.compile(r'File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>\S+)')
+_SIZE = re.compile(r"(size|stride) mismatch|\.(size|stride)\(\)")
+
+
+def failed_guards() -> list[dict[str, object]]:
+    """As `FailedGuard` of the manifest; nothing where torch.compile was not used, or keeps none."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    failures = getattr(utils, "guard_failures", {})
+    found = [one for code, reasons in list(failures.items()) for one in of_function(code, map(str, list(reasons)))]
+    return sorted(found, key=lambda one: -int(str(one["forms"])))[:MOST_GUARDS]
+
+
+def of_function(code: Any, reasons: Iterable[str]) -> list[dict[str, object]]:
+    """The guards of one function, each with how many of its compiled forms failed by it, as torch 2.13 says it.
+
+    `0/3: self.calls == 3   # self.calls += 1  # train.py:5 in forward`, then the user's stack; of a tensor
+    `0/0: tensor 'x' size mismatch at index 0. expected 2, actual 3`.
+    """
+    forms: dict[tuple[str, bool], dict[str, re.Match[str]]] = {}
+    for reason in reasons:
+        if parts := _REASON.match(reason):
+            said = _COMMENT.sub("", parts["said"])
+            tensor = _TENSOR.match(said)
+            source = tensor["source"] if tensor else said.partition(" == ")[0]
+            forms.setdefault((source, bool(_SIZE.search(said))), {})[parts["form"]] = parts
+    return [_guard(code, source, is_size, parts) for (source, is_size), parts in forms.items()]
+
+
+def _guard(code: Any, source: str, is_size: bool, parts: dict[str, re.Match[str]]) -> dict[str, object]:
+    one = list(parts.values())[-1]
+    lines = _LINE.findall(one["rest"])
+    file, line, function = lines[-1] if lines else (code.co_filename, code.co_firstlineno, code.co_name)
+    return {
+        "source": source[:LONGEST_GUARD],
+        "said": _COMMENT.sub("", one["said"])[:LONGEST_GUARD],
+        "is_size": is_size,
+        "forms": len(parts),
+        "file": _short(file),
+        "line": int(line),
+        "function": function,
+    }
+
+
+def _short(file: str) -> str:
+    folders = sorted((f"{one.rstrip(os.sep)}{os.sep}" for one in sys.path if one), key=len, reverse=True)
+    return file.removeprefix(next((folder for folder in folders if file.startswith(folder)), ""))

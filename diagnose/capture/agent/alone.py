@@ -8,10 +8,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
-MOST_S = 5.0  # That a part may take and still be asked again (our choice).
-
+MOST_S = 5.0  # That a part may take and still be asked again (chosen).
 T = TypeVar("T")
-
 failures: list[str] = []  # Of this process: parts, each with what it raised.
 _given_up: dict[str, TimeoutError | None] = {}  # Nothing that was raised: it holds on to what the script computes.
 
@@ -82,10 +80,31 @@ def whole(target: Path, write: Callable[[Path], bool]) -> str | None:
         return None
 
 
+def text_of(path: Path) -> str:
+    """What is in a file; empty if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def uses_gpu() -> bool:
     """Whether this process computes on a GPU."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(alone("whether a GPU is used", torch.cuda.is_initialized, default=False))
+
+
+def process_group() -> Any:
+    """torch.distributed, if it has a process group; else None."""
+    distributed = sys.modules.get("torch.distributed")
+    ready = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if ready else None
+
+
+def parent_process() -> Any:
+    """The process that started this one by multiprocessing, also where a server forked it; None if none did."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    return None if multiprocessing is None else multiprocessing.parent_process()
 
 
 def capturing() -> bool:

@@ -9,14 +9,22 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import backwards, injection, script_files
-from .alone import alone, uses_gpu
+from . import backwards, injection, noticed, script_files
+from .alone import alone, process_group, text_of, uses_gpu
 from .backwards import Losses
+from .recordings import free_bytes
+
+PEAK = "the most memory of a block"  # What fails alone.
+ROUNDING = 1e-4  # Typical difference of outputs, over their spread, up to which it is rounding in float32 (chosen).
+ROUNDING_OF_UPDATES = 1e-3  # The same of updates, which are the small difference of two parameters (chosen).
+MOST_ELEMENTS = 1 << 24  # Of a tensor, evenly spaced, that are compared (chosen).
+MOST = 1e9  # A larger difference, or one that is no number, is given as that: JSON has no infinity.
+SHARE_OF_MEMORY = 0.5  # Of the free memory that copies of an optimizer may take (chosen).
 
 
 class Arm:
@@ -34,39 +42,51 @@ class Arm:
     def found(self) -> dict[str, object]:
         """As `Arm` in the manifest. Waits for the device."""
         return {
-            "injected": injection.effects(),
-            "refused": injection.refused(),
+            **injection.found(),
             "losses": self._losses.found(),
-            "peak_bytes": alone("the most memory", device_peak if uses_gpu() else own_peak),
+            "peak_bytes": alone("the most memory", _device_peak if uses_gpu() else _own_peak),
             "reread": script_files.reread(),
         }
 
 
-def device_peak() -> int:
+def _device_peak() -> int:
     """Most memory that tensors had on GPUs."""
     torch = sys.modules["torch"]
     return sum(int(torch.cuda.max_memory_allocated(index)) for index in range(torch.cuda.device_count()))
 
 
-def own_peak() -> int | None:
+def _own_peak() -> int | None:
     """Most resident memory of this process, without its workers; None where the system does not say.
 
     Not of getrusage: that also holds what the process had before it became this program.
     """
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
+    lines = text_of(Path("/proc/self/status")).splitlines()
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
 
 
-ROUNDING = 1e-4
-"""Typical difference of outputs, as a share of their spread, up to which it is rounding in float32 (our choice)."""
+class Peak:
+    """Most memory from now on: of tensors on GPUs where there are any, else of the process."""
 
-ROUNDING_OF_UPDATES = 1e-3  # The same of updates, which are the small difference of two parameters (our choice).
-MOST_ELEMENTS = 1 << 24  # Of a tensor, evenly spaced, that are compared (our choice).
-MOST = 1e9  # A larger difference, or one that is no number, is given as that: JSON has no infinity.
-SHARE_OF_MEMORY = 0.5  # Of the free memory that copies of an optimizer may take (our choice).
+    def __init__(self) -> None:
+        self._gpu, self._known = uses_gpu(), True
+        if self._gpu:
+            alone(PEAK, self._reset)
+            return
+        try:
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # proc(5): resets VmHWM.
+        except OSError:
+            self._known = False
+
+    def _reset(self) -> None:
+        torch = sys.modules["torch"]
+        for index in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(index)
+
+    def found(self) -> int | None:
+        """None where the system does not say."""
+        if self._gpu:
+            return alone(PEAK, _device_peak)
+        return _own_peak() if self._known else None
 
 
 @dataclass(frozen=True)
@@ -93,10 +113,9 @@ class Called:
     def largest(self) -> Any:
         """Ends it; None if none was called, or none with parameters."""
         self._handle.remove()
-        sizes = [(sum(one.numel() for one in module.parameters()), module) for module in self._called.values()]
-        size, found = max(sizes, key=lambda pair: pair[0], default=(0, None))
+        found = noticed.largest_of(self._called.values())
         self._called.clear()
-        return found if size else None
+        return found
 
 
 class SameBatch:
@@ -143,11 +162,12 @@ class SameBatch:
         torch = sys.modules["torch"]
         assert self._given is not None
         args, kwargs = self._given
-        alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
-        with _unchanged(self._model, training=self._as_it_trains), torch.set_grad_enabled(alone):
-            if seed:  # Without gradients where ranks would wait for each other's.
+        grad = process_group() is None  # Else ranks would wait for each other's gradients.
+        with _unchanged(self._model, training=self._as_it_trains), torch.set_grad_enabled(grad):
+            if seed:
                 torch.manual_seed(torch.initial_seed() + 1)
-            return _floats(self._model(*args, **kwargs))
+            outputs = torch.utils._pytree.tree_leaves(self._model(*args, **kwargs))
+            return [one.detach().clone() for one in outputs if torch.is_tensor(one) and one.is_floating_point()]
 
 
 def update_compared(optimizers: Sequence[Any], turn: Callable[[Any, bool], None]) -> Difference | None:
@@ -159,17 +179,15 @@ def update_compared(optimizers: Sequence[Any], turn: Callable[[Any, bool], None]
         weights = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
         if not weights or not _fits(optimizer, weights):
             continue
-        before = [one.detach() for one in weights]
         try:
-            without = [after - start for after, start in zip(_stepped(optimizer, weights, None), before, strict=True)]
+            without = _updates(optimizer, weights, None)
         except Exception:  # A step that copies do not make, whatever it raises.
             continue
-        changed = [after - start for after, start in zip(_stepped(optimizer, weights, turn), before, strict=True)]
-        found.append(_difference(without, changed, ROUNDING_OF_UPDATES, 0.0))
+        found.append(_difference(without, _updates(optimizer, weights, turn), ROUNDING_OF_UPDATES, 0.0))
     return max(found, key=lambda one: one.typical, default=None)
 
 
-def _stepped(optimizer: Any, weights: Sequence[Any], turn: Callable[[Any, bool], None] | None) -> list[Any]:
+def _updates(optimizer: Any, weights: Sequence[Any], turn: Callable[[Any, bool], None] | None) -> list[Any]:
     torch = sys.modules["torch"]
     made = object.__new__(type(optimizer))
     made.__dict__ = {**optimizer.__dict__, "param_groups": [], "state": copy.copy(optimizer.state)}
@@ -190,25 +208,16 @@ def _stepped(optimizer: Any, weights: Sequence[Any], turn: Callable[[Any, bool],
         turn(made, True)
     with torch.no_grad():
         inspect.unwrap(type(optimizer).step)(made)
-    return [copies[id(weight)].detach() for weight in weights]
+    return [copies[id(weight)].detach() - weight.detach() for weight in weights]
 
 
 def _fits(optimizer: Any, weights: Sequence[Any]) -> bool:
     torch = sys.modules["torch"]
     kept = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     needed = 2 * sum(one.numel() * one.element_size() for one in [*weights, *weights, *kept])
-    if weights[0].device.type == "cuda":
-        free: int = torch.cuda.mem_get_info(weights[0].device)[0]
-    else:
-        free = _free_bytes()
+    on_gpu = weights[0].device.type == "cuda"
+    free = torch.cuda.mem_get_info(weights[0].device)[0] if on_gpu else free_bytes()
     return bool(needed < SHARE_OF_MEMORY * free)
-
-
-def _free_bytes() -> int:
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
-    return 0
 
 
 @contextmanager
@@ -243,21 +252,11 @@ def _unchanged(model: Any, training: bool) -> Iterator[None]:
             alone("the random state of GPUs, which may have changed", torch.cuda.set_rng_state_all, states[1])
 
 
-def _floats(output: Any) -> list[Any]:
-    torch = sys.modules["torch"]
-    leaves = torch.utils._pytree.tree_leaves(output)
-    return [one.detach().clone() for one in leaves if torch.is_tensor(one) and one.is_floating_point()]
-
-
 def _difference(without: Sequence[Any], changed: Sequence[Any], rounding: float, own: float) -> Difference:
     largest, typical = _apart(without, changed)
-    if largest == 0:
-        kind = "same"
-    elif typical <= rounding:
-        kind = "rounding"
-    else:
-        kind = "not_deterministic" if typical <= own else "differ"
-    return Difference(largest, typical, kind)
+    if typical > rounding:
+        return Difference(largest, typical, "not_deterministic" if typical <= own else "differ")
+    return Difference(largest, typical, "rounding" if largest else "same")
 
 
 def _apart(some: Sequence[Any], others: Sequence[Any]) -> tuple[float, float]:

@@ -10,19 +10,17 @@ from typing import Any
 
 from . import about
 from .alone import capturing, failed, whole
-from .compiled import compiler_switch
-from .imports import when_imported
+from .noticed import compiler_switch
+from .script_files import when_imported
 
-Listener = Callable[[list[Any]], None]
-"""Is given the tensors that a pass begins at. What it raises is noted, and the script does not hear of it."""
-
-_listeners: list[Listener] = []
-_at_ends: list[Callable[[], None]] = []
+# Are given the tensors that a pass begins at. What they raise is noted, and the script does not hear of it.
+_listeners: list[Callable[..., None]] = []
+_at_ends: list[Callable[..., None]] = []
 _running = False  # In a pass: what begins within it is part of it, as where activations are checkpointed.
 _unhook: Callable[[], None] | None = None  # Puts torch's own function back; None while it is there.
 
 
-def listen(listener: Listener) -> None:
+def listen(listener: Callable[[list[Any]], None]) -> None:
     """Have it called from now on."""
     _listeners.append(listener)
     when_imported("torch.autograd", _hook)
@@ -36,10 +34,9 @@ def listen_to_ends(listener: Callable[[], None]) -> None:
 
 def leave(listener: Callable[..., None]) -> None:
     """Call it no more; it may have left before."""
-    if listener in _listeners:
-        _listeners.remove(listener)
-    if listener in _at_ends:
-        _at_ends.remove(listener)
+    for listeners in (_listeners, _at_ends):
+        if listener in listeners:
+            listeners.remove(listener)
     if not _listeners and not _at_ends and _unhook is not None:
         _unhook()
 
@@ -48,10 +45,8 @@ def forget_all() -> None:
     """Let all leave: those of a process that this one was forked from, too."""
     global _running
     _running = False
-    for listener in list(_listeners):
+    for listener in [*_listeners, *_at_ends]:
         leave(listener)
-    for at_end in list(_at_ends):
-        leave(at_end)
 
 
 def _hook(module: Any) -> None:
@@ -59,14 +54,14 @@ def _hook(module: Any) -> None:
     if _unhook is None and (_listeners or _at_ends):
         original = module.backward
         told = module.backward = _told(original)
-        _unhook = functools.partial(_put_back, module, told, original)
 
+        def put_back() -> None:
+            """Unless someone else has put another function there, which calls ours."""
+            global _unhook
+            if module.backward is told:
+                module.backward, _unhook = original, None
 
-def _put_back(module: Any, told: object, original: object) -> None:
-    """Unless someone else has put another function there, which calls ours."""
-    global _unhook
-    if module.backward is told:
-        module.backward, _unhook = original, None
+        _unhook = put_back
 
 
 def _told(original: Any) -> Callable[..., Any]:
@@ -108,7 +103,7 @@ def _tell(listeners: list[Any], *given: Any) -> None:
         failed("backward passes", error)
 
 
-MOST = 10_000  # That are kept (our choice).
+MOST = 10_000  # That are kept (chosen).
 
 
 class Losses:
@@ -141,7 +136,7 @@ class Losses:
         return [numbers[device][place].hex() for place, device in enumerate(self._devices)]
 
 
-MOST_NODES = 50_000  # Of a step (our choice): walking so many took 0.06 s (torch 2.13, one core of a Xeon).
+MOST_NODES = 50_000  # Of a step (chosen): walking so many took 0.06 s (torch 2.13, one core of a Xeon).
 UNNUMBERED = 1 << 63  # Nodes that add to the gradient of a weight have numbers from here on.
 
 
@@ -177,9 +172,7 @@ class Graphs:
         while pending and not self.too_large:
             node = pending.pop()
             position = self._position[node]
-            for inner, _ in node.next_functions:
-                if inner is None:
-                    continue
+            for inner in [inner for inner, _ in node.next_functions if inner is not None]:
                 if inner not in self._position:
                     self._add(inner)
                     pending.append(inner)

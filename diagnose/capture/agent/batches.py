@@ -80,11 +80,11 @@ def _name(function: object) -> str | None:
     return None if function is None else type(function).__name__
 
 
-MOST_LOOKS = 32  # Batches of a loader that are looked at (our choice).
-SHORTEST = 8  # Places of a row from which on it is taken for a sequence (our choice).
-LARGEST = 1 << 22  # Elements of a tensor that are looked at, at most (our choice).
-MOST_TENSORS, DEEPEST = 64, 4  # Of a batch, and levels of lists and dicts in which they are looked for (our choice).
-MOST_COUNTED, MOST_OBJECTS = 4, 50_000  # Batches whose objects are counted, and objects of one (our choice).
+MOST_LOOKS = 32  # Batches of a loader that are looked at (chosen).
+SHORTEST = 8  # Places of a row from which on it is taken for a sequence (chosen).
+LARGEST = 1 << 22  # Elements of a tensor that are looked at, at most (chosen).
+MOST_TENSORS, DEEPEST = 64, 4  # Of a batch, and levels of lists and dicts in which they are looked for (chosen).
+MOST_COUNTED, MOST_OBJECTS = 4, 50_000  # Batches whose objects are counted, and objects of one (chosen).
 
 
 class Filled(NamedTuple):
@@ -131,20 +131,18 @@ class Batches:
 
     def found(self) -> dict[str, object]:
         """By the names of `Loader` in the manifest."""
-        median = sorted(self._parts)[len(self._parts) // 2] if self._parts else Parts(None, None, None)
-        return {"looks": self._looks, "sequences": _added(self._filled) if self._filled else None, **median._asdict()}
-
-
-def _added(filled: list[Filled]) -> dict[str, object]:
-    return {
-        "batches": len(filled),
-        "rows": max(one.rows for one in filled),
-        "shortest": min(one.length for one in filled),
-        "longest": max(one.length for one in filled),
-        "places": sum(one.rows * one.length for one in filled),
-        "to_longest": sum(one.rows * one.longest for one in filled),
-        "used": sum(one.used for one in filled),
-    }
+        usual = sorted(self._parts)[len(self._parts) // 2] if self._parts else Parts(None, None, None)
+        filled = self._filled
+        sequences = filled and {
+            "batches": len(filled),
+            "rows": max(one.rows for one in filled),
+            "shortest": min(one.length for one in filled),
+            "longest": max(one.length for one in filled),
+            "places": sum(one.rows * one.length for one in filled),
+            "to_longest": sum(one.rows * one.longest for one in filled),
+            "used": sum(one.used for one in filled),
+        }
+        return {"looks": self._looks, "sequences": sequences or None, **usual._asdict()}
 
 
 def _parts(batch: Any) -> Parts | None:
@@ -152,8 +150,7 @@ def _parts(batch: Any) -> Parts | None:
     import torch
 
     seen, pending, tensors, size = {id(batch)}, [batch], 0, 0
-    numpy = sys.modules.get("numpy")
-    arrays = () if numpy is None else (numpy.ndarray,)
+    arrays = getattr(sys.modules.get("numpy"), "ndarray", ())
     for one in pending:
         if isinstance(one, torch.Tensor):
             tensors += 1
@@ -239,11 +236,8 @@ def _lengths(same: list[Any], axis: int) -> list[Any]:
     return found
 
 
-TIMES = 3  # That it is done (our choice).
-MOST_SENT_TENSORS, MOST_SENT_BYTES = (
-    256,
-    1 << 28,
-)  # That are sent at once; of more, so many times as much is told (our choice).
+TIMES = 3  # That it is done (chosen).
+MOST_SENT_TENSORS, MOST_SENT_BYTES = 256, 1 << 28  # At once; of more, so many times as much is told (chosen).
 
 
 def handing(tensors: int, objects: int, size: int) -> dict[str, object]:

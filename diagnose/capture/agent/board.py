@@ -6,54 +6,24 @@ together: file systems that machines share show new files late.
 
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
+
+from .alone import process_group, text_of
 
 T = TypeVar("T")
 
 
-class Words(Protocol):
-    """Words by name. Each is said once, whole, and never changes."""
-
-    lost: bool  # Nothing can be heard any more.
-
-    def post(self, name: str, /, **values: float | str) -> None:
-        """Let all know."""
-
-    def read(self, name: str) -> dict[str, Any] | None:
-        """What was said under that name; None if nothing has been yet."""
-
-    def count(self, name: str) -> None:
-        """One more process has come to something."""
-
-    def counted(self, name: str) -> int:
-        """How many have."""
-
-    def offer(self, name: str, rank: int, value: int) -> None:
-        """A value of a rank, of which the greatest is looked for."""
-
-    def greatest(self, name: str) -> int | None:
-        """The rank that has offered the greatest value; None if none has."""
-
-    def rest(self) -> None:
-        """Nothing is asked for a while."""
-
-    @property
-    def delay_s(self) -> float:
-        """So long it may take until a word is heard."""
-
-
 class Board:
-    """Words in a folder."""
+    """Words by name, in a folder. Each is said once, whole, and never changes."""
 
-    delay_s = 0.0
-    lost = False
+    delay_s = 0.0  # So long it may take until a word is heard.
+    lost = False  # Nothing can be heard any more.
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -112,22 +82,16 @@ class Board:
 
     def claimed(self, name: str) -> str:
         """For whom it is claimed; empty if that is not known."""
-        try:
-            return (self._folder / f"{name}.claim").read_text(encoding="utf-8")
-        except OSError:
-            return ""
+        return text_of(self._folder / f"{name}.claim")
 
 
-ANSWER_S = 5.0  # How long a rank waits for the store; one that takes longer is not asked again (our choice).
-
-REQUESTS_PER_S = 10_000
-"""That all ranks together ask of a store, at most (our choice: one on this machine answers 70,000)."""
-
+ANSWER_S = 5.0  # How long a rank waits for the store; one that takes longer is not asked again (chosen).
+REQUESTS_PER_S = 10_000  # That all ranks together ask of a store, at most (chosen: one on this machine answers 70,000).
 _recordings = 0  # That this process has joined; ranks count alike, so words of two recordings are kept apart.
 
 
 class StoreBoard:
-    """Words in the store of torch.distributed. Of one that does not answer nothing is heard any more."""
+    """The same in the store of torch.distributed. Of one that does not answer nothing is heard any more."""
 
     def __init__(self, store: Any, world_size: int) -> None:
         global _recordings
@@ -136,14 +100,10 @@ class StoreBoard:
         self._known: dict[str, dict[str, Any]] = {}
         self._asked_s: dict[str, float] = {}
         self._each_s = world_size / REQUESTS_PER_S
+        self.delay_s = 2 * self._each_s
         self._acts: Acts | None = None
         self._answers: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
         self.lost = False  # It has not answered.
-
-    @property
-    def delay_s(self) -> float:
-        """So long it may take until a word is heard."""
-        return 2 * self._each_s
 
     def post(self, name: str, /, **values: float | str) -> None:
         """Let all know."""
@@ -151,7 +111,7 @@ class StoreBoard:
         self._ask(lambda: self._store.set(self._prefix + name, json.dumps(values)), None)
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """What was said under that name; None if nothing has been yet."""
+        """What was posted under that name; None if nothing has been yet."""
         if name not in self._known and time.monotonic() - self._asked_s.get(name, -self._each_s) >= self._each_s:
             self._asked_s[name] = time.monotonic()
             if (word := self._ask(lambda: self._value(name), None)) is not None:
@@ -207,6 +167,7 @@ class StoreBoard:
         return answer  # type: ignore[no-any-return]
 
 
+Words = Board | StoreBoard
 Acts = SimpleQueue[Callable[[], Any] | None]
 
 
@@ -221,9 +182,6 @@ def _answer(acts: Acts, answers: SimpleQueue[tuple[Any, ...]]) -> None:
 
 def store() -> Any:
     """That of the default process group; None if there is none."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
     with suppress(Exception):
-        return distributed.distributed_c10d._get_default_store()
+        return process_group().distributed_c10d._get_default_store()
     return None

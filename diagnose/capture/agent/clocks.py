@@ -3,16 +3,14 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from .alone import alone, uses_gpu
+from .alone import alone, text_of, uses_gpu
 from .interruptions import BACKWARD, phases
-from .recordings import fetched_bytes
 
 ON_DEVICE = "device times of steps"  # What fails alone if events do.
 _STARTED_NS = time.perf_counter_ns()  # When this process loaded the agent.
@@ -34,8 +32,8 @@ class Clock:
         self._waited_ns = [_waited_ns()] * 2
         self._events: list[Any] = []
         self._mark()
+        # When each step began and the last one ended: our own call, as ranges of recorded steps hold it, is before.
         self.bounds_unix_ns = [time.time_ns()]
-        """When each step began and the last one ended: our own call, as ranges of recorded steps hold it, is before."""
 
     def _mark(self) -> None:
         if uses_gpu() and (event := alone(ON_DEVICE, device_event)) is not None:
@@ -60,8 +58,7 @@ class Clock:
 
     def wall_ns(self, last: int | None = None) -> list[int]:
         """Of each step, or of the last ones."""
-        ends = self._ns if last is None else self._ns[-last - 1 :]
-        return [after - before for before, after in pairwise(ends)]
+        return _differences(self._ns if last is None else self._ns[-last - 1 :])
 
     def fitting(self, seconds: float) -> int:
         """How many steps as the usual one fit a time."""
@@ -78,44 +75,51 @@ class Clock:
         """Memory that the process fetched anew, per step."""
         return (self._fetched[1] - self._fetched[0]) // max(self.steps, 1)
 
-    @property
-    def cpu_ns(self) -> int:
-        """CPU time of all threads of the process, per step."""
-        return (self._cpu_ns[-1] - self._cpu_ns[0]) // max(self.steps, 1)
-
-    @property
-    def waited_ns(self) -> int:
-        """In which this thread could run and got no CPU, per step."""
-        return (self._waited_ns[1] - self._waited_ns[0]) // max(self.steps, 1)
-
     def timed(self) -> dict[str, object]:
         """As in `Timed` of the manifest; steps are timed by phase no more. Waits for the device."""
         phases.off()
         device = alone(ON_DEVICE, self._device_ns) if len(self._events) == len(self._ns) else None
-        began_s = (self._ns[0] - _STARTED_NS) / 1e9
-        times = {"first_step": self.first_step, "began_s": began_s, "wall_ns": self.wall_ns(), "device_ns": device}
-        nodes = [after - before for before, after in pairwise(self._nodes)]
-        computed = [after - before for before, after in pairwise(self._cpu_ns)]
-        used = {"fetched_bytes": self.fetched_bytes, "cpu_ns": self.cpu_ns, "cpu_times_ns": computed}
-        return {**times, "nodes": nodes, **used, "waited_ns": self.waited_ns, "phases_ns": self._phases_ns()}
+        steps = max(self.steps, 1)
+        return {
+            "first_step": self.first_step,
+            "began_s": (self._ns[0] - _STARTED_NS) / 1e9,
+            "wall_ns": self.wall_ns(),
+            "device_ns": device,
+            "nodes": _differences(self._nodes),
+            "fetched_bytes": self.fetched_bytes,
+            "cpu_ns": (self._cpu_ns[-1] - self._cpu_ns[0]) // steps,
+            "cpu_times_ns": _differences(self._cpu_ns),
+            "waited_ns": (self._waited_ns[1] - self._waited_ns[0]) // steps,
+            "phases_ns": self._phases_ns(),
+        }
 
     def _device_ns(self) -> list[int]:
         self._events[-1].synchronize()
         return [between_ns(before, after) for before, after in pairwise(self._events)]
 
     def _phases_ns(self) -> dict[str, list[int]]:
-        found = {
-            phase: [after[phase] - before[phase] for before, after in pairwise(self._spent_ns)]
-            for phase in (self._spent_ns[-1] if self._spent_ns else ())
-        }
+        phases_of_all = self._spent_ns[-1] if self._spent_ns else ()
+        found = {phase: _differences([spent[phase] for spent in self._spent_ns]) for phase in phases_of_all}
         return {phase: times for phase, times in found.items() if any(times)}
+
+
+def _differences(values: Sequence[int]) -> list[int]:
+    return [after - before for before, after in pairwise(values)]
 
 
 def _waited_ns() -> int:
     """By this thread so far, as sched-stats.rst of Linux has it; 0 where that is not told."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1])
-    return 0
+    words = text_of(Path("/proc/thread-self/schedstat")).split()
+    return int(words[1]) if len(words) > 1 else 0
+
+
+def fetched_bytes() -> int:
+    """Of memory that this process has touched for the first time so far; 0 where that is not told."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt * resource.getpagesize()
 
 
 def device_event(event: Any = None) -> Any:
@@ -143,23 +147,17 @@ def _nodes() -> int:
     return int(alone("the nodes of autograd's graph", number, default=0))
 
 
-WINDOW = 5  # Steps that are compared with as many before them (our choice).
-ALIKE = 0.1  # Share by which their medians may differ (our choice).
-MOST_WARMUP = 5  # Times the asked-for warm-up after which unsteady steps are recorded all the same (our choice).
-MOST_WARMUP_S = 120.0  # The same in time (our choice).
-TIMED = 30  # Steps that are timed without a profiler, at most (our choice).
-
-TIMED_PER_WARMUP = 3
-"""Times the asked-for warm-up that are timed, at most: who asks for less of it has a short run (our choice)."""
-
-TIMED_S = 10.0
-"""Time for that, in which at least as many steps are timed as are recorded, if TIMED allows (our choice)."""
+WINDOW = 5  # Steps that are compared with as many before them (chosen).
+ALIKE = 0.1  # Share by which their medians may differ (chosen).
+MOST_WARMUP = 5  # Times the asked-for warm-up after which unsteady steps are recorded all the same (chosen).
+MOST_WARMUP_S = 120.0  # The same in time (chosen).
+TIMED = 30  # Steps that are timed without a profiler, at most (chosen).
+TIMED_PER_WARMUP = 3  # Times the asked-for warm-up that are timed, at most: who asks for less has a short run (chosen).
+TIMED_S = 10.0  # Time for that, in which at least as many steps are timed as are recorded, if TIMED allows (chosen).
 
 
-SETTLED = 0.05  # Share by which the last steps of a recording may be faster than those before them (our choice).
-
-MOST_SETTLING, MOST_SETTLING_S = 9, 3.0
-"""Steps, and time, after which a recorder that still becomes faster is taken as it is (our choice)."""
+SETTLED = 0.05  # Share by which the last steps of a recording may be faster than those before them (chosen).
+MOST_SETTLING, MOST_SETTLING_S = 9, 3.0  # Steps and time after which a recorder is taken as it is (chosen).
 
 
 def settling(clock: Clock, steps: int) -> bool:
@@ -236,10 +234,8 @@ class Cycle:
 
 def cycle(first_step: int, wall_ns: Sequence[int], epochs: Mapping[str, Any] | None = None) -> Cycle:
     """The cycle in steps that were timed: of one step if fewer than two long ones are among them, or if these are not
-    evenly apart (by one step more or less).
-
-    Short epochs are cycles by themselves, and the first steps of known ones are in no other. `epochs`: as in the
-    manifest.
+    evenly apart (by one step more or less). Short epochs are cycles by themselves, and the first steps of known ones
+    are in no other. `epochs`: as in the manifest.
     """
     if (epoch := whole_epoch(epochs, len(wall_ns))) is not None:
         return epoch

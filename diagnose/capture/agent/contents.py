@@ -3,14 +3,10 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-SAMPLED = 64  # Elements of a result that are compared where two should be equal (our choice).
-
-UNFILLED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
-"""Ops whose results hold anything."""
-
-
-OTHER_MEMORY = ("resize_", "resize_as_", "set_")
-"""Ops that change which memory a tensor has, and not only how it looks at that."""
+NUMBER = bool | int | float
+SAMPLED = 64  # Elements of a result that are compared where two should be equal (chosen).
+UNFILLED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # Results hold anything.
+OTHER_MEMORY = ("resize_", "resize_as_", "set_")  # Change which memory a tensor has, not only how it looks at it.
 
 
 class Op(NamedTuple):
@@ -21,8 +17,7 @@ class Op(NamedTuple):
     arguments: tuple[str, ...]
     comparable: bool  # Whether equal inputs give equal results.
     turns: bool  # Whether it changes how a tensor looks at its memory.
-    computes: bool
-    """Whether it looks at the values of what it takes: not views of memory, nor what is only made as large."""
+    computes: bool  # Whether it looks at the values of what it takes: not views, nor what is only made as large.
 
 
 def described(func: Any, torch: Any) -> Op:
@@ -31,20 +26,15 @@ def described(func: Any, torch: Any) -> Op:
     space, _, name = schema.name.partition("::")
     seeded = torch.Tag.nondeterministic_seeded in func.tags
     turns = torch.Tag.inplace_view in func.tags and name not in OTHER_MEMORY
-    views = turns or any(argument.alias_info and not argument.alias_info.is_write for argument in schema.arguments)
+    aliases = [argument for argument in schema.arguments if argument.alias_info]
+    views = turns or any(not one.alias_info.is_write for one in aliases)
     return Op(
         name=schema.name,
         arguments=tuple(argument.name for argument in schema.arguments),
-        writes=frozenset() if turns else _written(schema),
+        writes=frozenset() if turns else frozenset(one.name for one in aliases if one.alias_info.is_write),
         comparable=space == "aten" and name not in UNFILLED and not seeded,
         turns=turns,
         computes=not views and not name.endswith("_like") and not name.startswith("new_"),
-    )
-
-
-def _written(schema: Any) -> frozenset[str]:
-    return frozenset(
-        argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write
     )
 
 
@@ -89,8 +79,8 @@ class Unknown(Exception):
 class _Memory:
     def __init__(self, alive: Any, content: int, made_by: int, version: int) -> None:
         self.alive = alive  # A weak reference, so that no other memory gets this one's identity.
-        self.content, self.made_by, self.filled_by, self.version = content, made_by, made_by, version
-        """`made_by` is the op that allocated it, `filled_by` the one that wrote to it last; -1 if that was no op."""
+        self.content, self.version = content, version
+        self.made_by = self.filled_by = made_by  # Ops that allocated it, and wrote to it last; -1 if that was no op.
         self.writes = 0  # Of ours since the version was looked at, which it may or may not count yet.
 
 
@@ -132,9 +122,11 @@ class Contents:
         """Whether it lies in memory of which nothing is known yet."""
         return plain(tensor, self._torch) and _identity(tensor) not in self._memory
 
-    def made(self, tensor: Any, content: int, op: int) -> None:
-        """An op has made it."""
-        self._keep(tensor, content, op)
+    def made(self, tensor: Any, content: int, op: int) -> _Memory:
+        """An op has made it; -1 is none."""
+        memory = _Memory(self._weak(tensor.untyped_storage()), content, op, _version(tensor))
+        self._memory[_identity(tensor)] = memory
+        return memory
 
     def written(self, tensor: Any, content: int, op: int) -> int:
         """An op has written to it; to the op that had made it, or -1."""
@@ -161,23 +153,15 @@ class Contents:
     def _of(self, tensor: Any) -> _Memory:
         memory, version = self._memory.get(_identity(tensor)), _version(tensor)
         if memory is None:
-            memory = self._keep(tensor, self._brought(tensor), -1)
+            # What comes from elsewhere: a single number is known by what it is.
+            one = is_one_number(tensor)
+            brought = ("holds", str(tensor.dtype), repr(tensor.tolist())) if one else object()
+            memory = self.made(tensor, self.number(brought), -1)
         elif not memory.version <= version <= memory.version + memory.writes:
             memory.content, memory.filled_by = self.fresh(), -1
         if memory.version != version:
             memory.version, memory.writes = version, 0
         return memory
-
-    def _keep(self, tensor: Any, content: int, op: int) -> _Memory:
-        memory = _Memory(self._weak(tensor.untyped_storage()), content, op, _version(tensor))
-        self._memory[_identity(tensor)] = memory
-        return memory
-
-    def _brought(self, tensor: Any) -> int:
-        """The number of what comes from elsewhere: a single number is known by what it is."""
-        if is_one_number(tensor):
-            return self.number(("holds", str(tensor.dtype), repr(tensor.tolist())))
-        return self.fresh()
 
 
 def _identity(tensor: Any) -> int:
@@ -191,11 +175,9 @@ def _version(tensor: Any) -> int:
 
 PRODUCTS = frozenset(("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::convolution"))
 
+# Take rows of a table, by an index. Not embeddings: what is made of words depends on those around them.
 LOOKS_UP = frozenset(("aten::index", "aten::index_select"))
-"""Ops that take rows of a table, by an index. Not embeddings: what is made of words depends on those around them."""
-
-BETWEEN_ROWS = frozenset(("aten::mm", "aten::addmm", "aten::_cdist_forward"))
-"""Ops that make something of each two rows of what they take."""
+BETWEEN_ROWS = frozenset(("aten::mm", "aten::addmm", "aten::_cdist_forward"))  # Make something of each two rows.
 
 
 class Counts:
@@ -240,13 +222,13 @@ class Counts:
         Places are looked at of all tensors. What somebody else makes anew, as NumPy does, has never been there.
         """
         brought = [self._key(one) for one, maker in zip(tensors, makers, strict=True) if maker < 0]
-        places = [
-            (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
-            for tensor in tensors
-            if plain(tensor, self._torch)
+        places = [(tuple(one.shape), one.stride(), one.storage_offset()) for one in tensors if plain(one, self._torch)]
+        numbers = [(key, one) for key, one in given.items() if isinstance(one, NUMBER | str | None)]
+        lists = [
+            (key, repr(values))
+            for key, values in given.items()
+            if isinstance(values, list | tuple) and all(isinstance(one, NUMBER) for one in values)
         ]
-        numbers = [(key, one) for key, one in given.items() if isinstance(one, bool | int | float | str | None)]
-        lists = [(key, repr(one)) for key, one in given.items() if isinstance(one, list | tuple) and _of_numbers(one)]
         if op.name in LOOKS_UP:  # Other rows are looked up in each step.
             brought, places = [], []
         what = (op.name, tuple(brought), tuple(places), tuple(numbers), tuple(lists))
@@ -271,7 +253,3 @@ class Counts:
 def _of_rows(given: dict[str, Any]) -> bool:
     indices = given.get("indices")
     return given.get("dim") == 0 if indices is None else indices[0] is not None
-
-
-def _of_numbers(values: list[Any] | tuple[Any, ...]) -> bool:
-    return all(isinstance(value, bool | int | float) for value in values)

@@ -12,13 +12,11 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from .alone import alone, tried
-from .imports import when_imported
+from .script_files import when_imported
 
 OLDER = "ranges of earlier recordings"  # What fails alone.
-PATIENCE_S = 60.0  # How long a profiler of another thread waits for ours to stop (our choice).
-
-URGENT = getattr(signal, "SIGURG", None)
-"""Ignored unless a program asks for it, and interrupts what the main thread waits for; None on Windows."""
+PATIENCE_S = 60.0  # How long a profiler of another thread waits for ours to stop (chosen).
+URGENT = getattr(signal, "SIGURG", None)  # Ignored by default; interrupts waiting of the main thread; None on Windows.
 
 
 class Turns:
@@ -32,8 +30,7 @@ class Turns:
         self._rests.set()
         self._thread = 0
         self._make_way: Callable[[], None] = lambda: None
-        self._foreign: list[tuple[int, Any]] = []
-        """The thread and the object of each profiler of the script that records, or is prepared to."""
+        self._foreign: list[tuple[int, Any]] = []  # Threads and objects of the script's that record, or are ready to.
         self.wanted = False  # A profiler of another thread waits for ours to stop.
 
     @property
@@ -103,10 +100,7 @@ class Turns:
             self._foreign = [one for one in self._foreign if one[1] is not profile]
 
     def end_foreign(self) -> None:
-        """End what the script has started in this thread and does not end.
-
-        A process that ends while one records crashes (torch 2.13).
-        """
+        """End what the script has started in this thread and does not end: else the process crashes (torch 2.13)."""
         for thread, profile in list(self._foreign):
             if thread == threading.get_ident():
                 profile.__exit__(None, None, None)

@@ -13,35 +13,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import backwards, noticed, threads
-from .imports import standalone, when_imported
-from .noticed import largest
+from . import backwards, noticed
+from .script_files import standalone, when_imported
 
 NO_LINE = "the run reached no line of the script that it changes"
-
-MOST_SAID = 200  # Characters of an error's text (our choice).
-MOST_LINES = 8  # That are named for one setting (our choice).
-
+MOST_SAID = 200  # Characters of an error's text (chosen).
+MOST_LINES = 8  # That are named for one setting (chosen).
 _injected: dict[str, Injection] = {}
 
 
-def inject(names: Sequence[str]) -> None:
-    """Make settings in this process, before the script imports anything. Of environment variables the parent has."""
+def inject(names: Sequence[str], on: bool = True) -> None:
+    """Make settings in this process, before the script imports anything. Of environment variables the parent has.
+
+    Without `on` they are made ready to be turned on and off later; until then all is as the script makes it.
+    """
     for name in names:
         setting = standalone("fixes.catalogue").parsed(name)
         assert setting is not None, name
-        injection = _injected[name] = Injection(setting)
-        setting.inject(injection)
-
-
-def prepare(names: Sequence[str]) -> None:
-    """Make settings ready to be turned on and off later; until then all is as the script makes it."""
-    for name in names:
-        setting = standalone("fixes.catalogue").parsed(name)
-        assert setting is not None, name
-        injection = _injected[name] = Injection(setting)
-        if setting.stands_in_for_calls:
-            injection.on = False
+        injection = _injected[name] = Injection(setting, on)
+        if on or setting.stands_in_for_calls:
             setting.inject(injection)
 
 
@@ -51,7 +41,7 @@ def switch(name: str, model: Any, optimizers: Sequence[Any]) -> tuple[Any, str]:
     `model`: the largest module that a training step calls; None if none was called.
     """
     injection = _injected[name]
-    injection.of(model, optimizers)
+    injection.model, injection.stepped = model, optimizers
     try:
         return injection.setting.switch(injection), ""
     except Exception as error:
@@ -62,7 +52,7 @@ def switch(name: str, model: Any, optimizers: Sequence[Any]) -> tuple[Any, str]:
 
 def lines(name: str) -> list[str]:
     """Where it has changed calls by now."""
-    return _injected[name].noted()
+    return list(_injected[name].lines)
 
 
 def may_not_change(name: str) -> bool:
@@ -70,14 +60,11 @@ def may_not_change(name: str) -> bool:
     return _injected[name].setting.changes.value in ("same_numbers", "rounding")
 
 
-def effects() -> dict[str, list[str]]:
-    """Of each setting where it took effect."""
-    return {name: injection.found()[0] for name, injection in _injected.items()}
-
-
-def refused() -> dict[str, str]:
-    """Of each setting that took none a clause on why, as far as that is known."""
-    return {name: why for name, injection in _injected.items() if (why := injection.found()[1])}
+def found() -> dict[str, object]:
+    """Of each setting where it took effect, and of each that took none a clause on why, as far as that is known."""
+    each = {name: injection.found() for name, injection in _injected.items()}
+    refused = {name: why for name, (_, why) in each.items() if why}
+    return {"injected": {name: sentences for name, (sentences, _) in each.items()}, "refused": refused}
 
 
 class Injection:
@@ -86,59 +73,50 @@ class Injection:
     when_imported = staticmethod(when_imported)
     when_backward_ends = staticmethod(backwards.listen_to_ends)
 
-    def __init__(self, setting: Any) -> None:
-        self.setting, self._lines, self._refused = setting, dict[str, None](), ""
-        self._model: Any = None
-        self._optimizers: Sequence[Any] = ()
-        self.on = True
+    def __init__(self, setting: Any, on: bool = True) -> None:
+        self.setting, self.on, self._refused = setting, on, ""
+        self.lines = dict[str, None]()  # Where it has changed something by now.
+        self.model: Any = None  # The largest module that a training step calls, once that is known.
+        self.stepped: Sequence[Any] = ()  # Optimizers of torch.optim, likewise.
         self.check: Callable[[], str] = str
 
     def note(self, what: str, change: str, place: noticed.Place | None = None) -> None:
         """It has changed something at a line of the user's: without a place, the one that runs now."""
         place = place or noticed.running()
-        if len(self._lines) < MOST_LINES and place is not None:
-            self._lines[f"{what} at {_shown(place.file)}:{place.line}: {change}"] = None
+        if len(self.lines) < MOST_LINES and place is not None:
+            self.lines[f"{what} at {_shown(place.file)}:{place.line}: {change}"] = None
 
     def note_everywhere(self, change: str) -> None:
         """It has changed something of the whole process."""
-        self._lines[change] = None
+        self.lines[change] = None
 
     def refuse(self, why: str) -> None:
         """It could not change what it met; the last clause on that is kept."""
         self._refused = why
 
-    def of(self, model: Any, optimizers: Sequence[Any]) -> None:
-        """What a training step calls and steps is known by now."""
-        self._model, self._optimizers = model, optimizers
-
     def trained_model(self) -> Any:
         """The largest of the modules that a training step calls. Raises CannotSwitch if none was called."""
-        if self._model is None:
+        if self.model is None:
             raise standalone("fixes.interfaces").CannotSwitch("no module was called in a step")
-        return self._model
+        return self.model
 
     def optimizers(self) -> Sequence[Any]:
         """Those of torch.optim that stepped."""
-        return self._optimizers
-
-    def noted(self) -> list[str]:
-        """Where it has changed something by now."""
-        return list(self._lines)
+        return self.stepped
 
     def changed_nothing(self) -> str:
         """A clause on that, once calls have been made; empty if it has changed something."""
-        return "" if self._lines else self._refused or NO_LINE
+        return "" if self.lines else self._refused or NO_LINE
 
     def found(self) -> tuple[list[str], str]:
         """Sentences on where it took effect; without any, a clause on why, if that is known."""
-        why = self.check() if self._lines else self._refused
-        return ([], why) if why else (list(self._lines), "")
+        why = self.check() if self.lines else self._refused
+        return ([], why) if why else (list(self.lines), "")
 
     def caller(self) -> noticed.Place | None:
         """The line that calls the function which asks, if it is the user's own."""
         frame = sys._getframe(2)
-        known = noticed.is_users(frame.f_code.co_filename)
-        return noticed.Place(frame.f_code.co_filename, threads.line_of(frame), frame.f_code.co_name) if known else None
+        return noticed.place_of(frame) if noticed.is_users(frame.f_code.co_filename) else None
 
     def change_argument(
         self,
@@ -190,7 +168,7 @@ class Injection:
         changed: set[int] = set()
 
         def act(torch: Any, module: ModuleType) -> None:
-            model = largest()
+            model = noticed.largest()
             if model is not None and id(model) not in changed and (what := change(model, torch)):
                 changed.add(id(model))
                 self.note(type(model).__name__, what)
@@ -221,9 +199,10 @@ class Injection:
                 return
             while hooks:
                 hooks.pop().remove()
-            model, place = max(called.values(), key=lambda pair: sum(each.numel() for each in pair[0].parameters()))
+            model = noticed.largest_of(module for module, _ in called.values())
+            place = called[id(model)][1] if model is not None else None
             called.clear()
-            if what := change(model, sys.modules["torch"]):
+            if model is not None and (what := change(model, sys.modules["torch"])):
                 self.note(type(model).__name__, what, place)
 
         self.refuse("no module was called before an optimizer of torch.optim stepped")

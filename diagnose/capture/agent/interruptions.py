@@ -1,8 +1,5 @@
-"""What a step's time goes to, by a few reads of the clock, and what interrupts a training.
-
-tensors as text, and starting or ending the workers of a loader.
-
-collecting garbage. The rest is forward passes and the Python between.
+"""What a step's time goes to, by a few reads of the clock: waiting for batches, backward passes, the optimizer, saving,
+collecting garbage. And ranges in recordings for what interrupts a training.
 
 The same clocks run in steps without a profiler and in recorded ones, so that what recording costs is known of each
 phase. A phase within another counts for itself, and not for the other.
@@ -19,13 +16,11 @@ from typing import Any
 
 from . import backwards, script_files
 from .alone import alone, tried
-from .imports import when_imported
+from .script_files import when_imported
 
 LOADER, BACKWARD, OPTIMIZER, SAVE, COLLECTION = "loader", "backward", "optimizer", "save", "collection"
 FORWARD, COMPILATION = "forward", "compilation"  # Which only a watched run tells apart.
-
 ALL = (LOADER, FORWARD, BACKWARD, OPTIMIZER, SAVE, COLLECTION, COMPILATION)
-
 YOUNGEST = 0  # Collections of the youngest objects are many, and short: they are part of what they interrupt.
 
 
@@ -38,8 +33,7 @@ class Phases:
         self._open: list[str] = []
         self._spent_ns = dict.fromkeys(ALL, 0)
         self._callback: Callable[[str, dict[str, int]], None] = self._collects
-        self.after_save: Callable[[], None] = lambda: None
-        """Is called when a checkpoint has been saved, in the thread whose time is told apart."""
+        self.after_save: Callable[[], None] = lambda: None  # Called in that thread after a checkpoint is saved.
 
     def on(self) -> None:
         """Begin, in this thread."""
@@ -73,16 +67,12 @@ class Phases:
 
     def spent_ns(self) -> dict[str, int]:
         """Since it began, by phase; what is open counts up to now."""
-        if self._open:
-            self._count(time.perf_counter_ns())
+        self._count()
         return dict(self._spent_ns)
 
     def moment(self) -> tuple[int, ...]:
         """The clock, and what has been spent on each of ALL by then."""
-        now_ns = time.perf_counter_ns()
-        if self._open:
-            self._count(now_ns)
-        return (now_ns, *self._spent_ns.values())
+        return (self._count(), *self._spent_ns.values())
 
     def spent_so_far_ns(self) -> dict[str, int]:
         """The same, for another thread: what changes meanwhile may be missed."""
@@ -95,28 +85,26 @@ class Phases:
         """A phase begins. Returns whether it is counted: only then `end` is to be called."""
         if self.in_thread is None or self.in_thread != threading.get_ident():
             return False
-        now_ns = time.perf_counter_ns()
-        if self._open:
-            self._count(now_ns)
+        self._count()
         self._open.append(phase)
-        self._since_ns = now_ns
         return True
 
     def end(self, phase: str) -> None:
         """The phase has ended, and with it all that began in it."""
-        opened = self._open
-        if phase in opened:
-            now_ns = time.perf_counter_ns()
-            self._spent_ns[opened[-1]] += now_ns - self._since_ns
-            self._since_ns = now_ns
-            while opened.pop() != phase:
+        if phase in self._open:
+            self._count()
+            while self._open.pop() != phase:
                 pass
             if phase == SAVE:
                 self.after_save()
 
-    def _count(self, now_ns: int) -> None:
-        self._spent_ns[self._open[-1]] += now_ns - self._since_ns
+    def _count(self) -> int:
+        """Up to now, which it returns."""
+        now_ns = time.perf_counter_ns()
+        if self._open:
+            self._spent_ns[self._open[-1]] += now_ns - self._since_ns
         self._since_ns = now_ns
+        return now_ns
 
     def _backward_begins(self, _tensors: list[Any]) -> None:
         """Of a pass that runs within another only the outer one's end is told."""
@@ -139,14 +127,12 @@ class Phases:
 phases = Phases()  # Of this process.
 
 
-AUTOMATIC, ASKED_FOR = "Python GC", "<built-in function collect>"
-"""As torch.profiler names collections that Python starts by itself, and those that the script asks for."""
-
+AUTOMATIC = "Python GC"  # As torch.profiler names collections that Python starts by itself.
+ASKED_FOR = "<built-in function collect>"  # And those that the script asks for.
 SAVING = "torch.save (checkpoint)"
 STARTING, STOPPING = (f"_MultiProcessingDataLoaderIter.{name}" for name in ("__init__", "_shutdown_workers"))
-"""By what starts and ends workers in torch.utils.data."""
-
 RANGES = "saving, collections of garbage and texts in recordings"  # What fails alone.
+MARKS = "the steps' places in recordings"  # The same if ranges of steps do.
 FORMATTING = "Tensor.__repr__ (text)"
 
 
@@ -186,8 +172,7 @@ class Collections:
             self._open.__enter__()
 
 
-_marking: list[Callable[..., Any]] = []
-"""Functions that make ranges: once is enough, however many recordings there are."""
+_marking: list[Callable[..., Any]] = []  # Functions that make ranges: once is enough, for all recordings.
 
 
 class Marked:
@@ -215,22 +200,17 @@ class Marked:
             tried(RANGES, opened.__exit__, None, None, None)
 
 
-def mark_saving() -> None:
-    """Have every torch.save be a range of whatever is recording."""
-    when_imported("torch.serialization", _mark_saving)
+# Functions that save checkpoints, by their module; torch's own first.
+SAVERS = {
+    "torch.serialization": "save",
+    "safetensors.torch": "save_file",
+    "torch.distributed.checkpoint.state_dict_saver": "save",
+}
 
 
-def _mark_saving(module: ModuleType) -> None:
-    _mark_saver(module, "save")
-
-
-SAVERS = {"safetensors.torch": "save_file", "torch.distributed.checkpoint.state_dict_saver": "save"}
-"""Other functions that save checkpoints, by their module."""
-
-
-def mark_other_savers() -> None:
-    """The same for SAVERS."""
-    for module, name in SAVERS.items():
+def mark_saving(others: bool = False) -> None:
+    """Have every torch.save be a range of whatever is recording; and what else saves checkpoints, if asked for."""
+    for module, name in list(SAVERS.items())[: None if others else 1]:
         when_imported(module, functools.partial(_mark_saver, name=name))
 
 
@@ -241,9 +221,8 @@ def _mark_saver(module: ModuleType, name: str) -> None:
 
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
-        script_files.note(
-            args[1] if len(args) > 1 else kwargs.get("f")
-        )  # Which C++ opens; nothing but a path is noted.
+        # C++ opens the file; nothing but a path is noted.
+        script_files.note(args[1] if len(args) > 1 else kwargs.get("f"))
         counted = phases.begin(SAVE)
         try:
             with Marked(SAVING):

@@ -19,13 +19,12 @@ from typing import Any, NamedTuple
 
 from .alone import alone
 from .noticed import is_users
-from .threads import OWN, line_of
+from .threads import OWN, frames, line_of
 
 LINE = "diagnose.line"  # Before the number of the line and the function, as in `trace.frames.marked_line`.
 NOT_KNOWN = 0  # In place of the number: from then on the line of no function is known.
-MOST_LINES = 200_000  # That a recording tells, some 40 MB of text (our choice).
-MOST_OF_ONE = 5_000
-"""Of them, of a function that is called: each takes 2 us. Then it has the line where it starts again (our choice)."""
+MOST_LINES = 200_000  # That a recording tells, some 40 MB of text (chosen).
+MOST_OF_ONE = 5_000  # Of them, of a called function, 2 us each. Then it has the line where it starts again (chosen).
 
 
 class Lines:
@@ -46,11 +45,7 @@ class Lines:
         self._range = getattr(torch._C._profiler, "_RecordFunctionFast", None)
         if self._range is None or sys.gettrace() is not None:
             return
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if not frame.f_code.co_filename.startswith(OWN):
-                self._frames.append(frame)
-            frame = frame.f_back
+        self._frames += [frame for frame in frames(sys._getframe(1)) if not frame.f_code.co_filename.startswith(OWN)]
         self._codes = frozenset(one.f_code for one in self._frames)
         for one in self._frames:
             one.f_trace = self._line
@@ -107,19 +102,14 @@ class Lines:
         return True
 
 
-EVERY_S, SWITCH_S = 0.001, 0.0001
-"""Time from one look to the next, and how long another thread may keep Python's lock when one is due (our choices)."""
-
-MOST_LOADER_LINES = 48  # That are kept of a loader, those with most time (our choice).
-
-_AROUND = frozenset(
+EVERY_S, SWITCH_S = 0.001, 0.0001  # Between looks, and for which another thread may delay one (chosen).
+_AROUND = frozenset(  # Names of library functions that only call what does the work.
     ("fetch", "__getitem__", "__getitems__", "__call__", "_call_impl", "_wrapped_call_impl", "forward", "collate")
 )
-"""Names of library functions that only call what does the work."""
 
 
 class Line(NamedTuple):
-    """A place in the script, and the library function that it calls there."""
+    """A place in the script, and the library function that it calls there, as `SampledLine` in the manifest."""
 
     file: str  # Empty, and line 0: no code of the user's was running.
     line: int
@@ -185,8 +175,3 @@ def _name(frame: FrameType) -> str:
     if name in vars(sys.modules.get(top, sys)):
         return f"{top}.{name}"
     return ".".join((*(part for part in module.split(".") if not part.startswith("_")), name))
-
-
-def told(found: Counter[Line], total_ns: int) -> list[dict[str, object]]:
-    """By the names of `SampledLine` in the manifest, those with most time first."""
-    return [{**line._asdict(), "share": ns / total_ns} for line, ns in found.most_common(MOST_LOADER_LINES)]

@@ -16,39 +16,29 @@ from typing import Any, TypeVar
 
 from .alone import failed, tried
 from .batches import settings
-from .imports import when_imported
 from .interruptions import LOADER, STARTING, STOPPING, Marked, phases
 from .lines import Sampler
 from .loaders_measured import Fetch, Loader, RunQueue, WorkerFile
 from .noticed import Noticed
+from .script_files import when_imported
 from .steps import Epochs
 
-MOST_LOADERS = 32  # DataLoaders that are kept apart: a script may make one for each epoch (our choice).
-
-
-def install(work: Path, on_batch: Callable[[], None]) -> LoaderWatch:
-    """A watch that keeps what is measured in memory, and what workers measure in the folder `work`.
-
-    `on_batch()` is called when the training asks for a batch, before it gets one; of what it raises only what ends the
-    process gets through.
-    """
-    return use(LoaderWatch(work, on_batch))
+MOST_LOADERS = 32  # DataLoaders that are kept apart: a script may make one for each epoch (chosen).
 
 
 Watch = TypeVar("Watch", bound="LoaderWatch")
 
 
 def use(watch: Watch) -> Watch:
-    """Watch the DataLoaders of this process, and of the workers that it starts.
-
-    Of several watches in a process the last one works.
-    """
-    global _watch
+    """Watch the DataLoaders of this process, and of workers that it starts. Of several watches the last one works."""
+    global _watch, _hooks
     if _watch is not None:
         watch.take_over(_watch)
     _watch = watch
-    when_imported("torch.utils.data.dataloader", _hook_iterators)
-    when_imported("torch.utils.data._utils.fetch", _hook_fetchers)
+    if not _hooks:
+        _hooks = True
+        when_imported("torch.utils.data.dataloader", _hook_iterators)
+        when_imported("torch.utils.data._utils.fetch", _hook_fetchers)
     return watch
 
 
@@ -56,9 +46,11 @@ class LoaderWatch:
     """What the DataLoaders that this process iterates over do. Holds nothing of the script's alive."""
 
     def __init__(self, work: Path, on_batch: Callable[[], None]) -> None:
+        """`work`: the folder for what workers measure. `on_batch()` is called when the training asks for a batch; of
+        what it raises only what ends the process gets through.
+        """
         self.measuring = True  # Whether to measure; if not, the hooks cost about a microsecond.
-        self.starting_is_waiting = False
-        """Whether to count the beginning of an epoch, as when workers start, as waiting for its first batch."""
+        self.starting_is_waiting = False  # Whether the beginning of an epoch counts as waiting for its first batch.
         self.looking = True  # Whether to look into batches, too: while nothing is timed.
         self.epochs = Epochs()
         self._work = work
@@ -121,13 +113,10 @@ class LoaderWatch:
         return None, None
 
     def _got(self, loader: Loader, asked_ns: int, got_ns: int, ready: int | None, iterator: Any, batch: Any) -> None:
-        try:
-            self.epochs.got(loader)
-            loader.waited(asked_ns, got_ns, _thread.sampling_ns, ready, iterator, timed=not self.looking)
-            if self.looking:
-                loader.batches.look(batch, in_process=ready is None)
-        except Exception as error:
-            failed("DataLoader (_next_data)", error)
+        self.epochs.got(loader)
+        loader.waited(asked_ns, got_ns, _thread.sampling_ns, ready, iterator, timed=not self.looking)
+        if self.looking:
+            loader.batches.look(batch, in_process=ready is None)
 
     def _keeper(self) -> Loader | WorkerFile | None:
         """What keeps the measurement of a fetch in this process and thread; None if nothing does."""
@@ -143,7 +132,7 @@ class LoaderWatch:
 
 
 _watch: LoaderWatch | None = None
-_hooked: set[str] = set()  # Modules that are hooked; once is enough, however many watches there were.
+_hooks = False  # Loaders are hooked, or will be: once is enough, however many watches there were.
 
 
 def _forked() -> None:
@@ -174,26 +163,22 @@ def worker_here() -> Any:
 
 
 def _hook_iterators(module: ModuleType) -> None:
-    if module.__name__ not in _hooked:
-        _hooked.add(module.__name__)
-        module.DataLoader.__iter__ = _beginning(module.DataLoader.__iter__)
-        module.DataLoader._get_iterator = _iterating(module.DataLoader._get_iterator)
-        # The name of the range that `__next__` records: read first of all, before the range begins.
-        module._BaseDataLoaderIter._profile_name = Noticed("_profile_name", _asked)
-        several = module._MultiProcessingDataLoaderIter
-        several._shutdown_workers = _ending(several._shutdown_workers)
-        for kind in (module._SingleProcessDataLoaderIter, several):
-            kind._next_data = _waiting(kind._next_data)
-        module._BaseDataLoaderIter._next_index = _sampling(module._BaseDataLoaderIter._next_index)
+    module.DataLoader.__iter__ = _beginning(module.DataLoader.__iter__)
+    module.DataLoader._get_iterator = _iterating(module.DataLoader._get_iterator)
+    # The name of the range that `__next__` records: read first of all, before the range begins.
+    module._BaseDataLoaderIter._profile_name = Noticed("_profile_name", _asked)
+    several = module._MultiProcessingDataLoaderIter
+    several._shutdown_workers = _ending(several._shutdown_workers)
+    for kind in (module._SingleProcessDataLoaderIter, several):
+        kind._next_data = _waiting(kind._next_data)
+    module._BaseDataLoaderIter._next_index = _sampling(module._BaseDataLoaderIter._next_index)
 
 
 def _hook_fetchers(module: ModuleType) -> None:
-    if module.__name__ not in _hooked:
-        _hooked.add(module.__name__)
-        # Read right before it is called, which is the last that `fetch` does.
-        module._BaseDatasetFetcher.collate_fn = Noticed("collate_fn", _collates)
-        for kind in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
-            kind.fetch = _fetching(kind.fetch)
+    # Read right before it is called, which is the last that `fetch` does.
+    module._BaseDatasetFetcher.collate_fn = Noticed("collate_fn", _collates)
+    for kind in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
+        kind.fetch = _fetching(kind.fetch)
 
 
 def _asked() -> None:
@@ -214,10 +199,7 @@ def _beginning(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def __iter__(self: Any) -> Any:  # noqa: N807
         watch = _watch
         if watch is not None and not _thread.asking and watch.trains_here:
-            try:
-                watch._begins(self)
-            except Exception as error:
-                failed("DataLoader (__iter__)", error)
+            tried("DataLoader (__iter__)", watch._begins, self)
             if watch.starting_is_waiting and phases.begin(LOADER):
                 try:
                     return original(self)
@@ -236,10 +218,7 @@ def _iterating(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         with Marked(STARTING) if mine and self.num_workers > 0 else nullcontext():
             iterator = original(self)
         if watch is not None and mine:
-            try:
-                watch._made(iterator, self)
-            except Exception as error:
-                failed("DataLoader (_get_iterator)", error)
+            tried("DataLoader (_get_iterator)", watch._made, iterator, self)
         return iterator
 
     return _get_iterator
@@ -273,7 +252,8 @@ def _waiting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             if counted:
                 phases.end(LOADER)
         if loader is not None:
-            watch._got(loader, begun_ns, time.perf_counter_ns(), ready, self, batch)
+            given = (loader, begun_ns, time.perf_counter_ns(), ready, self, batch)
+            tried("DataLoader (_next_data)", watch._got, *given)
         return batch
 
     return _next_data
@@ -302,9 +282,8 @@ def _fetching(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         worker = keep if isinstance(keep, WorkerFile) else None
         sampler = Sampler(__file__) if keep.samples and (worker is not None or watch.looking) else None
         _thread.fetching, _thread.collates_ns = True, 0
-        if (
-            queue := _thread.queue
-        ) is None or queue.process != os.getpid():  # That of the process that forked this one.
+        queue = _thread.queue
+        if queue is None or queue.process != os.getpid():  # That of the process that forked this one.
             queue = _thread.queue = RunQueue()
         queued_ns, begun_cpu_ns, begun_ns = queue.waited_ns(), time.process_time_ns(), time.perf_counter_ns()
         try:

@@ -3,24 +3,24 @@
 import json
 import os
 import struct
-import sys
 import threading
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .alone import parent_process
 from .batches import Batches, dataset_length, start_method
-from .lines import Line, told
+from .lines import Line
 
-MOST_KEPT = 1_000  # Batches of a loader that are kept, the latest ones (our choice).
+MOST_KEPT = 1_000  # Batches of a loader that are kept, the latest ones (chosen).
 SAMPLING = "sampling"  # File that tells workers to sample where they spend their time: no step is timed any more.
-MOST_SAMPLED = 4  # Batches that each process samples (our choice).
-FIRST_SAMPLED = 4  # In the process that trains, before which what is read for the first time is slower (our choice).
-
-MOST_FILES = 128
-"""Workers of one training process that measure: a script may start new ones for each epoch (our choice)."""
+MOST_LINES = 48  # That are kept of a loader, those with most time (chosen).
+MOST_SAMPLED = 4  # Batches that each process samples (chosen).
+FIRST_SAMPLED = 4  # In the process that trains, before which what is read for the first time is slower (chosen).
+MOST_FILES = 128  # Workers of one training process that measure: a script may start new ones for each epoch (chosen).
 
 
 class Fetch(NamedTuple):
@@ -52,7 +52,9 @@ class RunQueue:
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        self._file = _open(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        self._file: int | None = None
+        with suppress(OSError):
+            self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
 
     def waited_ns(self) -> int:
         """So far; -1 if the system does not tell, which some say by zeros."""
@@ -114,12 +116,10 @@ class Loader:
         """A batch was made in this process."""
         self._fetches.append(fetch)
 
-    def waited(
-        self, asked_ns: int, got_ns: int, sampling_ns: int, ready: int | None, iterator: Any, timed: bool
-    ) -> None:
+    def waited(self, asked_ns: int, got_ns: int, index_ns: int, ready: int | None, iterator: Any, timed: bool) -> None:
         """The training got a batch from the iterator; `timed`: in a step that is timed without the profiler.
 
-        `sampling_ns`: how long the sampler took of that, which workers' iterators ask once a batch is there.
+        `index_ns`: how long the sampler took of that, which workers' iterators ask once a batch is there.
         """
         if not self.asked:
             self.settings["dataset_length"] = dataset_length(iterator)
@@ -130,18 +130,16 @@ class Loader:
             self._waits_ns.clear()
             self._sampling_ns.clear()
         self._waits_ns.append(got_ns - asked_ns)
-        self._sampling_ns.append(sampling_ns)
+        self._sampling_ns.append(index_ns)
         if ready is not None:
             self._ready.append(ready)
-            self._note_workers(iterator._workers)
+            workers = iterator._workers
+            if workers and workers[0].pid not in self._workers and len(self._workers) < MOST_FILES:
+                self._workers.update(dict.fromkeys(worker.pid for worker in workers))
+                self.settings["start_method"] = start_method(workers[0])
             number = iterator._rcvd_idx - 1 if getattr(iterator, "_in_order", True) else -1
             if timed and number > 0:  # The first waits for workers that start.
-                self._requests.append(Request(number, asked_ns, got_ns - sampling_ns))
-
-    def _note_workers(self, workers: list[Any]) -> None:
-        if workers and workers[0].pid not in self._workers and len(self._workers) < MOST_FILES:
-            self._workers.update(dict.fromkeys(worker.pid for worker in workers))
-            self.settings["start_method"] = start_method(workers[0])
+                self._requests.append(Request(number, asked_ns, got_ns - index_ns))
 
     def found(self, work: Path) -> dict[str, object]:
         """Settings and means by the names of `Loader` in the manifest; reads what the workers have left in `work`."""
@@ -158,7 +156,9 @@ class Loader:
             "sending_ns": _mean_ns(one.sent_ns for one in timed if one.sent_ns >= 0),
             **_handed(self._requests, made),
             "sampled": sampled + self._sampled,
-            "lines": told(lines, max(lines.total(), 1)),
+            "lines": [
+                {**line._asdict(), "share": ns / max(lines.total(), 1)} for line, ns in lines.most_common(MOST_LINES)
+            ],
             "batches": len(fetches),
             "fetch_ns": _mean_ns(one.fetch_ns for one in timed),
             "items_ns": _mean_ns(one.fetch_ns - one.collate_ns for one in timed),
@@ -183,12 +183,11 @@ class WorkerFile:
         self._file: int | None = None
         self.ended_cpu_ns = -1  # CPU time of this process when its latest batch was made.
         self._lines: Counter[Line] = Counter()
-        parent = self._parent = _parent()
-        try:
-            if parent is not None and sum(1 for _ in work.glob(f"loader-{parent}-*")) < MOST_FILES:
-                self._file = os.open(_path(work, parent, os.getpid()), os.O_WRONLY | os.O_CREAT, 0o666)
-        except OSError:
-            pass  # An unwritable folder; the batches are made all the same.
+        parent = parent_process()
+        self._parent = None if parent is None else parent.pid
+        with suppress(OSError):  # An unwritable folder; the batches are made all the same.
+            if parent is not None and sum(1 for _ in work.glob(f"loader-{parent.pid}-*")) < MOST_FILES:
+                self._file = os.open(_path(work, parent.pid, os.getpid()), os.O_WRONLY | os.O_CREAT, 0o666)
 
     @property
     def usable(self) -> bool:
@@ -219,29 +218,13 @@ class WorkerFile:
         self._batches += 1
         self._lines += found
         path = self._work / f"sampled-{self._parent}-{os.getpid()}"
-        try:
+        with suppress(OSError):
             path.with_suffix(".new").write_text(json.dumps([self._batches, list(self._lines.items())]))
             path.with_suffix(".new").replace(path)
-        except OSError:
-            pass
-
-
-def _open(path: str) -> int | None:
-    try:
-        return os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
 
 
 def _path(work: Path, parent: int, worker: int) -> Path:
     return work / f"loader-{parent}-{worker}"
-
-
-def _parent() -> int | None:
-    """The process that started this one as a worker, also where a server forked it."""
-    multiprocessing = sys.modules.get("multiprocessing")
-    parent = multiprocessing.parent_process() if multiprocessing is not None else None
-    return None if parent is None else parent.pid
 
 
 def _left(work: Path, worker: int) -> list[Fetch]:

@@ -1,4 +1,7 @@
-"""What the script makes and calls: models, loaders, optimizers, and attributes that we are told of."""
+"""What the script makes and calls: models, loaders, optimizers, and attributes that we are told of.
+
+Nothing of ours may run within torch.compile.
+"""
 
 import ast
 import functools
@@ -10,8 +13,27 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from .compiled import compiler_switch
-from .threads import is_library, line_of
+from .alone import alone
+from .threads import frames, is_library, line_of
+
+
+def compiler_switch() -> Callable[[Any], Any]:
+    """A function that sets what compiles frames that are entered from now on, and returns what did so before.
+
+    Where torch.compile gives up on a function it still compiles what that calls: us as well, which takes seconds; and a
+    profiler that starts in there crashes the process at random (torch 2.13). So within it nothing of ours may run, and
+    to find that out no function of ours may be called: use this where the script's own frame has called us.
+    """
+    import torch
+
+    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    switch: Callable[[Any], Any] = getattr(frames, "set_eval_frame", lambda compiler: None)
+
+    def tried() -> Callable[[Any], Any]:
+        switch(switch(None))
+        return switch
+
+    return alone("what torch.compile compiles", tried, default=lambda compiler: None)
 
 
 class Noticed:
@@ -20,16 +42,19 @@ class Noticed:
     Unlike a wrapper of the function that reads it, it adds no frame, so that torch's warnings point where they would.
     """
 
-    def __init__(self, name: str, told: Callable[[], None]) -> None:
-        self._name, self._told, self._compile_with = name, told, compiler_switch()
+    def __init__(self, name: str, told: Callable[[], None] | None = None) -> None:
+        self._name, self._told = name, told
+        self._compile_with = None if told is None else compiler_switch()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """What lacks it has to say so: wrappers of optimizers have what they lack from what they wrap."""
         if instance is None:
             return self
-        compiler = self._compile_with(None)
-        self._compile_with(compiler)
-        if not compiler:
-            self._told()
+        if self._told is not None and self._compile_with is not None:
+            compiler = self._compile_with(None)
+            self._compile_with(compiler)
+            if not compiler:
+                self._told()
         try:
             return instance.__dict__[self._name]
         except KeyError:
@@ -46,24 +71,26 @@ class Noticed:
 
 
 def largest() -> Any:
-    """The module with most parameters of those that are part of no other; None without any with parameters."""
-    nn = sys.modules.get("torch.nn.modules.module")
-    if nn is None:
-        return None
-    modules = [
-        object_ for object_ in gc.get_objects() if issubclass(type(object_), nn.Module) and "_modules" in vars(object_)
-    ]
+    """Of the modules that are part of no other the one with most parameters; None without any with parameters."""
+    modules = _modules()
     inner = {id(part) for module in modules for part in list(module._modules.values())}
-    sizes = [
-        (sum(part.numel() for part in list(module.parameters())), module)
-        for module in modules
-        if id(module) not in inner
-    ]
+    return largest_of(module for module in modules if id(module) not in inner)
+
+
+def largest_of(modules: Iterable[Any]) -> Any:
+    """The one with most parameters; None without any with parameters."""
+    sizes = [(sum(part.numel() for part in list(module.parameters())), module) for module in modules]
     size, found = max(sizes, key=lambda pair: pair[0], default=(0, None))
     return found if size else None
 
 
-MOST_TRAINED = 8  # Modules that are taken for what is trained, wrappers with what they wrap (our choice).
+def _modules() -> list[Any]:
+    nn: Any = sys.modules.get("torch.nn.modules.module")
+    some = [] if nn is None else gc.get_objects()
+    return [one for one in some if issubclass(type(one), nn.Module) and "_modules" in vars(one)]
+
+
+MOST_TRAINED = 8  # Modules that are taken for what is trained, wrappers with what they wrap (chosen).
 
 
 def trained(optimizers: Iterable[Any]) -> list[Any]:
@@ -71,11 +98,7 @@ def trained(optimizers: Iterable[Any]) -> list[Any]:
 
     What torch.compile has compiled is left alone: calls of its wrapper tell as much.
     """
-    nn, frames = sys.modules.get("torch.nn.modules.module"), sys.modules.get("torch._dynamo.eval_frame")
-    if nn is None:
-        return []
-    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and "_modules" in vars(one)]
-    wrapper = getattr(frames, "OptimizedModule", ())
+    modules, wrapper = _modules(), getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", ())
     compiled = {id(one) for wrapped in modules if isinstance(wrapped, wrapper) for one in wrapped._orig_mod.modules()}
     sizes = [({id(some): some.numel() for some in one.parameters()}, one) for one in modules if id(one) not in compiled]
     inner = {id(part) for module in modules for part in module._modules.values()}
@@ -84,9 +107,7 @@ def trained(optimizers: Iterable[Any]) -> list[Any]:
         wanted = {id(some) for group in optimizer.param_groups for some in group["params"]}
         held = [(sum(size for key, size in known.items() if key in wanted), one) for known, one in sizes]
         most = max((size for size, _ in held), default=0)
-        for size, one in held:
-            if size and size == most:
-                found[id(one)] = one
+        found |= {id(one): one for size, one in held if size and size == most}
     return sorted(found.values(), key=lambda one: id(one) in inner)[:MOST_TRAINED]
 
 
@@ -145,8 +166,7 @@ def when_trained(model: Any, act: Callable[[], None]) -> None:
     kind.train = train
 
 
-LONGEST_CALL = 400  # Characters of a call that are kept (our choice).
-SHORT_NAMES = {"DistributedDataParallel": ("DDP",)}  # Names by which scripts import them, besides their own.
+LONGEST_CALL = 400  # Characters of a call that are kept (chosen).
 
 
 class Place(NamedTuple):
@@ -168,10 +188,13 @@ def note(made: Any) -> None:
 
 def running() -> Place | None:
     """The line of the user's that runs now; None if all are of libraries."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        frame = frame.f_back
-    return None if frame is None else Place(frame.f_code.co_filename, line_of(frame), frame.f_code.co_name)
+    own = (frame for frame in frames(sys._getframe(1)) if is_users(frame.f_code.co_filename))
+    return next((place_of(frame) for frame in own), None)
+
+
+def place_of(frame: FrameType) -> Place:
+    """The line of a function that runs."""
+    return Place(frame.f_code.co_filename, line_of(frame), frame.f_code.co_name)
 
 
 def begins(function: object) -> dict[str, object] | None:
@@ -197,7 +220,7 @@ def call_at(place: Place, name: str) -> str:
         tree = ast.parse(Path(place.file).read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError, RecursionError):
         return ""
-    names = (name, *SHORT_NAMES.get(name, ()))
+    names = (name, "DDP") if name == "DistributedDataParallel" else (name,)  # As scripts import it.
     around = [
         one
         for one in ast.walk(tree)

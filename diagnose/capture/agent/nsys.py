@@ -12,38 +12,30 @@ from typing import Any
 from .alone import alone, tried
 from .board import Board
 from .foreign import turns
-from .interruptions import Collections
+from .interruptions import MARKS, Collections
 from .place import Place
-from .recordings import MARKS
 
 CAPTURE = "diagnose.capture"  # The range: of the leader, for all processes of the run.
 
+# On the board, before the kind of recording: its number, that the range is open, and who has come to its end.
 POSTED, OPENED, ENDED = "nsys.begun.", "nsys.open.", "nsys.ended."
-"""On the board, before the kind of recording: its number, that the range is open, and who has come to its end."""
-
 SESSION = "NSYS_PROFILING_SESSION_ID"  # Which nsys sets for what it starts.
-
-PATIENCE_S = 10.0
-"""How long ranks of one machine wait for each other to begin and end a recording together (our choice)."""
-
-SETTLE_S = 0.2
-"""Until nsys records in the other processes as well: without a pause their first step is lost (nsys 2023.4)."""
-
+PATIENCE_S = 10.0  # How long ranks of one machine wait for each other to begin and end a recording together (chosen).
+SETTLE_S = 0.2  # Until nsys records in other processes too: without a pause their first step is lost (nsys 2023.4).
 POLL_S = 0.001
-
 OPS = "ranges of ops"  # What fails alone.
 _numbers = count(1)  # Of this process' recordings, as nsys numbers its reports.
 
 
-class CannotAsk(Exception):
-    """Nsight Systems cannot be told when to record; the message is a clause that says why."""
+class CannotRecord(Exception):
+    """The user can change that; the message is a clause that says why."""
 
 
 class NsysRecording:
     """From `begin` to `end`, like `recordings.Recording`; the files are written by nsys, not here."""
 
     def __init__(self, board: Board, here: Place, kind: str, ops: bool = True) -> None:
-        """`kind` of recording, by which its report is found; with a range for each op, or without. Raises CannotAsk."""
+        """`kind`: by which its report is found; with a range for each op, or without. Raises CannotRecord."""
         self._kind, self._with_ops = kind, ops
         self._board, self._leads = board, here.rank == here.first
         self._others = max(here.peers - 1, 0)
@@ -117,20 +109,18 @@ def _ops_as_ranges() -> Any:
     """Have torch open a range for each op; None where it cannot. Raises RuntimeError if the script does."""
     import torch
 
-    if not tells_ops():
-        return None
-    return torch.autograd.profiler.emit_nvtx().__enter__()
+    return torch.autograd.profiler.emit_nvtx().__enter__() if tells_ops() else None
 
 
 class _Nvtx:
     """NVTX as torch has it, else of the library that nvidia's package brings: a torch for the CPU has none."""
 
     def __init__(self) -> None:
-        """Raises CannotAsk if there is neither, or no nsys to hear it."""
+        """Raises CannotRecord if there is neither, or no nsys to hear it."""
         import torch
 
         if not os.environ.get(SESSION):
-            raise CannotAsk("Nsight Systems does not trace this process. It may run on another machine.")
+            raise CannotRecord("Nsight Systems does not trace this process. It may run on another machine.")
         if hasattr(torch._C, "_nvtx"):
             from torch.cuda import nvtx
 
@@ -150,7 +140,7 @@ def _library() -> Any:
     places = (Path(folder) / "nvidia/nvtx/lib/libnvToolsExt.so.1" for folder in sys.path)
     found = next((place for place in places if place.is_file()), None)
     if found is None:
-        raise CannotAsk("this CPU build of torch has no NVTX: record without --tracer nsys")
+        raise CannotRecord("this CPU build of torch has no NVTX: record without --tracer nsys")
     library = ctypes.CDLL(str(found))
     library.nvtxRangePushA.argtypes = library.nvtxRangeStartA.argtypes = (ctypes.c_char_p,)
     library.nvtxRangeStartA.restype = ctypes.c_uint64

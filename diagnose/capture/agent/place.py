@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, TypeVar
 
+from .alone import process_group
 from .board import Board, StoreBoard, Words, store
 
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -16,8 +17,8 @@ _WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASK
 _LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 _NODE = ("GROUP_RANK", "SLURM_NODEID", "NODE_RANK")
-"""By torchrun, Open MPI, MPICH and Slurm. A batch script of Slurm has SLURM_NTASKS and SLURM_PROCID, too, but what it
-starts without srun is no task; only srun sets the variables of a step."""
+# By torchrun, Open MPI, MPICH and Slurm; _WORLD has no SLURM_NTASKS, which a batch script has as well: srun alone sets
+# the variables of a step.
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,14 @@ class Place:
     world_size: int
     peers: int  # Ranks on this machine, this one included.
     first: int = 0  # The lowest of them.
-    node: int | None = None
-    """Number of this machine as the launcher counts them; of a pod that is one of several on a machine, the pod's."""
+    node: int | None = None  # Of this machine as the launcher counts; of one of several pods on a machine, the pod's.
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Place:
     """As torch.distributed says, else as the launcher has told by environment variables, else alone."""
     rank, world = _number(environment, _RANK), _number(environment, _WORLD)
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        rank, world = distributed.get_rank(), distributed.get_world_size()
+    if (group := process_group()) is not None:
+        rank, world = group.get_rank(), group.get_world_size()
     world = max(world or 1, 1)
     rank = rank if rank is not None and world > 1 else 0
     peers = min(_number(environment, _LOCAL_WORLD) or _tasks_of_this_node(environment) or world, world)
@@ -58,23 +57,18 @@ def _tasks_of_this_node(environment: Mapping[str, str]) -> int | None:
 
 
 def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    for name in names:
-        value = environment.get(name, "")
-        if value.isascii() and value.isdigit():
-            return int(value)
-    return None
+    values = (environment.get(name, "") for name in names)
+    return next((int(value) for value in values if value.isascii() and value.isdigit()), None)
 
 
-MOST = 64  # Ranks that are all recorded: what they write fits the disk and the patience of a laptop (our choice).
-FEW = 8  # Of a larger group the first are: an eighth of MOST, as many as a machine has usually (our choice).
+MOST = 64  # Ranks that are all recorded: what they write fits the disk and the patience of a laptop (chosen).
+FEW = 8  # Of a larger group the first are: an eighth of MOST, as many as a machine has usually (chosen).
 
 
 def named(asked: str, world_size: int, most: int = MOST) -> frozenset[int] | None:
     """The ranks that are asked for, "all" or as in "0,1,8-15", or that "auto" stands for; None if it depends.
 
-    `most`: of a run of so many all are recorded by "auto".
-
-    Raises ValueError with a sentence if the text is no list of ranks.
+    `most`: of a run of so many all are recorded by "auto". Raises ValueError with a sentence if the text is no list.
     """
     if asked == "all" or (asked == "auto" and world_size <= most):
         return frozenset(range(world_size))
@@ -99,30 +93,24 @@ def of_groups(rank: int, world_size: int, most: int = MOST) -> frozenset[int]:
     """
     few = max(most // FEW, 1)
     found = set(range(min(few, world_size)))
-    for ranks in _groups(rank):
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    groups = getattr(getattr(distributed, "_world", None), "pg_group_ranks", {})  # None where torch does not tell.
+    for ranks in [list(ranks) for ranks in groups.values() if rank in ranks]:
         found.update(sorted(ranks)[: len(ranks) if len(ranks) <= most else few])
     return frozenset(found)
 
 
-def _groups(rank: int) -> list[list[int]]:
-    """The ranks of each process group that this rank is in; none where torch does not tell."""
-    distributed = sys.modules.get("torch.distributed.distributed_c10d")
-    known = getattr(getattr(distributed, "_world", None), "pg_group_ranks", {})
-    return [list(ranks) for ranks in known.values() if rank in ranks]
-
-
-LEAD = 5  # Steps between an announcement and what it announces, so that all ranks hear of it in time (our choice).
+LEAD = 5  # Steps between an announcement and what it announces, so that all ranks hear of it in time (chosen).
 END = "end"  # The last word: at its step all leave.
-
 T = TypeVar("T")
 Course = Generator[None, None, T]  # Yields to let the script make one step.
 
 
-class Over(Exception):
+class RecordingEnded(Exception):
     """The leader has ended what this rank still waits for."""
 
 
-class Lost(Exception):
+class RankLost(Exception):
     """The other ranks cannot be reached any more, so that no step to end at can be agreed on."""
 
 
@@ -130,15 +118,14 @@ class Agreement:
     """Between all ranks of a process group; without one between those of a machine. The first of them leads."""
 
     def __init__(self, board: Board, here: Place, number: Callable[[], int], told: Callable[[str, int], None]) -> None:
-        """`board` is of the machine's ranks. `number()` is that of the step that ended last.
-
-        `told(what, steps)` is called some steps before ranks begin something.
+        """`board`: of the machine's ranks. `number()`: of the step that ended last. `told(what, steps)` is called some
+        steps before ranks begin something.
         """
         shared = store() if here.world_size > 1 else None
         self._words: Words = board if shared is None else StoreBoard(shared, here.world_size)
         self._here, self._number, self._told = here, number, told
+        # Those that agree.
         self.ranks = range(here.first, here.first + here.peers) if shared is None else range(here.world_size)
-        """Those that agree."""
         self._leader = self.ranks[0]
         self._begun_s, self._first = time.monotonic(), number()
 
@@ -158,7 +145,7 @@ class Agreement:
             self._words.post("run", name=run)
 
     def joined(self) -> Course[str]:
-        """The run that the first rank has joined. Raises Lost."""
+        """The run that the first rank has joined. Raises RankLost."""
         while (word := self._heard("run")) is None:
             yield
         self._words.rest()
@@ -178,8 +165,8 @@ class Agreement:
         """Wait for the step at which all ranks begin something; to the number of steps that the leader says.
 
         `wait(number)`: how many steps later than with that of this number it may begin at the earliest. 0 where the
-        leader has said one of `unless` instead, which come later. Raises Over if the leader has ended the recording,
-        Lost if nobody can be reached.
+        leader has said one of `unless` instead, which come later. Raises RecordingEnded, and RankLost if nobody can be
+        reached.
         """
         if self.leads:
             step = self._number() + self._lead()
@@ -187,13 +174,13 @@ class Agreement:
         return int((yield from self._awaited(what, unless)).get("steps", 0))
 
     def _awaited(self, what: str, unless: Sequence[str] = ()) -> Course[dict[str, Any]]:
-        """A word of the leader, once the step has ended that it names; empty if it was left out. Raises Over, Lost."""
+        """A word of the leader, once the step that it names has ended; empty if it was left out. Raises as `begin`."""
         while True:
             word = self._heard(what)
             if word is None and any(self._heard(one) is not None for one in unless):
                 return {}
             if what != END and self._heard(END) is not None:
-                raise Over
+                raise RecordingEnded
             if word is not None:
                 break
             yield
@@ -204,10 +191,7 @@ class Agreement:
         return word
 
     def choose(self, asked: str, most: int, own_ns: int) -> Course[frozenset[int]]:
-        """The ranks to record; the first of them leads from now on. `own_ns`: how long this rank's own step takes.
-
-        Raises like `begin`.
-        """
+        """The ranks to record; the first leads from now on. `own_ns`: of this rank's step. Raises as `begin`."""
         some = named(asked, self._here.world_size, most)
         if some is None:
             some = yield from self._chosen(most, own_ns)
@@ -227,7 +211,7 @@ class Agreement:
         return frozenset(map(int, (yield from self._awaited("ranks"))["some"].split(",")))
 
     def end(self, patience_s: float, note: Callable[[str], None]) -> Course[None]:
-        """Wait until no rank leaves while another still needs it, for as long as patience lasts. Raises Lost."""
+        """Wait until no rank leaves while another still needs it, for as long as patience lasts. Raises RankLost."""
         self._words.count("done")
         until = time.monotonic() + patience_s
         while self.leads and self._words.counted("done") < len(self.ranks) and time.monotonic() < until:
@@ -244,8 +228,8 @@ class Agreement:
         return max(LEAD, ceil(self._words.delay_s * made / max(passed_s, 1e-6)) + 1)
 
     def _heard(self, what: str) -> dict[str, Any] | None:
-        """A word, if it has been said. Raises Lost."""
+        """A word, if it has been said. Raises RankLost."""
         word = self._words.read(what)
         if word is None and self._words.lost:
-            raise Lost
+            raise RankLost("the other ranks are unreachable")
         return word

@@ -8,18 +8,15 @@ from pathlib import Path
 
 from .place import MOST
 
-WORK = ".work"
-"""Folder in the recording for what processes and commands tell each other; gone once the recording is complete."""
-
+WORK = ".work"  # Folder in the recording for what processes and commands tell each other; gone once it is complete.
 RECORDING = "DIAGNOSE_RECORDING"  # Variable that names the folder of a part to the processes it records.
 LEFT = "left"  # File of a part whose command has ended, or has no place in the run.
 APART = "apart"  # What a process posts that knows of ranks which write into another folder.
 REFUSED = "refused"  # What a process posts that finds another run recorded in the folder.
 INTERRUPTED = "interrupted"  # What a script posts when an interrupt ends it.
 
+# Kinds of recordings, in the order in which they are made, and what each is called among the files.
 FILES = {"timing": "trace", "device_timing": "device", "attribution": "detail"}
-"""What kinds of recordings are called among the files, in the order in which they are made."""
-
 OF_TIMES = ("device_timing", "timing")  # Kinds whose times are used; Nsight Systems can make them.
 GRAPH = "graph.json.gz"  # How the name of the file ends that has autograd's graph of one step.
 VALUES = "values.json.gz"  # How the name of the file ends that tells which ops compute what has been computed before.
@@ -69,22 +66,22 @@ class Plan:
     ranks: str = "auto"  # Which ranks are recorded: "auto", "all" or numbers, as in "0,1,8-15".
     most_ranks: int = MOST  # Of a run of so many all are recorded, unless `ranks` says otherwise.
     most_bytes: int = 200_000_000  # Of one trace, before compression.
-    patience_s: float = 60.0
-    """For so long, while the training goes on, the run is not ended as other ranks have not come to the end."""
+    patience_s: float = 60.0  # Of a training that goes on: how long its end waits for ranks that are not done.
     calls_after_s: float = 30.0  # Without any step for so long, calls of the model are counted, too.
     hint_after_s: float = 60.0  # Without any step for so long, the user is told how to mark them.
     window_after_s: float = 120.0  # Without any step for so long, a stretch of time is recorded instead.
     timed: int | None = None  # Time at least so many steps and record none, as an arm of a trial does; None: record.
     timed_s: float = 0.0  # Of such an arm: go on timing for so long, if the script makes that many steps.
     fixes: tuple[str, ...] = ()  # What to inject, as in `Fix.trial`.
-    switches: tuple[str, ...] = ()
-    """What to screen: names of settings that are turned on and off while the script runs, the best first."""
+    switches: tuple[str, ...] = ()  # What to screen: settings that are turned on and off in the run, best first.
     screen_s: float = 0.0  # How long that may take.
     block_s: float = 0.3  # A block of it, at least (trials.md).
-    earlier: tuple[tuple[float, float], ...] = ()
-    """Pairs of blocks that were measured of the first of them, in processes that have ended."""
-    written: tuple[str, ...] = ()
-    """Of such an arm: files that an earlier run of the script wrote, as in `RankManifest.writes`."""
+    earlier: tuple[tuple[float, float], ...] = ()  # Of the first of them: pairs of blocks of processes that ended.
+    written: tuple[str, ...] = ()  # Of such an arm: files that an earlier run wrote, as in `RankManifest.writes`.
+
+    def tracer_of(self, kind: str) -> str:
+        """Stacks and shapes come from torch.profiler: what else there is to know of them, it knows."""
+        return self.tracer if kind in OF_TIMES else "torch"
 
     def write(self, part: Part) -> None:
         """Into the part's working folder."""

@@ -7,7 +7,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import about, compiled, interruptions, loaders, place, script_files
+from . import about, about_devices, interruptions, loaders, place, script_files
+from .about_settings import Settings, failed_guards
 from .alone import each_alone, failures, in_time
 from .arm import Arm
 from .foreign import watch_foreign
@@ -18,9 +19,7 @@ from .session import Session
 class Recorder:
     """Told of each step's end, records some. Idle until the first; nothing of it raises."""
 
-    def __init__(
-        self, part: Part, plan: Plan, on_batch: Callable[[], None], settings: about.Settings | None = None
-    ) -> None:
+    def __init__(self, part: Part, plan: Plan, on_batch: Callable[[], None], settings: Settings | None = None) -> None:
         """`on_batch` is called when this process asks a DataLoader for a batch. `settings`: those noted before."""
         self.part, self.plan = part, plan
         self.steps_by: str | None = None  # As in `RankManifest`.
@@ -31,9 +30,9 @@ class Recorder:
         self._script: str | None = None
         self._said = False
         self._told = self._made = 0
-        self._settings = settings or about.Settings()
+        self._settings = settings or Settings()
         self._settings.install()
-        self._watch = loaders.install(part.work, on_batch)
+        self._watch = loaders.use(loaders.LoaderWatch(part.work, on_batch))
         interruptions.mark_saving()
         interruptions.mark_formatting()
         self._arm = None if plan.timed is None else Arm()
@@ -75,8 +74,8 @@ class Recorder:
                 self._watch.looking = not self.session.settled
             if self.over:
                 self.end("recorded")
-            elif self.session is not None and len(self.session.kept) > self._told:
-                self._told = len(self.session.kept)
+            elif self.session is not None and len(self.session.recordings.kept) > self._told:
+                self._told = len(self.session.recordings.kept)
                 self._write(f"rank{self.session.here.rank}.json", self._of_this_process(None))
         except Exception as error:
             self.over = True
@@ -104,13 +103,21 @@ class Recorder:
             self.session.note(f"The last recording could not be kept: {type(error).__name__}: {error}.")
         try:
             if self.session.here.rank == 0 or not (self.part.shared / "run.json").exists():
-                self._write("run.json", _of_the_run(self._script))
+                of_the_run = each_alone(
+                    host=about.host,
+                    versions=about.versions,
+                    environment=lambda: about.environment(os.environ),
+                    devices=lambda: in_time("the devices", about_devices.devices, ()),
+                    links=lambda: in_time("the links between devices", about_devices.links, ()),
+                    sources=lambda: script_files.imported(self._script),
+                )
+                self._write("run.json", of_the_run)
             self._write(f"rank{self.session.here.rank}.json", self._of_this_process(how))
         except Exception as error:
             print(f"diagnose: the run's settings could not be kept ({type(error).__name__}: {error})", file=sys.stderr)
 
     def _begun(self) -> Session | None:
-        self._script = script_files.script()
+        self._script = getattr(sys.modules.get("__main__"), "__file__", None)  # Python forgets it before it ends.
         session = Session(self.part, self.plan, place.find(), self._watch.epochs, self._stepped)
         return session if session.join() else None
 
@@ -126,17 +133,16 @@ class Recorder:
         assert session is not None
         who = {
             "part": self.part.name,
-            "rank": session.here.rank,
-            "world_size": session.here.world_size,
-            "peers": session.here.peers,
-            "node": session.here.node,
+            **{name: getattr(session.here, name) for name in ("rank", "world_size", "peers", "node")},
             "machine": session.machine,
             "steps_by": self.steps_by,
             "steps_made": self._made,
             "ended": how,
         }
         if session.found.get("recorded") is False:
-            return {**who, "recorded": False, "unprofiled": _times(session.found["unprofiled"]), "notes": session.notes}
+            timed: Any = session.found["unprofiled"]
+            times = {name: timed[name] for name in ("first_step", "wall_ns")}
+            return {**who, "recorded": False, "unprofiled": times, "notes": session.notes}
         return {
             **who,
             "pid": os.getpid(),
@@ -145,7 +151,7 @@ class Recorder:
                 loaders=self._watch.loaders,
                 optimizers=lambda: about.optimizers(self._stepped() or about.alive()),
                 flags=self._settings.flags,
-                failed_guards=compiled.failed,
+                failed_guards=failed_guards,
                 distributed=self._settings.distributed,
                 allocator=self._settings.allocator,
                 libraries=about.libraries,
@@ -161,18 +167,3 @@ class Recorder:
         written = self.part.work / f"{name}.{os.getpid()}"
         written.write_text(json.dumps(what), encoding="utf-8")
         written.replace(self.part.shared / name)
-
-
-def _times(timed: Any) -> dict[str, object]:
-    return {name: timed[name] for name in ("first_step", "wall_ns")}
-
-
-def _of_the_run(script: str | None) -> dict[str, object]:
-    return each_alone(
-        host=about.host,
-        versions=about.versions,
-        environment=lambda: about.environment(os.environ),
-        devices=lambda: in_time("the devices", about.devices, ()),
-        links=lambda: in_time("the links between devices", about.links, ()),
-        sources=lambda: script_files.imported(script),
-    )

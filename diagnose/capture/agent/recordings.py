@@ -1,6 +1,6 @@
-"""One recording by torch.profiler, the memory that it takes, and what one event costs.
+"""Recordings, those by torch.profiler among them: the memory that one takes, and what one event costs.
 
-In the process that is recorded, as machines differ by several times, and one machine from minute to minute.
+Both in the process that is recorded, as machines differ by several times, and one machine from minute to minute.
 
 The profiler's records come to lie in memory that ops let go, and part it: what the next op asks for fits no more, and
 is taken anew from the system. In a net that filled 64 tensors of 1.3 MB a step each recorded step fetched 80 MB so,
@@ -9,23 +9,31 @@ and took 46 ms where it took 14 without the profiler; with that memory fetched b
 
 import ctypes
 import os
+import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from math import ceil, inf
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from .alone import alone, failed, tried, uses_gpu
+from .alone import alone, failed, text_of, tried, uses_gpu
+from .board import Board
+from .clocks import Clock
 from .foreign import OLDER, close_older_ranges, turns
-from .interruptions import Collections
+from .interruptions import MARKS, Collections, phases
 from .lines import Lines
+from .nsys import NsysRecording
+from .place import Place
+from .plan import ENDINGS, FILES, OF_TIMES, Part, Plan
 from .threads import wait_for_others
 
-TIMES = 100  # Ops of a block: far fewer launches than those after which the host waits for a device (our choice).
-BLOCKS = 20  # Within the recording, and as many without it (our choice).
+TIMES = 100  # Ops of a block: far fewer launches than those after which the host waits for a device (chosen).
+BLOCKS = 20  # Within the recording, and as many without it (chosen).
 
 
 def event_cost() -> dict[str, float | None] | None:
@@ -56,19 +64,12 @@ def _measured() -> dict[str, float | None]:
     with profile(activities=activities):
         within = [_times_ns(op, BLOCKS) for op in ops]
     after = [_times_ns(op, BLOCKS // 2) for op in ops]
-    without = [_undisturbed(first + last) for first, last in zip(before, after, strict=True)]
-    op_ns, *both_ns = [(_undisturbed(times) - less) / TIMES for times, less in zip(within, without, strict=True)]
-    return {"op_ns": _if_more(op_ns), "call_ns": _if_more(both_ns[0] - op_ns) if both_ns else None}
-
-
-def _undisturbed(times_ns: list[int]) -> float:
-    """The lower quartile: on a busy machine medians came out below zero in 6 of 50 tries, these in none of 30."""
-    return quantiles(times_ns)[0]
-
-
-def _if_more(ns: float) -> float | None:
-    """None: the machine got slower or faster meanwhile by more than an event costs."""
-    return ns if ns > 0 else None
+    # Lower quartiles: on a busy machine medians came out below zero in 6 of 50 tries, these in none of 30.
+    without = [quantiles(first + last)[0] for first, last in zip(before, after, strict=True)]
+    op_ns, *both_ns = [(quantiles(times)[0] - less) / TIMES for times, less in zip(within, without, strict=True)]
+    cost = {"op_ns": op_ns, "call_ns": both_ns[0] - op_ns if both_ns else 0.0}
+    # None: the machine got slower or faster meanwhile by more than an event costs.
+    return {name: ns if ns > 0 else None for name, ns in cost.items()}
 
 
 def _times_ns(op: Callable[[], object], blocks: int) -> list[int]:
@@ -87,26 +88,15 @@ def _times_ns(op: Callable[[], object], blocks: int) -> list[int]:
 
 LEAST_BYTES = 16_000_000
 MOST_BYTES = 1_000_000_000
-MOST_SHARE = 0.25  # What is fetched at least and at most, and of what is free (our choice).
+MOST_SHARE = 0.25  # What is fetched at least and at most, and of what is free (chosen).
 
+# Times what steps took is fetched: records part memory otherwise in each recording. With once as much, repeated up to
+# twice, 3 of 24 of such recordings still took 11 to 21 MB a step, with this none of 20.
 SPARE = 2
-"""Times what steps took is fetched: records part memory otherwise in each recording. With once as much, repeated up to
-twice, 3 of 24 of such recordings still took 11 to 21 MB a step, with this none of 20."""
-
-USUAL_SHARE = 0.1  # Of what a recorded step fetches, what one without the profiler may fetch as well (our choice).
+USUAL_SHARE = 0.1  # Of what a recorded step fetches, what one without the profiler may fetch as well (chosen).
 BLOCK_BYTES = 24 << 20  # Less than what glibc takes from the system apart from the rest, and gives back at once.
-
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST_THRESHOLD = 32 << 20  # As in glibc's malloc.h; larger ones it does not take.
-
-
-def fetched_bytes() -> int:
-    """Of memory that this process has touched for the first time so far; 0 where that is not told."""
-    try:
-        import resource
-    except ImportError:
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt * resource.getpagesize()
 
 
 def make_room(recorded: int, usual: int, steps: int) -> int:
@@ -136,34 +126,25 @@ def make_room(recorded: int, usual: int, steps: int) -> int:
 
 
 def free_bytes(root: Path = Path("/")) -> int:
-    """Of the machine, or what the control group of the process leaves. `root` is the folder that holds sys."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Of the machine, caches included, or what the control group of the process leaves. `root` holds proc and sys."""
+    known = re.search(r"^MemAvailable:\s+(\d+)", text_of(root / "proc/meminfo"), re.MULTILINE)
+    free = 1024 * int(known[1]) if known else 2 << 30  # Where the system does not say (chosen).
+    group = root / "sys/fs/cgroup"
+    cached = re.search(r"^inactive_file (\d+)", text_of(group / "memory.stat"), re.MULTILINE)
     for most, now in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        try:
-            limit, used = ((root / "sys/fs/cgroup" / name).read_text(encoding="ascii").strip() for name in (most, now))
-            free = min(free, int(limit) - int(used))
-        except (OSError, ValueError):
-            continue
+        with suppress(ValueError):
+            free = min(free, int(text_of(group / most)) - int(text_of(group / now)) + (int(cached[1]) if cached else 0))
     return max(free, 0)
-
-
-MARKS = "the steps' places in recordings"  # What fails alone if ranges of steps do.
 
 
 class Recording:
     """From `begin` to `end`; steps in between are marked `ProfilerStep#n`, as torch.profiler itself would."""
 
     def __init__(
-        self,
-        *,
-        detailed: bool,
-        memory: bool = False,
-        all_threads: bool = False,
-        host_only: bool = False,
-        ops: bool = True,
+        self, detailed: bool, memory: bool = False, all_threads: bool = False, host_only: bool = False, ops: bool = True
     ) -> None:
         """`detailed`: with call stacks and shapes, which take time; else nothing that does.
 
@@ -192,10 +173,7 @@ class Recording:
         self.marks_collections = False  # Whether collections of garbage are ranges of it.
 
     def begin(self, number: int | None) -> None:
-        """Start to record, and mark the step of that number; None marks none. Raises what the profiler raises.
-
-        It must be our turn.
-        """
+        """Record from now on, at our turn, and mark the step of this number, if any. Raises as the profiler does."""
         self._traced_by = sys.getprofile()
         alone(OLDER, close_older_ranges, most_s=inf)
         if self._detailed:
@@ -217,20 +195,14 @@ class Recording:
         """Stop, and write the trace as gzip if it has a target, in `work` before it is whole."""
         self._stop()
         if target is not None:
-            written = self._written(work)
-            try:
+            with self._written(work) as written:
                 _compress(written, target)
-            finally:
-                written.unlink(missing_ok=True)
 
     def end_and_measure(self, folder: Path) -> int:
         """Stop. Returns the size of the trace in bytes, which is not kept."""
         self._stop()
-        written = self._written(folder)
-        try:
+        with self._written(folder) as written:
             return written.stat().st_size
-        finally:
-            written.unlink(missing_ok=True)
 
     def _stop(self) -> None:
         if self._collections is not None:
@@ -247,10 +219,14 @@ class Recording:
             if self._traced_by is not None:
                 sys.setprofile(self._traced_by)  # Recording stacks takes its place.
 
-    def _written(self, folder: Path) -> Path:
+    @contextmanager
+    def _written(self, folder: Path) -> Iterator[Path]:
         written = folder / f"{os.getpid()}.json"
-        self._profile.export_chrome_trace(str(written))
-        return written
+        try:
+            self._profile.export_chrome_trace(str(written))
+            yield written
+        finally:
+            written.unlink(missing_ok=True)
 
     def _open(self, number: int | None) -> None:
         import torch
@@ -286,9 +262,81 @@ def _config(options: dict[str, bool]) -> Any:
     config: Any = _profiler._ExperimentalConfig
     known = {}
     for name, value in options.items():
-        try:
+        with suppress(TypeError):
             config(**{name: value})
-        except TypeError:
-            continue
-        known[name] = value
+            known[name] = value
     return config(**known)
+
+
+@dataclass(frozen=True)
+class OpenRecording:
+    """One that goes on, with the clock of its steps."""
+
+    kind: str
+    recording: Recording | NsysRecording
+    clock: Clock
+
+
+class Recordings:
+    """Those of this process, one after the other."""
+
+    def __init__(self, part: Part, plan: Plan, here: Place, found: dict[str, object]) -> None:
+        """`found` gets what is made, by the names of `RankManifest`."""
+        self._part, self._plan, self._here, self._found = part, plan, here, found
+        self.open: OpenRecording | None = None
+        self.kept: dict[str, int] = {}  # Of each kind of recording in the folder the memory that its steps fetched.
+
+    def file(self, kind: str) -> Path:
+        """Where a recording is kept."""
+        name = f"rank{self._here.rank}.{FILES[kind]}.{ENDINGS[self._plan.tracer_of(kind)]}"
+        return self._part.recording / name
+
+    def start(self, kind: str, number: int | None, all_threads: bool = False) -> Recording | NsysRecording:
+        """Record from now on. It must be our turn, which is over if this raises."""
+        try:
+            recording = self._made(kind, all_threads)
+            recording.begin(number)
+        except BaseException:
+            turns.leave()
+            raise
+        return recording
+
+    def _made(self, kind: str, all_threads: bool) -> Recording | NsysRecording:
+        ops = kind != "device_timing"
+        if self._plan.tracer_of(kind) == "nsys":
+            return NsysRecording(Board(self._part.work), self._here, kind, ops)
+        host_only = self._plan.tracer == "nsys"  # Which holds what tells of the device, to the end of the process.
+        detailed, memory = kind == "attribution", self._plan.memory
+        return Recording(detailed=detailed, memory=memory, all_threads=all_threads, host_only=host_only, ops=ops)
+
+    def begin(self, kind: str, number: int) -> OpenRecording:
+        """The same with a clock, from the step of this number on."""
+        recording = self.start(kind, number)
+        self.open = OpenRecording(kind, recording, Clock(number, by_phase=kind in OF_TIMES))
+        return self.open
+
+    def keep(self, steps: int) -> None:
+        """End the open recording and put it into the folder, unless one is there that took less memory as it went.
+
+        Its last so many steps are to be used.
+        """
+        made, self.open = self.open, None
+        phases.off()
+        assert made is not None
+        if made.clock.fetched_bytes > self.kept.get(made.kind, sys.maxsize):
+            return made.recording.end(None, self._part.work)
+        target, timed = self.file(made.kind), made.clock.timed()
+        timed |= {"bounds_unix_ns": made.clock.bounds_unix_ns, "settling": made.clock.steps - steps}
+        made.recording.end(target, self._part.work)
+        self._found |= {made.kind: timed, FILES[made.kind]: target.name}
+        if made.recording.marks_collections:
+            self._found["marked"] = ["garbage_collection", "checkpoint", "text"]
+        self.kept[made.kind] = made.clock.fetched_bytes
+
+    def abandon(self) -> bool:
+        """End the open recording, if there is one, and keep nothing of it."""
+        made, self.open = self.open, None
+        phases.off()
+        if made is not None:
+            made.recording.end(None, self._part.work)
+        return made is not None

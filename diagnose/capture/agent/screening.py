@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from . import injection
-from .alone import alone, uses_gpu
-from .arm import Called, Difference, SameBatch, device_peak, own_peak, update_compared
+from .arm import Called, Difference, Peak, SameBatch, update_compared
 from .clocks import LONG, Clock, Cycle
-from .imports import standalone
-from .interruptions import SAVE, YOUNGEST
+from .interruptions import COLLECTION, SAVE
 from .place import Agreement, Course
 from .plan import Plan
+from .script_files import standalone
 from .steps import Epochs
 
 if TYPE_CHECKING:
@@ -33,32 +29,21 @@ else:
     looks = standalone("statistics")
 
 LEAST_STEPS = 5  # Of a block (trials.md).
-
-LEAST_OF_COLLECTIONS_S = 0.6
-"""Of a block where collections of garbage are what is measured: they are seldom (our choice)."""
-
-FEWEST_PAIRS = 3  # Of blocks, before the first look: the spread of fewer is not known (our choice).
-SHARES = 1.5  # Times an equal share of the time that one may take (our choice).
-MOST_REPEATS = 2  # Of a block into which something else fell (our choice).
-
-COMPARED = 3
-"""Steps whose median is compared with that of as many before, to see whether they still get faster (our choice)."""
-
-STILL_FASTER = 0.05  # Share by which it then is lower (our choice).
-
-MOST_SETTLING, MOST_SETTLING_S = 40, 20.0
-"""Steps, and time after the first two of them, in which a switch settles (our choice)."""
-
-SETTLING_OF_RANKS = 8  # Steps in which a switch settles on several ranks, which all have to count alike (our choice).
-COLLECTED = 0.02  # Share of a block that collections of garbage may take without a fault (our choice).
-PAUSED = 0.05  # Share of a block that steps of another kind may add without a fault (our choice).
+LEAST_OF_COLLECTIONS_S = 0.6  # Of a block where collections of garbage are what is measured: they are seldom (chosen).
+FEWEST_PAIRS = 3  # Of blocks, before the first look: the spread of fewer is not known (chosen).
+SHARES = 1.5  # Times an equal share of the time that one may take (chosen).
+MOST_REPEATS = 2  # Of a block into which something else fell (chosen).
+COMPARED = 3  # Steps whose median is compared with that of as many before: do they still get faster? (chosen)
+STILL_FASTER = 0.05  # Share by which it then is lower (chosen).
+MOST_SETTLING, MOST_SETTLING_S = 40, 20.0  # Steps, and time after the first two, in which a switch settles (chosen).
+SETTLING_OF_RANKS = 8  # Steps in which a switch settles on several ranks, which all have to count alike (chosen).
+COLLECTED = 0.02  # Share of a block that collections of garbage may take without a fault (chosen).
+PAUSED = 0.05  # Share of a block that steps of another kind may add without a fault (chosen).
 LIVE = "screening.json"  # File of the part's working folder that tells how far it is.
 RAISES = "with it PyTorch raises "  # Begins what is told of such a switch.
-PEAK = "the most memory of a block"
 SEED = 20261127  # Of the order of blocks, which has to be the same on all ranks.
 
-NOTHING = {"of_optimizer": None, "changes_outputs": False, "collects": False}
-"""Of a switch on a rank that has nothing to turn."""
+Stepped = Callable[[], Sequence[Any]]  # Optimizers that stepped, where that is known.
 
 
 @dataclass
@@ -73,8 +58,7 @@ class Screened:
     added: list[Pair] = field(default_factory=list)  # Blocks on top of those that were kept before.
     on_top_of: list[str] = field(default_factory=list)
     steps: int = 0  # Of a block, at least.
-    settling_s: float = 0.0
-    """By which the first steps with it, and its first forward pass, took longer than later ones: compiling, mostly."""
+    settling_s: float = 0.0  # By which the first steps, and a forward pass before, took longer: compiling, mostly.
     outputs: Difference | None = None
     updates: Difference | None = None
     peak_bytes: list[int] = field(default_factory=list)  # Without and with it; empty where it is not known.
@@ -93,14 +77,14 @@ class Screening:
         plan: Plan,
         ranks: Agreement,
         number: Callable[[], int],
-        optimizers: Callable[[], Sequence[Any]],
+        stepped: Stepped,
         epochs: Epochs,
         cycle: Cycle,
         live: Path | None,
     ) -> None:
         """`number()`: of the last step. `live`: where it tells of itself."""
         self._limit_s, self._block_s = plan.screen_s, plan.block_s
-        self._ranks, self._number, self._optimizers = ranks, number, optimizers
+        self._ranks, self._number, self._stepped = ranks, number, stepped
         self._epochs, self._cycle, self._live = epochs, cycle, live
         self._screened = [Screened(name) for name in plan.switches]
         self._screened[0].alone += [(without, changed) for without, changed in plan.earlier]
@@ -128,17 +112,14 @@ class Screening:
                     break
                 since_s = time.monotonic()
                 self._tell()
-                yield from self._try(one, model, kept, since_s + self._share_s(left_s, place))
+                share_s = SHARES * left_s / (len(self._screened) - place)
+                yield from self._try(one, model, kept, since_s + min(left_s, share_s))
                 one.seconds, one.ended, one.is_on = time.monotonic() - since_s, True, False
                 if one.kept:
                     kept.append(one)
                 self._tell()
         finally:
             self._turn(())
-
-    def _share_s(self, left_s: float, place: int) -> float:
-        """Of the time that is left, for the setting of that number from 0: some of those after it end early."""
-        return min(left_s, SHARES * left_s / (len(self._screened) - place))
 
     def _model(self) -> Course[Any]:
         """The largest that a step calls, and the batch that it calls it with, by two steps."""
@@ -153,29 +134,27 @@ class Screening:
         return model
 
     def _try(self, one: Screened, model: Any, kept: Sequence[Screened], until_s: float) -> Course[None]:
-        switch, one.void = injection.switch(one.name, model, self._optimizers())
+        switch, one.void = injection.switch(one.name, model, self._stepped())
         if not (yield from self._agree(int(switch is not None))):
             return
         if switch is None:  # The first rank has it all the same, and all compute alike.
-            switch = SimpleNamespace(turn=lambda on: None, why_none=str, what="", **NOTHING)
+            switch = standalone("fixes.interfaces").Switch(turn=lambda on: None, why_none=str)
         self._switches[one.name] = switch
         self._numbers(one, switch)
         if not (yield from self._agree(int(not one.void and not one.out_of_memory))):
             return
         begun_s = time.monotonic()
-        faster = yield from self._measured(one, switch, (), one.alone, until_s)
+        faster = yield from self._measured(one, switch, [], one.alone, until_s)
         faster = bool((yield from self._agree(int(faster))))
         if faster and kept:
             one.on_top_of = [other.name for other in kept]
             faster = yield from self._measured(
                 one, switch, one.on_top_of, one.added, until_s + time.monotonic() - begun_s
             )
-        changed = injection.may_not_change(one.name) and "differ" in self._kinds(one)
+        kinds = {found.kind for found in (one.outputs, one.updates) if found is not None}
+        changed = injection.may_not_change(one.name) and "differ" in kinds
         one.kept = bool((yield from self._agree(int(faster and not one.void and not changed))))
         self._turn([other.name for other in (*kept, *[one] * one.kept)])
-
-    def _kinds(self, one: Screened) -> set[str]:
-        return {found.kind for found in (one.outputs, one.updates) if found is not None}
 
     def _numbers(self, one: Screened, switch: Any) -> None:
         """Both ways on the same batch, without a step. What fails here would have ended the script."""
@@ -188,15 +167,13 @@ class Screening:
                     one.void = "the model's results are bit-identical with it: it is already in effect"
             one.settling_s = time.perf_counter() - begun_s
             if switch.of_optimizer is not None:
-                one.updates = update_compared(self._optimizers(), switch.of_optimizer)
+                one.updates = update_compared(self._stepped(), switch.of_optimizer)
         except Exception as error:
             one.out_of_memory = type(error).__name__ == "OutOfMemoryError"
             one.void = f"{RAISES}{type(error).__name__}: {str(error)[: injection.MOST_SAID]}"
             self._turn(())
 
-    def _measured(
-        self, one: Screened, switch: Any, base: Sequence[str], pairs: list[Pair], until_s: float
-    ) -> Course[bool]:
+    def _measured(self, one: Screened, switch: Any, base: list[str], pairs: list[Pair], until_s: float) -> Course[bool]:
         """Pairs of blocks without and with it, on top of `base`, until enough is known. Whether it is faster."""
         if tuple(base) not in self._usual_ns:
             self._usual_ns[tuple(base)] = yield from self._settled([*base], one, counts=False)
@@ -204,8 +181,10 @@ class Screening:
         with_ns = yield from self._settled([*base, one.name], one, counts=not base)
         one.void = one.void or switch.why_none()
         one.is_on = False
+        least_ns = 1e9 * (LEAST_OF_COLLECTIONS_S if switch.collects else self._block_s)
         for on, usual_ns in ((False, without_ns), (True, with_ns)):
-            self._steps_of[on] = yield from self._agree(self._steps(usual_ns, switch.collects))
+            steps = self._cycle.whole(max(LEAST_STEPS, math.ceil(least_ns / max(usual_ns, 1))))
+            self._steps_of[on] = yield from self._agree(steps)
         one.steps = min(self._steps_of.values())
         self._blocks = []
         if not (yield from self._agree(int(not one.void))):
@@ -213,7 +192,9 @@ class Screening:
         earlier = tuple(pairs)
         while True:
             yield from self._pair(one, switch, base, until_s)
-            pairs[:] = [*earlier, *self._pairs()]
+            waited = [(without.waited, changed.waited) for without, changed in self._blocks]
+            steps_ns = [(without.step_ns, changed.step_ns) for without, changed in self._blocks]
+            pairs[:] = [*earlier, *looks.wait_alike(steps_ns, waited)]
             self._tell()
             if len(pairs) < FEWEST_PAIRS and not (self._ranks.alone and (one.void or until_s < time.monotonic())):
                 continue
@@ -223,10 +204,6 @@ class Screening:
         if one.void or len(pairs) < FEWEST_PAIRS:
             return False
         return self._interval(pairs).low > 1
-
-    def _steps(self, usual_ns: float, collects: bool) -> int:
-        least_s = LEAST_OF_COLLECTIONS_S if collects else self._block_s
-        return self._cycle.whole(max(LEAST_STEPS, math.ceil(least_s * 1e9 / max(usual_ns, 1))))
 
     def _interval(self, pairs: Sequence[Pair]) -> Interval:
         others = [
@@ -258,11 +235,6 @@ class Screening:
         self._blocks.append((blocks[False], blocks[True]))
         one.injected = [] if one.void else injection.lines(one.name) or [switch.what or one.name]
 
-    def _pairs(self) -> list[Pair]:
-        waited = [(without.waited, changed.waited) for without, changed in self._blocks]
-        steps_ns = [(without.step_ns, changed.step_ns) for without, changed in self._blocks]
-        return looks.wait_alike(steps_ns, waited)
-
     def _block(self, one: Screened, on: Sequence[str]) -> Course[_Block]:
         self._turn(on)
         one.is_on = one.name in on
@@ -271,7 +243,9 @@ class Screening:
         for _ in range(self._steps_of[one.is_on]):
             yield
             block.clock.tick()
-        block.end(one, one.is_on)
+        if (peak := block.peak.found()) is not None:
+            one.peak_bytes = one.peak_bytes or [0, 0]
+            one.peak_bytes[one.is_on] = max(one.peak_bytes[one.is_on], peak)
         return block
 
     def _settled(self, on: Sequence[str], one: Screened, counts: bool) -> Course[float]:
@@ -327,21 +301,9 @@ class _Block:
     """Steps of one side. Its device is asked only after the block that follows."""
 
     def __init__(self, first_step: int) -> None:
-        self._peak = _Peak()
-        self._first, self._collected, self._since_ns = first_step, 0, 0
-        gc.callbacks.append(self._collects)
-        self.clock = Clock(first_step, by_phase=True)
+        self.peak, self.clock, self._first = Peak(), Clock(first_step, by_phase=True), first_step
         self.step_ns = 0.0
         self.waited = 0.0  # Share of its time in which its thread could run and got no CPU; 0 where a device is timed.
-        self._phases: dict[str, list[int]] = {}
-
-    def end(self, one: Screened, on: bool) -> None:
-        """Its last step has ended."""
-        gc.callbacks.remove(self._collects)
-        peak = self._peak.found()
-        if peak is not None:
-            one.peak_bytes = one.peak_bytes or [0, 0]
-            one.peak_bytes[on] = max(one.peak_bytes[on], peak)
 
     def read(self) -> None:
         """Waits for the device."""
@@ -361,43 +323,10 @@ class _Block:
         usual = statistics.median(self._times)
         paused = sum(one - usual for one in self._times if one > LONG * usual) if cycle.every == 1 else 0.0
         long = paused > PAUSED * sum(self._times)
-        collected = not collects and self._collected > COLLECTED * sum(self._times)
+        collected = not collects and sum(self._phases.get(COLLECTION, ())) > COLLECTED * sum(self._times)
         saved = not often and any(self._phases.get(SAVE, ()))
         fell = {"save": saved, "epoch": turned, "collection": collected, "pause": long}
         return next((what for what, did in fell.items() if did), "")
-
-    def _collects(self, when: str, info: dict[str, int]) -> None:
-        if info["generation"] == YOUNGEST:
-            return
-        if when == "start":
-            self._since_ns = time.perf_counter_ns()
-        elif self._since_ns:
-            self._collected += time.perf_counter_ns() - self._since_ns
-
-
-class _Peak:
-    """Most memory from now on: of tensors on GPUs where there are any, else of the process."""
-
-    def __init__(self) -> None:
-        self._gpu, self._known = uses_gpu(), True
-        if self._gpu:
-            alone(PEAK, self._reset)
-            return
-        try:
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # proc(5): resets VmHWM.
-        except OSError:
-            self._known = False
-
-    def _reset(self) -> None:
-        torch = sys.modules["torch"]
-        for index in range(torch.cuda.device_count()):
-            torch.cuda.reset_peak_memory_stats(index)
-
-    def found(self) -> int | None:
-        """None where the system does not say."""
-        if self._gpu:
-            return alone(PEAK, device_peak)
-        return own_peak() if self._known else None
 
 
 def log_ratios(pairs: Sequence[Pair]) -> list[float]:

@@ -1,28 +1,83 @@
-"""Files of the script: which it has imported, which it writes."""
+"""Modules and files of the script: acting on imports, what it has imported and writes; and our own modules."""
 
 import hashlib
+import importlib
 import os
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from . import noticed
+from .alone import tried
 from .threads import is_library
 
-MOST_FILES = 200  # That are named (our choice).
-LARGEST_BYTES = 1 << 20  # Of a file whose content is told by a hash (our choice).
+Act = Callable[[ModuleType], None]
+_waiting: dict[str, list[Act]] = {}
 
+
+def when_imported(name: str, act: Act) -> None:
+    """Call `act(module)` once, after the module has been imported; at once if it has been already.
+
+    What `act` raises is swallowed: nothing of ours may break the script's import.
+    """
+    module = sys.modules.get(name)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        tried(module.__name__, act, module)
+        return
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    _waiting.setdefault(name, []).append(act)
+
+
+class _Finder:
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        if fullname not in _waiting:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            if (spec := finder.find_spec(fullname, path, target)) is not None:
+                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                    _tell(spec.loader, fullname)
+                return spec
+        return None
+
+
+def _tell(loader: Any, name: str) -> None:
+    """Have this loader call what waits for the module. Loaders of files are made anew for each module."""
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        del loader.exec_module
+        execute(module)
+        for act in _waiting.pop(name, []):
+            tried(module.__name__, act, module)
+
+    loader.exec_module = exec_module
+
+
+NAME = "diagnose_standalone"
+
+
+def standalone(name: str) -> Any:
+    """A module by its name in `diagnose`. Without `diagnose` it is imported from beside the agent's files."""
+    if __package__ and __package__.startswith("diagnose."):
+        return importlib.import_module(f"diagnose.{name}")
+    if NAME not in sys.modules:
+        package = sys.modules[NAME] = ModuleType(NAME)
+        package.__path__ = [str(Path(__file__).parents[2])]
+    return importlib.import_module(f"{NAME}.{name}")
+
+
+MOST_FILES = 200  # That are named (chosen).
+LARGEST_BYTES = 1 << 20  # Of a file whose content is told by a hash (chosen).
 _BEGAN_S = time.time()
-
-
-def script() -> str | None:
-    """The file that runs; Python forgets it before it ends."""
-    return getattr(sys.modules.get("__main__"), "__file__", None)
 
 
 def imported(script: str | None) -> list[dict[str, object]]:
@@ -44,8 +99,7 @@ def _sha256(path: Path) -> str | None:
         return None
 
 
-MOST_WRITTEN = 20  # That are named, with folders (our choice).
-
+MOST_WRITTEN = 20  # That are named, with folders (chosen).
 WRITING = os.O_WRONLY | os.O_RDWR
 
 
@@ -65,15 +119,21 @@ class Writes:
 
     def note(self, path: Any, folder: bool = False) -> None:
         """A file is opened for writing, or a folder made. Those by number, and those of children, are left out."""
-        if len(self._names) >= MOST_WRITTEN or os.getpid() != self._process or not isinstance(path, str | bytes | Path):
+        if len(self._names) >= MOST_WRITTEN or (whole := self._whole(path)) is None:
             return
-        whole = Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100 (a link's own name counts)
         if whole.is_relative_to(self._ours) or "__pycache__" in whole.parts or is_library(str(whole)):
             return
-        if whole.is_relative_to(self._here):
-            self._add(whole.relative_to(self._here), folder)
-        elif not any(whole.is_relative_to(one) for one in self._scratch):
-            self._add(whole, folder)
+        name = self._shown(whole)
+        if not name.is_absolute() or not any(whole.is_relative_to(one) for one in self._scratch):
+            self._add(name, folder)
+
+    def _whole(self, path: Any) -> Path | None:
+        if os.getpid() != self._process or not isinstance(path, str | bytes | Path):
+            return None
+        return Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100 (a link's own name counts)
+
+    def _shown(self, whole: Path) -> Path:
+        return whole.relative_to(self._here) if whole.is_relative_to(self._here) else whole
 
     def _add(self, path: Path, folder: bool) -> None:
         pattern = _pattern(str(path))
@@ -86,10 +146,9 @@ class Writes:
 
     def note_reading(self, path: Any) -> None:
         """A file is opened for reading, which an earlier run may have written."""
-        if not self._earlier or os.getpid() != self._process or not isinstance(path, str | bytes | Path):
+        if not self._earlier or (whole := self._whole(path)) is None:
             return
-        whole = Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100
-        name = str(whole.relative_to(self._here)) if whole.is_relative_to(self._here) else str(whole)
+        name = str(self._shown(whole))
         if _pattern(str(whole)) in self._earlier and _pattern(name) not in self._names:
             self._reread.setdefault(_pattern(name), name)
 

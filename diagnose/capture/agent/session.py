@@ -3,80 +3,58 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from . import about
-from .alone import failed, uses_gpu
+from .alone import tried, uses_gpu
 from .backwards import graph_of_a_step
 from .board import Board
 from .clocks import WINDOW, Clock, Cycle, cycle, long_enough, settling, steady, to_be_timed
 from .foreign import turns
-from .interruptions import phases
 from .loaders_measured import SAMPLING
-from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
-from .place import Agreement, Course, Lost, Over, Place, T
-from .plan import APART, ENDINGS, FILES, GRAPH, LEFT, OF_TIMES, REFUSED, VALUES, Part, Plan
-from .recordings import Recording, event_cost, make_room
-from .screening import LIVE, Screening
+from .nsys import NO_OPS, CannotRecord, tells_ops
+from .place import Agreement, Course, Place, RankLost, RecordingEnded, T
+from .plan import APART, FILES, GRAPH, LEFT, OF_TIMES, REFUSED, VALUES, Part, Plan
+from .recordings import OpenRecording, Recording, Recordings, event_cost, make_room
+from .screening import LIVE, Screening, Stepped
 from .steps import Epochs
 from .threads import CompetingThreads, owner
 from .values import values_of_two_steps
 
-DETAILED = 3  # Steps of the attribution recording, of which analysis drops the first (our choice).
+DETAILED = 3  # Steps of the attribution recording, of which analysis drops the first (chosen).
 ATTEMPTS = 4  # At a recording that the script's own profiler interrupts, or that takes memory as it goes.
-
-MORE, MORE_S = 10, 2.0
-"""Steps that are timed without the profiler once more after all recordings, in at most this time (our choice)."""
-
-FOREIGN_STEPS = 1_000  # Steps to wait for the end of a profiler that the script itself has started (our choice).
-
-NONE, AGAIN = "none", "again"
-"""What the first rank joins if another command is recorded as it, or an earlier attempt of its own command."""
-
+MORE, MORE_S = 10, 2.0  # Steps that are timed without the profiler after all recordings, in at most this time (chosen).
+FOREIGN_STEPS = 1_000  # Steps to wait for the end of a profiler that the script itself has started (chosen).
+NONE, AGAIN = "none", "again"  # What the first rank joins if another command is recorded as it, or an earlier attempt.
 _OCCUPIED = "the script records itself with torch.profiler; run it without, or analyze its own trace"
-
-
-@dataclass(frozen=True)
-class _Open:
-    kind: str
-    recording: Recording | NsysRecording
-    clock: Clock
 
 
 class Session:
     """What one process records. `step_ended(number)` moves it on; it raises nothing."""
 
     def __init__(
-        self,
-        part: Part,
-        plan: Plan,
-        here: Place,
-        epochs: Epochs | None = None,
-        optimizers: Callable[[], Sequence[Any]] = tuple,
+        self, part: Part, plan: Plan, here: Place, epochs: Epochs | None = None, stepped: Stepped = tuple
     ) -> None:
-        """`optimizers()`: those that stepped, where that is known."""
         self.epochs = epochs or Epochs()
-        self.folder, self.plan, self.here = part.recording, plan, here
-        self._part, self._number = part, -1
+        self.plan, self.here, self._part, self._number = plan, here, part, -1
         self.machine = about.machine()
         self.board = Board(part.work)
-        self._ranks = Agreement(self._board_of_the_machine(), here, lambda: self._number, self._tell)
+        folder = part.shared / f"machine-{self.machine:x}"
+        with suppress(OSError):
+            folder.mkdir(exist_ok=True)
+        self._ranks = Agreement(Board(folder), here, lambda: self._number, self._tell)
         self.refused = False  # The recording is of another run, of which this rank is none.
         self.may_end = True  # All ranks end the run at the same step.
         self.settled = False  # Warm-up is over: what counts as a step must not change any more.
         self.undisturbed = True  # No profiler of ours has been used yet.
         self.found: dict[str, object] = {}  # What has been measured and recorded, by the names of `RankManifest`.
-        self.kept: dict[str, int] = {}  # Of each kind of recording in the folder the memory that its steps fetched.
+        self.recordings = Recordings(part, plan, here, self.found)
         self.notes: list[str] = []
         self.screening: Screening | None = None
-        self._optimizers = optimizers
+        self._stepped = stepped
         self._finished = self._broken = False
         self._fetched = self._own_ns = self._more = 0
-        self._open: _Open | None = None
         self._timing: Clock | None = None
         self._cycle = Cycle(plan.every, plan.long_step)
         self._course = self._whole()
@@ -84,23 +62,13 @@ class Session:
     def join(self) -> bool:
         """Take part as this rank. False if another process is recorded as it already, of this command or another."""
         board, name = Board(self._part.shared), f"rank{self.here.rank}"
-        if board.claim(name, self._part.name):
-            self.board.post(name)
-            self._ranks.join(self._part.run)
-            return True
-        if board.claimed(name) == self._part.name:
-            self.board.post(f"ignored.{os.getpid()}")
-            self._ranks.join(AGAIN)
+        first, again = board.claim(name, self._part.name), board.claimed(name) == self._part.name
+        if first or again:
+            self.board.post(name if first else f"ignored.{os.getpid()}")
         else:
             self._leave_the_place()
-            self._ranks.join(NONE)
-        return False
-
-    def _board_of_the_machine(self) -> Board:
-        folder = self._part.shared / f"machine-{self.machine:x}"
-        with suppress(OSError):
-            folder.mkdir(exist_ok=True)
-        return Board(folder)
+        self._ranks.join(self._part.run if first else AGAIN if again else NONE)
+        return first
 
     def _tell(self, what: str, steps: int) -> None:
         if self.board.read(what) is None:
@@ -111,14 +79,12 @@ class Session:
         self._broken |= number != self._number + 1
         self._number = number
         try:
-            self._heed()
+            if turns.wanted:
+                self.make_way()
             next(self._course, None)
-        except Lost:
-            self.may_end = False
-            self._give_up("Recording stopped: the other ranks are unreachable.")
-            self._finished = True
         except Exception as error:
-            self._give_up(f"Recording stopped: {type(error).__name__}: {error}.")
+            self.may_end &= not isinstance(error, RankLost)
+            self._give_up("Recording stopped", error)
             self._finished = True
         return self._finished
 
@@ -129,17 +95,17 @@ class Session:
 
     def make_way(self) -> None:
         """The script's own profiler is about to start: ours stops at once, and tries again later."""
-        if self._abandoned():
+        if self.recordings.abandon():
             self._broken = True
             self.note("The script's own profiler started during a recording, so diagnose recorded again afterwards.")
 
     def stop(self) -> None:
         """The process ends: keep what has been recorded so far, if it holds a whole step to use."""
-        if self._open is not None:
-            if self._open.clock.steps >= 2 and self._open.kind not in self.kept:
-                self._keep(self._open, self._open.clock.steps)
-            else:
-                self._abandoned()
+        made = self.recordings.open
+        if made is not None and made.clock.steps >= 2 and made.kind not in self.recordings.kept:
+            self.recordings.keep(made.clock.steps)
+        elif made is not None:
+            self.recordings.abandon()
         if self._timing is not None and self._timing.steps >= (self.plan.timed or sys.maxsize):
             self.found["unprofiled"] = self._timing.timed()
         with suppress(ValueError):  # It is at work: a signal has come while a step was ending.
@@ -152,24 +118,18 @@ class Session:
             return self.note(f"Recording stopped: {_OCCUPIED}.")
         self.board.post("window", seconds=seconds)
         try:
-            recording = self._recording("timing", all_threads=True)
-            recording.begin(None)
-        except BaseException as error:
-            turns.leave()
-            if isinstance(error, _Hopeless):
-                return self.note(f"Recording stopped: {error}.")
-            raise
+            recording = self.recordings.start("timing", None, all_threads=True)
+        except CannotRecord as error:
+            return self.note(f"Recording stopped: {error}.")
         time.sleep(seconds)
-        target = self._file("timing")
+        target = self.recordings.file("timing")
         recording.end(target, self._part.work)
         self.found[FILES["timing"]] = target.name
 
-    def _give_up(self, why: str) -> None:
-        self.note(why)
-        try:
-            self._abandoned()
-        except Exception as error:
-            failed("the end of a recording", error)
+    def _give_up(self, what: str, error: Exception) -> None:
+        says_why = isinstance(error, CannotRecord | RankLost)
+        self.note(f"{what}: {error}." if says_why else f"{what}: {type(error).__name__}: {error}.")
+        tried("the end of a recording", self.recordings.abandon)
 
     def _whole(self) -> Course[None]:
         """All phases; a rank that cannot record waits for the others to end all the same."""
@@ -182,14 +142,12 @@ class Session:
             self._ranks.write_elsewhere()
         try:
             yield from self._phases()
-        except Over:
+        except RecordingEnded:
             self.note("The other ranks ended the recording before this rank started.")
-        except Lost:
+        except RankLost:
             raise
-        except _Hopeless as error:
-            self._give_up(f"Recording stopped: {error}.")
         except Exception as error:
-            self._give_up(f"Recording stopped: {type(error).__name__}: {error}.")
+            self._give_up("Recording stopped", error)
         self.board.post(f"done.{os.getpid()}")
         if self._ranks.some_write_elsewhere():
             self.board.post(APART)
@@ -212,9 +170,8 @@ class Session:
             return
         some = yield from self._ranks.choose(self.plan.ranks, self.plan.most_ranks, self._own_ns)
         if not some and self._ranks.leads:
-            self.note(
-                f"No rank is recorded: the run has {self.here.world_size} ranks, but --ranks names {self.plan.ranks}."
-            )
+            world = self.here.world_size
+            self.note(f"No rank is recorded: the run has {world} ranks, but --ranks names {self.plan.ranks}.")
         if self.here.rank not in some:
             self.found["recorded"] = False
             return
@@ -228,25 +185,20 @@ class Session:
         with suppress(OSError):  # On a full disk the rest may still be recorded.
             (self._part.work / SAMPLING).touch()
         if self.plan.tracer == "torch" or tells_ops():
-            detailed = min(DETAILED, self.plan.steps + 1)
-            yield from self._alone("attribution recording", self._recorded("attribution", detailed))
+            detailed = self._recorded("attribution", min(DETAILED, self.plan.steps + 1))
+            yield from self._alone("attribution recording", detailed)
         else:
             self.note(NO_OPS)
-        graph, values = (self.folder / f"rank{self.here.rank}.{name}" for name in (GRAPH, VALUES))
-        self.found["graph"] = yield from self._alone("graph of a step", graph_of_a_step(graph))
-        self.found["values"] = yield from self._alone("record of values", values_of_two_steps(values))
+        begins = str(self._part.recording / f"rank{self.here.rank}.")
+        self.found["graph"] = yield from self._alone("graph of a step", graph_of_a_step(Path(begins + GRAPH)))
+        self.found["values"] = yield from self._alone("record of values", values_of_two_steps(Path(begins + VALUES)))
         yield from self._alone("second timing without a profiler", self._timed_again())
 
     def _screened(self) -> Course[None]:
         yield from self._alone_with_the_profiler()
+        live = self._part.work / LIVE if self._ranks.leads else None
         self.screening = Screening(
-            self.plan,
-            self._ranks,
-            lambda: self._number,
-            self._optimizers,
-            self.epochs,
-            self._cycle,
-            self._part.work / LIVE if self._ranks.leads else None,
+            self.plan, self._ranks, lambda: self._number, self._stepped, self.epochs, self._cycle, live
         )
         yield from self.screening.course()
 
@@ -272,44 +224,46 @@ class Session:
     def _timed(self, steps: int) -> Course[None]:
         while True:
             yield from self._alone_with_the_profiler()
-            clock, competing_threads, self._broken = Clock(self._number + 1, by_phase=True), CompetingThreads(), False
+            clock, competing_threads = Clock(self._number + 1, by_phase=True), CompetingThreads()
             self._timing = clock
-            while clock.steps < steps and not self._broken and not turns.foreign:
-                yield
-                clock.tick()
-            if clock.steps >= steps:
-                self._timing = None
-                if self.plan.every == 1:
-                    self._cycle = cycle(clock.first_step, clock.wall_ns(), self.epochs.found())
-                self._fetched = clock.fetched_bytes
-                if (every := self._cycle.every) > 1 and self._ranks.leads and self.plan.every == 1:
-                    self.note(self._cycle.said)
-                timed, self._own_ns = clock.timed(), clock.own_ns
-                self._more = min(self._cycle.whole(MORE), clock.fitting(MORE_S)) // every * every
-                self.found |= {"python_threads": competing_threads.found(), "unprofiled": timed, "cycle": every}
-                self.found["loop"] = owner()
-                return
+            if (yield from self._ticked(clock, steps)):
+                break
+        self._timing = None
+        if self.plan.every == 1:
+            self._cycle = cycle(clock.first_step, clock.wall_ns(), self.epochs.found())
+            if self._cycle.every > 1 and self._ranks.leads:
+                self.note(self._cycle.said)
+        every, self._fetched = self._cycle.every, clock.fetched_bytes
+        timed, self._own_ns = clock.timed(), clock.own_ns
+        self._more = min(self._cycle.whole(MORE), clock.fitting(MORE_S)) // every * every
+        self.found |= {"python_threads": competing_threads.found(), "unprofiled": timed, "cycle": every}
+        self.found["loop"] = owner()
 
     def _timed_again(self) -> Course[None]:
         """Some more steps without any profiler, which tell whether the run's pace has changed meanwhile."""
         wait = self._cycle.wait if self._more else None
         steps = yield from self._ranks.begin("unprofiled_after", self._more, wait)
         yield from self._alone_with_the_profiler()
-        clock, self._broken = Clock(self._number + 1), False
+        clock = Clock(self._number + 1)
+        if (yield from self._ticked(clock, steps)) and steps:
+            self.found["unprofiled_after"] = clock.timed()
+
+    def _ticked(self, clock: Clock, steps: int) -> Course[bool]:
+        """Whether so many steps could be timed, one after the other and without a profiler."""
+        self._broken = False
         while clock.steps < steps and not self._broken and not turns.foreign:
             yield
             clock.tick()
-        if steps and clock.steps == steps:
-            self.found["unprofiled_after"] = clock.timed()
+        return clock.steps >= steps
 
     def _alone(self, part: str, course: Course[T]) -> Course[T | None]:
         """A part without which all else can be recorded."""
         try:
             return (yield from course)
-        except (Over, Lost, _Hopeless):
+        except (RecordingEnded, RankLost, CannotRecord):
             raise
         except Exception as error:
-            self._give_up(f"There is no {part}: {type(error).__name__}: {error}.")
+            self._give_up(f"There is no {part}", error)
             return None
 
     def _recorded(self, kind: str, steps: int) -> Course[None]:
@@ -322,16 +276,17 @@ class Session:
             if not (count := (yield from self._agreed(kind, steps, fitting))):
                 return  # The leader has no GPU, and records none.
             made = yield from self._begun(kind)
-            while self._open is made:
+            while self.recordings.open is made:
                 yield
                 made.clock.tick()
-                if self._open is made and made.clock.steps >= count and not self._settles(made, count, fitting):
-                    self._keep(made, count)
+                is_open = self.recordings.open is made
+                if is_open and made.clock.steps >= count and not self._settles(made, count, fitting):
+                    self.recordings.keep(count)
                     if self._had_room(made):
                         return
-                if self._open is made:
+                elif is_open:
                     made.recording.mark(self._number + 1)
-        if kind not in self.kept:
+        if kind not in self.recordings.kept:
             self.note(f"There is no {kind.replace('_', ' ')} recording: the script's own profiler kept starting.")
 
     def _agreed(self, kind: str, steps: int, fitting: int) -> Course[int]:
@@ -344,95 +299,37 @@ class Session:
 
     def _fitting(self, kind: str, steps: int) -> Course[int]:
         """How many steps a recording can have, by the size of one of a single step; 0 if that was interrupted."""
-        if self._tracer(kind) == "nsys":
+        if self.plan.tracer_of(kind) == "nsys":
             return steps  # It does not say how large its reports get.
         probe = yield from self._begun(kind)
         yield
-        if self._open is not probe:
+        if self.recordings.open is not probe:
             return 0
-        self._open = None
+        self.recordings.open = None
         assert isinstance(probe.recording, Recording)
         probe.clock.tick()
         make_room(probe.clock.fetched_bytes, self._fetched, steps + 1)
         return max(2, self.plan.most_bytes // max(probe.recording.end_and_measure(self._part.work), 1))
 
-    def _settles(self, made: _Open, steps: int, fitting: int) -> bool:
+    def _settles(self, made: OpenRecording, steps: int, fitting: int) -> bool:
         """Whether a recording goes on, as its recorder still becomes faster: on GPUs, where its length is free."""
         free = self._ranks.alone and self._cycle.every == 1 and made.clock.steps < fitting
         return free and uses_gpu() and made.kind in OF_TIMES and settling(made.clock, steps - 1)
 
-    def _had_room(self, made: _Open) -> bool:
-        """Whether a recording for times took no memory as it went; else that is fetched, for a better one.
-
-        The first one stays until that is whole: the training may end before.
-        """
-        if made.kind != "timing" or not self._ranks.alone or self._tracer(made.kind) == "nsys":
+    def _had_room(self, made: OpenRecording) -> bool:
+        """Whether a recording for times took no memory as it went; else that is fetched, for one that replaces it."""
+        if made.kind != "timing" or not self._ranks.alone or self.plan.tracer == "nsys":
             return True
         return make_room(made.clock.fetched_bytes, self._fetched, made.clock.steps) == 0
 
-    def _recording(self, kind: str, all_threads: bool = False) -> Recording | NsysRecording:
-        if self._tracer(kind) == "nsys":
-            try:
-                return NsysRecording(self.board, self.here, kind, ops=kind != "device_timing")
-            except CannotAsk as error:
-                raise _Hopeless(str(error)) from error
-        host_only = self.plan.tracer == "nsys"  # Which holds what tells of the device, to the end of the process.
-        return Recording(
-            detailed=kind == "attribution",
-            memory=self.plan.memory,
-            all_threads=all_threads,
-            host_only=host_only,
-            ops=kind != "device_timing",
-        )
-
-    def _tracer(self, kind: str) -> str:
-        """Stacks and shapes come from torch.profiler: what else there is to know of them, it knows."""
-        return self.plan.tracer if kind in OF_TIMES else "torch"
-
-    def _file(self, kind: str) -> Path:
-        return self.folder / f"rank{self.here.rank}.{FILES[kind]}.{ENDINGS[self._tracer(kind)]}"
-
-    def _begun(self, kind: str) -> Course[_Open]:
+    def _begun(self, kind: str) -> Course[OpenRecording]:
         """A recording of that kind, from now on; waits for the script's own profiler to end."""
         while not turns.take():
             yield from self._alone_with_the_profiler()
-        try:
-            recording = self._recording(kind)
-            recording.begin(self._number + 1)
-        except BaseException:
-            turns.leave()
-            raise
-        made = self._open = _Open(kind, recording, Clock(self._number + 1, by_phase=kind in OF_TIMES))
-        self._heed()
-        return made
-
-    def _heed(self) -> None:
+        made = self.recordings.begin(kind, self._number + 1)
         if turns.wanted:
             self.make_way()
-
-    def _keep(self, made: _Open, steps: int) -> None:
-        """End the open recording and put it into the folder, unless one is there that took less memory as it went.
-
-        Its last so many steps are to be used.
-        """
-        self._open = None
-        phases.off()
-        if made.clock.fetched_bytes > self.kept.get(made.kind, sys.maxsize):
-            return made.recording.end(None, self._part.work)
-        target, timed = self._file(made.kind), made.clock.timed()
-        timed |= {"bounds_unix_ns": made.clock.bounds_unix_ns, "settling": made.clock.steps - steps}
-        made.recording.end(target, self._part.work)
-        self.found |= {made.kind: timed, FILES[made.kind]: target.name}
-        if made.recording.marks_collections:
-            self.found["marked"] = ["garbage_collection", "checkpoint", "text"]
-        self.kept[made.kind] = made.clock.fetched_bytes
-
-    def _abandoned(self) -> bool:
-        made, self._open = self._open, None
-        phases.off()
-        if made is not None:
-            made.recording.end(None, self._part.work)
-        return made is not None
+        return made
 
     def _apart(self) -> Course[None]:
         """Pass a step without any profiler: what one recording opens must be closed before the next (foreign.py)."""
@@ -446,7 +343,4 @@ class Session:
             if self._ranks.leads and self.board.read("foreign") is None:
                 self.board.post("foreign")
             yield
-        raise _Hopeless(_OCCUPIED)
-
-
-class _Hopeless(Exception): ...  # What the user can fix.
+        raise CannotRecord(_OCCUPIED)

@@ -13,28 +13,27 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from . import backwards, injection, noticed, script_files, threads
-from .alone import alone, uses_gpu
+from .alone import alone, parent_process, process_group, uses_gpu
 from .board import Board
 from .foreign import turns
-from .imports import when_imported
 from .plan import INTERRUPTED, Part, Plan
 from .recorder import Recorder
+from .script_files import when_imported
 from .steps import Steps, watch_optimizers
 from .threads import OWN
 from .watch.watcher import Watcher
 
 MOST_EXITS = 3  # Times the script may catch the exit that ends the run; then it is left to the command that started it.
-WINDOW_S = 2.0  # The stretch of time that is recorded where no steps are found (our choice).
-BUSY = 0.1  # CPU time over time from which on a process works itself, and does not only wait for others (our choice).
+WINDOW_S = 2.0  # The stretch of time that is recorded where no steps are found (chosen).
+BUSY = 0.1  # CPU time over time from which on a process works itself, and does not only wait for others (chosen).
 
 
-FOUND_BY = {
+FOUND_BY = {  # What to say if steps were found by anything but an optimizer.
     "backward": "Each backward pass counts as a step, as no optimizer stepped. An update of several backward passes"
     " counts as several steps.",
     "loader": "Each batch of a DataLoader counts as a step, as the run had no optimizer step and no backward pass.",
     "call": "Each model call counts as a step, as nothing else repeats.",
 }
-"""What to say if steps were found by anything but an optimizer."""
 
 
 class Script:
@@ -45,7 +44,7 @@ class Script:
         Board(part.work).claim("python")
         self._exits = 0
         injection.inject(self._plan.fixes)
-        injection.prepare(self._plan.switches)
+        injection.inject(self._plan.switches, on=False)
         self._begin()
         self._optimizers = watch_optimizers(self._optimizer_stepped)
         when_imported("torch", self._wait_for_steps)
@@ -56,7 +55,7 @@ class Script:
         self._pid, self._how = os.getpid(), "itself"
         backwards.forget_all()
         kind = Watcher if self._plan.watch else Recorder
-        self._recorder: Recorder | Watcher = kind(self._part, self._plan, self._batch_asked)
+        self._recorder: Recorder | Watcher = kind(self._part, self._plan, lambda: self._happened("loader"))
         self._steps = Steps(self._recorder.step_ended)
         self._leave_model: Callable[[], None] | None = None
         backwards.listen_to_ends(self._backward_ended)
@@ -64,7 +63,10 @@ class Script:
     def _optimizer_stepped(self, optimizer: object) -> None:
         if os.getpid() != self._pid:
             self._begin()  # Forked from a process with an agent, and trains itself.
-            _at_end_of_child(self._ended)
+            if parent_process() is not None:  # Forked ones leave without atexit.
+                from multiprocessing.util import Finalize
+
+                Finalize(None, self._ended, exitpriority=100)
         known = self._recorder.optimizers
         if not known or (known[-1]() is not optimizer and not any(one() is optimizer for one in known)):
             known.append(weakref.ref(optimizer))
@@ -72,19 +74,13 @@ class Script:
         self._after_step()
 
     def _backward_ended(self) -> None:
-        self._seen(self._steps.backward_ended)
+        self._happened("backward")
 
-    def _batch_asked(self) -> None:
-        self._seen(self._steps.batch_asked)
-
-    def _model_called(self) -> None:
-        self._seen(self._steps.model_called)
-
-    def _seen(self, tell: Callable[[], None]) -> None:
+    def _happened(self, kind: str) -> None:
         """Something that may be a step's, in this process, which is not the optimizer's step."""
         if os.getpid() == self._pid:
             self._steps.optimizer_made = "made" in self._optimizers
-            tell()
+            self._steps.happened(kind)
             self._after_step()
 
     def _after_step(self) -> None:
@@ -99,9 +95,8 @@ class Script:
             self._steps.fixed = True
             if self._steps.by in FOUND_BY:
                 self._recorder.note(FOUND_BY[self._steps.by])
-        if not self._recorder.may_end or self._plan.keep_running or self._exits >= MOST_EXITS:
-            return
-        if threading.current_thread() is threading.main_thread() and not turns.foreign_elsewhere:
+        ends = self._recorder.may_end and not self._plan.keep_running and self._exits < MOST_EXITS
+        if ends and threading.current_thread() is threading.main_thread() and not turns.foreign_elsewhere:
             self._exits += 1
             _wait_for_work()
             raise SystemExit(0)
@@ -119,8 +114,7 @@ class Script:
 
         But not in workers, nor in a launcher, which idles.
         """
-        processes = sys.modules.get("multiprocessing")
-        if processes is not None and processes.parent_process() is not None:
+        if parent_process() is not None:
             return
         begun_s, pid = time.process_time(), self._pid
 
@@ -142,7 +136,7 @@ class Script:
 
     def _watch_model(self) -> None:
         if "made" not in self._optimizers and (model := noticed.largest()) is not None:
-            self._leave_model = noticed.when_called(model, self._model_called)
+            self._leave_model = noticed.when_called(model, lambda: self._happened("call"))
 
     def _tell_how_to_mark(self) -> None:
         loop = threads.running()
@@ -166,20 +160,17 @@ class Script:
             elif seen := self._steps.seen():
                 Board(self._part.work).post("seen", **seen)
 
-    def _heard(self, kind: type[BaseException]) -> None:
-        """An error ends the script. Of an interrupt let nobody tell it again."""
-        _be_interrupted_once()
-        if issubclass(kind, KeyboardInterrupt) and self._part.work.is_dir():
-            with suppress(OSError):
-                Board(self._part.work).post(INTERRUPTED)
-
     def _show_errors_without_us(self) -> None:
         """Note how the script ends, and show its errors as they would look if it ran by itself."""
         earlier = sys.excepthook
 
         def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            self._how = "interrupted" if issubclass(kind, KeyboardInterrupt) else "crashed"
-            self._heard(kind)
+            interrupted = issubclass(kind, KeyboardInterrupt)
+            self._how = "interrupted" if interrupted else "crashed"
+            _be_interrupted_once()
+            if interrupted and self._part.work.is_dir():
+                with suppress(OSError):
+                    Board(self._part.work).post(INTERRUPTED)
             _strip_own_frames(error)
             earlier(kind, error, error.__traceback__)
 
@@ -197,18 +188,9 @@ def start(recording: str) -> None:
 _script: Script | None = None  # Kept for as long as the process lives.
 
 
+# For gloo's threads to let go of their tensors: one that does so while Python shuts down aborts the process (seen in up
+# to half of short runs with torch 2.13; with this pause in none of 60).
 QUIET_S = 0.5
-"""For gloo's threads to let go of their tensors: one that does so while Python shuts down aborts the process (seen in
-up to half of short runs with torch 2.13; with this pause in none of 60)."""
-
-
-def _at_end_of_child(act: Callable[[], None]) -> None:
-    """Have `act` called when a child of multiprocessing ends; forked ones leave without atexit."""
-    processes = sys.modules.get("multiprocessing")
-    if processes is not None and processes.parent_process() is not None:
-        from multiprocessing.util import Finalize
-
-        Finalize(None, act, exitpriority=100)
 
 
 def _be_interrupted_once() -> None:
@@ -224,7 +206,7 @@ def _wait_for_work() -> None:
 
     if uses_gpu():
         alone("the end of queued work", torch.cuda.synchronize)
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if process_group() is not None:
         time.sleep(QUIET_S)
 
 

@@ -4,37 +4,29 @@ import functools
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 from types import ModuleType
 from typing import Any
 
-from .compiled import compiler_switch
-from .imports import when_imported
 from .interruptions import OPTIMIZER, phases
+from .noticed import compiler_switch
+from .script_files import when_imported
 
+# What steps are found by, best first: its step, a pass, a batch that is asked for, a call of the model.
 ORDER = ("optimizer", "backward", "loader", "call")
-"""What steps are found by, best first: an optimizer's step, a backward pass, a batch that a loader is asked for, a call
-of the model."""
 
-ENOUGH = 30
-"""Events without a better one after which they count as steps (our choice): accumulated gradients and a first
-validation take fewer."""
+# Events without a better one after which they count as steps (chosen): accumulated gradients and a first validation
+# take fewer. Once an optimizer has been made, which will step some time, it takes more.
+ENOUGH, ENOUGH_BESIDE = 30, 200
 
-ENOUGH_BESIDE = 200  # The same once an optimizer has been made, which will step some time (our choice).
-
+# That must have passed, too: a validation before the training is mostly shorter (chosen). Not for backward passes where
+# no optimizer has been made: these train.
 ENOUGH_S = 10.0
-"""That must have passed, too: a validation before the training is mostly shorter (our choice). Not for backward passes
-where no optimizer has been made: these train."""
-
-FEW, FEW_S = 3, 20.0
-"""Backward passes, and the time since the first of them, after which slow ones count as steps as well (our choice)."""
-
-GONE = 7
-"""Times as many steps of other optimizers as there ever were between two of its own, after which an optimizer is taken
-to be gone (our choice)."""
+FEW, FEW_S = 3, 20.0  # Backward passes, and the time since the first, after which slow ones count too (chosen).
+GONE = 7  # Times the most steps of others between two of its own, after which an optimizer is gone (chosen).
 
 
 class Steps:
@@ -62,12 +54,12 @@ class Steps:
         """An optimizer's step has ended."""
         if self.by != "optimizer" and self.fixed:
             return
-        if self.fixed and self._anchor is not None and optimizer is self._anchor():
+        anchor = self._anchor() if self._anchor is not None else None
+        if self.fixed and optimizer is anchor:
             self._most_others, self._others = max(self._most_others, self._others), 0
             self._number += 1
             return self._on_step(self._number)
         count = self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
-        anchor = self._anchor() if self._anchor is not None else None
         if optimizer is not anchor:
             self._others += 1
             left = self.fixed and self._others > GONE * self._most_others + 1
@@ -83,39 +75,23 @@ class Steps:
         self.by, self._number = "optimizer", count + self._ahead
         self._on_step(self._number)
 
-    def backward_ended(self) -> None:
-        """A backward pass has ended."""
-        if self._counted("backward"):
-            self._on_step(self._counts["backward"] - 1)
-
-    def batch_asked(self) -> None:
-        """The script asks a loader for a batch."""
-        if self._counted("loader"):
-            self._on_step(self._counts["loader"] - 2)
-
-    def model_called(self) -> None:
-        """The script calls its model."""
-        if self._counted("call"):
-            self._on_step(self._counts["call"] - 2)
-
-    def seen(self) -> dict[str, int]:
-        """How many events of each kind there were, as far as they were counted."""
-        return {kind: count for kind, count in self._counts.items() if count}
-
-    def _counted(self, kind: str) -> bool:
-        """Count an event, and what is worse from the start again. Returns whether it is a step's."""
+    def happened(self, kind: str) -> None:
+        """One of ORDER but the first: a backward pass ends a step, and the others begin one."""
         if self.by == "optimizer" or (self.fixed and self.by != kind):
-            return False
+            return
         if not self.fixed:
             for worse in ORDER[ORDER.index(kind) + 1 :]:
                 self._counts[worse] = 0
         if not self._counts[kind]:
             self._since_s[kind] = time.monotonic()
         self._counts[kind] += 1
-        if not self.fixed and not self._enough(kind):
-            return False
-        self.by = kind
-        return True
+        if self.fixed or self._enough(kind):
+            self.by = kind
+            self._on_step(self._counts[kind] - (1 if kind == "backward" else 2))
+
+    def seen(self) -> dict[str, int]:
+        """How many events of each kind there were, as far as they were counted."""
+        return {kind: count for kind, count in self._counts.items() if count}
 
     def _enough(self, kind: str) -> bool:
         count, since_s = self._counts[kind], time.monotonic() - self._since_s[kind]
@@ -169,12 +145,9 @@ def watch_optimizers(on_step: Callable[[object], None]) -> dict[str, bool]:
     return seen
 
 
-MOST_STEPS = 10_000  # Whose ends are kept, the latest ones (our choice).
-
-MOST_BEGUN = 1_000
-"""Beginnings that are kept, the latest ones: a script may make an iterator for each step (our choice)."""
-
-MOST_TOLD = 64  # Beginnings that the manifest has (our choice).
+MOST_STEPS = 10_000  # Whose ends are kept, the latest ones (chosen).
+MOST_BEGUN = 1_000  # Beginnings that are kept, the latest ones: a script may make an iterator for each step (chosen).
+MOST_TOLD = 64  # Beginnings that the manifest has (chosen).
 
 
 @dataclass
@@ -236,8 +209,8 @@ class Epochs:
         if not begun:
             return None
         lengths = [after.step - before.step for before, after in pairwise(begun)]
-        told = {"began": [one.step for one in begun[-MOST_TOLD:]], "steps": lengths[-1] if lengths else None}
-        return {**told, **(self._whole(begun, lengths[-1]) if lengths else {})}
+        times = self._whole(begun, lengths[-1]) if lengths else {}
+        return {"began": [one.step for one in begun[-MOST_TOLD:]], "steps": lengths[-1] if lengths else None, **times}
 
     def _of_training(self) -> list[_Begun]:
         """Beginnings of the loader, or of those of a kind, of which most steps had a batch, in order."""
@@ -258,8 +231,7 @@ class Epochs:
         first = last - len(self._ends_ns) + 1
         if self._steady_from is None:
             return {}
-        since = max(self._steady_from, first + 1)
-        count = (last - since + 1) // length * length
+        count = (last - max(self._steady_from, first + 1) + 1) // length * length
         if count <= 0:
             return {}
         since = last - count + 1
@@ -268,16 +240,13 @@ class Epochs:
             return self._ends_ns[number - first]
 
         turns = [one for one in begun if since <= one.step <= last]
-        starts = [one.first_ns - one.asked_ns for one in turns if one.first_ns is not None]
+        means = {
+            "first_step_ns": [end_ns(one.step) - end_ns(one.step - 1) for one in turns],
+            "between_ns": [one.asked_ns - end_ns(one.step - 1) for one in turns],
+            "starting_ns": [one.first_ns - one.asked_ns for one in turns if one.first_ns is not None],
+        }
         return {
             "timed": count,
             "step_ns": round((end_ns(last) - end_ns(since - 1)) / count),
-            "first_step_ns": _mean(end_ns(one.step) - end_ns(one.step - 1) for one in turns),
-            "between_ns": _mean(one.asked_ns - end_ns(one.step - 1) for one in turns),
-            "starting_ns": _mean(starts),
+            **{name: round(fmean(values)) if values else None for name, values in means.items()},
         }
-
-
-def _mean(values: Iterable[int]) -> int | None:
-    found = list(values)
-    return round(fmean(found)) if found else None

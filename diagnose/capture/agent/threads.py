@@ -9,11 +9,13 @@ import sysconfig
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
+
+from .alone import text_of
 
 _Call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _asked_for: list[Any] = []  # Kept, as Python calls them when it likes.
@@ -37,10 +39,9 @@ def soon(act: Callable[[], object]) -> None:
 
 MOST_THREADS, LONGEST_NAME = 16, 80
 LEAST_SHARE = 0.01  # Of a core: what computes less is not worth a line.
-
 REST_S, LOOKS, BETWEEN_S = 0.25, 2, 0.001
-"""How long to wait at most until other threads rest, and how many times in a row none may be found running (our
-choice): one that has just finished something may wait for Python a moment."""
+"""How long to wait at most until other threads rest, and how many times in a row none may be found running (chosen):
+one that has just finished something may wait for Python a moment."""
 
 _TASKS = Path("/proc/self/task")
 
@@ -61,14 +62,12 @@ def wait_for_others(most_s: float = REST_S) -> None:
 
 def _running(own: int) -> bool:
     """Whether a thread other than this one runs, or waits for nothing but a core (proc(5): state R)."""
-    for task in _TASKS.glob("[0-9]*"):
-        try:
-            state = (task / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            continue
-        if state == "R" and int(task.name) != own:
-            return True
-    return False
+    return any(_fields(task.name)[:1] == ["R"] and int(task.name) != own for task in _TASKS.glob("[0-9]*"))
+
+
+def _fields(thread: object) -> list[str]:
+    """From the third one of proc(5) on; none of a thread that is gone."""
+    return text_of(_TASKS / str(thread) / "stat").rpartition(")")[2].split()
 
 
 class CompetingThreads:
@@ -102,26 +101,19 @@ def _cpu_s() -> dict[int, float] | None:
     """CPU seconds of each thread of Python so far (proc(5): utime and stime, in ticks); None without /proc."""
     found, tick = dict[int, float](), os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
     for thread, _ in _names():
-        try:
-            fields = (_TASKS / str(thread) / "stat").read_text(encoding="utf-8", errors="replace")
-            spent = fields.rpartition(")")[2].split()[11:13]
-            found[thread] = (int(spent[0]) + int(spent[1])) / tick
-        except (OSError, ValueError, IndexError):
-            continue
+        if spent := _fields(thread)[11:13]:
+            found[thread] = sum(map(int, spent)) / tick
     return found or None
 
 
-_PLACES = ("stdlib", "platstdlib", "purelib", "platlib")
-LIBRARIES = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in _PLACES})
+_PATHS = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+LIBRARIES = tuple({str(Path(path).resolve()) for path in _PATHS})
 CALLS_OF_MODULES = "/torch/nn/modules/module.py"
-LOOP_LOOKS = 9  # Moments that are looked at, of which some are in other loops (our choice).
-
+LOOP_LOOKS = 9  # Moments that are looked at, of which some are in other loops (chosen).
 BETWEEN_LOOKS_S = 0.05
 _HERE = Path(__file__).resolve().parent
 OWN = (str(_HERE), *(str(_HERE.parents[1] / ours) for ours in ("fixes", "statistics.py")))
-"""What we load into the script's process."""
-_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
-"""Of whatever environment: one may use the libraries of another."""
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")  # Of any environment: one may use the libraries of another.
 
 
 def is_library(file: str) -> bool:
@@ -129,7 +121,7 @@ def is_library(file: str) -> bool:
     return file.startswith((*LIBRARIES, *OWN)) or _INSTALLED.search(file) is not None
 
 
-OWNERS = {
+OWNERS = {  # Modules that run or wrap a training's loop -> `fixes.setting.Loop`. Earlier ones may stand on later ones.
     "transformers.trainer": "transformers",
     "lightning.pytorch": "lightning",
     "pytorch_lightning": "lightning",
@@ -139,18 +131,20 @@ OWNERS = {
     "accelerate.data_loader": "accelerate",
     "accelerate.optimizer": "accelerate",
 }
-"""Modules that run or wrap a training's loop -> `diagnose.fixes.setting.Loop`. Earlier ones may stand on later ones."""
 
 
 def owner() -> str:
     """What owns the training loop in which this thread is."""
-    frame: FrameType | None = sys._getframe(1)
-    modules = set[str]()
-    while frame is not None:
-        modules.add(str(frame.f_globals.get("__name__", "")))
-        frame = frame.f_back
+    modules = {str(frame.f_globals.get("__name__", "")) for frame in frames(sys._getframe(1))}
     met = (known for known in OWNERS if any(f"{name}.".startswith(f"{known}.") for name in modules))
     return OWNERS.get(next(met, ""), "own")
+
+
+def frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """It and those around it, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def line_of(frame: FrameType) -> int:
@@ -171,22 +165,20 @@ def running() -> Loop | None:
 
     It is the innermost one that calls the model, as that may have loops of its own.
     """
-    seen = Counter[Loop]()
+    seen = Counter[Loop | None]()
     for _ in range(LOOP_LOOKS):
-        if (found := _now()) is not None:
-            seen[found] += 1
+        seen[_now()] += 1
         time.sleep(BETWEEN_LOOKS_S)
+    del seen[None]
     return seen.most_common(1)[0][0] if seen else None
 
 
 def _now() -> Loop | None:
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
     found: Loop | None = None
-    while frame is not None:
+    for frame in frames(sys._current_frames().get(threading.main_thread().ident or 0)):
         if frame.f_code.co_filename.endswith(CALLS_OF_MODULES):
             found = None
         found = found or _around(frame)
-        frame = frame.f_back
     return found
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,19 +22,16 @@ from .alone import MOST_S, capturing, failed, whole
 from .contents import Contents, Counts, Op, Unknown, described, is_one_number, plain, some_of, tensors_in
 
 T = TypeVar("T")
-
-MOST_OPS = 60_000  # Of both steps (our choice): looking at one took 65 us (torch 2.13, one core of a Xeon).
-MOST_EDGES = 2_000_000  # From ops to those that made what they take (our choice): 32 MB of memory.
-MARKS = "profiler::"  # Before the names of ops that only mark ranges.
+MOST_OPS = 60_000  # Of both steps (chosen): looking at one took 65 us (torch 2.13, one core of a Xeon).
+MOST_EDGES = 2_000_000  # From ops to those that made what they take (chosen): 32 MB of memory.
 
 
 def values_of_two_steps(target: Path) -> Generator[None, None, str | None]:
     """Look at the next two steps, and write what was seen into a file; to its name, or None if there is nothing."""
     values = Values()
-    try:
+    leave: Callable[[], None] | None = None
+    with suppress(AttributeError, ImportError):  # Of an older torch.
         leave = _entered(values)
-    except (AttributeError, ImportError):  # Of an older torch.
-        leave = None
     if leave is None:
         return None
     try:
@@ -65,16 +63,13 @@ def _entered(values: Values) -> Callable[[], None] | None:
         else:
             values.failed = True
 
-    if _python_dispatch._get_current_dispatch_mode() is not None or _compiles():
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    compiles = any(counters.get(what) for what in ("frames", "stats"))
+    if compiles or _python_dispatch._get_current_dispatch_mode() is not None:
         return None
     mode = Mode()
     mode.__enter__()
     return leave
-
-
-def _compiles() -> bool:
-    utils = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and any(utils.counters.get(what) for what in ("frames", "stats"))
 
 
 class _Call(NamedTuple):
@@ -140,10 +135,9 @@ class Values:
             return None
 
     def _begun(self, func: Any, args: Any, kwargs: Any) -> _Call | None:
-        op = self._ops.get(func)
-        if op is None:
+        if (op := self._ops.get(func)) is None:
             op = self._ops[func] = described(func, self.torch)
-        if op.name.startswith(MARKS):
+        if op.name.startswith("profiler::"):  # It only marks a range.
             return None
         given = {**dict(zip(op.arguments, args, strict=False)), **kwargs}
         tensors = list(tensors_in(list(given.values()), self.torch))
@@ -157,14 +151,13 @@ class Values:
         self._thread.append(self._threads.setdefault(threading.get_ident(), len(self._threads)))
         self._step.append(self.step)
         self._backward.append(int(self.torch._C._current_graph_task_id() != -1))
-        for column, unset in ((self._makes, 0), (self._same, -1)):
-            column.append(unset)
+        self._makes.append(0)
+        self._same.append(-1)
         self._samples.append("")
         for one in sorted({self._contents.filled_by(tensor) for tensor in tensors if not is_one_number(tensor)}):
             self._uses.append(at)
             self._used.append(one)
-        looked_at = tensors if op.computes else []
-        self._counts.taken(op, given, looked_at, self._backward[at] == 1, self.step)
+        self._counts.taken(op, given, tensors if op.computes else [], self._backward[at] == 1, self.step)
         self.failed |= at >= MOST_OPS or len(self._uses) > MOST_EDGES
         return _Call(op, at, key if op.comparable else None, tensors, written)
 
@@ -189,11 +182,9 @@ class Values:
 
     def _can_be_left_out(self, at: int) -> bool:
         """What it makes may be what was made before: if both are written to, then with the same values."""
-        mine, others = self._written_by.get(at, []), self._written_by.get(self._same[at], [])
-        return [self._value(one) for one in mine] == [self._value(other) for other in others]
-
-    def _value(self, at: int) -> int:
-        return self._same[at] if self._same[at] >= 0 else at
+        of_both = (self._written_by.get(one, []) for one in (at, self._same[at]))
+        mine, others = ([self._same[one] if self._same[one] >= 0 else one for one in by] for by in of_both)
+        return mine == others
 
     def _repeats(self) -> list[int]:
         """Which results look like that of the so-many-th call of the same op in the step before."""

@@ -1,60 +1,160 @@
-"""What a spec of an op stands for, as a call that can be repeated: of ATen by its schema, attention, optimizers."""
+"""Tensors as recorded and as a change leaves them: shapes, types, strides; never the recorded values; and calls
+of ATen's ops with them, by their schemas.
+"""
 
 import json
+import math
 import re
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
+from msgspec import Struct
 
-from diagnose.capture.timed.tensors import (
-    WORKSPACE,
-    CannotTime,
-    Tensor,
-    ask,
-    filled,
-    filled_by,
-    inputs,
-    narrowed,
-    padded,
-    sizes,
-)
+from diagnose.capture.agent.recordings import free_bytes
 
 LONGEST = 120  # Characters of an error.
 
+# Arguments whose value changes little of what an op takes; of others it is not known.
 _SCALARS: dict[str, object] = {"alpha": 1, "beta": 1, "dim": -1, "eps": 1e-5, "keepdim": False, "half_to_float": False}
-"""Arguments whose value changes little of what an op takes; of others it is not known."""
 
-ATTENTION = "attention"
-"""Written out: matmul, softmax, matmul. It takes queries, keys and values of shape (batch times heads, n, size)."""
-OPTIMIZER = re.compile(r"torch\.optim\.(Adadelta|Adagrad|Adam|AdamW|Adamax|ASGD|NAdam|RAdam|RMSprop|Rprop|SGD)")
-SETTINGS = frozenset({"foreach", "momentum", "weight_decay"})  # What is passed on to optimizers.
-_BACKWARD_OF_ATTENTION = re.compile(r"aten::_scaled_dot_product_(flash|efficient|cudnn)_attention(_for_cpu)?_backward")
-_BACKENDS = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
-
-
+ALIGNED, ROUND = 8, 64  # Sizes that are no multiple of the first are rounded up to one of the second.
+WORKSPACE = 2  # Times the memory of what it takes and gives that an op is thought to need at most (chosen).
+STRETCHED = 4  # Times as much memory as it has elements may lie under a strided tensor (chosen).
+_KNOWN = {
+    **{"double": "float64", "float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16"},
+    **{"long int": "int64", "int": "int32", "short int": "int16", "bool": "bool"},
+    **{"unsigned char": "uint8", "signed char": "int8"},
+}
 Call = Callable[[], object]
+_AFTER = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+class CannotTime(Exception):
+    """Why an op is not timed, in a few words."""
+
+
+class Tensor(Struct, frozen=True):
+    """A tensor without its numbers."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    strides: tuple[int, ...]
+
+    @property
+    def stored(self) -> int:
+        """Elements of the memory under it."""
+        last = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
+        return last + 1 if math.prod(self.shape) else 0
+
+    @property
+    def bytes(self) -> int:
+        """Of its memory."""
+        return self.stored * int(self.dtype.itemsize)
+
+
+def inputs(one: dict[str, str]) -> list[Any]:
+    """What an op took. Raises CannotTime."""
+    shapes, dtypes, strides, scalars = (
+        json.loads(one[name]) if one.get(name) else [] for name in ("shapes", "dtypes", "strides", "scalars")
+    )
+    columns = ((*some, *[""] * len(shapes))[: len(shapes)] for some in (dtypes, strides, scalars))
+    return [_input(*row) for row in zip(shapes, *columns, strict=True)]
+
+
+def _input(shape: Any, dtype: str, strides: Any, scalar: str) -> Any:
+    if isinstance(shape, list) and shape and isinstance(shape[0], list):
+        return [_input(some, "float", "", "") for some in shape]
+    if dtype not in _KNOWN:
+        return str(scalar)
+    return laid_out(tuple(shape), getattr(torch, _KNOWN[dtype]), tuple(strides or ()))
+
+
+def laid_out(shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] = ()) -> Tensor:
+    """With the strides if they fit, else without gaps. Raises CannotTime."""
+    if min(shape, default=0) < 0 or math.prod(shape) >= 1 << 60:
+        raise CannotTime("its sizes are those of no tensor")
+    plain = Tensor(shape, dtype, packed(shape, sorted(range(len(shape)), reverse=True)))
+    if len(strides) != len(shape) or min(strides, default=0) < 0:
+        return plain
+    found = Tensor(shape, dtype, strides)
+    return found if found.stored <= STRETCHED * max(math.prod(shape), 1) else plain
+
+
+def packed(shape: tuple[int, ...], inner_first: list[int]) -> tuple[int, ...]:
+    """Strides without gaps, of dimensions in this order."""
+    strides, step = [0] * len(shape), 1
+    for at in inner_first:
+        strides[at], step = step, step * max(shape[at], 1)
+    return tuple(strides)
+
+
+def narrowed(some: Any, words: list[str]) -> Any:
+    """An input in the type that a change asks for."""
+    to = next((getattr(torch, _AFTER[word]) for word in words if word in _AFTER), None)
+    if isinstance(some, list):
+        return [narrowed(one, words) for one in some]
+    if to is None or not isinstance(some, Tensor) or not some.dtype.is_floating_point:
+        return some
+    return Tensor(some.shape, to, some.strides)
+
+
+def padded(given: list[Any]) -> list[Any]:
+    """Of a product, inner sizes rounded up; the number of rows stays, unless it is one of these."""
+    matrices = [one.shape for one in given if isinstance(one, Tensor) and len(one.shape) >= 2]
+    if len(matrices) < 2:
+        raise CannotTime("it is no product of two matrices")
+    inner = {size for size in (*matrices[-2][-1:], *matrices[-1][-2:]) if size % ALIGNED}
+
+    def rounded(one: Any) -> Any:
+        if not isinstance(one, Tensor):
+            return one
+        shape = tuple(-(-size // ROUND) * ROUND if size in inner else size for size in one.shape)
+        order = sorted(range(len(shape)), key=lambda at: (one.strides[at], -at))
+        steps = (step if old else 0 for old, step in zip(one.strides, packed(shape, order), strict=True))
+        return Tensor(shape, one.dtype, tuple(steps))
+
+    return [rounded(one) for one in given]
+
+
+def tensors_of(values: Iterable[Any]) -> list[Tensor]:
+    """Those among arguments."""
+    every = (one for value in values for one in (value if isinstance(value, list) else [value]))
+    return [one for one in every if isinstance(one, Tensor)]
+
+
+def filled(device: torch.device, one: Tensor, below: int, signs: bool) -> Any:
+    """A tensor with numbers of a usual size: none near 0, as subnormal ones take longer."""
+    python = not one.shape and one.dtype in (torch.float64, torch.int64)  # So torch writes numbers of Python.
+    where, size = "cpu" if python else device, max(one.stored, 1)
+    if one.dtype is torch.bool:
+        memory = torch.rand(size, device=where) < 0.5
+    elif not one.dtype.is_floating_point:
+        most = max(min(below, 127) if one.dtype.itemsize == 1 else below, 1)
+        memory = torch.randint(0, most, (size,), dtype=one.dtype, device=where)
+    elif signs:
+        memory = (torch.randint(0, 2, (size,), device=where) * 2 - 1).to(one.dtype)
+    else:
+        memory = torch.rand(size, device=where).add_(0.5).to(one.dtype)
+    return memory[: one.stored].as_strided(one.shape, one.strides)
+
+
+def ask(device: torch.device, needed: int) -> None:
+    """Raises CannotTime where that much, with what it works in, is over half of the memory that is free."""
+    room = (int(torch.cuda.mem_get_info()[0]) if device.type == "cuda" else free_bytes()) // 2
+    if needed * WORKSPACE > room:
+        raise CannotTime(f"it may need {needed * WORKSPACE / 1e9:.1f} GB, and {room / 1e9:.1f} GB may be taken")
+
+
+def sizes(given: list[Any]) -> int:
+    """Bytes of all tensors."""
+    return sum(one.bytes for one in tensors_of(given))
 
 
 def first_line(error: Exception) -> str:
     """What an error says, in few characters."""
     return (str(error).strip() or "no reason given").splitlines()[0][:LONGEST]
-
-
-def call_of(device: torch.device, one: dict[str, str], words: list[str]) -> Call:
-    """What a spec stands for, after a change, with inputs as recorded. Raises CannotTime."""
-    if OPTIMIZER.fullmatch(one["op"]):
-        return updating(device, one, words)
-    given = [narrowed(some, words) for some in inputs(one)]
-    if one["op"].startswith(ATTENTION):
-        return written_out(device, one, words, given)
-    if _BACKWARD_OF_ATTENTION.fullmatch(one["op"]):
-        return backward_of_attention(device, one, words, given)
-    if "padded" in words:
-        given = padded(given)
-    return bound(device, one["op"], given)
 
 
 def bound(device: torch.device, op: str, given: list[Any]) -> Call:
@@ -144,15 +244,15 @@ def read(text: str, kind: str, name: str) -> Any:
 
 def made(device: torch.device, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Arguments with numbers in their tensors: what works in place gets 1 and -1, so that nothing grows or vanishes."""
-    below = _below(op, list(filled_by(arguments)))
-    first = next(filled_by(arguments), None)
+    tensors = tensors_of(arguments.values())
+    below = _below(op, tensors)
 
     def one(value: Any) -> Any:
         if isinstance(value, list) and value and isinstance(value[0], Tensor):
             return [one(some) for some in value]
         if not isinstance(value, Tensor):
             return value
-        return filled(device, value, below, signs=op.endswith("_") and value is not first)
+        return filled(device, value, below, signs=op.endswith("_") and value is not tensors[0])
 
     return {name: one(value) for name, value in arguments.items()}
 
@@ -170,75 +270,6 @@ def _result_bytes(op: str, overload: Any, arguments: dict[str, Any]) -> int:
     try:
         found = overload(**made(torch.device("meta"), op, arguments))
     except Exception:  # Not every op says beforehand what it gives.
-        return max((one.bytes for one in filled_by(arguments)), default=0)
+        return max((one.bytes for one in tensors_of(arguments.values())), default=0)
     given = found if isinstance(found, tuple | list) else [found]
     return sum(one.numel() * int(one.dtype.itemsize) for one in given if isinstance(one, torch.Tensor))
-
-
-def updating(device: torch.device, one: dict[str, str], words: list[str]) -> Call:
-    """A step of an optimizer over parameters of these sizes. Raises CannotTime."""
-    given = [some for value in inputs(one) for some in (value if isinstance(value, list) else [value])]
-    settings = json.loads(one["scalars"] or "{}")
-    if not all(isinstance(some, Tensor) and some.dtype.is_floating_point for some in given):
-        raise CannotTime("its parameters were not recorded")
-    if not isinstance(settings, dict) or settings.keys() - SETTINGS:
-        raise CannotTime("its settings are not known")
-    for word in ("fused", "foreach"):
-        if word in words:
-            settings = {**settings, "foreach": None, word: True}
-    # A parameter, its gradient, two states, and one to work in.
-    ask(device, 5 * sum(some.bytes for some in given) // WORKSPACE)
-    parameters = [filled(device, some, 0, signs=False).requires_grad_(True) for some in given]
-    for parameter in parameters:
-        parameter.grad = torch.ones_like(parameter)
-    form = getattr(torch.optim, one["op"].rpartition(".")[2])
-    step: Call = form(parameters, lr=1e-6, **settings).step
-    return step
-
-
-def written_out(device: torch.device, one: dict[str, str], words: list[str], given: list[Any]) -> Call:
-    """Attention as matmul, softmax and matmul, or as the fused op. Raises CannotTime."""
-    if len(given) != 3 or not all(isinstance(some, Tensor) and len(some.shape) == 3 for some in given):
-        raise CannotTime("its queries, keys and values were not recorded")
-    (batch, queries, size), keys = given[0].shape, given[1].shape[1]
-    # Scores, softmax and its gradient, besides what goes in and comes out.
-    ask(device, 2 * sizes(given) + 3 * batch * queries * keys * int(given[0].dtype.itemsize))
-
-    def attention(q: Any, k: Any, v: Any) -> Any:
-        if "fused" in words:
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
-        return torch.softmax((q @ k.transpose(-2, -1)) * size**-0.5, -1) @ v
-
-    some = [filled(device, one, 0, signs=False)[None] for one in given]
-    if one["op"] == ATTENTION:
-        return lambda: attention(*some)
-    return _gradients(attention, some)
-
-
-def backward_of_attention(device: torch.device, one: dict[str, str], words: list[str], given: list[Any]) -> Call:
-    """The fused op's backward, by the op that it comes after: what that keeps is not recorded. Raises CannotTime."""
-    overload = next(overloads(one["op"], len(given)), None)
-    if overload is None:
-        raise CannotTime("torch has no such op")
-    told = fitted(overload, given)
-    mask = told.get("attn_mask") or told.get("attn_bias")
-    how = {"dropout_p": told["dropout_p"], "is_causal": told["is_causal"], "scale": told.get("scale")}
-    some = [told[name] for name in ("query", "key", "value")]
-    ask(device, 4 * sizes(some))
-    tensors = [filled(device, tensor, 0, signs=False) for tensor in some]
-    masking = None if mask is None else filled(device, mask, 0, signs=False)
-    fused = torch.nn.functional.scaled_dot_product_attention
-    backend = one["op"].removeprefix("aten::_scaled_dot_product_").partition("_")[0]
-    chosen = torch.nn.attention.SDPBackend.__members__[_BACKENDS[backend]]
-    # What is computed in another type may come to another backend.
-    held = nullcontext() if words or device.type == "cpu" else torch.nn.attention.sdpa_kernel(chosen)
-    with held:
-        return _gradients(lambda *qkv: fused(*qkv, attn_mask=masking, **how), tensors)
-
-
-def _gradients(form: Callable[..., Any], some: list[Any]) -> Call:
-    with torch.enable_grad():
-        leaves = [one.detach().requires_grad_(True) for one in some]
-        out = form(*leaves)
-    gradient = torch.ones_like(out)
-    return lambda: torch.autograd.grad(out, leaves, gradient, retain_graph=True)

@@ -6,27 +6,32 @@ So what was measured is there whenever it is ended. It runs no code of the user'
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from msgspec import Struct
 
-from diagnose.capture.timed import MARK
-from diagnose.capture.timed.calls import Call, call_of, first_line
-from diagnose.capture.timed.tensors import CannotTime
+from diagnose.capture.timed import MARK, calls
+from diagnose.capture.timed.calls import Call, CannotTime, Tensor, filled
 
-LONG_NS, FEWEST, MOST = 60_000_000, 5, 200
-"""Both together are called for so long, and each at least, and at most, so often (our choice)."""
-STEADY, LONGER = 0.1, 4
-"""Where the quickest runs differ by more, they are called up to so many times as long: the machine is busy (our
-choice)."""
+LONG_NS, FEWEST, MOST = 60_000_000, 5, 200  # How long both are called, and how often at least and at most (chosen).
+STEADY, LONGER = 0.1, 4  # Where the quickest runs differ by more, they run up to so many times as long (chosen).
 WARM_NS = 20_000_000
 FLUSHED_BYTES = 256 << 20  # Written before each repetition on a GPU: more than any L2 cache holds.
+
+# Written out: matmul, softmax, matmul. It takes queries, keys and values of shape (batch times heads, n, size).
+ATTENTION = "attention"
+OPTIMIZER = re.compile(r"torch\.optim\.(Adadelta|Adagrad|Adam|AdamW|Adamax|ASGD|NAdam|RAdam|RMSprop|Rprop|SGD)")
+SETTINGS = frozenset({"foreach", "momentum", "weight_decay"})  # What is passed on to optimizers.
+_BACKWARD_OF_ATTENTION = re.compile(r"aten::_scaled_dot_product_(flash|efficient|cudnn)_attention(_for_cpu)?_backward")
+_BACKENDS = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
 
 
 def main() -> None:
@@ -49,7 +54,7 @@ def main() -> None:
             except CannotTime as error:
                 said = {"why": str(error)}
             except Exception as error:
-                said = {"why": f"{type(error).__name__}: {first_line(error)}"}
+                said = {"why": f"{type(error).__name__}: {calls.first_line(error)}"}
             say({"index": index, "change": change, **said})
 
 
@@ -76,10 +81,8 @@ class Flags(Struct, frozen=True):
 
     def after(self, words: list[str]) -> Flags:
         """As a change leaves them."""
-        tf32 = "tf32" in words
-        return Flags(
-            self.matmul_tf32 or tf32, self.cudnn_tf32 or tf32, self.benchmark or "searched" in words, self.deterministic
-        )
+        tf32, benchmark = "tf32" in words, self.benchmark or "searched" in words
+        return Flags(self.matmul_tf32 or tf32, self.cudnn_tf32 or tf32, benchmark, self.deterministic)
 
     def set(self) -> None:
         """Let them hold from now on."""
@@ -94,18 +97,16 @@ def compared(device: torch.device, one: dict[str, str], change: str, flags: Flag
 
     Both are called in turn, so that clocks and neighbours are the same. Raises CannotTime.
     """
-    words = change.split("+")
-    allowed = [flags, flags.after(words)]
-    once = list[Callable[[], float]]()
-    for changed, holds in zip((list[str](), words), allowed, strict=True):
+    words, before, after = change.split("+"), list[float](), list[float]()
+    sides = []
+    for changed, holds, times in ((list[str](), flags, before), (words, flags.after(words), after)):
         holds.set()
-        once.append(timer(device, call_of(device, one, changed)))
-    before, after = list[float](), list[float]()
+        sides.append((holds, times, timer(device, call_of(device, one, changed))))
     begin = time.perf_counter_ns()
     while not _enough(before, after, time.perf_counter_ns() - begin):
-        for holds, side, clock in zip(allowed, (before, after), once, strict=True):
+        for holds, times, clock in sides:
             holds.set()
-            side.append(clock())
+            times.append(clock())
     spread = max(_spread(before), _spread(after))
     return {"before_ns": min(before), "after_ns": min(after), "spread": spread, "runs": len(after)}
 
@@ -123,8 +124,7 @@ def _spread(took: list[float]) -> float:
 
 def timer(device: torch.device, call: Call) -> Callable[[], float]:
     """Takes the time of a call in ns, by events on a GPU, by the clock on the CPU; the call is warm."""
-    on_gpu = device.type == "cuda"
-    cache = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device=device) if on_gpu else None
+    cache = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device=device) if device.type == "cuda" else None
     flushes = 1
 
     def once() -> float:
@@ -154,3 +154,86 @@ def timer(device: torch.device, call: Call) -> Callable[[], float]:
         torch.cuda.synchronize()
         flushes = min(int(2 * host_ns / (time.perf_counter_ns() - began)) + 1, MOST)
     return once
+
+
+def call_of(device: torch.device, one: dict[str, str], words: list[str]) -> Call:
+    """What a spec stands for, after a change, with inputs as recorded. Raises CannotTime."""
+    if OPTIMIZER.fullmatch(one["op"]):
+        return updating(device, one, words)
+    given = [calls.narrowed(some, words) for some in calls.inputs(one)]
+    if one["op"].startswith(ATTENTION):
+        return written_out(device, one, words, given)
+    if _BACKWARD_OF_ATTENTION.fullmatch(one["op"]):
+        return backward_of_attention(device, one, words, given)
+    if "padded" in words:
+        given = calls.padded(given)
+    return calls.bound(device, one["op"], given)
+
+
+def updating(device: torch.device, one: dict[str, str], words: list[str]) -> Call:
+    """A step of an optimizer over parameters of these sizes. Raises CannotTime."""
+    given = [some for value in calls.inputs(one) for some in (value if isinstance(value, list) else [value])]
+    settings = json.loads(one["scalars"] or "{}")
+    if not all(isinstance(some, Tensor) and some.dtype.is_floating_point for some in given):
+        raise CannotTime("its parameters were not recorded")
+    if not isinstance(settings, dict) or settings.keys() - SETTINGS:
+        raise CannotTime("its settings are not known")
+    for word in ("fused", "foreach"):
+        if word in words:
+            settings = {**settings, "foreach": None, word: True}
+    # A parameter, its gradient, two states, and one to work in.
+    calls.ask(device, 5 * sum(some.bytes for some in given) // calls.WORKSPACE)
+    parameters = [filled(device, some, 0, signs=False).requires_grad_(True) for some in given]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    form = getattr(torch.optim, one["op"].rpartition(".")[2])
+    step: Call = form(parameters, lr=1e-6, **settings).step
+    return step
+
+
+def written_out(device: torch.device, one: dict[str, str], words: list[str], given: list[Any]) -> Call:
+    """Attention as matmul, softmax and matmul, or as the fused op. Raises CannotTime."""
+    if [len(some.shape) for some in given if isinstance(some, Tensor)] != [3, 3, 3] or len(given) != 3:
+        raise CannotTime("its queries, keys and values were not recorded")
+    (batch, queries, size), keys = given[0].shape, given[1].shape[1]
+    # Scores, softmax and its gradient, besides what goes in and comes out.
+    calls.ask(device, 2 * calls.sizes(given) + 3 * batch * queries * keys * int(given[0].dtype.itemsize))
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        if "fused" in words:
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return torch.softmax((q @ k.transpose(-2, -1)) * size**-0.5, -1) @ v
+
+    some = [filled(device, one, 0, signs=False)[None] for one in given]
+    if one["op"] == ATTENTION:
+        return lambda: attention(*some)
+    return _gradients(attention, some)
+
+
+def backward_of_attention(device: torch.device, one: dict[str, str], words: list[str], given: list[Any]) -> Call:
+    """The fused op's backward, by the op that it comes after: what that keeps is not recorded. Raises CannotTime."""
+    overload = next(calls.overloads(one["op"], len(given)), None)
+    if overload is None:
+        raise CannotTime("torch has no such op")
+    told = calls.fitted(overload, given)
+    mask = told.get("attn_mask") or told.get("attn_bias")
+    how = {"dropout_p": told["dropout_p"], "is_causal": told["is_causal"], "scale": told.get("scale")}
+    some = [told[name] for name in ("query", "key", "value")]
+    calls.ask(device, 4 * calls.sizes(some))
+    tensors = [filled(device, tensor, 0, signs=False) for tensor in some]
+    masking = None if mask is None else filled(device, mask, 0, signs=False)
+    fused = torch.nn.functional.scaled_dot_product_attention
+    backend = one["op"].removeprefix("aten::_scaled_dot_product_").partition("_")[0]
+    chosen = torch.nn.attention.SDPBackend.__members__[_BACKENDS[backend]]
+    # What is computed in another type may come to another backend.
+    held = nullcontext() if words or device.type == "cpu" else torch.nn.attention.sdpa_kernel(chosen)
+    with held:
+        return _gradients(lambda *qkv: fused(*qkv, attn_mask=masking, **how), tensors)
+
+
+def _gradients(form: Callable[..., Any], some: list[Any]) -> Call:
+    with torch.enable_grad():
+        leaves = [one.detach().requires_grad_(True) for one in some]
+        out = form(*leaves)
+    gradient = torch.ones_like(out)
+    return lambda: torch.autograd.grad(out, leaves, gradient, retain_graph=True)

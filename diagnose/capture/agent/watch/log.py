@@ -9,16 +9,18 @@ import json
 import os
 import socket
 import struct
+import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from ..alone import in_time
+from ..about_devices import Nvml
+from ..alone import in_time, uses_gpu
 from ..board import Board
-from .figures import Figures
 from .step_times import Interval
 from .windows import COLUMNS, Windows
 
@@ -46,10 +48,8 @@ def make_room(shared: Path, folder: Path, rank: int) -> None:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -71,14 +71,12 @@ class LogFile:
 
     def append(self, record: list[object]) -> bool:
         """Add a record; whether it could be written."""
-        content = framed(record)
+        content, whole = framed(record), False
         try:
             with open(self._path, "r+b", buffering=0) as file:  # noqa: PTH123 (Path.open is no faster and buffers)
-                try:
+                with suppress(OSError):
                     file.seek(self.bytes)
                     whole = file.write(content) == len(content)
-                except OSError:
-                    whole = False
                 if not whole:
                     file.truncate(self.bytes)
         except OSError:
@@ -89,14 +87,12 @@ class LogFile:
     def replace_open(self, record: list[object]) -> bool:
         """Write what the current window holds so far; whether it could be written."""
         content, beside = framed(record), self._open_path.with_name(f"{self._open_path.name}.{os.getpid()}")
-        try:
+        with suppress(OSError):
             with open(beside, "wb", buffering=0) as file:  # noqa: PTH123
                 whole = file.write(content) == len(content)
             if whole:
                 beside.replace(self._open_path)
                 return True
-        except OSError:
-            pass
         with suppress(OSError):
             beside.unlink()
         return False
@@ -107,16 +103,91 @@ class LogFile:
             self._open_path.unlink()
 
 
+class Figures:
+    """Looks at this process, at processes that multiprocessing has started from it, and at its CUDA device."""
+
+    def __init__(self, batches_ready: Callable[[], int | None] = lambda: None) -> None:
+        """`batches_ready`: of the loader that was asked last; None without workers."""
+        self._batches_ready = batches_ready
+        self._nvml: Nvml | None = None
+        self._handle: Any = None
+
+    def now(self) -> dict[str, float]:
+        """By name, with what cannot be known left out. Bytes and faults count from the process's start."""
+        found = dict[str, float]()
+        for read in (self._process, self._children, self._loader, self._allocator, self._device):
+            with suppress(Exception):
+                found.update(read())
+        return found
+
+    def _process(self) -> Iterator[tuple[str, float]]:
+        import resource
+
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        yield "minor_faults", used.ru_minflt
+        yield "major_faults", used.ru_majflt
+        yield "cpu_s", round(used.ru_utime + used.ru_stime, 2)
+        yield "resident_bytes", _resident(os.getpid())
+        read, written = _storage(os.getpid())
+        yield "read_bytes", read
+        yield "written_bytes", written
+
+    def _children(self) -> Iterator[tuple[str, float]]:
+        """Whose list is read as it is: asking for it would reap those that have ended."""
+        processes = sys.modules.get("multiprocessing.process")
+        started = [one.pid for one in list(getattr(processes, "_children", ()))]
+        resident, read, written = 0, 0, 0
+        for pid in started:
+            with suppress(OSError, ValueError, IndexError):
+                resident += _resident(pid)
+                more_read, more_written = _storage(pid)
+                read, written = read + more_read, written + more_written
+        if started:
+            yield "children_resident_bytes", resident
+            yield "children_read_bytes", read
+            yield "children_written_bytes", written
+
+    def _loader(self) -> Iterator[tuple[str, float]]:
+        if (ready := self._batches_ready()) is not None:
+            yield "batches_ready", ready
+
+    def _allocator(self) -> Iterator[tuple[str, float]]:
+        if uses_gpu():
+            known = sys.modules["torch"].cuda.memory_stats()
+            yield "allocated_bytes", known.get("allocated_bytes.all.current", 0)
+            yield "most_allocated_bytes", known.get("allocated_bytes.all.peak", 0)
+            yield "reserved_bytes", known.get("reserved_bytes.all.current", 0)
+            yield "allocator_retries", known.get("num_alloc_retries", 0)
+
+    def _device(self) -> Iterator[tuple[str, float]]:
+        if not uses_gpu():
+            return
+        torch = sys.modules["torch"]
+        if self._nvml is None:
+            self._nvml = Nvml().__enter__()
+            self._handle = self._nvml.handle(torch, torch.cuda.current_device())
+        for name, value in self._nvml.now(self._handle).items():
+            if value is not None:
+                yield name, value
+
+
+def _resident(pid: int | None) -> int:
+    """Bytes (proc(5): the second field of statm, in pages)."""
+    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _storage(pid: int | None) -> tuple[int, int]:
+    """Bytes that were read from storage and written to it (proc(5): io)."""
+    lines = Path(f"/proc/{pid}/io").read_text(encoding="ascii").splitlines()
+    known = dict(line.split(": ") for line in lines)
+    return int(known["read_bytes"]), int(known["write_bytes"])
+
+
 VERSION = 1  # Of the format, which docs/watching.md and `source/run_log.py` tell.
 LOOK_S = 1.0  # Between two looks at the process.
-
-WRITE_S = 5.0
-"""Between two writes of the current window: what a killed process loses at most, with LOOK_S and the write."""
-
+WRITE_S = 5.0  # Between two writes of the current window: what a killed process loses at most, plus LOOK_S.
 MOST_WAITING = 2_048  # Steps that are put together at the latest.
-
-MOST_BYTES, PER_STEPS = 1_000_000, 100_000
-"""That a file may have for each so many steps; windows stay open for longer then."""
+MOST_BYTES, PER_STEPS = 1_000_000, 100_000  # That a file may have for each so many steps: then windows stay open.
 
 
 class Log:
@@ -132,9 +203,8 @@ class Log:
         figures: Figures,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """`so_far` tells the interval that has not ended; `look` is called about every LOOK_S, by a thread.
-
-        Raises OSError if the rank has a log already.
+        """`so_far` tells the interval that has not ended; a thread calls `look` about every LOOK_S. Raises OSError if
+        the rank has a log already.
         """
         self._file = LogFile(folder, rank)
         self._rank, self._world_size = rank, world_size
@@ -193,7 +263,8 @@ class Log:
         with self._lock:
             self._put_together()
             self._windows.looked(figures)
-            closes = not self._records and self._windows.long_enough(now_ns) and self._has_room()
+            has_room = self._file.bytes < MOST_BYTES * (1 + self._windows.steps // PER_STEPS)
+            closes = not self._records and self._windows.long_enough(now_ns) and has_room
             if closes:
                 self._records.append(self._windows.record())
                 self._windows.next()
@@ -220,9 +291,6 @@ class Log:
         if rows := self._windows.detailed:
             self._windows.detailed = []
             self._records.append(["steps", rows])
-
-    def _has_room(self) -> bool:
-        return self._file.bytes < MOST_BYTES * (1 + self._windows.steps // PER_STEPS)
 
     def _append_records(self) -> None:
         while self._records and self._file.append(self._records[0]):

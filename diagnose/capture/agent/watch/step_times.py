@@ -20,7 +20,7 @@ from ..clocks import ON_DEVICE, between_ns, device_event
 from ..interruptions import ALL, COLLECTION, LOADER, SAVE, phases
 from ..loaders import LoaderWatch, worker_here
 
-MOST_PENDING = 64  # Events that the device has not come to yet, beyond which none are added (our choice).
+MOST_PENDING = 64  # Events that the device has not come to yet, beyond which none are added (chosen).
 
 
 class DeviceTimes:
@@ -65,9 +65,7 @@ class BatchesAsked(LoaderWatch):
     def epoch_begins(self) -> bool:
         """Whether the step that has ended is the first of an epoch: that with its first batch. Asked once a step."""
         latest, self._latest = self._latest, None
-        if latest is None or not self._begun:
-            return False
-        iterator = latest()
+        iterator = latest() if latest is not None and self._begun else None
         if iterator is None or iterator not in self._begun:
             return False
         self._begun.discard(iterator)
@@ -107,7 +105,6 @@ class BatchesAsked(LoaderWatch):
 
 
 Moment = tuple[int, ...]  # The clock, and the time spent so far on each of ALL, in ns.
-
 _LOADER, _SAVE, _COLLECTION = (1 + ALL.index(phase) for phase in (LOADER, SAVE, COLLECTION))
 
 
@@ -222,12 +219,11 @@ class StepTimes:
 
     def _interval(self, now: Moment, epoch: bool = False) -> Interval:
         trained, evaluated = self._trained, self._evaluated
+        passed = _difference(now, self._mark)
         if self._evaluates:
-            evaluated = _sum(evaluated, _difference(now, self._mark))
-        elif trained is not _NOTHING:
-            trained = _sum(trained, _difference(now, self._mark))
+            evaluated = _sum(evaluated, passed)
         else:
-            trained = _difference(now, self._mark)
+            trained = passed if trained is _NOTHING else _sum(trained, passed)
         length, loader, forward, backward, optimizer, save, collection, compilation = trained
         step, times = length - save, (loader, forward, backward, optimizer, collection, compilation)
         if evaluated is _NOTHING:

@@ -13,24 +13,19 @@ from threading import get_ident
 from types import ModuleType
 from typing import Any
 
-from .. import about, backwards, interruptions, loaders, noticed, place, script_files
+from .. import about, about_settings, backwards, interruptions, loaders, noticed, place, script_files
 from ..board import Board
-from ..compiled import compiler_switch
 from ..foreign import watch_foreign
-from ..imports import when_imported
 from ..interruptions import COMPILATION, FORWARD, phases
+from ..noticed import compiler_switch
 from ..plan import Part, Plan
 from ..recorder import Recorder
-from .figures import Figures
-from .log import Log, make_room
+from ..script_files import when_imported
+from .log import Figures, Log, make_room
 from .step_times import BatchesAsked, DeviceTimes, Interval, StepTimes, recorded
 
-ASKED_BY_SIGNAL = getattr(signal, "SIGUSR2", None)
-"""Asks for a recording, where the script has no use of its own for it; None on Windows."""
-
-RECORDING = "recording"
-"""What the command posts, with a number, when the next steps are to be recorded; and what the folder is called."""
-
+ASKED_BY_SIGNAL = getattr(signal, "SIGUSR2", None)  # Asks for a recording, unless the script uses it; None on Windows.
+RECORDING = "recording"  # Posted by the command, with a number, to have the next steps recorded; the folder's name.
 MADE = "made"  # What each rank posts in the part of a recording when it is over.
 ASK = "ask"  # What anyone posts who wants a recording; with something that tells it from other posts.
 
@@ -42,11 +37,8 @@ class Asked:
         self._board, self._shared = Board(part.work), part.shared
         self._number, self._signals = 1, 0
         self.part: Part | None = None  # What to record into; None while nothing is asked for.
-        self._heed_signals()
-
-    def _heed_signals(self) -> None:
-        """Unless there is a handler already, or the script sets one later."""
         here = threading.current_thread() is threading.main_thread()
+        # Unless there is a handler already, or the script sets one later.
         if here and ASKED_BY_SIGNAL is not None and signal.getsignal(ASKED_BY_SIGNAL) is signal.SIG_DFL:
             signal.signal(ASKED_BY_SIGNAL, lambda *_: self._signalled())
 
@@ -68,8 +60,7 @@ class Asked:
         Board(self._shared).post(f"{ASK}.{os.getpid()}-{self._signals}", why="requested by a signal")
 
 
-LOOKS_FOR_MODELS = (0, 1, 2, 10)
-"""Steps at whose ends models are looked for if none was called in them: some are wrapped late (our choice)."""
+LOOKS_FOR_MODELS = (0, 1, 2, 10)  # Steps after which models are looked for if none was called: some wrap late (chosen).
 
 
 class Watcher:
@@ -87,23 +78,21 @@ class Watcher:
         self._steps = self._calls = 0
         self._log: Log | None = None
         self._times: StepTimes | None = None  # None while something is recorded, too.
-        self._settings = about.Settings()
+        self._settings = about_settings.Settings()
         self._settings.install()
         self._asked_for = Asked(part)
         self._recorder: Recorder | None = None
         self._device = DeviceTimes()
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._went_backward = False
-        """After a call of a model in training mode: one in evaluation mode is an evaluation, then."""
+        self._went_backward = False  # After a call in training mode: then one in evaluation mode is an evaluation.
         self._called_in_step = False
-        self._trains = self._doubtful = False
-        """The latest call was of a model in training mode; it was one in evaluation mode with gradients."""
+        self._trains = False  # The latest call was of a model in training mode.
+        self._doubtful = False  # It was of one in evaluation mode with gradients.
         self._began_ns = self._ended_ns = time.perf_counter_ns() - age_ns()
         self._grad_enabled: Callable[[], bool] = lambda: True
         self._batches = loaders.use(BatchesAsked(self._asked))
         backwards.listen(self._backward_begins)
-        interruptions.mark_saving()
-        interruptions.mark_other_savers()
+        interruptions.mark_saving(others=True)
         watch_foreign(lambda: None)
         when_imported("torch.optim.optimizer", self._begin)
         when_imported("torch.nn.modules.module", self._watch_eval)

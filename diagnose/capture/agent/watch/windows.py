@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from .step_times import Interval
 
-COLUMNS = (
+COLUMNS = (  # What a window tells of its steps, in ns. Beside these there is "device".
     "step",
     "loader",
     "forward",
@@ -22,25 +22,15 @@ COLUMNS = (
     "recording",
     "outside",
 )
-"""What a window tells of its steps, in ns. Beside these there is "device"."""
 
 SKETCHED = ("step", "loader", "device")  # Columns of which quantiles can be told.
-
-PER_OCTAVE = 16
-"""Buckets of a sketch between a time and its double: a quantile is off by 2.2 % at most, 2^(1/32) (DDSketch of Masson
-et al. 2019, with a fixed base)."""
-
+PER_OCTAVE = 16  # Buckets to a doubling: quantiles are off by 2.2 % at most, 2^(1/32) (DDSketch, Masson et al. 2019).
 SHORTEST_NS = 1_000_000_000
-GROWTH = 0.01
-"""A window takes a second at least, and so much of the run up to its end: a run of 28 hours has some 800 (our
-choice)."""
-
-LONG = 3.0
-"""Times the usual step, from which a step is an outlier, and what is before it no part of it (as clocks.LONG)."""
-
-RECENT = 255  # Steps of which the usual one is the median (our choice).
-KEPT_OUTLIERS, KEPT_GAPS, KEPT_EPOCHS = 8, 8, 8  # That a window tells one by one (our choice).
-DETAILED = 100  # Steps at the beginning that are told one by one (our choice).
+GROWTH = 0.01  # A window takes SHORTEST_NS or this share of the run so far, if longer: 28 hours make some 800 (chosen).
+LONG = 3.0  # Times the usual step, from which a step is an outlier, and what is before it not part of it (clocks.LONG).
+RECENT = 255  # Steps of which the usual one is the median (chosen).
+KEPT_OUTLIERS, KEPT_GAPS, KEPT_EPOCHS = 8, 8, 8  # That a window tells one by one (chosen).
+DETAILED = 100  # Steps at the beginning that are told one by one (chosen).
 
 
 class Column:
@@ -95,8 +85,7 @@ class Windows:
         self._run_began_ns = began_ns
         self.number = 0  # Of the current window.
         self.steps = 0  # Intervals so far, without the first, which is the start of the run.
-        self.detailed: list[list[int]] = []
-        """Of the first DETAILED steps those that have not been taken from here: number, then COLUMNS."""
+        self.detailed: list[list[int]] = []  # Of the first DETAILED steps those not taken yet: number, then COLUMNS.
         self._recent: deque[int] = deque(maxlen=RECENT)
         self._last_outlier: int | None = None
         self._epoch: list[int] | None = None

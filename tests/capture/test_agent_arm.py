@@ -1,13 +1,19 @@
-"""Numbers of the same batch, without and with a setting: what is compared, and that nothing of it stays."""
+"""What an arm of a trial measures: numbers of the same batch, without and with a setting, of which nothing stays; and
+losses, exact, in order, and without memory of their own for each step.
+"""
 
+import ctypes
+import math
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from diagnose.capture.agent.arm import Called, Difference, SameBatch, update_compared
+from diagnose.capture.agent.backwards import MOST, Losses
 from diagnose.fixes.interfaces import Switch
 from diagnose.fixes.optimizers import OptimizerArgument
 
@@ -112,16 +118,9 @@ def trained(kind: type[torch.optim.Optimizer], **options: Any) -> torch.optim.Op
     return made
 
 
-class Process:
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
-
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        return [self._optimizer]
-
-
 def switch_of(optimizer: torch.optim.Optimizer, argument: str = "fused") -> Switch:
-    made: Switch = OptimizerArgument(argument, True).switch(Process(optimizer))  # type: ignore[arg-type]
+    process = SimpleNamespace(optimizers=lambda: [optimizer])
+    made: Switch = OptimizerArgument(argument, True).switch(process)  # type: ignore[arg-type]
     return made
 
 
@@ -172,3 +171,58 @@ def test_an_optimizer_is_turned_and_turned_back(argument: str) -> None:
     switch.turn(False)
     optimizer.step()
     assert (optimizer.param_groups[0]["fused"], optimizer.param_groups[0]["foreach"]) == (None, False)
+
+
+def kept(*some: torch.Tensor) -> list[float]:
+    losses = Losses()
+    for one in some:
+        losses.keep(one)
+    return [float.fromhex(one) for one in losses.found()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_numbers_are_exact_whatever_their_type(dtype: torch.dtype) -> None:
+    one, other = torch.tensor(1 / 3, dtype=dtype, requires_grad=True), torch.tensor([2.5e-5], dtype=dtype)
+    assert kept(one, other) == [one.item(), other.item()]
+
+
+def test_what_changes_later_does_not_count() -> None:
+    losses, loss = Losses(), torch.tensor(1.0)
+    losses.keep(loss)
+    loss += 1
+    assert losses.found() == [(1.0).hex()]
+
+
+def test_infinite_ones_are_kept_and_whole_numbers_are_not() -> None:
+    found = kept(torch.tensor(math.nan), torch.tensor(-math.inf), torch.tensor(3))
+    assert math.isnan(found[0])
+    assert found[1:] == [-math.inf]
+
+
+def test_there_is_an_end() -> None:
+    assert len(kept(*[torch.tensor(1.0)] * (MOST + 1))) == MOST
+
+
+class Heap(ctypes.Structure):
+    """`mallinfo2` of glibc 2.33 and later."""
+
+    _fields_ = [("values", ctypes.c_size_t * 10)]
+
+
+def in_use_bytes() -> int:
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        pytest.skip("this libc does not tell")
+    library.mallinfo2.restype = Heap
+    return int(library.mallinfo2().values[7])  # Its uordblks.
+
+
+def test_a_step_leaves_nothing_on_the_heap() -> None:
+    """A small block on top of large ones keeps glibc from giving these back: steps would get faster."""
+    losses, one = Losses(), torch.tensor(1.0)
+    for _ in range(100):
+        losses.keep(one)
+    before = in_use_bytes()
+    for _ in range(1000):
+        losses.keep(one)
+    assert in_use_bytes() - before < 50_000

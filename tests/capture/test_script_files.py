@@ -1,15 +1,62 @@
-"""Which of the files that a script opens for writing, and of the folders that it makes, are named."""
+"""Which files a script has imported, which it opens for writing, and which folders it makes."""
 
+import hashlib
+import os
 import string
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from diagnose.capture.agent import script_files
 from diagnose.capture.agent.script_files import MOST_WRITTEN, Writes
 from tests.capture.scripts import environment
+
+
+def imported(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What is told of a file that a module is of."""
+    module = ModuleType("own_module")
+    module.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "own_module", module)
+    monkeypatch.setattr(script_files, "MOST_FILES", len(sys.modules))  # Those of all tests are the user's own.
+    (told,) = (one for one in script_files.imported(None) if one["file"] == str(path))
+    return told
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file that was written long ago."""
+    path = tmp_path / "own.py"
+    path.write_text("x = 1\n")
+    os.utime(path, (0, 0))
+    return path
+
+
+def test_a_file_is_told_by_its_hash(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = hashlib.sha256(b"x = 1\n").hexdigest()
+    assert imported(path, monkeypatch) == {"file": str(path), "sha256": expected, "script": False}
+    assert script_files.imported(str(path))[0] == {"file": str(path), "sha256": expected, "script": True}
+
+
+def test_a_file_that_may_not_be_what_was_run_has_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was written since the process began, a large one, and one that is gone."""
+    path.write_text("x = 2\n")
+    os.utime(path, (2**32, 2**32))
+    assert imported(path, monkeypatch)["sha256"] is None
+    path.write_bytes(b"#" * (script_files.LARGEST_BYTES + 1))
+    os.utime(path, (0, 0))
+    assert imported(path, monkeypatch)["sha256"] is None
+    path.unlink()
+    assert imported(path, monkeypatch)["sha256"] is None
+
+
+def test_libraries_are_not_told() -> None:
+    told = [str(one["file"]) for one in script_files.imported(None)]
+    assert all("site-packages" not in one and not one.startswith(str(Path(os.__file__).parent)) for one in told)
+    assert len(told) <= script_files.MOST_FILES
 
 
 @pytest.fixture
