@@ -53,7 +53,6 @@ def command(run: str, seconds: float, quiet: bool) -> None:
 
     Example: diagnose measure diagnose-runs/train-20261121-101500 --seconds 60s
     """
-
     from diagnose.capture.measuring import CannotMeasure
     from diagnose.facts.core.base import Missing
 
@@ -79,30 +78,34 @@ def measure(given: Recordings, seconds: float, quiet: bool, say: Callable[[str],
     Raises Missing, CannotMeasure and click.ClickException.
     """
     from diagnose.capture import measuring
+    from diagnose.facts.core.run import trains_on_cpu
     from diagnose.pipeline import to_measure
     from diagnose.source.recording import costs_beside
+    from diagnose.trace.manifest import Flags
 
     trace = given.ranks[0].trace.path
     name = costs_beside(trace)
     if name is None or not isinstance(trace, Path):
         raise measuring.CannotMeasure(f"{trace} is not a local recording of diagnose profile.")
-    asked = to_measure(given.ranks[0])
-    if not asked.wanted:
+    facts, asked = to_measure(given.ranks[0])
+    if not asked:
         return False
+    devices, context = facts.rank.provenance.devices, facts.rank.context
+    flags = context.rank.flags if context else Flags()
     setting = measuring.Setting(
-        asked.device,
-        asked.flags.threads,
-        matmul_tf32=bool(asked.flags.cuda_matmul_allow_tf32),
-        cpu=asked.cpu,
-        cudnn_tf32=asked.flags.cudnn_allow_tf32 is not False,
-        benchmark=bool(asked.flags.cudnn_benchmark),
-        deterministic=bool(asked.flags.cudnn_deterministic),
+        "" if trains_on_cpu(facts) or not devices else devices[0].name,
+        flags.threads,
+        matmul_tf32=bool(flags.cuda_matmul_allow_tf32),
+        cpu=(context.host.cpu if context else None) or "",
+        cudnn_tf32=flags.cudnn_allow_tf32 is not False,
+        benchmark=bool(flags.cudnn_benchmark),
+        deterministic=bool(flags.cudnn_deterministic),
     )
-    ops = [(one.spec, one.changes) for one in asked.wanted]
+    ops = [(one.spec, one.changes) for one in asked]
     with shown("Benchmarking ops", quiet) as progress:
         found = measuring.measure(ops, setting, seconds, progress)
-    if asked.before is not None:
-        found = measuring.together(asked.before, found)
+    if facts.rank.measured is not None:
+        found = measuring.together(facts.rank.measured, found)
     try:
         measuring.write(trace.with_name(name), found)
     except OSError as error:
