@@ -2,11 +2,12 @@
 
 from .calls import NoBarrier, NoCheckpointing, NoEmptyCache, NoSynchronize, SaveInBackground, SeldomCollect
 from .distributed import CommunicationHook, DdpArgument, FsdpArgument, NoSync
+from .environment import Environment, Tf32
 from .loaders import LoaderArgument
 from .model_calls import Autocast, NoGradInEvaluation
 from .models import Attention, ChannelsLast, Compile, CompileArgument, GraphCapture
 from .optimizers import OptimizerArgument, ZeroGrad
-from .process import AnomalyMode, CollectByHand, CudnnBenchmark, Determinism, Environment, Tf32, Threads
+from .process import AnomalyMode, CollectByHand, CudnnBenchmark, Determinism, Threads
 from .setting import Multiple, Setting, split
 
 KINDS: tuple[type[Setting], ...] = (

@@ -12,7 +12,7 @@ from diagnose.advice.fixes_of_run import Situation, fitted
 from diagnose.contracts.finding import Confidence, Evidence, Finding, Fix, Level
 from diagnose.facts.run.program import Language, Program, Workload
 from diagnose.fixes import catalogue as fixes
-from diagnose.fixes.process import VARIABLES
+from diagnose.fixes.environment import VARIABLES
 from diagnose.fixes.setting import PARTS, Argument, Loop, NotPossible, Run, Safety, Setting
 from diagnose.patches.editor import edits_of
 from diagnose.patches.files import CannotEdit
