@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 from diagnose import statistics as looks
 from diagnose.capture.agent.screening import FEWEST_PAIRS
@@ -33,14 +32,6 @@ MOST_REPEATS = 3  # Of such runs; heat that stays belongs to the machine (our ch
 LONGER_S = 1.0  # By which a start has to be longer to count: starts of Python differ as well (our choice).
 
 
-class Standing(Struct, frozen=True):
-    """Which run begins."""
-
-    numbers: tuple[int, ...]  # Of the findings whose fixes are tried; () where the script runs twice as it is.
-    name: str  # Of the trial.
-    pair: int  # Number of the pair, from 1, or of the run as it is.
-
-
 class _Spent(Exception):
     """The budget does not last for another pair; the message is a sentence."""
 
@@ -54,7 +45,7 @@ class Bench:
     size: Size
     least_pairs: int
     budget_s: float
-    begins: Callable[[Standing], None]  # Told before each run.
+    say: Callable[[str], None]  # Told before each run.
     without: list[Arm] = field(default_factory=list)  # Arms of the script as it is.
     trials: list[Trial] = field(default_factory=list)
     repeated: int = 0  # Runs, as heat held the GPU back in them.
@@ -78,7 +69,7 @@ class Bench:
     def begin(self) -> None:
         """The script as it is, which sizes all other runs. Raises CannotTry if it cannot be timed."""
         try:
-            self.begins(Standing((), "unmodified script", 1))
+            self.say("running unmodified script: run 1")
             self.without.append(self._sized(()))
             self._unpaired = self.without[-1]
         except Void as error:
@@ -227,7 +218,7 @@ class Bench:
 
     def _pair(self, some: Sequence[Candidate], pair: int, with_first: bool) -> tuple[Arm, Arm]:
         name = " + ".join(f"{one.rule} ({named(one.trial)})" for one in some)
-        self.begins(Standing(tuple(one.number for one in some), name, pair))
+        self.say(f"running {name}: pair {pair}")
         base, both = [one.trial for one in self.base], dict[bool, Arm]()
         begun = None if base else self._unpaired
         if begun is not None:

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from diagnose.contracts.trials import Range
 from diagnose.trials import arms, course
 from diagnose.trials.arms import Size
+from diagnose.trials.course import best, report
 from diagnose.trials.protocol import Bench
-from diagnose.trials.results import best, report
 from diagnose.trials.selection import Candidate
 from tests.reports.test_trials import WORKERS as WORKERS_TRIED
 from tests.trials.test_losses import arm

@@ -12,8 +12,8 @@ from diagnose.contracts.trials import Both, GpuState
 from diagnose.trace.manifest import DeviceState
 from diagnose.trials import arms, protocol
 from diagnose.trials.arms import Arm, Size, compared
+from diagnose.trials.course import report
 from diagnose.trials.protocol import Bench
-from diagnose.trials.results import report
 from tests.trials.test_protocol import candidate
 
 LOSSES = st.lists(st.floats(width=32), min_size=1, max_size=30)

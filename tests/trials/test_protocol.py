@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from diagnose.contracts.finding import Fix
 from diagnose.trials.arms import Size
+from diagnose.trials.course import report
 from diagnose.trials.protocol import Bench
-from diagnose.trials.results import report
 from diagnose.trials.selection import Candidate, CannotTry
 from tests.capture.scripts import script
 from tests.trials.scripts import steady
