@@ -22,9 +22,7 @@ from diagnose.trials.arms import Arm, Size, Void
 from diagnose.trials.selection import Candidate, CannotTry, named
 
 NOTHING = "The unmodified script could not be measured."
-
 SPENT = "The budget ran out. Raise --budget."
-
 LEAST_FOR_INTERVAL = 2  # Pairs.
 FEWEST_STEPS = 5  # Of a script that can be timed.
 COOLING_S = 10.0  # Before a run is repeated in which heat held the GPU back (our choice).
@@ -53,8 +51,7 @@ class Bench:
     written: Sequence[str] = ()  # What the recorded run has written.
     screens: Callable[[Sequence[Screened]], None] = lambda found: None  # Told now and then while a process screens.
     in_blocks: list[Trial] = field(default_factory=list)  # Of switches.
-    base: list[Candidate] = field(default_factory=list)
-    """Fixes that screening has kept: runs of pairs have them on both sides."""
+    base: list[Candidate] = field(default_factory=list)  # Kept by screening: runs of pairs have them on both sides.
     together: Trial | None = None  # All that is kept, against the script as it is.
     between: Spread = CPU  # How equal runs of such a training usually differ.
     tried: list[Sequence[Candidate]] = field(default_factory=list)  # By each of `trials`.
@@ -68,12 +65,12 @@ class Bench:
 
     def begin(self) -> None:
         """The script as it is, which sizes all other runs. Raises CannotTry if it cannot be timed."""
+        self.say("running unmodified script: run 1")
         try:
-            self.say("running unmodified script: run 1")
-            self.without.append(self._sized(()))
-            self._unpaired = self.without[-1]
+            self._unpaired = self._sized(())
         except Void as error:
             raise CannotTry(f"{NOTHING} {error}") from error
+        self.without.append(self._unpaired)
 
     def screen(self, some: Sequence[Candidate], limit_s: float) -> list[Candidate]:
         """Measure switches in one process; in another one what is left where one of them, or its end, ends the script.
@@ -258,11 +255,6 @@ class Bench:
         self.held_back += 1
         return arm
 
-    def _so_far(self, pairs: Sequence[tuple[Arm, Arm]]) -> Range | None:
-        if len(pairs) < LEAST_FOR_INTERVAL:
-            return None
-        return Range(*self._interval(pairs))
-
     def _interval(self, pairs: Sequence[tuple[Arm, Arm]]) -> looks.Interval:
         others = [_log_ratios(some) for some in self._pairs_of if some is not pairs]
         return looks.speed_up(_log_ratios(pairs), self.between, others)
@@ -285,11 +277,10 @@ class Bench:
         verdict: Verdict | None,
         why: str,
     ) -> Trial:
-        measured, factor = self._so_far(pairs), arms.batch_factor([one.trial for one in some])
-        last = pairs[-1][1] if pairs else None
+        measured = Range(*self._interval(pairs)) if len(pairs) >= LEAST_FOR_INTERVAL else None
+        factor, last = arms.batch_factor([one.trial for one in some]), pairs[-1][1] if pairs else None
         numbers = [one.losses for one in ([pair[0] for pair in pairs] if self.base else self.without)[:2]]
         same = arms.compared(numbers[0], numbers[1], last.losses) if last and len(numbers) == 2 else None
-        warm_up, memory = _both(pairs, lambda one: one.warmup_s), _both(pairs, lambda one: one.peak_bytes)
         concluded: Verdict = verdict or _verdict(some, measured, same)
         return Trial(
             rule=" + ".join(one.rule for one in some),
@@ -305,8 +296,8 @@ class Bench:
             steps=last.steps if last else 0,
             losses=same,
             losses_compared=min(map(len, (*numbers, last.losses))) if same and last else 0,
-            peak_bytes=memory,
-            warmup_s=warm_up,
+            peak_bytes=_both(pairs, lambda one: one.peak_bytes),
+            warmup_s=_both(pairs, lambda one: one.warmup_s),
             pays_after_steps=_pays_after(pairs) if concluded == "keep" and factor == 1 else None,
             batch_factor=factor,
             gpu=_gpu(pairs),
@@ -350,9 +341,6 @@ def _pays_after(pairs: Sequence[tuple[Arm, Arm]]) -> int | None:
 
 
 def _verdict(some: Sequence[Candidate], measured: Range | None, same: str | None) -> Verdict:
-    judged = any(one.fix.safety.value in ("precision", "needs_judgement") for one in some)
-    if same == "differ" and not judged:
+    if same == "differ" and not any(one.is_judged for one in some):
         return "changes_numbers"
-    if measured is None:
-        return "inconclusive"
-    return looks.verdict(measured.low, measured.high)
+    return "inconclusive" if measured is None else looks.verdict(measured.low, measured.high)

@@ -25,13 +25,11 @@ from diagnose.trials.selection import Candidate, CannotTry
 
 TIMED, TIMED_S = 10, 1.0  # Steps to time before anything is switched, at least, and for how long (our choice).
 BLOCK_S = 0.3  # Of a block, at least (trials.md).
-
-BLOCKS = 10
-"""In which a script ends that a block of BLOCK_S hardly fits into: shorter ones make three pairs (our choice)."""
-
-PER_SWITCH_S, COMPILING_S = 15.0, 60.0
-"""That screening one usually takes at most, and more for one that compiles (trials.md: 10 s are usual)."""
-
+BLOCKS = 10  # In which a script ends that a block of BLOCK_S hardly fits into: shorter ones make three pairs (chosen).
+PER_SWITCH_S, COMPILING_S = (
+    15.0,
+    60.0,
+)  # One usually takes at most, and more if it compiles (trials.md: 10 s are usual).
 BETWEEN_S = 30.0  # More patience with the script between its start and its end (our choice).
 LONGER_S = 1.0  # Settling that has to be paid for: less is not told (our choice).
 FAILS = "it fails: "  # How it is told that a script ended while a fix was on.
@@ -133,8 +131,6 @@ class _Look:
 
 
 def _slowest(ranks: Sequence[tuple[Screened, ...]]) -> tuple[Screened, ...]:
-    if not ranks:
-        return ()
     return tuple(
         msgspec.structs.replace(
             some[0],
@@ -146,7 +142,7 @@ def _slowest(ranks: Sequence[tuple[Screened, ...]]) -> tuple[Screened, ...]:
     )
 
 
-def _slowest_pairs(ranks: Sequence[tuple[tuple[float, float], ...]]) -> tuple[tuple[float, float], ...]:
+def _slowest_pairs(ranks: Sequence[tuple[Pair, ...]]) -> tuple[Pair, ...]:
     return tuple(
         (max(pair[0] for pair in pairs), max(pair[1] for pair in pairs)) for pairs in zip(*ranks, strict=False)
     )
