@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,13 +29,13 @@ def command(as_json: bool) -> None:
     from diagnose.capture.doctor import can_record, checks
 
     found = checks()
+    recordable = can_record(found)
     if as_json:
-        click.echo(
-            json.dumps({"can_record": can_record(found), "checks": [asdict(check) for check in found]}, indent=2)
-        )
+        told = msgspec.json.encode({"can_record": recordable, "checks": found})
+        click.echo(msgspec.json.format(told, indent=2).decode())
     else:
-        click.echo(report(found, can_record(found)), nl=False, color=False if "NO_COLOR" in os.environ else None)
-    if not can_record(found):
+        click.echo(report(found, recordable), nl=False, color=False if "NO_COLOR" in os.environ else None)
+    if not recordable:
         raise click.exceptions.Exit(CANNOT_RECORD)
 
 

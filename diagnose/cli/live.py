@@ -29,10 +29,9 @@ from diagnose.live.now import RankNow
 if TYPE_CHECKING:
     from diagnose.contracts.watched_run import RunFindingKind
     from diagnose.live.follow import Show
-    from diagnose.live.now import RankNow
-
 
 MOST_WIDTH = 110
+BETWEEN_S = 60.0  # Lines, where there is no panel.
 SAVE, RESTORE, BELOW = "\x1b7", "\x1b8", "\x1b[J"  # The cursor with its colours; clear from the cursor to the end.
 
 
@@ -106,9 +105,6 @@ def drawn(ranks: Sequence[RankNow], width: int) -> list[str]:
     console = Console(file=out, width=width, force_terminal=True, highlight=False)
     console.print(Box(table, title="diagnose watch", title_align="left", border_style="cyan"))
     return out.getvalue().splitlines()
-
-
-BETWEEN_S = 60.0  # Lines, where there is no panel.
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:

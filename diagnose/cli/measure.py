@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from diagnose.source.recording import Recordings
 
 DEFAULT = "20s"
-_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 class Duration(click.ParamType[float]):
@@ -30,7 +29,7 @@ class Duration(click.ParamType[float]):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
         if found is None:
             self.fail(f"{value!r} is not a time. Write, for example, 90s, 10m or 1h.", param, ctx)
-        return float(found[1]) * _UNITS_S[found[2]]
+        return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 @click.command(name="measure")

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 1.0
 
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="Number of processes for many ranks.  [default: cores]"
+)
+
 
 def notes(quiet: bool) -> Callable[[str], None]:
     """What tells a note, unless a command is to be quiet."""
