@@ -20,8 +20,6 @@ from diagnose.capture.timed import MARK
 from diagnose.trace.measured import MeasuredOp, Measurements, OpSpec
 
 PACKAGES = str(Path(__file__).parents[2])
-NOT_REACHED = "the time limit was reached"
-INTERRUPTED = "interrupted"
 DIED = "the benchmark process died"
 
 
@@ -45,7 +43,7 @@ class _Found(Struct):
     device: str | None = None
     torch: str = ""
     done: dict[tuple[int, str], MeasuredOp] = field(default_factory=dict)
-    why: str = NOT_REACHED  # Why it said no more.
+    why: str = "the time limit was reached"  # Why it said no more.
 
 
 def measure(
@@ -79,7 +77,7 @@ def measure(
                 found.done[int(str(line["index"])), one.change] = one
                 progress(len(found.done), total)
         except KeyboardInterrupt:
-            found.why = INTERRUPTED
+            found.why = "interrupted"
     if found.device is None and found.why == DIED:
         raise CannotMeasure(f"Nothing was measured: {python} cannot import torch.")
     ops = tuple(
