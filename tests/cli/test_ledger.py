@@ -106,7 +106,7 @@ def test_a_ledger_is_a_table_by_device_and_rule(filled: Path) -> None:
 def test_a_rule_by_name_or_code_as_json(filled: Path, name: str) -> None:
     done = invoked("ledger", "--json", "--rule", name)
     found = json.loads(done.stdout)
-    jsonschema.validate(found, json.loads(docs.LEDGER_SCHEMA_FILE.read_text()))
+    jsonschema.validate(found, json.loads(docs.schema_file("ledger").read_text()))
     (one,) = found["rules"]
     assert (one["rule"], one["device"], one["verdicts"]) == ("dataloader_starvation", DEVICE, {"keep": 3})
     assert (one["compared"], one["held"], one["ratio_median"]) == (3, 3, pytest.approx(1.0))
