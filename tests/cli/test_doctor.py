@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from diagnose.capture.doctor import Check
 from diagnose.cli import COMMANDS, group
-from diagnose.cli.doctor import report
+from diagnose.cli.record import report
 from tests.cli.invoking import refused, run
 from tests.hostile import ROOT
 
