@@ -6,7 +6,7 @@ import functools
 import gc
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .interfaces import CannotSwitch, Editor, Edits, Injection, Switch, no_gpu
 from .setting import Argument, Loop, Run, Safety, Setting, Words, as_in_own_loop, not_possible, only, said_itself, whole
@@ -129,19 +129,30 @@ class Threads(Setting):
 
 
 @dataclass(frozen=True)
-class AnomalyMode(Setting):
-    """Autograd's anomaly detection."""
+class _CheckOff(Setting):
+    """A check of torch's is off."""
 
     argument: str = "mode"
     value: Any = False
 
-    form = "patch:set_detect_anomaly"
     takes = {"mode": only(False)}
-    link = "https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection"
+    call: ClassVar[str]  # By which scripts switch it.
+    do: ClassVar[str]
 
     def words(self) -> Words:
-        calls = (f"torch.autograd.set_detect_anomaly({mode})" for mode in (True, False))
-        return Words("Disable anomaly detection.", *calls)
+        return Words(self.do, f"{self.call}(True)", f"{self.call}(False)")
+
+    def edit(self, editor: Editor, site: Site | None) -> Edits:
+        return editor.giving_calls(self.call.rpartition(".")[2], self.argument, self.value)
+
+
+@dataclass(frozen=True)
+class AnomalyMode(_CheckOff):
+    """Autograd's anomaly detection."""
+
+    form = "patch:set_detect_anomaly"
+    link = "https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection"
+    call, do = "torch.autograd.set_detect_anomaly", "Disable anomaly detection."
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         return Argument("lightning.Trainer", "detect_anomaly", False) if loop is Loop.LIGHTNING else None
@@ -169,25 +180,15 @@ class AnomalyMode(Setting):
     def took_effect(self, rank: RankManifest) -> str:
         return "anomaly detection is still on" if rank.flags.anomaly_mode else ""
 
-    def edit(self, editor: Editor, site: Site | None) -> Edits:
-        return editor.giving_calls("set_detect_anomaly", self.argument, self.value)
-
 
 @dataclass(frozen=True)
-class Determinism(Setting):
+class Determinism(_CheckOff):
     """Whether algorithms have to add in the same order in every run."""
 
-    argument: str = "mode"
-    value: Any = False
-
     form = "patch:torch.use_deterministic_algorithms"
-    takes = {"mode": only(False)}
     changes = Safety.ROUNDING
     link = "https://docs.pytorch.org/docs/stable/notes/randomness.html"
-
-    def words(self) -> Words:
-        calls = (f"torch.use_deterministic_algorithms({mode})" for mode in (True, False))
-        return Words("Allow nondeterministic algorithms.", *calls)
+    call, do = "torch.use_deterministic_algorithms", "Allow nondeterministic algorithms."
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         return {
@@ -199,8 +200,7 @@ class Determinism(Setting):
         return run.rank.flags.deterministic_algorithms is self.value
 
     def inject(self, injection: Injection) -> None:
-        shown = "torch.use_deterministic_algorithms"
-        injection.change_calls("torch", "", "use_deterministic_algorithms", shown)
+        injection.change_calls("torch", "", "use_deterministic_algorithms", self.call)
 
     def switch(self, injection: Injection) -> Switch:
         torch = sys.modules["torch"]
@@ -219,9 +219,6 @@ class Determinism(Setting):
 
     def took_effect(self, rank: RankManifest) -> str:
         return "deterministic algorithms are still on" if rank.flags.deterministic_algorithms else ""
-
-    def edit(self, editor: Editor, site: Site | None) -> Edits:
-        return editor.giving_calls("use_deterministic_algorithms", self.argument, self.value)
 
 
 @dataclass(frozen=True)

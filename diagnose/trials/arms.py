@@ -152,16 +152,13 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
     )
     compiles = any(isinstance(one, Compile | CompileArgument) for one in settings)
     limit_s = PATIENCE * max(size.expected_s, LEAST_S) + COMPILING_S * compiles + UNKNOWN_S * (size.timed_s > 0)
-    begun_s, printed = time.monotonic(), folder.with_suffix(".log")
-    try:
-        recorded = run_quietly(command, prepare(folder, plan, command), plan, variables(fixes), printed, limit_s)
-    except CannotRecord as error:
-        raise CannotTry(str(error)) from error
+    begun_s = time.monotonic()
+    recorded = run_quietly(command, folder, plan, fixes, limit_s)
     if {signal.SIGINT, signal.SIGTERM} & set(recorded.signals):
         raise KeyboardInterrupt
     ranks = recorded.manifest.ranks
     if not ranks or any(rank.unprofiled is None for rank in ranks):
-        raise void(recorded, last_line(printed), limit_s)
+        raise void(recorded, limit_s)
     for setting in settings:
         # Those that did what it changes, as only one may save checkpoints; all if none did.
         changed = [rank for rank in ranks if rank.arm is not None and rank.arm.injected.get(setting.name)] or ranks
@@ -173,11 +170,6 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
 def batch_factor(fixes: Sequence[str]) -> int:
     """How many times as many samples a step has with these fixes."""
     return math.prod(setting.batch_factor for setting in _settings(fixes))
-
-
-def variables(fixes: Sequence[str]) -> dict[str, str]:
-    """Of the environment, that these fixes set."""
-    return dict(pair for setting in _settings(fixes) for pair in setting.variables)
 
 
 def _settings(fixes: Sequence[str]) -> list[Setting]:
@@ -194,20 +186,31 @@ def why_none(setting: Setting, rank: RankManifest) -> str:
 
 def run_quietly(
     command: Sequence[str],
-    part: Part,
+    folder: Path,
     plan: Plan,
-    environment: dict[str, str],
-    printed: Path,
+    fixes: Sequence[str],
     limit_s: float,
-    look: Callable[[], None] = lambda: None,
+    look: Callable[[Part], None] = lambda part: None,
 ) -> Recorded:
-    """Run a command without input, what it prints in a file, and experiment trackers offline."""
+    """Run a command without input, what it prints beside the folder, and experiment trackers offline.
+
+    Raises CannotTry if it does not start.
+    """
+    environment = {**QUIET, **dict(pair for setting in _settings(fixes) for pair in setting.variables)}
     try:
-        with printed.open("wb") as output:
-            return run(command, part, plan, lambda said: None, {**QUIET, **environment}, output, limit_s, look)
-    except KeyboardInterrupt:  # Where the run has not begun to listen for it.
-        end_orphans(part)
-        raise
+        part = prepare(folder, plan, command)
+        try:
+            with _printed(folder).open("wb") as output:
+                return run(command, part, plan, lambda said: None, environment, output, limit_s, lambda: look(part))
+        except KeyboardInterrupt:  # Where the run has not begun to listen for it.
+            end_orphans(part)
+            raise
+    except CannotRecord as error:
+        raise CannotTry(str(error)) from error
+
+
+def _printed(folder: Path) -> Path:
+    return folder.with_suffix(".log")
 
 
 def _measured(ranks: Sequence[RankManifest], devices: Sequence[DeviceState], factor: int, seconds: float) -> Arm:
@@ -231,9 +234,9 @@ def _measured(ranks: Sequence[RankManifest], devices: Sequence[DeviceState], fac
     )
 
 
-def void(recorded: Recorded, last: str, limit_s: float) -> Void:
+def void(recorded: Recorded, limit_s: float) -> Void:
     """Why an arm has timed nothing."""
-    code = recorded.exit_code
+    code, last = recorded.exit_code, last_line(_printed(recorded.folder))
     if OVERDUE in recorded.signals:
         late = f"diagnose stopped the script after {limit_s:.0f} s, far more than expected. {busy()}"
         return Void("inconclusive", late.rstrip())

@@ -14,14 +14,12 @@ from msgspec import Struct
 from diagnose import statistics as looks
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.screening import FEWEST_PAIRS, LIVE, RAISES, log_ratios
-from diagnose.capture.doctor import CannotRecord
-from diagnose.capture.run import prepare
 from diagnose.contracts.trials import Both, Numbers, Range, Trial, Verdict
 from diagnose.statistics import Pair
 from diagnose.trace.manifest import Difference, RankManifest, Screened
 from diagnose.trials import arms
 from diagnose.trials.arms import Size
-from diagnose.trials.selection import Candidate, CannotTry
+from diagnose.trials.selection import Candidate
 
 TIMED, TIMED_S = 10, 1.0  # Steps to time before anything is switched, at least, and for how long (our choice).
 BLOCK_S = 0.3  # Of a block, at least (trials.md).
@@ -83,21 +81,23 @@ def screen(
         earlier=tuple(start.earlier),
         written=tuple(written),
     )
-    printed = folder.with_suffix(".log")
     limit_s = arms.PATIENCE * max(size.expected_s, arms.LEAST_S) + arms.UNKNOWN_S + 2 * screen_s + BETWEEN_S
     limit_s += arms.COMPILING_S * any(one.compiles for one in some)
-    try:
-        part = prepare(folder, plan, command)
-        look = _Look(part, told)
-        recorded = arms.run_quietly(command, part, plan, arms.variables(start.fixes), printed, limit_s, look)
-    except CannotRecord as error:
-        raise CannotTry(str(error)) from error
+    seen: tuple[Screened, ...] = ()  # Of a process that is killed nothing else is left.
+
+    def look(part: Part) -> None:
+        nonlocal seen
+        with suppress(OSError, msgspec.MsgspecError):
+            seen = _SCREENED.decode((part.work / LIVE).read_bytes())
+            told(seen)
+
+    recorded = arms.run_quietly(command, folder, plan, start.fixes, limit_s, look)
     ranks = recorded.manifest.ranks
-    found = _slowest([rank.screened for rank in ranks if rank.screened is not None]) or look.seen
+    found = _slowest([rank.screened for rank in ranks if rank.screened is not None]) or seen
     interrupted = bool({signal.SIGINT, signal.SIGTERM} & set(recorded.signals))
     if interrupted or any(rank.ended == "recorded" for rank in ranks):
         return Screen(found, None, interrupted)
-    failed = arms.void(recorded, arms.last_line(printed), limit_s)
+    failed = arms.void(recorded, limit_s)
     return Screen(found, failed, False, _made_s(ranks) if failed.made else 0.0)
 
 
@@ -115,19 +115,6 @@ def blamed(one: Screened, failed: arms.Void) -> Screened:
     """What was measured of one that was on when the script ended."""
     void = f"{FAILS}{str(failed).rstrip('.')}"
     return msgspec.structs.replace(one, void=void, out_of_memory=failed.verdict == "out_of_memory")
-
-
-class _Look:
-    """How far a process is. Of one that is killed nothing else is left."""
-
-    def __init__(self, part: Part, told: Told) -> None:
-        self._file, self._told = part.work / LIVE, told
-        self.seen: tuple[Screened, ...] = ()
-
-    def __call__(self) -> None:
-        with suppress(OSError, msgspec.MsgspecError):
-            self.seen = _SCREENED.decode(self._file.read_bytes())
-            self._told(self.seen)
 
 
 def _slowest(ranks: Sequence[tuple[Screened, ...]]) -> tuple[Screened, ...]:
