@@ -269,7 +269,7 @@ def test_an_nsys_that_is_too_old_or_broken(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="runs a shell script")
 def test_the_line_that_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool, said = program(tmp_path, "echo \"'repeat[:N]'\""), list[str]()
-    monkeypatch.setattr(nsys.limits, "check_sampling", lambda root: iter(()))
+    monkeypatch.setattr(nsys.doctor, "check_sampling", lambda root: iter(()))
     line = nsys.command(tool, tmp_path / "90%", ["python", "-u", "train.py"], said.append)
     assert line[:2] == [tool, "profile"]
     assert line[-3:] == ["python", "-u", "train.py"]
@@ -277,8 +277,8 @@ def test_the_line_that_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "--cpuctxsw=process-tree" in line
     assert f"--output={tmp_path}/90%%/nsys" in line
     assert said == []
-    check = nsys.limits.Check("CPU sampling", "limited", "not for nsys: the level is 4", "As root: lower it.")
-    monkeypatch.setattr(nsys.limits, "check_sampling", lambda root: iter([check]))
+    check = nsys.doctor.Check("CPU sampling", "limited", "not for nsys: the level is 4", "As root: lower it.")
+    monkeypatch.setattr(nsys.doctor, "check_sampling", lambda root: iter([check]))
     assert "--cpuctxsw=none" in nsys.command(tool, tmp_path, ["python"], said.append)
     (sentence,) = said
     assert sentence == (

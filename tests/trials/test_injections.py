@@ -1,4 +1,5 @@
-"""Fixes are made in real trainings and say where, or say why they are not: then the arm is void."""
+"""Fixes are made in real trainings and say where, or say why they are not: then the arm is void. Several ranks are two
+processes with gloo."""
 
 import shutil
 from pathlib import Path
@@ -6,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from diagnose.trials.arms import Void, compared
+from diagnose.trials.arms import Arm, Void, compared
 from tests.trials.running import arm, printed
-from tests.trials.scripts import COMPILED, LIGHTNING, MANY, MORE, OTHER, TRANSFORMERS, steady
+from tests.trials.scripts import COMPILED, LIGHTNING, MANY, MORE, OTHER, SHARDED, TRANSFORMERS, ranks, steady
 
 pytestmark = pytest.mark.slow
 
@@ -18,8 +19,8 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_fixes_are_made_and_say_where(tmp_path: Path) -> None:
-    fixes = {
+FIXES = {
+    MANY: {
         "patch:DataLoader(num_workers=2)": "DataLoader at train.py:17: num_workers 0 -> 2",
         "patch:torch.optim(fused=True)": "AdamW at train.py:14: fused None -> True",
         "patch:zero_grad(set_to_none=True)": "zero_grad() at train.py:20: set_to_none False -> True",
@@ -27,30 +28,45 @@ def test_fixes_are_made_and_say_where(tmp_path: Path) -> None:
         "patch:torch.cuda.empty_cache()": "torch.cuda.empty_cache() at train.py:25: left out",
         "wrap:channels_last": "Sequential at train.py:14: 1 weights and the input to channels_last",
         "env:MALLOC_TRIM_THRESHOLD_=99999999": "MALLOC_TRIM_THRESHOLD_=99999999 in the environment",
-    }
-    arm(tmp_path, MANY)
-    assert printed(tmp_path) == "0 None True False False True"
-    changed = arm(tmp_path, MANY, *fixes)
-    assert printed(tmp_path) == "2 True False True True False"
-    for line, wanted in zip(changed.injected, fixes.values(), strict=True):
-        assert line.startswith(wanted)
-
-
-def test_other_fixes_are_made_and_say_where(tmp_path: Path) -> None:
-    fixes = {
+    },
+    MORE: {
         "patch:DataLoader(prefetch_factor=8)": "DataLoader at train.py:13: prefetch_factor None -> 8",
         "patch:DataLoader(persistent_workers=True)": "DataLoader at train.py:13: persistent_workers False -> True",
         "patch:torch.set_num_threads(threads=1)": "torch.set_num_threads at train.py:6: 2 -> 1",
         "patch:set_detect_anomaly(mode=False)": "set_detect_anomaly at train.py:7: mode True -> False",
         "patch:torch.save(in_background)": "torch.save at train.py:21: written by a thread",
         "wrap:torch.autocast": "Sequential at train.py:17: forward() in autocast to bfloat16",
-    }
-    arm(tmp_path, MORE)
-    assert printed(tmp_path) == "2 False 2 True torch.float32 False"
-    changed = arm(tmp_path, MORE, *fixes)
-    assert printed(tmp_path) == "8 True 1 False torch.bfloat16 False"
-    assert [line for line in changed.injected if not line.startswith("torch computes")] == [*fixes.values()]
-    assert sorted(torch.load(tmp_path / "model.pt")) == ["0.bias", "0.weight", "2.bias", "2.weight"]
+    },
+    OTHER: {
+        "patch:torch.optim(foreach=True)": "RMSprop at train.py:26: foreach False -> True",
+        "patch:torch.use_deterministic_algorithms(mode=False)": "torch.use_deterministic_algorithms at train.py:9: mode"
+        " True -> False",
+        "patch:torch.utils.checkpoint": "checkpoint() at train.py:21: activations are kept",
+        "patch:gc.freeze(every=500)": "gc.freeze() after the first step, then gc.collect(1) every 500 steps",
+        "patch:DataLoader(batch_size=2x)": "DataLoader at train.py:27: batch_size 8 -> 16",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "after"),
+    [
+        (MANY, "0 None True False False True", "2 True False True True False"),
+        (MORE, "2 False 2 True torch.float32 False", "8 True 1 False torch.bfloat16 False"),
+        (OTHER, "8 False 2 True True False", "16 True 1 False False True"),
+    ],
+    ids=["many", "more", "other"],
+)
+def test_fixes_are_made_and_say_where(tmp_path: Path, text: str, before: str, after: str) -> None:
+    arm(tmp_path, text)
+    assert printed(tmp_path) == before
+    changed = arm(tmp_path, text, *FIXES[text])
+    assert printed(tmp_path) == after
+    told = [line for line in changed.injected if not line.startswith("torch computes")]
+    for line, wanted in zip(told, FIXES[text].values(), strict=True):
+        assert line.startswith(wanted) if text == MANY else line == wanted
+    if text == MORE:
+        assert sorted(torch.load(tmp_path / "model.pt")) == ["0.bias", "0.weight", "2.bias", "2.weight"]
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
@@ -65,6 +81,8 @@ def test_a_model_is_compiled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fix", "why"),
     [
+        ("patch:DataLoader(pin_memory=True)", "PyTorch has no GPU here."),
+        ("patch:DataLoader(prefetch_factor=4)", "The DataLoader has no workers."),
         ("patch:DataLoader(num_workers=2)", "The run reached no line of the script that it changes."),
         ("patch:zero_grad(set_to_none=True)", "The script already has set_to_none=True."),
         ("patch:torch.cuda.synchronize()", "The run reached no line of the script that it changes."),
@@ -78,7 +96,7 @@ def test_a_model_is_compiled(tmp_path: Path) -> None:
 )
 def test_a_fix_that_takes_no_effect_voids_the_arm(tmp_path: Path, fix: str, why: str) -> None:
     with pytest.raises(Void) as raised:
-        arm(tmp_path, steady(), fix)
+        arm(tmp_path, MANY if "pin_memory" in fix or "prefetch" in fix else steady(), fix)
     assert (str(raised.value)[: len(why)], raised.value.verdict) == (why, "not_injected")
 
 
@@ -86,19 +104,6 @@ def test_a_variable_that_the_script_sets_voids_the_arm(tmp_path: Path) -> None:
     text = "import os\nos.environ['MALLOC_TRIM_THRESHOLD_'] = '1'\n" + steady()
     with pytest.raises(Void, match="The script sets MALLOC_TRIM_THRESHOLD_ itself"):
         arm(tmp_path, text, "env:MALLOC_TRIM_THRESHOLD_=99999999")
-
-
-@pytest.mark.parametrize(
-    ("fix", "why"),
-    [
-        ("patch:DataLoader(pin_memory=True)", "PyTorch has no GPU here."),
-        ("patch:DataLoader(prefetch_factor=4)", "The DataLoader has no workers."),
-    ],
-)
-def test_a_loader_says_why_it_cannot(tmp_path: Path, fix: str, why: str) -> None:
-    with pytest.raises(Void) as raised:
-        arm(tmp_path, MANY, fix)
-    assert (str(raised.value), raised.value.verdict) == (why, "not_injected")
 
 
 def test_a_variable_is_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,22 +116,6 @@ def test_a_variable_is_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(Void, match=f"PyTorch used no GPU, to which {name} applies"):
         arm(tmp_path, text, f"env:{name}=")
     assert printed(tmp_path) == "None"
-
-
-def test_again_other_fixes_are_made_and_say_where(tmp_path: Path) -> None:
-    fixes = {
-        "patch:torch.optim(foreach=True)": "RMSprop at train.py:26: foreach False -> True",
-        "patch:torch.use_deterministic_algorithms(mode=False)": "torch.use_deterministic_algorithms at train.py:9: mode"
-        " True -> False",
-        "patch:torch.utils.checkpoint": "checkpoint() at train.py:21: activations are kept",
-        "patch:gc.freeze(every=500)": "gc.freeze() after the first step, then gc.collect(1) every 500 steps",
-        "patch:DataLoader(batch_size=2x)": "DataLoader at train.py:27: batch_size 8 -> 16",
-    }
-    arm(tmp_path, OTHER)
-    assert printed(tmp_path) == "8 False 2 True True False"
-    changed = arm(tmp_path, OTHER, *fixes)
-    assert printed(tmp_path) == "16 True 1 False False True"
-    assert list(changed.injected) == [*fixes.values()]
 
 
 @pytest.mark.exhaustive
@@ -166,3 +155,72 @@ def test_a_model_is_compiled_by_mode_but_not_twice(tmp_path: Path) -> None:
     text = MORE.replace("    optimizer =", "    model.compile()\n    optimizer =")
     with pytest.raises(Void, match="The script compiles the model itself"):
         arm(tmp_path, text, fix)
+
+
+LAUNCHER = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+DDP = "DistributedDataParallel at train.py"
+HOOK = "wrap:DistributedDataParallel(comm_hook=fp16_compress_hook)"
+NO_SYNC = "wrap:DistributedDataParallel(no_sync)"
+
+
+def both(folder: Path, text: str, *fixes: str) -> Arm:
+    return arm(folder, text, *fixes, words=LAUNCHER)
+
+
+def told(folder: Path) -> tuple[int, str, float]:
+    """Reductions, whether weights agree, and their sum, as the script prints them."""
+    reduced, same, total = printed(folder).split()
+    return int(reduced), same, float(total)
+
+
+def test_gradients_are_reduced_in_the_last_backward_pass(tmp_path: Path) -> None:
+    """Two of nine steps are learnt from."""
+    before = both(tmp_path, ranks("4"))
+    reduced, same, total = told(tmp_path)
+    assert (reduced, same) == (9 * 4, "True")
+    changed = both(tmp_path, ranks("4"), NO_SYNC)
+    assert told(tmp_path) == (2 * 4 + 7, "True", pytest.approx(total, rel=1e-4))
+    assert changed.injected == (f"{DDP}:25: gradients are reduced in the last of 4 backward passes",)
+    assert compared(before.losses, before.losses, changed.losses) in ("same", "rounding")
+
+
+@pytest.mark.exhaustive
+def test_a_step_with_fewer_or_more_passes_stays_right(tmp_path: Path) -> None:
+    """Step 4 has 2 passes, and none of these reduces; step 7 has 5, which is two more than those before it."""
+    text = ranks("{4: 2, 7: 5}.get(number, 3)")
+    both(tmp_path, text)
+    reduced, same, total = told(tmp_path)
+    assert (reduced, same) == (7 * 3 + 2 + 5, "True")
+    both(tmp_path, text, NO_SYNC)
+    # Two steps to learn, two with one reduction, none by the hook in step 4; steps 5 and 6 to learn again; step 7
+    # reduces in its last three passes, and is none to learn from: step 8 reduces in all.
+    assert told(tmp_path) == (3 + 3 + 1 + 1 + 0 + 3 + 3 + 3 + 3, "True", pytest.approx(total, rel=1e-4))
+
+
+def test_one_pass_a_step_has_nothing_to_leave_out(tmp_path: Path) -> None:
+    with pytest.raises(Void, match="A step has one backward pass"):
+        both(tmp_path, ranks("1"), NO_SYNC)
+
+
+@pytest.mark.exhaustive
+def test_options_and_hooks_of_ddp_and_barriers(tmp_path: Path) -> None:
+    fixes = {
+        "wrap:DistributedDataParallel(static_graph=True)": f"{DDP}:10: static_graph False -> True",
+        "wrap:DistributedDataParallel(bucket_cap_mb=10)": f"{DDP}:10: bucket_cap_mb None -> 10",
+        HOOK: f"{DDP}:25: gradients are sent by fp16_compress_hook",
+        "patch:torch.distributed.barrier": "torch.distributed.barrier() at train.py:28: left out after the first",
+    }
+    changed = both(tmp_path, ranks("1", count=False), *fixes)
+    assert list(changed.injected) == [*fixes.values()]
+    with pytest.raises(Void, match="The script registers a communication hook itself"):
+        both(tmp_path, ranks("1"), HOOK)
+    with pytest.raises(Void, match="The backend cannot do bf16_compress_hook: BF16 all reduce"):
+        both(tmp_path, ranks("1", count=False), HOOK.replace("fp16", "bf16"))
+
+
+def test_shards_are_kept_after_the_forward_pass(tmp_path: Path) -> None:
+    changed = both(tmp_path, SHARDED, "patch:fully_shard(reshard_after_forward=False)")
+    assert changed.injected == (
+        "fully_shard at train.py:10: reshard_after_forward None -> False",
+        "fully_shard at train.py:11: reshard_after_forward None -> False",
+    )

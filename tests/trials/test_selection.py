@@ -1,15 +1,18 @@
-"""Which fixes are tried, and what is said of the others."""
+"""Which fixes are tried, and what is said of the others, and while they are measured."""
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.planted_cases import SAMPLES
 from diagnose import pipeline
+from diagnose.cli.try_ import Screening
 from diagnose.contracts.finding import Confidence, Fix, Kind, Level, PricedSaving, RankedFinding, Where
 from diagnose.contracts.trials import Range
 from diagnose.fixes.setting import Safety
 from diagnose.replay.saving import Basis
 from diagnose.statistics import CPU, RANKS, Spread, of_waiting
-from diagnose.trials.selection import CannotTry, between_runs, select
+from diagnose.trace.manifest import Screened
+from diagnose.trials.selection import Candidate, CannotTry, between_runs, select
 
 WORKERS = Fix("Load in workers.", trial="patch:DataLoader(num_workers=2)")
 AUTOCAST = Fix("Use autocast.", safety=Safety.PRECISION, trial="wrap:torch.autocast")
@@ -122,3 +125,13 @@ def test_a_name_of_no_finding_is_refused_with_those_that_are() -> None:
 def test_how_runs_differ_follows_what_bounds_the_recorded_training(recording: str, usual: Spread) -> None:
     found = between_runs(pipeline.diagnose([SAMPLES / recording]))
     assert found == Spread(pytest.approx(usual.share, rel=1e-4), usual.freedom)
+
+
+def test_a_switch_that_has_ended_is_a_line() -> None:
+    name, pairs = "patch:torch.optim(fused=True)", ((2e6, 1e6), (2.02e6, 1e6), (1.98e6, 1e6))
+    said, blocks = list[str](), Screened(name=name, alone=pairs, steps=60, is_on=True)
+    tell = Screening([Candidate("unfused_optimizer", 2, Fix("Do."), name, None)], said.append)
+    tell([blocks])
+    tell([replace(blocks, ended=True), Screened(name="wrap:torch.autocast", void="it is on", ended=True)])
+    tell([replace(blocks, ended=True)])
+    assert said == ["unfused_optimizer: 3 pairs of blocks of 60 steps", "wrap:torch.autocast: not measured"]
