@@ -223,7 +223,7 @@ def test_what_names_no_ranks_is_refused_in_a_sentence(text: str) -> None:
 GROUPS = """
 import torch.distributed as d
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from diagnose.capture.agent import chosen
+from diagnose.capture.agent import place
 d.init_process_group("fake", rank=0, world_size=1024, store=FakeStore())
 mesh = d.init_device_mesh("cpu", (16, 8, 8), mesh_dim_names=("pp", "dp", "tp"))
 print(*sorted(place.of_groups(0, 1024)))
