@@ -191,18 +191,15 @@ def brief_of_files(
         )
 
 
-Look: TypeAlias = Callable[[Facts, Sequence[LoadedRule]], RankDiagnosis]
-
-
 def of_files(
-    look: Look,
+    analyse: Callable[[Facts, Sequence[LoadedRule]], RankDiagnosis],
     files: RankFiles,
     step_range: StepRange | None,
     rules: RuleSet,
     index: int | None = None,
     others: Peers | None = None,
 ) -> RankDiagnosis:
-    """What `look` tells of one rank. `index`: its number, where that is known by now. Raises InputError."""
+    """What `analyse` tells of one rank. `index`: its number, where that is known by now. Raises InputError."""
     rank = recording.read(files)
     if index is not None:
         rank = replace(rank, index=index, peers=others)
@@ -213,7 +210,7 @@ def of_files(
         except Missing as missing:
             raise InputError(f"{files.trace.path} has no {missing.what}. {missing.how_to_record_it}") from None
     with failures.collected() as lost:
-        told = look(facts, engine.load(rules))
+        told = analyse(facts, engine.load(rules))
     return _with(told, integrity=(*told.sections.integrity, *map(note_of, lost)))
 
 

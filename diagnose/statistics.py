@@ -21,9 +21,7 @@ SMALL = 0.05  # A gain below which a fix is said to gain nothing, if it may be n
 
 MOST_WAITED = 0.9  # Share of a step that is waiting at most: what is left of others is too short (our choice).
 LEAST_WAITS = 3  # Pairs, of fewer of which it is not known whether one side waits more (our choice).
-OF_THE_FIX = (
-    6.0  # Standard errors by which sides wait differently if that is of the fix: far more than a claim (ours).
-)
+OF_THE_FIX = 6.0  # Standard errors by which sides wait differently if that is of the fix: far more than a claim (ours).
 OWN = 0.2
 """Share of ALPHA that is for the interval by the pairs alone, where more is known: on a machine that is quieter than
 others it gets narrow all the same (our choice)."""

@@ -43,15 +43,18 @@ class Recordings:
 
     def look(self) -> None:
         """See to what is to be recorded. To be called about every second."""
-        if not self._is_made:
-            self._try(self._begin)
-        else:
-            self._try(lambda: self._complete() if self._over() else None)
+        self._try(self._go_on)
 
     def end(self) -> None:
         """The run has ended: complete what it has left."""
         if self._is_made:
             self._try(self._complete)
+
+    def _go_on(self) -> None:
+        if not self._is_made:
+            self._begin()
+        elif self._over():
+            self._complete()
 
     def _try(self, act: Callable[[], None]) -> None:
         if self._failed:

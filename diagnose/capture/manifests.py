@@ -216,7 +216,7 @@ def wait_for_all(part: Part, say: Callable[[str], None]) -> None:
         return  # All have ended with the command.
     until, told = time.monotonic() + folders.APPEARS_S, False
     missing = set(range(known.world_size)) if known is not None else set[int]()
-    while (missing := {one for one in missing if _may_come(part, one, several)}) or _waits(part):
+    while (missing := {one for one in missing if _may_come(part, one, several)}) or _others_go_on(part):
         if time.monotonic() > until:
             break
         if missing and not told and time.monotonic() > until - folders.APPEARS_S + 2 * POLL_S:
@@ -250,6 +250,6 @@ def _may_come(part: Part, number: int, several: bool) -> bool:
     return folders.is_alive(part.shared / claimed)
 
 
-def _waits(part: Part) -> bool:
+def _others_go_on(part: Part) -> bool:
     """Whether another command of the run is still there."""
     return any(work.name != part.name for work in folders.alive(part.recording))

@@ -10,7 +10,7 @@ import click
 
 from diagnose.cli.analyze import INCONCLUSIVE, TOO_SLOW, Share
 from diagnose.cli.reading import jobs_option, opened
-from diagnose.cli.results import STDOUT, output, refuse_unwritable, width_and_color, write
+from diagnose.cli.results import STDOUT, output, refuse_unwritable, sentences, width_and_color, write
 
 if TYPE_CHECKING:
     from diagnose.comparing.compare import Side
@@ -28,9 +28,8 @@ def read_side(given: str, jobs: int | None, quiet: bool) -> Side:
             return recordings.diagnosed()
 
     try:
-        return side(given, analysed)
-    except InputError as error:
-        raise click.ClickException(str(error)) from error
+        with sentences(InputError):
+            return side(given, analysed)
     except Inconclusive as error:
         click.echo(f"Error: {error}", err=True)
         raise click.exceptions.Exit(INCONCLUSIVE) from error

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import click
 
 from diagnose.cli.reading import jobs_option, opened
-from diagnose.cli.results import OutFolder, checked
+from diagnose.cli.results import OutFolder, checked, sentences
 
 
 @click.command(name="export")
@@ -34,17 +34,12 @@ def command(paths: tuple[str, ...], folder: Path | str, names: tuple[str, ...], 
     from diagnose.rulekit import settings
     from diagnose.trace import units
 
-    try:
+    with sentences(ValueError):
         tables = named(settings.names(names))
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
-    try:
+    with sentences(CannotExport):
         checked(folder)
-        reading = opened(paths, jobs=jobs, quiet=quiet)
-        with reading as them, _local(folder) as here:
+        with opened(paths, jobs=jobs, quiet=quiet) as them, _local(folder) as here:
             written = export(them.given, here, tables, them.diagnosed, them.jobs, them.progress)
-    except CannotExport as error:
-        raise click.ClickException(str(error)) from error
     for note in () if quiet else written.notes:
         click.echo(note, err=True)
     wide = max(map(len, written.rows), default=0)

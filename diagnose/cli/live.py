@@ -23,6 +23,7 @@ from rich.panel import Panel as Box
 from rich.table import Table
 from rich.text import Text
 
+from diagnose.cli.results import sentences
 from diagnose.live import now
 from diagnose.live.now import RankNow
 
@@ -136,10 +137,8 @@ def shows(
         _require("--metrics", "prometheus_client")
         from diagnose.live.metrics import CannotServe, MetricsServer
 
-        try:
+        with sentences(CannotServe):
             found.append(server := MetricsServer(metrics))
-        except CannotServe as error:
-            raise click.ClickException(str(error)) from error
         say(f"serving metrics at {server.url}")
     if tensorboard is not None:
         _require("--tensorboard", "torch", "tensorboard")

@@ -11,7 +11,7 @@ import click
 
 from diagnose import failures
 from diagnose.cli.reading import notes, opened, shown
-from diagnose.cli.results import rendered
+from diagnose.cli.results import rendered, sentences
 
 if TYPE_CHECKING:
     from diagnose.source.recording import Recordings
@@ -58,13 +58,11 @@ def command(run: str, seconds: float, quiet: bool) -> None:
     say = notes(quiet)
     if not Path(run).is_dir():
         raise click.ClickException(f"{run} is not a folder. Name a folder of diagnose profile.")
-    with opened([run], quiet=quiet) as recordings:
+    with opened([run], quiet=quiet) as recordings, sentences(CannotMeasure):
         try:
             measured = measure(recordings.given, seconds, quiet, say)
         except Missing as missing:
             raise click.ClickException(f"{run} has no {missing.what}. {missing.how_to_record_it}") from None
-        except CannotMeasure as error:
-            raise click.ClickException(str(error)) from error
     if not measured:
         say("nothing to benchmark: no fix changes an unmeasured op of at least 1 % of a step")
     with opened([run], quiet=quiet) as recordings:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from diagnose.cli.results import STDOUT, write
+from diagnose.cli.results import STDOUT, sentences, write
 
 if TYPE_CHECKING:
     from diagnose.contracts.ledger import LedgerReport
@@ -47,7 +47,7 @@ def command(
         raise click.ClickException(f"{output} is a Python file. Name a file such as fixes.diff.")
     with opened([run], [output], quiet=quiet) as recordings:
         diagnosis = recordings.diagnosed()
-    try:
+    with sentences(CannotPatch):
         manifest = diagnosis.provenance.manifest
         patch = making.make(
             *(diagnosis.findings, manifest, diagnosis.rank, fixes, Path.cwd(), diagnosis.trials),
@@ -61,8 +61,6 @@ def command(
         if write_it:
             files.write(patch)
         write(output, making.unified(patch.files))
-    except CannotPatch as error:
-        raise click.ClickException(str(error)) from error
     if write_it and patch.files and not quiet:
         click.echo(f"Written: {', '.join(file.name for file in patch.files)}.", err=True)
     if not diagnosis.conclusive:

@@ -148,11 +148,8 @@ def command(
     job, url = job_of(words, os.environ), results.checked(out)
     folder = out if isinstance(out, Path) else new_folder(name, job)
     plan = Plan(warmup=warmup, steps=steps, memory=memory, tracer=tracer, keep_running=keep_running, ranks=ranks)
-    try:
-        part = prepare(folder, plan, words, overwrite, job)
-        recorded = run(words, part, plan, say)
-    except CannotRecord as error:
-        raise click.ClickException(str(error)) from error
+    with results.sentences(CannotRecord):
+        recorded = run(words, prepare(folder, plan, words, overwrite, job), plan, say)
     if not recorded.completed:
         say(f"the command of rank 0 will complete the recording in {folder}")
     if not recorded.completed or _failed_by_itself(recorded):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from diagnose.cli.results import sentences
+
 if TYPE_CHECKING:
     from diagnose.capture.doctor import Check
 
@@ -33,11 +35,9 @@ def command(run: str, no_wait: bool) -> None:
     from diagnose.capture.asked_recordings import ask, folder_of, goes_on, is_made
     from diagnose.capture.doctor import CannotRecord
 
-    try:
+    with sentences(CannotRecord):
         folder = folder_of(int(run)) if run.isdecimal() and not Path(run).exists() else Path(run)
         target = ask(folder)
-    except CannotRecord as error:
-        raise click.ClickException(str(error)) from error
     click.echo(f"diagnose: recording the next steps of {folder} into {target}", err=True)
     while not no_wait:
         time.sleep(POLL_S)

@@ -30,6 +30,15 @@ if TYPE_CHECKING:
 STDOUT = "-"
 
 
+@contextmanager
+def sentences(*kinds: type[Exception]) -> Iterator[None]:
+    """What these say ends as a ClickException."""
+    try:
+        yield
+    except kinds as error:
+        raise click.ClickException(str(error)) from error
+
+
 def output(name: str) -> str:
     """The name of an output as it was given; `-` if it leads to standard output, as /dev/stdout does."""
     try:

@@ -20,7 +20,7 @@ from diagnose.capture.folders import of as job_of
 from diagnose.cli import profile
 from diagnose.cli.measure import Duration
 from diagnose.cli.reading import notes, opened
-from diagnose.cli.results import STDOUT, output, put, refuse_unwritable, width_and_color, write
+from diagnose.cli.results import STDOUT, output, put, refuse_unwritable, sentences, width_and_color, write
 
 if TYPE_CHECKING:
     from diagnose.contracts.diagnosis import Diagnosis
@@ -114,7 +114,7 @@ def command(
     refuse_unwritable(list(files.values()), [])
     run, given = _recording(ctx.meta[profile.COMMAND], STDOUT in files.values(), quiet)
     diagnosis, manifest = _diagnosed(run)
-    try:
+    with sentences(CannotTry):
         words = _command(run, manifest, given)
         level, size = Safety(SAFETIES[safety]), arms.first_size(manifest)
         candidates, others = select(diagnosis.findings, step_of(diagnosis), fixes, level, options)
@@ -129,8 +129,6 @@ def command(
             bench.written, bench.screens = _written(manifest), Screening(candidates, say)
             bench.between = between_runs(diagnosis)
             found = _measured(run, bench, candidates, others, together)
-    except CannotTry as error:
-        raise click.ClickException(str(error)) from error
     ledger.remember(found, diagnosis, say)
     _tell(run, diagnosis, found, files, details, say)
     if not found.complete:
