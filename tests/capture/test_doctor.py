@@ -237,10 +237,6 @@ def test_sampling(tmp_path: Path, level: str, capabilities: str, container: bool
     assert bool(found.fix) == (state != "ok")
 
 
-def test_no_word_on_sampling_where_there_is_no_linux(tmp_path: Path) -> None:
-    assert list(doctor.check_sampling(tmp_path)) == []
-
-
 @pytest.mark.parametrize(
     ("value", "capabilities", "state"),
     [("1", NO_CAPABILITY, "limited"), ("1", SYS_ADMIN, "ok"), ("0", NO_CAPABILITY, "ok")],
@@ -256,8 +252,8 @@ def test_counters(tmp_path: Path, value: str, capabilities: str, state: str) -> 
     assert found.fix == (ALLOW_COUNTERS if state == "limited" else "")
 
 
-def test_no_word_on_counters_without_a_driver(tmp_path: Path) -> None:
-    assert list(doctor.check_counters(tmp_path)) == []
+def test_no_word_on_counters_without_a_driver_and_on_sampling_without_linux(tmp_path: Path) -> None:
+    assert [*doctor.check_counters(tmp_path), *doctor.check_sampling(tmp_path)] == []
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 from diagnose.capture.agent.watch.log import framed
 from diagnose.cli import main
 from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.version import __version__
 from tests.cli.invoking import refused, run, run_alone
 from tests.drawing import Drawing
 from tests.hostile import SAMPLE
@@ -123,11 +124,8 @@ def test_unusable_input(tmp_path: Path, name: str, content: bytes | None, words:
     refused(run("analyze", tmp_path / name), name, *words)
 
 
-def test_an_empty_folder(tmp_path: Path) -> None:
+def test_no_trace_and_no_path_at_all(tmp_path: Path) -> None:
     refused(run("analyze", tmp_path), "holds no trace", "tensorboard_trace_handler")
-
-
-def test_no_path_at_all() -> None:
     refused(run("analyze"), "Missing argument")
 
 
@@ -200,14 +198,9 @@ def test_whatever_happens_ends_in_a_sentence(
     assert "secret" not in shown.err
 
 
-def test_help_shows_an_example() -> None:
+def test_help_shows_an_example_and_the_version_is_told() -> None:
     assert "Example: diagnose analyze" in run("--help").stdout
     assert "Example: diagnose analyze" in run("analyze", "--help").stdout
-
-
-def test_version() -> None:
-    from diagnose import __version__
-
     assert run("--version").stdout.split() == ["diagnose,", "version", __version__]
 
 
