@@ -60,8 +60,7 @@ class Text(Struct, frozen=True):
 
     path: Path
     make: Callable[[], str]
-    block: str = ""
-    """The block's name in the comments `<!-- NAME:start -->` and `<!-- NAME:end -->`; empty: the whole file."""
+    block: str = ""  # Its name in the comments `<!-- NAME:start -->` and `<!-- NAME:end -->`; empty: the whole file.
 
     @property
     def current(self) -> bool:

@@ -44,8 +44,7 @@ cores, fitted by `benchmarks.noise` as all of this. Trainings differ in it, so t
 freedom: for six by these groups, for three by 366 groups of planted cases. Four is our choice, made with the published
 table in view: with six, 6.7 % of its pairs of equal recordings would be said to differ, with four 4.8 %."""
 
-RANKS = Spread(0.091, 4)
-"""Where it trains in several processes, which wait for each other: 102 groups of five runs of planted cases."""
+RANKS = Spread(0.091, 4)  # In several processes, which wait for each other: 102 groups of five runs of planted cases.
 
 WAITING = Spread(0.19, 2)
 """Of a step in which a GPU does nothing but wait for launches, and of others by `of_waiting`: 28 groups of two or three

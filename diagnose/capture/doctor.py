@@ -36,11 +36,10 @@ NSYS_S = 20
 CAP_SYS_ADMIN, CAP_PERFMON = 21, 38  # Bits of linux/capability.h.
 NO_SAMPLING_ABOVE = 2  # perf_event_paranoid above which an unprivileged process may not sample itself.
 INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")  # By which profilers are loaded into CUDA programs.
-ALLOW_COUNTERS = (
+ALLOW_COUNTERS = (  # How to let every user read GPU performance counters.
     "As root, on the host: `echo options nvidia NVreg_RestrictProfilingToAdminUsers=0 > "
     "/etc/modprobe.d/nvidia-profiling.conf` and reboot; or `docker run --cap-add=SYS_ADMIN`."
 )
-"""How to let every user read GPU performance counters."""
 
 
 class Check(Struct, frozen=True):

@@ -20,14 +20,13 @@ _STEP = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
 _MPI = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_ID")
 _TORCH = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 _PET = ("PET_RDZV_ID", "PET_RDZV_ENDPOINT", "PET_MASTER_ADDR", "PET_MASTER_PORT", "MASTER_ADDR", "MASTER_PORT")
-_SIZES = {
+_SIZES = {  # Variables that say how many processes or machines a job has, and those that name it then.
     "SLURM_STEP_NUM_TASKS": _STEP,
     "OMPI_COMM_WORLD_SIZE": _MPI,
     "PMI_SIZE": _MPI,
     "WORLD_SIZE": _TORCH,
     "PET_NNODES": _PET,
 }
-"""Variables that say how many processes or machines a job has, and those that name it then."""
 
 _NODES = {"nnodes", "num_nodes", "num_machines"}
 _MEETING = {"rdzv_id", "rdzv_endpoint", "master_addr", "master_port", "main_process_ip", "main_process_port"}
@@ -85,8 +84,7 @@ class Owner(msgspec.Struct, frozen=True):
 
     host: str
     pid: int
-    started: str = ""
-    """When, as /proc counts: a container that starts anew gives the same number again. Empty where nothing tells."""
+    started: str = ""  # As /proc counts, if it tells: a container that starts anew gives the same number again.
 
     def alive(self, file: Path) -> bool:
         """Whether it may still be there; on other machines its `file` tells, which it touches all the time."""

@@ -40,8 +40,7 @@ PASSED_ON = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
 
-ASKED, OVERDUE = 0, -1
-"""Among the signals that came: that we ourselves asked the command to end, as it was done or took too long."""
+ASKED, OVERDUE = 0, -1  # Among the signals that came: we ourselves ended the command, as it was done or took too long.
 
 NEWS = {  # What to say when the run's processes have agreed on something.
     REFUSED: "another run is recording in this folder, so this run is not recorded. Name a new folder",
@@ -69,8 +68,7 @@ class Recorded(Struct, frozen=True):
     manifest: Manifest
     exit_code: int  # Of the command, as a shell would give it; 0 where it was ended after recording.
     interrupted: bool
-    completed: bool = True
-    """By this command; else another one of the same job, the one that started rank 0, completes the recording."""
+    completed: bool = True  # By this command; else the one of the same job that started rank 0 completes it.
     signals: tuple[int, ...] = ()  # That came, in order, with ASKED and OVERDUE.
 
 

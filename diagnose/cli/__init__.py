@@ -25,13 +25,12 @@ COMMANDS = {  # And their lines in the help.
     "doctor": "Check what this machine can record, and how to fix what it cannot.",
     "rules": "List all rules, show one, or test your own.",
 }
-ELSEWHERE = {
+ELSEWHERE = {  # Module and name of a command that is not `command` of the module that is called as it is.
     "baseline": ("compare", "baseline"),
     "doctor": ("record", "doctor"),
     "ledger": ("patch", "ledger"),
     "try": ("try_", "command"),
 }
-"""Module and name of a command, where that is not `command` of the module that is called as it is."""
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 

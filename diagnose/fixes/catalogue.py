@@ -41,7 +41,6 @@ KINDS: tuple[type[Setting], ...] = (
 )
 
 _BY_FORM = {(kind.form, argument): kind for kind in KINDS for argument in kind.takes}
-"""By the form of their names, and the argument."""
 
 
 def parsed(name: str) -> Setting | None:

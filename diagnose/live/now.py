@@ -35,8 +35,7 @@ class RankNow(Struct, frozen=True):
     """A rank, as its log was when it was read last."""
 
     run: RankRun
-    ended: tuple[RunPart, ...]
-    """Parts of the time up to the end of the last step: that which comes after may become any of them."""
+    ended: tuple[RunPart, ...]  # Parts of the time up to the last step's end: what comes after may become any.
     findings: tuple[RunFinding, ...]  # As far as its log goes, those first that would save most.
     not_found: tuple[NotFound, ...]
     first: Pace | None  # None where all is now, or no step is known but the first.

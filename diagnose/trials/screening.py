@@ -44,6 +44,9 @@ class Start(NamedTuple):
     earlier: Sequence[Pair] = ()  # Of the first switch, by processes that have ended.
 
 
+FROM_THE_START = Start()
+
+
 class Screen(Struct, frozen=True):
     """What one process has measured."""
 
@@ -66,7 +69,7 @@ def screen(
     screen_s: float,
     told: Told,
     written: Sequence[str] = (),
-    start: Start = Start(),  # noqa: B008 (it is frozen)
+    start: Start = FROM_THE_START,
 ) -> Screen:
     """Measure switches in one process, in a folder that is new. Raises CannotTry if the command does not start."""
     plan = Plan(
