@@ -88,7 +88,7 @@ def diagnose(
         if len(run.ranks) == 1:
             shown, briefs, notes = _of_one(run.ranks[0], in_full, progress)
         else:
-            brief = partial(brief_of_files, step_range=step_range, rules=rules, ranks=len(run.ranks))
+            brief = partial(brief_of_files, step_range=step_range, rules=rules, count=len(run.ranks))
             in_briefs = partial(processes.results, brief, jobs=jobs or 1, cluster=cluster)
             shown, briefs, notes = _of_many(run.ranks, in_briefs, in_full, progress)
         notes = [*run.integrity, *notes]
@@ -173,11 +173,11 @@ def _with_paths(brief: RankBrief, files: RankFiles) -> RankBrief:
 
 
 def brief_of_files(
-    files: RankFiles, step_range: StepRange | None, rules: RuleSet, ranks: int
+    files: RankFiles, step_range: StepRange | None, rules: RuleSet, count: int
 ) -> RankBrief | InputError:
     """What is known of one of so many ranks in brief; runs in a process of its own, so that little is raised."""
     try:
-        return in_brief(of_files(study, files, step_range, rules), ranks)
+        return in_brief(of_files(study, files, step_range, rules), count)
     except InputError as error:
         return error
     except RuleError:

@@ -126,8 +126,8 @@ def test_a_window_that_moves_from_one_file_to_the_other_while_both_are_read_is_n
         return original(*arguments)
 
     monkeypatch.setattr(run_log, "_current", later)
-    _, now = follow._read(path)
-    assert [one.first_step for one in now.latest] == [1, 11, 21]
+    _, known = follow._read(path)
+    assert [one.first_step for one in known.latest] == [1, 11, 21]
 
 
 def told(*ranks: RankNow) -> dict[str, str]:
