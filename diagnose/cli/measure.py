@@ -78,7 +78,6 @@ def measure(given: Recordings, seconds: float, quiet: bool, say: Callable[[str],
     from diagnose.facts.core.run import trains_on_cpu
     from diagnose.pipeline import to_measure
     from diagnose.source.recording import costs_beside
-    from diagnose.trace.manifest import Flags
 
     trace = given.ranks[0].trace.path
     name = costs_beside(trace)
@@ -88,16 +87,10 @@ def measure(given: Recordings, seconds: float, quiet: bool, say: Callable[[str],
     if not asked:
         return False
     devices, context = facts.rank.provenance.devices, facts.rank.context
-    flags = context.rank.flags if context else Flags()
-    setting = measuring.Setting(
-        "" if trains_on_cpu(facts) or not devices else devices[0].name,
-        flags.threads,
-        matmul_tf32=bool(flags.cuda_matmul_allow_tf32),
-        cpu=(context.host.cpu if context else None) or "",
-        cudnn_tf32=flags.cudnn_allow_tf32 is not False,
-        benchmark=bool(flags.cudnn_benchmark),
-        deterministic=bool(flags.cudnn_deterministic),
-    )
+    device = "" if trains_on_cpu(facts) or not devices else devices[0].name
+    setting = measuring.Setting(device)
+    if context is not None:
+        setting = measuring.Setting(device, context.rank.flags, context.host.cpu or "")
     ops = [(one.spec, one.changes) for one in asked]
     with shown("Benchmarking ops", quiet) as progress:
         found = measuring.measure(ops, setting, seconds, progress)
