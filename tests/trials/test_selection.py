@@ -211,7 +211,6 @@ def ddp(**options: bool) -> Distributed:
 )
 def test_a_changed_line_is_not_enough(fix: str, said: dict[str, object], why: str) -> None:
     setting = parsed(fix)
-    assert setting is not None
     assert why_none(setting, rank(fix, **said)) == why
 
 
