@@ -43,13 +43,13 @@ from benchmarks.trials import results as trial_results
 from benchmarks.trials import tables as trial_tables
 from benchmarks.watching import against, planted, public_run, shown
 from benchmarks.watching import cost as watching
-from diagnose import agents, docs
+from diagnose import docs
 from diagnose.cli import group
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.trials import Report
 from diagnose.docs import Text
 from diagnose.live.metrics import FAMILIES, PREFIX
-from diagnose.reports import terminal, trials
+from diagnose.reports import answers, terminal, trials
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -257,8 +257,8 @@ def public_report(corpus: Path) -> str:
 
 def _agents() -> Iterator[Text]:
     yield Text(SITE / "agents.md", _brief, "brief")
-    yield Text(SITE / "agents.md", lambda: _answered(agents.evidence(_analysed(), "d1", 1)), "evidence")
-    yield Text(SITE / "agents.md", lambda: _answered(agents.timeline(_analysed(), *_first_place(), 0)), "timeline")
+    yield Text(SITE / "agents.md", lambda: _answered(answers.evidence(_analysed(), "d1", 1)), "evidence")
+    yield Text(SITE / "agents.md", lambda: _answered(answers.timeline(_analysed(), *_first_place(), 0)), "timeline")
 
 
 def _brief() -> str:

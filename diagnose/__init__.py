@@ -1,25 +1,6 @@
 """Why is this PyTorch training run slow, what to change, and what each change would save.
 
-`pipeline` is the story of an analysis. The rooms, from the lowest to the highest, each of which sees those before it:
-
-    trace       what a training run looked like: tables, and pure functions on them
-    facts       what can be measured on a trace
-    replay      what the step time would be if: a dependency graph, edits of it, and what they save
-    contracts   the values that other programs read: the Diagnosis with its findings, comparisons, trials
-    advice      from what rules find to what is said: dropped, worded, priced, ranked, put together
-    rulekit     what a rule is made of and what runs it; the rules are files beside the package
-    source      bytes to trace: one reader per file format
-    storage     files at URLs: listed, read and written
-    capture     running a training so that it records itself
-    tables      what other programs ask their own questions of, made of facts
-    timeline    what a page draws of the shown rank: marks in lanes, samples of single operations
-    reports     a Diagnosis as text, as a page, and as figures
-    synthetic   traces drawn in text
-    trials      the user's script, run with and without a fix
-    comparing   two recordings: what differs, and whether it is noise
-    exporting   a run's tables as files of Parquet
-    ledger      what is remembered of trials
-    cli         the command line
+`pipeline` is the story of an analysis; docs/architecture.md tells the rooms of the package, and who may see whom.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -30,19 +30,17 @@ from pydantic import Field
 
 from diagnose import pipeline
 from diagnose.comparing import compare
-from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import RankedFinding
 from diagnose.contracts.trials import Report
 from diagnose.patches import files, making
 from diagnose.patches.files import CannotPatch
-from diagnose.reports import comparison, patches, reasons, terminal, trials
-from diagnose.reports.words import MOST_BYTES, NOTE, plain, quoted, size
+from diagnose.reports import answers, patches
+from diagnose.reports.answers import page
+from diagnose.reports.words import NOTE, quoted, size
 from diagnose.rulekit.settings import SettingsError, rule_set
 from diagnose.rulekit.vocabulary import RuleError
 from diagnose.source.base import InputError
 from diagnose.storage.urls import is_url
-from diagnose.timeline.drawing import label, lane_name, marks
 from diagnose.version import __version__
 
 INSTRUCTIONS = (
@@ -53,23 +51,13 @@ INSTRUCTIONS = (
 )
 NOT_ALLOWED = "This server runs no commands. To allow that, the user starts it with: diagnose mcp --allow-run"
 
-MOST_TEXT, MOST_ROWS = 300, 8  # Bytes of a text, and elements of a list, in a line of JSON (our choice).
 MOST_LINE = 2_000  # Bytes of a line of a diff that is shown here: none is cut (our choice).
-ENDING_BYTES = 100  # Kept for the sentence on what is left.
 MOST_KEPT = 8  # Diagnoses that are kept: some MB each (our choice).
-
-MOST_MARKS = 100
-"""In a window of the timeline; shorter ones are joined to their neighbours until there are no more (our choice)."""
-
-MOST_SPOTS = 8  # Places of a finding on the timeline.
 LIMIT_S = 3600  # For a command to end, beyond the time that it is given (our choice).
 
 POLL_S = 0.5
-PATIENCE_S = 5.0
-"""For a command that is interrupted to end by itself; its trials and recordings clean up behind them (our choice)."""
-
+PATIENCE_S = 5.0  # For a command that is interrupted to end by itself, and to clean up behind it (our choice).
 TAIL_BYTES = 4_000  # Of what a command prints, that is told.
-
 LAUNCH = "import sys; sys.path[:1] == [''] and sys.path.pop(0); from diagnose.cli import main; main()"
 """`python -m diagnose`, but for the working folder: no module that lies there is imported in place of another."""
 
@@ -112,14 +100,11 @@ class Server:
         )
         reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
         runs = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
-        for tool in (self.analyze, self.findings, self.evidence, self.timeline, self.compare):
-            found.add_tool(tool, annotations=reads, structured_output=False)
-        if self._allow_run:
-            found.add_tool(self.patch_or_write, name="patch", annotations=runs, structured_output=False)
-        else:
-            found.add_tool(self.patch, annotations=reads, structured_output=False)
-        found.add_tool(self.profile, annotations=runs, structured_output=False)
-        found.add_tool(self.try_, name="try", annotations=runs, structured_output=False)
+        reading = (self.analyze, self.findings, self.evidence, self.timeline, self.compare)
+        patch = (self.patch_or_write, runs) if self._allow_run else (self.patch, reads)
+        for tool, kind in (*((tool, reads) for tool in reading), patch, (self.profile, runs), (self.try_, runs)):
+            name = {"patch_or_write": "patch", "try_": "try"}.get(tool.__name__)
+            found.add_tool(tool, name=name, annotations=kind, structured_output=False)
         return found
 
     def analyze(self, path: Recorded, steps: Steps = None, rules: Rules = None) -> str:
@@ -130,22 +115,20 @@ class Server:
 
     def findings(self, diagnosis: Handle, start: Start = 0) -> str:
         """All findings of a diagnosis in order, each with its saving as a range, source line, evidence and fix."""
-        told = self._of(diagnosis)
-        lines = [*map(_finding, told.findings), *(f"risk {_data(risk)}" for risk in told.risks)]
-        if not lines:
-            return "There are none." if told.conclusive else "This recording has nothing to measure."
-        return page(lines, start)
+        return answers.findings(self._of(diagnosis), start)
 
     def evidence(self, diagnosis: Handle, finding: Number, start: Start = 0) -> str:
         """All that is known of one finding: evidence, fixes with code, the sum behind its saving, places, its rule."""
-        return evidence(self._of(diagnosis), diagnosis, finding, start)
+        with _sentences():
+            return answers.evidence(self._of(diagnosis), diagnosis, finding, start)
 
     def timeline(
         self, diagnosis: Handle, start_ns: Window = None, end_ns: Window = None, lanes: Lanes = None, start: Start = 0
     ) -> str:
         """What went on in a window of the timeline: lanes of GPU streams and host threads, then marks. Without a
         window: one step."""
-        return timeline(self._of(diagnosis), (start_ns, end_ns), lanes, start)
+        with _sentences():
+            return answers.timeline(self._of(diagnosis), (start_ns, end_ns), lanes, start)
 
     def compare(self, before: Side, after: Side, start: Start = 0) -> str:
         """Whether a training got slower or faster between two recordings, where the difference comes from, and whether
@@ -155,7 +138,7 @@ class Server:
                 self._path(str(path))
         with self._analyses, _sentences():
             found = compare.compare(*(compare.side(one, _diagnosed).baseline for one in (before, after)))
-        return compared(found, start)
+        return answers.compared(found, start)
 
     def patch(self, path: Recorded, fixes: Fixes = None, start: Start = 0) -> str:
         """The fixes of a recording as a unified diff of the source files. Changes nothing."""
@@ -221,7 +204,7 @@ class Server:
             if not result.is_file():
                 raise ToolError(f"Nothing was tried. The end of the output, as data: {said}")
             found = msgspec.json.decode(result.read_bytes(), type=Report)
-        return tried(found, start)
+        return answers.tried(found, start)
 
     def _path(self, given: str) -> str:
         """A path from the server's folder on. Raises ToolError if it must not be read."""
@@ -241,7 +224,7 @@ class Server:
             self._kept.popitem(last=False)
         call, first = f'diagnosis="{handle}"', told.findings[0].rank_order if told.findings else 1
         more = f"More: findings({call}), evidence({call}, finding={first}), timeline({call})."
-        return f"Diagnosis {handle}. {more}\n{NOTE}\n{brief(told)}"
+        return f"Diagnosis {handle}. {more}\n{NOTE}\n{answers.brief(told)}"
 
     def _of(self, handle: str) -> Diagnosis:
         if handle not in self._kept:
@@ -289,130 +272,6 @@ async def _end(process: Process) -> None:
             await process.wait()
 
 
-def brief(told: Diagnosis) -> str:
-    """The report in brief, each line in quotes."""
-    return "\n".join(quoted(line) for line in terminal.render(told, terminal.MOST_WIDTH).splitlines() if line.strip())
-
-
-def evidence(told: Diagnosis, handle: str, number: int, start: int = 0) -> str:
-    """All that is known of a finding, for the tool of that name. Raises ToolError."""
-    finding = next((one for one in told.findings if one.rank_order == number), None)
-    if finding is None:
-        raise ToolError(f"Diagnosis {handle} has no finding {number}. It has findings 1 to {len(told.findings)}.")
-    lines = [
-        *(f"evidence {_data(one)}" for one in finding.evidence),
-        f"confidence {_data(finding.confidence)}",
-        *(f"fix {_data(one)}" for one in finding.fixes),
-        *(f"replayed {quoted(text)}" for text in reasons.changes(finding, told)),
-        *(f"sum {quoted(text)}" for text in reasons.formula(finding, told)),
-    ]
-    for spot in finding.spots[:MOST_SPOTS] if told.timeline else ():
-        window = f"start_ns={spot.start_ns}, end_ns={spot.start_ns + spot.dur_ns}, lanes=[{spot.lane}]"
-        lines.append(f'place timeline(diagnosis="{handle}", {window})')
-    for rule in (one for one in told.rules if one.rule == finding.rule):
-        lines.append(f"rule {quoted(rule.summary)}")
-        for heading, text in rule.sections.items():
-            lines += [f"rule {quoted(f'{heading}: {part}', 2 * MOST_TEXT)}" for part in text.split("\n\n") if part]
-    return page(lines, start, [_finding(finding)])
-
-
-def timeline(told: Diagnosis, window: tuple[int | None, int | None], lanes: Sequence[int] | None, start: int) -> str:
-    """A window of the timeline (from, to; in ns), for the tool of that name; without one the step that is known in most
-    detail. Raises ToolError."""
-    shown = told.timeline
-    if shown is None:
-        raise ToolError("There is no timeline: the recording has nothing to measure.")
-    low, high = 0, shown.dur_ns
-    if window == (None, None):
-        low, high = shown.tables[-1].start_ns, shown.tables[-1].end_ns
-        if len(shown.tables) == 1 and len(shown.bounds_ns) > 1:
-            low, high = shown.bounds_ns[:2]
-    low, high = max(low, window[0] or low), min(high, high if window[1] is None else window[1])
-    if low >= high:
-        raise ToolError(f"There is nothing between {low} and {high} ns. The timeline is {shown.dur_ns} ns long.")
-    if wrong := [lane for lane in lanes or () if not 0 <= lane < len(shown.lanes)]:
-        raise ToolError(f"There is no lane {wrong[0]}. Choose from 0 to {len(shown.lanes) - 1}.")
-    found, joined_ns = marks(shown, low, high, lanes).at_most(max(MOST_MARKS, len(shown.lanes)), high - low)
-    joined_ns = max(joined_ns, shown.tables[-1].resolution_ns)
-    head = [
-        f"{low} to {high} ns of {shown.dur_ns}: lanes, then marks as [lane, start_ns, dur_ns, name, count]; a count of"
-        " several operations joined has the longest one's name."
-    ]
-    if joined_ns:
-        head.append(f"Operations below {joined_ns} ns are joined. A smaller window or fewer lanes show more.")
-    names = [
-        f"lane {lane} {shown.lanes[lane].group} {quoted(lane_name(shown, lane))}"
-        for lane in sorted(set(found.lane.tolist()))
-    ]
-    columns = (found.lane, found.start_ns, found.dur_ns, found.label, found.kind, found.count)
-    rows = [
-        _data([lane, begin, dur, label(shown, name, kind), count])
-        for lane, begin, dur, name, kind, count in zip(*(column.tolist() for column in columns), strict=True)
-    ]
-    return page([*names, *rows], start, head)
-
-
-def compared(found: Comparison, start: int) -> str:
-    """The verdict, what makes up the difference, the parts that add up to it, and what else differs."""
-    lines = [
-        *(f"incomparable {quoted(text)}" for text in found.incomparable),
-        *(f"cause {quoted(text)}" for text in comparison.causes(found)),
-        *(f"part {_data(part)}" for part in found.parts),
-        *(f"{title}: {quoted(f'{first} {rest}')}" for title, rows in comparison.lists(found) for first, rest in rows),
-    ]
-    return page(lines, start, [comparison.headline(found), f"Basis: {quoted(found.why)}"])
-
-
-def tried(found: Report, start: int) -> str:
-    """What trials have measured, and what to keep."""
-    head = [trials.conclusion(found), *([f"{trials.as_it_is(found.baseline)}."] if found.baseline else [])]
-    lines = [
-        *(f"trial {_data(one)}" for one in trials.all_of(found)),
-        *(f"not tried {_data(one)}" for one in found.not_tried),
-        *(f"note {quoted(text)}" for text in found.notes),
-    ]
-    return page(lines, start, head)
-
-
-def page(lines: Iterable[str], start: int, head: Sequence[str] = ()) -> str:
-    """As many lines as there is room for, from number `start` on (0 is the first), below those of `head`."""
-    told = [NOTE, *head]
-    room = MOST_BYTES - ENDING_BYTES - size("\n".join([*told, ""]))
-    for number, line in enumerate(lines):
-        if number < start:
-            continue
-        room -= size(line) + 1
-        if room < 0:
-            told.append(f"There is more: call again with start={number}.")
-            break
-        told.append(line)
-    return "\n".join([*told, ""])
-
-
-def _finding(one: RankedFinding) -> str:
-    fields = ("rank_order", "rule", "code", "title", "minor", "saving", "share_of_step", "confidence", "site", "where")
-    short = {field: getattr(one, field) for field in ("kind", *fields)}
-    return _data({**short, "evidence": one.evidence[:1], "fix": one.fixes[0].do if one.fixes else None})
-
-
-def _data(value: object) -> str:
-    """A value as JSON: each text is bounded and has nothing that cannot be seen, lists have their first elements."""
-
-    def bounded(one: object) -> object:
-        if isinstance(one, dict):
-            return {name: bounded(inner) for name, inner in one.items()}
-        if isinstance(one, list | tuple):
-            return [bounded(inner) for inner in one[:MOST_ROWS]]
-        if not isinstance(one, str):
-            return one
-        code = one.splitlines()[:MOST_ROWS]
-        indents = [" " * min(len(line) - len(line.lstrip()), 32) for line in code]
-        lines = [indent + plain(line, MOST_TEXT) for indent, line in zip(indents, code, strict=True)]
-        return lines[0] if len(lines) == 1 else lines or ""
-
-    return msgspec.json.encode(bounded(msgspec.to_builtins(value))).decode()
-
-
 def _diagnosed(paths: Sequence[str], steps: pipeline.StepRange | None = None, rules: Sequence[str] = ()) -> Diagnosis:
     return pipeline.diagnose(paths, steps, os.cpu_count(), rules=rule_set(Path(paths[0]), select=rules))
 
@@ -422,8 +281,10 @@ def _sentences() -> Iterator[None]:
     """What a user can mend ends as a ToolError with its sentence."""
     try:
         yield
+    except answers.CannotAnswer as error:
+        raise ToolError(str(error)) from error
     except (InputError, RuleError, SettingsError, compare.Inconclusive, CannotPatch) as error:
-        raise ToolError(quoted(str(error), 2 * MOST_TEXT)) from error
+        raise ToolError(quoted(str(error), 2 * answers.MOST_TEXT)) from error
 
 
 def _command(command: Sequence[str]) -> tuple[list[str], str]:

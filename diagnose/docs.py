@@ -27,15 +27,17 @@ from diagnose.rulekit.page import Page
 from diagnose.trace import schema
 
 RULES_FOLDER = page.built_in_rules()
-SCHEMA_FILE = Path(__file__).with_name("diagnosis.schema.json")
-TRIALS_SCHEMA_FILE = Path(__file__).with_name("trials.schema.json")
-LEDGER_SCHEMA_FILE = Path(__file__).with_name("ledger.schema.json")
-COMPARISON_SCHEMA_FILE = Path(__file__).with_name("comparison.schema.json")
-BASELINE_SCHEMA_FILE = Path(__file__).with_name("baseline.schema.json")
-WATCHED_SCHEMA_FILE = Path(__file__).with_name("watched_run.schema.json")
+SCHEMAS: dict[str, type[Struct]] = {
+    "diagnosis": Diagnosis,
+    "trials": Report,
+    "ledger": LedgerReport,
+    "comparison": Comparison,
+    "baseline": Baseline,
+    "watched_run": WatchedRun,
+}
 SITE = Path(__file__).parent.parent / "docs"  # The pages of the documentation: there are none in an installed package.
 
-FAMILIES = {
+FAMILIES = {  # A folder of rules -> its page's title.
     "data_loading": "Data loading",
     "copies": "Copies between host and device",
     "synchronisation": "Synchronisation",
@@ -51,7 +53,6 @@ FAMILIES = {
     "unexplained": "What no other finding explains",
     "recording": "Quality of the recording",
 }
-"""A folder of rules -> its page's title."""
 
 
 class Text(Struct, frozen=True):
@@ -59,8 +60,7 @@ class Text(Struct, frozen=True):
 
     path: Path
     make: Callable[[], str]
-    block: str = ""
-    """The block's name in the comments `<!-- NAME:start -->` and `<!-- NAME:end -->`; empty: the whole file."""
+    block: str = ""  # Its name in the comments `<!-- NAME:start -->` and `<!-- NAME:end -->`; empty: the whole file.
 
     @property
     def current(self) -> bool:
@@ -88,12 +88,7 @@ def texts() -> list[Text]:
     """All that the package can tell by itself."""
     pages = page.pages(RULES_FOLDER)
     found = [
-        Text(SCHEMA_FILE, partial(json_schema, Diagnosis)),
-        Text(TRIALS_SCHEMA_FILE, partial(json_schema, Report)),
-        Text(LEDGER_SCHEMA_FILE, partial(json_schema, LedgerReport)),
-        Text(COMPARISON_SCHEMA_FILE, partial(json_schema, Comparison)),
-        Text(BASELINE_SCHEMA_FILE, partial(json_schema, Baseline)),
-        Text(WATCHED_SCHEMA_FILE, partial(json_schema, WatchedRun)),
+        *(Text(schema_file(name), partial(json_schema, kind)) for name, kind in SCHEMAS.items()),
         Text(SITE / "rules" / "index.md", partial(rules_index, pages)),
         Text(SITE / "writing-rules.md", facts_table, "facts"),
         Text(SITE / "queries.md", columns_of_traces, "columns"),
@@ -104,8 +99,13 @@ def texts() -> list[Text]:
     return found
 
 
-def json_schema(kind: type[msgspec.Struct]) -> str:
-    """The JSON Schema of a Diagnosis, of what trials have found, or of what is remembered of them."""
+def schema_file(name: str) -> Path:
+    """Where the JSON Schema of one of SCHEMAS stands."""
+    return Path(__file__).with_name(f"{name}.schema.json")
+
+
+def json_schema(kind: type[Struct]) -> str:
+    """The JSON Schema of a struct."""
     return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(kind)), indent=2).decode() + "\n"
 
 
@@ -115,24 +115,21 @@ def rules_index(pages: Sequence[Page]) -> str:
         "# Rules",
         "",
         f"`diagnose analyze` checks {len(pages)} rules. Each is one file below `rules/`, in its family's folder.",
+        "[Writing rules](../writing-rules.md) says how to add your own.",
+        "",
+        "| code | rule | problem |",
+        "|---|---|---|",
     ]
-    lines += ["[Writing rules](../writing-rules.md) says how to add your own.", ""]
-    lines += ["| code | rule | problem |", "|---|---|---|"]
-    lines += [f"| {page.code} | [`{page.id}`]({page.family}.md#{_anchor(page)}) | {page.title} |" for page in pages]
-    return "\n".join(lines) + "\n"
+    for one in pages:
+        anchor = f"{one.id}-{one.code.lower()}"
+        lines.append(f"| {one.code} | [`{one.id}`]({one.family}.md#{anchor}) | {one.title} |")
+    return "\n".join([*lines, ""])
 
 
 def family_page(title: str, pages: Sequence[Page]) -> str:
     """The pages of a family's rules, one below the other."""
-    return "\n".join([f"# {title}", "", *(_linked(page.section(one)) for one in pages)]).rstrip() + "\n"
-
-
-def _linked(section: str) -> str:
-    return re.sub(r"^(https://\S+)$", r"- <\1>", section, flags=re.MULTILINE)
-
-
-def _anchor(one: Page) -> str:
-    return f"{one.id}-{one.code.lower()}"
+    text = "\n".join([f"# {title}", "", *map(page.section, pages)]).rstrip() + "\n"
+    return re.sub(r"^(https://\S+)$", r"- <\1>", text, flags=re.MULTILINE)
 
 
 def facts_table() -> str:

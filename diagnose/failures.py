@@ -80,11 +80,7 @@ def each(sections: Mapping[str, Callable[P, Iterable[T]]], *args: P.args, **kwar
 
 def section(name: str, make: Callable[P, Iterable[T]], *args: P.args, **kwargs: P.kwargs) -> list[T]:
     """What one section of a report makes: nothing if it fails."""
-    try:
-        return list(make(*args, **kwargs))
-    except Exception as error:
-        note(name, error)
-        return []
+    return attempt(name, [], lambda: list(make(*args, **kwargs)))
 
 
 def note(part: str, error: Exception) -> Failure:

@@ -17,15 +17,11 @@ from msgspec import Struct
 
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.ledger import SCHEMA_VERSION, Entry, LedgerReport, RuleTrials, device_of, is_sound, named
-from diagnose.contracts.trials import Range, Report, Trial
+from diagnose.contracts.trials import Range, Report
 from diagnose.version import __version__
 
 OFF = "DIAGNOSE_NO_LEDGER"  # Environment variable: if it is set, nothing is remembered.
-
-TIMED = frozenset({"keep", "no_gain", "slower", "inconclusive"})
-"""Verdicts after which a measurement is of the fix, and of a training that still computes the same."""
-
-_NAME = "ledger.jsonl"
+TIMED = ("keep", "no_gain", "slower", "inconclusive")  # Verdicts on fixes with which a training computes the same.
 _ENTRY = msgspec.json.Decoder(Entry)
 
 
@@ -53,7 +49,7 @@ def file() -> Path | None:
     if os.environ.get(OFF):
         return None
     folder = platformdirs.user_state_path("diagnose", appauthor=False)
-    return folder / _NAME if folder.is_absolute() else None
+    return folder / "ledger.jsonl" if folder.is_absolute() else None
 
 
 def read() -> Ledger:
@@ -97,8 +93,12 @@ def entries_of(report: Report, diagnosis: Diagnosis) -> list[Entry]:
             measured=one.measured if one.measured is None or is_sound(one.measured) else None,
             verdict=one.verdict,
         )
-        for one in _ended(report)
-        if one.numbers[0] in is_bound and (rule := named(one.rule)) is not None
+        for one in report.trials
+        if len(one.numbers) == 1
+        # None that was interrupted before anything was measured.
+        and (report.complete or one.measured is not None or one.verdict != "inconclusive")
+        and one.numbers[0] in is_bound
+        and (rule := named(one.rule)) is not None
     ]
 
 
@@ -135,31 +135,14 @@ def _tells(predicted: Range, measured: Range) -> bool:
     return math.log(measured.high / measured.low) / 2 < math.log(predicted.likely)
 
 
-def _ended(report: Report) -> Sequence[Trial]:
-    """Trials of one fix, without one that was interrupted before anything was measured."""
-    return [
-        trial
-        for trial in report.trials
-        if len(trial.numbers) == 1
-        and (report.complete or trial.measured is not None or trial.verdict != "inconclusive")
-    ]
-
-
 def _append(place: Path, lines: bytes) -> None:
     """All at once, so that lines of other processes stay whole. What is there is never changed. Raises OSError."""
-    with place.open("ab", buffering=0) as end:
-        if _is_torn(place):
-            lines = b"\n" + lines
-        if end.write(lines) != len(lines):
+    with place.open("ab+", buffering=0) as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            lines = lines if file.read(1) == b"\n" else b"\n" + lines  # The last one is torn.
+        if file.write(lines) != len(lines):
             raise OSError(0, "The disk is full")
-
-
-def _is_torn(place: Path) -> bool:
-    with place.open("rb") as lines:
-        if not lines.seek(0, os.SEEK_END):
-            return False
-        lines.seek(-1, os.SEEK_END)
-        return lines.read(1) != b"\n"
 
 
 def _entry(line: bytes) -> Entry | None:

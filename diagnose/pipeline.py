@@ -13,14 +13,11 @@ What happens on the way, and where something new goes:
                `reports/html/`, listed in its `page.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
@@ -38,7 +35,7 @@ from diagnose.advice.rank_diagnosis import (
     shown_risks,
 )
 from diagnose.contracts.diagnosis import Diagnosis, note_of
-from diagnose.contracts.finding import Finding, Outcome, ReplayQuality, RuleName
+from diagnose.contracts.finding import Finding, ReplayQuality, RuleName
 from diagnose.costs.book import rest_on_measurements, wanted
 from diagnose.costs.changes import Recost
 from diagnose.costs.measured import Wanted
@@ -61,16 +58,12 @@ from diagnose.source.recording import RankFiles, Recordings
 from diagnose.timeline import drawing
 from diagnose.timeline.drawing import timeline
 from diagnose.timeline.pictures import pictures
-from diagnose.trace.manifest import Flags
-from diagnose.trace.measured import Measurements
 from diagnose.trace.model import Ground, IntegrityNote, Peers, Severity
 from diagnose.version import __version__
 
-StepRange = tuple[int, int]
-Found = tuple[RuleName, Finding]
-Progress = Callable[[int, int], None]
-
-WORTH_MEASURING = 0.01  # Of the step: ops that take less of it are not measured (our choice).
+StepRange: TypeAlias = tuple[int, int]
+Found: TypeAlias = tuple[RuleName, Finding]
+Progress: TypeAlias = Callable[[int, int], None]
 
 
 def diagnose(
@@ -87,68 +80,63 @@ def diagnose(
     `cluster`: the address of a Dask scheduler whose workers do it, or "local" for `jobs` of them here.
     Raises InputError if a named file, or all files of a folder, cannot be read, and RuleError if the rules cannot.
     """
-    given = paths if isinstance(paths, Recordings) else recording.find(paths)
+    run = paths if isinstance(paths, Recordings) else recording.find(paths)
     rules = rules or RuleSet()
-    loaded = engine.load(rules)
     with failures.collected() as lost:
-        pages = [engine.shown(one) for one in loaded]
+        pages = [engine.shown(rule) for rule in engine.load(rules)]
         in_full = partial(of_files, present, step_range=step_range, rules=rules)
-        if len(given.ranks) == 1:
-            said, briefs, notes = _of_one(given.ranks[0], in_full, progress)
+        if len(run.ranks) == 1:
+            shown, briefs, notes = _of_one(run.ranks[0], in_full, progress)
         else:
-            brief = partial(brief_of_files, step_range=step_range, rules=rules, ranks=len(given.ranks))
-            briefly = partial(processes.results, brief, jobs=jobs or 1, cluster=cluster)
-            said, briefs, notes = _of_many(given.ranks, briefly, in_full, progress)
-        notes = [*given.integrity, *notes]
-        whole = assembly.of_ranks(said, briefs, notes, __version__, given.manifest, pages, given.trials)
-    return msgspec.structs.replace(whole, integrity=(*whole.integrity, *map(note_of, lost)))
+            brief = partial(brief_of_files, step_range=step_range, rules=rules, count=len(run.ranks))
+            in_briefs = partial(processes.results, brief, jobs=jobs or 1, cluster=cluster)
+            shown, briefs, notes = _of_many(run.ranks, in_briefs, in_full, progress)
+        notes = [*run.integrity, *notes]
+        whole = assembly.of_ranks(shown, briefs, notes, __version__, run.manifest, pages, run.trials)
+    return replace(whole, integrity=(*whole.integrity, *map(note_of, lost)))
 
 
-InFull = Callable[..., RankDiagnosis | InputError]
-Known = tuple[RankDiagnosis, list[RankBrief], list[IntegrityNote]]
+InFull: TypeAlias = Callable[..., RankDiagnosis]
+InBriefs: TypeAlias = Callable[[Sequence[RankFiles]], Iterable[tuple[int, RankBrief | InputError]]]
+Ranks: TypeAlias = tuple[RankDiagnosis, list[RankBrief], list[IntegrityNote]]
 """The rank that is shown, all in brief, and what is wrong with their files."""
 
 
-def _of_one(files: RankFiles, in_full: InFull, progress: Progress) -> Known:
-    """Raises InputError."""
-    said = _sound(in_full(files))
+def _of_one(files: RankFiles, in_full: InFull, progress: Progress) -> Ranks:
+    shown = in_full(files)
     progress(1, 1)
-    arranged = ranks.arrange([said.provenance], [()])
-    said = _with(said, rank=arranged.indexes[0] or 0)
-    return said, [in_brief(said, 1)], list(arranged.integrity)
+    arranged = ranks.arrange([shown.provenance], [()])
+    shown = _with(shown, rank=arranged.indexes[0] or 0)
+    return shown, [in_brief(shown, 1)], list(arranged.integrity)
 
 
-def _of_many(
-    files: Sequence[RankFiles],
-    briefly: Callable[[Sequence[RankFiles]], Iterable[tuple[int, RankBrief | InputError]]],
-    in_full: InFull,
-    progress: Progress,
-) -> Known:
-    """All ranks in brief; then the one that the others wait for in full, with what they tell. Raises InputError."""
-    read, notes = _readable(files, briefly(files), progress)
-    if len({one.provenance.timed_by is None for one in read.values()}) > 1:  # Times of different steps: none compare.
+def _of_many(files: Sequence[RankFiles], in_briefs: InBriefs, in_full: InFull, progress: Progress) -> Ranks:
+    """All ranks in brief; then the one that the others wait for in full, with what they tell."""
+    read, notes = _readable(files, in_briefs(files), progress)
+    if len({brief.provenance.timed_by is None for brief in read.values()}) > 1:  # Times of different steps.
         files = [one.without("device") for one in files]
-        read, notes = _readable(files, briefly(files), progress)
+        read, notes = _readable(files, in_briefs(files), progress)
         notes.append(WITH_OPS)
     while True:
-        times = [() if one.steps is None else one.steps.times_ns for one in read.values()]
-        arranged = ranks.arrange([one.provenance for one in read.values()], times)
-        placed = {index: at for index, at in zip(arranged.indexes, read, strict=True) if index is not None}
-        briefs = {index: replace(read[placed[index]], index=index) for index in sorted(placed)}
-        sequences = {index: one.sequence for index, one in briefs.items()}
+        times = [brief.steps.times_ns if brief.steps else () for brief in read.values()]
+        arranged = ranks.arrange([brief.provenance for brief in read.values()], times)
+        position = {rank: at for rank, at in zip(arranged.indexes, read, strict=True) if rank is not None}
+        briefs = {rank: replace(read[position[rank]], index=rank) for rank in sorted(position)}
+        sequences = {rank: brief.sequence for rank, brief in briefs.items()}
         others, left_out = attempt("the comparison of ranks", (None, []), compared, sequences)
-        shown = None if others is None else others.awaited
-        shown = assembly.slowest(list(briefs.values())).index if shown is None else shown
-        peers = None if others is None or shown not in others.job.ranks else others.peers(shown)
-        again = files[placed[shown]]
-        said = in_full(again, index=shown, others=peers)
-        if not isinstance(said, InputError):
-            briefs[shown] = in_brief(said, len(files))
-            return said, list(briefs.values()), [*arranged.integrity, *left_out, *notes]
-        del read[placed[shown]]  # It was readable a moment ago.
-        if again.trace.named or not read:
-            raise said
-        notes.append(ranks.unreadable(said))
+        awaited = None if others is None else others.awaited
+        index = assembly.slowest(list(briefs.values())).index if awaited is None else awaited
+        peers = others.peers(index) if others is not None and index in others.job.ranks else None
+        try:
+            shown = in_full(files[position[index]], index=index, others=peers)
+        except InputError as error:  # It was readable a moment ago.
+            del read[position[index]]
+            if files[position[index]].trace.named or not read:
+                raise
+            notes.append(ranks.unreadable(error))
+        else:
+            briefs[index] = in_brief(shown, len(files))
+            return shown, list(briefs.values()), [*arranged.integrity, *left_out, *notes]
 
 
 WITH_OPS = IntegrityNote(
@@ -159,21 +147,14 @@ WITH_OPS = IntegrityNote(
 )
 
 
-def _sound(said: RankDiagnosis | InputError) -> RankDiagnosis:
-    """Raises InputError."""
-    if isinstance(said, InputError):
-        raise said
-    return said
-
-
 def _readable(
     files: Sequence[RankFiles], results: Iterable[tuple[int, RankBrief | InputError]], progress: Progress
 ) -> tuple[dict[int, RankBrief], list[IntegrityNote]]:
-    """What is known of each file by position, and notes on those of a folder that cannot be read. Raises InputError."""
+    """Briefs by the position of their files, and notes on those of a folder that cannot be read. Raises InputError."""
     read, lost, known = dict[int, RankBrief](), dict[int, InputError](), dict[object, Any]()
     for done, (at, result) in enumerate(results, start=1):
         if isinstance(result, RankBrief):
-            read[at] = shared(_as_given(result, files[at]), known)
+            read[at] = shared(_with_paths(result, files[at]), known)
         elif files[at].trace.named:
             raise result
         else:
@@ -185,17 +166,20 @@ def _readable(
     return {at: read[at] for at in sorted(read)}, notes
 
 
-def _as_given(brief: RankBrief, files: RankFiles) -> RankBrief:
+def _with_paths(brief: RankBrief, files: RankFiles) -> RankBrief:
+    """With the paths that the user gave: a cluster's workers read absolute ones."""
     detail = brief.provenance.detail and str(files.beside["detail"])
     return replace(brief, provenance=replace(brief.provenance, path=str(files.trace.path), detail=detail))
 
 
 def brief_of_files(
-    files: RankFiles, step_range: StepRange | None, rules: RuleSet, ranks: int
+    files: RankFiles, step_range: StepRange | None, rules: RuleSet, count: int
 ) -> RankBrief | InputError:
     """What is known of one of so many ranks in brief; runs in a process of its own, so that little is raised."""
     try:
-        said = of_files(study, files, step_range, rules)
+        return in_brief(of_files(study, files, step_range, rules), count)
+    except InputError as error:
+        return error
     except RuleError:
         raise
     except Exception as error:
@@ -205,22 +189,18 @@ def brief_of_files(
         return InputError(
             f"diagnose itself failed on {files.trace.path} ({type(error).__name__}). Please report {alone}"
         )
-    return said if isinstance(said, InputError) else in_brief(said, ranks)
 
 
 def of_files(
-    look: Look,
+    analyse: Callable[[Facts, Sequence[LoadedRule]], RankDiagnosis],
     files: RankFiles,
     step_range: StepRange | None,
     rules: RuleSet,
     index: int | None = None,
     others: Peers | None = None,
-) -> RankDiagnosis | InputError:
-    """What `look` tells of one rank, or why it cannot be read. `index`: its number, where that is known by now."""
-    try:
-        rank = recording.read(files)
-    except InputError as error:
-        return error
+) -> RankDiagnosis:
+    """What `analyse` tells of one rank. `index`: its number, where that is known by now. Raises InputError."""
+    rank = recording.read(files)
     if index is not None:
         rank = replace(rank, index=index, peers=others)
     facts = Facts(rank, step_range)
@@ -228,167 +208,136 @@ def of_files(
         try:
             steps(facts)
         except Missing as missing:
-            return InputError(f"{files.trace.path} has no {missing.what}. {missing.how_to_record_it}")
+            raise InputError(f"{files.trace.path} has no {missing.what}. {missing.how_to_record_it}") from None
     with failures.collected() as lost:
-        said = look(facts, engine.load(rules))
-    return _with(said, integrity=(*said.sections.integrity, *map(note_of, lost)))
+        told = analyse(facts, engine.load(rules))
+    return _with(told, integrity=(*told.sections.integrity, *map(note_of, lost)))
 
 
-class ToMeasure(Struct, frozen=True):
-    """What to measure of a rank's ops, and how they ran."""
-
-    wanted: tuple[Wanted, ...]
-    device: str  # Name of the GPU; "" where the CPU trains.
-    cpu: str  # Name of the processor; "" if it was not recorded.
-    flags: Flags  # What was set; nothing where that was not recorded.
-    before: Measurements | None  # What was measured already.
+def _with(rank: RankDiagnosis, /, **sections: Any) -> RankDiagnosis:
+    return replace(rank, sections=replace(rank.sections, **sections))
 
 
-def to_measure(files: RankFiles, rules: RuleSet | None = None) -> ToMeasure:
-    """The ops that fixes of a rank change. Raises InputError, and Missing where nothing can be said of it."""
-    facts = Facts(recording.read(files))
-    examined = engine.examine(facts, engine.load(rules or RuleSet()))
-    recosts = [
-        [one for one in finding.edits if isinstance(one, Recost)] for _, finding in _refined(facts, examined.findings)
-    ]
-    found = wanted(facts, [some for some in recosts if some], WORTH_MEASURING * steps(facts).mean_ns)
-    context = facts.rank.context
-    devices = facts.rank.provenance.devices
-    return ToMeasure(
-        wanted=tuple(found),
-        device="" if trains_on_cpu(facts) or not devices else devices[0].name,
-        cpu=(context.host.cpu if context else None) or "",
-        flags=context.rank.flags if context else Flags(),
-        before=facts.rank.measured,
-    )
+class Analysis(Struct, frozen=True):
+    """What the rules find on a rank, and what that costs."""
+
+    examined: Examined
+    replay: Replay | Missing
+    findings: Sequence[Found] = ()  # Without fixes that are in force.
+    order: ranking.Ranked = ranking.NOTHING
+    step: Step | None = None  # The step that savings are of.
 
 
 def study(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     """What has to be known of every rank of a job: its steps, its collectives, what the rules find on it."""
-    return _told(facts, outline(facts), _found(facts, rules))
+    return _with_findings(facts, outline(facts), _analysis(facts, rules))
 
 
 def present(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     """All that a Diagnosis says of the rank that it shows. Without a replay nothing has a price: nothing is found."""
-    found, said = _found(facts, rules), outline(facts)
-    said = _with(said, **measured_sections(facts))
-    if (step := found.step or optional(Step.of, facts)) is not None:
-        said = replace(said, sections=step.figures(said.sections))
-    said = _told(facts, said, found)
+    analysis = _analysis(facts, rules)
+    rank = _with(outline(facts), **measured_sections(facts))
+    if (step := analysis.step or optional(Step.of, facts)) is not None:
+        rank = replace(rank, sections=step.figures(rank.sections))
+    rank = _with_findings(facts, rank, analysis)
+    order = analysis.order
     return _with(
-        said,
-        steps=assembly.steps_of(said, optional(slowdown, facts), optional(epoch, facts)),
-        findings=attempt("places on the timeline", found.order.findings, drawing.on_timeline, facts, found.order),
-        outcomes=_outcomes(facts, found),
-        replay=found.quality,
+        rank,
+        steps=assembly.steps_of(rank, optional(slowdown, facts), optional(epoch, facts)),
+        findings=attempt("places on the timeline", order.findings, drawing.on_timeline, facts, order),
         timeline=optional(timeline, facts),
         pictures=optional(pictures, facts),
         critical_path=optional(path_parts, facts),
         job=optional(job_summary, facts),
         measured=assembly.measured_ops(facts.rank.measured),
+        **_replayed(facts, analysis),
     )
 
 
-def _with(said: RankDiagnosis, **sections: Any) -> RankDiagnosis:
-    return replace(said, sections=msgspec.structs.replace(said.sections, **sections))
+def _with_findings(facts: Facts, rank: RankDiagnosis, analysis: Analysis) -> RankDiagnosis:
+    sections = outcomes.in_sections(rank.sections, facts)
+    return _with(
+        replace(rank, sections=sections),
+        integrity=(*sections.integrity, *map(engine.note, analysis.examined.cautions)),
+        findings=analysis.order.findings,
+        risks=shown_risks(analysis.examined.risks, facts.rank.index),
+    )
 
 
-Look = Callable[[Facts, Sequence[LoadedRule]], RankDiagnosis]
-
-
-class Studied(Struct, frozen=True):
-    """What the rules say of a rank."""
-
-    examined: Examined
-    replay: Replay | Missing
-    found: Sequence[Found] = ()  # Findings without fixes that are in force.
-    order: ranking.Ranked = ranking.NOTHING
-    step: Step | None = None  # The step that savings are of.
-
-    @property
-    def quality(self) -> ReplayQuality | None:
-        """None: nothing could be replayed."""
-        if isinstance(self.replay, Missing):
-            return None
-        order = self.order
-        return ReplayQuality(
-            **asdict(self.replay.quality),
+def _replayed(facts: Facts, analysis: Analysis) -> dict[str, Any]:
+    """How each rule ended, and how well the recorded step was replayed."""
+    before, findings, quality = analysis.examined.outcomes, analysis.examined.findings, None
+    if isinstance(analysis.replay, Missing):
+        ended = outcomes.unpriced(before, findings, analysis.replay)
+    else:
+        order = analysis.order
+        ended = outcomes.priced(before, findings, analysis.findings, order)
+        quality = ReplayQuality(
+            **asdict(analysis.replay.quality),
             together=order.together,
             faults_together=order.faults_together,
             all_together=order.all_together,
         )
+    return {"outcomes": outcomes.in_outcomes(facts.rank, ended), "replay": quality}
 
 
-NO_PRICES = Failed("what fixes would save, as diagnose itself failed", failures.REPORT)
-
-
-def _found(facts: Facts, rules: Sequence[LoadedRule]) -> Studied:
+def _analysis(facts: Facts, rules: Sequence[LoadedRule]) -> Analysis:
     examined = engine.examine(facts, rules)
     try:
         replay = baseline(facts)
     except Missing as missing:
-        return Studied(examined, missing)
-    return attempt("all findings", Studied(examined, NO_PRICES), _priced, facts, examined, replay)
+        return Analysis(examined, missing)
+    no_prices = Failed("what fixes would save, as diagnose itself failed", failures.REPORT)
+    return attempt("all findings", Analysis(examined, no_prices), _priced, facts, examined, replay)
 
 
-def _priced(facts: Facts, examined: Examined, replay: Replay) -> Studied:
-    found = merging.one_of_each_choice(_by_costs(facts, _refined(facts, examined.findings)), replay)
-    step = Step.of(facts, replay)
-    order = ranking.ranked(found, replay, steps(facts), facts.rank.index, examined.cautions, step)
-    return Studied(examined, replay, found, order, step)
+def _priced(facts: Facts, examined: Examined, replay: Replay) -> Analysis:
+    usable = [(rule, _by_measurements(facts, finding)) for rule, finding in _usable(facts, examined.findings)]
+    findings, step = merging.one_of_each_choice(usable, replay), Step.of(facts, replay)
+    order = ranking.ranked(findings, replay, steps(facts), facts.rank.index, examined.cautions, step)
+    return Analysis(examined, replay, findings, order, step)
 
 
-def _refined(facts: Facts, found: Sequence[Found]) -> Sequence[Found]:
+def _usable(facts: Facts, findings: Sequence[Found]) -> Sequence[Found]:
     """The findings without fixes that are in force, in the words of this program."""
     for name, refine in _PASSES.items():
-        found = attempt(name, found, refine, facts, found)
-    return found
+        findings = attempt(name, findings, refine, facts, findings)
+    return findings
 
 
-def _by_costs(facts: Facts, found: Sequence[Found]) -> list[Found]:
-    """The findings, of which those say so whose price is all of changed ops, by measurements here or elsewhere."""
-    told = list[Found]()
-    for page, finding in found:
-        recosts = [edit for edit in finding.edits if isinstance(edit, Recost)]
-        if recosts and len(recosts) == len(finding.edits):
-            if rest_on_measurements(facts, recosts):
-                finding = replace(finding, basis=Basis.MEASURED)
-            elif finding.basis is Basis.RULE_OF_THUMB and not trains_on_cpu(facts):
-                finding = replace(finding, basis=Basis.TIMED_ELSEWHERE)
-        told.append((page, finding))
-    return told
-
-
-def _followable(facts: Facts, found: Sequence[Found]) -> list[Found]:
+def _followable(facts: Facts, findings: Sequence[Found]) -> list[Found]:
     rank = facts.rank
     here = fixes_of_run.Situation(rank.context, rank.provenance.devices, program(facts), older_than(facts))
-    return fixes_of_run.fitted(here, found)
+    return fixes_of_run.fitted(here, findings)
 
 
 _PASSES: Mapping[str, Callable[[Facts, Sequence[Found]], Sequence[Found]]] = {
     "fixes as this run can follow them": _followable,
     "settings of frameworks": library_evidence.with_framework,
     "functions of libraries in findings": library_evidence.added,
-    "what findings ask to record": lambda facts, found: outcomes.in_findings(facts.rank, found),
-    "findings with one fix": lambda facts, found: merging.merged(found),
+    "what findings ask to record": lambda facts, findings: outcomes.in_findings(facts.rank, findings),
+    "findings with one fix": lambda facts, findings: merging.merged(findings),
 }
 """From what rules find to what this run can use, in order; where one fails, findings stay as they were."""
 
 
-def _told(facts: Facts, said: RankDiagnosis, found: Studied) -> RankDiagnosis:
-    told = outcomes.in_sections(said.sections, facts)
-    return _with(
-        replace(said, sections=told),
-        integrity=(*told.integrity, *map(engine.note, found.examined.cautions)),
-        findings=found.order.findings,
-        risks=shown_risks(found.examined.risks, facts.rank.index),
-    )
+def _by_measurements(facts: Facts, finding: Finding) -> Finding:
+    """The finding, which says so if its price is all of changed ops, by measurements here or elsewhere."""
+    recosts = [edit for edit in finding.edits if isinstance(edit, Recost)]
+    if not recosts or len(recosts) < len(finding.edits):
+        return finding
+    if rest_on_measurements(facts, recosts):
+        return replace(finding, basis=Basis.MEASURED)
+    elsewhere = finding.basis is Basis.RULE_OF_THUMB and not trains_on_cpu(facts)
+    return replace(finding, basis=Basis.TIMED_ELSEWHERE) if elsewhere else finding
 
 
-def _outcomes(facts: Facts, found: Studied) -> tuple[Outcome, ...]:
-    before, findings = found.examined.outcomes, found.examined.findings
-    if isinstance(found.replay, Missing):
-        ended = outcomes.unpriced(before, findings, found.replay)
-    else:
-        ended = outcomes.priced(before, findings, found.found, found.order)
-    return outcomes.in_outcomes(facts.rank, ended)
+WORTH_MEASURING = 0.01  # Of the step: ops that take less of it are not measured (our choice).
+
+
+def to_measure(files: RankFiles) -> tuple[Facts, list[Wanted]]:
+    """A rank, and its ops that fixes change. Raises InputError, and Missing where nothing can be said of it."""
+    facts = Facts(recording.read(files))
+    findings = _usable(facts, engine.examine(facts, engine.load(RuleSet())).findings)
+    recosts = [[edit for edit in finding.edits if isinstance(edit, Recost)] for _, finding in findings]
+    return facts, wanted(facts, list(filter(None, recosts)), WORTH_MEASURING * steps(facts).mean_ns)

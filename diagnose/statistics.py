@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 ALPHA = 0.05  # That an interval may ever miss the truth, however often it is looked.
-
 EFFECT = 10.0
 """Variance over which effects are mixed, in variances of a pair. It hardly matters: of 3 to 25, this is the narrowest
 for 5 to 8 pairs, which decide most fixes (our choice)."""
@@ -20,14 +19,9 @@ DECIDED = ("keep", "slower", "no_gain")  # Verdicts that say what a fix does.
 MARGIN = 0.03  # A gain that is worth measuring on: an interval below it tells enough (our choice).
 SMALL = 0.05  # A gain below which a fix is said to gain nothing, if it may be none at all (our choice).
 
-MOST_WAITED = 0.9
-"""Share of a step that is taken for waiting at most: what is left of others is too short to be told (our choice)."""
-
+MOST_WAITED = 0.9  # Share of a step that is waiting at most: what is left of others is too short (our choice).
 LEAST_WAITS = 3  # Pairs, of fewer of which it is not known whether one side waits more (our choice).
-
-OF_THE_FIX = 6.0
-"""Standard errors by which sides wait differently if that is of the fix: far more than make a claim (our choice)."""
-
+OF_THE_FIX = 6.0  # Standard errors by which sides wait differently if that is of the fix: far more than a claim (ours).
 OWN = 0.2
 """Share of ALPHA that is for the interval by the pairs alone, where more is known: on a machine that is quieter than
 others it gets narrow all the same (our choice)."""
@@ -50,8 +44,7 @@ cores, fitted by `benchmarks.noise` as all of this. Trainings differ in it, so t
 freedom: for six by these groups, for three by 366 groups of planted cases. Four is our choice, made with the published
 table in view: with six, 6.7 % of its pairs of equal recordings would be said to differ, with four 4.8 %."""
 
-RANKS = Spread(0.091, 4)
-"""Where it trains in several processes, which wait for each other: 102 groups of five runs of planted cases."""
+RANKS = Spread(0.091, 4)  # In several processes, which wait for each other: 102 groups of five runs of planted cases.
 
 WAITING = Spread(0.19, 2)
 """Of a step in which a GPU does nothing but wait for launches, and of others by `of_waiting`: 28 groups of two or three
@@ -67,11 +60,9 @@ powers from 1 to 2, with LEAST_WAITING from 0.02 to 0.06 and two degrees of free
 different (one)."""
 
 LEAST_WAITING = 0.02  # Of the step: runs in which the GPU never waits differ as well, by some 0.15 %.
-
 SESSION = 4
 """Degrees of freedom that other runs of a session count for at most, together with what is known beforehand. Spreads of
 a training with and without a fault agree no better: 3.9 in 183 pairs of planted cases on the CPU."""
-
 
 UNKNOWN = Spread(0.0, 0)
 
@@ -191,10 +182,8 @@ def wait_alike(pairs: Sequence[Pair], waited: Sequence[Pair]) -> list[Pair]:
     waits more than the other throughout, as where a fix changes how many threads there are, that is of the fix: then,
     and of fewer than three pairs, all stays as it is.
     """
-    apart = [without - changed for without, changed in waited]
-    if len(apart) < LEAST_WAITS or abs(statistics.fmean(apart)) > OF_THE_FIX * statistics.stdev(apart) / math.sqrt(
-        len(apart)
-    ):
+    apart, count = [without - changed for without, changed in waited], len(waited)
+    if count < LEAST_WAITS or abs(statistics.fmean(apart)) > OF_THE_FIX * statistics.stdev(apart) / math.sqrt(count):
         return list(pairs)
     shares = [share for pair in waited for share in pair]
     all_ns = [ns for pair in pairs for ns in pair]

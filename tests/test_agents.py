@@ -21,10 +21,11 @@ from mcp.server.mcpserver.exceptions import ToolError
 from msgspec.structs import replace
 
 from diagnose import agents, pipeline
-from diagnose.agents import MOST_KEPT, MOST_LINE, Server, compared, evidence, inside, matching, page, timeline, tried
+from diagnose.agents import MOST_KEPT, MOST_LINE, Server, inside, matching
 from diagnose.comparing.compare import compare
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports import terminal
+from diagnose.reports.answers import CannotAnswer, brief, compared, evidence, page, timeline, tried
 from diagnose.reports.comparison import headline
 from diagnose.reports.words import MOST_BYTES, NOTE, size
 from diagnose.trace.frames import Site
@@ -67,7 +68,7 @@ def test_findings_are_told_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> 
     text = server.analyze("medium")
     assert text.startswith("Diagnosis d1. ")
     head, told = text.split(f"\n{NOTE}\n")
-    assert (len(head.splitlines()), told) == (1, agents.brief(server._kept["d1"]))
+    assert (len(head.splitlines()), told) == (1, brief(server._kept["d1"]))
     assert '"Fix 2 faults: 17.4 → 8.39 ms/step (2.1x faster)"' in told.splitlines()
     assert 'evidence(diagnosis="d1", finding=1)' in text
     for row, one in zip(rows(server.findings("d1")), sample().findings, strict=True):
@@ -76,6 +77,8 @@ def test_findings_are_told_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> 
         assert [row["saving"][name] for name in ("low_ns", "likely_ns")] == [saving.low_ns, saving.likely_ns]
         assert (row["evidence"][0]["text"], row["fix"]) == (one.evidence[0].text, one.fixes[0].do)
     assert "dataloader_starvation" not in server.analyze("medium", rules=["OP01"])
+    with pytest.raises(ToolError, match="has no finding 4"):
+        server.evidence("d1", 4)
     with pytest.raises(ToolError, match="usable steps"):
         server.analyze("medium", steps="900-901")
 
@@ -93,7 +96,7 @@ def test_evidence_has_all_sentences_the_code_and_windows_of_the_timeline() -> No
     assert f"\nplace {call}\n" in text
     window = timeline(sample(), (spot.start_ns, spot.start_ns + spot.dur_ns), [spot.lane], 0)
     assert rows(window)[0][:2] == [spot.lane, spot.start_ns]
-    with pytest.raises(ToolError, match=r"has no finding 4\. It has findings 1 to 3"):
+    with pytest.raises(CannotAnswer, match=r"has no finding 4\. It has findings 1 to 3"):
         evidence(sample(), "d1", 4)
 
 
@@ -116,8 +119,8 @@ def test_every_answer_is_bounded_whatever_the_recording(name: str, tmp_path: Pat
 @pytest.mark.parametrize("name", EVERY)
 def test_every_line_of_the_report_is_in_quotes(name: str) -> None:
     found = of(EVERY[name]())
-    assert size(agents.brief(found)) <= MOST_BYTES - 1_000  # Below a handle and a note.
-    told, lines = agents.brief(found).splitlines(), terminal.render(found, 100).splitlines()
+    assert size(brief(found)) <= MOST_BYTES - 1_000  # Below a handle and a note.
+    told, lines = brief(found).splitlines(), terminal.render(found, 100).splitlines()
     assert [line.strip('"') for line in told] == [" ".join(line.split()) for line in lines if line.strip()]
     assert all(re.fullmatch(r'"[^"]+"', line) for line in told)
 
@@ -135,7 +138,7 @@ def test_orders_in_names_stay_quoted_and_bounded(tmp_path: Path) -> None:
     trial = replace(WORKERS, injected=EVIL, fix=EVIL, why=EVIL)
     answers = [
         *all_answers(found, tmp_path),
-        f"{NOTE}\n{agents.brief(found)}",
+        f"{NOTE}\n{brief(found)}",
         *pages(lambda start: compared(comparison, start)),
         *pages(lambda start: tried(report(*[trial] * 40, notes=(EVIL,)), start)),
     ]
@@ -211,9 +214,9 @@ def test_lanes_are_chosen(drawn: Diagnosis) -> None:
 def test_what_is_not_on_the_timeline_is_refused(
     drawn: Diagnosis, window: tuple[int, int], lanes: list[int] | None, said: str
 ) -> None:
-    with pytest.raises(ToolError, match=said):
+    with pytest.raises(CannotAnswer, match=said):
         timeline(drawn, window, lanes, 0)
-    with pytest.raises(ToolError, match="There is no timeline"):
+    with pytest.raises(CannotAnswer, match="There is no timeline"):
         timeline(of(EVERY["inconclusive"]()), window, lanes, 0)
 
 

@@ -15,7 +15,8 @@ PUBLISHED = {table.trace: table for table in gpu_traces.published()}
 
 
 def test_every_rule_that_answers_for_a_cause_exists() -> None:
-    assert set(gpu_traces.ANSWERS) <= {path.stem for path in page.files(page.built_in_rules())}
+    named = {*gpu_traces.ANSWERS, *(rule for rule, _, _ in multi_rank_traces.BY_TITLE)}
+    assert named <= {path.stem for path in page.files(page.built_in_rules())}
 
 
 @pytest.mark.parametrize("verdict", VERDICTS, ids=lambda one: one.trace)
@@ -36,21 +37,15 @@ def test_causes_are_in_order_and_worth_naming(verdict: gpu_traces.Verdict) -> No
     assert not {cause.cause for cause in verdict.causes} & {one.cause for one in verdict.must_not}
 
 
-VERDICTS_OF_MULTI_RANK_TRACES = multi_rank_traces.verdicts()
-PUBLISHED_OF_MULTI_RANK_TRACES = {table.trace: table for table in multi_rank_traces.published()}
-ROOT = Path(__file__).parent.parent
-
-
-def test_every_rule_that_answers_for_a_cause_exists_of_multi_rank_traces() -> None:
-    rules = {path.stem for path in page.files(page.built_in_rules())}
-    assert {rule for rule, _, _ in multi_rank_traces.BY_TITLE} <= rules
+JOBS = multi_rank_traces.verdicts()
+PUBLISHED_JOBS = {table.trace: table for table in multi_rank_traces.published()}
 
 
 def test_every_verdict_is_published() -> None:
-    assert [verdict.trace for verdict in VERDICTS_OF_MULTI_RANK_TRACES] == list(PUBLISHED_OF_MULTI_RANK_TRACES)
+    assert [verdict.trace for verdict in JOBS] == list(PUBLISHED_JOBS)
 
 
-@pytest.mark.parametrize("verdict", VERDICTS_OF_MULTI_RANK_TRACES, ids=lambda one: one.trace)
+@pytest.mark.parametrize("verdict", JOBS, ids=lambda one: one.trace)
 def test_verdicts_do_not_contradict_themselves(verdict: multi_rank_traces.Verdict) -> None:
     assert all(low <= high for low, high in (cause.share for cause in verdict.causes))
     assert all(cause.share[1] >= gpu_traces.WORTH_SHARE for cause in verdict.causes)
@@ -59,14 +54,14 @@ def test_verdicts_do_not_contradict_themselves(verdict: multi_rank_traces.Verdic
     assert {*verdict.look_at, *verdict.tolerated} <= set(range(verdict.ranks))
 
 
-@pytest.mark.parametrize("verdict", VERDICTS_OF_MULTI_RANK_TRACES, ids=lambda one: one.trace)
+@pytest.mark.parametrize("verdict", JOBS, ids=lambda one: one.trace)
 def test_what_is_published_is_what_is_said_today(
     verdict: multi_rank_traces.Verdict, analyzed: Callable[[str], Diagnosis]
 ) -> None:
     found = multi_rank_traces.judged(verdict, analyzed(verdict.trace))
-    assert msgspec.to_builtins(found) == msgspec.to_builtins(PUBLISHED_OF_MULTI_RANK_TRACES[verdict.trace])
+    assert msgspec.to_builtins(found) == msgspec.to_builtins(PUBLISHED_JOBS[verdict.trace])
 
 
 def test_every_job_of_the_corpus_has_a_verdict(corpus: Path) -> None:
     folders = {path.name for path in (corpus / "distributed").iterdir() if any(path.glob("rank*.json.gz"))}
-    assert folders == {Path(table).name for table in PUBLISHED_OF_MULTI_RANK_TRACES if table.startswith("distributed/")}
+    assert folders == {Path(table).name for table in PUBLISHED_JOBS if table.startswith("distributed/")}

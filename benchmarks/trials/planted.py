@@ -21,7 +21,7 @@ from diagnose.contracts.trials import Range, Trial
 from diagnose.fixes.catalogue import parsed
 from diagnose.fixes.setting import Safety
 from diagnose.statistics import CPU, RANKS, Spread
-from diagnose.trials import arms, course, results, screening
+from diagnose.trials import arms, course, screening
 from diagnose.trials.arms import Size
 from diagnose.trials.protocol import Bench
 from diagnose.trials.selection import Candidate, between_runs, select, step_of
@@ -102,7 +102,7 @@ def tried(target: Target, folder: Path, budget_s: float) -> Tried:
         if not fix.is_switch:
             bench.begin()
         runs = _timed(partial(bench.measure, [fix], fix.predicted))
-        base = results.report(bench, (), complete=True).baseline
+        base = course.report(bench, (), complete=True).baseline
     known = replace(_with_fix(target, fix), step_ns=None if base is None else base.step_ns.likely)
     return replace(known, blocks=blocks, runs=runs)
 
@@ -162,9 +162,9 @@ def ways(planting: Planting, fix: Candidate, step_ns: float, *words: str) -> tup
         with bench_of([*whole, *end], size, usual(planting.ranks)) as bench:
             begun_s = time.monotonic()
             course.run(bench, [fix], lambda kept: None, lambda trial: None, together=False)
-            found.append((bench, as_row(results.best(bench)[0], time.monotonic() - begun_s)))
+            found.append((bench, as_row(course.best(bench)[0], time.monotonic() - begun_s)))
     (bench, long), (_, short) = found
-    base = results.report(bench, (), complete=True).baseline
+    base = course.report(bench, (), complete=True).baseline
     return None if base is None else base.step_ns.likely, long, short
 
 

@@ -5,7 +5,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -20,8 +19,6 @@ from diagnose.capture.agent.watch.watcher import ASK, MADE, RECORDING
 from diagnose.capture.doctor import CannotRecord
 from diagnose.capture.run import prepare
 
-PLAN = Plan(keep_running=True)
-
 
 class Wish(Struct, frozen=True):
     """For a recording."""
@@ -30,10 +27,6 @@ class Wish(Struct, frozen=True):
     every: int = 1
     long_step: int = 0  # As in `Plan`.
     memory: bool = False  # With allocations.
-
-    def plan(self) -> Plan:
-        """What to record."""
-        return replace(PLAN, every=self.every, long_step=self.long_step, memory=self.memory)
 
 
 class Recordings:
@@ -50,38 +43,41 @@ class Recordings:
 
     def look(self) -> None:
         """See to what is to be recorded. To be called about every second."""
-        if self._failed:
-            return
-        try:
-            if not self._is_made:
-                self._begin()
-            elif self._over():
-                self._complete()
-        except Exception as error:  # Whatever it is: the training goes on.
-            self._fail(error)
+        self._try(self._go_on)
 
     def end(self) -> None:
         """The run has ended: complete what it has left."""
-        if self._is_made and not self._failed:
-            try:
-                self._complete()
-            except Exception as error:  # Whatever it is: the log is whole.
-                self._fail(error)
+        if self._is_made:
+            self._try(self._complete)
 
-    def _fail(self, error: Exception) -> None:
-        self._failed = True
-        known = isinstance(error, OSError | CannotRecord)
-        why = str(error) if known else f"diagnose itself failed ({failures.told(error)})"
-        self._say(f"no more recordings of this run: {why}")
+    def _go_on(self) -> None:
+        if not self._is_made:
+            self._begin()
+        elif self._over():
+            self._complete()
+
+    def _try(self, act: Callable[[], None]) -> None:
+        if self._failed:
+            return
+        try:
+            act()
+        except Exception as error:  # Whatever it is: the training goes on, and the log is whole.
+            self._failed = True
+            known = isinstance(error, OSError | CannotRecord)
+            why = str(error) if known else f"diagnose itself failed ({failures.told(error)})"
+            self._say(f"no more recordings of this run: {why}")
 
     def _begin(self) -> None:
         folder = self._part.recording / f"{RECORDING}-{self._number}"
         if manifests.completes(self._part):
-            wish = self._asked() or self._wished()
+            wish = self._asked()
+            if wish is None and self._left and (wish := self._wish()) is not None:
+                self._left -= 1
             if wish is None:
                 return
             job = None if folders.begun(self._part).job is None else f"{self._part.run}-{self._number}"
-            self._made, self._why = prepare(folder, wish.plan(), self._command, job=job), wish.why
+            plan = Plan(keep_running=True, every=wish.every, long_step=wish.long_step, memory=wish.memory)
+            self._made, self._why = prepare(folder, plan, self._command, job=job), wish.why
             self._say(f"recording some steps into {folder}: {wish.why}")
             if job is not None:
                 Board(self._part.shared).post(RECORDING + str(self._number), why=wish.why)
@@ -101,12 +97,6 @@ class Recordings:
                 word = Board(path.parent).read(path.name.removesuffix(".post")) or {}
                 return Wish(str(word.get("why", "on request")))
         return None
-
-    def _wished(self) -> Wish | None:
-        if not self._left or (wish := self._wish()) is None:
-            return None
-        self._left -= 1
-        return wish
 
     def _over(self) -> bool:
         shared, made = Board(self._made.shared), Board(self._made.work).posted(f"{MADE}.")

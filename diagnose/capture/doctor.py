@@ -7,6 +7,7 @@ Each check looks at one thing and changes nothing. `root` is where /proc, /sys a
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,18 +28,18 @@ class CannotRecord(Exception):
 
 State = Literal["ok", "limited", "missing"]
 
+ROOT = Path("/")
+FOLDER = Path("diagnose-runs")  # Where recordings go unless told otherwise.
+NEEDED = ("torch", "folder")  # Names of the checks without which nothing can be recorded.
+PROBE_S = 120  # Importing torch from a cold network disk takes a minute.
 NSYS_S = 20
-
 CAP_SYS_ADMIN, CAP_PERFMON = 21, 38  # Bits of linux/capability.h.
 NO_SAMPLING_ABOVE = 2  # perf_event_paranoid above which an unprivileged process may not sample itself.
-
-INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
-"""Variables by which a profiler gets itself loaded into CUDA programs."""
-ALLOW_COUNTERS = (
+INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")  # By which profilers are loaded into CUDA programs.
+ALLOW_COUNTERS = (  # How to let every user read GPU performance counters.
     "As root, on the host: `echo options nvidia NVreg_RestrictProfilingToAdminUsers=0 > "
     "/etc/modprobe.d/nvidia-profiling.conf` and reboot; or `docker run --cap-add=SYS_ADMIN`."
 )
-"""How to let every user read GPU performance counters."""
 
 
 class Check(Struct, frozen=True):
@@ -67,28 +68,18 @@ def check_sampling(root: Path) -> Iterator[Check]:
     if not (root / "proc/self/status").exists():
         return
     level = _read(root / "proc/sys/kernel/perf_event_paranoid").strip()
+    what, fix = f"allowed: kernel.perf_event_paranoid is {level}", ""
     if not level:
-        yield Check(
-            "CPU sampling", "limited", "this kernel has no perf events", "Use another kernel for nsys sampling."
-        )
+        what, fix = "this kernel has no perf events", "Use another kernel for nsys sampling."
     elif _may(root, CAP_SYS_ADMIN) or _may(root, CAP_PERFMON):
-        yield Check("CPU sampling", "ok", "allowed, by capability")
+        what = "allowed, by capability"
     elif int(level) > NO_SAMPLING_ABOVE:
-        yield Check(
-            "CPU sampling",
-            "limited",
-            f"not for nsys: kernel.perf_event_paranoid is {level}",
-            f"As root, on the host: `sysctl kernel.perf_event_paranoid={NO_SAMPLING_ABOVE}`.",
-        )
+        what = f"not for nsys: kernel.perf_event_paranoid is {level}"
+        fix = f"As root, on the host: `sysctl kernel.perf_event_paranoid={NO_SAMPLING_ABOVE}`."
     elif any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
-        yield Check(
-            "CPU sampling",
-            "limited",
-            "not for nsys: this container lacks CAP_SYS_ADMIN",
-            "Start it with `docker run --cap-add=SYS_ADMIN`.",
-        )
-    else:
-        yield Check("CPU sampling", "ok", f"allowed: kernel.perf_event_paranoid is {level}")
+        what = "not for nsys: this container lacks CAP_SYS_ADMIN"
+        fix = "Start it with `docker run --cap-add=SYS_ADMIN`."
+    yield Check("CPU sampling", "limited" if fix else "ok", what, fix)
 
 
 def check_counters(root: Path) -> Iterator[Check]:
@@ -101,10 +92,8 @@ def check_counters(root: Path) -> Iterator[Check]:
 
 
 def _may(root: Path, capability: int) -> bool:
-    for line in _read(root / "proc/self/status").splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) >> capability & 1)
-    return False
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", _read(root / "proc/self/status"), re.MULTILINE)
+    return found is not None and bool(int(found[1], 16) >> capability & 1)
 
 
 def _read(path: Path) -> str:
@@ -114,13 +103,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-ROOT = Path("/")
-FOLDER = Path("diagnose-runs")  # Where recordings go unless told otherwise.
-NEEDED = ("torch", "folder")  # Names of the checks without which nothing can be recorded.
-PROBE_S = 120  # Importing torch from a cold network disk takes a minute.
-
-
-class Torch(msgspec.Struct, frozen=True):
+class Torch(Struct, frozen=True):
     """What the probe found; None is what it did not come to, or what is not there."""
 
     torch: str | None = None
@@ -173,13 +156,11 @@ def look_at_torch(python: str, timeout_s: float = PROBE_S) -> Torch:
 def check_torch(python: str, torch: Torch) -> Check:
     """Whether torch can be imported."""
     if torch.torch is None:
-        return Check(
-            "torch",
-            "missing",
-            f"{python} cannot import it: {torch.error or 'the process died'}",
-            f"If your training uses another Python, install torch-diagnose there and run its `python -m diagnose`; "
-            f"otherwise install torch here: `{python} -m pip install torch`.",
+        fix = (
+            "If your training uses another Python, install torch-diagnose there and run its `python -m diagnose`; "
+            f"otherwise install torch here: `{python} -m pip install torch`."
         )
+        return Check("torch", "missing", f"{python} cannot import it: {torch.error or 'the process died'}", fix)
     built = f"CUDA {torch.cuda}" if torch.cuda else f"ROCm {torch.hip}" if torch.hip else "the CPU only"
     return Check("torch", "ok", f"{torch.torch}, built for {built} ({python})")
 
@@ -201,7 +182,9 @@ def check_gpu(torch: Torch, root: Path) -> Iterator[Check]:
     if "INSUFFICIENT_PRIVILEGES" in why:
         fix = ALLOW_COUNTERS
     elif torch.cuda and not torch.cupti:
-        fix = f"Install CUPTI beside torch: `pip install {_cupti_package(torch.cuda)}`."
+        major = torch.cuda.partition(".")[0]
+        package = f"nvidia-cuda-cupti-cu{major}" if major in ("11", "12") else "nvidia-cuda-cupti"
+        fix = f"Install CUPTI beside torch: `pip install {package}`."
     elif torch.error:
         fix = "Free the GPU and its memory, check that a small program runs on it, and try again."
     yield Check("GPU kernels", "missing", f"not recorded: {why} ({library if torch.cuda else 'ROCm'})", fix)
@@ -212,25 +195,14 @@ def _no_gpu(torch: Torch, root: Path) -> Check:
     if not drivers and not torch.error:
         return Check("GPU", "ok", "none; CPU trainings can be recorded")
     if not (torch.cuda or torch.hip):
-        return Check(
-            "GPU",
-            "limited",
-            "this machine has one, but torch was built for the CPU only",
-            "Install a torch built for this GPU: https://pytorch.org/get-started/locally.",
-        )
+        fix = "Install a torch built for this GPU: https://pytorch.org/get-started/locally."
+        return Check("GPU", "limited", "this machine has one, but torch was built for the CPU only", fix)
     why = torch.error or torch.device_warning
-    return Check(
-        "GPU",
-        "limited",
-        f"torch cannot use this machine's{f': {why}' if why else ''}",
+    fix = (
         "Check that `nvidia-smi` (or `rocm-smi`) works and that CUDA_VISIBLE_DEVICES hides no GPU; "
-        "update a driver that is too old for this torch.",
+        "update a driver that is too old for this torch."
     )
-
-
-def _cupti_package(cuda: str) -> str:
-    major = cuda.partition(".")[0]
-    return f"nvidia-cuda-cupti-cu{major}" if major in ("11", "12") else "nvidia-cuda-cupti"
+    return Check("GPU", "limited", f"torch cannot use this machine's{f': {why}' if why else ''}", fix)
 
 
 def check_folder(folder: Path) -> Check:

@@ -15,20 +15,18 @@ import msgspec
 from diagnose.capture.agent.plan import LEFT, WORK, Part, Plan
 from diagnose.capture.doctor import CannotRecord
 
+# Variables that name a job: of srun, MPI, torchrun's workers or init_method="env://", and torchrun's own options.
 _STEP = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
 _MPI = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_ID")
 _TORCH = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 _PET = ("PET_RDZV_ID", "PET_RDZV_ENDPOINT", "PET_MASTER_ADDR", "PET_MASTER_PORT", "MASTER_ADDR", "MASTER_PORT")
-"""Variables that name a job, of srun, MPI, torchrun's workers or init_method="env://", and torchrun's own options."""
-
-_SIZES = {
+_SIZES = {  # Variables that say how many processes or machines a job has, and those that name it then.
     "SLURM_STEP_NUM_TASKS": _STEP,
     "OMPI_COMM_WORLD_SIZE": _MPI,
     "PMI_SIZE": _MPI,
     "WORLD_SIZE": _TORCH,
     "PET_NNODES": _PET,
 }
-"""Variables that say how many processes or machines a job has, and those that name it then."""
 
 _NODES = {"nnodes", "num_nodes", "num_machines"}
 _MEETING = {"rdzv_id", "rdzv_endpoint", "master_addr", "master_port", "main_process_ip", "main_process_port"}
@@ -62,33 +60,23 @@ def _most(text: str) -> int:
     return int(found[1]) if found else 0
 
 
+# Files that hold recorded steps, or a log of the run, and those that we write beside them.
 _RECORDING = re.compile(
     r"rank\d+\.(device|trace|detail)\.(json\.gz|sqlite)|.*\.nsys-rep|rank\d+(\.attempt-\d+)?\.watch"
 )
-"""Files that hold recorded steps, or a log of the run."""
-
 _BESIDE = re.compile(
     r"manifest\.json(\.tmp)?|report\.(html|json)|trials\.json|rank\d+\.(graph|values|costs)\.json\.gz|rank\d+(\.attempt-\d+)?\.watch\.open(\.\d+)?"
 )
-"""Files that we write beside them."""
-
 _INNER = re.compile(r"recording-\d+")  # Folders with recordings of a run that was watched.
 HEARTBEAT_S = 10.0  # Between two signs of life of a command.
-
 SILENT_S = 180.0
 """A command on another machine that gave no sign of life for so long has ended: NFS shows changes after 60 s at most
 by default (acdirmax in nfs(5))."""
 
-APPEARS_S = 90.0
-"""How long a file that is there may take to be seen from another machine (the same, with some reserve)."""
-
+APPEARS_S = 90.0  # That a file may take to be seen from another machine (the same, with some reserve).
 OWNER = "owner.json"  # File of a part that says which process it belongs to.
-
-JOB, LOCK = "job.json", ".diagnose-lock"
-"""What a run says of itself, and a folder that is there while a command looks for its place."""
-
-LOCKED_S = 10.0
-"""After which such a folder is taken for one that was left behind: nobody needs it for a second (our choice)."""
+JOB, LOCK = "job.json", ".diagnose-lock"  # What a run says of itself; a folder while a command looks for its place.
+LOCKED_S = 10.0  # After which such a folder was left behind: nobody needs it for a second (our choice).
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -96,8 +84,7 @@ class Owner(msgspec.Struct, frozen=True):
 
     host: str
     pid: int
-    started: str = ""
-    """When, as /proc counts: a container that starts anew gives the same number again. Empty where nothing tells."""
+    started: str = ""  # As /proc counts, if it tells: a container that starts anew gives the same number again.
 
     def alive(self, file: Path) -> bool:
         """Whether it may still be there; on other machines its `file` tells, which it touches all the time."""

@@ -72,18 +72,19 @@ class Recording:
         if Recording._active is not None:
             raise CannotRecord("This process is already recording. End that recording first.")
         here = place.find()
-        self._part = self._begun(here.world_size) if here.rank == 0 else self._joined()
+        if here.rank == 0:
+            job = f"code-{uuid4().hex}" if here.world_size > 1 else None  # Only those who need no name join.
+            self._part = prepare(self.folder, self._plan, sys.argv, self._overwrite, job)
+        else:
+            self._part = self._joined()
         Recording._last_run, self._alive = self._part.run, folders.Heartbeat(self._part)
         Board(self._part.work).claim("python")
         kind = Watcher if self._plan.watch else Recorder
         self._recorder = kind(self._part, self._plan, lambda: None)
-        self._recorder.steps_by = "code"
+        self._recorder.steps_by = "code" if self._found is None else "optimizer"
         Recording._active = self
         if self._plan.watch:
             self._asked = AskedInCode(self._part)
-        if self._found is not None:
-            self._recorder.steps_by = "optimizer"
-        if self._plan.watch:
             self._hook = OptimizerHooks(self._optimizer_stepped)
         return self
 
@@ -107,10 +108,6 @@ class Recording:
             return
         self._found.optimizer_stepped(optimizer)
         self._found.fixed |= self._recorder.settled
-
-    def _begun(self, ranks: int) -> Part:
-        job = f"code-{uuid4().hex}" if ranks > 1 else None  # Only those who need no name join.
-        return prepare(self.folder, self._plan, sys.argv, self._overwrite, job)
 
     def _joined(self) -> Part:
         until = time.monotonic() + folders.APPEARS_S

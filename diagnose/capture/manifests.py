@@ -4,7 +4,7 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,8 +22,9 @@ from diagnose.trace.manifest import DeviceState, Host, Links, Manifest, RankMani
 from diagnose.version import __version__
 
 NAME = "manifest.json"
-
 SEEN = {"cpu", "cuda", "meta"}  # Types of devices that are recorded, or compute nothing. AMD's are called cuda, too.
+EVENTS = {"backward": "backward passes", "loader": "batches of a DataLoader", "call": "calls of the model"}
+POLL_S = 0.5
 
 _SECRET = re.compile(
     r"(?i)secret|token(?!s|iz)|passw|passphrase|pwd|credential|auth|webhook|(api|access|private)[-_]?key|(?<![a-z])key$"
@@ -97,11 +98,14 @@ def complete(part: Part, exit_code: int | None, notes: Sequence[str] = ()) -> Ma
             f"{', '.join(f'rank{one}' for one in silent)} ended without a message: killed, or exited with os._exit."
         )
     if absent := set(range(max((one.world_size for one in ranks), default=0))) - here - trained:
-        notes.append(_absent(absent, folder))
+        notes.append(
+            f"{units.ranks(absent).capitalize()} left nothing in {folder}. Check that all machines share this folder,"
+            " and that the launcher passes PYTHONPATH to them."
+        )
     if unseen := sorted({name for rank in ranks for one in rank.optimizers for name in one.devices} - SEEN):
         notes.append(f"The training runs on {' and '.join(unseen)}, which diagnose cannot record.")
-    ranks = [_with_files_that_are_there(folder, one) for one in ranks]
-    ranks = sorted([*ranks, *(_left_by(folder, number) for number in trained - here)], key=lambda one: one.rank)
+    ranks += [_silent(number) for number in trained - here]
+    ranks = sorted((_with_files_that_are_there(folder, one) for one in ranks), key=lambda one: one.rank)
     if (work / "compiled.post").exists():
         notes.append(
             "The optimizer runs inside torch.compile, where diagnose cannot see it. Mark steps with diagnose.record."
@@ -134,9 +138,6 @@ def complete(part: Part, exit_code: int | None, notes: Sequence[str] = ()) -> Ma
     return found
 
 
-EVENTS = {"backward": "backward passes", "loader": "batches of a DataLoader", "call": "calls of the model"}
-
-
 def _too_few(seen: Mapping[str, int]) -> str:
     kind = min(seen, key=list(EVENTS).index)
     return (
@@ -151,11 +152,9 @@ def _with_files_that_are_there(folder: Path, rank: RankManifest) -> RankManifest
     return msgspec.structs.replace(rank, **there)
 
 
-def _absent(ranks: Iterable[int], folder: Path) -> str:
-    return (
-        f"{units.ranks(ranks).capitalize()} left nothing in {folder}. Check that all machines share this folder, and"
-        " that the launcher passes PYTHONPATH to them."
-    )
+def _silent(number: int) -> RankManifest:
+    named = {kind: f"rank{number}.{kind}.{ENDINGS['torch']}" for kind in FILES.values()}
+    return msgspec.convert({"rank": number, **named}, RankManifest)
 
 
 def _with_nodes(ranks: Sequence[RankManifest]) -> list[RankManifest]:
@@ -174,11 +173,6 @@ def _with_nodes(ranks: Sequence[RankManifest]) -> list[RankManifest]:
     ]
 
 
-def _left_by(folder: Path, number: int) -> RankManifest:
-    named = {kind: f"rank{number}.{kind}.{ENDINGS['torch']}" for kind in FILES.values()}
-    return _with_files_that_are_there(folder, msgspec.convert({"rank": number, **named}, RankManifest))
-
-
 def _write(folder: Path, manifest: Manifest) -> None:
     written = folder / f"{NAME}.tmp"
     told = msgspec.to_builtins(manifest)
@@ -194,16 +188,13 @@ def _known(told: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in inner.items() if value not in (None, {}, [], ())}
 
 
-POLL_S = 0.5
-
-
 def completes(part: Part) -> bool:
     """Whether the command of this part completes the recording: the one of rank 0, else the one that began it."""
     if (part.work / "rank0.post").exists():
         return True
     if not part.shared.exists() and (part.recording / "manifest.json").exists():
         return False  # It has been completed, without waiting for this one any longer.
-    return not (part.shared / "rank0.claim").exists() and _first(part)
+    return not (part.shared / "rank0.claim").exists() and folders.begun(part).first == part.name
 
 
 def leave(part: Part) -> None:
@@ -225,14 +216,13 @@ def wait_for_all(part: Part, say: Callable[[str], None]) -> None:
         return  # All have ended with the command.
     until, told = time.monotonic() + folders.APPEARS_S, False
     missing = set(range(known.world_size)) if known is not None else set[int]()
-    while (missing := {one for one in missing if _may_come(part, one, several)}) or any(_others(part)):
+    while (missing := {one for one in missing if _may_come(part, one, several)}) or _others_go_on(part):
         if time.monotonic() > until:
             break
         if missing and not told and time.monotonic() > until - folders.APPEARS_S + 2 * POLL_S:
             told = True
-            say(
-                f"waiting up to {folders.APPEARS_S:.0f} s for the results of {units.ranks(missing)} from other commands"
-            )
+            late = units.ranks(missing)
+            say(f"waiting up to {folders.APPEARS_S:.0f} s for the results of {late} from other commands")
         time.sleep(POLL_S)
 
 
@@ -260,9 +250,6 @@ def _may_come(part: Part, number: int, several: bool) -> bool:
     return folders.is_alive(part.shared / claimed)
 
 
-def _others(part: Part) -> Iterable[Part]:
-    return (Part(part.recording, work.name) for work in folders.alive(part.recording) if work.name != part.name)
-
-
-def _first(part: Part) -> bool:
-    return folders.begun(part).first == part.name
+def _others_go_on(part: Part) -> bool:
+    """Whether another command of the run is still there."""
+    return any(work.name != part.name for work in folders.alive(part.recording))

@@ -17,11 +17,10 @@ from msgspec import Struct, field
 
 from diagnose.capture.agent import about
 from diagnose.capture.timed import MARK
+from diagnose.trace.manifest import Flags
 from diagnose.trace.measured import MeasuredOp, Measurements, OpSpec
 
 PACKAGES = str(Path(__file__).parents[2])
-NOT_REACHED = "the time limit was reached"
-INTERRUPTED = "interrupted"
 DIED = "the benchmark process died"
 
 
@@ -33,19 +32,15 @@ class Setting(Struct, frozen=True):
     """How ops ran when they were recorded."""
 
     device: str  # Name of the GPU; "" of the CPU.
-    threads: int | None
-    matmul_tf32: bool
+    flags: Flags = Flags()
     cpu: str = ""  # Name of the processor; "" unknown.
-    cudnn_tf32: bool = True
-    benchmark: bool = False
-    deterministic: bool = False
 
 
 class _Found(Struct):
     device: str | None = None
     torch: str = ""
     done: dict[tuple[int, str], MeasuredOp] = field(default_factory=dict)
-    why: str = NOT_REACHED  # Why it said no more.
+    why: str = "the time limit was reached"  # Why it said no more.
 
 
 def measure(
@@ -79,7 +74,7 @@ def measure(
                 found.done[int(str(line["index"])), one.change] = one
                 progress(len(found.done), total)
         except KeyboardInterrupt:
-            found.why = INTERRUPTED
+            found.why = "interrupted"
     if found.device is None and found.why == DIED:
         raise CannotMeasure(f"Nothing was measured: {python} cannot import torch.")
     ops = tuple(
@@ -100,9 +95,14 @@ def _check(here: str, there: str) -> None:
 
 def _question(asked: Sequence[tuple[OpSpec, Sequence[str]]], setting: Setting, seconds: float) -> bytes:
     ops = [{**msgspec.to_builtins(spec), "changes": list(changes)} for spec, changes in asked]
-    where = "cuda" if setting.device else "cpu"
-    flags = {name: getattr(setting, name) for name in ("matmul_tf32", "cudnn_tf32", "benchmark", "deterministic")}
-    asked_for = {"device": where, "threads": setting.threads, "flags": flags, "seconds": seconds, "ops": ops}
+    where, known = "cuda" if setting.device else "cpu", setting.flags
+    flags = {
+        "matmul_tf32": bool(known.cuda_matmul_allow_tf32),
+        "cudnn_tf32": known.cudnn_allow_tf32 is not False,
+        "benchmark": bool(known.cudnn_benchmark),
+        "deterministic": bool(known.cudnn_deterministic),
+    }
+    asked_for = {"device": where, "threads": known.threads, "flags": flags, "seconds": seconds, "ops": ops}
     return json.dumps(asked_for).encode()
 
 

@@ -29,16 +29,13 @@ _BY_PROCESS = (
     *("SCHED_EVENTS", "ThreadNames"),
 )
 _OF_ALL = {
-    "TARGET_INFO_GPU": "1",
-    "TARGET_INFO_SESSION_START_TIME": "1",
+    **dict.fromkeys(("TARGET_INFO_GPU", "TARGET_INFO_SESSION_START_TIME", "NVTX_PAYLOAD_SCHEMA_ENTRIES"), "1"),
     "DIAGNOSTIC_EVENT": "severity >= 2",
-    "NVTX_PAYLOAD_SCHEMA_ENTRIES": "1",
 }
 """Tables that are kept for each rank, with a condition. Others hold the environment and names of all processes of the
 machine, what they wrote, and the command."""
 
-_TEXTS = ("nameId", "textId", "demangledName", "shortName")
-"""Columns that hold ids of StringIds, in which the environments are too."""
+_TEXTS = ("nameId", "textId", "demangledName", "shortName")  # Columns with ids of StringIds, as of environments.
 
 
 def find(environment: Mapping[str, str] = os.environ) -> str:

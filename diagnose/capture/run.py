@@ -28,18 +28,11 @@ BOOTSTRAP, AGENT = (Path(__file__).resolve().parent / name for name in ("bootstr
 SITE = "site"  # Folder of a part that is put on PYTHONPATH.
 GRACE_S = 30.0  # Between the end of recording and asking the command to end, which it should do by itself (our choice).
 LEAST_FREE_BYTES = 500_000_000  # Free space without which a recording is not begun: traces before compression, twice.
-
-LEAST_FREE_FOR_LOGS_BYTES = 20_000_000
-"""The same of a run that is watched (our choice): logs of a run on eight GPUs have some MB."""
-
+LEAST_FREE_FOR_LOGS_BYTES = 20_000_000  # The same of a watched run: logs on eight GPUs have some MB (our choice).
 WRITING_S = 1800.0  # Time for nsys to write its reports once the training has ended; those of some GB take minutes.
 PATIENCE_S = 5.0  # For each way to end what is left of a run.
-
 POLL_S = 0.1
-
-LOOK_S = 0.5
-"""Between two looks at what the processes have agreed on: many commands may share a file system (our choice)."""
-
+LOOK_S = 0.5  # Between two looks at what processes have agreed on: commands may share a file system (our choice).
 HEARD_S = 0.5  # In which a script that was interrupted by itself has said so (our choice).
 INSISTING_S = 1.0  # Between two interrupts, from which on the second one is meant as one (our choice).
 
@@ -47,10 +40,9 @@ PASSED_ON = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
 
-ASKED, OVERDUE = 0, -1
-"""Among the signals that came: that we ourselves asked the command to end, as it was done or took too long."""
+ASKED, OVERDUE = 0, -1  # Among the signals that came: we ourselves ended the command, as it was done or took too long.
 
-NEWS = {
+NEWS = {  # What to say when the run's processes have agreed on something.
     REFUSED: "another run is recording in this folder, so this run is not recorded. Name a new folder",
     "foreign": "the script's own torch.profiler is recording; waiting for it to end",
     "unprofiled": "warmed up; timing {steps:.0f} steps without a profiler",
@@ -67,7 +59,6 @@ NEWS = {
     "window": "no steps were found; recording {seconds:.0f} s",
     "end": "recorded; ending the run",
 }
-"""What to say when the run's processes have agreed on something."""
 
 
 class Recorded(Struct, frozen=True):
@@ -77,8 +68,7 @@ class Recorded(Struct, frozen=True):
     manifest: Manifest
     exit_code: int  # Of the command, as a shell would give it; 0 where it was ended after recording.
     interrupted: bool
-    completed: bool = True
-    """By this command; else another one of the same job, the one that started rank 0, completes the recording."""
+    completed: bool = True  # By this command; else the one of the same job that started rank 0 completes it.
     signals: tuple[int, ...] = ()  # That came, in order, with ASKED and OVERDUE.
 
 
@@ -95,7 +85,10 @@ def prepare(folder: Path, plan: Plan, command: Sequence[str], overwrite: bool = 
     try:
         part, first = folders.take(folder.resolve(), plan, job, overwrite)
         plan.write(part)
-        _lay_bootstrap(part)
+        site = part.work / SITE  # PYTHONPATH leads here, into the recording, so that other machines find it as well.
+        site.mkdir()
+        shutil.copy(BOOTSTRAP / "sitecustomize.py", site)
+        (site / "agent.txt").write_text(str(AGENT), encoding="utf-8")
         if first:
             manifests.begin(folder, command)
         free = shutil.disk_usage(folder).free
@@ -108,13 +101,6 @@ def prepare(folder: Path, plan: Plan, command: Sequence[str], overwrite: bool = 
             " recording. Free some space, or name another folder with --out."
         )
     return part
-
-
-def _lay_bootstrap(part: Part) -> None:
-    """What PYTHONPATH leads to lies in the recording, so that other machines find it as well."""
-    (part.work / SITE).mkdir()
-    shutil.copy(BOOTSTRAP / "sitecustomize.py", part.work / SITE)
-    (part.work / SITE / "agent.txt").write_text(str(AGENT), encoding="utf-8")
 
 
 def run(
@@ -149,7 +135,7 @@ def run(
         raise CannotRecord(f"{part.recording} is in use by another run. Name a new folder.")
     if ended_by_us or OVERDUE in received or signal.SIGINT in received:
         end_orphans(part)
-    code = _shell_code(child.returncode)
+    code = 128 - child.returncode if child.returncode < 0 else child.returncode  # As a shell gives it.
     ended_well = ended_by_us and (code == 0 or ASKED in received)
     try:
         manifest, completed = _completed(part, plan, None if ended_well else code, say)
@@ -313,16 +299,12 @@ def _from_terminal() -> bool:
         os.close(terminal)
 
 
-def _shell_code(code: int) -> int:
-    return 128 - code if code < 0 else code
-
-
 def end_orphans(part: Part) -> None:
     """End processes of the run that are still there: first by patience, then by asking, then by force."""
-    for number in (None, signal.SIGTERM, signal.SIGKILL):
-        for process in _processes_of(part) if number is not None else ():
+    for number in (0, signal.SIGTERM, signal.SIGKILL):  # 0 asks for nothing.
+        for process in _processes_of(part):
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(process, number or 0)
+                os.kill(process, number)
         until = time.monotonic() + PATIENCE_S
         while _processes_of(part):
             if time.monotonic() > until:

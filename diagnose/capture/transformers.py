@@ -16,8 +16,7 @@ from diagnose.capture.inline import recording, watching
 class Record(TrainerCallback):  # type: ignore[misc]  # Any, where transformers is not installed
     """Records some steps of `train`, as `diagnose profile` would; with `stop`, the training ends once they are."""
 
-    _begun: ClassVar[Record | None] = None
-    """Whose training began last, and has not ended: the Trainer does not say when it fails."""
+    _begun: ClassVar[Record | None] = None  # Whose training has not ended: the Trainer does not say when it fails.
 
     def __init__(
         self,

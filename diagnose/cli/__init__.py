@@ -3,14 +3,13 @@
 import os
 import sys
 from importlib import import_module
-from keyword import iskeyword
 
 import click
 
 from diagnose import failures
 from diagnose.version import __version__
 
-COMMANDS = {
+COMMANDS = {  # And their lines in the help.
     "profile": "Record a few steps of a training and report what to fix.",
     "watch": "Run a training to its end and report where the time went.",
     "record": "Record the next steps of a run under `diagnose watch`.",
@@ -26,7 +25,12 @@ COMMANDS = {
     "doctor": "Check what this machine can record, and how to fix what it cannot.",
     "rules": "List all rules, show one, or test your own.",
 }
-"""Command -> its line in the help."""
+ELSEWHERE = {  # Module and name of a command that is not `command` of the module that is called as it is.
+    "baseline": ("compare", "baseline"),
+    "doctor": ("record", "doctor"),
+    "ledger": ("patch", "ledger"),
+    "try": ("try_", "command"),
+}
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 
@@ -42,7 +46,8 @@ class Commands(click.Group):
         """The command, imported."""
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"diagnose.cli.{cmd_name}{'_' * iskeyword(cmd_name)}").command
+        module, name = ELSEWHERE.get(cmd_name, (cmd_name, "command"))
+        command = getattr(import_module(f"diagnose.cli.{module}"), name)
         assert isinstance(command, click.Command)
         return command
 

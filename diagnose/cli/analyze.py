@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from diagnose.cli import INTERNAL_ERROR
-from diagnose.cli.reading import opened
-from diagnose.cli.results import STDOUT, open_page, open_text, output, put, refuse_unwritable, rendered, write
+from diagnose.cli.reading import jobs_option, opened
+from diagnose.cli.results import STDOUT, open_page, output, put, refuse_unwritable, rendered, write
 from diagnose.cli.watched import refuse_other_forms, stands_alone, watched, with_recordings
 from diagnose.cli.watched import rendered as of_log
 from diagnose.trace.units import share_of
@@ -84,9 +84,7 @@ class Share(click.ParamType[float]):
 @click.option("--ignore", multiple=True, metavar="RULE", help="Skip these rules. Repeatable.")
 @click.option("--fail-over", type=Share(), help="Exit 1 if a fault costs more than SHARE of the step.")
 @click.option("--steps", type=StepRange(), help="Analyse only these recorded steps.")
-@click.option(
-    "--jobs", type=click.IntRange(min=1), metavar="N", help="Number of processes for many ranks.  [default: cores]"
-)
+@jobs_option
 @click.option(
     "--cluster",
     metavar="ADDRESS",
@@ -125,20 +123,19 @@ def command(
         return _tell_log(log, paths[0], files, shape, open_it, details)
     with opened(paths, list(files.values()), steps=steps, cluster=cluster, **how) as recordings:
         diagnosis = recordings.diagnosed()
-    from diagnose.contracts.finding import Kind
-
     if log is not None:
         from diagnose.watched.recorded import with_recorded
 
         diagnosis = msgspec.structs.replace(diagnosis, watched=with_recorded(log, {"the recorded steps": diagnosis}))
-    faults = [finding for finding in diagnosis.findings if finding.kind is Kind.FAULT]
-    over = [finding for finding in faults if fail_over is not None and finding.share_of_step > fail_over]
+    over = [] if fail_over is None else _faults_over(diagnosis, fail_over)
     made = [put(diagnosis, form, name, over) for form, name in files.items()]
     if STDOUT not in files.values():
-        made.append(_printed(diagnosis, shape, details, minor))
+        text = rendered(diagnosis, shape, details=details, minor=minor)
+        click.echo(text or "", nl=False)
+        made.append(text is not None)
     if open_it:
         page = files.get("html")
-        open_page(diagnosis, page if page and Path(page).is_file() else None)
+        open_page(lambda: rendered(diagnosis, "html") or "", page if page and Path(page).is_file() else None)
     if not all(made):
         raise click.exceptions.Exit(INTERNAL_ERROR)
     _end(diagnosis, over, quiet)
@@ -155,23 +152,21 @@ def _tell_log(log: WatchedRun, folder: str, files: Mapping[str, str], shape: str
         click.echo(of_log(log, shape, details), nl=False)
     if open_it:
         page = files.get("html")
-        open_text(lambda: of_log(log, "html"), page if page and Path(page).is_file() else None)
+        open_page(lambda: of_log(log, "html"), page if page and Path(page).is_file() else None)
 
 
-def _printed(diagnosis: Diagnosis, form: str, details: bool, minor: bool) -> bool:
-    """Print the diagnosis. False: it cannot be made by a fault of ours, as standard error says."""
-    text = rendered(diagnosis, form, details=details, minor=minor)
-    click.echo(text or "", nl=False)
-    return text is not None
+def _faults_over(diagnosis: Diagnosis, share: float) -> list[RankedFinding]:
+    from diagnose.contracts.finding import Kind
+
+    return [one for one in diagnosis.findings if one.kind is Kind.FAULT and one.share_of_step > share]
 
 
 def _end(diagnosis: Diagnosis, over: Collection[RankedFinding], quiet: bool) -> None:
     """Exit with a code of its own where nothing could be measured, or a fix would save more than it may."""
     if not diagnosis.conclusive:
         raise click.exceptions.Exit(INCONCLUSIVE)
+    if over and not quiet:
+        failed = ", ".join(f"{one.rule} ({one.share_of_step:.1%})" for one in over)
+        click.echo(f"Failed --fail-over: {failed}.", err=True)
     if over:
-        if not quiet:
-            click.echo(
-                f"Failed --fail-over: {', '.join(f'{one.rule} ({one.share_of_step:.1%})' for one in over)}.", err=True
-            )
         raise click.exceptions.Exit(TOO_SLOW)

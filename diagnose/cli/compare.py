@@ -1,4 +1,4 @@
-"""`diagnose compare`."""
+"""`diagnose compare`, and `diagnose baseline`, which keeps one of its sides."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from diagnose.cli.analyze import INCONCLUSIVE, TOO_SLOW, Share
-from diagnose.cli.reading import opened
-from diagnose.cli.results import STDOUT, output, refuse_unwritable, width_and_color, write
+from diagnose.cli.reading import jobs_option, opened
+from diagnose.cli.results import STDOUT, output, refuse_unwritable, sentences, width_and_color, write
 
 if TYPE_CHECKING:
     from diagnose.comparing.compare import Side
@@ -24,14 +24,12 @@ def read_side(given: str, jobs: int | None, quiet: bool) -> Side:
     from diagnose.source.base import InputError
 
     def analysed(paths: Sequence[str]) -> Diagnosis:
-        title = f"Reading {given}"
-        with opened(paths, jobs=jobs, quiet=quiet, title=title) as recordings:
+        with opened(paths, jobs=jobs, quiet=quiet, title=f"Reading {given}") as recordings:
             return recordings.diagnosed()
 
     try:
-        return side(given, analysed)
-    except InputError as error:
-        raise click.ClickException(str(error)) from error
+        with sentences(InputError):
+            return side(given, analysed)
     except Inconclusive as error:
         click.echo(f"Error: {error}", err=True)
         raise click.exceptions.Exit(INCONCLUSIVE) from error
@@ -72,9 +70,7 @@ def rendered(
     type=Share(),
     help="Exit 1 if the slowdown exceeds SHARE even at the low end of its interval, 3 if only its likely value does.",
 )
-@click.option(
-    "--jobs", type=click.IntRange(min=1), metavar="N", help="Number of processes for many ranks.  [default: cores]"
-)
+@jobs_option
 @click.option("--quiet", "-q", is_flag=True, help="Print no progress and no notes.")
 def command(
     sides: tuple[str, ...],
@@ -100,8 +96,13 @@ def command(
     asked = {"html": html_file, "json": json_file, "markdown": markdown_file, "sarif": sarif_file}
     files = {form: output(name) for form, name in asked.items() if name}
     given = [*([baseline] if baseline else []), *sides]
-    if len(given) != 2:
-        raise click.UsageError(_how_many(len(given), baseline))
+    if len(given) < 2:
+        raise click.UsageError("Name two recordings, or one recording and --baseline FILE.")
+    if len(given) > 2:
+        how, where = (
+            ("With --baseline, name one recording", "") if baseline else ("Name two recordings", " on one side")
+        )
+        raise click.UsageError(f"{how}. Quote a pattern of several{where}: 'runs/new-*'.")
     refuse_unwritable(list(files.values()), [Path(one) for one in given])
     before, after = (read_side(one, jobs, quiet) for one in given)
     found = compare(before.baseline, after.baseline)
@@ -112,14 +113,6 @@ def command(
     if STDOUT not in files.values():
         click.echo(rendered(found, "terminal", details), nl=False)
     _end(found, fail_over, quiet)
-
-
-def _how_many(count: int, baseline: str | None) -> str:
-    if count < 2:
-        return "Name two recordings, or one recording and --baseline FILE."
-    if baseline:
-        return "With --baseline, name one recording. Quote a pattern of several: 'runs/new-*'."
-    return "Name two recordings. Quote a pattern of several on one side: 'runs/new-*'."
 
 
 def _end(found: Comparison, fail_over: float | None, quiet: bool) -> None:
@@ -135,3 +128,23 @@ def _end(found: Comparison, fail_over: float | None, quiet: bool) -> None:
             click.echo(told, err=True)
     if code:
         raise click.exceptions.Exit(code)
+
+
+@click.command(name="baseline")
+@click.argument("run", metavar="RUN")
+@click.option(
+    "--out", "-o", "name", default=STDOUT, metavar="FILE", help="Output file.  [default: - (standard output)]"
+)
+@jobs_option
+@click.option("--quiet", "-q", is_flag=True, help="Print no progress and no notes.")
+def baseline(run: str, name: str, jobs: int | None, quiet: bool) -> None:
+    """Write a small JSON of a recording, for later comparisons.
+
+    The file has times, op names, source lines and settings, but no command and no data: commit or cache it. RUN is as
+    for `diagnose compare`; give several recordings as a quoted pattern of folders.
+
+    Example: diagnose baseline 'runs/main-*' -o baseline.json
+    """
+    name = output(name)
+    refuse_unwritable([name], [Path(run)])
+    write(name, read_side(run, jobs, quiet).baseline.to_json() + "\n")

@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import click
 
-from diagnose.cli.reading import opened
-from diagnose.cli.results import OutFolder, checked
-
-if TYPE_CHECKING:
-    from diagnose.exporting.run import Export
+from diagnose.cli.reading import jobs_option, opened
+from diagnose.cli.results import OutFolder, checked, sentences
 
 
 @click.command(name="export")
@@ -23,9 +19,7 @@ if TYPE_CHECKING:
 @click.option(
     "--table", "names", multiple=True, metavar="NAME", help="Write only these tables. Repeatable.  [default: all]"
 )
-@click.option(
-    "--jobs", type=click.IntRange(min=1), metavar="N", help="Number of processes for many ranks.  [default: cores]"
-)
+@jobs_option
 @click.option("--quiet", "-q", is_flag=True, help="Print no progress and no notes.")
 def command(paths: tuple[str, ...], folder: Path | str, names: tuple[str, ...], jobs: int | None, quiet: bool) -> None:
     """Write a run's tables as Parquet files, for DuckDB, Polars and pandas.
@@ -36,41 +30,24 @@ def command(paths: tuple[str, ...], folder: Path | str, names: tuple[str, ...], 
     Example: diagnose export runs/a --parquet tables --table kernels,steps
     """
     from diagnose.exporting.run import CannotExport, export
-
-    tables = _asked(names)
-    try:
-        checked(folder)
-        reading = opened(paths, jobs=jobs, quiet=quiet)
-        with reading as them, _local(folder) as here:
-            written = export(them.given, here, tables, them.diagnosed, them.jobs, them.progress)
-    except CannotExport as error:
-        raise click.ClickException(str(error)) from error
-    for note in () if quiet else written.notes:
-        click.echo(note, err=True)
-    for line in _said(written):
-        click.echo(line)
-
-
-def _asked(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The named tables, or all. Raises ClickException if there is no such table."""
     from diagnose.exporting.tables import named
     from diagnose.rulekit import settings
-
-    try:
-        return named(settings.names(names))
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _said(written: Export) -> Iterator[str]:
     from diagnose.trace import units
 
+    with sentences(ValueError):
+        tables = named(settings.names(names))
+    with sentences(CannotExport):
+        checked(folder)
+        with opened(paths, jobs=jobs, quiet=quiet) as them, _local(folder) as here:
+            written = export(them.given, here, tables, them.diagnosed, them.jobs, them.progress)
+    for note in () if quiet else written.notes:
+        click.echo(note, err=True)
     wide = max(map(len, written.rows), default=0)
-    yield f"{len(written.rows)} tables of {units.ranks(written.ranks)}:"
-    yield from (f"  {name:<{wide}}  {rows:,} row{'s' * (rows != 1)}" for name, rows in written.rows.items())
+    click.echo(f"{len(written.rows)} tables of {units.ranks(written.ranks)}:")
+    for name, rows in written.rows.items():
+        click.echo(f"  {name:<{wide}}  {rows:,} row{'s' * (rows != 1)}")
     if written.absent:
-        yield "\nNot recorded:"
-        yield from (f"  {line}" for line in written.absent)
+        click.echo("\n  ".join(["\nNot recorded:", *written.absent]))
 
 
 @contextmanager

@@ -23,16 +23,16 @@ from rich.panel import Panel as Box
 from rich.table import Table
 from rich.text import Text
 
+from diagnose.cli.results import sentences
 from diagnose.live import now
 from diagnose.live.now import RankNow
 
 if TYPE_CHECKING:
     from diagnose.contracts.watched_run import RunFindingKind
     from diagnose.live.follow import Show
-    from diagnose.live.now import RankNow
-
 
 MOST_WIDTH = 110
+BETWEEN_S = 60.0  # Lines, where there is no panel.
 SAVE, RESTORE, BELOW = "\x1b7", "\x1b8", "\x1b[J"  # The cursor with its colours; clear from the cursor to the end.
 
 
@@ -108,9 +108,6 @@ def drawn(ranks: Sequence[RankNow], width: int) -> list[str]:
     return out.getvalue().splitlines()
 
 
-BETWEEN_S = 60.0  # Lines, where there is no panel.
-
-
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Those of the live side, in the order of the help."""
     for option in (
@@ -140,10 +137,8 @@ def shows(
         _require("--metrics", "prometheus_client")
         from diagnose.live.metrics import CannotServe, MetricsServer
 
-        try:
+        with sentences(CannotServe):
             found.append(server := MetricsServer(metrics))
-        except CannotServe as error:
-            raise click.ClickException(str(error)) from error
         say(f"serving metrics at {server.url}")
     if tensorboard is not None:
         _require("--tensorboard", "torch", "tensorboard")

@@ -11,13 +11,12 @@ import click
 
 from diagnose import failures
 from diagnose.cli.reading import notes, opened, shown
-from diagnose.cli.results import rendered
+from diagnose.cli.results import rendered, sentences
 
 if TYPE_CHECKING:
     from diagnose.source.recording import Recordings
 
 DEFAULT = "20s"
-_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 class Duration(click.ParamType[float]):
@@ -30,7 +29,7 @@ class Duration(click.ParamType[float]):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
         if found is None:
             self.fail(f"{value!r} is not a time. Write, for example, 90s, 10m or 1h.", param, ctx)
-        return float(found[1]) * _UNITS_S[found[2]]
+        return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 @click.command(name="measure")
@@ -53,20 +52,17 @@ def command(run: str, seconds: float, quiet: bool) -> None:
 
     Example: diagnose measure diagnose-runs/train-20261121-101500 --seconds 60s
     """
-
     from diagnose.capture.measuring import CannotMeasure
     from diagnose.facts.core.base import Missing
 
     say = notes(quiet)
     if not Path(run).is_dir():
         raise click.ClickException(f"{run} is not a folder. Name a folder of diagnose profile.")
-    with opened([run], quiet=quiet) as recordings:
+    with opened([run], quiet=quiet) as recordings, sentences(CannotMeasure):
         try:
             measured = measure(recordings.given, seconds, quiet, say)
         except Missing as missing:
             raise click.ClickException(f"{run} has no {missing.what}. {missing.how_to_record_it}") from None
-        except CannotMeasure as error:
-            raise click.ClickException(str(error)) from error
     if not measured:
         say("nothing to benchmark: no fix changes an unmeasured op of at least 1 % of a step")
     with opened([run], quiet=quiet) as recordings:
@@ -79,6 +75,7 @@ def measure(given: Recordings, seconds: float, quiet: bool, say: Callable[[str],
     Raises Missing, CannotMeasure and click.ClickException.
     """
     from diagnose.capture import measuring
+    from diagnose.facts.core.run import trains_on_cpu
     from diagnose.pipeline import to_measure
     from diagnose.source.recording import costs_beside
 
@@ -86,23 +83,19 @@ def measure(given: Recordings, seconds: float, quiet: bool, say: Callable[[str],
     name = costs_beside(trace)
     if name is None or not isinstance(trace, Path):
         raise measuring.CannotMeasure(f"{trace} is not a local recording of diagnose profile.")
-    asked = to_measure(given.ranks[0])
-    if not asked.wanted:
+    facts, asked = to_measure(given.ranks[0])
+    if not asked:
         return False
-    setting = measuring.Setting(
-        asked.device,
-        asked.flags.threads,
-        matmul_tf32=bool(asked.flags.cuda_matmul_allow_tf32),
-        cpu=asked.cpu,
-        cudnn_tf32=asked.flags.cudnn_allow_tf32 is not False,
-        benchmark=bool(asked.flags.cudnn_benchmark),
-        deterministic=bool(asked.flags.cudnn_deterministic),
-    )
-    ops = [(one.spec, one.changes) for one in asked.wanted]
+    devices, context = facts.rank.provenance.devices, facts.rank.context
+    device = "" if trains_on_cpu(facts) or not devices else devices[0].name
+    setting = measuring.Setting(device)
+    if context is not None:
+        setting = measuring.Setting(device, context.rank.flags, context.host.cpu or "")
+    ops = [(one.spec, one.changes) for one in asked]
     with shown("Benchmarking ops", quiet) as progress:
         found = measuring.measure(ops, setting, seconds, progress)
-    if asked.before is not None:
-        found = measuring.together(asked.before, found)
+    if facts.rank.measured is not None:
+        found = measuring.together(facts.rank.measured, found)
     try:
         measuring.write(trace.with_name(name), found)
     except OSError as error:

@@ -1,10 +1,17 @@
-"""`diagnose patch`."""
+"""`diagnose patch`, which writes fixes, and `diagnose ledger`, which says how fixes that were tried have held."""
+
+from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from diagnose.cli.results import STDOUT, write
+from diagnose.cli.results import STDOUT, sentences, write
+
+if TYPE_CHECKING:
+    from diagnose.contracts.ledger import LedgerReport
 
 
 @click.command(name="patch")
@@ -40,7 +47,7 @@ def command(
         raise click.ClickException(f"{output} is a Python file. Name a file such as fixes.diff.")
     with opened([run], [output], quiet=quiet) as recordings:
         diagnosis = recordings.diagnosed()
-    try:
+    with sentences(CannotPatch):
         manifest = diagnosis.provenance.manifest
         patch = making.make(
             *(diagnosis.findings, manifest, diagnosis.rank, fixes, Path.cwd(), diagnosis.trials),
@@ -54,10 +61,46 @@ def command(
         if write_it:
             files.write(patch)
         write(output, making.unified(patch.files))
-    except CannotPatch as error:
-        raise click.ClickException(str(error)) from error
     if write_it and patch.files and not quiet:
         click.echo(f"Written: {', '.join(file.name for file in patch.files)}.", err=True)
     if not diagnosis.conclusive:
         click.echo(f"{run} has too little data. Run diagnose analyze {run} to see why.", err=True)
         raise click.exceptions.Exit(INCONCLUSIVE)
+
+
+@click.command(name="ledger")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--rule", metavar="RULE", help="Show only this rule (name or code).")
+def ledger(as_json: bool, rule: str | None) -> None:
+    """Show how predictions compared with trials on this machine, by rule.
+
+    `diagnose try` adds a line per fix to a file in your home folder. It names no script, path or host.
+
+    Example: diagnose ledger --rule dataloader_starvation
+    """
+    from diagnose.ledger import file, read
+    from diagnose.reports.trials import ledger_text
+
+    try:
+        report = read().report
+    except OSError as error:
+        why = f"Cannot read the ledger {file()}: {error.strerror}. Make it readable or delete it."
+        raise click.ClickException(why) from error
+    if rule is not None:
+        report = _only(report, rule)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+    else:
+        click.echo(ledger_text(report), nl=False)
+
+
+def _only(report: LedgerReport, rule: str) -> LedgerReport:
+    """Of one rule. Raises ClickException if it has no trial."""
+    from diagnose.rulekit import page
+
+    names = {rule, *(one.id for one in page.pages(page.built_in_rules()) if one.code == rule.upper())}
+    found = tuple(one for one in report.rules if one.rule in names)
+    if not found:
+        there = ", ".join(dict.fromkeys(one.rule for one in report.rules)) or "none"
+        raise click.ClickException(f"The ledger has no trial of {rule}. It has: {there}.")
+    return msgspec.structs.replace(report, rules=found)

@@ -31,6 +31,14 @@ SHORT = Plan(warmup=1, steps=2)  # For scripts that make few steps.
 COMMAND = "diagnose.command"  # Of a context's `meta`: words that belong to the run.
 
 
+def _ranks(ctx: click.Context, option: click.Parameter, asked: str) -> str:
+    try:
+        named(asked, 1)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return asked
+
+
 class Launching(click.Command):
     """Its own options come first; from the script, `-m` or `--` on all words belong to the run."""
 
@@ -74,7 +82,7 @@ class Launching(click.Command):
 )
 @click.option(
     "--steps",
-    type=click.IntRange(min=1, max=1000),
+    type=click.IntRange(1, 1000),
     default=5,
     show_default=True,
     metavar="N",
@@ -92,7 +100,7 @@ class Launching(click.Command):
     default="auto",
     show_default=True,
     metavar="RANKS",
-    callback=lambda ctx, option, value: _ranks(value),
+    callback=_ranks,
     help=f"Ranks to record: all, numbers (0,1,8-15), or auto (all up to {MOST} ranks, else some of each group).",
 )
 @click.option("--memory", is_flag=True, help="Also record memory allocations.")
@@ -140,18 +148,21 @@ def command(
     job, url = job_of(words, os.environ), results.checked(out)
     folder = out if isinstance(out, Path) else new_folder(name, job)
     plan = Plan(warmup=warmup, steps=steps, memory=memory, tracer=tracer, keep_running=keep_running, ranks=ranks)
-    try:
-        part = prepare(folder, plan, words, overwrite, job)
-        recorded = run(words, part, plan, say)
-    except CannotRecord as error:
-        raise click.ClickException(str(error)) from error
-    _leave_early(recorded, folder, say)
-    for note in (*recorded.manifest.notes, *(note for rank in recorded.manifest.ranks for note in rank.notes)):
+    with results.sentences(CannotRecord):
+        recorded = run(words, prepare(folder, plan, words, overwrite, job), plan, say)
+    if not recorded.completed:
+        say(f"the command of rank 0 will complete the recording in {folder}")
+    if not recorded.completed or _failed_by_itself(recorded):
+        raise click.exceptions.Exit(recorded.exit_code)
+    manifest = recorded.manifest
+    for note in (*manifest.notes, *(note for rank in manifest.ranks for note in rank.notes)):
         say(note)
     if recorded.interrupted:
-        click.echo(f"Interrupted. {_kept(recorded)}", err=True)
+        kept = any(rank.trace or rank.device or rank.detail for rank in manifest.ranks)
+        see = f"See the recording so far with: diagnose analyze {recorded.folder}"
+        click.echo(f"Interrupted. {see if kept else 'Nothing was recorded.'}", err=True)
         raise click.exceptions.Exit(INTERRUPTED)
-    if not any(rank.trace for rank in recorded.manifest.ranks):  # Details of steps that were not timed are none.
+    if not any(rank.trace for rank in manifest.ranks):  # Details of steps that were not timed are none.
         click.echo(f"Error: {_why_nothing(recorded, plan)}", err=True)
         raise click.exceptions.Exit(recorded.exit_code or 2)
     say(f"the recording is in {folder}")
@@ -163,27 +174,11 @@ def command(
     raise click.exceptions.Exit(recorded.exit_code)
 
 
-def _leave_early(recorded: Recorded, folder: Path, say: Callable[[str], None]) -> None:
-    """Exit where there is nothing to tell: another command does, or the script's own error stands alone."""
-    if not recorded.completed:
-        say(f"the command of rank 0 will complete the recording in {folder}")
-    if not recorded.completed or _failed_by_itself(recorded):
-        raise click.exceptions.Exit(recorded.exit_code)
-
-
 def new_folder(name: str, job: str | None) -> Path:
     """For a recording of this moment. Raises click.UsageError for a job that several commands record."""
     if job is not None:
         raise click.UsageError("Several commands record this job. Name one shared folder with --out.")
     return Path("diagnose-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-
-
-def _ranks(asked: str) -> str:
-    try:
-        named(asked, 1)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-    return asked
 
 
 def command_of(words: Sequence[str]) -> tuple[str, list[str]]:
@@ -210,13 +205,6 @@ def _name(path: str) -> str:
     return Path(path).stem or "run"
 
 
-def _kept(recorded: Recorded) -> str:
-    files = [file for rank in recorded.manifest.ranks for file in (rank.trace, rank.device, rank.detail) if file]
-    if not files:
-        return "Nothing was recorded."
-    return f"See the recording so far with: diagnose analyze {recorded.folder}"
-
-
 def _failed_by_itself(recorded: Recorded) -> bool:
     """Whether the script ended with an error of its own before anything was recorded."""
     ranks, code = recorded.manifest.ranks, recorded.exit_code
@@ -234,7 +222,7 @@ def _why_nothing(recorded: Recorded, plan: Plan) -> str:
         )
     if any(rank.ended == "recorded" for rank in ranks):
         return "Nothing could be recorded; see the reasons above."
-    made = max((rank.steps_made or 0 for rank in ranks), default=0)
+    made = max(rank.steps_made or 0 for rank in ranks)
     if not made:
         return f"diagnose found training steps, but {ended} before it recorded any. Let the run make more steps."
     enough = needed(SHORT.warmup, SHORT.steps)
@@ -258,7 +246,7 @@ def _analyze(folder: Path, open_it: bool, quiet: bool, say: Callable[[str], None
     for one in lost:
         say(str(one))
     if open_it:
-        open_page(diagnosis, str(page))
+        open_page(lambda: rendered(diagnosis, "html") or "", str(page))
 
 
 def _can_be_tried(diagnosis: Diagnosis) -> bool:

@@ -14,7 +14,7 @@ import click
 from msgspec import Struct
 
 from diagnose import failures
-from diagnose.cli.results import refuse_unwritable
+from diagnose.cli.results import refuse_unwritable, sentences
 
 if TYPE_CHECKING:
     from diagnose.contracts.diagnosis import Diagnosis
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 
 PATIENCE_S = 1.0
+
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="Number of processes for many ranks.  [default: cores]"
+)
 
 
 def notes(quiet: bool) -> Callable[[str], None]:
@@ -85,7 +89,7 @@ def opened(
     from diagnose.source import recording
     from diagnose.source.base import InputError
 
-    try:
+    with sentences(InputError, RuleError, SettingsError):
         given = recording.find(paths)
         refuse_unwritable(outputs, [rank.trace.path for rank in given.ranks])
         chosen = rule_set(given.ranks[0].trace.path, folders, select, ignore)
@@ -95,5 +99,3 @@ def opened(
             yield Opened(given, count, progress, diagnosed)
         for failure in lost:
             click.echo(f"diagnose: {failure}", err=True)
-    except (InputError, RuleError, SettingsError) as error:
-        raise click.ClickException(str(error)) from error

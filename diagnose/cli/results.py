@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import os
 import stat
@@ -10,7 +9,7 @@ import sys
 import tempfile
 import webbrowser
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -31,18 +30,23 @@ if TYPE_CHECKING:
 STDOUT = "-"
 
 
+@contextmanager
+def sentences(*kinds: type[Exception]) -> Iterator[None]:
+    """What these say ends as a ClickException."""
+    try:
+        yield
+    except kinds as error:
+        raise click.ClickException(str(error)) from error
+
+
 def output(name: str) -> str:
     """The name of an output as it was given; `-` if it leads to standard output, as /dev/stdout does."""
     try:
         there = Path(name).stat()
-        return STDOUT if not _stands_alone(there) and os.path.samestat(there, os.fstat(1)) else name
+        harmless = stat.S_ISCHR(there.st_mode) and not os.isatty(1)  # To write twice: devices such as /dev/null.
+        return STDOUT if not harmless and os.path.samestat(there, os.fstat(1)) else name
     except OSError:
         return name
-
-
-def _stands_alone(there: os.stat_result) -> bool:
-    """Whether writing it twice is harmless: devices such as /dev/null, not terminals."""
-    return stat.S_ISCHR(there.st_mode) and not os.isatty(1)
 
 
 def refuse_unwritable(outputs: Sequence[str], inputs: Sequence[Place]) -> None:
@@ -129,7 +133,9 @@ def _replace(path: Path, content: bytes) -> None:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
-        mode = 0o666 & ~_umask()
+        mask = os.umask(0)
+        os.umask(mask)
+        mode = 0o666 & ~mask
     handle, scratch = tempfile.mkstemp(prefix=f".{path.name[:200]}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -137,32 +143,19 @@ def _replace(path: Path, content: bytes) -> None:
         Path(scratch).chmod(mode)
         Path(scratch).replace(path)
     except BaseException:  # Ctrl-C as well.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             Path(scratch).unlink()
         raise
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-_MODULES = {"html": "html.page", "markdown": "markdown", "perfetto": "perfetto", "sarif": "sarif"}
-"""Form -> the module of reports that renders it, which is loaded when it is asked for."""
-
 _INSTEAD = {"html": "terminal", "terminal": "markdown", "markdown": "terminal"}
 """Form for people -> another that is shown in its place where it cannot be made."""
-
-_PLAIN_PAGE = (
-    '<!doctype html><html lang="en"><meta charset="utf-8"><title>diagnose</title><p>{}</p><pre>{}</pre></html>\n'
-)
 
 
 def rendered(
     diagnosis: Diagnosis, form: str, over: Collection[RankedFinding] = (), details: bool = False, minor: bool = False
 ) -> str | None:
-    """The diagnosis as text, ending in a newline: json, terminal, or one of _MODULES.
+    """The diagnosis as text, ending in a newline: html, json, markdown, perfetto, sarif or terminal.
 
     None if it cannot be made by a fault of ours: standard error says so. `over`: findings that the command fails for.
     `details`: all evidence and tables, in forms that are brief without. `minor`: what saves little as well.
@@ -175,7 +168,10 @@ def rendered(
         click.echo(f"diagnose: {lost[0]}", err=True)
         other = _INSTEAD.get(form)
         text = other and failures.attempt("a text in its place", None, made, other)
-    return _PLAIN_PAGE.format(html.escape(str(lost[0])), html.escape(text)) if text and form == "html" else text
+    if not text or form != "html":
+        return text
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>diagnose</title>'
+    return f"{head}<p>{html.escape(str(lost[0]))}</p><pre>{html.escape(text)}</pre></html>\n"
 
 
 def _rendered(diagnosis: Diagnosis, form: str, over: Collection[RankedFinding], details: bool, minor: bool) -> str:
@@ -185,7 +181,7 @@ def _rendered(diagnosis: Diagnosis, form: str, over: Collection[RankedFinding], 
         from diagnose.reports import terminal
 
         return terminal.render(diagnosis, *width_and_color(), details, minor)
-    module = import_module(f"diagnose.reports.{_MODULES[form]}")
+    module = import_module(f"diagnose.reports.{'html.page' if form == 'html' else form}")
     how: dict[str, Any] = {"over": over} if form == "sarif" else {}
     how |= {"details": details, "minor": minor} if form == "markdown" else {}
     text: str = module.render(diagnosis, **how)
@@ -209,13 +205,8 @@ def width_and_color() -> tuple[int, bool]:
     return console.width if sys.stdout.isatty() else 80, color
 
 
-def open_page(diagnosis: Diagnosis, written: str | None) -> None:
-    """Open the page in a browser: the file it was written to, else one in the folder for temporary files."""
-    open_text(lambda: rendered(diagnosis, "html") or "", written)
-
-
-def open_text(page: Callable[[], str], written: str | None) -> None:
-    """As `open_page`, of a page of any kind."""
+def open_page(page: Callable[[], str], written: str | None) -> None:
+    """Open a page in a browser: the file it was written to, else one in the folder for temporary files."""
     if written is None:
         try:
             written = str(Path(tempfile.mkdtemp(prefix="diagnose-")) / "report.html")
@@ -226,9 +217,6 @@ def open_text(page: Callable[[], str], written: str | None) -> None:
         write(written, page())
     if not webbrowser.open(Path(written).resolve().as_uri()):
         click.echo(f"No browser could be started. Open {written} yourself.", err=True)
-
-
-LAST = "manifest.json"  # Who sees it there sees the whole recording.
 
 
 class OutFolder(click.ParamType[Path | str]):
@@ -262,14 +250,9 @@ def put_at_the_end(folder: Path, url: str | None, say: Callable[[str], None]) ->
         yield
     finally:
         if url is not None:
-            _put(folder, url)
+            try:
+                writing.upload(folder, url, "manifest.json")  # The last one: who sees it there sees all.
+            except StorageError as error:
+                why = f"Cannot write {shown(url)}: {error.strerror}. The recording is still in {folder}."
+                raise click.ClickException(why) from error
             say(f"the recording is also in {shown(url)}")
-
-
-def _put(folder: Path, url: str) -> None:
-    try:
-        writing.upload(folder, url, LAST)
-    except StorageError as error:
-        raise click.ClickException(
-            f"Cannot write {shown(url)}: {error.strerror}. The recording is still in {folder}."
-        ) from error

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from diagnose.cli.results import width_and_color
+from diagnose.cli.results import sentences, width_and_color
 from diagnose.rulekit import page
 from diagnose.rulekit.page import Page
 
@@ -28,10 +28,8 @@ _more = click.option(
 
 def _pages(folders: tuple[str, ...]) -> list[Page]:
     found = []
-    try:
+    with sentences(ValueError):
         known = (page.built_in_rules(), *page.installed_rules().values())
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
     for folder in (*known, *map(Path, folders)):
         if not folder.is_dir():
             raise click.ClickException(f"{folder} is not a folder.")
@@ -97,13 +95,11 @@ def test_rules(folder: Path) -> None:
     if not folder.is_dir():
         raise click.ClickException(f"{folder} is not a folder.")
     failed = passed = 0
-    try:
+    with sentences(RuleError):
         for example in testing.examples(folder):
             why = testing.failure(example, facts_of, present)
             click.echo(f"{'FAILED' if why else 'ok':<6} {example.name}{f': {why}' if why else ''}")
             failed, passed = failed + bool(why), passed + (not why)
-    except RuleError as error:
-        raise click.ClickException(str(error)) from error
     if not failed + passed:
         raise click.ClickException(f"{folder} has no rules. Write one as docs/writing-rules.md shows.")
     click.echo(f"{passed} ok, {failed} failed")

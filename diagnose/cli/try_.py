@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
+import shlex
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,23 +17,19 @@ import click
 import msgspec
 
 from diagnose.capture.folders import of as job_of
-from diagnose.cli import profile, trial_lines
+from diagnose.cli import profile
 from diagnose.cli.measure import Duration
 from diagnose.cli.reading import notes, opened
-from diagnose.cli.results import STDOUT, output, put, refuse_unwritable, width_and_color, write
-from diagnose.cli.trial_lines import Lines
+from diagnose.cli.results import STDOUT, output, put, refuse_unwritable, sentences, width_and_color, write
 
 if TYPE_CHECKING:
     from diagnose.contracts.diagnosis import Diagnosis
-    from diagnose.contracts.trials import NotTried, Range, Report
-    from diagnose.trace.manifest import Manifest
+    from diagnose.contracts.trials import NotTried, Range, Report, Trial
+    from diagnose.trace.manifest import Manifest, Screened
     from diagnose.trials.protocol import Bench
     from diagnose.trials.selection import Candidate
 
-INTERRUPTED = 130
-SAFETIES = {"same": "same_numbers", "rounding": "rounding", "precision": "precision"}
-"""Names of options -> those of findings."""
-
+SAFETIES = {"same": "same_numbers", "rounding": "rounding", "precision": "precision"}  # Of options -> of findings.
 TRACES = (".json", ".gz", ".sqlite", ".nsys-rep")  # Ends of names of files that are no scripts.
 
 
@@ -114,37 +114,33 @@ def command(
     refuse_unwritable(list(files.values()), [])
     run, given = _recording(ctx.meta[profile.COMMAND], STDOUT in files.values(), quiet)
     diagnosis, manifest = _diagnosed(run)
-    try:
+    with sentences(CannotTry):
         words = _command(run, manifest, given)
-        level = Safety(SAFETIES[safety])
+        level, size = Safety(SAFETIES[safety]), arms.first_size(manifest)
         candidates, others = select(diagnosis.findings, step_of(diagnosis), fixes, level, options)
-        size = arms.first_size(manifest)
         candidates = in_order(candidates)
         if dry_run:
-            return click.echo("\n".join(trial_lines.lines(words, candidates, others, pairs, size.expected_s)))
+            return click.echo("\n".join(_plan(words, candidates, others, pairs, size.expected_s)))
         if candidates:
-            trial_lines.ask(manifest, yes, say)
-            trial_lines.warn(candidates, pairs, size.expected_s, budget, say)
-        watch = Lines(candidates, say)
+            _ask(manifest, yes, say)
+            _warn(candidates, pairs, size.expected_s, budget, say)
         with _work_folder(run) as folder:
-            bench = Bench(words, Path(folder), size, pairs, budget, watch.begins)
-            bench.written, bench.screens = trial_lines.written(manifest), watch.screens
+            bench = Bench(words, Path(folder), size, pairs, budget, say)
+            bench.written, bench.screens = _written(manifest), Screening(candidates, say)
             bench.between = between_runs(diagnosis)
-            found = _measured(run, bench, watch, candidates, others, together)
-    except CannotTry as error:
-        raise click.ClickException(str(error)) from error
+            found = _measured(run, bench, candidates, others, together)
     ledger.remember(found, diagnosis, say)
     _tell(run, diagnosis, found, files, details, say)
     if not found.complete:
         kept = "The measurements so far are above." if found.baseline else "Nothing was measured."
         click.echo(f"Interrupted. {kept}", err=True)
-        raise click.exceptions.Exit(INTERRUPTED)
+        raise click.exceptions.Exit(profile.INTERRUPTED)
 
 
 def _recording(words: Sequence[str], to_stdout: bool, quiet: bool) -> tuple[Path, Sequence[str]]:
-    if not words or _names_a_recording(words[0]):
-        if not words:
-            raise click.UsageError("Name a recording or a script, for example: diagnose try train.py")
+    if not words:
+        raise click.UsageError("Name a recording or a script, for example: diagnose try train.py")
+    if _names_a_recording(words[0]):
         return Path(words[0]), words[2:]
     name, given = profile.command_of(words)
     if job_of(given, os.environ) is not None:
@@ -191,9 +187,8 @@ def _command(run: Path, manifest: Manifest, given: Sequence[str]) -> list[str]:
         raise CannotTry(f"{run} has no recorded command. Run: diagnose try {run} -- COMMAND...")
     if any("***" in word for word in words):
         raise CannotTry(f"The recorded command has masked secrets. Run: diagnose try {run} -- COMMAND...")
-    scripts = [word for word in words[1:2] if word.endswith(".py") and not Path(word).exists()]
-    if scripts:
-        raise CannotTry(f"{scripts[0]} is not here. Run diagnose try in the folder of the recording's script.")
+    if script := next((word for word in words[1:2] if word.endswith(".py") and not Path(word).exists()), None):
+        raise CannotTry(f"{script} is not here. Run diagnose try in the folder of the recording's script.")
     return words
 
 
@@ -208,24 +203,28 @@ def _work_folder(run: Path) -> tempfile.TemporaryDirectory[str]:
 
 
 def _measured(
-    run: Path, bench: Bench, watch: Lines, candidates: Sequence[Candidate], others: Sequence[NotTried], together: bool
+    run: Path, bench: Bench, candidates: Sequence[Candidate], others: Sequence[NotTried], together: bool
 ) -> Report:
     """Try all, up to an interrupt. Raises CannotTry."""
     from diagnose.contracts.trials import NotTried
-    from diagnose.trials import course, results, selection
+    from diagnose.reports import trials
+    from diagnose.trials import course, selection
 
     def predicted(kept: Sequence[Candidate]) -> Range | None:
         rules = tuple(one.rule for one in kept)
         return selection.predicted(_analyzed(run, rules), rules)
 
+    def ended(trial: Trial) -> None:
+        bench.say(trials.brief(trial))
+
     complete = not candidates
     with suppress(KeyboardInterrupt):
-        course.run(bench, candidates, predicted, watch.ended, together)
+        course.run(bench, candidates, predicted, ended, together)
         complete = True
     tried = {number for trial in (*bench.in_blocks, *bench.trials) for number in trial.numbers}
     left = [one for one in candidates if one.number not in tried]
     untried = [*others, *(NotTried(one.rule, one.number, one.fix.do, "interrupted") for one in left)]
-    return results.report(bench, untried, complete)
+    return course.report(bench, untried, complete)
 
 
 def _tell(
@@ -248,3 +247,80 @@ def _tell(
         write(files["json"], kept)
     if "markdown" in files:
         write(files["markdown"], markdown.tried(found))
+
+
+def _plan(
+    words: Sequence[str], candidates: Sequence[Candidate], others: Sequence[NotTried], pairs: int, arm_s: float
+) -> list[str]:
+    """What would be run, with the time it is expected to take."""
+    from diagnose.trials.course import seconds_of
+
+    switches = [fix for fix in candidates if fix.is_switch]
+    whole_s, plan = arm_s if candidates else 0.0, [f"Command: {shlex.join(words)}"]
+    if switches:
+        plan.append(f"One run that toggles fixes: about {arm_s:.0f} s, plus the time of each fix below")
+    elif candidates:
+        plan.append(f"Baseline: a run of about {arm_s:.0f} s")
+    for fix in candidates:
+        took_s = seconds_of(fix, arm_s, pairs)
+        how = "in blocks of steps, usually within" if fix.is_switch else f"at least {pairs} pairs of runs, about"
+        plan.append(f"{fix.number}. {fix.rule}: {fix.trial}, {how} {took_s:.0f} s")
+        whole_s += took_s
+    if switches or len(candidates) > 1:
+        plan.append(f"The kept fixes together: at least {pairs} pairs of runs, about {2 * pairs * arm_s:.0f} s")
+        whole_s += 2 * pairs * arm_s
+    plan.append(f"Total: about {whole_s:.0f} s, limited by --budget")
+    return [*plan, *(f"Not tried: {other.number}. {other.rule}: {other.why}." for other in others)]
+
+
+def _warn(
+    candidates: Sequence[Candidate], pairs: int, arm_s: float, budget_s: float, say: Callable[[str], None]
+) -> None:
+    """Say for which fixes the budget is too short, and what would do."""
+    from diagnose.trials.course import seconds_of
+
+    ends_s = [*accumulate((seconds_of(fix, arm_s, pairs) for fix in candidates), initial=arm_s)][1:]
+    late = [f"{fix.number} ({fix.rule})" for fix, end_s in zip(candidates, ends_s, strict=True) if end_s > budget_s]
+    if late:
+        say(f"--budget is too short for {', '.join(late)}. All fixes need about {math.ceil(ends_s[-1] / 60)}m.")
+
+
+def _ask(manifest: Manifest, yes: bool, say: Callable[[str], None]) -> None:
+    """Whether the script may write its files again, which only its user knows. Raises CannotTry if it may not."""
+    from diagnose.trials.selection import CannotTry
+
+    say("the runs get no standard input; W&B, MLflow, Comet, Neptune and ClearML stay offline")
+    names, unknown = _written(manifest), all(rank.writes is None for rank in manifest.ranks)
+    if names:
+        what = f"The script writes {', '.join(names)}. Each run writes there again."
+    elif unknown:
+        what = "diagnose does not know which files the script writes. Each run writes them again."
+    else:
+        return
+    if yes:
+        say(what)
+    elif not sys.stdin.isatty():
+        raise CannotTry(f"{what} To allow this, add --yes.")
+    elif not click.confirm(f"{what} Continue?", err=True):
+        raise click.Abort
+
+
+def _written(manifest: Manifest) -> list[str]:
+    return list(dict.fromkeys(name for rank in manifest.ranks for name in rank.writes or ()))
+
+
+class Screening:
+    """A line for each switch whose blocks have ended."""
+
+    def __init__(self, candidates: Sequence[Candidate], say: Callable[[str], None]) -> None:
+        self._rules = {one.trial: one.rule for one in candidates}
+        self._say, self._told = say, set[str]()
+
+    def __call__(self, screened: Sequence[Screened]) -> None:
+        """To be called with all of them, now and then."""
+        for one in screened:
+            if one.ended and one.name not in self._told:
+                self._told.add(one.name)
+                pairs = 0 if one.void else len(one.added or one.alone)
+                measured = f"{pairs} pairs of blocks of {one.steps} steps" if pairs else "not measured"
+                self._say(f"{self._rules.get(one.name, one.name)}: {measured}")

@@ -45,6 +45,7 @@ class _OfCuda(Setting):
 
     takes = {"": nothing}
 
+    framework = as_in_own_loop
     in_force = IN_RECORDING
     switch = by_calls
     took_effect = said_itself
@@ -77,8 +78,6 @@ class NoSynchronize(_OfCuda):
     form = "patch:torch.cuda.synchronize"
     link = "https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution"
 
-    framework = as_in_own_loop
-
     def words(self) -> Words:
         after = "end.record()  # start.elapsed_time(end) some steps later"
         return Words("Remove the synchronisation, and time with CUDA events.", "torch.cuda.synchronize()", after)
@@ -94,8 +93,6 @@ class NoEmptyCache(_OfCuda):
     def words(self) -> Words:
         call = "torch.cuda.empty_cache()"
         return Words("Do not empty the cache in every step.", call, f"if step % 100 == 0:\n    {call}")
-
-    framework = as_in_own_loop
 
 
 @dataclass(frozen=True)
@@ -123,18 +120,13 @@ class NoBarrier(Setting):
             @functools.wraps(original)
             def barrier(*args: Any, **kwargs: Any) -> Any:
                 place = injection.caller()
-                if (
-                    not injection.on
-                    or place is None
-                    or place not in met
-                    or kwargs.get("async_op")
-                    or args[1:2] == (True,)
-                ):
-                    if place is not None:
-                        met.add(place)
-                    return original(*args, **kwargs)
-                injection.note("torch.distributed.barrier()", "left out after the first", place)
-                return None
+                waits = not (kwargs.get("async_op") or args[1:2] == (True,))
+                if injection.on and waits and place in met:
+                    injection.note("torch.distributed.barrier()", "left out after the first", place)
+                    return None
+                if place is not None:
+                    met.add(place)
+                return original(*args, **kwargs)
 
             module.barrier = barrier
 
@@ -202,9 +194,8 @@ class NoCheckpointing(Setting):
         )
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
-        if loop is Loop.TRANSFORMERS:
-            return Argument("transformers.TrainingArguments", "gradient_checkpointing", False)
-        return None
+        there = loop is Loop.TRANSFORMERS
+        return Argument("transformers.TrainingArguments", "gradient_checkpointing", False) if there else None
 
     def inject(self, injection: Injection) -> None:
         def act(module: Any) -> None:
@@ -245,9 +236,8 @@ class SaveInBackground(Setting):
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         """Trainers save by themselves; transformers cannot write in the background."""
-        if loop is Loop.TRANSFORMERS:
-            return Argument("transformers.TrainingArguments", "save_steps", Code("10 * save_steps"))
-        return None
+        rarely = Argument("transformers.TrainingArguments", "save_steps", Code("10 * save_steps"))
+        return rarely if loop is Loop.TRANSFORMERS else None
 
     def inject(self, injection: Injection) -> None:
         def act(module: Any) -> None:

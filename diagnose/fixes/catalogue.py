@@ -2,45 +2,26 @@
 
 from .calls import NoBarrier, NoCheckpointing, NoEmptyCache, NoSynchronize, SaveInBackground, SeldomCollect
 from .distributed import CommunicationHook, DdpArgument, FsdpArgument, NoSync
+from .environment import Environment, Tf32
 from .loaders import LoaderArgument
 from .model_calls import Autocast, NoGradInEvaluation
 from .models import Attention, ChannelsLast, Compile, CompileArgument, GraphCapture
 from .optimizers import OptimizerArgument, ZeroGrad
-from .process import AnomalyMode, CollectByHand, CudnnBenchmark, Determinism, Environment, Tf32, Threads
+from .process import AnomalyMode, CollectByHand, CudnnBenchmark, Determinism, Threads
 from .setting import Multiple, Setting, split
 
 KINDS: tuple[type[Setting], ...] = (
-    AnomalyMode,
-    Attention,
-    Autocast,
-    ChannelsLast,
-    CollectByHand,
-    CommunicationHook,
-    Compile,
-    CompileArgument,
-    CudnnBenchmark,
-    DdpArgument,
-    Determinism,
-    Environment,
-    FsdpArgument,
-    GraphCapture,
+    *(NoBarrier, NoCheckpointing, NoEmptyCache, NoSynchronize, SaveInBackground, SeldomCollect),
+    *(CommunicationHook, DdpArgument, FsdpArgument, NoSync),
+    *(Environment, Tf32),
     LoaderArgument,
-    NoBarrier,
-    NoCheckpointing,
-    NoEmptyCache,
-    NoGradInEvaluation,
-    NoSync,
-    NoSynchronize,
-    OptimizerArgument,
-    SaveInBackground,
-    SeldomCollect,
-    Tf32,
-    Threads,
-    ZeroGrad,
+    *(Autocast, NoGradInEvaluation),
+    *(Attention, ChannelsLast, Compile, CompileArgument, GraphCapture),
+    *(OptimizerArgument, ZeroGrad),
+    *(AnomalyMode, CollectByHand, CudnnBenchmark, Determinism, Threads),
 )
 
 _BY_FORM = {(kind.form, argument): kind for kind in KINDS for argument in kind.takes}
-"""By the form of their names, and the argument."""
 
 
 def parsed(name: str) -> Setting | None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 DDP = "DistributedDataParallel"
 LINK = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
 
-CHANGES = {
+CHANGES = {  # What arguments of DistributedDataParallel do to results.
     "batched_grad_copy": Safety.ROUNDING,
     "broadcast_buffers": Safety.NEEDS_JUDGEMENT,
     "bucket_cap_mb": Safety.ROUNDING,
@@ -44,17 +44,8 @@ CHANGES = {
     "gradient_as_bucket_view": Safety.SAME_NUMBERS,
     "static_graph": Safety.SAME_NUMBERS,
 }
-"""What arguments of DistributedDataParallel do to results."""
-
-OF_TRANSFORMERS = {
-    "broadcast_buffers": "ddp_broadcast_buffers",
-    "bucket_cap_mb": "ddp_bucket_cap_mb",
-    "find_unused_parameters": "ddp_find_unused_parameters",
-    "static_graph": "ddp_static_graph",
-}
-
-UNKNOWN_TO_ACCELERATE = ("batched_grad_copy",)
-"""Arguments that DistributedDataParallelKwargs of accelerate 1.15 does not have."""
+OF_TRANSFORMERS = ("broadcast_buffers", "bucket_cap_mb", "find_unused_parameters", "static_graph")  # With `ddp_`.
+UNKNOWN_TO_ACCELERATE = "batched_grad_copy"  # Its DistributedDataParallelKwargs of 1.15 lacks this.
 
 ALIKE = 2  # Steps with equally many backward passes, after which the next are taken to have as many (our choice).
 
@@ -78,14 +69,14 @@ class DdpArgument(Setting):
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         if loop is Loop.TRANSFORMERS and self.argument in OF_TRANSFORMERS:
-            return Argument("transformers.TrainingArguments", OF_TRANSFORMERS[self.argument], self.value)
+            return Argument("transformers.TrainingArguments", f"ddp_{self.argument}", self.value)
         strategies = {
             Loop.LIGHTNING: "lightning.pytorch.strategies.DDPStrategy",
             Loop.FABRIC: "lightning.fabric.strategies.DDPStrategy",
             Loop.ACCELERATE: "accelerate.DistributedDataParallelKwargs",
         }
-        late = loop is Loop.ACCELERATE and self.argument in UNKNOWN_TO_ACCELERATE
-        return Argument(strategies[loop], self.argument, self.value) if loop in strategies and not late else None
+        unknown = loop is Loop.ACCELERATE and self.argument == UNKNOWN_TO_ACCELERATE
+        return Argument(strategies[loop], self.argument, self.value) if loop in strategies and not unknown else None
 
     def made(self, run: Run) -> tuple[str, tuple[Made | None, ...]]:
         return DDP, run.rank.distributed.ddp_made if run.rank.distributed else ()
@@ -138,10 +129,9 @@ class CommunicationHook(Setting):
         )
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
-        hook = f"default_hooks.{self.value}"
-        if loop is Loop.LIGHTNING:
-            return Argument("lightning.pytorch.strategies.DDPStrategy", "ddp_comm_hook", Code(hook))
-        return None
+        hook = Code(f"default_hooks.{self.value}")
+        strategy = Argument("lightning.pytorch.strategies.DDPStrategy", "ddp_comm_hook", hook)
+        return strategy if loop is Loop.LIGHTNING else None
 
     def inject(self, injection: Injection) -> None:
         """Before the first forward pass."""

@@ -1,21 +1,19 @@
 """What frameworks do in each step by themselves, and which setting of theirs has them do it less often."""
 
 import re
+from functools import partial
 from typing import NamedTuple
 
 from .setting import DS_CONFIG, Argument, Code, Loop
 
-NAMES = {
+NAMES = {  # Of what owns or wraps the loop, as users know it.
     Loop.TRANSFORMERS: "transformers.Trainer",
     Loop.LIGHTNING: "lightning.Trainer",
     Loop.FABRIC: "lightning.Fabric",
     Loop.ACCELERATE: "Accelerate",
     Loop.DEEPSPEED: "DeepSpeed",
 }
-"""Of what owns or wraps the loop, as users know it."""
-
 OWNERS = (Loop.TRANSFORMERS, Loop.LIGHTNING)  # Those whose own code is the loop.
-
 READS = r"aten::(is_nonzero|item|_local_scalar_dense|equal)"
 
 
@@ -29,70 +27,58 @@ class OwnWork(NamedTuple):
     ops: str = ""  # Only time in ops of these names, by a regular expression; empty: all that it does.
 
 
-_ARGUMENTS, _TRAINER = "transformers.TrainingArguments", "lightning.Trainer"
-_CHECKPOINTS = "lightning.pytorch.callbacks.ModelCheckpoint"
+def _own(loop: Loop, owner: str, frame: str, what: str, name: str, value: object, ops: str = "") -> OwnWork:
+    return OwnWork(loop, frame, what, Argument(owner, name, value), ops)
+
+
+_trainer = partial(_own, Loop.TRANSFORMERS, "transformers.TrainingArguments")
+_lightning = partial(_own, Loop.LIGHTNING, "lightning.Trainer")
+_saving = partial(_own, Loop.LIGHTNING, "lightning.pytorch.callbacks.ModelCheckpoint")
+_deepspeed = partial(_own, Loop.DEEPSPEED, DS_CONFIG)
 
 OWN_WORK = (
-    OwnWork(
-        Loop.TRANSFORMERS,
+    _trainer(
         r"/trainer\.py: (_run_epoch|_inner_training_loop)",
         "checks each step's loss for NaN/inf before logging it",
-        Argument(_ARGUMENTS, "logging_nan_inf_filter", False),
-        ops=READS,
+        "logging_nan_inf_filter",
+        False,
+        READS,
     ),
-    OwnWork(
-        Loop.TRANSFORMERS,
+    _trainer(
         r"/trainer\.py: _track_num_input_tokens",
         "counts the tokens of each step",
-        Argument(_ARGUMENTS, "include_num_input_tokens_seen", "no"),
+        "include_num_input_tokens_seen",
+        "no",
     ),
-    OwnWork(
-        Loop.TRANSFORMERS,
+    _trainer(
         r"/trainer\.py: (_maybe_log_save_evaluate|log|_get_learning_rate)\Z|/trainer_callback\.py: on_log",
         "logs",
-        Argument(_ARGUMENTS, "logging_steps", Code("100 * logging_steps")),
+        "logging_steps",
+        Code("100 * logging_steps"),
     ),
-    OwnWork(
-        Loop.TRANSFORMERS,
-        r"/trainer\.py: _save",
-        "saves a checkpoint",
-        Argument(_ARGUMENTS, "save_steps", Code("10 * save_steps")),
-    ),
-    OwnWork(
-        Loop.TRANSFORMERS,
+    _trainer(r"/trainer\.py: _save", "saves a checkpoint", "save_steps", Code("10 * save_steps")),
+    _trainer(
         r"/trainer\.py: (evaluate|evaluation_loop|prediction_step)",
         "evaluates the model",
-        Argument(_ARGUMENTS, "eval_steps", Code("10 * eval_steps")),
+        "eval_steps",
+        Code("10 * eval_steps"),
     ),
-    OwnWork(
-        Loop.LIGHTNING,
-        r"/callbacks/progress/",
-        "updates its progress bar",
-        Argument(_TRAINER, "enable_progress_bar", False),
-    ),
-    OwnWork(
-        Loop.LIGHTNING,
+    _lightning(r"/callbacks/progress/", "updates its progress bar", "enable_progress_bar", False),
+    _lightning(
         r"/logger_connector/|/loggers/|/core/module\.py: log(_dict)?\Z",
         "logs the values of `self.log`; `on_step=False` keeps them for the epoch",
-        Argument(_TRAINER, "log_every_n_steps", 500),
+        "log_every_n_steps",
+        500,
     ),
-    OwnWork(
-        Loop.LIGHTNING,
-        r"/callbacks/model_checkpoint\.py",
-        "saves checkpoints",
-        Argument(_CHECKPOINTS, "every_n_train_steps", Code("10 * every_n_train_steps")),
+    _saving(
+        r"/callbacks/model_checkpoint\.py", "saves checkpoints", "every_n_train_steps", Code("10 * every_n_train_steps")
     ),
-    OwnWork(
-        Loop.DEEPSPEED,
-        r"/engine\.py: _report_progress|/utils/logging\.py",
-        "prints its progress",
-        Argument(DS_CONFIG, "steps_per_print", 1000),
-    ),
-    OwnWork(
-        Loop.DEEPSPEED,
+    _deepspeed(r"/engine\.py: _report_progress|/utils/logging\.py", "prints its progress", "steps_per_print", 1000),
+    _deepspeed(
         r"/utils/timer\.py|/engine\.py: _(start|stop)_timers",
         "synchronises the GPU for its timers",
-        Argument(DS_CONFIG, "wall_clock_breakdown", False),
+        "wall_clock_breakdown",
+        False,
     ),
 )
 
@@ -100,13 +86,5 @@ OWN_WORK = (
 def own_work(loop: Loop, file: str, function: str, ops: frozenset[str]) -> OwnWork | None:
     """What a function of the framework does that has a setting; `ops`: names of those in which the time passes."""
     frame = f"{file}: {function}"
-    return next(
-        (
-            known
-            for known in OWN_WORK
-            if known.loop is loop
-            and re.search(known.frame, frame)
-            and (not known.ops or any(re.fullmatch(known.ops, op) for op in ops))
-        ),
-        None,
-    )
+    known = [one for one in OWN_WORK if one.loop is loop and re.search(one.frame, frame)]
+    return next((one for one in known if not one.ops or any(re.fullmatch(one.ops, op) for op in ops)), None)

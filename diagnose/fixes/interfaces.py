@@ -35,24 +35,22 @@ class Switch:
 class Injection(Protocol):
     """A setting in the process of the script that is tried, and where it took effect."""
 
+    # Whether calls that it stands in for are changed. Those made while it is off are made as the script makes them.
     on: bool
-    """Whether calls that it stands in for are changed. Those made while it is off are made as the script makes them."""
-
+    # Called when the process ends: a clause on why the setting is not in force; empty if it is.
     check: Callable[[], str]
-    """Called when the process ends: a clause on why the setting is not in force; empty if it is."""
 
-    def note(self, what: str, change: str, place: Any = None) -> None:
-        """It has changed something at a line of the user's: without a place, the one that runs now."""
-
-    def note_everywhere(self, change: str) -> None:
-        """It has changed something of the whole process."""
-
-    def refuse(self, why: str) -> None:
-        """It could not change what it met; the last clause on that is kept."""
-
-    def when_imported(self, module: str, act: Callable[[Any], None]) -> None:
-        """Call `act(module)` once that has been imported."""
-
+    # It has changed something at a line of the user's: without a place, the one that runs now.
+    def note(self, what: str, change: str, place: Any = None) -> None: ...
+    # It has changed something of the whole process.
+    def note_everywhere(self, change: str) -> None: ...
+    # It could not change what it met; the last clause on that is kept.
+    def refuse(self, why: str) -> None: ...
+    # Call `act(module)` once that has been imported.
+    def when_imported(self, module: str, act: Callable[[Any], None]) -> None: ...
+    # Have every call of a function get the setting's argument. `shown` names what is called; empty: the class of
+    # `self`. `prevented(arguments)` is a clause on why a call cannot get it; it may change arguments that the new one
+    # excludes. `wanted(before)`: the new value, else the setting's.
     def change_argument(
         self,
         owner: Any,
@@ -60,40 +58,24 @@ class Injection(Protocol):
         shown: str,
         prevented: Callable[[Given], str] = ...,
         wanted: Callable[[Any], Any] | None = None,
-    ) -> None:
-        """Have every call of a function get the setting's argument.
-
-        `shown` names what is called; empty: the class of `self`. `prevented(arguments)` is a clause on why a call
-        cannot get it; it may change arguments that the new one excludes. `wanted(before)`: the new value, else the
-        setting's.
-        """
-
-    def change_calls(self, module: str, owner: str, function: str, shown: str = "") -> None:
-        """The same of a function of a module, or of a class in it."""
-
-    def when_complete(self, change: Callable[[Any, Any], str]) -> None:
-        """Change the largest model once an optimizer has been made: then it is complete, and on its device.
-
-        `change(model, torch)` says what it did; empty: nothing.
-        """
-
-    def when_called(self, change: Callable[[Any, Any], str]) -> None:
-        """Change the largest of the modules that the first step calls, before the second step."""
-
-    def when_backward_ends(self, act: Callable[[], None]) -> None:
-        """Call `act()` after each backward pass."""
-
-    def trained_model(self) -> Any:
-        """The largest of the modules that a training step calls. Raises CannotSwitch if none was called."""
-
-    def optimizers(self) -> Sequence[Any]:
-        """Those of torch.optim that stepped."""
-
-    def changed_nothing(self) -> str:
-        """A clause on that, once calls have been made; empty if it has changed something."""
-
-    def caller(self) -> Any:
-        """The line that calls the function which asks, if it is the user's own."""
+    ) -> None: ...
+    # The same of a function of a module, or of a class in it.
+    def change_calls(self, module: str, owner: str, function: str, shown: str = "") -> None: ...
+    # Change the largest model once an optimizer has been made: then it is complete, and on its device.
+    # `change(model, torch)` says what it did; empty: nothing.
+    def when_complete(self, change: Callable[[Any, Any], str]) -> None: ...
+    # Change the largest of the modules that the first step calls, before the second step.
+    def when_called(self, change: Callable[[Any, Any], str]) -> None: ...
+    # Call `act()` after each backward pass.
+    def when_backward_ends(self, act: Callable[[], None]) -> None: ...
+    # The largest of the modules that a training step calls. Raises CannotSwitch if none was called.
+    def trained_model(self) -> Any: ...
+    # Those of torch.optim that stepped.
+    def optimizers(self) -> Sequence[Any]: ...
+    # A clause on that, once calls have been made; empty if it has changed something.
+    def changed_nothing(self) -> str: ...
+    # The line that calls the function which asks, if it is the user's own.
+    def caller(self) -> Any: ...
 
 
 class Editor(Protocol):
@@ -103,50 +85,34 @@ class Editor(Protocol):
     ddp_made: tuple[Made, ...]
     loaders_made: list[Made | None]
 
-    def refuse(self, why: str) -> None:
-        """Raises CannotEdit."""
-
-    def where_made(self, name: str, places: Sequence[Made | None], argument: str, value: object) -> Edits:
-        """An argument of what makes something of that name, where the recording says, or at the only place."""
-
-    def of_workers(self, argument: str, value: object) -> Edits:
-        """An argument of DataLoaders that needs workers."""
-
-    def of_optimizers(self, argument: str, value: object) -> Edits:
-        """An argument of the optimizers that take it and have not got it; what excludes it is switched off."""
-
-    def every_call(self, function: str, argument: str, value: object) -> Edits:
-        """An argument of all calls of a function or class, by its name or its whole name with modules."""
-
-    def giving_calls(self, function: str, argument: str, value: object) -> Edits:
-        """The same of those calls that give the argument."""
-
-    def giving_methods(self, method: str, argument: str, value: object) -> Edits:
-        """The same of methods."""
-
-    def loaded_by_transformers(self, argument: str, value: object) -> Edits:
-        """An argument of the one call by which transformers loads or makes a model."""
-
-    def call_once(self, function: str, argument: str, value: object) -> Edits:
-        """A value that a function of torch's own sets: where it is called, else after the imports."""
-
-    def assigned(self, attribute: str, value: object) -> Edits:
-        """An attribute of torch's: where it is assigned, else after the imports."""
-
-    def variable(self, name: str, value: str) -> Edits:
-        """An environment variable before what reads it is imported; or not set at all, if the value is empty."""
-
-    def without_calls(self, function: str, site: Site | None) -> Edits:
-        """The calls of a function where the finding is are left out."""
-
-    def seldom_calls(self, function: str, every: int, site: Site | None) -> Edits:
-        """The same calls are made in one step of so many."""
-
-    def after_optimizer(self, call: str) -> Edits:
-        """A call of a method of the model after its optimizer is made; `{torch}` in it is the file's name for torch."""
-
-    def under_autocast(self) -> Edits:
-        """Forward pass and loss under autocast to bfloat16."""
+    # Raises CannotEdit.
+    def refuse(self, why: str) -> None: ...
+    # An argument of what makes something of that name, where the recording says, or at the only place.
+    def where_made(self, name: str, places: Sequence[Made | None], argument: str, value: object) -> Edits: ...
+    # An argument of DataLoaders that needs workers.
+    def of_workers(self, argument: str, value: object) -> Edits: ...
+    # An argument of the optimizers that take it and have not got it; what excludes it is switched off.
+    def of_optimizers(self, argument: str, value: object) -> Edits: ...
+    # An argument of all calls of a function or class, by its name or its whole name with modules.
+    def every_call(self, function: str, argument: str, value: object) -> Edits: ...
+    # The same of those calls that give the argument, and of methods.
+    def giving_calls(self, function: str, argument: str, value: object) -> Edits: ...
+    def giving_methods(self, method: str, argument: str, value: object) -> Edits: ...
+    # An argument of the one call by which transformers loads or makes a model.
+    def loaded_by_transformers(self, argument: str, value: object) -> Edits: ...
+    # A value that a function of torch's own sets: where it is called, else after the imports.
+    def call_once(self, function: str, argument: str, value: object) -> Edits: ...
+    # An attribute of torch's: where it is assigned, else after the imports.
+    def assigned(self, attribute: str, value: object) -> Edits: ...
+    # An environment variable before what reads it is imported; or not set at all, if the value is empty.
+    def variable(self, name: str, value: str) -> Edits: ...
+    # The calls of a function where the finding is are left out, or made in one step of so many.
+    def without_calls(self, function: str, site: Site | None) -> Edits: ...
+    def seldom_calls(self, function: str, every: int, site: Site | None) -> Edits: ...
+    # A call of a method of the model after its optimizer is made; `{torch}` in it is the file's name for torch.
+    def after_optimizer(self, call: str) -> Edits: ...
+    # Forward pass and loss under autocast to bfloat16.
+    def under_autocast(self) -> Edits: ...
 
 
 def no_gpu(torch: ModuleType | Any) -> str:

@@ -23,17 +23,14 @@ from .setting import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ..trace.frames import Site
 
-COMPILED_FROM = (7, 0)
-"""Compute capability from which on torch.compile makes code for a GPU (Triton asks for it; AMD's are 8 and more)."""
-
-COMPILED_ALREADY = "the script compiles the model itself"
+COMPILED_FROM = (7, 0)  # Compute capability that torch.compile needs (Triton asks for it; AMD's are 8 and more).
 
 
-def compiled_nothing() -> str:
+def _compiled_nothing() -> str:
     """A clause on that; empty if something was compiled."""
     frames = sys.modules.get("torch._dynamo.utils")
     done = frames is not None and frames.counters["frames"]["ok"] > 0
@@ -64,8 +61,7 @@ class Compile(Setting):
         return "" if self.value == "max-autotune" else self.form
 
     def words(self) -> Words:
-        after = f"model = torch.compile(model{self._options(', ', _quoted)})"
-        return Words("Compile the model.", after=after)
+        return Words("Compile the model.", after=f"model = torch.compile(model{self._options(', ', _quoted)})")
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         if loop is Loop.TRANSFORMERS:
@@ -79,13 +75,12 @@ class Compile(Setting):
         """As Module.compile() does, which changes what a call of it does."""
 
         def change(model: Any, torch: Any) -> str:
-            if any(
-                hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules()
-            ):
-                injection.refuse(COMPILED_ALREADY)
+            try:
+                model._compiled_call_impl = self._compiled(model, torch)
+            except CannotSwitch as error:
+                injection.refuse(str(error))
                 return ""
-            injection.check = compiled_nothing
-            model._compiled_call_impl = self._compiled(model, torch)
+            injection.check = _compiled_nothing
             return f"compiled when it is called{self._options(', ', str)}"
 
         injection.when_called(change)
@@ -93,27 +88,27 @@ class Compile(Setting):
     def switch(self, injection: Injection) -> Switch:
         """Both ways to call the model stay."""
         model, torch = injection.trained_model(), sys.modules["torch"]
-        if any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules()):
-            raise CannotSwitch(COMPILED_ALREADY)
         compiled = self._compiled(model, torch)
 
         def turn(on: bool) -> None:
             model._compiled_call_impl = compiled if on else None
 
         what = f"{type(model).__name__}: compiled when it is called{self._options(', ', str)}"
-        return Switch(turn, compiled_nothing, what)
+        return Switch(turn, _compiled_nothing, what)
 
     def _compiled(self, model: Any, torch: Any) -> Any:
         """Module.compile() compiles nothing of a Sequential of torch's own modules alone, in whose files no compiled
-        code may begin (torch 2.13): it begins here.
+        code may begin (torch 2.13): it begins here. Raises CannotSwitch where the script compiles.
         """
+        if any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules()):
+            raise CannotSwitch("the script compiles the model itself")
 
         def called(*args: Any, **kwargs: Any) -> Any:
             return model._call_impl(*args, **kwargs)
 
         return torch.compile(called, **({self.argument: self.value} if self.argument else {}))
 
-    def _options(self, before: str, written: Any = repr) -> str:
+    def _options(self, before: str, written: Callable[[object], str]) -> str:
         return f"{before}{self.argument}={written(self.value)}" if self.argument else ""
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
@@ -175,8 +170,7 @@ class GraphCapture(Setting):
     effort = 2
 
     in_force = not_possible("graphs are in the recording")
-    switch = not_possible("a CUDA graph needs static shapes and inputs, which only the script can arrange")
-    inject = not_possible("a CUDA graph needs static shapes and inputs, which only the script can arrange")
+    switch = inject = not_possible("a CUDA graph needs static shapes and inputs, which only the script can arrange")
     took_effect = said_itself
     edit = not_possible("it needs an edit by hand")
 
@@ -206,9 +200,8 @@ class ChannelsLast(Setting):
     took_effect = said_itself
 
     def words(self) -> Words:
-        after = (
-            "model = model.to(memory_format=torch.channels_last)\nx = x.to(device, memory_format=torch.channels_last)"
-        )
+        last = "memory_format=torch.channels_last"
+        after = f"model = model.to({last})\nx = x.to(device, {last})"
         return Words("Keep the model and its inputs in channels_last.", after=after)
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
@@ -217,16 +210,15 @@ class ChannelsLast(Setting):
 
     def inject(self, injection: Injection) -> None:
         def change(model: Any, torch: Any) -> str:
-            count = 0
-            for one in model.parameters():
-                if one.dim() == 4 and not one.is_contiguous(memory_format=torch.channels_last):
-                    one.data = one.data.contiguous(memory_format=torch.channels_last)
-                    count += 1
-            if not count:
-                injection.refuse("the model has no weights of four dimensions that are not channels_last already")
-            if count:
-                model.register_forward_pre_hook(_given_channels_last, with_kwargs=True)
-            return f"{count} weights and the input to channels_last" if count else ""
+            try:
+                weights = _not_channels_last(model, torch)
+            except CannotSwitch as error:
+                injection.refuse(str(error))
+                return ""
+            for weight in weights:
+                weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+            model.register_forward_pre_hook(_given_channels_last, with_kwargs=True)
+            return f"{len(weights)} weights and the input to channels_last"
 
         injection.when_complete(change)
 
@@ -234,9 +226,7 @@ class ChannelsLast(Setting):
         """With what optimizers keep of the weights, and their gradients. Only the order in memory changes."""
         model, torch = injection.trained_model(), sys.modules["torch"]
         last, optimizers, hooks = torch.channels_last, injection.optimizers(), list[Any]()
-        weights = [one for one in model.parameters() if one.dim() == 4 and not one.is_contiguous(memory_format=last)]
-        if not weights:
-            raise CannotSwitch("the model has no weights of four dimensions that are not channels_last already")
+        weights = _not_channels_last(model, torch)
 
         def turn(on: bool) -> None:
             order = last if on else torch.contiguous_format
@@ -276,45 +266,37 @@ class Attention(Setting):
     took_effect = said_itself
 
     def words(self) -> Words:
-        return Words(
-            "Use scaled_dot_product_attention.",
-            after="y = F.scaled_dot_product_attention(\n    q, k, v, attn_mask=mask, scale=scale,"
-            " dropout_p=p if self.training else 0.0\n)",
-        )
+        given = "q, k, v, attn_mask=mask, scale=scale, dropout_p=p if self.training else 0.0"
+        return Words("Use scaled_dot_product_attention.", after=f"y = F.scaled_dot_product_attention(\n    {given}\n)")
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         """Whatever owns the loop, models of transformers are loaded by from_pretrained()."""
-        if loop is Loop.TRANSFORMERS:
-            return Argument("from_pretrained", "attn_implementation", self.value)
-        return None
+        return Argument("from_pretrained", self.argument, self.value) if loop is Loop.TRANSFORMERS else None
 
     def inject(self, injection: Injection) -> None:
-        wanted = self.value
-
         def change(model: Any, torch: Any) -> str:
-            known = [module for module in model.modules() if hasattr(module, "set_attn_implementation")]
-            others = [one for one in known if one.config._attn_implementation != wanted]
-            if not known:
-                injection.refuse("the model has no attn_implementation, which models of transformers have")
-                return ""
-            if not others:
-                injection.refuse(f"the script has attn_implementation={wanted} already")
-                return ""
-            first, before = others[0], others[0].config._attn_implementation
             try:
-                first.set_attn_implementation(wanted)
+                switch = self._switch(model)
+                switch.turn(True)
+                why = switch.why_none()
+            except CannotSwitch as error:
+                why = str(error)
             except (ValueError, ImportError) as error:
-                injection.refuse(f"transformers refuses attn_implementation={wanted}: {str(error)[:200]}")
-                return ""
-            if first.config._attn_implementation != wanted:
-                injection.refuse(f"{type(first).__name__} cannot change its attn_implementation")
-                return ""
-            return f"attn_implementation {before} -> {wanted}"
+                why = f"transformers refuses attn_implementation={self.value}: {str(error)[:200]}"
+            else:
+                if not why:
+                    return switch.what.partition(": ")[2]
+            injection.refuse(why)
+            return ""
 
         injection.when_complete(change)
 
     def switch(self, injection: Injection) -> Switch:
-        wanted, model = self.value, injection.trained_model()
+        return self._switch(injection.trained_model())
+
+    def _switch(self, model: Any) -> Switch:
+        """Of the first module that can have it. Raises CannotSwitch if there is none."""
+        wanted = self.value
         known = [module for module in model.modules() if hasattr(module, "set_attn_implementation")]
         others = [one for one in known if one.config._attn_implementation != wanted]
         if not known:
@@ -334,6 +316,15 @@ class Attention(Setting):
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
         return editor.loaded_by_transformers(self.argument, self.value)
+
+
+def _not_channels_last(model: Any, torch: Any) -> list[Any]:
+    """The weights of four dimensions that are in another format. Raises CannotSwitch if there are none."""
+    last = torch.channels_last
+    weights = [one for one in model.parameters() if one.dim() == 4 and not one.is_contiguous(memory_format=last)]
+    if not weights:
+        raise CannotSwitch("the model has no weights of four dimensions that are not channels_last already")
+    return weights
 
 
 def _order(weight: Any, optimizers: Sequence[Any], order: Any) -> None:

@@ -26,16 +26,12 @@ if TYPE_CHECKING:
     from ..trace.frames import Site
     from ..trace.manifest import Made, RankManifest
 
-OF_TRANSFORMERS = {"Adam": "adamw_torch_fused", "AdamW": "adamw_torch_fused"}
-"""Classes of optimizers -> `optim` of TrainingArguments (transformers.training_args.OptimizerNames)."""
-
-
 OTHER = {"fused": "foreach", "foreach": "fused"}  # They exclude each other.
 Forms = dict[str, Any]  # Both, of a group.
 
 
-def _forms(group: dict[str, Any]) -> Forms:
-    return {name: group.get(name) for name in OTHER}
+def _forms(optimizer: Any) -> list[Forms]:
+    return [{name: group.get(name) for name in OTHER} for group in optimizer.param_groups]
 
 
 @dataclass(frozen=True)
@@ -53,16 +49,12 @@ class OptimizerArgument(Setting):
         return Words(f"Use the {self.argument} optimizer.", f"{call})", f"{call}, {self.argument}={self.value})")
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
-        """transformers names an optimizer and its form by one word."""
-        name = self._without(run)[0]
-        if loop is Loop.TRANSFORMERS and name in OF_TRANSFORMERS and (self.argument, self.value) == ("fused", True):
-            return Argument("transformers.TrainingArguments", "optim", OF_TRANSFORMERS[name])
+        """transformers names an optimizer and its form by one word (transformers.training_args.OptimizerNames)."""
+        if loop is Loop.TRANSFORMERS and self.argument == "fused" and self.made(run)[0] in ("Adam", "AdamW"):
+            return Argument("transformers.TrainingArguments", "optim", "adamw_torch_fused")
         return "where the optimizer is made, as in configure_optimizers()" if loop is Loop.LIGHTNING else None
 
     def made(self, run: Run) -> tuple[str, tuple[Made | None, ...]]:
-        return self._without(run)
-
-    def _without(self, run: Run) -> tuple[str, tuple[Made | None, ...]]:
         """The class of the optimizers that have not got it, and where they are made; empty if they are of several."""
         some = [optimizer for optimizer in run.rank.optimizers if getattr(optimizer, self.argument) is not self.value]
         names = {one.name for one in some}
@@ -97,8 +89,7 @@ class OptimizerArgument(Setting):
             raise CannotSwitch(f"no optimizer that stepped has {self.argument}")
         if not others:
             raise CannotSwitch(f"the script has {self.argument}={self.value} already")
-        before = {id(one): [_forms(group) for group in one.param_groups] for one in others}
-        first = others[0]
+        before = {id(one): _forms(one) for one in others}
         names = ", ".join(dict.fromkeys(type(one).__name__ for one in others))
 
         def turn(on: bool) -> None:
@@ -106,13 +97,13 @@ class OptimizerArgument(Setting):
                 self._turn(one, on, before[id(one)])
 
         def of_copy(optimizer: Any, on: bool) -> None:
-            self._turn(optimizer, on, [_forms(group) for group in optimizer.param_groups])
+            self._turn(optimizer, on, _forms(optimizer))
 
         def why_none() -> str:
             kept = all(group[self.argument] == self.value for one in others for group in one.param_groups)
             return "" if kept else f"the script sets {self.argument} of its optimizer back"
 
-        what = f"{names}: {self.argument} {before[id(first)][0][self.argument]} -> {self.value}"
+        what = f"{names}: {self.argument} {before[id(others[0])][0][self.argument]} -> {self.value}"
         return Switch(turn, why_none, what, of_optimizer=of_copy)
 
     def _turn(self, optimizer: Any, on: bool, before: list[Forms]) -> None:

@@ -1,214 +1,19 @@
-"""Settings of the whole process: of torch, of Python, and of the environment that both read when they start."""
+"""Settings of the whole process: of torch and of Python."""
 
 from __future__ import annotations
 
 import functools
 import gc
-import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from . import malloc
 from .interfaces import CannotSwitch, Editor, Edits, Injection, Switch, no_gpu
-from .setting import (
-    Argument,
-    Loop,
-    Run,
-    Safety,
-    Setting,
-    Words,
-    as_in_own_loop,
-    flag,
-    not_possible,
-    only,
-    said_itself,
-    whole,
-)
+from .setting import Argument, Loop, Run, Safety, Setting, Words, as_in_own_loop, not_possible, only, said_itself, whole
 
 if TYPE_CHECKING:
     from ..trace.frames import Site
     from ..trace.manifest import RankManifest
-
-VARIABLES = frozenset(
-    {
-        "OMP_NUM_THREADS",
-        "CUDA_LAUNCH_BLOCKING",
-        "MALLOC_MMAP_THRESHOLD_",
-        "MALLOC_TRIM_THRESHOLD_",
-        "PYTORCH_ALLOC_CONF",
-        "PYTORCH_CUDA_ALLOC_CONF",
-        "PYTORCH_HIP_ALLOC_CONF",
-        "PYTORCH_NO_CUDA_MEMORY_CACHING",
-        "PYTORCH_NO_HIP_MEMORY_CACHING",
-    }
-)
-"""Environment variables that torch, or what it stands on, reads when it starts."""
-
-ALLOW_TF32, FORBID_TF32 = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1"), ("NVIDIA_TF32_OVERRIDE", "")
-
-
-@dataclass(frozen=True)
-class Environment(Setting):
-    """Environment variables, by names and values; an empty value takes one out. Raises ValueError for unknown ones."""
-
-    value: tuple[tuple[str, str], ...] = ()
-
-    form = "env:"
-    takes = {"": lambda value: bool(value) and VARIABLES.issuperset(name for name, _ in value)}  # type: ignore[attr-defined]
-
-    framework = as_in_own_loop
-
-    @property
-    def name(self) -> str:
-        return self.form + " ".join("=".join(pair) for pair in self.value)
-
-    @property
-    def variables(self) -> tuple[tuple[str, str], ...]:
-        return self.value
-
-    @property
-    def changes(self) -> Safety:
-        threads = any(name == "OMP_NUM_THREADS" for name, _ in self.value)
-        return Safety.ROUNDING if threads else Safety.SAME_NUMBERS
-
-    @property
-    def link(self) -> str:
-        if self.value[0][0].startswith("MALLOC_"):
-            return "https://sourceware.org/glibc/manual/latest/html_node/Malloc-Tunable-Parameters.html"
-        return "https://docs.pytorch.org/docs/stable/notes/cuda.html"
-
-    def words(self) -> Words:
-        gone = [name for name, value in self.value if not value]
-        told = " ".join("=".join(pair) for pair in self.value if pair[1])
-        return Words(
-            f"Unset {' and '.join(gone)}." if gone else f"Set {told}.",
-            f"{gone[0]}=1 python train.py" if gone else "python train.py",
-            f"{told} python train.py".lstrip(),
-        )
-
-    def in_force(self, run: Run) -> bool:
-        """One that is only taken out was seen by the rule: what is not among the variables may not be recorded."""
-        as_asked = all(run.environment.get(name, "") == value for name, value in self.value)
-        return as_asked and any(value for _, value in self.value)
-
-    def inject(self, injection: Injection) -> None:
-        """The parent of the process sets them: only what is to be out has to go."""
-        take_out(injection, self.value)
-
-    @property
-    def why_no_switch(self) -> str:
-        known = all(name in malloc.OPTIONS and value for name, value in self.value)
-        return "" if known else "the variable is read when the process starts"
-
-    @property
-    def varies_by_process(self) -> bool:
-        """glibc gives memory back or keeps it by where blocks happen to lie."""
-        return not self.why_no_switch
-
-    def switch(self, injection: Injection) -> Switch:
-        return malloc.switch(self.value)
-
-    def took_effect(self, rank: RankManifest) -> str:
-        threads = dict(self.value).get("OMP_NUM_THREADS", "")  # Empty: it is taken out, and torch counts cores.
-        if rank.flags.threads is not None and threads not in ("", str(rank.flags.threads)):
-            return f"torch computes with {rank.flags.threads} threads, which the script sets itself"
-        gpu = [name for name, _ in self.value if "OMP" not in name and "MALLOC_" not in name]
-        return f"PyTorch used no GPU, to which {gpu[0]} applies" if gpu and not rank.allocator else ""
-
-    def edit(self, editor: Editor, site: Site | None) -> Edits:
-        return set_variables(editor, self.value)
-
-
-def take_out(injection: Injection, variables: tuple[tuple[str, str], ...]) -> None:
-    """Inject environment variables that the parent of the process has set."""
-    for name, value in variables:
-        if not value:
-            os.environ.pop(name, None)
-    said = [f"{name}={value}" if value else f"no {name}" for name, value in variables]
-    injection.note_everywhere(f"{' '.join(said)} in the environment")
-
-    def changed() -> str:
-        other = (name for name, value in variables if os.environ.get(name, "") != value)
-        return next((f"the script sets {name} itself" for name in other), "")
-
-    injection.check = changed
-
-
-def set_variables(editor: Editor, variables: tuple[tuple[str, str], ...]) -> Edits:
-    """Of all of them."""
-    edits = [edit for name, value in variables for edit in editor.variable(name, value)]
-    if not edits:
-        editor.refuse(f"nothing in your files sets {' or '.join(name for name, _ in variables)}")
-    return edits
-
-
-@dataclass(frozen=True)
-class Tf32(Setting):
-    """TF32 in matmuls in fp32. `value`: whether a variable that forbids it has to go, too."""
-
-    value: Any = False
-
-    form = "env:"
-    takes = {"": flag}
-    changes = Safety.PRECISION
-    link = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
-
-    @property
-    def name(self) -> str:
-        return self.form + " ".join("=".join(pair) for pair in self.variables)
-
-    @property
-    def variables(self) -> tuple[tuple[str, str], ...]:
-        return (ALLOW_TF32, FORBID_TF32) if self.value else (ALLOW_TF32,)
-
-    def words(self) -> Words:
-        if self.value:
-            return Words("Unset NVIDIA_TF32_OVERRIDE: the value 0 forbids TF32.", "NVIDIA_TF32_OVERRIDE=0")
-        return Words("Allow TF32.", after='torch.set_float32_matmul_precision("high")')
-
-    def framework(self, loop: Loop, run: Run) -> Argument | str | None:
-        if self.value:
-            return None
-        if loop is Loop.TRANSFORMERS:
-            return Argument("transformers.TrainingArguments", "tf32", True)
-        return "before trainer.fit(model)" if loop is Loop.LIGHTNING else None
-
-    def in_force(self, run: Run) -> bool:
-        return run.rank.flags.cuda_matmul_allow_tf32 is True and run.environment.get(FORBID_TF32[0]) != "0"
-
-    def inject(self, injection: Injection) -> None:
-        take_out(injection, self.variables)
-
-    @property
-    def why_no_switch(self) -> str:
-        return f"{FORBID_TF32[0]} is read when the process starts" if self.value else ""
-
-    def switch(self, injection: Injection) -> Switch:
-        torch = sys.modules["torch"]
-        if why := no_gpu(torch):
-            raise CannotSwitch(f"{why}, to which TF32 applies")
-        before, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-        if torch.backends.cuda.matmul.allow_tf32:
-            raise CannotSwitch("the script allows TF32 already")
-
-        def turn(on: bool) -> None:
-            torch.set_float32_matmul_precision("high" if on else before)
-            torch.backends.cudnn.allow_tf32 = on or cudnn
-
-        def why_none() -> str:
-            return "" if torch.backends.cuda.matmul.allow_tf32 else "the script forbids TF32 itself"
-
-        return Switch(turn, why_none, f"torch.get_float32_matmul_precision() {before} -> high")
-
-    def took_effect(self, rank: RankManifest) -> str:
-        if rank.flags.cuda_matmul_allow_tf32 is False:
-            return "torch still does not allow TF32"
-        return "" if rank.allocator else f"PyTorch used no GPU, to which {ALLOW_TF32[0]} applies"
-
-    def edit(self, editor: Editor, site: Site | None) -> Edits:
-        edits = editor.call_once("set_float32_matmul_precision", "precision", "high")
-        return edits + editor.variable(*FORBID_TF32) if self.value else edits
 
 
 @dataclass(frozen=True)
@@ -316,30 +121,38 @@ class Threads(Setting):
         return Switch(turn, why_none, f"torch.get_num_threads() {before} -> {self.value}")
 
     def took_effect(self, rank: RankManifest) -> str:
-        return (
-            ""
-            if rank.flags.threads in (None, self.value)
-            else f"torch computes with {rank.flags.threads} threads, which the script sets itself"
-        )
+        now = rank.flags.threads
+        return "" if now in (None, self.value) else f"torch computes with {now} threads, which the script sets itself"
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
         return editor.call_once("set_num_threads", self.argument, self.value)
 
 
 @dataclass(frozen=True)
-class AnomalyMode(Setting):
-    """Autograd's anomaly detection."""
+class _CheckOff(Setting):
+    """A check of torch's is off."""
 
     argument: str = "mode"
     value: Any = False
 
-    form = "patch:set_detect_anomaly"
     takes = {"mode": only(False)}
-    link = "https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection"
+    call: ClassVar[str]  # By which scripts switch it.
+    do: ClassVar[str]
 
     def words(self) -> Words:
-        calls = (f"torch.autograd.set_detect_anomaly({mode})" for mode in (True, False))
-        return Words("Disable anomaly detection.", *calls)
+        return Words(self.do, f"{self.call}(True)", f"{self.call}(False)")
+
+    def edit(self, editor: Editor, site: Site | None) -> Edits:
+        return editor.giving_calls(self.call.rpartition(".")[2], self.argument, self.value)
+
+
+@dataclass(frozen=True)
+class AnomalyMode(_CheckOff):
+    """Autograd's anomaly detection."""
+
+    form = "patch:set_detect_anomaly"
+    link = "https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection"
+    call, do = "torch.autograd.set_detect_anomaly", "Disable anomaly detection."
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         return Argument("lightning.Trainer", "detect_anomaly", False) if loop is Loop.LIGHTNING else None
@@ -367,25 +180,15 @@ class AnomalyMode(Setting):
     def took_effect(self, rank: RankManifest) -> str:
         return "anomaly detection is still on" if rank.flags.anomaly_mode else ""
 
-    def edit(self, editor: Editor, site: Site | None) -> Edits:
-        return editor.giving_calls("set_detect_anomaly", self.argument, self.value)
-
 
 @dataclass(frozen=True)
-class Determinism(Setting):
+class Determinism(_CheckOff):
     """Whether algorithms have to add in the same order in every run."""
 
-    argument: str = "mode"
-    value: Any = False
-
     form = "patch:torch.use_deterministic_algorithms"
-    takes = {"mode": only(False)}
     changes = Safety.ROUNDING
     link = "https://docs.pytorch.org/docs/stable/notes/randomness.html"
-
-    def words(self) -> Words:
-        calls = (f"torch.use_deterministic_algorithms({mode})" for mode in (True, False))
-        return Words("Allow nondeterministic algorithms.", *calls)
+    call, do = "torch.use_deterministic_algorithms", "Allow nondeterministic algorithms."
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         return {
@@ -397,8 +200,7 @@ class Determinism(Setting):
         return run.rank.flags.deterministic_algorithms is self.value
 
     def inject(self, injection: Injection) -> None:
-        shown = "torch.use_deterministic_algorithms"
-        injection.change_calls("torch", "", "use_deterministic_algorithms", shown)
+        injection.change_calls("torch", "", "use_deterministic_algorithms", self.call)
 
     def switch(self, injection: Injection) -> Switch:
         torch = sys.modules["torch"]
@@ -417,9 +219,6 @@ class Determinism(Setting):
 
     def took_effect(self, rank: RankManifest) -> str:
         return "deterministic algorithms are still on" if rank.flags.deterministic_algorithms else ""
-
-    def edit(self, editor: Editor, site: Site | None) -> Edits:
-        return editor.giving_calls("use_deterministic_algorithms", self.argument, self.value)
 
 
 @dataclass(frozen=True)
@@ -457,9 +256,7 @@ class CollectByHand(Setting):
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
             nonlocal steps
             if steps == 0:
-                gc.collect()
-                gc.freeze()
-                gc.disable()
+                _freeze()
                 every = f"gc.collect(1) every {self.value} steps"
                 injection.note_everywhere(f"gc.freeze() after the first step, then {every}")
                 injection.check = lambda: "the script switches automatic collection on" if gc.isenabled() else ""
@@ -480,9 +277,7 @@ class CollectByHand(Setting):
 
         def turn(on: bool) -> None:
             if on:
-                gc.collect()
-                gc.freeze()
-                gc.disable()
+                _freeze()
             else:
                 gc.unfreeze()
                 gc.enable()
@@ -491,3 +286,9 @@ class CollectByHand(Setting):
             return "the script switches automatic collection on" if gc.isenabled() else ""
 
         return Switch(turn, why_none, "gc.freeze(), and no automatic collection", collects=True)
+
+
+def _freeze() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.disable()

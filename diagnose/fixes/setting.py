@@ -55,8 +55,7 @@ DS_CONFIG = "ds_config"
 class Argument(NamedTuple):
     """How a framework sets something: an argument of a class of its own, or an entry of a configuration."""
 
-    owner: str
-    """Whole name of the class; DS_CONFIG: DeepSpeed's configuration; "from_pretrained": that method of the model."""
+    owner: str  # Whole name of the class; DS_CONFIG: DeepSpeed's; "from_pretrained": that method of the model.
     name: str
     value: object
 

@@ -21,13 +21,9 @@ from diagnose.source.run_log import logs_in, read
 LOOK_S = 1.0  # Between two looks at whether a log has grown.
 RESTS = 20  # Times as long as reading and showing took, until the next look: at most 5 % of one CPU core (our choice).
 PATIENCE_S = 5.0  # For the last look at the end of the run (our choice): its disk may hang.
-
 LEAST_PRIORITY = 19
-
 MOST_RANKS = 64  # Whose logs are read, the first ones (our choice).
-
-AGAIN = 2
-"""Times that a log is read again which has grown meanwhile: what is read of both its files has to fit together."""
+AGAIN = 2  # Times that a log is read again which has grown meanwhile: what is read of both its files has to fit.
 
 Signature: TypeAlias = tuple[tuple[int, int] | None, ...]
 

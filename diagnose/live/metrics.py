@@ -16,7 +16,7 @@ from diagnose.version import __version__
 from diagnose.watched.sketch import PER_OCTAVE
 
 PREFIX = "diagnose_watch_"
-
+HOST = "127.0.0.1"
 MOST_LABEL = 200  # Characters of a label's value.
 HALF_OCTAVES = range(34, 75)  # Limits of the histogram, 2^(k/2) ns: from 131 us to 137 s (our choice).
 
@@ -166,7 +166,7 @@ STORAGE = {
 }
 FAULTS = {"minor_faults": "minor", "major_faults": "major"}
 
-FAMILIES: tuple[Family, ...] = (
+FAMILIES: tuple[Family, ...] = (  # In the order in which they are told. What this log does not know is left out.
     _family("run_info", "tool_version world_size steps_by", "The run, and how steps are counted. Always 1.", _info),
     _family("steps", "", "Completed steps.", lambda one: [Sample({}, one.run.steps)], "counter"),
     _family(
@@ -202,10 +202,6 @@ FAMILIES: tuple[Family, ...] = (
     Family("ranks", (), "Ranks with a log that is read (at most 64).", lambda ranks: [Sample({}, len(ranks))]),
     Family("ranks_step_seconds", ("statistic",), "Current median step time by rank.", _spread),
 )
-"""In the order in which they are told. What this log does not know is left out."""
-
-
-HOST = "127.0.0.1"
 
 
 class CannotServe(Exception):

@@ -35,8 +35,7 @@ class RankNow(Struct, frozen=True):
     """A rank, as its log was when it was read last."""
 
     run: RankRun
-    ended: tuple[RunPart, ...]
-    """Parts of the time up to the end of the last step: that which comes after may become any of them."""
+    ended: tuple[RunPart, ...]  # Parts of the time up to the last step's end: what comes after may become any.
     findings: tuple[RunFinding, ...]  # As far as its log goes, those first that would save most.
     not_found: tuple[NotFound, ...]
     first: Pace | None  # None where all is now, or no step is known but the first.
@@ -57,8 +56,10 @@ def rank_now(log: RunLog) -> RankNow:
     first = now = None
     if windows:
         period_ns = min(PERIOD_NS, (windows[-1].ended_ns - windows[0].began_ns) // 3)
-        now = _pace(_last_of(windows, period_ns))
-        first = _pace(_first_of(windows, period_ns)) if len(windows) > 1 else None
+        until_ns, from_ns = windows[0].began_ns + period_ns, windows[-1].ended_ns - period_ns
+        now = _pace(windows[-1 - sum(window.began_ns > from_ns for window in windows) :])
+        if len(windows) > 1:
+            first = _pace(windows[: 1 + sum(window.ended_ns < until_ns for window in windows)])
     upto_ns = log.windows[-1].ended_ns if log.windows else log.length_ns
     step_times = Counter[int]()
     for window in windows:
@@ -77,16 +78,6 @@ def rank_now(log: RunLog) -> RankNow:
     )
 
 
-def _first_of(windows: Sequence[Window], period_ns: int) -> Sequence[Window]:
-    until_ns = windows[0].began_ns + period_ns
-    return windows[: 1 + sum(window.ended_ns < until_ns for window in windows)]
-
-
-def _last_of(windows: Sequence[Window], period_ns: int) -> Sequence[Window]:
-    from_ns = windows[-1].ended_ns - period_ns
-    return windows[-1 - sum(window.began_ns > from_ns for window in windows) :]
-
-
 def _pace(windows: Sequence[Window]) -> Pace:
     columns, steps = [window.of("step") for window in windows], counted(windows, "step")
     return Pace(
@@ -101,15 +92,13 @@ def _pace(windows: Sequence[Window]) -> Pace:
 
 MOST_FINDINGS = 3  # In the panel (our choice).
 MOST_RANKS = 12  # That are told one by one: of more, the slowest (our choice).
-
-STALLED_S = 10
-STALLED_STEPS = 10  # Seconds, and usual steps, after which it is told that no step has ended (our choice).
+STALLED_S, STALLED_STEPS = 10, 10  # Seconds, and usual steps, after which no step ending is told (our choice).
 
 
 def rows(ranks: Sequence[RankNow]) -> Iterator[tuple[str, str]]:
     """A name and what is said of it. Figures are the first rank's; ranks follow at the end, if there are several."""
     one = ranks[0]
-    yield "so far", f"{_so_far(one)}{_which(ranks)}"
+    yield "so far", _so_far(one)
     if one.now is not None:
         yield "step", _step(one)
         if _waits(one):
@@ -133,7 +122,7 @@ def rows(ranks: Sequence[RankNow]) -> Iterator[tuple[str, str]]:
 def line(ranks: Sequence[RankNow]) -> str:
     """The same in a line, the most important of it."""
     one = ranks[0]
-    told = [_so_far(one) + _which(ranks)]
+    told = [_so_far(one)]
     if one.now is not None:
         told.append(f"step: {_step(one)}")
         if _waits(one):
@@ -153,18 +142,13 @@ def finding(one: RunFinding) -> str:
 
 def _so_far(one: RankNow) -> str:
     count, stalled_ns = one.run.steps, one.since_last_step_ns
-    steps = f"{number(count)} step{'' if count == 1 else 's'} in {long_duration(one.run.length_ns)}"
+    told = f"{number(count)} step{'' if count == 1 else 's'} in {long_duration(one.run.length_ns)}"
     usual_ns = (one.now and one.now.median_ns) or 0
     if stalled_ns > max(STALLED_S * 1e9, STALLED_STEPS * usual_ns):
-        return f"{steps}, none for {long_duration(stalled_ns)}"
-    if one.now is None or not one.now.length_ns:
-        return steps
-    return f"{steps}, {three_digits(one.now.steps / one.now.length_ns * 1e9)} steps/s now"
-
-
-def _which(ranks: Sequence[RankNow]) -> str:
-    run = ranks[0].run
-    return "" if run.world_size == 1 else f" (rank {run.rank} of {run.world_size})"
+        told += f", none for {long_duration(stalled_ns)}"
+    elif one.now is not None and one.now.length_ns:
+        told += f", {three_digits(one.now.steps / one.now.length_ns * 1e9)} steps/s now"
+    return told if one.run.world_size == 1 else f"{told} (rank {one.rank} of {one.run.world_size})"
 
 
 def _waits(one: RankNow) -> bool:
@@ -172,11 +156,10 @@ def _waits(one: RankNow) -> bool:
 
 
 def _step(one: RankNow) -> str:
-    return _then(one, _usual)
+    def usual(pace: Pace) -> str:
+        return f"median {duration(pace.median_ns or pace.mean_ns)}, p99 {duration(pace.p99_ns or pace.mean_ns)}"
 
-
-def _usual(pace: Pace) -> str:
-    return f"median {duration(pace.median_ns or pace.mean_ns)}, p99 {duration(pace.p99_ns or pace.mean_ns)}"
+    return _then(one, usual)
 
 
 def _then(one: RankNow, told: Callable[[Pace], str]) -> str:

@@ -11,9 +11,7 @@ from diagnose.live.now import RankNow
 from diagnose.trace.run_log import Window
 from diagnose.watched.sketch import quantile_ns
 
-SHARES = ("loader", "evaluation", "save", "collection", "compilation", "outside")
-"""Columns whose share of the time is told."""
-
+SHARES = ("loader", "evaluation", "save", "collection", "compilation", "outside")  # Columns told as shares of the time.
 PHASES = ("forward", "backward", "optimizer")  # Columns whose mean in a step is told.
 
 

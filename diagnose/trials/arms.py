@@ -25,25 +25,19 @@ from diagnose.trace.manifest import DeviceState, Manifest, RankManifest
 from diagnose.trials.selection import CannotTry
 
 FIRST = 10  # Losses that are compared where they are not equal: later ones multiply the differences (our choice).
-
-ROUNDING = 1e-5
-"""Difference in the first steps up to which it is rounding, as a share of the greatest loss (trials.md)."""
+ROUNDING = 1e-5  # Difference in the first steps up to which it is rounding, of the greatest loss (trials.md).
 
 
 def compared(without: Sequence[float], again: Sequence[float], changed: Sequence[float]) -> Losses | None:
     """The losses of two arms as the script is, and of one with the fix; None if one has none."""
     if not without or not again or not changed:
         return None
-    if _equal(without, again) and _equal(without, changed):
+    if all(one.hex() == other.hex() for some in (again, changed) for one, other in zip(without, some, strict=False)):
         return "same"
     own = _difference(without, again)
     if own > ROUNDING:
         return "not_deterministic"
     return "rounding" if _difference(without, changed) <= max(ROUNDING, own) else "differ"
-
-
-def _equal(some: Sequence[float], others: Sequence[float]) -> bool:
-    return all(one.hex() == other.hex() for one, other in zip(some, others, strict=False))
 
 
 def _difference(some: Sequence[float], others: Sequence[float]) -> float:
@@ -59,7 +53,7 @@ def _difference(some: Sequence[float], others: Sequence[float]) -> float:
     return max((abs(one - other) / scale for one, other in unequal), default=0.0)
 
 
-QUIET = {
+QUIET = {  # Variables by which experiment trackers stay offline.
     "WANDB_MODE": "offline",
     "WANDB_SILENT": "true",
     "MLFLOW_TRACKING_URI": "",
@@ -68,8 +62,6 @@ QUIET = {
     "CLEARML_OFFLINE_MODE": "1",
     "DISABLE_MLFLOW_INTEGRATION": "TRUE",
 }
-"""Variables by which experiment trackers stay offline."""
-
 WARMUP, TIMED, TIMED_S = 10, 10, 2.0  # Steps to skip, at least; steps to time, at least, and for how long (our choice).
 START_S = 10.0  # What a start of Python and torch may take, until one has been seen (our choice).
 PATIENCE = 3.0  # Times what an arm is expected to take, after which it is ended (trials.md).
@@ -78,12 +70,9 @@ COMPILING_S = 120.0  # More patience for that (our choice).
 UNKNOWN_S = 60.0  # More patience for the first arm: nothing tells yet what starting takes here (our choice).
 LAST_BYTES = 16384  # Of what a script has printed, that are looked at for an error (our choice).
 TORCHRUN = "ChildFailedError"  # What torchrun ends with, and a table, when a rank has failed.
-
 ENDED = 0.75  # Share of the steps that were timed before a script ended, that are timed again (our choice).
 UNTIMED = 3  # Steps of a run that none can time: one begins the clock, one warms up, one ends the last.
-
 _RAISED = re.compile(r"(?:\[rank\d+\]: ?)?([\w.]*(?:Error|Exception)\b.*)")
-
 
 HEAT = frozenset({"HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown"})
 """What holds a GPU's clock back for a while, by NVML's names. At its power limit every run of a training may be."""
@@ -109,8 +98,7 @@ class Arm(Struct, frozen=True):
     losses: tuple[float, ...]
     injected: tuple[str, ...]  # Where fixes took effect, on any rank.
     seconds: float  # From its start to its end.
-    gpu: DeviceState | None = None
-    """Of the first machine, that which draws the most power, once the steps were timed; None without NVML."""
+    gpu: DeviceState | None = None  # The first machine's that draws most power after that; None without NVML.
     held_back_by: tuple[str, ...] = ()  # Of HEAT, on any GPU of that machine.
     reread: tuple[str, ...] = ()  # Files that it read, and an earlier run had written.
     waited: float = 0.0  # Share of its steps in which the training could run and got no CPU; 0 where a device is timed.
@@ -164,31 +152,24 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
     )
     compiles = any(isinstance(one, Compile | CompileArgument) for one in settings)
     limit_s = PATIENCE * max(size.expected_s, LEAST_S) + COMPILING_S * compiles + UNKNOWN_S * (size.timed_s > 0)
-    begun_s, printed = time.monotonic(), folder.with_suffix(".log")
-    try:
-        recorded = run_quietly(command, prepare(folder, plan, command), plan, variables(fixes), printed, limit_s)
-    except CannotRecord as error:
-        raise CannotTry(str(error)) from error
+    begun_s = time.monotonic()
+    recorded = run_quietly(command, folder, plan, fixes, limit_s)
     if {signal.SIGINT, signal.SIGTERM} & set(recorded.signals):
         raise KeyboardInterrupt
     ranks = recorded.manifest.ranks
     if not ranks or any(rank.unprofiled is None for rank in ranks):
-        raise void(recorded, last_line(printed), limit_s)
+        raise void(recorded, limit_s)
     for setting in settings:
-        if why := next(filter(None, (why_none(setting, rank) for rank in _changed(setting.name, ranks))), ""):
+        # Those that did what it changes, as only one may save checkpoints; all if none did.
+        changed = [rank for rank in ranks if rank.arm is not None and rank.arm.injected.get(setting.name)] or ranks
+        if why := next(filter(None, (why_none(setting, rank) for rank in changed)), ""):
             raise Void("not_injected", f"{why[0].upper()}{why[1:]}.")
-    seconds = time.monotonic() - begun_s
-    return _measured(ranks, recorded.manifest.devices, batch_factor(fixes), seconds)
+    return _measured(ranks, recorded.manifest.devices, batch_factor(fixes), time.monotonic() - begun_s)
 
 
 def batch_factor(fixes: Sequence[str]) -> int:
     """How many times as many samples a step has with these fixes."""
     return math.prod(setting.batch_factor for setting in _settings(fixes))
-
-
-def variables(fixes: Sequence[str]) -> dict[str, str]:
-    """Of the environment, that these fixes set."""
-    return dict(pair for setting in _settings(fixes) for pair in setting.variables)
 
 
 def _settings(fixes: Sequence[str]) -> list[Setting]:
@@ -203,27 +184,33 @@ def why_none(setting: Setting, rank: RankManifest) -> str:
     return setting.took_effect(rank)
 
 
-def _changed(fix: str, ranks: Sequence[RankManifest]) -> Sequence[RankManifest]:
-    """Those that did what the fix changes, as only one may save checkpoints; all if none did."""
-    return [rank for rank in ranks if rank.arm is not None and rank.arm.injected.get(fix)] or ranks
-
-
 def run_quietly(
     command: Sequence[str],
-    part: Part,
+    folder: Path,
     plan: Plan,
-    environment: dict[str, str],
-    printed: Path,
+    fixes: Sequence[str],
     limit_s: float,
-    look: Callable[[], None] = lambda: None,
+    look: Callable[[Part], None] = lambda part: None,
 ) -> Recorded:
-    """Run a command without input, what it prints in a file, and experiment trackers offline."""
+    """Run a command without input, what it prints beside the folder, and experiment trackers offline.
+
+    Raises CannotTry if it does not start.
+    """
+    environment = {**QUIET, **dict(pair for setting in _settings(fixes) for pair in setting.variables)}
     try:
-        with printed.open("wb") as output:
-            return run(command, part, plan, lambda said: None, {**QUIET, **environment}, output, limit_s, look)
-    except KeyboardInterrupt:  # Where the run has not begun to listen for it.
-        end_orphans(part)
-        raise
+        part = prepare(folder, plan, command)
+        try:
+            with _printed(folder).open("wb") as output:
+                return run(command, part, plan, lambda said: None, environment, output, limit_s, lambda: look(part))
+        except KeyboardInterrupt:  # Where the run has not begun to listen for it.
+            end_orphans(part)
+            raise
+    except CannotRecord as error:
+        raise CannotTry(str(error)) from error
+
+
+def _printed(folder: Path) -> Path:
+    return folder.with_suffix(".log")
 
 
 def _measured(ranks: Sequence[RankManifest], devices: Sequence[DeviceState], factor: int, seconds: float) -> Arm:
@@ -247,9 +234,9 @@ def _measured(ranks: Sequence[RankManifest], devices: Sequence[DeviceState], fac
     )
 
 
-def void(recorded: Recorded, last: str, limit_s: float) -> Void:
+def void(recorded: Recorded, limit_s: float) -> Void:
     """Why an arm has timed nothing."""
-    code = recorded.exit_code
+    code, last = recorded.exit_code, last_line(_printed(recorded.folder))
     if OVERDUE in recorded.signals:
         late = f"diagnose stopped the script after {limit_s:.0f} s, far more than expected. {busy()}"
         return Void("inconclusive", late.rstrip())

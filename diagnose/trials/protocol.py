@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 from diagnose import statistics as looks
 from diagnose.capture.agent.screening import FEWEST_PAIRS
@@ -23,22 +22,12 @@ from diagnose.trials.arms import Arm, Size, Void
 from diagnose.trials.selection import Candidate, CannotTry, named
 
 NOTHING = "The unmodified script could not be measured."
-
 SPENT = "The budget ran out. Raise --budget."
-
 LEAST_FOR_INTERVAL = 2  # Pairs.
 FEWEST_STEPS = 5  # Of a script that can be timed.
 COOLING_S = 10.0  # Before a run is repeated in which heat held the GPU back (our choice).
 MOST_REPEATS = 3  # Of such runs; heat that stays belongs to the machine (our choice).
 LONGER_S = 1.0  # By which a start has to be longer to count: starts of Python differ as well (our choice).
-
-
-class Standing(Struct, frozen=True):
-    """Which run begins."""
-
-    numbers: tuple[int, ...]  # Of the findings whose fixes are tried; () where the script runs twice as it is.
-    name: str  # Of the trial.
-    pair: int  # Number of the pair, from 1, or of the run as it is.
 
 
 class _Spent(Exception):
@@ -54,7 +43,7 @@ class Bench:
     size: Size
     least_pairs: int
     budget_s: float
-    begins: Callable[[Standing], None]  # Told before each run.
+    say: Callable[[str], None]  # Told before each run.
     without: list[Arm] = field(default_factory=list)  # Arms of the script as it is.
     trials: list[Trial] = field(default_factory=list)
     repeated: int = 0  # Runs, as heat held the GPU back in them.
@@ -62,8 +51,7 @@ class Bench:
     written: Sequence[str] = ()  # What the recorded run has written.
     screens: Callable[[Sequence[Screened]], None] = lambda found: None  # Told now and then while a process screens.
     in_blocks: list[Trial] = field(default_factory=list)  # Of switches.
-    base: list[Candidate] = field(default_factory=list)
-    """Fixes that screening has kept: runs of pairs have them on both sides."""
+    base: list[Candidate] = field(default_factory=list)  # Kept by screening: runs of pairs have them on both sides.
     together: Trial | None = None  # All that is kept, against the script as it is.
     between: Spread = CPU  # How equal runs of such a training usually differ.
     tried: list[Sequence[Candidate]] = field(default_factory=list)  # By each of `trials`.
@@ -77,12 +65,12 @@ class Bench:
 
     def begin(self) -> None:
         """The script as it is, which sizes all other runs. Raises CannotTry if it cannot be timed."""
+        self.say("running unmodified script: run 1")
         try:
-            self.begins(Standing((), "unmodified script", 1))
-            self.without.append(self._sized(()))
-            self._unpaired = self.without[-1]
+            self._unpaired = self._sized(())
         except Void as error:
             raise CannotTry(f"{NOTHING} {error}") from error
+        self.without.append(self._unpaired)
 
     def screen(self, some: Sequence[Candidate], limit_s: float) -> list[Candidate]:
         """Measure switches in one process; in another one what is left where one of them, or its end, ends the script.
@@ -227,7 +215,7 @@ class Bench:
 
     def _pair(self, some: Sequence[Candidate], pair: int, with_first: bool) -> tuple[Arm, Arm]:
         name = " + ".join(f"{one.rule} ({named(one.trial)})" for one in some)
-        self.begins(Standing(tuple(one.number for one in some), name, pair))
+        self.say(f"running {name}: pair {pair}")
         base, both = [one.trial for one in self.base], dict[bool, Arm]()
         begun = None if base else self._unpaired
         if begun is not None:
@@ -267,11 +255,6 @@ class Bench:
         self.held_back += 1
         return arm
 
-    def _so_far(self, pairs: Sequence[tuple[Arm, Arm]]) -> Range | None:
-        if len(pairs) < LEAST_FOR_INTERVAL:
-            return None
-        return Range(*self._interval(pairs))
-
     def _interval(self, pairs: Sequence[tuple[Arm, Arm]]) -> looks.Interval:
         others = [_log_ratios(some) for some in self._pairs_of if some is not pairs]
         return looks.speed_up(_log_ratios(pairs), self.between, others)
@@ -294,11 +277,10 @@ class Bench:
         verdict: Verdict | None,
         why: str,
     ) -> Trial:
-        measured, factor = self._so_far(pairs), arms.batch_factor([one.trial for one in some])
-        last = pairs[-1][1] if pairs else None
+        measured = Range(*self._interval(pairs)) if len(pairs) >= LEAST_FOR_INTERVAL else None
+        factor, last = arms.batch_factor([one.trial for one in some]), pairs[-1][1] if pairs else None
         numbers = [one.losses for one in ([pair[0] for pair in pairs] if self.base else self.without)[:2]]
         same = arms.compared(numbers[0], numbers[1], last.losses) if last and len(numbers) == 2 else None
-        warm_up, memory = _both(pairs, lambda one: one.warmup_s), _both(pairs, lambda one: one.peak_bytes)
         concluded: Verdict = verdict or _verdict(some, measured, same)
         return Trial(
             rule=" + ".join(one.rule for one in some),
@@ -314,8 +296,8 @@ class Bench:
             steps=last.steps if last else 0,
             losses=same,
             losses_compared=min(map(len, (*numbers, last.losses))) if same and last else 0,
-            peak_bytes=memory,
-            warmup_s=warm_up,
+            peak_bytes=_both(pairs, lambda one: one.peak_bytes),
+            warmup_s=_both(pairs, lambda one: one.warmup_s),
             pays_after_steps=_pays_after(pairs) if concluded == "keep" and factor == 1 else None,
             batch_factor=factor,
             gpu=_gpu(pairs),
@@ -359,9 +341,6 @@ def _pays_after(pairs: Sequence[tuple[Arm, Arm]]) -> int | None:
 
 
 def _verdict(some: Sequence[Candidate], measured: Range | None, same: str | None) -> Verdict:
-    judged = any(one.fix.safety.value in ("precision", "needs_judgement") for one in some)
-    if same == "differ" and not judged:
+    if same == "differ" and not any(one.is_judged for one in some):
         return "changes_numbers"
-    if measured is None:
-        return "inconclusive"
-    return looks.verdict(measured.low, measured.high)
+    return "inconclusive" if measured is None else looks.verdict(measured.low, measured.high)

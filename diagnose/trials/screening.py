@@ -14,24 +14,20 @@ from msgspec import Struct
 from diagnose import statistics as looks
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.screening import FEWEST_PAIRS, LIVE, RAISES, log_ratios
-from diagnose.capture.doctor import CannotRecord
-from diagnose.capture.run import prepare
 from diagnose.contracts.trials import Both, Numbers, Range, Trial, Verdict
 from diagnose.statistics import Pair
 from diagnose.trace.manifest import Difference, RankManifest, Screened
 from diagnose.trials import arms
 from diagnose.trials.arms import Size
-from diagnose.trials.selection import Candidate, CannotTry
+from diagnose.trials.selection import Candidate
 
 TIMED, TIMED_S = 10, 1.0  # Steps to time before anything is switched, at least, and for how long (our choice).
 BLOCK_S = 0.3  # Of a block, at least (trials.md).
-
-BLOCKS = 10
-"""In which a script ends that a block of BLOCK_S hardly fits into: shorter ones make three pairs (our choice)."""
-
-PER_SWITCH_S, COMPILING_S = 15.0, 60.0
-"""That screening one usually takes at most, and more for one that compiles (trials.md: 10 s are usual)."""
-
+BLOCKS = 10  # In which a script ends that a block of BLOCK_S hardly fits into: shorter ones make three pairs (chosen).
+PER_SWITCH_S, COMPILING_S = (
+    15.0,
+    60.0,
+)  # One usually takes at most, and more if it compiles (trials.md: 10 s are usual).
 BETWEEN_S = 30.0  # More patience with the script between its start and its end (our choice).
 LONGER_S = 1.0  # Settling that has to be paid for: less is not told (our choice).
 FAILS = "it fails: "  # How it is told that a script ended while a fix was on.
@@ -46,6 +42,9 @@ class Start(NamedTuple):
     fixes: Sequence[str] = ()  # In force all the time.
     block_s: float = BLOCK_S  # Of a block, at least.
     earlier: Sequence[Pair] = ()  # Of the first switch, by processes that have ended.
+
+
+FROM_THE_START = Start()
 
 
 class Screen(Struct, frozen=True):
@@ -70,7 +69,7 @@ def screen(
     screen_s: float,
     told: Told,
     written: Sequence[str] = (),
-    start: Start = Start(),  # noqa: B008 (it is frozen)
+    start: Start = FROM_THE_START,
 ) -> Screen:
     """Measure switches in one process, in a folder that is new. Raises CannotTry if the command does not start."""
     plan = Plan(
@@ -85,21 +84,23 @@ def screen(
         earlier=tuple(start.earlier),
         written=tuple(written),
     )
-    printed = folder.with_suffix(".log")
     limit_s = arms.PATIENCE * max(size.expected_s, arms.LEAST_S) + arms.UNKNOWN_S + 2 * screen_s + BETWEEN_S
     limit_s += arms.COMPILING_S * any(one.compiles for one in some)
-    try:
-        part = prepare(folder, plan, command)
-        look = _Look(part, told)
-        recorded = arms.run_quietly(command, part, plan, arms.variables(start.fixes), printed, limit_s, look)
-    except CannotRecord as error:
-        raise CannotTry(str(error)) from error
+    seen: tuple[Screened, ...] = ()  # Of a process that is killed nothing else is left.
+
+    def look(part: Part) -> None:
+        nonlocal seen
+        with suppress(OSError, msgspec.MsgspecError):
+            seen = _SCREENED.decode((part.work / LIVE).read_bytes())
+            told(seen)
+
+    recorded = arms.run_quietly(command, folder, plan, start.fixes, limit_s, look)
     ranks = recorded.manifest.ranks
-    found = _slowest([rank.screened for rank in ranks if rank.screened is not None]) or look.seen
+    found = _slowest([rank.screened for rank in ranks if rank.screened is not None]) or seen
     interrupted = bool({signal.SIGINT, signal.SIGTERM} & set(recorded.signals))
     if interrupted or any(rank.ended == "recorded" for rank in ranks):
         return Screen(found, None, interrupted)
-    failed = arms.void(recorded, arms.last_line(printed), limit_s)
+    failed = arms.void(recorded, limit_s)
     return Screen(found, failed, False, _made_s(ranks) if failed.made else 0.0)
 
 
@@ -119,22 +120,7 @@ def blamed(one: Screened, failed: arms.Void) -> Screened:
     return msgspec.structs.replace(one, void=void, out_of_memory=failed.verdict == "out_of_memory")
 
 
-class _Look:
-    """How far a process is. Of one that is killed nothing else is left."""
-
-    def __init__(self, part: Part, told: Told) -> None:
-        self._file, self._told = part.work / LIVE, told
-        self.seen: tuple[Screened, ...] = ()
-
-    def __call__(self) -> None:
-        with suppress(OSError, msgspec.MsgspecError):
-            self.seen = _SCREENED.decode(self._file.read_bytes())
-            self._told(self.seen)
-
-
 def _slowest(ranks: Sequence[tuple[Screened, ...]]) -> tuple[Screened, ...]:
-    if not ranks:
-        return ()
     return tuple(
         msgspec.structs.replace(
             some[0],
@@ -146,7 +132,7 @@ def _slowest(ranks: Sequence[tuple[Screened, ...]]) -> tuple[Screened, ...]:
     )
 
 
-def _slowest_pairs(ranks: Sequence[tuple[tuple[float, float], ...]]) -> tuple[tuple[float, float], ...]:
+def _slowest_pairs(ranks: Sequence[tuple[Pair, ...]]) -> tuple[Pair, ...]:
     return tuple(
         (max(pair[0] for pair in pairs), max(pair[1] for pair in pairs)) for pairs in zip(*ranks, strict=False)
     )

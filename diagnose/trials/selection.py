@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from diagnose.advice import timing
 from diagnose.advice.naming import names, why_unknown
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import Fix, Kind, RankedFinding
+from diagnose.contracts.finding import Fix, Kind, PricedSaving, RankedFinding, Together
 from diagnose.contracts.trials import NotTried, Range
 from diagnose.facts.data.throughput import PER_CORE
 from diagnose.fixes.loaders import LoaderArgument
@@ -19,8 +19,7 @@ from diagnose.fixes.models import Compile, CompileArgument
 from diagnose.fixes.setting import Safety
 from diagnose.statistics import PRECISE, Spread
 
-BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING, Safety.PRECISION)
-"""Changes of numbers in order, up to which fixes may be tried without being asked for."""
+BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING, Safety.PRECISION)  # In order; fixes tried without being named.
 
 
 class CannotTry(Exception):
@@ -39,14 +38,12 @@ class Candidate(Struct, frozen=True):
     @property
     def is_switch(self) -> bool:
         """It can be turned on and off in a running training."""
-        setting = self.fix.setting
-        return setting is not None and not setting.why_no_switch
+        return self.fix.setting is not None and not self.fix.setting.why_no_switch
 
     @property
     def varies_by_process(self) -> bool:
         """One process in which it gains nothing does not tell that it never does."""
-        setting = self.fix.setting
-        return setting is not None and setting.varies_by_process
+        return self.fix.setting is not None and self.fix.setting.varies_by_process
 
     @property
     def is_unsure(self) -> bool:
@@ -99,7 +96,7 @@ def select(
         fix, why_not = _fix_of(finding, safety, by_name)
         if finding.kind is Kind.OPTION and not (options or by_name or why_not):
             why_not = f"it is an option, not a fault (--options or --fix {finding.rank_order} tries it)"
-        same = _same(fix)
+        same = fix.setting.form if isinstance(fix.setting, Compile) else fix.trial or ""
         if not why_not and same in known:
             why_not = f"it is the same trial as that of {known[same]}"
         if why_not or fix.trial is None:
@@ -109,10 +106,6 @@ def select(
         predicted = _predicted(finding, step_ns)
         tried.append(Candidate(finding.rule, finding.rank_order, fix, fix.trial, predicted))
     return tried, others
-
-
-def _same(fix: Fix) -> str:
-    return fix.setting.form if isinstance(fix.setting, Compile) else fix.trial or ""
 
 
 def in_order(some: Sequence[Candidate]) -> list[Candidate]:
@@ -126,13 +119,9 @@ def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix,
         return (*finding.fixes, Fix(finding.title))[0], "it needs an edit of the script"
     known = [one for one in with_trial if (setting := one.setting) is not None and not setting.why_not_tried]
     if not known:
-        setting = with_trial[0].setting
-        why = (
-            f"this version does not support the setting {with_trial[0].trial}"
-            if setting is None
-            else setting.why_not_tried
-        )
-        return with_trial[0], why
+        fix = with_trial[0]
+        unknown = f"this version does not support the setting {fix.trial}"
+        return fix, unknown if fix.setting is None else fix.setting.why_not_tried
     allowed = BY_THEMSELVES[: BY_THEMSELVES.index(safety) + 1]
     safe = [one for one in known if by_name or one.safety in allowed]
     how = known[0].safety.value.replace("_", " ")
@@ -144,11 +133,13 @@ def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix,
 
 def _predicted(finding: RankedFinding, step_ns: int | None) -> Range | None:
     """The speed-up that analysis predicts; None where it predicts none of the step, or all of it."""
-    saving = finding.saving
-    if step_ns is None or finding.per_sample or saving.high_ns >= step_ns:
+    return None if step_ns is None or finding.per_sample else _speed_up(finding.saving, step_ns)
+
+
+def _speed_up(saving: PricedSaving | Together, step_ns: int) -> Range | None:
+    if saving.high_ns >= step_ns:
         return None
-    low, likely, high = (step_ns / (step_ns - ns) for ns in (saving.low_ns, saving.likely_ns, saving.high_ns))
-    return Range(low, likely, high)
+    return Range(*(step_ns / (step_ns - ns) for ns in (saving.low_ns, saving.likely_ns, saving.high_ns)))
 
 
 def step_of(diagnosis: Diagnosis) -> int | None:
@@ -174,7 +165,6 @@ def predicted(diagnosis: Diagnosis, rules: Collection[str]) -> Range | None:
     worth = [finding for finding in diagnosis.findings if finding.shortens]
     saved = None if diagnosis.replay is None else diagnosis.replay.all_together
     step_ns = diagnosis.step_ns
-    if saved is None or step_ns is None or {one.rule for one in worth} != set(rules) or saved.high_ns >= step_ns:
+    if saved is None or step_ns is None or {one.rule for one in worth} != set(rules):
         return None
-    low, likely, high = (step_ns / (step_ns - ns) for ns in (saved.low_ns, saved.likely_ns, saved.high_ns))
-    return Range(low, likely, high)
+    return _speed_up(saved, step_ns)

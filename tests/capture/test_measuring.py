@@ -8,9 +8,10 @@ import pytest
 from diagnose.capture import measuring
 from diagnose.capture.measuring import CannotMeasure, Setting, measure
 from diagnose.source.beside import read_costs
+from diagnose.trace.manifest import Flags
 from diagnose.trace.measured import MeasuredOp, Measurements, OpSpec
 
-CPU = Setting(device="", threads=1, matmul_tf32=False)
+CPU = Setting(device="", flags=Flags(threads=1))
 MM = OpSpec("aten::mm", "[[64,64],[64,64]]", '["double","double"]')
 
 
@@ -119,12 +120,14 @@ def test_what_cannot_be_called_again_is_not_measured(
 @pytest.mark.slow
 def test_on_another_device_nothing_is_measured() -> None:
     with pytest.raises(CannotMeasure, match=r"^The recording is from an NVIDIA H100, but this machine has no GPU\."):
-        measure([(MM, ["fp32"])], Setting("NVIDIA H100", None, False), seconds=60)
+        measure([(MM, ["fp32"])], Setting("NVIDIA H100"), seconds=60)
 
 
 def test_on_another_processor_nothing_is_measured(tmp_path: Path) -> None:
     with pytest.raises(CannotMeasure, match=r"^The recording is from an Abacus 9000, but this is an "):
-        measure([(MM, ["fp32"])], Setting("", 1, False, "Abacus 9000"), 60, python=said(tmp_path, READY, "true"))
+        measure(
+            [(MM, ["fp32"])], Setting("", Flags(threads=1), "Abacus 9000"), 60, python=said(tmp_path, READY, "true")
+        )
 
 
 @pytest.mark.parametrize(

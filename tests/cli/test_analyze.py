@@ -1,6 +1,7 @@
 """The command as users run it: results on standard output, everything else on standard error, exit codes."""
 
 import json
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 from diagnose.capture.agent.watch.log import framed
 from diagnose.cli import main
 from diagnose.contracts.diagnosis import Diagnosis
-from tests.cli.invoking import refused, run
+from diagnose.version import __version__
+from tests.cli.invoking import refused, run, run_alone
 from tests.drawing import Drawing
 from tests.hostile import SAMPLE
 
@@ -122,11 +124,8 @@ def test_unusable_input(tmp_path: Path, name: str, content: bytes | None, words:
     refused(run("analyze", tmp_path / name), name, *words)
 
 
-def test_an_empty_folder(tmp_path: Path) -> None:
+def test_no_trace_and_no_path_at_all(tmp_path: Path) -> None:
     refused(run("analyze", tmp_path), "holds no trace", "tensorboard_trace_handler")
-
-
-def test_no_path_at_all() -> None:
     refused(run("analyze"), "Missing argument")
 
 
@@ -199,12 +198,48 @@ def test_whatever_happens_ends_in_a_sentence(
     assert "secret" not in shown.err
 
 
-def test_help_shows_an_example() -> None:
+def test_help_shows_an_example_and_the_version_is_told() -> None:
     assert "Example: diagnose analyze" in run("--help").stdout
     assert "Example: diagnose analyze" in run("analyze", "--help").stdout
-
-
-def test_version() -> None:
-    from diagnose import __version__
-
     assert run("--version").stdout.split() == ["diagnose,", "version", __version__]
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Path:
+    """A browser that writes down what it is asked to open."""
+    program = tmp_path / "browser"
+    program.write_text(f'#!/bin/sh\necho "$1" > "{tmp_path}/asked"\n')
+    program.chmod(program.stat().st_mode | stat.S_IEXEC)
+    return program
+
+
+def test_a_timeline_for_perfetto(trace: Path, tmp_path: Path) -> None:
+    assert run("analyze", trace, "--perfetto", tmp_path / "out.json").returncode == 0
+    events = json.loads((tmp_path / "out.json").read_text())["traceEvents"]
+    lanes = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    kernels = [(lanes[event["tid"]], event["dur"]) for event in events if event["name"] == "k"]
+    assert [dur for lane, dur in kernels if not lane.startswith("critical path")] == [50, 50, 50]
+
+
+def test_open_opens_the_page_that_was_written(trace: Path, tmp_path: Path, browser: Path) -> None:
+    done = run("analyze", trace, "--html", tmp_path / "out.html", "--open", BROWSER=str(browser))
+    assert done.returncode == 0
+    assert (tmp_path / "asked").read_text().strip() == (tmp_path / "out.html").as_uri()
+
+
+@pytest.mark.slow
+def test_open_alone_writes_a_page_to_open(trace: Path, tmp_path: Path, browser: Path) -> None:
+    done = run_alone("analyze", trace, "--open", BROWSER=str(browser), TMPDIR=str(tmp_path))
+    assert done.returncode == 0
+    page = Path((tmp_path / "asked").read_text().strip().removeprefix("file://"))
+    assert page.is_relative_to(tmp_path)
+    assert page.read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.slow
+def test_without_a_browser_it_says_where_the_page_is(trace: Path, tmp_path: Path) -> None:
+    done = run_alone(
+        "analyze", trace, "--html", tmp_path / "out.html", "--open", BROWSER="false", PATH="/nowhere", DISPLAY=""
+    )
+    assert done.returncode == 0
+    assert f"No browser could be started. Open {tmp_path / 'out.html'}" in done.stderr

@@ -184,11 +184,18 @@ def test_a_place_that_is_no_folder_is_refused(trace: Path, tmp_path: Path) -> No
     refused(run("export", trace, "--parquet", "https://example.com/t"), "diagnose cannot write to web servers")
 
 
-def test_a_table_that_there_is_not_is_refused(trace: Path, tmp_path: Path) -> None:
-    refused(
-        run("export", trace, "--parquet", tmp_path / "t", "--table", "kernel"), "There is no table kernel.", "spans"
-    )
-    assert not (tmp_path / "t").exists()
+def test_what_cannot_be_read_leaves_nothing(trace: Path, tmp_path: Path) -> None:
+    """A table that there is not, a trace that is none, a folder of such."""
+    (tmp_path / "job").mkdir()
+    broken = tmp_path / "job" / "a.json"
+    broken.write_text("no trace")
+    for words, said in (
+        ((trace, "--table", "kernel"), ("There is no table kernel.", "spans")),
+        ((broken,), ("is not a profiler trace",)),
+        ((broken.parent,), ("a.json is not a profiler trace",)),
+    ):
+        refused(run("export", *words, "--parquet", tmp_path / "t"), *said)
+        assert not (tmp_path / "t").exists()
 
 
 def test_without_pyarrow_it_says_what_to_install(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,12 +203,6 @@ def test_without_pyarrow_it_says_what_to_install(trace: Path, tmp_path: Path, mo
     done = invoked(trace, "--parquet", tmp_path / "t")
     assert done.exit_code == 1  # Of click's runner; the program's own is 2.
     assert "pip install 'torch-diagnose[parquet]'" in done.stderr
-    assert not (tmp_path / "t").exists()
-
-
-def test_a_trace_that_cannot_be_read_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "broken.json").write_text("no trace")
-    refused(run("export", tmp_path / "broken.json", "--parquet", tmp_path / "t"), "is not a profiler trace")
     assert not (tmp_path / "t").exists()
 
 
@@ -230,13 +231,6 @@ def test_a_rank_on_which_we_fail_is_left_out_and_named(
     assert files(tmp_path / "t") == [RECORD, "steps/rank1.parquet"]
     assert done.stderr.count("diagnose itself failed on ") == 2
     assert "(ZeroDivisionError). Please report it." in done.stderr
-
-
-def test_a_folder_of_damaged_files_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "a.json").write_text("no trace")
-    refused(run("export", tmp_path / "job", "--parquet", tmp_path / "t"), "a.json is not a profiler trace")
-    assert not (tmp_path / "t").exists()
 
 
 def test_an_export_beside_its_traces_is_no_trace(job: Path) -> None:

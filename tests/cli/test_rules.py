@@ -66,19 +66,18 @@ def test_test(own: Path) -> None:
     assert done.stdout.splitlines() == ["ok     slow_range::fires[0]", "ok     slow_range::silent[0]", "2 ok, 0 failed"]
 
 
-def test_test_of_a_rule_that_does_not_hold(tmp_path: Path) -> None:
-    wrong = folder(tmp_path / "wrong", slow_range=SLOW.replace("saving_ms=(40, 40)", "saving_ms=(10, 20)"))
+@pytest.mark.parametrize(
+    ("saving", "said"),
+    [
+        ("(10, 20)", "the replay should save from 10 to 20 ms (each within 5%), but saves from 40 to 40 ms"),
+        ("40", "saving_ms is 40; it is a pair of ms, (low, high)"),
+    ],
+)
+def test_test_of_a_rule_that_does_not_hold(tmp_path: Path, saving: str, said: str) -> None:
+    wrong = folder(tmp_path / "wrong", slow_range=SLOW.replace("saving_ms=(40, 40)", f"saving_ms={saving}"))
     done = run("rules", "test", wrong)
     assert done.returncode == 1
-    said = "the replay should save from 10 to 20 ms (each within 5%), but saves from 40 to 40 ms"
     assert f"FAILED slow_range::fires[0]: {said}" in done.stdout
-
-
-def test_test_of_a_saving_that_is_no_range(tmp_path: Path) -> None:
-    wrong = folder(tmp_path / "wrong", slow_range=SLOW.replace("saving_ms=(40, 40)", "saving_ms=40"))
-    done = run("rules", "test", wrong)
-    assert done.returncode == 1
-    assert "FAILED slow_range::fires[0]: saving_ms is 40; it is a pair of ms, (low, high)" in done.stdout
 
 
 def test_test_of_what_holds_no_rules(tmp_path: Path) -> None:

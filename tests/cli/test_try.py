@@ -92,7 +92,7 @@ def test_a_loader_in_the_training_process_gets_workers_and_they_are_kept(recorde
     assert done.stdout.startswith("Keep 1 (dataloader_starvation): ")
     assert "writes model.pt, log.txt. Each run writes there again" in done.stderr
     assert sorted(path.name for path in (recorded / "out").iterdir() if path.name.startswith(".")) == []
-    jsonschema.validate(found, json.loads(docs.TRIALS_SCHEMA_FILE.read_text()))
+    jsonschema.validate(found, json.loads(docs.schema_file("trials").read_text()))
 
     assert (recorded / "tried.md").read_text().startswith("**Keep 1 (dataloader")
     assert "diagnose: the report with these measurements is out/report.html" in done.stderr
@@ -126,7 +126,7 @@ def test_a_switch_is_decided_in_one_run_and_confirmed_in_others(tmp_path: Path) 
     done = tried(tmp_path, "--details", "--fix", "unfused_optimizer", "--yes", "--json", "trials.json", name)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "trials.json").read_text())
-    jsonschema.validate(found, json.loads(docs.TRIALS_SCHEMA_FILE.read_text()))
+    jsonschema.validate(found, json.loads(docs.schema_file("trials").read_text()))
     (trial,), together = found["trials"], found["together"]
     assert (trial["measured_by"], trial["verdict"], found["keep"]) == ("blocks", "keep", ["unfused_optimizer"])
     assert (trial["injected"], trial["losses"]) == ("AdamW: fused None -> True", None)

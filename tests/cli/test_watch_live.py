@@ -20,7 +20,7 @@ from diagnose.source.run_log import read
 from diagnose.watched.assembly import rank_run
 from tests.capture.scripts import STEP, environment, plain, script, started
 from tests.cli.terminals import on_a_terminal
-from tests.live.boards import points
+from tests.live.drawn import points
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow

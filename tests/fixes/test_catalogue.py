@@ -1,10 +1,13 @@
 """Every kind of setting has all its parts, and every setting goes through all that reads settings."""
 
+import importlib
+import inspect
 import re
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +15,9 @@ from diagnose.advice.fixes_of_run import Situation, fitted
 from diagnose.contracts.finding import Confidence, Evidence, Finding, Fix, Level
 from diagnose.facts.run.program import Language, Program, Workload
 from diagnose.fixes import catalogue as fixes
-from diagnose.fixes.process import VARIABLES
-from diagnose.fixes.setting import PARTS, Argument, Loop, NotPossible, Run, Safety, Setting
+from diagnose.fixes.environment import VARIABLES
+from diagnose.fixes.frameworks import OWN_WORK
+from diagnose.fixes.setting import PARTS, Argument, Code, Loop, NotPossible, Run, Safety, Setting
 from diagnose.patches.editor import edits_of
 from diagnose.patches.files import CannotEdit
 from diagnose.patches.project import Project
@@ -165,3 +169,48 @@ def test_frameworks_set_it_by_an_argument_with_a_value_or_say_where(setting: Set
         told = setting.framework(loop, RUN)
         assert told is None or (isinstance(told, Argument) and told.name) or isinstance(told, str)
     assert setting.framework(Loop.OWN, RUN) is None
+
+
+ADVISED = sorted(
+    {
+        (told.owner, told.name, repr(told.value)): told
+        for told in [
+            *(setting.framework(loop, RUN) for setting in ALL for loop in Loop),
+            *(work.setting for work in OWN_WORK),
+        ]
+        if isinstance(told, Argument) and "." in told.owner
+    }.values(),
+    key=str,
+)
+"""But for DeepSpeed's configuration, which is no Python, and from_pretrained(), which takes what the model does."""
+
+NEEDED: dict[str, dict[str, Any]] = {
+    "lightning.Trainer": {"logger": False, "accelerator": "cpu"},
+    "lightning.Fabric": {"accelerator": "cpu"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("told", ADVISED, ids=lambda told: f"{told.owner}.{told.name}={told.value}")
+def test_an_argument_that_is_advised_can_be_given(told: Argument, tmp_path: Path) -> None:
+    """Where this machine has the device that it takes; that the class knows it is checked everywhere."""
+    module, _, name = told.owner.rpartition(".")
+    pytest.importorskip(module.partition(".")[0])
+    kind = getattr(importlib.import_module(module), name)
+    known = inspect.signature(kind).parameters
+    assert told.name in known or any(one.kind is one.VAR_KEYWORD for one in known.values())
+    if isinstance(told.value, Code):
+        return
+    needed = NEEDED.get(told.owner, {})
+    if name == "TrainingArguments":
+        needed = {"output_dir": str(tmp_path), "use_cpu": told.name != "tf32"}
+    if told.name == "prefetch_factor" or told.name.endswith("prefetch_factor"):
+        needed["dataloader_num_workers"] = 2
+    if module == "accelerate":  # It lets a process choose once.
+        importlib.import_module("accelerate.state").AcceleratorState._reset_state(True)
+    refused = ""
+    try:
+        kind(**{**needed, told.name: told.value})
+    except (ValueError, ImportError) as error:
+        refused = str(error)
+    assert not refused or re.search("GPU|CUDA|Ampere|supported device", refused), refused

@@ -1,6 +1,7 @@
-"""Logs of runs that go on, drawn."""
+"""Logs of runs that go on, drawn; and scalars for TensorBoard, read back by its own reader."""
 
 from pathlib import Path
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -43,3 +44,19 @@ def written(folder: Path, *, windows: int, opened: bool = False, rank: int = 0) 
         now = ["open", 200 + 100 * windows, [100], "optimizer", record(windows - 1)]
         path.with_name(f"{path.name}.open").write_bytes(framed(now))
     return path
+
+
+Point: TypeAlias = tuple[float, int, dict[str, float]]
+
+
+def points(folder: Path) -> list[Point]:
+    """Time, step and scalars of each window."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    read.Reload()
+    found: dict[int, Point] = {}
+    for tag in read.Tags()["scalars"]:
+        for one in read.Scalars(tag):
+            found.setdefault(one.step, (one.wall_time, one.step, {}))[2][tag] = one.value
+    return [found[step] for step in sorted(found)]

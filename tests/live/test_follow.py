@@ -1,4 +1,4 @@
-"""Following logs that grow: who is told when, and that nothing of it disturbs."""
+"""Following logs that grow: who is told when, in which words, and that nothing of it disturbs."""
 
 import threading
 import time
@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from diagnose.live import follow
+from diagnose.contracts.watched_run import RunPartKind
+from diagnose.live import follow, now
 from diagnose.live.follow import Following
-from diagnose.live.now import RankNow
+from diagnose.live.now import RankNow, rank_now
 from diagnose.source import run_log
+from diagnose.trace.run_log import Column
 from tests.capture.scripts import wait_for
-from tests.live.drawn import written
+from tests.live.drawn import MS, S, log, window, written
 
 
 class Kept:
@@ -123,5 +126,93 @@ def test_a_window_that_moves_from_one_file_to_the_other_while_both_are_read_is_n
         return original(*arguments)
 
     monkeypatch.setattr(run_log, "_current", later)
-    _, now = follow._read(path)
-    assert [one.first_step for one in now.latest] == [1, 11, 21]
+    _, known = follow._read(path)
+    assert [one.first_step for one in known.latest] == [1, 11, 21]
+
+
+def told(*ranks: RankNow) -> dict[str, str]:
+    return dict(now.rows(ranks))
+
+
+def slow(rank: int) -> RankNow:
+    """Of 50 ms a step, and of one more for each rank."""
+    ns = (50 + rank) * MS
+    column = Column(20, 20 * ns, ns, ns, ((409, 20),))
+    return rank_now(log(replace(window(0), steps=20, columns={"step": column}), rank=rank, world_size=99))
+
+
+def test_a_run_of_one_rank() -> None:
+    figures = {"resident_bytes": 8e8, "sm_clock_mhz": 1410, "temperature_c": 61, "slowed": 0}
+    one = rank_now(log(*(window(at, waits_ns=5 * MS * (at > 1), **figures) for at in range(4))))
+    assert told(one) == {
+        "so far": "161 steps in 6.00 s, 40.0 steps/s now",
+        "step": "median 25.0 ms, p99 25.0 ms (at first median 25.0 ms, p99 25.0 ms)",
+        "waiting for data": "20.0 % (at first 0.0 %) of a step",
+        "time": "6.00 s: training steps 60.0 %, start-up and compilation 33.3 %, waiting for data 6.7 %",
+        "memory": "resident memory 800 MB",
+        "GPU": "SM clock, MHz 1,411; temperature, °C 62.0; throttled by heat or power",
+    }
+    assert now.line([one]) == (
+        "161 steps in 6.00 s, 40.0 steps/s now;"
+        " step: median 25.0 ms, p99 25.0 ms (at first median 25.0 ms, p99 25.0 ms);"
+        " waiting for data 20.0 % of a step; resident memory 800 MB"
+    )
+
+
+def test_no_step_but_the_first() -> None:
+    one = rank_now(log())
+    assert told(one) == {"so far": "1 step in 2.00 s", "time": "2.00 s: start-up and compilation 100.0 %"}
+    assert now.line([one]) == "1 step in 2.00 s"
+
+
+def test_a_run_that_stands_still_is_told() -> None:
+    assert told(rank_now(log(window(0), after_ns=10 * S)))["so far"] == "41 steps in 13.0 s, 40.0 steps/s now"
+    assert told(rank_now(log(window(0), after_ns=11 * S)))["so far"] == "41 steps in 14.0 s, none for 11.0 s"
+
+
+def test_several_ranks_are_told_one_by_one_and_of_many_the_slowest() -> None:
+    two = told(slow(0), slow(1))
+    assert two["so far"] == "21 steps in 3.00 s, 20.0 steps/s now (rank 0 of 99)"
+    assert two["median steps"] == "rank 0 50.0 ms, rank 1 51.0 ms"
+    many = told(*map(slow, range(20)))["median steps"]
+    assert many.startswith("rank 19 ")
+    assert many.endswith("rank 8 58.0 ms; 8 others are faster")
+
+
+def test_a_finding_is_told_when_it_is_seen() -> None:
+    steps = [Column(40, 40 * ns, ns, ns, ()) for ns in range(20 * MS, 29 * MS, MS)]
+    one = rank_now(log(*(replace(window(at), columns={"step": step}) for at, step in enumerate(steps))))
+    (found,) = one.findings
+    sentence = now.finding(found)
+    assert sentence.startswith("Step time rises over the run. The typical step rises from 21.0 ms to 27.0 ms")
+    assert told(one)["finding"] == sentence
+
+
+def test_of_a_run_below_six_minutes_a_third_is_first_and_a_third_is_now() -> None:
+    one = rank_now(log(*(window(at, waits_ns=at * MS) for at in range(9)), after_ns=S))
+    assert (one.first.steps, one.first.length_ns, one.first.loader_ns) == (120, 3 * S, 1 * MS)
+    assert (one.now.steps, one.now.length_ns, one.now.loader_ns) == (120, 3 * S, 7 * MS)
+    assert (one.now.mean_ns, one.now.median_ns, one.now.p99_ns) == (25 * MS, 25 * MS, 25 * MS)
+    assert one.since_last_step_ns == S
+
+
+def test_of_a_long_run_two_minutes_are_first_and_two_are_now() -> None:
+    one = rank_now(log(*(window(at) for at in range(1000))))
+    assert (one.first.steps, one.now.steps) == (120 * 40, 120 * 40)
+
+
+def test_one_window_is_now_and_none_is_neither() -> None:
+    one, none = rank_now(log(window(0))), rank_now(log())
+    assert one.first is None
+    assert one.now.steps == 40
+    assert (none.first, none.now, none.run.steps, none.since_last_step_ns) == (None, None, 1, 0)
+
+
+def test_what_comes_after_the_last_step_is_no_part_yet() -> None:
+    one = rank_now(log(window(0), after_ns=10 * S))
+    assert {part.kind: part.ns for part in one.ended} == {
+        RunPartKind.START: 2 * S,
+        RunPartKind.TRAINING: 800 * MS,
+        RunPartKind.LOADER: 200 * MS,
+    }
+    assert sum(part.ns for part in one.run.parts) == 13 * S

@@ -11,8 +11,7 @@ import pytest
 from diagnose.cli import live
 from diagnose.live.metrics import CannotServe, MetricsServer, address_of
 from diagnose.live.now import rank_now
-from tests.live.boards import points
-from tests.live.drawn import MS, log, window
+from tests.live.drawn import MS, log, points, window
 
 
 def get(one: MetricsServer) -> str:

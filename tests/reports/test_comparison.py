@@ -141,14 +141,14 @@ def test_reports_say_the_same() -> None:
 
 @pytest.mark.parametrize("found", [SLOWER, SAME])
 def test_the_json_follows_its_schema(found: Comparison) -> None:
-    schema = msgspec.json.decode(docs.COMPARISON_SCHEMA_FILE.read_bytes())
+    schema = msgspec.json.decode(docs.schema_file("comparison").read_bytes())
     jsonschema.validate(msgspec.json.decode(found.to_json()), schema)
     assert msgspec.json.decode(found.to_json(), type=Comparison) == found
 
 
 def test_a_baseline_follows_its_schema_and_comes_back_as_it_was() -> None:
     kept = casts(50)
-    schema = msgspec.json.decode(docs.BASELINE_SCHEMA_FILE.read_bytes())
+    schema = msgspec.json.decode(docs.schema_file("baseline").read_bytes())
     jsonschema.validate(msgspec.json.decode(kept.to_json()), schema)
     assert msgspec.json.decode(kept.to_json(), type=Baseline) == kept
 

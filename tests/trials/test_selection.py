@@ -1,15 +1,33 @@
-"""Which fixes are tried, and what is said of the others."""
+"""Which fixes are tried, what is said of the others, and what shows that one was in force."""
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.planted_cases import SAMPLES
 from diagnose import pipeline
-from diagnose.contracts.finding import Confidence, Fix, Kind, Level, PricedSaving, RankedFinding, Where
+from diagnose.cli.try_ import Screening
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import (
+    Confidence,
+    Fix,
+    Kind,
+    Level,
+    PricedSaving,
+    RankedFinding,
+    ReplayQuality,
+    Together,
+    Where,
+)
 from diagnose.contracts.trials import Range
+from diagnose.fixes.catalogue import OptimizerArgument, parsed
 from diagnose.fixes.setting import Safety
 from diagnose.replay.saving import Basis
 from diagnose.statistics import CPU, RANKS, Spread, of_waiting
-from diagnose.trials.selection import CannotTry, between_runs, select
+from diagnose.trace.manifest import Arm, Distributed, Flags, Loader, Optimizer, RankManifest, Screened
+from diagnose.trials.arms import why_none
+from diagnose.trials.selection import Candidate, CannotTry, between_runs, predicted, select
+from tests.reports.html.test_figures import finding
+from tests.reports.test_trials import of_a_run
 
 WORKERS = Fix("Load in workers.", trial="patch:DataLoader(num_workers=2)")
 AUTOCAST = Fix("Use autocast.", safety=Safety.PRECISION, trial="wrap:torch.autocast")
@@ -122,3 +140,99 @@ def test_a_name_of_no_finding_is_refused_with_those_that_are() -> None:
 def test_how_runs_differ_follows_what_bounds_the_recorded_training(recording: str, usual: Spread) -> None:
     found = between_runs(pipeline.diagnose([SAMPLES / recording]))
     assert found == Spread(pytest.approx(usual.share, rel=1e-4), usual.freedom)
+
+
+def test_a_switch_that_has_ended_is_a_line() -> None:
+    name, pairs = "patch:torch.optim(fused=True)", ((2e6, 1e6), (2.02e6, 1e6), (1.98e6, 1e6))
+    said, blocks = list[str](), Screened(name=name, alone=pairs, steps=60, is_on=True)
+    tell = Screening([Candidate("unfused_optimizer", 2, Fix("Do."), name, None)], said.append)
+    tell([blocks])
+    tell([replace(blocks, ended=True), Screened(name="wrap:torch.autocast", void="it is on", ended=True)])
+    tell([replace(blocks, ended=True)])
+    assert said == ["unfused_optimizer: 3 pairs of blocks of 60 steps", "wrap:torch.autocast: not measured"]
+
+
+TF32 = "env:TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 NVIDIA_TF32_OVERRIDE="
+TWO_WORKERS, FUSED = "patch:DataLoader(num_workers=2)", "patch:torch.optim(fused=True)"
+VIEWS = "wrap:DistributedDataParallel(gradient_as_bucket_view=True)"
+USED = {"allocated_bytes": 1}
+
+
+def rank(fix: str, **said: object) -> RankManifest:
+    """In which the fix has changed a line."""
+    return RankManifest(rank=0, arm=Arm(injected={fix: ("somewhere",)}), **said)  # type: ignore[arg-type]
+
+
+def loader(workers: int, asked: int = 9) -> Loader:
+    return Loader(dataset="Data", num_workers=workers, asked=asked)
+
+
+def ddp(**options: bool) -> Distributed:
+    return Distributed(ddp=(options,))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fix", "said", "why"),
+    [
+        (TWO_WORKERS, {"loaders": (loader(2),)}, ""),
+        (
+            TWO_WORKERS,
+            {"loaders": (loader(2, asked=0), loader(0))},
+            "no DataLoader that gave batches has num_workers=2",
+        ),
+        (FUSED, {"optimizers": (Optimizer(name="SGD", fused=True),)}, ""),
+        (
+            FUSED,
+            {"optimizers": (Optimizer(name="SGD"),)},
+            "no optimizer that stepped has fused=True; a loaded checkpoint may reset it",
+        ),
+        (VIEWS, {"distributed": ddp(gradient_as_bucket_view=True)}, ""),
+        (VIEWS, {"distributed": ddp(static_graph=True)}, ""),
+        (
+            VIEWS,
+            {"distributed": ddp(gradient_as_bucket_view=False)},
+            "DistributedDataParallel still has gradient_as_bucket_view=False",
+        ),
+        ("wrap:torch.autocast", {"flags": Flags(autocast={"cuda": "bfloat16"})}, ""),
+        ("wrap:torch.autocast", {"flags": Flags(autocast={"cuda": "float16"})}, "autocast to bfloat16 was not entered"),
+        (
+            "patch:torch.use_deterministic_algorithms(mode=False)",
+            {"flags": Flags(deterministic_algorithms=True)},
+            "deterministic algorithms are still on",
+        ),
+        (TF32, {"flags": Flags(cuda_matmul_allow_tf32=True), "allocator": USED}, ""),
+        (TF32, {"flags": Flags(cuda_matmul_allow_tf32=False), "allocator": USED}, "torch still does not allow TF32"),
+        (
+            "env:PYTORCH_NO_CUDA_MEMORY_CACHING=",
+            {},
+            "PyTorch used no GPU, to which PYTORCH_NO_CUDA_MEMORY_CACHING applies",
+        ),
+    ],
+)
+def test_a_changed_line_is_not_enough(fix: str, said: dict[str, object], why: str) -> None:
+    setting = parsed(fix)
+    assert why_none(setting, rank(fix, **said)) == why
+
+
+def test_without_a_changed_line_the_process_says_why() -> None:
+    fused = OptimizerArgument("fused", True)
+    assert why_none(fused, RankManifest(rank=0)) == "the run reached no line of the script that it changes"
+    said = Arm(injected={FUSED: ()}, refused={FUSED: "the optimizer is differentiable"})
+    assert why_none(fused, RankManifest(rank=0, arm=said)) == "the optimizer is differentiable"
+
+
+def diagnosed(*rules: str, high_ns: int = 60_000_000) -> Diagnosis:
+    """Of a step of 100 ms, of which all findings together save 20 to 60 ms, likely 50."""
+    shown = tuple(replace(finding(rule, 10_000_000, None), rule=rule) for rule in rules)
+    saved = Together(20_000_000, 50_000_000, high_ns)
+    return replace(of_a_run(None), findings=shown, replay=ReplayQuality(100_000_000, 0.0, 0.0, None, None, saved))
+
+
+def test_it_is_the_step_over_what_is_left() -> None:
+    assert predicted(diagnosed("a", "b"), ["a", "b"]) == Range(100 / 80, 100 / 50, 100 / 40)
+
+
+def test_it_is_unknown_if_a_fix_finds_nothing_or_all_of_the_step_would_go() -> None:
+    assert predicted(diagnosed("a"), ["a", "b"]) is None
+    assert predicted(diagnosed("a", "b", high_ns=100_000_000), ["a", "b"]) is None
+    assert predicted(of_a_run(None), []) is None
