@@ -47,29 +47,14 @@ def grouped(facts: Facts, calls: IntArray, *columns: IntArray) -> list[tuple[Int
 
 
 BACKWARD = "autograd::engine::evaluate_function"  # Beginning of the ops that a backward pass consists of.
-
-
 DDP_FORWARD = "DistributedDataParallel.forward"
-
-
+NO_SHAPES = Missing("shapes", "Record with record_shapes=True.")
+UNKNOWN = -1
 Mask = npt.NDArray[np.bool_]
 
-
-NO_SHAPES = Missing("shapes", "Record with record_shapes=True.")
-
-
-UNKNOWN = -1
-
-
 _SIZES = {"double": 8, "long int": 8, "float": 4, "int": 4, "c10::complex<float>": 8, "short int": 2, "bool": 1}
-
-
 _SIZES |= {"c10::BFloat16": 2, "c10::Half": 2, "unsigned char": 1, "signed char": 1}
-
-
 _SIZES |= {f"c10::Float8_{kind}": 1 for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")}
-
-
 _ESCAPED = re.compile(r"\\[nrt]")  # White space of indented JSON, as the reader keeps it.
 _MOST, _MOST_ELEMENTS = 64, 2**44  # Dimensions of a tensor, tensors, inputs; more than a device holds: sums fit int64.
 
@@ -92,6 +77,7 @@ class Tensor(NamedTuple):
         return size * self.elements if size else None
 
 
+Shape = tuple[int, ...]
 Inputs = tuple[tuple[Tensor, ...], ...]
 """The inputs of a call: of a tensor one, of a list of tensors all; of what is no tensor, or was not recorded, none."""
 
@@ -157,9 +143,6 @@ def known_per_step(amounts: IntArray, count: int) -> int | None:
     return round_half_up(int(amounts.sum()), count) if (amounts >= 0).all() else None
 
 
-Shape = tuple[int, ...]
-
-
 class Work(Struct, frozen=True):
     """Ops of the whole recording, the device work launched in them, and what both take."""
 
@@ -192,10 +175,7 @@ def work_of(facts: Facts, ids: IntArray) -> Work:
 
 @fact
 def main_ops(facts: Facts) -> tuple[HostSpans, tuple[Shape | None, ...]]:
-    """The outermost ops of the main thread, and the shape of the first input of each.
-
-    Raises Missing without shapes, and like host_threads.
-    """
+    """The outermost ops of the main thread, and the first input's shape of each. Raises Missing without shapes."""
     if not facts.rank.provenance.knows("shapes"):
         raise NO_SHAPES
     ops = host_spans(facts, SpanKind.OP)
@@ -222,7 +202,6 @@ def calls_alike(facts: Facts, ids: IntArray) -> IntArray:
 
 
 MATMULS = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE)
-
 SHORTEST_NS = 2_000  # The shortest useful kernel.
 
 
