@@ -36,6 +36,11 @@ def name_of(facts: Facts, span: int) -> str:
     return str(facts.rank.spans["name"].iloc[span]) if span >= 0 else ""
 
 
+def op_column(facts: Facts, column: str, ids: IntArray) -> IntArray:
+    """A column of numbers of the table of ops, -1 where it was not recorded. Shape (ids,)."""
+    return facts.rank.ops[column].reindex(ids, fill_value=-1).to_numpy().astype(np.int64)
+
+
 def grouped(facts: Facts, calls: IntArray, *columns: IntArray) -> list[tuple[IntArray, Site | None]]:
     """Rows that agree in all columns and in the line of the user's code that led to their host call (-1: unknown)."""
     known = np.flatnonzero(calls >= 0)
