@@ -15,7 +15,7 @@ Sources
     https://docs.pytorch.org/docs/stable/distributed.pipelining.html
 """
 
-from diagnose.facts.communication.stages import Stages
+from diagnose.facts.communication.balance import Stages
 from diagnose.rulekit.vocabulary import *
 
 EVENED = Between(0.5, 0.9, 1.0)  # of the difference: layers are not divisible (our choice)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from diagnose.facts.communication.balance import Balance, balance, cores_shared, is_certain
+from diagnose.facts.communication.balance import Balance, balance
+from diagnose.facts.communication.job_times import cores_shared, is_certain
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.breakdown import TimeCause
 from diagnose.synthetic.reading import facts_of

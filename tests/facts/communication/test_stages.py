@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from diagnose.facts.communication.balance import Stages, stages
 from diagnose.facts.communication.peers import peers
-from diagnose.facts.communication.stages import Stages, stages
 from diagnose.facts.core.base import Missing
 from diagnose.replay.edits import Estimate, Even, Own, Rechunk
 from diagnose.replay.job_saving import JobReplay
