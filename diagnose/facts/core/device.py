@@ -78,6 +78,17 @@ def _classes(facts: Facts, ids: IntArray) -> npt.NDArray[np.int8]:
     return np.where(is_kernel, by_code[codes], np.int8(WorkClass.COPY))
 
 
+def computed_ns(facts: Facts, ids: IntArray) -> IntArray:
+    """When the last of what was launched before each of this device work to compute has done so; 0 where not known."""
+    work, start = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
+    computes = np.flatnonzero((work.work_class == WorkClass.COMPUTE) & (work.launch >= 0))
+    computes = computes[np.argsort(start[work.launch[computes]], kind="stable")]
+    ends = np.concatenate(([0], np.maximum.accumulate(work.end_ns[computes])))
+    launch = work.launch[np.searchsorted(work.ids, ids)]
+    before = np.searchsorted(start[work.launch[computes]], start[np.maximum(launch, 0)])
+    return np.where(launch >= 0, ends[before], 0)
+
+
 TURNAROUND_NS = 10_000
 """A queued kernel starts within 1 to 10 us of the one before (replay survey: 0.8 to 4 us back to back); what is queued
 and waits longer waits for something."""
