@@ -24,7 +24,7 @@ MORE_WORK = 0.25
 COVERED = 0.5  # Of the others' computing, that has to be of kinds of work that the longest rank has, too (our choice).
 
 
-class Late(Struct, frozen=True):
+class LateHost(Struct, frozen=True):
     """A rank that keeps the others waiting while it does not compute: its host, or an idle device."""
 
     rank: int
@@ -52,11 +52,11 @@ class Balance(Struct, frozen=True):
     always_ns: int  # By how much that rank exceeds the mean over all steps.
     excess_ns: int  # By how much the longest one of each step, whichever that is, exceeds the mean.
     own_ns: int  # What those that do the same take by themselves, on average.
-    late: Late | None  # The rank whose host surely keeps the others waiting.
+    late: LateHost | None  # The rank whose host surely keeps the others waiting.
     on_cpu: bool
     noise: float  # Share of what a rank takes by itself by which equal ranks differ.
-    dealt: Times  # What is left of each rank's computing if work is dealt out evenly. Shape (ranks, steps).
-    evened: Times  # The same if the longest one computes for no longer than the others.
+    balanced_load: Times  # What is left of each rank's computing if work is dealt out evenly. Shape (ranks, steps).
+    without_straggler: Times  # The same if the longest one computes for no longer than the others.
 
     @property
     def holds_more(self) -> bool:
@@ -98,8 +98,8 @@ def balance(facts: Facts) -> Balance | None:
     excess = compute - mean
     longest = int(excess.sum(axis=1).argmax())
     most = _most_of_others(compute, alike, longest)
-    evened = np.ones(compute.shape)
-    evened[longest] = np.minimum(most / np.maximum(compute[longest], 1), 1.0)
+    without_straggler = np.ones(compute.shape)
+    without_straggler[longest] = np.minimum(most / np.maximum(compute[longest], 1), 1.0)
     own_ns = float(own[alike == alike[longest]].mean())
     more, rest, total = compute[longest] - most, _rest(alike, longest), compute.sum(axis=1)
     require_steps(more, usual * own_ns)
@@ -122,8 +122,8 @@ def balance(facts: Facts) -> Balance | None:
         late=_late(facts, others, alike, own, other, usual),
         on_cpu=on_cpu,
         noise=usual,
-        dealt=mean / np.maximum(compute, 1),
-        evened=evened,
+        balanced_load=mean / np.maximum(compute, 1),
+        without_straggler=without_straggler,
     )
 
 
@@ -141,7 +141,9 @@ def _most_of_others(taken_ns: Times, alike: IntArray, one: int) -> Times:
     return most
 
 
-def _late(facts: Facts, others: Peers, alike: IntArray, own_ns: Times, other_ns: Times, usual: float) -> Late | None:
+def _late(
+    facts: Facts, others: Peers, alike: IntArray, own_ns: Times, other_ns: Times, usual: float
+) -> LateHost | None:
     """The rank that comes last because of what it does besides computing, if there surely is one.
 
     `own_ns`: what each rank takes by itself in each step; `other_ns`: what of that is not computing.
@@ -157,7 +159,7 @@ def _late(facts: Facts, others: Peers, alike: IntArray, own_ns: Times, other_ns:
         return None
     keep = np.ones(own_ns.shape)
     keep[rank] = np.minimum(most / np.maximum(other_ns[rank], 1.0), 1.0)
-    return Late(
+    return LateHost(
         rank=others.ranks[rank],
         ns=round(float(other_ns[rank].mean())),
         others_ns=round(float(most.mean())),

@@ -38,12 +38,13 @@ def collective_sequence(facts: Facts) -> CollectiveSequence:
     used, rank, table = steps(facts), facts.rank, collectives.collective_table(facts)
     if used.measure is Measure.WINDOW and not len(table.ids):
         raise Missing("marked steps", "Call prof.step() after each step.")
-    carries, groups = collectives.carried(facts), collectives.call_groups(facts)
+    apart, groups = collectives.uncoalesced(facts), collectives.call_groups(facts)
     on_cpu = bool(table.on_host.all()) and not len(device_work(facts).ids)
-    mine = _in_order(table, carries, on_cpu)
-    bounds = used.bounds_ns[: _whole_steps(used.bounds_ns, table.times.starts[carries.row[mine]]) + 1]
-    mine = mine[table.times.starts[carries.row[mine]] < bounds[-1]]
-    rows, told = carries.row[mine], carries.told[mine]
+    mine = np.flatnonzero(table.in_steps[apart.row] & (table.on_host[apart.row] == on_cpu))
+    mine = mine[np.argsort(table.times.starts[apart.row[mine]], kind="stable")]
+    bounds = used.bounds_ns[: _whole_steps(used.bounds_ns, table.times.starts[apart.row[mine]]) + 1]
+    mine = mine[table.times.starts[apart.row[mine]] < bounds[-1]]
+    rows, told = apart.row[mine], apart.told[mine]
     ids, begin, end = table.ids[rows], table.times.starts[rows], table.times.ends[rows]
     operation = _operations(facts, table.operation[rows], told)
     if on_cpu:
@@ -168,12 +169,6 @@ def _machine(facts: Facts) -> int:
         return context.rank.machine
     alone = context is not None and context.rank.peers in (None, context.rank.world_size)
     return told if told >= 0 or not alone else 0
-
-
-def _in_order(table: collectives.CollectiveTable, carries: collectives.Carried, on_cpu: bool) -> IntArray:
-    """Calls that begin in the used steps, in order of time; on the host no copies of device collectives."""
-    calls = np.flatnonzero(table.in_steps[carries.row] & (table.on_host[carries.row] == on_cpu))
-    return calls[np.argsort(table.times.starts[carries.row[calls]], kind="stable")]
 
 
 def _whole_steps(bounds_ns: IntArray, begin_ns: IntArray) -> int:

@@ -176,7 +176,7 @@ def small_collectives(facts: Facts) -> SmallCollectives:
     )
 
 
-class Carried(Struct, frozen=True):
+class Uncoalesced(Struct, frozen=True):
     """Calls: each collective, and in place of a batch each of its transfers. Arrays of shape (calls,)."""
 
     row: IntArray  # Of the table of collectives.
@@ -184,7 +184,7 @@ class Carried(Struct, frozen=True):
 
 
 @once
-def carried(facts: Facts) -> Carried:
+def uncoalesced(facts: Facts) -> Uncoalesced:
     """The calls, in the order of the table. Raises Missing like it."""
     table, told = collective_table(facts), told_rows(facts)
     batches = np.flatnonzero((told < 0) & ~table.on_host & (table.operation == "coalesced"))
@@ -196,7 +196,7 @@ def carried(facts: Facts) -> Carried:
     rows = np.concatenate((alone, batch[batch >= 0]))
     found = np.concatenate((told[alone], transfers[batch >= 0]))
     order = np.argsort(rows, kind="stable")
-    return Carried(rows[order], found[order])
+    return Uncoalesced(rows[order], found[order])
 
 
 def _asked_for(facts: Facts) -> tuple[IntArray, IntArray]:
@@ -232,7 +232,7 @@ class CallGroups(Struct, frozen=True):
 @once
 def call_groups(facts: Facts) -> CallGroups:
     """The groups of all calls. Raises Missing like the table of collectives."""
-    table, told, calls = collective_table(facts), facts.rank.collectives, carried(facts)
+    table, told, calls = collective_table(facts), facts.rank.collectives, uncoalesced(facts)
     row, on_host = calls.told, table.on_host[calls.row]
     known = {one.name: one for one in facts.rank.provenance.groups}
     keys = zip(*(texts(told[name], row) for name in ("group", "group_description", "group_ranks")), strict=True)

@@ -44,14 +44,14 @@ def join(sequences: Sequences) -> Job | None:
     if not numbers:
         return None
     same = paired([cut(one, numbers) for one in ordered])
-    laid = pipelines(same)
-    groups, group_of = _groups(same, laid)
+    stages = pipelines(same)
+    groups, group_of = _groups(same, stages)
     calls = _collectives(same, groups, group_of)
-    pairs = _transfers(same, laid)
+    pairs = _transfers(same, stages)
     shift, error = _offsets_ns(same, calls, pairs)
     moved = [_shifted(one, int(by)) for one, by in zip(same, shift, strict=True)]
     met = [*_met(moved, groups, calls, transfer=False), *_met(moved, groups, pairs, transfer=True)]
-    return Job(tuple(moved), groups, tuple(group_of), tuple(met), tuple(laid), shift, error)
+    return Job(tuple(moved), groups, tuple(group_of), tuple(met), tuple(stages), shift, error)
 
 
 def cut(one: CollectiveSequence, numbers: tuple[int, ...]) -> CollectiveSequence:
@@ -87,11 +87,11 @@ def _shifted(one: CollectiveSequence, by_ns: int) -> CollectiveSequence:
     return replace(one, bounds_ns=one.bounds_ns - by_ns, calls=calls, lane=lane)
 
 
-def _groups(sequences: Sequences, laid: Pipelines) -> tuple[tuple[ProcessGroup, ...], list[IntArray]]:
+def _groups(sequences: Sequences, pipelines: Pipelines) -> tuple[tuple[ProcessGroup, ...], list[IntArray]]:
     found: dict[tuple[int, str | int], int] = {}
     groups: list[ProcessGroup] = []
     of_rank = []
-    threads = _thread_groups(sequences, laid)
+    threads = _thread_groups(sequences, pipelines)
     numbers: dict[tuple[object, ...], int] = {}
     number_of: dict[int, int] = {}  # By identity: ranks share groups of thousands of ranks.
     for at, one in enumerate(sequences):
@@ -113,7 +113,7 @@ def _groups(sequences: Sequences, laid: Pipelines) -> tuple[tuple[ProcessGroup, 
     return tuple(groups), of_rank
 
 
-def _thread_groups(sequences: Sequences, laid: Pipelines) -> dict[tuple[int, int], ProcessGroup]:
+def _thread_groups(sequences: Sequences, pipelines: Pipelines) -> dict[tuple[int, int], ProcessGroup]:
     """Of groups that only their threads tell apart: those whose ranks leave their collectives together.
 
     By (position of the sequence, position in its groups). Groups of a pipeline's stages are taken last: they only send.
@@ -124,7 +124,7 @@ def _thread_groups(sequences: Sequences, laid: Pipelines) -> dict[tuple[int, int
     everyone = ProcessGroup("", "", tuple(sequence.rank for sequence in sequences))
     known = {id(group): group for one in sequences for group in one.known_groups}  # To tell equal ones takes longer.
     groups = dict.fromkeys(group for group in known.values() if len(group.ranks) > 1) or [everyone]
-    stages = {one.ranks for one in laid}
+    stages = {one.ranks for one in pipelines}
     fits: list[tuple[bool, float, ProcessGroup, list[tuple[int, int]]]] = []
     for group in groups:
         for at, k in unnamed:
@@ -207,10 +207,10 @@ def _rising(one: CollectiveSequence, group_of: IntArray) -> set[int]:
     return {group for group, some in numbers.items() if some[0] >= 0 and (np.diff(some) > 0).all()}
 
 
-def _transfers(sequences: Sequences, laid: Pipelines) -> Matched:
+def _transfers(sequences: Sequences, pipelines: Pipelines) -> Matched:
     """Sends with what receives them: of two ranks the k-th with the k-th."""
     position = {one.rank: at for at, one in enumerate(sequences)}
-    ranks, pipeline_of = list(position), {rank: pipeline for pipeline in laid for rank in pipeline.ranks}
+    ranks, pipeline_of = list(position), {rank: pipeline for pipeline in pipelines for rank in pipeline.ranks}
     calls: dict[tuple[str, int, int], list[tuple[int, int]]] = defaultdict(list)  # By what is done, from and to.
     for at, one in enumerate(sequences):
         peers, pipeline = one.calls.peer, pipeline_of.get(one.rank)

@@ -47,7 +47,7 @@ def test_one_rank_computes_longer_in_every_step() -> None:
 def test_the_longest_rank_computes_as_long_as_the_mean_if_all_do() -> None:
     found = of((60, 60), (80, 80))
     assert found.complete
-    assert found.dealt.tolist() == [[pytest.approx(69.9 / 59.9)] * 4, [pytest.approx(69.9 / 79.9)] * 4]
+    assert found.balanced_load.tolist() == [[pytest.approx(69.9 / 59.9)] * 4, [pytest.approx(69.9 / 79.9)] * 4]
 
 
 def test_a_slower_device_could_do_the_same_work_as_fast_as_the_slowest_of_the_others() -> None:
@@ -55,7 +55,7 @@ def test_a_slower_device_could_do_the_same_work_as_fast_as_the_slowest_of_the_ot
     assert found.same_work
     assert found.others_ns == 66_900_000  # 69.9 and 63.9 ms in turn
     left = [pytest.approx(63.9 / 79.9), pytest.approx(69.9 / 79.9)] * 2
-    assert found.evened.tolist() == [[1.0] * 4, [1.0] * 4, left]
+    assert found.without_straggler.tolist() == [[1.0] * 4, [1.0] * 4, left]
 
 
 @pytest.mark.parametrize(("blocks", "same"), [(100, True), (107, True), (108, False), (130, False), (90, False)])
@@ -67,7 +67,7 @@ def test_more_work_is_told_from_a_slower_device_by_what_kernels_are_asked_to_do(
 def test_where_ranks_take_turns_each_step_is_dealt_out_by_itself() -> None:
     found = of((50, 80), (80, 70))  # on average 64.9 ms in even steps and 74.9 in odd ones
     even, odd = (64.9 / 79.9, 64.9 / 49.9), (74.9 / 69.9, 74.9 / 79.9)
-    assert found.dealt.tolist() == [[pytest.approx(one) for one in (odd[at], even[at]) * 2] for at in (1, 0)]
+    assert found.balanced_load.tolist() == [[pytest.approx(one) for one in (odd[at], even[at]) * 2] for at in (1, 0)]
     evenly = of((60, 80), (80, 60))
     assert (evenly.always_ns, evenly.excess_ns) == (0, 10 * MS)
 
@@ -101,7 +101,7 @@ def test_where_the_cpu_trains_ops_are_what_computes() -> None:
     found = balanced("---".join(rank.format(end=end, later=end + 1) for end in (40, 60)))
     assert (found.on_cpu, found.same_work) == (True, False)  # what ops are asked to do is not compared
     assert (found.longest, found.longest_ns, found.mean_ns) == (1, 60 * MS, 50 * MS)
-    assert found.dealt.tolist() == [[pytest.approx(5 / 4)] * 3, [pytest.approx(5 / 6)] * 3]
+    assert found.balanced_load.tolist() == [[pytest.approx(5 / 4)] * 3, [pytest.approx(5 / 6)] * 3]
 
 
 def test_a_run_of_one_rank_has_nothing_to_compare() -> None:
