@@ -179,13 +179,12 @@ def work_of(facts: Facts, ids: IntArray) -> Work:
 
 
 @fact
-def main_ops(facts: Facts) -> tuple[HostSpans, tuple[Shape | None, ...]]:
-    """The outermost ops of the main thread, and the first input's shape of each. Raises Missing without shapes."""
+def main_ops(facts: Facts) -> HostSpans:
+    """The outermost ops of the main thread. Raises Missing without shapes, and like host_threads."""
     if not facts.rank.provenance.knows("shapes"):
         raise NO_SHAPES
     ops = host_spans(facts, SpanKind.OP)
-    tops = ops.where(ops.track == host_threads(facts).main).outermost()
-    return tops, tuple(first_shape(input_) for input_ in inputs_of(facts, tops.ids))
+    return ops.where(ops.track == host_threads(facts).main).outermost()
 
 
 def inputs_of(facts: Facts, ids: IntArray) -> list[Inputs]:
