@@ -12,8 +12,16 @@ from diagnose.contracts.diagnosis import Diagnosis, MeasuredOps, Provenance, Ran
 from diagnose.contracts.finding import RankedFinding, RulePage
 from diagnose.contracts.job import JobGroup, JobRank, JobStage, JobSummary, JobUnmatched
 from diagnose.contracts.trials import Report
-from diagnose.facts.communication.balance import CPU_NOISE, DEVICE_NOISE
-from diagnose.facts.communication.job_times import GroupTimes, JobTimes, Unmatched, group_times, job_times, unmatched
+from diagnose.facts.communication.job_times import (
+    CPU_NOISE,
+    DEVICE_NOISE,
+    GroupTimes,
+    JobTimes,
+    Unmatched,
+    group_times,
+    job_times,
+    unmatched,
+)
 from diagnose.facts.communication.peers import peers
 from diagnose.facts.core.base import Facts, once
 from diagnose.facts.core.breakdown import round_half_up, shared_out

@@ -33,14 +33,9 @@ def barriers(barriers: Barriers, steps: Steps) -> Verdicts:
     if many < OFTEN or blocked.ns < BLOCKED_SHARE * steps.mean_ns:
         yield Clean(f"{ms(blocked.ns)}/step in {len(barriers.op_ids)} barriers over all steps")
         return
+    text = f"Barriers ({barriers.calls} per step) block the CPU for {ms(blocked.ns)}, waits included."
     yield Finding(
-        evidence=(
-            Evidence(
-                f"Barriers ({barriers.calls} per step) block the CPU for {ms(blocked.ns)}, waits included.",
-                blocked.ns,
-                "ns",
-            ),
-        ),
+        evidence=(Evidence(text, blocked.ns, "ns"),),
         edits=(
             Remove(blocked.ids),
             Shorten(Times(blocked.track, blocked.own), OWN),

@@ -21,7 +21,6 @@ WORTH_SHARE = 0.01  # of the step, on the host or the GPU, or in waiting (our ch
 WAITS = Between(0.6, 0.3, 0.0)  # of the waiting for rank 0: ranks that differ meet later (our choice)
 HOST = Between(0.5, 0.2, 0.1)  # of copying into buckets when batched: two launches a bucket, not one a parameter
 DEVICE = Between(1.0, 0.7, 0.4)  # of the same on the GPU: as many bytes, but no kernel of some KB (our choice)
-LINK = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
 KNOWN = Confidence(Level.HIGH, "DDP's ops are recorded under their own names")
 OPTIONS = {
     DdpWork.UNUSED_SEARCH: (
@@ -61,7 +60,7 @@ STATIC = Fix.of(
 def ddp_overheads(
     ddp_overheads: tuple[DdpOverhead, ...], steps: Steps, manifest: RankManifest | None = None
 ) -> Verdicts:
-    large = [ddp_overhead for ddp_overhead in ddp_overheads if ddp_overhead.most_ns >= WORTH_SHARE * steps.mean_ns]
+    large = [one for one in ddp_overheads if one.most_ns >= WORTH_SHARE * steps.mean_ns]
     if not ddp_overheads:
         yield NotApplicable("DistributedDataParallel is not used, or does no avoidable work")
     elif not large:
@@ -73,15 +72,13 @@ def ddp_overheads(
             continue
         asked = one.work is DdpWork.UNUSED_SEARCH and {already, _is_set(("static_graph", True), manifest)} == {False}
         batched = one.work is DdpWork.COPIES_INTO_BUCKETS
-        parts = (
-            f"{ms(one.host_ns)} of CPU time, {ms(one.device_ns)} of GPU time"
-            + f", {ms(one.waits_ns)} of waiting" * bool(one.waits_ns)
-        )
+        waits = f", {ms(one.waits_ns)} of waiting" * bool(one.waits_ns)
+        text = f"Per step: {ms(one.host_ns)} of CPU time, {ms(one.device_ns)} of GPU time{waits}."
         away = Remove(one.ids), Shorten(Times(one.track, one.waits), WAITS)
         fix = Fix.of(fixes.DdpArgument(*option), do)
         yield Finding(
             title=title,
-            evidence=(Evidence(f"Per step: {parts}.", one.most_ns, "ns"),),
+            evidence=(Evidence(text, one.most_ns, "ns"),),
             edits=(Shorten(one.ids, HOST), Shorten(one.work_ids, DEVICE)) if batched else away,
             fixes=(fix, STATIC) if asked else (fix,),
             confidence=ASKED if asked else confidence,

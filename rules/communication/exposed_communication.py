@@ -107,19 +107,17 @@ COMPARED = Confidence(Level.MEDIUM, "how early the collectives could start is no
 def exposed_communication(exposure: Exposure, loose_gradients: LooseGradients) -> Verdicts:
     waited = exposure.waiting_ns
     of_it = "waits for other ranks included" if waited is None else f"without {ms(waited)} of waiting for other ranks"
-    told = [role for role in exposure.roles if role.role in FIXES and role.share >= EXPOSED_SHARE]
-    told = [one for one in told if one.role is not Role.GRADIENT or loose_gradients.calls < ONE_BY_ONE]
+    spoken_of = {Role.GRADIENT} if loose_gradients.calls >= ONE_BY_ONE else set()
+    told = [one for one in exposure.roles if one.role in FIXES.keys() - spoken_of and one.share >= EXPOSED_SHARE]
     if not exposure.ns:
         yield NotApplicable("no communication runs on the GPU")
     elif not told:
         yield Clean(f"compute could hide little of the exposed communication ({percent(exposure.share)} of the step)")
     elif not exposure.hideable_share:
-        yield Clean(
-            f"{percent(exposure.share)} of the step is exposed communication, but compute hides all that it can"
-        )
+        share = percent(exposure.share)
+        yield Clean(f"{share} of the step is exposed communication, but compute hides all that it can")
     else:
-        for one in told:
-            yield _found(exposure, one, of_it)
+        yield from (_found(exposure, one, of_it) for one in told)
 
 
 def _found(exposure: Exposure, one: ExposedRole, of_it: str) -> Finding:

@@ -51,17 +51,12 @@ COMPARED = Confidence(Level.MEDIUM, "half the bytes are assumed to take half the
 
 @rule("CO07")
 def fp32_gradients(wide_gradients: tuple[WideGradients, ...], steps: Steps) -> Verdicts:
-    worth = [
-        gradient
-        for gradient in wide_gradients
-        if gradient.exposed_ns >= WORTH_SHARE * steps.mean_ns and gradient.left < 1.0
-    ]
+    worth = [one for one in wide_gradients if one.exposed_ns >= WORTH_SHARE * steps.mean_ns and one.left < 1.0]
     if not wide_gradients:
         yield NotApplicable("no fp32 gradients are reduced on the GPU")
     elif not worth:
-        yield Clean(
-            f"reductions of fp32 gradients are exposed for {ms(wide_gradients[0].exposed_ns)}/step, or are small"
-        )
+        exposed = ms(wide_gradients[0].exposed_ns)
+        yield Clean(f"reductions of fp32 gradients are exposed for {exposed}/step, or are small")
     for one in worth:
         yield Finding(
             evidence=(

@@ -81,7 +81,8 @@ def fsdp_units(sharding: Sharding, steps: Steps, head_room: HeadRoom | None = No
         return
     yield _reduced_each_time(sharding, least_ns, head_room)
     yield _gathered_again(sharding, steps, head_room)
-    if _is_too_small(sharding, least_ns):
+    fine = sharding.units > sharding.blocks and sharding.latency_share >= LATENCY_SHARE
+    if fine and sharding.needless.ns >= least_ns:
         yield _too_small(sharding, steps)
     elif sharding.late_ns >= least_ns and sharding.units:
         yield _too_late(sharding, steps)
@@ -98,16 +99,10 @@ def _reduced_each_time(found: Sharding, least_ns: float, room: HeadRoom | None) 
     if _is_too_much(room, needed):
         return Clean(f"unsharded gradients take {bytes_(needed or 0)}, more memory than is free")
     gathers = f" Repeated gathers take {ms(found.kept.ns)} more." if found.kept.calls else ""
+    text = f"{found.rounds} gradient reductions per optimizer step: all but the last take {ms(found.early.ns)}/step."
     return Finding(
         title="FSDP reduces gradients after every micro-batch",
-        evidence=(
-            Evidence(
-                f"{found.rounds} gradient reductions per optimizer step: all but the last take"
-                f" {ms(found.early.ns)}/step.{gathers}",
-                taken_ns,
-                "ns",
-            ),
-        ),
+        evidence=(Evidence(text + gathers, taken_ns, "ns"),),
         edits=(*_without(found, found.early), *_without(found, found.kept)),
         fixes=(GATHER_ONCE if found.kept.calls else SYNC_LAST,),
         confidence=_in_memory(room, needed),
@@ -138,10 +133,6 @@ def _gathered_again(found: Sharding, steps: Steps, room: HeadRoom | None) -> Fin
         fixes=(KEEP, WITHIN),
         confidence=_in_memory(room, needed),
     )
-
-
-def _is_too_small(found: Sharding, least_ns: float) -> bool:
-    return found.units > found.blocks and found.latency_share >= LATENCY_SHARE and found.needless.ns >= least_ns
 
 
 def _too_small(found: Sharding, steps: Steps) -> Finding:

@@ -35,11 +35,7 @@ def groups_across_machines(crossings: tuple[Crossing, ...]) -> Verdicts:
         yield NotApplicable("no tensor, context or expert parallel group spans machines but would fit one")
     for crossing in crossings:
         keep = Between(*(1.0 - share * (1.0 - crossing.left) for share in (SURE.low, SURE.likely, SURE.high)))
-        there = (
-            (Replace(crossing.others_ids, crossing.others_group, crossing.others_ns),)
-            if len(crossing.others_ids)
-            else ()
-        )
+        there = Replace(crossing.others_ids, crossing.others_group, crossing.others_ns)
         yield Finding(
             evidence=(
                 Evidence(
@@ -53,7 +49,7 @@ def groups_across_machines(crossings: tuple[Crossing, ...]) -> Verdicts:
                     f" Within a machine, a transfer usually takes {percent(crossing.left)} of the time."
                 ),
             ),
-            edits=(Shorten(crossing.ids, keep), *there),
+            edits=(Shorten(crossing.ids, keep), *([there] if len(crossing.others_ids) else [])),
             fixes=(INSIDE,),
             confidence=Confidence(Level.MEDIUM, "the speed of links within a machine is taken from the GPU model"),
             basis=Basis.RULE_OF_THUMB,

@@ -29,15 +29,9 @@ def missing_no_sync(accumulation: Accumulation) -> Verdicts:
     elif rounds < 2 or not accumulation.alike:
         yield Clean(f"{rounds} gradient reductions per optimizer step, none repeated")
     else:
+        text = f"{rounds} gradient reductions per optimizer step: all but the last take {ms(accumulation.ns)}/step."
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"{rounds} gradient reductions per optimizer step: all but the last take"
-                    f" {ms(accumulation.ns)}/step.",
-                    rounds,
-                    "reductions",
-                ),
-            ),
+            evidence=(Evidence(text, rounds, "reductions"),),
             edits=(
                 Remove(accumulation.op_ids),
                 Remove(accumulation.ids),

@@ -15,7 +15,7 @@ Sources
     https://docs.pytorch.org/docs/stable/distributed.pipelining.html
 """
 
-from diagnose.facts.communication.stages import Stages
+from diagnose.facts.communication.balance import Stages
 from diagnose.rulekit.vocabulary import *
 
 EVENED = Between(0.5, 0.9, 1.0)  # of the difference: layers are not divisible (our choice)
@@ -39,7 +39,7 @@ def pipeline_bubble(stages: Stages | None) -> Verdicts:
         return
     if stages.uneven:
         yield uneven(stages)
-    elif COST.likely * lost_ns(stages) < gained_ns(stages):
+    elif COST.likely * (TIMES - 1) * stages.micro_batches * stages.cost_ns < filling_ns(stages) * (1 - 1 / TIMES):
         yield few(stages)
     else:
         between = f"{ms(stages.compute_ns.min())} to {ms(stages.compute_ns.max())}"
@@ -47,17 +47,9 @@ def pipeline_bubble(stages: Stages | None) -> Verdicts:
         yield Clean(f"stages compute {between} per step, and {more}")
 
 
-def gained_ns(stages: Stages) -> float:
-    return filling_ns(stages) * (1 - 1 / TIMES)
-
-
 def filling_ns(stages: Stages) -> float:
     """Of the other stages for one micro-batch: the pipeline fills and drains that long."""
     return float(stages.compute_ns.sum() - stages.compute_ns.max()) / stages.stages_per_rank / stages.micro_batches
-
-
-def lost_ns(stages: Stages) -> float:
-    return (TIMES - 1) * stages.micro_batches * stages.cost_ns
 
 
 def name(stages: Stages, place: int) -> str:
@@ -104,6 +96,7 @@ def uneven(stages: Stages) -> Finding:
 
 def few(stages: Stages) -> Finding:
     count = stages.micro_batches
+    cost = Between(*(times * stages.cost_ns for times in (COST.low, COST.likely, COST.high)))
     return Finding(
         title="Few micro-batches leave the pipeline idle",
         evidence=(
@@ -115,7 +108,7 @@ def few(stages: Stages) -> Finding:
             ),
             Evidence(f"Each micro-batch costs {ms(stages.cost_ns)} besides compute."),
         ),
-        edits=(Rechunk(stages.positions, count, TIMES, stages.stages_per_rank, scaled(stages.cost_ns)),),
+        edits=(Rechunk(stages.positions, count, TIMES, stages.stages_per_rank, cost),),
         fixes=(
             Fix(
                 f"Split the batch into {TIMES * count} micro-batches, and measure.",
@@ -128,10 +121,6 @@ def few(stages: Stages) -> Finding:
         confidence=Confidence(Level.MEDIUM, "the overhead of smaller micro-batches on this GPU is not known"),
         basis=Basis.RULE_OF_THUMB,
     )
-
-
-def scaled(cost_ns: float) -> Between:
-    return Between(COST.low * cost_ns, COST.likely * cost_ns, COST.high * cost_ns)
 
 
 EXAMPLES = [

@@ -28,12 +28,12 @@ WAY = "the path of the data is not recorded"
 
 @rule("CO08")
 def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
-    slow = [bus_rate for bus_rate in bus_rates if bus_rate.transfer_ns >= TIMES * bus_rate.expected_ns]
+    slow = [one for one in bus_rates if one.transfer_ns >= TIMES * one.expected_ns]
     worth = [one for one in slow if one.ns >= WORTH_SHARE * steps.mean_ns]
     if not bus_rates:
         yield NotApplicable("no large collective runs within one machine")
     elif not worth:
-        yield Clean(f"large collectives reach {max(bus_rate.gbps for bus_rate in bus_rates):.3g} GB/s")
+        yield Clean(f"large collectives reach {max(one.gbps for one in bus_rates):.3g} GB/s")
     else:
         first, compared = worth[0], all(one.compared for one in worth)
         others = f" {len(worth) - 1} other kinds of collectives are slow, too." * (len(worth) > 1)

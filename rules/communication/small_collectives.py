@@ -55,8 +55,7 @@ def small_collectives(
     host_runs: HostRuns,
     steps: Steps,
 ) -> Verdicts:
-    small, runs, host, later = small_collectives, collective_runs, host_runs, host_runs.later
-    loose = loose_gradients
+    small, runs, host, later, loose = small_collectives, collective_runs, host_runs, host_runs.later, loose_gradients
     if small.unknown_calls > small.calls or host.unknown_calls > host.calls:
         raise Missing("the sizes of most collectives", "NCCL: use PyTorch 2.2 or newer. gloo: record shapes.")
     if not small.total_calls:
@@ -65,15 +64,10 @@ def small_collectives(
         yield Clean(f"{small.calls} collectives below 1 MiB per step on the GPU, {runs.calls + host.calls} in a row")
     if loose.calls >= CALLS:
         took = f"{ms(loose.exposed_ns)} exposed, {ms(loose.host_ns)} of CPU time"
+        text = f"{loose.calls} all-reduces per step of {bytes_(loose.bytes)} of gradients: {took}."
         yield Finding(
             title="Gradients are all-reduced one by one",
-            evidence=(
-                Evidence(
-                    f"{loose.calls} all-reduces per step of {bytes_(loose.bytes)} of gradients: {took}.",
-                    loose.calls,
-                    "collectives",
-                ),
-            ),
+            evidence=(Evidence(text, loose.calls, "collectives"),),
             edits=(Remove(loose.later_op_ids), Replace(loose.ids, loose.run, loose.joined_ns)),
             fixes=(WRAP, FLATTEN),
             confidence=Confidence(Level.MEDIUM, "how much of the backward pass can hide each reduction is not known"),

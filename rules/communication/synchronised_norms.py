@@ -34,15 +34,10 @@ def synchronised_norms(synced_norms: SyncedNorms) -> Verdicts:
     elif norms.calls < CALLS:
         yield Clean(f"{norms.calls} SyncBatchNorm collectives per step")
     else:
+        took = f"{ms(norms.exposed_ns)} exposed, {ms(norms.host_ns)} of CPU time"
+        text = f"{norms.calls} SyncBatchNorm collectives per step: {took}."
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"{norms.calls} SyncBatchNorm collectives per step: {ms(norms.exposed_ns)} exposed,"
-                    f" {ms(norms.host_ns)} of CPU time.",
-                    norms.calls,
-                    "collectives",
-                ),
-            ),
+            evidence=(Evidence(text, norms.calls, "collectives"),),
             edits=(Shorten(norms.op_ids, KEPT), Shorten(norms.ids, KEPT)),
             confidence=Confidence(Level.LOW, "part of the time may be waiting for slower ranks"),
             fixes=(ALONE,),

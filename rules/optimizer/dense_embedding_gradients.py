@@ -16,7 +16,7 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.optim.SparseAdam.html
 """
 
-from diagnose.facts.autograd.table_gradients import TableGradients
+from diagnose.facts.autograd.avoidable import TableGradients
 from diagnose.facts.optimizer.optimizer import OptimizerSteps
 from diagnose.rulekit.vocabulary import *
 

@@ -33,34 +33,28 @@ LEFT_OF_GROUPS = (0.4, 0.15, 0.05)  # beside what goes by groups: 293 to 1, 19 %
 def unfused_optimizer(
     optimizer_steps: tuple[OptimizerSteps, ...], steps: Steps, manifest: RankManifest | None = None
 ) -> Verdicts:
-    made = {
-        optimizer_step.optimizer: _made_with(optimizer_step.optimizer, manifest) for optimizer_step in optimizer_steps
-    }
-    unfused = [
-        optimizer_step for optimizer_step in optimizer_steps if "fused=True" not in made[optimizer_step.optimizer]
-    ]
+    made = {one.optimizer: _made_with(one.optimizer, manifest) for one in optimizer_steps}
+    unfused = [one for one in optimizer_steps if "fused=True" not in made[one.optimizer]]
     many = [one for one in unfused if one.implementation in IN_PIECES and (one.launches >= LAUNCHES or one.on_cpu)]
     expensive = WORTH_SHARE * steps.mean_ns
     slow = [one for one in many if not one.on_cpu or (one.optimizer in ON_CPU.split() and one.host_ns >= expensive)]
     grouped = [found for one in optimizer_steps if (found := _merged(one, _of_class(one.optimizer, manifest)))]
     yield from grouped
     if not slow and not grouped:
-        forms = [
-            ", ".join([optimizer_step.implementation.value, *made[optimizer_step.optimizer]])
-            for optimizer_step in optimizer_steps
-        ]
-        said = zip(optimizer_steps, forms, strict=True)
-        yield Clean("; ".join(f"{one.optimizer} is {form}, {one.launches} launches" for one, form in said))
+        forms = [(one, ", ".join([one.implementation.value, *made[one.optimizer]])) for one in optimizer_steps]
+        yield Clean("; ".join(f"{one.optimizer} is {form}, {one.launches} launches" for one, form in forms))
     for one in slow:
         arguments = ", ".join(["model.parameters()", *made[one.optimizer]])
         single = one.implementation is Implementation.SINGLE_TENSOR
         has_fused = one.optimizer in (ON_CPU if one.on_cpu else FUSED).split()
         has_foreach = single and not one.on_cpu and one.optimizer in FOREACH.split()
         form = "fused" if has_fused else "foreach" if has_foreach else ""
+        times = () if one.on_cpu else one.times
+        on_host = [Shorten(Times(*time), ONE_BY_ONE if single else HOST) for time in times]
         yield Finding(
             title=f"{one.optimizer} {'updates parameters one by one' if form == 'foreach' else 'is not fused'}",
             evidence=(_evidence(one, single),),
-            edits=(updated_at_once(one, form, _of_class(one.optimizer, manifest)), *_on_host(one, single)),
+            edits=(updated_at_once(one, form, _of_class(one.optimizer, manifest)), *on_host),
             fixes=(
                 Fix.of(
                     fixes.OptimizerArgument(form, True),
@@ -109,12 +103,6 @@ def _merged(one: OptimizerSteps, made: list[Optimizer]) -> Finding | None:
         basis=Basis.RULE_OF_THUMB,
         host_bound=True,
     )
-
-
-def _on_host(one: OptimizerSteps, single: bool) -> list[Edit]:
-    if one.on_cpu:
-        return []
-    return [Shorten(Times(*time), ONE_BY_ONE if single else HOST) for time in one.times]
 
 
 def _evidence(one: OptimizerSteps, single: bool) -> Evidence:

@@ -13,7 +13,7 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
 """
 
-from diagnose.facts.optimizer.zeroing import GradientZeroing
+from diagnose.facts.optimizer.optimizer import GradientZeroing
 from diagnose.rulekit.vocabulary import *
 
 HOST = Between(0.5, 0.2, 0.1)  # of the host time: setting to None costs a loop over the parameters (our choice)

@@ -58,7 +58,7 @@ def expert_imbalance(balance: Balance | None) -> Verdicts:
     yield Finding(
         title=f"Experts or tables of rank {balance.longest} get more rows" if always else "",
         evidence=(Evidence(evidence, balance.excess_ns, "ns"),),
-        edits=(Even(balance.dealt, EVENED),),
+        edits=(Even(balance.balanced_load, EVENED),),
         fixes=(ROUTE, PLACE),
         confidence=Confidence(Level.MEDIUM, "the rows per expert were not recorded"),
     )

@@ -14,7 +14,7 @@ Sources
     https://arxiv.org/abs/2505.05713
 """
 
-from diagnose.facts.communication.balance import Balance, Late
+from diagnose.facts.communication.balance import Balance, LateHost
 from diagnose.facts.core.breakdown import TimeCause
 from diagnose.rulekit.vocabulary import *
 
@@ -100,13 +100,18 @@ def slower(balance: Balance) -> Finding:
             Evidence(f"R{compared(balance)}.", spared_ns if alike else balance.always_ns, "ns"),
             Evidence(f"Rank {balance.longest} computes longest in {percent(balance.longest_share)} of the steps."),
         ),
-        edits=(Even(balance.evened if alike else balance.dealt, CPU_EVENED if balance.shared_cores else EVENED),),
+        edits=(
+            Even(
+                balance.without_straggler if alike else balance.balanced_load,
+                CPU_EVENED if balance.shared_cores else EVENED,
+            ),
+        ),
         fixes=fixes,
         confidence=ALL if balance.complete else SOME,
     )
 
 
-def late(balance: Balance, one: Late) -> Finding:
+def late(balance: Balance, one: LateHost) -> Finding:
     what, fixes = LATE.get(one.why, (HOST_LATE, (AS_OTHERS,)))
     return Finding(
         title=f"Straggler: rank {one.rank} {what}",

@@ -50,7 +50,7 @@ def work_imbalance(balance: Balance | None) -> Verdicts:
                 "ns",
             ),
         ),
-        edits=(Even(balance.dealt, CPU_EVENED if balance.shared_cores else EVENED),),
+        edits=(Even(balance.balanced_load, CPU_EVENED if balance.shared_cores else EVENED),),
         fixes=(BUCKET,),
         confidence=Confidence(Level.MEDIUM, "how evenly the work can be split is not known"),
         basis=Basis.RULE_OF_THUMB,

@@ -26,7 +26,7 @@ class Pieces(Struct, frozen=True):
 
 def pieces(facts: Facts) -> tuple[Pieces, ...]:
     """What takes longest first. Raises Missing like `main_ops`."""
-    ops, _ = main_ops(facts)
+    ops = main_ops(facts)
     rows = _rows(facts)
     sites = sites_of(facts, np.array([row[0] for _, row in rows], dtype=np.int64))
     groups: dict[tuple[Site | None, Shape], list[IntArray]] = {}
@@ -46,7 +46,7 @@ def pieces(facts: Facts) -> tuple[Pieces, ...]:
 
 def _rows(facts: Facts) -> list[tuple[Shape, IntArray]]:
     """Pieces that are cut out of tensors of one shape in a step, while no other op takes such a tensor."""
-    ops, _ = main_ops(facts)
+    ops = main_ops(facts)
     step = facts.rank.spans["step"].to_numpy()[ops.ids]
     stretch = np.cumsum(np.diff(step, prepend=step[:1]) != 0)
     takes = zip(

@@ -16,7 +16,7 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from diagnose.facts.autograd.backward import NanChecks
+from diagnose.facts.autograd.avoidable import NanChecks
 from diagnose.facts.core.inputs import Work
 from diagnose.rulekit.vocabulary import *
 

@@ -1,86 +1,34 @@
-"""What do backward passes run, compute again, and look for faults in?
+"""What do backward passes run, and which ops took what other ops made?
 
 A backward pass runs the nodes of the graph, each in one outermost op. All but those that add to the gradient of a
-weight carry the number of their node.
+weight carry the number of their node. Autograd's graph itself is of a step after the recording, which `diagnose
+profile` looks at. Its nodes are told to be those of a recorded step by their order, if the two have nodes of the same
+kinds in the same order.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
-from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_threads
-from diagnose.facts.core.inputs import (
-    BACKWARD,
-    Mask,
-    Shape,
-    Work,
-    calls_alike,
-    first_shape,
-    inputs_of,
-    name_codes,
-    named,
-    work_of,
-)
-from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in, require_ops
+from diagnose.facts.core.inputs import BACKWARD, Mask, Shape, first_shape, inputs_of, named, op_column
+from diagnose.facts.core.spans import HostSpans, host_spans, require_ops, used_step
 from diagnose.facts.core.steps import steps
-from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.intervals import IntArray, Intervals
-
-NODE = "autograd::engine::evaluate_function: "
-"""How the names of spans begin that hold one node of a backward pass, as torch records them."""
-
-_ALLOCATES = ("aten::empty", "aten::new_empty", "aten::resize_")  # How names of ops begin that fill nothing otherwise.
-
-CHECK = "aten::isnan"
-_CHECKS = (CHECK, "aten::any", "aten::_is_any_true", "aten::item", "aten::is_nonzero")
-"""What anomaly detection calls for each gradient, outside the node's own function: isnan(gradient).any().item()."""
-
-
-class NanChecks(Struct, frozen=True):
-    """Checks of gradients during the backward pass."""
-
-    checked: int  # Gradients, in all used steps.
-    nodes: int  # Of the backward pass, in all used steps.
-    host_ns: int  # Host time in the checks, per step; on a GPU they wait for the gradient to be computed.
-    ids: IntArray  # Their ops, and device work launched in them.
-
-
-@fact
-def nan_checks(facts: Facts) -> NanChecks:
-    """The checks between the nodes of a backward pass. Raises Missing if no node of one was recorded."""
-    nodes = host_spans(facts, SpanKind.OP, named=lambda name: name.startswith(NODE))
-    if not in_used_steps(facts, nodes.ids).any():
-        raise Missing("the backward pass", "Profile whole training steps with ProfilerActivity.CPU.")
-    ops = host_spans(facts, SpanKind.OP)
-    outer = ops.parents
-    below = ops.where((outer >= 0) & np.isin(ops.ids[outer], nodes.ids))
-    checks = below.where(np.isin(below.ids, host_spans(facts, SpanKind.OP, named=lambda name: name in _CHECKS).ids))
-    isnan = host_spans(facts, SpanKind.OP, named=lambda name: name == CHECK).ids
-    used = checks.in_steps(facts)
-    work = device_work(facts).ids[launched_in(facts, checks) >= 0]
-    return NanChecks(
-        checked=int(np.isin(used.ids, isnan).sum()),
-        nodes=int(in_used_steps(facts, nodes.ids).sum()),
-        host_ns=round_half_up(int((used.end_ns - used.start_ns).sum()), steps(facts).count),
-        ids=np.concatenate((checks.ids, work)),
-    )
-
-
-@fact
-def filled_memory(facts: Facts) -> Work:
-    """Fills of memory as it is allocated, as deterministic algorithms do unless told otherwise."""
-    ops, names = host_spans(facts, SpanKind.OP), facts.rank.spans["name"].astype(str).to_numpy()
-    outer = np.array(
-        [names[ops.ids[at]].startswith(_ALLOCATES) if at >= 0 else False for at in ops.parents], dtype=bool
-    )
-    return work_of(facts, ops.ids[outer & (names[ops.ids] == "aten::fill_")])
-
+from diagnose.trace.intervals import IntArray
 
 ADDS = "torch::autograd::AccumulateGrad"
 NO_PASSES = Missing("backward passes", "Record whole steps of the training.")
+ALIKE = 0.98  # Share of the nodes that have to be of the same kind in their place (our choice).
+MOST_PAIRS = 8  # Rounds that are compared with those before them: others are like them (our choice).
+_NOTHING_NEW = (
+    *("Add", "Cat", "Stack", "Clone", "Copy", "ToCopy", "IndexPut", "torch::autograd::CopySlices"),
+    *("Select", "Slice", "Narrow", "Index", "Unbind", "Split", "SplitWithSizes", "Chunk", "Diagonal", "AsStrided"),
+    *("View", "UnsafeView", "Reshape", "ReshapeAlias", "T", "Transpose", "Permute", "Expand", "Squeeze", "Unsqueeze"),
+)
+"""Nodes of ops that collect or cut out: a sum of what rounds give needs the round before, what is summed does not."""
 
 
 class BackwardNodes(Struct, frozen=True):
@@ -111,7 +59,7 @@ def backward_nodes(facts: Facts) -> BackwardNodes:
     tops = ops.where(ops.track == host_threads(facts).main).outermost()
     others = tops.start_ns[~np.isin(tops.ids, spans.ids)]
     _, passed = np.unique(np.searchsorted(others, spans.start_ns), return_inverse=True)
-    number, thread = (_known(facts, name, spans.ids) for name in ("sequence", "forward_thread"))
+    number, thread = (op_column(facts, name, spans.ids) for name in ("sequence", "forward_thread"))
     adds = named(facts, spans.ids, f"{BACKWARD}: {ADDS}")
     _, key = np.unique(np.stack((thread, number)), axis=1, return_inverse=True)
     return BackwardNodes(spans, passed.astype(np.int64), adds, np.where((number >= 0) & ~adds, key.ravel(), -1))
@@ -119,10 +67,7 @@ def backward_nodes(facts: Facts) -> BackwardNodes:
 
 @fact
 def forward_ops(facts: Facts) -> tuple[HostSpans, IntArray]:
-    """The outermost ops of the main thread but nodes, and how many passes had begun before each.
-
-    Raises Missing like backward_nodes.
-    """
+    """The main thread's outermost ops but nodes, and how many passes had begun before each. Missing: backward_nodes."""
     nodes, ops = backward_nodes(facts), host_spans(facts, SpanKind.OP)
     ops = ops.where(ops.track == host_threads(facts).main).outermost()
     ops = ops.where(~np.isin(ops.ids, nodes.spans.ids))
@@ -132,17 +77,8 @@ def forward_ops(facts: Facts) -> tuple[HostSpans, IntArray]:
 def gradient_shapes(facts: Facts, nodes: BackwardNodes) -> list[Shape | None]:
     """The shape of the gradient that each node adds to; None of other nodes, and where it was not recorded."""
     adding = host_spans(facts, SpanKind.OP, named=lambda name: name == ADDS)
-    node = intervals.innermost_at(adding.start_ns, adding.track, *places(nodes.spans))
-    found: list[Shape | None] = [None] * len(nodes.adds)
-    for at, inputs in zip(node.tolist(), inputs_of(facts, adding.ids), strict=True):
-        if at >= 0:
-            found[at] = first_shape(inputs)
-    return found
-
-
-def _known(facts: Facts, column: str, ids: IntArray) -> IntArray:
-    """A column of ops, -1 where it was not recorded."""
-    return facts.rank.ops[column].reindex(ids, fill_value=-1).to_numpy().astype(np.int64)
+    shape_of = dict(zip(nodes.spans.around(adding).tolist(), inputs_of(facts, adding.ids), strict=True))
+    return [first_shape(shape_of.get(at, ())) for at in range(len(nodes.adds))]
 
 
 def made_nodes(facts: Facts, ops: HostSpans) -> tuple[IntArray, IntArray]:
@@ -152,11 +88,11 @@ def made_nodes(facts: Facts, ops: HostSpans) -> tuple[IntArray, IntArray]:
     -1 where the number is not known, or where gradients were off.
     """
     every = host_spans(facts, SpanKind.OP)
-    number = np.where(_known(facts, "forward_thread", every.ids) > 0, -1, _known(facts, "sequence", every.ids))
+    number = np.where(op_column(facts, "forward_thread", every.ids) > 0, -1, op_column(facts, "sequence", every.ids))
     counts = (number >= 0) & np.isin(every.track, ops.track)
     following = np.append(number[counts], np.iinfo(np.int64).max)
     end = following[np.searchsorted(every.start_ns[counts], ops.end_ns)]
-    return _known(facts, "sequence", ops.ids), end
+    return op_column(facts, "sequence", ops.ids), end
 
 
 def nodes_of(facts: Facts, ops: HostSpans) -> tuple[IntArray, IntArray]:
@@ -167,7 +103,7 @@ def nodes_of(facts: Facts, ops: HostSpans) -> tuple[IntArray, IntArray]:
     nodes = backward_nodes(facts)
     begin, end = made_nodes(facts, ops)
     order = np.argsort(begin, kind="stable")
-    number = _known(facts, "sequence", nodes.spans.ids)
+    number = op_column(facts, "sequence", nodes.spans.ids)
     at = np.searchsorted(begin[order], number, side="right") - 1
     mine = np.flatnonzero((nodes.key >= 0) & (at >= 0))
     op = order[at[mine]]
@@ -181,88 +117,100 @@ def backward_ops(facts: Facts, ops: HostSpans) -> IntArray:
     return ops.ids[:0] if nodes is None else nodes.spans.ids[nodes_of(facts, ops)[1]]
 
 
-def places(spans: HostSpans) -> tuple[IntArray, IntArray, IntArray]:
-    """Spans as `nesting` takes them: thread, start, end."""
-    return spans.track, spans.start_ns, spans.end_ns
+class Dataflow(Struct, frozen=True):
+    """Autograd's graph, with its nodes in the order in which ops made them. Numbers are from 0 for the first of a step.
 
+    Nodes that add to gradients are left out. Arrays of shape (nodes,), but for the first two.
+    """
 
-ALIKE = 0.9
-"""Of the ops that a node records for autograd, at least, that a forward pass had too (our choice). A second derivative
-records its formulas instead, which are other ops."""
-LEAST_OPS = 3
-"""In such a node (our choice): the formula of a second derivative may be one op that a forward pass has as well."""
+    first: IntArray  # Recorded number of the first node of each used step; -1 if that is not like the graph's. (steps,)
+    takes: tuple[IntArray, ...]  # Of each node the positions of those whose results its op took.
+    number: IntArray
+    computes: Mask  # Where its op makes something new, and does not collect or cut out what is there.
 
+    def needs(self, step: int, begins: Sequence[int]) -> float | None:
+        """Of what rounds in a row compute the share that needs the round before; None if that is not known.
 
-class Recompute(Struct, frozen=True):
-    """Forward ops that run again inside nodes of a backward pass."""
+        `step` is the position of the used step, `begins` are the numbers of the first op of each round.
+        """
+        if step < 0 or self.first[step] < 0 or len(begins) < 3 or (np.diff(begins) < 0).any():
+            return None
+        edges = np.searchsorted(self.number, np.array(begins) - self.first[step]).tolist()
+        pairs = list(zip(edges, edges[1:], edges[2:], strict=False))[:MOST_PAIRS]
+        found = [self._needs(*pair) for pair in pairs]
+        computing = sum(many for _, many in found)
+        return sum(few for few, _ in found) / computing if computing else None
 
-    work: Work  # The ops, and the device work that they launch.
-    between: tuple[tuple[int, Intervals], ...]  # What runs between ops of a piece, mostly Python: thread and times.
-    host_ns: int  # From the first op of each piece to the end of its last, per step.
-    pieces: float  # Nodes that run a piece of the forward pass again, per step.
-    bytes: int | None
-    """Of the first inputs of these ops, per step: about what would be kept instead. None without shapes."""
+    def _needs(self, before: int, begin: int, end: int) -> tuple[int, int]:
+        """How many of the nodes in [begin, end) that compute need one in [before, begin), and how many compute."""
+        needing = set(range(before, begin))
+        for at in range(begin, end):  # What an op takes was made before it.
+            if not needing.isdisjoint(self.takes[at].tolist()):
+                needing.add(at)
+        computing = begin + np.flatnonzero(self.computes[begin:end])
+        return len(needing.intersection(computing.tolist())), len(computing)
 
 
 @fact
-def recompute(facts: Facts) -> Recompute | None:
-    """Of the whole recording; None if nothing is computed again. Raises Missing without ops."""
-    require_ops(facts)
-    if (nodes := optional(backward_nodes, facts)) is None:
-        return None
-    again = _recorded_for_autograd(facts)
-    node = intervals.innermost_at(again.start_ns, again.track, *places(nodes.spans))
-    again, node = again.where(node >= 0), node[node >= 0]
-    if not len(node):
-        return None
-    top = again.parents < 0
-    again, node = again.where(top), node[top]
-    repeats = _in_forward(facts, again, nodes.spans)
-    ops, alike = (np.bincount(node, some, len(nodes.spans.ids)) for some in (np.ones(len(node)), repeats))
-    whole = (ops >= LEAST_OPS) & (alike >= ALIKE * ops)
-    again, node = again.where(whole[node]), node[whole[node]]
-    if not len(node):
-        return None
-    used, count = again.in_steps(facts), max(steps(facts).count, 1)
-    kept = [inputs[0][0].bytes if inputs and inputs[0] else 0 for inputs in inputs_of(facts, used.ids)]
-    pieces = _pieces(again, node)
-    within, every = pieces.in_steps(facts), host_spans(facts, SpanKind.OP)
-    again = every.where(intervals.innermost_at(every.start_ns, every.track, *places(pieces)) >= 0).outermost()
-    return Recompute(
-        work=work_of(facts, again.ids),
-        between=tuple(_between(again, pieces, track) for track in np.unique(pieces.track).tolist()),
-        host_ns=int((within.end_ns - within.start_ns).sum()) // count,
-        pieces=len(within.ids) / count,
-        bytes=sum(one or 0 for one in kept) // count if facts.rank.provenance.knows("shapes") else None,
-    )
+def dataflow(facts: Facts) -> Dataflow:
+    """Raises Missing if nobody looked at the graph, if no recorded step is like it, and like `backward_nodes`."""
+    graph = facts.rank.graph
+    if graph is None:
+        raise Missing("data flow between ops", "Record with this version of diagnose profile.")
+    order = np.argsort(graph.number, kind="stable")
+    order = order[graph.number[order] >= 0]
+    place = np.full(len(graph.number) + 1, -1, dtype=np.int64)
+    place[order] = np.arange(len(order))
+    number = graph.number[order] - graph.number[order[:1]].sum()
+    kinds = [graph.names[one] for one in graph.name[order].tolist()]
+    by_node = np.argsort(place[graph.uses], kind="stable")
+    uses, used = place[graph.uses][by_node], place[graph.used][by_node]
+    known = (uses >= 0) & (used >= 0)
+    takes = np.split(used[known], np.searchsorted(uses[known], np.arange(1, len(order)))) if len(order) else []
+    first = _first_numbers(facts, number, kinds)
+    if (first < 0).all():
+        raise Missing("data flow between ops", "Record steps that run the same ops.")
+    new = [kind.partition("Backward")[0] not in _NOTHING_NEW for kind in kinds]
+    return Dataflow(first=first, takes=tuple(takes), number=number, computes=np.array(new, dtype=bool))
 
 
-def _pieces(ops: HostSpans, node: IntArray) -> HostSpans:
-    """From the first of the ops of each node to the last, in order; with the id of the first."""
-    order = np.lexsort((ops.start_ns, node))
-    first = np.flatnonzero(np.diff(node[order], prepend=-1))
-    at, end = order[first], np.maximum.reduceat(ops.end_ns[order], first)
-    return HostSpans(ops.ids[at], ops.start_ns[at], end, ops.track[at])
+def optimizer_of(facts: Facts, nodes: BackwardNodes) -> IntArray:
+    """Of each node that adds to the gradient of a weight which optimizer has it, as in `AutogradGraph.optimizer`.
+
+    The engine runs it as soon as the last node that leads to it has run. -1 where it is not known.
+    """
+    found, graph, flow = np.full(len(nodes.adds), -1, dtype=np.int64), facts.rank.graph, optional(dataflow, facts)
+    if graph is None or flow is None:
+        return found
+    adds = graph.optimizer[graph.used] >= 0
+    least = int(graph.number[graph.number >= 0].min())
+    leads: dict[int, set[int]] = {}
+    for uses, used in zip(graph.uses[adds].tolist(), graph.used[adds].tolist(), strict=True):
+        leads.setdefault(int(graph.number[uses]) - least, set()).add(int(graph.optimizer[used]))
+    order, step = np.arange(len(found)), used_step(facts, nodes.spans.ids)
+    before = np.maximum.accumulate(np.where(nodes.key >= 0, order, -1))
+    recorded = op_column(facts, "sequence", nodes.spans.ids)
+    known = nodes.adds & (before >= 0) & (nodes.passed[before] == nodes.passed) & (step >= 0)
+    for at in np.flatnonzero(known).tolist():
+        some = leads.get(int(recorded[before[at]] - flow.first[step[at]]), set())
+        if flow.first[step[at]] >= 0 and len(some) == 1:
+            (found[at],) = some
+    return found
 
 
-def _between(ops: HostSpans, pieces: HostSpans, track: int) -> tuple[int, Intervals]:
-    ops, pieces = ops.where(ops.track == track), pieces.where(pieces.track == track)
-    return track, intervals.subtract(pieces.times, ops.times)
-
-
-def _recorded_for_autograd(facts: Facts) -> HostSpans:
-    """Ops that would make nodes: they have the number of one, and are none themselves."""
-    ops = host_spans(facts, SpanKind.OP, named=lambda name: not name.startswith(BACKWARD))
-    table = facts.rank.ops
-    number, of_node = (table[one].reindex(ops.ids, fill_value=-1).to_numpy() for one in ("sequence", "forward_thread"))
-    return ops.where((number >= 0) & (of_node <= 0))
-
-
-def _in_forward(facts: Facts, some: HostSpans, nodes: HostSpans) -> Mask:
-    """Which ops run outside of nodes as well: by name and inputs, or by name where inputs were not recorded."""
-    every = host_spans(facts, SpanKind.OP)
-    outside = every.where(intervals.innermost_at(every.start_ns, every.track, *places(nodes)) < 0)
-    ids = np.concatenate((some.ids, outside.ids))
-    alike = calls_alike(facts, ids)
-    key = np.where(alike >= 0, alike, intervals.NONE - 1 - name_codes(facts, ids))
-    return np.isin(key[: len(some.ids)], key[len(some.ids) :])
+def _first_numbers(facts: Facts, number: IntArray, kinds: list[str]) -> IntArray:
+    """Of each used step the number of its first node; -1 where its nodes are not like those of the graph."""
+    nodes = backward_nodes(facts)
+    ids = nodes.spans.ids[nodes.key >= 0]
+    recorded, step = op_column(facts, "sequence", ids), used_step(facts, ids)
+    names = facts.rank.spans["name"].iloc[ids].astype(str).str.removeprefix(f"{BACKWARD}: ").to_list()
+    wanted = set(zip(number.tolist(), kinds, strict=True))
+    found = np.full(steps(facts).count, -1, dtype=np.int64)
+    for one in range(len(found)):
+        at = np.flatnonzero(step == one).tolist()
+        if at:
+            least = int(recorded[at].min())
+            there = {(int(recorded[k]) - least, names[k]) for k in at}
+            if len(wanted & there) >= ALIKE * max(len(wanted), len(there)):
+                found[one] = least
+    return found

@@ -1,76 +1,62 @@
-"""Do ranks that do the same compute alike? Who computes more waits for nobody, and all others wait for it."""
+"""Do ranks that do the same compute alike, and stages of a pipeline? Who computes more is waited for by all others."""
 
 from functools import reduce
+from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from diagnose.facts.communication.collectives import collective_table
-from diagnose.facts.communication.job_times import own_time_ns
+from diagnose.facts.communication.job_times import SHARED_NOISE, Times, is_certain, noise, own_time_ns, require_steps
 from diagnose.facts.communication.peers import peers
 from diagnose.facts.communication.roles import Role, roles
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import TimeCause, round_half_up
 from diagnose.facts.core.host import host_time
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.job import RECV, SEND, Job
-from diagnose.trace.model import Context, Peers
-
-Times = npt.NDArray[np.float64]
+from diagnose.trace.job import RECV, SEND, Job, Pipeline, Work
+from diagnose.trace.model import Peers
 
 MOST_STEPS = 0.5  # A rank is late if it comes last in more of the steps.
-
 MORE_WORK = 0.25
 """A rank that computes longer does the same work if others would take so little of that longer for its kernels' threads
 (our choice)."""
-
-COVERED = 0.5
-"""Of the others' computing, that has to be of kinds of kernels or ops that the longest rank has, too (our choice)."""
+COVERED = 0.5  # Of the others' computing, that has to be of kinds of work that the longest rank has, too (our choice).
 
 
-class Late(Struct, frozen=True):
+class LateHost(Struct, frozen=True):
     """A rank that keeps the others waiting while it does not compute: its host, or an idle device."""
 
     rank: int
     ns: int  # Per step, of that rank.
     others_ns: int  # Of the one of those that do the same that takes longest for it.
     share: float  # Of the steps in which no other takes as long.
-    why: TimeCause | None
-    """What its host does for most of the time that the others do not need; None if that is not known."""
-    keep: npt.NDArray[np.float64]
-    """What is left of it if that rank takes as long as the others. Shape (ranks, steps)."""
+    why: TimeCause | None  # What its host does for most of the time that the others do not need; None unknown.
+    keep: Times  # What is left of it if that rank takes as long as the others. Shape (ranks, steps).
 
 
 class Balance(Struct, frozen=True):
     """How much longer the rank that computes longest does so than those that do the same, per step."""
 
-    rank: int  # This one.
-    ranks: tuple[int, ...]
-    complete: bool  # These are all ranks of the job, as far as is known.
+    complete: bool  # All ranks of the job were recorded, as far as is known.
     longest: int  # The rank that exceeds the mean of those that do the same by most, over all steps.
     longest_share: float  # Share of the steps in which it does.
     longest_ns: int  # Computing of that rank.
     mean_ns: int  # Computing of all that do the same as it, on average.
     others_ns: int  # Computing of the one of these, without it, that computes longest in each step.
-    same_work: bool
-    """Known that the longest one's kernels or ops are asked to do no more than the others': its device is slower."""
-    more_work: float | None
-    """How many times as much the longest one's kernels or ops are asked to do as the others', on average."""
+    same_work: bool  # The longest one's kernels or ops surely do no more than the others': its device is slower.
+    more_work: float | None  # How many times as much they are asked to do as the others', on average.
     shares_batch: bool  # The longest one holds a part of the same layers as those it exceeds (tensor parallelism).
     exchanges: bool  # Ranks hold experts or shards of embeddings, and send each other rows by all-to-all.
     surely: bool  # It exceeds the others by more than chance, and by more than equal ranks differ.
     always_ns: int  # By how much that rank exceeds the mean over all steps.
     excess_ns: int  # By how much the longest one of each step, whichever that is, exceeds the mean.
     own_ns: int  # What those that do the same take by themselves, on average.
-    late: Late | None  # The rank whose host surely keeps the others waiting.
-    step_ns: int
+    late: LateHost | None  # The rank whose host surely keeps the others waiting.
     on_cpu: bool
     noise: float  # Share of what a rank takes by itself by which equal ranks differ.
-    dealt: npt.NDArray[np.float64]
-    """What is left of each rank's computing if work is dealt out evenly. Shape (ranks, steps)."""
-    evened: npt.NDArray[np.float64]
-    """The same if the longest one computes for no longer than the others."""
+    balanced_load: Times  # What is left of each rank's computing if work is dealt out evenly. Shape (ranks, steps).
+    without_straggler: Times  # The same if the longest one computes for no longer than the others.
 
     @property
     def holds_more(self) -> bool:
@@ -109,19 +95,16 @@ def balance(facts: Facts) -> Balance | None:
     on_cpu = others.job.sequences[0].on_cpu
     usual = noise(facts, on_cpu)
     mean = _means(compute, alike)
-    several = np.bincount(alike)[alike] > 1
-    excess = np.where(several[:, None], compute - mean, 0.0)
+    excess = compute - mean
     longest = int(excess.sum(axis=1).argmax())
     most = _most_of_others(compute, alike, longest)
-    evened = np.ones(compute.shape)
-    evened[longest] = np.minimum(most / np.maximum(compute[longest], 1), 1.0)
+    without_straggler = np.ones(compute.shape)
+    without_straggler[longest] = np.minimum(most / np.maximum(compute[longest], 1), 1.0)
     own_ns = float(own[alike == alike[longest]].mean())
     more, rest, total = compute[longest] - most, _rest(alike, longest), compute.sum(axis=1)
     require_steps(more, usual * own_ns)
     more_work, longer = _more_work(others, longest, rest), float(total[longest] / max(total[rest].mean(), 1.0)) - 1.0
     return Balance(
-        rank=others.rank,
-        ranks=others.ranks,
         complete=max(sequence.world_size for sequence in others.job.sequences) <= len(others.ranks),
         longest=others.ranks[longest],
         longest_share=float((excess.argmax(axis=0) == longest).mean()),
@@ -137,11 +120,10 @@ def balance(facts: Facts) -> Balance | None:
         excess_ns=round(float(excess.max(axis=0).mean())),
         own_ns=round(own_ns),
         late=_late(facts, others, alike, own, other, usual),
-        step_ns=others.job.step_ns,
         on_cpu=on_cpu,
         noise=usual,
-        dealt=np.where(several[:, None], mean / np.maximum(compute, 1), 1.0),
-        evened=evened,
+        balanced_load=mean / np.maximum(compute, 1),
+        without_straggler=without_straggler,
     )
 
 
@@ -155,18 +137,18 @@ def _rest(alike: IntArray, one: int) -> IntArray:
 
 
 def _most_of_others(taken_ns: Times, alike: IntArray, one: int) -> Times:
-    found: Times = taken_ns[_rest(alike, one)].max(axis=0).astype(np.float64)
-    return found
+    most: Times = taken_ns[_rest(alike, one)].max(axis=0)
+    return most
 
 
-def _late(facts: Facts, others: Peers, alike: IntArray, own_ns: Times, other_ns: Times, usual: float) -> Late | None:
+def _late(
+    facts: Facts, others: Peers, alike: IntArray, own_ns: Times, other_ns: Times, usual: float
+) -> LateHost | None:
     """The rank that comes last because of what it does besides computing, if there surely is one.
 
     `own_ns`: what each rank takes by itself in each step; `other_ns`: what of that is not computing.
     """
-    several = np.bincount(alike)[alike] > 1
-    excess = np.where(several[:, None], other_ns - _means(other_ns, alike), 0.0)
-    rank = int(excess.sum(axis=1).argmax())
+    rank = int((other_ns - _means(other_ns, alike)).sum(axis=1).argmax())
     most = _most_of_others(other_ns, alike, rank)
     more = other_ns[rank] - most
     last = own_ns[rank] > _most_of_others(own_ns, alike, rank)  # Others may compute for as much longer.
@@ -177,13 +159,12 @@ def _late(facts: Facts, others: Peers, alike: IntArray, own_ns: Times, other_ns:
         return None
     keep = np.ones(own_ns.shape)
     keep[rank] = np.minimum(most / np.maximum(other_ns[rank], 1.0), 1.0)
-    mine = others.ranks[rank] == others.rank
-    return Late(
+    return LateHost(
         rank=others.ranks[rank],
         ns=round(float(other_ns[rank].mean())),
         others_ns=round(float(most.mean())),
         share=share,
-        why=_why(facts, float(more.mean())) if mine else None,
+        why=_why(facts, float(more.mean())) if others.ranks[rank] == others.rank else None,
         keep=keep,
     )
 
@@ -222,12 +203,13 @@ def _shares_batch(facts: Facts, others: Peers, longest: int) -> bool:
 
 def _kinds_of_ranks(job: Job) -> IntArray:
     """Ranks of one number do the same: those of one stage of a pipeline, else all. Shape (ranks,)."""
-    stages: list[tuple[int, ...]] = []
-    for rank in job.ranks:
-        mine = next((pipeline for pipeline in job.pipelines if rank in pipeline.ranks), None)
-        stages.append(tuple(k for k, held in enumerate(mine.rank_of) if held == rank) if mine is not None else ())
-    numbers = {one: k for k, one in enumerate(dict.fromkeys(stages))}
-    return np.array([numbers[stage] for stage in stages], dtype=np.int64)
+    stages_of = {rank: _stages_of(pipeline, rank) for pipeline in job.pipelines for rank in pipeline.ranks}
+    numbers: dict[tuple[int, ...], int] = {}
+    return np.array([numbers.setdefault(stages_of.get(rank, ()), len(numbers)) for rank in job.ranks], dtype=np.int64)
+
+
+def _stages_of(pipeline: Pipeline, rank: int) -> tuple[int, ...]:
+    return tuple(stage for stage, holder in enumerate(pipeline.rank_of) if holder == rank)
 
 
 def _more_work(others: Peers, longest: int, rest: IntArray) -> float | None:
@@ -237,15 +219,17 @@ def _more_work(others: Peers, longest: int, rest: IntArray) -> float | None:
     """
     own, theirs = others.job.sequences[longest].work, [others.job.sequences[at].work for at in rest.tolist()]
     kinds = reduce(np.intersect1d, [other.kind[other.size > 0] for other in theirs], own.kind[own.size > 0])
-    size, ns = np.zeros(len(kinds)), np.zeros(len(kinds))
-    for other in theirs:
-        at = np.searchsorted(other.kind, kinds, sorter=(order := np.argsort(other.kind)))
-        size += other.size[order][at] / len(theirs)
-        ns += other.ns[order][at] / len(theirs)
-    asked = own.size[(order := np.argsort(own.kind))][np.searchsorted(own.kind, kinds, sorter=order)]
+    size, ns = np.mean([_of_kinds(other, kinds) for other in theirs], axis=0)
     if ns.sum() < COVERED * np.mean([other.ns.sum() for other in theirs]) or not len(kinds):
         return None
-    return float((ns * asked / size).sum() / ns.sum())
+    return float((ns * _of_kinds(own, kinds)[0] / size).sum() / ns.sum())
+
+
+def _of_kinds(work: Work, kinds: IntArray) -> Times:
+    """Size and time of each kind. Shape (2, kinds)."""
+    order = np.argsort(work.kind)
+    at = order[np.searchsorted(work.kind[order], kinds)]
+    return np.stack((work.size[at], work.ns[at]))
 
 
 def _alone(facts: Facts) -> bool:
@@ -266,48 +250,99 @@ def _hands_on_unseen(facts: Facts, others: Peers) -> bool:
     return handed_on and not others.job.pipelines
 
 
-_T_995 = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250)
-"""Quantiles of Student's t for 1 to 9 degrees of freedom: beyond them is chance in 1 of 200 cases. One of several ranks
-is the longest by chance as well, so that it must be rare."""
+class Stages(Struct, frozen=True):
+    """Pipelines of one shape. Arrays of shape (places,): ranks of one place hold the same stages."""
 
-DEVICE_NOISE, CPU_NOISE, SHARED_NOISE = 0.05, 0.25, 0.5
-"""Of what a rank takes by itself: ranks of equal work differ by as much all the time. Devices of one model do by some
-per cent; of two ranks on two shared cores one took up to 0.22 longer, and 0.33 where both cores were one."""
+    ranks: tuple[tuple[int, ...], ...]  # Of each place, one of each pipeline.
+    held: tuple[tuple[int, ...], ...]  # Stages of each place.
+    positions: tuple[tuple[int, ...], ...]  # Of each pipeline, where its ranks are among those of the job.
+    compute_ns: IntArray  # Per step, of the quickest rank of each place: another that takes longer is a straggler.
+    micro_batches: int  # Per step.
+    cost_ns: float  # Per micro-batch and step, besides computing: what `Rechunk` calls o. At least 0.
+    step_ns: int
+    uneven: bool  # Surely one place computes longer than all of them do on average.
+    even: Times  # What is left of each rank's computing if all places compute alike. Shape (ranks, steps).
 
-SIBLINGS = 2  # Logical cores that may be one.
+    @property
+    def longest(self) -> int:
+        """The place that computes longest."""
+        return int(self.compute_ns.argmax())
+
+    @property
+    def stages_per_rank(self) -> int:
+        """At most."""
+        return max(len(one) for one in self.held)
+
+    @property
+    def idle_share(self) -> float:
+        """Of the step in which a rank does not compute, on average."""
+        return 1.0 - float(self.compute_ns.mean()) / max(self.step_ns, 1)
+
+    @property
+    def ideal_idle_share(self) -> float:
+        """Of equal stages, where nothing takes time but computing: (p - 1) / v of m + (p - 1) / v."""
+        filling = (len(self.ranks) - 1) / self.stages_per_rank
+        return filling / (self.micro_batches + filling)
 
 
-def is_certain(excess_ns: npt.NDArray[np.float64]) -> bool:
-    """Whether what is positive on average is so beyond how it differs from step to step. False for a single step."""
-    count = len(excess_ns)
-    if count < 2:
-        return False
-    error = float(excess_ns.std(ddof=1)) / np.sqrt(count)
-    return bool(excess_ns.mean() > _T_995[min(count - 2, len(_T_995) - 1)] * error)
+@fact
+def stages(facts: Facts) -> Stages | None:
+    """The stages in the steps that all ranks use; None if this rank, or no rank, hands anything on.
 
-
-def require_steps(excess_ns: npt.NDArray[np.float64], least_ns: float) -> None:
-    """Raises Missing if so much is known of a single step only: it may be chance, and it may be none."""
-    if len(excess_ns) < 2 and float(excess_ns.mean()) >= least_ns:
-        raise Missing(
-            "whether ranks differ by more than noise", "Record several steps, and call prof.step() after each."
-        )
-
-
-def noise(facts: Facts, on_cpu: bool) -> float:
-    """Share of a rank's own time by which equal ranks differ."""
-    if not on_cpu:
-        return DEVICE_NOISE
-    context = facts.rank.context
-    return SHARED_NOISE if context is not None and cores_shared(context) else CPU_NOISE
-
-
-def cores_shared(context: Context) -> bool:
-    """Whether the ranks of a machine keep more of its cores busy than are surely cores of their own.
-
-    What a rank keeps busy was measured in the steps without the profiler; in recordings that do not say, it is taken
-    for as many cores as the rank has threads. False if neither is known.
+    Raises Missing like peers, if it is not known which rank is which stage, and if they differ by much in a single
+    step.
     """
-    cpus, alone = context.host.cpus_allowed, context.rank.unprofiled
-    busy = alone.busy_cores if alone is not None and alone.cpu_ns is not None else context.rank.flags.threads
-    return cpus is not None and busy is not None and cpus < SIBLINGS * busy * max(context.ranks, 1)
+    table = optional(collective_table, facts)
+    if (
+        table is None or not np.isin(table.plain, (SEND, RECV, "sendrecv", "coalesced")).any()
+    ):  # Batches are one kernel.
+        return None
+    job = peers(facts).job
+    if not job.pipelines:
+        return None
+    if job.window:
+        raise Missing("marked steps", "Call prof.step() after each step.")
+    held = [tuple(_stages_of(one, rank) for rank in one.ranks) for one in job.pipelines]
+    counts = {_micro_batches(job, one) for one in job.pipelines}
+    if len(set(held)) != 1 or len(counts) != 1 or not min(counts):
+        raise Missing("the micro-batches of a pipeline", "Record all ranks of all stages in the same steps.")
+    positions = tuple(tuple(job.ranks.index(rank) for rank in one.ranks) for one in job.pipelines)
+    compute = peers(facts).compute_ns.astype(np.float64)
+    of_place = np.stack([compute[list(position)] for position in positions]).min(axis=0)
+    mean = of_place.mean(axis=1)
+    even = np.ones(compute.shape)
+    for one in positions:
+        even[list(one)] = (mean.mean() / np.maximum(mean, 1.0))[:, None]
+    longest, count = int(mean.argmax()), counts.pop()
+    excess = of_place[longest] - of_place.mean(axis=0)
+    usual_ns = noise(facts, job.sequences[0].on_cpu) * float(mean.mean())
+    require_steps(excess, usual_ns)
+    return Stages(
+        ranks=tuple(zip(*(one.ranks for one in job.pipelines), strict=True)),
+        held=held[0],
+        positions=positions,
+        compute_ns=np.rint(mean).astype(np.int64),
+        micro_batches=count,
+        cost_ns=_cost_ns(mean, job.step_ns, count, max(len(one) for one in held[0])),
+        step_ns=job.step_ns,
+        uneven=is_certain(excess) and float(excess.mean()) >= usual_ns,
+        even=even,
+    )
+
+
+def _micro_batches(job: Job, pipeline: Pipeline) -> int:
+    """Micro-batches a step; 0 unknown. What the first rank sends to the second, over how often it does for one."""
+    first, second = pipeline.rank_of[0], pipeline.rank_of[1]
+    pairs = list(pairwise(pipeline.rank_of))
+    for_one = pairs.count((first, second)) + pairs.count((second, first))
+    sequence = job.sequences[job.ranks.index(first)]
+    sends = np.array([name == SEND for name in sequence.operations], dtype=bool)[sequence.calls.operation]
+    sent = sends & (pipeline.peers_of(sequence) == second) & (sequence.calls.step >= 0)
+    count, rest = divmod(int(sent.sum()), for_one * len(sequence.numbers))
+    return 0 if rest else count
+
+
+def _cost_ns(compute_ns: Times, step_ns: int, count: int, stages_per_rank: int) -> float:
+    """What is left of the step after computing and filling, over m + p - 1."""
+    filling = (compute_ns.sum() - compute_ns.max()) / stages_per_rank / count
+    return max(step_ns - float(compute_ns.max()) - float(filling), 0.0) / (count + len(compute_ns) - 1)

@@ -4,43 +4,37 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diagnose.facts.communication.collectives import CollectiveTable, collective_table
+from diagnose.facts.communication.collectives import NO_SIZES, CollectiveTable, collective_table
 from diagnose.facts.communication.messages import exposed_ns
 from diagnose.facts.communication.peers import HOW, peers, waits
-from diagnose.facts.communication.roles import Role, ranks_of_a_machine, roles, share_a_machine
+from diagnose.facts.communication.roles import Role, of_roles, ranks_of_a_machine, roles, share_a_machine
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.device import WorkClass, device_work
-from diagnose.facts.core.inputs import peaks
+from diagnose.facts.core.device import WorkClass, computed_ns, device_work
+from diagnose.facts.core.inputs import Mask, peaks
 from diagnose.facts.core.spans import members, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals
 from diagnose.trace.hardware import Peaks
 from diagnose.trace.intervals import IntArray, Intervals
 
-LARGE_BYTES = 8 << 20
-"""From this size on a collective is bound by bandwidth within a machine (NCCL's own tests: half of the rate is reached
-at 8 to 46 MiB)."""
-
+LARGE_BYTES = 8 << 20  # Bound by bandwidth within a machine (NCCL's tests: half of the rate is reached at 8 to 46 MiB).
 PROMPT_NS = 50_000
 """A collective that begins so soon after another of its group ended waits for no rank but for what that still has to
 compute or to launch in between, as much as this one does: all left the one before together (our choice)."""
-
 START_NS = 100_000  # What a collective takes whatever it carries, at most: 15 to 99 us in nccl-tests.
-
 LINK_SHARE = 0.7
 """A transfer goes at this share of what the links to the other devices can, at least, once it has started: fitted to
 nccl-tests on 8 GPUs of 8 MiB to 16 GiB, 0.78 on A100, 0.82 on H200, 0.94 on B200, 0.70 on MI300X (Stas Bekman, Machine
 Learning Engineering, network benchmarks)."""
 
-PCIE_4_GBPS = 10.0
-"""Through PCIe 4 and the host's memory, at least; PCIe 5 is twice as fast, PCIe 3 half (10 to 20 seen)."""
-
-NODE = 8
-"""Devices of one machine that such links join, at most: more are joined by a network, whose rate is not recorded."""
-
+PCIE_4_GBPS = (
+    10.0  # Through PCIe 4 and the host's memory, at least; PCIe 5 is twice as fast, PCIe 3 half (10 to 20 seen).
+)
+NODE = 8  # Devices that such links join, at most: more are joined by a network, whose rate is not recorded.
 _EACH_WAY = ("allreduce",)
 _ONE_WAY = ("allgather", "reducescatter", "alltoall")
+_UNKNOWN_MACHINES = Missing("which ranks share a machine", "Record all ranks at once, as diagnose profile does.")
 
 
 class BusRate(Struct, frozen=True):
@@ -51,8 +45,7 @@ class BusRate(Struct, frozen=True):
     bytes: int  # Of one call.
     ids: IntArray  # Those that waited for hardly any rank, or whose waiting is known, in the whole recording.
     calls: int  # Of these in the used steps.
-    transfer_ns: int
-    """Of one call, median: without waiting, or without as much as ranks that compute alike can have waited."""
+    transfer_ns: int  # Of one call, median: without waiting, or without as much as ranks that compute alike can wait.
     gbps: float  # On the wire, by nccl-tests' definition: of an all-reduce 2 (n - 1) / n times its bytes over its time.
     expected_ns: int  # What a transfer takes at most where the devices' links are used.
     compared: bool  # Waiting is known from the other ranks' recordings, not from when the collectives began.
@@ -69,9 +62,12 @@ def bus_rates(facts: Facts) -> tuple[BusRate, ...]:
     table = collective_table(facts)
     mine = np.flatnonzero(~table.on_host)
     if len(mine) and (table.bytes[mine] < 0).all():
-        raise Missing("sizes of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
+        raise NO_SIZES
     large = mine[(table.bytes[mine] >= LARGE_BYTES) & (table.group_size[mine] > 1) & (table.group_size[mine] <= NODE)]
-    large = _within_a_machine(facts, table, large)
+    within = _shared(facts, table, large, True)
+    if not within.any() and _shared(facts, table, large, None).any():
+        raise _UNKNOWN_MACHINES
+    large = large[within]
     if not len(large):
         return ()
     device = peaks(facts)
@@ -79,31 +75,22 @@ def bus_rates(facts: Facts) -> tuple[BusRate, ...]:
     keys = np.stack([np.unique(names, return_inverse=True)[1].ravel(), table.bytes[large], table.group_size[large]])
     _, group = np.unique(keys, axis=1, return_inverse=True)
     alike = members(group.ravel(), int(group.max()) + 1)
-    found = [_rate(facts, table, device, large[some]) for some in alike]
-    told = [one for one in found if one is not None]
+    told = [one for some in alike if (one := _rate(facts, table, device, large[some])) is not None]
     if not told and any(name.startswith(_EACH_WAY + _ONE_WAY) for name in names):
         raise Missing("waiting inside large collectives", HOW)
     return tuple(sorted(told, key=lambda one: -one.ns))
 
 
-def _within_a_machine(facts: Facts, table: CollectiveTable, rows: IntArray) -> IntArray:
-    """Those of groups that do not cross machines. Raises Missing if that is known of none, and of some not at all."""
-    groups = {key: share_a_machine(facts, *key) for key in set(_groups(table, rows))}
-    within = np.array([groups[key] is True for key in _groups(table, rows)], dtype=bool)
-    if not within.any() and None in groups.values():
-        raise Missing("which ranks share a machine", "Record all ranks at once, as diagnose profile does.")
-    kept: IntArray = rows[within]
-    return kept
-
-
-def _groups(table: CollectiveTable, rows: IntArray) -> list[tuple[str, int]]:
-    ranks, sizes = table.group_ranks[rows].astype(str).tolist(), table.group_size[rows].tolist()
-    return list(zip(ranks, sizes, strict=True))
+def _shared(facts: Facts, table: CollectiveTable, rows: IntArray, wanted: bool | None) -> Mask:
+    """Which are of groups whose ranks share a machine, or do not; of None, of which that is not known."""
+    keys = list(zip(table.group_ranks[rows].astype(str).tolist(), table.group_size[rows].tolist(), strict=True))
+    known = {key: share_a_machine(facts, *key) for key in set(keys)}
+    return np.array([known[key] is wanted for key in keys], dtype=bool)
 
 
 def _rate(facts: Facts, table: CollectiveTable, device: Peaks, rows: IntArray) -> BusRate | None:
     ranks, size = int(table.group_size[rows[0]]), int(table.bytes[rows[0]])
-    wire = _wire_share(str(table.plain[rows[0]]), ranks) * size
+    wire = float(_wire(table, rows[:1])[0])
     transfer, compared = _transfers(facts, table, rows)
     rows, transfer = rows[transfer > 0], transfer[transfer > 0]
     inside = table.in_steps[rows]
@@ -125,9 +112,11 @@ def _rate(facts: Facts, table: CollectiveTable, device: Peaks, rows: IntArray) -
     )
 
 
-def _wire_share(name: str, ranks: int) -> float:
-    """What of its bytes a collective sends over the slowest link, by nccl-tests' definition; 0 unknown."""
-    return (2 if name.startswith(_EACH_WAY) else 1 if name.startswith(_ONE_WAY) else 0) * (ranks - 1) / ranks
+def _wire(table: CollectiveTable, rows: IntArray) -> npt.NDArray[np.float64]:
+    """What collectives send over the slowest link in bytes, by nccl-tests' definition; 0 unknown. Shape (rows,)."""
+    names = table.plain[rows].tolist()
+    times = np.array([2 * name.startswith(_EACH_WAY) + name.startswith(_ONE_WAY) for name in names], dtype=np.float64)
+    return times * (table.group_size[rows] - 1) / table.group_size[rows] * table.bytes[rows]
 
 
 def _links_gbps(device: Peaks, ranks: int) -> float:
@@ -148,10 +137,8 @@ def _transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[In
     met = np.isin(table.ids[rows], others.met) if others is not None else np.zeros(len(rows), dtype=bool)
     if others is not None and met[table.in_steps[rows]].all():
         order = np.argsort(others.met)
-        waits = others.waits_ns[order][np.searchsorted(others.met[order], table.ids[rows[met]])]
-        transfer = np.zeros_like(lasted)
-        transfer[met] = lasted[met] - waits
-        return transfer, True
+        waited = np.append(others.waits_ns[order], 0)[np.searchsorted(others.met[order], table.ids[rows])]
+        return np.where(met, lasted - waited, 0), True
     before = _right_before(table, rows)
     late = _done_between(facts, table.ids[before], table.ids[rows])
     return np.where(before >= 0, np.maximum(lasted - late, 0), 0), False
@@ -171,9 +158,8 @@ def _right_before(table: CollectiveTable, rows: IntArray) -> IntArray:
 
 
 def _done_between(facts: Facts, first: IntArray, second: IntArray) -> IntArray:
-    """What a rank does from one of two operations to the other: the longer of what its device computes, which was
-    launched between their launches, and of what its host takes from launch to launch, if it is not ahead.
-    """
+    """What a rank does between two operations, the longer of two: what was launched between them takes to compute, and
+    its host takes from launch to launch, if it is not ahead."""
     work = device_work(facts)
     computes = np.flatnonzero((work.work_class == WorkClass.COMPUTE) & (work.launch >= 0))
     computes = computes[np.argsort(work.launch[computes], kind="stable")]
@@ -186,7 +172,6 @@ def _done_between(facts: Facts, first: IntArray, second: IntArray) -> IntArray:
 
 
 GRADIENTS = (Role.BUCKET, Role.GRADIENT, Role.SHARD_REDUCE)
-
 CAST_BYTES = 12  # For each element of 4 bytes: it is read and written as 2, then read as 2 and written as 4.
 
 
@@ -199,10 +184,8 @@ class WideGradients(Struct, frozen=True):
     bytes: int
     ns: int  # Sum of durations.
     exposed_ns: int  # Time of these while no compute ran.
-    halved_ns: int
-    """Sum of durations if each took half of what it takes beyond START_NS, with two casts, and waited as long."""
-    spared_ns: int
-    """By how much the last of them would end sooner: none begins before what was launched before it has computed."""
+    halved_ns: int  # Sum of durations if each took half of what is beyond START_NS, with two casts, and waited as long.
+    spared_ns: int  # By how much the last would end sooner: none begins before what was launched before has computed.
     left: float  # What is then left of the time of `ids`, as a share.
     compared: bool  # Waiting for other ranks is known.
 
@@ -214,7 +197,7 @@ def wide_gradients(facts: Facts) -> tuple[WideGradients, ...]:
     Raises Missing like the table of collectives, without the type of any, and like `peaks` if there are some.
     """
     table, role_of = collective_table(facts), roles(facts)
-    mine = ~table.on_host & np.isin(role_of.astype(str), [str(gradient) for gradient in GRADIENTS])
+    mine = ~table.on_host & of_roles(facts, *GRADIENTS)
     if mine.any() and (table.element_bytes[mine] <= 0).all():
         raise Missing("types of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
     found = [
@@ -235,7 +218,7 @@ def _wide(facts: Facts, role: Role, rows: IntArray) -> WideGradients:
     start_ns = min(START_NS, int(transfer.min()))
     carried, cast_ns = int(table.bytes[inside].sum()), table.bytes[inside] / 4 * CAST_BYTES / peaks(facts).memory_gbps
     each_ns = transfer - (transfer - start_ns) // 2 + np.rint(cast_ns).astype(np.int64)
-    begin_ns = np.maximum(_computed_ns(facts, table.ids[inside]), np.where(lasted > transfer, times.ends - transfer, 0))
+    begin_ns = np.maximum(computed_ns(facts, table.ids[inside]), np.where(lasted > transfer, times.ends - transfer, 0))
     spared = _sooner(used_step(facts, table.ids[inside]), begin_ns, times.ends, each_ns)
     exposed = exposed_ns(facts, table, inside)
     spared_ns = min(round_half_up(spared, used.count), exposed)
@@ -255,18 +238,6 @@ def _wide(facts: Facts, role: Role, rows: IntArray) -> WideGradients:
     )
 
 
-def _computed_ns(facts: Facts, ids: IntArray) -> IntArray:
-    """When the last of what was launched before each of these to compute has done so; 0 where launches are unknown."""
-    work, spans = device_work(facts), facts.rank.spans
-    computes = np.flatnonzero((work.work_class == WorkClass.COMPUTE) & (work.launch >= 0))
-    start = spans["start_ns"].to_numpy()
-    computes = computes[np.argsort(start[work.launch[computes]], kind="stable")]
-    ends = np.concatenate(([0], np.maximum.accumulate(work.end_ns[computes])))
-    launch = work.launch[np.searchsorted(work.ids, ids)]
-    before = np.searchsorted(start[work.launch[computes]], start[np.maximum(launch, 0)])
-    return np.where(launch >= 0, ends[before], 0)
-
-
 def _sooner(step: IntArray, begin_ns: IntArray, end_ns: IntArray, each_ns: IntArray) -> int:
     """By how much the last of each step ends sooner if they follow each other as soon as they can. Sum of steps."""
     spared = 0
@@ -279,8 +250,7 @@ def _sooner(step: IntArray, begin_ns: IntArray, end_ns: IntArray, each_ns: IntAr
     return spared
 
 
-IN_EVERY_LAYER = (Role.ACTIVATION, Role.EXCHANGE)
-"""What compute waits for: gradients can go while the backward pass runs."""
+IN_EVERY_LAYER = (Role.ACTIVATION, Role.EXCHANGE)  # What compute waits for, unlike gradients.
 
 
 class Crossing(Struct, frozen=True):
@@ -293,47 +263,34 @@ class Crossing(Struct, frozen=True):
     ns: int  # Time of these in the used steps, with waiting, per step.
     gbps: float  # On the wire, by nccl-tests' definition, of those that are told from waiting.
     left: float  # Share of their transfers that would be left at most over the links within a machine.
-    others_ids: IntArray
-    """Collectives of groups within a machine that would cross machines in their place. Shape (others,)."""
+    others_ids: IntArray  # Collectives of groups within a machine that would cross machines in their place. (others,)
     others_group: IntArray  # 0, 1, 2, ... of these.
-    others_ns: IntArray
-    """What each of these would take at the rate of those that cross now, for each `Estimate`. Shape (3, others)."""
+    others_ns: IntArray  # What these would take at the rate of those that cross now, by `Estimate`. Shape (3, others).
 
 
 @fact
 def crossings(facts: Facts) -> tuple[Crossing, ...]:
     """By role. Raises Missing like the tables, `peaks` and `bus_rates`, where there are collectives of such a role."""
-    table = collective_table(facts)
+    table, used_for = collective_table(facts), roles(facts)
     rows = np.flatnonzero(~table.on_host & (table.group_size > 1))
-    used_for = roles(facts)
-    mine = rows[np.isin(used_for[rows].astype(str), [str(one) for one in IN_EVERY_LAYER])]
+    mine = rows[of_roles(facts, *IN_EVERY_LAYER)[rows]]
     if not len(mine):
         return ()
     each = ranks_of_a_machine(facts)
     if each is None:
-        raise Missing("which ranks share a machine", "Record all ranks at once, as diagnose profile does.")
+        raise _UNKNOWN_MACHINES
     if (table.bytes[mine] < 0).all():
-        raise Missing("sizes of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
+        raise NO_SIZES
     fits = mine[(table.group_size[mine] <= each) & (table.bytes[mine] > 0)]
     across = fits[_shared(facts, table, fits, False)]
-    within = rows[(table.bytes[rows] > 0)]
+    within = rows[table.bytes[rows] > 0]
     within = within[_shared(facts, table, within, True)]
-    found = [_crossing(facts, table, role, across[used_for[across] == role], within, each) for role in IN_EVERY_LAYER]
-    return tuple(one for one in found if one is not None)
+    by_role = {role: across[used_for[across] == role] for role in IN_EVERY_LAYER}
+    return tuple(_crossing(facts, role, some, within, each) for role, some in by_role.items() if len(some))
 
 
-def _shared(facts: Facts, table: CollectiveTable, rows: IntArray, wanted: bool) -> npt.NDArray[np.bool_]:
-    keys = _groups(table, rows)
-    known = {key: share_a_machine(facts, *key) for key in set(keys)}
-    return np.array([known[key] is wanted for key in keys], dtype=bool)
-
-
-def _crossing(
-    facts: Facts, table: CollectiveTable, role: Role, rows: IntArray, within: IntArray, each: int
-) -> Crossing | None:
-    if not len(rows):
-        return None
-    device = peaks(facts)
+def _crossing(facts: Facts, role: Role, rows: IntArray, within: IntArray, each: int) -> Crossing:
+    table, device = collective_table(facts), peaks(facts)
     took, _ = _transfers(facts, table, rows)
     told = (took > 0) & table.in_steps[rows]
     if not told.any():
@@ -356,8 +313,3 @@ def _crossing(
         others_group=np.arange(len(others)),
         others_ns=np.stack([np.maximum(longer, lasted[others]).astype(np.int64)] * 3),
     )
-
-
-def _wire(table: CollectiveTable, rows: IntArray) -> npt.NDArray[np.float64]:
-    shares = [_wire_share(str(table.plain[row]), int(table.group_size[row])) for row in rows.tolist()]
-    return np.array(shares) * table.bytes[rows]

@@ -16,10 +16,9 @@ from diagnose.facts.communication.host_collectives import Held, held_on_device, 
 from diagnose.facts.communication.pipelines import pipeline_sides
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import device_time
-from diagnose.facts.core.device import WorkClass, device_work
-from diagnose.facts.core.host import host_threads
+from diagnose.facts.core.device import WorkClass, computed_ns, device_work
 from diagnose.facts.core.inputs import recorded_inputs
-from diagnose.facts.core.spans import HostSpans, host_spans, used_step
+from diagnose.facts.core.spans import host_spans, on_training_threads, spans_of, used_step
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
@@ -39,12 +38,13 @@ def collective_sequence(facts: Facts) -> CollectiveSequence:
     used, rank, table = steps(facts), facts.rank, collectives.collective_table(facts)
     if used.measure is Measure.WINDOW and not len(table.ids):
         raise Missing("marked steps", "Call prof.step() after each step.")
-    carries, groups = collectives.carried(facts), collectives.call_groups(facts)
+    apart, groups = collectives.uncoalesced(facts), collectives.call_groups(facts)
     on_cpu = bool(table.on_host.all()) and not len(device_work(facts).ids)
-    mine = _in_order(facts, table, carries, on_cpu)
-    bounds = used.bounds_ns[: _whole_steps(used.bounds_ns, table.times.starts[carries.row[mine]]) + 1]
-    mine = mine[table.times.starts[carries.row[mine]] < bounds[-1]]
-    rows, told = carries.row[mine], carries.told[mine]
+    mine = np.flatnonzero(table.in_steps[apart.row] & (table.on_host[apart.row] == on_cpu))
+    mine = mine[np.argsort(table.times.starts[apart.row[mine]], kind="stable")]
+    bounds = used.bounds_ns[: _whole_steps(used.bounds_ns, table.times.starts[apart.row[mine]]) + 1]
+    mine = mine[table.times.starts[apart.row[mine]] < bounds[-1]]
+    rows, told = apart.row[mine], apart.told[mine]
     ids, begin, end = table.ids[rows], table.times.starts[rows], table.times.ends[rows]
     operation = _operations(facts, table.operation[rows], told)
     if on_cpu:
@@ -56,7 +56,8 @@ def collective_sequence(facts: Facts) -> CollectiveSequence:
     ready = begin if on_cpu else _ready(facts, ids, begin, end, queue, after)
     size = collectives.told_bytes(facts.rank.collectives, told)
     names = tuple(dict.fromkeys(operation.tolist()))
-    zero, computing = rank.zero_unix_ns, _computing(facts, held, on_cpu)
+    zero, stands = rank.zero_unix_ns, intervals.union(Intervals(held.from_ns, held.until_ns))
+    computing = intervals.subtract(_ops(facts), stands) if on_cpu else device_time(facts).compute
     peer, other = groups.peer[mine], _of_two(rank.index, groups)[groups.group[mine]]
     peer = np.where(transfer & (peer < 0), other, peer)
     sides = pipeline_sides(facts, _asking(facts, ids), operation, _beside(rank.index, groups, mine, peer))
@@ -69,7 +70,7 @@ def collective_sequence(facts: Facts) -> CollectiveSequence:
         peer=peer,
         stage=sides.stage,
         toward=sides.toward,
-        bytes=np.where(size >= 0, size, _asked_bytes(facts, ids)),
+        bytes=np.where(size >= 0, size, collectives.bytes_of_inputs(facts, ids, lambda sizes: sum(sizes) or -1)),
         step=used_step(facts, ids),
         begin_ns=zero + begin,
         end_ns=zero + end,
@@ -93,12 +94,6 @@ def collective_sequence(facts: Facts) -> CollectiveSequence:
         calls=calls,
         lane=_lane(ready, held, computing, bounds, zero),
     )
-
-
-def _computing(facts: Facts, held: Held, on_cpu: bool) -> Intervals:
-    if not on_cpu:
-        return device_time(facts).compute
-    return intervals.subtract(_ops(facts), intervals.union(Intervals(held.from_ns, held.until_ns)))
 
 
 def _queues(facts: Facts, ids: IntArray, group: IntArray, on_cpu: bool, transfer: npt.NDArray[np.bool_]) -> IntArray:
@@ -134,11 +129,7 @@ def _ready(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray, queue: I
     """
     work, start = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
     launch = work.launch[np.searchsorted(work.ids, ids)]
-    own = np.flatnonzero((work.work_class == WorkClass.COMPUTE) & (work.launch >= 0))
-    own = own[np.argsort(start[work.launch[own]], kind="stable")]
-    reached = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(work.end_ns[own])))
-    before = np.searchsorted(start[work.launch[own]], start[launch], side="left")
-    ready = np.minimum(np.maximum(start[launch], reached[before]), begin)
+    ready = np.minimum(np.maximum(start[launch], computed_ns(facts, ids)), begin)
     order = np.lexsort((begin, queue))
     follows = np.zeros(len(ids), dtype=bool)
     follows[order[1:]] = (queue[order][1:] == queue[order][:-1]) & (begin[order][1:] - end[order][:-1] <= AT_ONCE_NS)
@@ -180,24 +171,14 @@ def _machine(facts: Facts) -> int:
     return told if told >= 0 or not alone else 0
 
 
-def _in_order(facts: Facts, table: collectives.CollectiveTable, carries: collectives.Carried, on_cpu: bool) -> IntArray:
-    """Calls that begin in the used steps, in order of time; on the host no copies of device collectives."""
-    used = steps(facts)
-    start, on_host = table.times.starts[carries.row], table.on_host[carries.row]
-    mine = (start >= used.start_ns) & (start < used.end_ns) & (on_host == on_cpu)
-    calls = np.flatnonzero(mine)
-    return calls[np.argsort(start[calls], kind="stable")]
-
-
 def _whole_steps(bounds_ns: IntArray, begin_ns: IntArray) -> int:
     """How many of the first steps hold MOST_CALLS at most. Raises Missing if not even one does."""
     if len(begin_ns) <= MOST_CALLS:
         return len(bounds_ns) - 1
     count = int(np.searchsorted(bounds_ns, begin_ns[MOST_CALLS], side="right")) - 1
     if not count:
-        raise Missing(
-            f"a step of {MOST_CALLS:,} collectives at most", "Record fewer steps, and call prof.step() after each."
-        )
+        how = "Record fewer steps, and call prof.step() after each."
+        raise Missing(f"a step of {MOST_CALLS:,} collectives at most", how)
     return count
 
 
@@ -210,34 +191,15 @@ def _operations(facts: Facts, of_table: npt.NDArray[np.object_], told: IntArray)
 def _posted(facts: Facts, ids: IntArray, begin: IntArray) -> IntArray:
     """When each transfer was handed over: its span begins with the call, and lies across all until it is waited for."""
     ops = host_spans(facts, SpanKind.COLLECTIVE, named=lambda name: name.startswith(("c10d::send", "c10d::recv")))
-    if not len(ops.ids):
-        return begin
-    track = facts.rank.spans["track"].to_numpy()[ids].astype(np.int64)
-    around = intervals.innermost_at(begin, track, ops.track, ops.start_ns, ops.end_ns)
-    return np.where(around >= 0, ops.end_ns[around], begin)
-
-
-def _asked_bytes(facts: Facts, ids: IntArray) -> IntArray:
-    """By the inputs of the collective's own span, where shapes were recorded; -1 unknown."""
-    if not len(ids):
-        return ids
-    position, inputs = recorded_inputs(facts, ids)
-    sizes = [sum(tensor.bytes or 4 * tensor.elements for some in input_ for tensor in some) or -1 for input_ in inputs]
-    return np.array([*sizes, -1], dtype=np.int64)[position]
+    around = ops.around(spans_of(facts, ids))
+    return np.where(around >= 0, np.append(ops.end_ns, 0)[around], begin)
 
 
 def _ops(facts: Facts) -> Intervals:
-    training = host_threads(facts).training
-
-    def of(kind: SpanKind) -> HostSpans:
-        some = host_spans(facts, kind)
-        return some.where(np.isin(some.track, training))
-
-    used = steps(facts)
-    asking = of(SpanKind.COLLECTIVE)
-    names = facts.rank.spans["name"].iloc[asking.ids].to_numpy()
-    asking = asking.where(np.array([not str(name).startswith(("gloo:", "mpi:")) for name in names], dtype=bool))
-    return intervals.clip(intervals.subtract(of(SpanKind.OP).times, asking.times), used.start_ns, used.end_ns)
+    used, ops = steps(facts), on_training_threads(facts, host_spans(facts, SpanKind.OP)).times
+    asking = host_spans(facts, SpanKind.COLLECTIVE, named=lambda name: not name.startswith(("gloo:", "mpi:")))
+    asking = on_training_threads(facts, asking)
+    return intervals.clip(intervals.subtract(ops, asking.times), used.start_ns, used.end_ns)
 
 
 def _lane(asked: IntArray, held: Held, computing: Intervals, bounds: IntArray, zero: int) -> Lane:
@@ -249,26 +211,23 @@ def _lane(asked: IntArray, held: Held, computing: Intervals, bounds: IntArray, z
     order = np.argsort(held.from_ns, kind="stable")
     starts, ends = held.from_ns[order], np.maximum.accumulate(held.until_ns[order])
     at = np.searchsorted(starts, asked, side="right") - 1
-    inside = (at >= 0) & (asked < ends[np.maximum(at, 0)]) if len(starts) else np.zeros(len(asked), dtype=bool)
-    asked = np.where(inside, starts[np.maximum(at, 0)] if len(starts) else 0, asked)
-    counts = [len(asked), len(held.call), len(inner)]
+    asked = np.where((at >= 0) & (asked < np.append(ends, 0)[at]), np.append(starts, 0)[at], asked)
+    counts, first, last = [len(asked), len(held.call), len(inner)], bounds[0], bounds[-1]
     call = np.concatenate((np.arange(len(asked)), held.call, np.full(len(inner), -1)))
     waits = np.repeat([False, True, False], counts)
-    begin = np.clip(np.concatenate((asked, held.from_ns, inner)), bounds[0], bounds[-1])
-    end = np.clip(np.concatenate((asked, held.until_ns, inner)), bounds[0], bounds[-1])
+    begin, end = (np.clip(np.concatenate((asked, some, inner)), first, last) for some in (held.from_ns, held.until_ns))
     order = np.lexsort((waits, begin))
     call, waits, begin, end = call[order], waits[order], begin[order], end[order]
     reached = np.maximum.accumulate(end)
     before = np.concatenate(([bounds[0]], reached[:-1]))
     own = np.maximum(begin - before, 0)
-    pieces = Intervals(before, before + own)
     return Lane(
         call=call,
         waits=waits,
         from_ns=zero + np.maximum(begin, before),
         until_ns=zero + np.maximum(end, before),
         own_ns=own,
-        compute_ns=intervals.covered(pieces, computing),
+        compute_ns=intervals.covered(Intervals(before, before + own), computing),
     )
 
 
@@ -302,8 +261,7 @@ def _of_kernels(facts: Facts) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def _of_ops(facts: Facts) -> tuple[IntArray, IntArray, IntArray]:
-    ops = host_spans(facts, SpanKind.OP)
-    ops = ops.where(np.isin(ops.track, host_threads(facts).training))
+    ops = on_training_threads(facts, host_spans(facts, SpanKind.OP))
     position, inputs = recorded_inputs(facts, ops.ids)
     sizes = np.array([*(sum(one.elements for some in taken for one in some) for taken in inputs), 0], dtype=np.int64)
     up, lasted = ops.parents, ops.end_ns - ops.start_ns

@@ -9,6 +9,7 @@ when the batch ends, it carries what its thread has asked for since the launch b
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +21,7 @@ from msgspec import Struct
 from diagnose.facts.core.base import Facts, Missing, fact, once
 from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
 from diagnose.facts.core.device import WorkClass, device_work
+from diagnose.facts.core.inputs import recorded_inputs
 from diagnose.facts.core.spans import HostSpans, host_spans, launched_in
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals, kinds
@@ -27,6 +29,7 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.job import RECV, SEND, ProcessGroup
 
+NO_SIZES = Missing("sizes of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
 SMALL_BYTES = 1 << 20  # A collective smaller than this is bound by latency, not bandwidth (our choice).
 
 _ELEMENT_BYTES = (
@@ -120,9 +123,7 @@ def _launched_by(facts: Facts) -> IntArray:
 
 def texts(column: pd.Series[str], row: IntArray) -> npt.NDArray[np.object_]:
     """The text in each row of a column of `Rank.collectives`; "" in row -1."""
-    labels = np.array([*column.cat.categories, ""], dtype=object)
-    found: npt.NDArray[np.object_] = labels[np.append(column.cat.codes.to_numpy(), -1)[row]]
-    return found
+    return np.array([*column.cat.categories, ""], dtype=object)[np.append(column.cat.codes.to_numpy(), -1)[row]]
 
 
 def _operation(name: str) -> str:
@@ -134,8 +135,7 @@ def _operation(name: str) -> str:
 def _element_bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
     names = [str(dtype).lower().partition("_")[0] for dtype in told["dtype"].cat.categories]
     sizes = [next((size for size, types in _ELEMENT_BYTES if name in types), 0) for name in names]
-    found: IntArray = np.array([*sizes, 0], dtype=np.int64)[np.append(told["dtype"].cat.codes.to_numpy(), -1)[row]]
-    return found
+    return np.array([*sizes, 0], dtype=np.int64)[np.append(told["dtype"].cat.codes.to_numpy(), -1)[row]]
 
 
 def told_bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
@@ -145,6 +145,13 @@ def told_bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
     elements = np.append(most, -1)[row]
     known = (size > 0) & (elements >= 0) & (elements < 1 << 48)
     return np.where(known, elements * known * size, -1)
+
+
+def bytes_of_inputs(facts: Facts, ids: IntArray, total: Callable[[list[int]], int]) -> IntArray:
+    """`total` of the sizes of spans' inputs, an element of unknown type counted as 4 bytes; -1 where none is known."""
+    position, inputs = recorded_inputs(facts, ids)
+    sizes = [[sum(one.bytes or 4 * one.elements for one in some) for some in given if some] for given in inputs]
+    return np.array([*(total(size) if size else -1 for size in sizes), -1], dtype=np.int64)[position]
 
 
 class SmallCollectives(Struct, frozen=True):
@@ -161,7 +168,7 @@ def small_collectives(facts: Facts) -> SmallCollectives:
     table, count = collective_table(facts), steps(facts).count
     unknown, small = (~table.on_host & chosen for chosen in (table.bytes < 0, table.bytes < SMALL_BYTES))
     if unknown.any() and unknown[~table.on_host].all():
-        raise Missing("sizes of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
+        raise NO_SIZES
     return SmallCollectives(
         total_calls=int(table.in_steps.sum()),
         calls=round_half_up(int((small & ~unknown & table.in_steps).sum()), count),
@@ -169,7 +176,7 @@ def small_collectives(facts: Facts) -> SmallCollectives:
     )
 
 
-class Carried(Struct, frozen=True):
+class Uncoalesced(Struct, frozen=True):
     """Calls: each collective, and in place of a batch each of its transfers. Arrays of shape (calls,)."""
 
     row: IntArray  # Of the table of collectives.
@@ -177,22 +184,19 @@ class Carried(Struct, frozen=True):
 
 
 @once
-def carried(facts: Facts) -> Carried:
+def uncoalesced(facts: Facts) -> Uncoalesced:
     """The calls, in the order of the table. Raises Missing like it."""
     table, told = collective_table(facts), told_rows(facts)
-    every = np.arange(len(told))
     batches = np.flatnonzero((told < 0) & ~table.on_host & (table.operation == "coalesced"))
-    if not len(batches):
-        return Carried(every, told)
     transfers, kernel = _asked_for(facts)
-    row = np.full(len(facts.rank.spans), intervals.NONE, dtype=np.int64)
+    row = np.full(len(facts.rank.spans) + 1, intervals.NONE, dtype=np.int64)
     row[table.ids[batches]] = batches
-    batch = np.where(kernel >= 0, row[np.maximum(kernel, 0)], intervals.NONE)
-    alone = np.setdiff1d(every, batch)
+    batch = row[kernel]
+    alone = np.setdiff1d(np.arange(len(told)), batch)
     rows = np.concatenate((alone, batch[batch >= 0]))
     found = np.concatenate((told[alone], transfers[batch >= 0]))
     order = np.argsort(rows, kind="stable")
-    return Carried(rows[order], found[order])
+    return Uncoalesced(rows[order], found[order])
 
 
 def _asked_for(facts: Facts) -> tuple[IntArray, IntArray]:
@@ -228,12 +232,10 @@ class CallGroups(Struct, frozen=True):
 @once
 def call_groups(facts: Facts) -> CallGroups:
     """The groups of all calls. Raises Missing like the table of collectives."""
-    table, told = collective_table(facts), facts.rank.collectives
-    calls = carried(facts)
+    table, told, calls = collective_table(facts), facts.rank.collectives, uncoalesced(facts)
     row, on_host = calls.told, table.on_host[calls.row]
     known = {one.name: one for one in facts.rank.provenance.groups}
-    of_group = [texts(told[name], row).tolist() for name in ("group", "group_description", "group_ranks")]
-    keys = list(zip(*of_group, strict=True))
+    keys = zip(*(texts(told[name], row) for name in ("group", "group_description", "group_ranks")), strict=True)
     named: dict[tuple[str, str, str], int] = {}
     group = np.array([named.setdefault(key, len(named)) if any(key) else -1 for key in keys], dtype=np.int64)
     groups = [known.get(name) or ProcessGroup(name, use, _ranks(ranks)) for name, use, ranks in named]
@@ -260,13 +262,11 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 def _workers(facts: Facts, ids: IntArray) -> IntArray:
     """The number of the group of each collective on the host, by the thread that carries it out; -1 unknown."""
-    tracks = facts.rank.tracks
     track = facts.rank.spans["track"].to_numpy()[ids].astype(np.int64)
-    names = facts.rank.spans["name"].iloc[ids].astype(str)
-    joint = ~names.isin(["gloo:send", "gloo:recv", "gloo:recvAnySource"]).to_numpy(dtype=bool)
-    used = np.unique(track[joint])
-    numbers = {int(one): str(tracks["thread"].iloc[one]) for one in used.tolist()}
-    threads = sorted((int(number), one) for one, number in numbers.items() if number.isdecimal())
+    joint = ~facts.rank.spans["name"].iloc[ids].isin(["gloo:send", "gloo:recv", "gloo:recvAnySource"]).to_numpy(bool)
+    used = np.unique(track[joint]).tolist()
+    names = [(str(facts.rank.tracks["thread"].iloc[one]), one) for one in used]
+    threads = sorted((int(number), one) for number, one in names if number.isdecimal())
     found, last, group, count = dict[int, int](), -1 << 40, -1, 0
     for number, one in threads:
         if number - last > APART or count == WORKERS:

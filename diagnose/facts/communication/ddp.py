@@ -4,7 +4,6 @@ from enum import Enum
 from math import ceil
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from diagnose.facts.communication.collectives import collective_table
@@ -13,25 +12,22 @@ from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import TimeCause, device_time, round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import asking_ops, host_activities, host_threads
-from diagnose.facts.core.inputs import BACKWARD, DDP_FORWARD
-from diagnose.facts.core.spans import NO_OPS, HostSpans, host_spans, launched_in, require_ops
+from diagnose.facts.core.inputs import BACKWARD, DDP_FORWARD, Mask, named
+from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, launched_in, require_ops
 from diagnose.facts.core.steps import steps
-from diagnose.trace import intervals, kinds
+from diagnose.facts.optimizer.optimizer import is_update
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import Activity
 
 
 class DdpWork(str, Enum):
     """What DistributedDataParallel does besides reducing gradients. Seen to go with the options named (torch 2.13)."""
 
     UNUSED_SEARCH = "unused_search"  # With find_unused_parameters=True.
-    COPIES_FROM_BUCKETS = "copies_from_buckets"
-    """Reduced gradients into the parameters': not with gradient_as_bucket_view=True."""
-    COPIES_INTO_BUCKETS = "copies_into_buckets"
-    """Gradients into the buckets: not with gradient_as_bucket_view=True and zero_grad(set_to_none=False)."""
-    BUFFER_BROADCASTS = "buffer_broadcasts"
-    """Buffers packed, sent and unpacked before each forward: not with broadcast_buffers=False."""
+    COPIES_FROM_BUCKETS = "copies_from_buckets"  # Of reduced gradients: not with gradient_as_bucket_view=True.
+    COPIES_INTO_BUCKETS = "copies_into_buckets"  # Not with that and zero_grad(set_to_none=False).
+    BUFFER_BROADCASTS = "buffer_broadcasts"  # Packed, sent and unpacked before each forward: broadcast_buffers=True.
 
 
 _REDUCER = {
@@ -42,7 +38,6 @@ _REDUCER = {
 _REDUCES = "c10d::allreduce_"
 _OF_ROUNDS = (_REDUCES, "torch::distributed::reducer::mul_out", "torch.distributed.ddp.reducer::copy_bucket_to_grad")
 """What the reducer does on the host for each round of reductions."""
-_SENDS = ("c10d::broadcast_",)
 _UNPACKS = ("aten::unflatten_dense_tensors", "aten::copy_")
 _PACKS = ("aten::flatten_dense_tensors", "aten::view", "aten::cat", "record_param_comms")
 """What a forward begins with where buffers are broadcast, none of it inside another op."""
@@ -69,11 +64,9 @@ class DdpOverhead(Struct, frozen=True):
 @fact
 def ddp_overheads(facts: Facts) -> tuple[DdpOverhead, ...]:
     """What of it occurs in the used steps, most host time first. Raises Missing without ops."""
-    if "ops" not in facts.rank.provenance.recorded:
-        raise NO_OPS
-    reducer = host_spans(facts, SpanKind.OP, named=lambda name: name in _REDUCER)
-    names = facts.rank.spans["name"].iloc[reducer.ids].to_numpy()
-    found = {work: reducer.where(names == name).outermost() for name, work in _REDUCER.items()}
+    require_ops(facts)
+    ops = host_spans(facts, SpanKind.OP)
+    found = {work: ops.where(named(facts, ops.ids, name)).outermost() for name, work in _REDUCER.items()}
     found[DdpWork.BUFFER_BROADCASTS], until = _buffer_broadcasts(facts)
     rows = [
         _overhead(facts, work, ops, until if work is DdpWork.BUFFER_BROADCASTS else intervals.EMPTY)
@@ -111,13 +104,11 @@ def _buffer_broadcasts(facts: Facts) -> tuple[HostSpans, Intervals]:
 
     And the time from the beginning of such a forward to what the model does first.
     """
-    ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE).outermost()
-    forward = _forwards(facts)
-    within = intervals.innermost_at(ops.start_ns, ops.track, forward.track, forward.start_ns, forward.end_ns)
+    ops, forward = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE).outermost(), _forwards(facts)
+    within = forward.around(ops)
     ops, within = ops.where(within >= 0), within[within >= 0]
-    names = facts.rank.spans["name"].iloc[ops.ids].to_numpy()
-    sending, unpacking = np.isin(names, _SENDS), np.isin(names, _UNPACKS)
-    other = ~(sending | unpacking | np.isin(names, _PACKS))
+    sending, unpacking = named(facts, ops.ids, "c10d::broadcast_"), named(facts, ops.ids, *_UNPACKS)
+    other = ~(sending | unpacking | named(facts, ops.ids, *_PACKS))
     ends = np.full(len(forward.ids), np.iinfo(np.int64).max)
     np.minimum.at(ends, within[other], ops.start_ns[other])
     leading = ops.start_ns < ends[within]
@@ -147,8 +138,7 @@ class Buckets(Struct, frozen=True):
     left: float
     """Share of the collectives' time that as many of the usual size would take: less by the shortest one's time for
     each that is spared. The shortest stands for the latency that each has whatever its size."""
-    exposed_ns: int
-    """Time of the collectives that no compute hides, on the host while the training threads were in no op."""
+    exposed_ns: int  # Time of those that no compute hides, on the host while the training threads were in no op.
     host_ns: int  # Host time in the ops that start them.
 
 
@@ -156,11 +146,12 @@ class Buckets(Struct, frozen=True):
 def buckets(facts: Facts) -> Buckets:
     """Raises Missing without ops, like collective_table, and if the sizes are not known."""
     require_ops(facts)
-    table, used = collective_table(facts), steps(facts)
-    ops = _reductions(facts)
-    calls = _per_forward(facts, ops)
+    table, used, ops = collective_table(facts), steps(facts), _reductions(facts)
+    after = np.searchsorted(_forwards(facts).start_ns, ops.start_ns, side="right") - 1
+    counts = np.bincount(after[after >= 0])
+    calls = round(float(np.median(counts[counts > 0]))) if len(counts) else 0
     if not calls:
-        none = np.zeros(0, dtype=np.int64)
+        none = NO_SPANS.ids
         return Buckets(0, 0, 0, 0, none, none, host_threads(facts).main, intervals.EMPTY, 1.0, 0, 0)
     at = launched_in(facts, ops)[np.searchsorted(device_work(facts).ids, table.ids[~table.on_host])]
     on_device = np.flatnonzero(~table.on_host)[at >= 0]
@@ -177,9 +168,8 @@ def buckets(facts: Facts) -> Buckets:
     waits = intervals.intersect(host_activities(facts)[TimeCause.OTHER_RANK], intervals.union_of(table.times, hosts))
     exposed = intervals.clip(waits, used.start_ns, used.end_ns).total
     if len(on_device):
-        exposed += intervals.intersect(
-            intervals.union_of(table.times, on_device), device_time(facts).exposed_communication
-        ).total
+        running = intervals.union_of(table.times, on_device)
+        exposed += intervals.intersect(running, device_time(facts).exposed_communication).total
     return Buckets(
         calls=calls,
         bytes=round(mean),
@@ -197,23 +187,13 @@ def buckets(facts: Facts) -> Buckets:
 
 def _reductions(facts: Facts) -> HostSpans:
     ops = host_spans(facts, SpanKind.COLLECTIVE, SpanKind.OP, named=lambda name: name == _REDUCES)
-    asked = asking_ops(facts, ops.ids)
-    names = facts.rank.spans["name"].iloc[np.maximum(asked, 0)].astype(str).to_numpy()
-    return ops.where(np.array([name.startswith(BACKWARD) for name in names], dtype=bool) & (asked >= 0))
-
-
-def _per_forward(facts: Facts, ops: HostSpans) -> int:
-    forward = _forwards(facts)
-    after = np.searchsorted(forward.start_ns, ops.start_ns, side="right") - 1
-    counts = np.bincount(after[after >= 0])
-    return round(float(np.median(counts[counts > 0]))) if len(counts) else 0
+    return ops.where(named(facts, asking_ops(facts, ops.ids), f"{BACKWARD}*"))
 
 
 class Accumulation(Struct, frozen=True):
     """Reductions of gradients by DistributedDataParallel between two steps of the optimizer."""
 
-    rounds: int
-    """Backward passes with reductions for each step of the optimizer (the median); 0 if DDP reduces nothing."""
+    rounds: int  # Backward passes with reductions for each step of the optimizer (the median); 0 if there are none.
     alike: bool  # All rounds reduce equally often: the same gradients.
     op_ids: IntArray  # What the reducer does on the host in all rounds but the last before each step of the optimizer.
     ids: IntArray  # Collectives of these rounds that are carried out on the host.
@@ -249,16 +229,11 @@ class _Rounds:
 
     def __init__(self, facts: Facts) -> None:
         self._forward_ns = _forwards(facts).start_ns
-        self._optimizer_ns = (
-            host_spans(facts, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) is Activity.OPTIMIZER_STEP)
-            .outermost()
-            .start_ns
-        )
+        self._optimizer_ns = host_spans(facts, SpanKind.ANNOTATION, named=is_update).outermost().start_ns
         reduces = host_spans(facts, SpanKind.COLLECTIVE, SpanKind.OP, named=lambda name: name == _REDUCES)
         found, turn = self._place(reduces.start_ns)
         found, turn = found[found >= 0], turn[found >= 0]
-        self._last = np.full(len(self._optimizer_ns) + 1, -1)
-        """Round of each turn that reduces last; -1 if none does. Shape (turns,)."""
+        self._last = np.full(len(self._optimizer_ns) + 1, -1)  # Round of each turn that reduces last; -1 if none does.
         np.maximum.at(self._last, turn, found)
         whole = (turn > 0) & (turn < len(self._optimizer_ns))
         seen, calls = np.unique(np.stack((turn[whole], found[whole])), axis=1, return_counts=True)
@@ -273,8 +248,7 @@ class _Rounds:
         since = np.append(self._forward_ns, np.iinfo(np.int64).min)[found]
         return np.where(since >= begun, found, -1), turn
 
-    def early(self, moments: IntArray) -> npt.NDArray[np.bool_]:
+    def early(self, moments: IntArray) -> Mask:
         """Which moments are in a round after which another one of the same turn reduces again."""
         found, turn = self._place(moments)
-        early: npt.NDArray[np.bool_] = (found >= 0) & (found < self._last[turn])
-        return early
+        return (found >= 0) & (found < self._last[turn])

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diagnose.facts.communication.collectives import SMALL_BYTES, collective_table
+from diagnose.facts.communication.collectives import SMALL_BYTES, bytes_of_inputs, collective_table
 from diagnose.facts.communication.peers import waits
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.host import asking_ops, host_threads
-from diagnose.facts.core.inputs import recorded_inputs
+from diagnose.facts.core.inputs import BACKWARD, named
 from diagnose.facts.core.spans import HostSpans, host_spans, on_training_threads, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals
@@ -21,7 +21,6 @@ from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.job import RECV, SEND
 
 LEAST_RUN = 4  # Collectives that follow each other before they are a run, as on the device.
-
 
 _LIGHT = frozenset(
     {"aten::item", "aten::_local_scalar_dense", "aten::to", "aten::copy_", "aten::clone", "aten::detach", "aten::empty"}
@@ -66,17 +65,8 @@ def host_collectives(facts: Facts) -> HostCollectives:
         begin_ns=ops.start_ns,
         end_ns=np.maximum(table.times.ends[done], ops.end_ns),
         operation=np.array([str(name).removeprefix("c10d::") for name in names], dtype=object),
-        bytes=_bytes(facts, ops.ids),
+        bytes=bytes_of_inputs(facts, ops.ids, lambda sizes: sizes[0]),
     )
-
-
-def _bytes(facts: Facts, ops: IntArray) -> IntArray:
-    position, inputs = recorded_inputs(facts, ops)
-    given = [
-        next((some for some in input_ if some), ()) for input_ in inputs
-    ]  # Of allgather_ results come first, in lists.
-    sizes = [sum(tensor.bytes or 4 * tensor.elements for tensor in some) if some else -1 for some in given]
-    return np.array([*sizes, -1], dtype=np.int64)[position]
 
 
 class Blocked(Struct, frozen=True):
@@ -94,13 +84,12 @@ def blocked_at(facts: Facts, times: Intervals) -> Blocked:
     known, used, every = waits(facts), steps(facts), host_collectives(facts)
     within = intervals.covered(Intervals(every.begin_ns, every.end_ns), times) == every.end_ns - every.begin_ns
     waiting = times if known is None else intervals.intersect(times, known)
-    together = intervals.clip(times, used.start_ns, used.end_ns).total
     return Blocked(
         ids=every.ids[within],
         track=host_threads(facts).main,
         own=intervals.subtract(times, waiting),
         waiting=waiting,
-        ns=round_half_up(together, used.count),
+        ns=round_half_up(intervals.clip(times, used.start_ns, used.end_ns).total, used.count),
     )
 
 
@@ -119,9 +108,8 @@ def host_runs(facts: Facts) -> HostRuns:
     unknown = (found.bytes < 0) & (found.operation != "barrier")
     rows = np.flatnonzero(waited_for(facts, found) & (found.bytes >= 0) & (found.bytes < SMALL_BYTES))
     step = used_step(facts, found.op_ids[rows])
-    heavy = _heavy_ops(facts)
     label = np.unique(found.operation[rows].astype(str), return_inverse=True)[1].ravel()
-    key = np.stack([label, step, np.searchsorted(heavy.start_ns, found.begin_ns[rows])])
+    key = np.stack([label, step, np.searchsorted(_heavy_ops(facts).start_ns, found.begin_ns[rows])])
     new = np.concatenate(([True], (np.diff(key) != 0).any(axis=0)))[: len(rows)]
     run = np.cumsum(new) - 1
     chosen = (np.bincount(run)[run] >= LEAST_RUN) & (step >= 0) if len(run) else new
@@ -147,9 +135,8 @@ def waited_for(facts: Facts, found: HostCollectives) -> npt.NDArray[np.bool_]:
 def _heavy_ops(facts: Facts) -> HostSpans:
     """Ops of the training threads, none inside another, that neither start collectives nor are light."""
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)).outermost()
-    names = facts.rank.spans["name"].iloc[ops.ids].to_numpy()
-    kind = facts.rank.spans["kind"].iloc[ops.ids].to_numpy()
-    return ops.where(~np.isin(names, list(_LIGHT)) & (kind != SpanKind.COLLECTIVE.value))
+    collective = np.isin(ops.ids, host_spans(facts, SpanKind.COLLECTIVE).ids)
+    return ops.where(~collective & ~named(facts, ops.ids, *_LIGHT))
 
 
 class Barriers(Struct, frozen=True):
@@ -183,11 +170,9 @@ LATE_NS, EARLY_NS = 4_500_000, 5_000_000
 """A collective of gloo is recorded to end up to 2.1 ms (95 %) after the thread that waited for it goes on; and that
 thread goes on, on a busy machine, some ms after it is over (two processes on one core). Only who stands for as long
 can be taken to have waited for something so early."""
-
 INEXACT = 0.15
 """Share of the time for which a thread stands while a collective runs, by which their ends may differ besides: where
 ranks share cores, a thread that had stood for 59 ms went on 8 ms later (our choice)."""
-
 EARLY_TRANSFER_NS = 400_000  # EARLY_NS of send and recv, whose spans end on the thread that waits.
 
 
@@ -210,17 +195,12 @@ def held_on_device(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray) 
     call = np.append(order, intervals.NONE)[at]
     known = (call >= 0) & (end[call] > pieces.starts) & (begin[call] < pieces.ends)
     at, call = np.flatnonzero(known), call[known]
-    first, count = _batch_of(ids)
-    whole = np.repeat(at, count[call])  # Who waits for one of a batch waits for all of it.
-    within = np.arange(len(whole)) - np.repeat(np.cumsum(count[call]) - count[call], count[call])
-    return Held(pieces.starts[whole], pieces.ends[whole], np.repeat(first[call], count[call]) + within)
-
-
-def _batch_of(ids: IntArray) -> tuple[IntArray, IntArray]:
-    """Of each call the first call of its batch, and how many it has. Calls of one are neighbours."""
-    new = np.concatenate(([True], ids[1:] != ids[:-1]))[: len(ids)]
-    batch, first = np.cumsum(new) - 1, np.flatnonzero(new)
-    return first[batch], np.diff(np.append(first, len(ids)))[batch]
+    new = np.append(True, ids[1:] != ids[:-1])[: len(ids)]  # Calls of one batch are neighbours.
+    batch, first = (np.cumsum(new) - 1)[call], np.append(np.flatnonzero(new), len(ids))
+    count = np.diff(first)[batch]
+    whole = np.repeat(at, count)  # Who waits for one of a batch waits for all of it.
+    within = np.arange(len(whole)) - np.repeat(np.cumsum(count) - count, count)
+    return Held(pieces.starts[whole], pieces.ends[whole], np.repeat(first[batch], count) + within)
 
 
 def held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntArray, end: IntArray) -> Held:
@@ -239,12 +219,8 @@ def held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntArr
         after = stands.ends - end[call]
         together = np.minimum(stands.ends, end[call]) - np.maximum(stands.starts, begin[call])
         inexact = np.maximum(INEXACT * together, 0).astype(np.int64)
-        fits = (
-            (at >= 0)
-            & (at < len(order))
-            & (after <= np.maximum(LATE_NS, inexact))
-            & (-after <= np.minimum(early[call], np.maximum(stood, EARLY_NS // 2)))
-        )
+        fits = (at >= 0) & (at < len(order)) & (after <= np.maximum(LATE_NS, inexact))
+        fits &= -after <= np.minimum(early[call], np.maximum(stood, EARLY_NS // 2))
         fits &= (begin[call] < stands.ends - LEAST_WAIT_NS // 2) & (end[call] > stands.starts)
         # A send is seen to be over when somebody asks, mostly just before or after the recv that was waited for.
         distance = np.maximum(np.abs(after) - inexact, 0) + (operation[call] == SEND) * LATE_NS
@@ -259,34 +235,22 @@ def held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntArr
     return Held(begins, np.maximum(begins, np.minimum(stands.ends[place], end[call])), call)
 
 
-_ENGINE = "autograd::engine::evaluate_function"
-_WAITING = ("c10d::", "_c10d", "c10d_functional::")
-
-
 def standing(facts: Facts) -> Intervals:
     """Stretches in which the main thread is in no op of its own: in none, or in one that asks for collectives."""
     main = host_threads(facts).main
     ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)
-    ops = ops.where(ops.track == main)
-    names = facts.rank.spans["name"].cat
-    labels = [str(name) for name in names.categories]
-    codes = names.codes.to_numpy()[ops.ids]
-    async_span = np.array([label.startswith(("gloo:", "mpi:")) for label in labels], dtype=bool)[codes]
-    ops, codes = ops.where(~async_span), codes[~async_span]
+    ops = ops.where((ops.track == main) & ~named(facts, ops.ids, "gloo:*", "mpi:*"))
     if not len(ops.ids):
         return intervals.EMPTY
-    posting = np.array([label.startswith(("c10d::send", "c10d::recv")) for label in labels], dtype=bool)[codes]
-    asking = np.array([label.startswith(_WAITING) for label in labels], dtype=bool)[codes] & ~posting
-    own = ~asking & ~np.array([label.startswith(_ENGINE) for label in labels], dtype=bool)[codes]
+    asking = named(facts, ops.ids, "c10d::*", "_c10d*", "c10d_functional::*")
+    asking &= ~named(facts, ops.ids, "c10d::send*", "c10d::recv*")
+    own = ~asking & ~named(facts, ops.ids, f"{BACKWARD}*")
     up, around = ops.parents, np.flatnonzero(asking)
     while len(around := np.unique(up[around][up[around] >= 0])):
         own[around] = False
     used = steps(facts)
     moments = intervals.distinct(np.concatenate((ops.start_ns, ops.end_ns, [used.start_ns, used.end_ns])))
-    last = np.full(len(moments), main)
-    at = intervals.innermost_at(moments, last, ops.track, ops.start_ns, ops.end_ns)
-    busy = (at >= 0) & own[at]
-    free = ~busy[:-1]
+    at = ops.open_at(moments, np.full(len(moments), main))
+    free = ~((at >= 0) & own[at])[:-1]
     pieces = intervals.union(Intervals(moments[:-1][free], moments[1:][free]))
-    long = pieces.ends - pieces.starts >= LEAST_WAIT_NS
-    return Intervals(pieces.starts[long], pieces.ends[long])
+    return pieces.where(pieces.ends - pieces.starts >= LEAST_WAIT_NS)

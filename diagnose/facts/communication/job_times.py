@@ -1,4 +1,4 @@
-"""How do the ranks of a job spend its steps, for whom do they wait, and in which groups?
+"""How do the ranks of a job spend its steps, for whom do they wait, in which groups, and what of that is chance?
 
 A rank's step is its own time, of which it computes, and time in which it is held up by a collective or transfer: until
 the last rank has come it waits, after that it transfers. What a rank waits is charged to the one that came last.
@@ -11,10 +11,14 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.spans import members
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.job import BARRIERS, RECV, SEND, CollectiveSequence, Job
+from diagnose.trace.model import Context
+
+Times = npt.NDArray[np.float64]
 
 
 class WhyUnmatched(str, Enum):
@@ -23,8 +27,7 @@ class WhyUnmatched(str, Enum):
     NOT_RECORDED = "not_recorded"  # Ranks of its group have no recording.
     ROOTED = "rooted"  # A broadcast and the like, of which one side need not wait.
     OTHER_SIDE_UNKNOWN = "other_side_unknown"  # A transfer, and the recording does not say from or to whom.
-    DIFFERENT = "different"
-    """The ranks' recordings have different calls, or show a rank leaving before another has come."""
+    DIFFERENT = "different"  # The recordings have different calls, or show a rank leaving before another has come.
 
 
 class Calls(Struct, frozen=True):
@@ -37,8 +40,7 @@ class Calls(Struct, frozen=True):
     awaited: IntArray  # Position of the sequence that came last.
     wait_ns: IntArray  # For how long the rank is held up before that.
     transfer_ns: IntArray  # For how long it is held up after that. Of what is unmatched, all.
-    whole: npt.NDArray[np.bool_]
-    """Matched, with all ranks that took part: the others may wait for ranks without a recording after that."""
+    whole: npt.NDArray[np.bool_]  # Matched, with all ranks that took part: others may wait for ranks not recorded.
 
 
 class JobTimes(Struct, frozen=True):
@@ -62,7 +64,7 @@ def job_times(job: Job) -> JobTimes:
     calls, first = _calls(job)
     rows = [_rank(one, calls, first[at]) for at, one in enumerate(job.sequences)]
     compute = np.stack([sequence.compute_ns for sequence in job.sequences])
-    wait, transfer, unmatched = (np.stack(part) for part in zip(*(row.by_step for row in rows), strict=True))
+    wait, transfer, unmatched = np.stack([by_step for _, by_step in rows], axis=1)
     whole = np.stack([np.diff(sequence.bounds_ns) for sequence in job.sequences])
     return JobTimes(
         compute_ns=compute,
@@ -70,7 +72,7 @@ def job_times(job: Job) -> JobTimes:
         wait_ns=wait,
         transfer_ns=transfer,
         unmatched_ns=unmatched,
-        caused_ns=_caused(job, rows),
+        caused_ns=_caused(job, np.concatenate([waits for waits, _ in rows], axis=1)),
         calls=calls,
     )
 
@@ -90,16 +92,8 @@ def _calls(job: Job) -> tuple[Calls, IntArray]:
     return Calls(rank, call, join_point, last, awaited, none, none.copy(), whole), first
 
 
-class _Waits(Struct, frozen=True):
-    """Of one rank: its waiting, waits with whom they are for, and times by step (waiting, transfer, unmatched)."""
-
-    from_ns: IntArray
-    until_ns: IntArray
-    awaited: IntArray
-    by_step: tuple[IntArray, IntArray, IntArray]
-
-
-def _rank(one: CollectiveSequence, calls: Calls, first: int) -> _Waits:
+def _rank(one: CollectiveSequence, calls: Calls, first: int) -> tuple[IntArray, IntArray]:
+    """Its waits (from, until, for whom), shape (3, waits); and (waiting, transfer, unmatched) in each step."""
     lane, rows = one.lane, np.flatnonzero(one.lane.waits)
     at = first + lane.call[rows]
     begin, end, matched = lane.from_ns[rows], lane.until_ns[rows], calls.join_point[at] >= 0
@@ -110,36 +104,23 @@ def _rank(one: CollectiveSequence, calls: Calls, first: int) -> _Waits:
     whole = calls.whole[at]
     parts = ((begin, come), (come[whole], end[whole]), (come[~whole], end[~whole]))
     wait, transfer, unmatched = (intervals.covered(every, intervals.union(Intervals(*part))) for part in parts)
-    return _Waits(begin, come, calls.awaited[at], (wait, transfer, unmatched))
+    return np.stack((begin, come, calls.awaited[at])), np.stack((wait, transfer, unmatched))
 
 
-def _caused(job: Job, waits: list[_Waits]) -> IntArray:
-    begin, end, whom = (
-        np.concatenate([getattr(wait, name) for wait in waits]) for name in ("from_ns", "until_ns", "awaited")
-    )
+def _caused(job: Job, waits: IntArray) -> IntArray:
     found = np.zeros((len(job.sequences), 3), dtype=np.int64)
-    late = np.flatnonzero((end > begin) & (whom >= 0))
-    for at, (one, rows) in enumerate(zip(job.sequences, members(whom[late], len(job.sequences)), strict=True)):
-        mine = late[rows]
-        if not len(mine):
-            continue
-        moments, compute, own = _progress(one)
-        computed, by_itself = (
-            np.interp(end[mine], moments, done) - np.interp(begin[mine], moments, done) for done in (compute, own)
+    begin, end, whom = waits[:, (waits[1] > waits[0]) & (waits[2] >= 0)]
+    for at, (one, rows) in enumerate(zip(job.sequences, members(whom, len(job.sequences)), strict=True)):
+        held = np.stack((one.lane.from_ns, one.lane.until_ns), axis=1).ravel()
+        moments = np.maximum.accumulate(np.concatenate((one.bounds_ns[:1], held, one.bounds_ns[-1:])))
+        by_itself, computed = (
+            np.interp(end[rows], moments, done) - np.interp(begin[rows], moments, done)
+            for part in map(np.cumsum, stretches_ns(one))
+            for done in [np.concatenate(([0], np.repeat(part[:-1], 2), part[-1:]))]  # At the moments.
         )
-        whole, part = int((end - begin)[mine].sum()), round(float(computed.sum()))
-        host = round(float((by_itself - computed).sum()))
-        found[at] = part, host, max(whole - part - host, 0)
+        compute, host = round(float(computed.sum())), round(float((by_itself - computed).sum()))
+        found[at] = compute, host, max(int((end - begin)[rows].sum()) - compute - host, 0)
     return found
-
-
-def _progress(one: CollectiveSequence) -> tuple[IntArray, IntArray, IntArray]:
-    """At which moments a rank has computed for how long, and been by itself for how long."""
-    held = np.stack((one.lane.from_ns, one.lane.until_ns), axis=1).ravel()
-    moments = np.maximum.accumulate(np.concatenate((one.bounds_ns[:1], held, one.bounds_ns[-1:])))
-    own, compute = (np.cumsum(part) for part in stretches_ns(one))
-    done = [np.concatenate(([0], np.repeat(part[:-1], 2), part[-1:])) for part in (compute, own)]
-    return moments, done[0], done[1]
 
 
 class GroupTimes(Struct, frozen=True):
@@ -154,8 +135,7 @@ class GroupTimes(Struct, frozen=True):
     ns: int  # In calls, hidden or not: mean of the ranks, as below. Of a transfer the sum of both sides.
     wait_ns: int  # Held up until the last rank had come.
     transfer_ns: int  # Held up after that.
-    bandwidth: float | None
-    """Bytes over the time from when the last rank came to the end, hidden or not, per second; None if not known."""
+    bandwidth: float | None  # Bytes over the time from when the last rank came to the end, per second; None unknown.
 
 
 class Unmatched(Struct, frozen=True):
@@ -173,8 +153,6 @@ def group_times(job: Job, times: JobTimes) -> list[GroupTimes]:
     """The groups with what meets in them, longest held up first."""
     calls = times.calls
     rows = np.flatnonzero(calls.whole)
-    if not len(rows):
-        return []
     number: dict[tuple[int, bool, str, tuple[int, ...]], int] = {}
     of_join_point = np.zeros(len(job.join_points), dtype=np.int64)
     for at, one in enumerate(job.join_points):
@@ -186,36 +164,29 @@ def group_times(job: Job, times: JobTimes) -> list[GroupTimes]:
         known = job.groups[one.group].ranks if one.group >= 0 else ()
         key = (one.group, one.transfer, operation, who if one.transfer else known or tuple(sorted(who)))
         of_join_point[at] = number.setdefault(key, len(number))
-    names = list(number)
     place = of_join_point[calls.join_point[rows]]
-    columns = [np.array([one.calls.bytes, one.calls.end_ns - one.calls.begin_ns]) for one in job.sequences]
-    size, lasted = (column[rows] for column in np.concatenate(columns, axis=1))
-    moved = np.concatenate([one.calls.end_ns for one in job.sequences])[rows] - calls.last_ns[rows]
-
-    def total(values: IntArray) -> IntArray:
-        return np.rint(np.bincount(place, weights=values, minlength=len(names))).astype(np.int64)
-
-    unknown = total((size < 0).astype(np.int64)) > 0
-    sums = [total(one) for one in (np.ones_like(size), size, lasted, calls.wait_ns[rows], calls.transfer_ns[rows])]
-    after = total(np.maximum(moved, 0))
+    columns = [np.stack((one.calls.bytes, one.calls.begin_ns, one.calls.end_ns)) for one in job.sequences]
+    size, begin, end = np.concatenate(columns, axis=1)[:, rows]
+    moved = np.maximum(end - calls.last_ns[rows], 0)
+    parts = (np.ones_like(size), size < 0, size, end - begin, calls.wait_ns[rows], calls.transfer_ns[rows], moved)
+    sums = np.stack([np.bincount(place, weights=part, minlength=len(number)) for part in parts])
     found = []
-    for at, (group, transfer, operation, ranks) in enumerate(names):
-        count, carried, ns, wait, held = (int(one[at]) for one in sums)
-        rate = carried / int(after[at]) * 1e9 if not unknown[at] and after[at] and carried else None
-        members = max(len(ranks), 1)
-        of = 1 if transfer else members
+    for (group, transfer, operation, ranks), own in zip(number, np.rint(sums).astype(np.int64).T.tolist(), strict=True):
+        count, unknown, carried, ns, wait, held, after = own
+        size_of = max(len(ranks), 1)
+        of = 1 if transfer else size_of
         found.append(
             GroupTimes(
                 group=group,
                 transfer=transfer,
                 operation=operation,
                 ranks=ranks,
-                calls=count // members,
-                bytes=None if unknown[at] else carried // members,
+                calls=count // size_of,
+                bytes=None if unknown else carried // size_of,
                 ns=ns // of,
                 wait_ns=wait // of,
                 transfer_ns=held // of,
-                bandwidth=rate,
+                bandwidth=carried / after * 1e9 if not unknown and after and carried else None,
             )
         )
     return sorted(found, key=lambda one: -(one.wait_ns + one.transfer_ns))
@@ -278,7 +249,7 @@ def stretches_ns(one: CollectiveSequence) -> tuple[IntArray, IntArray]:
     return np.append(one.lane.own_ns, last), np.append(one.lane.compute_ns, computing)
 
 
-def own_time_ns(job: Job) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def own_time_ns(job: Job) -> tuple[Times, Times]:
     """(computing, other own time) of each rank in each step. Shapes (ranks, steps)."""
     computing, other = [], []
     for sequence in job.sequences:
@@ -287,3 +258,47 @@ def own_time_ns(job: Job) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float
         computing.append(np.bincount(step, weights=computed, minlength=count))
         other.append(np.bincount(step, weights=np.maximum(own - computed, 0), minlength=count))
     return np.stack(computing), np.stack(other)
+
+
+_T_995 = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250)
+"""Quantiles of Student's t for 1 to 9 degrees of freedom: beyond them is chance in 1 of 200 cases. One of several ranks
+is the longest by chance as well, so that it must be rare."""
+DEVICE_NOISE, CPU_NOISE, SHARED_NOISE = 0.05, 0.25, 0.5
+"""Of what a rank takes by itself: ranks of equal work differ by as much all the time. Devices of one model do by some
+per cent; of two ranks on two shared cores one took up to 0.22 longer, and 0.33 where both cores were one."""
+SIBLINGS = 2  # Logical cores that may be one.
+
+
+def is_certain(excess_ns: Times) -> bool:
+    """Whether what is positive on average is so beyond how it differs from step to step. False for a single step."""
+    count = len(excess_ns)
+    if count < 2:
+        return False
+    error = float(excess_ns.std(ddof=1)) / np.sqrt(count)
+    return bool(excess_ns.mean() > _T_995[min(count - 2, len(_T_995) - 1)] * error)
+
+
+def require_steps(excess_ns: Times, least_ns: float) -> None:
+    """Raises Missing if so much is known of a single step only: it may be chance, and it may be none."""
+    if len(excess_ns) < 2 and float(excess_ns.mean()) >= least_ns:
+        how = "Record several steps, and call prof.step() after each."
+        raise Missing("whether ranks differ by more than noise", how)
+
+
+def noise(facts: Facts, on_cpu: bool) -> float:
+    """Share of a rank's own time by which equal ranks differ."""
+    if not on_cpu:
+        return DEVICE_NOISE
+    context = facts.rank.context
+    return SHARED_NOISE if context is not None and cores_shared(context) else CPU_NOISE
+
+
+def cores_shared(context: Context) -> bool:
+    """Whether the ranks of a machine keep more of its cores busy than are surely cores of their own.
+
+    What a rank keeps busy was measured in the steps without the profiler; in recordings that do not say, it is taken
+    for as many cores as the rank has threads. False if neither is known.
+    """
+    cpus, alone = context.host.cpus_allowed, context.rank.unprofiled
+    busy = alone.busy_cores if alone is not None and alone.cpu_ns is not None else context.rank.flags.threads
+    return cpus is not None and busy is not None and cpus < SIBLINGS * busy * max(context.ranks, 1)

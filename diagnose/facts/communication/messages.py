@@ -10,11 +10,11 @@ from diagnose.facts.communication.collectives import SMALL_BYTES, CollectiveTabl
 from diagnose.facts.communication.ddp import BUCKET_BYTES, FIRST_BYTES
 from diagnose.facts.communication.host_collectives import Blocked, blocked_at, host_collectives, waited_for
 from diagnose.facts.communication.overlap import exposure
-from diagnose.facts.communication.roles import Role, roles
+from diagnose.facts.communication.roles import SYNCED_NORM, Role, of_roles
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.inputs import DDP_FORWARD
+from diagnose.facts.core.inputs import DDP_FORWARD, Mask, known_per_step
 from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in, sites_of
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
@@ -29,28 +29,16 @@ LEAST_RUN = 4
 """Collectives that follow each other before they are a run: two or three may be what one op consists of. Chosen."""
 
 _POINTWISE = (
-    KernelKind.MEMORY,
-    KernelKind.COMMUNICATION,
-    KernelKind.TRITON_POINTWISE,
-    KernelKind.FOREACH,
-    KernelKind.CAST_QUANT,
-    KernelKind.COPY,
-    KernelKind.FILL,
-    KernelKind.REDUCTION,
-    KernelKind.ELEMENTWISE,
+    *(KernelKind.MEMORY, KernelKind.COMMUNICATION, KernelKind.TRITON_POINTWISE, KernelKind.FOREACH, KernelKind.COPY),
+    *(KernelKind.CAST_QUANT, KernelKind.FILL, KernelKind.REDUCTION, KernelKind.ELEMENTWISE),
 )
 """What may lie between the collectives of a run: it packs, scales and adds what they bring, and could wait for all."""
-
-_COLLECTED = re.compile("reduce|gather|broadcast")
-_NORM = re.compile("sync_?batch_?norm", re.IGNORECASE)
 
 
 class CollectiveRuns(Struct, frozen=True):
     """Small collectives of one operation and group in a row, nothing but pointwise work between: one call could do all.
 
-    Without gradients, which `loose_gradients` has.
-
-    Runs lie within a step and are of LEAST_RUN or more. Numbers are per step.
+    Without gradients. Runs lie within a step and are of LEAST_RUN or more. Numbers are per step.
     """
 
     ids: IntArray
@@ -69,20 +57,24 @@ def collective_runs(facts: Facts) -> CollectiveRuns:
     """The runs. Raises Missing without device work and without collectives on the host."""
     table = collective_table(facts)
     chosen, run = _in_runs(facts, table)
-    ids, runs = table.ids[chosen], int(run.max(initial=-1)) + 1
-    first = np.concatenate(([True], run[1:] != run[:-1])) if len(run) else np.zeros(0, dtype=bool)
-    ops, op_of = issuing_ops(facts, ids)
-    later = np.setdiff1d(op_of[~first], op_of[first])
+    first = np.diff(run, prepend=-1) != 0
+    ops, op_of = issuing_ops(facts, table.ids[chosen])
     inside = table.in_steps[chosen]
     return CollectiveRuns(
-        ids=ids,
+        ids=table.ids[chosen],
         run=run,
-        joined_ns=_joined(table.times.ends[chosen] - table.times.starts[chosen], run, runs),
-        later_op_ids=ops.ids[later[later >= 0]],
+        joined_ns=_joined((table.times.ends - table.times.starts)[chosen], run),
+        later_op_ids=_later(ops, op_of, first),
         calls=round_half_up(int(inside.sum()), steps(facts).count),
         exposed_ns=exposed_ns(facts, table, chosen[inside]),
         host_ns=host_ns(facts, ops, op_of),
     )
+
+
+def _later(ops: HostSpans, op_of: IntArray, first: Mask) -> IntArray:
+    """The ops that start only such as are not the first of their run."""
+    later = np.setdiff1d(op_of[~first], op_of[first])
+    return ops.ids[later[later >= 0]]
 
 
 def _in_runs(facts: Facts, table: CollectiveTable) -> tuple[IntArray, IntArray]:
@@ -90,8 +82,8 @@ def _in_runs(facts: Facts, table: CollectiveTable) -> tuple[IntArray, IntArray]:
     if table.on_host.all():
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     work = work_table(facts)
-    mine = np.isin(table.operation.astype(str), [one for one in set(table.operation) if _COLLECTED.search(str(one))])
-    mine &= roles(facts) != Role.GRADIENT
+    mine = np.array([bool(re.search("reduce|gather|broadcast", name)) for name in table.operation], dtype=bool)
+    mine &= ~of_roles(facts, Role.GRADIENT)
     rows = np.flatnonzero(mine & ~table.on_host & (table.bytes >= 0) & (table.bytes < SMALL_BYTES))
     breaks = np.sort(work.start_ns[~work.of(*_POINTWISE)])
     texts = [text[rows].astype(str) for text in (table.operation, table.group_ranks)]
@@ -107,13 +99,13 @@ def _in_runs(facts: Facts, table: CollectiveTable) -> tuple[IntArray, IntArray]:
     return rows[order[long_enough]], run.ravel().astype(np.int64)
 
 
-def _joined(dur_ns: IntArray, run: IntArray, runs: int) -> IntArray:
+def _joined(dur_ns: IntArray, run: IntArray) -> IntArray:
     """The shortest stands for the latency that each has whatever its size; the longest may have waited for ranks."""
-    shortest = np.full(runs, np.iinfo(np.int64).max)
+    count = np.bincount(run)
+    shortest, total = np.full(len(count), np.iinfo(np.int64).max), np.zeros(len(count), dtype=np.int64)
     np.minimum.at(shortest, run, dur_ns)
-    total, count = np.zeros(runs, dtype=np.int64), np.bincount(run, minlength=runs)
     np.add.at(total, run, dur_ns)
-    spared = (count - 1) * shortest if runs else total
+    spared = (count - 1) * shortest
     return np.stack([total - spared // 2, total - spared, total - spared])
 
 
@@ -129,8 +121,7 @@ def exposed_ns(facts: Facts, table: CollectiveTable, rows: IntArray) -> int:
     """Time of some rows of the table while no compute ran, per step."""
     if not len(rows):
         return 0
-    running = intervals.union(Intervals(table.times.starts[rows], table.times.ends[rows]))
-    exposed = intervals.intersect(running, device_time(facts).exposed_communication)
+    exposed = intervals.intersect(intervals.union_of(table.times, rows), device_time(facts).exposed_communication)
     return round_half_up(exposed.total, steps(facts).count)
 
 
@@ -155,7 +146,7 @@ def synced_norms(facts: Facts) -> SyncedNorms:
     """Those of SyncBatchNorm, forward and backward. Raises Missing without device work."""
     table = collective_table(facts)
     on_device = np.flatnonzero(~table.on_host)
-    norms = host_spans(facts, SpanKind.OP, SpanKind.ANNOTATION, named=lambda name: bool(_NORM.search(name)))
+    norms = host_spans(facts, SpanKind.OP, SpanKind.ANNOTATION, named=lambda name: bool(SYNCED_NORM.search(name)))
     at = np.searchsorted(device_work(facts).ids, table.ids[on_device])
     rows = on_device[launched_in(facts, norms)[at] >= 0]
     ops, op_of = issuing_ops(facts, table.ids[rows])
@@ -194,19 +185,18 @@ class LooseGradients(Struct, frozen=True):
 def loose_gradients(facts: Facts) -> LooseGradients:
     """Raises Missing without device work and without collectives on the host."""
     table = collective_table(facts)
-    rows = np.flatnonzero((roles(facts) == Role.GRADIENT) & ~table.on_host & (table.bytes >= 0))
+    rows = np.flatnonzero(of_roles(facts, Role.GRADIENT) & ~table.on_host & (table.bytes >= 0))
     step = facts.rank.spans["step"].to_numpy()[table.ids[rows]]
     order = np.lexsort((table.times.starts[rows], step))
-    rows, step = rows[order], step[order]
-    _, first, run = np.unique(step, return_index=True, return_inverse=True)
+    rows = rows[order]
+    run = np.unique(step[order], return_inverse=True)[1].ravel().astype(np.int64)
     ops, op_of = issuing_ops(facts, table.ids[rows])
-    later = np.setdiff1d(np.delete(op_of, first), op_of[first])
     inside, count = table.in_steps[rows], steps(facts).count
     return LooseGradients(
         ids=table.ids[rows],
-        run=run.ravel().astype(np.int64),
-        joined_ns=_in_buckets(facts, rows, run.ravel(), len(first)),
-        later_op_ids=ops.ids[later[later >= 0]],
+        run=run,
+        joined_ns=_in_buckets(facts, rows, run),
+        later_op_ids=_later(ops, op_of, np.diff(run, prepend=-1) != 0),
         calls=round_half_up(int(inside.sum()), count),
         bytes=round_half_up(int(table.bytes[rows[inside]].sum()), count),
         exposed_ns=exposed_ns(facts, table, rows[inside]),
@@ -214,11 +204,11 @@ def loose_gradients(facts: Facts) -> LooseGradients:
     )
 
 
-def _in_buckets(facts: Facts, rows: IntArray, run: IntArray, runs: int) -> IntArray:
-    table, hideable = collective_table(facts), exposure(facts).hideable_share if runs else 0.0
+def _in_buckets(facts: Facts, rows: IntArray, run: IntArray) -> IntArray:
+    table, hideable = collective_table(facts), exposure(facts).hideable_share if len(rows) else 0.0
     dur = (table.times.ends - table.times.starts)[rows]
-    found = np.zeros((3, runs), dtype=np.int64)
-    for at in range(runs):
+    found = np.zeros((3, int(run.max(initial=-1)) + 1), dtype=np.int64)
+    for at in range(found.shape[1]):
         lasted, carried = dur[run == at], int(table.bytes[rows[run == at]].sum())
         usual = 1 + ceil(max(carried - FIRST_BYTES, 0) / BUCKET_BYTES)
         spared = max(len(lasted) - usual, 0) * int(lasted.min())
@@ -228,17 +218,12 @@ def _in_buckets(facts: Facts, rows: IntArray, run: IntArray, runs: int) -> IntAr
     return found
 
 
-_GATHERS = ("allgather_", "_allgather_base_", "gather_")
-_NO_FORWARD = Missing("where forward passes begin", "Use DistributedDataParallel, which marks them.")
-
-
 class HostGathers(Struct, frozen=True):
     """Gathering on the host after a step of the optimizer and before DDP's next forward pass: of results."""
 
     calls: int  # Per step.
     bytes: int | None  # What a rank sends, per step; None if not known of all.
-    blocked: Blocked
-    """From when the first of each row is asked for until the last is there, with what lies between them."""
+    blocked: Blocked  # From when the first of each row is asked for until the last is there.
     site: Site | None
 
 
@@ -251,17 +236,17 @@ def host_gathers(facts: Facts) -> HostGathers:
     turn = np.searchsorted(updated, found.begin_ns, side="right")
     after = np.append(updated, 0)[turn - 1]  # Before the first update turn is 0: of nothing.
     idle = (turn > 0) & (np.searchsorted(forward, after) == np.searchsorted(forward, found.begin_ns))
-    gathers = np.isin(found.operation.astype(str), _GATHERS) & waited_for(facts, found)
+    gathers = np.isin(found.operation.astype(str), ("allgather_", "_allgather_base_", "gather_"))
+    gathers &= waited_for(facts, found)
     if gathers.any() and not len(forward):
-        raise _NO_FORWARD
+        raise Missing("where forward passes begin", "Use DistributedDataParallel, which marks them.")
     rows = np.flatnonzero(gathers & idle & in_used_steps(facts, found.op_ids))
     first = np.concatenate(([True], np.diff(turn[rows]) != 0))[: len(rows)]
     last = np.append(first[1:], True)[: len(rows)]
     times = Intervals(found.begin_ns[rows[first]], found.end_ns[rows[last]])
-    sent = found.bytes[rows]
     return HostGathers(
         calls=round_half_up(len(rows), used.count),
-        bytes=round_half_up(int(sent.sum()), used.count) if len(rows) and (sent >= 0).all() else None,
+        bytes=known_per_step(found.bytes[rows], used.count),
         blocked=blocked_at(facts, intervals.union(times)),
         site=_site(facts, found.op_ids[rows]),
     )
@@ -282,13 +267,12 @@ def device_gathers(facts: Facts) -> DeviceGathers:
     """Raises Missing like the table of collectives."""
     table = collective_table(facts)
     gathers = np.char.find(table.operation.astype(str), "gather") >= 0
-    rows = np.flatnonzero(gathers & (roles(facts) == Role.RESULT) & ~table.on_host)
+    rows = np.flatnonzero(gathers & of_roles(facts, Role.RESULT) & ~table.on_host)
     inside, (ops, op_of) = rows[table.in_steps[rows]], issuing_ops(facts, table.ids[rows])
-    sizes = table.bytes[inside]
     return DeviceGathers(
         ids=table.ids[rows],
         calls=round_half_up(len(inside), steps(facts).count),
-        bytes=round_half_up(int(sizes.sum()), steps(facts).count) if len(sizes) and (sizes >= 0).all() else None,
+        bytes=known_per_step(table.bytes[inside], steps(facts).count),
         exposed_ns=exposed_ns(facts, table, inside),
         site=_site(facts, ops.ids[np.unique(op_of[op_of >= 0])]),
     )

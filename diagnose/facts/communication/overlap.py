@@ -7,19 +7,19 @@ from diagnose.facts.communication.collectives import CollectiveTable, collective
 from diagnose.facts.communication.ddp import accumulation
 from diagnose.facts.communication.host_collectives import host_collectives
 from diagnose.facts.communication.peers import peers, waits
-from diagnose.facts.communication.roles import Role, ranks_together, roles
+from diagnose.facts.communication.roles import Role, of_roles, ranks_together, roles
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.host import host_threads
-from diagnose.facts.core.spans import in_used_steps
+from diagnose.facts.core.inputs import known_per_step
+from diagnose.facts.core.spans import NO_SPANS, in_used_steps
 from diagnose.facts.core.steps import steps
 from diagnose.facts.optimizer.optimizer import optimizer_steps, updates
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 
 HIDING_SHARE = 0.9  # Share of the compute that can hide communication; what it depends on can hide none (our choice).
-
 COMPARED_SHARE = 0.9
 """Of the time of collectives: if less of it was compared with other ranks', waiting is not told from transfer, as it
 may be anywhere in the rest (our choice)."""
@@ -45,20 +45,15 @@ class Communication(Struct, frozen=True):
 @fact
 def communication(facts: Facts) -> Communication:
     """Communication in the used steps; zeros if there is none. Raises Missing without device work."""
-    used, time = steps(facts), device_time(facts)
-    table = collective_table(facts)
+    used, time, table = steps(facts), device_time(facts), collective_table(facts)
     inside = ~table.on_host & (table.times.ends > used.start_ns) & (table.times.starts < used.end_ns)
-    start, end, operation = table.times.starts[inside], table.times.ends[inside], table.operation[inside]
     found = []
-    for name in sorted(set(operation)):
-        these = operation == name
-        together = intervals.clip(intervals.union(Intervals(start[these], end[these])), used.start_ns, used.end_ns)
-        exposed = intervals.intersect(together, time.exposed_communication).total
-        found.append(
-            Collective(
-                name, int(these.sum()), round_half_up(together.total, used.count), round_half_up(exposed, used.count)
-            )
-        )
+    for name in sorted(set(table.operation[inside])):
+        rows = np.flatnonzero(inside & (table.operation == name))
+        running = intervals.clip(intervals.union_of(table.times, rows), used.start_ns, used.end_ns)
+        exposed = intervals.intersect(running, time.exposed_communication).total
+        ns, exposed_ns = (round_half_up(total, used.count) for total in (running.total, exposed))
+        found.append(Collective(name, len(rows), ns, exposed_ns))
     return Communication(
         ns=round_half_up(time.communication.total, used.count),
         exposed_ns=round_half_up(time.exposed_communication.total, used.count),
@@ -81,33 +76,28 @@ class Exposure(Struct, frozen=True):
 
     ns: int  # Communication, per step: transfer and waiting for other ranks together.
     exposed_ns: int  # Of it, while no compute ran.
-    waiting_ns: int | None
-    """Of `exposed_ns`, waiting for other ranks to come; None if that is not known of nearly all collectives."""
+    waiting_ns: int | None  # Of `exposed_ns`, waiting for other ranks; None if not known of nearly all collectives.
     share: float  # `exposed_ns` over the step, without the waiting that is known.
     compute_ns: int  # Per step.
     hideable_ns: int  # What more would be hidden if HIDING_SHARE of the compute hid something; no `waiting_ns`.
     hideable_share: float  # The same as a share of the time of the kernels that are not hidden all the time.
-    bytes: int | None
-    """What the communication kernels that start in a step carry, per step; None if the size of one is unknown."""
+    bytes: int | None  # What communication kernels carry, per step; None if the size of one is unknown.
     roles: tuple[ExposedRole, ...]  # Longest exposed first.
 
 
 @fact
 def exposure(facts: Facts) -> Exposure:
     """Exposed communication in the used steps; zeros if there is none. Raises Missing without device work."""
-    work, used, time = device_work(facts), steps(facts), device_time(facts)
+    work, used, time, table = device_work(facts), steps(facts), device_time(facts), collective_table(facts)
     mine = np.flatnonzero(work.work_class == WorkClass.COMMUNICATION)
     times = Intervals(work.start_ns[mine], work.end_ns[mine])
-    open_ns = times.ends - times.starts - intervals.covered(times, work.of(WorkClass.COMPUTE))
-    exposed = Intervals(times.starts[open_ns > 0], times.ends[open_ns > 0])
-    these = intervals.clip(intervals.union(exposed), used.start_ns, used.end_ns)
-    hideable = time.exposed_communication.total - time.communication.total + HIDING_SHARE * time.compute.total
-    table = collective_table(facts)
+    is_open = intervals.covered(times, work.of(WorkClass.COMPUTE)) < times.ends - times.starts
+    these = intervals.clip(intervals.union_of(times, is_open), used.start_ns, used.end_ns)
     known = waits(facts) if _compared(facts, table) else None
     waiting = 0 if known is None else intervals.intersect(time.exposed_communication, known).total
     transfer = time.exposed_communication.total - waiting
+    hideable = time.exposed_communication.total - time.communication.total + HIDING_SHARE * time.compute.total
     hideable = min(max(hideable, 0.0), transfer)
-    carried = table.bytes[table.in_steps & ~table.on_host]
     return Exposure(
         ns=round_half_up(time.communication.total, used.count),
         exposed_ns=round_half_up(time.exposed_communication.total, used.count),
@@ -116,8 +106,8 @@ def exposure(facts: Facts) -> Exposure:
         compute_ns=round_half_up(time.compute.total, used.count),
         hideable_ns=round_half_up(round(hideable), used.count),
         hideable_share=hideable / max(these.total, 1),
-        bytes=None if (carried < 0).any() else round_half_up(int(carried.sum()), used.count),
-        roles=_by_role(facts, table, work.ids[mine[open_ns > 0]], known),
+        bytes=known_per_step(table.bytes[table.in_steps & ~table.on_host], used.count),
+        roles=_by_role(facts, table, work.ids[mine[is_open]], known),
     )
 
 
@@ -148,9 +138,7 @@ def _compared(facts: Facts, table: CollectiveTable) -> bool:
     return bool(times[met].sum() >= COMPARED_SHARE * times.sum())
 
 
-PART_SHARE = 0.75
-"""Of the elements whose gradients are reduced: an optimizer that updates fewer has a part of them (our choice)."""
-
+PART_SHARE = 0.75  # Of the elements with reduced gradients: an optimizer that updates fewer has a part (our choice).
 _SHARDED = (Role.PARAMETERS, Role.SHARD_GATHER, Role.SHARD_REDUCE)
 
 
@@ -158,8 +146,7 @@ class ReplicatedUpdate(Struct, frozen=True):
     """The optimizer's work where ranks reduce gradients. Times are per step."""
 
     ranks: int  # That reduce gradients together; 0 if none are reduced.
-    sharded: bool
-    """Ranks update a part of the parameters each: they exchange parameters, or an optimizer has a part of them."""
+    sharded: bool  # Each rank updates a part of the parameters: they are exchanged, or an optimizer has a part of them.
     split: bool  # The model is split over other ranks besides, so that its parameters may be DTensors.
     optimizers: tuple[str, ...]
     on_cpu: bool
@@ -177,7 +164,7 @@ class ReplicatedUpdate(Struct, frozen=True):
     """
 
 
-_NONE = np.zeros(0, dtype=np.int64)
+_NONE = NO_SPANS.ids
 _NOTHING = ReplicatedUpdate(0, False, False, (), False, 0, _NONE, _NONE, 0, intervals.EMPTY, None, (0, 0, 0))
 
 
@@ -188,26 +175,26 @@ def replicated_update(facts: Facts) -> ReplicatedUpdate:
 
     Ranks of DistributedDataParallel have all parameters, and so have ranks that reduce all gradients by themselves.
     """
-    table, role_of = collective_table(facts), roles(facts)
-    rows = np.flatnonzero(np.isin(role_of.astype(str), [str(Role.BUCKET), str(Role.GRADIENT)]))
+    table = collective_table(facts)
+    rows = np.flatnonzero(of_roles(facts, Role.BUCKET, Role.GRADIENT))
     rows = rows[in_used_steps(facts, table.ids[rows])]
     if not len(rows):
         return _NOTHING
     found = optimizer_steps(facts)
     sizes, rounds = _sizes(facts, table)[rows], _rounds(facts)
-    main, begun = host_threads(facts).main, updates(facts)
+    main, calls = host_threads(facts).main, updates(facts)
     updated = max(sum(one.total_calls for one in found), 1)
     return ReplicatedUpdate(
         ranks=ranks_together(facts, table.group_size[rows]),
-        sharded=any((role_of == one).any() for one in _SHARDED) or _has_a_part(facts, table, rows),
-        split=bool(np.isin(role_of.astype(str), [str(Role.ACTIVATION), str(Role.STAGE)]).any()),
+        sharded=bool(of_roles(facts, *_SHARDED).any()) or _has_a_part(facts, table, rows),
+        split=bool(of_roles(facts, Role.ACTIVATION, Role.STAGE).any()),
         optimizers=tuple(one.optimizer for one in found),
         on_cpu=any(one.on_cpu for one in found),
         update_ns=sum(one.host_ns if one.on_cpu else one.device_ns for one in found),
         work_ids=np.concatenate([one.work_ids for one in found]),
         op_ids=np.concatenate([one.op_ids for one in found]),
         track=main,
-        times=begun.where(begun.track == main).times,
+        times=calls.where(calls.track == main).times,
         gradient_bytes=int(sizes.sum()) // (updated * rounds) if (sizes >= 0).all() else None,
         gather_ns=_gather_ns(facts, table, rows, sizes, rounds),
     )
@@ -246,13 +233,11 @@ def _gather_ns(
     _, size = np.unique(sizes, return_inverse=True)
     shortest = np.full(int(size.max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(shortest, size, lasted)
-    transfer, others = lasted, optional(peers, facts)
-    if others is not None and len(others.met):
-        waits = dict(zip(others.met.tolist(), others.waits_ns.tolist(), strict=True))
-        waited = np.array([waits.get(one, 0) for one in table.ids[rows].tolist()], dtype=np.int64)
-        transfer = np.maximum(lasted - waited, 0)
-    each = 2 * rounds * steps(facts).count
-    most = 2 * int(lasted.sum())
-    less, likely = (int(some.sum()) for some in (shortest[size], transfer))
-    found = sorted(round_half_up(one, each) for one in (less, likely, most))
-    return found[0], found[1], found[2]
+    others = optional(peers, facts)
+    waited = {} if others is None else dict(zip(others.met.tolist(), others.waits_ns.tolist(), strict=True))
+    transfer = [
+        max(ns - waited.get(one, 0), 0) for one, ns in zip(table.ids[rows].tolist(), lasted.tolist(), strict=True)
+    ]
+    totals = (int(shortest[size].sum()), sum(transfer), 2 * int(lasted.sum()))
+    less, likely, most = sorted(round_half_up(total, 2 * rounds * steps(facts).count) for total in totals)
+    return less, likely, most

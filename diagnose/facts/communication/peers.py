@@ -25,6 +25,7 @@ from diagnose.trace.job import CollectiveSequence, Job, JoinPoint, packed, unpac
 from diagnose.trace.model import IntegrityNote, Peers, Severity
 
 HOW = "Record all ranks at once, as diagnose profile does, and analyse their folder."
+MOST_NAMED = 8  # Ranks that a sentence names one by one.
 
 
 class Compared(Struct, frozen=True):
@@ -43,8 +44,8 @@ class Compared(Struct, frozen=True):
         job, at = self.job, self.job.ranks.index(rank)
         met = _arrivals([join_point for join_point in job.join_points if join_point.whole])
         own = met.rank == at
-        rows = np.stack((job.sequences[at].calls.ids[met.call[own]], met.arrived_ns[own], met.wait_ns[own]), axis=1)
-        ids, arrived_ns, wait_ns = rows[np.lexsort(rows.T[::-1])].T
+        rows = np.stack((job.sequences[at].calls.ids[met.call[own]], met.arrived_ns[own], met.wait_ns[own]))
+        ids, arrived_ns, wait_ns = rows[:, np.lexsort(rows[::-1])]
         return Peers(
             rank=rank,
             ranks=job.ranks,
@@ -77,15 +78,9 @@ class _Arrivals(Struct, frozen=True):
 
 
 def _arrivals(join_points: Sequence[JoinPoint]) -> _Arrivals:
+    rows = [(one.ranks, one.calls, one.arrived_ns, one.wait_ns) for one in join_points]
     none = np.zeros(0, dtype=np.int64)
-    rows = [
-        (none,) * 4,
-        *(
-            (join_point.ranks, join_point.calls, join_point.arrived_ns, join_point.wait_ns)
-            for join_point in join_points
-        ),
-    ]
-    return _Arrivals(*(np.concatenate(column) for column in zip(*rows, strict=True)))
+    return _Arrivals(*(np.concatenate(column) for column in zip((none,) * 4, *rows, strict=True)))
 
 
 def _waited_ns(job: Job) -> IntArray:
@@ -136,7 +131,9 @@ class KeptSequence(Struct, frozen=True):
 
 def kept(sequence: CollectiveSequence, ranks: int) -> KeptSequence:
     """What is kept of a sequence if there are so many ranks: whole steps, at least one."""
-    some = _within(sequence, MOST_CALLS_OF_JOB // max(ranks, 1))
+    begins = np.searchsorted(np.sort(sequence.calls.begin_ns), sequence.bounds_ns[1:])
+    fitting = int((begins <= MOST_CALLS_OF_JOB // max(ranks, 1)).sum())
+    some = cut(sequence, sequence.numbers[: max(fitting, 1)])
     held = some.lane.until_ns - some.lane.from_ns
     groups = [group.ranks for group in sequence.known_groups if 1 < len(group.ranks) < max(sequence.world_size, ranks)]
     return KeptSequence(
@@ -147,12 +144,6 @@ def kept(sequence: CollectiveSequence, ranks: int) -> KeptSequence:
         held_share=float(held.sum()) / max(int(some.bounds_ns[-1] - some.bounds_ns[0]), 1),
         near=any(0 in group for group in groups),
     )
-
-
-def _within(sequence: CollectiveSequence, most_calls: int) -> CollectiveSequence:
-    begins = np.searchsorted(np.sort(sequence.calls.begin_ns), sequence.bounds_ns[1:])
-    fitting = int((begins <= most_calls).sum())
-    return cut(sequence, sequence.numbers[: max(fitting, 1)])
 
 
 def chosen(sequences: Mapping[int, KeptSequence], most_calls: int = MOST_CALLS_OF_JOB) -> list[int]:
@@ -181,9 +172,6 @@ def compared(
     some = chosen(known, most_calls)
     found = compare({rank: known[rank].sequence(rank) for rank in some})
     return found, list(_left_out(ranks, known, some)) if found else []
-
-
-MOST_NAMED = 8  # Ranks that a sentence names one by one.
 
 
 def _left_out(

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_threads
-from diagnose.facts.core.inputs import name_of
-from diagnose.facts.core.spans import HostSpans, host_spans, used_step
+from diagnose.facts.core.inputs import BACKWARD, name_of, named, op_column
+from diagnose.facts.core.spans import host_spans, spans_of, used_step
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
@@ -27,19 +27,16 @@ from diagnose.trace.job import RECV, SEND, CollectiveSequence, Pipeline
 
 def pipelines(sequences: Sequence[CollectiveSequence]) -> list[Pipeline]:
     """The pipelines of a job whose recordings tell sides or ranks; none where what is sent is not received."""
-    by_rank = {
-        sequence.rank: sequence
-        for sequence in sequences
-        if ((sequence.calls.toward != 0) | (sequence.calls.peer >= 0)).any()
-    }
-    if not by_rank:
-        return []
-    for ranks in _ways(by_rank):
-        made = [_made([by_rank[rank] for rank in some]) for some in ranks]
-        found = [one for one in made if one is not None]
+    by_rank = {one.rank: one for one in sequences if _tells_other(one).any()}
+    for ranks in _ways(by_rank) if by_rank else ():
+        found = [made for some in ranks if (made := _made([by_rank[rank] for rank in some])) is not None]
         if len(found) == len(ranks):
             return found
     return []
+
+
+def _tells_other(one: CollectiveSequence) -> npt.NDArray[np.bool_]:
+    return (one.calls.toward != 0) | (one.calls.peer >= 0)
 
 
 def paired(sequences: Sequence[CollectiveSequence]) -> list[CollectiveSequence]:
@@ -49,7 +46,6 @@ def paired(sequences: Sequence[CollectiveSequence]) -> list[CollectiveSequence]:
     receives, and before the other has it.
     """
     which = [{name: _calls_of(one, name) for name in (SEND, RECV)} for one in sequences]
-    told = [(one.calls.toward != 0) | (one.calls.peer >= 0) for one in sequences]
     sides = [[at for at, one in enumerate(sequences) if _begins_with(one) == name] for name in (SEND, RECV)]
     both = list(zip(*sides, strict=False))
     ways = [(a, which[a][SEND], b, which[b][RECV]) for pair in both for a, b in (pair, pair[::-1])]
@@ -58,7 +54,7 @@ def paired(sequences: Sequence[CollectiveSequence]) -> list[CollectiveSequence]:
         for a, sent, b, got in ways
     )
     found = list(sequences)
-    if len(sides[0]) != len(sides[1]) or any(one.any() for one in told) or not all(causal):
+    if len(sides[0]) != len(sides[1]) or any(_tells_other(one).any() for one in sequences) or not all(causal):
         return found
     for a, sent, b, got in ways:
         for at, rows, other in ((a, sent, b), (b, got, a)):
@@ -135,8 +131,6 @@ _ACTION = re.compile(r"PP:(\d+)(SEND|RECV)_([FB])\d+")
 _TOWARD = {("SEND", "F"): 1, ("SEND", "B"): -1, ("RECV", "F"): -1, ("RECV", "B"): 1}
 LITTLE = 0.1  # Of what a long pass takes; less is no pass (our choice).
 
-_BACKWARD = "autograd::engine::evaluate_function"
-
 
 class Sides(Struct, frozen=True):
     """Of transfers and other collectives. Arrays of shape (calls,)."""
@@ -156,9 +150,9 @@ def pipeline_sides(facts: Facts, ids: IntArray, operation: npt.NDArray[np.object
     if not len(transfers):
         return Sides(stage, toward)
     mine = ids[transfers]
-    named = _named(facts, mine)
-    if (named.toward != 0).all():
-        stage[transfers], toward[transfers] = named.stage, named.toward
+    told = _of_actions(facts, mine)
+    if (told.toward != 0).all():
+        stage[transfers], toward[transfers] = told.stage, told.toward
     elif (beside[transfers] != 0).all():
         toward[transfers] = beside[transfers]
     elif not len(device_work(facts).ids):
@@ -166,29 +160,21 @@ def pipeline_sides(facts: Facts, ids: IntArray, operation: npt.NDArray[np.object
     return Sides(stage, toward)
 
 
-def _named(facts: Facts, ids: IntArray) -> Sides:
-    spans = facts.rank.spans
+def _of_actions(facts: Facts, ids: IntArray) -> Sides:
     actions = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: bool(_ACTION.match(name)))
-    start, track = spans["start_ns"].to_numpy()[ids], spans["track"].to_numpy()[ids].astype(np.int64)
-    at = intervals.innermost_at(start, track, actions.track, actions.start_ns, actions.end_ns)
-    stage, toward = [], []
-    for one in at.tolist():
-        found = _ACTION.match(name_of(facts, int(actions.ids[one]))) if one >= 0 else None
-        stage.append(int(found[1]) if found else -1)
-        toward.append(_TOWARD[found[2], found[3]] if found else 0)
+    around = np.append(actions.ids, intervals.NONE)[actions.around(spans_of(facts, ids))]
+    found = [_ACTION.match(name_of(facts, action)) for action in around.tolist()]
+    stage = [int(one[1]) if one else -1 for one in found]
+    toward = [_TOWARD[one[2], one[3]] if one else 0 for one in found]
     return Sides(np.array(stage, dtype=np.int64), np.array(toward, dtype=np.int64))
 
 
 def _by_order(facts: Facts, ids: IntArray, sends: npt.NDArray[np.bool_]) -> IntArray:
-    step, start = used_step(facts, ids), facts.rank.spans["start_ns"].to_numpy()[ids]
-    passes = _passes(facts, start)
+    step, passes = used_step(facts, ids), _passes(facts, facts.rank.spans["start_ns"].to_numpy()[ids])
     toward = np.zeros(len(ids), dtype=np.int64)
-    for one in np.unique(step[step >= 0]).tolist():
+    for one in np.intersect1d(step[step >= 0], passes.step).tolist():
         mine = np.flatnonzero(step == one)
-        forward = passes.forward[passes.step == one]
-        after = passes.after[passes.step == one]
-        if not len(forward):
-            continue
+        forward, after = passes.forward[passes.step == one], passes.after[passes.step == one]
         last = np.searchsorted(after, mine, side="right") - 1
         sent = np.where(forward[np.maximum(last, 0)], 1, -1)
         received = np.flatnonzero(~sends[mine])
@@ -215,12 +201,10 @@ def _passes(facts: Facts, asked_ns: IntArray) -> _Passes:
 
     What takes much less than others of its kind prepares or collects.
     """
-    main, table = host_threads(facts).main, facts.rank.ops
     ops = host_spans(facts, SpanKind.OP)
-    ops = ops.where(ops.track == main).outermost()
-    backward = _is_backward(facts, ops)
-    sequence = table["sequence"].reindex(ops.ids, fill_value=-1).to_numpy()
-    kept = backward | (sequence >= 0)
+    ops = ops.where(ops.track == host_threads(facts).main).outermost()
+    backward = named(facts, ops.ids, f"{BACKWARD}*")
+    kept = backward | (op_column(facts, "sequence", ops.ids) >= 0)
     ops, backward = ops.where(kept), backward[kept]
     between = np.searchsorted(np.sort(asked_ns), ops.start_ns, side="right")
     step = used_step(facts, ops.ids)
@@ -231,10 +215,3 @@ def _passes(facts: Facts, asked_ns: IntArray) -> _Passes:
     for kind in (forward, ~forward):
         long[kind] = took_ns[kind] >= LITTLE * np.quantile(took_ns[kind], 0.75) if kind.any() else False
     return _Passes(forward[long], between[new][long], step[new][long])
-
-
-def _is_backward(facts: Facts, ops: HostSpans) -> npt.NDArray[np.bool_]:
-    names = facts.rank.spans["name"].cat
-    told = np.array([str(name).startswith(_BACKWARD) for name in names.categories], dtype=bool)
-    found: npt.NDArray[np.bool_] = told[names.codes.to_numpy()[ops.ids]]
-    return found

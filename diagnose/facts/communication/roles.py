@@ -12,14 +12,12 @@ from diagnose.facts.communication.host_collectives import host_collectives
 from diagnose.facts.communication.peers import peers
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.inputs import BACKWARD, DDP_FORWARD
-from diagnose.facts.core.spans import HostSpans, host_spans
-from diagnose.facts.optimizer.optimizer import updates
-from diagnose.trace import intervals, kinds
+from diagnose.facts.core.inputs import BACKWARD, DDP_FORWARD, Mask, named
+from diagnose.facts.core.spans import HostSpans, host_spans, spans_of
+from diagnose.facts.optimizer.optimizer import is_update, updates
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
-
-Mask = npt.NDArray[np.bool_]
 
 
 class Role(Enum):
@@ -42,14 +40,13 @@ class Role(Enum):
 
 GRADIENT_BYTES = 64 << 10
 """All-reduces after a backward pass carry gradients if together they are as large: metrics are smaller (our choice)."""
-
 ALIKE = 0.05  # Sizes differ by no more where both are of all parameters, but for padding (our choice).
 
 _FSDP = re.compile(r"FSDP::(?!forward\Z)|FullyShardedDataParallel\.(?!forward\Z)")
-_NORM = re.compile("sync_?batch_?norm", re.IGNORECASE)
+SYNCED_NORM = re.compile("sync_?batch_?norm", re.IGNORECASE)
 _SPLIT_MODEL = re.compile(r"(^|_)(tp|cp)\Z|TENSOR|CONTEXT_PARALLEL")
 """Descriptions of groups: of DeviceMesh and torchtitan (mesh_tp, mesh_cp) and of Megatron."""
-_HOOKED = (BACKWARD, "torch::autograd::AccumulateGrad")
+_HOOKED = (f"{BACKWARD}*", "torch::autograd::AccumulateGrad*")
 """Ops right inside which hooks of gradients run; what a backward op itself starts is in an op of its own besides."""
 
 
@@ -67,17 +64,17 @@ def roles(facts: Facts) -> npt.NDArray[np.object_]:
     scatters, sends = np.char.startswith(plain, "reducescatter"), np.isin(plain, ("send", "recv", "coalesced"))
     hooked = at.is_hooked()
     loose = reduces & at.after_backward & ~at.in_backward & ~at.in_update
-    sharded = bool((scatters | (plain == "reduce")).any()) or _as_large(
-        table, gathers & at.after_update, hooked | loose
-    )
+    sharded = (scatters | (plain == "reduce")).any() or _as_large(table, gathers & at.after_update, hooked | loose)
     after_update = at.after_update & ~at.in_update & (gathers | reduces)
-    split = _of_groups(table, _SPLIT_MODEL) | at.inside(lambda name: name.startswith("_c10d_functional::"))
+    split = at.inside(lambda name: name.startswith("_c10d_functional::"))
+    split |= np.array([bool(_SPLIT_MODEL.search(text)) for text in table.group_description], dtype=bool)
+    in_fsdp = at.inside(lambda name: bool(_FSDP.match(name)))
     chosen: list[tuple[Role, Mask]] = [
         (Role.BARRIER, np.char.startswith(plain, "barrier") | at.inside(lambda name: "barrier" in name.lower())),
-        (Role.NORM, at.inside(lambda name: bool(_NORM.search(name)))),
+        (Role.NORM, at.inside(lambda name: bool(SYNCED_NORM.search(name)))),
         (Role.STAGE, sends),
-        (Role.SHARD_GATHER, gathers & at.inside(lambda name: bool(_FSDP.match(name)))),
-        (Role.SHARD_REDUCE, (scatters | reduces) & at.inside(lambda name: bool(_FSDP.match(name)))),
+        (Role.SHARD_GATHER, gathers & in_fsdp),
+        (Role.SHARD_REDUCE, (scatters | reduces) & in_fsdp),
         (Role.ACTIVATION, split),
         (Role.EXCHANGE, np.char.startswith(plain, "alltoall")),
         (Role.BUFFERS, np.char.startswith(plain, "broadcast") & at.inside(lambda name: name == DDP_FORWARD)),
@@ -90,8 +87,12 @@ def roles(facts: Facts) -> npt.NDArray[np.object_]:
         (Role.RESULT, after_update),
     ]
     numbers = np.select([mask for _, mask in chosen], np.arange(len(chosen)), -1)
-    found: npt.NDArray[np.object_] = np.array([*(role for role, _ in chosen), Role.OTHER], dtype=object)[numbers]
-    return found
+    return np.array([*(role for role, _ in chosen), Role.OTHER], dtype=object)[numbers]
+
+
+def of_roles(facts: Facts, *wanted: Role) -> Mask:
+    """Which rows of the table of collectives have one of these roles. Raises Missing like it."""
+    return np.array([role in wanted for role in roles(facts)], dtype=bool)
 
 
 def asked_by(facts: Facts, table: CollectiveTable) -> IntArray:
@@ -106,17 +107,9 @@ def asked_by(facts: Facts, table: CollectiveTable) -> IntArray:
     return found
 
 
-def _of_groups(table: CollectiveTable, named: re.Pattern[str]) -> Mask:
-    texts, row = np.unique(table.group_description.astype(str), return_inverse=True)
-    return np.array([bool(named.search(text)) for text in texts], dtype=bool)[row.ravel()]
-
-
 def _large_together(table: CollectiveTable, chosen: Mask, turn: IntArray) -> Mask:
     """Which of them are of a turn in which they carry GRADIENT_BYTES; of unknown size none are."""
-    total = np.bincount(
-        turn[chosen], weights=np.maximum(table.bytes, 0)[chosen], minlength=int(turn.max(initial=0)) + 1
-    )
-    return chosen & (total[turn] >= GRADIENT_BYTES)
+    return chosen & (np.bincount(turn, np.maximum(table.bytes, 0) * chosen)[turn] >= GRADIENT_BYTES)
 
 
 def _as_large(table: CollectiveTable, gathered: Mask, reduced: Mask) -> bool:
@@ -129,19 +122,18 @@ class _Place:
     """Where in the program collectives are started. Masks of shape (collectives,)."""
 
     def __init__(self, facts: Facts, asked: IntArray) -> None:
-        spans, self._facts, self._known = facts.rank.spans, facts, asked >= 0
-        self._start = spans["start_ns"].to_numpy()[np.maximum(asked, 0)]
-        self._track = spans["track"].to_numpy()[np.maximum(asked, 0)].astype(np.int64)
+        self._facts, self._known = facts, asked >= 0
+        self._asked = spans_of(facts, np.maximum(asked, 0))
         back = host_spans(facts, SpanKind.OP, named=lambda name: name.startswith(BACKWARD))
-        update = host_spans(facts, SpanKind.ANNOTATION, named=_is_update)
-        ops = facts.rank.ops
+        ops, updated = facts.rank.ops, updates(facts).end_ns
         forward = ops.index[(ops["sequence"] >= 0).to_numpy() & (ops["forward_thread"] <= 0).to_numpy()].to_numpy()
-        self.in_backward, self.in_update = self._in(back), self._in(update)
-        last_back, last_update = self._last(back.end_ns), self._last(updates(facts).end_ns)
-        last_forward = self._last(spans["start_ns"].to_numpy()[forward])
+        self.in_backward = self._in(back)
+        self.in_update = self._in(host_spans(facts, SpanKind.ANNOTATION, named=is_update))
+        last_back, last_update = self._last(back.end_ns), self._last(updated)
+        last_forward = self._last(facts.rank.spans["start_ns"].to_numpy()[forward])
         self.after_backward = self._known & (last_back > np.maximum(last_update, last_forward))
         self.after_update = self._known & (last_update > np.maximum(last_back, last_forward))
-        self.turn = np.searchsorted(np.sort(updates(facts).end_ns), self._start, side="right")
+        self.turn = np.searchsorted(np.sort(updated), self._asked.start_ns, side="right")
 
     def inside(self, named: Callable[[str], bool]) -> Mask:
         """Whether an op or a range of such a name is open, on the same thread."""
@@ -155,27 +147,15 @@ class _Place:
     def is_hooked(self) -> Mask:
         """Whether a hook of a gradient is what starts them: the innermost op is of the backward pass."""
         ops = host_spans(self._facts, SpanKind.OP)
-        found = intervals.innermost_at(self._start, self._track, ops.track, ops.start_ns, ops.end_ns)
-        inner = np.where(found >= 0, np.append(ops.ids, 0)[found], 0)
-        names = self._facts.rank.spans["name"].iloc[inner].astype(str).to_numpy().astype(str)
-        begins = np.logical_or.reduce([np.char.startswith(names, one) for one in _HOOKED])
-        hooked: Mask = self._known & (found >= 0) & begins
-        return hooked
+        inner = np.append(ops.ids, intervals.NONE)[ops.around(self._asked)]
+        return self._known & named(self._facts, inner, *_HOOKED)
 
     def _in(self, some: HostSpans) -> Mask:
-        found = intervals.innermost_at(self._start, self._track, some.track, some.start_ns, some.end_ns)
-        return self._known & (found >= 0)
+        return self._known & (some.around(self._asked) >= 0)
 
     def _last(self, moments_ns: IntArray) -> IntArray:
         order = np.concatenate(([-1], np.sort(moments_ns)))
-        return order[np.searchsorted(order, self._start, side="right") - 1]
-
-
-def _is_update(name: str) -> bool:
-    return kinds.activity(name) is kinds.Activity.OPTIMIZER_STEP
-
-
-_RANK = re.compile(r"\d+")
+        return order[np.searchsorted(order, self._asked.start_ns, side="right") - 1]
 
 
 def share_a_machine(facts: Facts, group_ranks: str, group_size: int) -> bool | None:
@@ -227,7 +207,7 @@ def ranks_together(facts: Facts, told: IntArray) -> int:
 
 def _ranks(facts: Facts, group_ranks: str, group_size: int) -> list[int] | None:
     """None unknown: also of lists that were cut."""
-    found = [int(one) for one in _RANK.findall(group_ranks)]
+    found = [int(one) for one in re.findall(r"\d+", group_ranks)]
     if len(found) == group_size:
         return found
     return list(range(group_size)) if group_size == _world(facts) else None

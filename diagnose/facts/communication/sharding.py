@@ -8,40 +8,31 @@ pass. A *round* is a forward pass and the backward passes that follow it: a micr
 import re
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
 
-from diagnose.facts.communication.collectives import SMALL_BYTES, collective_table
+from diagnose.facts.communication.collectives import SMALL_BYTES, bytes_of_inputs, collective_table
 from diagnose.facts.communication.host_collectives import standing
 from diagnose.facts.communication.overlap import HIDING_SHARE
 from diagnose.facts.communication.peers import waits
-from diagnose.facts.communication.roles import Role, asked_by, roles
+from diagnose.facts.communication.roles import Role, asked_by, of_roles, roles
 from diagnose.facts.core.base import Facts, fact, once
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.host import host_threads
-from diagnose.facts.core.inputs import BACKWARD, recorded_inputs
-from diagnose.facts.core.spans import HostSpans, host_spans, members, require_ops
+from diagnose.facts.core.inputs import BACKWARD, Mask, name_codes, named
+from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, members, names_of, require_ops, spans_of
 from diagnose.facts.core.steps import steps
 from diagnose.facts.optimizer.optimizer import updates
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 
-Mask = npt.NDArray[np.bool_]
-
 OPEN_SHARE = 0.1  # Of a collective's own time, from which on it is exposed (our choice).
-
-QUICK = 0.25
-"""Quantile of what equal collectives take: one in ten of gloo loses a slice of the scheduler (measured: 4 ms)."""
+QUICK = 0.25  # Quantile of what equal collectives take: one in ten of gloo loses a slice of the scheduler (4 ms seen).
 
 _FORWARD = re.compile(r"FSDP::pre_forward|FullyShardedDataParallel\._pre_forward\Z")
-_BACKWARD = re.compile(
-    r"FSDP::(pre_backward|post_backward|root_post_backward|backward_prefetch)|"
-    r"FullyShardedDataParallel\._(pre|post)_backward"
-)
-_OWN = re.compile(r"FSDP::(all_gather|post_backward_reduce)(?!_)")
-"""Ranges that hold all that one collective needs: copies into and out of its buffer, and waiting for it."""
+_BACKWARD = re.compile(r"(FSDP::((root_)?post_|pre_)?|FullyShardedDataParallel\._(pre|post)_)backward")
+_OWN = re.compile(r"FSDP::(all_gather|post_backward_reduce)(?!_)")  # With copies to and from its buffer, and the wait.
 _COPY_OUT = re.compile("FSDP::all_gather_copy_out")
 _UNIT = re.compile(r"\(([^)]*)\)")
 _BLOCK = re.compile(r"([^.]+\.)*?\d+(?=\.|\Z)")
@@ -69,40 +60,32 @@ class ShardTraffic(Struct, frozen=True):
     host_ids: IntArray  # What the host does for nothing but these.
     calls: int
     ns: int  # Time in which one at least was running.
-    exposed_ns: int
-    """Of it, while nothing was computed (on the host: the main thread stood); without known waiting for other ranks."""
+    exposed_ns: int  # While nothing was computed (on the host: the main thread stood); without known waiting for ranks.
     on_host: bool
     track: int  # Of the main thread.
-    waits: Intervals
-    """When it did nothing but wait for those that threads of the host carry out, and not in `host_ids`."""
+    waits: Intervals  # When it only waited for those that threads of the host carry out, and not in `host_ids`.
 
 
 class Sharding(Struct, frozen=True):
     """FSDP's collectives, and which of them could be left out or hidden. Numbers are per step."""
 
     compared: bool  # Waiting for other ranks is known.
-
     rounds: int  # That reduce gradients for each step of the optimizer (the median); 0 if none does.
     alike: bool  # All reduce equally often and as many bytes: the same gradients. Never of a pipeline.
     early: ShardTraffic  # Reductions of all rounds but the last.
-    kept: ShardTraffic
-    """Gathers of all rounds but the first, where parameters stay gathered until the backward pass is over."""
+    kept: ShardTraffic  # Gathers of all rounds but the first, where parameters stay gathered until the pass is over.
     gradient_bytes: int | None  # Of one round, before they are scattered; None unknown.
-
     again: ShardTraffic  # Gathers for the backward pass of what had been gathered for the forward pass.
     units_again: int  # These of a round (the median).
     bytes_again: int | None  # Of the parameters of these units, all ranks' parts together; None unknown.
-
     units: int  # Gathered in a forward pass.
     blocks: int  # That would be if each block were one: `layers.1` of `layers.1.mlp` and `layers.1.attention`.
     unit_bytes: int | None  # Of a unit, in the median.
     latency_share: float  # Of what collectives take, what they would take without any bytes; 0 unknown.
     needless: ShardTraffic  # Collectives that would be left out if the units of a block were one.
     hooks: tuple[tuple[int, Intervals], ...]  # By thread, when it was in FSDP's hooks of these units.
-
     late_ids: IntArray  # Exposed collectives on the device that compute could hide.
-    late_ns: int
-    """Time that compute before gathers, or behind reductions, could hide; without known waiting for other ranks."""
+    late_ns: int  # That compute before gathers, or behind reductions, could hide; without known waiting for ranks.
     late_share: float  # The same of the time of `late_ids`.
 
 
@@ -115,7 +98,7 @@ def sharding(facts: Facts) -> Sharding:
     early, kept = _of_other_rounds(found)
     reduces = ~found.gathers & (found.turn > 0) & (found.turn < found.turns)
     copies = _ranges(facts, _COPY_OUT)
-    copies = copies.where(_in_backward(facts, copies.start_ns, copies.track))
+    copies = copies.where(_in_backward(facts, copies))
     block, (start_ns, byte_ns), sizes = _blocks(facts, found), _cost(facts, found), found.bytes[found.gathers]
     usual = float(np.median(sizes)) if len(sizes) and (sizes >= 0).all() else None
     needless = _needless(found, block, start_ns, byte_ns)
@@ -123,7 +106,7 @@ def sharding(facts: Facts) -> Sharding:
     return Sharding(
         compared=waits(facts) is not None,
         rounds=_each(np.unique(np.stack((found.turn, found.round))[:, reduces], axis=1)[0]),
-        alike=_alike(found, reduces) and not bool((roles(facts) == Role.STAGE).any()),
+        alike=_alike(found, reduces) and not bool(of_roles(facts, Role.STAGE).any()),
         early=_traffic(facts, found, early),
         kept=_traffic(facts, found, kept),
         gradient_bytes=_bytes_of_a_round(found, reduces),
@@ -146,30 +129,26 @@ def sharding(facts: Facts) -> Sharding:
 def shards(facts: Facts) -> Shards:
     """Of the whole recording; none if FSDP is not used. Raises Missing without ops, and like the table."""
     require_ops(facts)
-    table, role = collective_table(facts), roles(facts)
-    by, starts = asked_by(facts, table), facts.rank.spans["start_ns"].to_numpy()
-    rows = np.flatnonzero(((role == Role.SHARD_GATHER) | (role == Role.SHARD_REDUCE)) & (by >= 0))
-    rows = rows[np.argsort(starts[by[rows]], kind="stable")]
-    by = by[rows]
-    at = starts[by]
-    track = facts.rank.spans["track"].to_numpy()[by].astype(np.int64)
-    ranges = _ranges(facts, _OWN)
-    around = _innermost(ranges, at, track)
-    names = facts.rank.spans["name"].iloc[ranges.ids].astype(str).to_numpy()
-    unit_of = [_unit_name(str(names[k])) if k >= 0 else "" for k in around.tolist()]
-    units = tuple(dict.fromkeys(unit_of))
+    table, by = collective_table(facts), asked_by(facts, collective_table(facts))
+    rows = np.flatnonzero(of_roles(facts, Role.SHARD_GATHER, Role.SHARD_REDUCE) & (by >= 0))
+    rows = rows[np.argsort(facts.rank.spans["start_ns"].to_numpy()[by[rows]], kind="stable")]
+    asking, ranges = spans_of(facts, by[rows]), _ranges(facts, _OWN)
+    around = np.append(ranges.ids, intervals.NONE)[ranges.around(asking)]
+    names = [*names_of(facts), ""]
+    unit_of = [_unit_name(names[code]) for code in name_codes(facts, around).tolist()]
+    units: dict[str, int] = {}
     ended = np.sort(updates(facts).end_ns)
     return Shards(
         rows=rows,
-        gathers=role[rows] == Role.SHARD_GATHER,
-        backward=_in_backward(facts, at, track),
-        turn=np.searchsorted(ended, at, side="right"),
+        gathers=roles(facts)[rows] == Role.SHARD_GATHER,
+        backward=_in_backward(facts, asking),
+        turn=np.searchsorted(ended, asking.start_ns, side="right"),
         turns=len(ended),
-        round=_rounds(facts, at),
-        unit=np.array([units.index(one) for one in unit_of], dtype=np.int64),
-        units=units,
-        host_ids=np.where(around >= 0, np.append(ranges.ids, -1)[around], by),
-        bytes=_bytes(facts, table.bytes[rows], by),
+        round=_rounds(facts, asking.start_ns),
+        unit=np.array([units.setdefault(one, len(units)) for one in unit_of], dtype=np.int64),
+        units=tuple(units),
+        host_ids=np.where(around >= 0, around, asking.ids),
+        bytes=_bytes(facts, table.bytes[rows], asking.ids),
     )
 
 
@@ -182,14 +161,9 @@ def _unit_name(name: str) -> str:
     return found[1] if found else ""
 
 
-def _innermost(some: HostSpans, at: IntArray, track: IntArray) -> IntArray:
-    return intervals.innermost_at(at, track, some.track, some.start_ns, some.end_ns)
-
-
-def _in_backward(facts: Facts, at: IntArray, track: IntArray) -> Mask:
+def _in_backward(facts: Facts, spans: HostSpans) -> Mask:
     ops = host_spans(facts, SpanKind.OP, named=lambda name: name.startswith(BACKWARD))
-    found: Mask = (_innermost(ops, at, track) >= 0) | (_innermost(_ranges(facts, _BACKWARD), at, track) >= 0)
-    return found
+    return (ops.around(spans) >= 0) | (_ranges(facts, _BACKWARD).around(spans) >= 0)
 
 
 def _rounds(facts: Facts, at: IntArray) -> IntArray:
@@ -198,7 +172,7 @@ def _rounds(facts: Facts, at: IntArray) -> IntArray:
     Without any backward pass each recorded step is a round.
     """
     forward, backward = _ranges(facts, _FORWARD), _ranges(facts, _BACKWARD)
-    forward = forward.where(~_in_backward(facts, forward.start_ns, forward.track))
+    forward = forward.where(~_in_backward(facts, forward))
     if not len(backward.ids):
         return np.searchsorted([step.start_ns for step in facts.rank.steps], at, side="right").astype(np.int64)
     moments = np.concatenate((forward.start_ns, backward.start_ns))
@@ -210,16 +184,13 @@ def _rounds(facts: Facts, at: IntArray) -> IntArray:
 
 def _bytes(facts: Facts, told: IntArray, by: IntArray) -> IntArray:
     """As the table tells; on the host by the inputs of the op, where lists of results are not recorded."""
-    position, inputs = recorded_inputs(facts, by)
-    names = facts.rank.spans["name"].iloc[by].astype(str).to_numpy()
+    found = bytes_of_inputs(facts, by, lambda sizes: max(sizes) or -1)
     world = max(facts.rank.provenance.world_size or 0, 1)
-    sizes = [max((sum(one.bytes or 4 * one.elements for one in some) for some in taken), default=0) for taken in inputs]
-    found = np.array([*(size or -1 for size in sizes), -1], dtype=np.int64)[position]
-    parts = np.where((names == "c10d::allgather_") & (found > 0), world, 1)  # Only a rank's own part is recorded.
-    return np.where(told >= 0, told, found * parts)
+    part = named(facts, by, "c10d::allgather_") & (found > 0)  # Only a rank's own part is recorded.
+    return np.where(told >= 0, told, found * np.where(part, world, 1))
 
 
-def _traffic(facts: Facts, found: Shards, chosen: Mask, more: IntArray | None = None) -> ShardTraffic:
+def _traffic(facts: Facts, found: Shards, chosen: Mask, more: IntArray = NO_SPANS.ids) -> ShardTraffic:
     """Of some rows of the shards; `more` is what the host does for these besides."""
     table, used, known = collective_table(facts), steps(facts), waits(facts)
     rows = found.rows[chosen]
@@ -230,18 +201,17 @@ def _traffic(facts: Facts, found: Shards, chosen: Mask, more: IntArray | None = 
     alone = stands if on_host or not len(rows) else device_time(facts).exposed_communication
     exposed = intervals.intersect(running, alone)
     transfer = exposed if known is None else intervals.subtract(exposed, known)
-    host_ids = np.unique(np.concatenate((found.host_ids[chosen], found.host_ids[:0] if more is None else more)))
-    start, dur = (facts.rank.spans[name].to_numpy()[host_ids] for name in ("start_ns", "dur_ns"))
+    host = spans_of(facts, np.union1d(found.host_ids[chosen], more))
     waiting = intervals.intersect(stands, intervals.union_of(table.times, rows[table.on_host[rows]]))
     return ShardTraffic(
         ids=table.ids[rows],
-        host_ids=host_ids,
+        host_ids=host.ids,
         calls=round_half_up(len(inside), used.count),
         ns=round_half_up(running.total, used.count),
         exposed_ns=round_half_up(transfer.total, used.count),
         on_host=on_host,
         track=host_threads(facts).main,
-        waits=intervals.subtract(waiting, intervals.union(Intervals(start, start + dur))),
+        waits=intervals.subtract(waiting, host.times),
     )
 
 
@@ -252,17 +222,15 @@ def _each(groups: IntArray) -> int:
 
 def _bytes_of_a_round(found: Shards, chosen: Mask) -> int | None:
     """Of the chosen ones together, the median; None if there are none, or not all are known."""
-    if not chosen.any() or (found.bytes[chosen] < 0).any():
-        return None
-    _, place = np.unique(found.round[chosen], return_inverse=True)
-    return round(float(np.median(np.bincount(place.ravel(), weights=found.bytes[chosen]))))
+    carried = np.bincount(np.unique(found.round[chosen], return_inverse=True)[1].ravel(), found.bytes[chosen])
+    return round(float(np.median(carried))) if len(carried) and (found.bytes[chosen] >= 0).all() else None
 
 
 def _alike(found: Shards, reduces: Mask) -> bool:
     """Whether all rounds reduce equally often and as many bytes. Not if none does."""
     _, place, calls = np.unique(found.round[reduces], return_inverse=True, return_counts=True)
     carried = np.bincount(place.ravel(), weights=found.bytes[reduces])
-    return len(calls) > 0 and bool((calls == calls[0]).all() and (carried == carried[0]).all())
+    return len(calls) > 0 and bool(np.ptp(calls) == 0 and np.ptp(carried) == 0)
 
 
 def _of_other_rounds(found: Shards) -> tuple[Mask, Mask]:
@@ -277,16 +245,13 @@ def _of_other_rounds(found: Shards) -> tuple[Mask, Mask]:
 
 def _blocks(facts: Facts, found: Shards) -> IntArray:
     """The block that each unit is of: its name up to the first number; of one process group."""
-    table = collective_table(facts)
-    named = [_BLOCK.match(unit) for unit in found.units]
-    block = [one[0] if one else unit for one, unit in zip(named, found.units, strict=True)]
-    texts = [
-        "|".join((block[unit], str(table.group_ranks[row]), str(table.group_description[row])))
-        if found.units[unit]
-        else f"|{number}"  # Which of FSDP1's units is meant is not known.
+    table, numbers = collective_table(facts), dict[tuple[object, ...], int]()
+    block = [one[0] if (one := _BLOCK.match(unit)) else unit for unit in found.units]
+    keys = [  # Which of FSDP1's units is meant is not known.
+        (block[unit], table.group_ranks[row], table.group_description[row]) if found.units[unit] else (number,)
         for number, (unit, row) in enumerate(zip(found.unit.tolist(), found.rows.tolist(), strict=True))
     ]
-    return np.unique(np.array(texts, dtype=str), return_inverse=True)[1].ravel().astype(np.int64)
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
 def _cost(facts: Facts, found: Shards) -> tuple[float, float]:
@@ -296,13 +261,12 @@ def _cost(facts: Facts, found: Shards) -> tuple[float, float]:
     """
     table, known = collective_table(facts), waits(facts)
     chosen = found.gathers & (found.bytes > 0) & table.in_steps[found.rows]
-    rows, size = found.rows[chosen], found.bytes[chosen].astype(np.float64)
-    times = Intervals(table.times.starts[rows], table.times.ends[rows])
+    times, size = table.times.where(found.rows[chosen]), found.bytes[chosen].astype(np.float64)
     takes = times.ends - times.starts - (0 if known is None else intervals.covered(times, known))
     sizes = np.unique(size)
-    quick = np.array([np.quantile(takes[size == asked], QUICK) for asked in sizes])
     if not len(sizes):
         return 0.0, 0.0
+    quick = np.array([np.quantile(takes[size == asked], QUICK) for asked in sizes])
     low, high = np.triu_indices(len(sizes), 1)
     apart = sizes[high] >= 2 * sizes[low]
     if apart.any():  # Theil and Sen's estimate: the median slope of all pairs.
@@ -348,16 +312,14 @@ def _hooks(facts: Facts, found: Shards, chosen: Mask) -> tuple[tuple[int, Interv
 
 
 def _late(facts: Facts, found: Shards) -> tuple[IntArray, int, float]:
-    """Exposed collectives that compute could hide, how much of them per step, and as a share of their time.
-
-    Of the used steps; none on the host, where nothing runs beside.
-    """
+    """Exposed collectives of used steps that compute could hide, how much of them per step, and what share of their
+    time; none on the host, where nothing runs beside."""
     table, known, used = collective_table(facts), waits(facts), steps(facts)
     chosen = ~table.on_host[found.rows] & table.in_steps[found.rows]
     rows = found.rows[chosen]
     if not len(rows):
         return rows, 0, 0.0
-    times, compute = Intervals(table.times.starts[rows], table.times.ends[rows]), device_time(facts).compute
+    times, compute = table.times.where(rows), device_time(facts).compute
     waited = 0 if known is None else intervals.covered(times, known)  # Waiting comes first.
     transfer = Intervals(times.starts + waited, times.ends)
     lasted = transfer.ends - transfer.starts

@@ -1,6 +1,7 @@
 """Where the device's time goes, by parts that add up to the step exactly; and how far ahead of it the host is."""
 
 from enum import Enum
+from itertools import accumulate, pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -20,26 +21,19 @@ class TimeCause(str, Enum):
     COMPILE = "compile"
     CHECKPOINT = "checkpoint"
     ALLOCATION = "allocation"  # In cudaMalloc, cudaFree, cudaHostAlloc and the like.
-    SYNC = "sync"
-    """The host is blocked until the device has done something; before an idle gap, so that nothing was queued."""
+    SYNC = "sync"  # The host is blocked until the device has done something: nothing is queued when that is over.
     LOADER = "loader"  # Fetching the next batch.
-    OTHER_RANK = "other_rank"
-    """In a collective on the host, which mostly waits for other ranks; or in no op while another thread is in one."""
+    OTHER_RANK = "other_rank"  # In a collective on the host, mostly a wait; or in no op while another thread is in one.
     HOST_COPY = "host_copy"  # In a call that starts a copy; from pageable memory the call does the copying.
-    LAUNCH = "launch"
-    """In a call that starts a kernel, graph or memset; on the critical path also on to the start of its work."""
-    HOST_COMPUTE = "host_compute"
-    """In an op that starts nothing on the device and takes longer than dispatching: the CPU computes."""
-    OPTIMIZER = "optimizer"
-    """In the optimizer's step or its zeroing of gradients, in its ops, launches and Python, outside the calls above."""
-    BLOCKED = "blocked"
-    """In a long call of the operating system, or off the processor: waits for another thread, a file, a timer."""
+    LAUNCH = "launch"  # In a call that starts a kernel, graph or memset; on the critical path until its work starts.
+    HOST_COMPUTE = "host_compute"  # In an op that starts nothing on the device and takes longer than dispatching.
+    OPTIMIZER = "optimizer"  # In the optimizer's step or zeroing of gradients, with ops and Python; not in calls above.
+    BLOCKED = "blocked"  # In a long call of the system, or off the processor: waits for a thread, a file, a timer.
     OPS = "ops"  # In framework ops, outside the calls above: the host dispatches slower than the device works.
     PYTHON = "python"  # Between ops: Python code, or nothing the recording shows.
     DEVICE_WAIT = "device_wait"  # Queued work waits: for an event, another stream, another rank.
     BETWEEN_KERNELS = "between_kernels"  # Turn-around of work that was queued on one stream.
-    HOST_NOT_RECORDED = "host_not_recorded"
-    """Before the first or after the last record of the host: it may have done anything."""
+    HOST_NOT_RECORDED = "host_not_recorded"  # Before the first or after the last record of the host.
     UNKNOWN = "unknown"  # The recording does not show who launched the next work, or what that waited for.
     UNEXPLAINED = "unexplained"  # The recording does not show what is waited for.
     OTHER_STEPS = "other_steps"  # In steps of a kind that was not recorded, beyond what recorded ones take.
@@ -48,14 +42,12 @@ class TimeCause(str, Enum):
     COPY = "copy"
 
 
-LAUNCHING = (TimeCause.OPS, TimeCause.LAUNCH)
-"""What the host does for each kernel, and does less of where fewer are launched."""
+LAUNCHING = (TimeCause.OPS, TimeCause.LAUNCH)  # What the host does for each kernel.
 ON_DEVICE = (TimeCause.COMPUTE, TimeCause.COMMUNICATION, TimeCause.COPY)
 IDLE_CAUSES = tuple(cause for cause in TimeCause if cause not in (*ON_DEVICE, TimeCause.UNEXPLAINED))
 """Why the device had nothing to do."""
 PATH_CAUSES = (*ON_DEVICE, *(cause for cause in TimeCause if cause not in (*ON_DEVICE, TimeCause.UNKNOWN)))
 """What a stretch of the critical path goes to: on the device, between both, or on a thread."""
-
 
 NO_DEVICE = Missing("device work", "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on a GPU.")
 
@@ -66,7 +58,6 @@ class DeviceTime(Struct, frozen=True):
     busy: Intervals  # Any work, over all streams and devices of the rank.
     compute: Intervals
     communication: Intervals  # All of it, also while something else ran.
-    copies: Intervals
     exposed_communication: Intervals  # Communication while no compute ran.
     exposed_copies: Intervals  # Copies and memsets while neither compute nor communication ran.
     idle: Intervals
@@ -83,17 +74,14 @@ def device_time(facts: Facts) -> DeviceTime:
     def within(*classes: WorkClass) -> Intervals:
         return intervals.clip(work.of(*classes), used.start_ns, used.end_ns)
 
-    busy, compute = within(), within(WorkClass.COMPUTE)
-    communication, copies = within(WorkClass.COMMUNICATION), within(WorkClass.COPY)
+    busy, compute, communication = within(), within(WorkClass.COMPUTE), within(WorkClass.COMMUNICATION)
     holes = intervals.clip(unrecorded_work(facts), used.start_ns, used.end_ns)
-    before_copies = within(WorkClass.COMPUTE, WorkClass.COMMUNICATION)
     return DeviceTime(
         busy=busy,
         compute=compute,
         communication=communication,
-        copies=copies,
         exposed_communication=intervals.subtract(communication, compute),
-        exposed_copies=intervals.subtract(copies, before_copies),
+        exposed_copies=intervals.subtract(within(WorkClass.COPY), intervals.merge(communication, compute)),
         idle=intervals.subtract(intervals.gaps(busy, used.start_ns, used.end_ns), holes),
         work_not_recorded=holes,
     )
@@ -135,13 +123,8 @@ def shared_out(totals: list[int], count: int) -> list[int]:
 
     Every result is within 1 of its exact quotient: differences of the rounded running sums.
     """
-    running = 0
-    results = []
-    for total in totals:
-        before = round_half_up(running, count)
-        running += total
-        results.append(round_half_up(running, count) - before)
-    return results
+    running = [round_half_up(total, count) for total in accumulate(totals, initial=0)]
+    return [after - before for before, after in pairwise(running)]
 
 
 def round_half_up(numerator: int, denominator: int) -> int:
@@ -149,9 +132,7 @@ def round_half_up(numerator: int, denominator: int) -> int:
     return (2 * numerator + denominator) // (2 * denominator)
 
 
-TINY_NS = 5_000
-"""A launch costs the host 3 to 6 us (medians on H800 and H100): kernels shorter than that cannot
-keep the device busy."""
+TINY_NS = 5_000  # Shorter kernels cannot keep the device busy: a launch costs the host 3 to 6 us (on H800 and H100).
 
 
 class LaunchTable(Struct, frozen=True):
@@ -196,17 +177,15 @@ def every_launch(facts: Facts) -> LaunchTable:
     linked = np.flatnonzero(work.launch >= 0)
     if not len(linked):
         raise Missing("launches of device work", "Profile with ProfilerActivity.CPU and ProfilerActivity.CUDA.")
-    call_start = start[work.launch[linked]]
     depth = np.zeros(len(linked), dtype=np.int64)
     for track in np.unique(work.track[linked]):
         mine = np.flatnonzero(work.track[linked] == track)
         calls, position = np.unique(work.launch[linked][mine], return_inverse=True)
         ends = np.full(len(calls), np.iinfo(np.int64).min)
         np.maximum.at(ends, position, work.end_ns[linked][mine])
-        earlier = np.arange(len(calls))  # Spans are in order of start.
         finished = np.searchsorted(np.sort(ends), start[calls], side="right")
-        depth[mine] = np.maximum(earlier - finished, 0)[position]
-    order = np.argsort(call_start, kind="stable")
+        depth[mine] = np.maximum(np.arange(len(calls)) - finished, 0)[position]  # Spans are in order of start.
+    order = np.argsort(start[work.launch[linked]], kind="stable")
     chosen = linked[order]
     return LaunchTable(
         work=work.ids[chosen],

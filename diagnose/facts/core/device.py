@@ -9,8 +9,8 @@ from msgspec import Struct
 from diagnose.facts.core.base import Facts, Missing, fact, once
 from diagnose.trace import enums, intervals, kinds
 from diagnose.trace.enums import LinkKind, SpanKind
-from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import ApiKind, api_kind
+from diagnose.trace.intervals import IntArray, Intervals, distinct
+from diagnose.trace.kinds import ApiKind, KernelKind, api_kind
 
 
 class WorkClass(IntEnum):
@@ -19,6 +19,9 @@ class WorkClass(IntEnum):
     COMPUTE = 0
     COMMUNICATION = 1
     COPY = 2
+
+
+_CLASSES = {KernelKind.COMMUNICATION: WorkClass.COMMUNICATION, KernelKind.MEMORY: WorkClass.COPY}
 
 
 class DeviceWork(Struct, frozen=True):
@@ -66,20 +69,24 @@ def device_work(facts: Facts) -> DeviceWork:
 
 
 def _classes(facts: Facts, ids: IntArray) -> npt.NDArray[np.int8]:
-    spans = facts.rank.spans
-    names = spans["name"].cat
+    names = facts.rank.spans["name"].cat
     codes = names.codes.to_numpy()[ids]
     by_code = np.zeros(len(names.categories), dtype=np.int8)
     for code in np.unique(codes):
-        kind = kinds.kernel_kind(names.categories[code])
-        if kind == kinds.KernelKind.COMMUNICATION:
-            by_code[code] = WorkClass.COMMUNICATION
-        elif kind == kinds.KernelKind.MEMORY:
-            by_code[code] = WorkClass.COPY
-    classes = by_code[codes]
-    is_copy = spans["kind"].cat.codes.to_numpy()[ids] != enums.code(SpanKind.KERNEL)
-    classes[is_copy] = WorkClass.COPY
-    return classes
+        by_code[code] = _CLASSES.get(kinds.kernel_kind(names.categories[code]), WorkClass.COMPUTE)
+    is_kernel = facts.rank.spans["kind"].cat.codes.to_numpy()[ids] == enums.code(SpanKind.KERNEL)
+    return np.where(is_kernel, by_code[codes], np.int8(WorkClass.COPY))
+
+
+def computed_ns(facts: Facts, ids: IntArray) -> IntArray:
+    """When the last of what was launched before each of this device work to compute has done so; 0 where not known."""
+    work, start = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
+    computes = np.flatnonzero((work.work_class == WorkClass.COMPUTE) & (work.launch >= 0))
+    computes = computes[np.argsort(start[work.launch[computes]], kind="stable")]
+    ends = np.concatenate(([0], np.maximum.accumulate(work.end_ns[computes])))
+    launch = work.launch[np.searchsorted(work.ids, ids)]
+    before = np.searchsorted(start[work.launch[computes]], start[np.maximum(launch, 0)])
+    return np.where(launch >= 0, ends[before], 0)
 
 
 TURNAROUND_NS = 10_000
@@ -104,17 +111,13 @@ def unrecorded_work(facts: Facts) -> Intervals:
 
 def _in_replays(facts: Facts) -> Intervals:
     """When nothing was recorded within one replay of a CUDA graph for longer than TURNAROUND_NS."""
-    work = device_work(facts)
-    replays = _calls(facts, ApiKind.GRAPH_LAUNCH)
-    replayed = np.isin(work.launch, replays)
-    if not replayed.any():
-        return intervals.EMPTY
-    busy = work.of()
-    gaps = intervals.gaps(busy, int(busy.starts[0]), int(busy.ends[-1]))
+    work, gaps = device_work(facts), device_gaps(facts)
+    replayed = np.isin(work.launch, _calls(facts, ApiKind.GRAPH_LAUNCH))
     following = np.searchsorted(work.start_ns, gaps.ends)
-    inside = replayed[following] & (_first_start(work.launch, work.start_ns)[following] < gaps.starts)
-    inside &= gaps.ends - gaps.starts > TURNAROUND_NS
-    return Intervals(gaps.starts[inside], gaps.ends[inside])
+    _, first, launch = np.unique(work.launch, return_index=True, return_inverse=True)
+    begun = work.start_ns[first[launch.reshape(-1)]]  # What the same call launched first.
+    inside = replayed[following] & (begun[following] < gaps.starts) & (gaps.ends - gaps.starts > TURNAROUND_NS)
+    return gaps.where(inside)
 
 
 def _awaited(facts: Facts) -> Intervals:
@@ -145,11 +148,9 @@ def _queued(facts: Facts) -> Intervals:
     not before its launch. The stream of such a launch is not known; it is asked where a gap begins and ends on one.
     """
     work, spans = device_work(facts), facts.rank.spans
-    timed = np.flatnonzero(work.end_ns > work.start_ns)
-    if not len(timed):
+    timed, gaps = np.flatnonzero(work.end_ns > work.start_ns), device_gaps(facts)
+    if not gaps.size:
         return intervals.EMPTY
-    busy = work.of()
-    gaps = intervals.gaps(busy, int(busy.starts[0]), int(busy.ends[-1]))
     by_end = timed[np.argsort(work.end_ns[timed], kind="stable")]
     before = by_end[np.searchsorted(work.end_ns[by_end], gaps.starts)]
     after = timed[np.searchsorted(work.start_ns[timed], gaps.ends)]
@@ -162,11 +163,16 @@ def _queued(facts: Facts) -> Intervals:
     return Intervals(np.maximum(gaps.starts, first)[hides], gaps.ends[hides])
 
 
+def device_gaps(facts: Facts) -> Intervals:
+    """When no work was recorded between the first and the last work of the whole recording; a normal set."""
+    busy = device_work(facts).of()
+    return Intervals(busy.ends[:-1], busy.starts[1:])
+
+
 def _first_lost(facts: Facts, after_ns: IntArray) -> IntArray:
     """When the first launch after each time began whose work is not recorded; the greatest int if there is none."""
-    lost = facts.rank.spans["start_ns"].to_numpy()[lost_launches(facts)]
-    found: IntArray = np.append(lost, np.iinfo(np.int64).max)[np.searchsorted(lost, after_ns, side="right")]
-    return found
+    lost = facts.rank.spans["start_ns"].to_numpy()[lost_launches(facts)].astype(np.int64)
+    return np.append(lost, np.iinfo(np.int64).max)[np.searchsorted(lost, after_ns, side="right")]
 
 
 @once
@@ -186,15 +192,8 @@ def _calls(facts: Facts, *api_kinds: ApiKind) -> IntArray:
     return np.flatnonzero(np.isin(names.codes.to_numpy(), codes))
 
 
-def _first_start(launch: IntArray, start_ns: IntArray) -> IntArray:
-    """When the first work that the same call launched starts, of each work in order of start."""
-    _, first, number = np.unique(launch, return_index=True, return_inverse=True)
-    return start_ns[first[number.reshape(-1)]]
-
-
 _FRAMEWORK = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.LOADER, SpanKind.ANNOTATION, SpanKind.PYTHON)
 """What the framework records itself; its buffer may end while CUPTI or roctracer still record calls."""
-
 _CALLS = (SpanKind.RUNTIME, SpanKind.DRIVER, SpanKind.SYSTEM)
 
 ENOUGH_LAUNCHES = 20
@@ -228,26 +227,13 @@ def host_recorded(facts: Facts) -> HostRecorded:
     if not every.any():
         raise Missing("host activity", "Profile with ProfilerActivity.CPU as well.")
     first, last = int(start[every].min()), int(end[every].max())
-    if framework.any():
+    ops = intervals.union_of(Intervals(start, end), kind == enums.code(SpanKind.OP))
+    if ops.size:
         begun, ended = int(start[framework].min()), int(end[framework].max())
-        launches = _launches(facts, start)
-        if _in_ops(launches, kind, start, end):
+        links = facts.rank.links
+        launches = start[distinct(links.loc[links["kind"] == LinkKind.LAUNCH.value, "from_id"].to_numpy())]
+        between = launches[(launches >= ops.starts[0]) & (launches <= ops.ends[-1])]
+        if len(between) and intervals.holds(ops, between).mean() >= MOST:
             first = begun if (launches < begun).sum() >= ENOUGH_LAUNCHES else first
             last = ended if (launches > ended).sum() >= ENOUGH_LAUNCHES else last
     return HostRecorded(first, last)
-
-
-def _launches(facts: Facts, start: IntArray) -> IntArray:
-    links = facts.rank.links
-    calls: IntArray = links.loc[links["kind"] == LinkKind.LAUNCH.value, "from_id"].unique()
-    return start[np.sort(calls)]
-
-
-def _in_ops(launches: IntArray, kind: IntArray, start: IntArray, end: IntArray) -> bool:
-    is_op = kind == enums.code(SpanKind.OP)
-    if not is_op.any():
-        return False
-    between = launches[(launches >= start[is_op].min()) & (launches <= end[is_op].max())]
-    ops = intervals.union(Intervals(start[is_op], end[is_op]))
-    inside = intervals.covered(Intervals(between, between + 1), ops)
-    return bool(len(between)) and float((inside > 0).mean()) >= MOST

@@ -28,11 +28,8 @@ NO_CALLS = Missing("runtime calls", "Profile with ProfilerActivity.CPU and Profi
 
 MANY_VIEWS = ("aten::unflatten_dense_tensors", "aten::split", "aten::unbind", "aten::chunk")
 """Ops that make views of a tensor, and compute nothing however long that takes: DDP's buffers may be hundreds."""
-
 BLOCKING = (ApiKind.STREAM_SYNC, ApiKind.DEVICE_SYNC, ApiKind.EVENT_SYNC)
 ALLOCATING = (ApiKind.MALLOC, ApiKind.FREE, ApiKind.HOST_MALLOC, ApiKind.HOST_FREE)
-TRANSFERS = ("gloo:send", "gloo:recv")  # Beginnings of the names of transfers' spans.
-
 DISPATCH_NS = 200_000
 """Ops that start nothing on the device took up to 0.22 ms in ten recordings on an H100 with a slow clock, but for
 those that computed on the CPU, at 3 ms and more. What takes longer is no dispatch."""
@@ -54,16 +51,13 @@ def host_threads(facts: Facts) -> HostThreads:
     inside = (start[calls] < used.end_ns) & (start[calls] >= used.start_ns)
     launching = track[calls[inside]] if inside.any() else track[calls]
     on_host = np.isin(kind, [enums.code(host_kind) for host_kind in _HOST_KINDS])
-    marked = on_host & (spans["step"].to_numpy() >= 0) & _named(spans, Activity.STEP, Activity.OPTIMIZER_STEP)
+    marking = _named_like(spans, lambda name: kinds.activity(name) in (Activity.STEP, Activity.OPTIMIZER_STEP))
+    marked = on_host & (spans["step"].to_numpy() >= 0) & marking
     for candidates in (track[marked], launching, track[on_host]):
         if len(candidates):
             main = int(np.bincount(candidates).argmax())
             return HostThreads(main, np.unique(np.append(launching, main)).astype(np.int64))
     raise Missing("host activity", "Profile with ProfilerActivity.CPU as well.")
-
-
-def _named(spans: pd.DataFrame, *activities: Activity) -> npt.NDArray[np.bool_]:
-    return _named_like(spans, lambda name: kinds.activity(name) in activities)
 
 
 class ApiCalls(Struct, frozen=True):
@@ -74,8 +68,7 @@ class ApiCalls(Struct, frozen=True):
     start_ns: IntArray
     end_ns: IntArray
     track: IntArray
-    blocks: npt.NDArray[np.bool_]
-    """Waits for the device: synchronisation calls, blocking copies, and copies to pageable memory."""
+    blocks: npt.NDArray[np.bool_]  # Waits for the device: synchronisation, blocking copies, copies to pageable memory.
 
     def of(self, *api_kinds: ApiKind) -> npt.NDArray[np.bool_]:
         """Which calls are of one of these kinds."""
@@ -85,37 +78,26 @@ class ApiCalls(Struct, frozen=True):
 @fact
 def api_calls(facts: Facts) -> ApiCalls:
     """The calls of the training threads; empty arrays if none were recorded."""
-    spans = facts.rank.spans
-    kind = spans["kind"].cat.codes.to_numpy()
-    is_call = np.isin(kind, [enums.code(SpanKind.RUNTIME), enums.code(SpanKind.DRIVER)])
-    threads = host_threads(facts).training
-    ids = np.flatnonzero(is_call & np.isin(spans["track"].to_numpy(), threads))
+    spans, copies, work = facts.rank.spans, facts.rank.copies, device_work(facts)
+    is_call = np.isin(spans["kind"].cat.codes.to_numpy(), [enums.code(SpanKind.RUNTIME), enums.code(SpanKind.DRIVER)])
+    ids = np.flatnonzero(is_call & np.isin(spans["track"].to_numpy(), host_threads(facts).training))
+    start, dur, track = (spans[column].to_numpy()[ids] for column in ("start_ns", "dur_ns", "track"))
     names = spans["name"].cat
-    api = [kinds.api_kind(name) for name in names.categories]
-    positions = {one: k for k, one in enumerate(ApiKind)}
-    codes = names.codes.to_numpy()[ids]
-    call_kind = np.array([positions[one] for one in api], dtype=np.int8)[codes]
-    start = spans["start_ns"].to_numpy()[ids]
+    codes, positions = names.codes.to_numpy()[ids], {one: k for k, one in enumerate(ApiKind)}
+    call_kind = np.array([positions[kinds.api_kind(name)] for name in names.categories], dtype=np.int8)[codes]
     synchronous = np.array(["Memcpy" in name and "Async" not in name for name in names.categories], dtype=bool)[codes]
-    to_pageable = np.isin(ids, _copies_to_pageable(facts))
+    # A copy to pageable memory returns when it is done (CUDA API sync behaviour).
+    slow = (copies["direction"] == enums.Direction.D2H.value) & (copies["host_memory"] == HostMemory.PAGEABLE.value)
+    to_pageable = np.isin(ids, work.launch[np.isin(work.ids, copies.index[slow].to_numpy())])
     is_copy = call_kind == positions[ApiKind.COPY]
     return ApiCalls(
         ids=ids,
         kind=call_kind,
         start_ns=start,
-        end_ns=start + spans["dur_ns"].to_numpy()[ids],
-        track=spans["track"].to_numpy()[ids].astype(np.int64),
+        end_ns=start + dur,
+        track=track.astype(np.int64),
         blocks=np.isin(call_kind, [positions[one] for one in BLOCKING]) | to_pageable | (is_copy & synchronous),
     )
-
-
-def _copies_to_pageable(facts: Facts) -> IntArray:
-    """Calls whose copy goes to pageable host memory: they return when the copy is done (CUDA API sync behaviour)."""
-    copies, work = facts.rank.copies, device_work(facts)
-    slow = copies.index[
-        (copies["direction"] == enums.Direction.D2H.value) & (copies["host_memory"] == HostMemory.PAGEABLE.value)
-    ]
-    return work.launch[np.isin(work.ids, slow.to_numpy())]
 
 
 @once
@@ -156,11 +138,6 @@ def after_closures(facts: Facts, start_ns: IntArray, end_ns: IntArray, also: Int
     return np.minimum(begins, end_ns)
 
 
-def _times(facts: Facts, ids: IntArray) -> Intervals:
-    start = facts.rank.spans["start_ns"].to_numpy()[ids]
-    return Intervals(start, start + facts.rank.spans["dur_ns"].to_numpy()[ids])
-
-
 @fact
 def host_activities(facts: Facts) -> dict[TimeCause, Intervals]:
     """For each activity but PYTHON the normal set of times when a training thread was in it, and in none before it."""
@@ -168,42 +145,36 @@ def host_activities(facts: Facts) -> dict[TimeCause, Intervals]:
     kind = spans["kind"].cat.codes.to_numpy()
     start, end = spans["start_ns"].to_numpy(), (spans["start_ns"] + spans["dur_ns"]).to_numpy()
     on_thread = np.isin(spans["track"].to_numpy(), threads.training)
+    every, api = Intervals(start, end), Intervals(calls.start_ns, calls.end_ns)
 
-    def spans_where(chosen: npt.NDArray[np.bool_]) -> Intervals:
-        return Intervals(start[chosen], end[chosen])
+    def active(activity: Activity) -> npt.NDArray[np.bool_]:
+        return on_thread & _named_like(spans, lambda name: kinds.activity(name) is activity)
 
-    def calls_where(chosen: npt.NDArray[np.bool_]) -> Intervals:
-        return Intervals(calls.start_ns[chosen], calls.end_ns[chosen])
-
+    optimizing = active(Activity.OPTIMIZER_STEP)
     on_device = len(device_work(facts).ids) > 0
-    updating, zeroing = (
-        np.flatnonzero(on_thread & _named(spans, activity) & on_device)
-        for activity in (Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD)
-    )
+    updating, zeroing = (np.flatnonzero(chosen & on_device) for chosen in (optimizing, active(Activity.ZERO_GRAD)))
     updated = Intervals(after_closures(facts, start[updating], end[updating], zeroing), end[updating])
     # Transfers of gloo are recorded on the thread that asks, across all it does until it has waited for them.
-    transfer = _named_like(spans, lambda name: name.startswith(TRANSFERS))
-    on_worker = ~on_thread | transfer
+    on_worker = ~on_thread | _named_like(spans, lambda name: name.startswith(("gloo:send", "gloo:recv")))
+    blocking = _named_like(spans, lambda name: name.startswith(("gloo:", "mpi:")) or "barrier" in name)
 
     def kind_is(*wanted: SpanKind) -> npt.NDArray[np.bool_]:
         return ~on_worker & np.isin(kind, [enums.code(one) for one in wanted])
 
     found = {
-        TimeCause.GARBAGE_COLLECTION: spans_where(on_thread & _named(spans, Activity.GARBAGE_COLLECTION)),
-        TimeCause.COMPILE: spans_where(on_thread & _named(spans, Activity.COMPILE)),
-        TimeCause.CHECKPOINT: spans_where(on_thread & _named(spans, Activity.CHECKPOINT)),
-        TimeCause.ALLOCATION: calls_where(calls.of(*ALLOCATING)),
-        TimeCause.SYNC: calls_where(calls.blocks),
-        TimeCause.LOADER: spans_where(kind_is(SpanKind.LOADER)),
-        TimeCause.OTHER_RANK: spans_where(kind_is(SpanKind.COLLECTIVE) & _blocking_collective(spans)),
-        TimeCause.HOST_COPY: calls_where(calls.of(ApiKind.COPY)),
-        TimeCause.HOST_COMPUTE: _times(facts, host_compute_ops(facts)),
-        TimeCause.OPTIMIZER: Intervals(
-            np.append(updated.starts, start[zeroing]), np.append(updated.ends, end[zeroing])
-        ),
-        TimeCause.LAUNCH: calls_where(calls.of(ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH, ApiKind.MEMSET)),
-        TimeCause.BLOCKED: spans_where(kind_is(SpanKind.SYSTEM)),
-        TimeCause.OPS: spans_where(kind_is(SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)),
+        TimeCause.GARBAGE_COLLECTION: every.where(active(Activity.GARBAGE_COLLECTION)),
+        TimeCause.COMPILE: every.where(active(Activity.COMPILE)),
+        TimeCause.CHECKPOINT: every.where(active(Activity.CHECKPOINT)),
+        TimeCause.ALLOCATION: api.where(calls.of(*ALLOCATING)),
+        TimeCause.SYNC: api.where(calls.blocks),
+        TimeCause.LOADER: every.where(kind_is(SpanKind.LOADER)),
+        TimeCause.OTHER_RANK: every.where(kind_is(SpanKind.COLLECTIVE) & blocking),
+        TimeCause.HOST_COPY: api.where(calls.of(ApiKind.COPY)),
+        TimeCause.HOST_COMPUTE: every.where(host_compute_ops(facts)),
+        TimeCause.OPTIMIZER: intervals.merge(updated, every.where(zeroing)),
+        TimeCause.LAUNCH: api.where(calls.of(ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH, ApiKind.MEMSET)),
+        TimeCause.BLOCKED: every.where(kind_is(SpanKind.SYSTEM)),
+        TimeCause.OPS: every.where(kind_is(SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)),
         TimeCause.HOST_NOT_RECORDED: host_recorded(facts).missing_in(steps(facts).start_ns, steps(facts).end_ns),
     }
     taken, exclusive = intervals.EMPTY, {}
@@ -211,18 +182,14 @@ def host_activities(facts: Facts) -> dict[TimeCause, Intervals]:
         own = intervals.union(pieces)
         exclusive[activity] = intervals.subtract(own, taken)
         taken = intervals.merge(taken, own)
-    elsewhere = on_worker & (kind == enums.code(SpanKind.COLLECTIVE)) & _blocking_collective(spans)
-    updating = np.sort(start[on_thread & _named(spans, Activity.OPTIMIZER_STEP)])
-    known = np.append(updating, np.iinfo(np.int64).max)[np.searchsorted(updating, start[elsewhere])]
+    elsewhere = on_worker & (kind == enums.code(SpanKind.COLLECTIVE)) & blocking
+    begun = np.sort(start[optimizing])
+    known = np.append(begun, np.iinfo(np.int64).max)[np.searchsorted(begun, start[elsewhere])]
     # An optimizer needs what was reduced before it: nobody waits any more, whenever the thread that reduced is through.
     carried_out = Intervals(start[elsewhere], np.minimum(end[elsewhere], known))
     waiting = intervals.subtract(intervals.union(carried_out), taken)
     exclusive[TimeCause.OTHER_RANK] = intervals.merge(exclusive[TimeCause.OTHER_RANK], waiting)
     return exclusive
-
-
-def _blocking_collective(spans: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    return _named_like(spans, lambda name: name.startswith(("gloo:", "mpi:")) or "barrier" in name)
 
 
 def _named_like(spans: pd.DataFrame, fits: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
@@ -240,8 +207,7 @@ class HostTime(Struct, frozen=True):
 @fact
 def host_time(facts: Facts) -> HostTime:
     """The training threads' time over the used steps by activity; PYTHON is what no other activity covers."""
-    used = steps(facts)
-    found = host_activities(facts)
+    used, found = steps(facts), host_activities(facts)
     totals = {activity: intervals.clip(own, used.start_ns, used.end_ns).total for activity, own in found.items()}
     totals[TimeCause.PYTHON] = used.window_ns - sum(totals.values())
     parts = shared_out(list(totals.values()), used.count)
@@ -250,11 +216,11 @@ def host_time(facts: Facts) -> HostTime:
 
 def enclosing_op(facts: Facts, ids: IntArray) -> IntArray:
     """Id of the innermost op open on the same thread when each host span starts, or -1. Shape (ids,)."""
-    op, start, end, track = _ops_on_threads_of(facts, ids)
-    moments = facts.rank.spans["start_ns"].to_numpy()[ids]
     threads = facts.rank.spans["track"].to_numpy()[ids].astype(np.int64)
-    found = intervals.innermost_at(moments, threads, track, start, end)
-    return np.where(found >= 0, op[np.maximum(found, 0)], intervals.NONE) if len(op) else found
+    asked = (np.bincount(threads, minlength=len(facts.rank.tracks)) > 0)[_ops(facts)[3]]
+    op, start, end, track = (column[asked] for column in _ops(facts))  # Of the same threads.
+    found = intervals.innermost_at(facts.rank.spans["start_ns"].to_numpy()[ids], threads, track, start, end)
+    return np.append(op, intervals.NONE)[found]
 
 
 def asking_ops(facts: Facts, ids: IntArray) -> IntArray:
@@ -263,29 +229,20 @@ def asking_ops(facts: Facts, ids: IntArray) -> IntArray:
     The outermost op is the one the program called: `aten::item` rather than `aten::_local_scalar_dense`.
     """
     op, up, found = _ops(facts)[0], _parents_of_ops(facts), enclosing_op(facts, ids)
-    if not len(op):
-        return found
     at = np.searchsorted(op, found)
     climbing = np.flatnonzero(found >= 0)
     while len(climbing):
         climbing = climbing[up[at[climbing]] >= 0]
         at[climbing] = up[at[climbing]]
-    return np.where(found >= 0, op[np.minimum(at, len(op) - 1)], intervals.NONE)
-
-
-def _ops_on_threads_of(facts: Facts, ids: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """(id, start, end, track) of the ops on the threads of the given spans, in order of start."""
-    op, start, end, track = _ops(facts)
-    asked = np.bincount(facts.rank.spans["track"].to_numpy()[ids], minlength=len(facts.rank.tracks)) > 0
-    chosen = asked[track]
-    return op[chosen], start[chosen], end[chosen], track[chosen]
+    return np.where(found >= 0, np.append(op, intervals.NONE)[at], intervals.NONE)
 
 
 @once
 def _ops(facts: Facts) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """(id, start, end, track) of all ops, in order of start."""
     spans = facts.rank.spans
-    kind = spans["kind"].cat.codes.to_numpy()
-    op = np.flatnonzero((kind == enums.code(SpanKind.OP)) | (kind == enums.code(SpanKind.COLLECTIVE)))
+    op_kinds = [enums.code(SpanKind.OP), enums.code(SpanKind.COLLECTIVE)]
+    op = np.flatnonzero(np.isin(spans["kind"].cat.codes.to_numpy(), op_kinds))
     start = spans["start_ns"].to_numpy()[op]
     return op, start, start + spans["dur_ns"].to_numpy()[op], spans["track"].to_numpy()[op].astype(np.int64)
 

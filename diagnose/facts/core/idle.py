@@ -18,28 +18,15 @@ from diagnose.trace.kinds import ApiKind
 MOST = 0.5
 """An activity with a name of its own (loader, allocation, ...) is the cause if it fills this share of the delay."""
 
-DRAIN_TOLERANCE_NS = 2_000
-"""A host call that waits for the device is seen to return up to about 2 us around the end of what it waits for."""
-
+DRAIN_TOLERANCE_NS = 2_000  # A call that waits for the device is seen to return within so much of the end of the work.
 
 _BY_NAME = (
-    TimeCause.GARBAGE_COLLECTION,
-    TimeCause.COMPILE,
-    TimeCause.CHECKPOINT,
-    TimeCause.ALLOCATION,
-    TimeCause.LOADER,
-    TimeCause.OTHER_RANK,
-    TimeCause.BLOCKED,
-    TimeCause.HOST_NOT_RECORDED,
+    *(TimeCause.GARBAGE_COLLECTION, TimeCause.COMPILE, TimeCause.CHECKPOINT, TimeCause.ALLOCATION),
+    *(TimeCause.LOADER, TimeCause.OTHER_RANK, TimeCause.BLOCKED, TimeCause.HOST_NOT_RECORDED),
 )
 _BY_LENGTH = (
-    TimeCause.SYNC,
-    TimeCause.HOST_COPY,
-    TimeCause.HOST_COMPUTE,
-    TimeCause.OPTIMIZER,
-    TimeCause.LAUNCH,
-    TimeCause.OPS,
-    TimeCause.PYTHON,
+    *(TimeCause.SYNC, TimeCause.HOST_COPY, TimeCause.HOST_COMPUTE, TimeCause.OPTIMIZER),
+    *(TimeCause.LAUNCH, TimeCause.OPS, TimeCause.PYTHON),
 )
 _WITHOUT_SITE = (TimeCause.DEVICE_WAIT, TimeCause.BETWEEN_KERNELS, TimeCause.HOST_NOT_RECORDED, TimeCause.UNKNOWN)
 
@@ -60,10 +47,7 @@ def idle_gaps(facts: Facts) -> IdleGaps:
     work, calls = device_work(facts), api_calls(facts)
     spans = facts.rank.spans
     at = np.searchsorted(work.start_ns, gaps.ends)
-    ended = at < len(work.ids)
-    row = np.minimum(at, len(work.ids) - 1)
-    next_work = np.where(ended, work.ids[row], -1)
-    launch = np.where(ended, work.launch[row], -1)
+    next_work, launch = np.append(work.ids, -1)[at], np.append(work.launch, -1)[at]
     known = launch >= 0
     call_start = np.where(known, spans["start_ns"].to_numpy()[launch], gaps.starts)
     call_end = call_start + np.where(known, spans["dur_ns"].to_numpy()[launch], 0)
@@ -84,8 +68,7 @@ def idle_gaps(facts: Facts) -> IdleGaps:
 def _drained(calls: ApiCalls, moments: IntArray) -> npt.NDArray[np.bool_]:
     """Whether the host was, at each moment, in a call that waits for the device and had begun before."""
     blocked = intervals.union(Intervals(calls.start_ns[calls.blocks], calls.end_ns[calls.blocks]))
-    around = Intervals(moments - DRAIN_TOLERANCE_NS, moments + 1)
-    return intervals.covered(around, blocked) > 0
+    return intervals.covered(Intervals(moments - DRAIN_TOLERANCE_NS, moments + 1), blocked) > 0
 
 
 def _host_late(facts: Facts, gaps: Intervals, late: Intervals, drained: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
@@ -94,10 +77,8 @@ def _host_late(facts: Facts, gaps: Intervals, late: Intervals, drained: npt.NDAr
     spent = {activity: intervals.covered(late, own) for activity, own in activities.items()}
     delay = late.ends - late.starts
     spent[TimeCause.PYTHON] = delay - np.sum(list(spent.values()), axis=0)
-    named = np.stack([spent[one] for one in _BY_NAME])
-    rest = np.stack([spent[one] for one in _BY_LENGTH])
-    named_codes = np.array([IDLE_CAUSES.index(one) for one in _BY_NAME], dtype=np.int8)
-    rest_codes = np.array([IDLE_CAUSES.index(one) for one in _BY_LENGTH], dtype=np.int8)
+    named, rest = (np.stack([spent[cause] for cause in causes]) for causes in (_BY_NAME, _BY_LENGTH))
+    named_codes, rest_codes = (np.array(list(map(IDLE_CAUSES.index, causes))) for causes in (_BY_NAME, _BY_LENGTH))
     clear = (named.max(axis=0) >= MOST * delay) & (delay > 0)
     by_length = np.where(drained, IDLE_CAUSES.index(TimeCause.SYNC), rest_codes[rest.argmax(axis=0)])
     return np.where(clear, named_codes[named.argmax(axis=0)], by_length).astype(np.int8)
@@ -109,9 +90,7 @@ def _queued(facts: Facts, gaps: Intervals, launch: IntArray, in_call_ns: IntArra
     `in_call_ns`: how long the launching call went on, from the gap's start or its own.
     """
     calls = api_calls(facts)
-    call = np.searchsorted(calls.ids, launch)
-    call = np.minimum(call, len(calls.ids) - 1)
-    copying = calls.of(ApiKind.COPY)[call] if len(calls.ids) else np.zeros(gaps.size, dtype=bool)
+    copying = np.isin(launch, calls.ids[calls.of(ApiKind.COPY)])
     in_call = in_call_ns > MOST * (gaps.ends - gaps.starts)
     slow_call = np.where(copying, IDLE_CAUSES.index(TimeCause.HOST_COPY), IDLE_CAUSES.index(TimeCause.LAUNCH))
     short = gaps.ends - gaps.starts <= TURNAROUND_NS
@@ -123,10 +102,7 @@ def _queued(facts: Facts, gaps: Intervals, launch: IntArray, in_call_ns: IntArra
 def _sites(
     facts: Facts, gaps: Intervals, late: Intervals, cause: npt.NDArray[np.int8], launch: IntArray, calls: ApiCalls
 ) -> list[Site | None]:
-    """The user's line at the start of the blocking call for a sync, else in the middle of the host's delay.
-
-    None where the cause lies on the device, or is not known.
-    """
+    """The line at a sync's blocking call, else in the middle of the host's delay; None where the cause has no line."""
     moments = (late.starts + late.ends) // 2
     blocking = np.flatnonzero(calls.blocks)
     if len(blocking):
@@ -156,16 +132,15 @@ def idle(facts: Facts) -> tuple[IdleShare, ...]:
     """Idle time by cause and line, largest first; adds up to the breakdown's idle time. Raises Missing as idle_gaps."""
     found = idle_gaps(facts)
     groups: dict[tuple[int, Site | None], list[int]] = {}
-    durations = (found.gaps.ends - found.gaps.starts).tolist()
-    for cause, site, duration in zip(found.cause.tolist(), found.sites, durations, strict=True):
-        group = groups.setdefault((cause, site), [0, 0])
-        group[0] += duration
-        group[1] += 1
-    ranked = sorted(groups.items(), key=lambda item: -item[1][0])
-    busy = steps(facts).window_ns - sum(durations)
-    _, *per_step = shared_out([busy, *(ns for _, (ns, _) in ranked)], steps(facts).count)
+    for cause, site, ns in zip(
+        found.cause.tolist(), found.sites, (found.gaps.ends - found.gaps.starts).tolist(), strict=True
+    ):
+        groups.setdefault((cause, site), []).append(ns)
+    ranked = sorted(groups.items(), key=lambda item: -sum(item[1]))
+    busy = steps(facts).window_ns - found.gaps.total
+    _, *per_step = shared_out([busy, *(sum(gaps) for _, gaps in ranked)], steps(facts).count)
     step_ns = max(breakdown(facts).step_ns, 1)
     return tuple(
-        IdleShare(IDLE_CAUSES[cause], site, ns, ns / step_ns, gaps)
-        for ((cause, site), (_, gaps)), ns in zip(ranked, per_step, strict=True)
+        IdleShare(IDLE_CAUSES[cause], site, ns, ns / step_ns, len(gaps))
+        for ((cause, site), gaps), ns in zip(ranked, per_step, strict=True)
     )

@@ -36,6 +36,11 @@ def name_of(facts: Facts, span: int) -> str:
     return str(facts.rank.spans["name"].iloc[span]) if span >= 0 else ""
 
 
+def op_column(facts: Facts, column: str, ids: IntArray) -> IntArray:
+    """A column of numbers of the table of ops, -1 where it was not recorded. Shape (ids,)."""
+    return facts.rank.ops[column].reindex(ids, fill_value=-1).to_numpy().astype(np.int64)
+
+
 def grouped(facts: Facts, calls: IntArray, *columns: IntArray) -> list[tuple[IntArray, Site | None]]:
     """Rows that agree in all columns and in the line of the user's code that led to their host call (-1: unknown)."""
     known = np.flatnonzero(calls >= 0)
@@ -47,29 +52,14 @@ def grouped(facts: Facts, calls: IntArray, *columns: IntArray) -> list[tuple[Int
 
 
 BACKWARD = "autograd::engine::evaluate_function"  # Beginning of the ops that a backward pass consists of.
-
-
 DDP_FORWARD = "DistributedDataParallel.forward"
-
-
+NO_SHAPES = Missing("shapes", "Record with record_shapes=True.")
+UNKNOWN = -1
 Mask = npt.NDArray[np.bool_]
 
-
-NO_SHAPES = Missing("shapes", "Record with record_shapes=True.")
-
-
-UNKNOWN = -1
-
-
 _SIZES = {"double": 8, "long int": 8, "float": 4, "int": 4, "c10::complex<float>": 8, "short int": 2, "bool": 1}
-
-
 _SIZES |= {"c10::BFloat16": 2, "c10::Half": 2, "unsigned char": 1, "signed char": 1}
-
-
 _SIZES |= {f"c10::Float8_{kind}": 1 for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")}
-
-
 _ESCAPED = re.compile(r"\\[nrt]")  # White space of indented JSON, as the reader keeps it.
 _MOST, _MOST_ELEMENTS = 64, 2**44  # Dimensions of a tensor, tensors, inputs; more than a device holds: sums fit int64.
 
@@ -92,6 +82,7 @@ class Tensor(NamedTuple):
         return size * self.elements if size else None
 
 
+Shape = tuple[int, ...]
 Inputs = tuple[tuple[Tensor, ...], ...]
 """The inputs of a call: of a tensor one, of a list of tensors all; of what is no tensor, or was not recorded, none."""
 
@@ -157,9 +148,6 @@ def known_per_step(amounts: IntArray, count: int) -> int | None:
     return round_half_up(int(amounts.sum()), count) if (amounts >= 0).all() else None
 
 
-Shape = tuple[int, ...]
-
-
 class Work(Struct, frozen=True):
     """Ops of the whole recording, the device work launched in them, and what both take."""
 
@@ -191,16 +179,12 @@ def work_of(facts: Facts, ids: IntArray) -> Work:
 
 
 @fact
-def main_ops(facts: Facts) -> tuple[HostSpans, tuple[Shape | None, ...]]:
-    """The outermost ops of the main thread, and the shape of the first input of each.
-
-    Raises Missing without shapes, and like host_threads.
-    """
+def main_ops(facts: Facts) -> HostSpans:
+    """The outermost ops of the main thread. Raises Missing without shapes, and like host_threads."""
     if not facts.rank.provenance.knows("shapes"):
         raise NO_SHAPES
     ops = host_spans(facts, SpanKind.OP)
-    tops = ops.where(ops.track == host_threads(facts).main).outermost()
-    return tops, tuple(first_shape(input_) for input_ in inputs_of(facts, tops.ids))
+    return ops.where(ops.track == host_threads(facts).main).outermost()
 
 
 def inputs_of(facts: Facts, ids: IntArray) -> list[Inputs]:
@@ -222,7 +206,6 @@ def calls_alike(facts: Facts, ids: IntArray) -> IntArray:
 
 
 MATMULS = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE)
-
 SHORTEST_NS = 2_000  # The shortest useful kernel.
 
 

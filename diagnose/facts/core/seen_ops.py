@@ -12,25 +12,20 @@ from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.inputs import Mask, name_codes
-from diagnose.facts.core.spans import HostSpans, host_spans, used_step
+from diagnose.facts.core.spans import HostSpans, host_spans, names_of, spans_of, used_step
 from diagnose.facts.core.steps import steps
-from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import ValueGraph
 
-ALIKE, LEAST = 0.75, 0.85
-"""Shares that have to be found of a thread's recorded ops, and of those that were looked at (our choice)."""
-
+ALIKE, LEAST = (
+    0.75,
+    0.85,
+)  # Shares that have to be found of a thread's recorded ops, and of those looked at (our choice).
 ENOUGH = 0.5  # Of the time of the used steps has to be that of steps with the same ops (our choice).
 APART, AGREE = 16, 2  # Ops that may be left out in a row, and those that have to agree behind them (our choice).
-
 NOT_COUNTED = Missing("contents of tensor rows", "Record with this version of diagnose profile.")
-"""Of older recordings."""
-
-LAYERS = ("aten::linear", "aten::*mm", "aten::*matmul", "aten::einsum", "aten::conv*")
-"""Ops of which most of a net's time is: shell patterns."""
-
+LAYERS = ("aten::linear", "aten::*mm", "aten::*matmul", "aten::einsum", "aten::conv*")  # Most of a net's time.
 ALIKE_STEPS = "Record a training whose steps are alike."  # How to know more.
 
 
@@ -59,7 +54,7 @@ def seen_ops(facts: Facts) -> SeenOps:
     if graph is None:
         raise Missing("whether ops recompute known results", "Record with this version of diagnose profile.")
     last = np.flatnonzero(graph.step == 1)
-    ids = _spans_of(facts, graph, last)
+    ids = _recorded(facts, graph, last)
     used = steps(facts)
     if used.times_ns[(ids >= 0).any(axis=1)].sum() < ENOUGH * used.window_ns:
         raise Missing("whether ops recompute known results", ALIKE_STEPS)
@@ -87,10 +82,7 @@ def is_layer(name: str) -> bool:
 def inside(facts: Facts, seen: SeenOps, spans: HostSpans) -> dict[int, set[int]]:
     """Of spans, none inside another, the ops that were seen in each."""
     recorded = np.flatnonzero(seen.ids >= 0)
-    ids = seen.ids.ravel()[recorded]
-    table = facts.rank.spans
-    start, track = table["start_ns"].to_numpy()[ids], table["track"].to_numpy()[ids].astype(np.int64)
-    around = intervals.innermost_at(start, track, spans.track, spans.start_ns, spans.end_ns)
+    around = spans.around(spans_of(facts, seen.ids.ravel()[recorded]))
     found: dict[int, set[int]] = {}
     for one, at in zip(around.tolist(), (recorded % seen.ids.shape[1]).tolist(), strict=True):
         if one >= 0:
@@ -140,12 +132,12 @@ def _brought(graph: ValueGraph, last: IntArray) -> Mask:
     return found
 
 
-def _spans_of(facts: Facts, graph: ValueGraph, last: IntArray) -> IntArray:
+def _recorded(facts: Facts, graph: ValueGraph, last: IntArray) -> IntArray:
     makes = last[graph.makes[last] == 1]
     numbers = {graph.names[one].rstrip("_"): one for one in np.unique(graph.name[makes]).tolist()}
     spans = host_spans(facts, SpanKind.OP, named=lambda name: name.rstrip("_") in numbers).outermost()
-    names = facts.rank.spans["name"].cat.categories
-    number = _numbered(numbers, [str(names[name_code]) for name_code in name_codes(facts, spans.ids).tolist()])
+    names = names_of(facts)
+    number = _numbered(numbers, [names[code] for code in name_codes(facts, spans.ids).tolist()])
     wanted = _numbered(numbers, [graph.names[one] for one in graph.name[last].tolist()])
     step, making = used_step(facts, spans.ids), graph.makes[last] == 1
     found = np.full((steps(facts).count, len(last)), -1, dtype=np.int64)

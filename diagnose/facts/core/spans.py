@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ import pandas as pd
 
 from diagnose.facts.core.base import Facts, Missing, fact, once, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
-from diagnose.facts.core.device import device_work, unrecorded_work
+from diagnose.facts.core.device import device_gaps, device_work, unrecorded_work
 from diagnose.facts.core.host import enclosing_op, host_threads
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.trace import enums, frames, intervals
@@ -50,23 +50,30 @@ class HostSpans:
         """Position of the innermost of them that contains each one on its thread, or -1."""
         return intervals.parents(self.track, self.start_ns, self.end_ns)
 
+    def open_at(self, moments_ns: IntArray, tracks: IntArray) -> IntArray:
+        """Position of the innermost of them that is open at each moment on its thread, or -1."""
+        return intervals.innermost_at(moments_ns, tracks, self.track, self.start_ns, self.end_ns)
+
+    def around(self, others: HostSpans) -> IntArray:
+        """Position of the innermost of them that is open when each of the others starts, or -1."""
+        return self.open_at(others.start_ns, others.track)
+
     def in_steps(self, facts: Facts) -> HostSpans:
         """Those of the used steps, as `in_used_steps`."""
         return self.where(in_used_steps(facts, self.ids))
 
 
-_NONE = np.zeros(0, dtype=np.int64)
-
-
-NO_SPANS = HostSpans(_NONE, _NONE, _NONE, _NONE)
+NO_SPANS = HostSpans(*np.zeros((4, 0), dtype=np.int64))
 
 
 def host_spans(facts: Facts, *span_kinds: SpanKind, named: Callable[[str], bool] | None = None) -> HostSpans:
     """Spans of these kinds, on any thread, whose names `named` accepts (asked once per distinct name)."""
-    known, kinds_asked = _known(facts), frozenset(span_kinds)
-    if kinds_asked not in known:
-        known[kinds_asked] = _of_kinds(facts, kinds_asked)
-    every = known[kinds_asked]
+    known, asked = _known(facts), frozenset(span_kinds)
+    if asked not in known:
+        wanted = np.zeros(len(SpanKind), dtype=bool)
+        wanted[[enums.code(kind) for kind in asked]] = True
+        known[asked] = spans_of(facts, np.flatnonzero(wanted[facts.rank.spans["kind"].cat.codes.to_numpy()]))
+    every = known[asked]
     if named is None:
         return every
     labels, codes = names_of(facts), facts.rank.spans["name"].cat.codes.to_numpy()[every.ids]
@@ -88,14 +95,10 @@ def _known(facts: Facts) -> dict[frozenset[SpanKind], HostSpans]:
     return {}
 
 
-def _of_kinds(facts: Facts, span_kinds: frozenset[SpanKind]) -> HostSpans:
-    spans = facts.rank.spans
-    codes, wanted = spans["kind"].cat.codes.to_numpy(), np.zeros(len(SpanKind), dtype=bool)
-    wanted[[enums.code(kind) for kind in span_kinds]] = True
-    ids = np.flatnonzero(wanted[codes])
-    start = spans["start_ns"].to_numpy()[ids]
-    end = start + spans["dur_ns"].to_numpy()[ids]
-    return HostSpans(ids, start, end, spans["track"].to_numpy()[ids].astype(np.int64))
+def spans_of(facts: Facts, ids: IntArray) -> HostSpans:
+    """The spans of these ids, in their order."""
+    start, dur, track = (facts.rank.spans[name].to_numpy()[ids] for name in ("start_ns", "dur_ns", "track"))
+    return HostSpans(ids, start, start + dur, track.astype(np.int64))
 
 
 def used_step(facts: Facts, ids: IntArray) -> IntArray:
@@ -109,9 +112,8 @@ def used_step(facts: Facts, ids: IntArray) -> IntArray:
         start = spans["start_ns"].to_numpy()[ids]
         return np.where((start >= used.start_ns) & (start < used.end_ns), 0, intervals.NONE)
     position = {number: k for k, number in enumerate(used.numbers)}
-    of_mark = np.array([*(position.get(mark.number, intervals.NONE) for mark in facts.rank.steps), intervals.NONE])
-    found: IntArray = of_mark[spans["step"].to_numpy()[ids]]
-    return found
+    of_mark = [position.get(mark.number, intervals.NONE) for mark in facts.rank.steps]
+    return np.array([*of_mark, intervals.NONE], dtype=np.int64)[spans["step"].to_numpy()[ids]]
 
 
 def in_used_steps(facts: Facts, ids: IntArray) -> npt.NDArray[np.bool_]:
@@ -121,11 +123,8 @@ def in_used_steps(facts: Facts, ids: IntArray) -> npt.NDArray[np.bool_]:
 
 def launched_in(facts: Facts, spans: HostSpans) -> IntArray:
     """For each row of `device_work` the position of the innermost of the spans that it was launched in, or -1."""
-    work, table = device_work(facts), facts.rank.spans
-    called = np.maximum(work.launch, 0)
-    start, track = table["start_ns"].to_numpy()[called], table["track"].to_numpy()[called].astype(np.int64)
-    found = intervals.innermost_at(start, track, spans.track, spans.start_ns, spans.end_ns)
-    return np.where(work.launch >= 0, found, intervals.NONE)
+    launch = device_work(facts).launch
+    return np.where(launch >= 0, spans.around(spans_of(facts, np.maximum(launch, 0))), intervals.NONE)
 
 
 def on_training_threads(facts: Facts, spans: HostSpans) -> HostSpans:
@@ -143,10 +142,7 @@ def idle_under(facts: Facts, times: Intervals) -> int | None:
 
 def whole_idle(facts: Facts) -> Intervals:
     """Idle time of the device between its first and last work of the whole recording; empty without device work."""
-    busy = device_work(facts).of()
-    if not busy.size:
-        return intervals.EMPTY
-    return intervals.subtract(intervals.gaps(busy, int(busy.starts[0]), int(busy.ends[-1])), unrecorded_work(facts))
+    return intervals.subtract(device_gaps(facts), unrecorded_work(facts))
 
 
 def members(group: IntArray, groups: int) -> list[IntArray]:
@@ -172,15 +168,10 @@ def frame_sites(facts: Facts) -> dict[int, Site]:
     """
     if not facts.rank.provenance.knows("stacks"):
         raise Missing("call stacks", "Record with with_stack=True.")
-    spans = facts.rank.spans
-    names = spans["name"].cat
-    is_python = spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON)
-    sites: dict[int, Site] = {}
-    for code in np.unique(names.codes.to_numpy()[is_python]):
-        name = names.categories[code]
-        if frames.is_user_frame(name, facts.rank.libraries) and (site := frames.frame_site(name)):
-            sites[int(code)] = site
-    return sites
+    names, libraries = names_of(facts), facts.rank.libraries
+    codes = np.unique(facts.rank.spans["name"].cat.codes.to_numpy()[host_spans(facts, SpanKind.PYTHON).ids]).tolist()
+    own = [code for code in codes if frames.is_user_frame(names[code], libraries)]
+    return {code: site for code in own if (site := frames.frame_site(names[code]))}
 
 
 def sites_at(facts: Facts, moments_ns: IntArray, tracks: IntArray) -> list[Site | None]:
@@ -192,13 +183,11 @@ def sites_at(facts: Facts, moments_ns: IntArray, tracks: IntArray) -> list[Site 
         table, sites = user_frames(facts)
     except Missing:
         return [None] * len(moments_ns)
-    track = table["track"].to_numpy().astype(np.int64)
-    start = table["start_ns"].to_numpy()
-    end = start + table["dur_ns"].to_numpy()
-    found = intervals.innermost_at(moments_ns, tracks, track, start, end)
+    start, track = table["start_ns"].to_numpy(), table["track"].to_numpy().astype(np.int64)
+    lines = HostSpans(np.arange(len(table)), start, start + table["dur_ns"].to_numpy(), track)
+    found = lines.open_at(moments_ns, tracks)
     lost = found < 0
-    main = np.full(int(lost.sum()), host_threads(facts).main, dtype=np.int64)
-    found[lost] = intervals.innermost_at(moments_ns[lost], main, track, start, end)
+    found[lost] = lines.open_at(moments_ns[lost], np.full(int(lost.sum()), host_threads(facts).main))
     of_frame = table["name"].cat.codes.to_numpy()
     named = {(site.file, site.line): site for site in sites.values() if not site.function.startswith("<")}
     held = {code: named.get((site.file, site.line), site) for code, site in sites.items() if site.line}
@@ -211,9 +200,8 @@ def user_frames(facts: Facts) -> tuple[pd.DataFrame, dict[int, Site]]:
     if len(lines):
         names = enumerate(lines["name"].cat.categories)
         return lines, {code: site for code, name in names if (site := frames.frame_site(str(name)))}
-    spans = facts.rank.spans
-    is_python = spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON)
-    return spans[is_python & np.isin(spans["name"].cat.codes.to_numpy(), list(sites))], sites
+    python, spans = host_spans(facts, SpanKind.PYTHON).ids, facts.rank.spans
+    return spans.iloc[python[np.isin(spans["name"].cat.codes.to_numpy()[python], list(sites))]], sites
 
 
 def first_of_function(facts: Facts, site: Site | None, times: Intervals, track: int) -> Site | None:
@@ -223,9 +211,9 @@ def first_of_function(facts: Facts, site: Site | None, times: Intervals, track: 
     table, sites = user_frames(facts)
     same = [code for code, one in sites.items() if (one.file, one.function) == (site.file, site.function) and one.line]
     start, codes = table["start_ns"].to_numpy(), table["name"].cat.codes.to_numpy()
-    mine = np.isin(codes, same) & (table["track"].to_numpy() == track)
-    mine &= intervals.covered(Intervals(start, start + table["dur_ns"].to_numpy()), times) > 0
-    return min((sites[code] for code in np.unique(codes[mine]).tolist()), key=lambda one: one.line, default=site)
+    runs = np.isin(codes, same) & (table["track"].to_numpy() == track)
+    runs &= intervals.covered(Intervals(start, start + table["dur_ns"].to_numpy()), times) > 0
+    return min((sites[code] for code in np.unique(codes[runs]).tolist()), key=lambda one: one.line, default=site)
 
 
 def cut_at_frames(facts: Facts, times: Intervals, track: int) -> Intervals:
@@ -233,15 +221,10 @@ def cut_at_frames(facts: Facts, times: Intervals, track: int) -> Intervals:
 
     Raises Missing without call stacks.
     """
-    return intervals.cut(times, _edges(facts, track))[0]
-
-
-def _edges(facts: Facts, track: int) -> IntArray:
-    """When frames of the user's code begin and end on a thread. Raises Missing."""
     table, _ = user_frames(facts)
-    mine = table[table["track"] == track]
-    start = mine["start_ns"].to_numpy()
-    return np.concatenate((start, start + mine["dur_ns"].to_numpy()))
+    frames_of_track = table[table["track"] == track]
+    start = frames_of_track["start_ns"].to_numpy()
+    return intervals.cut(times, np.concatenate((start, start + frames_of_track["dur_ns"].to_numpy())))[0]
 
 
 def site_of_most(sites: Sequence[Site | None], ns: IntArray) -> Site | None:
@@ -255,9 +238,8 @@ def site_of_most(sites: Sequence[Site | None], ns: IntArray) -> Site | None:
 
 def site_of_spans(facts: Facts, spans: HostSpans) -> Site | None:
     """The line at which most of the time of host spans goes, each by its middle."""
-    return site_of_most(
-        sites_at(facts, (spans.start_ns + spans.end_ns) // 2, spans.track), spans.end_ns - spans.start_ns
-    )
+    sites = sites_at(facts, (spans.start_ns + spans.end_ns) // 2, spans.track)
+    return site_of_most(sites, spans.end_ns - spans.start_ns)
 
 
 def sites_of(facts: Facts, ids: IntArray) -> list[Site | None]:
@@ -266,19 +248,14 @@ def sites_of(facts: Facts, ids: IntArray) -> list[Site | None]:
     A call of the system runs no Python, so its middle has the line as well: stacks of other steps are placed between
     ops, and less exactly than that it begins.
     """
-    spans = facts.rank.spans
-    dur_ns = spans["dur_ns"].to_numpy()[ids]
-    is_system = spans["kind"].cat.codes.to_numpy()[ids] == enums.code(SpanKind.SYSTEM)
-    moments_ns = spans["start_ns"].to_numpy()[ids] + np.where(is_system, dur_ns // 2, 0)
-    found = sites_at(facts, moments_ns, spans["track"].to_numpy()[ids].astype(np.int64))
+    spans, libraries = spans_of(facts, ids), facts.rank.libraries
+    is_system = facts.rank.spans["kind"].cat.codes.to_numpy()[ids] == enums.code(SpanKind.SYSTEM)
+    moments_ns = spans.start_ns + np.where(is_system, (spans.end_ns - spans.start_ns) // 2, 0)
+    found = sites_at(facts, moments_ns, spans.track)
     stacks = facts.rank.ops["stack"]
     if any(site is None for site in found) and len(stacks.cat.categories) > 1:
         for k, op in enumerate(enclosing_op(facts, ids)):
             if found[k] is None and op >= 0 and op in stacks.index:
-                found[k] = _from_stack(str(stacks[op]), facts.rank.libraries)
+                calls = (frame.strip() for frame in str(stacks[op]).split(";"))
+                found[k] = next((frames.frame_site(one) for one in calls if frames.is_user_frame(one, libraries)), None)
     return found
-
-
-def _from_stack(stack: str, libraries: Collection[str]) -> Site | None:
-    stripped = (frame.strip() for frame in stack.split(";"))
-    return next((frames.frame_site(frame) for frame in stripped if frames.is_user_frame(frame, libraries)), None)

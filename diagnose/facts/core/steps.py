@@ -5,7 +5,6 @@ steps of one public trace show spans of 35 to 96 ms). They only say which launch
 """
 
 from enum import Enum
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +19,9 @@ from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.steps import is_cut_off
 
 LONG = 3.0  # A step of this many times the median one does something that others do not, or was held up (our choice).
-
-LOST_SHARE = 0.5
-"""Of the steps with device work: as many have to follow each other without gaps to be used alone (our choice)."""
-
+LOST_SHARE = 0.5  # Of the steps with device work: as many have to follow each other to be used alone (our choice).
 LITTLE = 0.01  # Of the device's work, before a long wait at the beginning (our choice).
-
-ENOUGH_TIMED = 20
-"""Steps without the profiler, from which on what none of them shows is no part of the training (our choice)."""
-
+ENOUGH_TIMED = 20  # Steps without the profiler: what none of so many shows is no part of the training (our choice).
 HELD_UP = 0.5  # Of the median step: by so much longer a step is that was held up (our choice).
 ALIKE = 0.1  # By so much more ops a step may have and still do the same (our choice).
 
@@ -38,8 +31,9 @@ class Measure(str, Enum):
 
     DEVICE = "device"  # Last device end to last device end.
     HOST = "host"  # Start to start of the host's step markers: no device work was recorded.
-    ONE_STEP = "one_step"
-    """The only step: to its last device end, from that of work before it, or else from its start on the host."""
+    ONE_STEP = (
+        "one_step"  # The only step: to its last device end, from that of work before it or its start on the host.
+    )
     WINDOW = "window"  # No steps: all recorded work, as if it were one step.
 
 
@@ -93,20 +87,14 @@ def steps(facts: Facts) -> Steps:
     Raises Missing if the recording holds neither device work nor ops, nothing that takes time, or no step of the asked
     range.
     """
-    rank = facts.rank
-    work = device_work(facts)
-    if rank.steps and len(work.ids):
-        found = _on_device(facts)
-    elif rank.steps:
-        found = _on_host(facts)
-    else:
-        found = None
-    if found is None and facts.step_range is not None:
-        raise Missing("marked steps", "Call prof.step() after each step, or analyse without --steps.")
-    if found is None:
-        used = _window(facts)
-    else:
+    of_marks = _on_device if len(device_work(facts).ids) else _on_host
+    found = of_marks(facts) if facts.rank.steps else None
+    if found is not None:
         used = _calm(facts, found) if facts.step_range is None else _selected(found, facts.step_range)
+    elif facts.step_range is not None:
+        raise Missing("marked steps", "Call prof.step() after each step, or analyse without --steps.")
+    else:
+        used = _window(facts)
     if not used.window_ns:
         raise Missing("anything that takes time", "Record whole steps.")
     return used
@@ -133,11 +121,11 @@ def _on_device(facts: Facts) -> Steps | None:
     with_work = _with_work(counts[:last])
     if len(with_work) == 1:
         only = with_work[0]
-        begin = max(marks[only].start_ns, _end_of_work_before(facts, inside))
-        bounds = np.array([min(begin, int(ends[only])), ends[only]], dtype=np.int64)
-        return _made(facts, Measure.ONE_STEP, [only], bounds)
-    bounds = np.maximum.accumulate(ends[with_work])
-    return _made(facts, Measure.DEVICE, with_work[1:], bounds)
+        first = work.start_ns[inside].min()
+        before = work.end_ns[~inside & (work.start_ns < first)].max(initial=0)
+        begin = min(max(marks[only].start_ns, int(min(first, before))), int(ends[only]))
+        return _made(facts, Measure.ONE_STEP, [only], np.array([begin, ends[only]], dtype=np.int64))
+    return _made(facts, Measure.DEVICE, with_work[1:], np.maximum.accumulate(ends[with_work]))
 
 
 def _with_work(counts: IntArray) -> list[int]:
@@ -152,18 +140,10 @@ def _with_work(counts: IntArray) -> list[int]:
     return list(range(first, last + 1)) if alone else every.tolist()
 
 
-def _end_of_work_before(facts: Facts, inside: npt.NDArray[np.bool_]) -> int:
-    """When the device had done what it had to do before the first work of the marked steps; 0 if that was nothing."""
-    work = device_work(facts)
-    first = work.start_ns[inside].min()
-    before = ~inside & (work.start_ns < first)
-    return int(min(first, work.end_ns[before].max(initial=0)))
-
-
 def _on_host(facts: Facts) -> Steps:
     marks = facts.rank.steps
     bounds = np.array([*(mark.start_ns for mark in marks), marks[-1].end_ns], dtype=np.int64)
-    first = 1 if len(marks) > 1 else 0
+    first = int(len(marks) > 1)
     return _made(facts, Measure.HOST, list(range(first, len(marks))), bounds[first:])
 
 
@@ -214,17 +194,15 @@ def _calm(facts: Facts, found: Steps) -> Steps:
     The machine had something else to do, or ran short of memory while recording: that says nothing of the training.
     """
     known = facts.rank.context.rank if facts.rank.context is not None else None
-    times = () if known is None or known.unprofiled is None else known.unprofiled.wall_ns
-    alone = known is not None and known.world_size == 1  # Else ranks would be compared in different steps.
-    if not alone or found.measure is not Measure.HOST or len(times) < ENOUGH_TIMED:
+    if known is None or known.unprofiled is None or found.measure is not Measure.HOST:
         return found
-    if max(times) > LONG * np.median(times):
+    times = known.unprofiled.wall_ns  # Of several ranks, steps that not all of them use could not be compared.
+    if known.world_size != 1 or len(times) < ENOUGH_TIMED or max(times) > LONG * np.median(times):
         return found
     ops = facts.rank.spans[facts.rank.spans["kind"] == SpanKind.OP.value]
     start = ops["start_ns"].to_numpy()
     pieces = intervals.union(Intervals(start, start + ops["dur_ns"].to_numpy()))
-    edges = pairwise(found.bounds_ns.tolist())
-    in_ops = np.array([intervals.clip(pieces, begin, end).total for begin, end in edges])
+    in_ops = intervals.covered(Intervals(found.bounds_ns[:-1], found.bounds_ns[1:]), pieces)
     number = np.diff(np.searchsorted(np.sort(start), found.bounds_ns))
     usual = np.median(in_ops)
     held_up = (in_ops > LONG * usual) & (in_ops - usual > HELD_UP * np.median(found.times_ns))
@@ -253,10 +231,9 @@ def _selected(found: Steps, step_range: tuple[int, int]) -> Steps:
 def _part(found: Steps, first: int, last: int) -> Steps:
     """The used steps from one position to another, both included."""
     left_out = found.numbers[:first] + found.numbers[last + 1 :]
-    return Steps(
-        found.measure,
-        found.numbers[first : last + 1],
-        found.bounds_ns[first : last + 2],
-        found.recorded,
-        tuple(sorted(found.dropped + left_out)),
+    return replace(
+        found,
+        numbers=found.numbers[first : last + 1],
+        bounds_ns=found.bounds_ns[first : last + 2],
+        dropped=tuple(sorted(found.dropped + left_out)),
     )

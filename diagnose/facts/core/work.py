@@ -97,8 +97,8 @@ def sole_ops(facts: Facts, calls: IntArray) -> IntArray:
 
 def reading_ops(facts: Facts, ids: IntArray, copy: IntArray, reads: npt.NDArray[np.bool_]) -> IntArray:
     """The outermost op around each of the calls that read a number that starts no other work, or -1. Shape (ids,)."""
-    work, copied = device_work(facts), reads & (copy >= 0)
-    copying = work.launch[np.searchsorted(work.ids, copy[copied])]
+    work = device_work(facts)
+    copying = work.launch[np.searchsorted(work.ids, copy[reads & (copy >= 0)])]
     found = np.full(len(ids), -1, dtype=np.int64)
     found[reads] = sole_ops(facts, np.concatenate((ids[reads], copying)))[: int(reads.sum())]
     return found

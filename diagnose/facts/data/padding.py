@@ -55,7 +55,7 @@ def padding(facts: Facts) -> Padding | None:
     rows = loader.sequences
     if rows is None:
         return None
-    tops, _ = main_ops(facts)
+    tops = main_ops(facts)
     power = _powers(facts, tops, rows)
     if not power.any():
         raise _NOT_TAKEN

@@ -12,8 +12,7 @@ from diagnose.facts.core.inputs import NO_SHAPES, Mask, name_of, named
 from diagnose.facts.core.spans import NO_OPS, HostSpans, host_spans, in_used_steps, on_training_threads
 from diagnose.facts.core.steps import steps
 from diagnose.facts.device.layout import traffic_of
-from diagnose.facts.optimizer.optimizer import updates
-from diagnose.facts.optimizer.zeroing import zeroings
+from diagnose.facts.optimizer.optimizer import updates, zeroings
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnose.facts.communication.balance import noise
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
+from diagnose.facts.communication.job_times import noise
 from diagnose.facts.communication.peers import peers
 from diagnose.facts.communication.roles import Role, asked_by, roles
 from diagnose.facts.core.base import Facts, Missing, fact, optional

@@ -25,8 +25,7 @@ from diagnose.facts.core.spans import (
 )
 from diagnose.facts.core.steps import host_window, steps
 from diagnose.facts.host.loops import LAYERS
-from diagnose.facts.optimizer.optimizer import updates
-from diagnose.facts.optimizer.zeroing import zeroings
+from diagnose.facts.optimizer.optimizer import updates, zeroings
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site

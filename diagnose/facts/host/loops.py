@@ -34,8 +34,7 @@ from diagnose.facts.core.spans import (
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.host.callees import texts, whole_calls
 from diagnose.facts.host.rounds import LEAST_ROUNDS, Run, forward_of, runs_of, shapes_of, share_in_need
-from diagnose.facts.optimizer.optimizer import updates
-from diagnose.facts.optimizer.zeroing import zeroings
+from diagnose.facts.optimizer.optimizer import updates, zeroings
 from diagnose.trace import intervals
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.frames import Site

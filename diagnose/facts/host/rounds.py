@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from diagnose.facts.autograd.dataflow import dataflow
+from diagnose.facts.autograd.backward import dataflow
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.inputs import BACKWARD
 from diagnose.facts.core.spans import HostSpans

@@ -13,17 +13,15 @@ from diagnose.facts.autograd.backward import (
     forward_ops,
     gradient_shapes,
     made_nodes,
-    places,
+    optimizer_of,
 )
-from diagnose.facts.autograd.dataflow import optimizer_of
 from diagnose.facts.core.base import Facts, Missing, once, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.inputs import NO_SHAPES, Mask, Shape, calls_alike, inputs_of, named, recorded_inputs
 from diagnose.facts.core.seen_ops import inside, seen_ops
 from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, used_step
 from diagnose.facts.core.steps import Measure, steps
-from diagnose.facts.optimizer.optimizer import NO_STEPS, updates
-from diagnose.facts.optimizer.zeroing import zeroings
+from diagnose.facts.optimizer.optimizer import NO_STEPS, updates, zeroings
 from diagnose.facts.values.known_values import Cause, Wasted, finds, of_spans
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
@@ -169,7 +167,7 @@ def _with_their_optimizer(
 def _updated(facts: Facts, calls: HostSpans, shapes: set[Shape | None]) -> list[set[Shape] | None]:
     """Which of the shapes each call updates; None if not all that it updates is known."""
     ops = host_spans(facts, SpanKind.OP)
-    call = intervals.innermost_at(ops.start_ns, ops.track, *places(calls))
+    call = calls.around(ops)
     inside = ops.where(call >= 0)
     position, inputs = recorded_inputs(facts, inside.ids)
     listed = named(facts, inside.ids, *_LISTS).astype(np.int64)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from diagnose.facts.autograd.backward import Recompute, backward_nodes, backward_ops, recompute
-from diagnose.facts.autograd.table_gradients import table_gradients
+from diagnose.facts.autograd.avoidable import Recompute, recompute, table_gradients
+from diagnose.facts.autograd.backward import backward_nodes, backward_ops
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.spans import host_spans
 from diagnose.synthetic.reading import facts_of
@@ -27,9 +27,8 @@ SECOND = ("aten::ones_like 20-21", "N 22-26 sequence=8", "N 27-37 sequence=5", "
 
 def test_passes_are_told_apart_by_what_the_main_thread_does_between_them() -> None:
     found = backward_nodes(step(FORWARD, *FIRST, *SECOND))
-    assert found.passed.tolist() == [0, 0, 0, 1, 1, 1]
+    assert (found.passed.tolist(), found.first.tolist()) == ([0, 0, 0, 1, 1, 1], [0, 3])
     assert found.adds.tolist() == [False, False, True] * 2
-    assert found.first.tolist() == [0, 3]
 
 
 def test_ops_inside_a_node_are_part_of_its_pass() -> None:
@@ -94,20 +93,20 @@ def test_a_node_that_runs_forward_ops_for_autograd() -> None:
     assert found.bytes == 3 * 1000 * 4 * 4
 
 
-def test_ops_without_autograd_are_formulas_of_the_backward_pass() -> None:
-    assert synthetic(f'{NODE_OF_RECOMPUTE} 5-12 sequence=7 "Fwd thread id"=1', f"aten::linear 6-7 x3 {LINEAR}") is None
-
-
-def test_a_second_derivative_records_ops_that_no_forward_pass_had() -> None:
-    ops = (f"aten::linear 6-7 sequence=9 {LINEAR}", "aten::mul 7-8 sequence=10", "aten::add 8-9 sequence=11")
+@pytest.mark.parametrize(
+    "ops",
+    [
+        (f"aten::linear 6-7 x3 {LINEAR}",),  # without autograd: a formula of the backward pass
+        # A second derivative records ops that no forward pass had.
+        (f"aten::linear 6-7 sequence=9 {LINEAR}", "aten::mul 7-8 sequence=10", "aten::add 8-9 sequence=11"),
+    ],
+)
+def test_what_nodes_run_that_is_no_piece_of_the_forward_pass(ops: tuple[str, ...]) -> None:
     assert synthetic(f'{NODE_OF_RECOMPUTE} 5-12 sequence=7 "Fwd thread id"=1', *ops) is None
 
 
 def test_without_a_backward_pass_nothing_is_computed_again() -> None:
     assert recompute(facts_of("2 steps of 9\ncpu aten::mm 0-1\ngpu sgemm 1-2 @0.5")) is None
-
-
-BACK = '"autograd::engine::evaluate_function: {}" {} sequence={} "Fwd thread id"=1'
 
 
 def with_table(*items: str) -> Facts:
@@ -132,11 +131,9 @@ LISTS = "aten::_fused_sgd_ 51-61 shapes=[[],[]]"  # torch records no list of mor
 
 def test_of_weights_that_are_updated_at_once_the_gradients_tell_the_share_of_the_table() -> None:
     """Of 800,000 elements 640,000."""
-    accumulated = (
-        f"torch::autograd::AccumulateGrad {at} shapes=[{shape}]"
-        for at, shape in (("40-41", "[20000,32]"), ("42-43", "[400,400]"))
-    )
-    (found,) = table_gradients(with_table(DENSE, FILL, *accumulated, UPDATE, LISTS))
+    of_table = "torch::autograd::AccumulateGrad 40-41 shapes=[[20000,32]]"
+    other = "torch::autograd::AccumulateGrad 42-43 shapes=[[400,400]]"
+    (found,) = table_gradients(with_table(DENSE, FILL, of_table, other, UPDATE, LISTS))
     assert (found.listed.host_ns, len(found.updated.ids)) == (10_000_000, 0)
     assert found.share == pytest.approx(0.8)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from diagnose.facts.autograd.dataflow import dataflow
+from diagnose.facts.autograd.backward import dataflow
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.host.loops import loops
 from diagnose.synthetic.reading import facts_of

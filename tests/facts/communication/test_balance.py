@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from diagnose.facts.communication.balance import Balance, balance, cores_shared, is_certain
+from diagnose.facts.communication.balance import Balance, balance
+from diagnose.facts.communication.job_times import cores_shared, is_certain
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.breakdown import TimeCause
 from diagnose.synthetic.reading import facts_of
@@ -39,21 +40,14 @@ def of(*computed: tuple[float, float], blocks: Sequence[int] = ()) -> Balance:
 
 def test_one_rank_computes_longer_in_every_step() -> None:
     found = of((60, 60), (60, 60), (84, 84))
-    assert (found.longest, found.longest_share) == (2, 1.0)
-    assert (found.longest_ns, found.mean_ns) == (83_900_000, 67_900_000)
+    assert (found.longest, found.longest_share, found.longest_ns, found.mean_ns) == (2, 1.0, 83_900_000, 67_900_000)
     assert found.always_ns == found.excess_ns == 16 * MS
-
-
-def test_ranks_compute_longer_in_turn() -> None:
-    found = of((60, 80), (80, 60))
-    assert found.always_ns == 0
-    assert found.excess_ns == 10 * MS
 
 
 def test_the_longest_rank_computes_as_long_as_the_mean_if_all_do() -> None:
     found = of((60, 60), (80, 80))
-    assert found.rank == 1  # the others wait for it
-    assert found.dealt.tolist() == [[pytest.approx(69.9 / 59.9)] * 4, [pytest.approx(69.9 / 79.9)] * 4]
+    assert found.complete
+    assert found.balanced_load.tolist() == [[pytest.approx(69.9 / 59.9)] * 4, [pytest.approx(69.9 / 79.9)] * 4]
 
 
 def test_a_slower_device_could_do_the_same_work_as_fast_as_the_slowest_of_the_others() -> None:
@@ -61,7 +55,7 @@ def test_a_slower_device_could_do_the_same_work_as_fast_as_the_slowest_of_the_ot
     assert found.same_work
     assert found.others_ns == 66_900_000  # 69.9 and 63.9 ms in turn
     left = [pytest.approx(63.9 / 79.9), pytest.approx(69.9 / 79.9)] * 2
-    assert found.evened.tolist() == [[1.0] * 4, [1.0] * 4, left]
+    assert found.without_straggler.tolist() == [[1.0] * 4, [1.0] * 4, left]
 
 
 @pytest.mark.parametrize(("blocks", "same"), [(100, True), (107, True), (108, False), (130, False), (90, False)])
@@ -73,29 +67,28 @@ def test_more_work_is_told_from_a_slower_device_by_what_kernels_are_asked_to_do(
 def test_where_ranks_take_turns_each_step_is_dealt_out_by_itself() -> None:
     found = of((50, 80), (80, 70))  # on average 64.9 ms in even steps and 74.9 in odd ones
     even, odd = (64.9 / 79.9, 64.9 / 49.9), (74.9 / 69.9, 74.9 / 79.9)
-    assert found.dealt.tolist() == [
-        [pytest.approx(odd[1]), pytest.approx(even[1])] * 2,
-        [pytest.approx(odd[0]), pytest.approx(even[0])] * 2,
-    ]
+    assert found.balanced_load.tolist() == [[pytest.approx(one) for one in (odd[at], even[at]) * 2] for at in (1, 0)]
+    evenly = of((60, 80), (80, 60))
+    assert (evenly.always_ns, evenly.excess_ns) == (0, 10 * MS)
 
 
-def test_stages_of_a_pipeline_are_not_compared() -> None:
-    handing_on = [
-        RANK.format(rank=rank, ranks=2, even=60, odd=60, blocks=100) + "gpu 21 nccl 91-92 @0.35 operation={}"
-        for rank in range(2)
-    ]
-    assert balanced("\n---\n".join(handing_on).replace("{}", "all_to_allv")).ranks == (0, 1)
-    with pytest.raises(Missing, match="ranks that do the same work"):
-        balance(facts_of("\n---\n".join(handing_on).replace("{}", "send")))
-
-
-def test_kernels_that_send_and_receive_are_of_a_pipeline_unless_ops_say_all_to_all() -> None:
-    kernel = "gpu 21 ncclDevKernel_SendRecv(Args) 91-92 @0.35"
-    ranks = [f"{RANK.format(rank=rank, ranks=2, even=60, odd=60, blocks=100)}{kernel}" for rank in range(2)]
-    with pytest.raises(Missing, match="ranks that do the same work"):
-        balance(facts_of("\n---\n".join(ranks)))
-    said = [rank.replace("device_sync", "c10d::alltoall_base_ 0.5-0.6 | device_sync") for rank in ranks]
-    assert balanced("\n---\n".join(said)).ranks == (0, 1)
+@pytest.mark.parametrize(
+    ("kernel", "host", "alike"),
+    [
+        ("nccl 91-92 @0.35 operation=all_to_allv", "", True),
+        ("nccl 91-92 @0.35 operation=send", "", False),
+        ("ncclDevKernel_SendRecv(Args) 91-92 @0.35", "", False),  # of a pipeline, unless ops say all-to-all
+        ("ncclDevKernel_SendRecv(Args) 91-92 @0.35", "c10d::alltoall_base_ 0.5-0.6 | ", True),
+    ],
+)
+def test_stages_of_a_pipeline_are_not_compared(kernel: str, host: str, alike: bool) -> None:
+    ranks = (RANK.format(rank=rank, ranks=2, even=60, odd=60, blocks=100) for rank in range(2))
+    text = "\n---\n".join(rank.replace("device_sync", f"{host}device_sync") + f"gpu 21 {kernel}" for rank in ranks)
+    if alike:
+        assert balanced(text).complete
+    else:
+        with pytest.raises(Missing, match="ranks that do the same work"):
+            balance(facts_of(text))
 
 
 def test_where_the_cpu_trains_ops_are_what_computes() -> None:
@@ -106,10 +99,9 @@ def test_where_the_cpu_trains_ops_are_what_computes() -> None:
         cpu gloo  gloo:allreduce {later}-90
         """
     found = balanced("---".join(rank.format(end=end, later=end + 1) for end in (40, 60)))
-    assert found.on_cpu
-    assert not found.same_work  # what ops are asked to do is not compared
+    assert (found.on_cpu, found.same_work) == (True, False)  # what ops are asked to do is not compared
     assert (found.longest, found.longest_ns, found.mean_ns) == (1, 60 * MS, 50 * MS)
-    assert found.dealt.tolist() == [[pytest.approx(5 / 4)] * 3, [pytest.approx(5 / 6)] * 3]
+    assert found.balanced_load.tolist() == [[pytest.approx(5 / 4)] * 3, [pytest.approx(5 / 6)] * 3]
 
 
 def test_a_run_of_one_rank_has_nothing_to_compare() -> None:
@@ -141,8 +133,7 @@ def test_a_rank_whose_host_is_late_computes_no_longer() -> None:
 
 def test_what_differs_from_step_to_step_as_much_as_between_ranks_is_chance() -> None:
     found = of((60, 80), (75, 70))  # 15 ms more, and 10 less
-    assert not found.surely
-    assert found.in_turn
+    assert (found.surely, found.in_turn) == (False, True)
 
 
 @pytest.mark.parametrize(("longer", "surely"), [(62.9, False), (64.0, True)])
@@ -160,29 +151,27 @@ def test_what_takes_little_time_does_not_hide_that_one_rank_is_asked_to_do_more(
         gpu 20  allreduce {end}-90 @0.3 group_size=2
         """
     found = balanced("---".join(rank.format(rank=at, end=31.1 + 30 * at, blocks=10 + 10 * at) for at in range(2)))
-    assert found.longest == 1
-    assert not found.same_work
+    assert (found.longest, found.same_work) == (1, False)
     assert found.more_work == pytest.approx((1 + 2 * 30) / (1 + 30))
 
 
 ONE_STEP = """
-rank {rank} of {ranks}
+rank {rank} of 2
 cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
 gpu     sgemm 0.1-{end} @0.05
-gpu 20  allreduce {end}-90 @0.3 group_size={ranks}
+gpu 20  allreduce {end}-90 @0.3 group_size=2
 """
 
 
 def test_of_a_single_step_it_is_not_known_whether_ranks_differ_by_chance() -> None:
     """20 ms of 60 may be chance; 1 ms of it is what equal devices differ by."""
+    apart, alike = (ONE_STEP.format(rank=0, end=60) + "---" + ONE_STEP.format(rank=1, end=end) for end in (80, 61))
     with pytest.raises(Missing, match="more than noise"):
-        balance(facts_of("---".join(ONE_STEP.format(rank=at, ranks=2, end=60 + 20 * at) for at in range(2))))
-    alike = balanced("---".join(ONE_STEP.format(rank=at, ranks=2, end=60 + at) for at in range(2)))
-    assert not alike.surely
+        balance(facts_of(apart))
+    assert not balanced(alike).surely
 
 
 def test_a_rank_without_a_recording_may_take_longer_than_the_longest_recorded_one() -> None:
-    assert of((60, 60), (80, 80)).complete
     synthetic = "---".join(RANK.format(rank=at, ranks=3, even=60 + 20 * at, odd=60, blocks=100) for at in range(2))
     assert not balanced(synthetic).complete
 
@@ -216,11 +205,9 @@ def test_an_excess_is_certain_beyond_its_error(excess: list[float], certain: boo
 def test_ranks_share_cores_if_they_keep_more_than_half_of_them_busy(
     threads: int | None, busy: float | None, shared: bool
 ) -> None:
+    """Not if it is not known how many there are."""
     cpu_ns = None if busy is None else round(busy * 100)
     alone = Timed(first_step=0, wall_ns=(90, 110), cpu_ns=cpu_ns)
     rank = RankManifest(rank=0, flags=Flags(threads=threads), unprofiled=alone)
     assert cores_shared(Context(rank, Host(cpus=2, cpus_allowed=2), ranks=4)) is shared
-
-
-def test_an_unknown_number_of_cores_is_not_shared() -> None:
-    assert not cores_shared(Context(RankManifest(rank=0, flags=Flags(threads=1)), Host(), ranks=4))
+    assert not cores_shared(Context(rank, Host(), ranks=4))

@@ -54,25 +54,22 @@ def test_the_second_of_two_in_a_row_waits_for_nobody() -> None:
     assert (len(found.ids), found.ns) == (4, 30_000_000)
 
 
-def test_what_other_ranks_may_still_have_to_compute_is_no_transfer() -> None:
-    told = f"operation=allreduce {MB64} group_size=8 group_ranks=[0,1,2,3,4,5,6,7]"
-    first = f"allreduce 10-40 @0.3 {told}\ngpu  sgemm 12-20 @0.45"
-    found = only(two(H100, first, f"allreduce 40.01-70.01 @0.6 {told}"))
+OF_EIGHT = f"operation=allreduce {MB64} group_size=8 group_ranks=[0,1,2,3,4,5,6,7]"
+
+
+def test_what_other_ranks_may_still_have_to_compute_or_to_launch_is_no_transfer() -> None:
+    first = f"allreduce 10-40 @0.3 {OF_EIGHT}\ngpu  sgemm 12-20 @0.45"
+    found = only(two(H100, first, f"allreduce 40.01-70.01 @0.6 {OF_EIGHT}"))
     assert found.transfer_ns == 22_000_000  # of 30 ms, where 8 ms are computed between both launches
-
-
-def test_what_other_ranks_hosts_may_still_have_to_launch_is_no_transfer() -> None:
-    told = f"operation=allreduce {MB64} group_size=8 group_ranks=[0,1,2,3,4,5,6,7]"
     facts = facts_of(f"""
         4 steps of 100
         rank 0 of 16
         machine a of 8 devices
         cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 x2 every 18 | device_sync 20-99.9
         gpu     sgemm 0.1-10 @0.05
-        gpu 20  allreduce 30-60 @0.3 {told} | allreduce 60.01-90.01 @18.3 {told}
+        gpu 20  allreduce 30-60 @0.3 {OF_EIGHT} | allreduce 60.01-90.01 @18.3 {OF_EIGHT}
     """)
-    found = only(facts)
-    assert found.transfer_ns == 12_000_000  # of 30 ms, where the host takes 18 ms from one launch to the other
+    assert only(facts).transfer_ns == 12_000_000  # of 30 ms, where the host takes 18 ms from one launch to the other
 
 
 @pytest.mark.parametrize(
@@ -118,21 +115,19 @@ gpu 20  allreduce {{computed}}-90 @0.3 operation=allreduce {MB64} group_size=2
 """
 
 
-def test_other_ranks_tell_what_was_waiting() -> None:
-    for facts in compared(RANK.format(rank=0, computed=60, machine="a"), RANK.format(rank=1, computed=80, machine="a")):
-        found = only(facts)
-        assert (found.transfer_ns, found.compared) == (10_000_000, True)
-
-
-def compared(*synthetic: str) -> Iterator[Facts]:
+def compared(second: str) -> Iterator[Facts]:
+    """Two ranks that compute until 60 and 80 ms of each step, the second one on this machine."""
+    synthetic = (RANK.format(rank=k, computed=60 + 20 * k, machine=name) for k, name in enumerate(("a", second)))
     ranks = facts_of_ranks("---\n".join(synthetic))
     told = compare({number: collective_sequence(facts) for number, facts in enumerate(ranks)})
     return (Facts(replace(facts.rank, peers=told.peers(number))) for number, facts in enumerate(ranks))
 
 
-def test_ranks_that_name_other_machines_use_the_network() -> None:
-    for facts in compared(RANK.format(rank=0, computed=60, machine="a"), RANK.format(rank=1, computed=80, machine="b")):
-        assert bus_rates(facts) == ()
+def test_other_ranks_tell_what_was_waiting_unless_they_are_on_other_machines() -> None:
+    for facts in compared("a"):
+        found = only(facts)
+        assert (found.transfer_ns, found.compared) == (10_000_000, True)
+    assert [bus_rates(facts) for facts in compared("b")] == [(), ()]
 
 
 @pytest.mark.parametrize(
@@ -152,9 +147,7 @@ def test_where_ranks_are(world: int, devices: int, ranks: str, within: bool | No
 
 
 def test_two_ranks_on_the_first_device_of_eight_are_on_two_machines() -> None:
-    first, second = compared(
-        RANK.format(rank=0, computed=60, machine="a"), RANK.format(rank=1, computed=80, machine="a")
-    )
+    first, second = compared("a")
     told = first.rank.peers
     assert told is not None
     unnamed = replace(told, machines=np.array([-1, -1]))
@@ -164,9 +157,8 @@ def test_two_ranks_on_the_first_device_of_eight_are_on_two_machines() -> None:
 
 
 def test_what_is_missing() -> None:
-    alone = f"allreduce 10-40 @0.3 operation=allreduce {MB64} group_size=8 group_ranks=[0,1,2,3,4,5,6,7]"
     with pytest.raises(Missing, match="waiting inside large collectives"):  # others may be late
-        bus_rates(two(H100, alone, "sgemm 41-50 @0.6"))
+        bus_rates(two(H100, f"allreduce 10-40 @0.3 {OF_EIGHT}", "sgemm 41-50 @0.6"))
     with pytest.raises(Missing, match="peak rates of the GPU"):
         bus_rates(pair("NVIDIA GeForce GTX 1080 Ti"))
     with pytest.raises(Missing, match="which ranks share a machine"):
@@ -253,7 +245,4 @@ def test_what_is_left_within_a_machine_and_what_crosses_in_its_place() -> None:
     # Two ranks reduce as many bytes as they have: 64 MiB at that rate, and 0.1 ms to start.
     assert len(found.others_ids) == 4
     assert found.others_ns.tolist() == [[pytest.approx(1e5 + 4 * 16_777_216 / found.gbps, rel=0.01)] * 4] * 3
-
-
-def test_a_group_within_a_machine_crosses_none() -> None:
     assert crossings(synthetic(WITHIN)) == ()

@@ -10,7 +10,6 @@ from diagnose.trace.job import CollectiveSequence
 
 MS = 1_000_000
 
-
 TWO_A_STEP = """
     4 steps of 100
     cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | c10d::allreduce_ 0.5-0.6 | device_sync 1-99.9
@@ -21,11 +20,8 @@ TWO_A_STEP = """
 
 def lane(found: CollectiveSequence) -> list[tuple[str, int, float, float, float]]:
     """Events as (what, call, from, until, own) in ms from the first used step on."""
-    zero = int(found.bounds_ns[0])
-    events = zip(
-        *(getattr(found.lane, name).tolist() for name in ("call", "waits", "from_ns", "until_ns", "own_ns")),
-        strict=True,
-    )
+    zero, columns = int(found.bounds_ns[0]), ("call", "waits", "from_ns", "until_ns", "own_ns")
+    events = zip(*(getattr(found.lane, name).tolist() for name in columns), strict=True)
     return [
         ("wait" if waits else "step" if call < 0 else "ask", call, (begin - zero) / MS, (end - zero) / MS, own / MS)
         for call, waits, begin, end, own in events
@@ -61,8 +57,7 @@ def test_on_the_host_it_is_held_up_where_it_is_in_no_op_of_its_own_until_a_colle
         cpu gloo  gloo:all_reduce 40.5-80
     """)
     found = collective_sequence(facts)
-    assert found.on_cpu
-    assert found.operations == ("allreduce",)
+    assert (found.on_cpu, found.operations) == (True, ("allreduce",))
     assert lane(found)[:3] == [
         ("ask", 0, 40.5, 40.5, 40.5),
         ("wait", 0, 50.0, 80.0, 9.5),
@@ -94,13 +89,7 @@ def test_ends_need_not_meet_exactly_where_a_thread_stands_for_long(
 
 
 def test_what_it_asks_for_while_it_is_held_up_was_asked_for_before() -> None:
-    facts = facts_of("""
-        2 steps of 100
-        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | c10d::allreduce_ 0.5-0.6 | device_sync 1-99.9
-        gpu     sgemm 0.1-50 @0.05
-        gpu 20  allreduce 50-70 @0.3 group_size=2 | allreduce 71-90 @0.55 group_size=2
-    """)
-    found = collective_sequence(facts)
+    found = collective_sequence(facts_of(TWO_A_STEP.replace("4 steps", "2 steps")))
     events = lane(found)
     assert [event[0] for event in events] == ["ask", "wait", "ask", "wait"]
     assert [event[4] for event in events] == [60.0, 0.0, 1.0, 0.0]  # 1 ms between two collectives is its own
@@ -116,9 +105,8 @@ def test_without_collectives_or_steps_there_is_no_course() -> None:
 
 
 def test_without_steps_the_window_stands_for_one() -> None:
-    found = collective_sequence(
-        facts_of("cpu aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4\ngpu sgemm 0.1-70 @0.05\ngpu 20 allreduce 60-90 @0.3")
-    )
+    host = "cpu aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4"
+    found = collective_sequence(facts_of(f"{host}\ngpu sgemm 0.1-70 @0.05\ngpu 20 allreduce 60-90 @0.3"))
     assert (found.window, found.numbers) == (True, (0,))
     assert [event[:2] for event in lane(found)] == [("ask", 0), ("wait", 0)]
 
@@ -131,9 +119,7 @@ def test_of_very_many_collectives_those_of_whole_steps_are_taken(
     found = collective_sequence(facts_of(TWO_A_STEP))
     assert len(found.numbers) == len(found.compute_ns) == len(found.bounds_ns) - 1 == steps
     assert len(found.calls.ids) == 2 * steps
-
-
-def test_of_too_many_collectives_in_a_step_none_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of too many in a step none are taken.
     monkeypatch.setattr("diagnose.facts.communication.collective_sequence.MOST_CALLS", 1)
     with pytest.raises(Missing, match="a step of 1 collectives at most"):
         collective_sequence(facts_of(TWO_A_STEP))

@@ -71,36 +71,31 @@ def test_an_unknown_size_is_not_zero(arguments: dict[str, Any]) -> None:
         small_collectives(facts)
 
 
+def counted(draw: Drawing) -> tuple[int, int, int]:
+    found = small_collectives(draw.facts())
+    return found.total_calls, found.calls, found.unknown_calls
+
+
 def test_small_collectives() -> None:
-    draw = reducing()
-    for number in range(3):
-        at = 1000 * number
+    """With one of unknown size, then those on the host, which are none of the device."""
+    draw, on_host = reducing(), reducing()
+    for at in (0, 1000, 2000):
         draw.launch(NCCL, (at + 9, at + 10), (at + 250, at + 260), stream=21, **told("allreduce", 1))
         draw.launch(NCCL, (at + 11, at + 12), (at + 800, at + 810), stream=21)
-    found = small_collectives(draw.facts())
-    assert (found.total_calls, found.calls, found.unknown_calls) == (10, 2, 1)
-
-
-def test_collectives_on_the_host_are_none_of_the_device() -> None:
-    draw = reducing()
-    for at in (0, 1000, 2000):
-        draw.span("user_annotation", "gloo:all_reduce", at + 30, at + 70, tid=555)
-    found = small_collectives(draw.facts())
-    assert (found.total_calls, found.calls, found.unknown_calls) == (8, 1, 0)
+        on_host.span("user_annotation", "gloo:all_reduce", at + 30, at + 70, tid=555)
+    assert (counted(draw), counted(on_host)) == ((10, 2, 1), (8, 1, 0))
 
 
 def test_a_megabyte_is_not_small() -> None:
     draw = Drawing().launch(NCCL, (0, 1), (2, 3), **told("allreduce", 1 << 18))
-    assert small_collectives(draw.facts()).calls == 0
-    draw.launch(NCCL, (4, 5), (6, 7), **told("allreduce", (1 << 18) - 1))
-    assert small_collectives(draw.facts()).calls == 1
+    assert counted(draw) == (1, 0, 0)
+    assert counted(draw.launch(NCCL, (4, 5), (6, 7), **told("allreduce", (1 << 18) - 1))) == (2, 1, 0)
 
 
 def test_nothing_to_look_at() -> None:
     with pytest.raises(Missing, match="device work"):
         small_collectives(Drawing().op("aten::mm", 0, 9).facts())
-    found = small_collectives(Drawing().launch("gemm", (0, 1), (2, 3)).facts())
-    assert (found.total_calls, found.calls, found.unknown_calls) == (0, 0, 0)
+    assert counted(Drawing().launch("gemm", (0, 1), (2, 3))) == (0, 0, 0)
 
 
 def forward() -> Drawing:
@@ -111,9 +106,8 @@ def forward() -> Drawing:
         draw.span("user_annotation", "DistributedDataParallel.forward", at + 10, at + 300)
         draw.op("aten::flatten_dense_tensors", at + 20, at + 30).op("aten::cat", at + 21, at + 29)
         draw.launch("CatArrayBatchedCopy", (at + 22, at + 23), (at + 40, at + 45))
-        draw.op("c10d::broadcast_", at + 30, at + 40).launch(
-            "ncclDevKernel_Broadcast_RING_LL()", (at + 31, at + 32), (at + 50, at + 60)
-        )
+        draw.op("c10d::broadcast_", at + 30, at + 40)
+        draw.launch("ncclDevKernel_Broadcast_RING_LL()", (at + 31, at + 32), (at + 50, at + 60))
         draw.op("aten::unflatten_dense_tensors", at + 41, at + 50).op("aten::copy_", at + 50, at + 60)
         draw.launch("Memcpy DtoD (Device -> Device)", (at + 52, at + 53), (at + 62, at + 64), cat="gpu_memcpy")
         draw.op("aten::view", at + 61, at + 62).op("aten::conv2d", at + 70, at + 90)
@@ -129,30 +123,21 @@ def forward() -> Drawing:
 
 def test_what_ddp_does_besides_reducing() -> None:
     facts = forward().facts()
-    found = {ddp_overhead.work: ddp_overhead for ddp_overhead in ddp_overheads(facts)}
-    names = facts.rank.spans["name"]
-    buffers = found[DdpWork.BUFFER_BROADCASTS]
-    assert names.iloc[buffers.ids].tolist() == 2 * [
-        "aten::flatten_dense_tensors",
-        "c10d::broadcast_",
-        "aten::unflatten_dense_tensors",
-        "aten::copy_",
-    ]
-    assert (buffers.host_ns, buffers.device_ns, len(buffers.work_ids)) == (39_000, 17_000, 6)
-    into, out_of = found[DdpWork.COPIES_INTO_BUCKETS], found[DdpWork.COPIES_FROM_BUCKETS]
-    assert (into.host_ns, into.device_ns, len(into.ids)) == (20_000, 2_000, 4)
-    assert (out_of.host_ns, out_of.device_ns) == (12_000, 4_000)
-    search = found[DdpWork.UNUSED_SEARCH]
-    assert (search.host_ns, search.device_ns, len(search.work_ids)) == (20_000, 0, 0)
+    found = {one.work: one for one in ddp_overheads(facts)}
+    packing = ["aten::flatten_dense_tensors", "c10d::broadcast_", "aten::unflatten_dense_tensors", "aten::copy_"]
+    assert facts.rank.spans["name"].iloc[found[DdpWork.BUFFER_BROADCASTS].ids].tolist() == 2 * packing
+    assert {work: (one.host_ns, one.device_ns, len(one.ids), len(one.work_ids)) for work, one in found.items()} == {
+        DdpWork.BUFFER_BROADCASTS: (39_000, 17_000, 8, 6),
+        DdpWork.COPIES_INTO_BUCKETS: (20_000, 2_000, 4, 4),
+        DdpWork.COPIES_FROM_BUCKETS: (12_000, 4_000, 4, 4),
+        DdpWork.UNUSED_SEARCH: (20_000, 0, 2, 0),
+    }
 
 
 def test_a_forward_that_only_copies_broadcasts_no_buffers() -> None:
     draw = Drawing().launch("k", (0, 1), (1, 90)).span("user_annotation", "DistributedDataParallel.forward", 2, 90)
     draw.op("aten::copy_", 3, 5).op("aten::conv2d", 10, 20).op("c10d::broadcast_", 30, 40)
     assert ddp_overheads(draw.facts()) == ()
-
-
-def test_without_ops_ddp_s_work_is_missing() -> None:
     with pytest.raises(Missing, match="framework ops"):
         ddp_overheads(Drawing().launch("k", (0, 1), (2, 3)).facts())
 
@@ -199,10 +184,10 @@ def all_kept(ranks: int) -> dict[int, KeptSequence]:
 
 def test_few_ranks_are_kept_whole() -> None:
     found, notes = compared(all_kept(4))
-    assert notes == []
-    assert found.awaited == 1
-    assert found.waited_ns.tolist() == [60 * MS, 0, 30 * MS, 45 * MS]
+    assert (notes, found.awaited, found.waited_ns.tolist()) == ([], 1, [60 * MS, 0, 30 * MS, 45 * MS])
     assert [one.calls for one in all_kept(4).values()] == [3, 3, 3, 3]
+    # Each is held up from when computing ends to 90 ms.
+    assert np.allclose([one.held_share for one in all_kept(4).values()], [0.30, 0.10, 0.20, 0.25], atol=0.002)
 
 
 def test_fewer_steps_are_kept_of_very_many_ranks() -> None:
@@ -210,12 +195,9 @@ def test_fewer_steps_are_kept_of_very_many_ranks() -> None:
     assert {(one.calls, one.steps, one.recorded_steps) for one in some.values()} == {(2, 2, 3)}
     found, notes = compared(some)
     assert found.waited_ns.tolist() == [40 * MS, 0, 20 * MS, 30 * MS]
-    assert [note.what for note in notes] == [
-        "Ranks are compared in the first 2 of 3 recorded steps: the job has too many collectives."
-    ]
-
-
-def test_a_step_is_kept_whole_however_many_ranks_there_are() -> None:
+    (note,) = notes
+    assert note.what == "Ranks are compared in the first 2 of 3 recorded steps: the job has too many collectives."
+    # A step is kept whole however many ranks there are.
     assert {one.calls for one in all_kept(2 * keeping.MOST_CALLS_OF_JOB).values()} == {1}
 
 
@@ -232,21 +214,16 @@ def test_what_is_left_out_is_said_and_nobody_is_said_to_have_come_last() -> None
     found, notes = compared(all_kept(4), most_calls=6)
     assert found.job.ranks == (0, 1)
     assert not any(met.whole for met in found.job.join_points)
-    assert [note.what for note in notes] == [
-        "2 of 4 ranks are compared: the first rank's groups, and ranks that wait least."
-    ]
+    (note,) = notes
+    assert note.what == "2 of 4 ranks are compared: the first rank's groups, and ranks that wait least."
 
 
 def test_a_rank_of_which_nothing_is_known_costs_that_rank() -> None:
-    some: dict[int, KeptSequence | None] = {**all_kept(4), 3: None}
-    found, notes = compared(some)
+    """Fewer than two cannot be compared."""
+    found, notes = compared({**all_kept(4), 3: None})
     assert found.job.ranks == (0, 1, 2)
     assert [note.what for note in notes] == ["Not compared with the other ranks: 3."]
-
-
-def test_fewer_than_two_ranks_cannot_be_compared() -> None:
-    some: dict[int, KeptSequence | None] = {0: all_kept(4)[0], 1: None}
-    assert compared(some) == (None, [])
+    assert compared({0: all_kept(4)[0], 1: None}) == (None, [])
 
 
 def test_a_rank_is_near_the_first_if_it_shares_a_group_that_is_not_of_all() -> None:
@@ -254,12 +231,6 @@ def test_a_rank_is_near_the_first_if_it_shares_a_group_that_is_not_of_all() -> N
     one = sequences()[2]
     assert not kept(replace(one, known_groups=(everyone,)), 4).near
     assert kept(replace(one, known_groups=(everyone, pair)), 4).near
-
-
-def test_the_share_for_which_a_rank_is_held_up() -> None:
-    """Of each step of 100 ms from when computing ends to 90 ms."""
-    shares = [one.held_share for one in all_kept(4).values()]
-    assert np.allclose(shares, [0.30, 0.10, 0.20, 0.25], atol=0.002)
 
 
 CPU = "4 steps of 100\n2 threads, 4 cores"
@@ -281,14 +252,9 @@ def test_each_collective_belongs_to_the_op_that_asked_for_it() -> None:
     assert found.begin_ns[:3].tolist() == [10 * MS, 12 * MS, 50 * MS]
     assert found.end_ns[:3].tolist() == [30 * MS, 20 * MS, 60 * MS]  # the barrier's op returns last
     assert found.bytes[:3].tolist() == [1024, -1, -1]
-
-
-def test_what_was_asked_for_before_the_recording_belongs_to_nothing() -> None:
-    found = host_collectives(
-        on_host("cpu       c10d::allreduce_ 10-11", "cpu gloo  gloo:all_reduce 1-5 in 0 | gloo:all_reduce 11-30")
-    )
-    assert len(found.ids) == 4
-    assert found.end_ns[0] == 30 * MS
+    asked_before = "cpu gloo  gloo:all_reduce 1-5 in 0 | gloo:all_reduce 11-30"  # The first, before the recording.
+    found = host_collectives(on_host("cpu       c10d::allreduce_ 10-11", asked_before))
+    assert (len(found.ids), found.end_ns[0]) == (4, 30 * MS)
 
 
 def test_small_collectives_that_are_waited_for_one_by_one_are_a_run() -> None:
@@ -298,9 +264,10 @@ def test_small_collectives_that_are_waited_for_one_by_one_are_a_run() -> None:
         "cpu gloo  gloo:all_reduce 10.5-12.5 x5 every 3",
     )
     found = host_runs(on_host(*rows))
-    assert (found.calls, found.unknown_calls) == (5, 0)
-    assert found.later.ns == 12 * MS
+    assert (found.calls, found.unknown_calls, found.later.ns) == (5, 0, 12 * MS)
     assert (found.later.own.total, found.later.waiting.total) == (0, 3 * 12 * MS)  # no other rank tells
+    unsized = host_runs(on_host(*(row.replace(SMALL, "") for row in rows)))
+    assert (unsized.calls, unsized.unknown_calls) == (0, 5)
 
 
 @pytest.mark.parametrize(
@@ -317,13 +284,6 @@ def test_what_is_no_run(collectives: str, between: str) -> None:
     threads = [f"cpu gloo{k}  gloo:all_reduce {10.5 + k}-{12.5 + k} in 1,2" for k in range(5)]
     gloo = threads if "every 1" in every else [f"cpu gloo  gloo:all_reduce 10.5-12.5 x{every}"]
     assert host_runs(on_host(f"cpu  c10d::allreduce_ 10-10.5 {collectives} | {between}", *gloo)).calls == 0
-
-
-def test_collectives_of_unknown_size_are_counted() -> None:
-    found = host_runs(
-        on_host("cpu  c10d::allreduce_ 10-10.5 x5 every 3", "cpu gloo  gloo:all_reduce 10.5-12.5 x5 every 3")
-    )
-    assert (found.calls, found.unknown_calls) == (0, 5)
 
 
 def test_a_barrier_holds_up_the_host_until_all_have_come() -> None:
@@ -348,10 +308,8 @@ def test_buckets_of_a_backward_pass_on_the_host() -> None:
         "cpu gloo  gloo:all_reduce 12-22 | gloo:all_reduce 24-26 x3 every 12",
     )
     found = buckets(facts)
-    assert (found.calls, found.bytes, found.usual) == (4, 1024, 1)
-    assert found.left == pytest.approx(1 - 3 * 2 / 16)
-    assert found.host_ns == 4 * MS
-    assert found.exposed_ns == 7 * MS  # from 15 to 22; the others run within ops
+    assert (found.calls, found.bytes, found.usual, found.left) == (4, 1024, 1, pytest.approx(1 - 3 * 2 / 16))
+    assert (found.host_ns, found.exposed_ns) == (4 * MS, 7 * MS)  # from 15 to 22; the others run within ops
 
 
 def test_buckets_on_the_device() -> None:
@@ -393,10 +351,8 @@ def between_ms(text: str) -> float:
 
 
 def test_what_waits_for_the_collective_before_it_is_asked_for_when_its_data_is_there() -> None:
+    """Where the stream was free for it, when it begins."""
     assert between_ms(QUEUED.format(begin=45)) == 10.0  # the second sgemm ends at 20
-
-
-def test_what_the_stream_was_free_for_is_asked_for_when_it_begins() -> None:
     assert between_ms(QUEUED.format(begin=55)) == 45.0
 
 
@@ -422,8 +378,6 @@ def held(text: str) -> list[tuple[str, float]]:
 
 
 def test_a_rank_is_held_up_by_the_collective_that_is_over_when_it_goes_on() -> None:
+    """A gap between kernels while one runs is no wait for it."""
     assert held(OVERLAPPED.format(begin=30.01)) == [("allgather", 20.01)]
-
-
-def test_a_gap_between_kernels_while_a_collective_runs_is_no_wait_for_it() -> None:
     assert held(OVERLAPPED.format(begin=10.01)) == []

@@ -23,11 +23,8 @@ def test_all_but_the_last_reduction_before_the_optimizer_are_early() -> None:
         "cpu  c10d::allreduce_ 10-11 | optimizer 12-13",
         "gpu  allreduce 20-30 @2.5 | allreduce 40-45 @6.5 | allreduce 50-90 @10.5",
     )
-    assert (found.rounds, found.alike) == (3, True)
-    assert len(found.op_ids) == 2 * 5
-    assert found.ns == 15_000_000
-    assert not len(found.ids)
-    assert not found.waits.size
+    assert (found.rounds, found.alike, found.ns) == (3, True, 15_000_000)
+    assert (len(found.op_ids), len(found.ids), found.waits.size) == (2 * 5, 0, 0)
 
 
 def test_on_the_host_the_thread_that_waits_for_early_reductions_does_so_in_vain() -> None:
@@ -36,10 +33,8 @@ def test_on_the_host_the_thread_that_waits_for_early_reductions_does_so_in_vain(
         f"cpu       {FORWARD} 0-1 | c10d::allreduce_ 2-3 | {FORWARD} 40-41 | c10d::allreduce_ 42-43 | optimizer 80-81",
         "cpu gloo  gloo:all_reduce 3-33 | gloo:all_reduce 43-73",
     )
-    assert (found.rounds, found.alike) == (2, True)
-    assert len(found.ids) == 5
-    assert found.waits.total == 5 * 30_000_000
-    assert found.ns == 30_000_000
+    assert (found.rounds, found.alike, found.ns) == (2, True, 30_000_000)
+    assert (len(found.ids), found.waits.total) == (5, 5 * 30_000_000)
 
 
 def test_models_with_gradients_of_their_own_are_told_by_how_often_they_reduce() -> None:
@@ -47,8 +42,7 @@ def test_models_with_gradients_of_their_own_are_told_by_how_often_they_reduce() 
         f"cpu  {FORWARD} 0-1 | c10d::allreduce_ 2-3 x2 | {FORWARD} 6-7 | c10d::allreduce_ 8-9 | optimizer 12-13",
         "gpu  sgemm 0.1-90",
     )
-    assert found.rounds == 2
-    assert not found.alike
+    assert (found.rounds, found.alike) == (2, False)
 
 
 @pytest.mark.parametrize("optimizer", ["optimizer 5-6 | optimizer 11-12", "optimizer 11-12 in 0,2,4"])
@@ -57,8 +51,7 @@ def test_a_reduction_for_each_step_of_an_optimizer_is_none_too_many(optimizer: s
     second = "" if "in" in optimizer else f" | {FORWARD} 7-8 | c10d::allreduce_ 9-10"
     reduces = "2-3 in 0,2,4" if "in" in optimizer else "2-3"
     found = of(f"cpu  {FORWARD} 0-1 | c10d::allreduce_ {reduces}{second} | {optimizer}", "gpu  sgemm 0.1-90")
-    assert found.rounds == 1
-    assert not len(found.op_ids)
+    assert (found.rounds, len(found.op_ids)) == (1, 0)
 
 
 def test_nothing_is_reduced_without_ddp_and_nothing_is_known_without_ops() -> None:
@@ -93,8 +86,7 @@ def update(
 def test_all_ranks_update_all_parameters() -> None:
     found = update()
     assert (found.ranks, found.sharded, found.split, found.on_cpu) == (4, False, False, False)
-    assert (found.optimizers, found.update_ns) == (("AdamW",), 20_000_000)
-    assert found.gradient_bytes == 10_000_000
+    assert (found.optimizers, found.update_ns, found.gradient_bytes) == (("AdamW",), 20_000_000, 10_000_000)
     # Half of 2 + 2 + 1 ms, where each takes as long as the shortest of its size; of 2 + 3 + 1; and all of that.
     assert found.gather_ns == (2_500_000, 3_000_000, 6_000_000)
     assert len(found.work_ids) == len(found.op_ids) == 4
@@ -113,17 +105,12 @@ def test_ranks_that_exchange_parameters_update_a_part_each() -> None:
     ).sharded
 
 
-def test_how_many_ranks_there_are() -> None:
+def test_how_many_ranks_there_are_and_whether_the_model_is_split_besides() -> None:
     assert update(group="").ranks == 4  # those of the job, as no group is recorded
     with pytest.raises(Missing, match="how many ranks"):
         update(group="", ranks="")
-
-
-def test_a_model_that_is_split_besides() -> None:
-    assert update(
-        host="cpu  _c10d_functional::all_reduce 0.6-0.9",
-        kernels="gpu 21  allreduce 10-11 @0.7 operation=allreduce in_elements=1000 dtype=Float",
-    ).split
+    activations = "gpu 21  allreduce 10-11 @0.7 operation=allreduce in_elements=1000 dtype=Float"
+    assert update(host="cpu  _c10d_functional::all_reduce 0.6-0.9", kernels=activations).split
 
 
 def test_reductions_of_each_micro_batch_are_of_the_same_gradients() -> None:
@@ -142,12 +129,8 @@ def test_reductions_of_each_micro_batch_are_of_the_same_gradients() -> None:
 
 
 def test_without_reductions_nothing_is_replicated() -> None:
-    facts = facts_of("""
-        4 steps of 100
-        cpu  aten::mm 0-1 | optimizer 4-5 | aten::_fused_adamw_ 4.1-4.9 | device_sync 6-99.9
-        gpu  bf16_gemm 0.5-49 @0.4 | adam 59-79 @4.2
-    """)
-    found = replicated_update(facts)
+    host = "cpu  aten::mm 0-1 | optimizer 4-5 | aten::_fused_adamw_ 4.1-4.9 | device_sync 6-99.9"
+    found = replicated_update(facts_of(f"4 steps of 100\n{host}\ngpu  bf16_gemm 0.5-49 @0.4 | adam 59-79 @4.2"))
     assert (found.ranks, found.gradient_bytes) == (0, None)
 
 

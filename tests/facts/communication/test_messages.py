@@ -17,12 +17,7 @@ GEMM = "ampere_sgemm_128x64_nn"
 
 def reduce(draw: Drawing, at: int, dur: int = 20, elements: int = 100, operation: str = "allreduce") -> None:
     """An all-reduce at `at` us, started by an op of 10 us that begins 30 us before it."""
-    told: dict[str, Any] = {
-        "Collective name": operation,
-        "In msg nelems": elements,
-        "Out msg nelems": elements,
-        "dtype": "Float",
-    }
+    told = {"Collective name": operation, "In msg nelems": elements, "Out msg nelems": elements, "dtype": "Float"}
     draw.op("c10d::allreduce_", at - 30, at - 20).op("record_param_comms", at - 29, at - 21)
     draw.launch(NCCL, (at - 28, at - 25), (at, at + dur), stream=20, **told)
 
@@ -47,10 +42,9 @@ def test_in_a_row_with_pointwise_work_between() -> None:
     # 70 + 21 + 22 + 23 + 24 = 160 us, of which four times the shortest, 84 us, are latency that one call has once.
     assert found.joined_ns.tolist() == [2 * [118_000], 2 * [76_000], 2 * [76_000]]
     assert (found.exposed_ns, found.host_ns) == (160_000, 50_000)
-    names = facts.rank.spans["name"]
-    assert names.iloc[found.later_op_ids].tolist() == 8 * ["c10d::allreduce_"]
-    starts = facts.rank.spans["start_ns"].to_numpy()[found.later_op_ids]
-    assert (np.diff(starts)[:3] == 100_000).all()
+    later = facts.rank.spans.iloc[found.later_op_ids]
+    assert later["name"].tolist() == 8 * ["c10d::allreduce_"]
+    assert np.diff(later["start_ns"])[:3].tolist() == [100_000] * 3
 
 
 @pytest.mark.parametrize(
@@ -145,11 +139,8 @@ def test_sums_are_no_gathering() -> None:
     assert of(reduced, FORWARD, UPDATE, gloo="gloo:all_reduce 2-22").calls == 0
 
 
-def test_without_ddp_it_is_not_known_where_a_pass_begins() -> None:
+def test_without_ddp_or_collectives_it_is_not_known_where_a_pass_begins() -> None:
     with pytest.raises(Missing, match="forward passes"):
         of(gather(1), UPDATE, gloo="gloo:all_gather 2-22")
-
-
-def test_without_collectives_nothing_is_known() -> None:
     with pytest.raises(Missing):
         host_gathers(facts_of("1 steps of 100\ncpu  aten::mm 0-9"))

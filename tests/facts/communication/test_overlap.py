@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.communication.overlap import exposure
-from diagnose.facts.communication.peers import Compared, compare, peers, waits
+from diagnose.facts.communication.peers import compare, peers, waits
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.synthetic.reading import facts_of, facts_of_ranks
 from diagnose.trace.job import CollectiveSequence
@@ -29,16 +29,11 @@ def three_steps(compute_us: int, communication: list[tuple[int, int]]) -> Drawin
     return draw
 
 
-def test_with_enough_compute_all_could_be_hidden() -> None:
+def test_with_enough_compute_all_could_be_hidden_and_with_little_a_part() -> None:
     found = exposure(three_steps(500, [(600, 700), (800, 900)]).facts())
     assert (found.ns, found.exposed_ns, found.compute_ns, found.share) == (200_000, 200_000, 500_000, 0.2)
-    assert found.bytes is None
-    assert (found.hideable_ns, found.hideable_share) == (200_000, 1.0)  # 0.9 of 500 us is more than 200
-
-
-def test_with_little_compute_a_part() -> None:
-    found = exposure(three_steps(100, [(300, 800)]).facts())
-    assert found.hideable_share == pytest.approx(0.9 * 100 / 500)
+    assert (found.bytes, found.hideable_ns, found.hideable_share) == (None, 200_000, 1.0)  # 0.9 of 500 us is more
+    assert exposure(three_steps(100, [(300, 800)]).facts()).hideable_share == pytest.approx(0.9 * 100 / 500)
 
 
 def test_what_is_hidden_already_needs_its_compute() -> None:
@@ -70,19 +65,18 @@ def pair(first: int, second: int) -> str:
     return RANK.format(rank=0, computed=first) + "---\n" + RANK.format(rank=1, computed=second)
 
 
-def compared(text: str) -> dict[int, Peers]:
-    return of_each({facts.rank.index: collective_sequence(facts) for facts in facts_of_ranks(text)})
+def sequences(text: str = pair(60, 80)) -> list[CollectiveSequence]:
+    return [collective_sequence(facts) for facts in facts_of_ranks(text)]
 
 
-def of_each(sequences: dict[int, CollectiveSequence]) -> dict[int, Peers]:
-    found = together(sequences)
-    return {rank: found.peers(rank) for rank in sequences}
+def compared(text: str) -> list[Peers]:
+    return of_each(*sequences(text))
 
 
-def together(sequences: dict[int, CollectiveSequence]) -> Compared:
-    found = compare(sequences)
+def of_each(*some: CollectiveSequence) -> list[Peers]:
+    found = compare(dict(enumerate(some)))
     assert found is not None
-    return found
+    return [found.peers(rank) for rank in range(len(some))]
 
 
 def shifted(one: CollectiveSequence, ns: int) -> CollectiveSequence:
@@ -92,40 +86,32 @@ def shifted(one: CollectiveSequence, ns: int) -> CollectiveSequence:
     return replace(one, calls=calls, lane=lane, bounds_ns=one.bounds_ns + ns)
 
 
-def of_size(one: CollectiveSequence, members: int, world_size: int = 0) -> CollectiveSequence:
+def of_size(one: CollectiveSequence, members: int, world_size: int) -> CollectiveSequence:
     """The same with collectives between so many ranks; -1 unknown."""
     calls = replace(one.calls, members=np.full(len(one.calls.ids), members))
     return replace(one, calls=calls, world_size=world_size)
 
 
 def test_who_comes_first_waits_for_who_comes_last() -> None:
-    first, last = compared(pair(60, 80)).values()
+    first, last = compared(pair(60, 80))
     assert first.steps == (1, 2, 3)  # the first recorded step is never used
-    assert first.waits_ns.tolist() == [20 * MS] * 3
-    assert last.waits_ns.tolist() == [0] * 3
+    assert (first.waits_ns.tolist(), last.waits_ns.tolist()) == ([20 * MS] * 3, [0] * 3)
     assert first.waited_ns.tolist() == last.waited_ns.tolist() == [60 * MS, 0]
     assert first.compute_ns.tolist() == [[59_900_000] * 3, [79_900_000] * 3]
-    assert (
-        together({facts.rank.index: collective_sequence(facts) for facts in facts_of_ranks(pair(60, 80))}).awaited == 1
-    )
 
 
 def test_what_is_not_waiting_is_transfer() -> None:
     waiting, awaited_for = facts_of_ranks(pair(60, 80))
-    others = compared(pair(60, 80))
-    waiting = Facts(replace(waiting.rank, peers=others[0]))
-    found = exposure(waiting)
-    assert (found.exposed_ns, found.waiting_ns) == (30 * MS, 20 * MS)
+    found = exposure(Facts(replace(waiting.rank, peers=compared(pair(60, 80))[0])))
+    assert (found.exposed_ns, found.waiting_ns, found.hideable_ns) == (30 * MS, 20 * MS, 10 * MS)
     assert found.share == pytest.approx(0.10)  # 10 ms of transfer in steps of 100
-    assert found.hideable_ns == 10 * MS
     assert exposure(awaited_for).waiting_ns is None
 
 
 def test_transfer_is_not_told_from_waiting_where_some_collectives_were_not_compared() -> None:
     for end, known in ((91, 20 * MS), (99, None)):  # of 10 and 30 ms in all-reduces; nobody waits at a broadcast's end
-        mixed = pair(60, 80).replace(
-            "group_size=2", f'group_size=2 | "ncclDevKernel_Broadcast_RING_LL()" 90-{end} @0.35'
-        )
+        more = f'group_size=2 | "ncclDevKernel_Broadcast_RING_LL()" 90-{end} @0.35'
+        mixed = pair(60, 80).replace("group_size=2", more)
         waiting, _ = facts_of_ranks(mixed)
         assert exposure(Facts(replace(waiting.rank, peers=compared(mixed)[0]))).waiting_ns == known
 
@@ -138,10 +124,9 @@ def test_without_the_other_ranks_nobody_knows_who_waited() -> None:
 
 
 def test_clocks_that_differ_are_set_by_the_ends_of_collectives() -> None:
-    one, other = (collective_sequence(facts) for facts in facts_of_ranks(pair(60, 80)))
-    found = of_each({0: one, 1: shifted(other, 7_000_000_000)})
-    assert found[0].waits_ns.tolist() == [20 * MS] * 3
-    assert found[1].waits_ns.tolist() == [0] * 3
+    one, other = sequences()
+    found = of_each(one, shifted(other, 7_000_000_000))
+    assert [each.waits_ns.tolist() for each in found] == [[20 * MS] * 3, [0] * 3]
 
 
 @pytest.mark.parametrize(("peers", "waits_ms"), [(None, 60), (2, 60), (1, 20)])
@@ -150,41 +135,29 @@ def test_clocks_of_several_machines_are_set_by_collectives(peers: int | None, wa
     ranks = [facts_of(text).rank for text in texts]
     ranks[1] = replace(ranks[1], zero_unix_ns=ranks[1].zero_unix_ns + 40 * MS)  # its clock is 40 ms ahead
     told = [Context(RankManifest(rank=k, world_size=2, peers=peers), Host(), 2) for k in (0, 1)]
-    known = {k: collective_sequence(Facts(replace(ranks[k], context=told[k]))) for k in (0, 1)}
-    longer = {k: replace(one.calls, end_ns=one.calls.end_ns + 100 * MS) for k, one in known.items()}
-    found = of_each({k: replace(one, calls=longer[k]) for k, one in known.items()})
-    assert found[0].waits_ns.tolist() == [waits_ms * MS] * 3
+    known = [collective_sequence(Facts(replace(ranks[k], context=told[k]))) for k in (0, 1)]
+    longer = [replace(one, calls=replace(one.calls, end_ns=one.calls.end_ns + 100 * MS)) for one in known]
+    assert of_each(*longer)[0].waits_ns.tolist() == [waits_ms * MS] * 3
 
 
 def test_ranks_on_one_clock_that_leave_before_others_come_are_of_different_runs() -> None:
-    one, other = (replace(collective_sequence(facts), machine=7) for facts in facts_of_ranks(pair(60, 80)))
-    found = of_each({0: one, 1: shifted(other, 50 * MS)})
+    one, other = (replace(sequence, machine=7) for sequence in sequences())
+    found = of_each(one, shifted(other, 50 * MS))
     assert len(found[0].met) == len(found[1].met) == 0
     assert found[0].compute_ns.tolist() == [[59_900_000] * 3, [79_900_000] * 3]
 
 
 def test_a_group_of_which_a_rank_is_missing_is_not_compared() -> None:
-    one, other = (collective_sequence(facts) for facts in facts_of_ranks(pair(60, 80)))
-    of_four = [of_size(rank, 4) for rank in (one, other)]
-    assert len(of_each(dict(enumerate(of_four)))[0].met) == 0
-    unknown = [of_size(rank, -1, world_size=3) for rank in (one, other)]
-    assert len(of_each(dict(enumerate(unknown)))[0].met) == 0
+    for members, world_size in ((4, 0), (-1, 3)):
+        assert not len(of_each(*(of_size(one, members, world_size) for one in sequences()))[0].met)
 
 
 def test_only_steps_of_all_ranks_are_compared() -> None:
-    one, other = (collective_sequence(facts) for facts in facts_of_ranks(pair(60, 80)))
-    later = replace(other, numbers=(2, 3, 4))
-    found = of_each({0: one, 1: later})
-    assert found[0].steps == (2, 3)
-    assert len(found[0].met) == 2
-    assert compare({0: one, 1: replace(other, numbers=(7, 8, 9))}) is None
-
-
-def test_nothing_is_compared_if_a_rank_cannot_be() -> None:
-    one = collective_sequence(facts_of_ranks(pair(60, 80))[0])
-    assert compare({0: one}) is None
-    assert compare({0: one, 1: None}) is None
-    assert compare({}) is None
+    one, other = sequences()
+    first, _ = of_each(one, replace(other, numbers=(2, 3, 4)))
+    assert (first.steps, len(first.met)) == ((2, 3), 2)
+    for some in ({0: one, 1: replace(other, numbers=(7, 8, 9))}, {0: one}, {0: one, 1: None}, {}):
+        assert compare(some) is None
 
 
 def test_barriers_and_gathers_meet_but_broadcasts_do_not() -> None:

@@ -66,20 +66,15 @@ def test_fsdp1_names_no_units_and_a_rank_s_part_is_one_of_as_many_as_there_are_r
         "cpu threads  gloo:all_gather 2-3 | gloo:all_gather 22-23",
     )
     found = shards(facts)
-    assert found.units == ("",)
-    assert found.backward[:2].tolist() == [False, True]
+    assert (found.units, found.backward[:2].tolist()) == (("",), [False, True])
     assert set(found.bytes.tolist()) == {2 * 4 * 500}
 
 
 def test_all_but_the_last_reduction_before_the_optimizer_are_early() -> None:
+    """Where nothing is gathered for the backward pass, the second round needs no gather either."""
     found = sharding(two_rounds())
     assert (found.rounds, found.alike, found.gradient_bytes) == (2, True, 4_000)
-    assert (found.early.calls, found.early.ns) == (1, 8_000_000)
-    assert len(found.early.host_ids) == 4  # a range in each recorded step
-
-
-def test_where_nothing_is_gathered_for_the_backward_pass_the_second_round_needs_no_gather() -> None:
-    found = sharding(two_rounds())
+    assert (found.early.calls, found.early.ns, len(found.early.host_ids)) == (1, 8_000_000, 4)  # a range in each step
     assert (found.kept.calls, found.kept.ns) == (1, 8_000_000)
     assert sharding(two_rounds('"FSDP::pre_forward (a)" 40-43')).kept.calls == 0
 
@@ -96,16 +91,14 @@ def test_parameters_that_are_gathered_for_the_backward_pass_are_so_in_each_round
 
 
 def test_one_reduction_for_each_step_of_the_optimizer_is_none_too_many() -> None:
+    """Of a job without FSDP there is nothing."""
     found = sharded(
         GLOO,
         f"cpu  {gather('a', 0)} | {scatter('a', 20)} | optimizer 90-95",
         "cpu threads  gloo:all_gather 2-3 | gloo:all_reduce 22-23",
     )
     assert (found.rounds, found.early.calls, found.kept.calls) == (1, 0, 0)
-
-
-def test_of_a_job_without_fsdp_there_is_nothing() -> None:
-    found = sharding(of("cpu  c10d::allreduce_ 1-2 | optimizer 60-70", "gpu 20  allreduce 2-9 @1.5"))
+    found = sharded("cpu  c10d::allreduce_ 1-2 | optimizer 60-70", "gpu 20  allreduce 2-9 @1.5")
     assert (found.rounds, found.early.calls) == (0, 0)
 
 
@@ -151,12 +144,8 @@ def test_units_of_one_block_need_one_gather_where_it_takes_as_long() -> None:
     assert (found.units, found.blocks, found.unit_bytes) == (4, 2, 4_000)
     assert found.latency_share == pytest.approx((1 << 20) / (4_000 + (1 << 20)))
     assert (found.needless.calls, found.needless.ns) == (2, 4_000_000)  # of h.0.b and h.0.c
-
-
-def test_the_host_is_in_hooks_of_units_that_are_no_more() -> None:
-    """Those of h.0.b, from 4 to 7 ms; the others' stay."""
-    ((_, times),) = sharding(small("h.0.a", "h.0.b")).hooks
-    assert times.total == 4 * 3_000_000
+    ((_, times),) = found.hooks
+    assert times.total == 4 * 2 * 3_000_000  # of their hooks, 3 ms each; the others' stay
 
 
 @pytest.mark.parametrize(
@@ -181,8 +170,7 @@ def test_where_sizes_differ_their_times_tell_what_starting_takes() -> None:
         "gpu  sgemm 90-95 @41",
     )
     found = sharding(facts)
-    assert found.latency_share == pytest.approx(1 / 3)  # the usual one carries 2 MB
-    assert found.needless.calls == 0
+    assert (found.latency_share, found.needless.calls) == (pytest.approx(1 / 3), 0)  # the usual one carries 2 MB
 
 
 def test_an_all_reduce_behind_what_is_scattered_is_of_the_same_unit() -> None:
@@ -205,10 +193,7 @@ def test_a_gather_that_begins_once_its_predecessor_s_unit_has_computed_is_late()
     )
     assert (len(found.late_ids), found.late_ns, found.late_share) == (3, 10_000_000, 1.0)
     assert not found.compared
-
-
-def test_what_no_compute_could_hide_is_not_late() -> None:
-    """The first gather has nothing before it; the second begins as soon as the first is over."""
+    # No compute could hide a first gather, which has nothing before it, and a second that begins once it is over.
     found = sharded(
         f'cpu  {gather("h.0", 0)} | {gather("h.1", 4)} | "FSDP::pre_backward (h.1)" 9-9.1 | optimizer 10-11',
         "gpu  sgemm 31-41 @3.5 | sgemm 61-99 @8.5",

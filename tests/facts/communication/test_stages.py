@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from diagnose.facts.communication.balance import Stages, stages
 from diagnose.facts.communication.peers import peers
-from diagnose.facts.communication.stages import Stages, stages
 from diagnose.facts.core.base import Missing
 from diagnose.replay.edits import Estimate, Even, Own, Rechunk
 from diagnose.replay.job_saving import JobReplay
@@ -46,14 +46,11 @@ def known(text: str) -> Stages:
 def test_micro_batches_and_what_each_costs_besides_computing(other: str) -> None:
     """The other rank is recorded, is the only other member of the group, or is told by what sends and receives."""
     found = known(re.sub(r"(to|from)=\d", other, synthetic()))
-    assert found.ranks == ((0,), (1,))
-    assert found.held == ((0,), (1,))
-    assert found.micro_batches == 2
+    assert found.ranks == found.held == ((0,), (1,))
     assert found.compute_ns.tolist() == [40 * MS, pytest.approx(39.9 * MS)]
     # A step of 65 ms has 40 of the longest, 39.9 / 2 of the other, and three times the cost.
     assert found.cost_ns == pytest.approx((65 - 40 - 39.9 / 2) / 3 * MS)
-    assert found.ideal_idle_share == pytest.approx(1 / 3)
-    assert not found.uneven
+    assert (found.micro_batches, found.uneven, found.ideal_idle_share) == (2, False, pytest.approx(1 / 3))
 
 
 def test_a_place_that_computes_longer_is_levelled() -> None:
@@ -63,19 +60,16 @@ def test_a_place_that_computes_longer_is_levelled() -> None:
     assert found.even.tolist() == [[pytest.approx(mean / 40)] * 3, [pytest.approx(mean / 33.9)] * 3]
 
 
-def test_ranks_that_all_begin_by_sending_are_a_ring() -> None:
+def test_ranks_that_all_begin_by_sending_are_a_ring_and_who_sends_nothing_is_in_no_pipeline() -> None:
     facts = facts_of(synthetic(first="send"))
     assert not peers(facts).job.pipelines
     assert stages(facts) is None
+    assert stages(facts_of("4 steps of 100\ncpu  aten::mm 0-0.1\ngpu  sgemm 0.1-60 @0.05")) is None
 
 
 def test_of_one_rank_nothing_is_known() -> None:
     with pytest.raises(Missing, match="the other ranks' recordings"):
         stages(facts_of(synthetic().split("---")[0]))
-
-
-def test_a_rank_that_sends_nothing_is_in_no_pipeline() -> None:
-    assert stages(facts_of("4 steps of 100\ncpu  aten::mm 0-0.1\ngpu  sgemm 0.1-60 @0.05")) is None
 
 
 def test_more_micro_batches_spare_filling_and_cost_something_each() -> None:

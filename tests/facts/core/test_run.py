@@ -4,7 +4,6 @@ from math import inf
 
 import pytest
 from msgspec.structs import replace
-from msgspec.structs import replace as replace_in
 
 from diagnose.capture.agent import clocks
 from diagnose.facts.core.base import Facts, Missing
@@ -84,12 +83,9 @@ def test_without_a_manifest_nothing_is_known(get: object) -> None:
         get(facts_of(LOADING))
 
 
-def test_medians_by_one_clock() -> None:
+def test_medians_by_one_clock_preferably_the_device_s() -> None:
     facts = known(LOADING, unprofiled=wall(10, 30, 20), timing=wall(30, 24, 20))
     assert slowdown(facts) == Slowdown(20 * MS, 20 * MS, 1.2)
-
-
-def test_the_device_s_clock_is_preferred() -> None:
     alone, recorded = wall(10, device=(40, 41, 42)), wall(20, device=(82,))
     assert slowdown(known(LOADING, unprofiled=alone, timing=recorded)) == Slowdown(41 * MS, 41 * MS, 2.0)
     # Where one of them has no device's clock, the ratio is by the other clock, which both have.
@@ -201,7 +197,7 @@ def test_the_range_of_the_model() -> None:
     found = loading(known(LOADING, one))
     assert [each.sharing for each in found.models] == [1.3, 1.05, 1.0]
     assert [each.waiting_ns for each in found.models] == [900 * MS, 200 * MS, 200 * MS]
-    present = loading(known(LOADING.replace("load", "next"), replace_in(one, num_workers=2)))
+    present = loading(known(LOADING.replace("load", "next"), replace(one, num_workers=2)))
     assert [each.sharing for each in present.models] == [1.05, 1.0, 1.0]
 
 
@@ -262,11 +258,8 @@ def test_whether_launches_are_made_to_wait(variables: dict[str, str], blocks: bo
     assert launch_blocking(facts) is blocks
 
 
-def test_an_environment_of_which_nothing_was_recorded() -> None:
+def test_an_environment_of_which_nothing_was_recorded_or_other_variables_decide() -> None:
     with pytest.raises(Missing, match="the run's environment"):
         environment(with_environment(LOADING, {}))
-
-
-def test_on_rocm_other_variables_decide() -> None:
-    with pytest.raises(Missing, match="HIP_LAUNCH_BLOCKING"):
+    with pytest.raises(Missing, match="HIP_LAUNCH_BLOCKING"):  # on ROCm
         launch_blocking(with_environment(f"device MI300X{LOADING}", {"CUDA_LAUNCH_BLOCKING": "0"}))

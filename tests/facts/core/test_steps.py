@@ -26,10 +26,8 @@ def three_steps() -> Drawing:
 
 def test_a_step_lasts_from_device_end_to_device_end_and_the_first_is_not_used() -> None:
     found = steps(three_steps().facts())
-    assert found.measure == Measure.DEVICE
-    assert found.numbers == (8, 9)
-    assert found.times_ns.tolist() == [100_000, 110_000]
-    assert (found.recorded, found.dropped) == (3, (7,))
+    assert (found.measure, found.times_ns.tolist()) == (Measure.DEVICE, [100_000, 110_000])
+    assert (found.numbers, found.recorded, found.dropped) == ((8, 9), 3, (7,))
 
 
 @pytest.mark.parametrize(
@@ -82,23 +80,20 @@ def test_without_device_work_steps_last_from_marker_to_marker() -> None:
     for start in (10, 110, 210):
         draw.op("aten::mm", start, start + 5)
     found = steps(draw.facts())
-    assert found.measure == Measure.HOST
-    assert found.times_ns.tolist() == [100_000, 130_000]
+    assert (found.measure, found.times_ns.tolist()) == (Measure.HOST, [100_000, 130_000])
 
 
-def test_one_step_lasts_from_its_start_to_its_last_device_end() -> None:
-    found = steps(Drawing().step(3, 20, 50).launch("k", (25, 27), (30, 170)).facts())
-    assert (found.measure, found.numbers, found.times_ns.tolist()) == (Measure.ONE_STEP, (3,), [150_000])
-
-
-def test_one_step_begins_where_the_device_has_done_what_was_before_it() -> None:
-    draw = Drawing().work("before", (0, 90)).step(3, 20, 150).launch("k", (25, 27), (95, 170))
-    assert steps(draw.facts()).times_ns.tolist() == [80_000]  # from 90 to 170
-
-
-def test_one_step_begins_at_its_own_work_if_other_work_goes_on_beside_it() -> None:
-    draw = Drawing().work("beside", (0, 160), stream=8).step(3, 20, 150).launch("k", (25, 27), (95, 170))
-    assert steps(draw.facts()).times_ns.tolist() == [75_000]  # from 95 to 170
+@pytest.mark.parametrize(
+    ("before", "lasts"),
+    [
+        (Drawing(), 150_000),  # from its start on the host, at 20
+        (Drawing().work("before", (0, 90)), 80_000),  # from when that is done
+        (Drawing().work("beside", (0, 160), stream=8), 75_000),  # from its own work on, at 95
+    ],
+)
+def test_one_step_lasts_to_its_last_device_end(before: Drawing, lasts: int) -> None:
+    found = steps(before.step(3, 20, 150).launch("k", (25, 27), (95, 170)).facts())
+    assert (found.measure, found.numbers, found.times_ns.tolist()) == (Measure.ONE_STEP, (3,), [lasts])
 
 
 def test_without_steps_the_window_is_all_device_work() -> None:
@@ -111,24 +106,18 @@ def test_steps_are_selected_by_number() -> None:
     assert (found.numbers, found.times_ns.tolist(), found.dropped) == ((9,), [110_000], (7, 8))
 
 
-def test_a_range_without_a_usable_step_says_which_there_are() -> None:
-    with pytest.raises(Missing, match="usable steps of this recording are 8-9"):
-        steps(three_steps().facts((1, 7)))
-
-
-def test_a_range_needs_marked_steps() -> None:
-    with pytest.raises(Missing, match="marked steps"):
-        steps(Drawing().launch("k", (1, 2), (10, 40)).facts((1, 2)))
-
-
-def test_nothing_to_measure_is_missing() -> None:
-    with pytest.raises(Missing, match="device work and ops"):
-        steps(Drawing().span("unheard_of", "x", 0, 5).facts())
-
-
-def test_what_takes_no_time_is_no_step() -> None:
-    with pytest.raises(Missing, match="anything that takes time"):
-        steps(Drawing().work("k", (5, 5)).work("k", (5, 5)).facts())
+@pytest.mark.parametrize(
+    ("facts", "missing"),
+    [
+        (three_steps().facts((1, 7)), "usable steps of this recording are 8-9"),
+        (Drawing().launch("k", (1, 2), (10, 40)).facts((1, 2)), "marked steps"),
+        (Drawing().span("unheard_of", "x", 0, 5).facts(), "device work and ops"),
+        (Drawing().work("k", (5, 5)).work("k", (5, 5)).facts(), "anything that takes time"),
+    ],
+)
+def test_what_is_missing(facts: Facts, missing: str) -> None:
+    with pytest.raises(Missing, match=missing):
+        steps(facts)
 
 
 TIMED = "timed " + "20 " * 20

@@ -1,39 +1,37 @@
 """Work that waits and graphs show to have run, and that was not recorded."""
 
+import pytest
+
 from diagnose.facts.core.breakdown import breakdown
 from diagnose.facts.core.device import unrecorded_work
 from diagnose.facts.core.work import work_table
 from diagnose.trace.kinds import KernelKind
 from tests.drawing import Drawing
 
+Times = tuple[float, float]
 
-def found(draw: Drawing) -> list[tuple[float, float]]:
+
+def found(draw: Drawing) -> list[Times]:
     some = unrecorded_work(draw.facts())
     return [(start / 1e3, end / 1e3) for start, end in zip(some.starts.tolist(), some.ends.tolist(), strict=True)]
 
 
-def test_a_wait_that_nothing_recorded_fills() -> None:
-    """From 500 on, when the recorded kernel is done."""
-    draw = Drawing().launch("k", (0, 20), (30, 500)).call("cudaStreamSynchronize", 100, 6000)
-    assert found(draw) == [(500, 6000)]
-
-
-def test_a_graph_without_kernels_may_have_begun_with_its_launch() -> None:
-    draw = (
-        Drawing().launch("k", (0, 5), (10, 20)).call("cudaGraphLaunch", 30, 40).call("cudaStreamSynchronize", 90, 6000)
-    )
-    assert found(draw) == [(30, 6000)]
-
-
-def test_a_host_that_is_slow_to_wake_has_waited_for_what_was_recorded() -> None:
-    draw = Drawing().launch("k", (10, 20), (30, 5000)).call("cudaStreamSynchronize", 100, 5900)
-    assert found(draw) == []
-
-
-def test_clocks_that_disagree_are_allowed_for() -> None:
-    """By 2 ms: the kernel starts before its launch by as much."""
-    draw = Drawing().launch("k", (2010, 2020), (10, 500)).call("cudaStreamSynchronize", 2100, 3400)
-    assert found(draw) == []
+@pytest.mark.parametrize(
+    ("launch", "run", "graphs", "wait", "unrecorded"),
+    [
+        ((0, 20), (30, 500), (), (100, 6000), [(500, 6000)]),  # since the recorded kernel was done
+        ((0, 5), (10, 20), ((30, 40),), (90, 6000), [(30, 6000)]),  # a graph may have begun with its launch
+        ((10, 20), (30, 5000), (), (100, 5900), []),  # a host that is slow to wake
+        ((2010, 2020), (10, 500), (), (2100, 3400), []),  # clocks disagree by 2 ms: the kernel starts before its launch
+    ],
+)
+def test_a_wait_that_nothing_recorded_fills(
+    launch: Times, run: Times, graphs: tuple[Times, ...], wait: Times, unrecorded: list[Times]
+) -> None:
+    draw = Drawing().launch("k", launch, run)
+    for times in graphs:
+        draw.call("cudaGraphLaunch", *times)
+    assert found(draw.call("cudaStreamSynchronize", *wait)) == unrecorded
 
 
 def queue(after: tuple[float, float], *lost: float, stream: int = 7) -> Drawing:
@@ -80,15 +78,11 @@ def synthetic() -> Drawing:
     return draw.work("void at::native::vectorized_elementwise_kernel<4>", (190, 199))
 
 
-def test_the_asking_op_is_the_outermost_and_the_op_the_innermost() -> None:
+def test_what_each_operation_is_who_asked_for_it_and_in_which_steps() -> None:
     facts = synthetic().facts()
     table, names = work_table(facts), facts.rank.spans["name"]
     told = [(str(names[op]), str(names[asked])) for op, asked in zip(table.op, table.asked_by, strict=True) if op >= 0]
-    assert told == [("aten::addmm", "aten::linear")] * 2
-
-
-def test_kinds_and_the_used_steps() -> None:
-    table = work_table(synthetic().facts())
+    assert told == [("aten::addmm", "aten::linear")] * 2  # the innermost, and the outermost
     assert table.of(KernelKind.GEMM).tolist() == [True, False, True, False, False]
     assert table.of(KernelKind.MEMORY, KernelKind.ELEMENTWISE).tolist() == [False, True, False, True, True]
     # The first step is not used: it ends when its last work does, at 70.
