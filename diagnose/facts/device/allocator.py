@@ -22,8 +22,7 @@ from diagnose.trace.kinds import ApiKind
 
 BURST = 4  # Frees in a row, at least, that look like a cache given back. Chosen: one tensor is freed by one call.
 
-UNCACHED_FREES = 16
-"""Frees per step, at least, before most of them coming one by one says that nothing is cached. Chosen."""
+UNCACHED_FREES = 16  # Frees per step, at least, before most coming one by one says that nothing is cached. Chosen.
 
 
 class Churn(str, Enum):
@@ -32,9 +31,7 @@ class Churn(str, Enum):
     EMPTY_CACHE = "empty_cache"
     """The program gives the cache back: torch.cuda.empty_cache on the stack; without stacks, many frees in a row
     outside any op."""
-    RETRY = "retry"
-    """The allocator gives its cache back by itself, because no cached block fits and the device is full: other frees in
-    a row."""
+    RETRY = "retry"  # The allocator does, as no cached block fits and the device is full: other frees in a row.
     UNCACHED = "uncached"  # Tensors are freed one by one: the caching allocator is switched off.
     OTHER = "other"  # Single calls: growth, buffers of libraries.
 
@@ -156,8 +153,7 @@ class AllocatorCause(Struct, frozen=True):
     names: tuple[str, ...]  # Of the functions.
     ids: IntArray
     calls: float
-    later_share: float
-    """Share of the later half of the used steps that have such calls: what the first steps need is there by then."""
+    later_share: float  # Of the later half of the used steps have such calls: what first steps need is there by then.
     host_ns: int
     idle_ns: int | None  # Idle time of the device under them; None without device work.
     site: Site | None  # Where most of their host time is spent.

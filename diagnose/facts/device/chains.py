@@ -32,11 +32,9 @@ FUSIBLE = (
 )
 """Ops on elements, and softmax, that a compiler joins in one kernel."""
 
-CALL_NS = 10_000
-"""Of shorter ops more is calling than computing: views take 1 to 9 us in planted cases, a kilobyte of data 5."""
+CALL_NS = 10_000  # Of shorter ops more is calling than computing: planted views take 1 to 9 us, a kilobyte of data 5.
 
-MOST = 0.25
-"""Of an op's time, itself: what converts its arguments first spends more on that (0.7 in planted cases). Chosen."""
+MOST = 0.25  # Of an op's time, itself: what converts its arguments first spends more on that (0.7 in planted cases).
 
 CALLS = 3
 """In fewer calls a chain is torch's own: the backward pass of `amax`, or of a division. Compiled, a net with these took
@@ -169,8 +167,7 @@ class PointwiseChains(Struct, frozen=True):
     chains: int
     chains_ns: int
     ops: tuple[str, ...]  # Of the longest chain in the used steps whose ops are all known, in order.
-    memory_bound_share: float
-    """Of the time of compute that all such kernels take; above 1 only where streams run side by side."""
+    memory_bound_share: float  # Of the time of compute in all such kernels; above 1 only where streams run in parallel.
     times: tuple[tuple[int, Intervals], ...] = ()  # On the CPU: thread, and when it is in them.
     fused_ns: IntArray | None = None
     """On the CPU, as one op: low, likely, and high estimate: reading inputs and writing an output, as fast per byte as

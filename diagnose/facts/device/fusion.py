@@ -35,8 +35,7 @@ FloatArray = npt.NDArray[np.float64]
 Dims = tuple[int, int, int, int]
 _MATMULS = ("aten::bmm", "aten::baddbmm")
 _MASKING = ("aten::masked_fill*", "aten::where", "aten::tril*", "aten::triu*")
-FORWARD_TENSORS, BACKWARD_TENSORS = 4, 8
-"""Queries, keys, values and the result; backward these, and a gradient of each."""
+FORWARD_TENSORS, BACKWARD_TENSORS = 4, 8  # Queries, keys, values, the result; backward these and the gradient of each.
 
 
 @fact
@@ -104,8 +103,7 @@ def _run(facts: Facts, order: IntArray, member: Mask) -> IntArray:
 class AttentionChain(Struct, frozen=True):
     """Attention of one shape as matmul, softmax and matmul, in passes forward and backward. Totals are per step."""
 
-    asked_by: str
-    """The outermost op of the first matmul: `aten::scaled_dot_product_attention` where it took its math backend."""
+    asked_by: str  # The outermost op of the first matmul: `aten::scaled_dot_product_attention` for its math backend.
     batch: int  # Batch size times heads.
     queries: int
     keys: int
@@ -211,8 +209,7 @@ def _attention(facts: Facts, shape: Dims, forward: list[IntArray], backward: lis
 
 FLASH_FROM = (8, 0)  # FlashAttention 2 needs compute capability 8.0; 16 bits; and heads of at most WIDEST.
 WIDEST = 256
-NEWER_ON = ((9,), (10,))
-"""Major compute capabilities for which FlashAttention 3 or 4 and cuDNN have kernels of their own."""
+NEWER_ON = ((9,), (10,))  # Major compute capabilities for which FlashAttention 3 or 4 and cuDNN have own kernels.
 NEWER_LEFT = (1 / 1.1, 1 / 1.5, 1 / 2.0)
 """FlashAttention 3 takes 1.5 to 2 times less than 2 forward, 1.5 to 1.75 times backward (arXiv 2407.08608); with short
 sequences little less."""

@@ -131,10 +131,8 @@ class GridFilling(Struct, frozen=True):
     underfilled_ns: int
     compute_ns: int
     underfilled_share: float  # Of compute.
-    filled_share: float
-    """Of the multiprocessors left to them that their blocks can take, the mean over their time; 1 if there are none."""
-    free_memory_share: float | None
-    """Of the device's memory, never reserved by the allocator; None without memory events."""
+    filled_share: float  # Of the multiprocessors left that their blocks can take, the mean over time; 1 without any.
+    free_memory_share: float | None  # Of the device's, never reserved by the allocator; None without memory events.
 
 
 @fact
@@ -200,9 +198,7 @@ class SortedIndexing(Struct, frozen=True):
     work: Work
     call: IntArray  # The call, 0.., that each of `work.work_ids` is launched in.
     moved_bytes: IntArray  # What each call reads and writes without sorting; 0 unknown. Shape (calls,).
-    floor: float | None
-    """Share of the device's time that adding without sorting would at least take; None if sizes or the device are not
-    known."""
+    floor: float | None  # Share of the device's time of adding unsorted, at least; None if sizes or device are unknown.
 
 
 @fact

@@ -212,12 +212,10 @@ class Convolutions(Struct, frozen=True):
 
     ids: IntArray  # Their kernels.
     ns: int
-    reached: float | None
-    """Of what the device can do at best, the share that they reach, by their time; None if no cost is known."""
+    reached: float | None  # Of what the device can do at best, by their time; None if no cost is known.
     generic_ns: int  # In kernels that suit any size.
     generic: tuple[str, ...]  # Names of these without arguments, longest first.
-    fixed: bool | None
-    """All used steps run the same kernels in the same grids: so sizes stay the same. None of a single step."""
+    fixed: bool | None  # All used steps run the same kernels in the same grids: sizes stay the same. None of one step.
 
 
 @fact

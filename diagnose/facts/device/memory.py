@@ -81,17 +81,14 @@ def allocation_calls(facts: Facts) -> AllocationCalls:
     return AllocationCalls(int(inside.sum()), round_half_up(total, used.count))
 
 
-UNUSED_SHARE = 0.5
-"""Of a machine's memory, taken to be free for its ranks where the CPU computes: what they hold is not recorded (our
-choice)."""
+UNUSED_SHARE = 0.5  # Of a machine's memory, taken as free where the CPU computes: what ranks hold is not recorded.
 
 
 class HeadRoom(Struct, frozen=True):
     """Memory that this rank could use besides."""
 
     bytes: int
-    on_host: bool
-    """Of the machine, taken as UNUSED_SHARE of this rank's part; else what the device's allocator never reserved."""
+    on_host: bool  # Of the machine: UNUSED_SHARE of this rank's part; else what the device's allocator never reserved.
 
 
 @fact
@@ -114,11 +111,9 @@ def head_room(facts: Facts) -> HeadRoom:
     return HeadRoom(max(min(free), 0), False)
 
 
-LEAST_STEPS = 5
-"""Ends of steps that have to be known: batches of different sizes rise by chance over fewer (rule catalogue)."""
+LEAST_STEPS = 5  # Known ends of steps, at least: over fewer, batches of different sizes rise by chance.
 
-EVEN = 0.5
-"""Of the median rise, at least: what is kept in every step is much the same, what varies is not (our choice)."""
+EVEN = 0.5  # Of the median rise, at least: what is kept in every step is much the same, what varies is not. Chosen.
 
 
 class Kept(Struct, frozen=True):

@@ -43,16 +43,13 @@ Mask = npt.NDArray[np.bool_]
 class Precision(Struct, frozen=True):
     """Calls that multiply matrices, by what they multiply in; times per step."""
 
-    fp32_ids: IntArray
-    """Kernels in fp32 without Tensor Cores, convolutions left out: what `set_float32_matmul_precision` changes."""
+    fp32_ids: IntArray  # In fp32 without Tensor Cores, no convolutions: what `set_float32_matmul_precision` changes.
     fp32_ns: int
     full_ids: IntArray  # Kernels in fp32 or tf32: what autocast changes.
     full_ns: int
     full_share: float  # Of the step.
-    tf32_left: float | None
-    """Share of `fp32_ns` that it takes at best in tf32; None if there is none, or the device has no tf32."""
-    half_left: float | None
-    """Share of `full_ns` that it takes at best in 16 bits; None if there is none, or the device has no such type."""
+    tf32_left: float | None  # Share of `fp32_ns` left in tf32 at best; None without any, or if the device has no tf32.
+    half_left: float | None  # Share of `full_ns` left in 16 bits at best; None without any, or without such a type.
     half_dtype: str  # bf16 where the device has it, else fp16.
     pointwise_ids: IntArray  # Memory-bound kernels beside them: with 16 bits they move half the bytes.
     device: str

@@ -60,8 +60,7 @@ class Transfer(Struct, frozen=True):
     host_ns: int  # Host time in these calls, synchronisations and `op_ids`, per step.
     host_idle_ns: int  # Idle time of the device while the host was in these, per step.
     bandwidth_bytes_per_s: float | None  # Bytes over device time, of the copies whose size was recorded.
-    most_bytes_per_s: tuple[float, float] | None
-    """Between which of these rates eight of ten copies of TINY_BYTES and more are; None without any."""
+    most_bytes_per_s: tuple[float, float] | None  # Rates of most copies of TINY_BYTES and more: p10 and p90.
 
     @property
     def offloads(self) -> bool:

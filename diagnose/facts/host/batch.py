@@ -17,12 +17,9 @@ from diagnose.facts.optimizer.optimizer import for_parameters
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 
-MOST_TIMES = 8
-"""The largest step that is advised (our choice): what larger batches do to the training is not for a trace to tell."""
-USED_AT_MOST = 0.9
-"""Of the device's memory, with the larger batch: the rest is for the context, for libraries and fragments."""
-SHORT_NS = 200_000
-"""Python pauses up to that are calls of modules and hooks, as many whatever the batch; longer ones may go with it."""
+MOST_TIMES = 8  # As large a step is advised at most: what larger batches do to the training no trace tells. Chosen.
+USED_AT_MOST = 0.9  # Of the device's memory, with the larger batch: the rest is for context, libraries, fragments.
+SHORT_NS = 200_000  # Shorter Python pauses are calls of modules and hooks, as many whatever the batch; longer may grow.
 
 
 class LargerBatch(Struct, frozen=True):
@@ -31,8 +28,7 @@ class LargerBatch(Struct, frozen=True):
     times: int  # As large as now: a power of two, at most MOST_TIMES; 1 if twice the batch does not fit for sure.
     used_bytes: int  # Most that the allocator held.
     capacity_bytes: int
-    host_idle_ns: int
-    """Idle time of the device while the host dispatches ops, calls modules, or is in the optimizer's step."""
+    host_idle_ns: int  # Idle time of the device in dispatch, calls of modules, and the optimizer's step.
     host_times: tuple[tuple[int, Intervals], ...]  # Of these: thread and times.
     update_ids: IntArray  # Device work for parameters: updates, and zeroing of gradients.
     update_ns: int

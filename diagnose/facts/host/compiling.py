@@ -70,14 +70,11 @@ class Compiling(Struct, frozen=True):
     used: bool  # Whether any trace of it was seen.
     compilations: Compilations
     region_calls: int  # Calls of compiled code by the program, after graph breaks included, per step.
-    breaks_per_call: float
-    """Graph breaks, after which compiled code calls other, over its calls by what is not compiled; 0 without any."""
-    between_ids: IntArray
-    """Ops that regions run uncompiled before, between and after their graphs, none inside another."""
+    breaks_per_call: float  # Graph breaks that lead to other compiled code, over calls from uncompiled code; 0 without.
+    between_ids: IntArray  # Ops that regions run uncompiled before, between, after their graphs; none inside another.
     between: int  # Per step.
     between_ns: int  # Host time in them, per step.
-    fused_ids: IntArray
-    """Calls of Inductor's graphs in which no op runs: nothing but code that could be fused with its neighbours'."""
+    fused_ids: IntArray  # Calls of Inductor's graphs without ops: all code that could be fused with its neighbours'.
     fused_work_ids: IntArray  # Device work launched in them.
     fused_pieces: int  # How many of them a call of compiled code has, forward, that graph breaks part; 1 where none do.
     missed: int  # Searches that found none, after which code ran uncompiled, per step.

@@ -80,8 +80,7 @@ _ADDS = ("aten::add_", "aten::add")
 class Loop(Struct, frozen=True):
     """Rounds of the same ops, forward and backward. Numbers are per step unless they say otherwise."""
 
-    ops: tuple[str, ...]
-    """Of a round of the forward part, in order; of the backward part where that is all that was found."""
+    ops: tuple[str, ...]  # Of a round of the forward part, in order; of the backward part where only that was found.
     has_backward: bool  # Else no gradients were kept.
     rounds: int  # In a row.
     site: Site | None  # The head of the loop; where its lines are not known, that of its first op.

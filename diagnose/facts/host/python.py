@@ -34,8 +34,7 @@ from diagnose.trace.frames import OWN, Site
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity, CalleeKind
 
-MOST = 0.5
-"""Outside the used steps, pauses are taken for an idle gap's cause if they fill this share of the host's delay."""
+MOST = 0.5  # Outside the used steps, pauses cause an idle gap if they fill this share of the host's delay.
 
 WORK_NS = 1_000_000
 """Shorter pauses are calls of modules and ops, the start of a backward pass (up to 0.8 ms in planted cases) and what
@@ -54,13 +53,11 @@ MAKES = 0.5
 """What takes this share of Python's time between ops, and interrupts this share of the collections of garbage, makes
 what they are for (our choice): how often Python collects goes by how many objects are made."""
 
-SHORT_NS = 200_000
-"""Shorter pauses of the device are for calls of modules and hooks, not for a piece of work (our choice)."""
+SHORT_NS = 200_000  # Shorter pauses of the device are for calls of modules and hooks, not for a piece of work. Chosen.
 
 USUAL = 0.5  # Pauses in a smaller share of the steps come now and then, as those of logs (our choice).
 
-_PAUSES = (TimeCause.PYTHON, TimeCause.BLOCKED)
-"""What Python does between ops; that it waits in the operating system only some recorders tell."""
+_PAUSES = (TimeCause.PYTHON, TimeCause.BLOCKED)  # Between ops; waits in the operating system only some recorders tell.
 
 _IN_CALLS = (*LAUNCHING, TimeCause.SYNC, TimeCause.HOST_COPY, TimeCause.HOST_COMPUTE)  # What `whole_calls` do as well.
 
@@ -106,16 +103,13 @@ class PythonPause(Struct, frozen=True):
     """Pauses between ops, at one line, for which the device was idle; of a training on the CPU, all of them."""
 
     site: Site | None  # None: no stacks, or no frame of the user's code was open.
-    idle_ns: int
-    """Idle time of the device with cause `python` or `blocked`, per step; of a training on the CPU, the pauses
-    themselves."""
+    idle_ns: int  # Of the device, with cause `python` or `blocked`, per step; where the CPU trains, pauses themselves.
     waiting_ns: int  # Of it, while the host waited in the operating system, per step, as far as that was recorded.
     share: float  # `idle_ns` over the step.
     gaps: int  # Idle gaps, or pauses, in all used steps.
     steps_seen: int  # Used steps with at least one of them.
     steps: int  # Used steps.
-    optimizer_share: float
-    """Share of the idle time during which the optimizer's step, or its zeroing of gradients, was open."""
+    optimizer_share: float  # Of the idle time, with the optimizer's step or zeroing of gradients open.
     on_cpu: bool  # The training computes on the CPU: no device was waiting.
     times: tuple[tuple[int, Intervals], ...]
     """Track of each thread that launched what the device waited for, with its pauses in the whole recording. Within the
@@ -123,8 +117,7 @@ class PythonPause(Struct, frozen=True):
     collections: IntArray = field(default_factory=lambda: NO_SPANS.ids)
     """Garbage that Python collects by itself in these pauses, where that is for what they make: known on a CPU only."""
     collecting_ns: int = 0  # Time in them, per step.
-    callee: Callee | None = None
-    """The function of a library that takes most of it; None if the line itself does, or no stacks were recorded."""
+    callee: Callee | None = None  # The library function with most of it; None: the line itself, or no stacks.
 
     @property
     def each_ns(self) -> float:

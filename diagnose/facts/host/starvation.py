@@ -50,8 +50,7 @@ class Starvation(Struct, frozen=True):
     empty_queue_share: float  # Share of these calls that found nothing outstanding on their stream.
     kernel_median_ns: int  # Median duration of a kernel.
     graph_share: float  # Share of the kernels that a CUDA graph launched.
-    repeats: bool | None
-    """Each used step launches the same kernels with the same grids, as a CUDA graph would; None with one step."""
+    repeats: bool | None  # Each used step launches the same kernels and grids, as a CUDA graph would; None with one.
 
 
 @fact

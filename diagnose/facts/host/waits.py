@@ -50,8 +50,7 @@ class WaitReason(str, Enum):
     SCALAR_READ = "scalar_read"  # A number of the device: `.item()`, `if tensor:`, a `.cpu()` of up to SCALAR_BYTES.
     TENSOR_READ = "tensor_read"  # A copy of a tensor to the host.
     DATA_DEPENDENT_SHAPE = "data_dependent_shape"  # The size of a result: boolean masks, nonzero, unique.
-    HOST_TO_DEVICE = "host_to_device"
-    """A copy to the device to be over; `.to(device)` without non_blocking, or from pageable memory."""
+    HOST_TO_DEVICE = "host_to_device"  # A copy to the device: `.to(device)` without non_blocking, or pageable memory.
     SCALER = "scaler"  # GradScaler's overflow flag.
     EXPLICIT = "explicit"  # A synchronisation that no op asked for: `torch.cuda.synchronize()`, `event.synchronize()`.
     ALLOCATOR = "allocator"  # A free, which waits for all work of the device.
@@ -72,8 +71,7 @@ class HostWait(Struct, frozen=True):
     op: str  # The innermost op around it; "" if none.
     site: Site | None
     ids: IntArray  # The blocking calls.
-    op_ids: IntArray
-    """The outermost op around each of `ids` that starts nothing but reads of numbers, or -1. Shape as `ids`."""
+    op_ids: IntArray  # The outermost op around each of `ids` that only starts reads of numbers, or -1. Shape as `ids`.
     work_ids: IntArray  # The copies between host and device that were waited for.
     total_calls: int  # Waits in all used steps.
     steps_seen: int  # Used steps with at least one.
@@ -282,13 +280,11 @@ def blocked_ns(facts: Facts) -> int:
     return int(np.sum([sync.blocked_ns for sync in syncs(facts)], dtype=np.int64))
 
 
-LONG_KERNEL_NS = 50_000
-"""Launches take the host 3 to 10 us: one that lasts as long as such a kernel waited for it (our choice)."""
+LONG_KERNEL_NS = 50_000  # A launch takes 3 to 10 us: one as long as such a kernel waited for it. Chosen.
 
 ALIKE = (0.8, 1.2)  # A launch that lasts this share of its kernel's time is taken to have waited for it (our choice).
 
-ALIKE_SHARE = 0.5
-"""Of the launches of long kernels that take as long as their kernel, where all wait (msprof-analyze uses the same)."""
+ALIKE_SHARE = 0.5  # Of the launches of long kernels as long as their kernel, where all wait (as msprof-analyze).
 
 DEPTH = 2  # Queued before such a launch at most: launches also block when the queue is full, then hundreds are queued.
 
@@ -298,8 +294,7 @@ class BlockingLaunches(Struct, frozen=True):
 
     call_ids: IntArray  # Calls that launch one kernel, of any length.
     alike_share: float  # Share of the launches that lasted, over their kernels' time, as ALIKE says.
-    depth_median: int
-    """Work queued before the kernel when its launch begins; hundreds where launches block because the queue is full."""
+    depth_median: int  # Queued before the kernel at its launch; hundreds where launches block on a full queue.
     empty_queue_share: float  # Share of the launches that found nothing queued.
 
     @property

@@ -42,8 +42,7 @@ class ExtraWork(Struct, frozen=True):
     site: Site | None
     numbers: tuple[int, ...]  # Of the steps, in order.
     ns: int  # How much more of it there is than in other steps, per step that has it.
-    period: int | None
-    """Steps from one to the next, if there are two at least, and none is missing within the used steps."""
+    period: int | None  # Steps from one to the next, if there are two at least, none missing within the used steps.
     ids: IntArray  # Its spans, if it is an annotation or op.
     track: int  # The main training thread.
     times: Intervals  # When that thread was in it, if it has no spans.

@@ -31,8 +31,7 @@ from diagnose.trace.varying import VaryingShapes, varying_shapes
 LEAST_STEPS = 4  # Steps, from which on a count tells whether it rises in each (our choice).
 RARE = 0.01  # Chance of a rise that is taken for one: of counts, which vary by what steps do (our choice).
 
-SURE_OF_MOST = 0.05
-"""The same of what steps spend their time on, once it is known that they do get longer (our choice)."""
+SURE_OF_MOST = 0.05  # The same of what steps spend time on, once it is known that they do get longer. Chosen.
 
 MOST_SHARE = 0.5  # Of what each step is more than the one before: what grows by that is why (our choice).
 
@@ -82,8 +81,7 @@ class Grows(Struct, frozen=True):
 
     measured: Measured
     names: tuple[str, ...]  # Of ops, those that take longest first; none: Python between ops.
-    rise: Trend
-    """How many there are in each used step, or their ns; of a size, how far it reaches in each step of `inputs`."""
+    rise: Trend  # How many in each used step, or their ns; of a size, how far it reaches in each step of `inputs`.
     at_start: float  # The same when the run began, if it rose by as much in each step since; below 0: it did not.
     left: float  # Share of it that there was when the run began; 0 if it rose only later.
     work: Work | None  # None of Python.
@@ -113,12 +111,10 @@ class Grows(Struct, frozen=True):
 class Growth(Struct, frozen=True):
     """How steps change over the recording."""
 
-    time: Trend | None
-    """ns of each step without the profiler, of as much work each; None unless they surely get longer."""
+    time: Trend | None  # ns of each step without the profiler, of as much work; None unless they surely get longer.
     counts: dict[Count, Trend]  # What surely rises from step to step.
     kept: Kept | None
-    grows: tuple[Grows, ...]
-    """What most of it is, told by counts, sizes and time; none where `kept` is why, and where nothing stands out."""
+    grows: tuple[Grows, ...]  # What most of it is; none where `kept` is why, and where nothing stands out.
 
 
 @fact
@@ -426,8 +422,7 @@ def _piles_up(extents: Sequence[int], each: float, at_start: float, longer: bool
     return sum((equal, equal and len(extents) >= SURE_SIZES, doubled, longer)) >= WITNESSES
 
 
-RARE_TIME = 0.001
-"""Chance of a rise that is taken for one: of times, which vary by what else the machine does (our choice)."""
+RARE_TIME = 0.001  # Chance of a rise that is taken for one: of times, which vary by what else the machine does. Chosen.
 
 RISE = 0.1  # Of the beginning, or of the median, by so much at least what grows is more at the end (our choice).
 

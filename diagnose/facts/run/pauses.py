@@ -32,8 +32,7 @@ from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity
 
-SILENCE_NS = 50_000_000
-"""A host without any event for so long while the device is idle may be collecting garbage (our choice)."""
+SILENCE_NS = 50_000_000  # A host without events so long while the device is idle may be collecting garbage. Chosen.
 
 SPIKE = 1.5  # A step this many times as long as the median one is a spike (our choice).
 FILLS = 0.2  # What explains a spike fills at least this share of what the step takes more. Chosen.
@@ -126,8 +125,7 @@ class Spike(Struct, frozen=True):
     ns: int
     excess_ns: int  # How much longer.
     busy_excess_ns: int | None  # How much longer than in the median step the device was busy; None without device work.
-    fillers: tuple[Filler, ...]
-    """At most one of each kind, longest first; none where nothing recorded fills FILLS of the excess."""
+    fillers: tuple[Filler, ...]  # At most one of each kind, longest first; none fills less than FILLS of the excess.
 
 
 class StepSpikes(Struct, frozen=True):

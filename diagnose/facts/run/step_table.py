@@ -55,8 +55,7 @@ class GarbageCollections(Struct, frozen=True):
     automatic: Collections  # Those that Python started by itself, but for `once_ids`.
     explicit: Collections  # Those that the program asked for with gc.collect.
     automatic_recorded: bool  # Whether those that Python started by itself can be seen at all.
-    once_ids: IntArray
-    """Long ones that Python started by itself in few steps, as no step without the profiler shows them."""
+    once_ids: IntArray  # Long ones that Python started by itself in few steps, and no step without the profiler shows.
 
 
 @fact

@@ -54,8 +54,7 @@ class AttributedTime(Struct, frozen=True):
 
     part: Part
     kind: str  # Kind of kernel, cause of the idle time, or activity of the host.
-    op: str
-    """The innermost framework op that launched the work, or that ran on the host; "" if there is none, or not known."""
+    op: str  # The innermost framework op that launched the work, or ran on the host; "" for none, or unknown.
     name: str  # Of the kernel, collective or copy; "" where there is none, or where small rows were put together.
     shapes: str  # Of the op's inputs; "" if not recorded.
     site: Site | None

@@ -50,8 +50,7 @@ class Wasted(Struct, frozen=True):
     share: float  # Of their time and that of the nodes that is wasted, 0 to 1.
     other_site: Site | None  # Where the same had been computed before.
     track: int  # The main thread.
-    between: Intervals = intervals.EMPTY
-    """Time of that thread between the ops, which goes if these are left out as a whole."""
+    between: Intervals = intervals.EMPTY  # Of that thread, between the ops: goes if these are left out as a whole.
     kind: str = ""  # Which of a cause's kinds it is, where another fix is better than usual; else empty.
     detail: str = ""  # A noun phrase that says more.
     doubt: Missing | None = None  # What has to be known to be sure that it is wasted; None if it is.
