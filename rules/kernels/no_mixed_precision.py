@@ -19,8 +19,6 @@ from diagnose.facts.device import precision as precisions
 from diagnose.facts.run.program import Program
 from diagnose.rulekit.vocabulary import *
 
-from ._half_on_cpu import half_on_cpu
-
 WORTH_SHARE = 0.01  # of the step in 32-bit matrix work (our choice)
 WEIGHTS = Fix(
     "Convert the model's weights to 16 bits.",
@@ -34,8 +32,10 @@ SCALED = "\nscaler.scale(loss).backward(); scaler.step(optimizer); scaler.update
 
 @rule("KE02")
 def no_mixed_precision(facts: Facts, manifest: RankManifest | None = None, program: Program | None = None) -> Verdicts:
-    if slower := half_on_cpu(facts):
-        yield NotApplicable(slower)
+    if slower := precisions.half_on_cpu(facts):
+        half, ns = slower
+        lacks = f"a CPU without {', '.join(sorted(precisions.UNITS[half]))}"
+        yield NotApplicable(f"{half} matmuls and convolutions take {ms(ns)}/step on {lacks}; fp32 is faster there")
         return
     precision = precisions.precision(facts)
     half = {"bf16": "bfloat16", "fp16": "float16"}[precision.half_dtype]

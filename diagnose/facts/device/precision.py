@@ -12,7 +12,7 @@ from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.spans import host_spans, launched_in, on_training_threads, require_ops, sites_of
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
-from diagnose.facts.device.roofline import ALIGNED_BYTES, MatmulOps, inner_sizes, matmul_ops, op_roofline
+from diagnose.facts.device.roofline import ALIGNED_BYTES, MatmulOps, costs_of, inner_sizes, matmul_ops, op_roofline
 from diagnose.trace.costs import DTYPE_BYTES, DTYPES
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
@@ -246,3 +246,22 @@ def doubles(facts: Facts) -> Doubles:
         site=next((site for site in sites_of(facts, ops.ids[:1])), None),
         on_cpu=on_cpu,
     )
+
+
+UNITS = {
+    "bf16": {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16", "svebf16", "sve_bf16"},
+    "fp16": {"avx512_fp16", "amx_fp16", "asimdhp", "fphp"},
+}
+"""Flags of processors that multiply in these types, as Linux names them (arch/x86 cpufeatures.h, arm64 hwcap)."""
+
+
+def half_on_cpu(facts: Facts) -> tuple[str, int] | None:
+    """16 bits that a training on the CPU multiplies in without units for them, and ns per step; None if unknown."""
+    flags = None if facts.rank.context is None else facts.rank.context.host.cpu_flags
+    if flags is None or not trains_on_cpu(facts):
+        return None
+    ops = on_training_threads(facts, host_spans(facts, SpanKind.OP)).in_steps(facts)
+    code, costs = costs_of(facts, ops.ids)
+    dtype = np.array([*(cost.dtype or "" for cost in costs), ""])[code]
+    taken = {name: ops.where(dtype == name).times.total // steps(facts).count for name in UNITS}
+    return next(((name, ns) for name, ns in taken.items() if ns and UNITS[name].isdisjoint(flags)), None)
