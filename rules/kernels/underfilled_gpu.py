@@ -13,7 +13,7 @@ Sources
 """
 
 from diagnose.facts.device.kernels import GridFilling
-from diagnose.facts.host.batch import LargerBatch
+from diagnose.facts.host.process import LargerBatch
 from diagnose.facts.run.program import Language, Program
 from diagnose.rulekit.vocabulary import *
 

@@ -8,9 +8,9 @@ from diagnose.facts.core.breakdown import TimeCause
 from diagnose.facts.core.host import host_compute_ops, host_time
 from diagnose.facts.core.idle import idle
 from diagnose.facts.core.steps import Measure, steps
-from diagnose.facts.host.batch import larger_batch
 from diagnose.facts.host.functions import FunctionOp, FunctionTime, dominant_lines, functions
 from diagnose.facts.host.loops import Loop, apart_in_time, loops
+from diagnose.facts.host.process import larger_batch
 from diagnose.facts.host.python import Op, ops
 from diagnose.facts.host.starvation import host_compute
 from diagnose.synthetic.reading import facts_of
