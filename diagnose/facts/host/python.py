@@ -28,7 +28,7 @@ from diagnose.facts.core.spans import (
 )
 from diagnose.facts.core.steps import steps
 from diagnose.facts.host.callees import Callee, called, callee, whole_calls
-from diagnose.facts.run.step_table import garbage_collections
+from diagnose.facts.run.pauses import garbage_collections
 from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import OWN, Site

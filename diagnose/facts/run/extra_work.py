@@ -8,9 +8,8 @@ from diagnose.facts.core.breakdown import TimeCause, round_half_up
 from diagnose.facts.core.host import host_activities, host_threads
 from diagnose.facts.core.spans import host_spans, on_training_threads, used_step
 from diagnose.facts.core.steps import steps
-from diagnose.facts.run.pauses import Spike, checkpoints, gaps_by_line, step_spikes
+from diagnose.facts.run.pauses import Filler, Filling, Spike, checkpoints, gaps_by_line, step_spikes
 from diagnose.facts.run.quality import warm_up
-from diagnose.facts.run.step_table import Filler, Filling
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site

@@ -20,7 +20,7 @@ from diagnose.facts.core.inputs import BACKWARD, Inputs, Mask, Shape, Work, inpu
 from diagnose.facts.core.run import manifest
 from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, on_training_threads, sites_of, used_step
 from diagnose.facts.core.steps import Measure, steps
-from diagnose.facts.run.step_table import time_by_step
+from diagnose.facts.run.pauses import time_by_step
 from diagnose.facts.run.timed_steps import uneven
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind

@@ -4,7 +4,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.run.extra_work import ExtraWork, long_steps
-from diagnose.facts.run.step_table import Filling
+from diagnose.facts.run.pauses import Filling
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 

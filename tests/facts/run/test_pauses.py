@@ -3,8 +3,7 @@
 import pytest
 
 from diagnose.facts.core.base import Missing
-from diagnose.facts.run.pauses import checkpoints, silences, step_spikes
-from diagnose.facts.run.step_table import Filling, garbage_collections
+from diagnose.facts.run.pauses import Filling, checkpoints, garbage_collections, silences, step_spikes
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.steps import steps
+from diagnose.facts.run.pauses import time_by_step
 from diagnose.facts.run.quality import Overhead, Sign, distortion, not_recorded, steadiness, warm_up
-from diagnose.facts.run.step_table import time_by_step
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace import intervals
 from diagnose.trace.manifest import Host, RankManifest
