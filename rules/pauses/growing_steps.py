@@ -16,7 +16,8 @@ Sources
 """
 
 from diagnose.facts.core.inputs import Work
-from diagnose.facts.run.growth import Grows, Growth, Kept, Measured
+from diagnose.facts.run.growth import Grows, Measured
+from diagnose.facts.run.longer_steps import Growth, Kept
 from diagnose.rulekit.vocabulary import *
 
 NAMED = 3  # ops (our choice)

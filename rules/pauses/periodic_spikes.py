@@ -13,7 +13,7 @@ Sources
     https://github.com/wandb/wandb/issues/950
 """
 
-from diagnose.facts.run.extra_work import LongSteps
+from diagnose.facts.run.longer_steps import LongSteps
 from diagnose.rulekit.vocabulary import *
 
 LEFT = Between(0.6, 0.2, 0.0)  # of such work: of logging a fifth stays (our choice)

@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.facts.core.base import Missing
-from diagnose.facts.run.extra_work import ExtraWork, long_steps
+from diagnose.facts.run.longer_steps import ExtraWork, long_steps
 from diagnose.facts.run.pauses import Filling
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from diagnose import pipeline
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.run.growth import Count, Measured, growing_sizes, growth, trend, what_grows
+from diagnose.facts.run.growth import Measured, growing_sizes, trend, what_grows
+from diagnose.facts.run.longer_steps import Count, growth
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Timed
