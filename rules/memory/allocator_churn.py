@@ -14,7 +14,7 @@ Sources
     https://github.com/huggingface/peft/issues/2894
 """
 
-from diagnose.facts.device.allocator import AllocatorCause, Churn
+from diagnose.facts.device.memory import AllocatorCause, Churn
 from diagnose.rulekit.vocabulary import *
 
 OFTEN = 0.5  # of the later half of the steps: rarer calls are growth, or an occasional clean-up (our choice)

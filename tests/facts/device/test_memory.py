@@ -4,8 +4,18 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.device.allocator import Churn, allocator_calls, allocator_causes
-from diagnose.facts.device.memory import HeadRoom, Kept, Memory, MemoryGrowth, head_room, memory, memory_growth
+from diagnose.facts.device.memory import (
+    Churn,
+    HeadRoom,
+    Kept,
+    Memory,
+    MemoryGrowth,
+    allocator_calls,
+    allocator_causes,
+    head_room,
+    memory,
+    memory_growth,
+)
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from diagnose.trace.kinds import ApiKind
