@@ -44,15 +44,9 @@ def gradients_of_slices(slices: tuple[Slices, ...], steps: Steps, slowdown: Slow
         yield Clean(f"filling gradients of slices takes at most {percent(most_ns / step_ns)} of the step")
     for one in found:
         sizes, left = " x ".join(f"{size:,}" for size in one.whole), _left(one, slowdown)
+        ns, cut = one.back.longest_ns, f"{one.in_a_row} slices in a row of a tensor of {sizes}"
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"{one.in_a_row} slices in a row of a tensor of {sizes}: their backward pass takes"
-                    f" {ms(one.back.longest_ns)}/step.",
-                    one.back.longest_ns,
-                    "ns",
-                ),
-            ),
+            evidence=(Evidence(f"{cut}: their backward pass takes {ms(ns)}/step.", ns, "ns"),),
             edits=(Shorten(one.back.ids, left), Shorten(one.back.work_ids, left)),
             fixes=FIXES,
             confidence=Confidence(Level.MEDIUM, "slices are matched to their tensor by shapes"),
