@@ -62,7 +62,7 @@ def precision(facts: Facts) -> Precision:
     ops, work, known = matmul_ops(facts), work_table(facts), type_rates(facts)
     simt = _in(ops, "fp32") & (ops.tensor_cores == 0)
     full = _in(ops, "fp32", "tf32")
-    convolution = np.append(["conv" in name.lower() for name in ops.names], False)[ops.name].astype(bool)
+    convolution = ops.named(lambda name: "conv" in name.lower())
     dtype = "bf16" if known.bf16_tflops else "fp16"
     full_ns = _ns(facts, ops, full)
     return Precision(
@@ -140,7 +140,7 @@ def roofline(facts: Facts) -> Roofline:
     ops, reached = matmul_ops(facts), op_roofline(facts).achieved_share
     judged = ~np.isnan(reached)
     # Attention is left out: what part of it a mask spares is not recorded, and its sizes are lengths of sequences.
-    judged &= ~np.append(["attention" in name or "fmha" in name for name in ops.names], False)[ops.name].astype(bool)
+    judged &= ~ops.named(lambda name: "attention" in name or "fmha" in name)
     slow = judged & (np.nan_to_num(reached, nan=1.0) < SLOW_SHARE)
     math = op_roofline(facts).math_dtype
     on_units = np.isin(math, [DTYPES.index(one) for one in ("tf32", "fp16", "bf16")])
@@ -154,14 +154,13 @@ def roofline(facts: Facts) -> Roofline:
         dur = ops.dur_ns[chosen].astype(np.float64)
         return float((dur * reached[chosen]).sum() / dur.sum()) if dur.sum() else None
 
-    conv = np.append(["conv" in name for name in ops.names], False)[ops.name].astype(bool)
     slow_ns = _ns(facts, ops, slow)
     return Roofline(
         known_ns=_ns(facts, ops, judged),
         slow_ids=_kernels(ops, slow),
         slow_ns=slow_ns,
         slow_floor=floor(slow),
-        slow_conv_share=_ns(facts, ops, slow & conv) / max(slow_ns, 1),
+        slow_conv_share=_ns(facts, ops, slow & ops.named(lambda name: "conv" in name)) / max(slow_ns, 1),
         misaligned_ids=_kernels(ops, misaligned),
         misaligned_ns=_ns(facts, ops, misaligned),
         misaligned_floor=floor(misaligned),
@@ -196,8 +195,7 @@ def large_products(facts: Facts) -> LargeProducts | None:
     ops, known = op_roofline(facts).table, type_rates(facts)
     if known.fp8_tflops is None:
         return None
-    products = np.append([name in _PRODUCTS for name in ops.names], False)[ops.name].astype(bool)
-    large = products & _in(ops, "fp16", "bf16") & (ops.dims >= LARGE).all(axis=1)
+    large = ops.named(_PRODUCTS.__contains__) & _in(ops, "fp16", "bf16") & (ops.dims >= LARGE).all(axis=1)
     return LargeProducts(_kernels(ops, large), _ns(facts, ops, large), known.name)
 
 
