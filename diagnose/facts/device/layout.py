@@ -225,7 +225,8 @@ def convolutions(facts: Facts) -> Convolutions:
     mine = ops.named(lambda name: "conv" in name.lower()) | (ops.kind == KERNEL_KINDS.index(KernelKind.CONV))
     ids = ops.work[mine[ops.row]]
     step, dur = used_step(facts, ids), facts.rank.spans["dur_ns"].to_numpy()[ids]
-    names = [names_of(facts)[code] for code in name_codes(facts, ids).tolist()]
+    labels = names_of(facts)
+    names = [labels[code] for code in name_codes(facts, ids).tolist()]
     taken, generic = Counter[str](), {name for name in {*names} if _GENERIC.search(name)}
     for name, at, ns in zip(names, step.tolist(), dur.tolist(), strict=True):
         if at >= 0 and name in generic:

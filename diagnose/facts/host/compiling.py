@@ -13,7 +13,8 @@ from msgspec import Struct
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, in_used_steps, launched_in
+from diagnose.facts.core.inputs import name_codes
+from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, in_used_steps, launched_in, names_of
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
@@ -101,8 +102,10 @@ def compiling(facts: Facts) -> Compiling:
     calls = inside.in_steps(facts), inside.where(nested).in_steps(facts)
     breaks = len(calls[1].ids)
     fused = _fused(facts)
+    labels, kernels = names_of(facts), np.unique(name_codes(facts, device_work(facts).ids)).tolist()
+    seen = any(len(spans.ids) for spans in (compiled, lookup, inside, _code(facts)))
     return Compiling(
-        used=bool(len(compiled.ids) or len(lookup.ids) or len(_code(facts).ids) or _by_inductor(facts).any()),
+        used=seen or any(kinds.kernel_kind(labels[code]) in _INDUCTOR for code in kernels),
         compilations=_compilations(facts, compiled),
         region_calls=round_half_up(len(calls[0].ids), used.count),
         breaks_per_call=breaks / max(len(calls[0].ids) - breaks, 1),
@@ -139,7 +142,7 @@ def _missed(facts: Facts, lookup: HostSpans, regions: HostSpans, compiled: HostS
 
 def _between(facts: Facts, regions: HostSpans) -> HostSpans:
     """Outermost ops inside regions and outside of compiled functions; none where those were not recorded."""
-    compiled = host_spans(facts, *_HOST, named=lambda name: name in _FUNCTIONS or name.startswith(_GRAPH))
+    compiled = _code(facts)
     if not len(compiled.ids):
         return NO_SPANS
     marks = (_REGION, _GRAPH, _LOOKUP, *_FUNCTIONS)
@@ -166,20 +169,5 @@ def _pieces(fused: HostSpans, calls: HostSpans) -> int:
 
 
 def _code(facts: Facts) -> HostSpans:
-    """Calls of compiled code: of Inductor's graphs where recorded, else of compiled functions and regions.
-
-    A region also holds what runs uncompiled after a graph break.
-    """
-    graphs = host_spans(facts, *_HOST, named=lambda name: name.startswith(_GRAPH))
-    if len(graphs.ids):
-        return graphs
-    return host_spans(facts, *_HOST, named=lambda name: name in _FUNCTIONS or name.startswith(_REGION))
-
-
-def _by_inductor(facts: Facts) -> npt.NDArray[np.bool_]:
-    names = facts.rank.spans["name"].cat
-    codes = np.unique(names.codes.to_numpy()[device_work(facts).ids])
-    found = np.zeros(len(names.categories), dtype=bool)
-    for code in codes:
-        found[code] = kinds.kernel_kind(names.categories[code]) in _INDUCTOR
-    return found
+    """Calls of compiled code, without what runs uncompiled in a region after a graph break."""
+    return host_spans(facts, *_HOST, named=lambda name: name in _FUNCTIONS or name.startswith(_GRAPH))

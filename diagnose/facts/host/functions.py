@@ -171,8 +171,8 @@ def _makers(facts: Facts, calls: HostSpans, nodes: BackwardNodes) -> IntArray:
 
 
 def _positions(calls: HostSpans, ids: IntArray) -> IntArray:
-    at = np.minimum(np.searchsorted(calls.ids, ids), max(len(calls.ids) - 1, 0))
-    return np.where(calls.ids[at] == ids, at, -1) if len(calls.ids) else np.full(len(ids), -1)
+    at = np.searchsorted(calls.ids, ids)
+    return np.where(np.append(calls.ids, -1)[at] == ids, at, -1)
 
 
 def _device_ns(facts: Facts, calls: HostSpans) -> IntArray | None:
