@@ -53,10 +53,7 @@ def test_installed_packages_are_known_by_their_folder_too() -> None:
 @pytest.mark.parametrize(
     "inner",
     [
-        (
-            "pytorch_lightning/trainer/trainer.py(5): fit",
-            "/home/me/net.py(8): training_step",
-        ),  # It calls the user back.
+        ("pytorch_lightning/trainer/trainer.py(5): fit", "/home/me/net.py(8): step"),  # It calls the user back.
         ("torch/_tensor.py(500): backward", "/usr/lib/python3.11/json/decoder.py(3): decode"),
     ],
 )

@@ -41,10 +41,8 @@ def pieces(pause: PythonPause) -> list[tuple[list[int], list[int]]]:
 
 
 def test_dispatching_ops_starve_the_device() -> None:
-    facts = (
-        starved().op("aten::a", 1, 7).op("aten::a", 140, 180).op("aten::b", 181, 249).op("aten::c", 182, 190).facts()
-    )
-    found = starvation(facts)
+    draw = starved().op("aten::a", 1, 7).op("aten::a", 140, 180).op("aten::b", 181, 249).op("aten::c", 182, 190)
+    found = starvation(draw.facts())
     assert (found.idle_ns, found.share) == (100_000, pytest.approx(1 / 3))
     assert (found.gaps.starts.tolist(), found.gaps.ends.tolist()) == ([150_000], [250_000])
     # aten::c is inside aten::b; aten::z and the first aten::a ran when nothing was starved.
