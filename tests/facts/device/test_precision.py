@@ -50,11 +50,6 @@ def test_a_gpu_without_the_type() -> None:
     assert found.half_left == pytest.approx(15.7 / 125)
 
 
-def test_a_gpu_whose_rates_are_not_known() -> None:
-    with pytest.raises(Missing, match="peak rates"):
-        precision(facts_of("3 steps of 10\ndevice 1080\ncpu aten::mm 0-1\ngpu sgemm 1-9 @0.5"))
-
-
 @pytest.mark.parametrize(
     ("name", "called", "share"),
     [
@@ -101,9 +96,12 @@ def test_an_ops_cost_is_shared_out_among_its_kernels() -> None:
     assert found.slow_floor == pytest.approx(2 * 8192**3 / 794.5e12 * 1e3 / 8, rel=1e-3)
 
 
-def test_without_shapes_nothing_is_said_about_the_roofline() -> None:
+def test_what_has_to_be_known() -> None:
+    synthetic = "cpu aten::mm 0-1\ngpu sgemm 1-9 @0.5"
+    with pytest.raises(Missing, match="peak rates"):
+        precision(facts_of(f"3 steps of 10\ndevice 1080\n{synthetic}"))
     with pytest.raises(Missing, match="record_shapes"):
-        roofline(facts_of("3 steps of 10\ncpu aten::mm 0-1\ngpu bf16_gemm 1-9 @0.5"))
+        roofline(facts_of(f"3 steps of 10\n{synthetic}"))
 
 
 def test_small_kernels() -> None:
