@@ -223,11 +223,6 @@ def test_what_is_reached() -> None:
     assert (reached_share(hardware.T4, "fp16"), reached_share(hardware.L4, "fp8")) == (0.78, 0.70)
 
 
-def test_an_unknown_device() -> None:
-    with pytest.raises(Missing, match="peak rates"):
-        op_roofline(mm("[[64,64],[64,64]]", device="1080"))
-
-
 @pytest.mark.parametrize(
     ("trace", "op", "convolutions", "batch", "multiplications"),
     [

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from diagnose.facts.core.base import Missing
 from diagnose.facts.device.chains import PointwiseChains
 from diagnose.facts.device.fusion import pointwise_chains
 from diagnose.synthetic.reading import facts_of
@@ -96,11 +95,6 @@ def test_the_backward_of_one_op_is_torchs_own() -> None:
     nodes = [f"autograd::engine::evaluate_function:_Node{k} {a}" for k, a in enumerate(("0-3", "3-6", "6-8"))]
     assert lengths(" | ".join(("AmaxBackward0 0-8", *inside))) == []
     assert lengths(" | ".join((*nodes, *inside))) == [3]
-
-
-def test_without_shapes_nothing_is_known() -> None:
-    with pytest.raises(Missing, match="shapes"):
-        chains("aten::mul 0-3 | aten::add 3-6 | aten::relu 6-8")
 
 
 def test_steps_without_any_op_of_torch_have_none() -> None:

@@ -131,7 +131,6 @@ def test_kernels_that_leave_room_for_communication_fill_what_is_left() -> None:
 @pytest.mark.parametrize(("device", "size", "ns"), [("H100", 2048, 8_000_000), ("H100", 2047, 0), ("A100", 2048, None)])
 def test_products_that_are_large_enough_for_fp8(device: str, size: int, ns: int | None) -> None:
     shapes = f'shapes=[[{size},4096],[4096,4096]] types=["c10::BFloat16","c10::BFloat16"]'
-    found = large_products(
-        facts_of(f"3 steps of 10\ndevice {device}\ncpu aten::mm 0-1 {shapes}\ngpu bf16_gemm 1-9 @0.5")
-    )
+    text = f"3 steps of 10\ndevice {device}\ncpu aten::mm 0-1 {shapes}\ngpu bf16_gemm 1-9 @0.5"
+    found = large_products(facts_of(text))
     assert (found.ns if found else None) == ns

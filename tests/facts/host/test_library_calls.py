@@ -88,11 +88,6 @@ def test_nothing_is_fetched_and_with_a_gpu_tensors_lie_elsewhere() -> None:
     assert of("fetched 80 MB a step", "gpu  sgemm 5-20 @2") is None
 
 
-def test_nobody_counted() -> None:
-    with pytest.raises(Missing, match="page faults"):
-        of()
-
-
 RANGE = '"Tensor.__repr__ (text)"'
 FRAME = '"torch/_tensor_str.py(712): _str"'
 CPU = "4 steps of 100\n1 threads, 2 cores\ncpu  aten::mm 0-10"

@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import pytest
 
-from diagnose.facts.core.base import Missing
 from diagnose.facts.run.longer_steps import ExtraWork, long_steps
 from diagnose.facts.run.pauses import Filling
 from diagnose.trace.frames import Site
@@ -124,8 +123,3 @@ def test_a_slow_first_step_that_compiles_is_warm_up() -> None:
     draw.span("user_annotation", "log_images", starts[1] + 60_000, starts[1] + 130_000)
     draw.op("_compile.compile_inner (dynamo_timed)", starts[1] + 140_000, starts[1] + 141_000)
     assert long_steps(draw.facts()).others == (("warm_up", (1,)),)
-
-
-def test_two_steps_cannot_tell() -> None:
-    with pytest.raises(Missing, match="three steps"):
-        long_steps(steady(3, {})[0].facts())

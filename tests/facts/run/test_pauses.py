@@ -40,11 +40,6 @@ def test_the_compiler_s_own_collections_are_compiling() -> None:
     assert (found.explicit.total, found.automatic.total, found.automatic_recorded) == (0, 0, False)
 
 
-def test_collections_are_missing_where_nothing_could_show_them() -> None:
-    with pytest.raises(Missing, match="record_python_gc_info"):
-        garbage_collections(steady().facts())
-
-
 def test_a_silence_of_the_host_while_the_device_is_idle() -> None:
     # Between the ops and launches of a step its host is silent from 5 to 60 ms, its device idle from 50 ms.
     assert (silences(steady().facts()), silences(steady(step1=80).facts())) == (0, 1)

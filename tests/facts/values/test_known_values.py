@@ -168,11 +168,6 @@ def test_products_with_matrices_of_zeros(values: str, found: list[tuple[float, i
     assert all(one.steps_seen == 3 for one in some)
 
 
-def test_nobody_counted() -> None:
-    with pytest.raises(Missing, match="diagnose profile"):
-        sparse_products(facts_of(f"{STEPS}cpu  aten::mm 0-10"))
-
-
 SYNTHETIC = (
     "cpu  aten::index 0-5 shapes=[[512,32],[],[64]] | aten::mm 5-35 shapes=[[64,32],[32,8]]"
     " | aten::relu 35-45 | aten::mm 45-80 shapes=[[64,8],[8,4]]"
@@ -200,15 +195,9 @@ def test_what_is_looked_up_and_only_changed_a_little() -> None:
 
 
 def test_nobody_looked() -> None:
-    with pytest.raises(Missing, match="diagnose profile"):
-        frozen_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\n{SYNTHETIC}"))
-    rank = facts_of(
-        f"4 steps of 100\n2 threads, 4 cores\nvalues aten::index | aten::mm | aten::relu | aten::mm\n{SYNTHETIC}"
-    ).rank
-    assert rank.values is not None
-    older = replace(rank.values, looked_up=None)
-    with pytest.raises(Missing, match="this version"):
-        frozen_rows(Facts(replace(rank, values=older)))
+    for finder in (sparse_products, frozen_rows):
+        with pytest.raises(Missing, match="diagnose profile"):
+            finder(facts_of(f"{STEPS}{SYNTHETIC}"))
 
 
 @pytest.mark.parametrize(("learns", "found"), [("[8,32]", 0), ("[8,31]", 1)])
