@@ -61,7 +61,7 @@ def memory(facts: Facts) -> tuple[Memory, ...]:
         return (Memory(device, told.get("most_allocated_bytes"), told["most_reserved_bytes"], sizes.get(device)),)
     peaks = events.groupby("device")[["allocated_bytes", "reserved_bytes"]].max()
     return tuple(
-        Memory(device, *(most if most >= 0 else None for most in (allocated, reserved)), sizes.get(device))
+        Memory(device, allocated if allocated >= 0 else None, reserved if reserved >= 0 else None, sizes.get(device))
         for device, allocated, reserved in peaks.reset_index().to_numpy().tolist()
     )
 
