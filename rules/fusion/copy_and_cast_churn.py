@@ -28,8 +28,10 @@ def copy_and_cast_churn(copy_churn: tuple[CopyChurn, ...], steps: Steps) -> Verd
         yield Clean(f"copies and casts on the GPU take {percent(total / steps.mean_ns)} of the step")
     else:
         known_ns = sum(one.ns for one in copy_churn if not one.cast and (one.asked_by or one.op))
-        who = [f"{one.asked_by or one.op or 'unknown'} {'casts' if one.cast else 'copies'}" for one in copy_churn]
-        most = [f"{does} {ms(one.ns)}" for does, one in zip(who, copy_churn, strict=True)]
+        most = [
+            f"{one.asked_by or one.op or 'unknown'} {'casts' if one.cast else 'copies'} {ms(one.ns)}"
+            for one in copy_churn
+        ]
         yield Finding(
             title=f"Copy and cast kernels take {ms(total)}",
             evidence=(Evidence(f"{ms(total)}/step; the largest: {'; '.join(most[:4])}.", total, "ns"),),
