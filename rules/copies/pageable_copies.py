@@ -46,10 +46,8 @@ def pageable_copies(
         yield Clean(f"copies from pageable memory leave the GPU idle {ms(sum(one.call_idle_ns for one in slow))}/step")
     fix, known = (NATIVE, "") if program and program.language is not Language.PYTHON else _fix(manifest)
     for one in costly:
-        ns, idle = (
-            one.exposed_ns + one.call_idle_ns,
-            f"{ms(one.exposed_ns)} exposed copy, {ms(one.call_idle_ns)} GPU idle",
-        )
+        ns = one.exposed_ns + one.call_idle_ns
+        idle = f"{ms(one.exposed_ns)} exposed copy, {ms(one.call_idle_ns)} GPU idle"
         copied = f"`{called(one.asked_by or 'cudaMemcpy')}` copies {bytes_(one.bytes or 0)}/step from pageable memory"
         yield Finding(
             evidence=(Evidence(f"{copied}: {idle}.", ns, "ns"), *([_rate(one)] if one.bandwidth_bytes_per_s else [])),
