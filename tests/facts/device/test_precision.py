@@ -85,17 +85,6 @@ def test_roofline_tells_odd_sizes_from_the_rest() -> None:
     assert found.misaligned_floor == pytest.approx(odd / 3, rel=1e-3)
 
 
-def test_an_ops_cost_is_shared_out_among_its_kernels() -> None:
-    facts = facts_of("""
-        3 steps of 20
-        cpu  aten::mm 0-0.1 shapes=[[8192,8192],[8192,8192]] types=["c10::BFloat16"]
-        gpu  bf16_gemm 1-5 @0.05 | bf16_gemm 5-9 @0.06
-    """)
-    found = roofline(facts)
-    assert found.slow_ns == 8_000_000
-    assert found.slow_floor == pytest.approx(2 * 8192**3 / 794.5e12 * 1e3 / 8, rel=1e-3)
-
-
 def test_what_has_to_be_known() -> None:
     synthetic = "cpu aten::mm 0-1\ngpu sgemm 1-9 @0.5"
     with pytest.raises(Missing, match="peak rates"):
