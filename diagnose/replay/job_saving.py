@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from diagnose.facts.communication.job_times import begun, stretches_ns
 from diagnose.facts.core.base import Facts, once, optional
+from diagnose.facts.run.pauses import garbage_collections
 from diagnose.facts.run.recording_cost import EventCosts, RecordingCost, event_costs, recording_cost
-from diagnose.facts.run.step_table import garbage_collections
 from diagnose.facts.run.timed_steps import slowdown
 from diagnose.replay import job as jobs
 from diagnose.replay.apply import Scenario

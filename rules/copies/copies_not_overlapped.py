@@ -32,14 +32,9 @@ AHEAD = Fix(
 
 @rule("HD02")
 def copies_not_overlapped(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
-    pinned = [
-        transfer
-        for transfer in transfers
-        if transfer.direction is Direction.H2D
-        and transfer.host_memory is not HostMemory.PAGEABLE
-        and (transfer.largest_bytes is None or transfer.largest_bytes >= LEAST_BYTES)
-        and not transfer.offloads
-    ]
+    fast = [one for one in transfers if one.direction is Direction.H2D and one.host_memory is not HostMemory.PAGEABLE]
+    large = [one for one in fast if one.largest_bytes is None or one.largest_bytes >= LEAST_BYTES]
+    pinned = [one for one in large if not one.offloads]
     total = sum(one.exposed_ns + one.call_idle_ns for one in pinned)
     if total >= WORTH_SHARE * steps.mean_ns and any(one.largest_bytes is None for one in pinned):
         raise Missing("sizes of copies", "Record with a current PyTorch: older ones on ROCm leave them out.")
@@ -47,15 +42,10 @@ def copies_not_overlapped(transfers: tuple[Transfer, ...], steps: Steps) -> Verd
         yield Clean(f"exposed copies to the GPU take {percent(total / steps.mean_ns)} of the step")
         return
     for one in pinned:
+        exposed = f"Copies to the GPU ({bytes_(one.bytes or 0)}/step) are exposed for {ms(one.exposed_ns)}/step"
+        waits = ", and the CPU waits for them" * (len(one.sync_ids) > 0)
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"Copies to the GPU ({bytes_(one.bytes or 0)}/step) are exposed for {ms(one.exposed_ns)}/step"
-                    f"{', and the CPU waits for them' * (len(one.sync_ids) > 0)}.",
-                    one.exposed_ns,
-                    "ns",
-                ),
-            ),
+            evidence=(Evidence(f"{exposed}{waits}.", one.exposed_ns, "ns"),),
             edits=(Move(one.ids, SPEED), Detach(one.sync_ids)),
             fixes=(AHEAD,),
             confidence=Confidence(Level.MEDIUM, "whether the batch is ready a step earlier is not recorded"),

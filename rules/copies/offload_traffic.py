@@ -38,16 +38,10 @@ def offload_traffic(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
         yield Clean(f"the GPU waits for copies of gigabytes for {percent(waits / steps.mean_ns)} of the step")
     else:
         moved = sum(one.bytes or 0 for one in large)
-        copies = sum(one.copies for one in large)
+        copies, exposed_ns = sum(one.copies for one in large), sum(one.exposed_ns for one in large)
+        text = f"{copies:,} copies per step ({bytes_(moved)} in all) are exposed for {ms(exposed_ns)}/step."
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"{copies:,} copies per step ({bytes_(moved)} in all) are exposed for"
-                    f" {ms(sum(one.exposed_ns for one in large))}/step.",
-                    moved,
-                    "bytes",
-                ),
-            ),
+            evidence=(Evidence(text, moved, "bytes"),),
             edits=tuple(edit for one in large for edit in (Shorten(one.ids, LEFT), Detach(one.sync_ids))),
             fixes=(
                 Fix("Keep weights and states on the GPU, in 16 bits or fewer if needed.", safety=Safety.PRECISION),

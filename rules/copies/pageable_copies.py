@@ -46,16 +46,11 @@ def pageable_copies(
         yield Clean(f"copies from pageable memory leave the GPU idle {ms(sum(one.call_idle_ns for one in slow))}/step")
     fix, known = (NATIVE, "") if program and program.language is not Language.PYTHON else _fix(manifest)
     for one in costly:
+        ns = one.exposed_ns + one.call_idle_ns
+        idle = f"{ms(one.exposed_ns)} exposed copy, {ms(one.call_idle_ns)} GPU idle"
+        copied = f"`{called(one.asked_by or 'cudaMemcpy')}` copies {bytes_(one.bytes or 0)}/step from pageable memory"
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"`{called(one.asked_by or 'cudaMemcpy')}` copies {bytes_(one.bytes or 0)}/step"
-                    f" from pageable memory: {ms(one.exposed_ns)} exposed copy, {ms(one.call_idle_ns)} GPU idle.",
-                    one.exposed_ns + one.call_idle_ns,
-                    "ns",
-                ),
-                *([_rate(one)] if one.bandwidth_bytes_per_s else []),
-            ),
+            evidence=(Evidence(f"{copied}: {idle}.", ns, "ns"), *([_rate(one)] if one.bandwidth_bytes_per_s else [])),
             edits=(Detach(one.sync_ids), Shorten(one.call_ids, CALL), Recost(one.ids, Pinned())),
             fixes=(fix,),
             confidence=Confidence(Level.HIGH, f"the kind of memory is recorded{known}"),

@@ -27,24 +27,19 @@ LEFT = Between(0.5, 0.1, 0.02)  # of their time, when made on the GPU or moved a
 def tiny_copies(
     tiny_copies: tuple[Transfer, ...], steps: Steps, host_born: tuple[HostBorn, ...] | None = None
 ) -> Verdicts:
-    between = [tiny_copy for tiny_copy in tiny_copies if tiny_copy.direction in (Direction.H2D, Direction.D2H)]
+    between = [one for one in tiny_copies if one.direction in (Direction.H2D, Direction.D2H)]
     waited = [one for one in between if one.host_memory is not HostMemory.PINNED or len(one.sync_ids)]
     mine = sorted((one for one in waited if one.asked_by not in READS.split()), key=lambda one: -one.host_ns)
     count, idle = sum(one.copies for one in mine), sum(one.host_idle_ns for one in mine)
     if count < COPIES and idle < IDLE_SHARE * steps.mean_ns:
         yield Clean(f"{count} tiny copies per step")
         return
+    idles = f"{count} copies under 64 KiB per step: the GPU idles {ms(idle)} while the CPU starts them."
+    call, often, ns = called(mine[0].asked_by or "cudaMemcpy"), mine[0].total_copies / steps.count, mine[0].host_ns
     yield Finding(
         evidence=(
-            Evidence(
-                f"{count} copies under 64 KiB per step: the GPU idles {ms(idle)} while the CPU starts them.", idle, "ns"
-            ),
-            Evidence(
-                f"Longest: `{called(mine[0].asked_by or 'cudaMemcpy')}`,"
-                f" {mine[0].total_copies / steps.count:.3g} per step, {ms(mine[0].host_ns)} of CPU time.",
-                mine[0].host_ns,
-                "ns",
-            ),
+            Evidence(idles, idle, "ns"),
+            Evidence(f"Longest: `{call}`, {often:.3g} per step, {ms(ns)} of CPU time.", ns, "ns"),
             *(
                 Evidence(f"`{one.made_by}` builds {one.total_calls / steps.count:.3g} of these tensors per step.")
                 for one in (host_born or ())[:MADE]

@@ -33,13 +33,9 @@ def cpu_oversubscription(cpu_threads: CpuThreads | None, loading: Loading | None
     else:
         cores = found.cpus if loading is None else loading.model.cores_left
         left = cores / found.threads
+        text = f"{found.threads} threads per process on {found.cpus} cores; ops take {ms(found.ops_ns)}/step."
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"{found.threads} threads per process on {found.cpus} cores; ops take {ms(found.ops_ns)}/step.",
-                    found.threads,
-                ),
-            ),
+            evidence=(Evidence(text, found.threads),),
             edits=(Shorten(found.op_ids, Between(1.0, left, LEAST * left)),),
             fixes=(
                 Fix.of(

@@ -108,16 +108,10 @@ def sampler(fetches: Fetches, wait: Input, steps: Steps, loading: Loading | None
         return Clean(f"the sampler takes {ms(lost_ns)}/step, {percent(lost_ns / max(steps.mean_ns, 1))}")
     own, begins = loading.loader.sampler, loading.loader.sampler_at
     name = f"`{own}`" if own else "The sampler"
+    takes = f"{name} takes {ms(lost_ns)}/step, {percent(share)} of the {ms(waited_ns)} wait for batches"
     return Finding(
         title="The sampler delays batches",
-        evidence=(
-            Evidence(
-                f"{name} takes {ms(lost_ns)}/step, {percent(share)} of the {ms(waited_ns)} wait for batches; loading a"
-                f" batch takes {ms(loading.fetch_ns)}.",
-                lost_ns,
-                "ns",
-            ),
-        ),
+        evidence=(Evidence(f"{takes}; loading a batch takes {ms(loading.fetch_ns)}.", lost_ns, "ns"),),
         edits=(
             Shorten(fetches.between, LEFT_OF_SAMPLING.of_share(lost_ns / steps.mean_ns))  # a whole period gets shorter
             if fetches.in_process is False

@@ -78,16 +78,10 @@ def for_every_batch(
     first_ns = fetches.first_ns or 0.0
     share = min(made_ns / first_ns, 1.0) if made_ns and first_ns else None
     known = f"; loading one takes {ms(made_ns)}" if made_ns else ""
+    start, waits = "of the batches start a new iterator", f"the training waits {ms(waited_ns)}/step for batches"
     return Finding(
         title="A new DataLoader iterator is created for every batch",
-        evidence=(
-            Evidence(
-                f"{percent(fetches.first_share)} of the batches start a new iterator: the training waits"
-                f" {ms(waited_ns)}/step for batches{known}.",
-                waited_ns,
-                "ns",
-            ),
-        ),
+        evidence=(Evidence(f"{percent(fetches.first_share)} {start}: {waits}{known}.", waited_ns, "ns"),),
         edits=(
             Shorten(fetches.ids[fetches.first], UNKNOWN if share is None else Between((1 + share) / 2, share, share)),
         ),

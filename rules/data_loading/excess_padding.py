@@ -52,12 +52,8 @@ def excess_padding(padding: Padding | None, steps: Steps) -> Verdicts:
     left = min(padding.filled / FULL, 1.0) if mixed else padding.needed
     saved_ns = padding.saved_ns(left)
     length = f"{longest:,}" if shortest == longest else f"{shortest:,} to {longest:,}"
-    padded = Evidence(
-        f"{percent(beyond)} of each batch ({padding.rows:,} x {length}) is beyond its longest row: {ms(saved_ns)}/step"
-        " with the backward pass.",
-        saved_ns,
-        "ns",
-    )
+    padded = f"{percent(beyond)} of each batch ({padding.rows:,} x {length}) is beyond its longest row"
+    padded = f"{padded}: {ms(saved_ns)}/step with the backward pass."
     fill = f"Rows fill {percent(padding.filled)} of the positions up to the longest"
     if saved_ns < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"{percent(beyond)} of the positions are beyond the longest row; r{fill[1:]}")
@@ -76,7 +72,7 @@ def excess_padding(padding: Padding | None, steps: Steps) -> Verdicts:
     else:
         more = Evidence(f"{fill}: batching rows of similar length would save more.", padding.filled, "share")
         yield Finding(
-            evidence=(padded, *([more] * (padding.filled < UNLIKE))),
+            evidence=(Evidence(padded, saved_ns, "ns"), *([more] * (padding.filled < UNLIKE))),
             edits=shortened(padding, left),
             fixes=(LONGEST,),
             confidence=Confidence(Level.HIGH, "lengths were measured during warm-up"),

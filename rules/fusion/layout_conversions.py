@@ -21,20 +21,15 @@ WORTH_SHARE = 0.01  # of the step in conversions (our choice)
 
 @rule("AT04")
 def layout_conversions(layout_conversions: tuple[LayoutConversions, ...], steps: Steps) -> Verdicts:
-    taxes = [layout_conversion for layout_conversion in layout_conversions if layout_conversion.convolution]
+    taxes = [one for one in layout_conversions if one.convolution]
     total = sum(tax.ns for tax in taxes)
     if total < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"layout conversions for convolutions take {percent(total / steps.mean_ns)} of the step")
     else:
-        on_amd = any("miopen" in tax.op for tax in taxes)
+        on_amd, calls = any("miopen" in tax.op for tax in taxes), sum(tax.calls for tax in taxes)
+        text = f"{calls} kernels/step convert layouts for convolutions: {ms(total)}."
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"{sum(tax.calls for tax in taxes)} kernels/step convert layouts for convolutions: {ms(total)}.",
-                    total,
-                    "ns",
-                ),
-            ),
+            evidence=(Evidence(text, total, "ns"),),
             edits=tuple(Remove(tax.ids) for tax in taxes),
             fixes=(
                 Fix.of(

@@ -52,11 +52,7 @@ NO_MASK = Fix(
 def slow_attention_backend(
     slow_attention: tuple[SlowAttention, ...], attention_chains: tuple[AttentionChain, ...], steps: Steps
 ) -> Verdicts:
-    math = [
-        attention_chain
-        for attention_chain in attention_chains
-        if attention_chain.asked_by == SDPA and attention_chain.keys >= LONG
-    ]
+    math = [one for one in attention_chains if one.asked_by == SDPA and one.keys >= LONG]
     math_ns = sum(one.forward_ns + (one.backward_ns or 0) for one in math)
     least = WORTH_SHARE * steps.mean_ns
     slow = [one for one in slow_attention if one.ns >= least]
@@ -64,32 +60,22 @@ def slow_attention_backend(
         ns = math_ns + sum(one.ns for one in slow_attention)
         yield Clean(f"attention on a slower backend takes {percent(ns / steps.mean_ns)} of the step")
     if math_ns >= least:
+        runs = f"Matmul, softmax, matmul on {math[0].queries:,} x {math[0].keys:,} scores"
+        text = f"{runs}, {sum(one.calls for one in math)} times per step: {ms(math_ns)}."
         yield Finding(
             title="scaled_dot_product_attention uses its math backend",
-            evidence=(
-                Evidence(
-                    f"Matmul, softmax, matmul on {math[0].queries:,} x {math[0].keys:,} scores,"
-                    f" {sum(one.calls for one in math)} times per step: {ms(math_ns)}.",
-                    math_ns,
-                    "ns",
-                ),
-            ),
+            evidence=(Evidence(text, math_ns, "ns"),),
             edits=tuple(attended(one) for one in math),
             fixes=(FLASH, NO_MASK),
             confidence=Confidence(Level.MEDIUM, "the reason for the math backend is not recorded"),
             basis=Basis.RULE_OF_THUMB,
         )
     for one in slow:
-        newer = one.backend is Backend.FLASH_2
-        with_mask = ", with a mask" if one.masked else ""
+        newer, backend = one.backend is Backend.FLASH_2, f"{one.backend.value[0].upper()}{one.backend.value[1:]}"
+        takes = f"{backend}{', with a mask' * one.masked}: {ms(one.ns)}/step in {one.calls:,} calls"
         yield Finding(
             evidence=(
-                Evidence(
-                    f"{one.backend.value[0].upper()}{one.backend.value[1:]}{with_mask}: {ms(one.ns)}/step in"
-                    f" {one.calls:,} calls, the longest on {one.queries:,} x {one.keys:,} scores.",
-                    one.ns,
-                    "ns",
-                ),
+                Evidence(f"{takes}, the longest on {one.queries:,} x {one.keys:,} scores.", one.ns, "ns"),
                 Evidence(
                     "FlashAttention 3 and cuDNN use new features of this GPU."
                     if newer

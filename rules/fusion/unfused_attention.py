@@ -32,16 +32,10 @@ def unfused_attention(attention_chains: tuple[AttentionChain, ...], steps: Steps
     elif total < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"unfused attention takes {percent(total / steps.mean_ns)} of the step")
     else:
-        first = long[0]
+        first, calls = long[0], sum(chain.calls for chain in long)
+        runs = f"Matmul, softmax, matmul on {first.queries:,} x {first.keys:,} scores, {calls} times per step"
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"Matmul, softmax, matmul on {first.queries:,} x {first.keys:,} scores,"
-                    f" {sum(chain.calls for chain in long)} times per step: {ms(total)}.",
-                    total,
-                    "ns",
-                ),
-            ),
+            evidence=(Evidence(f"{runs}: {ms(total)}.", total, "ns"),),
             edits=tuple(attended(chain) for chain in long),
             fixes=(Fix.of(fixes.Attention()),),
             confidence=Confidence(Level.HIGH, "shapes and order of the three ops are recorded"),

@@ -37,20 +37,15 @@ PART = Fix(
 @rule("AT03")
 def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps, compiling: Compiling | None = None) -> Verdicts:
     found = pointwise_chains
-    work = "ops" if found.on_cpu else "kernels"
+    work, share = "ops" if found.on_cpu else "kernels", percent(found.memory_bound_share)
     if compiling is not None and gave_up(compiling):
         yield NotApplicable("torch.compile fell back to eager: see compile_fallback (LB07)")
     elif found.chains_ns < CHAINS_SHARE * steps.mean_ns:
-        yield Clean(
-            f"chains of pointwise {work} take {percent(found.chains_ns / steps.mean_ns)} of the step, memory-bound"
-            f" {work} {percent(found.memory_bound_share)} of the compute time"
-        )
+        chains = f"chains of pointwise {work} take {percent(found.chains_ns / steps.mean_ns)} of the step"
+        yield Clean(f"{chains}, memory-bound {work} {share} of the compute time")
     else:
         yield Finding(
-            evidence=(
-                chains_taken(found),
-                Evidence(f"Memory-bound {work} take {percent(found.memory_bound_share)} of the compute time."),
-            ),
+            evidence=(chains_taken(found), Evidence(f"Memory-bound {work} take {share} of the compute time.")),
             edits=fusing(found),
             fixes=(*torchs_own(found), PART)
             if found.on_cpu

@@ -30,16 +30,11 @@ def misaligned_dimensions(roofline: Roofline, steps: Steps) -> Verdicts:
     else:
         grain = GRAIN if odd.size > GRAIN else LEAST
         even = -(-odd.size // grain) * grain
+        many = f"{odd.calls:,} matmul{'s' * (odd.calls != 1)} per step with misaligned dimensions"
+        text = f"{many}: {ms(ns)}; padded, {about(roofline.misaligned_floor * ns)} at best."
         yield Finding(
             title=f"A dimension of {odd.size} is misaligned for Tensor Cores",
-            evidence=(
-                Evidence(
-                    f"{odd.calls:,} matmul{'s' * (odd.calls != 1)} per step with misaligned dimensions: {ms(ns)};"
-                    f" padded, {about(roofline.misaligned_floor * ns)} at best.",
-                    ns,
-                    "ns",
-                ),
-            ),
+            evidence=(Evidence(text, ns, "ns"),),
             edits=(Recost(roofline.misaligned_ids, Padded()),),
             fixes=(
                 Fix(

@@ -23,17 +23,15 @@ WORTH_SHARE = 0.01  # of the step in such products (our choice)
 def no_fp8(large_products: LargeProducts | None, steps: Steps) -> Verdicts:
     if large_products is None:
         yield NotApplicable("the GPU has no fp8")
-    elif large_products.ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"large 16-bit matmuls take {percent(large_products.ns / steps.mean_ns)} of the step")
+        return
+    ns = large_products.ns
+    share = f"{percent(ns / steps.mean_ns)} of the step"
+    if ns < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"large 16-bit matmuls take {share}")
     else:
         yield Finding(
             evidence=(
-                Evidence(
-                    f"16-bit matmuls with dimensions of 2,048 and more take {ms(large_products.ns)}/step,"
-                    f" {percent(large_products.ns / steps.mean_ns)} of the step.",
-                    large_products.ns,
-                    "ns",
-                ),
+                Evidence(f"16-bit matmuls with dimensions of 2,048 and more take {ms(ns)}/step, {share}.", ns, "ns"),
                 Evidence(f"{large_products.device} multiplies fp8 at twice the rate, before scaling and casts."),
             ),
             edits=(Recost(large_products.ids, InPrecision("fp8")),),

@@ -19,8 +19,6 @@ from diagnose.facts.device import precision as precisions
 from diagnose.facts.run.program import Program
 from diagnose.rulekit.vocabulary import *
 
-from ._half_on_cpu import half_on_cpu
-
 WORTH_SHARE = 0.01  # of the step in 32-bit matrix work (our choice)
 WEIGHTS = Fix(
     "Convert the model's weights to 16 bits.",
@@ -34,42 +32,33 @@ SCALED = "\nscaler.scale(loss).backward(); scaler.step(optimizer); scaler.update
 
 @rule("KE02")
 def no_mixed_precision(facts: Facts, manifest: RankManifest | None = None, program: Program | None = None) -> Verdicts:
-    if slower := half_on_cpu(facts):
-        yield NotApplicable(slower)
+    if slower := precisions.half_on_cpu(facts):
+        half, ns = slower
+        lacks = f"a CPU without {', '.join(sorted(precisions.UNITS[half]))}"
+        yield NotApplicable(f"{half} matmuls and convolutions take {ms(ns)}/step on {lacks}; fp32 is faster there")
         return
     precision = precisions.precision(facts)
     half = {"bf16": "bfloat16", "fp16": "float16"}[precision.half_dtype]
     entered = manifest.flags.autocast.get("cuda") if manifest else None
     entered = entered if entered in (half, "float16") else None  # bfloat16 gains nothing on a GPU without it
     if precision.half_left is None:
-        has_any = (
-            "no matmul or convolution runs in 32 bits"
-            if not precision.full_ns
-            else f"{precision.device} is no faster in 16 bits"
-        )
-        yield NotApplicable(has_any)
+        slow = f"{precision.device} is no faster in 16 bits"
+        yield NotApplicable(slow if precision.full_ns else "no matmul or convolution runs in 32 bits")
     elif precision.full_share < WORTH_SHARE:
         yield Clean(f"32-bit matmuls take {percent(precision.full_share)} of the step")
     else:
-        infers = program is not None and program.infers
-        narrow = InPrecision(precision.half_dtype, autocast=not infers)
+        infers, level = program is not None and program.infers, Level.MEDIUM if precision.rates_known else Level.LOW
+        narrow, ns = InPrecision(precision.half_dtype, autocast=not infers), precision.full_ns
+        at_best = f"in 16 bits, {about(precision.half_left * ns)} at best"
         yield Finding(
             evidence=(
-                Evidence(
-                    f"32-bit matmuls, convolutions and attention take {ms(precision.full_ns)}/step;"
-                    f" in 16 bits, {about(precision.half_left * precision.full_ns)} at best.",
-                    precision.full_ns,
-                    "ns",
-                ),
+                Evidence(f"32-bit matmuls, convolutions and attention take {ms(ns)}/step; {at_best}.", ns, "ns"),
                 *([] if precision.rates_known else [Evidence(f"Rates are of other GPUs like {precision.device}.")]),
                 *([Evidence(f"The 32-bit work runs outside the script's autocast to {entered}.")] if entered else []),
             ),
             edits=(Recost(precision.full_ids, narrow), Recost(precision.pointwise_ids, narrow)),
             fixes=(WEIGHTS if infers else _fix(entered or half, bool(entered)),),
-            confidence=Confidence(
-                Level.MEDIUM if precision.rates_known else Level.LOW,
-                "the precision is recorded; the speed of 16-bit kernels is estimated",
-            ),
+            confidence=Confidence(level, "the precision is recorded; the speed of 16-bit kernels is estimated"),
             kind=Kind.OPTION,
             basis=Basis.RULE_OF_THUMB,
         )
@@ -80,9 +69,7 @@ def _fix(dtype: str, entered: bool) -> Fix:
     if not (entered or scales):
         return Fix.of(fixes.Autocast())
     return Fix(
-        "Run the whole forward pass and the loss under autocast."
-        if entered
-        else "Run the forward pass and the loss under autocast.",
+        f"Run the {'whole ' * entered}forward pass and the loss under autocast.",
         after=SCALER * scales
         + f'with torch.autocast("cuda", dtype=torch.{dtype}): loss = criterion(model(x), y)'
         + SCALED * scales,

@@ -27,19 +27,14 @@ def slow_matmul(roofline: Roofline, steps: Steps, manifest: RankManifest | None 
     convolutions = roofline.slow_conv_share >= MOSTLY
     known = manifest is not None and manifest.flags.cudnn_benchmark is not None
     measure = _measure(manifest is not None and manifest.flags.compiled is True)
-    if roofline.slow_floor is None or roofline.slow_ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"{ms(roofline.slow_ns)} of {ms(roofline.known_ns)}/step in matmuls and convolutions is slow")
+    ns = roofline.slow_ns
+    if roofline.slow_floor is None or ns < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"{ms(ns)} of {ms(roofline.known_ns)}/step in matmuls and convolutions is slow")
     else:
+        takes = f"{'Convolutions' if convolutions else 'Matmuls'} below half of the GPU's rate take {ms(ns)}/step"
         yield Finding(
             title="Convolutions run far below the GPU's peak rate" if convolutions else "",
-            evidence=(
-                Evidence(
-                    f"{'Convolutions' if convolutions else 'Matmuls'} below half of the GPU's rate take"
-                    f" {ms(roofline.slow_ns)}/step; at peak rate, {about(roofline.slow_floor * roofline.slow_ns)}.",
-                    roofline.slow_ns,
-                    "ns",
-                ),
-            ),
+            evidence=(Evidence(f"{takes}; at peak rate, {about(roofline.slow_floor * ns)}.", ns, "ns"),),
             edits=(Recost(roofline.slow_ids, WellChosen(certain=False)),),
             fixes=(TRY, measure) if convolutions and not known else (measure,),
             confidence=Confidence(Level.LOW, "the speed of a better kernel on these sizes is not known"),

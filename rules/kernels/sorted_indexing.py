@@ -35,23 +35,15 @@ def sorted_indexing(sorted_indexing: tuple[SortedIndexing, ...], steps: Steps) -
         total = sum(one.work.device_ns for one in sorted_indexing)
         yield Clean(f"additions at sorted indices take {percent(total / steps.mean_ns)} of the step")
     for one in large:
-        known = one.floor is not None
-        at_best = f"; moving the rows alone takes {about(one.floor * one.work.device_ns)}" if one.floor else ""
+        level, ns = Level.LOW if one.floor is None else Level.MEDIUM, one.work.device_ns
+        at_best = f"; moving the rows alone takes {about(one.floor * ns)}" if one.floor else ""
+        text = f"index_put_ sorts its indices {one.calls:,.3g} times per step: {ms(ns)}{at_best}."
         yield Finding(
             title="Deterministic algorithms sort indices before adding" if one.deterministic else "",
-            evidence=(
-                Evidence(
-                    f"index_put_ sorts its indices {one.calls:,.3g} times per step: {ms(one.work.device_ns)}{at_best}.",
-                    one.work.device_ns,
-                    "ns",
-                ),
-            ),
+            evidence=(Evidence(text, ns, "ns"),),
             edits=(unsorted(one),),
             fixes=(ALLOW,) if one.deterministic else (SELECT,),
-            confidence=Confidence(
-                Level.MEDIUM if known else Level.LOW,
-                "atomics wait on repeated rows, and how often rows repeat is not recorded",
-            ),
+            confidence=Confidence(level, "atomics wait on repeated rows, and how often rows repeat is not recorded"),
             basis=Basis.RULE_OF_THUMB,
         )
 

@@ -27,26 +27,21 @@ def tf32_off(
     precision: Precision, steps: Steps, manifest: RankManifest | None = None, environment: dict[str, str] | None = None
 ) -> Verdicts:
     allowed, forbidden = _allowed(manifest), (environment or {}).get("NVIDIA_TF32_OVERRIDE") == "0"
-    if not precision.fp32_ns:
+    ns = precision.fp32_ns
+    if not ns:
         yield Clean("no matmul runs in fp32 without Tensor Cores")
     elif precision.tf32_left is None:
         yield NotApplicable(f"{precision.device} has no TF32")
-    elif precision.fp32_ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"fp32 matmuls take {percent(precision.fp32_ns / steps.mean_ns)} of the step")
+    elif ns < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"fp32 matmuls take {percent(ns / steps.mean_ns)} of the step")
     elif allowed and not forbidden:
-        yield Clean(f"TF32 is already allowed; fp32 kernels take {ms(precision.fp32_ns)}/step for another reason")
+        yield Clean(f"TF32 is already allowed; fp32 kernels take {ms(ns)}/step for another reason")
     else:
         off = "TF32 is not allowed, and " if allowed is False else ""
         known = "NVIDIA_TF32_OVERRIDE=0 forbids TF32, and " if forbidden else off
+        at_best = f"{about(precision.tf32_left * ns)} at best with TF32"
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"fp32 matmuls run without Tensor Cores: {ms(precision.fp32_ns)}/step,"
-                    f" {about(precision.tf32_left * precision.fp32_ns)} at best with TF32.",
-                    precision.fp32_ns,
-                    "ns",
-                ),
-            ),
+            evidence=(Evidence(f"fp32 matmuls run without Tensor Cores: {ms(ns)}/step, {at_best}.", ns, "ns"),),
             edits=(Recost(precision.fp32_ids, InPrecision("tf32")),),
             fixes=((UNSET,) if forbidden else ()) + (() if allowed else (ALLOW,)),
             confidence=Confidence(Level.HIGH, f"{known}kernel names show the precision"),

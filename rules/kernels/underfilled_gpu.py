@@ -13,7 +13,7 @@ Sources
 """
 
 from diagnose.facts.device.kernels import GridFilling
-from diagnose.facts.host.batch import LargerBatch
+from diagnose.facts.host.process import LargerBatch
 from diagnose.facts.run.program import Language, Program
 from diagnose.rulekit.vocabulary import *
 
@@ -30,23 +30,19 @@ MORE_WORK = Fix("Use larger batches.", safety=Safety.NEEDS_JUDGEMENT)
 def underfilled_gpu(
     filling: GridFilling, larger_batch: LargerBatch | None = None, program: Program | None = None
 ) -> Verdicts:
-    free = filling.free_memory_share
+    free, ns, share = filling.free_memory_share, filling.underfilled_ns, percent(filling.underfilled_share)
     if filling.underfilled_share < UNDERFILLED_SHARE:
-        yield Clean(f"kernels too small for the GPU take {percent(filling.underfilled_share)} of the compute time")
+        yield Clean(f"kernels too small for the GPU take {share} of the compute time")
     elif larger_batch is not None and larger_batch.times > 1:
         yield NotApplicable("unused_memory (ME07) estimates a larger batch")
     elif free is not None and free < FREE_SHARE:
         yield Clean(f"kernels are small, but only {percent(free)} of the memory is free for a larger batch")
     else:
+        small = "Kernels with fewer blocks than the GPU has multiprocessors"
         room = "GPU memory in use was not recorded" if free is None else f"{percent(free)} of GPU memory is free"
         yield Finding(
             evidence=(
-                Evidence(
-                    f"Kernels with fewer blocks than the GPU has multiprocessors: {ms(filling.underfilled_ns)}/step,"
-                    f" {percent(filling.underfilled_share)} of compute time.",
-                    filling.underfilled_ns,
-                    "ns",
-                ),
+                Evidence(f"{small}: {ms(ns)}/step, {share} of compute time.", ns, "ns"),
                 Evidence(f"The saving is per sample: twice the batch takes less than twice as long. {room}."),
             ),
             edits=(Recost(filling.underfilled_ids, Enlarged(2)),),

@@ -29,16 +29,9 @@ def compile_fallback(
         yield Clean("calls find compiled code, or compile it")
     else:
         found, guard = known(pointwise_chains), why_not(manifest)
+        text = f"{compiling.missed:,} calls per step found no compiled code that fits, and compiled none."
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"{compiling.missed:,} calls per step found no compiled code that fits, and compiled none.",
-                    compiling.missed,
-                    "calls",
-                ),
-                *guard_evidence(guard),
-                chains_taken(found),
-            ),
+            evidence=(Evidence(text, compiling.missed, "calls"), *guard_evidence(guard), chains_taken(found)),
             edits=fusing(found),
             fixes=guard_fixes(guard),
             confidence=Confidence(Level.MEDIUM, "how much compiling saves is not recorded"),

@@ -39,14 +39,9 @@ def gil_contention(
     if not competing_threads.busy or paused < PAUSED_SHARE * steps.mean_ns:
         yield Clean(f"other Python threads compute {pausing}")
         return
+    text = f"Python threads, mainly {competing_threads.names[0]!r}, compute {pausing}."
     yield Finding(
-        evidence=(
-            Evidence(
-                f"Python threads, mainly {competing_threads.names[0]!r}, compute {pausing}.",
-                competing_threads.share,
-                "cores",
-            ),
-        ),
+        evidence=(Evidence(text, competing_threads.share, "cores"),),
         edits=tuple(Shorten(Times(*times), LEFT) for pause in pauses for times in pause.times),
         fixes=(PROCESS,),
         confidence=Confidence(Level.LOW, "whether the thread releases the GIL while it computes is not recorded"),

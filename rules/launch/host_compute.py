@@ -48,20 +48,13 @@ def host_compute(host_compute: tuple[HostCompute, ...], steps: Steps) -> Verdict
     for one in large:
         made = len(one.move_ids) * 2 > len(one.ids)
         often = one.calls / steps.count
+        idles = f"The GPU idles {ms(one.idle_ns)}/step ({percent(one.share)}) while `{one.op}` runs on the CPU."
+        takes = f"`{one.op}` takes {ms(one.ns)}/step in {often:.3g} call{'s' * (often != 1)}"
         yield Finding(
             title=f"`{one.op}` creates a tensor on the CPU" if made else f"`{one.op}` runs on the CPU",
             evidence=(
-                Evidence(
-                    f"The GPU idles {ms(one.idle_ns)}/step ({percent(one.share)}) while `{one.op}` runs on the CPU.",
-                    one.idle_ns,
-                    "ns",
-                ),
-                Evidence(
-                    f"`{one.op}` takes {ms(one.ns)}/step in {often:.3g} call{'s' * (often != 1)}"
-                    f"{'; its result is copied to the GPU' * made}.",
-                    one.ns,
-                    "ns",
-                ),
+                Evidence(idles, one.idle_ns, "ns"),
+                Evidence(f"{takes}{'; its result is copied to the GPU' * made}.", one.ns, "ns"),
             ),
             edits=(Shorten(one.ids, MADE if made else LEFT), Remove(one.move_ids)),
             fixes=(ON_DEVICE if made else MOVE,),

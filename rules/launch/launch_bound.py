@@ -63,19 +63,12 @@ def launch_bound(
     elif starvation.share < STARVED_SHARE:
         yield Clean(f"the GPU waits {percent(starvation.share)} of the step for launches")
     else:
+        ns, many = starvation.idle_ns, starvation.launches
+        empty = f"{percent(starvation.empty_queue_share)} of {many:,} launches/step hit an empty queue"
         yield Finding(
             evidence=(
-                Evidence(
-                    f"The GPU idles {ms(starvation.idle_ns)}/step while the CPU dispatches ops.",
-                    starvation.idle_ns,
-                    "ns",
-                ),
-                Evidence(
-                    f"{percent(starvation.empty_queue_share)} of {starvation.launches:,} launches/step hit an empty"
-                    f" queue; median kernel {ms(starvation.kernel_median_ns)}.",
-                    starvation.launches,
-                    "launches",
-                ),
+                Evidence(f"The GPU idles {ms(ns)}/step while the CPU dispatches ops.", ns, "ns"),
+                Evidence(f"{empty}; median kernel {ms(starvation.kernel_median_ns)}.", many, "launches"),
                 *([Evidence("Each step launches the same kernels.")] * bool(starvation.repeats)),
                 *(Evidence(BROKEN.format(n=f"{n:,}"), n) for n in [starvation.reads] if n),
                 *(Evidence(SYNCS.format(n=f"{n:,}"), n) for n in [starvation.syncs] if n and not starvation.reads),

@@ -59,18 +59,16 @@ def python_overhead(
         ns, often = pause.idle_ns, pause.gaps / steps.count
         calls = pause.site is not None or (pause.each_ns < SHORT_NS and not pause.on_cpu)
         left = LEFT if calls else LEFT_OF_WORK
-        where = (
-            f" in `{pause.site.function}`" if pause.site else " outside your files" * ("stacks" in distortion.options)
-        )
+        outside = " outside your files" * ("stacks" in distortion.options)
+        where = f" in `{pause.site.function}`" if pause.site else outside
         waits = f"; {ms(pause.waiting_ns)}/step is waiting in the operating system" * bool(pause.waiting_ns)
+        gaps = f"{often:,.3g} gap{'s' * (often != 1)}"
         idle = "No op runs for" if pause.on_cpu else "The GPU idles"
         yield Finding(
             title="Host-bound: Python runs between ops" if pause.on_cpu else "",
             evidence=(
                 Evidence(f"{idle} {ms(ns)}/step while Python runs between ops{where}.", ns, "ns"),
-                Evidence(
-                    f"{often:,.3g} gap{'s' * (often != 1)} of {ms(pause.each_ns)} per step{waits}.", pause.each_ns, "ns"
-                ),
+                Evidence(f"{gaps} of {ms(pause.each_ns)} per step{waits}.", pause.each_ns, "ns"),
             ),
             edits=tuple(Shorten(Times(*time), left) for time in pause.times),
             fixes=(

@@ -52,16 +52,13 @@ def recompilation(compiling: Compiling, steps: Steps, manifest: RankManifest | N
     if broken or checks >= CHECKS_SHARE:
         pieces = compiling.fused_pieces  # reading and writing memory is all they do: once would do
         fused = Between(0.5 + 0.5 / pieces, 1.0 / pieces, 1.0 / pieces)
+        runs = f"{compiling.between:,} ops per step run uncompiled, for {ms(compiling.between_ns)}"
+        text = f"{compiling.breaks_per_call:.3g} graph breaks per compiled call: {runs}."
         do = "Move graph breaks out of compiled functions" if broken else "Compile fewer and larger functions"
         yield Finding(
             title="Graph breaks split compiled code" if broken else "Guards of compiled code take long to check",
             evidence=(
-                Evidence(
-                    f"{compiling.breaks_per_call:.3g} graph breaks per compiled call: {compiling.between:,} ops per"
-                    f" step run uncompiled, for {ms(compiling.between_ns)}.",
-                    compiling.between_ns,
-                    "ns",
-                ),
+                Evidence(text, compiling.between_ns, "ns"),
                 *([Evidence(f"{pieces} pieces hold only pointwise code and could be one.")] * (pieces > 1)),
                 Evidence(f"{compiling.lookups:,} guard checks take {ms(compiling.lookup_ns)}/step."),
             ),

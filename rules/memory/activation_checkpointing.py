@@ -52,15 +52,9 @@ def activation_checkpointing(
             yield Clean(f"checkpointing costs {ms(again_ns)}/step, but memory is full ({bytes_(used)} in use)")
             return
     keeps = f"Keeping the activations takes about {bytes_(needs)}. " if needs else ""
+    text = f"The backward pass recomputes {recompute.pieces:.3g} checkpointed pieces: {ms(again_ns)}/step."
     yield Finding(
-        evidence=(
-            Evidence(
-                f"The backward pass recomputes {recompute.pieces:.3g} checkpointed pieces: {ms(again_ns)}/step.",
-                again_ns,
-                "ns",
-            ),
-            Evidence(f"{keeps}{told}", needs, "bytes"),
-        ),
+        evidence=(Evidence(text, again_ns, "ns"), Evidence(f"{keeps}{told}", needs, "bytes")),
         edits=(
             *(Shorten(ids, left) for ids in (recompute.work.ids, recompute.work.work_ids)),
             *(Shorten(Times(*some), left) for some in recompute.between),

@@ -14,7 +14,7 @@ Sources
     https://github.com/huggingface/peft/issues/2894
 """
 
-from diagnose.facts.device.allocator import AllocatorCause, Churn
+from diagnose.facts.device.memory import AllocatorCause, Churn
 from diagnose.rulekit.vocabulary import *
 
 OFTEN = 0.5  # of the later half of the steps: rarer calls are growth, or an occasional clean-up (our choice)
@@ -42,7 +42,7 @@ CAUSES = {
 
 @rule("ME01")
 def allocator_churn(allocator_causes: tuple[AllocatorCause, ...], steps: Steps) -> Verdicts:
-    frequent = [allocator_cause for allocator_cause in allocator_causes if allocator_cause.later_share >= OFTEN]
+    frequent = [one for one in allocator_causes if one.later_share >= OFTEN]
     told = [one for one in frequent if steps.count >= LEAST_STEPS or one.churn is Churn.UNCACHED]
     if frequent and not told:
         raise Missing("more than one steady step", "Record at least three steps, and call prof.step() after each.")

@@ -50,14 +50,9 @@ def malloc_trim(fetched_memory: FetchedMemory | None, steps: Steps) -> Verdicts:
             "whether malloc can keep tensors of 32 MB and more", "Try LD_PRELOAD=libjemalloc.so.2, and compare."
         )
     share = min(found.ns / max(found.ops_ns, 1), MOST)
+    text = f"Page faults fetch {bytes_(found.bytes)} of freed memory back per step: about {about(found.ns)}."
     yield Finding(
-        evidence=(
-            Evidence(
-                f"Page faults fetch {bytes_(found.bytes)} of freed memory back per step: about {about(found.ns)}.",
-                found.bytes,
-                "bytes",
-            ),
-        ),
+        evidence=(Evidence(text, found.bytes, "bytes"),),
         edits=(Shorten(found.op_ids, Between(1 - share / 2, 1 - share, 1 - min(1.5 * share, MOST))),),
         fixes=(TUNED, KEEP),
         confidence=Confidence(Level.MEDIUM, "page faults are counted without the profiler, their cost is assumed"),

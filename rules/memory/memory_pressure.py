@@ -89,17 +89,13 @@ def _leak(growth: MemoryGrowth, memory: tuple[Memory, ...]) -> Risk:
     more = (
         f" It is full after about {(capacity - peak) // growth.step_bytes:,} more steps." if capacity and peak else ""
     )
+    grows = f"Memory of GPU {growth.device} grows by {bytes_(growth.step_bytes)}/step over {len(ends)} steps"
     kept = growth.kept
     by = f" from `{kept.op}`" if kept and kept.op else ""
     return Risk(
         title="GPU memory in use grows with every step",
         evidence=(
-            Evidence(
-                f"Memory of GPU {growth.device} grows by {bytes_(growth.step_bytes)}/step over {len(ends)} steps,"
-                f" from {bytes_(ends[0])} to {bytes_(ends[-1])}.{more}",
-                growth.step_bytes,
-                "bytes",
-            ),
+            Evidence(f"{grows}, from {bytes_(ends[0])} to {bytes_(ends[-1])}.{more}", growth.step_bytes, "bytes"),
             *([Evidence(f"Tensors of one size{by} keep {bytes_(kept.bytes)}/step.")] if kept else []),
         ),
         fixes=(DETACH, SNAPSHOT),

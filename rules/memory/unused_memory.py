@@ -15,7 +15,7 @@ Sources
     https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background
 """
 
-from diagnose.facts.host.batch import LargerBatch
+from diagnose.facts.host.process import LargerBatch
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in what does not grow with the batch (our choice)

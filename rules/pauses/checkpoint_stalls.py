@@ -37,15 +37,10 @@ def checkpoint_stalls(checkpoints: Checkpoints, steps: Steps, manifest: RankMani
         if again
         else f"once in {steps.count} steps ({ms(total_ns / RARELY)}/step if it saves every {RARELY:,} steps)"
     )
+    average = f"{ms(checkpoints.host_ns)}/step on average"
+    text = f"Saving blocks for up to {ms(checkpoints.longest_ns)}: {average}, {often}."
     yield Finding(
-        evidence=(
-            Evidence(
-                f"Saving blocks for up to {ms(checkpoints.longest_ns)}: {ms(checkpoints.host_ns)}/step on average,"
-                f" {often}.",
-                checkpoints.host_ns,
-                "ns",
-            ),
-        ),
+        evidence=(Evidence(text, checkpoints.host_ns, "ns"),),
         edits=(Shorten(checkpoints.ids, LEFT),),
         fixes=(Fix.of(fixes.SaveInBackground()), Fix("Save less often.")),
         confidence=Confidence(Level.HIGH, "the stall and its frequency are recorded")

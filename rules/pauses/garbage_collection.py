@@ -15,8 +15,7 @@ Sources
     https://github.com/huggingface/peft/pull/2894
 """
 
-from diagnose.facts.run.pauses import Silences
-from diagnose.facts.run.step_table import HOW_COLLECTIONS, GarbageCollections
+from diagnose.facts.run.pauses import HOW_COLLECTIONS, GarbageCollections
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.005  # of the step in collections (our choice)
@@ -34,12 +33,12 @@ NOT_IN_STEPS = Fix.of(fixes.SeldomCollect())
 def garbage_collection(
     steps: Steps,
     garbage_collections: GarbageCollections | None = None,
-    silences: Silences | None = None,
+    silences: int | None = None,
     manifest: RankManifest | None = None,
 ) -> Verdicts:
     found = garbage_collections
     if found is None or not (found.automatic_recorded or found.explicit.total):
-        maybe = f" (perhaps some of {silences.total} long CPU pauses)" if silences and silences.total else ""
+        maybe = f" (perhaps some of {silences} long CPU pauses)" if silences else ""
         raise Missing(f"garbage collections{maybe}", HOW_COLLECTIONS)
     least_ns, asked = WORTH_SHARE * steps.mean_ns, found.explicit
     both = [one for one in (found.automatic, asked) if one.host_ns >= least_ns and one.longest_ns >= LONGEST_NS]

@@ -16,7 +16,8 @@ Sources
 """
 
 from diagnose.facts.core.inputs import Work
-from diagnose.facts.run.growth import Grows, Growth, Kept, Measured
+from diagnose.facts.run.growth import Grows, Measured
+from diagnose.facts.run.longer_steps import Growth, Kept
 from diagnose.rulekit.vocabulary import *
 
 NAMED = 3  # ops (our choice)
@@ -74,16 +75,13 @@ def _graph(kept: Kept, longer: list[str]) -> Finding:
     count, nodes, (least, most) = kept.count, kept.nodes, kept.forward
     forward = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     made = f" `{kept.op.removeprefix('aten::')}` made the tensor that the last step received." * bool(kept.op)
-    ns = kept.work.longest_ns
+    ns, old = kept.work.longest_ns, f"{count.last:,.0f} of earlier steps"
+    grows = f"A backward pass grows from {nodes.first:,.0f} to {nodes.last:,.0f} nodes"
     return Finding(
         title="backward() also runs through graphs of earlier steps",
         evidence=(
             Evidence(f"Backward nodes of earlier steps take up to {ms(ns)}/step, more in each step.", ns, "ns"),
-            Evidence(
-                f"A backward pass grows from {nodes.first:,.0f} to {nodes.last:,.0f} nodes; the last has"
-                f" {count.last:,.0f} of earlier steps. The forward pass has {forward} ops.{made}",
-                count.each,
-            ),
+            Evidence(f"{grows}; the last has {old}. The forward pass has {forward} ops.{made}", count.each),
             *(Evidence(f"{one[:1].upper()}{one[1:]}.") for one in longer),
         ),
         edits=(Remove(kept.work.ids), Remove(kept.work.work_ids)),

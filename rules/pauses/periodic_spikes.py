@@ -13,7 +13,7 @@ Sources
     https://github.com/wandb/wandb/issues/950
 """
 
-from diagnose.facts.run.extra_work import LongSteps
+from diagnose.facts.run.longer_steps import LongSteps
 from diagnose.rulekit.vocabulary import *
 
 LEFT = Between(0.6, 0.2, 0.0)  # of such work: of logging a fifth stays (our choice)
@@ -32,15 +32,10 @@ def periodic_spikes(long_steps: LongSteps, steps: Steps) -> Verdicts:
     for one in found:
         seen = f"{'once in' if len(one.numbers) == 1 else f'in {len(one.numbers)} of'} {steps.count} steps"
         often = f"every {one.period} steps" if one.period else seen
+        adds = f"{f'`{one.name}`' if one.name else 'Python between ops'} adds {ms(one.ns)}"
+        text = f"{adds} to a step of {ms(long_steps.median_ns)} (median), {often}."
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"{f'`{one.name}`' if one.name else 'Python between ops'} adds {ms(one.ns)} to a step of"
-                    f" {ms(long_steps.median_ns)} (median), {often}.",
-                    one.ns,
-                    "ns",
-                ),
-            ),
+            evidence=(Evidence(text, one.ns, "ns"),),
             edits=(Shorten(one.ids if len(one.ids) else Times(one.track, one.times), LEFT),),
             fixes=(
                 Fix(f"Run `{one.name}` less often, or on another thread.", effort=2)

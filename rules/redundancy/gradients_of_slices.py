@@ -14,11 +14,9 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.unbind.html
 """
 
-from diagnose.facts.core.base import Facts
 from diagnose.facts.run.timed_steps import Slowdown
+from diagnose.facts.values.wasted_work import Slices
 from diagnose.rulekit.vocabulary import *
-
-from ._pieces import Pieces, pieces
 
 WORTH_SHARE = 0.01  # of the step that filling takes (our choice)
 LEFT = 0.1  # of the time, likely: the pieces' gradients are still copied (our choice)
@@ -38,23 +36,17 @@ FIXES = (
 
 
 @rule("AT12")
-def gradients_of_slices(facts: Facts, steps: Steps, slowdown: Slowdown | None = None) -> Verdicts:
-    step_ns, cut = max(steps.mean_ns, 1), pieces(facts)
-    found = [one for one in cut if one.back.longest_ns >= WORTH_SHARE * step_ns]
+def gradients_of_slices(slices: tuple[Slices, ...], steps: Steps, slowdown: Slowdown | None = None) -> Verdicts:
+    step_ns = max(steps.mean_ns, 1)
+    found = [one for one in slices if one.back.longest_ns >= WORTH_SHARE * step_ns]
     if not found:
-        most_ns = max((one.back.longest_ns for one in cut), default=0)
+        most_ns = max((one.back.longest_ns for one in slices), default=0)
         yield Clean(f"filling gradients of slices takes at most {percent(most_ns / step_ns)} of the step")
     for one in found:
         sizes, left = " x ".join(f"{size:,}" for size in one.whole), _left(one, slowdown)
+        ns, cut = one.back.longest_ns, f"{one.in_a_row} slices in a row of a tensor of {sizes}"
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"{one.in_a_row} slices in a row of a tensor of {sizes}: their backward pass takes"
-                    f" {ms(one.back.longest_ns)}/step.",
-                    one.back.longest_ns,
-                    "ns",
-                ),
-            ),
+            evidence=(Evidence(f"{cut}: their backward pass takes {ms(ns)}/step.", ns, "ns"),),
             edits=(Shorten(one.back.ids, left), Shorten(one.back.work_ids, left)),
             fixes=FIXES,
             confidence=Confidence(Level.MEDIUM, "slices are matched to their tensor by shapes"),
@@ -63,7 +55,7 @@ def gradients_of_slices(facts: Facts, steps: Steps, slowdown: Slowdown | None = 
         )
 
 
-def _left(one: Pieces, slowdown: Slowdown | None) -> Between:
+def _left(one: Slices, slowdown: Slowdown | None) -> Between:
     """On a CPU, recording slows them down more than the rest: 4 to 7 times where the step took 2 to 3 times as long."""
     slower = 1.0 if one.back.device_ns or slowdown is None else max(slowdown.ratio or 1.0, 1.0)
     return Between(1 - 0.5 / slower, 1 - (1 - LEFT) / slower, min(LEFT, 1 / one.in_a_row))

@@ -27,15 +27,10 @@ def blocking_launches(blocking_launches: BlockingLaunches, launch_blocking: bool
         yield Clean(f"{percent(found.alike_share)} of long kernels' launches take as long as the kernel{off}")
     else:
         known = "CUDA_LAUNCH_BLOCKING is on, " if launch_blocking else ""
+        alike = f"{percent(found.alike_share)} of long kernels' launches take as long as the kernel"
+        text = f"{alike}; {percent(found.empty_queue_share)} hit an empty queue."
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"{percent(found.alike_share)} of long kernels' launches take as long as the kernel;"
-                    f" {percent(found.empty_queue_share)} hit an empty queue.",
-                    found.alike_share,
-                    "share",
-                ),
-            ),
+            evidence=(Evidence(text, found.alike_share, "share"),),
             edits=(Shorten(found.call_ids, LAUNCH),),
             fixes=(
                 Fix.of(

@@ -35,16 +35,13 @@ LATER = Fix(
 
 @rule("SY01")
 def scalar_syncs(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
-    reads = [
-        wait
-        for wait in host_waits
-        if wait.reason is WaitReason.SCALAR_READ or (wait.reason is WaitReason.TENSOR_READ and wait.asked_by)
-    ]
+    number, tensor = WaitReason.SCALAR_READ, WaitReason.TENSOR_READ
+    reads = [wait for wait in host_waits if wait.reason is number or (wait.reason is tensor and wait.asked_by)]
     frequent = [wait for wait in reads if wait.steps_seen * EVERY_STEPS >= steps.count]
     if not frequent:
         yield Clean(f"{sum(wait.total_calls for wait in reads)} syncs by reads of GPU tensors in {steps.count} steps")
     for wait in frequent:
-        is_number, call = wait.reason is WaitReason.SCALAR_READ, called(wait.asked_by or wait.call)
+        is_number, call = wait.reason is number, called(wait.asked_by or wait.call)
         yield Finding(
             title=f"`{call}` syncs {'every step' if wait.steps_seen == steps.count else 'the CPU with the GPU'}"
             if is_number

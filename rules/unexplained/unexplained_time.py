@@ -54,9 +54,7 @@ def unexplained_time(
     dominant_lines: tuple[Dominant, ...] | None = None,
 ) -> Verdicts:
     told = [one for one in lost_time if one.recurs or steps.count > 1]
-    once = max(
-        (one.share for one in lost_time if not (one.recurs or steps.count > 1) and one.share >= LOST_SHARE), default=0.0
-    )
+    once = max((one.share for one in lost_time if not one.recurs and steps.count == 1), default=0.0)
     large = [one for one in told if one.share >= LOST_SHARE] + whole_of_small(told)
     large = [one for one in large if one.ns > one.chance_ns]
     stacks = "stacks" in distortion.options
@@ -69,7 +67,7 @@ def unexplained_time(
             yield idle(one, steps, stacks)
     for line in dominant_lines or ():
         yield dominated(line)
-    if once and not large:
+    if once >= LOST_SHARE and not large:
         raise Missing(f"whether a loss of {percent(once)} of the only step recurs", "Record three steps.")
     hidden = sum(one.share for one in lost_time if one.cause in NOT_TOLD)
     if hidden >= LOST_SHARE and not large:
@@ -138,35 +136,23 @@ def communicated(one: Lost, steps: Steps) -> Finding:
     else:
         who = "Not recorded: how much of this is transfer, and how much waiting for other ranks."
         fix = Fix("Record all ranks at once, to see which rank waits for which.", after=MORE)
+    exposed = f"{named[0].upper()}{named[1:]}{group} is exposed for {ms(one.ns)}/step ({percent(one.share)})"
+    text = f"{exposed}, in {calls:.3g} call{'s' * (calls != 1)}."
     return found(
         one.site,
         f"Exposed communication: {one.what or 'several kinds'}",
-        (
-            Evidence(
-                f"{named[0].upper()}{named[1:]}{group} is exposed for {ms(one.ns)}/step ({percent(one.share)}), in"
-                f" {calls:.3g} call{'s' * (calls != 1)}.",
-                one.ns,
-                "ns",
-            ),
-            Evidence(who, waits, "ns"),
-        ),
+        (Evidence(text, one.ns, "ns"), Evidence(who, waits, "ns")),
         (Remove(one.ids), *(Shorten(Times(*time), 0.0) for time in one.times)),
         fix,
     )
 
 
 def copied(one: Lost, steps: Steps) -> Finding:
+    exposed = f"exposed for {ms(one.ns)}/step ({percent(one.share)})"
     return found(
         one.site,
         "Exposed copies",
-        (
-            Evidence(
-                f"{one.calls / steps.count:.3g} copies per step are exposed for {ms(one.ns)}/step"
-                f" ({percent(one.share)}).",
-                one.ns,
-                "ns",
-            ),
-        ),
+        (Evidence(f"{one.calls / steps.count:.3g} copies per step are {exposed}.", one.ns, "ns"),),
         (Remove(one.ids),),
         Fix("Copy less, or overlap copies with compute: pinned memory, non_blocking=True."),
     )
@@ -177,17 +163,11 @@ def idle(one: Lost, steps: Steps, stacks: bool) -> Finding:
     often = one.calls / steps.count
     fixes = do if one.site or stacks else f"{do} Record with stacks to see the line."
     edits = (Shorten(Times(*time), 0.0) for time in one.times)
+    idles = f"Nothing computes for {ms(one.ns)}/step ({percent(one.share)}) while {says}"
     return found(
         one.site,
         f"Unexplained: idle while {says}",
-        (
-            Evidence(
-                f"Nothing computes for {ms(one.ns)}/step ({percent(one.share)}) while {says}, in {often:.3g}"
-                f" gap{'s' * (often != 1)}.",
-                one.ns,
-                "ns",
-            ),
-        ),
+        (Evidence(f"{idles}, in {often:.3g} gap{'s' * (often != 1)}.", one.ns, "ns"),),
         (*edits, Detach(one.ids)),
         Fix(fixes),
     )

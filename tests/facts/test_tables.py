@@ -6,7 +6,7 @@ from diagnose.facts.communication.overlap import communication
 from diagnose.facts.core.base import Missing
 from diagnose.facts.data.fetches import input_wait
 from diagnose.facts.device.kernels import kernel_kinds, kernel_ops, kernels
-from diagnose.facts.device.memory import allocation_calls, memory
+from diagnose.facts.device.memory import AllocationCalls, allocation_calls, memory
 from diagnose.facts.device.transfers import copies
 from diagnose.facts.host.python import Op, ops
 from diagnose.trace.enums import Direction, HostMemory
@@ -39,16 +39,9 @@ def test_kernel_time_by_kind_and_by_op_adds_up_to_that_of_the_kernels() -> None:
     draw.launch(GEMM, (6, 7), (10, 40)).launch(NCCL, (41, 42), (50, 60), stream=20)
     draw.launch("volta_sgemm_128x32_nt", (8, 9), (40, 45)).copy("HtoD (Pinned -> Device)", (43, 44), (70, 75), 64)
     facts = draw.facts()
-    assert [(kernel_kind.label, kernel_kind.calls, kernel_kind.ns) for kernel_kind in kernel_kinds(facts)] == [
-        ("gemm", 2, 35_000),
-        ("communication", 1, 10_000),
-        ("other", 1, 1_000),
-    ]
-    assert [(kernel_op.label, kernel_op.calls, kernel_op.ns) for kernel_op in kernel_ops(facts)] == [
-        ("aten::mm", 2, 35_000),
-        ("aten::add", 1, 10_000),
-        ("", 1, 1_000),
-    ]
+    by_kind, by_op = ([(one.label, one.calls, one.ns) for one in get(facts)] for get in (kernel_kinds, kernel_ops))
+    assert by_kind == [("gemm", 2, 35_000), ("communication", 1, 10_000), ("other", 1, 1_000)]
+    assert by_op == [("aten::mm", 2, 35_000), ("aten::add", 1, 10_000), ("", 1, 1_000)]
     assert kernel_kinds(facts)[0].share == pytest.approx(0.35)
 
 
@@ -78,46 +71,20 @@ def test_input_wait_and_how_much_of_it_the_device_was_idle() -> None:
     assert (found.fetches, found.in_process, found.host_ns, found.exposed_ns) == (1, False, 50_000, 30_000)
 
 
-def test_a_loader_on_a_thread_that_does_not_train_is_not_waited_for() -> None:
-    draw = step().span("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 10, 60, tid=77)
-    with pytest.raises(Missing, match="DataLoader fetches"):
-        input_wait(draw.facts())
-
-
 def test_communication_hidden_and_exposed_by_operation() -> None:
     draw = step().launch("gemm", (1, 2), (10, 40))
-    draw.launch(
-        NCCL, (3, 4), (30, 60), stream=20, **{"Collective name": "allreduce", "Group size": 8, "dtype": "BFloat16"}
-    )
+    args = {"Collective name": "allreduce", "Group size": 8, "dtype": "BFloat16"}
+    draw.launch(NCCL, (3, 4), (30, 60), stream=20, **args)
     draw.launch("ncclDevKernel_SendRecv(x)", (5, 6), (70, 80), stream=21)
     found = communication(draw.facts())
     assert (found.ns, found.exposed_ns) == (40_000, 30_000)
-    assert [
-        (collective.operation, collective.calls, collective.ns, collective.exposed_ns)
-        for collective in found.collectives
-    ] == [("allreduce", 1, 30_000, 20_000), ("send_recv", 1, 10_000, 10_000)]
+    rows = [(one.operation, one.calls, one.ns, one.exposed_ns) for one in found.collectives]
+    assert rows == [("allreduce", 1, 30_000, 20_000), ("send_recv", 1, 10_000, 10_000)]
 
 
-def test_memory_peaks_and_driver_allocation() -> None:
+def test_driver_allocation() -> None:
     draw = step().call("cudaMalloc", 10, 15).call("cudaFree", 20, 29).call("cudaMallocAsync", 30, 39)
-    for at, total in ((10, 100), (20, 700), (30, 300)):
-        args = {"Device Type": 1, "Device Id": 0, "Bytes": 1, "Total Allocated": total, "Total Reserved": 1000}
-        draw.events.append(
-            {
-                "ph": "i",
-                "s": "t",
-                "cat": "cpu_instant_event",
-                "name": "[memory]",
-                "pid": MAIN,
-                "tid": MAIN,
-                "ts": at,
-                "args": args,
-            }
-        )
-    (found,) = memory(draw.facts())
-    assert (found.device, found.peak_allocated_bytes, found.peak_reserved_bytes) == (0, 700, 1000)
-    calls = allocation_calls(draw.facts())
-    assert (calls.calls, calls.host_ns) == (2, 14_000)
+    assert allocation_calls(draw.facts()) == AllocationCalls(2, 14_000)
 
 
 def test_host_memory_alone_says_nothing_of_the_device() -> None:

@@ -41,8 +41,7 @@ _NEW_ITERATOR = re.compile(
 )
 """What marks the start of an epoch: annotations by qualified name, frames by file and function (they name no class)."""
 
-_SEED = ("aten::random_", "aten::item")
-"""Ops by which every new iterator draws a seed for its workers, though it may have none."""
+_SEED = ("aten::random_", "aten::item")  # Every new iterator draws a seed for its workers, though it may have none.
 
 _NEW_WORKERS = re.compile(
     r"\b_MultiProcessingDataLoaderIter\.__init__\Z|(^|/)torch/utils/data/dataloader\.py\(\d+\): _get_iterator\Z"
@@ -66,10 +65,8 @@ class Fetches(Struct, frozen=True):
     in_steps: npt.NDArray[np.bool_]  # The host was in a used step when it began.
     first: npt.NDArray[np.bool_]  # The first of an iterator, as far as that was recorded.
     last: npt.NDArray[np.bool_]  # It found the epoch over and ended the workers, as far as that was recorded.
-    idle_ns: IntArray | None
-    """Idle time of the device within each, as far as it lies in the used steps; None without device work."""
-    in_process: bool | None
-    """Whether batches are made in the training process (num_workers=0); None if the names do not say."""
+    idle_ns: IntArray | None  # Idle time of the device within each, within the used steps; None without device work.
+    in_process: bool | None  # Whether batches are made in the training process (num_workers=0); None if unknown.
     ready_ns: int
     """What a fetch takes when its batch is ready: READY_QUANTILE of all durations; with workers MOST_READY_NS if these
     are no time for that. In process: of making a batch."""
@@ -198,10 +195,8 @@ class Input(Struct, frozen=True):
     """Fetching batches, in the used steps."""
 
     fetches: int  # In all used steps.
-    in_process: bool | None
-    """Whether batches are made in the training process (num_workers=0); None if the name does not say."""
-    host_ns: int
-    """Host time in fetches, per step. With workers it is waiting and unpacking; in process it is making the batch."""
+    in_process: bool | None  # Whether batches are made in the training process (num_workers=0); None if unknown.
+    host_ns: int  # In fetches, per step. With workers: waiting and unpacking; in process: making the batch.
     exposed_ns: int | None  # Of it, while the device was idle, per step; None without device work.
 
     @property

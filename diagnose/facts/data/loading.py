@@ -21,8 +21,7 @@ from diagnose.trace.manifest import Loader, RankManifest, SampledLine, most_aske
 SPLIT = 0.25  # Batches of a step by which the count in a few steps may be off: a step at the edge asks outside of them.
 LIE_READY = 0.5  # Of the requests find no batch ready, at most, where batches are said to lie ready (our choice).
 UNLIKE = 0.15  # Share by which steps may differ from what the model says of them, for savings to be sure (our choice).
-HANDED_OVER_NS = 1_000_000
-"""What a batch from a worker's queue still costs: 0.3 to 1 ms were measured, more for large ones."""
+HANDED_OVER_NS = 1_000_000  # What a batch from a worker's queue still costs: 0.3 to 1 ms measured, more for large ones.
 TENSOR_NS = 100_000
 """What each tensor of it costs, as it comes with a descriptor of its own: 0.6 ms were measured with 16 to 768 of them
 on two slow cores, of which this is the least that others may take (our choice)."""
@@ -37,8 +36,7 @@ class Loading(Struct, frozen=True):
     loader: Loader  # The one that is asked most often.
     models: tuple[Throughput, Throughput, Throughput]
     """By `Estimate`: what leaves most of the wait (cores that share much, slow storage), what is likely, the least."""
-    mean_ns: int
-    """A step with all its waits: over whole epochs where these were seen, else without the profiler, if known."""
+    mean_ns: int  # A step with all its waits: over whole epochs where seen, else without the profiler, if known.
     batches: float  # That a step takes.
     epoch: Epoch | None = None
 

@@ -31,11 +31,9 @@ FUSIBLE = (
 )
 """Ops on elements, and softmax, that a compiler joins in one kernel."""
 
-CALL_NS = 10_000
-"""Of shorter ops more is calling than computing: views take 1 to 9 us in planted cases, a kilobyte of data 5."""
+CALL_NS = 10_000  # Of shorter ops more is calling than computing: planted views take 1 to 9 us, a kilobyte of data 5.
 
-MOST = 0.25
-"""Of an op's time, itself: what converts its arguments first spends more on that (0.7 in planted cases). Chosen."""
+MOST = 0.25  # Of an op's time, itself: what converts its arguments first spends more on that (0.7 in planted cases).
 
 CALLS = 3
 """In fewer calls a chain is torch's own: the backward pass of `amax`, or of a division. Compiled, a net with these took
@@ -63,7 +61,7 @@ def chains_on_cpu(facts: Facts) -> PointwiseChains:
         raise NO_SHAPES
     written = np.where(named(facts, ops.ids, *_REDUCTIONS), 0, written)
     in_steps = in_used_steps(facts, ops.ids)
-    bound = named(facts, ops.ids, *_BOUND) & ~_within(ops, _elsewhere(facts)) & (elements > 0)
+    bound = named(facts, ops.ids, *_BOUND) & ~_elsewhere(facts, ops) & (elements > 0)
     step = spans["step"].to_numpy()[ops.ids]
     joined = bound[1:] & bound[:-1] & (ops.track[1:] == ops.track[:-1]) & (step[1:] == step[:-1])
     run = np.concatenate(([0], np.cumsum(~joined)))[: len(ops.ids)]
@@ -71,10 +69,11 @@ def chains_on_cpu(facts: Facts) -> PointwiseChains:
     long = (np.bincount(chain, full & bound) >= LONG) & (_calls(facts, ops, chain) >= CALLS)
     rows = np.flatnonzero(long[chain])
     group = (np.cumsum(long) - 1)[chain[rows]]
-    ns, longest = _sums(dur[rows], group)
-    share, stays = share_of_bytes(group, read[rows], written[rows]), np.zeros(len(rows), dtype=bool)
+    first, stays = np.flatnonzero(np.diff(group, prepend=-1)), np.zeros(len(rows), dtype=bool)
+    ns, longest = np.add.reduceat(dur[rows], first), np.maximum.reduceat(dur[rows], first)
+    left = bytes_left(group, read[rows], written[rows], stays)
+    share = left / np.maximum(np.bincount(group, (read + written)[rows]), 1)
     high = np.where(share > 0, np.rint(ns * share).astype(np.int64), longest)
-    first = np.flatnonzero(np.diff(group, prepend=-1))
     counted = in_steps[rows[first]]
     main = rows[group == np.argmax(ns * counted)] if counted.any() else rows[:0]
     computing = max(int(dur[in_steps].sum()), 1)
@@ -83,9 +82,9 @@ def chains_on_cpu(facts: Facts) -> PointwiseChains:
         ids=ops.ids[rows],
         group=group,
         stays=stays,
-        elements=np.maximum.reduceat(elements[rows], first) if len(rows) else elements[:0],
+        elements=np.maximum.reduceat(elements[rows], first),
         ns=ns,
-        bytes=bytes_left(group, read[rows], written[rows], stays).astype(np.int64),
+        bytes=left.astype(np.int64),
         fused_ns=fused(ns, high),
         in_steps=counted,
         chains=round_half_up(int(counted.sum()), count),
@@ -117,26 +116,13 @@ def _computing(facts: Facts) -> tuple[HostSpans, IntArray]:
     return ops.where(computes), own[computes]
 
 
-def _elsewhere(facts: Facts) -> tuple[HostSpans, ...]:
-    """What is no work on activations, is compiled already, or is a part of something larger."""
+def _elsewhere(facts: Facts, ops: HostSpans) -> Mask:
+    """Which ops are no work on activations, are compiled already, or are a part of something larger."""
     around = host_spans(facts, SpanKind.OP, SpanKind.ANNOTATION, named=lambda name: name.startswith(_AROUND))
-    return updates(facts), zeroings(facts), around
-
-
-def _within(ops: HostSpans, others: tuple[HostSpans, ...]) -> Mask:
     found = np.zeros(len(ops.ids), dtype=bool)
-    for other in others:
+    for other in (updates(facts), zeroings(facts), around):
         found |= intervals.innermost_at(ops.start_ns, ops.track, other.track, other.start_ns, other.end_ns) >= 0
     return found
-
-
-def _sums(dur: IntArray, group: IntArray) -> tuple[IntArray, IntArray]:
-    first = np.flatnonzero(np.diff(group, prepend=-1))
-    if not len(first):
-        return dur[:0], dur[:0]
-    total: IntArray = np.add.reduceat(dur, first)
-    most: IntArray = np.maximum.reduceat(dur, first)
-    return total, most
 
 
 LONG = 3  # Operations in a chain, at least, statistics not counted (our choice).
@@ -168,8 +154,7 @@ class PointwiseChains(Struct, frozen=True):
     chains: int
     chains_ns: int
     ops: tuple[str, ...]  # Of the longest chain in the used steps whose ops are all known, in order.
-    memory_bound_share: float
-    """Of the time of compute that all such kernels take; above 1 only where streams run side by side."""
+    memory_bound_share: float  # Of the time of compute in all such kernels; above 1 only where streams run in parallel.
     times: tuple[tuple[int, Intervals], ...] = ()  # On the CPU: thread, and when it is in them.
     fused_ns: IntArray | None = None
     """On the CPU, as one op: low, likely, and high estimate: reading inputs and writing an output, as fast per byte as
@@ -193,12 +178,6 @@ def chained(run: IntArray, own: IntArray, recorded: Mask) -> tuple[IntArray, Mas
     # Rotary embeddings and gated units handle halves.
     alike = (less == 0) | (more == less) | (more == 2 * less) | (~(exact[1:] & exact[:-1]) & (more <= _VECTOR * less))
     return np.concatenate(([0], np.cumsum((run[1:] != run[:-1]) | ~alike)))[: len(own)], tells | (own == 0)
-
-
-def share_of_bytes(group: IntArray, read: IntArray, written: IntArray) -> npt.NDArray[np.float64]:
-    """Of each chain's bytes, what is left when no op stores its result for the next to read; 0 unknown."""
-    stays = np.zeros(len(group), dtype=bool)
-    return bytes_left(group, read, written, stays) / np.maximum(np.bincount(group, read + written), 1)
 
 
 def bytes_left(group: IntArray, read: IntArray, written: IntArray, stays: Mask) -> npt.NDArray[np.float64]:

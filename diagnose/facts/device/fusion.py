@@ -11,7 +11,7 @@ from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import breakdown, round_half_up
 from diagnose.facts.core.inputs import NO_SHAPES, Inputs, Mask, inputs_of, name_codes, name_of, named, recorded_inputs
 from diagnose.facts.core.run import trains_on_cpu
-from diagnose.facts.core.spans import NO_OPS, HostSpans, launched_in, members, sites_of
+from diagnose.facts.core.spans import NO_OPS, HostSpans, launched_in, members, names_of, sites_of
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
 from diagnose.facts.device.chains import LONG, WHOLE, PointwiseChains, bytes_left, chained, chains_on_cpu
@@ -35,8 +35,7 @@ FloatArray = npt.NDArray[np.float64]
 Dims = tuple[int, int, int, int]
 _MATMULS = ("aten::bmm", "aten::baddbmm")
 _MASKING = ("aten::masked_fill*", "aten::where", "aten::tril*", "aten::triu*")
-FORWARD_TENSORS, BACKWARD_TENSORS = 4, 8
-"""Queries, keys, values and the result; backward these, and a gradient of each."""
+FORWARD_TENSORS, BACKWARD_TENSORS = 4, 8  # Queries, keys, values, the result; backward these and the gradient of each.
 
 
 @fact
@@ -57,7 +56,7 @@ def pointwise_chains(facts: Facts) -> PointwiseChains:
     rows, group, opens = order[chosen], (np.cumsum(long) - 1)[chain[chosen]], opens[chosen]
     of_op, in_op = rows[opens], group[opens]
     first = np.flatnonzero(np.diff(group, prepend=-1))
-    ns = np.add.reduceat(table.dur_ns[rows], first) if len(first) else table.dur_ns[:0]
+    ns = np.add.reduceat(table.dur_ns[rows], first)
     in_steps = table.in_steps[rows[first]]
     bound_ns = round_half_up(int(table.dur_ns[bound & table.in_steps].sum()), count)
     told = ns * in_steps * (np.bincount(in_op, table.op[of_op] < 0) == 0)
@@ -104,8 +103,7 @@ def _run(facts: Facts, order: IntArray, member: Mask) -> IntArray:
 class AttentionChain(Struct, frozen=True):
     """Attention of one shape as matmul, softmax and matmul, in passes forward and backward. Totals are per step."""
 
-    asked_by: str
-    """The outermost op of the first matmul: `aten::scaled_dot_product_attention` where it took its math backend."""
+    asked_by: str  # The outermost op of the first matmul: `aten::scaled_dot_product_attention` for its math backend.
     batch: int  # Batch size times heads.
     queries: int
     keys: int
@@ -211,8 +209,7 @@ def _attention(facts: Facts, shape: Dims, forward: list[IntArray], backward: lis
 
 FLASH_FROM = (8, 0)  # FlashAttention 2 needs compute capability 8.0; 16 bits; and heads of at most WIDEST.
 WIDEST = 256
-NEWER_ON = ((9,), (10,))
-"""Major compute capabilities for which FlashAttention 3 or 4 and cuDNN have kernels of their own."""
+NEWER_ON = ((9,), (10,))  # Major compute capabilities for which FlashAttention 3 or 4 and cuDNN have own kernels.
 NEWER_LEFT = (1 / 1.1, 1 / 1.5, 1 / 2.0)
 """FlashAttention 3 takes 1.5 to 2 times less than 2 forward, 1.5 to 1.75 times backward (arXiv 2407.08608); with short
 sequences little less."""
@@ -249,10 +246,9 @@ def slow_attention(facts: Facts) -> tuple[SlowAttention, ...]:
     ops, capability = matmul_ops(facts), _capability(facts)
     half = np.isin(ops.dtype, [DTYPES.index(one) for one in ("fp16", "bf16")])
     fits = half & (ops.dims[:, 2] > 0) & (ops.dims[:, 2] <= WIDEST) & (ops.flops > 0)
-    efficient = fits & _named(ops, "efficient_attention") & (capability >= FLASH_FROM)
-    flash = (
-        fits & _by_flash_2(facts, ops) & (ops.dims[:, :2].min(axis=1) >= LONG_SEQUENCE) & (capability[:1] in NEWER_ON)
-    )
+    efficient = fits & ops.named(lambda name: "efficient_attention" in name) & (capability >= FLASH_FROM)
+    flash = fits & _by_flash_2(facts, ops) & (capability[:1] in NEWER_ON)
+    flash &= ops.dims[:, :2].min(axis=1) >= LONG_SEQUENCE
     masked = np.zeros(len(ops.op), dtype=bool)
     masked[efficient] = [_has_mask(facts, ops, at) for at in np.flatnonzero(efficient).tolist()]
     found = [
@@ -272,18 +268,10 @@ def _capability(facts: Facts) -> tuple[int, ...]:
     return devices[0].compute_capability if devices and devices[0].warp_size == 32 else ()
 
 
-def _named(ops: MatmulOps, part: str) -> Mask:
-    return np.append([part in name for name in ops.names], False)[ops.name].astype(bool)
-
-
 def _by_flash_2(facts: Facts, ops: MatmulOps) -> Mask:
-    names = facts.rank.spans["name"].cat
-    own = [
-        ("flash_fwd_kernel" in category or "flash_bwd_dq_dk_dv" in category) and "Sm90" not in category
-        for category in names.categories
-    ]
-    found = np.zeros(len(ops.op), dtype=bool)
-    found[ops.row[np.array(own, dtype=bool)[names.codes.to_numpy()[ops.work]]]] = True
+    kernels, found = ("flash_fwd_kernel", "flash_bwd_dq_dk_dv"), np.zeros(len(ops.op), dtype=bool)
+    own = [any(one in name for one in kernels) and "Sm90" not in name for name in names_of(facts)]
+    found[ops.row[np.array(own, dtype=bool)[name_codes(facts, ops.work)]]] = True
     return found
 
 

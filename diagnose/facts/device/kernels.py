@@ -9,9 +9,8 @@ from msgspec import Struct
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, breakdown, round_half_up
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.host import enclosing_op
 from diagnose.facts.core.inputs import SHORTEST_NS, Work, inputs_of, name_codes, peaks, work_of
-from diagnose.facts.core.spans import HostSpans, host_spans, launched_in
+from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, names_of
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
 from diagnose.facts.device.memory import memory
@@ -38,9 +37,8 @@ class Kernel(Struct, frozen=True):
 @fact
 def kernels(facts: Facts) -> tuple[Kernel, ...]:
     """Kernels of the used steps by name, longest first. Raises Missing without device work."""
-    frame, used = _in_steps(facts), steps(facts)
+    frame, used, labels = _in_steps(facts), steps(facts), names_of(facts)
     step_ns = breakdown(facts).step_ns
-    labels = facts.rank.spans["name"].cat.categories
     grouped = frame.groupby("name", sort=False)
     totals = grouped["dur"].agg(["size", "sum"])
     by_op = frame.groupby(["name", "op"], sort=False)["dur"].sum().sort_values().reset_index()
@@ -51,7 +49,7 @@ def kernels(facts: Facts) -> tuple[Kernel, ...]:
         Kernel(
             name=labels[code],
             kind=kinds.kernel_kind(labels[code]),
-            op=str(labels[op_of[code]]) if op_of[code] >= 0 else "",
+            op=labels[op_of[code]] if op_of[code] >= 0 else "",
             calls=int(count),
             ns=round_half_up(int(total), used.count),
             share=float(total) / used.count / step_ns if step_ns else 0.0,
@@ -76,8 +74,7 @@ class KernelGroup(Struct, frozen=True):
 @fact
 def kernel_kinds(facts: Facts) -> tuple[KernelGroup, ...]:
     """Kernel time of the used steps by kind of kernel, longest first. Raises Missing without device work."""
-    labels = facts.rank.spans["name"].cat.categories
-    frame = _in_steps(facts)
+    frame, labels = _in_steps(facts), names_of(facts)
     kind_of = {code: kinds.kernel_kind(labels[code]).value for code in frame["name"].unique()}
     return _grouped(facts, frame["dur"], frame["name"].map(kind_of))
 
@@ -85,9 +82,8 @@ def kernel_kinds(facts: Facts) -> tuple[KernelGroup, ...]:
 @fact
 def kernel_ops(facts: Facts) -> tuple[KernelGroup, ...]:
     """Kernel time of the used steps by the op that launched it, longest first. Raises Missing without device work."""
-    labels = facts.rank.spans["name"].cat.categories
-    frame = _in_steps(facts)
-    op_of = {code: str(labels[code]) if code >= 0 else "" for code in frame["op"].unique()}
+    frame, labels = _in_steps(facts), names_of(facts)
+    op_of = {code: labels[code] if code >= 0 else "" for code in frame["op"].unique()}
     return _grouped(facts, frame["dur"], frame["op"].map(op_of))
 
 
@@ -103,21 +99,15 @@ def _grouped(facts: Facts, dur: pd.Series[int], label: pd.Series[str]) -> tuple[
 
 def _in_steps(facts: Facts) -> pd.DataFrame:
     """Kernels that start in the used steps: codes of name and op (-1 none), dur in ns, occupancy."""
-    work, used, spans = device_work(facts), steps(facts), facts.rank.spans
-    if not len(work.ids):
-        raise NO_DEVICE
-    kind = spans["kind"].cat.codes.to_numpy()[work.ids]
-    inside = (kind == enums.code(SpanKind.KERNEL)) & (work.start_ns >= used.start_ns) & (work.start_ns < used.end_ns)
-    codes = spans["name"].cat.codes.to_numpy()
-    launch = work.launch[inside]
-    op = np.full(len(launch), -1, dtype=np.int64)
-    op[launch >= 0] = enclosing_op(facts, launch[launch >= 0])
+    table = work_table(facts)
+    is_kernel = facts.rank.spans["kind"].cat.codes.to_numpy()[table.ids] == enums.code(SpanKind.KERNEL)
+    rows = is_kernel & table.in_steps
     return pd.DataFrame(
         {
-            "name": codes[work.ids[inside]],
-            "op": np.where(op >= 0, codes[op], -1),
-            "dur": (work.end_ns - work.start_ns)[inside],
-            "occupancy": facts.rank.kernels["occupancy"].reindex(work.ids[inside]).to_numpy(),
+            "name": name_codes(facts, table.ids[rows]),
+            "op": name_codes(facts, table.op[rows]),
+            "dur": table.dur_ns[rows],
+            "occupancy": facts.rank.kernels["occupancy"].reindex(table.ids[rows]).to_numpy(),
         }
     )
 
@@ -129,12 +119,9 @@ class GridFilling(Struct, frozen=True):
     """Kernels with fewer blocks than multiprocessors are left to them: by the device, less those that a communication
     kernel beside them takes."""
     underfilled_ns: int
-    compute_ns: int
     underfilled_share: float  # Of compute.
-    filled_share: float
-    """Of the multiprocessors left to them that their blocks can take, the mean over their time; 1 if there are none."""
-    free_memory_share: float | None
-    """Of the device's memory, never reserved by the allocator; None without memory events."""
+    filled_share: float  # Of the multiprocessors left that their blocks can take, the mean over time; 1 without any.
+    free_memory_share: float | None  # Of the device's, never reserved by the allocator; None without memory events.
 
 
 @fact
@@ -156,13 +143,13 @@ def filling(facts: Facts) -> GridFilling:
     filled = (dur * blocks / np.maximum(room, 1))[under & inside].sum()
     compute_ns = int(dur[compute & inside].sum())
     under_ns = int(dur[under & inside].sum())
+    free = [one.free_share for one in optional(memory, facts) or () if one.free_share is not None]
     return GridFilling(
         underfilled_ids=ids[under],
         underfilled_ns=round_half_up(under_ns, count),
-        compute_ns=round_half_up(compute_ns, count),
         underfilled_share=under_ns / compute_ns if compute_ns else 0.0,
         filled_share=float(filled / under_ns) if under_ns else 1.0,
-        free_memory_share=_free_memory(facts),
+        free_memory_share=min(free, default=None),
     )
 
 
@@ -177,11 +164,6 @@ def _taken_beside(facts: Facts, ids: IntArray, blocks: IntArray) -> IntArray:
     last = np.searchsorted(start[own], start, side="right") - 1
     runs = (last >= 0) & ((start + dur)[own[last]] > start)
     return np.where(runs, blocks[own[last]], 0)
-
-
-def _free_memory(facts: Facts) -> float | None:
-    shares = [one.free_share for one in optional(memory, facts) or () if one.free_share is not None]
-    return min(shares, default=None)
 
 
 STREAMS = 3  # Adding rows reads them and what they are added to, and writes that.
@@ -200,9 +182,7 @@ class SortedIndexing(Struct, frozen=True):
     work: Work
     call: IntArray  # The call, 0.., that each of `work.work_ids` is launched in.
     moved_bytes: IntArray  # What each call reads and writes without sorting; 0 unknown. Shape (calls,).
-    floor: float | None
-    """Share of the device's time that adding without sorting would at least take; None if sizes or the device are not
-    known."""
+    floor: float | None  # Share of the device's time of adding unsorted, at least; None if sizes or device are unknown.
 
 
 @fact
@@ -224,15 +204,11 @@ def sorted_indexing(facts: Facts) -> tuple[SortedIndexing, ...]:
 def _sorted(facts: Facts, puts: HostSpans, deterministic: bool) -> SortedIndexing:
     used, count, known = puts.in_steps(facts), max(steps(facts).count, 1), optional(peaks, facts)
     work = work_of(facts, puts.ids)
-    moved = _moved_bytes(facts, puts)
+    sizes = [given[2][0].bytes if len(given) > 2 and given[2] else None for given in inputs_of(facts, puts.ids)]
+    moved = np.array([STREAMS * (size or 0) for size in sizes], dtype=np.int64)
     mine, floor = moved[np.isin(puts.ids, used.ids)], None
     if known is not None and work.device_ns and (mine > 0).all():
         least = np.maximum(mine / (known.memory_gbps * REACHED), SHORTEST_NS).sum() / count
         floor = min(float(least) / work.device_ns, 1.0)
     call = launched_in(facts, puts)[np.isin(device_work(facts).ids, work.work_ids)]
     return SortedIndexing(deterministic, len(used.ids) / count, work, call, moved, floor)
-
-
-def _moved_bytes(facts: Facts, puts: HostSpans) -> IntArray:
-    values = [given[2][0].bytes if len(given) > 2 and given[2] else None for given in inputs_of(facts, puts.ids)]
-    return np.array([STREAMS * (size or 0) for size in values], dtype=np.int64)

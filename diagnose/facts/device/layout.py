@@ -20,7 +20,7 @@ from diagnose.facts.core.inputs import (
     named,
     recorded_inputs,
 )
-from diagnose.facts.core.spans import host_spans, launched_in, members, used_step
+from diagnose.facts.core.spans import host_spans, launched_in, members, names_of, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import KERNEL_KINDS, WorkTable, work_table
 from diagnose.facts.device.roofline import MatmulOps, matmul_ops, op_roofline
@@ -212,27 +212,22 @@ class Convolutions(Struct, frozen=True):
 
     ids: IntArray  # Their kernels.
     ns: int
-    reached: float | None
-    """Of what the device can do at best, the share that they reach, by their time; None if no cost is known."""
+    reached: float | None  # Of what the device can do at best, by their time; None if no cost is known.
     generic_ns: int  # In kernels that suit any size.
     generic: tuple[str, ...]  # Names of these without arguments, longest first.
-    fixed: bool | None
-    """All used steps run the same kernels in the same grids: so sizes stay the same. None of a single step."""
+    fixed: bool | None  # All used steps run the same kernels in the same grids: sizes stay the same. None of one step.
 
 
 @fact
 def convolutions(facts: Facts) -> Convolutions:
     """Of the used steps; zeros without any. Raises Missing without device work."""
     ops = matmul_ops(facts)
-    by_name = np.append(["conv" in name.lower() for name in ops.names], False)[ops.name].astype(bool)
-    mine = by_name | (ops.kind == KERNEL_KINDS.index(KernelKind.CONV))
+    mine = ops.named(lambda name: "conv" in name.lower()) | (ops.kind == KERNEL_KINDS.index(KernelKind.CONV))
     ids = ops.work[mine[ops.row]]
-    spans = facts.rank.spans
-    step, dur = used_step(facts, ids), spans["dur_ns"].to_numpy()[ids]
-    labels = spans["name"].cat.categories.tolist()
-    names = [labels[code] for code in spans["name"].cat.codes.to_numpy()[ids].tolist()]
-    taken = Counter[str]()
-    generic = {name for name in {*names} if _GENERIC.search(name)}
+    step, dur = used_step(facts, ids), facts.rank.spans["dur_ns"].to_numpy()[ids]
+    labels = names_of(facts)
+    names = [labels[code] for code in name_codes(facts, ids).tolist()]
+    taken, generic = Counter[str](), {name for name in {*names} if _GENERIC.search(name)}
     for name, at, ns in zip(names, step.tolist(), dur.tolist(), strict=True):
         if at >= 0 and name in generic:
             taken[name.partition("<")[0].removeprefix("void ")] += ns

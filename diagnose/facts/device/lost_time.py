@@ -31,8 +31,7 @@ from diagnose.trace.intervals import IntArray, Intervals
 
 ONE_PIECE = 0.1  # Share of a loss in one recorded step, from which on its longest piece may be start-up (our choice).
 
-WITH_LINES = (TimeCause.PYTHON, TimeCause.OPS)
-"""What the host does at a line that is known is told by line, not by cause."""
+WITH_LINES = (TimeCause.PYTHON, TimeCause.OPS)  # What the host does at a known line is told by line, not by cause.
 
 IN_CALLS = (TimeCause.LAUNCH, TimeCause.HOST_COPY)
 """Causes that last until the launching call returns; the others until it begins."""
@@ -43,8 +42,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 class Lost(Struct, frozen=True):
     """Time of the used steps in which nothing is computed, for one reason."""
 
-    cause: TimeCause
-    """COMMUNICATION and COPY are exposed time; else why the device is idle, or what the host does besides ops."""
+    cause: TimeCause  # COMMUNICATION and COPY: exposed time; else why the device is idle, or what the host does.
     what: str  # Of communication the operation; of copies the direction; else "".
     role: Role | None
     group: str  # Ranks of the process group, or what the program calls it; "" unknown.
@@ -55,8 +53,7 @@ class Lost(Struct, frozen=True):
     site: Site | None  # The line at which most of it is lost.
     ids: IntArray  # Collectives and copies, in the whole recording; of SYNC the calls that wait.
     times: tuple[tuple[int, Intervals], ...]  # Host time behind it, by thread.
-    awaited: tuple[tuple[int, int], ...]
-    """(rank, ns per step) for which this one waits, longest first; () if that is not known."""
+    awaited: tuple[tuple[int, int], ...]  # (rank, ns per step) that this one waits for, longest first; () if unknown.
     chance_ns: int = 0  # Of communication: what ranks of equal work may wait for each other, per step.
 
     @property
@@ -258,10 +255,8 @@ class AchievedFlops(Struct, frozen=True):
     why_no_mfu: str  # What is not known; "" where there is an MFU.
     device: str
     devices: int
-    counted_share: float
-    """Of the time of kernels that multiply matrices, the share whose FLOPs are known: below 1, all are lower bounds."""
-    at_most_share: float
-    """Share of the FLOPs that are upper bounds, as a mask, window or missing gradient may make them less."""
+    counted_share: float  # Of the time of matmul-like kernels, with known FLOPs: below 1, all are lower bounds.
+    at_most_share: float  # Of the FLOPs, upper bounds: a mask, window or missing gradient may make them less.
 
 
 @fact

@@ -12,7 +12,7 @@ from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.spans import host_spans, launched_in, on_training_threads, require_ops, sites_of
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
-from diagnose.facts.device.roofline import ALIGNED_BYTES, MatmulOps, inner_sizes, matmul_ops, op_roofline
+from diagnose.facts.device.roofline import ALIGNED_BYTES, MatmulOps, costs_of, inner_sizes, matmul_ops, op_roofline
 from diagnose.trace.costs import DTYPE_BYTES, DTYPES
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
@@ -43,16 +43,13 @@ Mask = npt.NDArray[np.bool_]
 class Precision(Struct, frozen=True):
     """Calls that multiply matrices, by what they multiply in; times per step."""
 
-    fp32_ids: IntArray
-    """Kernels in fp32 without Tensor Cores, convolutions left out: what `set_float32_matmul_precision` changes."""
+    fp32_ids: IntArray  # In fp32 without Tensor Cores, no convolutions: what `set_float32_matmul_precision` changes.
     fp32_ns: int
     full_ids: IntArray  # Kernels in fp32 or tf32: what autocast changes.
     full_ns: int
     full_share: float  # Of the step.
-    tf32_left: float | None
-    """Share of `fp32_ns` that it takes at best in tf32; None if there is none, or the device has no tf32."""
-    half_left: float | None
-    """Share of `full_ns` that it takes at best in 16 bits; None if there is none, or the device has no such type."""
+    tf32_left: float | None  # Share of `fp32_ns` left in tf32 at best; None without any, or if the device has no tf32.
+    half_left: float | None  # Share of `full_ns` left in 16 bits at best; None without any, or without such a type.
     half_dtype: str  # bf16 where the device has it, else fp16.
     pointwise_ids: IntArray  # Memory-bound kernels beside them: with 16 bits they move half the bytes.
     device: str
@@ -65,7 +62,7 @@ def precision(facts: Facts) -> Precision:
     ops, work, known = matmul_ops(facts), work_table(facts), type_rates(facts)
     simt = _in(ops, "fp32") & (ops.tensor_cores == 0)
     full = _in(ops, "fp32", "tf32")
-    convolution = np.append(["conv" in name.lower() for name in ops.names], False)[ops.name].astype(bool)
+    convolution = ops.named(lambda name: "conv" in name.lower())
     dtype = "bf16" if known.bf16_tflops else "fp16"
     full_ns = _ns(facts, ops, full)
     return Precision(
@@ -143,7 +140,7 @@ def roofline(facts: Facts) -> Roofline:
     ops, reached = matmul_ops(facts), op_roofline(facts).achieved_share
     judged = ~np.isnan(reached)
     # Attention is left out: what part of it a mask spares is not recorded, and its sizes are lengths of sequences.
-    judged &= ~np.append(["attention" in name or "fmha" in name for name in ops.names], False)[ops.name].astype(bool)
+    judged &= ~ops.named(lambda name: "attention" in name or "fmha" in name)
     slow = judged & (np.nan_to_num(reached, nan=1.0) < SLOW_SHARE)
     math = op_roofline(facts).math_dtype
     on_units = np.isin(math, [DTYPES.index(one) for one in ("tf32", "fp16", "bf16")])
@@ -157,14 +154,13 @@ def roofline(facts: Facts) -> Roofline:
         dur = ops.dur_ns[chosen].astype(np.float64)
         return float((dur * reached[chosen]).sum() / dur.sum()) if dur.sum() else None
 
-    conv = np.append(["conv" in name for name in ops.names], False)[ops.name].astype(bool)
     slow_ns = _ns(facts, ops, slow)
     return Roofline(
         known_ns=_ns(facts, ops, judged),
         slow_ids=_kernels(ops, slow),
         slow_ns=slow_ns,
         slow_floor=floor(slow),
-        slow_conv_share=_ns(facts, ops, slow & conv) / max(slow_ns, 1),
+        slow_conv_share=_ns(facts, ops, slow & ops.named(lambda name: "conv" in name)) / max(slow_ns, 1),
         misaligned_ids=_kernels(ops, misaligned),
         misaligned_ns=_ns(facts, ops, misaligned),
         misaligned_floor=floor(misaligned),
@@ -199,8 +195,7 @@ def large_products(facts: Facts) -> LargeProducts | None:
     ops, known = op_roofline(facts).table, type_rates(facts)
     if known.fp8_tflops is None:
         return None
-    products = np.append([name in _PRODUCTS for name in ops.names], False)[ops.name].astype(bool)
-    large = products & _in(ops, "fp16", "bf16") & (ops.dims >= LARGE).all(axis=1)
+    large = ops.named(_PRODUCTS.__contains__) & _in(ops, "fp16", "bf16") & (ops.dims >= LARGE).all(axis=1)
     return LargeProducts(_kernels(ops, large), _ns(facts, ops, large), known.name)
 
 
@@ -249,3 +244,22 @@ def doubles(facts: Facts) -> Doubles:
         site=next((site for site in sites_of(facts, ops.ids[:1])), None),
         on_cpu=on_cpu,
     )
+
+
+UNITS = {
+    "bf16": {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16", "svebf16", "sve_bf16"},
+    "fp16": {"avx512_fp16", "amx_fp16", "asimdhp", "fphp"},
+}
+"""Flags of processors that multiply in these types, as Linux names them (arch/x86 cpufeatures.h, arm64 hwcap)."""
+
+
+def half_on_cpu(facts: Facts) -> tuple[str, int] | None:
+    """16 bits that a training on the CPU multiplies in without units for them, and ns per step; None if unknown."""
+    flags = None if facts.rank.context is None else facts.rank.context.host.cpu_flags
+    if flags is None or not trains_on_cpu(facts):
+        return None
+    ops = on_training_threads(facts, host_spans(facts, SpanKind.OP)).in_steps(facts)
+    code, costs = costs_of(facts, ops.ids)
+    dtype = np.array([*(cost.dtype or "" for cost in costs), ""])[code]
+    taken = {name: ops.where(dtype == name).times.total // steps(facts).count for name in UNITS}
+    return next(((name, ns) for name, ns in taken.items() if ns and UNITS[name].isdisjoint(flags)), None)

@@ -1,5 +1,7 @@
 """How near does each call that multiplies matrices come to what the device could do?"""
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -80,6 +82,10 @@ class MatmulOps(Struct, frozen=True):
     in_steps: Mask  # Its longest kernel starts in a used step.
     work: IntArray  # Span ids of the kernels, in order of start. Shape (kernels,).
     row: IntArray  # The row of each kernel. Shape (kernels,).
+
+    def named(self, fits: Callable[[str], bool]) -> Mask:
+        """Rows of an op with such a name."""
+        return np.append([fits(name) for name in self.names], False)[self.name].astype(bool)
 
 
 @fact
@@ -262,17 +268,13 @@ class OpRoofline(Struct, frozen=True):
     def _bytes(self) -> FloatArray:
         return np.where(self.table.bytes >= 0, self.table.bytes, np.nan)
 
-    def _memory_ns(self, moved_bytes: FloatArray) -> FloatArray:
-        reached = np.interp(np.log(np.maximum(moved_bytes, 1.0)), _MOVED, _RATE_REACHED)
-        taken: FloatArray = moved_bytes / (self.peaks.memory_gbps * reached)
-        return taken
-
     def _floor(self, dtype: str, moved_bytes: FloatArray) -> FloatArray:
         rate = self.peaks.tflops(dtype)
         if rate is None:
             return np.full(len(self.table.op), np.nan)
         compute = self.table.flops / (rate * 1e3 * reached_share(self.peaks, dtype))
-        least = np.fmax(compute, self._memory_ns(moved_bytes))
+        reached = np.interp(np.log(np.maximum(moved_bytes, 1.0)), _MOVED, _RATE_REACHED)
+        least = np.fmax(compute, moved_bytes / (self.peaks.memory_gbps * reached))
         return np.where(self.table.flops >= 0, np.maximum(least, SHORTEST_NS), np.nan)
 
 

@@ -60,8 +60,7 @@ class Transfer(Struct, frozen=True):
     host_ns: int  # Host time in these calls, synchronisations and `op_ids`, per step.
     host_idle_ns: int  # Idle time of the device while the host was in these, per step.
     bandwidth_bytes_per_s: float | None  # Bytes over device time, of the copies whose size was recorded.
-    most_bytes_per_s: tuple[float, float] | None
-    """Between which of these rates eight of ten copies of TINY_BYTES and more are; None without any."""
+    most_bytes_per_s: tuple[float, float] | None  # Rates of most copies of TINY_BYTES and more: p10 and p90.
 
     @property
     def offloads(self) -> bool:
@@ -262,29 +261,22 @@ class Copies(Struct, frozen=True):
 @fact
 def copies(facts: Facts) -> tuple[Copies, ...]:
     """Copies in the used steps, longest first; empty if there are none. Raises Missing without device work."""
-    table, used, work = facts.rank.copies, steps(facts), device_work(facts)
-    exposed = device_time(facts).exposed_copies
-    position = np.searchsorted(work.ids, table.index.to_numpy())
-    start, end, launch = work.start_ns[position], work.end_ns[position], work.launch[position]
-    inside = (start >= used.start_ns) & (start < used.end_ns)
-    dur = facts.rank.spans["dur_ns"].to_numpy()
-    found = []
-    for (direction, memory), rows in table[inside].groupby(["direction", "host_memory"], observed=True):
-        mine = inside & table.index.isin(rows.index)
-        size, took = table["bytes"].to_numpy()[mine], (end - start)[mine]
-        known = size >= 0
-        together = intervals.clip(intervals.union(Intervals(start[mine], end[mine])), used.start_ns, used.end_ns)
-        calls = np.unique(launch[mine][launch[mine] >= 0])
+    used, exposed, dur = steps(facts), device_time(facts).exposed_copies, facts.rank.spans["dur_ns"].to_numpy()
+    table, found = _copies(facts), []
+    for (direction, memory), mine in table[table["in_steps"]].groupby(["direction", "host_memory"], observed=True):
+        start, end, size = (mine[name].to_numpy() for name in ("start_ns", "end_ns", "bytes"))
+        known, took = size >= 0, end - start
+        together = intervals.clip(intervals.union(Intervals(start, end)), used.start_ns, used.end_ns)
         timed = int(took[known].sum())
         found.append(
             Copies(
                 direction=Direction(direction),
                 host_memory=HostMemory(memory),
-                calls=int(mine.sum()),
+                calls=len(mine),
                 bytes=round_half_up(int(size[known].sum()), used.count) if known.any() else None,
                 ns=round_half_up(int(took.sum()), used.count),
                 exposed_ns=round_half_up(intervals.intersect(together, exposed).total, used.count),
-                host_ns=round_half_up(int(dur[calls].sum()), used.count),
+                host_ns=round_half_up(int(dur[_known(mine["call"])].sum()), used.count),
                 bandwidth_bytes_per_s=float(size[known].sum()) / timed * 1e9 if timed else None,
             )
         )

@@ -13,7 +13,8 @@ from msgspec import Struct
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, in_used_steps, launched_in
+from diagnose.facts.core.inputs import name_codes
+from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, in_used_steps, launched_in, names_of
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
@@ -70,14 +71,11 @@ class Compiling(Struct, frozen=True):
     used: bool  # Whether any trace of it was seen.
     compilations: Compilations
     region_calls: int  # Calls of compiled code by the program, after graph breaks included, per step.
-    breaks_per_call: float
-    """Graph breaks, after which compiled code calls other, over its calls by what is not compiled; 0 without any."""
-    between_ids: IntArray
-    """Ops that regions run uncompiled before, between and after their graphs, none inside another."""
+    breaks_per_call: float  # Graph breaks that lead to other compiled code, over calls from uncompiled code; 0 without.
+    between_ids: IntArray  # Ops that regions run uncompiled before, between, after their graphs; none inside another.
     between: int  # Per step.
     between_ns: int  # Host time in them, per step.
-    fused_ids: IntArray
-    """Calls of Inductor's graphs in which no op runs: nothing but code that could be fused with its neighbours'."""
+    fused_ids: IntArray  # Calls of Inductor's graphs without ops: all code that could be fused with its neighbours'.
     fused_work_ids: IntArray  # Device work launched in them.
     fused_pieces: int  # How many of them a call of compiled code has, forward, that graph breaks part; 1 where none do.
     missed: int  # Searches that found none, after which code ran uncompiled, per step.
@@ -104,8 +102,10 @@ def compiling(facts: Facts) -> Compiling:
     calls = inside.in_steps(facts), inside.where(nested).in_steps(facts)
     breaks = len(calls[1].ids)
     fused = _fused(facts)
+    labels, kernels = names_of(facts), np.unique(name_codes(facts, device_work(facts).ids)).tolist()
+    seen = any(len(spans.ids) for spans in (compiled, lookup, inside, _code(facts)))
     return Compiling(
-        used=bool(len(compiled.ids) or len(lookup.ids) or len(_code(facts).ids) or _by_inductor(facts).any()),
+        used=seen or any(kinds.kernel_kind(labels[code]) in _INDUCTOR for code in kernels),
         compilations=_compilations(facts, compiled),
         region_calls=round_half_up(len(calls[0].ids), used.count),
         breaks_per_call=breaks / max(len(calls[0].ids) - breaks, 1),
@@ -142,7 +142,7 @@ def _missed(facts: Facts, lookup: HostSpans, regions: HostSpans, compiled: HostS
 
 def _between(facts: Facts, regions: HostSpans) -> HostSpans:
     """Outermost ops inside regions and outside of compiled functions; none where those were not recorded."""
-    compiled = host_spans(facts, *_HOST, named=lambda name: name in _FUNCTIONS or name.startswith(_GRAPH))
+    compiled = _code(facts)
     if not len(compiled.ids):
         return NO_SPANS
     marks = (_REGION, _GRAPH, _LOOKUP, *_FUNCTIONS)
@@ -169,20 +169,5 @@ def _pieces(fused: HostSpans, calls: HostSpans) -> int:
 
 
 def _code(facts: Facts) -> HostSpans:
-    """Calls of compiled code: of Inductor's graphs where recorded, else of compiled functions and regions.
-
-    A region also holds what runs uncompiled after a graph break.
-    """
-    graphs = host_spans(facts, *_HOST, named=lambda name: name.startswith(_GRAPH))
-    if len(graphs.ids):
-        return graphs
-    return host_spans(facts, *_HOST, named=lambda name: name in _FUNCTIONS or name.startswith(_REGION))
-
-
-def _by_inductor(facts: Facts) -> npt.NDArray[np.bool_]:
-    names = facts.rank.spans["name"].cat
-    codes = np.unique(names.codes.to_numpy()[device_work(facts).ids])
-    found = np.zeros(len(names.categories), dtype=bool)
-    for code in codes:
-        found[code] = kinds.kernel_kind(names.categories[code]) in _INDUCTOR
-    return found
+    """Calls of compiled code, without what runs uncompiled in a region after a graph break."""
+    return host_spans(facts, *_HOST, named=lambda name: name in _FUNCTIONS or name.startswith(_GRAPH))

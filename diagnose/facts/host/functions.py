@@ -40,8 +40,7 @@ _NAMES = ("mm", "bmm", "matmul", "einsum", "dropout", "relu", "gelu", "silu", "e
 _ANYONES = tuple(f"aten::{name}" for name in (*_NAMES, "log_softmax", "max_pool", "avg_pool", "cross_entropy"))
 """What layers compute, and others too: where nothing goes back through them, it is not known which."""
 
-_LIBRARIES = ("aten::", "torchvision::", "torchaudio::")
-"""Whose ops are no kernels that the model's author wrote for it."""
+_LIBRARIES = ("aten::", "torchvision::", "torchaudio::")  # Their ops are no kernels of the model's author.
 
 MOST_OPS = 5  # That are told of a function (our choice).
 
@@ -59,8 +58,7 @@ class FunctionTime(Struct, frozen=True):
     site: Site | None  # None: no frame of the user's code was open.
     python_ns: int  # Between ops on the training threads, fetching data and waiting in the operating system included.
     ops_ns: int  # In ops that it calls, and in calls of the runtime outside them; waiting inside them included.
-    backward_ns: int
-    """In nodes of backward passes that go through those ops; other nodes count for whoever started the pass."""
+    backward_ns: int  # In backward nodes of those ops; other nodes count for whoever started the pass.
     device_ns: int | None  # Kernels, copies and memsets that all these launched, added up; None without device work.
     longest_ops: tuple[FunctionOp, ...]  # What takes the most of that, longest first, up to MOST_OPS.
 
@@ -172,8 +170,8 @@ def _makers(facts: Facts, calls: HostSpans, nodes: BackwardNodes) -> IntArray:
 
 
 def _positions(calls: HostSpans, ids: IntArray) -> IntArray:
-    at = np.minimum(np.searchsorted(calls.ids, ids), max(len(calls.ids) - 1, 0))
-    return np.where(calls.ids[at] == ids, at, -1) if len(calls.ids) else np.full(len(ids), -1)
+    at = np.searchsorted(calls.ids, ids)
+    return np.where(np.append(calls.ids, -1)[at] == ids, at, -1)
 
 
 def _device_ns(facts: Facts, calls: HostSpans) -> IntArray | None:

@@ -9,15 +9,17 @@ layers do: a stack of layers looks the same where no gradients are kept.
 """
 
 import numpy as np
+import pandas as pd
 from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnose.facts.autograd.backward import backward_ops
+from diagnose.facts.autograd.backward import dataflow
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import TimeCause, round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_activities, host_threads
-from diagnose.facts.core.inputs import BACKWARD, Mask
+from diagnose.facts.core.inputs import BACKWARD, Mask, name_codes, named
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.seen_ops import inside, seen_ops
 from diagnose.facts.core.spans import (
@@ -33,12 +35,14 @@ from diagnose.facts.core.spans import (
 )
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.host.callees import texts, whole_calls
-from diagnose.facts.host.rounds import LEAST_ROUNDS, Run, forward_of, runs_of, shapes_of, share_in_need
 from diagnose.facts.optimizer.optimizer import updates, zeroings
 from diagnose.trace import intervals
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
+
+LEAST_ROUNDS = 4  # Two or three may be what a model consists of. Chosen.
+MOST_OPS = 64  # Of one round of a loop that are looked for.
 
 OP_NS = 20_000
 """Of an op that computes on the CPU, what does not grow with its size: in planted loops with a batch of 1 to 64 what
@@ -52,7 +56,7 @@ PYTHON_NS = 100_000
 """Python that takes so long between ops without gradients does work of its own, which stays when the ops are one: calls
 take up to 24 us for each op in planted loops, and reading a text piece by piece takes 130 us."""
 
-KERNEL_NS = 3_000  # The same of a kernel: the shortest take 2 to 3 us (our choice).
+KERNEL_NS = 3_000  # The same of a kernel: the shortest take 2 to 3 us. Chosen.
 
 LAYERS = tuple(
     f"aten::{name}"
@@ -63,8 +67,8 @@ LAYERS = tuple(
 )
 """How names begin of what layers with parameters of their own compute."""
 
+# How names begin of what is not fused with the ops around it.
 _STAY = (*LAYERS, "aten::linalg_", "aten::fft_", "aten::cumsum", "aten::sort", "aten::topk")
-"""How names begin of what is not fused with the ops around it."""
 
 _ENTERS, _LEAVES = ("aten::lift_fresh", "aten::lift"), ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
 """Ops by which what Python made becomes a tensor (torch.tensor, torch.from_numpy), and numbers are given to Python. A
@@ -79,14 +83,11 @@ _ADDS = ("aten::add_", "aten::add")
 class Loop(Struct, frozen=True):
     """Rounds of the same ops, forward and backward. Numbers are per step unless they say otherwise."""
 
-    ops: tuple[str, ...]
-    """Of a round of the forward part, in order; of the backward part where that is all that was found."""
+    ops: tuple[str, ...]  # Of a round of the forward part, in order; of the backward part where only that was found.
     has_backward: bool  # Else no gradients were kept.
     rounds: int  # In a row.
     site: Site | None  # The head of the loop; where its lines are not known, that of its first op.
-    pieces: tuple[tuple[int, Intervals], ...]
-    """When it ran, by thread: from the first op of a row of rounds to the end of its last, without waits for others and
-    what was computed before."""
+    pieces: tuple[tuple[int, Intervals], ...]  # When it ran, by thread, without waits for others and what was known.
     work_ids: IntArray  # Device work that was launched meanwhile.
     ns: int  # Host time in it.
     fixed_ns: int  # Of that, what each op takes whatever it computes, and adding up what rounds say of a gradient.
@@ -94,9 +95,7 @@ class Loop(Struct, frozen=True):
     least_left: float  # The same if of each op only what exceeds LARGE_NS is left of all rounds but one.
     work_left: float  # The same of the device work.
     in_need: float | None  # Share of what a round computes that needs the round before; None if that is not known.
-    in_turn_left: float
-    """Share of the host time that is left if rounds stay apart, and ops of a round between products of matrices,
-    solvers and the like are one."""
+    in_turn_left: float  # Of the host time if rounds stay apart, and ops between products, solvers and such are one.
     in_turn_least: float  # The same if ops between those are none, as where these are fused with them.
 
 
@@ -111,26 +110,101 @@ def loops(facts: Facts) -> tuple[Loop, ...]:
         raise Missing("marked steps", "Call prof.step() after each step: the training itself is a loop.")
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP)).outermost()
     ops = ops.where(np.lexsort((ops.start_ns, ops.track)))
-    ops = ops.where(~np.isin(facts.rank.spans["name"].iloc[ops.ids].to_numpy(), _ADDS))
+    ops = ops.where(~named(facts, ops.ids, *_ADDS))
     written = optional(texts, facts)
     of_libraries = intervals.merge(whole_calls(facts), NO_SPANS.times if written is None else written.spans.times)
     ops = ops.where(intervals.covered(Intervals(ops.start_ns, ops.end_ns), of_libraries) == 0)
-    names = facts.rank.spans["name"].cat.codes.to_numpy()[ops.ids].astype(np.int64)
-    step = used_step(facts, ops.ids)
-    runs = runs_of(facts, ops, names, step, shapes_of(facts, ops))
-    found: dict[tuple[int, ...], list[tuple[Run, Run | None]]] = {}
-    of_step: dict[int, list[Run]] = {}
+    names, step = name_codes(facts, ops.ids), used_step(facts, ops.ids)
+    found, of_step = dict[tuple[int, ...], list[_Pair]](), dict[int, list[_Run]]()
+    runs = _runs(facts, ops, names, step, _shapes(facts, ops))
     for run in runs:
         of_step.setdefault(run.step, []).append(run)
     for run in runs:
-        forward = forward_of(run, of_step[run.step]) if run.backward else None
+        forward = _forward_of(run, of_step[run.step]) if run.backward else None
         if run.backward and (forward or run).rounds >= LEAST_ROUNDS and not _within_one_op(facts, ops, run):
-            in_round = tuple(names[run.first : run.first + run.length].tolist())
-            found.setdefault(in_round, []).append((run, forward))
+            found.setdefault(tuple(names[run.first_round].tolist()), []).append((run, forward))
     again = _computed_again(facts, ops)
     made = [_loop(facts, ops, again, rows) for rows in (*found.values(), *_without_backward(facts, ops, names, step))]
     own = (one for one in made if not ({*one.ops} & {*_ENTERS} and {*one.ops} & {*_LEAVES}))
     return apart_in_time(sorted(own, key=lambda one: -one.fixed_ns))
+
+
+class _Run(Struct, frozen=True):
+    """Rounds in a row, on one thread within a step: ops `first` to `last`, the latter not included, of a thread's."""
+
+    first: int
+    last: int
+    length: int  # Of a round.
+    step: int
+    backward: bool
+
+    @property
+    def rounds(self) -> int:
+        return (self.last - self.first) // self.length
+
+    @property
+    def first_round(self) -> slice:
+        return slice(self.first, self.first + self.length)
+
+
+_Pair = tuple[_Run, _Run | None]  # Rounds, mostly backward, and those that they go back through.
+
+
+def _runs(facts: Facts, ops: HostSpans, names: IntArray, step: IntArray, shape: IntArray) -> list[_Run]:
+    """Rounds in a row, none in two of them: those that cover most ops first, of equal ones the shortest rounds.
+
+    `shape`: a number for each op, equal where ops may be of one round after the other.
+    """
+    labels, candidates = facts.rank.spans["name"].cat.categories, []
+    is_backward = np.array([label.startswith(BACKWARD) for label in labels], dtype=bool)[names]
+    completes = np.array(["AccumulateGrad" in label for label in labels], dtype=bool)[names]
+    for length in range(1, min(MOST_OPS, len(names) // 2) + 1):
+        same = (names[length:] == names[:-length]) & (shape[length:] == shape[:-length])
+        same &= (ops.track[length:] == ops.track[:-length]) & (step[length:] == step[:-length]) & (step[length:] >= 0)
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False])).astype(np.int8)))
+        for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            if last - first >= (LEAST_ROUNDS - 2) * length:
+                candidates.append((first, last + length, length))
+    taken, runs = np.zeros(len(names), dtype=bool), []
+    for first, last, length in sorted(candidates, key=lambda candidate: (candidate[0] - candidate[1], candidate[2])):
+        if not (taken[first:last].any() or completes[first:last].any()):
+            taken[first:last] = True
+            runs.append(_Run(first, last, length, int(step[first]), bool(is_backward[first : first + length].any())))
+    return runs
+
+
+def _shapes(facts: Facts, ops: HostSpans) -> IntArray:
+    """What the shapes of each op's inputs are, as a number; all equal where they were not recorded."""
+    table = facts.rank.ops
+    codes = np.append(table["shapes"].cat.codes.to_numpy().astype(np.int64), -1)
+    found: IntArray = codes[table.index.get_indexer(pd.Index(ops.ids))]
+    return found
+
+
+def _forward_of(backward: _Run, of_step: list[_Run]) -> _Run | None:
+    """Of the runs of its step the forward one with as many rounds, or one more, that covers most ops.
+
+    Of several of these the last goes with the first backward run that is alike, and so on: a loop within another one.
+    """
+    alike = [run for run in of_step if not run.backward and run.rounds - backward.rounds in (0, 1)]
+    most = max((run.last - run.first for run in alike), default=0)
+    largest = sorted((run for run in alike if run.last - run.first == most), key=lambda run: -run.first)
+    before = [run for run in of_step if run.backward and run.first < backward.first]
+    place = sum((run.rounds, run.length) == (backward.rounds, backward.length) for run in before)
+    return largest[min(place, len(largest) - 1)] if largest else None
+
+
+def _share_in_need(facts: Facts, ops: HostSpans, some: list[_Run]) -> float | None:
+    """Of what rounds compute the share that needs the round before, the mean; None where it is not known of any."""
+    flow = optional(dataflow, facts)
+    if flow is None:
+        return None
+    number, shares = facts.rank.ops["sequence"], []
+    for run in some:
+        begins = number.reindex(ops.ids[run.first : run.last : run.length], fill_value=-1).to_numpy()
+        if (begins >= 0).all() and (share := flow.needs(run.step, begins.tolist())) is not None:
+            shares.append(share)
+    return sum(shares) / len(shares) if shares else None
 
 
 def apart_in_time(loops: list[Loop]) -> tuple[Loop, ...]:
@@ -149,7 +223,7 @@ def apart_in_time(loops: list[Loop]) -> tuple[Loop, ...]:
     return tuple(kept)
 
 
-def _within_one_op(facts: Facts, ops: HostSpans, run: Run) -> bool:
+def _within_one_op(facts: Facts, ops: HostSpans, run: _Run) -> bool:
     """Whether rounds go back through fewer calls than there are rounds, as through torch's own GRU: it loops inside."""
     spans, links = facts.rank.spans, facts.rank.links
     pairs = links[(links["kind"] == LinkKind.FORWARD_OF.value).to_numpy()]
@@ -161,79 +235,68 @@ def _within_one_op(facts: Facts, ops: HostSpans, run: Run) -> bool:
     return bool(len(forward)) and len(np.unique(calls)) < run.rounds
 
 
-def _without_backward(
-    facts: Facts, ops: HostSpans, names: IntArray, step: IntArray
-) -> list[list[tuple[Run, Run | None]]]:
+def _without_backward(facts: Facts, ops: HostSpans, names: IntArray, step: IntArray) -> list[list[_Pair]]:
     """Rounds in a row that no backward pass goes through, by ops of a round. Shapes may differ, as of parameters.
 
     None where a backward pass was recorded, but not what it goes back through.
     """
-    text = [str(label) for label in facts.rank.spans["name"].cat.categories]
-    layer = np.array([name.startswith(LAYERS) for name in text], dtype=bool)[names]
+    layer = named(facts, ops.ids, *(f"{name}*" for name in LAYERS))
     links, start = facts.rank.links, facts.rank.spans["start_ns"].to_numpy()
     linked = links["from_id"].to_numpy()[(links["kind"] == LinkKind.FORWARD_OF.value).to_numpy()]
     track = facts.rank.spans["track"].to_numpy()[linked].astype(np.int64)
     holder = intervals.innermost_at(start[linked], track, ops.track, ops.start_ns, ops.end_ns)
-    if not len(linked) and any(text[code].startswith(BACKWARD) for code in np.unique(names)):
+    if not len(linked) and named(facts, ops.ids, f"{BACKWARD}*").any():
         return []
-    kept = np.zeros(len(names), dtype=bool)
-    kept[holder[holder >= 0]] = True
-    torchs_own = np.array([name.startswith("aten::") for name in text], dtype=bool)[names]  # Not DDP's.
+    own = named(facts, ops.ids, "aten::*")  # Not DDP's.
+    own[holder[holder >= 0]] = False
     for one in (updates(facts), zeroings(facts), host_spans(facts, SpanKind.LOADER)):
-        kept |= intervals.innermost_at(ops.start_ns, ops.track, one.track, one.start_ns, one.end_ns) >= 0
-    at = np.flatnonzero(~kept & torchs_own)
-    own = ops.where(at)
-    found: dict[tuple[int, ...], list[tuple[Run, Run | None]]] = {}
-    for run in runs_of(facts, own, names[at], step[at], np.zeros(len(at), dtype=np.int64)):
-        if run.rounds >= LEAST_ROUNDS and not layer[at[run.first : run.first + run.length]].any():
+        own &= intervals.innermost_at(ops.start_ns, ops.track, one.track, one.start_ns, one.end_ns) < 0
+    at, found = np.flatnonzero(own), dict[tuple[int, ...], list[_Pair]]()
+    for run in _runs(facts, ops.where(at), names[at], step[at], np.zeros(len(at), dtype=np.int64)):
+        rows = at[run.first_round]
+        if run.rounds >= LEAST_ROUNDS and not layer[rows].any():
             whole = replace(run, first=int(at[run.first]), last=int(at[run.last - 1]) + 1)
             if whole.last - whole.first == run.last - run.first:  # Nothing else came between.
-                found.setdefault(tuple(names[at[run.first : run.first + run.length]].tolist()), []).append(
-                    (whole, None)
-                )
+                found.setdefault(tuple(names[rows].tolist()), []).append((whole, None))
     return list(found.values())
 
 
-def _loop(facts: Facts, ops: HostSpans, again: Mask, pairs: list[tuple[Run, Run | None]]) -> Loop:
+def _loop(facts: Facts, ops: HostSpans, again: Mask, pairs: list[_Pair]) -> Loop:
     runs = [run for pair in pairs for run in pair if run is not None]
     shown = next((forward for _, forward in pairs if forward is not None), pairs[0][0])
-    names = facts.rank.spans["name"].iloc[ops.ids[shown.first : shown.first + shown.length]].astype(str)
+    names = facts.rank.spans["name"].iloc[ops.ids[shown.first_round]].astype(str).to_list()
     times = Intervals(ops.start_ns[[run.first for run in runs]], ops.end_ns[[run.last - 1 for run in runs]])
-    track = ops.track[[run.first for run in runs]]
+    tracks = ops.track[[run.first for run in runs]]
     edges = np.flatnonzero(np.diff(np.concatenate(([-1], np.where(again, ops.track, -1), [-1]))))
     first, last = edges[:-1][again[edges[:-1]]], edges[1:][again[edges[:-1]]] - 1
     known = intervals.union(Intervals(ops.start_ns[first], ops.end_ns[last]))
     elsewhere = intervals.merge(host_activities(facts)[TimeCause.OTHER_RANK], known)
     pieces = tuple(
-        (
-            one,
-            intervals.subtract(
-                intervals.union(Intervals(times.starts[track == one], times.ends[track == one])), elsewhere
-            ),
-        )
-        for one in np.unique(track).tolist()
+        (one, intervals.subtract(intervals.union_of(times, tracks == one), elsewhere))
+        for one in np.unique(tracks).tolist()
     )
     rounds = round(float(np.median([(forward or run).rounds for run, forward in pairs])))
     rounds_of = np.concatenate([np.arange(run.first, run.last) for run in runs])
     mine = ops.where(rounds_of[~again[rounds_of]])
-    dur, total = mine.end_ns - mine.start_ns, sum(own.total for _, own in pieces)
-    added = _added_up(facts, mine)
-    own = dur - added
+    total, own = sum(times.total for _, times in pieces), mine.end_ns - mine.start_ns - _added_up(facts, mine)
     python = 0 if any(run.backward for run in runs) else _python_between(mine, pieces)
     fixed, small = (
         total - python - int((own - np.minimum(own, most)).sum()) if trains_on_cpu(facts) else total - python
         for most in (OP_NS, LARGE_NS)
     )
-    stay, rows = _apart(names.to_list())
+    # Ops of a round that are not fused with others, and the rows of others that these leave.
+    stays = np.array([name.startswith(_STAY) for name in names], dtype=bool)
+    stay, rows = int(stays.sum()), int((~stays & np.append(True, stays[:-1])).sum())
     work = device_work(facts)
     inside = launched_in(facts, _spans(pieces)) >= 0
     work_ns = (work.end_ns - work.start_ns)[inside]
-    spared, used = 1 - 1 / rounds, steps(facts)
+    spared, used, begin = 1 - 1 / rounds, steps(facts), ops.where(np.array([shown.first]))
+    whole, track = Intervals(begin.start_ns, ops.end_ns[[shown.last - 1]]), int(begin.track[0])
     return Loop(
         ops=tuple(names),
         has_backward=any(run.backward for run in runs),
         rounds=rounds,
-        site=None if shown.backward else _head(facts, ops, shown),
+        site=None if shown.backward else first_of_function(facts, sites_of(facts, begin.ids)[0], whole, track),
         pieces=pieces,
         work_ids=work.ids[inside],
         ns=round_half_up(total, used.count),
@@ -241,21 +304,10 @@ def _loop(facts: Facts, ops: HostSpans, again: Mask, pairs: list[tuple[Run, Run 
         left=1 - spared * fixed / max(total, 1),
         least_left=1 - spared * small / max(total, 1),
         work_left=1 - spared * int(np.minimum(work_ns, KERNEL_NS).sum()) / max(int(work_ns.sum()), 1),
-        in_need=share_in_need(facts, ops, [forward for _, forward in pairs if forward is not None]),
+        in_need=_share_in_need(facts, ops, [forward for _, forward in pairs if forward is not None]),
         in_turn_left=1 - (1 - (stay + rows) / len(names)) * fixed / max(total, 1),
         in_turn_least=1 - (1 - max(stay, 1) / len(names)) * fixed / max(total, 1),
     )
-
-
-def _head(facts: Facts, ops: HostSpans, run: Run) -> Site | None:
-    times = Intervals(ops.start_ns[[run.first]], ops.end_ns[[run.last - 1]])
-    return first_of_function(facts, sites_of(facts, ops.ids[[run.first]])[0], times, int(ops.track[run.first]))
-
-
-def _apart(names: list[str]) -> tuple[int, int]:
-    """How many ops of a round are not fused with others, and how many rows of others these leave."""
-    stays = np.array([name.startswith(_STAY) for name in names], dtype=bool)
-    return int(stays.sum()), int((~stays & np.append(True, stays[:-1])).sum())
 
 
 def _computed_again(facts: Facts, ops: HostSpans) -> Mask:
@@ -274,12 +326,8 @@ def _computed_again(facts: Facts, ops: HostSpans) -> Mask:
 def _added_up(facts: Facts, ops: HostSpans) -> IntArray:
     """How long autograd's engine itself adds up gradients in each of the ops. Shape (ops,)."""
     every = on_training_threads(facts, host_spans(facts, SpanKind.OP))
-    names = facts.rank.spans["name"].cat
-    codes = names.codes.to_numpy()[every.ids]
-    around = every.parents
-    of_engine = np.array([category.startswith(BACKWARD) for category in names.categories], dtype=bool)
-    by_engine = (around >= 0) & of_engine[codes[around]]
-    adds = every.where(names.categories.isin(_ADDS)[codes] & by_engine)
+    around = np.append(every.ids, intervals.NONE)[every.parents]
+    adds = every.where(named(facts, every.ids, *_ADDS) & named(facts, around, f"{BACKWARD}*"))
     held_by = intervals.innermost_at(adds.start_ns, adds.track, ops.track, ops.start_ns, ops.end_ns)
     held, dur = held_by >= 0, adds.end_ns - adds.start_ns
     return np.bincount(held_by[held], dur[held], len(ops.ids)).astype(np.int64)

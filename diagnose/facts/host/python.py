@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -13,29 +14,30 @@ from diagnose.facts.core.breakdown import IDLE_CAUSES, LAUNCHING, TimeCause, rou
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import api_calls, host_activities, host_threads
 from diagnose.facts.core.idle import idle_gaps
-from diagnose.facts.core.inputs import Mask
+from diagnose.facts.core.inputs import Mask, name_codes
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.spans import (
     NO_SPANS,
-    HostSpans,
     host_spans,
     in_used_steps,
     members,
+    names_of,
     require_ops,
     sites_at,
     whole_idle,
 )
-from diagnose.facts.core.steps import Steps, steps
+from diagnose.facts.core.steps import steps
 from diagnose.facts.host.callees import Callee, called, callee, whole_calls
-from diagnose.facts.run.step_table import garbage_collections
-from diagnose.trace import enums, intervals, kinds
+from diagnose.facts.run.pauses import garbage_collections
+from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import OWN, Site
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity, CalleeKind
 
-MOST = 0.5
-"""Outside the used steps, pauses are taken for an idle gap's cause if they fill this share of the host's delay."""
+T = TypeVar("T")
+
+MOST = 0.5  # Outside the used steps, pauses cause an idle gap if they fill this share of the host's delay.
 
 WORK_NS = 1_000_000
 """Shorter pauses are calls of modules and ops, the start of a backward pass (up to 0.8 ms in planted cases) and what
@@ -54,13 +56,11 @@ MAKES = 0.5
 """What takes this share of Python's time between ops, and interrupts this share of the collections of garbage, makes
 what they are for (our choice): how often Python collects goes by how many objects are made."""
 
-SHORT_NS = 200_000
-"""Shorter pauses of the device are for calls of modules and hooks, not for a piece of work (our choice)."""
+SHORT_NS = 200_000  # Shorter pauses of the device are for calls of modules and hooks, not for a piece of work. Chosen.
 
 USUAL = 0.5  # Pauses in a smaller share of the steps come now and then, as those of logs (our choice).
 
-_PAUSES = (TimeCause.PYTHON, TimeCause.BLOCKED)
-"""What Python does between ops; that it waits in the operating system only some recorders tell."""
+_PAUSES = (TimeCause.PYTHON, TimeCause.BLOCKED)  # Between ops; waits in the operating system only some recorders tell.
 
 _IN_CALLS = (*LAUNCHING, TimeCause.SYNC, TimeCause.HOST_COPY, TimeCause.HOST_COMPUTE)  # What `whole_calls` do as well.
 
@@ -79,25 +79,16 @@ def ops(facts: Facts) -> tuple[Op, ...]:
 
     Steps are those of the host, which may be ahead of the device.
     """
-    spans, used = facts.rank.spans, steps(facts)
-    is_op = np.isin(spans["kind"].cat.codes.to_numpy(), [enums.code(one) for one in (SpanKind.OP, SpanKind.COLLECTIVE)])
-    start, dur = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
-    ids = np.flatnonzero(is_op)
-    ids = ids[in_used_steps(facts, ids)]
-    if not len(ids):
+    spans, used = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE).in_steps(facts), steps(facts)
+    if not len(spans.ids):
         raise Missing("framework ops", "Profile with ProfilerActivity.CPU.")
-    parent = intervals.parents(spans["track"].to_numpy()[ids].astype(np.int64), start[ids], start[ids] + dur[ids])
-    inner = np.zeros(len(ids), dtype=np.int64)
-    np.add.at(inner, parent[parent >= 0], dur[ids][parent >= 0])
-    self_ns = np.maximum(dur[ids] - inner, 0)
-    codes = spans["name"].cat.codes.to_numpy()[ids]
-    labels = spans["name"].cat.categories
-    total = np.zeros(len(labels), dtype=np.int64)
-    np.add.at(total, codes, self_ns)
-    count = np.bincount(codes, minlength=len(labels))
+    inner, parent, dur = np.zeros_like(spans.ids), spans.parents, spans.end_ns - spans.start_ns
+    np.add.at(inner, parent[parent >= 0], dur[parent >= 0])
+    codes, labels = name_codes(facts, spans.ids), names_of(facts)
+    total, count = np.bincount(codes, np.maximum(dur - inner, 0)), np.bincount(codes)
     found = [
-        Op(str(labels[int(code)]), int(count[code]), round_half_up(int(total[code]), used.count))
-        for code in np.flatnonzero(count)
+        Op(labels[code], int(count[code]), round_half_up(int(total[code]), used.count))
+        for code in np.flatnonzero(count).tolist()
     ]
     return tuple(sorted(found, key=lambda op: (-op.self_ns, op.name)))
 
@@ -106,16 +97,13 @@ class PythonPause(Struct, frozen=True):
     """Pauses between ops, at one line, for which the device was idle; of a training on the CPU, all of them."""
 
     site: Site | None  # None: no stacks, or no frame of the user's code was open.
-    idle_ns: int
-    """Idle time of the device with cause `python` or `blocked`, per step; of a training on the CPU, the pauses
-    themselves."""
+    idle_ns: int  # Of the device, with cause `python` or `blocked`, per step; where the CPU trains, pauses themselves.
     waiting_ns: int  # Of it, while the host waited in the operating system, per step, as far as that was recorded.
     share: float  # `idle_ns` over the step.
     gaps: int  # Idle gaps, or pauses, in all used steps.
     steps_seen: int  # Used steps with at least one of them.
     steps: int  # Used steps.
-    optimizer_share: float
-    """Share of the idle time during which the optimizer's step, or its zeroing of gradients, was open."""
+    optimizer_share: float  # Of the idle time, with the optimizer's step or zeroing of gradients open.
     on_cpu: bool  # The training computes on the CPU: no device was waiting.
     times: tuple[tuple[int, Intervals], ...]
     """Track of each thread that launched what the device waited for, with its pauses in the whole recording. Within the
@@ -123,8 +111,7 @@ class PythonPause(Struct, frozen=True):
     collections: IntArray = field(default_factory=lambda: NO_SPANS.ids)
     """Garbage that Python collects by itself in these pauses, where that is for what they make: known on a CPU only."""
     collecting_ns: int = 0  # Time in them, per step.
-    callee: Callee | None = None
-    """The function of a library that takes most of it; None if the line itself does, or no stacks were recorded."""
+    callee: Callee | None = None  # The library function with most of it; None: the line itself, or no stacks.
 
     @property
     def each_ns(self) -> float:
@@ -159,18 +146,15 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
     tracks = facts.rank.spans["track"].to_numpy()[launch].astype(np.int64)
     waited, late = found.gaps.where(mine), late.where(mine)
     name, moments = called(facts).longest(late, tracks)
-    sites = sites_at(facts, moments, tracks)
-    keys: dict[_Place, int] = {}
-    group = _numbered(keys, list(zip(sites, tracks.tolist(), strict=True)))
-    pauses, of_group = _pauses(facts, late, group, keys)
-    in_optimizer, ns = intervals.covered(waited, _stepping(facts).times), waited.ends - waited.starts
+    places, group = _numbered(zip(sites_at(facts, moments, tracks), tracks.tolist(), strict=True))
+    pauses, of_group = _pauses(facts, late, group, places)
+    in_optimizer, ns = intervals.covered(waited, _stepping(facts)), waited.ends - waited.starts
     waiting = intervals.covered(waited, host_activities(facts)[TimeCause.BLOCKED])
     kept = np.flatnonzero(of_group >= 0)
     times: dict[Site | None, list[tuple[int, Intervals]]] = {}
-    for (site, track), own in zip(keys, members(of_group[kept], len(keys)), strict=True):
-        times.setdefault(site, []).append((track, Intervals(pauses.starts[kept[own]], pauses.ends[kept[own]])))
-    number = {site: k for k, site in enumerate(times)}
-    of_site = np.array([number[site] for site, _ in keys], dtype=np.int64)[group]
+    for (site, track), own in zip(places, members(of_group[kept], len(places)), strict=True):
+        times.setdefault(site, []).append((track, pauses.where(kept[own])))
+    of_site = _numbered(site for site, _ in places)[1][group]
     rows = [
         PythonPause(
             site=site,
@@ -190,39 +174,23 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
     return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
 
 
-class _OwnPauses(Struct, frozen=True):
-    """Pauses of a thread between all that it does otherwise. Arrays of shape (pauses,)."""
-
-    times: Intervals
-    own_ns: IntArray  # Without collections of garbage.
-    inside: Mask  # It is of a used step: that which has more of it.
-
-    def where(self, which: Mask) -> _OwnPauses:
-        return _OwnPauses(self.times.where(which), self.own_ns[which], self.inside[which])
-
-
-def _own_pauses(active: Intervals, collecting: Intervals, used: Steps) -> _OwnPauses:
-    times = intervals.gaps(active, int(active.starts.min(initial=0)), int(active.ends.max(initial=0)))
-    own_ns = times.ends - times.starts - intervals.covered(times, collecting)
-    middle = (times.starts + times.ends) // 2
-    return _OwnPauses(times, own_ns, (middle >= used.start_ns) & (middle < used.end_ns))
-
-
 def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
     """The pauses of the main thread that are work, by line; a collection of garbage interrupts none."""
     require_ops(facts)
     used, main, activities = steps(facts), host_threads(facts).main, host_activities(facts)
     collecting = activities[TimeCause.GARBAGE_COLLECTION]
-    every = _own_pauses(_active(facts, but=(TimeCause.GARBAGE_COLLECTION, TimeCause.BLOCKED)), collecting, used)
-    python_ns = int(every.own_ns[every.inside].sum())
+    active = _active(facts, but=(TimeCause.GARBAGE_COLLECTION, TimeCause.BLOCKED))
+    pauses = intervals.gaps(active, int(active.starts.min(initial=0)), int(active.ends.max(initial=0)))
+    own_ns = pauses.ends - pauses.starts - intervals.covered(pauses, collecting)
+    middle = (pauses.starts + pauses.ends) // 2  # It is of the step that has more of it.
+    inside = (middle >= used.start_ns) & (middle < used.end_ns)
+    python_ns = int(own_ns[inside].sum())
     work_ns = min(WORK_NS, max(SHORT_STEPS_NS, SHORT_STEPS_SHARE * used.mean_ns))
-    some = every.where(every.own_ns >= PIECE_NS)
-    pauses, own_ns, inside = some.times, some.own_ns, some.inside
+    long = own_ns >= PIECE_NS
+    pauses, own_ns, inside = pauses.where(long), own_ns[long], inside[long]
     tracks = np.full(pauses.size, main, dtype=np.int64)
-    sites = sites_at(facts, called(facts).longest(pauses, tracks)[1], tracks)
-    numbers: dict[Site | None, int] = {}
-    of_site = np.array([numbers.setdefault(site, len(numbers)) for site in sites], dtype=np.int64)
-    ours = np.array([site is not None for site in numbers], dtype=bool)
+    known, of_site = _numbered(sites_at(facts, called(facts).longest(pauses, tracks)[1], tracks))
+    ours = np.array([site is not None for site in known], dtype=bool)
     _, rounds = np.unique(np.stack((of_site, _next_op(facts, main, pauses))), axis=1, return_inverse=True)
     rounds = rounds.reshape(-1)
     loops = np.bincount(rounds[inside], own_ns[inside], rounds.max(initial=-1) + 1) >= work_ns * used.count
@@ -244,13 +212,12 @@ def _by_line(
     name, inside = table.at(middle, tracks), inside[owner]
     step = np.searchsorted(used.bounds_ns, (pauses.starts + pauses.ends) // 2, side="right")[owner]
     own_ns = pieces.ends - pieces.starts - intervals.covered(pieces, collecting)
-    numbers: dict[Site | None, int] = {}
     sites = _of_functions(sites_at(facts, middle, tracks), owner, name == table.names.index(OWN), own_ns)
-    of_site = np.array([numbers.setdefault(site, len(numbers)) for site in sites], dtype=np.int64)
+    known, of_site = _numbered(sites)
     blocked = host_activities(facts)[TimeCause.BLOCKED]
-    in_optimizer, waiting = (intervals.covered(pieces, one) for one in (_stepping(facts).times, blocked))
+    in_optimizer, waiting = (intervals.covered(pieces, one) for one in (_stepping(facts), blocked))
     rows = []
-    for site, own in zip(numbers, members(of_site, len(numbers)), strict=True):
+    for site, own in zip(known, members(of_site, len(known)), strict=True):
         mine = own[inside[own]]
         ns = int(own_ns[mine].sum())
         at_line = intervals.union(pieces.where(own))
@@ -320,16 +287,16 @@ def _mostly_in(facts: Facts, times: Intervals) -> IntArray:
     return ids[inside] if lasted[inside].sum() >= MAKES * lasted.sum() else NO_SPANS.ids
 
 
-def _stepping(facts: Facts) -> HostSpans:
+def _stepping(facts: Facts) -> Intervals:
     calls = (Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD)
-    return host_spans(facts, SpanKind.OP, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) in calls)
+    return host_spans(facts, SpanKind.OP, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) in calls).times
 
 
-_Place = tuple[Site | None, int]
-
-
-def _numbered(keys: dict[_Place, int], places: list[_Place]) -> IntArray:
-    return np.array([keys.setdefault(place, len(keys)) for place in places], dtype=np.int64)
+def _numbered(values: Iterable[T]) -> tuple[list[T], IntArray]:
+    """The distinct values, and which of them each is."""
+    known: dict[T, int] = {}
+    position = np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
+    return list(known), position
 
 
 def _late(facts: Facts, gaps: Intervals) -> Intervals:
@@ -339,7 +306,9 @@ def _late(facts: Facts, gaps: Intervals) -> Intervals:
     return Intervals(gaps.starts, np.clip(np.where(launch >= 0, start[launch], gaps.starts), gaps.starts, gaps.ends))
 
 
-def _pauses(facts: Facts, late: Intervals, group: IntArray, keys: dict[_Place, int]) -> tuple[Intervals, IntArray]:
+def _pauses(
+    facts: Facts, late: Intervals, group: IntArray, places: list[tuple[Site | None, int]]
+) -> tuple[Intervals, IntArray]:
     """When no training thread did anything known, and the number of the place each time belongs to, or -1.
 
     Within the used steps that is the place of the delay it lies in; outside them its own, if it kept the device idle.
@@ -355,10 +324,11 @@ def _pauses(facts: Facts, late: Intervals, group: IntArray, keys: dict[_Place, i
     outside = (pauses.ends <= used.start_ns) | (pauses.starts >= used.end_ns)
     delays = _late(facts, whole_idle(facts))
     mostly = intervals.covered(delays, pauses) >= MOST * (delays.ends - delays.starts)
-    outside &= intervals.covered(pauses, Intervals(delays.starts[mostly], delays.ends[mostly])) > 0
+    outside &= intervals.covered(pauses, delays.where(mostly)) > 0
     following = np.searchsorted(calls.start_ns, pauses.ends[outside])
     tracks = np.append(calls.track, host_threads(facts).main)[following]
     sites = sites_at(facts, (pauses.starts + pauses.ends)[outside] // 2, tracks)
-    places = [keys.get(place, intervals.NONE) for place in zip(sites, tracks.tolist(), strict=True)]
-    of_group[outside] = np.array(places, dtype=np.int64)
+    number = {place: k for k, place in enumerate(places)}
+    found = [number.get(place, intervals.NONE) for place in zip(sites, tracks.tolist(), strict=True)]
+    of_group[outside] = np.array(found, dtype=np.int64)
     return pauses, of_group

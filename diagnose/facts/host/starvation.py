@@ -50,8 +50,7 @@ class Starvation(Struct, frozen=True):
     empty_queue_share: float  # Share of these calls that found nothing outstanding on their stream.
     kernel_median_ns: int  # Median duration of a kernel.
     graph_share: float  # Share of the kernels that a CUDA graph launched.
-    repeats: bool | None
-    """Each used step launches the same kernels with the same grids, as a CUDA graph would; None with one step."""
+    repeats: bool | None  # Each used step launches the same kernels and grids, as a CUDA graph would; None with one.
 
 
 @fact
@@ -59,8 +58,7 @@ def starvation(facts: Facts) -> Starvation:
     """Starvation in the used steps. Raises Missing like idle_gaps and launch_table, without ops or kernels."""
     table, used, found = launch_table(facts), steps(facts), idle_gaps(facts)
     require_ops(facts)
-    late = np.isin(found.cause, [IDLE_CAUSES.index(cause) for cause in LAUNCHING])
-    gaps = Intervals(found.gaps.starts[late], found.gaps.ends[late])
+    gaps = found.gaps.where(np.isin(found.cause, [IDLE_CAUSES.index(cause) for cause in LAUNCHING]))
     _, first = np.unique(table.call, return_index=True)
     kernels, by_graph = _kernels(facts)
     if not len(kernels) or not len(first):

@@ -14,12 +14,13 @@ from msgspec import Struct
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import IDLE_CAUSES, NO_DEVICE, TimeCause, launch_table, round_half_up
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.host import BLOCKING, NO_CALLS, ApiCalls, api_calls, asking_ops, enclosing_op
+from diagnose.facts.core.host import BLOCKING, ApiCalls, api_calls, asking_ops, enclosing_op
 from diagnose.facts.core.idle import DRAIN_TOLERANCE_NS, idle_gaps
-from diagnose.facts.core.inputs import grouped, name_codes, name_of
-from diagnose.facts.core.spans import host_spans, sites_of, used_step
+from diagnose.facts.core.inputs import grouped, name_codes, name_of, named
+from diagnose.facts.core.spans import host_spans, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import reading_ops
+from diagnose.facts.device.memory import require_calls
 from diagnose.facts.device.transfers import copy_before
 from diagnose.facts.run.program import Language, program
 from diagnose.trace import enums, intervals, kinds
@@ -50,8 +51,7 @@ class WaitReason(str, Enum):
     SCALAR_READ = "scalar_read"  # A number of the device: `.item()`, `if tensor:`, a `.cpu()` of up to SCALAR_BYTES.
     TENSOR_READ = "tensor_read"  # A copy of a tensor to the host.
     DATA_DEPENDENT_SHAPE = "data_dependent_shape"  # The size of a result: boolean masks, nonzero, unique.
-    HOST_TO_DEVICE = "host_to_device"
-    """A copy to the device to be over; `.to(device)` without non_blocking, or from pageable memory."""
+    HOST_TO_DEVICE = "host_to_device"  # A copy to the device: `.to(device)` without non_blocking, or pageable memory.
     SCALER = "scaler"  # GradScaler's overflow flag.
     EXPLICIT = "explicit"  # A synchronisation that no op asked for: `torch.cuda.synchronize()`, `event.synchronize()`.
     ALLOCATOR = "allocator"  # A free, which waits for all work of the device.
@@ -72,8 +72,7 @@ class HostWait(Struct, frozen=True):
     op: str  # The innermost op around it; "" if none.
     site: Site | None
     ids: IntArray  # The blocking calls.
-    op_ids: IntArray
-    """The outermost op around each of `ids` that starts nothing but reads of numbers, or -1. Shape as `ids`."""
+    op_ids: IntArray  # The outermost op around each of `ids` that only starts reads of numbers, or -1. Shape as `ids`.
     work_ids: IntArray  # The copies between host and device that were waited for.
     total_calls: int  # Waits in all used steps.
     steps_seen: int  # Used steps with at least one.
@@ -91,8 +90,7 @@ def host_waits(facts: Facts) -> tuple[HostWait, ...]:
     """
     if not len(device_work(facts).ids):
         raise NO_DEVICE
-    if "launches" not in facts.rank.provenance.recorded:
-        raise NO_CALLS
+    require_calls(facts)
     calls = _waits(facts)
     names = (name_codes(facts, calls[spans].to_numpy()) for spans in ("last", "asked", "op"))
     groups = grouped(facts, calls["id"].to_numpy(), calls["reason"].to_numpy(), *names)
@@ -171,22 +169,21 @@ def _reasons(facts: Facts, op: IntArray, copy: IntArray) -> IntArray:
 
 def _within(facts: Facts, op: IntArray, *names: frozenset[str]) -> npt.NDArray[np.bool_]:
     """Whether each op, or one around it, has one of some names; never where there is no op. Shape (names, ops)."""
-    ops, category = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE), facts.rank.spans["name"].cat
-    wanted = np.stack([np.isin(category.categories, list(some)) for some in names])
-    named = np.pad(wanted[:, category.codes.to_numpy()[ops.ids]], ((0, 0), (0, 1)))
+    ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)
+    wanted = np.stack([np.append(named(facts, ops.ids, *some), False) for some in names])
     up = np.append(ops.parents, intervals.NONE)
     at = np.where(op >= 0, np.searchsorted(ops.ids, op), intervals.NONE)
-    found: npt.NDArray[np.bool_] = named[:, at]
+    found: npt.NDArray[np.bool_] = wanted[:, at]
     while (at >= 0).any():
         at = up[at]
-        found |= named[:, at]
+        found |= wanted[:, at]
     return found
 
 
 def _scaler_reads(facts: Facts, ids: IntArray, last: IntArray, reason: IntArray) -> npt.NDArray[np.bool_]:
     """Which calls read GradScaler's flag: the last read between its check and the optimizer's step, else the first."""
     starts, tracks = (facts.rank.spans[name].to_numpy()[ids] for name in ("start_ns", "track"))
-    checks = host_spans(facts, SpanKind.OP, named=lambda name: name == SCALER_OPS[0])
+    checks = host_spans(facts, SpanKind.OP, named=SCALER_OPS[0].__eq__)
     ends = host_spans(facts, SpanKind.OP, named=lambda name: name in SCALER_OPS)
     optimizers = host_spans(
         facts, SpanKind.OP, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) is Activity.OPTIMIZER_STEP
@@ -256,39 +253,23 @@ class Sync(Struct, frozen=True):
 @fact
 def syncs(facts: Facts) -> tuple[Sync, ...]:
     """Blocking calls on the training threads in the used steps, longest first. Raises Missing without runtime calls."""
-    if "launches" not in facts.rank.provenance.recorded:
-        raise NO_CALLS if "device" in facts.rank.provenance.recorded else NO_DEVICE
+    require_calls(facts)
     calls, used = api_calls(facts), steps(facts)
     inside = calls.blocks & (calls.start_ns >= used.start_ns) & (calls.start_ns < used.end_ns)
-    ids = calls.ids[inside]
-    names = facts.rank.spans["name"]
-    dur = facts.rank.spans["dur_ns"].to_numpy()[ids]
-    groups: dict[tuple[str, str, Site | None], list[int]] = {}
-    asked = asking_ops(facts, ids)
-    for call, op, site, blocked in zip(names.iloc[ids], asked, sites_of(facts, ids), dur, strict=True):
-        group = groups.setdefault((str(call), str(names.iloc[op]) if op >= 0 else "", site), [0, 0])
-        group[0] += 1
-        group[1] += int(blocked)
-    found = [
-        Sync(call, op, site, count, round_half_up(blocked, used.count))
-        for (call, op, site), (count, blocked) in groups.items()
-    ]
+    ids, dur_ns = calls.ids[inside], (calls.end_ns - calls.start_ns)[inside]
+    asked, found = asking_ops(facts, ids), []
+    groups = grouped(facts, ids, name_codes(facts, ids), name_codes(facts, asked))
+    for rows, site in sorted(groups, key=lambda group: int(group[0][0])):
+        call, op = name_of(facts, int(ids[rows[0]])), name_of(facts, int(asked[rows[0]]))
+        found.append(Sync(call, op, site, len(rows), round_half_up(int(dur_ns[rows].sum()), used.count)))
     return tuple(sorted(found, key=lambda sync: -sync.blocked_ns))
 
 
-@fact
-def blocked_ns(facts: Facts) -> int:
-    """Host time blocked in synchronising calls, ns per step. Raises Missing like syncs."""
-    return int(np.sum([sync.blocked_ns for sync in syncs(facts)], dtype=np.int64))
-
-
-LONG_KERNEL_NS = 50_000
-"""Launches take the host 3 to 10 us: one that lasts as long as such a kernel waited for it (our choice)."""
+LONG_KERNEL_NS = 50_000  # A launch takes 3 to 10 us: one as long as such a kernel waited for it. Chosen.
 
 ALIKE = (0.8, 1.2)  # A launch that lasts this share of its kernel's time is taken to have waited for it (our choice).
 
-ALIKE_SHARE = 0.5
-"""Of the launches of long kernels that take as long as their kernel, where all wait (msprof-analyze uses the same)."""
+ALIKE_SHARE = 0.5  # Of the launches of long kernels as long as their kernel, where all wait (as msprof-analyze).
 
 DEPTH = 2  # Queued before such a launch at most: launches also block when the queue is full, then hundreds are queued.
 
@@ -298,8 +279,7 @@ class BlockingLaunches(Struct, frozen=True):
 
     call_ids: IntArray  # Calls that launch one kernel, of any length.
     alike_share: float  # Share of the launches that lasted, over their kernels' time, as ALIKE says.
-    depth_median: int
-    """Work queued before the kernel when its launch begins; hundreds where launches block because the queue is full."""
+    depth_median: int  # Queued before the kernel at its launch; hundreds where launches block on a full queue.
     empty_queue_share: float  # Share of the launches that found nothing queued.
 
     @property

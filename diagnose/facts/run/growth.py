@@ -1,38 +1,63 @@
-"""Do steps get longer from one to the next, and what in them grows: graphs, counts, sizes, or time?"""
+"""What is more in each step than in the one before: of ops, of work on the device, of sizes, or of time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from enum import Enum
+from functools import partial
 from itertools import combinations
 from math import prod
-from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from diagnose.facts.autograd.backward import backward_nodes, forward_ops, nodes_of
-from diagnose.facts.core.base import Facts, Missing, fact, optional
-from diagnose.facts.core.device import device_work
+from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.host import host_threads
-from diagnose.facts.core.inputs import BACKWARD, Inputs, Mask, Shape, Work, inputs_read, name_codes, name_of, work_of
-from diagnose.facts.core.run import manifest
+from diagnose.facts.core.inputs import BACKWARD, Inputs, Shape, Work, inputs_read, name_codes, name_of, work_of
 from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, on_training_threads, sites_of, used_step
-from diagnose.facts.core.steps import Measure, steps
-from diagnose.facts.run.step_table import time_by_step
-from diagnose.facts.run.timed_steps import uneven
+from diagnose.facts.core.steps import steps
+from diagnose.facts.run.pauses import time_by_step
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.varying import VaryingShapes, varying_shapes
 
-LEAST_STEPS = 4  # Steps, from which on a count tells whether it rises in each (our choice).
-RARE = 0.01  # Chance of a rise that is taken for one: of counts, which vary by what steps do (our choice).
+RARE_TIME = 0.001  # Chance of a rise that is taken for one: of times, which vary by what else the machine does. Chosen.
 
-SURE_OF_MOST = 0.05
-"""The same of what steps spend their time on, once it is known that they do get longer (our choice)."""
+RISE = 0.1  # Of the beginning, or of the median, by so much at least what grows is more at the end (our choice).
+
+
+class Trend(Struct, frozen=True):
+    """How values change with their position."""
+
+    first: float
+    last: float
+    each: float  # From one to the next: the median of the slopes between all pairs (Theil and Sen).
+    chance: float  # That values in an order of no meaning would rise as often: the exact distribution of Kendall's tau.
+
+
+def trend(values: Sequence[float], at: Sequence[int] = ()) -> Trend:
+    """Of one value at least, at these positions or one after the other. Equal values count as if they fell.
+
+    How many pairs of n values fall, in an order of no meaning, is the sum of independent uniform numbers below 1, 2,
+    ..., n (Kendall 1938).
+
+    >>> trend([3, 4, 5, 7])
+    Trend(first=3, last=7, each=1.2..., chance=0.041...)
+    """
+    at = at or range(len(values))
+    slopes = [(values[b] - values[a]) / (at[b] - at[a]) for a, b in combinations(range(len(values)), 2)]
+    falls = sum(slope <= 0 for slope in slopes)
+    share = np.ones(1)
+    for count in range(2, len(values) + 1):
+        share = np.convolve(share, np.full(count, 1 / count))
+    return Trend(values[0], values[-1], float(np.median(slopes or 0.0)), float(share[: falls + 1].sum()))
+
+
+LEAST_STEPS = 4  # Steps, from which on a count tells whether it rises in each (our choice).
+SURE_OF_MOST = 0.05  # The same of what steps spend time on, once it is known that they do get longer. Chosen.
 
 MOST_SHARE = 0.5  # Of what each step is more than the one before: what grows by that is why (our choice).
 
@@ -49,14 +74,6 @@ WITNESSES, DOUBLED = 2, 2
 step; it did over SURE_SIZES; it has at least doubled since the run began, at this rate; steps surely get longer."""
 
 
-class Count(str, Enum):
-    """What is counted in each recorded step."""
-
-    NODES = "backward nodes"
-    OPS = "ops of the forward pass"
-    WORK = "kernels and copies"
-
-
 class Measured(str, Enum):
     """What is more in each step."""
 
@@ -66,24 +83,12 @@ class Measured(str, Enum):
     SIZES = "sizes"
 
 
-class Kept(Struct, frozen=True):
-    """The graph of steps long ago, which backward passes go through again."""
-
-    count: Trend  # Its nodes, by recorded step.
-    nodes: Trend  # All that backward passes run.
-    forward: tuple[int, int]  # Fewest and most ops of a step outside of backward passes.
-    work: Work  # What it takes to go through it.
-    op: str  # The outermost op that made the last of it, in the step before; "" if that is not recorded.
-    site: Site | None
-
-
 class Grows(Struct, frozen=True):
     """What there is more of in each step, or what takes longer, or takes more."""
 
     measured: Measured
     names: tuple[str, ...]  # Of ops, those that take longest first; none: Python between ops.
-    rise: Trend
-    """How many there are in each used step, or their ns; of a size, how far it reaches in each step of `inputs`."""
+    rise: Trend  # How many in each used step, or their ns; of a size, how far it reaches in each step of `inputs`.
     at_start: float  # The same when the run began, if it rose by as much in each step since; below 0: it did not.
     left: float  # Share of it that there was when the run began; 0 if it rose only later.
     work: Work | None  # None of Python.
@@ -110,138 +115,6 @@ class Grows(Struct, frozen=True):
         return not all(name.startswith(BACKWARD) for name in self.names)
 
 
-class Growth(Struct, frozen=True):
-    """How steps change over the recording."""
-
-    time: Trend | None
-    """ns of each step without the profiler, of as much work each; None unless they surely get longer."""
-    counts: dict[Count, Trend]  # What surely rises from step to step.
-    kept: Kept | None
-    grows: tuple[Grows, ...]
-    """What most of it is, told by counts, sizes and time; none where `kept` is why, and where nothing stands out."""
-
-
-@fact
-def growth(facts: Facts) -> Growth:
-    """Raises Missing with fewer than LEAST_STEPS recorded steps, and without marked ones."""
-    if len(facts.rank.steps) < LEAST_STEPS or steps(facts).measure is Measure.WINDOW:
-        raise Missing("four steps or more", "Raise `active` in torch.profiler.schedule, and call prof.step().")
-    counts = {count: rise for count, values in _counts(facts).items() if (rise := trend(values)).chance <= RARE}
-    kept, time = _kept(facts), _time(facts)
-    return Growth(time, counts, kept, () if kept else _grows(facts, counts, time is not None))
-
-
-def _time(facts: Facts) -> Trend | None:
-    """Of the steps timed before and after the recording; of whole cycles, where some steps are long at a period."""
-    known = optional(manifest, facts)
-    if known is None or known.unprofiled is None or uneven(facts) is not None:
-        return None
-    series, cycle = [known.unprofiled, *filter(None, [known.unprofiled_after])], known.cycle
-    number = np.concatenate([one.first_step + np.arange(len(one.wall_ns)) for one in series])
-    first = [k for k in range(0, len(number) - cycle + 1, cycle) if number[k + cycle - 1] - number[k] < cycle]
-    at = number[first].tolist()
-
-    def cycles(*times: Sequence[int]) -> list[float]:
-        """The mean step of each; none where times are not known of each step."""
-        values = np.concatenate(times)
-        return [float(values[k : k + cycle].mean()) for k in first] if len(values) == len(number) else []
-
-    device, cpu = cycles(*(one.device_ns or () for one in series)), cycles(*(one.cpu_times_ns for one in series))
-    times = device or cycles(*(one.wall_ns for one in series))
-    if len(times) < LEAST_STEPS:
-        return None
-    found, length = trend(times, at), at[-1] - at[0]
-    if found.chance > RARE_TIME or found.each * length < RISE * np.median(times):
-        return None
-    # A machine that others use makes steps longer, and no more to compute.
-    if not device and cpu and trend(cpu, at).chance > RARE_TIME:
-        return None
-    # The ends of a line of its slope through the median time: single times vary by more than a step adds.
-    begin = float(np.median(np.array(times) - found.each * (np.array(at) - at[0])))
-    return replace(found, first=begin, last=begin + found.each * length)
-
-
-def _counts(facts: Facts) -> dict[Count, list[int]]:
-    """In each recorded step but the last, which may be cut off."""
-    found, nodes, work = dict[Count, IntArray](), optional(backward_nodes, facts), device_work(facts)
-    if nodes is not None:
-        spans = {Count.NODES: nodes.spans, Count.OPS: forward_ops(facts)[0]}
-        found = {count: _step_of(facts, one.start_ns) for count, one in spans.items()}
-    if len(work.ids):
-        found[Count.WORK] = work.step
-    every = len(facts.rank.steps)
-    return {count: np.bincount(step[step >= 0], minlength=every)[:-1].tolist() for count, step in found.items()}
-
-
-def _step_of(facts: Facts, times: IntArray) -> IntArray:
-    """Position of the recorded step that has begun last, -1 before the first."""
-    return np.searchsorted([one.start_ns for one in facts.rank.steps], times, side="right") - 1
-
-
-def _kept(facts: Facts) -> Kept | None:
-    """Nodes carry the number that the thread which made them had counted up to: it tells in which step that was.
-
-    None unless there are more of them in each step, from steps before the last one too: what is carried over once, as
-    where a step ends between forward and backward pass, does not grow.
-    """
-    nodes = optional(backward_nodes, facts)
-    if nodes is None:
-        return None
-    ops, main, table = host_spans(facts, SpanKind.OP), host_threads(facts).main, facts.rank.ops
-    number, thread = (table[one].reindex(ops.ids, fill_value=-1).to_numpy() for one in ("sequence", "forward_thread"))
-    forward = (ops.track == main) & (number >= 0) & (thread <= 0)
-    made, number = ops.where(forward), number[forward]
-    first = np.searchsorted(made.start_ns, [one.start_ns for one in facts.rank.steps])
-    if first[-1] == len(number):
-        return None
-    least, last = number[first], len(first) - 1
-    own, step = (
-        table["sequence"].reindex(nodes.spans.ids, fill_value=-1).to_numpy(),
-        _step_of(facts, nodes.spans.start_ns),
-    )
-    old = (own >= 0) & ~nodes.adds & (step >= 0) & (own < least[step])
-
-    def per_step(step: IntArray) -> list[int]:
-        """In each recorded step from the second to the last."""
-        counts: list[int] = np.bincount(step[step > 0], minlength=last + 1)[1:].tolist()
-        return counts
-
-    counts = per_step(step[old & (step > 0) & (own < least[step - 1])])
-    if (np.diff(counts) <= 0).any():
-        return None
-    maker = made.where(number <= int(own[old & (step == last)].max())).ids[-1:]
-    tops = ops.where(ops.track == main).outermost()
-    maker = tops.ids[np.searchsorted(tops.ids, maker, side="right") - 1]
-    others = per_step(_step_of(facts, forward_ops(facts)[0].start_ns))
-    return Kept(
-        count=trend(counts),
-        nodes=trend(per_step(step)),
-        forward=(min(others), max(others)),
-        work=work_of(facts, nodes.spans.ids[old]),
-        op=name_of(facts, int(maker[0])) if len(maker) else "",
-        site=sites_of(facts, maker)[0] if len(maker) else None,
-    )
-
-
-def _grows(facts: Facts, counts: Collection[Count], longer: bool) -> tuple[Grows, ...]:
-    """By counts where they rise, by sizes, and by time where steps get `longer` by something else than that."""
-    measured = Measured.WORK if set(counts) == {Count.WORK} else Measured.OPS
-    found = list[Grows]()
-    for one in (
-        what_grows(facts, measured) if counts else None,
-        growing_sizes(facts, longer),
-        what_grows(facts, Measured.TIME) if longer else None,
-    ):
-        known = np.concatenate([np.zeros(0, dtype=np.int64), *(other.work.ids for other in found if other.work)])
-        if one and not (one.work and np.isin(one.work.ids, known).any()):
-            found.append(one)
-    return tuple(found)
-
-
-Table: TypeAlias = "Callable[[IntArray], IntArray]"
-"""By the label of each op, from 0, what is measured. Shape (labels, used steps); of times the last row is Python."""
-
-
 def what_grows(facts: Facts, measured: Measured) -> Grows | None:
     """The ops of one line, else of one name, that most of the rise is; of counts, else all ops that become more.
 
@@ -255,12 +128,15 @@ def what_grows(facts: Facts, measured: Measured) -> Grows | None:
     line, name = _numbers(site or code for site, code in zip(sites, codes, strict=True)), _numbers(codes)
     python, groups, more = intervals.gaps(ops.times, used.start_ns, used.end_ns), [line, name], line >= 0
     if measured is Measured.TIME:
-        table, whole, even = _time_table(facts, ops, python), used.times_ns, -np.inf
+        table, whole, even = partial(_time_by_label, facts, ops, python), used.times_ns, -np.inf
     else:
-        every, kind = _count_table(facts, ops, measured, more), _numbers(zip(line.tolist(), name.tolist(), strict=True))
-        more = np.array([trend(row).each > 0 for row in every(kind).tolist()])[kind]
+        at = launched_in(facts, ops) if measured is Measured.WORK else np.arange(len(line))
+        step = used_step(facts, ops.ids)
+        at, of_step = at[(at >= 0) & (step[at] >= 0)], partial(_count_by_label, step, used.count)
+        kind = _numbers(zip(line.tolist(), name.tolist(), strict=True))
+        more = np.array([trend(row).each > 0 for row in of_step(at, kind).tolist()])[kind]
         groups.append(np.zeros_like(line))
-        table, whole, even = _count_table(facts, ops, measured, more), every(groups[-1])[0], EVEN
+        table, whole, even = partial(of_step, at[more[at]]), of_step(at, groups[-1])[0], EVEN
     least = max(MOST_SHARE * trend(whole.tolist()).each, 1.0)
     for group in groups:
         rows = table(group)
@@ -294,26 +170,17 @@ def _made(facts: Facts, measured: Measured, rise: Trend, ops: HostSpans, python:
     )
 
 
-def _time_table(facts: Facts, ops: HostSpans, python: Intervals) -> Table:
+def _time_by_label(facts: Facts, ops: HostSpans, python: Intervals, label: IntArray) -> IntArray:
+    """Time in ops by their label, from 0, and in Python last. Shape (labels + 1, used steps)."""
     starts, ends = (np.concatenate(both) for both in ((ops.start_ns, python.starts), (ops.end_ns, python.ends)))
-
-    def table(label: IntArray) -> IntArray:
-        last = int(label.max()) + 1
-        return time_by_step(facts, Intervals(starts, ends), np.append(label, np.full(python.size, last)), last + 1)
-
-    return table
+    last = int(label.max()) + 1
+    return time_by_step(facts, Intervals(starts, ends), np.append(label, np.full(python.size, last)), last + 1)
 
 
-def _count_table(facts: Facts, ops: HostSpans, measured: Measured, chosen: Mask) -> Table:
-    at = launched_in(facts, ops) if measured is Measured.WORK else np.arange(len(ops.ids))
-    step, count = used_step(facts, ops.ids), steps(facts).count
-    at = at[(at >= 0) & chosen[at] & (step[at] >= 0)]
-
-    def table(label: IntArray) -> IntArray:
-        rows = int(label.max()) + 1
-        return np.bincount(label[at] * count + step[at], minlength=rows * count).reshape(rows, count)
-
-    return table
+def _count_by_label(step: IntArray, count: int, at: IntArray, label: IntArray) -> IntArray:
+    """How many of those at some positions have each label, from 0, in each of `count` steps. Shape (labels, count)."""
+    rows = int(label.max()) + 1
+    return np.bincount(label[at] * count + step[at], minlength=rows * count).reshape(rows, count)
 
 
 def _sites_by_maker(facts: Facts, ops: HostSpans) -> list[Site | None]:
@@ -424,36 +291,3 @@ def _piles_up(extents: Sequence[int], each: float, at_start: float, longer: bool
     equal = bool(rises.min() == rises.max())
     doubled = -each <= at_start and DOUBLED * at_start <= extents[0]
     return sum((equal, equal and len(extents) >= SURE_SIZES, doubled, longer)) >= WITNESSES
-
-
-RARE_TIME = 0.001
-"""Chance of a rise that is taken for one: of times, which vary by what else the machine does (our choice)."""
-
-RISE = 0.1  # Of the beginning, or of the median, by so much at least what grows is more at the end (our choice).
-
-
-class Trend(Struct, frozen=True):
-    """How values change with their position."""
-
-    first: float
-    last: float
-    each: float  # From one to the next: the median of the slopes between all pairs (Theil and Sen).
-    chance: float  # That values in an order of no meaning would rise as often: the exact distribution of Kendall's tau.
-
-
-def trend(values: Sequence[float], at: Sequence[int] = ()) -> Trend:
-    """Of one value at least, at these positions or one after the other. Equal values count as if they fell.
-
-    How many pairs of n values fall, in an order of no meaning, is the sum of independent uniform numbers below 1, 2,
-    ..., n (Kendall 1938).
-
-    >>> trend([3, 4, 5, 7])
-    Trend(first=3, last=7, each=1.2..., chance=0.041...)
-    """
-    at = at or range(len(values))
-    slopes = [(values[b] - values[a]) / (at[b] - at[a]) for a, b in combinations(range(len(values)), 2)]
-    falls = sum(slope <= 0 for slope in slopes)
-    share = np.ones(1)
-    for count in range(2, len(values) + 1):
-        share = np.convolve(share, np.full(count, 1 / count))
-    return Trend(values[0], values[-1], float(np.median(slopes or 0.0)), float(share[: falls + 1].sum()))

@@ -49,8 +49,7 @@ class Program(Struct, frozen=True):
 _NODES_WITHOUT_NUMBER = re.compile("(Mm|Addmm|T|View|CudnnConvolution|CudnnBatchNorm|NllLoss|LogSoftmax)Backward")
 """Of autograd's graph; since PyTorch 1.10 each has a number behind its name, if it is torch's own."""
 
-OF_TRAINING = frozenset({"accumulation", "buckets", "gradient_zeroing", "optimizer_steps"})
-"""Names of facts about what only a training does."""
+OF_TRAINING = frozenset({"accumulation", "buckets", "gradient_zeroing", "optimizer_steps"})  # Facts of trainings only.
 
 
 _OF_TORCH = re.compile(r"\bat::|\bc10::|^triton_")  # Kernels of PyTorch, and of its compiler.
@@ -58,8 +57,7 @@ _OF_TORCH = re.compile(r"\bat::|\bc10::|^triton_")  # Kernels of PyTorch, and of
 _OF_PYTHON = (Activity.LOADER, Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD, Activity.STEP, Activity.GARBAGE_COLLECTION)
 """Written by PyTorch's Python part only."""
 
-_GRADIENTS = re.compile(r"backward|_bwd|dgrad|wgrad|adam|optimizer", re.IGNORECASE)
-"""Kernels that compute gradients, or use them."""
+_GRADIENTS = re.compile(r"backward|_bwd|dgrad|wgrad|adam|optimizer", re.IGNORECASE)  # Kernels that make or use these.
 
 _MODEL = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.RNN, KernelKind.TRITON_TEMPLATE)
 _MODEL_OPS = re.compile(r"^aten::(addmm|mm|bmm|baddbmm|linear|matmul|_?convolution|scaled_dot_product_attention)\Z")

@@ -26,8 +26,7 @@ from diagnose.trace.units import duration, percent
 WARM_UP = 1.3  # A step this many times as long as the median of the later ones may be warm-up (our choice).
 LATER = 50  # Steps, at most, that a step is compared with. Chosen: enough for a median.
 
-MOST_ALLOCATIONS = 4
-"""More calls of the driver's allocator than this, and than twice those of the later steps, are a burst. Chosen."""
+MOST_ALLOCATIONS = 4  # More allocating calls than this, and than twice those of later steps, are a burst. Chosen.
 
 SLOWING = ("memory", "shapes", "stacks", "sync_events")  # Options of the recorder that cost time on the host.
 
@@ -147,12 +146,9 @@ class Distortion(Struct, frozen=True):
     step; no part of the overheads."""
     recording_share: float  # Of the step.
     events: int  # Ops, annotations and calls that were recorded of the training threads, per step.
-    launching_idle_ns: int | None
-    """Idle time of the device with a cause in `LAUNCHING`, or in the optimizer, per step; None without device work."""
-    launch_ns: int | None
-    """Median host time of kernel launches that found room in the queue; None if none was recorded."""
-    view_ns: int | None
-    """Median host time of VIEWS, which compute nothing; None with fewer than ENOUGH_VIEWS in the used steps."""
+    launching_idle_ns: int | None  # Of the device, for LAUNCHING or the optimizer, per step; None without device work.
+    launch_ns: int | None  # Median host time of kernel launches that found room in the queue; None without any.
+    view_ns: int | None  # Median host time of VIEWS in the used steps; None with fewer than ENOUGH_VIEWS.
 
 
 @fact
@@ -255,8 +251,7 @@ def _quicker_ns(facts: Facts) -> int | None:
 WORTH_SHARE = 0.01  # Of the used steps: the last kernels always end a little after the host's last call (our choice).
 
 
-ONLY_BOUNDS = 0.3
-"""Of the used steps: from this share on, what is not recorded leaves bounds and nothing more (as of the replay)."""
+ONLY_BOUNDS = 0.3  # Of the used steps, from which on what is not recorded leaves only bounds (as of the replay).
 
 
 @once

@@ -6,6 +6,7 @@ threads do. So two recordings can be compared row by row, and no part of their d
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import Enum
 
 import numpy as np
@@ -18,8 +19,8 @@ from diagnose.facts.core.breakdown import IDLE_CAUSES, DeviceTime, TimeCause, de
 from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.host import enclosing_op, host_activities, host_threads
 from diagnose.facts.core.idle import idle_gaps
-from diagnose.facts.core.inputs import Inputs, recorded_inputs
-from diagnose.facts.core.spans import cut_at_frames, host_spans, sites_at
+from diagnose.facts.core.inputs import Inputs, name_codes, recorded_inputs
+from diagnose.facts.core.spans import cut_at_frames, host_spans, names_of, sites_at
 from diagnose.facts.core.steps import Steps, steps
 from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
@@ -54,8 +55,7 @@ class AttributedTime(Struct, frozen=True):
 
     part: Part
     kind: str  # Kind of kernel, cause of the idle time, or activity of the host.
-    op: str
-    """The innermost framework op that launched the work, or that ran on the host; "" if there is none, or not known."""
+    op: str  # The innermost framework op that launched the work, or ran on the host; "" for none, or unknown.
     name: str  # Of the kernel, collective or copy; "" where there is none, or where small rows were put together.
     shapes: str  # Of the op's inputs; "" if not recorded.
     site: Site | None
@@ -103,19 +103,15 @@ def _on_device(facts: Facts, time: DeviceTime, used: Steps) -> Iterator[_Pieces]
 def _work(facts: Facts, part: Part, rows: IntArray, before: Intervals, used: Steps) -> _Pieces:
     """Of each of these rows of device work the time that neither an earlier one of them nor `before` covers."""
     work, spans = device_work(facts), facts.rank.spans
-    start, end = (
-        work.start_ns[rows].clip(used.start_ns, used.end_ns),
-        work.end_ns[rows].clip(used.start_ns, used.end_ns),
-    )
+    start, end = (times[rows].clip(used.start_ns, used.end_ns) for times in (work.start_ns, work.end_ns))
     begun = np.maximum.accumulate(np.append(used.start_ns, end))[:-1]
     own = Intervals(np.minimum(np.maximum(start, begun), end), end)
     ns = own.ends - own.starts - intervals.covered(own, before)
     kept = end > start
     rows, ns = rows[kept], ns[kept]
-    name, launch = spans["name"].cat.codes.to_numpy()[work.ids[rows]].astype(np.int64), work.launch[rows]
-    labels = spans["name"].cat.categories
+    name, launch, labels = name_codes(facts, work.ids[rows]), work.launch[rows], names_of(facts)
     known = {kind: code for code, kind in enumerate(kinds.KernelKind)}
-    of_name = {code: known[kinds.kernel_kind(str(labels[code]))] for code in np.unique(name).tolist()}
+    of_name = {code: known[kinds.kernel_kind(labels[code])] for code in np.unique(name).tolist()}
     op, called = np.full(len(rows), intervals.NONE), launch >= 0
     op[called] = enclosing_op(facts, launch[called])
     sites: list[Site | None] = [None] * len(rows)
@@ -162,10 +158,8 @@ def _on_host(facts: Facts, used: Steps) -> Iterator[_Pieces]:
 def _at_lines(facts: Facts, activity: TimeCause, times: Intervals, track: int) -> _Pieces:
     pieces = times
     if activity is TimeCause.PYTHON:
-        try:
+        with suppress(Missing):
             pieces = cut_at_frames(facts, times, track)
-        except Missing:
-            pieces = times
     sites = sites_at(facts, pieces.starts, np.full(pieces.size, track, dtype=np.int64))
     begins = np.isin(pieces.starts, times.starts)
     return replace(_plain(Part.HOST, activity.value, pieces, sites), counted=begins)
@@ -191,19 +185,17 @@ def _ops(facts: Facts, times: Intervals) -> _Pieces:
 
 
 def _summed(facts: Facts, pieces: _Pieces) -> Iterator[tuple[AttributedTime, Sums]]:
-    names = facts.rank.spans["name"].cat
     ops, op = np.unique(pieces.op, return_inverse=True)
     position, inputs = recorded_inputs(facts, ops)
-    op_name = np.where(ops >= 0, names.codes.to_numpy()[ops], intervals.NONE)
     number: dict[Site | None, int] = {}
     site = np.array([number.setdefault(one, len(number)) for one in pieces.sites], dtype=np.int64)
-    columns = (pieces.kind, op_name[op.reshape(-1)], position[op.reshape(-1)], pieces.name, site)
+    columns = (pieces.kind, name_codes(facts, ops)[op.reshape(-1)], position[op.reshape(-1)], pieces.name, site)
     keys, group = np.unique(np.stack(columns).astype(np.int64), axis=1, return_inverse=True)
     ns, calls = np.zeros(keys.shape[1], dtype=np.int64), np.zeros(keys.shape[1], dtype=np.int64)
     np.add.at(ns, group.reshape(-1), pieces.ns)
     np.add.at(calls, group.reshape(-1), pieces.counted)
     sites, texts = list(number), [*map(shapes_text, inputs), ""]
-    labels = [*map(str, names.categories), ""]
+    labels = [*names_of(facts), ""]
     for (kind, op_code, shapes, name, line), *sums in zip(keys.T.tolist(), ns.tolist(), calls.tolist(), strict=True):
         key = AttributedTime(
             pieces.part, pieces.kinds[kind], labels[op_code], labels[name], texts[shapes], sites[line], 0, 0

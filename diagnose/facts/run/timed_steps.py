@@ -14,8 +14,7 @@ from diagnose.facts.core.steps import LONG, Measure, steps
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.manifest import Epochs, Timed
 
-UNRECORDED_SHARE = 0.1
-"""Of the time, from which on long steps that were not recorded are said, and left out of the mean (our choice)."""
+UNRECORDED_SHARE = 0.1  # Of the time, from which on long unrecorded steps are told, and left out of the mean. Chosen.
 
 
 class Unrecorded(Struct, frozen=True):
@@ -25,12 +24,10 @@ class Unrecorded(Struct, frozen=True):
     long: int
     ratio: float  # How many times as long as the others they are, both on average; 0 without any.
     share: float  # Of the time of all steps without the profiler.
-    every: int | None
-    """Steps from one to the next, the median; None with fewer than two, and if as many were recorded without one."""
+    every: int | None  # Steps from one to the next, the median; None with fewer than two, or if as many were recorded.
 
 
-UNEVEN = 0.1
-"""Coefficient of variation of the nodes that steps make, from which on these tell how much a step does (our choice)."""
+UNEVEN = 0.1  # Coefficient of variation of steps' nodes, from which on these tell how much a step does. Chosen.
 
 
 def uneven(facts: Facts) -> tuple[Timed, Timed] | None:
@@ -83,8 +80,7 @@ class Slowdown(Struct, frozen=True):
     ratio: float | None
     """Median time of a step of the timing recording over that, by one clock; of as much work, if steps do more or less.
     None if it was not timed."""
-    by_phase: bool = False
-    """Whether what recording adds is known of each phase of a step, so that savings are of steps without it."""
+    by_phase: bool = False  # Whether what recording adds is known by phase, so that savings are of steps without it.
     longer_ns: Mapping[str, int] = field(default_factory=dict)
     """By phase that was timed, of what all steps take longer on average than the recorded kind."""
     unrecorded: Unrecorded | None = None  # Longer steps, none of which was recorded, where they take much of the time.

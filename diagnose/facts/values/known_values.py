@@ -50,8 +50,7 @@ class Wasted(Struct, frozen=True):
     share: float  # Of their time and that of the nodes that is wasted, 0 to 1.
     other_site: Site | None  # Where the same had been computed before.
     track: int  # The main thread.
-    between: Intervals = intervals.EMPTY
-    """Time of that thread between the ops, which goes if these are left out as a whole."""
+    between: Intervals = intervals.EMPTY  # Of that thread, between the ops: goes if these are left out as a whole.
     kind: str = ""  # Which of a cause's kinds it is, where another fix is better than usual; else empty.
     detail: str = ""  # A noun phrase that says more.
     doubt: Missing | None = None  # What has to be known to be sure that it is wasted; None if it is.
@@ -124,20 +123,14 @@ def in_a_row(seen: SeenOps, label: IntArray | Mask) -> Iterator[IntArray]:
 
 
 def by_line(facts: Facts, seen: SeenOps, rows: Iterable[IntArray]) -> list[list[IntArray]]:
-    """Rows by the line of their first op; without those of which nothing was recorded, and those of optimizers."""
+    """Rows by the line of their first op, else by names; without unrecorded ones, and those of optimizers."""
     rows_of_op = [(row, int(ids[ids >= 0][0])) for row in rows if ((ids := seen.ids[:, row]) >= 0).any()]
     start = facts.rank.spans["start_ns"].to_numpy()[[op for _, op in rows_of_op] or NO_SPANS]
     own = intervals.covered(Intervals(start, start + 1), updates(facts).times) == 0
-    known, first = [row for row, _ in compress(rows_of_op, own)], [op for _, op in compress(rows_of_op, own)]
-    names = [tuple(seen.names[one] for one in row.tolist()) for row in known]
-    return [[known[at] for at in some] for some in of_one_line(facts, first, names)]
-
-
-def of_one_line(facts: Facts, ids: Sequence[int], otherwise: Sequence[object]) -> list[list[int]]:
-    """Positions of ops by their line; by what is given otherwise where call stacks were not recorded."""
-    found: dict[object, list[int]] = {}
-    for at, (site, other) in enumerate(zip(sites_of(facts, np.array(ids, dtype=np.int64)), otherwise, strict=True)):
-        found.setdefault(site or other, []).append(at)
+    known, found = list(compress(rows_of_op, own)), dict[object, list[IntArray]]()
+    sites = sites_of(facts, np.array([op for _, op in known], dtype=np.int64))
+    for (row, _), site in zip(known, sites, strict=True):
+        found.setdefault(site or tuple(seen.names[one] for one in row.tolist()), []).append(row)
     return list(found.values())
 
 
@@ -155,9 +148,7 @@ def _between(facts: Facts, rows: Sequence[IntArray]) -> Intervals:
     mine = [one for one in known if len(one) and (table["track"].to_numpy()[one] == main).all()]
     if not mine:
         return intervals.EMPTY
-    whole = intervals.union(
-        Intervals(np.array([start[one].min() for one in mine]), np.array([end[one].max() for one in mine]))
-    )
+    whole = intervals.union(intervals.of([start[one].min() for one in mine], [end[one].max() for one in mine]))
     ops = np.concatenate(mine)
     return intervals.subtract(whole, intervals.union(Intervals(start[ops], end[ops])))
 
@@ -166,9 +157,8 @@ DRAWS = tuple(f"aten::{name}" for name in ("rand", "normal", "uniform", "multino
 """How names of ops begin that draw numbers, but for those of layers, such as dropout."""
 
 LEAST_ZEROS, ALL = 980, 1000
-"""Thousandths that have to be zero. A product with a sparse matrix took less time than one with all its zeros below 2 %
-of other elements, forth and back (torch 2.13, CSR, one core of a Xeon: 512 to 2,048 rows, by 64 columns). Of all: a
-recurrent net begins so."""
+"""Thousandths that have to be zero: below 2 % of other elements sparse products were faster, forth and back (torch
+2.13, CSR, one core of a Xeon: 512 to 2,048 rows, by 64 columns). Of all: a recurrent net begins so."""
 
 _NO_DATA = Missing("whether steps get new data", "Record with the real training data.")
 
@@ -261,11 +251,7 @@ def frozen_rows(facts: Facts) -> Iterator[Wasted]:
     if lookups is None:
         raise NOT_COUNTED
     nodes = optional(backward_nodes, facts)
-    learnt = (
-        {tuple(sorted(gradient_shape)) for gradient_shape in gradient_shapes(facts, nodes) if gradient_shape}
-        if nodes
-        else set[Shape]()
-    )
+    learnt = {tuple(sorted(shape)) for shape in gradient_shapes(facts, nodes) if shape} if nodes else set[Shape]()
     for lookup in np.unique(lookups[lookups >= 0]).tolist():
         mine = (lookups == lookup) & (np.arange(len(lookups)) != lookup)
         layers = [at for at in np.flatnonzero(mine & seen.makes).tolist() if is_layer(seen.names[at])]

@@ -128,22 +128,23 @@ def restarts(draw: Drawing) -> tuple[Fetches, list[str]]:
     return found, [str(name) for name in facts.rank.spans["name"].iloc[found.restart_ids]]
 
 
-def test_a_fetch_far_longer_than_the_others_waits_for_new_workers() -> None:
-    found, names = restarts(host_only(*[3000] * 4, 0.6 * SECOND, *[3000] * 4, 0.7 * SECOND, *[3000] * 4))
-    assert names == [WORKERS] * 2
-    assert found.dur_ns[np.isin(found.ids, found.restart_ids)].tolist() == [600_000_000, 700_000_000]
-    assert restarts(host_only(*[3000] * 4, 0.4 * SECOND, *[3000] * 4))[1] == []
-    assert restarts(host_only(*[0.07 * SECOND] * 4, 0.6 * SECOND, *[0.07 * SECOND] * 4))[1] == []
-
-
-def test_fetches_that_are_all_long_are_no_restarts() -> None:
-    assert restarts(host_only(*[0.6 * SECOND] * 3))[1] == []
-    assert restarts(host_only(0.6 * SECOND))[1] == [WORKERS]
-
-
-def test_starved_workers_do_not_look_like_restarts() -> None:
-    slow = [0.7 * SECOND, 0.4 * SECOND, 200, 100, 100]
-    assert restarts(host_only(*slow * 4))[1] == []
+@pytest.mark.parametrize(
+    ("durations", "of_seconds"),
+    [
+        ([3000] * 4 + [0.6 * SECOND] + [3000] * 4 + [0.7 * SECOND] + [3000] * 4, [0.6, 0.7]),
+        ([3000] * 4 + [0.4 * SECOND] + [3000] * 4, []),
+        ([0.07 * SECOND] * 4 + [0.6 * SECOND] + [0.07 * SECOND] * 4, []),
+        ([0.6 * SECOND] * 3, []),  # All are long.
+        ([0.6 * SECOND], [0.6]),
+        ([0.7 * SECOND, 0.4 * SECOND, 200, 100, 100] * 4, []),  # Starved workers.
+    ],
+)
+def test_a_fetch_far_longer_than_the_others_waits_for_new_workers(
+    durations: list[float], of_seconds: list[float]
+) -> None:
+    found, names = restarts(host_only(*durations))
+    assert names == [WORKERS] * len(of_seconds)
+    assert found.dur_ns[np.isin(found.ids, found.restart_ids)].tolist() == [1e9 * one for one in of_seconds]
 
 
 def test_the_frame_that_makes_new_workers_is_a_restart_itself() -> None:

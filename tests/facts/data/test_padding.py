@@ -119,16 +119,13 @@ def test_batches_of_something_else() -> None:
     assert of("[[16,80,32]]", head=HEAD + "batches made in 0.2 of 12\n") is None
 
 
-def test_nobody_looked() -> None:
-    with pytest.raises(Missing, match="contents of batches"):
-        of("[[16,80,32]]", head=HEAD)
-
-
-def test_batches_that_no_op_takes() -> None:
-    with pytest.raises(Missing, match="the ops that batches go through"):
-        padding(facts_of(f"{HEAD}{BATCHES}cpu  aten::linear 0-10 shapes=[[4,32],[8,32]]"))
-
-
-def test_shapes_have_to_be_known() -> None:
-    with pytest.raises(Missing, match="shapes"):
-        padding(facts_of(f"{HEAD}{BATCHES}cpu  aten::linear 0-10"))
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("cpu  aten::linear 0-10 shapes=[[4,32],[8,32]]", "the ops that batches go through"),
+        ("cpu  aten::linear 0-10", "shapes"),
+    ],
+)
+def test_what_has_to_be_recorded(text: str, missing: str) -> None:
+    with pytest.raises(Missing, match=missing):
+        padding(facts_of(f"{HEAD}{BATCHES}{text}"))

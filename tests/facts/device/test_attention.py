@@ -24,15 +24,11 @@ def slow(
     return list(slow_attention(facts))
 
 
-def test_memory_efficient_attention_where_the_gpu_has_flash_attention() -> None:
-    (found,) = slow(EFFICIENT, FMHA)
-    assert (found.backend, found.masked, found.calls, found.ns) == (Backend.EFFICIENT, False, 1, 10_000_000)
+@pytest.mark.parametrize(("mask", "masked"), [("", False), (",[4,8,2048,2048]", True)])
+def test_memory_efficient_attention_where_the_gpu_has_flash_attention(mask: str, masked: bool) -> None:
+    (found,) = slow(EFFICIENT, FMHA, shapes=QKV + mask)
+    assert (found.backend, found.masked, found.calls, found.ns) == (Backend.EFFICIENT, masked, 1, 10_000_000)
     assert (found.queries, found.keys, found.head_dim, found.left) == (2048, 2048, 64, None)
-
-
-def test_with_a_mask_it_may_have_to_stay() -> None:
-    (found,) = slow(EFFICIENT, FMHA, shapes=f"{QKV},[4,8,2048,2048]")
-    assert found.masked
 
 
 @pytest.mark.parametrize(
@@ -131,20 +127,13 @@ def test_on_the_device_the_work_of_ops_with_double_inputs_counts() -> None:
 
 
 def test_on_the_cpu_the_ops_themselves_count() -> None:
-    found = doubles(
-        facts_of(
-            f"4 steps of 100\n2 threads, 2 cores\ncpu  aten::mm 1-5 {DOUBLE} | aten::add 6-16 {DOUBLE} | aten::mm 20-60"
-        )
-    )
+    rows = f"aten::mm 1-5 {DOUBLE} | aten::add 6-16 {DOUBLE} | aten::mm 20-60"
+    found = doubles(facts_of(f"4 steps of 100\n2 threads, 2 cores\ncpu  {rows}"))
     assert (found.ns, found.longest, found.on_cpu) == (14 * MS, "aten::add", True)
 
 
-def test_numbers_of_python_are_no_tensors_in_double_precision() -> None:
-    number = 'shapes=[[4,4],[]] types=["float","double"]'
-    assert doubles(facts_of(f"4 steps of 100\ncpu  aten::mul 1-5 {number}\ngpu  pointwise 10-40 @3")).ns == 0
-
-
-def test_nothing_is_double_where_types_say_so_and_nothing_is_known_where_they_are_not_recorded() -> None:
-    assert doubles(facts_of(f"4 steps of 100\ncpu  aten::mm 1-5 {FLOAT}\ngpu  sgemm 10-40 @3")).ns == 0
+def test_what_is_not_double_and_where_that_is_not_known() -> None:
+    for types in (FLOAT, 'shapes=[[4,4],[]] types=["float","double"]'):  # A number of Python's is no tensor.
+        assert doubles(facts_of(f"4 steps of 100\ncpu  aten::mm 1-5 {types}\ngpu  sgemm 10-40 @3")).ns == 0
     with pytest.raises(Missing, match="shapes"):
         doubles(facts_of("4 steps of 100\ncpu  aten::mm 1-5\ngpu  sgemm 10-40 @3"))

@@ -128,9 +128,8 @@ def test_a_copy_whose_types_nothing_tells() -> None:
 
 def test_copying_kernels_of_other_ops_are_torchs_own() -> None:
     draw = Drawing().op("aten::addmm", 0, 10).launch(OLD_COPY, (1, 2), (5, 8))
-    draw.op("_cache_ops::reshape_and_cache", 10, 20).launch(
-        "void vllm::reshape_and_cache_kernel<float>()", (11, 12), (15, 18)
-    )
+    draw.op("_cache_ops::reshape_and_cache", 10, 20)
+    draw.launch("void vllm::reshape_and_cache_kernel<float>()", (11, 12), (15, 18))
     draw.work("_my_triton_copy_kernel", (20, 24)).work(CAT, (30, 31))
     assert [(one.op, one.ns) for one in copy_churn(draw.facts())] == [("aten::addmm", 3_000), ("", 1_000)]
 

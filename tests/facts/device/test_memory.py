@@ -4,8 +4,18 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.device.allocator import Churn, allocator_calls, allocator_causes
-from diagnose.facts.device.memory import HeadRoom, Kept, Memory, MemoryGrowth, head_room, memory, memory_growth
+from diagnose.facts.device.memory import (
+    Churn,
+    HeadRoom,
+    Kept,
+    Memory,
+    MemoryGrowth,
+    allocator_calls,
+    allocator_causes,
+    head_room,
+    memory,
+    memory_growth,
+)
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from diagnose.trace.kinds import ApiKind
@@ -51,10 +61,10 @@ def test_of_a_machine_it_is_half_of_a_rank_s_part() -> None:
     assert head_room(Facts(replace(facts.rank, context=known))) == HeadRoom(8_000, on_host=True)
 
 
-@pytest.mark.parametrize("synthetic", [SYNTHETIC, "3 steps of 10\ncpu aten::mm 0-1"])
-def test_without_a_record_it_is_not_known(synthetic: str) -> None:
-    with pytest.raises(Missing, match="memory"):
-        head_room(facts_of(synthetic))
+def test_without_a_record_it_is_not_known() -> None:
+    for synthetic in (SYNTHETIC, "3 steps of 10\ncpu aten::mm 0-1"):
+        with pytest.raises(Missing, match="memory"):
+            head_room(facts_of(synthetic))
 
 
 MB = 1_000_000
@@ -73,10 +83,8 @@ def synthetic(steps: int, leaks: list[int]) -> Facts:
         total += size
         args = {"Device Type": 1, "Device Id": 0, "Addr": 1, "Bytes": size}
         args |= {"Total Allocated": total, "Total Reserved": 400 * MB}
-        drawing.events.append(
-            {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 100, "tid": 100, "ts": ts}
-            | {"args": args}
-        )
+        at = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "pid": 100, "tid": 100, "ts": ts}
+        drawing.events.append({**at, "name": "[memory]", "args": args})
 
     for step in range(steps):
         at = 1000 * step
@@ -129,9 +137,8 @@ def steady(*starts: int) -> Drawing:
     draw = Drawing()
     for number, at in enumerate(starts):
         draw.step(number, at, at + 990)
-        draw.launch("a", (at + 1, at + 2), (at + 100, at + 600)).launch(
-            "b", (at + 890, at + 891), (at + 900, at + 1000)
-        )
+        draw.launch("a", (at + 1, at + 2), (at + 100, at + 600))
+        draw.launch("b", (at + 890, at + 891), (at + 900, at + 1000))
     return draw
 
 
@@ -148,7 +155,7 @@ def test_frees_in_a_row_outside_any_op_are_a_cache_given_back() -> None:
         draw.op("aten::empty", at + 10, at + 40).call("cudaMalloc", at + 12, at + 32)
     frees, mallocs = allocator_calls(draw.facts())
     assert (frees.call, frees.kind, frees.asked_by, frees.churn) == ("cudaFree", ApiKind.FREE, "", Churn.EMPTY_CACHE)
-    assert (len(frees.ids), frees.total_calls, frees.steps_seen) == (24, 16, 2)
+    assert (len(frees.ids), frees.total_calls) == (24, 16)
     assert (frees.host_ns, frees.idle_ns) == (80_000, 80_000)  # the device is idle from 600 to 900 us
     assert (mallocs.call, mallocs.asked_by, mallocs.total_calls) == ("cudaMalloc", "aten::empty", 2)
     assert (mallocs.host_ns, mallocs.idle_ns) == (20_000, 20_000)  # and from 0 to 100 us
@@ -177,25 +184,17 @@ def test_tensors_freed_one_by_one_are_not_cached_at_all() -> None:
 def test_single_calls_now_and_then_are_none_of_these() -> None:
     draw = steady(*EVERY_STEP).call("cudaFree", 1650, 1655).op("aten::empty", 1660, 1690).call("cudaMalloc", 1665, 1680)
     draw.call("cudaHostAlloc", 2700, 2760)
-    assert [(found.call, found.churn, found.steps_seen) for found in allocator_calls(draw.facts())] == [
-        ("cudaHostAlloc", Churn.OTHER, 1),
-        ("cudaMalloc", Churn.OTHER, 1),
-        ("cudaFree", Churn.OTHER, 1),
-    ]
+    found = allocator_calls(draw.facts())
+    assert [one.call for one in found] == ["cudaHostAlloc", "cudaMalloc", "cudaFree"]
+    assert {one.churn for one in found} == {Churn.OTHER}
 
 
-def test_a_frame_of_empty_cache_tells_even_of_a_single_free_and_its_line_is_known() -> None:
-    draw = steady(*EVERY_STEP).call("cudaFree", 1650, 1655)
-    draw.frame("/home/me/train.py(40): step", 1600, 1700).frame("torch/cuda/memory.py(220): empty_cache", 1640, 1660)
-    (found,) = allocator_calls(draw.facts())
-    assert (found.churn, found.site) == (Churn.EMPTY_CACHE, Site("/home/me/train.py", 40, "step"))
-
-
-def test_frees_in_a_row_that_no_frame_explains_are_a_retry() -> None:
+@pytest.mark.parametrize(("frame", "frees", "churn"), [("empty_cache", 1, Churn.EMPTY_CACHE), ("f", 8, Churn.RETRY)])
+def test_where_frames_are_recorded_these_tell_who_frees_and_its_line(frame: str, frees: int, churn: Churn) -> None:
     draw = steady(*EVERY_STEP).frame("/home/me/train.py(40): step", 1600, 1800)
-    emptying(draw, 1000)
+    emptying(draw.frame(f"torch/cuda/memory.py(220): {frame}", 1610, 1720), 1000, frees)
     (found,) = allocator_calls(draw.facts())
-    assert (found.churn, found.asked_by) == (Churn.RETRY, "")
+    assert (found.churn, found.site) == (churn, Site("/home/me/train.py", 40, "step"))
 
 
 def test_calls_of_device_memory_by_cause() -> None:

@@ -41,10 +41,8 @@ def pieces(pause: PythonPause) -> list[tuple[list[int], list[int]]]:
 
 
 def test_dispatching_ops_starve_the_device() -> None:
-    facts = (
-        starved().op("aten::a", 1, 7).op("aten::a", 140, 180).op("aten::b", 181, 249).op("aten::c", 182, 190).facts()
-    )
-    found = starvation(facts)
+    draw = starved().op("aten::a", 1, 7).op("aten::a", 140, 180).op("aten::b", 181, 249).op("aten::c", 182, 190)
+    found = starvation(draw.facts())
     assert (found.idle_ns, found.share) == (100_000, pytest.approx(1 / 3))
     assert (found.gaps.starts.tolist(), found.gaps.ends.tolist()) == ([150_000], [250_000])
     # aten::c is inside aten::b; aten::z and the first aten::a ran when nothing was starved.
@@ -184,13 +182,8 @@ def test_a_pause_belongs_to_the_thread_that_launches_next() -> None:
     facts = draw.facts()
     (found,) = python_pauses(facts)
     assert [facts.rank.tracks["thread"][track] for track, _ in found.times] == ["777"]
-
-
-def test_pauses_of_two_threads_at_one_place_are_one() -> None:
-    draw = Drawing().step(0, 0, 40).launch("first", (5, 6), (30, 50)).step(1, 40, 450).op("aten::z", 1, 4)
-    draw.launch("before", (45, 48), (50, 150)).launch("after", (240, 245), (250, 350), tid=777)
-    draw.launch("last", (380, 385), (390, 400))
-    (found,) = python_pauses(draw.facts())
+    # Pauses of two threads at one place are one.
+    (found,) = python_pauses(draw.launch("last", (380, 385), (390, 400)).facts())
     assert (found.gaps, found.idle_ns) == (2, 140_000)
     assert sorted(pieces(found)) == [([48_000], [240_000]), ([245_000], [380_000])]
 

@@ -1,10 +1,11 @@
 """What long steps do that others do not."""
 
+from itertools import pairwise
+
 import pytest
 
-from diagnose.facts.core.base import Missing
-from diagnose.facts.run.extra_work import ExtraWork, long_steps
-from diagnose.facts.run.step_table import Filling
+from diagnose.facts.run.longer_steps import ExtraWork, long_steps
+from diagnose.facts.run.pauses import Filling
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 
@@ -40,13 +41,8 @@ def test_a_range_that_some_steps_have_is_extra_work() -> None:
     found = long_steps(facts)
     (extra,) = found.extra
     assert (found.count, found.median_ns, found.others) == (3, 100 * MS, ())
-    assert (extra.filling, extra.name, extra.numbers, extra.ns) == (
-        Filling.ANNOTATION,
-        "log_images",
-        (2, 5, 8),
-        70 * MS,
-    )
-    assert extra.period == 3
+    assert (extra.filling, extra.name, extra.numbers) == (Filling.ANNOTATION, "log_images", (2, 5, 8))
+    assert (extra.ns, extra.period) == (70 * MS, 3)
     assert facts.rank.spans["name"].iloc[extra.ids].tolist() == ["log_images"] * 3
     assert extra.times.size == 0
 
@@ -64,10 +60,8 @@ def test_a_period_holds_over_all_used_steps(late: tuple[int, ...], period: int |
 def test_what_other_steps_do_too_is_no_extra_work() -> None:
     """The range is in every step, only longer in one, in which the host runs Python from 0.9 ms on."""
     draw, starts = steady(6, {3: 80})
-    for number in range(6):
-        draw.span(
-            "user_annotation", "forward", starts[number] + 50, starts[number] + (99_000 if number != 3 else 170_000)
-        )
+    for number, at in enumerate(starts[:6]):
+        draw.span("user_annotation", "forward", at + 50, at + (99_000 if number != 3 else 170_000))
     extra = only(draw)
     assert (extra.filling, extra.name, extra.numbers) == (Filling.ACTIVITY, "", (3,))
     assert extra.ns == 80 * MS
@@ -98,26 +92,15 @@ def test_a_line_of_the_script() -> None:
 def test_a_line_of_the_script_on_the_cpu() -> None:
     """Half of it runs in a lambda on that line; other steps touch the line for less than a tenth of that."""
     draw = Drawing().frame("/home/me/train.py(1): main", 0, 680_000)
-    for number, start, length in (
-        (0, 0, 100),
-        (1, 100, 100),
-        (2, 200, 100),
-        (3, 300, 180),
-        (4, 480, 100),
-        (5, 580, 100),
-    ):
-        at, end = 1000 * start, 1000 * (start + length)
+    for number, (at, end) in enumerate(pairwise(1000 * ms for ms in (0, 100, 200, 300, 480, 580, 680))):
         draw.step(number, at, end).op("aten::mm", at + 100, at + 99_000)
         if number != 3:
             draw.frame("/home/me/train.py(23): save", end - 900, end - 200)
     draw.frame("/home/me/train.py(23): save", 400_000, 479_000)
     draw.frame("/home/me/train.py(23): <lambda>", 410_000, 455_000)
     extra = only(draw)
-    assert (extra.site, extra.numbers, extra.ns) == (
-        Site("/home/me/train.py", 23, "save"),
-        (3,),
-        78_300_000,
-    )  # other steps: 0.7 ms
+    assert (extra.site, extra.numbers) == (Site("/home/me/train.py", 23, "save"), (3,))
+    assert extra.ns == 78_300_000  # other steps: 0.7 ms
     assert (extra.times.starts.tolist(), extra.times.ends.tolist()) == ([400 * MS], [479 * MS])
 
 
@@ -131,15 +114,8 @@ def test_what_other_rules_are_about_is_told_by_name() -> None:
     draw.op("aten::sort", starts[12] + 60_000, starts[12] + 95_000)
     draw.op("aten::topk", starts[12] + 96_000, starts[12] + 135_000)
     found = long_steps(draw.facts())
-    assert found.extra == ()
-    assert found.others == (
-        ("loader", (2,)),
-        ("compile", (4,)),
-        ("checkpoint", (6,)),
-        ("device", (8,)),
-        ("profiler", (10,)),
-        ("unknown", (12,)),
-    )
+    reasons = ("loader", "compile", "checkpoint", "device", "profiler", "unknown")
+    assert (found.extra, found.others) == ((), tuple((one, (2 + 2 * at,)) for at, one in enumerate(reasons)))
 
 
 def test_a_slow_first_step_that_compiles_is_warm_up() -> None:
@@ -147,8 +123,3 @@ def test_a_slow_first_step_that_compiles_is_warm_up() -> None:
     draw.span("user_annotation", "log_images", starts[1] + 60_000, starts[1] + 130_000)
     draw.op("_compile.compile_inner (dynamo_timed)", starts[1] + 140_000, starts[1] + 141_000)
     assert long_steps(draw.facts()).others == (("warm_up", (1,)),)
-
-
-def test_two_steps_cannot_tell() -> None:
-    with pytest.raises(Missing, match="three steps"):
-        long_steps(steady(3, {})[0].facts())

@@ -5,7 +5,7 @@ import pytest
 
 from diagnose import pipeline
 from diagnose.facts.host.python import python_pauses
-from diagnose.facts.run.step_table import garbage_collections
+from diagnose.facts.run.pauses import garbage_collections
 from diagnose.replay.edits import Shorten
 from diagnose.replay.saving import Replay
 from diagnose.synthetic.reading import facts_of
@@ -52,11 +52,8 @@ WRITES = 'cpu  "train.py(30): write" 4-9 | gc 5-6.5\n'
 def test_garbage_of_what_a_line_makes(more: str, collecting_ns: int) -> None:
     """5 ms of a step are of one line, 1.5 of them a collection."""
     steps = STEPS.replace("10", "30") if "other" in more else STEPS
-    found = {
-        python_pause.site.function: python_pause
-        for python_pause in python_pauses(facts_of(f"{steps}{COMPUTED}{more}"))
-        if python_pause.site
-    }
+    pauses = python_pauses(facts_of(f"{steps}{COMPUTED}{more}"))
+    found = {one.site.function: one for one in pauses if one.site}
     assert found["write"].collecting_ns == collecting_ns
     assert (len(found["write"].collections) > 0) == (collecting_ns > 0)
 

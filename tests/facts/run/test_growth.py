@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose import pipeline
-from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.run.growth import Count, Measured, growing_sizes, growth, trend, what_grows
+from diagnose.facts.core.base import Facts
+from diagnose.facts.run.growth import Measured, growing_sizes, trend, what_grows
+from diagnose.facts.run.longer_steps import Count, growth
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Timed
@@ -222,9 +223,8 @@ def test_what_an_op_takes_is_told_of_the_one_that_adds_to_it() -> None:
 
 def test_steps_without_an_op_that_adds_are_told_with_the_first_that_takes_more() -> None:
     only = "\n".join(line for line in BANK.splitlines() if "mul" in line)
-    (found,) = growth(
-        facts_of(f"6 steps of 100\n2 threads, 4 cores\n{only}\n{only.replace('mul 10-20', 'add 30-70')}")
-    ).grows
+    text = f"6 steps of 100\n2 threads, 4 cores\n{only}\n{only.replace('mul 10-20', 'add 30-70')}"
+    (found,) = growth(facts_of(text)).grows
     assert (found.names, found.site) == (("aten::mul",), Site("train.py", 3, "loss"))
 
 
@@ -249,12 +249,4 @@ def test_three_sizes_tell_if_they_rise_evenly_and_have_doubled_or_steps_get_long
     ids = np.flatnonzero((facts.rank.spans["name"] == "aten::mm").to_numpy())
     varying = VaryingShapes((61, 62, 63), (shapes,), ids, np.zeros_like(ids))
     facts = Facts(msgspec.structs.replace(facts.rank, varying=varying))
-    assert (growing_sizes(facts, longer=False) is not None, growing_sizes(facts, longer=True) is not None) == (
-        alone,
-        longer,
-    )
-
-
-def test_three_steps_do_not_tell() -> None:
-    with pytest.raises(Missing, match="four steps"):
-        growth(training(3, carries=99))
+    assert [growing_sizes(facts, longer=one) is not None for one in (False, True)] == [alone, longer]

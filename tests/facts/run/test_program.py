@@ -29,21 +29,21 @@ def workload(draw: Drawing) -> Workload:
     return program(draw.facts()).workload
 
 
-def test_a_model_that_runs_without_recording_for_gradients_is_inference() -> None:
-    assert workload(forward()) == Workload.INFERENCE
-
-
-def test_a_forward_pass_that_records_for_gradients_may_be_of_a_training() -> None:
-    """As in a pipeline, whose backward passes come later."""
-    assert workload(forward(**{"Sequence number": 7})) == Workload.UNKNOWN
-
-
 @pytest.mark.parametrize(
-    "name",
-    ["autograd::engine::evaluate_function: MmBackward0", "Optimizer.step#SGD.step", "Optimizer.zero_grad#SGD.step"],
+    ("draw", "expected"),
+    [
+        (forward(), Workload.INFERENCE),
+        (forward(**{"Sequence number": 7}), Workload.UNKNOWN),  # As in a pipeline, whose backward passes come later.
+        (forward().op("autograd::engine::evaluate_function: MmBackward0", 270, 290), Workload.TRAINING),
+        (forward().op("Optimizer.step#SGD.step", 270, 290), Workload.TRAINING),
+        (forward().op("Optimizer.zero_grad#SGD.step", 270, 290), Workload.TRAINING),
+        (forward().call("cudaGraphLaunch", 280, 282), Workload.UNKNOWN),  # It may hold any kernels.
+        (Drawing().op("aten::add", 0, 5), Workload.UNKNOWN),
+        (Drawing().launch(GEMM, (0, 1), (2, 5)), Workload.UNKNOWN),
+    ],
 )
-def test_a_backward_pass_or_an_optimizer_is_training(name: str) -> None:
-    assert workload(forward().op(name, 270, 290)) == Workload.TRAINING
+def test_what_a_program_does_with_its_model(draw: Drawing, expected: Workload) -> None:
+    assert workload(draw) == expected
 
 
 def test_a_stretch_of_time_may_be_a_frozen_model_s_in_a_training() -> None:
@@ -56,15 +56,6 @@ def test_a_stretch_of_time_may_be_a_frozen_model_s_in_a_training() -> None:
 def test_kernels_of_gradients_in_a_graph_are_no_inference() -> None:
     draw = forward().launch("cudnn::bn_bw_1C11_kernel_new", (280, 281), (282, 290), api="cudaGraphLaunch")
     assert workload(draw.launch("flash_bwd_dq_dk_dv_loop", (291, 292), (293, 295))) == Workload.UNKNOWN
-
-
-def test_a_graph_without_recorded_kernels_may_hold_any() -> None:
-    assert workload(forward().call("cudaGraphLaunch", 280, 282)) == Workload.UNKNOWN
-
-
-def test_without_a_model_or_ops_it_is_not_known() -> None:
-    assert workload(Drawing().op("aten::add", 0, 5)) == Workload.UNKNOWN
-    assert workload(Drawing().launch(GEMM, (0, 1), (2, 5))) == Workload.UNKNOWN
 
 
 def language(draw: Drawing) -> Language:

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.steps import steps
+from diagnose.facts.run.pauses import time_by_step
 from diagnose.facts.run.quality import Overhead, Sign, distortion, not_recorded, steadiness, warm_up
-from diagnose.facts.run.step_table import time_by_step
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace import intervals
 from diagnose.trace.manifest import Host, RankManifest
@@ -168,22 +168,19 @@ def test_a_first_step_that_was_quicker(first: int, kernels: int, busy: int, quic
     assert steadiness(draw.facts()).quicker_ns == quicker
 
 
-def said(draw: Drawing) -> list[str]:
-    return [note.what for note in not_recorded(draw.facts())]
-
-
-def test_the_host_s_recording_may_begin_late_and_end_early() -> None:
-    draw = Drawing().work("early", (0, 10)).op("aten::mm", 100, 200).launch("k", (110, 112), (115, 250))
-    assert said(draw) == ["The CPU's recording begins 100 us after and ends 50.0 us before the GPU's."]
-
-
-def test_the_last_kernel_may_end_after_the_host() -> None:
-    """By 8 us of 1,000."""
-    assert said(Drawing().op("aten::mm", 0, 1000).launch("k", (5, 7), (8, 1008))) == []
-
-
-def test_a_recording_of_the_device_alone_has_no_host_to_speak_of() -> None:
-    assert said(Drawing().work("a", (0, 10)).work("b", (100, 200))) == []
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        (
+            Drawing().work("early", (0, 10)).op("aten::mm", 100, 200).launch("k", (110, 112), (115, 250)),
+            ["The CPU's recording begins 100 us after and ends 50.0 us before the GPU's."],
+        ),
+        (Drawing().op("aten::mm", 0, 1000).launch("k", (5, 7), (8, 1008)), []),  # By 8 us of 1,000.
+        (Drawing().work("a", (0, 10)).work("b", (100, 200)), []),  # Of the device alone.
+    ],
+)
+def test_the_host_s_recording_may_begin_late_and_end_early(draw: Drawing, said: list[str]) -> None:
+    assert [note.what for note in not_recorded(draw.facts())] == said
 
 
 def test_holes_in_graphs_are_counted() -> None:

@@ -45,9 +45,8 @@ def test_a_moment_belongs_to_the_compute_that_began_first_else_to_communication_
 
 def test_idle_time_is_told_by_cause_and_line_and_work_by_its_op_s_shapes() -> None:
     draw = Drawing().step(0, -50, -10).launch("first", (-45, -44), (-20, 0)).step(1, -10, 60)
-    draw.frame("train.py(7): main", -10, 60).op(
-        "aten::mm", 45, 55, **{"Input Dims": [[8, 4], [4, 2]], "Input type": ["float", "float"]}
-    )
+    shapes = {"Input Dims": [[8, 4], [4, 2]], "Input type": ["float", "float"]}
+    draw.frame("train.py(7): main", -10, 60).op("aten::mm", 45, 55, **shapes)
     draw.launch("gemm", (50, 51), (90, 100))
     rows = {row.part: row for row in time_attribution(draw.facts())}
     assert set(rows) == {Part.COMPUTE, Part.IDLE}

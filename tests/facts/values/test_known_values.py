@@ -134,49 +134,38 @@ def test_what_comes_from_elsewhere_may_be_the_one_batch(begin: str, end: str, of
 STEPS = "4 steps of 100\n2 threads, 4 cores\n"
 
 
-def test_products_with_a_graph() -> None:
-    (found,) = sparse_products(
-        facts_of(
-            f"{STEPS}values aten::mm sparse 990 | aten::mm sparse 985 | aten::mm sparse 500 | aten::mm sparse 1000\n"
-            "cpu  aten::mm 0-10 | aten::mm 10-30 | aten::mm 30-60 | aten::mm 60-90"
-        )
-    )
-    assert (found.share, found.times, found.kind, found.steps_seen) == (0.985, 2, "", 3)
-    assert found.work.host_ns == 30_000_000
+REPEATED = "aten::mul\ncpu  aten::mm 0-10 | aten::mm 10-30 | aten::mul 30-40"
 
 
-def test_a_matrix_for_each_position() -> None:
-    (found,) = sparse_products(facts_of(f"{STEPS}values aten::bmm sparse 992\ncpu  aten::matmul 0-20 | aten::bmm 1-19"))
-    assert (found.kind, found.work.host_ns) == ("batched", 18_000_000)
-
-
-def test_torch_has_no_convolutions_of_sparse_pictures() -> None:
-    synthetic = "cpu  aten::convolution 0-20"
-    assert sparse_products(facts_of(f"{STEPS}values aten::convolution sparse 992\n{synthetic}")) == ()
-
-
-def test_a_lookup_by_rows_of_zeros_and_ones_is_one() -> None:
-    looked_up = facts_of(
-        f"{STEPS}values aten::one_hot | aten::mm takes 0 sparse 998\n"
-        "cpu  aten::one_hot 0-10 shapes=[[256],[]] | aten::fill_ 1-9 shapes=[[256,8000],[]]\n"
-        "cpu  aten::to 10-20 shapes=[[256,8000],[]] | aten::matmul 20-40 shapes=[[256,8000],[8000,128]]\n"
-        "cpu  aten::mm 21-39"
-    )
-    (found,) = sparse_products(looked_up)
-    assert (found.share, found.work.host_ns) == (0.998, 18_000_000)
-
-
-def test_what_is_known_already_is_told_elsewhere() -> None:
-    synthetic = "aten::mul\ncpu  aten::mm 0-10 | aten::mm 10-30 | aten::mul 30-40"
-    constant = facts_of(f"{STEPS}values aten::mm always sparse 990 | aten::mm | {synthetic}")
-    repeated = facts_of(f"{STEPS}values aten::mm sparse 990 | aten::mm as 0 sparse 990 | {synthetic}")
-    assert sparse_products(constant) == ()
-    assert [sparse_product.times for sparse_product in sparse_products(repeated)] == [1]
-
-
-def test_nobody_counted() -> None:
-    with pytest.raises(Missing, match="diagnose profile"):
-        sparse_products(facts_of(f"{STEPS}cpu  aten::mm 0-10"))
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (
+            "aten::mm sparse 990 | aten::mm sparse 985 | aten::mm sparse 500 | aten::mm sparse 1000\n"
+            "cpu  aten::mm 0-10 | aten::mm 10-30 | aten::mm 30-60 | aten::mm 60-90",
+            [(0.985, 2, "", 30)],
+        ),
+        # a matrix for each position
+        ("aten::bmm sparse 992\ncpu  aten::matmul 0-20 | aten::bmm 1-19", [(0.992, 1, "batched", 18)]),
+        # torch has no convolutions of sparse pictures
+        ("aten::convolution sparse 992\ncpu  aten::convolution 0-20", []),
+        # a lookup by rows of zeros and ones is one
+        (
+            "aten::one_hot | aten::mm takes 0 sparse 998\n"
+            "cpu  aten::one_hot 0-10 shapes=[[256],[]] | aten::fill_ 1-9 shapes=[[256,8000],[]]\n"
+            "cpu  aten::to 10-20 shapes=[[256,8000],[]] | aten::matmul 20-40 shapes=[[256,8000],[8000,128]]\n"
+            "cpu  aten::mm 21-39",
+            [(0.998, 1, "", 18)],
+        ),
+        # what is known already is told elsewhere
+        (f"aten::mm always sparse 990 | aten::mm | {REPEATED}", []),
+        (f"aten::mm sparse 990 | aten::mm as 0 sparse 990 | {REPEATED}", [(0.99, 1, "", 10)]),
+    ],
+)
+def test_products_with_matrices_of_zeros(values: str, found: list[tuple[float, int, str, int]]) -> None:
+    some = sparse_products(facts_of(f"{STEPS}values {values}"))
+    assert [(one.share, one.times, one.kind, one.work.host_ns // 1_000_000) for one in some] == found
+    assert all(one.steps_seen == 3 for one in some)
 
 
 SYNTHETIC = (
@@ -206,15 +195,9 @@ def test_what_is_looked_up_and_only_changed_a_little() -> None:
 
 
 def test_nobody_looked() -> None:
-    with pytest.raises(Missing, match="diagnose profile"):
-        frozen_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\n{SYNTHETIC}"))
-    rank = facts_of(
-        f"4 steps of 100\n2 threads, 4 cores\nvalues aten::index | aten::mm | aten::relu | aten::mm\n{SYNTHETIC}"
-    ).rank
-    assert rank.values is not None
-    older = replace(rank.values, looked_up=None)
-    with pytest.raises(Missing, match="this version"):
-        frozen_rows(Facts(replace(rank, values=older)))
+    for finder in (sparse_products, frozen_rows):
+        with pytest.raises(Missing, match="diagnose profile"):
+            finder(facts_of(f"{STEPS}{SYNTHETIC}"))
 
 
 @pytest.mark.parametrize(("learns", "found"), [("[8,32]", 0), ("[8,31]", 1)])

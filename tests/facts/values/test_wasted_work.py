@@ -69,10 +69,8 @@ def test_what_repeats_in_an_optimizer_s_step_is_the_optimizer_s() -> None:
 
 def test_lines_are_told_apart() -> None:
     facts = synthetic("aten::mm | aten::mm as 0 | aten::sum | aten::mm as 0", [1, 2, 3, 4])
-    assert [(duplicate.times, duplicate.site) for duplicate in duplicates(facts)] == [
-        (1, Site("t.py", 2, "f2")),
-        (1, Site("t.py", 4, "f4")),
-    ]
+    sites = [Site("t.py", 2, "f2"), Site("t.py", 4, "f4")]
+    assert [(one.times, one.site) for one in duplicates(facts)] == [(1, site) for site in sites]
 
 
 @pytest.mark.parametrize(
