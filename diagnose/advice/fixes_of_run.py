@@ -23,11 +23,9 @@ PLACEHOLDER = "python train.py"  # What stands in fixes for the command.
 
 IN_PYTHON = "# in Python:"  # Label of code for programs in other languages.
 
-LONGEST_COMMAND = 200
-"""Characters of a command that are shown in place of that; further words are left out (our choice)."""
+LONGEST_COMMAND = 200  # Characters of a command shown in its place; further words are left out (our choice).
 
-MOST_POSITIONS = 3
-"""Arguments of a call that are given by position: of more, one may be what is to be set (our choice)."""
+MOST_POSITIONS = 3  # Arguments of a call by position: of more, one may be what is to be set (our choice).
 
 NONE_FITS = Fix(
     "Rewrite the code with fewer ops: torch.compile does not support this GPU.", safety=Safety.ROUNDING, effort=3

@@ -20,8 +20,7 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.units import duration
 
-_CODE_OF_THE_USER = (SpanKind.LOADER, SpanKind.PYTHON, SpanKind.ANNOTATION)
-"""Spans around code that may be anyone's; ops are the framework's."""
+_CODE_OF_THE_USER = (SpanKind.LOADER, SpanKind.PYTHON, SpanKind.ANNOTATION)  # Anyone's; ops: PyTorch's.
 
 
 def added(facts: Facts, found: Iterable[tuple[RuleName, Finding]]) -> list[tuple[RuleName, Finding]]:

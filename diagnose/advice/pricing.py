@@ -100,8 +100,7 @@ FACTORS: Factors = {
 """The likely odds times these are low and high. `python -m benchmarks.ranges` computes them; docs/accuracy.md says how
 often ranges hold if a case's own pairs are left out."""
 
-NARROW = 0.25
-"""Of the saving: a narrower range is of high confidence, if the saving rests on this run alone (our choice)."""
+NARROW = 0.25  # Of the saving: a narrower range is of high confidence, if it rests on this run alone (our choice).
 
 
 def ranged(

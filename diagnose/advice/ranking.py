@@ -34,21 +34,18 @@ from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.saving import DOUBTFUL, Replay, Saving
 from diagnose.trace.units import duration, durations_ns
 
-WORTH_SHARE = 0.01
-"""From this share of the step on a saving is worth a line of its own (our choice); below it is minor."""
+WORTH_SHARE = 0.01  # Of the step: from here on a saving is worth a line of its own, below it is minor (our choice).
 
 NOTHING_SHARE = 0.002  # A pattern whose fix saves less than this share of the step is no finding (our choice).
 
 LEFT_SHARE = 0.5  # Of a saving, that must be left for a finding that names no cause (our choice).
 MOST_PER_RULE = 5  # Findings; if there are more, the last one stands for all the smaller ones.
 
-HOLDS = {Level.HIGH: 1.0, Level.MEDIUM: 0.8, Level.LOW: 0.5}
-"""Share of a likely saving to count on, by confidence, where findings are put in order (our choice)."""
+HOLDS = {Level.HIGH: 1.0, Level.MEDIUM: 0.8, Level.LOW: 0.5}  # Of a saving, to order by (our choice).
 
 BOUND = 0.5  # The same of what is likely of a bound: a cause that is known comes before it (our choice).
 
-HIDDEN_TIMES = 2
-"""A saving is hidden if it is worth a line once the findings above are fixed, and so many times what it is now."""
+HIDDEN_TIMES = 2  # Hidden: worth a line once the findings above are fixed, and so many times what it is now.
 
 NAMED_TIMES = 1.05  # The longest time that a finding names: more is saved only where it says why (our choice).
 
@@ -58,8 +55,7 @@ MOST_RANKED = 12  # Findings that are ordered by what they add; the few below ke
 class Ranked(Struct, frozen=True):
     """Findings in order, and those that cost nothing."""
 
-    findings: tuple[RankedFinding, ...]
-    """Those worth a line, then minor ones, then hidden ones; without their places on the timeline."""
+    findings: tuple[RankedFinding, ...]  # Worth a line, then minor, then hidden ones; without places on the timeline.
     edits: tuple[tuple[Edit, ...], ...]  # What each was replayed as.
     costless: tuple[tuple[str, Saving], ...]  # (rule, what it would save) of each finding that was left out.
     together: Together | None  # Of the faults worth a line that are not of low confidence; None without any.

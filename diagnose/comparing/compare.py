@@ -37,8 +37,7 @@ class Side(Struct, frozen=True):
     """What is known of one side."""
 
     baseline: Baseline
-    shown: Diagnosis | None
-    """Of the recording with the middle step, which findings and settings are of; None if that is in a baseline."""
+    shown: Diagnosis | None  # Of the recording with the middle step, as findings and settings; None: in a baseline.
 
 
 def side(given: str, analyse: Analyse) -> Side:

@@ -22,8 +22,7 @@ WIDE = 0.1  # Half of an interval that is wider says nothing that helps (our cho
 
 DOUBLED = 2.0  # Times as long, from which on a part decides by itself (our choice).
 
-ALIKE = 2.0
-"""Times as far as those of the other side may runs of a side usually differ, to tell how these do (our choice)."""
+ALIKE = 2.0  # Runs of a side may usually differ so much more than those of the other, to tell by both (our choice).
 
 
 class Side(Struct, frozen=True):

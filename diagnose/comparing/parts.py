@@ -18,8 +18,7 @@ SMALL_SHARE = 1e-3  # Of the longer step: changes of less have no row of their o
 MOST_ROWS = 50  # Changes of a part that have a row of their own.
 MOSTLY = 0.5  # What has this share of a change is named with it (our choice).
 
-SAME_CALLS = 0.02
-"""Calls differ if they do by more than this share: where steps are cut, some may be missing (our choice)."""
+SAME_CALLS = 0.02  # Calls differ by more than this share: where steps are cut, some may be missing (our choice).
 
 T = TypeVar("T")
 

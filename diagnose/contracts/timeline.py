@@ -101,8 +101,7 @@ class Timeline(Struct, frozen=True):
 
     dur_ns: int
     steps: tuple[int, ...]  # Numbers of the used steps; empty where no marked one could be used.
-    bounds_ns: tuple[int, ...]
-    """Step k is [bounds_ns[k], bounds_ns[k + 1]). The first begins after 0 where the host had run ahead."""
+    bounds_ns: tuple[int, ...]  # Step k is [k, k + 1). The first begins after 0 where the host had run ahead.
     lanes: tuple[Lane, ...]
     labels: tuple[str, ...]
     kinds: tuple[str, ...]

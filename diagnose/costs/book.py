@@ -40,9 +40,7 @@ from diagnose.trace.measured import ATTENTION, ATTENTION_BACKWARD, OpSpec
 LEVELS = 3  # Low, likely and high estimate of what a fix saves, as `replay.edits.Estimate`.
 CAST_BYTES = 6.0  # That casting an element between fp32 and 16 bits reads and writes.
 CAST = (1.0, 1.0, 0.5)  # Of the casts that autocast may need, those that are thought to be there (our choice).
-MOVED_16 = (1.0, 0.75, 0.5)
-"""Of the bytes of a memory-bound op that autocast does not keep in fp32, what is left: some of what it takes stays in
-fp32 (our choice)."""
+MOVED_16 = (1.0, 0.75, 0.5)  # Of the bytes of a memory-bound op under autocast: some of it stays in fp32 (our choice).
 WEIGHTS = 2 / 3  # Of a layer's three products, those beside which its weight, or the gradient of that, is cast.
 QUANTISED = 1.7
 """For fp8, of a product's bytes in 16 bits, what finding scales and casting its inputs moves: 5 bytes an element of
@@ -50,14 +48,11 @@ these, of 2 bytes an element of all three."""
 TOLERATED = 1.5
 """By how much single products differ from what is known without a reason: 80 % of those measured lie between 0.64 and
 1.6. What one takes beyond it is thought to be there after the change as well."""
-FIXED_NS = 1_500
-"""Of a memory-bound kernel, what does not depend on its bytes, where no row of its device says otherwise: those of an
-H100 take 1.5 to 2.5 us at least."""
+FIXED_NS = 1_500  # Of a memory-bound kernel whatever its bytes, if no row of its device says: 1.5 to 2.5 us on an H100.
 CAUSAL = 0.5  # Of the flops of attention, what a causal mask leaves.
 UNKNOWN_CHAIN = (0.75, 0.4, 0.0)
 """Of what a chain takes beyond its longest kernel, what is left where its bytes are not known (our choice)."""
-UNKNOWN_RATIO = (1.3, 1.0, 0.8)
-"""Around what the ratio of two types' rates says, where an op's flops are not known (our choice)."""
+UNKNOWN_RATIO = (1.3, 1.0, 0.8)  # Around the ratio of two types' rates, where an op's flops are not known (our choice).
 UNKNOWN_UPDATE = (1.0, 0.6, 0.3)
 """Of the time of an update that is not fused, where its bytes are not known: a fused Adam moves 28 bytes a parameter, a
 foreach one four to six times as much; on an H100 0.36 to 0.64 of the time were left."""

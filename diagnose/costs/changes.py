@@ -66,8 +66,7 @@ class Chained(Fused, frozen=True, eq=False):
     """Each group reads its inputs and writes its outputs once."""
 
     bytes: FloatArray  # What these have, as recorded; 0 unknown. Shape (n,).
-    stays: Mask | None = None
-    """Operations that take as long as part of it, besides. Shape (operations,)."""
+    stays: Mask | None = None  # Operations that take as long as part of it, besides. Shape (operations,).
 
 
 class Scattered(Chained, frozen=True, eq=False):
@@ -83,8 +82,7 @@ class UpdatedAtOnce(Fused, frozen=True, eq=False):
     bytes: FloatArray  # Of these; 0 unknown. Shape (n,).
     spec: OpSpec | None = None  # One call of the optimizer; None: its parameters are not known.
     form: str = ""  # The argument by which torch.optim updates so: "fused" or "foreach"; "" if it has none.
-    calls: IntArray | None = None
-    """Where the CPU trains: the host's spans of the calls, with the Python around ops."""
+    calls: IntArray | None = None  # Where the CPU trains: spans of the calls, with the Python around ops.
 
     @property
     def key(self) -> tuple[OpSpec, str] | None:

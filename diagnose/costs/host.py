@@ -15,10 +15,8 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.measured import OpSpec
 
-DOUBLE_LEFT = (0.7, 0.5, 0.4)
-"""In fp32, of the time of ops in fp64: half the bytes, and twice the elements in a vector."""
-UPDATED = (0.5, 0.2, 0.1)
-"""Of ops that update parameters, in a fused update: a fused Adam moves 28 bytes a parameter, many ops 72; 0.17 seen."""
+DOUBLE_LEFT = (0.7, 0.5, 0.4)  # Of ops in fp64, in fp32: half the bytes, and twice the elements in a vector.
+UPDATED = (0.5, 0.2, 0.1)  # Of an update's ops, fused: a fused Adam moves 28 bytes a parameter, many ops 72; 0.17 seen.
 
 
 class HostBook:

@@ -17,8 +17,7 @@ from diagnose.trace.hardware import Peaks
 FloatArray = npt.NDArray[np.float64]
 
 KNOWN = Path(__file__).with_name("known.json")
-MEASURED_ON = "H100 SXM"
-"""The device whose shares are taken for others that were not measured, with `ELSEWHERE` as range."""
+MEASURED_ON = "H100 SXM"  # Its shares are taken for devices that were not measured, with `ELSEWHERE` as range.
 ELSEWHERE = (0.8, 1.5)  # Of what is said, what it may take on another device than was measured (our choice).
 BANDWIDTH = 0.9
 """Of the memory's peak, what kernels reach that stream through large tensors: 0.86 to 0.91 on an H100, 0.90 on an

@@ -19,8 +19,7 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.measured import MeasuredOp, OpSpec
 
 LEAST_SPREAD = 0.05  # Of a ratio, how far it may be off at least (our choice; see the published errors).
-UNLIKE = 0.25
-"""By which an op may differ from what was recorded of it; beyond, its range covers the ratio and the time."""
+UNLIKE = 0.25  # An op may differ by this from what was recorded of it; beyond, its range covers the ratio and the time.
 
 MOSTLY = 0.8  # Of the time that a fix changes, what has to be measured so that its price rests on that (our choice).
 

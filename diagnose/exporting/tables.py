@@ -27,8 +27,7 @@ from diagnose.trace.intervals import IntArray
 
 FINDINGS = "findings"
 
-_OF_A_SPAN = ["name", "start_ns", "dur_ns", "track", "step"]
-"""Columns of `spans` that tables of some spans have as well."""
+_OF_A_SPAN = ["name", "start_ns", "dur_ns", "track", "step"]  # Columns that other tables have as well.
 
 _NO_DEVICE_USED = Missing("device work", "The training uses no GPU.")
 

@@ -22,8 +22,7 @@ WITH_FOREACH = (*WITH_FUSED, "ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RM
 EXCLUSIVE = ("differentiable", "foreach", "fused")  # Arguments of optimizers of which one may be true (PyTorch 2).
 MAKES_MODELS = ("from_pretrained", "from_config")  # Methods of transformers' classes of models.
 
-SINCE = {"batched_grad_copy": (2, 13)}
-"""Arguments -> the first PyTorch that knows them, where that is a late one (its release notes)."""
+SINCE = {"batched_grad_copy": (2, 13)}  # Arguments -> the first PyTorch that knows them (its release notes).
 
 SPELLINGS = {"lightning": ("lightning_fabric", "pytorch_lightning")}  # Packages -> others that have the same classes.
 

@@ -25,8 +25,7 @@ from diagnose.trace.manifest import Manifest
 DO_NOT_PAY = {"no_gain": "it gained nothing", "slower": "it was slower", "changes_numbers": "losses differed"}
 """Verdicts of trials after which a fix is not made by itself."""
 
-BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING)
-"""Changes of numbers that need no judgement: those that `diagnose try` makes without being asked."""
+BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING)  # Changes of numbers without judgement, as by `diagnose try`.
 
 
 class Which(Enum):

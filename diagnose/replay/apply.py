@@ -71,8 +71,7 @@ class Scenario:
         self._cuts: dict[int, list[tuple[Intervals, float]]] = {}
         self.delay_ns = desk.graph.delay_ns.copy()
         self.residual_ns = desk.graph.residual_ns.copy()
-        self.of_ranks: list[Even | Rechunk] = []
-        """What happens on all ranks: not in this graph, but where ranks are joined."""
+        self.of_ranks: list[Even | Rechunk] = []  # On all ranks: where ranks are joined, not in this graph.
         self._recosts: list[Recost] = []
         self._shares: list[tuple[IntArray, npt.NDArray[np.float64]]] = []
 

@@ -20,8 +20,7 @@ from diagnose.trace.intervals import IntArray, Intervals
 
 RETURN_NS = 3_000  # From the end of awaited work to the return of the call that waited, where no call shows it.
 
-MOST_RETURN_NS = 50_000
-"""A call that returns later than this after what it is thought to wait for has waited for something else."""
+MOST_RETURN_NS = 50_000  # A call that returns later than this after its supposed cause has waited for something else.
 
 
 class Layout(Struct, frozen=True):

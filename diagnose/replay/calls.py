@@ -16,16 +16,13 @@ from diagnose.trace.kinds import ApiKind
 
 QUEUE_DEPTH = 1023  # Launches that fit into a stream's queue: on public V100 traces launches block at 1022 to 1023.
 
-SEEN_DEPTH = 900
-"""From this depth on the deepest queue seen is taken for the limit: 963 and 1014 were seen where streams share it."""
+SEEN_DEPTH = 900  # From here on the deepest queue seen is the limit: 963 and 1014 were seen where streams share it.
 
 BLOCKED_NS = 15_000  # A call of unknown target is taken to have waited only if it lasted longer than this.
 
-STAGED_BYTES = 64 * 1024
-"""Copies from pageable memory up to this size are taken along with the call (CUDA API synchronisation behaviour)."""
+STAGED_BYTES = 64 * 1024  # Pageable copies up to this are part of the call (CUDA API synchronisation behaviour).
 
-SYNC_NS = 10_000
-"""What a wait costs the host where every one that was seen did wait: a sync's round trip takes 10 to 30 us."""
+SYNC_NS = 10_000  # What a wait costs the host where each one seen did wait: a sync takes 10 to 30 us there and back.
 
 FREEING = (ApiKind.FREE, ApiKind.HOST_FREE)
 

@@ -214,8 +214,7 @@ class PathPart(Struct, frozen=True):
     """Stretches of the path of one kind, at one line of code, mean of the used steps."""
 
     kind: TimeCause
-    site: Site | None
-    """The line that ran, or that launched the work; None where it is not known, or has too little time."""
+    site: Site | None  # That ran, or that launched the work; None: not known, or too little time.
     ns: int  # Per step.
     share: float  # `ns` over the step.
     stretches: int  # In all used steps.

@@ -20,8 +20,7 @@ from diagnose.trace.intervals import IntArray
 
 OFF = -(1 << 60)  # The delay of an edge that constrains nothing.
 
-JITTER_NS = 20_000
-"""A cause may be recorded this much after its effect: host and device clocks are matched to a few us (kineto #1380)."""
+JITTER_NS = 20_000  # A cause may be recorded so late after its effect: clocks are matched to a few us (kineto #1380).
 
 _TICKS = 16  # of order per ns, so that points of one moment can be told apart
 _MOST_ROUNDS = 50  # of putting targets behind their sources; what is left then contradicts itself
@@ -101,8 +100,7 @@ class Graph(Struct, frozen=True):
 
     observed_ns: IntArray  # Shape (points,).
     edges: Edges
-    delay_ns: IntArray
-    """Of each edge, at most what was observed; OFF for edges that exist only in edits. Shape (edges,)."""
+    delay_ns: IntArray  # Of each edge, at most what was observed; OFF for edges of edits alone. Shape (edges,).
     residual_ns: IntArray  # Of each point, never negative. Shape (points,).
     bounds: IntArray  # Points where the used steps begin and end. Shape (used + 1,).
     marks: IntArray  # Points that were asked for besides.

@@ -33,9 +33,7 @@ class Change(Struct, frozen=True):
     """What a job's ranks do instead of what they did."""
 
     own_ns: tuple[IntArray, ...]  # Own time of each rank; shapes as `Joined.own_edge`.
-    keep: Shares
-    """Of each call of each rank in turn the share that is left of its transfer; NaN: it is not asked for. Shape
-    (calls,)."""
+    keep: Shares  # Of each call of each rank in turn what is left of its transfer; NaN: not asked for. Shape (calls,).
 
 
 class Joined(Struct, frozen=True):
@@ -48,15 +46,13 @@ class Joined(Struct, frozen=True):
     """
     lanes: IntArray  # Shape (ranks,).
     structure: simulate.Structure
-    own_edge: tuple[IntArray, ...]
-    """Of each rank, the edge of each event's own time, and of what comes after the last. Shape (events + 1,)."""
+    own_edge: tuple[IntArray, ...]  # By rank, that of each event's own time, and of what follows. Shape (events + 1,).
     first_call: IntArray  # Where the calls of each rank begin, among those of all. Shape (ranks + 1,).
     transfer_edge: IntArray  # Transfers: of calls that met from when the last rank came. Shape (transfers,).
     transferred: IntArray  # The call of each. Shape (transfers,).
     sync_edge: IntArray  # Where ranks come to join points, and where they wait for calls. Shape (syncs,).
     synced: IntArray  # The call of each. Shape (syncs,).
-    pass_edge: IntArray
-    """Only where a call is not asked for: what follows in its queue still follows what came before. Shape (passes,)."""
+    pass_edge: IntArray  # Without a call, what follows in its queue still follows what came before. Shape (passes,).
     passed: IntArray  # The call of each. Shape (passes,).
     starts: IntArray  # Point where each rank begins.
     ends: IntArray
@@ -266,8 +262,7 @@ class CallsOfAll:
         """`fixed`: position of the rank whose calls are changed."""
         first = np.concatenate(([0], np.cumsum([len(sequence.calls.ids) for sequence in job.sequences])))
         asked = _asked(job.sequences[fixed])
-        self.asked_ids = job.sequences[fixed].calls.ids[asked]
-        """Spans of that rank's calls, in the order in which it asks for them."""
+        self.asked_ids = job.sequences[fixed].calls.ids[asked]  # Spans, in the order in which that rank asks.
         alike = [at for at, one in enumerate(job.sequences) if same_calls(one, job.sequences[fixed])]
         self._alike = [first[at] + _asked(job.sequences[at]) for at in alike]
         self._count = int(first[-1])

@@ -26,8 +26,7 @@ class JobPathKind(str, Enum):
     COMPUTE = "compute"
     HOST = "host"  # A rank by itself, without computing.
     TRANSFER = "transfer"  # In a collective or transfer, after its last rank has come.
-    UNMATCHED = "unmatched"
-    """In a collective or transfer of which not all ranks are known: transfer, or waiting for the others."""
+    UNMATCHED = "unmatched"  # In what not all ranks are known of: transfer, or waiting for the others.
     UNEXPLAINED = "unexplained"  # The recordings do not show what is waited for.
 
 

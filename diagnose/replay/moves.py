@@ -29,11 +29,9 @@ class Movable(Struct, frozen=True):
     end_ns: IntArray
     track: IntArray
     row: IntArray  # Row of `DeviceWork`; -1 for a host span.
-    made_ns: IntArray
-    """What making it takes: its duration; of a batch that workers were late with, the time since the one before."""
+    made_ns: IntArray  # What making it takes: its duration; of a late batch of workers, the time since the one before.
     own_ns: IntArray  # What it takes the host if it has nothing to wait for.
-    starved_after: IntArray
-    """For a fetch that waited for workers which had no time to catch up, the one before that did; else -1."""
+    starved_after: IntArray  # Of a fetch that waited for workers that had no time to catch up, the one before; else -1.
 
 
 def movable(facts: Facts) -> Movable:

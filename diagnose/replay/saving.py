@@ -36,8 +36,7 @@ class Basis(str, Enum):
     MEASURED = "measured"  # Replayed with what changed ops were measured to take on this machine.
     TIMED_ELSEWHERE = "timed_elsewhere"  # Replayed with what such ops were timed to take on other machines.
     BOUNDED = "bounded"  # The replay explains too little of this recording: the saving is at most the upper end.
-    RULE_OF_THUMB = "rule_of_thumb"
-    """Replayed, but how much faster the fixed part gets is taken from experience elsewhere."""
+    RULE_OF_THUMB = "rule_of_thumb"  # Replayed; how much faster the fixed part gets is experience from elsewhere.
     AT_MOST = "at_most"  # Replayed as if it took no time, as no fix is known: the saving is at most that.
 
     @property
@@ -54,20 +53,16 @@ class Saving:
     likely_ns: int
     high_ns: int
     basis: Basis
-    replayed_ns: tuple[int, int, int] | None = field(default=None, compare=False)
-    """The step that was replayed: low, likely, high. How the saving was found, not what it is."""
+    replayed_ns: tuple[int, int, int] | None = field(default=None, compare=False)  # The step: low, likely, high.
     device_left: float = field(default=1.0, compare=False)  # Of the time of device work, what is likely left: a share.
 
 
 class Quality(Struct, frozen=True):
     """How well the replay explains the recording."""
 
-    step_time_ns: int
-    """Mean of the used steps, as replayed without edits: as measured, but for what is not to be counted."""
-    error_share: float
-    """How far the model alone is off: without what only residuals explain. Negative: it predicts too little."""
-    unexplained_share: float
-    """Share of the steps that only residuals explain, on the path that decides when the last one ends."""
+    step_time_ns: int  # Mean of the used steps as replayed without edits: as measured, but for what does not count.
+    error_share: float  # How far the model alone is off, without residuals. Negative: it predicts too little.
+    unexplained_share: float  # Of the steps, what only residuals explain on the path to the end of the last one.
 
     @property
     def doubt(self) -> float:

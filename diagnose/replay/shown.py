@@ -51,11 +51,9 @@ class Change(Struct, frozen=True):
     """One thing that a fix was replayed as."""
 
     kind: ChangeKind
-    count: int
-    """Operations, calls or stretches of time in the used steps; of ranks, how many take less; micro-batches a step."""
+    count: int  # Operations, calls or stretches of the used steps; ranks that take less; micro-batches a step.
     ns: int  # Time in which at least one of them went on, per step.
-    left: tuple[float, float, float] | None
-    """What is left of it as a share: low, likely, high. None where it takes as long as before, elsewhere."""
+    left: tuple[float, float, float] | None  # As a share: low, likely, high. None: as long as before, elsewhere.
 
 
 def change(facts: Facts, edit: Edit) -> Change:

@@ -25,8 +25,7 @@ class Runs(Struct, frozen=True):
     """Points run by run."""
 
     order: IntArray  # The points. Other fields count in this order.
-    bounds: list[list[int]]
-    """Of each run where it begins and ends in `order`, and where its edges begin and end in `other`."""
+    bounds: list[list[int]]  # Of each run where it begins and ends in `order`, and where its edges do in `other`.
     along: IntArray  # The edge from the point before in the run; -1 for the first. Shape (points,).
     beside: IntArray  # One edge from a run before; -1 none. Shape (points,).
     other: IntArray  # All edges that are neither, run by run ...
@@ -70,8 +69,7 @@ class Levels(Struct, frozen=True):
     order: IntArray  # The points. Other fields count in this order.
     bounds: IntArray  # Where each level begins in `order`, and where the last one ends.
     edges: IntArray  # The edges by the point that they lead to.
-    first_edge: IntArray
-    """Where those into each point begin in `edges`, and where the last ones end. Shape (points + 1,)."""
+    first_edge: IntArray  # Where those into each point begin in `edges`, and where the last end. Shape (points + 1,).
 
     def latest(self, total: IntArray, source: IntArray, observed_ns: IntArray) -> IntArray:
         """As of `Runs`."""
@@ -161,8 +159,7 @@ MOST_CELLS = 1_000_000  # Delays held at once, edges x scenarios: 8 MB, which me
 class Structure(Struct, frozen=True):
     """A graph folded up: each point is a *join* point or lies on a chain behind one."""
 
-    join_point: IntArray
-    """Position in `visited` of the join point that each point's chain starts from. Shape (points,)."""
+    join_point: IntArray  # Position in `visited` of that from which each point's chain starts. Shape (points,).
     chained: IntArray  # The points on chains, chain by chain, without join points.
     chain_edge: IntArray  # The only edge into each of them.
     chain_start: IntArray  # Position in `chained` where the chain of each of them starts.

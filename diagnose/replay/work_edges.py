@@ -11,8 +11,7 @@ from diagnose.trace import intervals
 from diagnose.trace.enums import SyncKind
 from diagnose.trace.intervals import IntArray, Intervals
 
-LAUNCH_NS = 6_000
-"""From a launching call's start to its work's start on an empty stream, where no launch shows it (5 to 20 us seen)."""
+LAUNCH_NS = 6_000  # From a launching call's start to its work on an empty stream, if none shows it (5 to 20 us seen).
 
 BACK_TO_BACK_NS = 1_000  # Between queued kernels, where none shows it (0.8 to 4 us seen).
 EVENT_NS = 2_000  # From an event to the work that waited for it (0 to 3 us seen).
