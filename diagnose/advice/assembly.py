@@ -134,10 +134,7 @@ def of_ranks(
     rules: Sequence[RulePage] = (),
     trials: Report | None = None,
 ) -> Diagnosis:
-    """The Diagnosis of a run: of the rank that it is about, and of all in brief, that one too, in order of rank.
-
-    `integrity` is what is wrong with their set.
-    """
+    """The Diagnosis: of the rank that it is about, and of all in brief. `integrity`: what is wrong with their set."""
     shown, notes = said.sections, merged_notes({rank.index: rank.integrity for rank in ranks}, said.sections.rank)
     known = {
         **msgspec.structs.asdict(shown),

@@ -16,10 +16,8 @@ MOST = 0.5  # Of the time that a finding is about: what touches so much of it is
 
 def merged(found: Sequence[Found]) -> list[Found]:
     """The findings, each with the others that its first fix is for, as far as these are priced alike.
-
     Of several rules it is that of the finding with the longest time. Where the fix is no change of the whole training,
-    and has no line, only those of one rule are merged.
-    """
+    and has no line, only those of one rule are merged."""
     groups: dict[Hashable, list[Found]] = {}
     for place, one in enumerate(found):
         fix = _fix(*one)
@@ -29,10 +27,8 @@ def merged(found: Sequence[Found]) -> list[Found]:
 
 
 def one_of_each_choice(found: Sequence[Found], replay: Replay) -> list[Found]:
-    """The findings; of those that would compute the same less precisely the one that saves most, with all their fixes.
-
-    Both together would save no more: the numbers of the same work have one precision.
-    """
+    """The findings; of those that would compute the same less precisely the one that saves most, with all their fixes:
+    the numbers of the same work have one precision, so that both save no more."""
     asked = [one for one in found if one[1].fixes and one[1].fixes[0].safety is Safety.PRECISION]
     if len(asked) < 2:
         return list(found)

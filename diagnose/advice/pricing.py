@@ -113,11 +113,9 @@ def ranged(
     most_ns: int | None = None,
 ) -> tuple[int, int, int]:
     """Low, likely and high of a saving, ns per step: 0 <= low <= likely <= high <= step.
-
     `high_ns`: as replayed by the highest estimates, for bounds alone, of which only the upper end says something.
     `most_ns`: of the fix, whatever its basis; None: not known.
-    `doubt`: share by which the replay fails to explain the recording; odds may be lower and higher by that, too.
-    """
+    `doubt`: share by which the replay fails to explain the recording; odds may be lower and higher by that, too."""
     likely_ns = min(max(likely_ns, 0), step_ns)
     if basis.is_bound:
         return 0, likely_ns, min(max(high_ns, likely_ns), step_ns)
@@ -216,9 +214,7 @@ class Step(Struct, frozen=True):
 
     def _most_ns(self, alone: Saving, changes: Sequence[Change]) -> int | None:
         """What a fix saves at most: of kernels all their time, of the host all but the device's work. None: not known.
-
-        What the host's own time says is no bound: less of it than a fix changes, and more, has been measured to go.
-        """
+        The host's own time is no bound: less of it than a fix changes, and more, has been measured to go."""
         changed_ns, gone_ns = sum(one.ns for one in changes), (1 - alone.device_left) * self.device_ns
         recost = all(one.kind is ChangeKind.RECOST for one in changes)
         removed = all(one.kind is ChangeKind.REMOVE for one in changes) and gone_ns > MOSTLY * changed_ns
@@ -242,9 +238,7 @@ class Step(Struct, frozen=True):
 
     def left(self, replayed_ns: int, device_left: float = 1.0, phases: Iterable[str] = ()) -> int:
         """What this step takes, given what the replayed one does, and what share is left of the device's time.
-
-        `phases`: those in which no step is longer than the recorded ones any more.
-        """
+        `phases`: those in which no step is longer than the recorded ones any more."""
         ns = self._corrected(replayed_ns, device_left)
         warmer = CACHE_WARMTH * self.busy * (self.usual_ns - ns) / max(self.usual_ns, 1) * ns
         longer_ns = self.ns - self.usual_ns - sum(self.longer_ns.get(phase, 0) for phase in phases)

@@ -77,9 +77,7 @@ def ranked(
     step: Step | None = None,
 ) -> Ranked:
     """Price and order the findings of one rank. `step`: the one that savings are of; None: the replayed one.
-
-    Where that fails by a fault of ours, those are left out with which it fails.
-    """
+    Where that fails by a fault of ours, those are left out with which it fails."""
     recorded_ns = max(replay.quality.step_time_ns, 1)
     doubtful, where = Doubtful(replay, cautions), Where((rank,), used.numbers)
     step = step or Step(recorded_ns, recorded_ns, recorded_ns, doubt=replay.doubt)
@@ -187,20 +185,16 @@ class Fixed(Struct, frozen=True):
 
 def _explained(worth: Sequence[Priced], replay: Replay) -> list[Priced]:
     """Those that only say where time is lost, if once the others are fixed less than half of it is left to save.
-
     Those that name no fix come last: what any other finding touches, or leaves to save, is told there. What saves
-    nothing of the step itself explains nothing.
-    """
+    nothing of the step itself explains nothing."""
     named = [one for one in worth if not one.finding.per_sample]
     explained = _left_out([one for one in named if not one.finding.names_no_fix], replay)
     return explained + _left_out([one for one in named if one not in explained], replay, True)
 
 
 def _left_out(worth: Sequence[Priced], replay: Replay, bounds: bool = False) -> list[Priced]:
-    """Of those that only say where time is lost, or of all `bounds`, the ones that the rest explains.
-
-    A line whose time was recorded is not explained by a cause that is only assumed, nor a cause by what comes after.
-    """
+    """Of those that only say where time is lost, or of all `bounds`, the ones that the rest explains. A line whose time
+    was recorded is not explained by a cause that is only assumed, nor a cause by what comes after."""
     asked = [one for one in worth if (one.finding.names_no_fix if bounds else one.finding.unless_above)]
     codes = {one.page.code for one in asked}
     others = [one for one in worth if one not in asked and not one.finding.after & codes]
@@ -262,10 +256,8 @@ def _greedy(
     priced: list[Priced], replay: Replay, step: Step, doubtful: Doubtful, above: Sequence[Priced] = ()
 ) -> tuple[list[Priced], list[Priced]]:
     """The findings in order once those `above` are fixed, and those that add little: take the best, ask the rest again.
-
     The best is what likely adds most, given how sure it is, and whether it needs another fix first. Once nothing adds
-    WORTH_SHARE any more, the rest are in the order of what they save alone.
-    """
+    WORTH_SHARE any more, the rest are in the order of what they save alone."""
     rest, ordered = list(priced), list[Priced]()
     holds = {
         id(one.finding): HOLDS[_level(one, doubtful.doubts(one, step))] * BOUND**one.finding.names_no_fix

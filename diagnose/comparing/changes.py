@@ -19,9 +19,7 @@ SAME_WORK = 0.01  # FLOPs that differ by less are the same work: some of few ste
 
 def findings(before: Run, after: Run) -> comparison.FindingsChange:
     """What is fixed, new or grown, where it is not minor. Findings are the same if their rule and function are.
-
-    Of a rule that found other functions on each side, all are one: it has moved, and is neither fixed nor new.
-    """
+    Of a rule that found other functions on each side, all are one: it has moved, and is neither fixed nor new."""
     then, now = (_by_place(run.findings) for run in (before, after))
     moved = {place[0] for place in then.keys() - now.keys()} & {place[0] for place in now.keys() - then.keys()}
     then, now = (_by_place(run.findings, moved) for run in (before, after))

@@ -42,9 +42,7 @@ class Side(Struct, frozen=True):
 
 def side(given: str, analyse: Analyse) -> Side:
     """Read one side. A pattern of folders, or of reports, stands for several recordings of it.
-
-    Raises InputError if it cannot be read, and Inconclusive if nothing can be measured in it.
-    """
+    Raises InputError if it cannot be read, and Inconclusive if nothing can be measured in it."""
     diagnoses, kept = list[Diagnosis](), list[Baseline]()
     for paths in recordings(given):
         read = _ours(paths[0]) if len(paths) == 1 else None
@@ -99,10 +97,7 @@ def _read(path: str, form: type[_Struct], newest: int, what: str, again: str) ->
 
 
 def compare(before: Baseline, after: Baseline) -> Comparison:
-    """How `after` differs from `before`.
-
-    Of several recordings of a side, findings and settings are of the one with the middle step.
-    """
+    """How `after` differs from `before`; findings and settings are of the recordings with the middle steps."""
     sides = before.runs, after.runs
     timed = all(run.unprofiled_ns for runs in sides for run in runs)
     then, now = (noise.side_of(runs, timed) for runs in sides)

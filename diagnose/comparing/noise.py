@@ -78,9 +78,7 @@ def difference(before: Side, after: Side) -> Range:
 
 def _between(before: Side, after: Side) -> Iterator[tuple[float, int]]:
     """Variances of the logarithm by how runs differ, and their degrees of freedom.
-
-    Recordings tell by how much more than usual runs differ here: of both sides, if these are alike.
-    """
+    Recordings tell by how much more than usual runs differ here: of both sides, if these are alike."""
     shares = [side.between.share for side in (before, after)]
     alike = max(shares) <= ALIKE * min(shares)
     for sides in [(before, after)] if alike else [(before,), (after,)]:
@@ -91,10 +89,8 @@ def _between(before: Side, after: Side) -> Iterator[tuple[float, int]]:
 
 def decided(share: Range, found: Sequence[Part], before: Side, after: Side) -> Range:
     """The interval where parts decide that are new, gone or doubled, by more than parts of equal runs usually differ.
-
     All other noise between runs is no explanation then. The end next to zero is that of the recorded steps and of these
-    parts, less what they do not explain.
-    """
+    parts, less what they do not explain."""
     whole_ns, deciding = after.mean_ns - before.mean_ns, list(_deciding(found, before, after))
     explained_ns = sum(ns for ns, _ in deciding)
     shorter, longer = (before, after) if whole_ns > 0 else (after, before)
@@ -137,10 +133,8 @@ def _half(kind: PartKind, ns: int, side: Side) -> float:
 
 def least_ratio(before: Sequence[float], after: Sequence[float]) -> float | None:
     """The low end of the 95 % interval of how many times as long `after` is; None of too few.
-
     It is that ratio of all pairs which the test of Mann and Whitney allows (Hodges and Lehmann, Annals of Mathematical
-    Statistics 34 (1963)): no outlier moves it.
-    """
+    Statistics 34 (1963)): no outlier moves it."""
     most = ALPHA / 2 * math.comb(len(before) + len(after), len(before))
     allowed, orders = 0, 0
     while (orders := orders + _orders(allowed, len(before), len(after))) <= most:

@@ -296,9 +296,7 @@ class CostBook:
 
     def _known(self, family: Family, dtype: str, grade: Grade) -> Known | None:
         """What is known of the device; of one that was not measured, corrected by what the recording shows.
-
-        On an H100 the correction was measured to gain nothing (docs/accuracy.md).
-        """
+        On an H100 the correction was measured to gain nothing (docs/accuracy.md)."""
         assert self._peaks is not None
         own = own_row(self._peaks, family, dtype, grade)
         return known(self._peaks, family, dtype, grade) if own else self._seen.known(self._peaks, family, dtype, grade)
@@ -423,10 +421,8 @@ def cost_book(facts: Facts) -> CostBook | HostBook:
 
 
 def wanted(facts: Facts, fixes: Sequence[Sequence[Recost]], least_ns: float) -> list[Wanted]:
-    """What is to be measured for the changes of each fix alone, and of all together; what takes most of a step first.
-
-    Nothing that was measured or cannot be, and nothing that takes less of a step. Raises Missing like `cost_book`.
-    """
+    """What is to be measured for each fix alone, and for all together, if it takes so much of a step; longest first.
+    Nothing that was measured or cannot be. Raises Missing like `cost_book`."""
     book = cost_book(facts)
     known = {key for key, one in measured_costs(facts).found.items() if one.tells or one.why}
     changes, taken = defaultdict[OpSpec, list[str]](list), dict[OpSpec, float]()

@@ -75,9 +75,7 @@ class Scattered(Chained, frozen=True, eq=False):
 
 class UpdatedAtOnce(Fused, frozen=True, eq=False):
     """Each group is an update of parameters that reads and writes each parameter, gradient and state once.
-
-    It is still launched from as many places: what its host saves is another edit.
-    """
+    It is still launched from as many places: what its host saves is another edit."""
 
     bytes: FloatArray  # Of these; 0 unknown. Shape (n,).
     spec: OpSpec | None = None  # One call of the optimizer; None: its parameters are not known.
@@ -94,10 +92,7 @@ Change: TypeAlias = "InPrecision | Padded | WellChosen | Searched | Pinned | Enl
 
 
 class Recost(Struct, frozen=True, eq=False):
-    """Device operations, or ops of a training on the CPU, take what they cost after a change.
-
-    They are priced together with all other changes of theirs.
-    """
+    """Device operations, or ops of a training on the CPU, take what they cost after all of their changes."""
 
     what: IntArray
     change: Change

@@ -107,10 +107,7 @@ def table() -> Table:
 def known(
     peaks: Peaks, family: Family, dtype: str, grade: Grade = Grade.ANY, rows: Table | None = None
 ) -> Known | None:
-    """What ops of a kind reach on a device, else on the one that was measured; None if that was not, either.
-
-    `rows`: what is known; by default all.
-    """
+    """What ops of a kind reach on a device, else on the one that was measured; None if that was not, either."""
     rows, like = table() if rows is None else rows, _LIKE.get((family, dtype), dtype)
     own = own_row(peaks, family, like, grade, rows)
     if own is None and (other := rows.get((MEASURED_ON, family, like, grade))) is not None:

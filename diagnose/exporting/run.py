@@ -74,10 +74,8 @@ def export(
     progress: Progress = lambda done, total: None,
 ) -> Export:
     """Write the named tables of the ranks to `folder`, all or none; `diagnosed` is asked if `findings` are among them.
-
     `progress` gets (done, total) files. Raises InputError if a named file, or all files of a folder, cannot be read,
-    and CannotExport if nothing can be written.
-    """
+    and CannotExport if nothing can be written."""
     if find_spec("pyarrow") is None:
         raise CannotExport("Parquet needs pyarrow. Run: pip install 'torch-diagnose[parquet]'.")
     with _replaced(folder) as unfinished:
@@ -127,9 +125,7 @@ def _of_ranks(
 
 def _rank_tables(files: RankFiles, folder: Path, names: Sequence[str]) -> _RankTables | InputError:
     """Write the tables of a rank inside of `folder`, or say why it cannot be read. Runs in a process of its own.
-
-    Raises OSError if they cannot be written.
-    """
+    Raises OSError if they cannot be written."""
     try:
         return _written(recording.read(files), Path(tempfile.mkdtemp(dir=folder)), names)
     except InputError as error:
@@ -195,10 +191,8 @@ def _absent(made: Mapping[int, _RankTables]) -> tuple[str, ...]:
 @contextmanager
 def _replaced(folder: Path) -> Iterator[Path]:
     """Make the folder if it is new, and yield a place inside of it to write in, whose content it has at the end.
-
     If that is not reached, nothing is left there. Raises CannotExport if it holds files that are no export's, or cannot
-    be written.
-    """
+    be written."""
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)

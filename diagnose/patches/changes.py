@@ -63,10 +63,7 @@ def given(call: cst.Call, function: str, name: str) -> tuple[int, cst.Arg] | Non
 
 
 def set_argument(code: Code, call: cst.Call, function: str, name: str, value: object) -> Edit:
-    """Have a call give an argument that value, or an expression.
-
-    Raises CannotEdit if something else than a value decides on it.
-    """
+    """Have a call give an argument that value, or an expression. Raises CannotEdit if something else decides on it."""
     there, wanted = given(call, function, name), expression(value)
     if there is not None and not constant(there[1].value):
         raise CannotEdit(f"{name} comes from `{code.text(there[1].value)}` at {code.place(call)}")

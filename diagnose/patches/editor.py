@@ -30,10 +30,7 @@ BY_HAND = "it needs an edit by hand"
 
 
 def edits_of(setting: Setting, project: Project, site: Site | None) -> list[Edit]:
-    """What a setting changes, in the words of what owns the loop. Raises CannotEdit if it cannot be made in the files.
-
-    `site`: where the finding is.
-    """
+    """What a setting changes, in the words of what owns the loop. Raises CannotEdit if that cannot be made there."""
     _refuse_older(setting, project)
     editor = Editor(project)
     run = Run(project.rank, training_loaders(project.rank), project.manifest.environment)
@@ -197,9 +194,7 @@ class Editor:
 
 def _of_workers(code: Code, call: cst.Call, value: object) -> object:
     """The value of an argument that needs workers: where their number comes from elsewhere, it may be none.
-
-    Raises CannotEdit if it is, or cannot be asked for once more.
-    """
+    Raises CannotEdit if it is, or cannot be asked for once more."""
     there = given(call, "DataLoader", "num_workers")
     workers = "0" if there is None else code.text(there[1].value)
     if workers == "0":

@@ -54,9 +54,7 @@ class SourceText(Struct, frozen=True):
 
 def located(recorded: str, root: Path, here: Path) -> Path:
     """The file that a recording names, inside `root`: there, or in `here` if it was recorded elsewhere.
-
-    Links are followed, but not out of `root`. Raises CannotEdit if it is not inside, or not there.
-    """
+    Links are followed, but not out of `root`. Raises CannotEdit if it is not inside, or not there."""
     found = urls.candidates(recorded, here)
     inside = [one for one in found if one.is_relative_to(root)]
     if inside:

@@ -47,13 +47,9 @@ class Wanted(NamedTuple):
 def select(
     findings: Sequence[RankedFinding], asked: Sequence[str], tried: Report | None = None, which: Which = Which.FAULTS
 ) -> tuple[list[Wanted], list[FixByHand]]:
-    """Those to make, in the order of the findings, and the others.
-
-    `asked`: numbers, or rules' ids or codes; empty: all faults that need no judgement and save 1 % or
-    more, and what is asked for by `which`.
-    `tried`: what trials have found of them.
-    Raises CannotPatch if one of these names no finding.
-    """
+    """Those to make, in the order of the findings, and the others. `tried`: what trials have found of them.
+    `asked`: numbers, or rules' ids or codes; empty: all faults that need no judgement and save 1 % or more, and what is
+    asked for by `which`. Raises CannotPatch if one of these names no finding."""
     if why := why_unknown(asked, findings):
         raise CannotPatch(why)
     wanted, others = list[Wanted](), list[FixByHand]()
@@ -118,13 +114,10 @@ def make(
     loop: Loop | None = None,
     which: Which = Which.FAULTS,
 ) -> Patch:
-    """The fixes that are asked for, or all that need no judgement, as changes of the files in a folder.
-
-    `rank`: whose findings they are. `asked`: numbers or names of findings. `here`: the working folder.
-    `tried`: what trials have found of them. `which`: of those that nobody asked for by name.
-    `loop`: what owns the training's loop; None: as the recorder says.
-    Raises CannotPatch if what is asked for is no finding, if nothing was kept, or none of the run's files is here.
-    """
+    """The fixes that are asked for, or all that need no judgement, as changes of files in the working folder `here`.
+    `rank`: whose findings they are. `asked`: numbers or names of findings. `tried`: what trials have found of them.
+    `which`: of those that nobody asked for by name. `loop`: what owns the training's; None: as the recorder says.
+    Raises CannotPatch if what is asked for is no finding, if nothing was kept, or none of the run's files is here."""
     wanted, by_hand = (kept(findings, tried), []) if which is Which.KEPT else select(findings, asked, tried, which)
     sites = [finding.site for finding in findings if finding.site is not None]
     project = Project(manifest, rank, sites, here, loop)

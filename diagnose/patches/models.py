@@ -99,10 +99,7 @@ def _inside(code: Code, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
 
 
 def after_optimizer(project: Project, call: str) -> Edit:
-    """A call of a method of the model's after the statement that makes its optimizer.
-
-    `{torch}` in it stands for the file's name for torch.
-    """
+    """A call of a method of the model's after its optimizer is made; `{torch}` in it is the file's name for torch."""
     model = _model(project)
     call = call.format(torch=_torch(model.code)) if "{torch}" in call else call
     line, text = model.code.statement(model.optimizer), f"{model.name}.{call}"

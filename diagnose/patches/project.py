@@ -29,9 +29,7 @@ class Project:
         self, manifest: Manifest | None, rank: int, sites: Sequence[Site], here: Path, loop: Loop | None = None
     ) -> None:
         """`rank`: whose findings they are; `sites`: theirs; `here`: the working folder.
-
-        `loop`: what owns the training's loop; None: as the recorder says.
-        """
+        `loop`: what owns the training's loop; None: as the recorder says."""
         self.manifest = manifest or Manifest()
         self.rank = next((one for one in self.manifest.ranks if one.rank == rank), RankManifest(rank=rank))
         self.here, self.root = here, urls.root_of(here)
@@ -163,9 +161,7 @@ class Project:
 
     def inside(self, found: Sequence[Found], site: Site | None, what: str) -> list[Found]:
         """Of calls those in the function of a site, and there those in its loops; without a site the only one.
-
-        Raises CannotEdit if there are none, or it cannot be told which.
-        """
+        Raises CannotEdit if there are none, or it cannot be told which."""
         if not found:
             raise CannotEdit(f"no call of {what}() is in your files")
         if site is None:

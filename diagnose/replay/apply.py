@@ -215,10 +215,7 @@ Clock: TypeAlias = "Callable[[IntArray], npt.NDArray[np.float64]]"
 def _lost(
     cuts: list[tuple[Intervals, float]], own_ns: Clock
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Moments, and the time lost until each if each cut keeps a share of its pieces; where cuts meet, the product.
-
-    Time is counted as `own_ns` of moments counts it.
-    """
+    """Moments by `own_ns`, and the time lost until each if each cut keeps a share of its pieces (or a product)."""
     moments = np.sort(np.concatenate([np.concatenate(pieces) for pieces, _ in cuts]))
     if not len(moments):
         return np.zeros(1), np.zeros(1)

@@ -37,10 +37,7 @@ class Layout(Struct, frozen=True):
 
 @once
 def recorded_graph(facts: Facts) -> Graph:
-    """The graph of all that was recorded; its marks are the moments of `own_stretches`.
-
-    Raises Missing if no step can be measured, or if nothing was recorded on the host.
-    """
+    """The graph; its marks are the moments of `own_stretches`. Raises Missing without a step to measure, or a host."""
     work, on, found, moving = device_work(facts), streams(facts), host_calls.calls(facts), movable(facts)
     own, waiting = _waits(facts, found, on, work)
     host = threads(facts, found, own, _cuts(facts, moving))
@@ -70,10 +67,7 @@ def recorded_graph(facts: Facts) -> Graph:
 
 
 def _marks(facts: Facts, layout: Layout, work: DeviceWork) -> IntArray:
-    """Points for the marked moments, before points are put in order.
-
-    On the host that is one of the main thread at this moment, else the last end or start of device work until then.
-    """
+    """Points of the marked moments: the main thread's on a host alone, else the last start or end of device work."""
     marked_ns = own_stretches(facts).moments_ns
     if _on_host(facts):
         end = len(layout.host.cut) - len(layout.bounds)

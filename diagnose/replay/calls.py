@@ -28,10 +28,7 @@ FREEING = (ApiKind.FREE, ApiKind.HOST_FREE)
 
 
 class Calls(Struct, frozen=True):
-    """Launching and waiting calls of the training threads, none inside another, in order of (track, start).
-
-    Launches whose work was lost are among them.
-    """
+    """Launching and waiting calls of the training threads, none in another, by (track, start); also of lost work."""
 
     ids: IntArray
     start_ns: IntArray
@@ -147,9 +144,7 @@ def _recorded(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.
 
 def staging(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, IntArray]:
     """Copies from pageable memory wait for the work before them on their stream, then take the host's time.
-
-    Returns the waits, and for each call the ns that staging takes it, -1 where it stages nothing.
-    """
+    Returns the waits, and for each call the ns that staging takes it, -1 where it stages nothing."""
     copies, work = facts.rank.copies, device_work(facts)
     slow = copies[
         (copies["direction"] == Direction.H2D.value)
@@ -172,9 +167,7 @@ def staging(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, IntArr
 
 def queued(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.NDArray[np.bool_]]:
     """Launches wait until the stream's queue has room (replay E8). Returns waits, and which calls met a full queue.
-
-    Work that was lost is taken to have filled the queue of the launch before it, and to end with the work before it.
-    """
+    Lost work is taken to have filled the queue of the launch before it, and to end with the work before it."""
     work, count = device_work(facts), len(found.ids)
     full, track = np.zeros(count, dtype=bool), np.full(count, -1, dtype=np.int64)
     track[found.call_of_work[found.call_of_work >= 0]] = work.track[found.call_of_work >= 0]

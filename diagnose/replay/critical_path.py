@@ -26,10 +26,8 @@ from diagnose.trace.intervals import IntArray, Intervals
 
 
 class Chain(Struct, frozen=True):
-    """Stretches of time without gaps from the first bound of the used steps to the last. Arrays of shape (stretches,).
-
-    A stretch is the time that an edge leads over. Clocks of host and device differ a little, so that one may be empty.
-    """
+    """Stretches of time, each of an edge, without gaps from the first bound of the used steps to the last.
+    Arrays of shape (stretches,). Clocks of host and device differ a little, so that a stretch may be empty."""
 
     edge: IntArray  # Position in `Graph.edges`; -1 for time before a point that depends on nothing.
     start_ns: IntArray
@@ -39,9 +37,7 @@ class Chain(Struct, frozen=True):
 
 def chain(graph: Graph) -> Chain:
     """The chain: at every point the edge that demands the latest time is the one that was waited for.
-
-    Delays are no longer than observed: of edges that demand the same it is the one whose full delay reaches farthest.
-    """
+    Delays are no longer than observed: of edges that demand the same it is that whose full delay reaches farthest."""
     begin = int(graph.observed_ns[graph.bounds[0]])
     some, observed = graph.edges, graph.observed_ns
     binding = _binding(graph)
@@ -107,10 +103,7 @@ _KIND_OF_EDGE = np.array([_CODE[_NAMED.get(one, TimeCause.UNEXPLAINED)] for one 
 
 
 class CriticalPath(Struct, frozen=True):
-    """Stretches without gaps or overlaps from the start of the first used step to the end of the last.
-
-    In order; arrays of shape (stretches,).
-    """
+    """Stretches without gaps or overlaps from the first used step's start to the last one's end. Shape (stretches,)."""
 
     start_ns: IntArray
     end_ns: IntArray

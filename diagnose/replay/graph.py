@@ -114,10 +114,7 @@ def arranged(
     marks: IntArray | None = None,
     jitter_ns: int = JITTER_NS,
 ) -> Graph:
-    """The graph of points and edges in any order. `jitter_ns`: a cause may be recorded so much after its effect.
-
-    The points of a lane (a thread, a stream) are contiguous and in its order.
-    """
+    """The graph of points and edges in any order. Those of a lane (a thread, a stream) are together and in order."""
     ticks, kept = _order(observed_ns, lane, unordered, jitter_ns)
     order = np.argsort(ticks, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
@@ -142,10 +139,8 @@ def _residual(observed_ns: IntArray, some: Edges, delay_ns: IntArray) -> IntArra
 def _order(
     observed_ns: IntArray, lane: IntArray, some: Edges, jitter_ns: int
 ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-    """For each point a number in whose order edges lead forward, and which edges then do.
-
-    It grows along each lane and with time, but within `jitter_ns` a target is put behind its source.
-    """
+    """For each point a number in whose order edges lead forward, and which edges then do. It grows along each lane and
+    with time, but within `jitter_ns` a target is put behind its source."""
     rows, number = _shared_lanes(lane)
     ticks = _along_lanes(observed_ns * _TICKS, rows, number)
     possible = observed_ns[some.source] <= observed_ns[some.target] + jitter_ns

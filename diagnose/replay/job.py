@@ -253,10 +253,8 @@ def _own_edges(graph: Graph, ranks: list[_Rank]) -> tuple[IntArray, ...]:
 
 class CallsOfAll:
     """The calls of all ranks of a job in turn, and those that correspond to the calls of one rank.
-
     A rank that asks for the same in the same order runs the same code: its calls change like those of that rank. A
-    collective changes on all ranks that meet in it.
-    """
+    collective changes on all ranks that meet in it."""
 
     def __init__(self, job: Job, fixed: int) -> None:
         """`fixed`: position of the rank whose calls are changed."""

@@ -106,10 +106,8 @@ class JobReplay(Replay):
         return [np.rint(one).astype(np.int64) for one in own]
 
     def _evened(self, of: Own, keep: Times) -> list[Times]:
-        """What of the own time of each rank goes if the share `keep` of it is left in each step.
-
-        It goes first where a rank takes longer than others that do the same, between the same two calls.
-        """
+        """What of each rank's own time goes if the share `keep` is left in each step: first where the rank takes longer
+        than others that do the same, between the same two calls."""
         parts = [_part_ns(sequence, of) for sequence in self._job.sequences]
         alike = [rank for rank, same in enumerate(self._alike) if same]
         stretches = np.stack([np.bincount(self._segment[rank], weights=parts[rank]) for rank in alike])
@@ -177,10 +175,7 @@ ROUNDS = 5  # Of halving in which the cost of an event is found: to 6 % of it.
 
 @once
 def baseline(facts: Facts) -> Replay:
-    """The replay of a rank, among the others where these are known.
-
-    Raises Missing if no step can be measured, or if nothing was recorded on the host.
-    """
+    """The replay of a rank, among the others where these are known. Raises Missing as `recorded_graph` does."""
     cost, by_event = optional(recording_cost, facts), optional(event_costs, facts)
     if cost is not None or by_event is None:
         return _replay(facts, () if cost is None else (cost,))
@@ -195,10 +190,8 @@ def _replay(facts: Facts, cost: Sequence[RecordingCost]) -> Replay:
 
 
 def _at_the_step_without_the_profiler(facts: Facts, by_event: EventCosts) -> Replay:
-    """With such a cost of an event that a step takes what it takes without the profiler.
-
-    Where the device bounds the step, every cost tells the same step: then it is what was measured.
-    """
+    """With such a cost of an event that a step takes what it takes without the profiler. Where the device bounds the
+    step, every cost tells the same step: then it is what was measured."""
     found, known = optional(slowdown, facts), partial(_replay, facts)
     replay = known(by_event.times(1.0))
     if found is None:

@@ -88,10 +88,8 @@ def move_edges(
     moving: Movable, found: Calls, host: Threads, work_start: IntArray, work_end: IntArray, moved: IntArray
 ) -> list[Edges]:
     """A fetch that waited for workers ends when they deliver: as long after the one before as was seen.
-
     The other edges only an edit turns on: what is moved follows what was moved before it, and is waited for where it
-    was; a copy is issued no earlier than the copy before it was, one batch ahead.
-    """
+    was; a copy is issued no earlier than the copy before it was, one batch ahead."""
     made = moving.made_ns
     on_device = moving.row >= 0
     fetches = int((~on_device).sum())

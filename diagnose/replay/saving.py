@@ -74,12 +74,8 @@ class Replay:
     """A rank's graph, ready to be asked: what would a step take if ...?"""
 
     def __init__(self, facts: Facts, uncounted: Sequence[Edit] = (), cost: Sequence[RecordingCost] = ()) -> None:
-        """Every answer is of steps after the edits `uncounted`, which take away what other steps do not have.
-
-        And without what recording them cost the host, where that is known.
-
-        Raises Missing if no step can be measured, or if nothing was recorded on the host.
-        """
+        """Steps are those after the edits `uncounted`, which take away what other steps do not have, and without what
+        recording cost the host, where that is known. Raises Missing as `recorded_graph` does."""
         self._uncounted = tuple(uncounted)
         self._used = steps(facts)
         graph = recorded_graph(facts)
@@ -126,10 +122,8 @@ class Replay:
 
     def after(self, cases: Sequence[tuple[Sequence[Edit], Estimate]]) -> list[tuple[int, float]]:
         """The same, each with the share that is left of the time of device work.
-
-        Edits change the whole recording, also what comes before the used steps, so these begin earlier as well. Where
-        they begin earlier by more than they end, the device had lived on work queued before: nothing is saved then.
-        """
+        Edits change the whole recording, so the used steps begin earlier as well. Where they begin earlier by more than
+        they end, the device had lived on work queued before: nothing is saved then."""
         found: list[tuple[int, float]] = []
         at_once = max(1, MOST_CELLS // max(self._edges, 1))
         for begin in range(0, len(cases), at_once):
@@ -150,10 +144,8 @@ class Replay:
         return simulate.times(self._desk.graph, self._structure, delay, residual, at)
 
     def _run(self, made: Sequence[Scenario]) -> IntArray:
-        """The mean step under each scenario, at least what its busiest thread or stream has to do. Shape (scenarios,).
-
-        Work that moves across the border of the used steps can make them seem shorter than that.
-        """
+        """The mean step under each scenario. Shape (scenarios,). It is at least what its busiest thread or stream has
+        to do: work that moves across the border of the used steps can make them seem shorter than that."""
         bounds, count = self._times(made, self._desk.graph.bounds), self._used.count
         windows = (bounds[-1] - bounds[0]).tolist()
         pairs = zip(windows, made, strict=True)

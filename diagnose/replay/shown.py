@@ -127,9 +127,7 @@ def _left(edit: Edit, times: Intervals) -> tuple[float, float, float] | None:
 
 
 def _waits_for(facts: Facts, edit: Even | Rechunk) -> IntArray:
-    """This rank's calls that a change of ranks is about: where it waits for one that is to take less, or its pipeline's
-    transfers.
-    """
+    """This rank's calls that a change of ranks is about: waits for one to take less, its pipeline's transfers."""
     others = facts.rank.peers
     if others is None:
         return np.zeros(0, dtype=np.int64)
@@ -168,9 +166,7 @@ def selected(facts: Facts, edit: Edit) -> tuple[Intervals, IntArray | int]:
 
 def grounds(facts: Facts, edits: Sequence[Edit]) -> frozenset[Ground]:
     """What edits of this rank rest on.
-
-    Host time counts as far as the device is idle meanwhile, and waits as far as it is idle after them.
-    """
+    Host time counts as far as the device is idle meanwhile, and waits as far as it is idle after them."""
     return frozenset(ground for edit in edits for ground in _of(facts, edit))
 
 

@@ -33,10 +33,8 @@ class Runs(Struct, frozen=True):
 
     def latest(self, total: IntArray, source: IntArray, observed_ns: IntArray) -> IntArray:
         """The latest time that an edge into each point demands, or else `observed_ns`. Shape (points, scenarios).
-
         `total` and `source` (in this order) are of the edges. Along a run x[k] = max(x[k - 1] + a[k], b[k]), so that
-        x - cumsum(a) is the running maximum of b - cumsum(a).
-        """
+        x - cumsum(a) is the running maximum of b - cumsum(a)."""
         count, scenarios = len(self.order), total.shape[1]
         led, met = np.flatnonzero(self.along >= 0), np.flatnonzero(self.beside >= 0)
         since = np.zeros((count, scenarios), dtype=np.int64)
@@ -83,10 +81,8 @@ class Levels(Struct, frozen=True):
 
 
 def runs(source: IntArray, target: IntArray, kind: npt.NDArray[np.int8], count: int) -> Runs:
-    """`count` points run by run, given the edges sorted by target.
-
-    A point is in the run of the one before it if that is the last of the run and all else comes from earlier runs.
-    """
+    """`count` points run by run, given the edges sorted by target. A point is in the run of the one before it if that
+    is the last of the run and all else comes from earlier runs."""
     sources, may_lead = source.tolist(), np.isin(kind, _LEADING).tolist()
     first_edge = np.searchsorted(target, np.arange(count + 1)).tolist()
     run, along, last = list[int](), list[int](), list[int]()
@@ -209,10 +205,8 @@ def folded(graph: Graph, wide: bool = False) -> Structure:
 
 def times(graph: Graph, structure: Structure, delay_ns: IntArray, residual_ns: IntArray, at: IntArray) -> IntArray:
     """The time of the points `at` under each scenario. Shape (points asked, scenarios).
-
     `delay_ns` (edges, scenarios) and `residual_ns` (points, scenarios) replace the graph's; a point without any edge
-    into it keeps its observed time. Edges that are OFF constrain nothing.
-    """
+    into it keeps its observed time. Edges that are OFF constrain nothing."""
     offset = _along_chains(structure, delay_ns, residual_ns)
     met, edges = structure.met_edges, graph.edges
     total = delay_ns[met]

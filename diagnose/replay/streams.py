@@ -44,10 +44,7 @@ class Stream(Struct, frozen=True):
 
 def recorded_on(on: list[Stream], stream: IntArray, before: IntArray) -> IntArray:
     """The last operation on a stream of each number whose launch has a smaller correlation, or -1. Shape (events,).
-
-    An event does not say on which device it was recorded. Of several with such a stream it is taken to be the one that
-    was given work last.
-    """
+    An event does not say on which device it was recorded: of several, on that which was given work last."""
     found, newest = np.full((2, len(stream)), -1, dtype=np.int64)
     for one in on:
         last = one.last_correlated(before)

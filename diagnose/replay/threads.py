@@ -27,9 +27,7 @@ class Turns(Struct, frozen=True):
 
 def turns(facts: Facts) -> Turns:
     """Bursts of activity of the other training threads (autograd), each between two of the main thread's.
-
-    The main thread waited for a burst if it did nothing while the burst lasted (replay E2).
-    """
+    The main thread waited for a burst if it did nothing while the burst lasted (replay E2)."""
     threads = host_threads(facts)
     mine = _activity(facts, threads.main)
     found: list[tuple[IntArray, ...]] = []
@@ -82,9 +80,7 @@ class Cuts(Struct, frozen=True):
 
 def threads(facts: Facts, found: Calls, own_ns: IntArray, cuts: Cuts) -> Threads:
     """Points at the calls' ends, where threads take turns, and at the cuts, with all host edges.
-
-    `own_ns`: what each call takes when it has nothing to wait for.
-    """
+    `own_ns`: what each call takes when it has nothing to wait for."""
     main, taken = host_threads(facts).main, turns(facts)
     waited = taken.back_ns >= 0
     extra_ns = np.concatenate((taken.given_ns, taken.begin_ns, taken.end_ns, taken.back_ns[waited], cuts.time_ns))

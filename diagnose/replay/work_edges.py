@@ -22,9 +22,7 @@ SOON_NS = 25_000  # Work on another stream that ended within this before such a 
 
 def before_on_stream(work: DeviceWork, on: list[Stream]) -> IntArray:
     """The work that each operation follows on its stream: the last to end by its start, or -1. Shape (operations,).
-
-    Work without a duration is the last to end by its own start: it follows the one before itself.
-    """
+    Work without a duration is the last to end by its own start: it follows the one before itself."""
     found = np.full(len(work.ids), -1, dtype=np.int64)
     for stream in on:
         rows = np.sort(stream.work)
@@ -38,10 +36,7 @@ def before_on_stream(work: DeviceWork, on: list[Stream]) -> IntArray:
 def launch_edges(
     work: DeviceWork, on: list[Stream], found: Calls, launched: IntArray | None, work_start: IntArray
 ) -> Edges:
-    """Work starts after its launching call begins, by the usual delay on an empty stream (replay E3).
-
-    `launched`: the point of each operation's launching call, -1 if it has none.
-    """
+    """Work starts after its call (`launched`; -1: none) begins, by the usual delay on an empty stream (replay E3)."""
     if launched is None:
         return edges(EdgeKind.LAUNCH, work_start[:0], work_start[:0])
     rows = np.flatnonzero(launched >= 0)
@@ -56,10 +51,8 @@ def launch_edges(
 def stream_edges(
     facts: Facts, work: DeviceWork, on: list[Stream], found: Calls, work_start: IntArray, work_end: IntArray
 ) -> Edges:
-    """Work starts after the work before it on its stream, by the usual gap between queued work (replay E4).
-
-    And after what ran between the two and was not recorded, which takes as long whatever is fixed.
-    """
+    """Work starts after the work before it on its stream, by the usual gap between queued work (replay E4), and after
+    what ran between the two and was not recorded, which takes as long whatever is fixed."""
     before = before_on_stream(work, on)
     rows = np.flatnonzero(before >= 0)
     gap = work.start_ns[rows] - work.end_ns[before[rows]]
