@@ -9,12 +9,14 @@ beyond all of a point's edges is its *residual*. With residuals a replay gives t
 and with unlimited delays, it is the model's own prediction (`pure`).
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from diagnose.trace.intervals import IntArray
 
@@ -43,6 +45,9 @@ class EdgeKind(IntEnum):
 
 
 ONLY_IN_EDITS = (EdgeKind.TRACK, EdgeKind.DELIVERY)
+
+
+Arrays = TypeVar("Arrays", bound=Struct)
 
 
 class Edges(Struct, frozen=True):
@@ -85,14 +90,19 @@ def edges(
     )
 
 
-def joined(parts: list[Edges]) -> Edges:
-    """All edges of all parts, in order."""
-    return Edges(*(np.concatenate([getattr(part, name) for part in parts]) for name in Edges.__struct_fields__))
+def joined(parts: Sequence[Arrays]) -> Arrays:
+    """All rows of all parts, in order: of structs of arrays of one kind, one at least."""
+    return type(parts[0])(*(np.concatenate(column) for column in zip(*map(astuple, parts), strict=True)))
 
 
-def chosen(some: Edges, which: npt.NDArray[np.bool_] | IntArray) -> Edges:
-    """The edges at a mask or at positions."""
-    return Edges(*(getattr(some, name)[which] for name in Edges.__struct_fields__))
+def positions(first: IntArray, count: IntArray) -> IntArray:
+    """All positions of stretches of so many, each from its first on."""
+    found: IntArray = np.repeat(first - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
+    return found
+
+
+def _chosen(some: Edges, which: npt.NDArray[np.bool_] | IntArray) -> Edges:
+    return Edges(*(column[which] for column in astuple(some)))
 
 
 class Graph(Struct, frozen=True):
@@ -119,21 +129,16 @@ def arranged(
     order = np.argsort(ticks, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
-    some = chosen(unordered, kept)
+    some = _chosen(unordered, kept)
     some = replace(some, source=rank[some.source], target=rank[some.target])
-    some = chosen(some, np.argsort(some.target, kind="stable"))
+    some = _chosen(some, np.argsort(some.target, kind="stable"))
     observed = observed_ns[order]
     delay = np.minimum(some.estimate_ns, observed[some.target] - observed[some.source])
     delay[np.isin(some.kind, ONLY_IN_EDITS)] = OFF
-    marked = bounds[:0] if marks is None else marks
-    return Graph(observed, some, delay, _residual(observed, some, delay), rank[bounds], rank[marked])
-
-
-def _residual(observed_ns: IntArray, some: Edges, delay_ns: IntArray) -> IntArray:
-    """How much later each point is than its edges demand; 0 where there are none."""
-    demanded = np.full(len(observed_ns), OFF, dtype=np.int64)
-    np.maximum.at(demanded, some.target, np.where(delay_ns == OFF, OFF, observed_ns[some.source] + delay_ns))
-    return np.where(demanded == OFF, 0, observed_ns - demanded)
+    demanded = np.full(len(observed), OFF, dtype=np.int64)
+    np.maximum.at(demanded, some.target, np.where(delay == OFF, OFF, observed[some.source] + delay))
+    residual = np.where(demanded == OFF, 0, observed - demanded)
+    return Graph(observed, some, delay, residual, rank[bounds], rank[bounds[:0] if marks is None else marks])
 
 
 def _order(

@@ -116,14 +116,13 @@ def _recost_left(facts: Facts, edit: Recost) -> tuple[float, float, float] | Non
 def _left(edit: Edit, times: Intervals) -> tuple[float, float, float] | None:
     if isinstance(edit, Shorten):
         low, likely, high = shares(edit.keep).tolist()
-        return low, likely, high
-    if isinstance(edit, Move):
+    elif isinstance(edit, Move):
         low, likely, high = (1.0 / max(at(edit.times_faster, level), 1e-9) for level in Estimate)
-        return low, likely, high
-    if isinstance(edit, Replace):
+    elif isinstance(edit, Replace):
         low, likely, high = (edit.dur_ns.sum(axis=1) / max(times.total, 1)).tolist()
-        return low, likely, high
-    return (0.0, 0.0, 0.0) if isinstance(edit, Remove) else None
+    else:
+        return (0.0, 0.0, 0.0) if isinstance(edit, Remove) else None
+    return low, likely, high
 
 
 def _waits_for(facts: Facts, edit: Even | Rechunk) -> IntArray:
@@ -178,8 +177,6 @@ def _of(facts: Facts, edit: Edit) -> Iterator[Ground]:
     row = np.zeros(0, dtype=np.int64)
     if not isinstance(edit.what, Times):
         row = np.flatnonzero(np.isin(work.ids, edit.what))
-        if not len(edit.what):
-            return
     if len(row):
         yield Ground.DEVICE_TIMES
         if isinstance(edit, Remove | Replace) or (isinstance(edit, Recost) and isinstance(edit.change, Fused)):

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diagnose.replay.graph import OFF, EdgeKind, Graph
+from diagnose.replay.graph import OFF, EdgeKind, Graph, positions
 from diagnose.trace.intervals import IntArray
 
+# Kinds of edges that no edit turns off, so that their delays can be summed up.
 _LEADING = (EdgeKind.HOST, EdgeKind.WORK, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.QUEUE, EdgeKind.STEP)
-"""Kinds of edges that no edit turns off, so that their delays can be summed up."""
 
 
 class Runs(Struct, frozen=True):
@@ -133,8 +133,7 @@ def levels(source: IntArray, target: IntArray, count: int) -> Levels:
     while len(front):
         found.append(front)
         counts = first[front + 1] - first[front]
-        edges = np.repeat(first[front] - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
-        followers = follower[edges]
+        followers = follower[positions(first[front], counts)]
         np.subtract.at(needed, followers, 1)
         front = np.unique(followers[needed[followers] == 0])
     order = np.concatenate([np.arange(0), *found])
@@ -183,9 +182,8 @@ def folded(graph: Graph, wide: bool = False) -> Structure:
     place = np.full(count, -1, dtype=np.int64)
     place[visited] = np.arange(len(visited))
     source, into = place[up[graph.edges.source[met]]], place[target[met]]
-    join_points = (
-        levels(source, into, len(visited)) if wide else runs(source, into, graph.edges.kind[met], len(visited))
-    )
+    kind, size = graph.edges.kind[met], len(visited)
+    join_points = levels(source, into, size) if wide else runs(source, into, kind, size)
     visited = visited[join_points.order]
     place[visited] = np.arange(len(visited))
     chained = np.lexsort((depth, up))
@@ -216,8 +214,7 @@ def times(graph: Graph, structure: Structure, delay_ns: IntArray, residual_ns: I
     total[off] = OFF
     source = structure.join_point[edges.source[met]]
     begun = structure.join_points.latest(total, source, graph.observed_ns[structure.visited])
-    found: IntArray = begun[structure.join_point[at]] + offset[at]
-    return found
+    return np.asarray(begun[structure.join_point[at]] + offset[at])
 
 
 def _along_chains(structure: Structure, delay_ns: IntArray, residual_ns: IntArray) -> IntArray:

@@ -10,10 +10,10 @@ from diagnose.facts.core.device import device_work
 from diagnose.facts.core.steps import steps
 from diagnose.facts.run.recording_cost import event_costs
 from diagnose.replay import calls as host_calls
+from diagnose.replay.build import before_on_stream, event_edges
+from diagnose.replay.calls import streams
 from diagnose.replay.edits import Shorten
 from diagnose.replay.job_saving import baseline
-from diagnose.replay.streams import streams
-from diagnose.replay.work_edges import before_on_stream, event_edges
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import EventCost
 from tests.drawing import Drawing
