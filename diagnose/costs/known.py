@@ -22,8 +22,6 @@ ELSEWHERE = (0.8, 1.5)  # Of what is said, what it may take on another device th
 BANDWIDTH = 0.9
 """Of the memory's peak, what kernels reach that stream through large tensors: 0.86 to 0.91 on an H100, 0.90 on an
 MI300X (`benchmarks.known_costs`)."""
-
-
 PCIE_GBPS = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}  # Of 16 lanes, by generation (PCI-SIG).
 SEARCHED = {"H100 SXM": (1.0, 1.0, 0.985)}
 """Of a convolution's time, what is left when the library tries its kernels: 48 convolutions in benchmarks/rates took
@@ -92,7 +90,6 @@ def grade_of(inner: Sequence[int], element_bytes: float) -> Grade:
 
 
 _GRADES = {16: Grade.ALIGNED, 8: Grade.EVEN, 4: Grade.EVEN, 2: Grade.ODD, 1: Grade.ODD}
-
 
 Table = Mapping[tuple[str, Family, str, Grade], Known]
 
