@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from diagnose import failures
-from diagnose.advice import assembly, fixes_of_run, library_evidence, merging, outcomes, ranking
+from diagnose.advice import assembly, fixes_of_run, merging, outcomes, ranking
 from diagnose.advice.assembly import job_summary
 from diagnose.advice.pricing import Step
 from diagnose.advice.rank_diagnosis import (
@@ -367,8 +367,8 @@ def _followable(facts: Facts, found: Sequence[Found]) -> list[Found]:
 
 _PASSES: Mapping[str, Callable[[Facts, Sequence[Found]], Sequence[Found]]] = {
     "fixes as this run can follow them": _followable,
-    "settings of frameworks": library_evidence.with_framework,
-    "functions of libraries in findings": library_evidence.added,
+    "settings of frameworks": fixes_of_run.with_framework,
+    "functions of libraries in findings": fixes_of_run.with_library,
     "what findings ask to record": lambda facts, found: outcomes.in_findings(facts.rank, found),
     "findings with one fix": lambda facts, found: merging.merged(found),
 }

@@ -16,7 +16,6 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -261,7 +260,7 @@ class Step(Struct, frozen=True):
             mfu = flops.mfu and flops.mfu * recorded_s / self.size / (self.ns / 1e9)
             flops = replace(flops, flops=round(per_step), flops_per_s=per_step / self.ns * 1e9, mfu=mfu)
         if whole is None:
-            return msgspec.structs.replace(one, flops=flops, host=host)
+            return replace(one, flops=flops, host=host)
         kept = min(1.0 / self.size, self.usual_ns / max(whole.busy_ns + whole.work_not_recorded_ns, 1))
         parts = whole.compute_ns, whole.exposed_communication_ns, whole.exposed_copy_ns, whole.work_not_recorded_ns
         compute, communication, copies, missing = (round(ns * kept) for ns in parts)
@@ -269,7 +268,7 @@ class Step(Struct, frozen=True):
         waiting_ns = max(self.usual_ns - busy_ns - missing, 0)
         idle_ns = waiting_ns + self.ns - self.usual_ns
         step_ns = busy_ns + missing + idle_ns
-        return msgspec.structs.replace(
+        return replace(
             one,
             breakdown=Breakdown(step_ns, busy_ns, idle_ns, compute, communication, copies, whole.measure, missing),
             idle=one.idle and self._idle(one.idle, waiting_ns),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -247,6 +248,18 @@ class RankedFinding(msgspec.Struct, frozen=True):
     def sure(self) -> bool:
         """Whether its confidence is high or medium: then it counts in what all would save together."""
         return self.confidence.level is not Level.LOW
+
+
+def names(asked: str, finding: RankedFinding) -> bool:
+    """Whether a command line asks for this finding: by its number, its rule or the rule's code."""
+    return asked in (str(finding.rank_order), finding.rule) or asked.upper() == finding.code
+
+
+def why_unknown(asked: Sequence[str], findings: Sequence[RankedFinding]) -> str:
+    """A sentence on the first that names no finding, and which there are; empty if each names one."""
+    unknown = [one for one in asked if not any(names(one, finding) for finding in findings)]
+    there = ", ".join(f"{one.rank_order} {one.rule}" for one in findings) or "none"
+    return f"--fix {unknown[0]} names no finding of this run. There are: {there}." if unknown else ""
 
 
 class ShownRisk(msgspec.Struct, frozen=True):

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from diagnose.advice.naming import names, why_unknown
-from diagnose.contracts.finding import Fix, Kind, RankedFinding
+from diagnose.contracts.finding import Fix, Kind, RankedFinding, names, why_unknown
 from diagnose.contracts.patches import FixByHand, Patch, PatchedFile, PatchedFix
 from diagnose.contracts.trials import Report
 from diagnose.contracts.trials import Trial as Tried
