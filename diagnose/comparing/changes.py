@@ -67,21 +67,13 @@ def _both(first: KnownFinding, second: KnownFinding) -> KnownFinding:
 
 def settings(before: Run, after: Run, parts: Sequence[comparison.Part]) -> tuple[comparison.SettingChange, ...]:
     """Those that differ; what may explain most of the difference comes first."""
-    names = dict.fromkeys((*before.settings, *after.settings))
-    differing = [name for name in names if before.settings.get(name) != after.settings.get(name)]
-    told = [_setting(name, before, after, parts) for name in differing]
+    told = []
+    for name in dict.fromkeys((*before.settings, *after.settings)):
+        then, now, acts_on = before.settings.get(name), after.settings.get(name), area(name)
+        words, ns = (acts_on.words, _explained_ns(acts_on, parts)) if acts_on else ("", None)
+        if then != now:
+            told.append(comparison.SettingChange(name=name, before=then, after=now, acts_on=words, explains_ns=ns))
     return tuple(sorted(told, key=lambda setting: (-abs(setting.explains_ns or 0), setting.acts_on != "")))
-
-
-def _setting(name: str, before: Run, after: Run, parts: Sequence[comparison.Part]) -> comparison.SettingChange:
-    acts_on = area(name)
-    return comparison.SettingChange(
-        name=name,
-        before=before.settings.get(name),
-        after=after.settings.get(name),
-        acts_on=acts_on.words if acts_on else "",
-        explains_ns=_explained_ns(acts_on, parts) if acts_on else None,
-    )
 
 
 def _explained_ns(acts_on: Area, parts: Sequence[comparison.Part]) -> int | None:
@@ -135,9 +127,8 @@ def per(before: Run, after: Run, before_ns: int, after_ns: int) -> Iterator[comp
 def groups(before: Run, after: Run) -> tuple[comparison.GroupChange, ...]:
     """The groups of both jobs by operation, use and ranks; those that hold ranks up longest first."""
     then, now = ({group.label: group for group in side.groups} for side in (before, after))
-    told = [
-        comparison.GroupChange(label=label, before=then.get(label), after=now.get(label)) for label in {**now, **then}
-    ]
+    both = {label: (then.get(label), now.get(label)) for label in {**now, **then}}
+    told = [comparison.GroupChange(label=label, before=one, after=other) for label, (one, other) in both.items()]
     return tuple(sorted(told, key=lambda group: -max(_held_ns(group.before), _held_ns(group.after))))
 
 

@@ -19,9 +19,7 @@ from diagnose.statistics import NAMED, Spread, moderated, of_waiting, student, t
 
 ALPHA = 0.05  # What an interval may be wrong.
 WIDE = 0.1  # Half of an interval that is wider says nothing that helps (our choice).
-
 DOUBLED = 2.0  # Times as long, from which on a part decides by itself (our choice).
-
 ALIKE = 2.0  # Runs of a side may usually differ so much more than those of the other, to tell by both (our choice).
 
 
@@ -50,16 +48,13 @@ def basis_of(before: Sequence[Run], after: Sequence[Run]) -> Basis:
 def side_of(runs: Sequence[Run], unprofiled: bool) -> Side:
     """The side, by its steps without a profiler or by the recorded ones."""
     times = [run.unprofiled_ns if unprofiled else run.times_ns for run in runs]
-    usual = [between_of(run) for run in runs]
+    usual = [
+        between_runs(run.measure, run.spending, statistics.fmean(run.unprofiled_ns or run.times_ns), run.world_size)
+        for run in runs
+    ]
     between = Spread(statistics.fmean(one.share for one in usual), min(one.freedom for one in usual))
     blocks_ns = tuple(ns for some in times for ns in means_of_blocks(some))
     return Side(tuple(map(statistics.fmean, times)), tuple(map(error_of, times)), between, blocks_ns)
-
-
-def between_of(run: Run) -> Spread:
-    """How equal runs of it usually differ."""
-    step_ns = statistics.fmean(run.unprofiled_ns or run.times_ns)
-    return between_runs(run.measure, run.spending, step_ns, run.world_size)
 
 
 def difference(before: Side, after: Side) -> Range:
@@ -121,11 +116,8 @@ def _deciding(found: Sequence[Part], before: Side, after: Side) -> Iterator[tupl
 
 def _half(kind: PartKind, ns: int, side: Side) -> float:
     """Half the interval of a part's logarithm. On CPUs parts were not measured: each may differ as the step does."""
-    usual = {
-        PartKind.HOST: side.between,
-        PartKind.COMPUTE: of_waiting(0.0),
-        PartKind.WORK_NOT_RECORDED: of_waiting(0.0),
-    }
+    on_device = dict.fromkeys((PartKind.COMPUTE, PartKind.WORK_NOT_RECORDED), of_waiting(0.0))
+    usual = {PartKind.HOST: side.between, **on_device}
     whole = usual.get(kind, Spread(NAMED.share * ns / side.mean_ns, NAMED.freedom))
     per_step = student(1 - ALPHA / 2, whole.freedom) * whole.share / math.sqrt(len(side.means_ns))
     return per_step * side.mean_ns / max(ns, 1)

@@ -67,37 +67,28 @@ def parts(before: Sequence[Run], after: Sequence[Run], before_ns: int, after_ns:
     """The parts of `after_ns - before_ns`, largest first. What recorded steps have more or less is the profiler's."""
     rows = mean_rows(before), mean_rows(after)
     if not all(rows):
-        return (_undivided(PartKind.NOT_KNOWN, before_ns, after_ns),)
+        return (_part(PartKind.NOT_KNOWN, "", before_ns, after_ns),)
     least = SMALL_SHARE * max(before_ns, after_ns)
     found: dict[tuple[Where, str], tuple[list[Row], list[Row]]] = {}
     for side, own in enumerate(rows):
         for row in own:
             found.setdefault((row[0].part, row[0].kind), ([], []))[side].append(row)
-    told = [_part(where, of, sides, least) for (where, of), sides in found.items()]
-    recorded = [sum(ns for _, ns, _ in own) for own in rows]
-    profiler = _undivided(PartKind.PROFILER, before_ns - recorded[0], after_ns - recorded[1])
-    if profiler.before_ns or profiler.after_ns:
-        told.append(profiler)
+    told = [
+        _part(PartKind(where.value), of, _ns(sides[0]), _ns(sides[1]), _detail(sides, least))
+        for (where, of), sides in found.items()
+    ]
+    profiler = _part(PartKind.PROFILER, "", before_ns - _ns(rows[0]), after_ns - _ns(rows[1]))
+    told += [profiler] * bool(profiler.before_ns or profiler.after_ns)
     return tuple(sorted(told, key=lambda part: -abs(part.ns)))
 
 
-def _undivided(kind: PartKind, before_ns: int, after_ns: int) -> Part:
-    what = part_words(kind, "")
-    return Part(what=what, kind=kind, of="", before_ns=before_ns, after_ns=after_ns, ns=after_ns - before_ns, detail=())
+def _part(kind: PartKind, of: str, before_ns: int, after_ns: int, detail: tuple[Change, ...] = ()) -> Part:
+    what, ns = part_words(kind, of), after_ns - before_ns
+    return Part(what=what, kind=kind, of=of, before_ns=before_ns, after_ns=after_ns, ns=ns, detail=detail)
 
 
-def _part(where: Where, of: str, sides: tuple[list[Row], list[Row]], least_ns: float) -> Part:
-    kind = PartKind(where.value)
-    before_ns, after_ns = (sum(ns for _, ns, _ in own) for own in sides)
-    return Part(
-        what=part_words(kind, of),
-        kind=kind,
-        of=of,
-        before_ns=before_ns,
-        after_ns=after_ns,
-        ns=after_ns - before_ns,
-        detail=_detail(sides, least_ns),
-    )
+def _ns(rows: Sequence[Row]) -> int:
+    return sum(ns for _, ns, _ in rows)
 
 
 def _detail(sides: tuple[list[Row], list[Row]], least_ns: float) -> tuple[Change, ...]:

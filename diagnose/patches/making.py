@@ -1,6 +1,7 @@
 """From the findings of a diagnosis to a patch."""
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
@@ -15,7 +16,7 @@ from diagnose.contracts.trials import Trial as Tried
 from diagnose.fixes.catalogue import parsed
 from diagnose.fixes.setting import Loop, Safety, Setting
 from diagnose.patches import files
-from diagnose.patches.code import Code, Edit
+from diagnose.patches.code import Edit
 from diagnose.patches.editor import edits_of
 from diagnose.patches.files import CannotEdit, CannotPatch
 from diagnose.patches.project import Project
@@ -122,19 +123,17 @@ def make(
     project = Project(manifest, rank, sites, here, loop)
     if wanted and not project.paths:
         _refuse(project)
-    fixes, made = list[PatchedFix](), list[tuple[Wanted, list[Edit]]]()
+    made = list[tuple[Wanted, list[Edit]]]()
     for one in wanted:
         try:
-            edits = _fitting(one, project, made)
+            made.append((one, _fitting(one, project, made)))
         except CannotEdit as error:
             by_hand.append(FixByHand(one.finding, one.fix, str(error)))
-        else:
-            made.append((one, edits))
-            fixes.append(PatchedFix(one.finding, one.fix, tuple(edit.place for edit in edits)))
+    fixes = tuple(PatchedFix(one.finding, one.fix, tuple(edit.place for edit in edits)) for one, edits in made)
     changed = tuple(_files([edit for _, edits in made for edit in edits]))
     by_hand.sort(key=lambda one: one.finding.rank_order)
     notes = [note for one in changed if (note := project.changed_since(one))]
-    return Patch(project.root, tuple(fixes), tuple(by_hand), changed, tuple(notes))
+    return Patch(project.root, fixes, tuple(by_hand), changed, tuple(notes))
 
 
 def _fitting(one: Wanted, project: Project, made: Iterable[tuple[Wanted, list[Edit]]]) -> list[Edit]:
@@ -151,11 +150,8 @@ def _fitting(one: Wanted, project: Project, made: Iterable[tuple[Wanted, list[Ed
 
 def _files(edits: Sequence[Edit]) -> list[PatchedFile]:
     """All files with their edits. Raises CannotEdit if one would not be sound."""
-    codes = dict[Path, Code]()
-    for edit in edits:
-        codes[edit.code.source.path] = edit.code
     found = list[PatchedFile]()
-    for path, code in codes.items():
+    for path, code in {edit.code.source.path: edit.code for edit in edits}.items():
         after = code.changed([edit for edit in edits if edit.code is code])
         found.append(PatchedFile(path, code.source.name, code.source.content, after))
     return sorted(found, key=lambda one: one.name)
@@ -179,27 +175,20 @@ def unified(files: Iterable[PatchedFile]) -> bytes:
 
 
 def _of(one: PatchedFile) -> Iterator[bytes]:
-    before, after = _lines(one.before), _lines(one.after)
-    _, _, *changes = difflib.unified_diff(before, after, n=3) if before != after else ("", "")
-    if not changes:
+    if one.before == one.after:
         return
+    _, _, *changes = difflib.unified_diff(_lines(one.before), _lines(one.after), n=3)
     old, new = _name(f"a/{one.name}"), _name(f"b/{one.name}")
     # git ends a name that has blanks with a tab (diff.c).
     tab = "\t" if " " in one.name else ""
     yield f"diff --git {old} {new}\n--- {old}{tab}\n+++ {new}{tab}\n".encode()
     for line in changes:
-        yield line.encode("latin-1") if line.endswith("\n") else line.encode("latin-1") + NO_NEWLINE
-
-
-NO_NEWLINE = b"\n\\ No newline at end of file\n"
+        yield line.encode("latin-1") + (b"" if line.endswith("\n") else b"\n\\ No newline at end of file\n")
 
 
 def _lines(content: bytes) -> list[str]:
     """A character a byte, so that lines of any encoding can be compared; only a line feed ends one."""
-    text = content.decode("latin-1")
-    lines = [f"{line}\n" for line in text.split("\n")]
-    lines[-1] = lines[-1][:-1]
-    return lines if lines[-1] else lines[:-1]
+    return [line for line in re.split(r"(?<=\n)", content.decode("latin-1")) if line]
 
 
 def _name(name: str) -> str:
