@@ -141,7 +141,7 @@ def of_ranks(
         **asdict(shown),
         tool_version=tool_version,
         provenance=_provenance(ranks, manifest),
-        ranks=_summaries(ranks, said.peers),
+        ranks=tuple(_compared(rank, said.peers) for rank in ranks),
         rules=tuple(rules),
         trials=trials,
     )
@@ -212,13 +212,8 @@ def steps_of(one: RankDiagnosis, cost: Slowdown | None, epoch: Epoch | None) -> 
     )
 
 
-def _summaries(ranks: Sequence[RankBrief], peers: Peers | None) -> tuple[RankSummary, ...]:
-    places = {} if peers is None else {rank: at for at, rank in enumerate(peers.ranks)}
-    return tuple(_compared(one, peers, places.get(one.index)) for one in ranks)
-
-
-def _compared(one: RankBrief, peers: Peers | None, at: int | None) -> RankSummary:
-    """A rank, with what it computes and waits if it is among those compared, at this position."""
+def _compared(one: RankBrief, peers: Peers | None) -> RankSummary:
+    """A rank, with what it computes and waits if it is among those compared."""
     alone = RankSummary(
         rank=one.index,
         step_time_ns=_step_time(one.steps),
@@ -227,9 +222,9 @@ def _compared(one: RankBrief, peers: Peers | None, at: int | None) -> RankSummar
         host=one.host,
         findings=one.findings[: one.worth_a_line],
     )
-    if peers is None or at is None:
+    if peers is None or one.index not in peers.ranks:
         return alone
-    count = len(peers.steps)
+    at, count = peers.ranks.index(one.index), len(peers.steps)
     computing, waiting = (round_half_up(int(ns[at].sum()), count) for ns in (peers.compute_ns, peers.waited_ns))
     return replace(alone, computing_ns=computing, waiting_ns=waiting if len(peers.met) else None)
 

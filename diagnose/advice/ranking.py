@@ -92,7 +92,7 @@ def _ordered(
     savings = [doubtful.bounded(finding, saving) for (_, finding), saving in zip(found, savings, strict=True)]
     both = zip(found, savings, strict=True)
     priced = [step.priced(page, one, saving, replay.changes(one.edits)) for (page, one), saving in both]
-    nothing = [one for one in priced if _costless(one, step)]
+    nothing = [one for one in priced if one.alone.likely_ns < NOTHING_SHARE * step.ns]
     kept = _few_of_each_rule([one for one in priced if one not in nothing], replay, step)
     small = [one for one in kept if _minor(one, step)]
     worth = [one for one in kept if not _minor(one, step)]
@@ -166,10 +166,6 @@ class Fixed(Struct, frozen=True):
     def with_one(self, one: Priced) -> Fixed:
         """One more, whether it fixes something or not."""
         return Fixed((*self.edits, *one.finding.edits), self.phases | {one.finding.phase})
-
-
-def _costless(one: Priced, step: Step) -> bool:
-    return one.alone.likely_ns < NOTHING_SHARE * step.ns
 
 
 def _minor(one: Priced, step: Step) -> bool:

@@ -108,11 +108,12 @@ def compare(before: Baseline, after: Baseline) -> Comparison:
     usual = noise.difference(then, now)
     share = noise.decided(usual, found, then, now)
     verdict = verdict_of(share)
+    low, high = (None if bound is None else round(bound * before_ns) for bound in (share.low, share.high))
     return Comparison(
         tool_version=__version__,
         before_ns=before_ns,
         after_ns=after_ns,
-        difference_ns=_ns(share, before_ns, after_ns),
+        difference_ns=Ns(low, after_ns - before_ns, high),
         difference_share=share,
         verdict=verdict,
         why=_DECIDED if share != usual else _why(verdict, share, basis, sides),
@@ -127,11 +128,6 @@ def compare(before: Baseline, after: Baseline) -> Comparison:
         ranks=changes.ranks(first, second),
         groups=changes.groups(first, second),
     )
-
-
-def _ns(share: Range, before_ns: int, after_ns: int) -> Ns:
-    low, high = (None if bound is None else round(bound * before_ns) for bound in (share.low, share.high))
-    return Ns(low, after_ns - before_ns, high)
 
 
 def verdict_of(share: Range) -> Verdict:

@@ -31,11 +31,9 @@ from diagnose.trace.model import Provenance, Rank
 from diagnose.version import __version__
 
 FILE = "diagnose-export.json"  # What an export says of itself, in a file beside its tables.
-
 SCHEMA_VERSION = 2
 
 _UNFINISHED = ".unfinished-"  # Beginning of the folder, inside of it, that files are written in until all are there.
-
 _TABLE_FILE = re.compile(r"rank\d+\.parquet")
 
 Progress = Callable[[int, int], None]
@@ -105,8 +103,7 @@ def _of_ranks(
     """The tables of each rank by its number, in order; and sentences on other files. Raises InputError."""
     write = partial(_rank_tables, folder=unfinished, names=tuple(names))
     read, lost = dict[int, _RankTables](), dict[int, InputError]()
-    results = processes.results(write, given.ranks, jobs)
-    for done, (at, result) in enumerate(results, start=1):
+    for done, (at, result) in enumerate(processes.results(write, given.ranks, jobs), start=1):
         if isinstance(result, _RankTables):
             read[at] = result
         elif given.ranks[at].trace.named:
@@ -130,10 +127,8 @@ def _rank_tables(files: RankFiles, folder: Path, names: Sequence[str]) -> _RankT
         return _written(recording.read(files), Path(tempfile.mkdtemp(dir=folder)), names)
     except InputError as error:
         return error
-    except OSError:
-        raise
     except Exception as error:
-        if failures.raised():
+        if isinstance(error, OSError) or failures.raised():
             raise
         kind = type(error).__name__
         return InputError(f"diagnose itself failed on {files.trace.path} ({kind}). Please report it.")
@@ -141,15 +136,15 @@ def _rank_tables(files: RankFiles, folder: Path, names: Sequence[str]) -> _RankT
 
 def _written(rank: Rank, folder: Path, names: Sequence[str]) -> _RankTables:
     about = rank.provenance
-    told = about.rank if about.rank is not None else ranks.rank_in_name(about.path)
+    number = (about.rank if about.rank is not None else ranks.rank_in_name(about.path)) or 0
     rows, absent = dict[str, int](), dict[str, str]()
     for name, frame in tables.made(Facts(rank), names):
         if isinstance(frame, Missing):
             absent[name] = f"{frame.what}. {frame.how_to_record_it}"
         else:
-            _write(frame, told or 0, folder / f"{name}.parquet")
+            _write(frame, number, folder / f"{name}.parquet")
             rows[name] = len(frame)
-    return _RankTables(folder, told or 0, replace(about, groups=()), rank.times_ns, rows, absent)
+    return _RankTables(folder, number, replace(about, groups=()), rank.times_ns, rows, absent)
 
 
 def _write(frame: pd.DataFrame, rank: int, path: Path) -> None:

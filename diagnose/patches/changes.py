@@ -160,6 +160,7 @@ def _counter(code: Code, call: cst.Call) -> str:
 
 
 AT_THE_START = ("MALLOC_", "LD_", "GLIBC_")  # How variables begin that the process reads before any Python runs.
+IMPORT = (cst.Import, cst.ImportFrom)
 
 
 def set_by_call(project: Project, function: str, name: str, value: object) -> list[Edit]:
@@ -230,8 +231,7 @@ def _after_imports(code: Code, text: str) -> Edit:
     for one in code.module.body:
         if isinstance(one, cst.FunctionDef | cst.ClassDef | cst.If):
             break
-        parts = one.body if isinstance(one, cst.SimpleStatementLine) else ()
-        if any(isinstance(part, cst.Import | cst.ImportFrom) for part in parts):
+        if isinstance(one, cst.SimpleStatementLine) and any(isinstance(small, IMPORT) for small in one.body):
             imports.append(one)
     if not imports:
         raise CannotEdit(f"{code.source.name} has no imports to set it after")

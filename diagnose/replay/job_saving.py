@@ -27,7 +27,7 @@ from diagnose.replay.graph import Graph
 from diagnose.replay.job import CallsOfAll, Change, same_calls
 from diagnose.replay.saving import Quality, Replay
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.job import CollectiveSequence, Job
+from diagnose.trace.job import Job
 
 Times = npt.NDArray[Any]
 
@@ -103,7 +103,10 @@ class JobReplay(Replay):
     def _evened(self, of: Own, keep: Times) -> list[Times]:
         """What of each rank's own time goes if the share `keep` is left in each step: first where the rank takes longer
         than others that do the same, between the same two calls."""
-        parts = [_part_ns(sequence, of) for sequence in self._job.sequences]
+        parts = [
+            computing if of is Own.COMPUTE else np.maximum(whole - computing, 0)
+            for whole, computing in map(stretches_ns, self._job.sequences)
+        ]
         alike = [rank for rank, same in enumerate(self._alike) if same]
         stretches = np.stack([np.bincount(self._segment[rank], weights=parts[rank]) for rank in alike])
         others = (stretches.sum(axis=0) - stretches) / max(len(alike) - 1, 1)
@@ -127,11 +130,6 @@ class JobReplay(Replay):
         kept = np.minimum(now, np.maximum(left, now - np.maximum(before - left, 0.0)))
         shortened: Times = theirs * (kept / np.maximum(now, 1.0))[its]
         return shortened
-
-
-def _part_ns(one: CollectiveSequence, of: Own) -> Times:
-    all_of_it, computing = stretches_ns(one)
-    return computing if of is Own.COMPUTE else np.maximum(all_of_it - computing, 0)
 
 
 def _spread(part: Times, excess: Times, step: IntArray, share: Times) -> Times:
