@@ -69,17 +69,8 @@ def _rank(job: Job, times: JobTimes, at: int, known: bool, count: int) -> JobRan
     parts = (times.compute_ns, times.host_ns, times.wait_ns, times.transfer_ns, times.unmatched_ns)
     compute, host, wait, transfer, apart = shared_out([int(part[at].sum()) for part in parts], count)
     late = [round_half_up(int(ns), count) if known else None for ns in times.caused_ns[at]]
-    return JobRank(
-        rank=job.sequences[at].rank,
-        compute_ns=compute,
-        host_ns=host,
-        wait_ns=wait if known else None,
-        transfer_ns=transfer if known else None,
-        unmatched_ns=apart,
-        compute_late_ns=late[0],
-        host_late_ns=late[1],
-        held_late_ns=late[2],
-    )
+    waits = (wait, transfer) if known else (None, None)
+    return JobRank(job.sequences[at].rank, compute, host, *waits, apart, *late)
 
 
 _KINDS = (
@@ -137,11 +128,12 @@ def of_ranks(
         risks=risks_of_all([rank.risks for rank in ranks]),
         integrity=(*integrity, *notes),
     )
+    places = {} if said.peers is None else {rank: at for at, rank in enumerate(said.peers.ranks)}
     return Diagnosis(
         **asdict(shown),
         tool_version=tool_version,
         provenance=_provenance(ranks, manifest),
-        ranks=tuple(_compared(rank, said.peers) for rank in ranks),
+        ranks=tuple(_compared(rank, said.peers, places.get(rank.index)) for rank in ranks),
         rules=tuple(rules),
         trials=trials,
     )
@@ -212,8 +204,8 @@ def steps_of(one: RankDiagnosis, cost: Slowdown | None, epoch: Epoch | None) -> 
     )
 
 
-def _compared(one: RankBrief, peers: Peers | None) -> RankSummary:
-    """A rank, with what it computes and waits if it is among those compared."""
+def _compared(one: RankBrief, peers: Peers | None, at: int | None) -> RankSummary:
+    """A rank, with what it computes and waits if it is among those compared, at this position."""
     alone = RankSummary(
         rank=one.index,
         step_time_ns=_step_time(one.steps),
@@ -222,9 +214,9 @@ def _compared(one: RankBrief, peers: Peers | None) -> RankSummary:
         host=one.host,
         findings=one.findings[: one.worth_a_line],
     )
-    if peers is None or one.index not in peers.ranks:
+    if peers is None or at is None:
         return alone
-    at, count = peers.ranks.index(one.index), len(peers.steps)
+    count = len(peers.steps)
     computing, waiting = (round_half_up(int(ns[at].sum()), count) for ns in (peers.compute_ns, peers.waited_ns))
     return replace(alone, computing_ns=computing, waiting_ns=waiting if len(peers.met) else None)
 

@@ -10,8 +10,7 @@ import msgspec
 from diagnose import failures
 from diagnose.contracts.finding import Outcome, RankedFinding, ReplayQuality, RulePage, ShownRisk
 from diagnose.contracts.job import JobSummary
-from diagnose.contracts.pictures import Pictures
-from diagnose.contracts.timeline import Timeline
+from diagnose.contracts.timeline import Pictures, Timeline
 from diagnose.contracts.trials import Report
 from diagnose.contracts.watched_run import WatchedRun
 from diagnose.facts.communication.overlap import Communication

@@ -68,7 +68,7 @@ def change(facts: Facts, edit: Edit) -> Change:
         inside = (times.starts >= used.start_ns) & (times.starts < used.end_ns)
     else:
         inside = in_used_steps(facts, owner)
-    within = intervals.union(Intervals(times.starts[inside], times.ends[inside]))
+    within = intervals.union_of(times, inside)
     return Change(
         kind=_KINDS[type(edit)],
         count=int(inside.sum()),
