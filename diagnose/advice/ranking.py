@@ -276,9 +276,7 @@ def _evidence(one: Priced, step: Step) -> tuple[Evidence, ...]:
     return (replace(evidence[0], text=f"{evidence[0].text.removesuffix('.')}; {stalls}"), *evidence[1:])
 
 
-def _finished(
-    one: Priced, place: int, step: Step, where: Where, doubtful: Doubtful, replay: Replay
-) -> RankedFinding:
+def _finished(one: Priced, place: int, step: Step, where: Where, doubtful: Doubtful, replay: Replay) -> RankedFinding:
     finding, alone, added, doubts = one.finding, one.alone, one.added, doubtful.doubts(one, step)
     why = "; ".join([finding.confidence.why, *(doubt.why for doubt in doubts)])
     return RankedFinding(
