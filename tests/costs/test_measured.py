@@ -219,9 +219,7 @@ SAMPLE = Path(__file__).parents[2] / "sample_traces/planted/kernels/data_in_doub
 
 def recording(folder: Path) -> Path:
     """A copy of a training on the CPU in fp64."""
-    for path in SAMPLE.iterdir():
-        shutil.copy(path, folder)
-    return folder
+    return Path(shutil.copytree(SAMPLE, folder, dirs_exist_ok=True))
 
 
 def test_the_file_beside_a_trace_prices_its_fixes(tmp_path: Path) -> None:
