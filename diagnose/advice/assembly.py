@@ -69,7 +69,7 @@ def _rank(job: Job, times: JobTimes, at: int, known: bool, count: int) -> JobRan
     parts = (times.compute_ns, times.host_ns, times.wait_ns, times.transfer_ns, times.unmatched_ns)
     compute, host, wait, transfer, apart = shared_out([int(part[at].sum()) for part in parts], count)
     late = [round_half_up(int(ns), count) if known else None for ns in times.caused_ns[at]]
-    waits = (wait, transfer) if known else (None, None)
+    waits: tuple[int | None, int | None] = (wait, transfer) if known else (None, None)
     return JobRank(job.sequences[at].rank, compute, host, *waits, apart, *late)
 
 

@@ -5,11 +5,27 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnose.costs.changes import Attended, Chained, FloatArray, Fused, Left, Mask, Recost, Scattered, UpdatedAtOnce
+from diagnose.costs.changes import (
+    BYTES,
+    NARROWER,
+    PLACE,
+    RANK,
+    UNSURE,
+    Attended,
+    Chained,
+    Changed,
+    FloatArray,
+    Fused,
+    Left,
+    Mask,
+    Recost,
+    Scattered,
+    UpdatedAtOnce,
+)
 from diagnose.costs.host import HostBook
 from diagnose.costs.known import BANDWIDTH, SEARCHED, SEARCHED_ELSEWHERE, Family, Grade, Known, known, own_row
 from diagnose.costs.measured import MOSTLY, Key, Wanted, alike, keys, keys_of_groups, measured_costs, seen
-from diagnose.costs.ops import BYTES, FAMILIES, GRADES, NARROWER, PLACE, RANK, UNSURE, Changed, costed_ops, grades_in
+from diagnose.costs.ops import FAMILIES, GRADES, costed_ops, grades_in
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.inputs import SHORTEST_NS, type_rates
 from diagnose.facts.core.run import trains_on_cpu

@@ -10,20 +10,9 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
 
-from diagnose.costs.changes import Attended, Fused, Mask, UpdatedAtOnce
+from diagnose.costs.changes import BYTES, NARROWER, PLACE, Attended, Changed, Fused, Mask, UpdatedAtOnce
 from diagnose.costs.known import Family, Grade, Known, known
-from diagnose.costs.ops import (
-    BYTES,
-    FAMILIES,
-    GRADES,
-    NARROWER,
-    PLACE,
-    Changed,
-    CostedOps,
-    Products,
-    costed_ops,
-    grades_in,
-)
+from diagnose.costs.ops import FAMILIES, GRADES, CostedOps, Products, costed_ops, grades_in
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.inputs import name_codes, peaks
 from diagnose.trace.costs import DTYPES

@@ -1,4 +1,4 @@
-"""Device operations with all that their cost depends on, and how they are changed."""
+"""Device operations with all that their cost depends on."""
 
 from __future__ import annotations
 
@@ -6,18 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diagnose.costs.changes import (
-    Change,
-    Enlarged,
-    FloatArray,
-    Fused,
-    InPrecision,
-    Mask,
-    Padded,
-    Pinned,
-    Searched,
-    WellChosen,
-)
+from diagnose.costs.changes import FloatArray, Mask
 from diagnose.costs.known import Family, Grade, grade_of
 from diagnose.facts.autograd.backward import backward_nodes
 from diagnose.facts.core.base import Facts, fact, optional
@@ -153,37 +142,6 @@ def grades_in(products: Products, dtype: npt.NDArray[np.integer]) -> npt.NDArray
     of_type = np.array([_SIZES.index(min(max(DTYPE_BYTES[one], 1.0), 4.0)) for one in DTYPES])
     found: npt.NDArray[np.int8] = products.grade[of_type[dtype], np.arange(products.grade.shape[1])]
     return found
-
-
-NARROWER = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
-RANK = {dtype: place for place, dtype in enumerate(NARROWER)}
-PLACE = np.array([RANK.get(dtype, len(NARROWER) - 1) for dtype in DTYPES])  # In NARROWER, by position in DTYPES.
-BYTES = np.array([DTYPE_BYTES[dtype] for dtype in NARROWER])
-UNSURE, SURE = 1, 2
-
-
-class Changed:
-    """How operations are changed, whatever the order in which changes were named. Arrays of shape (operations,)."""
-
-    def __init__(self, many: int) -> None:
-        self.dtype = np.full(many, -1, dtype=np.int64)  # Position in NARROWER, or -1.
-        self.well_chosen, self.times = np.zeros(many, dtype=np.int64), np.ones(many)
-        self.autocast, self.touched, *marks = np.zeros((5, many), dtype=bool)
-        self.padded, self.searched, self.pinned = marks
-        self._marks = dict(zip((Padded, Searched, Pinned), marks, strict=True))
-
-    def mark(self, rows: IntArray, change: Change) -> None:
-        """Note a change of some operations."""
-        self.touched[rows] |= not isinstance(change, Fused)
-        if isinstance(change, InPrecision):
-            self.dtype[rows] = np.maximum(self.dtype[rows], RANK[change.dtype])
-            self.autocast[rows] |= change.autocast
-        elif isinstance(change, WellChosen):
-            self.well_chosen[rows] = np.maximum(self.well_chosen[rows], SURE if change.certain else UNSURE)
-        elif isinstance(change, Enlarged):
-            self.times[rows] *= change.times
-        elif isinstance(change, Padded | Searched | Pinned):
-            self._marks[type(change)][rows] = True
 
 
 _ONCE = """

@@ -109,7 +109,7 @@ class Own(IntEnum):
 
 
 class Even(Struct, frozen=True, eq=False):
-    """Of what ranks of a job take by themselves in each step a share is left. Only where the other ranks are known."""
+    """Ranks of a job take the share `keep` of what each took by itself: less, or more. Only where others are known."""
 
     keep: npt.NDArray[np.float64]  # Shape (ranks, steps) as in `Peers`.
     much: Number = 1.0  # Share of that change which happens.

@@ -53,6 +53,7 @@ class Saving:
     likely_ns: int
     high_ns: int
     basis: Basis
+    # How it was found, not what it is:
     replayed_ns: tuple[int, int, int] | None = field(default=None, compare=False)  # The step: low, likely, high.
     device_left: float = field(default=1.0, compare=False)  # Of the time of device work, what is likely left: a share.
 
