@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Struct
 
 from diagnose.comparing import changes, noise
-from diagnose.comparing.parts import parts
 from diagnose.comparing.runs import baseline_of, middle
 from diagnose.contracts.baseline import SCHEMA_VERSION as BASELINE_VERSION
 from diagnose.contracts.baseline import Baseline, Run
@@ -104,7 +103,7 @@ def compare(before: Baseline, after: Baseline) -> Comparison:
     before_ns, after_ns = round(then.mean_ns), round(now.mean_ns)
     basis = noise.basis_of(*sides)
     first, second = (runs[middle(runs)] for runs in sides)
-    found = parts(*sides, before_ns, after_ns)
+    found = changes.parts(*sides, before_ns, after_ns)
     usual = noise.difference(then, now)
     share = noise.decided(usual, found, then, now)
     verdict = verdict_of(share)

@@ -1,7 +1,6 @@
 """Findings, settings and amounts of work that differ between two recordings."""
 
 from diagnose.comparing import changes
-from diagnose.comparing.parts import parts
 from diagnose.contracts.baseline import GroupTime, RankStep
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.run.time_attribution import Part
@@ -64,7 +63,7 @@ def test_settings_that_differ_are_told_and_what_their_part_adds_where_that_is_mo
         spent(Part.IDLE, "loader", 8 * MS, site=LINE),
         settings={"loader 0 num_workers": "0", "torch cudnn_benchmark": "False", "version torch": "2.11", "env A": "1"},
     )
-    found = changes.settings(before, after, parts([before], [after], 10 * MS, 19 * MS))
+    found = changes.settings(before, after, changes.parts([before], [after], 10 * MS, 19 * MS))
     assert [(one.name, one.before, one.after, one.acts_on, one.explains_ns) for one in found] == [
         ("loader 0 num_workers", "4", "0", "data loading", 8 * MS),
         ("version torch", "2.10", "2.11", "", None),

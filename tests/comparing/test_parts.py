@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.comparing.parts import mean_rows, parts
+from diagnose.comparing.changes import mean_rows, parts
 from diagnose.contracts.baseline import Run
 from diagnose.contracts.comparison import Change, ChangeKind, PartKind
 from diagnose.facts.run.time_attribution import AttributedTime, Part
