@@ -41,7 +41,7 @@ class Project:
     @cached_property
     def named(self) -> list[str]:
         """Files that the recording names as the user's own."""
-        made = [*(one.made for one in (*self.rank.loaders, *self.rank.optimizers)), *self.ddp_made]
+        made = [*(one.made for one in self.rank.loaders), *(one.made for one in self.rank.optimizers), *self.ddp_made]
         places = [one.file for one in made if one is not None]
         sources = [source.file for source in self.manifest.sources] or files.command_files(self.manifest.command)
         return list(dict.fromkeys([*sources, *places, *(site.file for site in self._sites)]))[:MOST_FILES]
