@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from diagnose import failures
-from diagnose.advice import assembly, fixes_of_run, library_evidence, merging, outcomes, ranking
+from diagnose.advice import assembly, fixes_of_run, merging, outcomes, ranking
 from diagnose.advice.assembly import job_summary
 from diagnose.advice.pricing import Step
 from diagnose.advice.rank_diagnosis import (
@@ -313,10 +313,10 @@ def _followable(facts: Facts, findings: Sequence[Found]) -> list[Found]:
 
 _PASSES: Mapping[str, Callable[[Facts, Sequence[Found]], Sequence[Found]]] = {
     "fixes as this run can follow them": _followable,
-    "settings of frameworks": library_evidence.with_framework,
-    "functions of libraries in findings": library_evidence.added,
-    "what findings ask to record": lambda facts, findings: outcomes.in_findings(facts.rank, findings),
-    "findings with one fix": lambda facts, findings: merging.merged(findings),
+    "settings of frameworks": fixes_of_run.with_framework,
+    "functions of libraries in findings": fixes_of_run.with_library,
+    "what findings ask to record": lambda facts, found: outcomes.in_findings(facts.rank, found),
+    "findings with one fix": lambda facts, found: merging.merged(found),
 }
 """From what rules find to what this run can use, in order; where one fails, findings stay as they were."""
 

@@ -4,8 +4,8 @@ import re
 import statistics
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
+from msgspec.structs import asdict, replace
 
 from diagnose.advice.rank_diagnosis import RankBrief, RankDiagnosis, StepTimes, merged_notes, risks_of_all
 from diagnose.contracts.diagnosis import Diagnosis, MeasuredOps, Provenance, RankSummary, Source, Steps, StepTime
@@ -29,7 +29,6 @@ from diagnose.facts.core.steps import Measure
 from diagnose.facts.run.timed_steps import Epoch, Slowdown
 from diagnose.replay.job import Joined, joined_ranks
 from diagnose.replay.job_path import job_path
-from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Job
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.measured import Measurements
@@ -65,16 +64,12 @@ def summarised(job: Job, joined: Joined) -> JobSummary:
         unmatched=tuple(_unmatched(one, count) for one in unmatched(job, times)),
         clocks=len({sequence.machine if sequence.machine >= 0 else -1 - sequence.rank for sequence in job.sequences}),
         clock_error_ns=job.clock_error_ns if any(not join_point.transfer for join_point in job.join_points) else None,
-        compute_ns=_rows(times.compute_ns),
+        compute_ns=tuple(map(tuple, times.compute_ns.tolist())),
         wait_ns=tuple(
-            None if one.wait_ns is None else row for one, row in zip(ranks, _rows(times.wait_ns), strict=True)
+            None if one.wait_ns is None else tuple(ns) for one, ns in zip(ranks, times.wait_ns.tolist(), strict=True)
         ),
         noise=CPU_NOISE if job.sequences[0].on_cpu else DEVICE_NOISE,
     )
-
-
-def _rows(values: IntArray) -> tuple[tuple[int, ...], ...]:
-    return tuple(map(tuple, values.tolist()))
 
 
 def _rank(job: Job, times: JobTimes, at: int, known: bool, count: int) -> JobRank:
@@ -82,17 +77,8 @@ def _rank(job: Job, times: JobTimes, at: int, known: bool, count: int) -> JobRan
     parts = (times.compute_ns, times.host_ns, times.wait_ns, times.transfer_ns, times.unmatched_ns)
     compute, host, wait, transfer, apart = shared_out([int(part[at].sum()) for part in parts], count)
     late = [round_half_up(int(ns), count) if known else None for ns in times.caused_ns[at]]
-    return JobRank(
-        rank=job.sequences[at].rank,
-        compute_ns=compute,
-        host_ns=host,
-        wait_ns=wait if known else None,
-        transfer_ns=transfer if known else None,
-        unmatched_ns=apart,
-        compute_late_ns=late[0],
-        host_late_ns=late[1],
-        held_late_ns=late[2],
-    )
+    waits: tuple[int | None, int | None] = (wait, transfer) if known else (None, None)
+    return JobRank(job.sequences[at].rank, compute, host, *waits, apart, *late)
 
 
 _KINDS = (
@@ -142,22 +128,20 @@ def of_ranks(
     rules: Sequence[RulePage] = (),
     trials: Report | None = None,
 ) -> Diagnosis:
-    """The Diagnosis of a run: of the rank that it is about, and of all in brief, that one too, in order of rank.
-
-    `integrity` is what is wrong with their set.
-    """
+    """The Diagnosis: of the rank that it is about, and of all in brief. `integrity`: what is wrong with their set."""
     shown, notes = said.sections, merged_notes({rank.index: rank.integrity for rank in ranks}, said.sections.rank)
-    known = {
-        **msgspec.structs.asdict(shown),
-        "findings": tuple(_with_ranks(finding, ranks) for finding in shown.findings),
-        "risks": risks_of_all([rank.risks for rank in ranks]),
-        "integrity": (*integrity, *notes),
-    }
+    shown = replace(
+        shown,
+        findings=tuple(_with_ranks(finding, ranks) for finding in shown.findings),
+        risks=risks_of_all([rank.risks for rank in ranks]),
+        integrity=(*integrity, *notes),
+    )
+    places = {} if said.peers is None else {rank: at for at, rank in enumerate(said.peers.ranks)}
     return Diagnosis(
-        **known,
+        **asdict(shown),
         tool_version=tool_version,
         provenance=_provenance(ranks, manifest),
-        ranks=_summaries(ranks, said.peers),
+        ranks=tuple(_compared(rank, said.peers, places.get(rank.index)) for rank in ranks),
         rules=tuple(rules),
         trials=trials,
     )
@@ -179,8 +163,7 @@ def _with_ranks(finding: RankedFinding, ranks: Sequence[RankBrief]) -> RankedFin
     """The finding with all ranks on which its rule found something at the same place."""
     place = finding.rule, finding.site
     same = {rank.index for rank in ranks if place in [(found.rule, found.site) for found in rank.findings]}
-    where = msgspec.structs.replace(finding.where, ranks=tuple(sorted(same)))
-    return msgspec.structs.replace(finding, where=where)
+    return replace(finding, where=replace(finding.where, ranks=tuple(sorted(same))))
 
 
 def _provenance(ranks: Sequence[RankBrief], manifest: Manifest | None) -> Provenance:
@@ -229,11 +212,6 @@ def steps_of(one: RankDiagnosis, cost: Slowdown | None, epoch: Epoch | None) -> 
     )
 
 
-def _summaries(ranks: Sequence[RankBrief], peers: Peers | None) -> tuple[RankSummary, ...]:
-    places = {} if peers is None else {rank: at for at, rank in enumerate(peers.ranks)}
-    return tuple(_compared(one, peers, places.get(one.index)) for one in ranks)
-
-
 def _compared(one: RankBrief, peers: Peers | None, at: int | None) -> RankSummary:
     """A rank, with what it computes and waits if it is among those compared, at this position."""
     alone = RankSummary(
@@ -248,7 +226,7 @@ def _compared(one: RankBrief, peers: Peers | None, at: int | None) -> RankSummar
         return alone
     count = len(peers.steps)
     computing, waiting = (round_half_up(int(ns[at].sum()), count) for ns in (peers.compute_ns, peers.waited_ns))
-    return msgspec.structs.replace(alone, computing_ns=computing, waiting_ns=waiting if len(peers.met) else None)
+    return replace(alone, computing_ns=computing, waiting_ns=waiting if len(peers.met) else None)
 
 
 def _step_time(steps: StepTimes | None) -> StepTime | None:

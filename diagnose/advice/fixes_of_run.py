@@ -1,33 +1,38 @@
 """Fixes as this run can follow them: without those that it has already, or that its devices cannot follow; in the words
-of what owns its loop, as changes of its own calls, and with its command.
+of what owns its loop, as changes of its own calls, and with its command. And what findings say of installed packages.
 """
 
 import ast
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-import msgspec
+import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnose.contracts.finding import Finding, Fix, RuleName
-from diagnose.facts.run.program import Language, Program
+from diagnose.contracts.finding import Evidence, Finding, Fix, Kind, RuleName
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.host.callees import LibraryCall, framework_frame, library_call, runs_loop
+from diagnose.facts.run.program import Language, Program, loop_owner
+from diagnose.fixes.frameworks import NAMES, OWNERS, own_work
 from diagnose.fixes.setting import DS_CONFIG, Argument, Code, Loop, NotPossible, Run, Safety, Setting
+from diagnose.replay.edits import Edit, Move, Remove, Shorten, Times
+from diagnose.replay.shown import selected
+from diagnose.trace import enums
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.manifest import Made, training_loaders
 from diagnose.trace.model import Context, Device
+from diagnose.trace.units import duration
 
 PLACEHOLDER = "python train.py"  # What stands in fixes for the command.
-
 IN_PYTHON = "# in Python:"  # Label of code for programs in other languages.
-
-LONGEST_COMMAND = 200
-"""Characters of a command that are shown in place of that; further words are left out (our choice)."""
-
-MOST_POSITIONS = 3
-"""Arguments of a call that are given by position: of more, one may be what is to be set (our choice)."""
+LONGEST_COMMAND = 200  # Characters of a command shown in its place; further words are left out (our choice).
+MOST_POSITIONS = 3  # Arguments of a call by position: of more, one may be what is to be set (our choice).
 
 NONE_FITS = Fix(
     "Rewrite the code with fewer ops: torch.compile does not support this GPU.", safety=Safety.ROUNDING, effort=3
@@ -77,12 +82,12 @@ def _fitted(here: Situation, finding: Finding) -> Finding:
     fixes, site = list[Fix](), finding.site
     for fix in finding.fixes:
         if here.program.language is not Language.PYTHON:
-            fixes.append(_labelled(fix) if _is_python(fix.after) else fix)
+            labelled = replace(fix, before="", after=f"{IN_PYTHON}\n{fix.after}", trial=None)
+            fixes.append(labelled if _is_python(fix.after) else fix)
             continue
         told, made = _in_its_words(here, _of_version(here.before, fix))
         site = site or (made.site if made else None)
-        command = () if here.context is None else here.context.command
-        told = _with_command(command, told)
+        told = _with_command(() if here.context is None else here.context.command, told)
         if not told.after or told.after not in [one.after for one in fixes]:  # A framework has one setting for two.
             fixes.append(told)
     return replace(finding, fixes=tuple(fixes), site=site)
@@ -93,13 +98,7 @@ def _of_version(before: tuple[int, int] | None, fix: Fix) -> Fix:
     setting = fix.setting
     if setting is None or before is None or setting.since < before:
         return fix
-    return msgspec.structs.replace(
-        fix, do=f"{fix.do} First update PyTorch to {'.'.join(map(str, setting.since))} or newer."
-    )
-
-
-def _labelled(fix: Fix) -> Fix:
-    return msgspec.structs.replace(fix, before="", after=f"{IN_PYTHON}\n{fix.after}", trial=None)
+    return replace(fix, do=f"{fix.do} First update PyTorch to {'.'.join(map(str, setting.since))} or newer.")
 
 
 def _in_its_words(here: Situation, fix: Fix) -> tuple[Fix, Made | None]:
@@ -108,17 +107,18 @@ def _in_its_words(here: Situation, fix: Fix) -> tuple[Fix, Made | None]:
     if setting is None or run is None:
         return fix, None
     if caution := setting.caution(run):
-        fix = msgspec.structs.replace(fix, do=f"{fix.do} {caution}", safety=Safety.NEEDS_JUDGEMENT)
+        fix = replace(fix, do=f"{fix.do} {caution}", safety=Safety.NEEDS_JUDGEMENT)
     told = setting.framework(here.program.loop, run) if here.program.loop is not Loop.OWN else None
     if isinstance(told, Argument):
-        return msgspec.structs.replace(fix, before="", after=written(told)), None
-    made = _made(setting, run)
+        return replace(fix, before="", after=written(told)), None
+    _, places = setting.made(run) or ("", ())
+    made = places[0] if len(set(places)) == 1 else None  # Of several it is not known which.
     if made is not None:
         changed = with_settings(made.call, setting.arguments)
         before = f"{made.call}  # {PurePath(made.file).name}:{made.line}"
-        fix = msgspec.structs.replace(fix, before=before, after=changed) if changed else fix
+        fix = replace(fix, before=before, after=changed) if changed else fix
     elif told:
-        fix = msgspec.structs.replace(fix, after=f"# {told}\n{fix.after}")
+        fix = replace(fix, after=f"# {told}\n{fix.after}")
     return fix, made
 
 
@@ -134,20 +134,17 @@ def written(told: Argument) -> str:
     return f"{told.name}={value},  # of {owner}"
 
 
-def _made(setting: Setting, run: Run) -> Made | None:
-    """The one place where what takes the setting is made; None if there are several, or it is not known."""
-    _, places = setting.made(run) or ("", ())
-    return places[0] if len(set(places)) == 1 else None
-
-
 def with_settings(call: str, settings: Mapping[str, Any]) -> str:
     """A call with other values of some of its named arguments; empty where it cannot be told what that would be.
 
     >>> with_settings("DataLoader(data, **options)", {"num_workers": 2})
     "DataLoader(data, **{**options, 'num_workers': 2})"
     """
-    made = _call(call)
-    if made is None or not settings or len(made.args) > MOST_POSITIONS:
+    try:
+        made = ast.parse(call, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    if not isinstance(made, ast.Call) or not settings or len(made.args) > MOST_POSITIONS:
         return ""
     packed = [keyword for keyword in made.keywords if keyword.arg is None]
     if any(isinstance(arg, ast.Starred) for arg in made.args) or len(packed) > 1:
@@ -161,15 +158,6 @@ def with_settings(call: str, settings: Mapping[str, Any]) -> str:
     elif left:
         made.keywords += [ast.keyword(name, value) for name, value in left.items()]
     return ast.unparse(made)
-
-
-def _call(text: str) -> ast.Call | None:
-    """Of a text that is a call; None of any other."""
-    try:
-        made = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    return made if isinstance(made, ast.Call) else None
 
 
 def _is_python(text: str) -> bool:
@@ -187,4 +175,86 @@ def _with_command(command: tuple[str, ...], fix: Fix) -> Fix:
         return fix
     typed = shlex.join(words[:short]) + " ..." * (short < len(words))
     before, after = (text.replace(PLACEHOLDER, typed) for text in (fix.before, fix.after))
-    return msgspec.structs.replace(fix, before=before, after=after)
+    return replace(fix, before=before, after=after)
+
+
+_ANYONES_CODE = (SpanKind.LOADER, SpanKind.PYTHON, SpanKind.ANNOTATION)  # Spans around it; ops are PyTorch's.
+
+
+def with_library(facts: Facts, found: Iterable[tuple[RuleName, Finding]]) -> list[tuple[RuleName, Finding]]:
+    """The findings, those on time of the host with the library function that takes most of it, where frames tell."""
+    try:
+        return [(page, _told(finding, _call(facts, finding))) for page, finding in found]
+    except Missing:
+        return list(found)
+
+
+def with_framework(facts: Facts, found: Iterable[tuple[RuleName, Finding]]) -> list[tuple[RuleName, Finding]]:
+    """The findings, those on host time in a framework's own code with the setting of the framework that causes it."""
+    loop = loop_owner(facts)
+    return [(page, finding if loop is Loop.OWN else _of_framework(facts, loop, finding)) for page, finding in found]
+
+
+def _of_framework(facts: Facts, loop: Loop, finding: Finding) -> Finding:
+    edits = [edit for edit in finding.edits if isinstance(edit, Shorten | Remove | Move)]
+    if not edits or finding.per_sample or not (finding.host_bound or any(isinstance(edit, Remove) for edit in edits)):
+        return finding
+    on_host, names = (facts.rank.tracks["device"] < 0).to_numpy(), facts.rank.spans["name"]
+    times, tracks = _times(facts, edits, lambda owner, track: on_host[track])
+    spans = [edit.what for edit in edits if not isinstance(edit.what, Times)]
+    ops = frozenset(str(name) for ids in spans for name in names.iloc[ids].unique())
+    own, settings = finding.site, tuple(fix for fix in finding.fixes if fix.setting is not None)
+    # Where the user's innermost function runs the framework's loop, none of the user's code can do less.
+    inside = loop in OWNERS and not settings and own is not None and (own.file, own.function) in runs_loop(facts)
+    site = framework_frame(facts, times, tracks, inside)
+    if site is None:
+        return finding
+    work, name = own_work(loop, site.file, site.function, ops), NAMES[loop]
+    where = f"`{site.function}` ({replace(site, file=PurePath(site.file).name).place})"
+    if work is None and settings:
+        return finding
+    if work is None:
+        itself = f"{name} does this itself, mostly in {where}; no setting is known to avoid it."
+        evidence = (*finding.evidence, Evidence(itself))
+        if not inside:
+            return replace(finding, evidence=evidence)
+        newer = Fix(f"Try a newer version of {name}.", effort=3)
+        title = f"Python of {name} itself stalls the training"
+        return replace(finding, evidence=evidence, fixes=(newer,), title=title, kind=Kind.WHERE_TO_LOOK)
+    told = Evidence(f"Most of this is in {where} of {name}, which {work.what}.")
+    do = f"Set {work.setting.name}: {name} {work.what}."
+    fix = Fix(do, after=written(work.setting))
+    return replace(finding, evidence=(*finding.evidence, told), fixes=(fix, *settings))
+
+
+def _call(facts: Facts, finding: Finding) -> LibraryCall | None:
+    """The library function with most of the host time that the finding's fix would shorten."""
+    kind, own = facts.rank.spans["kind"].cat.codes.to_numpy(), [enums.code(one) for one in _ANYONES_CODE]
+
+    def anyones(owner: IntArray | int, track: IntArray) -> npt.NDArray[np.bool_]:
+        return np.ones(len(track), dtype=bool) if isinstance(owner, int) else np.isin(kind[owner], own)
+
+    edits = [edit for edit in finding.edits if isinstance(edit, Shorten | Move)]
+    times, tracks = _times(facts, edits, anyones)
+    return library_call(facts, times, tracks) if times.size else None
+
+
+def _times(
+    facts: Facts, edits: Iterable[Edit], fits: Callable[[IntArray | int, IntArray], npt.NDArray[np.bool_]]
+) -> tuple[Intervals, IntArray]:
+    """Of the times that edits select those that fit, by spans (or the track of all) and tracks, with their tracks."""
+    found, none = list[tuple[IntArray, ...]](), np.zeros(0, dtype=np.int64)
+    for times, owner in (selected(facts, edit) for edit in edits):
+        track = np.full(times.size, owner) if isinstance(owner, int) else facts.rank.spans["track"].to_numpy()[owner]
+        chosen = fits(owner, track)
+        found.append((times.starts[chosen], times.ends[chosen], track[chosen].astype(np.int64)))
+    starts, ends, tracks = (np.concatenate(column) for column in zip((none,) * 3, *found, strict=True))
+    return Intervals(starts, ends), tracks
+
+
+def _told(finding: Finding, call: LibraryCall | None) -> Finding:
+    if call is None or not call.ns or call.function in finding.title:
+        return finding
+    where = "" if call.site == finding.site else f" ({call.site.place})"
+    text = f"{duration(call.ns)}/step of this is in {call.function}, called by `{call.site.function}`{where}."
+    return replace(finding, evidence=(*finding.evidence, Evidence(text, call.ns, "ns")))

@@ -1,25 +1,28 @@
-"""One action is one finding: what one change gains, with its parts; two ways to the same time with both fixes."""
+"""One action is one finding: what one change gains, with its parts; two ways to the same time with both fixes.
+
+What the other findings explain is none.
+"""
 
 from collections.abc import Hashable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from diagnose.contracts.finding import Evidence, Finding, Fix, Level, RuleName
+from diagnose.advice.pricing import Priced
+from diagnose.contracts.finding import Confidence, Evidence, Finding, Fix, Level, RuleName
 from diagnose.fixes.setting import Safety
 from diagnose.replay.saving import Basis, Replay
 from diagnose.trace.units import duration
 
 Found = tuple[RuleName, Finding]
 
+LEFT_SHARE = 0.5  # Of a saving, that must be left for a finding that names no cause (our choice).
 MOST = 0.5  # Of the time that a finding is about: what touches so much of it is another way to the same (our choice).
 
 
 def merged(found: Sequence[Found]) -> list[Found]:
     """The findings, each with the others that its first fix is for, as far as these are priced alike.
-
     Of several rules it is that of the finding with the longest time. Where the fix is no change of the whole training,
-    and has no line, only those of one rule are merged.
-    """
+    and has no line, only those of one rule are merged."""
     groups: dict[Hashable, list[Found]] = {}
     for place, one in enumerate(found):
         fix = _fix(*one)
@@ -29,10 +32,8 @@ def merged(found: Sequence[Found]) -> list[Found]:
 
 
 def one_of_each_choice(found: Sequence[Found], replay: Replay) -> list[Found]:
-    """The findings; of those that would compute the same less precisely the one that saves most, with all their fixes.
-
-    Both together would save no more: the numbers of the same work have one precision.
-    """
+    """The findings; of those that would compute the same less precisely the one that saves most, with all their fixes:
+    the numbers of the same work have one precision, so that both save no more."""
     asked = [one for one in found if one[1].fixes and one[1].fixes[0].safety is Safety.PRECISION]
     if len(asked) < 2:
         return list(found)
@@ -70,21 +71,23 @@ def _one(found: Sequence[Found]) -> Finding:
     (page, first), some = found[0], [finding for _, finding in found]
     if len(some) == 1:
         return first
+    ns = sum(map(_ns, some))
+    several = len({page.id for page, _ in found}) > 1 and ns
+    whole = (Evidence(f"One fix for all parts: {duration(round(ns))}/step.", ns, "ns"),) if several else ()
     return replace(
         first,
-        evidence=tuple(dict.fromkeys((*(one for part in found for one in _evidence(page, *part)), *_whole(found)))),
+        evidence=tuple(dict.fromkeys((*(one for part in found for one in _evidence(page, *part)), *whole))),
         edits=tuple(edit for finding in some for edit in finding.edits),
         fixes=_each_once(fix for finding in some for fix in finding.fixes),
-        confidence=max((one.confidence for one in some), key=lambda one: list(Level).index(one.level)),
+        confidence=least_sure(some),
         basis=max((one.basis for one in some), key=list(Basis).index),
         also=frozenset(other.id for other, _ in found) - {page.id},
     )
 
 
-def _whole(found: Sequence[Found]) -> tuple[Evidence, ...]:
-    ns = sum(_ns(finding) for _, finding in found)
-    several = len({page.id for page, _ in found}) > 1 and ns
-    return (Evidence(f"One fix for all parts: {duration(round(ns))}/step.", ns, "ns"),) if several else ()
+def least_sure(found: Iterable[Finding]) -> Confidence:
+    """The confidence of the finding that is least sure."""
+    return max((one.confidence for one in found), key=lambda one: list(Level).index(one.level))
 
 
 def _evidence(page: RuleName, other: RuleName, part: Finding) -> tuple[Evidence, ...]:
@@ -104,3 +107,38 @@ def _each_once(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
         if known is None or (known.setting and fix.setting and not known.setting.argument and fix.setting.argument):
             kept[action] = fix
     return tuple(kept.values())
+
+
+def explained(worth: Sequence[Priced], replay: Replay) -> list[Priced]:
+    """Those that only say where time is lost, if once the others are fixed less than half of it is left to save.
+    Those that name no fix come last: what any other finding touches, or leaves to save, is told there. What saves
+    nothing of the step itself explains nothing."""
+    named = [one for one in worth if not one.finding.per_sample]
+    explained = _left_out([one for one in named if not one.finding.names_no_fix], replay)
+    return explained + _left_out([one for one in named if one not in explained], replay, True)
+
+
+def _left_out(worth: Sequence[Priced], replay: Replay, bounds: bool = False) -> list[Priced]:
+    """Of those that only say where time is lost, or of all `bounds`, the ones that the rest explains. A line whose time
+    was recorded is not explained by a cause that is only assumed, nor a cause by what comes after."""
+    asked = [one for one in worth if (one.finding.names_no_fix if bounds else one.finding.unless_above)]
+    codes = {one.page.code for one in asked}
+    others = [one for one in worth if one not in asked and not one.finding.after & codes]
+    sure = [one for one in others if one.finding.confidence.level is not Level.LOW]
+    placed = [one for one in asked if one.finding.site is not None and not bounds]
+    unplaced = [one for one in asked if one not in placed]
+    return [*_explained_by(sure, placed, replay, bounds), *_explained_by(others, unplaced, replay, bounds)]
+
+
+def _explained_by(others: Sequence[Priced], asked: Sequence[Priced], replay: Replay, bounds: bool) -> list[Priced]:
+    causes = [edit for one in others for edit in one.finding.edits]
+    if not causes or not asked:
+        return []
+    edits = [one.finding.edits for one in asked]
+    alone, after = replay.savings(edits), replay.savings(edits, after=causes)
+    touched = [replay.touched_share(some, causes) if bounds else 0.0 for some in edits]
+    return [
+        one
+        for one, before, left, share in zip(asked, alone, after, touched, strict=True)
+        if left.likely_ns < LEFT_SHARE * before.likely_ns or share > LEFT_SHARE
+    ]

@@ -5,16 +5,18 @@ Facts speak of torch.profiler, and of all ways to record what they lack.
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from diagnose.advice.ranking import Ranked
-from diagnose.contracts.diagnosis import Sections
+from diagnose.contracts.diagnosis import Absent, Sections
 from diagnose.contracts.finding import Finding, Fix, Outcome, OutcomeKind, RuleName
 from diagnose.facts.core.base import Facts, Failed, Missing, optional
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.trace.model import Rank
+
+Hinted = TypeVar("Hinted", Absent, Outcome)
 
 _TORCH = "Nsight Systems does not record this. Record with diagnose profile."
 
@@ -45,8 +47,6 @@ _NOTES = {
     "Input shapes were not recorded.": "FLOPs and bytes of ops are unknown. Use --pytorch=autograd-shapes-nvtx.",
     "Call stacks were not recorded.": "Source lines are unknown. diagnose profile --tracer nsys finds them.",
 }
-
-
 _NOTES_ON_CPU = {"No device work was recorded.": "The training computes on the CPU."}
 
 PROFILED = "profiled"  # What a recording of `diagnose profile` holds beside its trace.
@@ -102,35 +102,32 @@ def _whole(way: str) -> str:
 def in_findings(rank: Rank, found: Sequence[tuple[RuleName, Finding]]) -> list[tuple[RuleName, Finding]]:
     """The findings without fixes that only ask to record what is there."""
     has = held(rank)
-    return [(page, replace(one, fixes=_open(one.fixes, has))) for page, one in found]
 
+    def is_open(fix: Fix) -> bool:
+        return not (fix.do.startswith("Record") and asked(f"{fix.do} {fix.after}", has))
 
-def _open(fixes: Sequence[Fix], has: frozenset[str]) -> tuple[Fix, ...]:
-    kept = tuple(fix for fix in fixes if not (fix.do.startswith("Record") and asked(f"{fix.do} {fix.after}", has)))
-    return kept or ((LOOK,) if fixes else ())
+    left = [(page, one, tuple(filter(is_open, one.fixes))) for page, one in found]
+    return [(page, replace(one, fixes=fixes or (LOOK,) * bool(one.fixes))) for page, one, fixes in left]
 
 
 def in_sections(one: Sections, facts: Facts) -> Sections:
     """What is known of a rank, with hints for its recorder."""
     has, nsight = held(facts.rank), facts.rank.provenance.format == "nsight"
     told = _NOTES if nsight else _NOTES_ON_CPU if optional(trains_on_cpu, facts) else {}
-    hints = ((each, _hint(each.what, each.how_to_record_it, nsight, has)) for each in one.absent)
-    absent = tuple(msgspec.structs.replace(each, how_to_record_it=hint) for each, hint in hints)
+    absent = tuple(_hinted(each, each.what, nsight, has) for each in one.absent)
     notes = tuple(replace(note, effect=told.get(note.what, note.effect)) for note in one.integrity)
-    return msgspec.structs.replace(one, absent=absent, integrity=notes)
+    return replace(one, absent=absent, integrity=notes)
 
 
-def _hint(what: str, hint: str, nsight: bool, has: frozenset[str]) -> str:
-    return NSIGHT[what] if nsight and what in NSIGHT else without(hint, has)
+def _hinted(one: Hinted, what: str, nsight: bool, has: frozenset[str]) -> Hinted:
+    hint = NSIGHT[what] if nsight and what in NSIGHT else without(one.how_to_record_it, has)
+    return replace(one, how_to_record_it=hint)
 
 
 def in_outcomes(rank: Rank, outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
     """The outcomes with hints for the recorder of a rank."""
     has, nsight = held(rank), rank.provenance.format == "nsight"
-    return tuple(
-        msgspec.structs.replace(one, how_to_record_it=_hint(one.why, one.how_to_record_it, nsight, has))
-        for one in outcomes
-    )
+    return tuple(_hinted(one, one.why, nsight, has) for one in outcomes)
 
 
 def unpriced(
@@ -155,27 +152,24 @@ def priced(
 ) -> tuple[Outcome, ...]:
     """The outcomes after findings were dropped, as all their fixes are in force, and the others were priced."""
     had, has = ({id_ for page, one in some for id_ in (page.id, *one.also)} for some in (before, after))
-    return tuple(
-        _in_force(outcome) if outcome.rule in had - has else _with_price(outcome, order) for outcome in outcomes
-    )
+    return tuple(_with_price(outcome, order, outcome.rule in had - has) for outcome in outcomes)
 
 
-def _in_force(outcome: Outcome) -> Outcome:
-    return Outcome(outcome.rule, outcome.code, OutcomeKind.CLEAN, "all that could be set for it is set already")
-
-
-def _with_price(outcome: Outcome, order: Ranked) -> Outcome:
+def _with_price(outcome: Outcome, order: Ranked, in_force: bool) -> Outcome:
     """A rule whose findings all cost nothing, or are explained by others, has found nothing; or no price is known."""
+    named = outcome.rule, outcome.code
+    if in_force:
+        return Outcome(*named, OutcomeKind.CLEAN, "all that could be set for it is set already")
     if any(outcome.rule in finding.rules for finding in order.findings):
         return outcome
     if outcome.rule in order.unpriced:
-        return Outcome(outcome.rule, outcome.code, OutcomeKind.CRASHED, "what its findings would save is not known")
+        return Outcome(*named, OutcomeKind.CRASHED, "what its findings would save is not known")
     if outcome.rule in order.explained:
-        return Outcome(outcome.rule, outcome.code, OutcomeKind.CLEAN, "the other findings explain what it found")
+        return Outcome(*named, OutcomeKind.CLEAN, "the other findings explain what it found")
     costless = [saving for rule, saving in order.costless if rule == outcome.rule]
     if not costless:
         return outcome
     likely, most_ns = any(saving.likely_ns for saving in costless), max(saving.high_ns for saving in costless)
     most = f" at most {most_ns / 1e6:.3g} ms a step" if most_ns else " nothing"
     why = f"it is there, but fixing it would {'' if likely or not most_ns else 'likely save nothing, and '}save{most}"
-    return Outcome(outcome.rule, outcome.code, OutcomeKind.CLEAN, why)
+    return Outcome(*named, OutcomeKind.CLEAN, why)

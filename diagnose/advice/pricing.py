@@ -16,7 +16,6 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -100,8 +99,7 @@ FACTORS: Factors = {
 """The likely odds times these are low and high. `python -m benchmarks.ranges` computes them; docs/accuracy.md says how
 often ranges hold if a case's own pairs are left out."""
 
-NARROW = 0.25
-"""Of the saving: a narrower range is of high confidence, if the saving rests on this run alone (our choice)."""
+NARROW = 0.25  # Of the saving: a narrower range is of high confidence, if it rests on this run alone (our choice).
 
 
 def ranged(
@@ -114,11 +112,9 @@ def ranged(
     most_ns: int | None = None,
 ) -> tuple[int, int, int]:
     """Low, likely and high of a saving, ns per step: 0 <= low <= likely <= high <= step.
-
     `high_ns`: as replayed by the highest estimates, for bounds alone, of which only the upper end says something.
     `most_ns`: of the fix, whatever its basis; None: not known.
-    `doubt`: share by which the replay fails to explain the recording; odds may be lower and higher by that, too.
-    """
+    `doubt`: share by which the replay fails to explain the recording; odds may be lower and higher by that, too."""
     likely_ns = min(max(likely_ns, 0), step_ns)
     if basis.is_bound:
         return 0, likely_ns, min(max(high_ns, likely_ns), step_ns)
@@ -217,9 +213,7 @@ class Step(Struct, frozen=True):
 
     def _most_ns(self, alone: Saving, changes: Sequence[Change]) -> int | None:
         """What a fix saves at most: of kernels all their time, of the host all but the device's work. None: not known.
-
-        What the host's own time says is no bound: less of it than a fix changes, and more, has been measured to go.
-        """
+        The host's own time is no bound: less of it than a fix changes, and more, has been measured to go."""
         changed_ns, gone_ns = sum(one.ns for one in changes), (1 - alone.device_left) * self.device_ns
         recost = all(one.kind is ChangeKind.RECOST for one in changes)
         removed = all(one.kind is ChangeKind.REMOVE for one in changes) and gone_ns > MOSTLY * changed_ns
@@ -243,9 +237,7 @@ class Step(Struct, frozen=True):
 
     def left(self, replayed_ns: int, device_left: float = 1.0, phases: Iterable[str] = ()) -> int:
         """What this step takes, given what the replayed one does, and what share is left of the device's time.
-
-        `phases`: those in which no step is longer than the recorded ones any more.
-        """
+        `phases`: those in which no step is longer than the recorded ones any more."""
         ns = self._corrected(replayed_ns, device_left)
         warmer = CACHE_WARMTH * self.busy * (self.usual_ns - ns) / max(self.usual_ns, 1) * ns
         longer_ns = self.ns - self.usual_ns - sum(self.longer_ns.get(phase, 0) for phase in phases)
@@ -268,7 +260,7 @@ class Step(Struct, frozen=True):
             mfu = flops.mfu and flops.mfu * recorded_s / self.size / (self.ns / 1e9)
             flops = replace(flops, flops=round(per_step), flops_per_s=per_step / self.ns * 1e9, mfu=mfu)
         if whole is None:
-            return msgspec.structs.replace(one, flops=flops, host=host)
+            return replace(one, flops=flops, host=host)
         kept = min(1.0 / self.size, self.usual_ns / max(whole.busy_ns + whole.work_not_recorded_ns, 1))
         parts = whole.compute_ns, whole.exposed_communication_ns, whole.exposed_copy_ns, whole.work_not_recorded_ns
         compute, communication, copies, missing = (round(ns * kept) for ns in parts)
@@ -276,7 +268,7 @@ class Step(Struct, frozen=True):
         waiting_ns = max(self.usual_ns - busy_ns - missing, 0)
         idle_ns = waiting_ns + self.ns - self.usual_ns
         step_ns = busy_ns + missing + idle_ns
-        return msgspec.structs.replace(
+        return replace(
             one,
             breakdown=Breakdown(step_ns, busy_ns, idle_ns, compute, communication, copies, whole.measure, missing),
             idle=one.idle and self._idle(one.idle, waiting_ns),

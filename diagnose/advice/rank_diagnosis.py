@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -196,17 +195,9 @@ def _labelled(notes: dict[int, IntegrityNote], shown: int, ranks: int) -> Integr
 
 def shown_risks(found: Iterable[tuple[RuleName, Risk]], rank: int) -> tuple[ShownRisk, ...]:
     """The risks that rules found on a rank."""
+    ranks = (rank,)
     return tuple(
-        ShownRisk(
-            rule=page.id,
-            code=page.code,
-            title=one.title or page.title,
-            ranks=(rank,),
-            evidence=one.evidence,
-            confidence=one.confidence,
-            fixes=one.fixes,
-            site=one.site,
-        )
+        ShownRisk(page.id, page.code, one.title or page.title, ranks, one.evidence, one.confidence, one.fixes, one.site)
         for page, one in found
     )
 
@@ -216,4 +207,4 @@ def risks_of_all(ranks: Iterable[tuple[ShownRisk, ...]]) -> tuple[ShownRisk, ...
     found: dict[tuple[object, ...], tuple[ShownRisk, set[int]]] = {}
     for one in (one for some in ranks for one in some):
         found.setdefault((one.rule, one.title, one.site), (one, set()))[1].update(one.ranks)
-    return tuple(msgspec.structs.replace(first, ranks=tuple(sorted(on))) for first, on in found.values())
+    return tuple(replace(first, ranks=tuple(sorted(on))) for first, on in found.values())

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from functools import partial, reduce
 from itertools import chain
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diagnose.advice.merging import LEFT_SHARE, explained, least_sure
 from diagnose.advice.pricing import Doubt, Doubtful, Priced, Step, confidence, likely_ns
 from diagnose.contracts.finding import (
     Caution,
@@ -34,32 +34,20 @@ from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.saving import DOUBTFUL, Replay, Saving
 from diagnose.trace.units import duration, durations_ns
 
-WORTH_SHARE = 0.01
-"""From this share of the step on a saving is worth a line of its own (our choice); below it is minor."""
-
+WORTH_SHARE = 0.01  # Of the step: from here on a saving is worth a line of its own, below it is minor (our choice).
 NOTHING_SHARE = 0.002  # A pattern whose fix saves less than this share of the step is no finding (our choice).
-
-LEFT_SHARE = 0.5  # Of a saving, that must be left for a finding that names no cause (our choice).
 MOST_PER_RULE = 5  # Findings; if there are more, the last one stands for all the smaller ones.
-
-HOLDS = {Level.HIGH: 1.0, Level.MEDIUM: 0.8, Level.LOW: 0.5}
-"""Share of a likely saving to count on, by confidence, where findings are put in order (our choice)."""
-
+HOLDS = {Level.HIGH: 1.0, Level.MEDIUM: 0.8, Level.LOW: 0.5}  # Of a saving, to order by (our choice).
 BOUND = 0.5  # The same of what is likely of a bound: a cause that is known comes before it (our choice).
-
-HIDDEN_TIMES = 2
-"""A saving is hidden if it is worth a line once the findings above are fixed, and so many times what it is now."""
-
+HIDDEN_TIMES = 2  # Hidden: worth a line once the findings above are fixed, and so many times what it is now.
 NAMED_TIMES = 1.05  # The longest time that a finding names: more is saved only where it says why (our choice).
-
 MOST_RANKED = 12  # Findings that are ordered by what they add; the few below keep the order of what they save alone.
 
 
 class Ranked(Struct, frozen=True):
     """Findings in order, and those that cost nothing."""
 
-    findings: tuple[RankedFinding, ...]
-    """Those worth a line, then minor ones, then hidden ones; without their places on the timeline."""
+    findings: tuple[RankedFinding, ...]  # Worth a line, then minor, then hidden ones; without places on the timeline.
     edits: tuple[tuple[Edit, ...], ...]  # What each was replayed as.
     costless: tuple[tuple[str, Saving], ...]  # (rule, what it would save) of each finding that was left out.
     together: Together | None  # Of the faults worth a line that are not of low confidence; None without any.
@@ -81,9 +69,7 @@ def ranked(
     step: Step | None = None,
 ) -> Ranked:
     """Price and order the findings of one rank. `step`: the one that savings are of; None: the replayed one.
-
-    Where that fails by a fault of ours, those are left out with which it fails.
-    """
+    Where that fails by a fault of ours, those are left out with which it fails."""
     recorded_ns = max(replay.quality.step_time_ns, 1)
     doubtful, where = Doubtful(replay, cautions), Where((rank,), used.numbers)
     step = step or Step(recorded_ns, recorded_ns, recorded_ns, doubt=replay.doubt)
@@ -106,12 +92,12 @@ def _ordered(
     savings = [doubtful.bounded(finding, saving) for (_, finding), saving in zip(found, savings, strict=True)]
     both = zip(found, savings, strict=True)
     priced = [step.priced(page, one, saving, replay.changes(one.edits)) for (page, one), saving in both]
-    nothing = [one for one in priced if _costless(one, step)]
+    nothing = [one for one in priced if one.alone.likely_ns < NOTHING_SHARE * step.ns]
     kept = _few_of_each_rule([one for one in priced if one not in nothing], replay, step)
     small = [one for one in kept if _minor(one, step)]
     worth = [one for one in kept if not _minor(one, step)]
-    explained = _explained(worth, replay)
-    worth = [one for one in worth if one not in explained]
+    told_by_others = explained(worth, replay)
+    worth = [one for one in worth if one not in told_by_others]
     alone = [one for one in worth if not one.finding.per_sample]
     placed = list[Priced]()
     for kind in Kind:
@@ -127,14 +113,11 @@ def _ordered(
     last = sum(one.finding.kind is not Kind.WHERE_TO_LOOK for one in placed)
     placed[last:last] = [one for one in worth if one.finding.per_sample]  # Of another unit: after what saves time.
     placed += [one for one in small if one.finding not in shown] + hidden
-    finished = tuple(
-        _finished(one, place, step, where, doubtful.doubts(one, step), replay)
-        for place, one in enumerate(placed, start=1)
-    )
+    finished = tuple(_finished(one, place, step, where, doubtful, replay) for place, one in enumerate(placed, start=1))
     faulty = [
         (one, said)
         for one, said in zip(placed, finished, strict=True)
-        if one.fixes and not _is_option(one) and one.added and not said.minor
+        if one.fixes and one.finding.kind is not Kind.OPTION and one.added and not said.minor
     ]
     sure = [one for one, said in faulty if said.sure]
     together = _together([one for one, _ in faulty], step)
@@ -145,7 +128,7 @@ def _ordered(
         together if len(sure) == len(faulty) else _together(_added(sure, replay, step), step),
         together,
         _together([*every, *hidden], step),
-        explained=tuple(one.page.id for one in explained),
+        explained=tuple(one.page.id for one in told_by_others),
     )
 
 
@@ -162,10 +145,6 @@ def _added(placed: Sequence[Priced], replay: Replay, step: Step) -> list[Priced]
         found.append(replace(one, added=added))
         before = after if one.fixes else before
     return found
-
-
-def _is_option(one: Priced) -> bool:
-    return one.finding.kind is Kind.OPTION
 
 
 def _together(placed: Sequence[Priced], step: Step) -> Together | None:
@@ -187,49 +166,6 @@ class Fixed(Struct, frozen=True):
     def with_one(self, one: Priced) -> Fixed:
         """One more, whether it fixes something or not."""
         return Fixed((*self.edits, *one.finding.edits), self.phases | {one.finding.phase})
-
-
-def _explained(worth: Sequence[Priced], replay: Replay) -> list[Priced]:
-    """Those that only say where time is lost, if once the others are fixed less than half of it is left to save.
-
-    Those that name no fix come last: what any other finding touches, or leaves to save, is told there. What saves
-    nothing of the step itself explains nothing.
-    """
-    named = [one for one in worth if not one.finding.per_sample]
-    explained = _left_out([one for one in named if not one.finding.names_no_fix], replay)
-    return explained + _left_out([one for one in named if one not in explained], replay, True)
-
-
-def _left_out(worth: Sequence[Priced], replay: Replay, bounds: bool = False) -> list[Priced]:
-    """Of those that only say where time is lost, or of all `bounds`, the ones that the rest explains.
-
-    A line whose time was recorded is not explained by a cause that is only assumed, nor a cause by what comes after.
-    """
-    asked = [one for one in worth if (one.finding.names_no_fix if bounds else one.finding.unless_above)]
-    codes = {one.page.code for one in asked}
-    others = [one for one in worth if one not in asked and not one.finding.after & codes]
-    sure = [one for one in others if one.finding.confidence.level is not Level.LOW]
-    placed = [one for one in asked if one.finding.site is not None and not bounds]
-    unplaced = [one for one in asked if one not in placed]
-    return [*_explained_by(sure, placed, replay, bounds), *_explained_by(others, unplaced, replay, bounds)]
-
-
-def _explained_by(others: Sequence[Priced], asked: Sequence[Priced], replay: Replay, bounds: bool) -> list[Priced]:
-    causes = [edit for one in others for edit in one.finding.edits]
-    if not causes or not asked:
-        return []
-    edits = [one.finding.edits for one in asked]
-    alone, after = replay.savings(edits), replay.savings(edits, after=causes)
-    touched = [replay.touched_share(some, causes) if bounds else 0.0 for some in edits]
-    return [
-        one
-        for one, before, left, share in zip(asked, alone, after, touched, strict=True)
-        if left.likely_ns < LEFT_SHARE * before.likely_ns or share > LEFT_SHARE
-    ]
-
-
-def _costless(one: Priced, step: Step) -> bool:
-    return one.alone.likely_ns < NOTHING_SHARE * step.ns
 
 
 def _minor(one: Priced, step: Step) -> bool:
@@ -257,7 +193,7 @@ def _as_one(rest: Sequence[Finding]) -> Finding:
         first,
         evidence=(Evidence(f"{len(rest)} more of these, the largest being:", len(rest)), *first.evidence),
         edits=tuple(edit for one in rest for edit in one.edits),
-        confidence=max((one.confidence for one in rest), key=lambda one: list(Level).index(one.level)),
+        confidence=least_sure(rest),
         host_bound=any(one.host_bound for one in rest),
     )
 
@@ -266,22 +202,18 @@ def _greedy(
     priced: list[Priced], replay: Replay, step: Step, doubtful: Doubtful, above: Sequence[Priced] = ()
 ) -> tuple[list[Priced], list[Priced]]:
     """The findings in order once those `above` are fixed, and those that add little: take the best, ask the rest again.
-
     The best is what likely adds most, given how sure it is, and whether it needs another fix first. Once nothing adds
-    WORTH_SHARE any more, the rest are in the order of what they save alone.
-    """
+    WORTH_SHARE any more, the rest are in the order of what they save alone."""
     rest, ordered = list(priced), list[Priced]()
-    holds = {
-        id(one.finding): HOLDS[_level(one, doubtful.doubts(one, step))] * BOUND**one.finding.names_no_fix
-        for one in rest
-    }
+    sure = {id(one.finding): HOLDS[_level(one, doubtful.doubts(one, step))] for one in rest}
     recorded = {id(one.finding): _recorded(one, priced, replay) for one in rest}
     while rest and len(ordered) < MOST_RANKED:
         gains = _gains(rest, [*above, *ordered], replay, step)
-        expected = [gain * holds[id(one.finding)] for one, gain in zip(rest, gains, strict=True)]
+        holds = [sure[id(one.finding)] * BOUND**one.finding.names_no_fix for one in rest]
+        expected = [gain * share for gain, share in zip(gains, holds, strict=True)]
         enough = [gain >= WORTH_SHARE * step.ns for gain in gains]
-        waited_for = {one.page.code for one, much in zip(rest, enough, strict=True) if much}
-        first = {id(one.finding) for one, much in zip(rest, enough, strict=True) if much}
+        saving = [one for one, much in zip(rest, enough, strict=True) if much]
+        waited_for, first = {one.page.code for one in saving}, {id(one.finding) for one in saving}
         kept = [not one.finding.after & waited_for and not recorded[id(one.finding)] & first for one in rest]
         best = max(range(len(rest)), key=lambda at: (enough[at], kept[at], expected[at], rest[at].alone.likely_ns))
         if not enough[best]:
@@ -338,17 +270,15 @@ def _evidence(one: Priced, step: Step) -> tuple[Evidence, ...]:
     if not named or saved_ns - one.others_ns <= NAMED_TIMES * max(named):
         return evidence
     if not stalled_ns:
-        return (
-            *evidence,
-            Evidence(f"The simulated step gets {duration(saved_ns)} shorter, as other work shortens too."),
-        )
+        shorter = f"The simulated step gets {duration(saved_ns)} shorter, as other work shortens too."
+        return (*evidence, Evidence(shorter))
     stalls = f"stalls outside the recording bring it to {duration(saved_ns)}."
-    return (msgspec.structs.replace(evidence[0], text=f"{evidence[0].text.removesuffix('.')}; {stalls}"), *evidence[1:])
+    return (replace(evidence[0], text=f"{evidence[0].text.removesuffix('.')}; {stalls}"), *evidence[1:])
 
 
-def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[Doubt], replay: Replay) -> RankedFinding:
-    finding, alone, added = one.finding, one.alone, one.added
-    level = _level(one, doubts)
+def _finished(one: Priced, place: int, step: Step, where: Where, doubtful: Doubtful, replay: Replay) -> RankedFinding:
+    finding, alone, added, doubts = one.finding, one.alone, one.added, doubtful.doubts(one, step)
+    why = "; ".join([finding.confidence.why, *(doubt.why for doubt in doubts)])
     return RankedFinding(
         rule=one.page.id,
         code=one.page.code,
@@ -368,7 +298,7 @@ def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[Do
             replayed_ns=alone.replayed_ns,
         ),
         share_of_step=(added or alone).likely_ns / step.ns,
-        confidence=Confidence(level, "; ".join([finding.confidence.why, *(doubt.why for doubt in doubts)])),
+        confidence=Confidence(_level(one, doubts), why),
         fixes=finding.fixes,
         site=finding.site,
         also=tuple(sorted(finding.also)),

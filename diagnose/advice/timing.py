@@ -25,9 +25,7 @@ LEAST_STEPS = 3  # Fewer say nothing of noise.
 
 def without_profiler(ran: RankManifest) -> tuple[int, ...]:
     """Times of steps without the profiler, by the device's clock where there is one; () if they are no times.
-
-    They are the last whole cycles, so that long steps weigh what they weigh.
-    """
+    They are the last whole cycles, so that long steps weigh what they weigh."""
     timed = ran.unprofiled
     times = () if timed is None else timed.device_ns or timed.wall_ns
     whole = len(times) // max(ran.cycle, 1) * max(ran.cycle, 1)
@@ -56,10 +54,8 @@ def error_of(times_ns: Sequence[float]) -> Spread | None:
 
 
 def between_runs(measure: Measure, spending: Sequence[AttributedTime], step_ns: float, ranks: int | None) -> Spread:
-    """How equal runs of a training usually differ.
-
-    `spending`: of a recorded step; `step_ns`: without the profiler, if that is known; `ranks`: None if not known.
-    """
+    """How equal runs of a training usually differ. `spending`: of a recorded step; `step_ns`: without the profiler, if
+    that is known; `ranks`: None if not known."""
     if measure is Measure.HOST:
         return RANKS if (ranks or 1) > 1 else CPU
     return of_waits(*waiting_shares(spending, step_ns))

@@ -1,27 +1,196 @@
-"""How the findings and settings of two sides differ, and what makes the sides different things."""
+"""How two sides differ: parts that add up to the difference of their steps exactly, and what in each part has changed;
+findings, settings, amounts of work, and what makes the sides different things.
+"""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import TypeVar
 
-import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-from diagnose.comparing.parts import function_of
 from diagnose.comparing.runs import Area, area
 from diagnose.contracts import comparison
 from diagnose.contracts.baseline import GroupTime, KnownFinding, RankStep, Run
+from diagnose.contracts.comparison import Change, ChangeKind, Part, PartKind
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
+from diagnose.facts.core.breakdown import shared_out
 from diagnose.facts.core.steps import Measure
+from diagnose.facts.run.time_attribution import AttributedTime
+from diagnose.facts.run.time_attribution import Part as Where
+from diagnose.reports.comparison import part_words
 from diagnose.trace import units
+from diagnose.trace.frames import Site
 
-MOSTLY = 0.5  # A setting explains a difference if the part that it acts on has this share of it (our choice).
+SMALL_SHARE = 1e-3  # Of the longer step: changes of less have no row of their own (our choice).
+MOST_ROWS = 50  # Changes of a part that have a row of their own.
+MOSTLY = 0.5  # What has this share of a change is named with it; what acts on so much of a difference explains it.
+SAME_CALLS = 0.02  # Calls differ by more than this share: where steps are cut, some may be missing (our choice).
 SAME_WORK = 0.01  # FLOPs that differ by less are the same work: some of few steps may be missing (our choice).
+
+T = TypeVar("T")
+
+
+class _Sums(Struct):
+    ns: int = 0
+    calls: float = 0.0
+    names: Counter[str] = field(default_factory=Counter)
+
+
+class _Pair(Struct):
+    before: _Sums = field(default_factory=_Sums)
+    after: _Sums = field(default_factory=_Sums)
+    shapes: Counter[str] = field(default_factory=Counter)  # Difference by shapes.
+    sites: Counter[Site] = field(default_factory=Counter)
+
+    @property
+    def ns(self) -> int:
+        return self.after.ns - self.before.ns
+
+    def add(self, spent: AttributedTime, ns: int, calls: float, sign: int) -> None:
+        """A row of the side before (-1) or after (1)."""
+        side = self.before if sign < 0 else self.after
+        side.ns += ns
+        side.calls += calls
+        side.names[spent.name] += ns
+        if spent.shapes:
+            self.shapes[spent.shapes] += sign * ns
+        if spent.site is not None:
+            self.sites[spent.site] += sign * ns
+
+
+Row = tuple[AttributedTime, int, float]  # What it is, ns per step, calls per step.
+
+
+def mean_rows(runs: Sequence[Run]) -> list[Row]:
+    """The spending of a side, mean of its runs; adds up to its mean recorded step. Empty if a run does not tell it."""
+    if not all(run.spending for run in runs):
+        return []
+    rows = [(spent, len(run.times_ns)) for run in runs for spent in run.spending]
+    ns = shared_out([spent.ns for spent, _ in rows], len(runs))
+    return [(spent, own, spent.calls / steps / len(runs)) for (spent, steps), own in zip(rows, ns, strict=True)]
+
+
+def parts(before: Sequence[Run], after: Sequence[Run], before_ns: int, after_ns: int) -> tuple[Part, ...]:
+    """The parts of `after_ns - before_ns`, largest first. What recorded steps have more or less is the profiler's."""
+    rows = mean_rows(before), mean_rows(after)
+    if not all(rows):
+        return (_part(PartKind.NOT_KNOWN, "", before_ns, after_ns),)
+    least = SMALL_SHARE * max(before_ns, after_ns)
+    found: dict[tuple[Where, str], tuple[list[Row], list[Row]]] = {}
+    for side, own in enumerate(rows):
+        for row in own:
+            found.setdefault((row[0].part, row[0].kind), ([], []))[side].append(row)
+    told = [
+        _part(PartKind(where.value), of, _ns(sides[0]), _ns(sides[1]), _detail(sides, least))
+        for (where, of), sides in found.items()
+    ]
+    profiler = _part(PartKind.PROFILER, "", before_ns - _ns(rows[0]), after_ns - _ns(rows[1]))
+    told += [profiler] * bool(profiler.before_ns or profiler.after_ns)
+    return tuple(sorted(told, key=lambda part: -abs(part.ns)))
+
+
+def _part(kind: PartKind, of: str, before_ns: int, after_ns: int, detail: tuple[Change, ...] = ()) -> Part:
+    what, ns = part_words(kind, of), after_ns - before_ns
+    return Part(what=what, kind=kind, of=of, before_ns=before_ns, after_ns=after_ns, ns=ns, detail=detail)
+
+
+def _ns(rows: Sequence[Row]) -> int:
+    return sum(ns for _, ns, _ in rows)
+
+
+def _detail(sides: tuple[list[Row], list[Row]], least_ns: float) -> tuple[Change, ...]:
+    key = _key_of(sides)
+    pairs: dict[tuple[str, ...], _Pair] = {}
+    for sign, own in zip((-1, 1), sides, strict=True):
+        for spent, ns, calls in own:
+            pairs.setdefault(key(spent), _Pair()).add(spent, ns, calls, sign)
+    ranked = sorted(pairs.items(), key=lambda item: -abs(item[1].ns))
+    shown = [place for place, pair in ranked if place and abs(pair.ns) >= least_ns][:MOST_ROWS]
+    told = [_change(place, pairs.pop(place)) for place in shown]
+    return (*told, *_left(list(pairs.values())))
+
+
+def _key_of(sides: tuple[list[Row], list[Row]]) -> Callable[[AttributedTime], tuple[str, ...]]:
+    """What makes things of both sides the same: their op, where both sides know ops, else their kernel, and last the
+    function that runs. Lines move when a file is edited, and kernels of one op change their names with a library."""
+    ops_known = all(any(spent.op for spent, _, _ in own) for own in sides if own)
+
+    def key(spent: AttributedTime) -> tuple[str, ...]:
+        if spent.op and ops_known:
+            return ("op", spent.op)
+        if spent.name:
+            return ("kernel", spent.name)
+        return ("line", *function_of(spent.site)) if spent.site else ()
+
+    return key
+
+
+def function_of(site: Site) -> tuple[str, str]:
+    """The last two parts of the path, as recordings may be of different folders, and the function."""
+    return "/".join(PurePath(site.file).parts[-2:]), site.function
+
+
+def _change(key: tuple[str, ...], pair: _Pair) -> Change:
+    before, after = pair.before, pair.after
+    names = [max(side.names, key=side.names.__getitem__, default="") for side in (before, after)]
+    return Change(
+        what="" if key[0] == "line" else key[1],
+        change=_kind(pair, called=key[0] != "line"),
+        before_ns=before.ns,
+        after_ns=after.ns,
+        ns=pair.ns,
+        before_calls=before.calls,
+        after_calls=after.calls,
+        before_name=names[0],
+        after_name=names[1],
+        shapes=_most(pair.shapes, pair.ns) or "",
+        site=max(pair.sites, key=lambda at: abs(pair.sites[at])) if key[0] == "line" else _most(pair.sites, pair.ns),
+    )
+
+
+def _most(differences: Mapping[T, int], whole_ns: int) -> T | None:
+    if not differences:
+        return None
+    largest = max(differences, key=lambda key: differences[key] * whole_ns)
+    return largest if differences[largest] * whole_ns >= MOSTLY * whole_ns**2 else None
+
+
+def _kind(pair: _Pair, called: bool) -> ChangeKind:
+    """New, gone; else calls or their speed, whichever has the larger part of the difference."""
+    before, after = pair.before, pair.after
+    if not before.ns and not before.calls:
+        return ChangeKind.NEW
+    if not after.ns and not after.calls:
+        return ChangeKind.GONE
+    if called and before.calls and after.calls and abs(after.calls / before.calls - 1) > SAME_CALLS:
+        by_calls = (after.calls - before.calls) * (before.ns / before.calls + after.ns / after.calls) / 2
+        if by_calls * pair.ns >= MOSTLY * pair.ns**2:
+            return ChangeKind.MORE_CALLS if by_calls > 0 else ChangeKind.FEWER_CALLS
+    if called:
+        return ChangeKind.SLOWER if pair.ns > 0 else ChangeKind.FASTER
+    return ChangeKind.LONGER if pair.ns > 0 else ChangeKind.SHORTER
+
+
+def _left(rest: Sequence[_Pair]) -> Iterator[Change]:
+    before_ns, after_ns = sum(pair.before.ns for pair in rest), sum(pair.after.ns for pair in rest)
+    if before_ns != after_ns:
+        yield Change(
+            what="",
+            change=ChangeKind.REST,
+            before_ns=before_ns,
+            after_ns=after_ns,
+            ns=after_ns - before_ns,
+            before_calls=sum(pair.before.calls for pair in rest),
+            after_calls=sum(pair.after.calls for pair in rest),
+        )
 
 
 def findings(before: Run, after: Run) -> comparison.FindingsChange:
     """What is fixed, new or grown, where it is not minor. Findings are the same if their rule and function are.
-
-    Of a rule that found other functions on each side, all are one: it has moved, and is neither fixed nor new.
-    """
+    Of a rule that found other functions on each side, all are one: it has moved, and is neither fixed nor new."""
     then, now = (_by_place(run.findings) for run in (before, after))
     moved = {place[0] for place in then.keys() - now.keys()} & {place[0] for place in now.keys() - then.keys()}
     then, now = (_by_place(run.findings, moved) for run in (before, after))
@@ -58,7 +227,7 @@ def _by_place(found: Sequence[KnownFinding], moved: Collection[str] = ()) -> dic
 
 
 def _both(first: KnownFinding, second: KnownFinding) -> KnownFinding:
-    return msgspec.structs.replace(
+    return replace(
         max(first, second, key=lambda finding: finding.likely_ns),
         low_ns=first.low_ns + second.low_ns,
         likely_ns=first.likely_ns + second.likely_ns,
@@ -67,28 +236,20 @@ def _both(first: KnownFinding, second: KnownFinding) -> KnownFinding:
     )
 
 
-def settings(before: Run, after: Run, parts: Sequence[comparison.Part]) -> tuple[comparison.SettingChange, ...]:
+def settings(before: Run, after: Run, found: Sequence[Part]) -> tuple[comparison.SettingChange, ...]:
     """Those that differ; what may explain most of the difference comes first."""
-    names = dict.fromkeys((*before.settings, *after.settings))
-    differing = [name for name in names if before.settings.get(name) != after.settings.get(name)]
-    told = [_setting(name, before, after, parts) for name in differing]
+    told = []
+    for name in dict.fromkeys((*before.settings, *after.settings)):
+        then, now, acts_on = before.settings.get(name), after.settings.get(name), area(name)
+        words, ns = (acts_on.words, _explained_ns(acts_on, found)) if acts_on else ("", None)
+        if then != now:
+            told.append(comparison.SettingChange(name=name, before=then, after=now, acts_on=words, explains_ns=ns))
     return tuple(sorted(told, key=lambda setting: (-abs(setting.explains_ns or 0), setting.acts_on != "")))
 
 
-def _setting(name: str, before: Run, after: Run, parts: Sequence[comparison.Part]) -> comparison.SettingChange:
-    acts_on = area(name)
-    return comparison.SettingChange(
-        name=name,
-        before=before.settings.get(name),
-        after=after.settings.get(name),
-        acts_on=acts_on.words if acts_on else "",
-        explains_ns=_explained_ns(acts_on, parts) if acts_on else None,
-    )
-
-
-def _explained_ns(acts_on: Area, parts: Sequence[comparison.Part]) -> int | None:
-    whole = sum(part.ns for part in parts)
-    own = sum(part.ns for part in parts if acts_on.holds(part.kind.value, part.of))
+def _explained_ns(acts_on: Area, found: Sequence[Part]) -> int | None:
+    whole = sum(part.ns for part in found)
+    own = sum(part.ns for part in found if acts_on.holds(part.kind.value, part.of))
     return own if whole and own * whole >= MOSTLY * whole**2 else None
 
 
@@ -137,9 +298,8 @@ def per(before: Run, after: Run, before_ns: int, after_ns: int) -> Iterator[comp
 def groups(before: Run, after: Run) -> tuple[comparison.GroupChange, ...]:
     """The groups of both jobs by operation, use and ranks; those that hold ranks up longest first."""
     then, now = ({group.label: group for group in side.groups} for side in (before, after))
-    told = [
-        comparison.GroupChange(label=label, before=then.get(label), after=now.get(label)) for label in {**now, **then}
-    ]
+    both = {label: (then.get(label), now.get(label)) for label in {**now, **then}}
+    told = [comparison.GroupChange(label=label, before=one, after=other) for label, (one, other) in both.items()]
     return tuple(sorted(told, key=lambda group: -max(_held_ns(group.before), _held_ns(group.after))))
 
 

@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Struct
 
 from diagnose.comparing import changes, noise
-from diagnose.comparing.parts import parts
 from diagnose.comparing.runs import baseline_of, middle
 from diagnose.contracts.baseline import SCHEMA_VERSION as BASELINE_VERSION
 from diagnose.contracts.baseline import Baseline, Run
@@ -37,15 +36,12 @@ class Side(Struct, frozen=True):
     """What is known of one side."""
 
     baseline: Baseline
-    shown: Diagnosis | None
-    """Of the recording with the middle step, which findings and settings are of; None if that is in a baseline."""
+    shown: Diagnosis | None  # Of the recording with the middle step, as findings and settings; None: in a baseline.
 
 
 def side(given: str, analyse: Analyse) -> Side:
     """Read one side. A pattern of folders, or of reports, stands for several recordings of it.
-
-    Raises InputError if it cannot be read, and Inconclusive if nothing can be measured in it.
-    """
+    Raises InputError if it cannot be read, and Inconclusive if nothing can be measured in it."""
     diagnoses, kept = list[Diagnosis](), list[Baseline]()
     for paths in recordings(given):
         read = _ours(paths[0]) if len(paths) == 1 else None
@@ -100,25 +96,23 @@ def _read(path: str, form: type[_Struct], newest: int, what: str, again: str) ->
 
 
 def compare(before: Baseline, after: Baseline) -> Comparison:
-    """How `after` differs from `before`.
-
-    Of several recordings of a side, findings and settings are of the one with the middle step.
-    """
+    """How `after` differs from `before`; findings and settings are of the recordings with the middle steps."""
     sides = before.runs, after.runs
     timed = all(run.unprofiled_ns for runs in sides for run in runs)
     then, now = (noise.side_of(runs, timed) for runs in sides)
     before_ns, after_ns = round(then.mean_ns), round(now.mean_ns)
     basis = noise.basis_of(*sides)
     first, second = (runs[middle(runs)] for runs in sides)
-    found = parts(*sides, before_ns, after_ns)
+    found = changes.parts(*sides, before_ns, after_ns)
     usual = noise.difference(then, now)
     share = noise.decided(usual, found, then, now)
     verdict = verdict_of(share)
+    low, high = (None if bound is None else round(bound * before_ns) for bound in (share.low, share.high))
     return Comparison(
         tool_version=__version__,
         before_ns=before_ns,
         after_ns=after_ns,
-        difference_ns=_ns(share, before_ns, after_ns),
+        difference_ns=Ns(low, after_ns - before_ns, high),
         difference_share=share,
         verdict=verdict,
         why=_DECIDED if share != usual else _why(verdict, share, basis, sides),
@@ -133,11 +127,6 @@ def compare(before: Baseline, after: Baseline) -> Comparison:
         ranks=changes.ranks(first, second),
         groups=changes.groups(first, second),
     )
-
-
-def _ns(share: Range, before_ns: int, after_ns: int) -> Ns:
-    low, high = (None if bound is None else round(bound * before_ns) for bound in (share.low, share.high))
-    return Ns(low, after_ns - before_ns, high)
 
 
 def verdict_of(share: Range) -> Verdict:

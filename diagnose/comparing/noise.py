@@ -19,11 +19,8 @@ from diagnose.statistics import NAMED, Spread, moderated, of_waiting, student, t
 
 ALPHA = 0.05  # What an interval may be wrong.
 WIDE = 0.1  # Half of an interval that is wider says nothing that helps (our choice).
-
 DOUBLED = 2.0  # Times as long, from which on a part decides by itself (our choice).
-
-ALIKE = 2.0
-"""Times as far as those of the other side may runs of a side usually differ, to tell how these do (our choice)."""
+ALIKE = 2.0  # Runs of a side may usually differ so much more than those of the other, to tell by both (our choice).
 
 
 class Side(Struct, frozen=True):
@@ -51,16 +48,13 @@ def basis_of(before: Sequence[Run], after: Sequence[Run]) -> Basis:
 def side_of(runs: Sequence[Run], unprofiled: bool) -> Side:
     """The side, by its steps without a profiler or by the recorded ones."""
     times = [run.unprofiled_ns if unprofiled else run.times_ns for run in runs]
-    usual = [between_of(run) for run in runs]
+    usual = [
+        between_runs(run.measure, run.spending, statistics.fmean(run.unprofiled_ns or run.times_ns), run.world_size)
+        for run in runs
+    ]
     between = Spread(statistics.fmean(one.share for one in usual), min(one.freedom for one in usual))
     blocks_ns = tuple(ns for some in times for ns in means_of_blocks(some))
     return Side(tuple(map(statistics.fmean, times)), tuple(map(error_of, times)), between, blocks_ns)
-
-
-def between_of(run: Run) -> Spread:
-    """How equal runs of it usually differ."""
-    step_ns = statistics.fmean(run.unprofiled_ns or run.times_ns)
-    return between_runs(run.measure, run.spending, step_ns, run.world_size)
 
 
 def difference(before: Side, after: Side) -> Range:
@@ -79,9 +73,7 @@ def difference(before: Side, after: Side) -> Range:
 
 def _between(before: Side, after: Side) -> Iterator[tuple[float, int]]:
     """Variances of the logarithm by how runs differ, and their degrees of freedom.
-
-    Recordings tell by how much more than usual runs differ here: of both sides, if these are alike.
-    """
+    Recordings tell by how much more than usual runs differ here: of both sides, if these are alike."""
     shares = [side.between.share for side in (before, after)]
     alike = max(shares) <= ALIKE * min(shares)
     for sides in [(before, after)] if alike else [(before,), (after,)]:
@@ -92,10 +84,8 @@ def _between(before: Side, after: Side) -> Iterator[tuple[float, int]]:
 
 def decided(share: Range, found: Sequence[Part], before: Side, after: Side) -> Range:
     """The interval where parts decide that are new, gone or doubled, by more than parts of equal runs usually differ.
-
     All other noise between runs is no explanation then. The end next to zero is that of the recorded steps and of these
-    parts, less what they do not explain.
-    """
+    parts, less what they do not explain."""
     whole_ns, deciding = after.mean_ns - before.mean_ns, list(_deciding(found, before, after))
     explained_ns = sum(ns for ns, _ in deciding)
     shorter, longer = (before, after) if whole_ns > 0 else (after, before)
@@ -126,11 +116,8 @@ def _deciding(found: Sequence[Part], before: Side, after: Side) -> Iterator[tupl
 
 def _half(kind: PartKind, ns: int, side: Side) -> float:
     """Half the interval of a part's logarithm. On CPUs parts were not measured: each may differ as the step does."""
-    usual = {
-        PartKind.HOST: side.between,
-        PartKind.COMPUTE: of_waiting(0.0),
-        PartKind.WORK_NOT_RECORDED: of_waiting(0.0),
-    }
+    on_device = dict.fromkeys((PartKind.COMPUTE, PartKind.WORK_NOT_RECORDED), of_waiting(0.0))
+    usual = {PartKind.HOST: side.between, **on_device}
     whole = usual.get(kind, Spread(NAMED.share * ns / side.mean_ns, NAMED.freedom))
     per_step = student(1 - ALPHA / 2, whole.freedom) * whole.share / math.sqrt(len(side.means_ns))
     return per_step * side.mean_ns / max(ns, 1)
@@ -138,10 +125,8 @@ def _half(kind: PartKind, ns: int, side: Side) -> float:
 
 def least_ratio(before: Sequence[float], after: Sequence[float]) -> float | None:
     """The low end of the 95 % interval of how many times as long `after` is; None of too few.
-
     It is that ratio of all pairs which the test of Mann and Whitney allows (Hodges and Lehmann, Annals of Mathematical
-    Statistics 34 (1963)): no outlier moves it.
-    """
+    Statistics 34 (1963)): no outlier moves it."""
     most = ALPHA / 2 * math.comb(len(before) + len(after), len(before))
     allowed, orders = 0, 0
     while (orders := orders + _orders(allowed, len(before), len(after))) <= most:

@@ -4,7 +4,6 @@ import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import msgspec
 from msgspec import Struct
 
 from diagnose.advice.timing import without_profiler
@@ -13,7 +12,7 @@ from diagnose.contracts.diagnosis import Diagnosis, Provenance, RankSummary
 from diagnose.contracts.finding import OutcomeKind, RankedFinding
 from diagnose.contracts.job import JobSummary
 from diagnose.reports import job_tables as jobs
-from diagnose.trace.manifest import DeviceState, Loader, Manifest, Optimizer, RankManifest
+from diagnose.trace.manifest import DeviceState, Manifest, RankManifest
 from diagnose.version import __version__
 
 MOST_SOURCES = 50  # Files of the user's own whose changes are named.
@@ -29,7 +28,6 @@ class Area(Struct, frozen=True):
 
 
 _MATRICES = ("gemm", "gemv", "conv", "attention", "triton_template")
-
 AREAS = (
     Area(r"loader \d+ ", "data loading", lambda kind, of: of in ("loader", "host_copy") or kind == "exposed_copy"),
     Area(
@@ -73,7 +71,7 @@ def settings(told: Provenance, ran: RankManifest | None) -> dict[str, str]:
 def _of_run(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield from ((f"version {name}", version) for name, version in manifest.versions.items())
     yield from ((f"env {name}", value) for name, value in manifest.environment.items())
-    yield from _fields("host", manifest.host)
+    yield from _of("host", manifest.host)
     for device in manifest.devices:
         yield from _device(device)
     for source in manifest.sources[:MOST_SOURCES]:
@@ -83,48 +81,36 @@ def _of_run(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 def _device(device: DeviceState) -> Iterator[tuple[str, str]]:
     """What may hold it back. Its clock, power and temperature of one moment differ from run to run."""
-    kept = (device.name, device.memory_bytes, device.most_sm_clock_mhz, device.power_limit_w)
-    names = ("name", "memory_bytes", "most_sm_clock_mhz", "power_limit_w")
-    yield from ((f"device {device.index} {name}", str(value)) for name, value in zip(names, kept, strict=True) if value)
+    for name in ("name", "memory_bytes", "most_sm_clock_mhz", "power_limit_w"):
+        if value := getattr(device, name):
+            yield f"device {device.index} {name}", str(value)
     if device.throttled_by is not None:
         yield f"device {device.index} throttled by", ", ".join(device.throttled_by) or "nothing"
 
 
 def _of_rank(ran: RankManifest) -> Iterator[tuple[str, str]]:
     yield "world size", str(ran.world_size)
-    yield from _fields("torch", ran.flags)
+    yield from _of("torch", ran.flags)
     for number, loader in enumerate(ran.loaders):
-        yield from _loader(number, loader)
+        yield from _of(f"loader {number}", loader, _OF_LOADER)
     for number, optimizer in enumerate(ran.optimizers):
-        yield from _optimizer(number, optimizer)
+        yield from _of(f"optimizer {number}", optimizer, _OF_OPTIMIZER)
     if ran.distributed is not None:
         for kind, wrapped in (("ddp", ran.distributed.ddp), ("fsdp", ran.distributed.fsdp)):
             for number, options in enumerate(wrapped):
                 yield from _options(f"{kind} {number}", options)
 
 
-_OF_LOADER: tuple[str, ...] = (
-    "dataset",
-    "dataset_length",
-    "batch_size",
-    "num_workers",
-    "pin_memory",
-    "prefetch_factor",
+_OF_LOADER = (
+    *("dataset", "dataset_length", "batch_size", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers"),
+    *("drop_last", "in_order", "sampler", "collate", "start_method"),
 )
-_OF_LOADER += ("prefetch_factor", "persistent_workers", "drop_last", "in_order", "sampler", "collate", "start_method")
 _OF_OPTIMIZER = ("name", "foreach", "fused", "capturable", "groups", "parameters", "elements", "dtypes", "devices")
 
 
-def _loader(number: int, loader: Loader) -> Iterator[tuple[str, str]]:
-    yield from _options(f"loader {number}", {name: getattr(loader, name) for name in _OF_LOADER})
-
-
-def _optimizer(number: int, optimizer: Optimizer) -> Iterator[tuple[str, str]]:
-    yield from _options(f"optimizer {number}", {name: getattr(optimizer, name) for name in _OF_OPTIMIZER})
-
-
-def _fields(prefix: str, given: msgspec.Struct) -> Iterator[tuple[str, str]]:
-    yield from _options(prefix, msgspec.structs.asdict(given))
+def _of(prefix: str, given: Struct, names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """All fields, or those of these names."""
+    yield from _options(prefix, {name: getattr(given, name) for name in names or given.__struct_fields__})
 
 
 def _options(prefix: str, given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -140,7 +126,6 @@ def _text(value: object) -> str:
 
 
 MOST_GROUPS = 32  # Of a job: those that hold ranks up longest.
-
 LOOKED = (OutcomeKind.FOUND, OutcomeKind.CLEAN, OutcomeKind.NOT_APPLICABLE)
 
 

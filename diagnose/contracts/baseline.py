@@ -60,8 +60,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     unprofiled_ns: tuple[Ns, ...]  # Of steps without a profiler, in order; empty if none were timed.
     samples_per_step: int | None  # Of this rank.
     flops_per_step: int | None
-    spending: tuple[AttributedTime, ...]
-    """Where the mean recorded step goes; adds up to it. Empty if that is not known."""
+    spending: tuple[AttributedTime, ...]  # Where the mean recorded step goes; adds up to it. Empty: unknown.
     findings: tuple[KnownFinding, ...]
     looked: tuple[str, ...]  # Rules that could look, whatever they found.
     settings: dict[str, str]

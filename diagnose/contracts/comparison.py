@@ -158,8 +158,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     why: str  # A sentence on what the verdict rests on.
     basis: Basis
     recordings: tuple[int, int]  # Of each side.
-    smallest_visible_share: float | None
-    """Half of the interval: a smaller difference could not have been seen. None: there is no interval."""
+    smallest_visible_share: float | None  # Half of the interval: a smaller difference is not seen. None: no interval.
     parts: tuple[Part, ...]  # Largest difference first; they add up to `after_ns - before_ns`.
     findings: FindingsChange
     settings: tuple[SettingChange, ...]

@@ -10,8 +10,7 @@ import msgspec
 from diagnose import failures
 from diagnose.contracts.finding import Outcome, RankedFinding, ReplayQuality, RulePage, ShownRisk
 from diagnose.contracts.job import JobSummary
-from diagnose.contracts.pictures import Pictures
-from diagnose.contracts.timeline import Timeline
+from diagnose.contracts.timeline import Pictures, Timeline
 from diagnose.contracts.trials import Report
 from diagnose.contracts.watched_run import WatchedRun
 from diagnose.facts.communication.overlap import Communication
@@ -85,8 +84,7 @@ class Steps(msgspec.Struct, frozen=True):
     """Mean of all steps without the profiler: the step that figures and savings are of, where it is known. The first
     step of an epoch weighs as often as it comes in a whole epoch."""
     usual_step_time_ns: int | None  # The same of steps of a kind that was recorded.
-    overhead_ratio: float | None
-    """How many times as long recorded steps take as those without the profiler, for as much work, by one clock."""
+    overhead_ratio: float | None  # How much longer recorded steps take than others, for as much work, by one clock.
     size_ratio: float  # How many times as much work they do.
     epoch: Epoch | None = None  # None: no whole epoch was seen before the recording.
     unrecorded: Unrecorded | None = None  # Longer steps that were timed, where they take much of the time.
@@ -109,8 +107,7 @@ class RankSummary(msgspec.Struct, frozen=True):
     breakdown: Breakdown | None
     times_ns: tuple[int, ...]  # Of each used step, in order.
     computing_ns: int | None = None  # Per step that all ranks use; None if ranks could not be compared.
-    waiting_ns: int | None = None
-    """For other ranks to come to collectives, hidden or not, per such step; None if that is not known."""
+    waiting_ns: int | None = None  # For others to come to collectives, hidden or not, per such step; None: unknown.
     host: HostTime | None = None
     findings: tuple[RankFinding, ...] = ()  # Worth a line, in order.
 
@@ -154,10 +151,8 @@ class Sections(msgspec.Struct, frozen=True, kw_only=True):
     ops: tuple[Op, ...] | None = None
     functions: tuple[FunctionTime, ...] | None = None
     flops: AchievedFlops | None = None  # Achieved FLOP/s and MFU.
-    spending: tuple[AttributedTime, ...] | None = None
-    """What the mean recorded step goes to, to compare recordings by; adds up to it exactly."""
-    critical_path: tuple[PathPart, ...] | None = None
-    """What the recorded steps wait for; adds up to their mean. None: nothing could be replayed."""
+    spending: tuple[AttributedTime, ...] | None = None  # Where the mean recorded step goes; adds up to it.
+    critical_path: tuple[PathPart, ...] | None = None  # What recorded steps wait for; adds up to their mean.
     findings: tuple[RankedFinding, ...] = ()  # What to fix, in order; with the other ranks where the same was found.
     outcomes: tuple[Outcome, ...] = ()  # How each rule ended.
     absent: tuple[Absent, ...] = ()  # What could not be looked at, and how to record it.

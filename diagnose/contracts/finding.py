@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -98,8 +99,7 @@ class Kind(str, Enum):
     """What a finding is, as its rule says."""
 
     FAULT = "fault"  # Time that goes without a change of results, by a change at one place or by a setting.
-    OPTION = "option"
-    """Another trade: it changes numbers beyond rounding, the model, the training, or how all of it runs."""
+    OPTION = "option"  # Another trade: numbers beyond rounding, the model, the training, or how all of it runs.
     WHERE_TO_LOOK = "where_to_look"  # Where time goes, without a change that is known to save it.
 
 
@@ -118,10 +118,8 @@ class Finding(Struct, frozen=True):
     phase: str = ""
     """Of `Timed.phases_ns`, what it is about: its fix also ends what longer steps, none of which was recorded, spend
     there beyond the others."""
-    per_sample: bool = False
-    """The fix does more in a longer step: it saves nothing of the step itself, and nothing together with others."""
-    unless_above: bool = False
-    """It says where time is lost rather than why: left out if the other findings explain most of it."""
+    per_sample: bool = False  # It does more in a longer step: it saves nothing of the step, nor together with others.
+    unless_above: bool = False  # It says where time goes, not why: left out if other findings explain most of it.
     after: frozenset[str] = frozenset()  # Codes of rules whose fixes have to come first, or its own does not work.
     also: frozenset[str] = frozenset()  # Ids of other rules whose findings it tells, as they have the same fix.
 
@@ -148,8 +146,7 @@ class Caution(Struct, frozen=True):
     effect: str
     lowers_host: bool = False  # Findings about host time become less sure.
     lowers_all: bool = False
-    noise_share: float = 0.0
-    """Share of the step by which its measured time may be off: a saving below it is of low confidence."""
+    noise_share: float = 0.0  # Of the step, by which its time may be off: a smaller saving is of low confidence.
 
 
 class Clean(Struct, frozen=True):
@@ -192,8 +189,7 @@ class PricedSaving(msgspec.Struct, frozen=True):
     high_ns: int
     basis: Basis
     after_above_ns: int | None  # What it adds once all findings ranked above it are fixed.
-    replayed_ns: tuple[int, int, int] | None
-    """The recorded step as replayed with the fix: low, likely, high. The range also has the replay's doubt."""
+    replayed_ns: tuple[int, int, int] | None  # With the fix: low, likely, high. The range also has the replay's doubt.
     after_above_range_ns: tuple[int, int] | None = None  # Low and high of that.
     others_ns: int = 0  # Of the likely saving alone: what other ops are assumed to get faster, where the CPU trains.
 
@@ -221,8 +217,7 @@ class RankedFinding(msgspec.Struct, frozen=True):
     fixes: tuple[Fix, ...]
     site: Site | None
     minor: bool  # Below 1 % of the step: listed apart.
-    hidden: tuple[int, int, int] | None
-    """ns per step (low, likely, high) saved once those worth a card are fixed, if that is much more than now."""
+    hidden: tuple[int, int, int] | None  # ns per step (low, likely, high), once cards are fixed, if much more.
     changes: tuple[Change, ...]  # What the fix was replayed as.
     spots: tuple[Spot, ...]  # Where on the timeline that lies: the longest places.
     spot_count: int  # How many places there are.
@@ -253,6 +248,18 @@ class RankedFinding(msgspec.Struct, frozen=True):
     def sure(self) -> bool:
         """Whether its confidence is high or medium: then it counts in what all would save together."""
         return self.confidence.level is not Level.LOW
+
+
+def names(asked: str, finding: RankedFinding) -> bool:
+    """Whether a command line asks for this finding: by its number, its rule or the rule's code."""
+    return asked in (str(finding.rank_order), finding.rule) or asked.upper() == finding.code
+
+
+def why_unknown(asked: Sequence[str], findings: Sequence[RankedFinding]) -> str:
+    """A sentence on the first that names no finding, and which there are; empty if each names one."""
+    unknown = [one for one in asked if not any(names(one, finding) for finding in findings)]
+    there = ", ".join(f"{one.rank_order} {one.rule}" for one in findings) or "none"
+    return f"--fix {unknown[0]} names no finding of this run. There are: {there}." if unknown else ""
 
 
 class ShownRisk(msgspec.Struct, frozen=True):
@@ -303,6 +310,5 @@ class ReplayQuality(msgspec.Struct, frozen=True):
     error_share: float
     unexplained_share: float
     together: Together | None = None  # What the faults that are sure would save together; None without any.
-    faults_together: Together | None = None
-    """What all faults worth a card would save together, also those of low confidence; None without any."""
+    faults_together: Together | None = None  # The same with faults of low confidence; None without any.
     all_together: Together | None = None  # The same with all options, and with what pays only after them; None without.

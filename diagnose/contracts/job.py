@@ -12,12 +12,10 @@ class JobRank(msgspec.Struct, frozen=True):
     rank: int
     compute_ns: int
     host_ns: int  # By itself, without computing: on a device, idle or only copying.
-    wait_ns: int | None
-    """Held up until the last rank comes; more where `unmatched_ns` is not 0. None if nothing is known of it."""
+    wait_ns: int | None  # Until the last rank comes; more where `unmatched_ns` is not 0. None: unknown.
     transfer_ns: int | None  # Held up in collectives and transfers after the last rank has come. None as above.
     unmatched_ns: int  # Held up in those whose other ranks are not known: waiting, transfer, or both.
-    compute_late_ns: int | None
-    """What the others waited for this rank, together, as the last to come, while it computed. None as above."""
+    compute_late_ns: int | None  # What others waited, together, for it to come last while it computed. None as above.
     host_late_ns: int | None  # The same while it was on its host.
     held_late_ns: int | None  # The same while it was held up itself.
 
@@ -77,9 +75,7 @@ class JobSummary(msgspec.Struct, frozen=True):
     path_lane: tuple[JobPathStretch, ...]  # The same of the last step, in order of time.
     unmatched: tuple[JobUnmatched, ...]
     clocks: int  # How many machines' clocks were aligned.
-    clock_error_ns: int | None
-    """By how much the ends of collectives still differ between ranks, in the median; None if there are none."""
+    clock_error_ns: int | None  # How far ends of collectives still differ between ranks, in the median; None: no such.
     compute_ns: tuple[tuple[int, ...], ...]  # Of each rank, in each step.
     wait_ns: tuple[tuple[int, ...] | None, ...]  # Of each rank, in each step; None if nothing is known of its waiting.
-    noise: float
-    """Share of what a rank takes by itself by which ranks of equal work differ by chance, with cores of their own."""
+    noise: float  # Share by which ranks of equal work differ by chance in their own time, with cores of their own.

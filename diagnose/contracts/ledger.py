@@ -48,8 +48,7 @@ class RuleTrials(msgspec.Struct, frozen=True):
     measured: int  # Trials in which the step was timed with the fix.
     compared: int  # Different predictions that a trial has measured well enough to tell the predicted gain from none.
     held: int  # Of these: the measured speed-up lies within the predicted range.
-    ratio_median: float | None
-    """Measured over predicted gain, as logarithms of speed-ups; None if nothing was compared."""
+    ratio_median: float | None  # Measured over predicted gain, as logarithms of speed-ups; None: nothing compared.
     verdicts: dict[str, int]  # Trials by verdict, those alone that there are.
 
 

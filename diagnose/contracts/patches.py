@@ -12,8 +12,7 @@ class PatchedFix(Struct, frozen=True):
 
     finding: RankedFinding
     fix: Fix
-    places: tuple[str, ...]
-    """What it changes, as in "train.py:41: DataLoader(num_workers=4)"; lines are those of the file as it is."""
+    places: tuple[str, ...]  # Changes, as "train.py:41: DataLoader(num_workers=4)"; lines of the file as it is.
 
 
 class FixByHand(Struct, frozen=True):
@@ -36,8 +35,7 @@ class PatchedFile(Struct, frozen=True):
 class Patch(Struct, frozen=True):
     """All of it."""
 
-    root: Path
-    """The folder in which it is applied: the top of the git checkout, or the working folder where there is none."""
+    root: Path  # In which it is applied: the top of the git checkout, or the working folder where there is none.
     fixes: tuple[PatchedFix, ...]
     by_hand: tuple[FixByHand, ...]
     files: tuple[PatchedFile, ...]

@@ -54,8 +54,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     injected: str | None  # Where it took effect.
     predicted: Range | None
     measured: Range | None  # Interval of 95 %, right at all looks at once; None: not measured.
-    measured_by: Literal["blocks", "runs"] = "runs"
-    """Pairs of blocks of steps in one running process, or pairs of runs."""
+    measured_by: Literal["blocks", "runs"] = "runs"  # Pairs of blocks in one process, or of runs.
     added: Range | None = None  # As `measured`, on top of `on_top_of`; None: it was measured alone only.
     on_top_of: tuple[int, ...] = ()  # Findings whose fixes both sides of `added` had.
     outputs: Numbers | None = None  # Of the model, both ways on one batch; None: that was not computed.
@@ -65,10 +64,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     losses: Losses | None  # None: no backward pass began at a number.
     losses_compared: int
     peak_bytes: Both | None
-    warmup_s: Both | None
-    """From the start of the process to the first timed step; of blocks: until steps with the fix became no faster."""
-    pays_after_steps: int | None
-    """Steps after which a longer warm-up is made up for; None: it is not longer, or never is."""
+    warmup_s: Both | None  # From the process's start to the first timed step; of blocks: until steps became no faster.
+    pays_after_steps: int | None  # When a longer warm-up is made up for; None: it is not longer, or never is.
     confirms: bool = False  # All that is kept, in fresh runs against the unmodified script.
     batch_factor: int = 1  # Times as many samples in a step with the fix: the speed-up is of a sample's time.
     gpu: GpuState | None = None  # None without NVML.

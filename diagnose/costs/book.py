@@ -1,33 +1,31 @@
 """What device operations take after changes: all changes of an operation are put together, and priced once."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from diagnose.costs.changes import (
+    BYTES,
+    NARROWER,
+    PLACE,
+    RANK,
+    UNSURE,
     Attended,
     Chained,
-    Change,
-    Enlarged,
+    Changed,
     FloatArray,
     Fused,
-    InPrecision,
     Left,
     Mask,
-    Padded,
-    Pinned,
     Recost,
     Scattered,
-    Searched,
     UpdatedAtOnce,
-    WellChosen,
 )
 from diagnose.costs.host import HostBook
 from diagnose.costs.known import BANDWIDTH, SEARCHED, SEARCHED_ELSEWHERE, Family, Grade, Known, known, own_row
-from diagnose.costs.measured import MOSTLY, Key, Wanted, change_of, measured_costs, seen, specs_of
-from diagnose.costs.ops import FAMILIES, GRADES, CostedOps, costed_ops, grades_in
+from diagnose.costs.measured import MOSTLY, Key, Wanted, alike, keys, keys_of_groups, measured_costs, seen
+from diagnose.costs.ops import FAMILIES, GRADES, costed_ops, grades_in
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.inputs import SHORTEST_NS, type_rates
 from diagnose.facts.core.run import trains_on_cpu
@@ -35,14 +33,12 @@ from diagnose.facts.core.steps import steps
 from diagnose.trace.costs import DTYPE_BYTES, DTYPES
 from diagnose.trace.hardware import Peaks
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.measured import ATTENTION, ATTENTION_BACKWARD, OpSpec
+from diagnose.trace.measured import OpSpec
 
 LEVELS = 3  # Low, likely and high estimate of what a fix saves, as `replay.edits.Estimate`.
 CAST_BYTES = 6.0  # That casting an element between fp32 and 16 bits reads and writes.
 CAST = (1.0, 1.0, 0.5)  # Of the casts that autocast may need, those that are thought to be there (our choice).
-MOVED_16 = (1.0, 0.75, 0.5)
-"""Of the bytes of a memory-bound op that autocast does not keep in fp32, what is left: some of what it takes stays in
-fp32 (our choice)."""
+MOVED_16 = (1.0, 0.75, 0.5)  # Of the bytes of a memory-bound op under autocast: some of it stays in fp32 (our choice).
 WEIGHTS = 2 / 3  # Of a layer's three products, those beside which its weight, or the gradient of that, is cast.
 QUANTISED = 1.7
 """For fp8, of a product's bytes in 16 bits, what finding scales and casting its inputs moves: 5 bytes an element of
@@ -50,62 +46,18 @@ these, of 2 bytes an element of all three."""
 TOLERATED = 1.5
 """By how much single products differ from what is known without a reason: 80 % of those measured lie between 0.64 and
 1.6. What one takes beyond it is thought to be there after the change as well."""
-FIXED_NS = 1_500
-"""Of a memory-bound kernel, what does not depend on its bytes, where no row of its device says otherwise: those of an
-H100 take 1.5 to 2.5 us at least."""
+FIXED_NS = 1_500  # Of a memory-bound kernel whatever its bytes, if no row of its device says: 1.5 to 2.5 us on an H100.
 CAUSAL = 0.5  # Of the flops of attention, what a causal mask leaves.
-UNKNOWN_CHAIN = (0.75, 0.4, 0.0)
-"""Of what a chain takes beyond its longest kernel, what is left where its bytes are not known (our choice)."""
-UNKNOWN_RATIO = (1.3, 1.0, 0.8)
-"""Around what the ratio of two types' rates says, where an op's flops are not known (our choice)."""
+UNKNOWN_CHAIN = (0.75, 0.4, 0.0)  # Of a chain's time beyond its longest kernel, if its bytes are unknown (our choice).
+UNKNOWN_RATIO = (1.3, 1.0, 0.8)  # Around the ratio of two types' rates, where an op's flops are not known (our choice).
 UNKNOWN_UPDATE = (1.0, 0.6, 0.3)
 """Of the time of an update that is not fused, where its bytes are not known: a fused Adam moves 28 bytes a parameter, a
 foreach one four to six times as much; on an H100 0.36 to 0.64 of the time were left."""
-
-
 UNKNOWN_COPY = (1.0, 0.6, 0.3)  # Of a copy from pageable memory: such reach 25 to 60 % of the speed of pinned ones.
 SCATTERED = 0.6  # Of the memory's rate, with accesses all over it (our choice).
 
-
-class _Changed:
-    """How operations are changed, whatever the order in which changes were named."""
-
-    def __init__(self, ops: CostedOps) -> None:
-        many = len(ops.ids)
-        self.dtype = np.full(many, -1, dtype=np.int64)
-        self.autocast, self.touched = np.zeros((2, many), dtype=bool)
-        self.padded = np.zeros(many, dtype=bool)
-        self.well_chosen = np.zeros(many, dtype=np.int64)
-        self.searched, self.pinned = np.zeros((2, many), dtype=bool)
-        self.times = np.ones(many)
-
-    def mark(self, rows: IntArray, change: Change) -> None:
-        """Note a change of some operations."""
-        self.touched[rows] |= not isinstance(change, Fused)
-        if isinstance(change, InPrecision):
-            self.dtype[rows] = np.maximum(self.dtype[rows], _RANK[change.dtype])
-            self.autocast[rows] |= change.autocast
-        elif isinstance(change, Padded):
-            self.padded[rows] = True
-        elif isinstance(change, WellChosen):
-            self.well_chosen[rows] = np.maximum(self.well_chosen[rows], SURE if change.certain else UNSURE)
-        elif isinstance(change, Searched):
-            self.searched[rows] = True
-        elif isinstance(change, Pinned):
-            self.pinned[rows] = True
-        elif isinstance(change, Enlarged):
-            self.times[rows] *= change.times
-
-
 _SIXTEEN = [DTYPES.index("fp16"), DTYPES.index("bf16")]
-UNSURE, SURE = 1, 2
-_NARROWER = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
-_RANK = {dtype: place for place, dtype in enumerate(_NARROWER)}
-_DTYPE = np.array([DTYPES.index(dtype) for dtype in _NARROWER])
-_WRITTEN = {"fp64": "double", "fp32": "float", "tf32": "float", "fp16": "c10::Half", "bf16": "c10::BFloat16"}
-"""As torch writes types of inputs."""
-_BYTES = np.array([DTYPE_BYTES[dtype] for dtype in _NARROWER])
-_PLACE = np.array([_RANK.get(dtype, len(_NARROWER) - 1) for dtype in DTYPES])
+_DTYPE = np.array([DTYPES.index(dtype) for dtype in NARROWER])
 
 
 class CostBook:
@@ -124,11 +76,9 @@ class CostBook:
 
     def left(self, recosts: Sequence[Recost], level: int) -> Left:
         """What is left after all changes together, at a level."""
-        changed = _Changed(self._ops)
-        for one in recosts:
-            changed.mark(self._rows(one.what), one.change)
+        changed = self._changed(recosts)
         share = self._shares(changed, level)
-        for key, rows in self._keys(changed) if self._measured.found else ():
+        for key, rows in keys(self._facts, self._ops, changed) if self._measured.found else ():
             told = self._measured.share(key, float(np.median(self._of_call_ns(rows))))
             if told is not None:
                 share[rows] = told[level]
@@ -143,90 +93,43 @@ class CostBook:
 
     def asked(self, recosts: Sequence[Recost]) -> Iterator[tuple[Key, float]]:
         """What would have to be measured to price these changes together, and the time that it is about, per step."""
-        changed = _Changed(self._ops)
-        for one in recosts:
-            changed.mark(self._rows(one.what), one.change)
+        changed = self._changed(recosts)
         taken = self._ops.dur_ns * self._ops.in_steps / self._steps
-        for key, rows in self._keys(changed):
+        for key, rows in keys(self._facts, self._ops, changed):
             yield key, float(taken[rows].sum())
         for one in recosts:
             if isinstance(one.change, Fused) and len(one.what):
                 rows, group = self._in_groups(one.what, one.change)
-                for key, mine in self._keys_of_groups(one.change, rows, group, changed):
+                for key, mine in keys_of_groups(one.change, self._ops, rows, group, changed):
                     yield key, float((taken[rows] * mine[group]).sum())
+
+    def _changed(self, recosts: Sequence[Recost]) -> Changed:
+        changed = Changed(len(self._ops.ids))
+        for one in recosts:
+            rows = self._at[one.what]
+            changed.mark(rows[rows >= 0], one.change)
+        return changed
 
     def _in_groups(self, what: IntArray, fused: Fused) -> tuple[IntArray, IntArray]:
         order = np.lexsort((what, fused.group))
         return self._at[what[order]], fused.group[order]
-
-    def _keys_of_groups(
-        self, fused: Fused, rows: IntArray, group: IntArray, changed: _Changed
-    ) -> Iterator[tuple[Key, Mask]]:
-        """What groups that become one can be measured as, and which these are. Masks of shape (groups,)."""
-        count = int(group[-1]) + 1
-        if isinstance(fused, UpdatedAtOnce) and fused.key is not None:
-            yield fused.key, np.ones(count, dtype=bool)
-        if not isinstance(fused, Attended) or fused.shape is None:
-            return
-        batch, queries, keys, size = fused.shape
-        shapes = json.dumps([[batch, queries, size], [batch, keys, size], [batch, keys, size]])
-        multiplied = self._ops.row[rows] >= 0
-        dtype = self._ops.products.dtype[self._ops.row[rows[multiplied]]].astype(np.int64)
-        before, after = np.full((2, count), -1)
-        np.maximum.at(before, group[multiplied], np.where(dtype >= 0, _PLACE[dtype], -1))
-        np.maximum.at(
-            after,
-            group[multiplied],
-            np.maximum(np.where(dtype >= 0, _PLACE[dtype], -1), changed.dtype[rows[multiplied]]),
-        )
-        states = np.stack((fused.backward, before, after))
-        for state in np.unique(states[:, before >= 0], axis=1).T.tolist():
-            behind, was, now = state
-            written = _WRITTEN.get(_NARROWER[was])
-            if written is not None:
-                op = ATTENTION_BACKWARD if behind else ATTENTION
-                spec = OpSpec(op, shapes, json.dumps([written] * 3))
-                change = change_of(_NARROWER[now] if now > was else "", fused=True)
-                yield (spec, change), (states == np.array(state)[:, None]).all(axis=0)
-
-    def _keys(self, changed: _Changed) -> Iterator[tuple[Key, IntArray]]:
-        """Operations that can be measured after these changes: op with shapes and change, and their rows."""
-        ops, products = self._ops, self._ops.products
-        multiplies = ops.row >= 0
-        before = np.append(products.dtype, -1)[ops.row].astype(np.int64)
-        narrows = np.where(multiplies, changed.dtype > _PLACE[before], ops.element_bytes > _BYTES[changed.dtype])
-        narrows &= (changed.dtype >= 0) & ~(~multiplies & changed.autocast & (ops.casts >= 0))
-        padded = changed.padded & multiplies & (np.append(products.family, -1)[ops.row] == 0)
-        rows = np.flatnonzero((narrows | padded | changed.searched) & (ops.op >= 0))
-        which, specs = specs_of(self._facts, ops.op[rows])
-        states = np.stack((which, np.where(narrows, changed.dtype, -1)[rows], padded[rows], changed.searched[rows]))
-        for state in np.unique(states[:, which >= 0], axis=1).T.tolist():
-            at, dtype, is_padded, searched = state
-            mine = (states == np.array(state)[:, None]).all(axis=0)
-            narrower = _NARROWER[dtype] if dtype >= 0 else ""
-            yield (specs[at], change_of(narrower, padded=bool(is_padded), searched=bool(searched))), rows[mine]
 
     def _of_call_ns(self, rows: IntArray) -> FloatArray:
         _, call = np.unique(self._ops.op[rows], return_inverse=True)
         taken: FloatArray = np.bincount(call.reshape(-1), self._ops.dur_ns[rows]).astype(np.float64)
         return taken
 
-    def _casts(self, changed: _Changed, level: int) -> FloatArray:
+    def _casts(self, changed: Changed, level: int) -> FloatArray:
         products, found = self._ops.products, np.zeros(len(self._ops.ids))
-        rows = np.flatnonzero(changed.autocast & (changed.dtype >= _RANK["fp16"]) & (self._ops.row >= 0))
+        rows = np.flatnonzero(changed.autocast & (changed.dtype >= RANK["fp16"]) & (self._ops.row >= 0))
         calls = self._ops.row[rows]
         casts = (products.family[calls] == 0) & (products.dtype[calls] >= 0) & ~np.isin(products.dtype[calls], _SIXTEEN)
         cast_ns = CAST_BYTES * CAST[level] * WEIGHTS * products.weights[calls] / self._bandwidth
         found[rows] = np.where(casts, cast_ns / np.maximum(products.table.dur_ns[calls], 1), 0.0)
         return found
 
-    def _rows(self, ids: IntArray) -> IntArray:
-        rows: IntArray = self._at[ids]
-        return rows[rows >= 0]
-
-    def _shares(self, changed: _Changed, level: int) -> FloatArray:
-        share = np.ones(len(self._ops.ids))
-        multiplies = self._ops.row >= 0
+    def _shares(self, changed: Changed, level: int) -> FloatArray:
+        share, multiplies = np.ones(len(self._ops.ids)), self._ops.row >= 0
         rows = np.flatnonzero(changed.touched & multiplies)
         if len(rows):
             share[rows] = self._of_products(changed, rows, level)
@@ -235,21 +138,19 @@ class CostBook:
         if changed.searched.any():
             name = self._peaks.name if self._peaks else ""
             share[changed.searched] *= SEARCHED.get(name, SEARCHED_ELSEWHERE)[level]
-        if changed.pinned.any():
-            share[changed.pinned] = self._of_copies(np.flatnonzero(changed.pinned), level)
+        share[changed.pinned] = self._of_copies(np.flatnonzero(changed.pinned), level)
         larger = changed.times > 1
-        filled = self._ops.filled[larger]
-        best = np.maximum(filled, 1.0 / changed.times[larger])
+        best = np.maximum(self._ops.filled[larger], 1.0 / changed.times[larger])
         share[larger] *= ((1 + best) / 2, best + 0.2 * (1 - best), best)[level]
         return share
 
-    def _of_products(self, changed: _Changed, rows: IntArray, level: int) -> FloatArray:
+    def _of_products(self, changed: Changed, rows: IntArray, level: int) -> FloatArray:
         """Of kernels of products, convolutions and attention; those of one call alike."""
         products, device = self._ops.products, self._peaks
         calls, first, position = np.unique(self._ops.row[rows], return_index=True, return_inverse=True)
         at = rows[first]
         before = products.dtype[calls].astype(np.int64)
-        after = np.maximum(_PLACE[before], changed.dtype[at])
+        after = np.maximum(PLACE[before], changed.dtype[at])
         after = np.where(before < 0, -1, _DTYPE[after])
         took = products.table.dur_ns[calls].astype(np.float64)
         if device is None:
@@ -261,9 +162,8 @@ class CostBook:
         now = np.where(changed.padded[at] & plain, GRADES.index(Grade.ALIGNED), now)
         left = took.copy()
         kinds = np.stack((products.family[calls], before, was, after, now, changed.well_chosen[at]))
-        for kind in np.unique(kinds[:, before >= 0], axis=1).T.tolist():
-            mine = (kinds == np.array(kind)[:, None]).all(axis=0)
-            left[mine] = self._of_kind(tuple(kind), calls[mine], took[mine], level)
+        for kind, mine in alike(kinds, before >= 0):
+            left[mine] = self._of_kind(kind, calls[mine], took[mine], level)
         return (left / np.maximum(took, 1))[position.reshape(-1)]
 
     def _all(self, calls: IntArray, dtypes: IntArray) -> IntArray:
@@ -301,9 +201,7 @@ class CostBook:
 
     def _known(self, family: Family, dtype: str, grade: Grade) -> Known | None:
         """What is known of the device; of one that was not measured, corrected by what the recording shows.
-
-        On an H100 the correction was measured to gain nothing (docs/accuracy.md).
-        """
+        On an H100 the correction was measured to gain nothing (docs/accuracy.md)."""
         assert self._peaks is not None
         own = own_row(self._peaks, family, dtype, grade)
         return known(self._peaks, family, dtype, grade) if own else self._seen.known(self._peaks, family, dtype, grade)
@@ -317,20 +215,17 @@ class CostBook:
         left: float = was * (old or new).share / (now * new.share)
         return min(left, 1.0)
 
-    def _of_moved(self, changed: _Changed, rows: IntArray, level: int) -> FloatArray:
+    def _of_moved(self, changed: Changed, rows: IntArray, level: int) -> FloatArray:
         """Of kernels that multiply nothing: their bytes, and the casts around those that stay in fp32."""
         ops, cast = self._ops, changed.autocast[rows]
         took = ops.dur_ns[rows].astype(np.float64)
-        size = _BYTES[changed.dtype[rows]]
-        size = np.maximum(size, 2.0)  # What moves in fp8 are inputs of products alone.
+        size = np.maximum(BYTES[changed.dtype[rows]], 2.0)  # What moves in fp8 are inputs of products alone.
         stored = np.maximum(ops.element_bytes[rows], 1e-9)
         left = np.where(ops.element_bytes[rows] > 0, np.minimum(size / stored, 1.0), 1.0)
         narrow = (size < 4) & (stored > size)
         stays = cast & narrow & (ops.casts[rows] >= 0)
         left = np.where(cast & narrow, np.where(stays, 1.0, MOVED_16[level]), left)
-        casts_ns = np.where(
-            stays, CAST_BYTES * CAST[level] * ops.casts[rows] * ops.elements[rows] / self._bandwidth, 0.0
-        )
+        casts_ns = stays * CAST_BYTES * CAST[level] * ops.casts[rows] * ops.elements[rows] / self._bandwidth
         fixed = np.minimum(self._fixed_ns, took)
         return (fixed + (took - fixed) * left + casts_ns) / np.maximum(took, 1.0)
 
@@ -343,7 +238,7 @@ class CostBook:
         said = one.took_ns(self._peaks, size * 0, size) * one.at(level)
         return np.minimum(np.where(size > 0, said / np.maximum(took, 1.0), UNKNOWN_COPY[level]), 1.0)
 
-    def _fuse(self, one: Recost, fused: Fused, changed: _Changed, share: FloatArray, gone: Mask, level: int) -> None:
+    def _fuse(self, one: Recost, fused: Fused, changed: Changed, share: FloatArray, gone: Mask, level: int) -> None:
         rows, group = self._in_groups(one.what, fused)
         first = np.diff(group, prepend=-1) > 0
         took = self._ops.dur_ns[rows].astype(np.float64)
@@ -359,7 +254,7 @@ class CostBook:
                 order = np.lexsort((one.what, fused.group))
                 new = new + np.bincount(group, took * share[rows] * fused.stays[order])
         taken = np.bincount(group, took)
-        for key, mine in self._keys_of_groups(fused, rows, group, changed) if self._measured.found else ():
+        for key, mine in keys_of_groups(fused, self._ops, rows, group, changed) if self._measured.found else ():
             told = self._measured.share(key, float(np.median(taken[mine])))
             if told is not None:
                 in_sight = _in_sight(fused, level) if isinstance(fused, Attended) else 1.0
@@ -373,12 +268,12 @@ class CostBook:
         share[leading] = np.fmin(new, left)[group[first]] / np.maximum(self._ops.dur_ns[leading], 1)
         changed.touched[leading] = True
 
-    def _multiplies_in(self, rows: IntArray, group: IntArray, changed: _Changed) -> FloatArray:
+    def _multiplies_in(self, rows: IntArray, group: IntArray, changed: Changed) -> FloatArray:
         """Bytes of an element of what each group's products multiply after all changes. Shape (groups,)."""
         call = self._ops.row[rows]
         before = np.append(self._ops.products.dtype, -1)[call]
-        after = np.maximum(np.where(before >= 0, _PLACE[before], 0), changed.dtype[rows])
-        size = np.where(call >= 0, _BYTES[after], np.inf)
+        after = np.maximum(np.where(before >= 0, PLACE[before], 0), changed.dtype[rows])
+        size = np.where(call >= 0, BYTES[after], np.inf)
         return np.minimum.reduceat(size, np.flatnonzero(np.diff(group, prepend=-1)))
 
     def _passed_once(
@@ -428,10 +323,8 @@ def cost_book(facts: Facts) -> CostBook | HostBook:
 
 
 def wanted(facts: Facts, fixes: Sequence[Sequence[Recost]], least_ns: float) -> list[Wanted]:
-    """What is to be measured for the changes of each fix alone, and of all together; what takes most of a step first.
-
-    Nothing that was measured or cannot be, and nothing that takes less of a step. Raises Missing like `cost_book`.
-    """
+    """What is to be measured for each fix alone, and for all together, if it takes so much of a step; longest first.
+    Nothing that was measured or cannot be. Raises Missing like `cost_book`."""
     book = cost_book(facts)
     known = {key for key, one in measured_costs(facts).found.items() if one.tells or one.why}
     changes, taken = defaultdict[OpSpec, list[str]](list), dict[OpSpec, float]()

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from diagnose.trace.costs import DTYPE_BYTES, DTYPES
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.measured import OpSpec
 
@@ -66,8 +67,7 @@ class Chained(Fused, frozen=True, eq=False):
     """Each group reads its inputs and writes its outputs once."""
 
     bytes: FloatArray  # What these have, as recorded; 0 unknown. Shape (n,).
-    stays: Mask | None = None
-    """Operations that take as long as part of it, besides. Shape (operations,)."""
+    stays: Mask | None = None  # Operations that take as long as part of it, besides. Shape (operations,).
 
 
 class Scattered(Chained, frozen=True, eq=False):
@@ -76,15 +76,12 @@ class Scattered(Chained, frozen=True, eq=False):
 
 class UpdatedAtOnce(Fused, frozen=True, eq=False):
     """Each group is an update of parameters that reads and writes each parameter, gradient and state once.
-
-    It is still launched from as many places: what its host saves is another edit.
-    """
+    It is still launched from as many places: what its host saves is another edit."""
 
     bytes: FloatArray  # Of these; 0 unknown. Shape (n,).
     spec: OpSpec | None = None  # One call of the optimizer; None: its parameters are not known.
     form: str = ""  # The argument by which torch.optim updates so: "fused" or "foreach"; "" if it has none.
-    calls: IntArray | None = None
-    """Where the CPU trains: the host's spans of the calls, with the Python around ops."""
+    calls: IntArray | None = None  # Where the CPU trains: spans of the calls, with the Python around ops.
 
     @property
     def key(self) -> tuple[OpSpec, str] | None:
@@ -96,10 +93,7 @@ Change: TypeAlias = "InPrecision | Padded | WellChosen | Searched | Pinned | Enl
 
 
 class Recost(Struct, frozen=True, eq=False):
-    """Device operations, or ops of a training on the CPU, take what they cost after a change.
-
-    They are priced together with all other changes of theirs.
-    """
+    """Device operations, or ops of a training on the CPU, take what they cost after all of their changes."""
 
     what: IntArray
     change: Change
@@ -111,3 +105,34 @@ class Left(Struct, frozen=True):
     ids: IntArray
     share: FloatArray  # Of what each takes; it can be more than 1. Shape (operations,).
     gone: IntArray  # Operations that are part of another one now.
+
+
+NARROWER = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")  # Each is narrower than those before it.
+RANK = {dtype: place for place, dtype in enumerate(NARROWER)}
+PLACE = np.array([RANK.get(dtype, len(NARROWER) - 1) for dtype in DTYPES])  # In NARROWER, by position in DTYPES.
+BYTES = np.array([DTYPE_BYTES[dtype] for dtype in NARROWER])
+UNSURE, SURE = 1, 2
+
+
+class Changed:
+    """How operations are changed, whatever the order in which changes were named. Arrays of shape (operations,)."""
+
+    def __init__(self, many: int) -> None:
+        self.dtype = np.full(many, -1, dtype=np.int64)  # Position in NARROWER, or -1.
+        self.well_chosen, self.times = np.zeros(many, dtype=np.int64), np.ones(many)
+        self.autocast, self.touched, *marks = np.zeros((5, many), dtype=bool)
+        self.padded, self.searched, self.pinned = marks
+        self._marks = dict(zip((Padded, Searched, Pinned), marks, strict=True))
+
+    def mark(self, rows: IntArray, change: Change) -> None:
+        """Note a change of some operations."""
+        self.touched[rows] |= not isinstance(change, Fused)
+        if isinstance(change, InPrecision):
+            self.dtype[rows] = np.maximum(self.dtype[rows], RANK[change.dtype])
+            self.autocast[rows] |= change.autocast
+        elif isinstance(change, WellChosen):
+            self.well_chosen[rows] = np.maximum(self.well_chosen[rows], SURE if change.certain else UNSURE)
+        elif isinstance(change, Enlarged):
+            self.times[rows] *= change.times
+        elif isinstance(change, Padded | Searched | Pinned):
+            self._marks[type(change)][rows] = True

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnose.costs.changes import FloatArray, InPrecision, Left, Recost, UpdatedAtOnce
+from diagnose.costs.changes import InPrecision, Left, Recost, UpdatedAtOnce
 from diagnose.costs.measured import Key, measured_costs, specs_of
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.inputs import inputs_read
@@ -15,10 +15,8 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.measured import OpSpec
 
-DOUBLE_LEFT = (0.7, 0.5, 0.4)
-"""In fp32, of the time of ops in fp64: half the bytes, and twice the elements in a vector."""
-UPDATED = (0.5, 0.2, 0.1)
-"""Of ops that update parameters, in a fused update: a fused Adam moves 28 bytes a parameter, many ops 72; 0.17 seen."""
+DOUBLE_LEFT = (0.7, 0.5, 0.4)  # Of ops in fp64, in fp32: half the bytes, and twice the elements in a vector.
+UPDATED = (0.5, 0.2, 0.1)  # Of an update's ops, fused: a fused Adam moves 28 bytes a parameter, many ops 72; 0.17 seen.
 
 
 class HostBook:
@@ -31,17 +29,16 @@ class HostBook:
 
     def left(self, recosts: Sequence[Recost], level: int) -> Left:
         """What is left of ops, at a level."""
-        ids, share = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
+        none = np.zeros(0, dtype=np.int64)
+        found = [(none, 1.0)]
         for spec, dtype, mine in self._alike(recosts):
             told = self._measured.share((spec, dtype), float(np.median(self._dur_ns[mine])))
-            ids.append(mine)
-            share.append(np.full(len(mine), told[level]) if told is not None else self._unmeasured(spec, mine, level))
-        for one in recosts:
-            if isinstance(one.change, UpdatedAtOnce):
-                mine, left = self._updated(one, one.change, level)
-                ids.append(mine)
-                share.append(np.full(len(mine), left))
-        return Left(np.concatenate(ids), np.concatenate(share), ids[0])
+            types = {tensor.dtype for given in inputs_read(spec.shapes, spec.dtypes) for tensor in given}
+            unmeasured = DOUBLE_LEFT[level] if "double" in types else 1.0
+            found.append((mine, unmeasured if told is None else told[level]))
+        found += [self._updated(one, one.change, level) for one in recosts if isinstance(one.change, UpdatedAtOnce)]
+        share = np.repeat([left for _, left in found], [len(mine) for mine, _ in found])
+        return Left(np.concatenate([mine for mine, _ in found]), share, none)
 
     def _updated(self, one: Recost, change: UpdatedAtOnce, level: int) -> tuple[IntArray, float]:
         """The optimizer's calls and what is left of them as measured, else of its ops as such ops leave elsewhere."""
@@ -81,7 +78,3 @@ class HostBook:
         ops = host_spans(self._facts, SpanKind.OP, named=lambda name: name.startswith("aten::"))
         inside = intervals.innermost_at(ops.start_ns, ops.track, track, start, start + self._dur_ns[ids])
         return ops.where(inside >= 0).outermost().ids
-
-    def _unmeasured(self, spec: OpSpec, mine: IntArray, level: int) -> FloatArray:
-        types = {tensor.dtype for given in inputs_read(spec.shapes, spec.dtypes) for tensor in given}
-        return np.full(len(mine), DOUBLE_LEFT[level] if "double" in types else 1.0)

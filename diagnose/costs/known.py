@@ -17,14 +17,11 @@ from diagnose.trace.hardware import Peaks
 FloatArray = npt.NDArray[np.float64]
 
 KNOWN = Path(__file__).with_name("known.json")
-MEASURED_ON = "H100 SXM"
-"""The device whose shares are taken for others that were not measured, with `ELSEWHERE` as range."""
+MEASURED_ON = "H100 SXM"  # Its shares are taken for devices that were not measured, with `ELSEWHERE` as range.
 ELSEWHERE = (0.8, 1.5)  # Of what is said, what it may take on another device than was measured (our choice).
 BANDWIDTH = 0.9
 """Of the memory's peak, what kernels reach that stream through large tensors: 0.86 to 0.91 on an H100, 0.90 on an
 MI300X (`benchmarks.known_costs`)."""
-
-
 PCIE_GBPS = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}  # Of 16 lanes, by generation (PCI-SIG).
 SEARCHED = {"H100 SXM": (1.0, 1.0, 0.985)}
 """Of a convolution's time, what is left when the library tries its kernels: 48 convolutions in benchmarks/rates took
@@ -94,7 +91,6 @@ def grade_of(inner: Sequence[int], element_bytes: float) -> Grade:
 
 _GRADES = {16: Grade.ALIGNED, 8: Grade.EVEN, 4: Grade.EVEN, 2: Grade.ODD, 1: Grade.ODD}
 
-
 Table = Mapping[tuple[str, Family, str, Grade], Known]
 
 
@@ -108,10 +104,7 @@ def table() -> Table:
 def known(
     peaks: Peaks, family: Family, dtype: str, grade: Grade = Grade.ANY, rows: Table | None = None
 ) -> Known | None:
-    """What ops of a kind reach on a device, else on the one that was measured; None if that was not, either.
-
-    `rows`: what is known; by default all.
-    """
+    """What ops of a kind reach on a device, else on the one that was measured; None if that was not, either."""
     rows, like = table() if rows is None else rows, _LIKE.get((family, dtype), dtype)
     own = own_row(peaks, family, like, grade, rows)
     if own is None and (other := rows.get((MEASURED_ON, family, like, grade))) is not None:

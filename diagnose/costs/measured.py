@@ -1,6 +1,8 @@
 """What ops take on the machine of the recording: as they were measured, and in this very recording."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -8,23 +10,22 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
 
-from diagnose.costs.changes import Mask
+from diagnose.costs.changes import BYTES, NARROWER, PLACE, Attended, Changed, Fused, Mask, UpdatedAtOnce
 from diagnose.costs.known import Family, Grade, Known, known
-from diagnose.costs.ops import FAMILIES, GRADES, Products, costed_ops, grades_in
+from diagnose.costs.ops import FAMILIES, GRADES, CostedOps, Products, costed_ops, grades_in
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.inputs import name_codes, peaks
 from diagnose.trace.costs import DTYPES
 from diagnose.trace.hardware import Peaks
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.measured import MeasuredOp, OpSpec
+from diagnose.trace.measured import ATTENTION, ATTENTION_BACKWARD, MeasuredOp, OpSpec
 
 LEAST_SPREAD = 0.05  # Of a ratio, how far it may be off at least (our choice; see the published errors).
-UNLIKE = 0.25
-"""By which an op may differ from what was recorded of it; beyond, its range covers the ratio and the time."""
-
+UNLIKE = 0.25  # An op may differ by this from what was recorded of it; beyond, its range covers the ratio and the time.
 MOSTLY = 0.8  # Of the time that a fix changes, what has to be measured so that its price rests on that (our choice).
 
 Key = tuple[OpSpec, str]
+_AS_TORCH_WRITES = {"fp64": "double", "fp32": "float", "tf32": "float", "fp16": "c10::Half", "bf16": "c10::BFloat16"}
 
 
 def change_of(dtype: str, **others: bool) -> str:
@@ -84,6 +85,49 @@ def specs_of(facts: Facts, ops: IntArray) -> tuple[IntArray, list[OpSpec]]:
     return np.where(with_shapes[which], which, -1), texts
 
 
+def keys(facts: Facts, ops: CostedOps, changed: Changed) -> Iterator[tuple[Key, IntArray]]:
+    """Operations that can be measured after these changes: op with shapes and change, and their rows."""
+    multiplies, before = ops.row >= 0, np.append(ops.products.dtype, -1)[ops.row].astype(np.int64)
+    narrows = np.where(multiplies, changed.dtype > PLACE[before], ops.element_bytes > BYTES[changed.dtype])
+    narrows &= (changed.dtype >= 0) & ~(~multiplies & changed.autocast & (ops.casts >= 0))
+    padded = changed.padded & multiplies & (np.append(ops.products.family, -1)[ops.row] == 0)
+    rows = np.flatnonzero((narrows | padded | changed.searched) & (ops.op >= 0))
+    which, specs = specs_of(facts, ops.op[rows])
+    states = np.stack((which, np.where(narrows, changed.dtype, -1)[rows], padded[rows], changed.searched[rows]))
+    for (at, dtype, is_padded, searched), mine in alike(states, which >= 0):
+        narrower = NARROWER[dtype] if dtype >= 0 else ""
+        yield (specs[at], change_of(narrower, padded=bool(is_padded), searched=bool(searched))), rows[mine]
+
+
+def keys_of_groups(
+    fused: Fused, ops: CostedOps, rows: IntArray, group: IntArray, changed: Changed
+) -> Iterator[tuple[Key, Mask]]:
+    """What groups that become one can be measured as, and which these are. Masks of shape (groups,)."""
+    count = int(group[-1]) + 1
+    if isinstance(fused, UpdatedAtOnce) and fused.key is not None:
+        yield fused.key, np.ones(count, dtype=bool)
+    if not isinstance(fused, Attended) or fused.shape is None:
+        return
+    batch, queries, others, size = fused.shape
+    shapes = json.dumps([[batch, queries, size], [batch, others, size], [batch, others, size]])
+    rows, group = rows[ops.row[rows] >= 0], group[ops.row[rows] >= 0]
+    dtype = ops.products.dtype[ops.row[rows]].astype(np.int64)
+    dtype = np.where(dtype >= 0, PLACE[dtype], -1)
+    before, after = np.full((2, count), -1)
+    np.maximum.at(before, group, dtype)
+    np.maximum.at(after, group, np.maximum(dtype, changed.dtype[rows]))
+    for (behind, was, now), mine in alike(np.stack((fused.backward, before, after)), before >= 0):
+        if (written := _AS_TORCH_WRITES.get(NARROWER[was])) is not None:
+            spec = OpSpec(ATTENTION_BACKWARD if behind else ATTENTION, shapes, json.dumps([written] * 3))
+            yield (spec, change_of(NARROWER[now] if now > was else "", fused=True)), mine
+
+
+def alike(states: npt.NDArray[Any], known: Mask) -> Iterator[tuple[tuple[int, ...], Mask]]:
+    """Each distinct column of these rows, of columns that are known, and which columns are the same."""
+    for state in np.unique(states[:, known], axis=1).T.tolist():
+        yield tuple(state), (states == np.array(state)[:, None]).all(axis=0)
+
+
 FEWEST = 3  # Calls that tell a rate (our choice).
 LONG_NS = 20_000  # Shorter ones tell little of it (our choice).
 LEAST, MOST = 0.5, 2.0  # Of what is known; beyond, something else is at work (our choice).
@@ -121,9 +165,8 @@ def seen_in(products: Products, device: Peaks, rows: Mask) -> Seen:
     tells = rows & table.exact & ~np.isnan(products.flops) & (products.dtype >= 0)
     tells &= (products.family == FAMILIES.index(Family.PRODUCT)) & (table.dur_ns >= LONG_NS)
     grade = grades_in(products, products.dtype)
-    kinds = np.stack((products.dtype, grade))
-    for dtype, code in np.unique(kinds[:, tells], axis=1).T.tolist():
-        mine = np.flatnonzero(tells & (kinds == [[dtype], [code]]).all(axis=0))
+    for (dtype, code), same in alike(np.stack((products.dtype, grade)), tells):
+        mine = np.flatnonzero(tells & same)
         kind = (Family.PRODUCT, DTYPES[dtype], GRADES[code])
         one = known(device, *kind)
         if one is None or len(mine) < FEWEST:

@@ -34,11 +34,9 @@ class CostedOps(Struct, frozen=True):
     in_steps: Mask
     row: IntArray  # In `products`, or -1.
     products: Products
-    element_bytes: FloatArray
-    """Of what an op that multiplies nothing works on: 4 if not recorded, 0 if it holds no floating-point numbers."""
+    element_bytes: FloatArray  # Of what an op works on that multiplies nothing: 4 unknown, 0 no floating-point numbers.
     elements: FloatArray  # Of its largest input; 0 unknown.
-    casts: npt.NDArray[np.int8]
-    """What autocast casts around it, as `casts`, -1 where it does not stay in fp32. Elsewhere -1."""
+    casts: npt.NDArray[np.int8]  # What autocast casts around it, as `casts`; -1 of what does not stay in fp32.
     copied: FloatArray  # Bytes of a copy; 0 unknown, and of what is none.
     filled: FloatArray  # Share of the multiprocessors that have a block of it; 1 unknown.
 
@@ -52,8 +50,7 @@ class Products(Struct, frozen=True):
     grade: npt.NDArray[np.int8]  # For elements of 4, 2 and 1 bytes: position in GRADES. Shape (3, rows).
     flops: FloatArray  # NaN unknown.
     bytes: FloatArray  # NaN unknown.
-    weights: FloatArray
-    """Elements of its smallest matrix, where that may be a weight; 0 of batches of products, and unknown."""
+    weights: FloatArray  # Elements of its smallest matrix, if that may be a weight; 0 of batches, and unknown.
 
 
 @fact

@@ -31,11 +31,9 @@ from diagnose.trace.model import Provenance, Rank
 from diagnose.version import __version__
 
 FILE = "diagnose-export.json"  # What an export says of itself, in a file beside its tables.
-
 SCHEMA_VERSION = 2
 
 _UNFINISHED = ".unfinished-"  # Beginning of the folder, inside of it, that files are written in until all are there.
-
 _TABLE_FILE = re.compile(r"rank\d+\.parquet")
 
 Progress = Callable[[int, int], None]
@@ -74,10 +72,8 @@ def export(
     progress: Progress = lambda done, total: None,
 ) -> Export:
     """Write the named tables of the ranks to `folder`, all or none; `diagnosed` is asked if `findings` are among them.
-
     `progress` gets (done, total) files. Raises InputError if a named file, or all files of a folder, cannot be read,
-    and CannotExport if nothing can be written.
-    """
+    and CannotExport if nothing can be written."""
     if find_spec("pyarrow") is None:
         raise CannotExport("Parquet needs pyarrow. Run: pip install 'torch-diagnose[parquet]'.")
     with _replaced(folder) as unfinished:
@@ -107,8 +103,7 @@ def _of_ranks(
     """The tables of each rank by its number, in order; and sentences on other files. Raises InputError."""
     write = partial(_rank_tables, folder=unfinished, names=tuple(names))
     read, lost = dict[int, _RankTables](), dict[int, InputError]()
-    results = processes.results(write, given.ranks, jobs)
-    for done, (at, result) in enumerate(results, start=1):
+    for done, (at, result) in enumerate(processes.results(write, given.ranks, jobs), start=1):
         if isinstance(result, _RankTables):
             read[at] = result
         elif given.ranks[at].trace.named:
@@ -127,17 +122,13 @@ def _of_ranks(
 
 def _rank_tables(files: RankFiles, folder: Path, names: Sequence[str]) -> _RankTables | InputError:
     """Write the tables of a rank inside of `folder`, or say why it cannot be read. Runs in a process of its own.
-
-    Raises OSError if they cannot be written.
-    """
+    Raises OSError if they cannot be written."""
     try:
         return _written(recording.read(files), Path(tempfile.mkdtemp(dir=folder)), names)
     except InputError as error:
         return error
-    except OSError:
-        raise
     except Exception as error:
-        if failures.raised():
+        if isinstance(error, OSError) or failures.raised():
             raise
         kind = type(error).__name__
         return InputError(f"diagnose itself failed on {files.trace.path} ({kind}). Please report it.")
@@ -145,15 +136,15 @@ def _rank_tables(files: RankFiles, folder: Path, names: Sequence[str]) -> _RankT
 
 def _written(rank: Rank, folder: Path, names: Sequence[str]) -> _RankTables:
     about = rank.provenance
-    told = about.rank if about.rank is not None else ranks.rank_in_name(about.path)
+    number = (about.rank if about.rank is not None else ranks.rank_in_name(about.path)) or 0
     rows, absent = dict[str, int](), dict[str, str]()
     for name, frame in tables.made(Facts(rank), names):
         if isinstance(frame, Missing):
             absent[name] = f"{frame.what}. {frame.how_to_record_it}"
         else:
-            _write(frame, told or 0, folder / f"{name}.parquet")
+            _write(frame, number, folder / f"{name}.parquet")
             rows[name] = len(frame)
-    return _RankTables(folder, told or 0, replace(about, groups=()), rank.times_ns, rows, absent)
+    return _RankTables(folder, number, replace(about, groups=()), rank.times_ns, rows, absent)
 
 
 def _write(frame: pd.DataFrame, rank: int, path: Path) -> None:
@@ -195,10 +186,8 @@ def _absent(made: Mapping[int, _RankTables]) -> tuple[str, ...]:
 @contextmanager
 def _replaced(folder: Path) -> Iterator[Path]:
     """Make the folder if it is new, and yield a place inside of it to write in, whose content it has at the end.
-
     If that is not reached, nothing is left there. Raises CannotExport if it holds files that are no export's, or cannot
-    be written.
-    """
+    be written."""
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -27,19 +27,17 @@ from diagnose.trace.intervals import IntArray
 
 FINDINGS = "findings"
 
-_OF_A_SPAN = ["name", "start_ns", "dur_ns", "track", "step"]
-"""Columns of `spans` that tables of some spans have as well."""
+_OF_A_SPAN = ["name", "start_ns", "dur_ns", "track", "step"]  # Columns that other tables have as well.
 
 _NO_DEVICE_USED = Missing("device work", "The training uses no GPU.")
 
 
 def _ranks(facts: Facts) -> pd.DataFrame:
     used = optional(steps, facts)
-    marked = used is not None and used.measure is not Measure.WINDOW
     row = {
         "file": Path(facts.rank.provenance.path).name,
         "zero_unix_ns": facts.rank.zero_unix_ns,
-        "used_steps": used.count if used is not None and marked else 0,
+        "used_steps": 0 if used is None or used.measure is Measure.WINDOW else used.count,
         "step_ns": pd.array([None if used is None else used.mean_ns], dtype="Int64"),
     }
     return pd.DataFrame(row)
@@ -67,13 +65,8 @@ def _steps(facts: Facts) -> pd.DataFrame:
 
 def _kernels(facts: Facts) -> pd.DataFrame:
     work = work_table(facts)
-    of_work = np.array([kind.value for kind in KERNEL_KINDS], dtype=object)[work.kind]
-    found = _work(facts, schema.KERNELS)
-    return found.assign(kind=pd.Series(of_work, index=work.ids, dtype="string"))
-
-
-def _copies(facts: Facts) -> pd.DataFrame:
-    return _work(facts, schema.COPIES)
+    kinds = np.array([kind.value for kind in KERNEL_KINDS], dtype=object)[work.kind]
+    return _work(facts, schema.KERNELS).assign(kind=pd.Series(kinds, index=work.ids, dtype="string"))
 
 
 def _work(facts: Facts, table: schema.Table) -> pd.DataFrame:
@@ -104,10 +97,8 @@ def _collectives(facts: Facts) -> pd.DataFrame:
     table = collective_table(facts)
     recorded = _recorded(facts, schema.COLLECTIVES).reset_index(drop=True).reindex(told_rows(facts))
     found = _of_spans(facts, table.ids).assign(used=table.in_steps, on_host=table.on_host)
-    found = found.join(recorded.set_axis(table.ids)).assign(
-        operation=pd.array(table.operation, dtype="string"), bytes=_or_null(table.bytes)
-    )
-    return found.sort_index()
+    found, operation = found.join(recorded.set_axis(table.ids)), pd.array(table.operation, dtype="string")
+    return found.assign(operation=operation, bytes=_or_null(table.bytes)).sort_index()
 
 
 def _ops(facts: Facts) -> pd.DataFrame:
@@ -127,10 +118,8 @@ def _ops(facts: Facts) -> pd.DataFrame:
 
 def _syncs(facts: Facts) -> pd.DataFrame:
     if "sync_events" not in facts.rank.provenance.recorded:
-        raise Missing(
-            "synchronisation events",
-            "Profile with experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True).",
-        )
+        how = "Profile with experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True)."
+        raise Missing("synchronisation events", how)
     return _of_spans(facts, facts.rank.syncs.index.to_numpy()).join(_recorded(facts, schema.SYNCS))
 
 
@@ -164,23 +153,14 @@ def _idle_gaps(facts: Facts) -> pd.DataFrame:
 def _spans(facts: Facts, ids: IntArray | slice = slice(None)) -> pd.DataFrame:
     numbers = np.array([*(mark.number for mark in facts.rank.steps), -1], dtype=np.int32)
     spans = facts.rank.spans.iloc[ids]
-    found = _told(spans, schema.SPANS).rename_axis("id")
-    return found.assign(step=_or_null(numbers[spans["step"].to_numpy()]))
-
-
-def _tracks(facts: Facts) -> pd.DataFrame:
-    return _recorded(facts, schema.TRACKS).rename_axis("track")
-
-
-def _links(facts: Facts) -> pd.DataFrame:
-    return _recorded(facts, schema.LINKS)
+    return _told(spans, schema.SPANS).rename_axis("id").assign(step=_or_null(numbers[spans["step"].to_numpy()]))
 
 
 _MAKERS: dict[str, Callable[[Facts], pd.DataFrame]] = {
     "ranks": _ranks,
     "steps": _steps,
     "kernels": _kernels,
-    "copies": _copies,
+    "copies": lambda facts: _work(facts, schema.COPIES),
     "collectives": _collectives,
     "ops": _ops,
     "lines": _lines,
@@ -188,8 +168,8 @@ _MAKERS: dict[str, Callable[[Facts], pd.DataFrame]] = {
     "syncs": _syncs,
     "memory": _memory,
     "spans": _spans,
-    "tracks": _tracks,
-    "links": _links,
+    "tracks": lambda facts: _recorded(facts, schema.TRACKS).rename_axis("track"),
+    "links": lambda facts: _recorded(facts, schema.LINKS),
 }
 
 TABLES = (*_MAKERS, FINDINGS)
@@ -216,15 +196,12 @@ def made(facts: Facts, names: Collection[str]) -> Iterator[tuple[str, pd.DataFra
 
 def findings(found: Sequence[RankedFinding]) -> pd.DataFrame:
     """The table of the findings of a Diagnosis."""
+    savings = np.array([one.shown_ns for one in found], dtype=np.int64).reshape(-1, 3).T
     return pd.DataFrame(
         {
             "number": np.array([one.rank_order for one in found], dtype=np.int32),
-            "rule": _texts(one.rule for one in found),
-            "code": _texts(one.code for one in found),
-            "title": _texts(one.title for one in found),
-            "saving_low_ns": np.array([one.shown_ns[0] for one in found], dtype=np.int64),
-            "saving_ns": np.array([one.shown_ns[1] for one in found], dtype=np.int64),
-            "saving_high_ns": np.array([one.shown_ns[2] for one in found], dtype=np.int64),
+            **{name: _texts(getattr(one, name) for one in found) for name in ("rule", "code", "title")},
+            **dict(zip(("saving_low_ns", "saving_ns", "saving_high_ns"), savings, strict=True)),
             "share_of_step": np.array([one.share_of_step for one in found], dtype=np.float64),
             "confidence": _texts(one.confidence.level.value for one in found),
             "minor": np.array([one.minor for one in found], dtype=np.bool_),

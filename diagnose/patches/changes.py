@@ -31,8 +31,6 @@ POSITIONS = {
 
 NOT_BY_NAME = {"set_num_threads"}  # Calls that take their argument by position only.
 
-Constant = (cst.Integer, cst.Float, cst.SimpleString)
-
 
 def expression(value: object) -> cst.BaseExpression:
     """A value of a fix as it is written; an expression as it is."""
@@ -45,16 +43,16 @@ def constant(node: cst.BaseExpression) -> bool:
     """Whether a value stands there itself, rather than a name for it."""
     if isinstance(node, cst.UnaryOperation):
         return constant(node.expression)
-    return isinstance(node, Constant) or (isinstance(node, cst.Name) and node.value in ("True", "False", "None"))
+    named = isinstance(node, cst.Name) and node.value in ("True", "False", "None")
+    return named or isinstance(node, cst.Integer | cst.Float | cst.SimpleString)
 
 
 def given(call: cst.Call, function: str, name: str) -> tuple[int, cst.Arg] | None:
     """The argument of that name in a call of a function, and its number. Raises CannotEdit if that cannot be told."""
-    starred = [arg for arg in call.args if arg.star]
     by_name = [(at, one) for at, one in enumerate(call.args) if one.keyword is not None and one.keyword.value == name]
     if by_name:
         return by_name[0]
-    if starred:
+    if starred := [arg for arg in call.args if arg.star]:
         raise CannotEdit(f"its arguments come from `{cst.Module([]).code_for_node(starred[0]).strip().rstrip(',')}`")
     positions: Sequence[str] = POSITIONS.get(function, ())
     at = positions.index(name) if name in positions else len(call.args)
@@ -63,10 +61,7 @@ def given(call: cst.Call, function: str, name: str) -> tuple[int, cst.Arg] | Non
 
 
 def set_argument(code: Code, call: cst.Call, function: str, name: str, value: object) -> Edit:
-    """Have a call give an argument that value, or an expression.
-
-    Raises CannotEdit if something else than a value decides on it.
-    """
+    """Have a call give an argument that value, or an expression. Raises CannotEdit if something else decides on it."""
     there, wanted = given(call, function, name), expression(value)
     if there is not None and not constant(there[1].value):
         raise CannotEdit(f"{name} comes from `{code.text(there[1].value)}` at {code.place(call)}")
@@ -124,11 +119,8 @@ def in_all(calls: Iterable[tuple[Code, cst.Call]], function: str, name: str, val
 
 def left_out(calls: Sequence[Found], name: str) -> list[Edit]:
     """Without these calls. Raises CannotEdit if one is no statement of its own."""
-    edits = list[Edit]()
-    for code, call in calls:
-        line = _statement(code, call)
-        edits.append(Edit(code, line, f"{code.place(call)}: without {name}()", (line,), removed))
-    return edits
+    found = [(code, call, _statement(code, call)) for code, call in calls]
+    return [Edit(code, line, f"{code.place(call)}: without {name}()", (line,), removed) for code, call, line in found]
 
 
 def made_seldom(calls: Sequence[Found], name: str, every: int) -> list[Edit]:
@@ -168,14 +160,12 @@ def _counter(code: Code, call: cst.Call) -> str:
 
 
 AT_THE_START = ("MALLOC_", "LD_", "GLIBC_")  # How variables begin that the process reads before any Python runs.
-
 IMPORT = (cst.Import, cst.ImportFrom)
 
 
 def set_by_call(project: Project, function: str, name: str, value: object) -> list[Edit]:
     """Have the calls of a function of torch's own set a value; without any, call it after the imports."""
-    found = project.calls(function, lambda code, call: is_call(code, call, function))
-    if found:
+    if found := project.calls(function, lambda code, call: is_call(code, call, function)):
         return in_all(found, function, name, value)
     return [_after_imports(project.script, f"torch.{function}({_text(value)})")]
 
@@ -231,11 +221,8 @@ def _is_variable(code: Code, target: cst.BaseExpression, name: str) -> bool:
     if not isinstance(target, cst.Subscript) or code.imported(target.value) != "os.environ" or len(target.slice) != 1:
         return False
     index = target.slice[0].slice
-    return (
-        isinstance(index, cst.Index)
-        and isinstance(index.value, cst.SimpleString)
-        and (index.value.evaluated_value == name)
-    )
+    value = index.value if isinstance(index, cst.Index) else None
+    return isinstance(value, cst.SimpleString) and value.evaluated_value == name
 
 
 def _after_imports(code: Code, text: str) -> Edit:

@@ -21,8 +21,7 @@ Change = Callable[[Any], Any]  # A node, with what other changes have done insid
 N = TypeVar("N", bound=cst.CSTNode)
 
 
-DEEPEST = 100
-"""Levels of a syntax tree; from some 300 on libcst ends in a RecursionError, and far beyond it crashes the process."""
+DEEPEST = 100  # Levels of a tree; at some 300 libcst raises RecursionError, and far beyond it crashes the process.
 
 
 class Code:
@@ -153,8 +152,7 @@ class Edit(Struct, frozen=True, eq=False):
     after: tuple[str, ...] = ()
 
 
-NOTHING = cst.Pass()
-"""Stands for a statement that goes once its block is put together: libcst drops empty ones with their comments."""
+NOTHING = cst.Pass()  # In place of a statement that goes: libcst drops empty ones with their comments.
 
 
 def removed(statement: cst.SimpleStatementLine) -> cst.SimpleStatementLine:

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import libcst as cst
 
 from diagnose.fixes.setting import DS_CONFIG, Argument, Loop, NotPossible, Run, Setting
 from diagnose.fixes.setting import Code as Expression
-from diagnose.patches import changes, models
+from diagnose.patches import changes
 from diagnose.patches.changes import constant, given, in_all, set_argument
-from diagnose.patches.code import Code, Edit
+from diagnose.patches.code import Code, Edit, inside
 from diagnose.patches.files import CannotEdit
 from diagnose.patches.project import Found, Project, is_call, is_method
 from diagnose.trace.frames import Site
@@ -17,24 +18,20 @@ from diagnose.trace.manifest import Made, training_loaders
 
 WITH_FUSED = ("Adagrad", "Adam", "AdamW", "SGD")
 WITH_FOREACH = (*WITH_FUSED, "ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
-"""Optimizers that take fused=True, and foreach=True (PyTorch 2)."""
+OPTIMIZERS = (*WITH_FOREACH, "Adafactor", "LBFGS", "Muon", "SparseAdam")
+"""Of torch.optim, those that take fused=True, those that take foreach=True, and all (PyTorch 2)."""
 
 EXCLUSIVE = ("differentiable", "foreach", "fused")  # Arguments of optimizers of which one may be true (PyTorch 2).
 MAKES_MODELS = ("from_pretrained", "from_config")  # Methods of transformers' classes of models.
 
-SINCE = {"batched_grad_copy": (2, 13)}
-"""Arguments -> the first PyTorch that knows them, where that is a late one (its release notes)."""
-
+SINCE = {"batched_grad_copy": (2, 13)}  # Arguments -> the first PyTorch that knows them (its release notes).
 SPELLINGS = {"lightning": ("lightning_fabric", "pytorch_lightning")}  # Packages -> others that have the same classes.
 
 BY_HAND = "it needs an edit by hand"
 
 
 def edits_of(setting: Setting, project: Project, site: Site | None) -> list[Edit]:
-    """What a setting changes, in the words of what owns the loop. Raises CannotEdit if it cannot be made in the files.
-
-    `site`: where the finding is.
-    """
+    """What a setting changes, in the words of what owns the loop. Raises CannotEdit if that cannot be made there."""
     _refuse_older(setting, project)
     editor = Editor(project)
     run = Run(project.rank, training_loaders(project.rank), project.manifest.environment)
@@ -78,10 +75,7 @@ class Editor:
         """An argument of DataLoaders that needs workers."""
         found = self._project.made("DataLoader", self.loaders_made)
         values = [_of_workers(code, call, value) for code, call in found]
-        return [
-            set_argument(code, call, "DataLoader", argument, value)
-            for (code, call), value in zip(found, values, strict=True)
-        ]
+        return [set_argument(*one, "DataLoader", argument, own) for one, own in zip(found, values, strict=True)]
 
     def of_optimizers(self, argument: str, value: object) -> list[Edit]:
         """An argument of optimizers. Those that exclude what is set are switched off."""
@@ -100,12 +94,8 @@ class Editor:
 
     def _optimizers(self, argument: str, value: object) -> list[tuple[str, Code, cst.Call]]:
         """The calls that make optimizers which take the argument and have not got it, by their names."""
-        takers, rank = (WITH_FUSED if argument == "fused" else WITH_FOREACH), self._project.rank
-        known = [
-            optimizer
-            for optimizer in rank.optimizers
-            if optimizer.name in takers and getattr(optimizer, argument) is not value
-        ]
+        takers = WITH_FUSED if argument == "fused" else WITH_FOREACH
+        known = [one for one in self.rank.optimizers if one.name in takers and getattr(one, argument) is not value]
         if not known:
             raise CannotEdit("the recording does not show where each optimizer is created")
         made = dict.fromkeys((one.name, one.made) for one in known)
@@ -122,13 +112,12 @@ class Editor:
         """An argument of all calls of a framework's class, by whatever module it or a class derived from it comes."""
         package, name = told.owner.partition(".")[0], told.owner.rpartition(".")[2]
         packages = {package, *SPELLINGS.get(package, ())}
-        found = self._project.calls(
-            name,
-            lambda code, call: (
-                (whole := code.imported(call.func)).partition(".")[0] in packages
-                and whole.rpartition(".")[2].endswith(name)
-            ),
-        )
+
+        def fits(code: Code, call: cst.Call) -> bool:
+            whole = code.imported(call.func)
+            return whole.partition(".")[0] in packages and whole.rpartition(".")[2].endswith(name)
+
+        found = self._project.calls(name, fits)
         if not found:
             raise CannotEdit(f"no call of {told.owner}() is in your files")
         return [set_argument(code, call, name, told.name, told.value) for code, call in found]
@@ -189,18 +178,16 @@ class Editor:
 
     def after_optimizer(self, call: str) -> list[Edit]:
         """A call of a method of the model after its optimizer is made."""
-        return [models.after_optimizer(self._project, call)]
+        return [_after_optimizer(self._project, call)]
 
     def under_autocast(self) -> list[Edit]:
         """Forward pass and loss under autocast to bfloat16."""
-        return models.under_autocast(self._project)
+        return _under_autocast(self._project)
 
 
 def _of_workers(code: Code, call: cst.Call, value: object) -> object:
     """The value of an argument that needs workers: where their number comes from elsewhere, it may be none.
-
-    Raises CannotEdit if it is, or cannot be asked for once more.
-    """
+    Raises CannotEdit if it is, or cannot be asked for once more."""
     there = given(call, "DataLoader", "num_workers")
     workers = "0" if there is None else code.text(there[1].value)
     if workers == "0":
@@ -212,3 +199,96 @@ def _of_workers(code: Code, call: cst.Call, value: object) -> object:
     if value is True:
         return cst.parse_expression(f"{workers} > 0")
     return cst.parse_expression(f"{value!r} if {workers} > 0 else None")
+
+
+class _Model(NamedTuple):
+    """What an optimizer updates."""
+
+    code: Code
+    name: str  # As it stands in the optimizer's call: `model` or `self.net`.
+    optimizer: cst.Call
+
+
+def _under_autocast(project: Project) -> list[Edit]:
+    """Have forward pass and loss under autocast to bfloat16, where both stand just before `backward()`."""
+    model, devices = _model(project), {name for optimizer in project.rank.optimizers for name in optimizer.devices}
+    if len(devices) != 1:
+        raise CannotEdit("the recording does not show the model's device")
+    found = project.calls("backward", lambda code, call: is_method(call, "backward"))
+    if len(found) != 1:
+        raise CannotEdit(f"{'several calls of backward() are' if found else 'no call of backward() is'} in your files")
+    ((code, backward),) = found
+    lines = _forward_and_loss(code, code.statement(backward), model.name)
+    torch = _torch(code)
+    text = f'{torch}.autocast("{devices.pop()}", dtype={torch}.bfloat16)'
+    head = (cst.WithItem(cst.parse_expression(text)),)
+    place = f"{code.place(lines[0])}: with {text}"
+    return [Edit(code, line, place, (line, "with"), inside(head, line is lines[0])) for line in lines]
+
+
+def _forward_and_loss(code: Code, backward: cst.SimpleStatementLine, model: str) -> list[cst.SimpleStatementLine]:
+    """The assignments from the one that calls the model up to `backward()`. Raises CannotEdit if it is another form."""
+    block = list(code.block(backward))
+    found = list[cst.SimpleStatementLine]()
+    for one in reversed(block[: block.index(backward)]):
+        if not isinstance(one, cst.SimpleStatementLine) or not _computes(one):
+            if found:
+                break
+            continue
+        found.insert(0, one)
+        if any(code.text(call.func) == model and one in code.around(call) for call in code.every(cst.Call)):
+            return found
+    raise CannotEdit(f"no assignments from {model}(...) to the loss come directly before {code.place(backward)}")
+
+
+def _computes(line: cst.SimpleStatementLine) -> bool:
+    return len(line.body) == 1 and isinstance(line.body[0], cst.Assign | cst.AnnAssign | cst.AugAssign)
+
+
+def _model(project: Project) -> _Model:
+    """The model whose optimizer has most to update. Raises CannotEdit if it has no name there."""
+    known = [optimizer for optimizer in project.rank.optimizers if optimizer.made is not None]
+    most = max(known, key=lambda one: one.elements or 0, default=None)
+    if most is not None:
+        ((code, call),) = project.made(most.name, [most.made])
+    else:
+
+        def makes_one(code: Code, call: cst.Call) -> bool:
+            package, _, name = code.imported(call.func).rpartition(".")
+            return f"{package}.".startswith("torch.optim.") and name in OPTIMIZERS
+
+        found = project.calls("optim", makes_one)
+        if len(found) != 1:
+            raise CannotEdit("the recording does not show where the optimizer is created")
+        ((code, call),) = found
+    owners = {
+        code.text(one.func.value)
+        for one in code.every(cst.Call)
+        if call.args and any(outer is call.args[0] for outer in code.around(one))
+        if isinstance(one.func, cst.Attribute) and one.func.attr.value in ("parameters", "named_parameters")
+    }
+    name = owners.pop() if len(owners) == 1 else ""
+    if not all(part.isidentifier() for part in name.split(".")) or name == "self":
+        raise CannotEdit(f"the optimizer at {code.place(call)} does not name its model, as in model.parameters()")
+    return _Model(code, name, call)
+
+
+def _after_optimizer(project: Project, call: str) -> Edit:
+    """A call of a method of the model's after its optimizer is made; `{torch}` in it is the file's name for torch."""
+    model = _model(project)
+    call = call.format(torch=_torch(model.code)) if "{torch}" in call else call
+    line, text = model.code.statement(model.optimizer), f"{model.name}.{call}"
+    place, key = f"{model.code.source.name}:{model.code.lines(line)[1] + 1}: {text}", (line, call.partition("(")[0])
+    if isinstance(line.body[0], cst.Return):
+        return Edit(model.code, line, place, key, before=(text,))
+    return Edit(model.code, line, place, key, after=(text,))
+
+
+def _torch(code: Code) -> str:
+    """The name by which a file knows torch. Raises CannotEdit if it has none."""
+    for one in code.every(cst.ImportAlias):
+        if code.text(one.name) == "torch" or (one.asname is None and code.text(one.name).startswith("torch.")):
+            around = next(code.around(one))
+            if isinstance(around, cst.Import):
+                return "torch" if one.asname is None else code.text(one.asname.name)
+    raise CannotEdit(f"{code.source.name} does not import torch itself")

@@ -1,7 +1,6 @@
 """The user's files: where they are, their text as bytes, and writing a patch into them, all or none."""
 
 import contextlib
-import hashlib
 import io
 import os
 import shutil
@@ -42,11 +41,6 @@ class SourceText(Struct, frozen=True):
         """With line ends as they are."""
         return self.content.decode(self.encoding)
 
-    @property
-    def sha256(self) -> str:
-        """Of all of it, as hexadecimal digits."""
-        return hashlib.sha256(self.content).hexdigest()
-
     def encoded(self, text: str) -> bytes:
         """Another text for the file. Raises UnicodeEncodeError."""
         return text.encode(self.encoding)
@@ -54,12 +48,9 @@ class SourceText(Struct, frozen=True):
 
 def located(recorded: str, root: Path, here: Path) -> Path:
     """The file that a recording names, inside `root`: there, or in `here` if it was recorded elsewhere.
-
-    Links are followed, but not out of `root`. Raises CannotEdit if it is not inside, or not there.
-    """
+    Links are followed, but not out of `root`. Raises CannotEdit if it is not inside, or not there."""
     found = urls.candidates(recorded, here)
-    inside = [one for one in found if one.is_relative_to(root)]
-    if inside:
+    if inside := [one for one in found if one.is_relative_to(root)]:
         return inside[0]
     raise CannotEdit(f"{urls.name_of(recorded)} is {f'outside of {root.name}/' if found else 'not here'}")
 

@@ -1,6 +1,7 @@
 """From the findings of a diagnosis to a patch."""
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
@@ -8,15 +9,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from diagnose.advice.naming import names, why_unknown
-from diagnose.contracts.finding import Fix, Kind, RankedFinding
+from diagnose.contracts.finding import Fix, Kind, RankedFinding, names, why_unknown
 from diagnose.contracts.patches import FixByHand, Patch, PatchedFile, PatchedFix
 from diagnose.contracts.trials import Report
 from diagnose.contracts.trials import Trial as Tried
 from diagnose.fixes.catalogue import parsed
 from diagnose.fixes.setting import Loop, Safety, Setting
 from diagnose.patches import files
-from diagnose.patches.code import Code, Edit
+from diagnose.patches.code import Edit
 from diagnose.patches.editor import edits_of
 from diagnose.patches.files import CannotEdit, CannotPatch
 from diagnose.patches.project import Project
@@ -25,8 +25,7 @@ from diagnose.trace.manifest import Manifest
 DO_NOT_PAY = {"no_gain": "it gained nothing", "slower": "it was slower", "changes_numbers": "losses differed"}
 """Verdicts of trials after which a fix is not made by itself."""
 
-BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING)
-"""Changes of numbers that need no judgement: those that `diagnose try` makes without being asked."""
+BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING)  # Changes of numbers without judgement, as by `diagnose try`.
 
 
 class Which(Enum):
@@ -48,13 +47,9 @@ class Wanted(NamedTuple):
 def select(
     findings: Sequence[RankedFinding], asked: Sequence[str], tried: Report | None = None, which: Which = Which.FAULTS
 ) -> tuple[list[Wanted], list[FixByHand]]:
-    """Those to make, in the order of the findings, and the others.
-
-    `asked`: numbers, or rules' ids or codes; empty: all faults that need no judgement and save 1 % or
-    more, and what is asked for by `which`.
-    `tried`: what trials have found of them.
-    Raises CannotPatch if one of these names no finding.
-    """
+    """Those to make, in the order of the findings, and the others. `tried`: what trials have found of them.
+    `asked`: numbers, or rules' ids or codes; empty: all faults that need no judgement and save 1 % or more, and what is
+    asked for by `which`. Raises CannotPatch if one of these names no finding."""
     if why := why_unknown(asked, findings):
         raise CannotPatch(why)
     wanted, others = list[Wanted](), list[FixByHand]()
@@ -119,31 +114,26 @@ def make(
     loop: Loop | None = None,
     which: Which = Which.FAULTS,
 ) -> Patch:
-    """The fixes that are asked for, or all that need no judgement, as changes of the files in a folder.
-
-    `rank`: whose findings they are. `asked`: numbers or names of findings. `here`: the working folder.
-    `tried`: what trials have found of them. `which`: of those that nobody asked for by name.
-    `loop`: what owns the training's loop; None: as the recorder says.
-    Raises CannotPatch if what is asked for is no finding, if nothing was kept, or none of the run's files is here.
-    """
+    """The fixes that are asked for, or all that need no judgement, as changes of files in the working folder `here`.
+    `rank`: whose findings they are. `asked`: numbers or names of findings. `tried`: what trials have found of them.
+    `which`: of those that nobody asked for by name. `loop`: what owns the training's; None: as the recorder says.
+    Raises CannotPatch if what is asked for is no finding, if nothing was kept, or none of the run's files is here."""
     wanted, by_hand = (kept(findings, tried), []) if which is Which.KEPT else select(findings, asked, tried, which)
     sites = [finding.site for finding in findings if finding.site is not None]
     project = Project(manifest, rank, sites, here, loop)
     if wanted and not project.paths:
         _refuse(project)
-    fixes, made = list[PatchedFix](), list[tuple[Wanted, list[Edit]]]()
+    made = list[tuple[Wanted, list[Edit]]]()
     for one in wanted:
         try:
-            edits = _fitting(one, project, made)
+            made.append((one, _fitting(one, project, made)))
         except CannotEdit as error:
             by_hand.append(FixByHand(one.finding, one.fix, str(error)))
-        else:
-            made.append((one, edits))
-            fixes.append(PatchedFix(one.finding, one.fix, tuple(edit.place for edit in edits)))
+    fixes = tuple(PatchedFix(one.finding, one.fix, tuple(edit.place for edit in edits)) for one, edits in made)
     changed = tuple(_files([edit for _, edits in made for edit in edits]))
     by_hand.sort(key=lambda one: one.finding.rank_order)
     notes = [note for one in changed if (note := project.changed_since(one))]
-    return Patch(project.root, tuple(fixes), tuple(by_hand), changed, tuple(notes))
+    return Patch(project.root, fixes, tuple(by_hand), changed, tuple(notes))
 
 
 def _fitting(one: Wanted, project: Project, made: Iterable[tuple[Wanted, list[Edit]]]) -> list[Edit]:
@@ -160,11 +150,8 @@ def _fitting(one: Wanted, project: Project, made: Iterable[tuple[Wanted, list[Ed
 
 def _files(edits: Sequence[Edit]) -> list[PatchedFile]:
     """All files with their edits. Raises CannotEdit if one would not be sound."""
-    codes = dict[Path, Code]()
-    for edit in edits:
-        codes[edit.code.source.path] = edit.code
     found = list[PatchedFile]()
-    for path, code in codes.items():
+    for path, code in {edit.code.source.path: edit.code for edit in edits}.items():
         after = code.changed([edit for edit in edits if edit.code is code])
         found.append(PatchedFile(path, code.source.name, code.source.content, after))
     return sorted(found, key=lambda one: one.name)
@@ -188,27 +175,20 @@ def unified(files: Iterable[PatchedFile]) -> bytes:
 
 
 def _of(one: PatchedFile) -> Iterator[bytes]:
-    before, after = _lines(one.before), _lines(one.after)
-    _, _, *changes = difflib.unified_diff(before, after, n=3) if before != after else ("", "")
-    if not changes:
+    if one.before == one.after:
         return
+    _, _, *changes = difflib.unified_diff(_lines(one.before), _lines(one.after), n=3)
     old, new = _name(f"a/{one.name}"), _name(f"b/{one.name}")
     # git ends a name that has blanks with a tab (diff.c).
     tab = "\t" if " " in one.name else ""
     yield f"diff --git {old} {new}\n--- {old}{tab}\n+++ {new}{tab}\n".encode()
     for line in changes:
-        yield line.encode("latin-1") if line.endswith("\n") else line.encode("latin-1") + NO_NEWLINE
-
-
-NO_NEWLINE = b"\n\\ No newline at end of file\n"
+        yield line.encode("latin-1") + (b"" if line.endswith("\n") else b"\n\\ No newline at end of file\n")
 
 
 def _lines(content: bytes) -> list[str]:
     """A character a byte, so that lines of any encoding can be compared; only a line feed ends one."""
-    text = content.decode("latin-1")
-    lines = [f"{line}\n" for line in text.split("\n")]
-    lines[-1] = lines[-1][:-1]
-    return lines if lines[-1] else lines[:-1]
+    return [line for line in re.split(r"(?<=\n)", content.decode("latin-1")) if line]
 
 
 def _name(name: str) -> str:

@@ -29,9 +29,7 @@ class Project:
         self, manifest: Manifest | None, rank: int, sites: Sequence[Site], here: Path, loop: Loop | None = None
     ) -> None:
         """`rank`: whose findings they are; `sites`: theirs; `here`: the working folder.
-
-        `loop`: what owns the training's loop; None: as the recorder says.
-        """
+        `loop`: what owns the training's loop; None: as the recorder says."""
         self.manifest = manifest or Manifest()
         self.rank = next((one for one in self.manifest.ranks if one.rank == rank), RankManifest(rank=rank))
         self.here, self.root = here, urls.root_of(here)
@@ -43,11 +41,7 @@ class Project:
     @cached_property
     def named(self) -> list[str]:
         """Files that the recording names as the user's own."""
-        made = [
-            *(loader.made for loader in self.rank.loaders),
-            *(optimizer.made for optimizer in self.rank.optimizers),
-            *self.ddp_made,
-        ]
+        made = [*(one.made for one in self.rank.loaders), *(one.made for one in self.rank.optimizers), *self.ddp_made]
         places = [one.file for one in made if one is not None]
         sources = [source.file for source in self.manifest.sources] or files.command_files(self.manifest.command)
         return list(dict.fromkeys([*sources, *places, *(site.file for site in self._sites)]))[:MOST_FILES]
@@ -155,17 +149,15 @@ class Project:
         ]
         if len(found) == 1:
             return code, found[0]
-        what = "several calls" if found else "no call"
-        hint = "" if found else ": a library, an alias or functools.partial creates it"
-        raise CannotEdit(
-            f"{what} of torch's {name}() stand{'' if found else 's'} at {code.source.name}:{made.line}{hint}"
-        )
+        where = f"at {code.source.name}:{made.line}"
+        if found:
+            raise CannotEdit(f"several calls of torch's {name}() stand {where}")
+        hint = "a library, an alias or functools.partial creates it"
+        raise CannotEdit(f"no call of torch's {name}() stands {where}: {hint}")
 
     def inside(self, found: Sequence[Found], site: Site | None, what: str) -> list[Found]:
         """Of calls those in the function of a site, and there those in its loops; without a site the only one.
-
-        Raises CannotEdit if there are none, or it cannot be told which.
-        """
+        Raises CannotEdit if there are none, or it cannot be told which."""
         if not found:
             raise CannotEdit(f"no call of {what}() is in your files")
         if site is None:

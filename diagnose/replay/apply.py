@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import singledispatchmethod
 from typing import TypeAlias
 
@@ -31,9 +31,13 @@ from diagnose.replay.edits import (
     at,
     shares,
 )
-from diagnose.replay.graph import OFF, EdgeKind, Graph
+from diagnose.replay.graph import OFF, EdgeKind, Graph, positions
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
+
+Clock: TypeAlias = "Callable[[IntArray], npt.NDArray[np.float64]]"
+OnThreads: TypeAlias = "list[tuple[int, Intervals]]"  # By thread, times of its own.
+Shares: TypeAlias = "npt.NDArray[np.float64]"
 
 
 class Owners(Struct, frozen=True):
@@ -50,31 +54,33 @@ class Owners(Struct, frozen=True):
         """The edges that these spans own, and of each the position of its span in `ids`."""
         first = np.searchsorted(self.span, ids, side="left")
         count = np.searchsorted(self.span, ids, side="right") - first
-        within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        return self.edge[np.repeat(first, count) + within], np.repeat(np.arange(len(ids)), count)
+        return self.edge[positions(first, count)], np.repeat(np.arange(len(ids)), count)
 
 
 class Reach(Struct, frozen=True):
     """What shortening or removing spans reaches, at every level. Edges are positions in the graph's."""
 
     work: IntArray  # Edges of device work.
-    host: list[tuple[int, Intervals]]  # By thread, the time that is shortened.
-    gone: IntArray  # Spans that do not happen.
-    waits: IntArray  # Edges by which the host no longer waits.
+    host: OnThreads  # The time that is shortened.
+    gone: IntArray  # Spans that do not happen; with collectives of the host's own that they ask for.
+    waits: IntArray  # Edges by which the host no longer waits: in calls within, or that launch only what is removed.
 
 
 class Scenario:
-    """Delays and residuals of a graph under edits, at one level. Edits add up; `finish` comes after the last."""
+    """Delays and residuals of a graph under edits, which add up, at one level."""
 
-    def __init__(self, desk: Desk, level: Estimate) -> None:
-        self.desk, self.level = desk, level
+    def __init__(self, index: EditIndex, edits: Iterable[Edit], level: Estimate) -> None:
+        self.index, self.level = index, level
         self._cuts: dict[int, list[tuple[Intervals, float]]] = {}
-        self.delay_ns = desk.graph.delay_ns.copy()
-        self.residual_ns = desk.graph.residual_ns.copy()
-        self.of_ranks: list[Even | Rechunk] = []
-        """What happens on all ranks: not in this graph, but where ranks are joined."""
+        self.delay_ns = index.graph.delay_ns.copy()
+        self.residual_ns = index.graph.residual_ns.copy()
+        self.of_ranks: list[Even | Rechunk] = []  # On all ranks: where ranks are joined, not in this graph.
         self._recosts: list[Recost] = []
-        self._shares: list[tuple[IntArray, npt.NDArray[np.float64]]] = []
+        self._shares: list[tuple[IntArray, Shares]] = []
+        for edit in edits:
+            self.apply(edit)
+        self._recost()
+        self._cut()
 
     @singledispatchmethod
     def apply(self, edit: Edit) -> None:
@@ -85,39 +91,35 @@ class Scenario:
     def _(self, edit: Shorten) -> None:
         keep = float(shares(edit.keep)[self.level])
         if isinstance(edit.what, Times):
-            self._shorten_host(edit.what.track, edit.what.pieces, keep)
+            self._shorten_host([(edit.what.track, edit.what.pieces)], keep)
             return
-        reach = self.desk.reach(edit)
+        reach = self.index.reach(edit)
         self._shares.append((edit.what, np.full(len(edit.what), keep)))
         self._scale(reach.work, keep)
-        for track, pieces in reach.host:
-            self._shorten_host(track, pieces, keep)
+        self._shorten_host(reach.host, keep)
 
     @apply.register
     def _(self, edit: Remove) -> None:
-        reach = self.desk.reach(edit)
-        self._gone(reach.gone)
-        self._remove(reach.work)
-        for track, pieces in reach.host:
-            self._shorten_host(track, pieces, 0.0)
+        reach = self.index.reach(edit)
+        self._remove(reach.gone, reach.work, reach.host)
         self._turn_off(reach.waits)
 
     @apply.register
     def _(self, edit: Detach) -> None:
         for kind in (EdgeKind.WAIT, EdgeKind.EVENT):
-            self._turn_off(self.desk.owners(kind).of(edit.what))
+            self._turn_off(self.index.owners(kind).of(edit.what))
 
     @apply.register
     def _(self, edit: Move) -> None:
         faster = max(at(edit.times_faster, self.level), 1e-9)
-        tracks = self.desk.owners(EdgeKind.TRACK).of(edit.what)
-        self.delay_ns[tracks] = (self.desk.graph.edges.estimate_ns[tracks] / faster).astype(np.int64)
-        self.residual_ns[self.desk.graph.edges.target[tracks]] = 0
-        self.delay_ns[self.desk.owners(EdgeKind.DELIVERY).of(edit.what)] = 0
-        self._scale(self.desk.owners(EdgeKind.WORK).of(edit.what), 0.0)
-        self._turn_off(self.desk.owners(EdgeKind.WAIT).of(edit.what))
-        for track, spans in self.desk.spans_on_host(edit.what):
-            edges, stretches = self.desk.host_edges(track)
+        tracks = self.index.owners(EdgeKind.TRACK).of(edit.what)
+        self.delay_ns[tracks] = (self.index.graph.edges.estimate_ns[tracks] / faster).astype(np.int64)
+        self.residual_ns[self.index.graph.edges.target[tracks]] = 0
+        self.delay_ns[self.index.owners(EdgeKind.DELIVERY).of(edit.what)] = 0
+        self._scale(self.index.owners(EdgeKind.WORK).of(edit.what), 0.0)
+        self._turn_off(self.index.owners(EdgeKind.WAIT).of(edit.what))
+        for track, spans in self.index.spans_on_host(edit.what):
+            edges, stretches = self.index.host_edges(track)
             place = np.searchsorted(spans.starts, stretches.starts, side="right") - 1
             inside = (place >= 0) & (stretches.ends <= spans.ends[place])
             edges, place = edges[inside], place[inside]
@@ -137,93 +139,76 @@ class Scenario:
     def _(self, edit: Replace) -> None:
         order = np.lexsort((edit.what, edit.group))
         group = edit.group[order]
-        first = np.concatenate(([True], group[1:] != group[:-1])) if len(group) else np.zeros(0, dtype=bool)
+        first = np.diff(group, prepend=-1) > 0
         self._not_launched(edit.what[order][~first])
         leading = edit.what[order][first]
-        known = np.isin(leading, self.desk.owners(EdgeKind.WORK).span)
-        edges = self.desk.owners(EdgeKind.WORK).of(leading[known])
+        known = np.isin(leading, self.index.owners(EdgeKind.WORK).span)
+        edges = self.index.owners(EdgeKind.WORK).of(leading[known])
         before_ns, after_ns = self.delay_ns[edges], edit.dur_ns[self.level][group[first]][known]
         self._shares.append((leading[known], after_ns / np.maximum(before_ns, 1)))
         self.delay_ns[edges] = after_ns
 
     def _not_launched(self, ids: IntArray) -> None:
-        self._gone(ids)
-        self._remove(self.desk.edges_of_work(ids))
-        for track, pieces in self.desk.host_time(self.desk.launches_of(ids)):
-            self._shorten_host(track, pieces, 0.0)
+        self._remove(ids, self.index.edges_of_work(ids), self.index.host_time(self.index.launches_of(ids)))
 
     def _recost(self) -> None:
         """Price all changes of device operations together, so that their order does not matter."""
-        book = optional(cost_book, self.desk.facts) if self._recosts else None
-        if book is not None:
-            left = book.left(self._recosts, self.level)
-            work = self.desk.owners(EdgeKind.WORK)
-            self._shares.append((left.ids, left.share))
-            edges, position = work.with_position(left.ids)
-            self._scale(edges, left.share[position])
-            on_host = self.desk.is_host(left.ids)
-            for share in np.unique(left.share[on_host]):
-                for track, pieces in self.desk.host_time(left.ids[on_host & (left.share == share)]):
-                    self._shorten_host(track, pieces, float(share))
-            self._not_launched(left.gone)
-        self._recosts = []
+        book = optional(cost_book, self.index.facts) if self._recosts else None
+        if book is None:
+            return
+        left = book.left(self._recosts, self.level)
+        self._shares.append((left.ids, left.share))
+        edges, position = self.index.owners(EdgeKind.WORK).with_position(left.ids)
+        self._scale(edges, left.share[position])
+        on_host = self.index.is_host(left.ids)
+        for share in np.unique(left.share[on_host]):
+            self._shorten_host(self.index.host_time(left.ids[on_host & (left.share == share)]), float(share))
+        self._not_launched(left.gone)
 
-    def _gone(self, ids: IntArray) -> None:
-        self._shares.append((ids, np.full(len(ids), np.nan)))
-
-    def left_of(self, ids: IntArray) -> npt.NDArray[np.float64]:
+    def left_of(self, ids: IntArray) -> Shares:
         """Of each of these spans the share that is left of it; NaN: it does not happen."""
-        left = np.ones(len(ids))
+        left, share = np.ones(len(ids)), np.ones(len(self.index.facts.rank.spans))
         for changed, shares_left in self._shares:
-            order = np.argsort(changed, kind="stable")
-            at = np.minimum(np.searchsorted(changed[order], ids), max(len(changed) - 1, 0))
-            hit = changed[order][at] == ids if len(changed) else np.zeros(len(ids), dtype=bool)
-            left[hit] *= shares_left[order][at[hit]]
+            share[changed] = shares_left
+            left *= share[ids]
+            share[changed] = 1.0
         return left
 
-    def _scale(self, edges: IntArray, keep: float | npt.NDArray[np.float64]) -> None:
+    def _scale(self, edges: IntArray, keep: float | Shares) -> None:
         self.delay_ns[edges] = np.rint(self.delay_ns[edges] * keep).astype(np.int64)
 
-    def _remove(self, edges: IntArray) -> None:
+    def _remove(self, ids: IntArray, edges: IntArray, host: OnThreads) -> None:
+        self._shares.append((ids, np.full(len(ids), np.nan)))
         self.delay_ns[edges] = np.minimum(self.delay_ns[edges], 0)
-        self.residual_ns[self.desk.graph.edges.target[edges]] = 0
+        self.residual_ns[self.index.graph.edges.target[edges]] = 0
+        self._shorten_host(host, 0.0)
 
     def _turn_off(self, edges: IntArray) -> None:
         self.delay_ns[edges] = OFF
-        self.residual_ns[self.desk.graph.edges.target[edges]] = 0
+        self.residual_ns[self.index.graph.edges.target[edges]] = 0
 
-    def _shorten_host(self, track: int, pieces: Intervals, keep: float) -> None:
-        """The time of a thread that lies in `pieces` shrinks to the share `keep`; carried out by `finish`."""
-        self._cuts.setdefault(track, []).append((pieces, keep))
+    def _shorten_host(self, host: OnThreads, keep: float) -> None:
+        """These times of threads shrink to the share `keep`, once all edits are known."""
+        for track, pieces in host:
+            self._cuts.setdefault(track, []).append((pieces, keep))
 
-    def finish(self) -> None:
-        """Carry out what was collected: on device work, on host edges, and on what calls do after waiting."""
-        self._recost()
+    def _cut(self) -> None:
+        """Carry out what was collected of threads: on host edges, and on what calls do after waiting."""
         for track, cuts in self._cuts.items():
-            clock = self.desk.own_time(track)
+            clock = self.index.own_time(track)
             at, lost = _lost(cuts, clock)
-            for edges, stretches in (self.desk.host_edges(track), self.desk.wait_edges(track)):
+            for edges, stretches in (self.index.host_edges(track), self.index.wait_edges(track)):
                 on = self.delay_ns[edges] != OFF
                 begins, ends = clock(stretches.starts[on]), clock(stretches.ends[on])
                 gone = np.interp(ends, at, lost) - np.interp(begins, at, lost)
                 self._scale(edges[on], np.clip(1.0 - gone / np.maximum(ends - begins, 1.0), 0.0, 1.0))
-        self._cuts = {}
 
 
-Clock: TypeAlias = "Callable[[IntArray], npt.NDArray[np.float64]]"
-
-
-def _lost(
-    cuts: list[tuple[Intervals, float]], own_ns: Clock
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Moments, and the time lost until each if each cut keeps a share of its pieces; where cuts meet, the product.
-
-    Time is counted as `own_ns` of moments counts it.
-    """
-    moments = np.sort(np.concatenate([np.concatenate(pieces) for pieces, _ in cuts]))
+def _lost(cuts: list[tuple[Intervals, float]], own_ns: Clock) -> tuple[Shares, Shares]:
+    """Moments by `own_ns`, and the time lost until each if each cut keeps a share of its pieces (or a product)."""
+    moments = intervals.distinct(np.concatenate([np.concatenate(pieces) for pieces, _ in cuts]))
     if not len(moments):
         return np.zeros(1), np.zeros(1)
-    moments = moments[np.concatenate(([True], moments[1:] > moments[:-1]))]
     kept = np.ones(len(moments))
     for pieces, keep in cuts:
         opened = np.bincount(np.searchsorted(moments, pieces.starts), minlength=len(moments))
@@ -233,25 +218,18 @@ def _lost(
     return at, np.concatenate(([0.0], np.cumsum((1.0 - kept[:-1]) * np.diff(at))))
 
 
-class Desk:
+class EditIndex:
     """A graph with all that edits are looked up by."""
 
     def __init__(self, facts: Facts, graph: Graph, own: Sequence[RecordingCost] = ()) -> None:
         """With `own` host time of these threads is counted without what recording added."""
         self.facts, self._own = facts, {one.track: one for one in own}
-        self.graph = self._without_recording(graph)
         self._owners: dict[EdgeKind, Owners] = {}
         self._host: dict[int, tuple[IntArray, Intervals]] = {}
         self._waits: dict[int, tuple[IntArray, Intervals]] = {}
         self._reach: dict[Shorten | Remove, Reach] = {}
-
-    def scenario(self, edits: Sequence[Edit], level: Estimate) -> Scenario:
-        """The graph's delays after all edits, in turn."""
-        made = Scenario(self, level)
-        for edit in edits:
-            made.apply(edit)
-        made.finish()
-        return made
+        self.graph = graph
+        self.graph = replace(graph, delay_ns=self._without_recording())
 
     def reach(self, edit: Shorten | Remove) -> Reach:
         """What an edit of spans reaches."""
@@ -264,12 +242,16 @@ class Desk:
         return Reach(self.owners(EdgeKind.WORK).of(ids), self.host_time(ids), gone=ids[:0], waits=ids[:0])
 
     def _removal(self, ids: IntArray) -> Reach:
-        work = self.work_within(ids)
+        work, asked = self._work_within(ids), optional(host_collectives, self.facts)
+        asked_for = ids[:0] if asked is None else asked.ids[self._among(ids)[asked.op_ids]]
+        waiting = self.owners(EdgeKind.WAIT).span
+        waiting = waiting[np.diff(waiting, prepend=-1) > 0]
+        no_waits = self._all_of(waiting[self._within(waiting, ids)], self.launches_of(ids))
         return Reach(
             work=self.edges_of_work(work),
             host=self.host_time(np.append(ids, self.launches_of(work))),
-            gone=np.concatenate((ids, work, self.asked_within(ids))),
-            waits=self.owners(EdgeKind.WAIT).of(self.calls_within(ids)),
+            gone=np.concatenate((ids, work, asked_for)),
+            waits=self.owners(EdgeKind.WAIT).of(no_waits),
         )
 
     def own_time(self, track: int) -> Clock:
@@ -279,15 +261,12 @@ class Desk:
             return lambda moments: moments.astype(np.float64)
         return lambda moments: np.interp(moments, own.at_ns, own.own_ns)
 
-    def _without_recording(self, graph: Graph) -> Graph:
-        some, delay_ns = graph.edges, graph.delay_ns.copy()
+    def _without_recording(self) -> IntArray:
+        delay_ns = self.graph.delay_ns.copy()
         for track in self._own:
-            clock = self.own_time(track)
-            on_it = (some.kind == EdgeKind.HOST) & (some.track == track) & (some.until_ns > some.from_ns)
-            mine = np.flatnonzero(on_it)
-            begin, end = some.from_ns[mine], some.until_ns[mine]
+            clock, (mine, (begin, end)) = self.own_time(track), self.host_edges(track)
             delay_ns[mine] = np.rint(delay_ns[mine] * (clock(end) - clock(begin)) / (end - begin)).astype(np.int64)
-        return replace(graph, delay_ns=delay_ns)
+        return delay_ns
 
     def owners(self, kind: EdgeKind) -> Owners:
         """Edges of a kind by owner."""
@@ -320,47 +299,30 @@ class Desk:
             self._waits[track] = mine, Intervals(start, start + dur)
         return self._waits[track]
 
-    def spans_on_host(self, ids: IntArray) -> list[tuple[int, Intervals]]:
+    def spans_on_host(self, ids: IntArray) -> OnThreads:
         """By thread, these spans in order of start; device work counts for nothing."""
-        rank = self.facts.rank
-        track = rank.spans["track"].to_numpy()[ids]
-        ids = ids[rank.tracks["device"].to_numpy()[track] < 0]
-        track = rank.spans["track"].to_numpy()[ids]
-        start, dur = rank.spans["start_ns"].to_numpy()[ids], rank.spans["dur_ns"].to_numpy()[ids]
-        order = np.argsort(start, kind="stable")
-        return [
-            (one, Intervals(start[order][mine], (start + dur)[order][mine]))
-            for one in _tracks(track)
-            for mine in [track[order] == one]
-        ]
+        spans, ids = self.facts.rank.spans, ids[self.is_host(ids)]
+        ids = ids[np.argsort(spans["start_ns"].to_numpy()[ids], kind="stable")]
+        start, track = spans["start_ns"].to_numpy()[ids], spans["track"].to_numpy()[ids]
+        end = start + spans["dur_ns"].to_numpy()[ids]
+        tracks: list[int] = np.flatnonzero(np.bincount(track)).tolist()
+        return [(one, Intervals(start[track == one], end[track == one])) for one in tracks]
 
     def is_host(self, ids: IntArray) -> npt.NDArray[np.bool_]:
         """Which of these spans are a thread's."""
         rank = self.facts.rank
-        found: npt.NDArray[np.bool_] = rank.tracks["device"].to_numpy()[rank.spans["track"].to_numpy()[ids]] < 0
-        return found
+        return np.asarray(rank.tracks["device"].to_numpy()[rank.spans["track"].to_numpy()[ids]] < 0)
 
-    def host_time(self, ids: IntArray) -> list[tuple[int, Intervals]]:
+    def host_time(self, ids: IntArray) -> OnThreads:
         """By thread, when any of these spans was open; device work counts for nothing."""
-        rank, ids = self.facts.rank, ids[self.is_host(ids)]
-        track = rank.spans["track"].to_numpy()[ids]
-        start, dur = rank.spans["start_ns"].to_numpy()[ids], rank.spans["dur_ns"].to_numpy()[ids]
-        return [
-            (one, intervals.union(Intervals(start[track == one], (start + dur)[track == one])))
-            for one in _tracks(track)
-        ]
+        return [(track, intervals.union(pieces)) for track, pieces in self.spans_on_host(ids)]
 
-    def work_within(self, ids: IntArray) -> IntArray:
+    def _work_within(self, ids: IntArray) -> IntArray:
         """Of these spans the device work, and what is launched from within the host spans."""
         work = device_work(self.facts)
         launch = work.launch[work.launch >= 0]
         launched = work.ids[work.launch >= 0][self._within(launch, ids)]
         return self._all_of(work.ids[self._among(ids)[work.ids]], launched)
-
-    def asked_within(self, ids: IntArray) -> IntArray:
-        """Collectives of the host's own that these ops ask for."""
-        asked = optional(host_collectives, self.facts)
-        return asked.ids[self._among(ids)[asked.op_ids]] if asked is not None else ids[:0]
 
     def launches_of(self, work_ids: IntArray) -> IntArray:
         """Calls of which all launched work is among these."""
@@ -370,13 +332,8 @@ class Desk:
         found[work.launch[~chosen & (work.launch >= 0)]] = False
         return np.flatnonzero(found)
 
-    def calls_within(self, ids: IntArray) -> IntArray:
-        """Waiting calls that are, or begin within, these host spans, and those that launch only this device work."""
-        waiting = self.owners(EdgeKind.WAIT).span
-        waiting = waiting[np.diff(waiting, prepend=-1) > 0]
-        return self._all_of(waiting[self._within(waiting, ids)], self.launches_of(ids))
-
     def _within(self, calls: IntArray, ids: IntArray) -> npt.NDArray[np.bool_]:
+        """Which of these calls are, or begin within, these host spans."""
         spans = self.facts.rank.spans
         start, track = spans["start_ns"].to_numpy()[calls], spans["track"].to_numpy()[calls]
         inside = self._among(ids)[calls]
@@ -391,8 +348,3 @@ class Desk:
 
     def _all_of(self, *ids: IntArray) -> IntArray:
         return np.flatnonzero(self._among(np.concatenate(ids)))
-
-
-def _tracks(track: IntArray) -> list[int]:
-    found: list[int] = np.flatnonzero(np.bincount(track)).tolist()
-    return found

@@ -8,20 +8,45 @@ from diagnose.facts.core.device import DeviceWork, device_work, unrecorded_work
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.replay import calls as host_calls
-from diagnose.replay import graph as graphs
-from diagnose.replay.calls import Calls
-from diagnose.replay.graph import ONLY_IN_EDITS, EdgeKind, Edges, Graph, edges
-from diagnose.replay.moves import Movable, movable, move_edges
-from diagnose.replay.streams import Stream, own_stretches, streams
-from diagnose.replay.threads import Cuts, Threads, threads
-from diagnose.replay.work_edges import UNEXPLAINED_NS, event_edges, inferred_events, launch_edges, stream_edges
+from diagnose.replay.calls import Calls, Stream, recorded_on, streams, sync_devices
+from diagnose.replay.graph import ONLY_IN_EDITS, EdgeKind, Edges, Graph, arranged, edges, joined
+from diagnose.replay.threads import Cuts, Movable, Threads, movable, move_edges, threads
 from diagnose.trace import intervals
+from diagnose.trace.enums import SyncKind
 from diagnose.trace.intervals import IntArray, Intervals
 
 RETURN_NS = 3_000  # From the end of awaited work to the return of the call that waited, where no call shows it.
+MOST_RETURN_NS = 50_000  # A call that returns later than this after its supposed cause has waited for something else.
+LAUNCH_NS = 6_000  # From a launching call's start to its work on an empty stream, if none shows it (5 to 20 us seen).
+BACK_TO_BACK_NS = 1_000  # Between queued kernels, where none shows it (0.8 to 4 us seen).
+EVENT_NS = 2_000  # From an event to the work that waited for it (0 to 3 us seen).
+MOST_DELAY_NS = 1_000_000  # Longer delays of single launches say nothing about the usual one.
+UNEXPLAINED_NS = 15_000  # A start later than this after all it depends on has another reason.
+SOON_NS = 25_000  # Work on another stream that ended within this before such a start is taken for the reason.
 
-MOST_RETURN_NS = 50_000
-"""A call that returns later than this after what it is thought to wait for has waited for something else."""
+
+class Stretches(Struct, frozen=True):
+    """A rank's own stretches of time, by its own clock, in order. Arrays of shape (stretches,)."""
+
+    from_ns: IntArray
+    until_ns: IntArray
+
+    @property
+    def moments_ns(self) -> IntArray:
+        """All begins, then all ends."""
+        return np.concatenate((self.from_ns, self.until_ns))
+
+
+def own_stretches(facts: Facts) -> Stretches:
+    """Before each event of the rank's lane, and after the last one. None if no other rank is known."""
+    others, none = facts.rank.peers, np.zeros(0, dtype=np.int64)
+    if others is None or not others.job.join_points:
+        return Stretches(none, none)
+    at = others.job.ranks.index(others.rank)
+    sequence, shift = others.job.sequences[at], int(others.job.ahead_ns[at]) - facts.rank.zero_unix_ns
+    after = np.concatenate((sequence.bounds_ns[:1], np.maximum.accumulate(sequence.lane.until_ns)))
+    until = np.maximum(np.append(sequence.lane.from_ns, sequence.bounds_ns[-1]), after)
+    return Stretches(after + shift, until + shift)
 
 
 class Layout(Struct, frozen=True):
@@ -38,43 +63,33 @@ class Layout(Struct, frozen=True):
 
 @once
 def recorded_graph(facts: Facts) -> Graph:
-    """The graph of all that was recorded; its marks are the moments of `own_stretches`.
-
-    Raises Missing if no step can be measured, or if nothing was recorded on the host.
-    """
+    """The graph; its marks are the moments of `own_stretches`. Raises Missing without a step to measure, or a host."""
     work, on, found, moving = device_work(facts), streams(facts), host_calls.calls(facts), movable(facts)
     own, waiting = _waits(facts, found, on, work)
     host = threads(facts, found, own, _cuts(facts, moving))
     layout = _layout(facts, host, work, moving)
-    calls_start, calls_end = host.call_start, host.call_end
-    launched = np.where(found.call_of_work >= 0, calls_start[found.call_of_work], -1) if len(calls_start) else None
+    before = before_on_stream(work, on)
     parts = [
         host.edges,
         edges(EdgeKind.WORK, layout.work_start, layout.work_end, work.end_ns - work.start_ns, work.ids, work.track),
-        launch_edges(work, on, found, launched, layout.work_start),
-        stream_edges(facts, work, on, found, layout.work_start, layout.work_end),
+        _launch_edges(work, before, found, layout),
+        _stream_edges(facts, work, before, found, layout),
         event_edges(facts, work, on, layout.work_start, layout.work_end),
         *(
-            edges(kind, layout.work_end[some.work], calls_end[some.call], estimate, found.ids[some.call])
+            edges(kind, layout.work_end[some.work], host.call_end[some.call], estimate, found.ids[some.call])
             for kind, some, estimate in waiting
         ),
         *_step_ends(facts, layout, work),
         *move_edges(moving, found, host, layout.work_start, layout.work_end, layout.moved),
     ]
-    some = graphs.joined(parts)
-    some = graphs.joined(
-        [some, inferred_events(work, on, some, layout.observed_ns, layout.work_start, layout.work_end)]
-    )
-    some = graphs.joined([some, _loose_ends(facts, layout, some, work)])
-    marks = _marks(facts, layout, work)
-    return graphs.arranged(layout.observed_ns, layout.lane, some, layout.bounds, marks)
+    some = joined(parts)
+    some = joined([some, _inferred_events(work, on, some, layout)])
+    some = joined([some, _loose_ends(facts, layout, some, work)])
+    return arranged(layout.observed_ns, layout.lane, some, layout.bounds, _marks(facts, layout, work))
 
 
 def _marks(facts: Facts, layout: Layout, work: DeviceWork) -> IntArray:
-    """Points for the marked moments, before points are put in order.
-
-    On the host that is one of the main thread at this moment, else the last end or start of device work until then.
-    """
+    """Points of the marked moments: the main thread's on a host alone, else the last start or end of device work."""
     marked_ns = own_stretches(facts).moments_ns
     if _on_host(facts):
         end = len(layout.host.cut) - len(layout.bounds)
@@ -117,11 +132,11 @@ def _cuts(facts: Facts, moving: Movable) -> Cuts:
     if _on_host(facts):
         times.append(np.append(own_stretches(facts).moments_ns, steps(facts).bounds_ns))
         tracks.append(np.full(len(times[-1]), host_threads(facts).main))
+    ends = slice(len(times[0]), 2 * len(times[0]))
     most = np.full(sum(map(len, times)), np.iinfo(np.int64).max)
-    fetches = len(times[0])
-    most[fetches : 2 * fetches] = moving.own_ns[on_host]
+    most[ends] = moving.own_ns[on_host]
     begins = np.ones(len(most), dtype=bool)
-    begins[fetches : 2 * fetches] = False
+    begins[ends] = False
     return Cuts(np.concatenate(times), np.concatenate(tracks).astype(np.int64), begins, most)
 
 
@@ -131,27 +146,21 @@ def _on_host(facts: Facts) -> bool:
 
 def _layout(facts: Facts, host: Threads, work: DeviceWork, moving: Movable) -> Layout:
     tracks, bounds = len(facts.rank.tracks), steps(facts).bounds_ns
-    counts = [len(host.time_ns), 2 * len(work.ids), len(bounds), len(moving.ids)]
-    first = np.cumsum([0, *counts])
-    start = first[1] + 2 * np.arange(len(work.ids))
+    first = np.cumsum([len(host.time_ns), 2 * len(work.ids), len(bounds)])
     by_track = np.lexsort((work.start_ns, work.track))
     place = np.empty(len(by_track), dtype=np.int64)
-    place[by_track] = start
+    place[by_track] = first[0] + 2 * np.arange(len(work.ids))
+    own_lane = 2 * tracks + 1 + np.arange(len(moving.ids))
     pieces = np.stack((work.start_ns[by_track], work.end_ns[by_track]), axis=1).ravel()
     return Layout(
         host=host,
         work_start=place,
         work_end=place + 1,
-        bounds=first[2] + np.arange(len(bounds)),
-        moved=first[3] + np.arange(len(moving.ids)),
+        bounds=first[1] + np.arange(len(bounds)),
+        moved=first[2] + np.arange(len(moving.ids)),
         observed_ns=np.concatenate((host.time_ns, pieces, bounds, moving.end_ns)),
         lane=np.concatenate(
-            (
-                host.track,
-                np.repeat(tracks + work.track[by_track], 2),
-                np.full(len(bounds), 2 * tracks),
-                2 * tracks + 1 + np.arange(len(moving.ids)),
-            )
+            (host.track, np.repeat(tracks + work.track[by_track], 2), np.full(len(bounds), 2 * tracks), own_lane)
         ),
     )
 
@@ -162,9 +171,8 @@ def _step_ends(facts: Facts, layout: Layout, work: DeviceWork) -> list[Edges]:
     Where steps are measured on the host they end at its marks. The start of a window or of an only step is given.
     """
     used, bounds = steps(facts), layout.bounds
-    in_order = edges(EdgeKind.STEP, bounds[:-1], bounds[1:], 0)
     if _on_host(facts):
-        return [edges(EdgeKind.STEP, layout.host.cut[-len(bounds) :], bounds, 0)]
+        return [edges(EdgeKind.STEP, layout.host.cut[-len(bounds) :], bounds)]
     if used.measure is Measure.WINDOW:
         step, ends_at = np.zeros(len(work.ids), dtype=np.int64), np.array([-1, 0])
     else:
@@ -174,25 +182,22 @@ def _step_ends(facts: Facts, layout: Layout, work: DeviceWork) -> list[Edges]:
         before = step[(step >= 0) & (step < ends_at[1])]
         ends_at[0] = before.max() if len(before) else -1
     order = np.lexsort((work.end_ns, work.track, step))
-    last = np.concatenate((np.diff(step[order]) != 0, [True])) | np.concatenate(
-        (np.diff(work.track[order]) != 0, [True])
-    )
-    rows = order[last]
+    rows = order[np.append((np.diff(step[order]) != 0) | (np.diff(work.track[order]) != 0), True)]
     bound_of = np.full(max(int(step.max(initial=0)), int(ends_at.max())) + 2, -1, dtype=np.int64)
     bound_of[ends_at[ends_at >= 0]] = bounds[ends_at >= 0]
     target = np.where(step[rows] >= 0, bound_of[step[rows]], -1)
-    feeding = edges(EdgeKind.STEP, layout.work_end[rows[target >= 0]], target[target >= 0], 0)
-    if used.measure is Measure.WINDOW:
-        feeding = graphs.joined([feeding, edges(EdgeKind.STEP, layout.work_start[:1], bounds[:1], 0)])
-    return [in_order, feeding]
+    first = bounds[:1] if used.measure is Measure.WINDOW else bounds[:0]
+    return [
+        edges(EdgeKind.STEP, bounds[:-1], bounds[1:]),
+        edges(EdgeKind.STEP, layout.work_end[rows[target >= 0]], target[target >= 0]),
+        edges(EdgeKind.STEP, layout.work_start[: len(first)], first),
+    ]
 
 
 def _loose_ends(facts: Facts, layout: Layout, some: Edges, work: DeviceWork) -> Edges:
     """Edges into points that depend on nothing: from the main thread's last point before, as long as was observed.
-
     The same into work that begins late after the work before it, where no launch is known. The given start of a window
-    depends on nothing. Moved work may be ready as early as the recording begins.
-    """
+    depends on nothing. Moved work may be ready as early as the recording begins."""
     host = layout.host
     mine = np.flatnonzero(host.track == host_threads(facts).main)
     free = np.ones(len(layout.observed_ns), dtype=bool)
@@ -202,12 +207,91 @@ def _loose_ends(facts: Facts, layout: Layout, some: Edges, work: DeviceWork) -> 
         due = layout.observed_ns[some.source[into]] + some.estimate_ns[into]
         late = layout.observed_ns[some.target[into]] - due > UNEXPLAINED_NS
         free[some.target[into][late]] = True
-    free[layout.bounds] = False
-    free[layout.moved] = False
+    free[np.append(layout.bounds, layout.moved)] = False
     loose = np.flatnonzero(free)
     before = np.searchsorted(host.time_ns[mine], layout.observed_ns[loose], side="left") - 1
     loose, before = loose[before >= 0], before[before >= 0]
     lag = layout.observed_ns[loose] - host.time_ns[mine[before]]
     after = edges(EdgeKind.AFTER, mine[before], loose, lag)
-    first = np.full(len(layout.moved) if len(mine) else 0, mine[0] if len(mine) else 0)
-    return graphs.joined([after, edges(EdgeKind.AFTER, first, layout.moved[: len(first)], 0)])
+    first = np.repeat(mine[:1], len(layout.moved))
+    return joined([after, edges(EdgeKind.AFTER, first, layout.moved[: len(first)])])
+
+
+def before_on_stream(work: DeviceWork, on: list[Stream]) -> IntArray:
+    """The work that each operation follows on its stream: the last to end by its start, or -1. Shape (operations,).
+    Work without a duration is the last to end by its own start: it follows the one before itself."""
+    found = np.full(len(work.ids), -1, dtype=np.int64)
+    for stream in on:
+        rows = np.sort(stream.work)
+        by_end = rows[np.argsort(work.end_ns[rows], kind="stable")]
+        ended = np.searchsorted(work.end_ns[by_end], work.start_ns[by_end], side="right")
+        at = np.minimum(ended, np.arange(len(rows))) - 1
+        found[by_end] = np.where(at >= 0, by_end[np.maximum(at, 0)], -1)
+    return found
+
+
+def _launch_edges(work: DeviceWork, before: IntArray, found: Calls, layout: Layout) -> Edges:
+    """Work starts after the call that launches it begins, by the usual delay on an empty stream (replay E3)."""
+    rows = np.flatnonzero(found.call_of_work >= 0)
+    call = found.call_of_work[rows]
+    delay = work.start_ns[rows] - found.start_ns[call]
+    empty = (before[rows] < 0) | (work.end_ns[before[rows]] <= found.start_ns[call])
+    empty &= (delay >= 0) & (delay < MOST_DELAY_NS)
+    usual = int(np.median(delay[empty])) if empty.any() else LAUNCH_NS
+    return edges(EdgeKind.LAUNCH, layout.host.call_start[call], layout.work_start[rows], usual, work.ids[rows])
+
+
+def _stream_edges(facts: Facts, work: DeviceWork, before: IntArray, found: Calls, layout: Layout) -> Edges:
+    """Work starts after the work before it on its stream, by the usual gap between queued work (replay E4), and after
+    what ran between the two and was not recorded, which takes as long whatever is fixed."""
+    rows = np.flatnonzero(before >= 0)
+    before = before[rows]
+    gap = work.start_ns[rows] - work.end_ns[before]
+    call_end = np.append(found.end_ns, np.iinfo(np.int64).max)[found.call_of_work[rows]]
+    queued = (call_end <= work.end_ns[before] - LAUNCH_NS) & (gap <= UNEXPLAINED_NS)
+    usual = int(np.median(gap[queued])) if queued.any() else BACK_TO_BACK_NS
+    hidden = intervals.covered(Intervals(work.end_ns[before], work.start_ns[rows]), unrecorded_work(facts))
+    lag = np.maximum(usual, hidden)
+    return edges(EdgeKind.STREAM, layout.work_end[before], layout.work_start[rows], lag, work.ids[rows])
+
+
+def event_edges(facts: Facts, work: DeviceWork, on: list[Stream], work_start: IntArray, work_end: IntArray) -> Edges:
+    """Recorded waits of a stream for an event on another one (replay E5)."""
+    rank = facts.rank
+    rows = rank.syncs[
+        (rank.syncs["sync_kind"] == SyncKind.STREAM_WAIT_EVENT.value) & (rank.syncs["wait_on_correlation"] > 0)
+    ]
+    number = rank.spans["correlation"].to_numpy()[rows.index.to_numpy()]
+    waiting, awaited, record = (rows[name].to_numpy() for name in ("stream", "wait_on_stream", "wait_on_correlation"))
+    source, target = recorded_on(on, awaited, record), np.full(len(rows), -1, dtype=np.int64)
+    device = sync_devices(facts, rows.index.to_numpy())
+    for stream in on:
+        mine = (waiting == stream.stream) & np.isin(device, (stream.device, -1))
+        target[mine] = stream.first_correlated(number[mine])
+    known = (source >= 0) & (target >= 0)
+    source, target = source[known], target[known]
+    return edges(EdgeKind.EVENT, work_end[source], work_start[target], EVENT_NS, work.ids[target])
+
+
+def _inferred_events(work: DeviceWork, on: list[Stream], some: Edges, layout: Layout) -> Edges:
+    """Waits that were not recorded: starts that nothing explains, soon after the end of work on another stream."""
+    observed_ns, work_start = layout.observed_ns, layout.work_start
+    if len(on) < 2:
+        return edges(EdgeKind.EVENT, work_start[:0], work_start[:0])
+    active = ~np.isin(some.kind, ONLY_IN_EDITS)
+    due = np.full(len(observed_ns), np.iinfo(np.int64).min, dtype=np.int64)
+    np.maximum.at(due, some.target[active], (observed_ns[some.source] + some.estimate_ns)[active])
+    rows = np.flatnonzero((due[work_start] > due.min()) & (work.start_ns - due[work_start] > UNEXPLAINED_NS))
+    by_end = np.argsort(work.end_ns, kind="stable")
+    at = np.searchsorted(work.end_ns[by_end], work.start_ns[rows], side="right") - 1
+    launched = np.full(len(work.ids), np.iinfo(np.int64).max)
+    for stream in on:
+        launched[stream.work] = stream.launched_ns
+    source = np.full(len(rows), -1, dtype=np.int64)
+    for back in range(4):
+        candidate = by_end[np.maximum(at - back, 0)]
+        fits = (at >= back) & (source < 0) & (work.track[candidate] != work.track[rows])
+        fits &= (work.start_ns[rows] - work.end_ns[candidate] <= SOON_NS) & (launched[candidate] < launched[rows])
+        source[fits] = candidate[fits]
+    rows, source = rows[source >= 0], source[source >= 0]
+    return edges(EdgeKind.EVENT, layout.work_end[source], work_start[rows], EVENT_NS, work.ids[rows])

@@ -1,4 +1,4 @@
-"""Host calls that the replay has to see: those that launch device work and those that wait for it."""
+"""Device operations by stream, and host calls that the replay has to see: those that launch them or wait for them."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,34 +7,90 @@ from msgspec import Struct
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import LAUNCHING, device_work, lost_launches
 from diagnose.facts.core.host import BLOCKING, api_calls
-from diagnose.replay.graph import JITTER_NS
-from diagnose.replay.streams import Stream, recorded_on, sync_devices
+from diagnose.replay.graph import JITTER_NS, joined
 from diagnose.trace import intervals
 from diagnose.trace.enums import Direction, HostMemory, SyncKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import ApiKind
 
 QUEUE_DEPTH = 1023  # Launches that fit into a stream's queue: on public V100 traces launches block at 1022 to 1023.
-
-SEEN_DEPTH = 900
-"""From this depth on the deepest queue seen is taken for the limit: 963 and 1014 were seen where streams share it."""
-
+SEEN_DEPTH = 900  # From here on the deepest queue seen is the limit: 963 and 1014 were seen where streams share it.
 BLOCKED_NS = 15_000  # A call of unknown target is taken to have waited only if it lasted longer than this.
-
-STAGED_BYTES = 64 * 1024
-"""Copies from pageable memory up to this size are taken along with the call (CUDA API synchronisation behaviour)."""
-
-SYNC_NS = 10_000
-"""What a wait costs the host where every one that was seen did wait: a sync's round trip takes 10 to 30 us."""
+STAGED_BYTES = 64 * 1024  # Pageable copies up to this are part of the call (CUDA API synchronisation behaviour).
+SYNC_NS = 10_000  # What a wait costs the host where each one seen did wait: a sync takes 10 to 30 us there and back.
 
 FREEING = (ApiKind.FREE, ApiKind.HOST_FREE)
 
 
-class Calls(Struct, frozen=True):
-    """Launching and waiting calls of the training threads, none inside another, in order of (track, start).
+class Stream(Struct, frozen=True):
+    """One stream's operations. Positions are rows of `DeviceWork`; arrays of shape (operations,)."""
 
-    Launches whose work was lost are among them.
-    """
+    track: int
+    device: int
+    stream: int
+    work: IntArray  # In order of launch.
+    launched_ns: IntArray  # Start of the launching call; where it is not known, of the work. Sorted.
+    correlation: IntArray  # Of the launching call, sorted; -1 where it is not known.
+
+    def last_launched(self, before_ns: IntArray) -> IntArray:
+        """The last operation launched before each time, or -1. Shape of `before_ns`."""
+        return self._at(np.searchsorted(self.launched_ns, before_ns, side="left") - 1)
+
+    def last_ended(self, end_ns: IntArray, by_ns: IntArray, newest: IntArray) -> IntArray:
+        """The last operation that ended by each time, launched no later than `newest` (rows or -1)."""
+        ends = np.maximum.accumulate(end_ns[self.work])
+        place = np.full(len(end_ns) + 1, -1, dtype=np.int64)
+        place[self.work] = np.arange(len(self.work))
+        return self._at(np.minimum(np.searchsorted(ends, by_ns, side="right") - 1, place[newest]))
+
+    def last_correlated(self, before: IntArray) -> IntArray:
+        """The last operation whose launch has a smaller correlation, or -1. Correlations are given in order of call."""
+        return self._at(np.searchsorted(self.correlation, before, side="left") - 1)
+
+    def first_correlated(self, after: IntArray) -> IntArray:
+        """The first operation whose launch has a greater correlation, or -1."""
+        at = np.searchsorted(self.correlation, after, side="right")
+        return np.where(at < len(self.work), self._at(np.minimum(at, len(self.work) - 1)), -1)
+
+    def _at(self, position: IntArray) -> IntArray:
+        return np.where(position >= 0, self.work[np.maximum(position, 0)], -1)
+
+
+def recorded_on(on: list[Stream], stream: IntArray, before: IntArray) -> IntArray:
+    """The last operation on a stream of each number whose launch has a smaller correlation, or -1. Shape (events,).
+    An event does not say on which device it was recorded: of several, on that which was given work last."""
+    found, newest = np.full((2, len(stream)), -1, dtype=np.int64)
+    for one in on:
+        last = one.last_correlated(before)
+        number = np.append(one.correlation, -1)[np.searchsorted(one.correlation, before, side="left") - 1]
+        later = (stream == one.stream) & (last >= 0) & (number > newest)
+        found, newest = np.where(later, last, found), np.where(later, number, newest)
+    return found
+
+
+def sync_devices(facts: Facts, syncs: IntArray) -> IntArray:
+    """The device that waits, or is waited for, at each synchronisation; -1 if that was not recorded."""
+    return np.asarray(facts.rank.tracks["device"].to_numpy()[facts.rank.spans["track"].to_numpy()[syncs]])
+
+
+def streams(facts: Facts) -> list[Stream]:
+    """All streams with device work."""
+    work, rank = device_work(facts), facts.rank
+    start = rank.spans["start_ns"].to_numpy()[work.launch]
+    launched = np.where(work.launch >= 0, np.minimum(start, work.start_ns), work.start_ns)
+    correlation = rank.spans["correlation"].to_numpy()[work.ids]
+    device, stream = rank.tracks["device"].to_numpy(), rank.tracks["stream"].to_numpy()
+    found = []
+    for track in np.unique(work.track).tolist():
+        rows = np.flatnonzero(work.track == track)
+        rows = rows[np.lexsort((work.start_ns[rows], launched[rows]))]
+        numbers = np.maximum.accumulate(correlation[rows])
+        found.append(Stream(track, int(device[track]), int(stream[track]), rows, launched[rows], numbers))
+    return found
+
+
+class Calls(Struct, frozen=True):
+    """Launching and waiting calls of the training threads, none in another, by (track, start); also of lost work."""
 
     ids: IntArray
     start_ns: IntArray
@@ -91,11 +147,6 @@ def pairs(call: IntArray, work: IntArray) -> Pairs:
     return Pairs(call[known], work[known])
 
 
-def joined(parts: list[Pairs]) -> Pairs:
-    """All pairs of all parts."""
-    return Pairs(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("call", "work")))
-
-
 def waits(facts: Facts, found: Calls, on: list[Stream]) -> Pairs:
     """What each blocking call waits for: as recorded, by what it copies, else by when it returned."""
     work = device_work(facts)
@@ -150,9 +201,7 @@ def _recorded(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.
 
 def staging(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, IntArray]:
     """Copies from pageable memory wait for the work before them on their stream, then take the host's time.
-
-    Returns the waits, and for each call the ns that staging takes it, -1 where it stages nothing.
-    """
+    Returns the waits, and for each call the ns that staging takes it, -1 where it stages nothing."""
     copies, work = facts.rank.copies, device_work(facts)
     slow = copies[
         (copies["direction"] == Direction.H2D.value)
@@ -175,9 +224,7 @@ def staging(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, IntArr
 
 def queued(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.NDArray[np.bool_]]:
     """Launches wait until the stream's queue has room (replay E8). Returns waits, and which calls met a full queue.
-
-    Work that was lost is taken to have filled the queue of the launch before it, and to end with the work before it.
-    """
+    Lost work is taken to have filled the queue of the launch before it, and to end with the work before it."""
     work, count = device_work(facts), len(found.ids)
     full, track = np.zeros(count, dtype=bool), np.full(count, -1, dtype=np.int64)
     track[found.call_of_work[found.call_of_work >= 0]] = work.track[found.call_of_work >= 0]

@@ -18,7 +18,7 @@ from diagnose.facts.core.host import host_activities
 from diagnose.facts.core.spans import cut_at_frames, sites_at
 from diagnose.facts.core.steps import steps
 from diagnose.replay.build import recorded_graph
-from diagnose.replay.graph import OFF, EdgeKind, Graph
+from diagnose.replay.graph import OFF, EdgeKind, Graph, joined
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
@@ -26,22 +26,23 @@ from diagnose.trace.intervals import IntArray, Intervals
 
 
 class Chain(Struct, frozen=True):
-    """Stretches of time without gaps from the first bound of the used steps to the last. Arrays of shape (stretches,).
-
-    A stretch is the time that an edge leads over. Clocks of host and device differ a little, so that one may be empty.
-    """
+    """Stretches of time, each of an edge, without gaps from the first bound of the used steps to the last.
+    Arrays of shape (stretches,). Clocks of host and device differ a little, so that a stretch may be empty."""
 
     edge: IntArray  # Position in `Graph.edges`; -1 for time before a point that depends on nothing.
     start_ns: IntArray
     delay_end_ns: IntArray  # Up to here it is the edge's delay; the rest, to `end_ns`, is residual.
     end_ns: IntArray
 
+    @property
+    def unexplained_ns(self) -> int:
+        """Time on the chain that only residuals explain."""
+        return int((self.end_ns - self.delay_end_ns)[self.edge >= 0].sum())
+
 
 def chain(graph: Graph) -> Chain:
     """The chain: at every point the edge that demands the latest time is the one that was waited for.
-
-    Delays are no longer than observed: of edges that demand the same it is the one whose full delay reaches farthest.
-    """
+    Delays are no longer than observed: of edges that demand the same it is that whose full delay reaches farthest."""
     begin = int(graph.observed_ns[graph.bounds[0]])
     some, observed = graph.edges, graph.observed_ns
     binding = _binding(graph)
@@ -83,13 +84,7 @@ def _binding(graph: Graph) -> IntArray:
     return found
 
 
-def unexplained(found: Chain) -> int:
-    """Time on the chain that only residuals explain, in ns."""
-    return int((found.end_ns - found.delay_end_ns)[found.edge >= 0].sum())
-
-
 MOST_LINES = 150  # Source lines that have parts of their own: those with most time.
-
 
 _CODE = {kind: code for code, kind in enumerate(PATH_CAUSES)}
 _OF_CLASS = np.array([_CODE[TimeCause(one.name.lower())] for one in WorkClass], dtype=np.int8)
@@ -107,10 +102,7 @@ _KIND_OF_EDGE = np.array([_CODE[_NAMED.get(one, TimeCause.UNEXPLAINED)] for one 
 
 
 class CriticalPath(Struct, frozen=True):
-    """Stretches without gaps or overlaps from the start of the first used step to the end of the last.
-
-    In order; arrays of shape (stretches,).
-    """
+    """Stretches without gaps or overlaps from the first used step's start to the last one's end. Shape (stretches,)."""
 
     start_ns: IntArray
     end_ns: IntArray
@@ -123,12 +115,10 @@ class CriticalPath(Struct, frozen=True):
 def critical_path(facts: Facts) -> CriticalPath:
     """The path. Raises Missing if no step can be measured, or if nothing was recorded on the host."""
     found = _split_on_host(facts, _stretches(facts, recorded_chain(facts))).cut(steps(facts).bounds_ns)
-    known = found.track >= 0
+    sites, known = np.full(len(found.track), None, dtype=object), found.track >= 0
     moment = np.where(found.moment_ns >= 0, found.moment_ns, found.start_ns)
-    sites = sites_at(facts, moment[known], found.track[known])
-    lines = iter(sites)
-    told = tuple(next(lines) if one else None for one in known.tolist())
-    return CriticalPath(found.start_ns, found.end_ns, found.kind, found.owner, told)
+    sites[known] = sites_at(facts, moment[known], found.track[known])
+    return CriticalPath(found.start_ns, found.end_ns, found.kind, found.owner, tuple(sites.tolist()))
 
 
 class _Stretches(Struct, frozen=True):
@@ -186,8 +176,7 @@ def _stretches(facts: Facts, found: Chain) -> _Stretches:
 
 def _joined(*parts: _Stretches) -> _Stretches:
     """All stretches of all parts that are not empty, in order of time."""
-    columns = zip(*(astuple(part) for part in parts), strict=True)
-    all_parts = _Stretches(*(np.concatenate(column) for column in columns))
+    all_parts = joined(parts)
     order = np.argsort(all_parts.start_ns, kind="stable")
     return all_parts.at(order[(all_parts.end_ns > all_parts.start_ns)[order]])
 
@@ -214,8 +203,7 @@ class PathPart(Struct, frozen=True):
     """Stretches of the path of one kind, at one line of code, mean of the used steps."""
 
     kind: TimeCause
-    site: Site | None
-    """The line that ran, or that launched the work; None where it is not known, or has too little time."""
+    site: Site | None  # That ran, or that launched the work; None: not known, or too little time.
     ns: int  # Per step.
     share: float  # `ns` over the step.
     stretches: int  # In all used steps.
@@ -230,7 +218,7 @@ def path_parts(facts: Facts) -> tuple[PathPart, ...]:
     sites, site = _main_sites(path)
     keys, group = np.unique(path.kind.astype(np.int64) * len(sites) + site, return_inverse=True)
     group, ns = group.reshape(-1), path.end_ns - path.start_ns
-    total, stretches = _sums(group, ns), np.bincount(group)
+    total, stretches = np.bincount(group, ns), np.bincount(group)
     step = np.searchsorted(used.bounds_ns, path.start_ns, side="right") - 1
     middle = (path.start_ns + path.end_ns) / 2 - used.bounds_ns[step]
     moment = np.bincount(group, weights=middle / used.times_ns[step] * ns) / total
@@ -252,26 +240,20 @@ def path_parts(facts: Facts) -> tuple[PathPart, ...]:
     )
 
 
-def _sums(group: IntArray, ns: IntArray) -> IntArray:
-    total = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
-    np.add.at(total, group, ns)
-    return total
-
-
 def _main_sites(path: CriticalPath) -> tuple[list[Site | None], IntArray]:
     """The lines with most time, None among them, and the position of each stretch's, of others that of None."""
     number: dict[Site | None, int] = {None: 0}
     site = np.array([number.setdefault(one, len(number)) for one in path.sites], dtype=np.int64)
-    total = _sums(site, path.end_ns - path.start_ns)
+    total = np.bincount(site, path.end_ns - path.start_ns)
     return list(number), np.where(np.isin(site, np.argsort(-total, kind="stable")[:MOST_LINES]), site, 0)
 
 
-def _main_names(facts: Facts, path: CriticalPath, group: IntArray, total: IntArray) -> dict[int, str]:
+def _main_names(facts: Facts, path: CriticalPath, group: IntArray, total: npt.NDArray[np.float64]) -> dict[int, str]:
     """For each group the name that takes half of its time or more, of kinds of which names say more."""
     names = facts.rank.spans["name"].cat
     told = np.flatnonzero(np.isin(path.kind, _BY_NAME) & (path.owner >= 0))
     pairs = np.stack((group[told], names.codes.to_numpy()[path.owner[told]]))
     distinct, which = np.unique(pairs, axis=1, return_inverse=True)
-    ns = _sums(which.reshape(-1), (path.end_ns - path.start_ns)[told])
+    ns = np.bincount(which.reshape(-1), (path.end_ns - path.start_ns)[told])
     most = np.flatnonzero(2 * ns >= total[distinct[0]])
     return {int(distinct[0, k]): str(names.categories[distinct[1, k]]) for k in most}

@@ -109,10 +109,7 @@ class Own(IntEnum):
 
 
 class Even(Struct, frozen=True, eq=False):
-    """Ranks of a job take less by themselves, or more: the share `keep` of what each takes in each step is left.
-
-    Only where the other ranks are known; a rank alone is not changed.
-    """
+    """Ranks of a job take the share `keep` of what each took by itself: less, or more. Only where others are known."""
 
     keep: npt.NDArray[np.float64]  # Shape (ranks, steps) as in `Peers`.
     much: Number = 1.0  # Share of that change which happens.

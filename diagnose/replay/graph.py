@@ -9,19 +9,20 @@ beyond all of a point's edges is its *residual*. With residuals a replay gives t
 and with unlimited delays, it is the model's own prediction (`pure`).
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from diagnose.trace.intervals import IntArray
 
 OFF = -(1 << 60)  # The delay of an edge that constrains nothing.
 
-JITTER_NS = 20_000
-"""A cause may be recorded this much after its effect: host and device clocks are matched to a few us (kineto #1380)."""
+JITTER_NS = 20_000  # A cause may be recorded so late after its effect: clocks are matched to a few us (kineto #1380).
 
 _TICKS = 16  # of order per ns, so that points of one moment can be told apart
 _MOST_ROUNDS = 50  # of putting targets behind their sources; what is left then contradicts itself
@@ -44,6 +45,9 @@ class EdgeKind(IntEnum):
 
 
 ONLY_IN_EDITS = (EdgeKind.TRACK, EdgeKind.DELIVERY)
+
+
+Arrays = TypeVar("Arrays", bound=Struct)
 
 
 class Edges(Struct, frozen=True):
@@ -86,14 +90,19 @@ def edges(
     )
 
 
-def joined(parts: list[Edges]) -> Edges:
-    """All edges of all parts, in order."""
-    return Edges(*(np.concatenate([getattr(part, name) for part in parts]) for name in Edges.__struct_fields__))
+def joined(parts: Sequence[Arrays]) -> Arrays:
+    """All rows of all parts, in order: of structs of arrays of one kind, one at least."""
+    return type(parts[0])(*(np.concatenate(column) for column in zip(*map(astuple, parts), strict=True)))
 
 
-def chosen(some: Edges, which: npt.NDArray[np.bool_] | IntArray) -> Edges:
-    """The edges at a mask or at positions."""
-    return Edges(*(getattr(some, name)[which] for name in Edges.__struct_fields__))
+def positions(first: IntArray, count: IntArray) -> IntArray:
+    """All positions of stretches of so many, each from its first on."""
+    found: IntArray = np.repeat(first - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
+    return found
+
+
+def _chosen(some: Edges, which: npt.NDArray[np.bool_] | IntArray) -> Edges:
+    return Edges(*(column[which] for column in astuple(some)))
 
 
 class Graph(Struct, frozen=True):
@@ -101,8 +110,7 @@ class Graph(Struct, frozen=True):
 
     observed_ns: IntArray  # Shape (points,).
     edges: Edges
-    delay_ns: IntArray
-    """Of each edge, at most what was observed; OFF for edges that exist only in edits. Shape (edges,)."""
+    delay_ns: IntArray  # Of each edge, at most what was observed; OFF for edges of edits alone. Shape (edges,).
     residual_ns: IntArray  # Of each point, never negative. Shape (points,).
     bounds: IntArray  # Points where the used steps begin and end. Shape (used + 1,).
     marks: IntArray  # Points that were asked for besides.
@@ -116,38 +124,28 @@ def arranged(
     marks: IntArray | None = None,
     jitter_ns: int = JITTER_NS,
 ) -> Graph:
-    """The graph of points and edges in any order. `jitter_ns`: a cause may be recorded so much after its effect.
-
-    The points of a lane (a thread, a stream) are contiguous and in its order.
-    """
+    """The graph of points and edges in any order. Those of a lane (a thread, a stream) are together and in order."""
     ticks, kept = _order(observed_ns, lane, unordered, jitter_ns)
     order = np.argsort(ticks, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
-    some = chosen(unordered, kept)
+    some = _chosen(unordered, kept)
     some = replace(some, source=rank[some.source], target=rank[some.target])
-    some = chosen(some, np.argsort(some.target, kind="stable"))
+    some = _chosen(some, np.argsort(some.target, kind="stable"))
     observed = observed_ns[order]
     delay = np.minimum(some.estimate_ns, observed[some.target] - observed[some.source])
     delay[np.isin(some.kind, ONLY_IN_EDITS)] = OFF
-    marked = bounds[:0] if marks is None else marks
-    return Graph(observed, some, delay, _residual(observed, some, delay), rank[bounds], rank[marked])
-
-
-def _residual(observed_ns: IntArray, some: Edges, delay_ns: IntArray) -> IntArray:
-    """How much later each point is than its edges demand; 0 where there are none."""
-    demanded = np.full(len(observed_ns), OFF, dtype=np.int64)
-    np.maximum.at(demanded, some.target, np.where(delay_ns == OFF, OFF, observed_ns[some.source] + delay_ns))
-    return np.where(demanded == OFF, 0, observed_ns - demanded)
+    demanded = np.full(len(observed), OFF, dtype=np.int64)
+    np.maximum.at(demanded, some.target, np.where(delay == OFF, OFF, observed[some.source] + delay))
+    residual = np.where(demanded == OFF, 0, observed - demanded)
+    return Graph(observed, some, delay, residual, rank[bounds], rank[bounds[:0] if marks is None else marks])
 
 
 def _order(
     observed_ns: IntArray, lane: IntArray, some: Edges, jitter_ns: int
 ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-    """For each point a number in whose order edges lead forward, and which edges then do.
-
-    It grows along each lane and with time, but within `jitter_ns` a target is put behind its source.
-    """
+    """For each point a number in whose order edges lead forward, and which edges then do. It grows along each lane and
+    with time, but within `jitter_ns` a target is put behind its source."""
     rows, number = _shared_lanes(lane)
     ticks = _along_lanes(observed_ns * _TICKS, rows, number)
     possible = observed_ns[some.source] <= observed_ns[some.target] + jitter_ns

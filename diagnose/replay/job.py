@@ -24,8 +24,6 @@ Shares = npt.NDArray[np.float64]
 MOST_EARLY_NS = 20_000_000
 """A rank may be recorded to leave a collective so much before the last one came: spans of gloo end some ms early where
 a machine is busy, and clocks differ."""
-
-
 WIDE = 8  # Ranks from which on it is quicker to go through a job's graph level by level (measured).
 
 
@@ -33,9 +31,7 @@ class Change(Struct, frozen=True):
     """What a job's ranks do instead of what they did."""
 
     own_ns: tuple[IntArray, ...]  # Own time of each rank; shapes as `Joined.own_edge`.
-    keep: Shares
-    """Of each call of each rank in turn the share that is left of its transfer; NaN: it is not asked for. Shape
-    (calls,)."""
+    keep: Shares  # Of each call of each rank in turn what is left of its transfer; NaN: not asked for. Shape (calls,).
 
 
 class Joined(Struct, frozen=True):
@@ -48,15 +44,13 @@ class Joined(Struct, frozen=True):
     """
     lanes: IntArray  # Shape (ranks,).
     structure: simulate.Structure
-    own_edge: tuple[IntArray, ...]
-    """Of each rank, the edge of each event's own time, and of what comes after the last. Shape (events + 1,)."""
+    own_edge: tuple[IntArray, ...]  # By rank, that of each event's own time, and of what follows. Shape (events + 1,).
     first_call: IntArray  # Where the calls of each rank begin, among those of all. Shape (ranks + 1,).
     transfer_edge: IntArray  # Transfers: of calls that met from when the last rank came. Shape (transfers,).
     transferred: IntArray  # The call of each. Shape (transfers,).
     sync_edge: IntArray  # Where ranks come to join points, and where they wait for calls. Shape (syncs,).
     synced: IntArray  # The call of each. Shape (syncs,).
-    pass_edge: IntArray
-    """Only where a call is not asked for: what follows in its queue still follows what came before. Shape (passes,)."""
+    pass_edge: IntArray  # Without a call, what follows in its queue still follows what came before. Shape (passes,).
     passed: IntArray  # The call of each. Shape (passes,).
     starts: IntArray  # Point where each rank begins.
     ends: IntArray
@@ -80,14 +74,12 @@ class Joined(Struct, frozen=True):
             residual[self.graph.edges.target[free], column] = 0
         ends = simulate.times(self.graph, self.structure, delay, residual, self.ends).max(axis=0)
         begin = self.graph.observed_ns[self.starts].max()
-        found: IntArray = np.rint((ends - begin) / self.steps).astype(np.int64)
-        return found
+        return np.asarray(np.rint((ends - begin) / self.steps).astype(np.int64))
 
     @property
     def recorded(self) -> Change:
         """What the ranks did."""
-        own = tuple(self.graph.delay_ns[edge] for edge in self.own_edge)
-        return Change(own, np.ones(self.first_call[-1]))
+        return Change(tuple(self.graph.delay_ns[edge] for edge in self.own_edge), np.ones(self.first_call[-1]))
 
 
 class _Rank(Struct, frozen=True):
@@ -115,10 +107,8 @@ def join(job: Job) -> Joined:
     parts = [edge for rank in ranks for edge in _chain(rank)]
     observed, lane = np.zeros(count + len(join_points), dtype=np.int64), np.arange(count + len(join_points))
     for one in ranks:
-        sequence = one.sequence
-        observed[one.event] = np.concatenate(
-            ([sequence.bounds_ns[0]], sequence.lane.until_ns, [sequence.bounds_ns[-1]])
-        )
+        bounds_ns = one.sequence.bounds_ns
+        observed[one.event] = np.concatenate((bounds_ns[:1], one.sequence.lane.until_ns, bounds_ns[-1:]))
         observed[one.arrive], observed[one.over] = one.arrived_ns, one.over_ns
         lane[one.event] = one.event[0]
     observed[join_points] = [met.last_ns for met in job.join_points]
@@ -198,39 +188,28 @@ def _chain(one: _Rank) -> list[Edges]:
     held = np.where(for_nothing, lane.until_ns - lane.from_ns, 0)
     reached = lane.until_ns[-1] if len(lane.until_ns) else one.sequence.bounds_ns[0]
     own = np.append(lane.own_ns + held, max(int(one.sequence.bounds_ns[-1] - reached), 0))
-    queue = _in_queue(one.sequence.calls)
+    before, behind = _in_queue(one.sequence.calls)
     alone, lane_of = np.flatnonzero(one.alone), int(one.event[0])
     asks, waits = np.flatnonzero(~lane.waits & (lane.call >= 0)), np.flatnonzero(lane.waits)
     asked, awaited = lane.call[asks], lane.call[waits]
     free = np.full(len(over), np.iinfo(np.int64).min)
-    np.maximum.at(free, queue.behind, over[queue.before])
-    ready = np.maximum(lane.until_ns[asks], free[asked])
+    np.maximum.at(free, behind, over[before])
+    issued = np.maximum(one.arrived_ns[asked] - np.maximum(lane.until_ns[asks], free[asked]), 0)
     returns = np.where(for_nothing[waits], 0, lane.until_ns[waits] - over[awaited])
     return [
         edges(EdgeKind.HOST, one.event[:-1], one.event[1:], own, np.arange(len(own)), lane_of),
-        edges(
-            EdgeKind.LAUNCH,
-            one.event[1 + asks],
-            one.arrive[asked],
-            np.maximum(one.arrived_ns[asked] - ready, 0),
-            asked,
-            lane_of,
-        ),
-        edges(EdgeKind.STREAM, one.over[queue.before], one.arrive[queue.behind], 0, queue.behind, lane_of),
+        edges(EdgeKind.LAUNCH, one.event[1 + asks], one.arrive[asked], issued, asked, lane_of),
+        edges(EdgeKind.STREAM, one.over[before], one.arrive[behind], 0, behind, lane_of),
         edges(EdgeKind.WORK, one.arrive[alone], one.over[alone], over[alone] - one.arrived_ns[alone], alone, lane_of),
         edges(EdgeKind.WAIT, one.over[awaited], one.event[1 + waits], returns, awaited, lane_of),
     ]
 
 
-class _Queue(Struct, frozen=True):
-    """Calls that follow each other on a stream or thread, or wait for one of another. Arrays of shape (pairs,)."""
+def _in_queue(calls: Calls) -> tuple[IntArray, IntArray]:
+    """Which call comes before which on a stream or thread, or is waited for on another one. Shapes (pairs,).
 
-    before: IntArray
-    behind: IntArray
-
-
-def _in_queue(calls: Calls) -> _Queue:
-    """Each call is behind all that the kernel before carries: those of one kernel run at once."""
+    Each call is behind all that the kernel before carries: those of one kernel run at once.
+    """
     queue, ids, elsewhere = calls.queue, calls.ids, np.flatnonzero(calls.after >= 0)
     order = np.argsort(queue, kind="stable")
     line, kernel = queue[order], ids[order]
@@ -240,9 +219,8 @@ def _in_queue(calls: Calls) -> _Queue:
     follows = np.concatenate(([False], line[first][1:] == line[first][:-1]))[: len(first)]
     behind = np.flatnonzero(follows[batch])
     last = batch[behind] - 1
-    within = np.arange(int(count[last].sum())) - np.repeat(np.cumsum(count[last]) - count[last], count[last])
-    before, after = order[np.repeat(first[last], count[last]) + within], order[np.repeat(behind, count[last])]
-    return _Queue(np.append(before, calls.after[elsewhere]), np.append(after, elsewhere))
+    before, after = order[graphs.positions(first[last], count[last])], order[np.repeat(behind, count[last])]
+    return np.append(before, calls.after[elsewhere]), np.append(after, elsewhere)
 
 
 def _own_edges(graph: Graph, ranks: list[_Rank]) -> tuple[IntArray, ...]:
@@ -257,19 +235,15 @@ def _own_edges(graph: Graph, ranks: list[_Rank]) -> tuple[IntArray, ...]:
 
 class CallsOfAll:
     """The calls of all ranks of a job in turn, and those that correspond to the calls of one rank.
-
     A rank that asks for the same in the same order runs the same code: its calls change like those of that rank. A
-    collective changes on all ranks that meet in it.
-    """
+    collective changes on all ranks that meet in it."""
 
     def __init__(self, job: Job, fixed: int) -> None:
         """`fixed`: position of the rank whose calls are changed."""
         first = np.concatenate(([0], np.cumsum([len(sequence.calls.ids) for sequence in job.sequences])))
-        asked = _asked(job.sequences[fixed])
-        self.asked_ids = job.sequences[fixed].calls.ids[asked]
-        """Spans of that rank's calls, in the order in which it asks for them."""
-        alike = [at for at, one in enumerate(job.sequences) if same_calls(one, job.sequences[fixed])]
-        self._alike = [first[at] + _asked(job.sequences[at]) for at in alike]
+        own = job.sequences[fixed]
+        self.asked_ids = own.calls.ids[_asked(own)]  # Spans, in the order in which that rank asks.
+        self._alike = [first[at] + _asked(one) for at, one in enumerate(job.sequences) if same_calls(one, own)]
         self._count = int(first[-1])
         self._member = np.concatenate([first[met.ranks] + met.calls for met in job.join_points] or [first[:0]])
         self._join_point = np.repeat(np.arange(len(job.join_points)), [len(met.ranks) for met in job.join_points])
@@ -298,5 +272,4 @@ def _operations(one: CollectiveSequence) -> list[str]:
 
 
 def _asked(one: CollectiveSequence) -> IntArray:
-    call: IntArray = one.lane.call[~one.lane.waits & (one.lane.call >= 0)]
-    return call
+    return np.asarray(one.lane.call[~one.lane.waits & (one.lane.call >= 0)])

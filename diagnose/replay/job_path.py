@@ -26,8 +26,7 @@ class JobPathKind(str, Enum):
     COMPUTE = "compute"
     HOST = "host"  # A rank by itself, without computing.
     TRANSFER = "transfer"  # In a collective or transfer, after its last rank has come.
-    UNMATCHED = "unmatched"
-    """In a collective or transfer of which not all ranks are known: transfer, or waiting for the others."""
+    UNMATCHED = "unmatched"  # In what not all ranks are known of: transfer, or waiting for the others.
     UNEXPLAINED = "unexplained"  # The recordings do not show what is waited for.
 
 
@@ -73,6 +72,10 @@ def job_path(job: Job, joined: Joined) -> JobPath:
     return JobPath(_parts(job, joined, pieces), _lane(job, pieces, int(graph.observed_ns[last])))
 
 
+_Key = tuple[JobPathKind, int, int, str, tuple[int, ...]]
+"""Kind, position of the sequence (-1 none), group, operation, ranks."""
+
+
 def _parts(job: Job, joined: Joined, pieces: list[tuple[_Key, int]]) -> tuple[JobPathPart, ...]:
     total: dict[_Key, int] = defaultdict(int)
     for key, ns in pieces:
@@ -82,7 +85,10 @@ def _parts(job: Job, joined: Joined, pieces: list[tuple[_Key, int]]) -> tuple[Jo
     for key in order:
         before, done = done // joined.steps, done + total[key]
         if ns := done // joined.steps - before:
-            parts.append(_part(job, key, ns))
+            kind, at, group, operation, ranks = key
+            use = job.groups[group].use if group >= 0 else ""
+            rank = job.sequences[at].rank if at >= 0 else None
+            parts.append(JobPathPart(kind, rank, ns, ns / max(job.step_ns, 1), operation, ranks, use))
     return tuple(sorted(parts, key=lambda part: -part.ns))
 
 
@@ -96,10 +102,9 @@ def _lane(job: Job, pieces: list[tuple[_Key, int]], end_ns: int) -> tuple[JobPat
         reached += ns
         if inside <= 0:
             continue
-        if found and (found[-1][0] == key or inside < least_ns):
-            found[-1] = found[-1][0], found[-1][1] + inside
-        elif found and found[-1][1] < least_ns:
-            found[-1] = key, found[-1][1] + inside
+        before, lasted = found[-1] if found else (key, 0)
+        if found and (before == key or min(inside, lasted) < least_ns):
+            found[-1] = before if inside < least_ns else key, lasted + inside
         else:
             found.append((key, inside))
     stretches, at_ns = list[JobPathStretch](), 0
@@ -108,17 +113,6 @@ def _lane(job: Job, pieces: list[tuple[_Key, int]], end_ns: int) -> tuple[JobPat
         stretches.append(JobPathStretch(at_ns, ns, kind, rank, operation))
         at_ns += ns
     return tuple(stretches)
-
-
-_Key = tuple[JobPathKind, int, int, str, tuple[int, ...]]
-"""Kind, position of the sequence (-1 none), group, operation, ranks."""
-
-
-def _part(job: Job, key: _Key, ns: int) -> JobPathPart:
-    kind, at, group, operation, ranks = key
-    rank = job.sequences[at].rank if at >= 0 else None
-    use = job.groups[group].use if group >= 0 else ""
-    return JobPathPart(kind, rank, ns, ns / max(job.step_ns, 1), operation, ranks, use)
 
 
 def _pieces(job: Job, joined: Joined, found: Chain) -> list[tuple[_Key, int]]:
@@ -130,8 +124,7 @@ def _pieces(job: Job, joined: Joined, found: Chain) -> list[tuple[_Key, int]]:
     owner = np.where(known, some.owner[found.edge], -1)
     rank = np.where(track >= 0, np.searchsorted(joined.lanes, track), -1)
     whole, delayed = found.end_ns - found.start_ns, found.delay_end_ns - found.start_ns
-    columns = (kind, rank, owner, whole, delayed)
-    pieces: list[tuple[_Key, int]] = []
+    pieces, columns = list[tuple[_Key, int]](), (kind, rank, owner, whole, delayed)
     for edge, at, what, ns, explained in zip(*(column.tolist() for column in columns), strict=True):
         pieces += _piece(job, edge, at, what, explained)
         pieces.append(((JobPathKind.UNEXPLAINED, at, -1, "", ()), ns - explained))

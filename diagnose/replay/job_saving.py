@@ -21,13 +21,13 @@ from diagnose.facts.run.recording_cost import EventCosts, RecordingCost, event_c
 from diagnose.facts.run.timed_steps import slowdown
 from diagnose.replay import job as jobs
 from diagnose.replay.apply import Scenario
+from diagnose.replay.build import own_stretches
 from diagnose.replay.edits import Edit, Estimate, Even, Own, Rechunk, Shorten, at
 from diagnose.replay.graph import Graph
 from diagnose.replay.job import CallsOfAll, Change, same_calls
 from diagnose.replay.saving import Quality, Replay
-from diagnose.replay.streams import own_stretches
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.job import CollectiveSequence, Job
+from diagnose.trace.job import Job
 
 Times = npt.NDArray[Any]
 
@@ -43,7 +43,8 @@ class JobReplay(Replay):
         self._at = job.ranks.index(facts.rank.index)
         self._own = [own.astype(np.float64) for own in self._joined.recorded.own_ns]
         self._calls = CallsOfAll(job, self._at)
-        self._segment = [_segments(sequence) for sequence in job.sequences]
+        # Which stretch between two calls each own time is in: where ranks wait in between differs.
+        self._segment = [np.concatenate(([0], np.cumsum(~one.lane.waits))) for one in job.sequences]
         self._alike = [same_calls(sequence, job.sequences[self._at]) for sequence in job.sequences]
         self._stretches = own_stretches(facts)
         super().__init__(facts, uncounted, cost)
@@ -59,11 +60,8 @@ class JobReplay(Replay):
         """As of the rank, but what it was held up for by collectives is explained by the other ranks."""
         alone, lane = super()._quality(graph, unexplained_ns), self._job.sequences[self._at].lane
         held = float((lane.until_ns - lane.from_ns).sum()) / max(self._used.window_ns, 1)
-        return Quality(
-            step_time_ns=alone.step_time_ns,
-            error_share=math.copysign(max(abs(alone.error_share) - held, 0.0), alone.error_share),
-            unexplained_share=max(alone.unexplained_share - held, 0.0),
-        )
+        error = math.copysign(max(abs(alone.error_share) - held, 0.0), alone.error_share)
+        return Quality(alone.step_time_ns, error, max(alone.unexplained_share - held, 0.0))
 
     def _run(self, made: Sequence[Scenario]) -> IntArray:
         own = self._own_ns(made)
@@ -76,16 +74,13 @@ class JobReplay(Replay):
 
     def _spared_ns(self, made: Scenario, own: list[IntArray]) -> int:
         """What more micro-batches spare in each step, of ranks that take so much by themselves."""
-        before = np.array([max(float(one.sum()), 1.0) for one in self._own])
-        left = np.array([float(one.sum()) for one in own]) / before
-        computing = (
-            np.array([sequence.compute_ns.sum() for sequence in self._job.sequences]) * left / self._joined.steps
-        )
+        left = [float(now.sum()) / max(float(before.sum()), 1.0) for now, before in zip(own, self._own, strict=True)]
+        computing = np.array([one.compute_ns.sum() for one in self._job.sequences]) * left / self._joined.steps
         edits = [edit for edit in made.of_ranks if isinstance(edit, Rechunk)]
         return round(sum(_spared_ns(edit, computing, made.level) for edit in edits))
 
     def _own_ns(self, made: Sequence[Scenario]) -> list[list[IntArray]]:
-        graph = self._desk.graph
+        graph = self._index.graph
         late_ns = self._stretches.moments_ns - graph.observed_ns[graph.marks]
         moments = np.stack(np.split(self._times(made, graph.marks) + late_ns[:, None], 2), axis=1)
         in_order = np.maximum.accumulate(moments.reshape(-1, len(made)), axis=0)  # What is gone holds nothing up.
@@ -106,11 +101,12 @@ class JobReplay(Replay):
         return [np.rint(one).astype(np.int64) for one in own]
 
     def _evened(self, of: Own, keep: Times) -> list[Times]:
-        """What of the own time of each rank goes if the share `keep` of it is left in each step.
-
-        It goes first where a rank takes longer than others that do the same, between the same two calls.
-        """
-        parts = [_part_ns(sequence, of) for sequence in self._job.sequences]
+        """What of each rank's own time goes if the share `keep` is left in each step: first where the rank takes longer
+        than others that do the same, between the same two calls."""
+        parts = [
+            computing if of is Own.COMPUTE else np.maximum(whole - computing, 0)
+            for whole, computing in map(stretches_ns, self._job.sequences)
+        ]
         alike = [rank for rank, same in enumerate(self._alike) if same]
         stretches = np.stack([np.bincount(self._segment[rank], weights=parts[rank]) for rank in alike])
         others = (stretches.sum(axis=0) - stretches) / max(len(alike) - 1, 1)
@@ -131,25 +127,9 @@ class JobReplay(Replay):
         else:
             mine, its = np.zeros(len(ours), dtype=np.int64), np.zeros(len(theirs), dtype=np.int64)
         before, left, now = (np.bincount(at, weights=ns) for at, ns in ((mine, ours), (mine, fixed), (its, theirs)))
-        shortened: Times = theirs * (_shortened(now, before, left) / np.maximum(now, 1.0))[its]
+        kept = np.minimum(now, np.maximum(left, now - np.maximum(before - left, 0.0)))
+        shortened: Times = theirs * (kept / np.maximum(now, 1.0))[its]
         return shortened
-
-
-def _shortened(now: Times, before: Times, left: Times) -> Times:
-    """What is left of others' stretches where one of `before` has become `left`."""
-    found: Times = np.minimum(now, np.maximum(left, now - np.maximum(before - left, 0.0)))
-    return found
-
-
-def _segments(one: CollectiveSequence) -> IntArray:
-    """Which stretch between two calls each own time is in: where ranks wait in between differs. Shape (events + 1,)."""
-    asks = ~one.lane.waits
-    return np.concatenate(([0], np.cumsum(asks)))
-
-
-def _part_ns(one: CollectiveSequence, of: Own) -> Times:
-    all_of_it, computing = stretches_ns(one)
-    return computing if of is Own.COMPUTE else np.maximum(all_of_it - computing, 0)
 
 
 def _spread(part: Times, excess: Times, step: IntArray, share: Times) -> Times:
@@ -177,10 +157,7 @@ ROUNDS = 5  # Of halving in which the cost of an event is found: to 6 % of it.
 
 @once
 def baseline(facts: Facts) -> Replay:
-    """The replay of a rank, among the others where these are known.
-
-    Raises Missing if no step can be measured, or if nothing was recorded on the host.
-    """
+    """The replay of a rank, among the others where these are known. Raises Missing as `recorded_graph` does."""
     cost, by_event = optional(recording_cost, facts), optional(event_costs, facts)
     if cost is not None or by_event is None:
         return _replay(facts, () if cost is None else (cost,))
@@ -188,26 +165,25 @@ def baseline(facts: Facts) -> Replay:
 
 
 def _replay(facts: Facts, cost: Sequence[RecordingCost]) -> Replay:
-    others = facts.rank.peers
+    others, collected = facts.rank.peers, optional(garbage_collections, facts)
+    uncounted = () if collected is None or not len(collected.once_ids) else (Shorten(collected.once_ids, 0.0),)
     if others is not None and others.job.join_points:
-        return JobReplay(facts, others.job, _uncounted(facts), cost)
-    return Replay(facts, _uncounted(facts), cost)
+        return JobReplay(facts, others.job, uncounted, cost)
+    return Replay(facts, uncounted, cost)
 
 
 def _at_the_step_without_the_profiler(facts: Facts, by_event: EventCosts) -> Replay:
-    """With such a cost of an event that a step takes what it takes without the profiler.
-
-    Where the device bounds the step, every cost tells the same step: then it is what was measured.
-    """
+    """With such a cost of an event that a step takes what it takes without the profiler. Where the device bounds the
+    step, every cost tells the same step: then it is what was measured."""
     found, known = optional(slowdown, facts), partial(_replay, facts)
     replay = known(by_event.times(1.0))
     if found is None:
         return replay
-    wanted_ns, low, high = found.unprofiled_ns * found.size, 0.0, MOST
+    wanted_ns = found.unprofiled_ns * found.size
     if abs(replay.quality.step_time_ns / wanted_ns - 1) <= NEAR:
         return replay
     too_short = replay.quality.step_time_ns < wanted_ns
-    low, high = (low, 1.0) if too_short else (1.0, high)
+    low, high = (0.0, 1.0) if too_short else (1.0, MOST)
     other = known(by_event.times(low if too_short else high))
     if abs(other.quality.step_time_ns - replay.quality.step_time_ns) <= NEAR * wanted_ns:
         return replay
@@ -216,8 +192,3 @@ def _at_the_step_without_the_profiler(facts: Facts, by_event: EventCosts) -> Rep
         replay = known(by_event.times(middle))
         low, high = (low, middle) if replay.quality.step_time_ns < wanted_ns else (middle, high)
     return replay
-
-
-def _uncounted(facts: Facts) -> tuple[Edit, ...]:
-    found = optional(garbage_collections, facts)
-    return () if found is None or not len(found.once_ids) else (Shorten(found.once_ids, 0.0),)

@@ -14,9 +14,9 @@ from diagnose.facts.core.steps import steps
 from diagnose.facts.run.quality import not_recorded
 from diagnose.facts.run.recording_cost import RecordingCost
 from diagnose.replay import simulate
-from diagnose.replay.apply import Desk, Scenario
+from diagnose.replay.apply import EditIndex, Scenario
 from diagnose.replay.build import recorded_graph
-from diagnose.replay.critical_path import recorded_chain, unexplained
+from diagnose.replay.critical_path import recorded_chain
 from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.graph import EdgeKind, Graph
 from diagnose.replay.shown import Change, change, grounds, times_by_track
@@ -36,8 +36,7 @@ class Basis(str, Enum):
     MEASURED = "measured"  # Replayed with what changed ops were measured to take on this machine.
     TIMED_ELSEWHERE = "timed_elsewhere"  # Replayed with what such ops were timed to take on other machines.
     BOUNDED = "bounded"  # The replay explains too little of this recording: the saving is at most the upper end.
-    RULE_OF_THUMB = "rule_of_thumb"
-    """Replayed, but how much faster the fixed part gets is taken from experience elsewhere."""
+    RULE_OF_THUMB = "rule_of_thumb"  # Replayed; how much faster the fixed part gets is experience from elsewhere.
     AT_MOST = "at_most"  # Replayed as if it took no time, as no fix is known: the saving is at most that.
 
     @property
@@ -54,20 +53,17 @@ class Saving:
     likely_ns: int
     high_ns: int
     basis: Basis
-    replayed_ns: tuple[int, int, int] | None = field(default=None, compare=False)
-    """The step that was replayed: low, likely, high. How the saving was found, not what it is."""
+    # How it was found, not what it is:
+    replayed_ns: tuple[int, int, int] | None = field(default=None, compare=False)  # The step: low, likely, high.
     device_left: float = field(default=1.0, compare=False)  # Of the time of device work, what is likely left: a share.
 
 
 class Quality(Struct, frozen=True):
     """How well the replay explains the recording."""
 
-    step_time_ns: int
-    """Mean of the used steps, as replayed without edits: as measured, but for what is not to be counted."""
-    error_share: float
-    """How far the model alone is off: without what only residuals explain. Negative: it predicts too little."""
-    unexplained_share: float
-    """Share of the steps that only residuals explain, on the path that decides when the last one ends."""
+    step_time_ns: int  # Mean of the used steps as replayed without edits: as measured, but for what does not count.
+    error_share: float  # How far the model alone is off, without residuals. Negative: it predicts too little.
+    unexplained_share: float  # Of the steps, what only residuals explain on the path to the end of the last one.
 
     @property
     def doubt(self) -> float:
@@ -79,20 +75,16 @@ class Replay:
     """A rank's graph, ready to be asked: what would a step take if ...?"""
 
     def __init__(self, facts: Facts, uncounted: Sequence[Edit] = (), cost: Sequence[RecordingCost] = ()) -> None:
-        """Every answer is of steps after the edits `uncounted`, which take away what other steps do not have.
-
-        And without what recording them cost the host, where that is known.
-
-        Raises Missing if no step can be measured, or if nothing was recorded on the host.
-        """
+        """Steps are those after the edits `uncounted`, which take away what other steps do not have, and without what
+        recording cost the host, where that is known. Raises Missing as `recorded_graph` does."""
         self._uncounted = tuple(uncounted)
         self._used = steps(facts)
         graph = recorded_graph(facts)
-        self._desk = Desk(facts, graph, cost)
+        self._index = EditIndex(facts, graph, cost)
         self._structure = simulate.folded(graph)
         self._cost = cost
         self._busy = _busy_edges(graph)
-        self.quality = self._quality(graph, unexplained(recorded_chain(facts)))
+        self.quality = self._quality(graph, recorded_chain(facts).unexplained_ns)
         taken_ns = 0 if all(one.measured for one in cost) else self._measured_ns() - self.quality.step_time_ns
         self._guessed_share = max(taken_ns, 0) / max(self._measured_ns(), 1)
         lost = intervals.clip(unrecorded_work(facts), *self._used.bounds_ns[[0, -1]].tolist())
@@ -109,21 +101,20 @@ class Replay:
 
     @property
     def _edges(self) -> int:
-        return len(self._desk.graph.delay_ns)
+        return len(self._index.graph.delay_ns)
 
     def _measured_ns(self) -> int:
         return round_half_up(self._used.window_ns, self._used.count)
 
     def _step_time_ns(self) -> int:
-        measured = self._measured_ns()
         if not self._uncounted and not self._cost:
-            return measured
+            return self._measured_ns()
         replayed = int(self._run([self._scenario((), Estimate.LIKELY)])[0])
         # Recorded steps may have been the quicker ones, by chance.
-        return min(measured, replayed) if not self._cost else replayed
+        return replayed if self._cost else min(self._measured_ns(), replayed)
 
     def _scenario(self, edits: Sequence[Edit], level: Estimate) -> Scenario:
-        return self._desk.scenario([*self._uncounted, *edits], level)
+        return Scenario(self._index, [*self._uncounted, *edits], level)
 
     def step_times_ns(self, cases: Sequence[tuple[Sequence[Edit], Estimate]]) -> IntArray:
         """The mean step under each set of edits, never longer than without. Shape (cases,)."""
@@ -131,12 +122,9 @@ class Replay:
 
     def after(self, cases: Sequence[tuple[Sequence[Edit], Estimate]]) -> list[tuple[int, float]]:
         """The same, each with the share that is left of the time of device work.
-
-        Edits change the whole recording, also what comes before the used steps, so these begin earlier as well. Where
-        they begin earlier by more than they end, the device had lived on work queued before: nothing is saved then.
-        """
-        found: list[tuple[int, float]] = []
-        at_once = max(1, MOST_CELLS // max(self._edges, 1))
+        Edits change the whole recording, so the used steps begin earlier as well. Where they begin earlier by more than
+        they end, the device had lived on work queued before: nothing is saved then."""
+        found, at_once = list[tuple[int, float]](), max(1, MOST_CELLS // max(self._edges, 1))
         for begin in range(0, len(cases), at_once):
             made = [self._scenario(edits, level) for edits, level in cases[begin : begin + at_once]]
             times = np.minimum(self._run(made), self.quality.step_time_ns).tolist()
@@ -144,30 +132,26 @@ class Replay:
         return found
 
     def _device_left(self, made: Scenario) -> float:
-        some = self._busy[self._desk.graph.edges.kind[self._busy] == EdgeKind.WORK]
-        before = float(self._desk.graph.delay_ns[some].sum())
+        some = self._busy[self._index.graph.edges.kind[self._busy] == EdgeKind.WORK]
+        before = float(self._index.graph.delay_ns[some].sum())
         return float(made.delay_ns[some].sum()) / before if before else 1.0
 
     def _times(self, made: Sequence[Scenario], at: IntArray) -> IntArray:
         """The time of points under each scenario. Shape (points, scenarios)."""
         delay = np.stack([one.delay_ns for one in made], axis=1)
         residual = np.stack([one.residual_ns for one in made], axis=1)
-        return simulate.times(self._desk.graph, self._structure, delay, residual, at)
+        return simulate.times(self._index.graph, self._structure, delay, residual, at)
 
     def _run(self, made: Sequence[Scenario]) -> IntArray:
-        """The mean step under each scenario, at least what its busiest thread or stream has to do. Shape (scenarios,).
-
-        Work that moves across the border of the used steps can make them seem shorter than that.
-        """
-        bounds, count = self._times(made, self._desk.graph.bounds), self._used.count
-        windows = (bounds[-1] - bounds[0]).tolist()
-        pairs = zip(windows, made, strict=True)
-        times = [max(round_half_up(int(window), count), self._busiest_ns(one)) for window, one in pairs]
-        return np.array(times, dtype=np.int64)
+        """The mean step under each scenario. Shape (scenarios,). It is at least what its busiest thread or stream has
+        to do: work that moves across the border of the used steps can make them seem shorter than that."""
+        bounds, count = self._times(made, self._index.graph.bounds), self._used.count
+        windows = zip((bounds[-1] - bounds[0]).tolist(), made, strict=True)
+        return np.array([max(round_half_up(ns, count), self._busiest_ns(one)) for ns, one in windows], dtype=np.int64)
 
     def _busiest_ns(self, made: Scenario) -> int:
         own_ns = made.delay_ns[self._busy].astype(float)
-        busy = np.bincount(self._desk.graph.edges.track[self._busy], weights=own_ns)
+        busy = np.bincount(self._index.graph.edges.track[self._busy], weights=own_ns)
         return int(busy.max(initial=0.0)) // self._used.count
 
     def savings(self, fixes: Sequence[Sequence[Edit]], after: Sequence[Edit] = ()) -> list[Saving]:
@@ -189,21 +173,21 @@ class Replay:
 
     def changes(self, edits: Sequence[Edit]) -> tuple[Change, ...]:
         """What edits do to the used steps."""
-        return tuple(change(self._desk.facts, edit) for edit in edits)
+        return tuple(change(self._index.facts, edit) for edit in edits)
 
     @property
     def notes(self) -> tuple[IntegrityNote, ...]:
         """What is wrong with the recording that is replayed."""
-        facts = self._desk.facts
+        facts = self._index.facts
         return (*facts.rank.integrity, *(optional(not_recorded, facts) or ()))
 
     def grounds(self, edits: Sequence[Edit]) -> frozenset[Ground]:
         """What edits rest on."""
-        return grounds(self._desk.facts, edits)
+        return grounds(self._index.facts, edits)
 
     def touched_share(self, edits: Sequence[Edit], by: Sequence[Edit]) -> float:
         """The share of the time that edits select, thread by thread and stream by stream, which others select too."""
-        mine, others = (times_by_track(self._desk.facts, some) for some in (edits, by))
+        mine, others = (times_by_track(self._index.facts, some) for some in (edits, by))
         both = sum(intervals.intersect(mine[track], others[track]).total for track in mine.keys() & others.keys())
         return both / max(sum(times.total for times in mine.values()), 1)
 

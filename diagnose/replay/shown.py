@@ -51,11 +51,9 @@ class Change(Struct, frozen=True):
     """One thing that a fix was replayed as."""
 
     kind: ChangeKind
-    count: int
-    """Operations, calls or stretches of time in the used steps; of ranks, how many take less; micro-batches a step."""
+    count: int  # Operations, calls or stretches of the used steps; ranks that take less; micro-batches a step.
     ns: int  # Time in which at least one of them went on, per step.
-    left: tuple[float, float, float] | None
-    """What is left of it as a share: low, likely, high. None where it takes as long as before, elsewhere."""
+    left: tuple[float, float, float] | None  # As a share: low, likely, high. None: as long as before, elsewhere.
 
 
 def change(facts: Facts, edit: Edit) -> Change:
@@ -70,7 +68,7 @@ def change(facts: Facts, edit: Edit) -> Change:
         inside = (times.starts >= used.start_ns) & (times.starts < used.end_ns)
     else:
         inside = in_used_steps(facts, owner)
-    within = intervals.union(Intervals(times.starts[inside], times.ends[inside]))
+    within = intervals.union_of(times, inside)
     return Change(
         kind=_KINDS[type(edit)],
         count=int(inside.sum()),
@@ -118,20 +116,17 @@ def _recost_left(facts: Facts, edit: Recost) -> tuple[float, float, float] | Non
 def _left(edit: Edit, times: Intervals) -> tuple[float, float, float] | None:
     if isinstance(edit, Shorten):
         low, likely, high = shares(edit.keep).tolist()
-        return low, likely, high
-    if isinstance(edit, Move):
+    elif isinstance(edit, Move):
         low, likely, high = (1.0 / max(at(edit.times_faster, level), 1e-9) for level in Estimate)
-        return low, likely, high
-    if isinstance(edit, Replace):
+    elif isinstance(edit, Replace):
         low, likely, high = (edit.dur_ns.sum(axis=1) / max(times.total, 1)).tolist()
-        return low, likely, high
-    return (0.0, 0.0, 0.0) if isinstance(edit, Remove) else None
+    else:
+        return (0.0, 0.0, 0.0) if isinstance(edit, Remove) else None
+    return low, likely, high
 
 
 def _waits_for(facts: Facts, edit: Even | Rechunk) -> IntArray:
-    """This rank's calls that a change of ranks is about: where it waits for one that is to take less, or its pipeline's
-    transfers.
-    """
+    """This rank's calls that a change of ranks is about: waits for one to take less, its pipeline's transfers."""
     others = facts.rank.peers
     if others is None:
         return np.zeros(0, dtype=np.int64)
@@ -170,9 +165,7 @@ def selected(facts: Facts, edit: Edit) -> tuple[Intervals, IntArray | int]:
 
 def grounds(facts: Facts, edits: Sequence[Edit]) -> frozenset[Ground]:
     """What edits of this rank rest on.
-
-    Host time counts as far as the device is idle meanwhile, and waits as far as it is idle after them.
-    """
+    Host time counts as far as the device is idle meanwhile, and waits as far as it is idle after them."""
     return frozenset(ground for edit in edits for ground in _of(facts, edit))
 
 
@@ -184,8 +177,6 @@ def _of(facts: Facts, edit: Edit) -> Iterator[Ground]:
     row = np.zeros(0, dtype=np.int64)
     if not isinstance(edit.what, Times):
         row = np.flatnonzero(np.isin(work.ids, edit.what))
-        if not len(edit.what):
-            return
     if len(row):
         yield Ground.DEVICE_TIMES
         if isinstance(edit, Remove | Replace) or (isinstance(edit, Recost) and isinstance(edit.change, Fused)):

@@ -14,19 +14,18 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diagnose.replay.graph import OFF, EdgeKind, Graph
+from diagnose.replay.graph import OFF, EdgeKind, Graph, positions
 from diagnose.trace.intervals import IntArray
 
+# Kinds of edges that no edit turns off, so that their delays can be summed up.
 _LEADING = (EdgeKind.HOST, EdgeKind.WORK, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.QUEUE, EdgeKind.STEP)
-"""Kinds of edges that no edit turns off, so that their delays can be summed up."""
 
 
 class Runs(Struct, frozen=True):
     """Points run by run."""
 
     order: IntArray  # The points. Other fields count in this order.
-    bounds: list[list[int]]
-    """Of each run where it begins and ends in `order`, and where its edges begin and end in `other`."""
+    bounds: list[list[int]]  # Of each run where it begins and ends in `order`, and where its edges do in `other`.
     along: IntArray  # The edge from the point before in the run; -1 for the first. Shape (points,).
     beside: IntArray  # One edge from a run before; -1 none. Shape (points,).
     other: IntArray  # All edges that are neither, run by run ...
@@ -34,10 +33,8 @@ class Runs(Struct, frozen=True):
 
     def latest(self, total: IntArray, source: IntArray, observed_ns: IntArray) -> IntArray:
         """The latest time that an edge into each point demands, or else `observed_ns`. Shape (points, scenarios).
-
         `total` and `source` (in this order) are of the edges. Along a run x[k] = max(x[k - 1] + a[k], b[k]), so that
-        x - cumsum(a) is the running maximum of b - cumsum(a).
-        """
+        x - cumsum(a) is the running maximum of b - cumsum(a)."""
         count, scenarios = len(self.order), total.shape[1]
         led, met = np.flatnonzero(self.along >= 0), np.flatnonzero(self.beside >= 0)
         since = np.zeros((count, scenarios), dtype=np.int64)
@@ -70,8 +67,7 @@ class Levels(Struct, frozen=True):
     order: IntArray  # The points. Other fields count in this order.
     bounds: IntArray  # Where each level begins in `order`, and where the last one ends.
     edges: IntArray  # The edges by the point that they lead to.
-    first_edge: IntArray
-    """Where those into each point begin in `edges`, and where the last ones end. Shape (points + 1,)."""
+    first_edge: IntArray  # Where those into each point begin in `edges`, and where the last end. Shape (points + 1,).
 
     def latest(self, total: IntArray, source: IntArray, observed_ns: IntArray) -> IntArray:
         """As of `Runs`."""
@@ -85,10 +81,8 @@ class Levels(Struct, frozen=True):
 
 
 def runs(source: IntArray, target: IntArray, kind: npt.NDArray[np.int8], count: int) -> Runs:
-    """`count` points run by run, given the edges sorted by target.
-
-    A point is in the run of the one before it if that is the last of the run and all else comes from earlier runs.
-    """
+    """`count` points run by run, given the edges sorted by target. A point is in the run of the one before it if that
+    is the last of the run and all else comes from earlier runs."""
     sources, may_lead = source.tolist(), np.isin(kind, _LEADING).tolist()
     first_edge = np.searchsorted(target, np.arange(count + 1)).tolist()
     run, along, last = list[int](), list[int](), list[int]()
@@ -139,8 +133,7 @@ def levels(source: IntArray, target: IntArray, count: int) -> Levels:
     while len(front):
         found.append(front)
         counts = first[front + 1] - first[front]
-        edges = np.repeat(first[front] - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
-        followers = follower[edges]
+        followers = follower[positions(first[front], counts)]
         np.subtract.at(needed, followers, 1)
         front = np.unique(followers[needed[followers] == 0])
     order = np.concatenate([np.arange(0), *found])
@@ -161,8 +154,7 @@ MOST_CELLS = 1_000_000  # Delays held at once, edges x scenarios: 8 MB, which me
 class Structure(Struct, frozen=True):
     """A graph folded up: each point is a *join* point or lies on a chain behind one."""
 
-    join_point: IntArray
-    """Position in `visited` of the join point that each point's chain starts from. Shape (points,)."""
+    join_point: IntArray  # Position in `visited` of that from which each point's chain starts. Shape (points,).
     chained: IntArray  # The points on chains, chain by chain, without join points.
     chain_edge: IntArray  # The only edge into each of them.
     chain_start: IntArray  # Position in `chained` where the chain of each of them starts.
@@ -190,9 +182,8 @@ def folded(graph: Graph, wide: bool = False) -> Structure:
     place = np.full(count, -1, dtype=np.int64)
     place[visited] = np.arange(len(visited))
     source, into = place[up[graph.edges.source[met]]], place[target[met]]
-    join_points = (
-        levels(source, into, len(visited)) if wide else runs(source, into, graph.edges.kind[met], len(visited))
-    )
+    kind, size = graph.edges.kind[met], len(visited)
+    join_points = levels(source, into, size) if wide else runs(source, into, kind, size)
     visited = visited[join_points.order]
     place[visited] = np.arange(len(visited))
     chained = np.lexsort((depth, up))
@@ -212,10 +203,8 @@ def folded(graph: Graph, wide: bool = False) -> Structure:
 
 def times(graph: Graph, structure: Structure, delay_ns: IntArray, residual_ns: IntArray, at: IntArray) -> IntArray:
     """The time of the points `at` under each scenario. Shape (points asked, scenarios).
-
     `delay_ns` (edges, scenarios) and `residual_ns` (points, scenarios) replace the graph's; a point without any edge
-    into it keeps its observed time. Edges that are OFF constrain nothing.
-    """
+    into it keeps its observed time. Edges that are OFF constrain nothing."""
     offset = _along_chains(structure, delay_ns, residual_ns)
     met, edges = structure.met_edges, graph.edges
     total = delay_ns[met]
@@ -225,8 +214,7 @@ def times(graph: Graph, structure: Structure, delay_ns: IntArray, residual_ns: I
     total[off] = OFF
     source = structure.join_point[edges.source[met]]
     begun = structure.join_points.latest(total, source, graph.observed_ns[structure.visited])
-    found: IntArray = begun[structure.join_point[at]] + offset[at]
-    return found
+    return np.asarray(begun[structure.join_point[at]] + offset[at])
 
 
 def _along_chains(structure: Structure, delay_ns: IntArray, residual_ns: IntArray) -> IntArray:

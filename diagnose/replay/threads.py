@@ -1,18 +1,21 @@
-"""Host threads as points and edges: what each thread spends between its calls, and how threads take turns."""
+"""Host threads as points and edges, and what an edit may move to a track of its own."""
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts
+from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_threads
+from diagnose.facts.data.fetches import MOST_READY_NS
 from diagnose.replay.calls import Calls
-from diagnose.replay.graph import EdgeKind, Edges, edges, joined
+from diagnose.replay.graph import EdgeKind, Edges, edges, joined, positions
 from diagnose.trace import enums, intervals
-from diagnose.trace.enums import SpanKind
+from diagnose.trace.enums import Direction, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 
-_ACTIVE_KINDS = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER, SpanKind.LOADER)
+_ACTIVE = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER, SpanKind.LOADER)
 
 
 class Turns(Struct, frozen=True):
@@ -27,12 +30,10 @@ class Turns(Struct, frozen=True):
 
 def turns(facts: Facts) -> Turns:
     """Bursts of activity of the other training threads (autograd), each between two of the main thread's.
-
-    The main thread waited for a burst if it did nothing while the burst lasted (replay E2).
-    """
+    The main thread waited for a burst if it did nothing while the burst lasted (replay E2)."""
     threads = host_threads(facts)
     mine = _activity(facts, threads.main)
-    found: list[tuple[IntArray, ...]] = []
+    found = [(np.zeros(0, dtype=np.int64),) * 5]
     for track in threads.training[threads.training != threads.main].tolist():
         busy = _activity(facts, track)
         begun = np.searchsorted(mine.starts, busy.starts, side="right")
@@ -44,18 +45,13 @@ def turns(facts: Facts) -> Turns:
         goes_on = idle & (next_main < mine.size)
         back = np.where(goes_on, mine.starts[np.minimum(next_main, mine.size - 1)] if mine.size else -1, -1)
         found.append((np.full(len(begin), track), np.minimum(before, begin), begin, end, back))
-    if not found:
-        none = np.zeros(0, dtype=np.int64)
-        return Turns(none, none, none, none, none)
     return Turns(*(np.concatenate(column).astype(np.int64) for column in zip(*found, strict=True)))
 
 
 def _activity(facts: Facts, track: int) -> Intervals:
     spans = facts.rank.spans
-    kind = spans["kind"].cat.codes.to_numpy()
-    rows = np.isin(kind, [enums.code(active_kind) for active_kind in _ACTIVE_KINDS]) & (
-        spans["track"].to_numpy() == track
-    )
+    rows = np.isin(spans["kind"].cat.codes.to_numpy(), [enums.code(kind) for kind in _ACTIVE])
+    rows &= spans["track"].to_numpy() == track
     start = spans["start_ns"].to_numpy()[rows]
     return intervals.union(Intervals(start, np.maximum(start + spans["dur_ns"].to_numpy()[rows], start + 1)))
 
@@ -82,9 +78,7 @@ class Cuts(Struct, frozen=True):
 
 def threads(facts: Facts, found: Calls, own_ns: IntArray, cuts: Cuts) -> Threads:
     """Points at the calls' ends, where threads take turns, and at the cuts, with all host edges.
-
-    `own_ns`: what each call takes when it has nothing to wait for.
-    """
+    `own_ns`: what each call takes when it has nothing to wait for."""
     main, taken = host_threads(facts).main, turns(facts)
     waited = taken.back_ns >= 0
     extra_ns = np.concatenate((taken.given_ns, taken.begin_ns, taken.end_ns, taken.back_ns[waited], cuts.time_ns))
@@ -100,24 +94,14 @@ def threads(facts: Facts, found: Calls, own_ns: IntArray, cuts: Cuts) -> Threads
     place[order] = np.arange(len(order))
     calls, turn = 2 * len(found.ids), len(taken.track)
     given, begin, end, back, cut = np.split(place[calls:], np.cumsum([turn, turn, turn, int(waited.sum())]))
-    made = Threads(
-        time[order], track[order], place[:calls:2], place[1:calls:2], cut, edges(EdgeKind.HOST, given[:0], given[:0])
-    )
+    none = edges(EdgeKind.HOST, given[:0], given[:0])
+    made = Threads(time[order], track[order], place[:calls:2], place[1:calls:2], cut, none)
     in_order = _in_order(made, found, own_ns, cuts.most_ns, _active(main, taken))
-    handed = [
-        edges(EdgeKind.HOST, given, begin, taken.begin_ns - taken.given_ns, -1, main, taken.given_ns, taken.begin_ns),
-        edges(
-            EdgeKind.HOST,
-            end[waited],
-            back,
-            (taken.back_ns - taken.end_ns)[waited],
-            -1,
-            main,
-            taken.end_ns[waited],
-            taken.back_ns[waited],
-        ),
-    ]
-    return Threads(made.time_ns, made.track, made.call_start, made.call_end, made.cut, joined([in_order, *handed]))
+    to_other = taken.begin_ns - taken.given_ns
+    ended_ns, back_ns = taken.end_ns[waited], taken.back_ns[waited]
+    handed = edges(EdgeKind.HOST, given, begin, to_other, -1, main, taken.given_ns, taken.begin_ns)
+    handed_back = edges(EdgeKind.HOST, end[waited], back, back_ns - ended_ns, -1, main, ended_ns, back_ns)
+    return replace(made, edges=joined([in_order, handed, handed_back]))
 
 
 def _active(main: int, taken: Turns) -> dict[int, Intervals | None]:
@@ -150,3 +134,89 @@ def _in_order(
     owner[made.call_end] = found.ids
     takes = np.minimum(takes, limit[target])
     return edges(EdgeKind.HOST, source, target, takes, owner[target], track, begin, begin + takes)
+
+
+READY_SHARE = 0.1  # The quantile of a worker loader's fetches that is taken for the cost of a batch that was ready.
+STARVED_NS = 500_000  # A fetch from workers waited if it took this much longer than one whose batch was ready.
+STARVED_SHARE = 0.05  # Waits of a smaller share of the time between fetches are taken for jitter: workers keep up.
+MOST_WORKERS = 16  # Workers in step deliver in bursts; after more ready batches in a row than this they had caught up.
+
+
+class Movable(Struct, frozen=True):
+    """Spans that could run beside the rest: host spans first, then device work, each in order of time."""
+
+    ids: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    track: IntArray
+    row: IntArray  # Row of `DeviceWork`; -1 for a host span.
+    made_ns: IntArray  # What making it takes: its duration; of a late batch of workers, the time since the one before.
+    own_ns: IntArray  # What it takes the host if it has nothing to wait for.
+    starved_after: IntArray  # Of a fetch that waited for workers that had no time to catch up, the one before; else -1.
+
+
+def movable(facts: Facts) -> Movable:
+    """Loader fetches of the training threads, and copies from host to device and back."""
+    spans, work, copies = facts.rank.spans, device_work(facts), facts.rank.copies
+    is_fetch = spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.LOADER)
+    fetches = np.flatnonzero(is_fetch & np.isin(spans["track"].to_numpy(), host_threads(facts).training))
+    between = copies["direction"].isin([Direction.H2D.value, Direction.D2H.value])
+    rows = np.flatnonzero(np.isin(work.ids, copies.index.to_numpy()[between.to_numpy()]))
+    ids = np.concatenate((fetches, work.ids[rows]))
+    start, lasted = spans["start_ns"].to_numpy()[ids], spans["dur_ns"].to_numpy()[ids]
+    names = spans["name"].cat
+    by_workers = np.array(["MultiProcessing" in name for name in names.categories], dtype=bool)
+    several = np.append(by_workers[names.codes.to_numpy()[fetches]], np.zeros(len(rows), dtype=bool))
+    ready = min(int(np.quantile(lasted[several], READY_SHARE)), MOST_READY_NS) if several.any() else 0
+    since_last = np.diff(start + lasted, prepend=(start - 1)[:1])
+    waited = several & (lasted - ready > np.maximum(STARVED_NS, STARVED_SHARE * since_last))
+    # Workers had no time to catch up if not too many batches were ready since the last one that was waited for.
+    starved_after, late = np.full(len(waited), -1, dtype=np.int64), np.flatnonzero(waited)
+    near = np.diff(late) <= MOST_WORKERS
+    starved_after[late[1:][near]] = late[:-1][near]
+    return Movable(
+        ids=ids,
+        start_ns=start,
+        end_ns=start + lasted,
+        track=spans["track"].to_numpy()[ids].astype(np.int64),
+        row=np.concatenate((np.full(len(fetches), -1), rows)),
+        made_ns=_made(start + lasted, lasted, starved_after),
+        own_ns=np.where(starved_after >= 0, ready, lasted),
+        starved_after=starved_after,
+    )
+
+
+def _made(end_ns: IntArray, lasted_ns: IntArray, starved_after: IntArray) -> IntArray:
+    """What making each batch takes: workers deliver at one rate from a batch that is waited for to the next."""
+    late = np.flatnonzero(starved_after >= 0)
+    last = starved_after[late]
+    many, made = late - last, lasted_ns.copy()
+    made[positions(last + 1, many)] = np.repeat((end_ns[late] - end_ns[last]) // many, many)
+    return made
+
+
+def move_edges(
+    moving: Movable, found: Calls, host: Threads, work_start: IntArray, work_end: IntArray, moved: IntArray
+) -> list[Edges]:
+    """A fetch that waited for workers ends when they deliver: as long after the one before as was seen.
+    The other edges only an edit turns on: what is moved follows what was moved before it, and is waited for where it
+    was; a copy is issued no earlier than the copy before it was, one batch ahead."""
+    made, on_device = moving.made_ns, moving.row >= 0
+    fetches = int((~on_device).sum())
+    start = np.concatenate((host.cut[:fetches], work_start[moving.row[on_device]]))
+    end = np.concatenate((host.cut[fetches : 2 * fetches], work_end[moving.row[on_device]]))
+    first = np.zeros(len(moved), dtype=bool)
+    first[[at for at in (0, fetches) if at < len(moved)]] = True
+    later = np.flatnonzero(~first)
+    late = np.flatnonzero(moving.starved_after >= 0)
+    last = moving.starved_after[late]
+    copied = later[on_device[later]]
+    call = found.call_of_work[moving.row[copied - 1]]
+    copied, call = copied[call >= 0], call[call >= 0]
+    return [
+        edges(EdgeKind.WAIT, end[last], end[late], moving.end_ns[late] - moving.end_ns[last], moving.ids[late]),
+        edges(EdgeKind.TRACK, start[first], moved[first], made[first], moving.ids[first]),
+        edges(EdgeKind.TRACK, moved[later - 1], moved[later], made[later], moving.ids[later]),
+        edges(EdgeKind.DELIVERY, moved, end, 0, moving.ids),
+        edges(EdgeKind.TRACK, host.call_start[call], moved[copied], made[copied], moving.ids[copied]),
+    ]

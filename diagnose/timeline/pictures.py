@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from diagnose.contracts.pictures import (
+from diagnose.contracts.timeline import (
     CollectiveBar,
     CopySize,
     CopySizes,

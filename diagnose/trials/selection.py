@@ -9,9 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnose.advice import timing
-from diagnose.advice.naming import names, why_unknown
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import Fix, Kind, PricedSaving, RankedFinding, Together
+from diagnose.contracts.finding import Fix, Kind, PricedSaving, RankedFinding, Together, names, why_unknown
 from diagnose.contracts.trials import NotTried, Range
 from diagnose.facts.data.throughput import PER_CORE
 from diagnose.fixes.loaders import LoaderArgument

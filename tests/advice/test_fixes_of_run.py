@@ -43,11 +43,14 @@ def placed(rank: RankManifest, one: Finding, *command: str, loop: Loop = Loop.OW
     return found
 
 
-def test_a_fix_is_a_change_of_the_call_in_the_script() -> None:
-    found = placed(MINE, finding(WORKERS))
+@pytest.mark.parametrize("loop", [Loop.OWN, Loop.LIGHTNING])
+def test_a_fix_is_a_change_of_the_call_in_the_script(loop: Loop) -> None:
+    found = placed(MINE, finding(WORKERS), loop=loop)
     assert found.site == Site("/home/me/train.py", 31, "main")
     assert found.fixes[0].before == "DataLoader(train, 64, shuffle=True)  # train.py:31"
     assert found.fixes[0].after == "DataLoader(train, 64, shuffle=True, num_workers=4)"
+    site = Site("loop.py", 3, "train")  # A line that is known already stays.
+    assert placed(MINE, finding(WORKERS, site=site)).site == site
 
 
 @pytest.mark.parametrize(
@@ -66,22 +69,18 @@ def test_workers_for_an_iterable_dataset_need_judgement() -> None:
     assert fix.safety is Safety.NEEDS_JUDGEMENT
 
 
-def test_a_line_that_is_known_already_stays() -> None:
-    site = Site("loop.py", 3, "train")
-    assert placed(MINE, finding(WORKERS, site=site)).site == site
-
-
-def test_a_call_within_a_library_gives_a_line_and_no_words() -> None:
-    loader = Loader(dataset="Mine", made=replace(MADE, call=""))
-    found = placed(RankManifest(rank=0, loaders=(loader,)), finding(WORKERS))
-    assert (found.site, found.fixes) == (Site("/home/me/train.py", 31, "main"), (WORKERS,))
-
-
-@pytest.mark.parametrize("count", [0, 2])
-def test_what_is_made_at_no_known_place_or_at_two_is_not_told(count: int) -> None:
-    loaders = tuple(Loader(dataset="Mine", made=replace(MADE, line=line)) for line in range(count))
+@pytest.mark.parametrize(
+    ("made", "site"),
+    [
+        ([replace(MADE, call="")], MADE.site),  # Within a library: it gives a line and no words.
+        ([], None),
+        ([replace(MADE, line=line) for line in range(2)], None),
+    ],
+)
+def test_what_is_made_at_no_known_place_or_at_two_is_not_told(made: list[Made], site: Site | None) -> None:
+    loaders = tuple(Loader(dataset="Mine", made=one) for one in made)
     found = placed(RankManifest(rank=0, loaders=loaders), finding(WORKERS))
-    assert (found.site, found.fixes) == (None, (WORKERS,))
+    assert (found.site, found.fixes) == (site, (WORKERS,))
 
 
 def test_optimizers_are_those_without_it_and_wrapped_models_count() -> None:
@@ -138,6 +137,9 @@ def test_a_fix_of_the_command_is_the_user_s_own_command(command: tuple[str, ...]
     assert (found.before, found.after) == (typed, f"MALLOC_TRIM_THRESHOLD_=1 {typed}")
 
 
+OF_DEEPSPEED = "# in DeepSpeed's configuration"
+
+
 @pytest.mark.parametrize(
     ("loop", "fix", "code"),
     [
@@ -146,23 +148,14 @@ def test_a_fix_of_the_command_is_the_user_s_own_command(command: tuple[str, ...]
         (Loop.LIGHTNING, Fix.of(fixes.Autocast()), 'precision="bf16-mixed",  # of Trainer(...)'),
         (Loop.FABRIC, Fix.of(fixes.Autocast()), 'precision="bf16-mixed",  # of Fabric(...)'),
         (Loop.ACCELERATE, Fix.of(fixes.Autocast()), 'mixed_precision="bf16",  # of Accelerator(...)'),
-        (
-            Loop.DEEPSPEED,
-            Fix.of(fixes.NoSync()),
-            '"gradient_accumulation_steps": parts,  # in DeepSpeed\'s configuration',
-        ),
-        (Loop.DEEPSPEED, Fix.of(fixes.Autocast()), '"bf16": {"enabled": true},  # in DeepSpeed\'s configuration'),
+        (Loop.DEEPSPEED, Fix.of(fixes.NoSync()), f'"gradient_accumulation_steps": parts,  {OF_DEEPSPEED}'),
+        (Loop.DEEPSPEED, Fix.of(fixes.Autocast()), f'"bf16": {{"enabled": true}},  {OF_DEEPSPEED}'),
         (Loop.LIGHTNING, Fix.of(fixes.Compile()), "# before trainer.fit(model)\nmodel = torch.compile(model)"),
         (Loop.FABRIC, Fix.of(fixes.Compile()), "model = torch.compile(model)"),
     ],
 )
 def test_fixes_are_in_the_words_of_what_owns_the_loop(loop: Loop, fix: Fix, code: str) -> None:
     assert placed(RankManifest(rank=0), finding(fix), loop=loop).fixes[0].after == code
-
-
-def test_a_loader_of_lightning_is_changed_where_it_is_made() -> None:
-    found = placed(MINE, finding(WORKERS), loop=Loop.LIGHTNING)
-    assert found.fixes[0].after == "DataLoader(train, 64, shuffle=True, num_workers=4)"
 
 
 @pytest.mark.parametrize("language", [Language.CPP, Language.CUDA])
@@ -173,20 +166,10 @@ def test_python_is_labelled_elsewhere_and_cannot_be_tried(language: Language) ->
         assert told(RankManifest(rank=0), finding(fix), language=language) == finding(fix)
 
 
+ASKED = Loader(dataset="D", asked=9, asked_timed=9, num_workers=4, prefetch_factor=4)
 SET = RankManifest(
     rank=0,
-    loaders=(
-        Loader(
-            dataset="D",
-            asked=9,
-            asked_timed=9,
-            num_workers=4,
-            pin_memory=True,
-            persistent_workers=True,
-            prefetch_factor=4,
-        ),
-        Loader(dataset="Validation", asked=90),
-    ),
+    loaders=(replace(ASKED, pin_memory=True, persistent_workers=True), Loader(dataset="Validation", asked=90)),
     optimizers=(Optimizer(name="AdamW", fused=True),),
     distributed=Distributed(ddp=({"bucket_cap_mb": 25},)),
 )

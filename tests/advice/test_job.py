@@ -11,7 +11,7 @@ from diagnose.facts.communication.matching import join as joined_job
 from diagnose.replay.job import join
 from diagnose.replay.job_path import MOST_STRETCHES, JobPathKind
 from diagnose.trace.job import CollectiveSequence
-from tests.replay.playing import MS, Meet, NextStep, Own, Program, Recv, Send, play
+from tests.replay.playing import MS, Meet, NextStep, Own, Program, Recv, Send, one_step_each, play
 
 
 def summary_of(sequences: list[CollectiveSequence]) -> JobSummary:
@@ -22,12 +22,6 @@ def summary_of(sequences: list[CollectiveSequence]) -> JobSummary:
 
 def summary(*programs: Program) -> JobSummary:
     return summary_of(play(programs))
-
-
-def one_step_each(*own_ms: int) -> list[Program]:
-    """Ranks that compute for so long, meet for 2 ms, and do so in three steps."""
-    everyone = tuple(range(len(own_ms)))
-    return [[Own(ms * MS), Meet(everyone, 2 * MS), NextStep()] * 3 for ms in own_ms]
 
 
 def spent(one: JobRank) -> tuple[int, ...]:
@@ -43,8 +37,7 @@ def test_a_step_waits_for_the_slow_rank_and_the_transfer() -> None:
     assert found.step_ns == 32 * MS
     assert path(found) == {("compute", 1): 30 * MS, ("transfer", None): 2 * MS}
     fast, slow = found.ranks
-    assert (fast.compute_ns, fast.host_ns, fast.wait_ns, fast.transfer_ns) == (10 * MS, 0, 20 * MS, 2 * MS)
-    assert (slow.compute_ns, slow.host_ns, slow.wait_ns, slow.transfer_ns) == (30 * MS, 0, 0, 2 * MS)
+    assert (spent(fast), spent(slow)) == ((10 * MS, 0, 20 * MS, 2 * MS, 0), (30 * MS, 0, 0, 2 * MS, 0))
     assert (fast.awaited_ns, slow.compute_late_ns, slow.host_late_ns, slow.held_late_ns) == (0, 20 * MS, 0, 0)
     assert found.compute_ns == ((10 * MS,) * 3, (30 * MS,) * 3)
     assert found.wait_ns == ((20 * MS,) * 3, (0,) * 3)
@@ -90,12 +83,8 @@ def test_without_a_recording_of_each_rank_waiting_is_bounded_from_below() -> Non
 
 
 def test_of_two_ranks_in_different_groups_nothing_is_bounded() -> None:
-    everyone = play(
-        [
-            [Own(ms * MS), Meet(group, 2 * MS), NextStep()] * 3
-            for ms, group in zip((10, 30, 20, 40), ((0, 1), (0, 1), (2, 3), (2, 3)), strict=True)
-        ]
-    )
+    pairs = ((10, (0, 1)), (30, (0, 1)), (20, (2, 3)), (40, (2, 3)))
+    everyone = play([[Own(ms * MS), Meet(group, 2 * MS), NextStep()] * 3 for ms, group in pairs])
     found = summary_of([everyone[0], everyone[2]])
     assert [spent(rank) for rank in found.ranks] == [(10 * MS, 0, 0, 0, 22 * MS), (20 * MS, 0, 0, 0, 22 * MS)]
 
@@ -138,11 +127,8 @@ def test_a_transfer_is_waited_for_at_its_later_side_and_is_a_link_of_its_own() -
 
 
 def test_what_a_group_moves_in_which_time_is_its_bandwidth() -> None:
-    sequences = play([[Own(ms * MS), Meet((0, 1), 2 * MS), NextStep()] * 3 for ms in (10, 30)])
-    sized = [
-        replace(sequence, calls=replace(sequence.calls, bytes=sequence.calls.bytes * 0 + 4_000_000))
-        for sequence in sequences
-    ]
+    sequences = play(one_step_each(10, 30))
+    sized = [replace(one, calls=replace(one.calls, bytes=one.calls.bytes * 0 + 4_000_000)) for one in sequences]
     (group,) = summary_of(sized).groups
     assert (group.calls, group.bytes, group.bandwidth_bytes_per_s) == (1, 4_000_000, 2e9)
     assert (group.ns, group.wait_ns, group.transfer_ns) == (12 * MS, 10 * MS, 2 * MS)
@@ -177,13 +163,10 @@ def test_the_path_adds_up_to_the_step_and_ranks_to_theirs(steps: list[tuple[int,
     programs: list[list[Own | Meet | Send | Recv | NextStep]] = [[], [], [], []]
     for at, one in enumerate(steps):
         for rank, (program, ms) in enumerate(zip(programs, one, strict=True)):
-            program.append(Own(ms * MS + 1))
-            program.append(Meet((0, 1) if rank < 2 else (2, 3), took * MS))
+            program += [Own(ms * MS + 1), Meet((0, 1) if rank < 2 else (2, 3), took * MS)]
             if rank in (1, 2):
                 program.append(Send(2, took) if rank == 1 else Recv(1, took))
-            program.append(Own(one[(rank + at) % 4]))
-            program.append(Meet((0, 1, 2, 3), took))
-            program.append(NextStep())
+            program += [Own(one[(rank + at) % 4]), Meet((0, 1, 2, 3), took), NextStep()]
     sequences = play(programs)
     found = summary_of(sequences)
     assert sum(one.ns for one in found.critical_path) == found.step_ns

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from diagnose.advice import ranking
 from diagnose.advice.pricing import Step, ranged
 from diagnose.advice.ranking import Ranked
-from diagnose.contracts.finding import Caution, Confidence, Finding, Fix, Kind, Level, RankedFinding, Together
+from diagnose.contracts.finding import Caution, Confidence, Evidence, Finding, Fix, Kind, Level, RankedFinding, Together
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.spans import host_spans
 from diagnose.facts.core.steps import steps
@@ -44,9 +45,11 @@ def shorter(facts: Facts, name: str, keep: Number = 0.0) -> Edit:
     return Shorten(host_spans(facts, SpanKind.ANNOTATION, named=lambda one: one == name).ids, keep)
 
 
-def ordered(facts: Facts, found: dict[str, Finding], cautions: Sequence[Caution] = ()) -> Ranked:
+def ordered(
+    facts: Facts, found: dict[str, Finding], cautions: Sequence[Caution] = (), step: Step | None = None
+) -> Ranked:
     pairs = [(page(name), one) for name, one in found.items()]
-    return ranking.ranked(pairs, Replay(facts), steps(facts), 0, cautions)
+    return ranking.ranked(pairs, Replay(facts), steps(facts), 0, cautions, step)
 
 
 def in_ms(found: RankedFinding) -> tuple[str, float, float | None]:
@@ -132,13 +135,8 @@ def test_what_is_left_gets_faster_as_far_as_it_is_computed_on_the_cpu(
     facts: Facts, busy: float, others_ms: float
 ) -> None:
     """Of 100 ms 30 are saved, and of the other 70, at full use, 0.3 x 30 %."""
-    (found,) = ranking.ranked(
-        [(page("a"), finding(shorter(facts, "a")))],
-        Replay(facts),
-        steps(facts),
-        0,
-        step=Step(100 * MS, 100 * MS, 100 * MS, busy=busy),
-    ).findings
+    step = Step(100 * MS, 100 * MS, 100 * MS, busy=busy)
+    (found,) = ordered(facts, {"a": finding(shorter(facts, "a"))}, step=step).findings
     assert in_ms(found)[1] == pytest.approx(30 + others_ms)
 
 
@@ -162,16 +160,9 @@ def test_what_is_certain_comes_before_a_larger_guess(facts: Facts) -> None:
     """20 ms to count on, against half of 30."""
     certain, guess = finding(shorter(facts, "b")), finding(shorter(facts, "a"))
     for level, order in ((Level.LOW, ["certain", "guess"]), (Level.HIGH, ["guess", "certain"])):
-        found = ordered(
-            facts,
-            {
-                "certain": replace(certain, confidence=Confidence(Level.HIGH, "drawn")),
-                "guess": replace(guess, confidence=Confidence(level, "drawn")),
-            },
-        )
-        assert [in_ms(one)[:2] for one in found.findings] == [
-            (name, {"certain": 20, "guess": 30}[name]) for name in order
-        ]
+        some = {"certain": certain, "guess": replace(guess, confidence=Confidence(level, "drawn"))}
+        ms = {"certain": 20, "guess": 30}
+        assert [in_ms(one)[:2] for one in ordered(facts, some).findings] == [(name, ms[name]) for name in order]
 
 
 def test_what_lets_a_step_do_more_saves_nothing_of_the_step(facts: Facts) -> None:
@@ -192,14 +183,8 @@ def test_the_same_time_is_not_saved_twice(facts: Facts) -> None:
 
 def test_order_is_by_what_each_adds(facts: Facts) -> None:
     """Alone a saves 30, a and b together 50, c 40. After c, which contains a and a part of b, a adds nothing."""
-    found = ordered(
-        facts,
-        {
-            "a": finding(shorter(facts, "a")),
-            "b": finding(shorter(facts, "b")),
-            "a_and_half_b": finding(shorter(facts, "a"), shorter(facts, "b", 0.5)),
-        },
-    )
+    some = {name: finding(shorter(facts, name)) for name in "ab"}
+    found = ordered(facts, {**some, "a_and_half_b": finding(shorter(facts, "a"), shorter(facts, "b", 0.5))})
     # The largest first: 40. Then b's other half: 10. Then a: nothing, though alone it is the second.
     assert [in_ms(one) for one in found.findings] == [("a_and_half_b", 40, 40), ("b", 20, 10), ("a", 30, 0)]
 
@@ -231,11 +216,8 @@ def test_what_saves_only_once_others_are_fixed_comes_last_with_what_it_saves_the
     assert (last.minor, last.share_of_step) == (True, pytest.approx(0.1, abs=0.001))
     assert last.hidden == pytest.approx(limits(10), abs=20_000)
     assert [rule for rule, _ in found.costless] == ["b"]
-
-
-def test_nothing_is_hidden_where_nothing_is_to_be_fixed() -> None:
-    found = ordered(facts := facts_of(SIDE_BY_SIDE), {"a": finding(shorter(facts, "a"))})
-    assert (found.findings, [rule for rule, _ in found.costless]) == ((), ["a"])
+    alone = ordered(facts, {"a": host["a"]})  # Nothing is hidden where nothing is to be fixed.
+    assert (alone.findings, [rule for rule, _ in alone.costless]) == ((), ["a"])
 
 
 def test_a_range_of_savings(facts: Facts) -> None:
@@ -266,15 +248,8 @@ def test_cautions_lower_what_they_are_about(facts: Facts) -> None:
 
 def test_what_the_replay_cannot_explain_makes_estimates_bounds() -> None:
     """Nothing recorded explains why the kernels start 70 ms after their launch."""
-    facts = facts_of(
-        """
-        4 steps of 100
-        cpu  a 0-9 | aten::mm 10-11 | sync 12-100
-        gpu  sgemm 80-99.99 @10
-        """
-    )
-    replay = Replay(facts)
-    assert replay.quality.unexplained_share > 0.3
+    facts = facts_of("4 steps of 100\ncpu  a 0-9 | aten::mm 10-11 | sync 12-100\ngpu  sgemm 80-99.99 @10")
+    assert Replay(facts).quality.unexplained_share > 0.3
     found = ordered(facts, {"a": finding(shorter(facts, "a"))}).findings[0]
     assert (found.saving.low_ns, found.saving.basis) == (0, Basis.BOUNDED)
     assert found.confidence.level is Level.LOW
@@ -283,9 +258,8 @@ def test_what_the_replay_cannot_explain_makes_estimates_bounds() -> None:
 
 def test_savings_are_of_the_step_without_the_profiler(facts: Facts) -> None:
     """It takes 80 ms instead of 100: 30 ms of the recorded step are 24 of that one."""
-    found = {"a": finding(shorter(facts, "a")), "b": finding(shorter(facts, "b"))}
-    pairs = [(page(name), one) for name, one in found.items()]
-    placed = ranking.ranked(pairs, Replay(facts), steps(facts), 0, step=Step(80 * MS, 80 * MS, 100 * MS)).findings
+    found = {name: finding(shorter(facts, name)) for name in "ab"}
+    placed = ordered(facts, found, step=Step(80 * MS, 80 * MS, 100 * MS)).findings
     assert [in_ms(one) for one in placed] == [("a", 24, 24), ("b", 16, 16)]
     assert [one.share_of_step for one in placed] == pytest.approx([0.3, 0.2])
 
@@ -294,8 +268,7 @@ def test_work_of_the_device_takes_what_it_took_and_the_rest_is_what_the_step_lea
     """Of 100 ms the GPU takes 29.99; the other 70.01 are 50.01 of a step of 80. Steps of another kind add 10."""
     step = Step(90 * MS, 80 * MS, 100 * MS, device_ns=29_990_000, longer_ns={"loader": 8 * MS})
     found = {"a": replace(finding(shorter(facts, "a")), phase="loader"), "b": finding(shorter(facts, "b"))}
-    pairs = [(page(name), one) for name, one in found.items()]
-    placed = ranking.ranked(pairs, Replay(facts), steps(facts), 0, step=step)
+    placed = ordered(facts, found, step=step)
     scale = 50.01 / 70.01
     assert [in_ms(one)[1] for one in placed.findings] == pytest.approx([30 * scale + 8, 20 * scale], abs=1e-5)
     assert placed.faults_together.likely_ns == pytest.approx((50 * scale + 8) * MS, abs=10)
@@ -340,6 +313,11 @@ def test_where_time_is_lost_is_left_out_if_a_cause_explains_most_of_it() -> None
     assert found("straggler", "dataloader_starvation") == ["DL02"]
 
 
+@pytest.mark.parametrize("value", [np.float64(3.0), np.float32(3.0), np.int64(3), 3.0])
+def test_a_number_of_numpy_can_be_written_as_json(value: float) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(Evidence("It is.", value, "ns")))["value"] == 3
+
+
 FIRING = [
     one for rule in engine.load(RuleSet()) for one in testing.examples_of(rule) if isinstance(one.expected, Fires)
 ]
@@ -368,19 +346,10 @@ READS = """
 """
 
 
-@pytest.mark.parametrize(
-    ("doubted", "counts"),
-    [
-        (Ground.DEVICE_IDLE, True),
-        (Ground.CLOCKS, True),
-        (Ground.HOST_TIMES, True),
-        (Ground.RANKS, False),
-        (Ground.LAUNCHES, False),
-    ],
-)
-def test_a_wait_rests_on_when_the_device_is_idle(doubted: Ground, counts: bool) -> None:
-    (one,) = found(READS, "scalar_syncs", doubted)
-    assert ("are unreliable here, see Notes" in one.confidence.why) is counts
+def test_a_wait_rests_on_when_the_device_is_idle() -> None:
+    doubted = [Ground.DEVICE_IDLE, Ground.CLOCKS, Ground.HOST_TIMES, Ground.RANKS, Ground.LAUNCHES]
+    said = [one.confidence.why for ground in doubted for one in found(READS, "scalar_syncs", ground)]
+    assert ["are unreliable here, see Notes" in one for one in said] == [True, True, True, False, False]
 
 
 def test_a_note_of_lost_device_work_leaves_a_bound() -> None:

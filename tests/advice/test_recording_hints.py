@@ -17,7 +17,6 @@ from tests.rules import built_in
 ALL = frozenset(ASKS)
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 FOLDERS = sorted(one.parent for one in SAMPLES.rglob("manifest.json"))
-EVERY = 5
 FEW = FOLDERS[:: max(len(FOLDERS) // 3, 1)]
 
 
@@ -110,18 +109,12 @@ def hints(found: Diagnosis) -> list[str]:
     return fixes + outcomes + [absent.how_to_record_it for absent in found.absent]
 
 
-def asks_for_what_is_there(found: Diagnosis) -> list[str]:
+A_FIFTH = [pytest.param(one, marks=pytest.mark.slow) for one in FOLDERS[::5] if one not in FEW]
+
+
+@pytest.mark.parametrize("folder", [*FEW, *A_FIFTH], ids=lambda one: one.name)
+def test_no_rule_asks_to_record_what_a_recording_has(folder: Path) -> None:
+    found = diagnose.analyze(folder)
     has = frozenset({*found.provenance.sources[0].recorded, PROFILED})
     ways = [way for hint in hints(found) for sentence in hint.split(". ") for way in sentence.split(", or ")]
-    return [way for way in ways if asked(way, has & ALL)]
-
-
-@pytest.mark.parametrize("folder", FEW, ids=lambda one: one.name)
-def test_no_rule_asks_to_record_what_a_recording_has(folder: Path) -> None:
-    assert asks_for_what_is_there(diagnose.analyze(folder)) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("folder", FOLDERS[::EVERY], ids=lambda one: one.name)
-def test_no_rule_asks_to_record_what_a_fifth_of_all_recordings_have(folder: Path) -> None:
-    assert asks_for_what_is_there(diagnose.analyze(folder)) == []
+    assert [way for way in ways if asked(way, has & ALL)] == []

@@ -1,7 +1,6 @@
 """Findings, settings and amounts of work that differ between two recordings."""
 
 from diagnose.comparing import changes
-from diagnose.comparing.parts import parts
 from diagnose.contracts.baseline import GroupTime, RankStep
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.run.time_attribution import Part
@@ -9,20 +8,14 @@ from diagnose.trace.frames import Site
 from tests.runs import LINE, MS, finding, run, spent
 
 
-def test_a_finding_is_fixed_only_if_its_rule_looked_again() -> None:
-    before = run(findings=(finding("loader", 5 * MS), finding("sync", 4 * MS)), looked=("loader", "sync"))
-    after = run(looked=("loader",))
-    found = changes.findings(before, after)
-    assert [one.rule for one in found.fixed] == ["loader"]
-    assert [one.rule for one in found.not_looked_at] == ["sync"]
+def test_a_finding_is_fixed_only_if_its_rule_looked_again_and_new_only_if_it_had_looked_before() -> None:
+    loader, sync = finding("loader", 5 * MS), finding("sync", 4 * MS)
+    both, one = run(findings=(loader, sync), looked=("loader", "sync")), run(looked=("loader",))
+    found = changes.findings(both, one)
+    assert (found.fixed, found.not_looked_at) == ((loader,), (sync,))
     assert (found.new, found.grown, found.not_looked_at_before) == ((), (), ())
-
-
-def test_a_finding_is_new_only_if_its_rule_had_looked_before() -> None:
-    after = run(findings=(finding("loader", 5 * MS), finding("sync", 4 * MS)), looked=("loader", "sync"))
-    found = changes.findings(run(looked=("loader",)), after)
-    assert [one.rule for one in found.new] == ["loader"]
-    assert [one.rule for one in found.not_looked_at_before] == ["sync"]
+    back = changes.findings(one, both)
+    assert (back.new, back.not_looked_at_before) == ((loader,), (sync,))
 
 
 def test_a_finding_has_grown_if_it_saves_more_than_its_range_was() -> None:
@@ -54,10 +47,8 @@ def test_findings_of_one_function_are_the_same_when_lines_move_and_count_togethe
 
 
 def test_a_rule_that_finds_another_place_is_neither_fixed_nor_new() -> None:
-    places = [Site("src/train.py", 10, name) for name in ("main", "step")]
-    sides = [
-        run(findings=(finding("sync", 50, one), finding("loader", 9)), looked=("sync", "loader")) for one in places
-    ]
+    places, looked = [Site("src/train.py", 10, name) for name in ("main", "step")], ("sync", "loader")
+    sides = (run(findings=(finding("sync", 50, one), finding("loader", 9)), looked=looked) for one in places)
     found = changes.findings(*sides)
     assert (found.fixed, found.new, found.grown) == ((), (), ())
 
@@ -72,17 +63,14 @@ def test_settings_that_differ_are_told_and_what_their_part_adds_where_that_is_mo
         spent(Part.IDLE, "loader", 8 * MS, site=LINE),
         settings={"loader 0 num_workers": "0", "torch cudnn_benchmark": "False", "version torch": "2.11", "env A": "1"},
     )
-    found = changes.settings(before, after, parts([before], [after], 10 * MS, 19 * MS))
+    found = changes.settings(before, after, changes.parts([before], [after], 10 * MS, 19 * MS))
     assert [(one.name, one.before, one.after, one.acts_on, one.explains_ns) for one in found] == [
         ("loader 0 num_workers", "4", "0", "data loading", 8 * MS),
         ("version torch", "2.10", "2.11", "", None),
         ("torch cudnn_benchmark", "True", "False", "matrix products and convolutions", None),
     ]
-
-
-def test_a_setting_that_one_side_does_not_tell_is_not_known_there() -> None:
-    found = changes.settings(run(), run(settings={"version nccl": "2.21"}), ())
-    assert [(one.before, one.after, one.explains_ns) for one in found] == [(None, "2.21", None)]
+    (only,) = changes.settings(run(), run(settings={"version nccl": "2.21"}), ())
+    assert (only.before, only.after, only.explains_ns) == (None, "2.21", None)
 
 
 def test_what_makes_the_sides_different_things_is_said() -> None:
@@ -96,6 +84,8 @@ def test_what_makes_the_sides_different_things_is_said() -> None:
         "The recording after marks no steps, so all of it counts as one step.",
     ]
     assert list(changes.incomparable(before, before)) == []
+    more = run(flops_per_step=2 * 10**9), run(flops_per_step=3 * 10**9)
+    assert list(changes.incomparable(*more)) == ["Matrix FLOPs per step differ: 1.50 times as many after as before."]
 
 
 def test_the_same_amount_of_work_is_compared_where_batches_differ() -> None:
@@ -104,13 +94,6 @@ def test_the_same_amount_of_work_is_compared_where_batches_differ() -> None:
     told = [(one.unit, one.before_ns, one.after_ns) for one in changes.per(before, after, 6400, 9600)]
     assert told == [("sample", 200.0, 150.0), ("GFLOP", 3200.0, 2400.0)]
     assert list(changes.per(before, before, 6400, 9600)) == []
-
-
-def test_flops_that_differ_say_so_where_samples_are_not_known() -> None:
-    before, after = run(flops_per_step=2 * 10**9), run(flops_per_step=3 * 10**9)
-    assert list(changes.incomparable(before, after)) == [
-        "Matrix FLOPs per step differ: 1.50 times as many after as before."
-    ]
 
 
 def test_groups_of_ranks_are_told_side_by_side_those_that_hold_ranks_up_longest_first() -> None:

@@ -49,14 +49,11 @@ def half_of(found: Range) -> float:
     return (math.log1p(found.high) - math.log1p(found.low)) / 2
 
 
-def test_the_error_of_a_mean_comes_from_means_of_blocks_so_that_a_drift_counts() -> None:
+def test_the_error_of_a_mean_comes_from_means_of_blocks_so_that_a_drift_counts_and_each_of_a_few_steps_is_one() -> None:
     # Blocks of two have means 1.5, 3.5, ... 11.5: their standard deviation is 2 * sqrt(3.5), and their mean 6.5.
     assert error(range(1, 13)) == pytest.approx(2 * math.sqrt(3.5) / math.sqrt(6) / 6.5)
     assert error((90, 110) * 15) == pytest.approx(0, abs=0.02)
     assert error((90,) * 15 + (110,) * 15) > 0.04
-
-
-def test_each_of_a_few_steps_is_a_block() -> None:
     # The standard deviation of 9, 10 and 11 is 1.
     assert error_of((9, 10, 11)) == Spread(pytest.approx(1 / math.sqrt(3) / 10), 2)
     assert error_of((100, 101)) is None
@@ -95,18 +92,13 @@ def test_sides_that_differ_in_kind_count_with_what_is_usual_of_each() -> None:
     assert half_of(found) == pytest.approx(2.3646 * math.sqrt(0.03**2 + 0.08**2), rel=1e-4)
 
 
-def test_recordings_of_both_sides_tell_by_how_much_more_than_usual_runs_differ_here() -> None:
+def test_recordings_of_both_sides_tell_by_how_much_more_than_usual_runs_differ_here_if_they_are_of_one_kind() -> None:
     sound = (Spread(0.0, 5),) * 2
     before = Side((math.exp(0.03), math.exp(-0.03)), sound, Spread(0.01, 4))
     found = difference(before, Side((1.0, 1.0), sound, Spread(0.02, 4)))
     # Times what is usual: 4 * 1 and 1 * 2 * 3**2 over 4 + 1 + 1 degrees of freedom, of which t is 2.447.
     variance = (4 + 18) / 6 * (0.01**2 + 0.02**2) / 2
     assert half_of(found) == pytest.approx(2.4469 * math.sqrt(variance), rel=1e-4)
-
-
-def test_recordings_of_another_kind_do_not() -> None:
-    sound = (Spread(0.0, 5),) * 2
-    before = Side((math.exp(0.03), math.exp(-0.03)), sound, Spread(0.01, 4))
     found = difference(before, Side((1.0, 1.0), sound, Spread(0.04, 4)))
     # The first: (4 * 0.01**2 + 2 * 0.03**2) / 5, the second: 4 * 0.04**2 / 5, both of two recordings and five degrees.
     first, second = (4 * 0.01**2 + 2 * 0.03**2) / 10, 4 * 0.04**2 / 10
@@ -125,11 +117,9 @@ SIDES = st.builds(
 @given(SIDES, SIDES)
 def test_the_other_way_round_it_is_the_reciprocal(before: Side, after: Side) -> None:
     there, back = difference(before, after), difference(after, before)
-    assert there.low is not None
-    assert back.high is not None
-    assert (1 + there.low) * (1 + back.high) == pytest.approx(1)
-    assert (1 + there.likely) * (1 + back.likely) == pytest.approx(1)
-    assert there.low < there.likely
+    low, high = there.low or 0, back.high or 0
+    assert ((1 + low) * (1 + high), (1 + there.likely) * (1 + back.likely)) == pytest.approx((1, 1))
+    assert low < there.likely
 
 
 def on_gpu(computed: int, ns: int) -> Run:
@@ -183,16 +173,14 @@ def test_a_part_that_is_new_decides_though_steps_vary_but_not_waits_for_launches
     [((150,) * 30, "slower"), ((60,) * 30, "faster"), (STEADY, "cannot_tell"), ((5, 500) * 15, "slower")],
 )
 def test_the_verdict_is_that_of_the_whole_interval(after: tuple[int, ...], verdict: str) -> None:
-    found = compare(side(run(times_ns=STEADY, unprofiled_ns=STEADY)), side(run(times_ns=STEADY, unprofiled_ns=after)))
+    found = compare(side(run(STEADY, STEADY)), side(run(STEADY, after)))
     assert (found.verdict, found.basis) == (verdict, Basis.UNPROFILED_STEPS)
 
 
 def test_an_interval_that_is_too_wide_tells_nothing() -> None:
-    wild = (10,) * 10 + (100,) * 10 + (300,) * 10
-    found = compare(side(run(times_ns=STEADY, unprofiled_ns=STEADY)), side(run(times_ns=STEADY, unprofiled_ns=wild)))
+    found = compare(side(run(STEADY, STEADY)), side(run(STEADY, (10,) * 10 + (100,) * 10 + (300,) * 10)))
     assert found.verdict == "cannot_tell"
-    assert found.smallest_visible_share is not None
-    assert found.smallest_visible_share > noise.WIDE
+    assert (found.smallest_visible_share or 0) > noise.WIDE
 
 
 def test_too_few_steps_tell_nothing_and_have_no_interval() -> None:
@@ -204,21 +192,20 @@ def test_too_few_steps_tell_nothing_and_have_no_interval() -> None:
 
 
 def test_recorded_steps_count_where_one_side_was_not_timed_without_the_profiler() -> None:
-    found = compare(side(run(times_ns=STEADY, unprofiled_ns=(50,) * 30)), side(run(times_ns=STEADY)))
+    found = compare(side(run(STEADY, (50,) * 30)), side(run(STEADY)))
     assert found.basis is Basis.RECORDED_STEPS
     assert (found.before_ns, found.after_ns, found.difference_ns.likely) == (100, 100, 0)
 
 
 def test_of_several_recordings_the_means_are_compared() -> None:
-    before = [run(times_ns=STEADY, unprofiled_ns=(ns,) * 30) for ns in (100, 102, 104)]
-    after = [run(times_ns=STEADY, unprofiled_ns=(ns,) * 30) for ns in (150, 152)]
+    before, after = ([run(STEADY, (ns,) * 30) for ns in each] for each in ((100, 102, 104), (150, 152)))
     found = compare(side(*before), side(*after))
     assert (found.before_ns, found.after_ns, found.recordings) == (102, 151, (3, 2))
     assert (found.basis, found.verdict) == (Basis.RECORDINGS, "slower")
 
 
 def test_several_recordings_show_that_there_is_no_difference() -> None:
-    three = side(*[run(times_ns=STEADY, unprofiled_ns=STEADY)] * 3)
+    three = side(*[run(STEADY, STEADY)] * 3)
     found = compare(three, three)
     # Variance: 4 * 0.028**2 / 8, t of 8 degrees of freedom is 2.306.
     half = 2.306 * math.sqrt(4 * 0.028**2 / 8 * 2 / 3)
@@ -232,12 +219,9 @@ def test_two_precisions_on_an_h100_are_told_apart_by_one_recording_each(corpus: 
     """Measured by hand, GPT-2 takes 99.769 ms in TF32 and 88.487 ms in bf16: 11.3 % less."""
     diagnoses = [pipeline.diagnose([corpus / "h100" / name]) for name in ("gpt2_1_tf32", "gpt2_2_bf16")]
     found = compare(*(baseline_of([one]) for one in diagnoses))
-    low, high = found.difference_share.low, found.difference_share.high
+    low, high = found.difference_share.low or 0, found.difference_share.high or 0
     assert found.verdict == "faster"
-    assert low is not None
-    assert high is not None
-    assert low < 88.487 / 99.769 - 1 < high
-    assert high - low < 0.04
+    assert low < 88.487 / 99.769 - 1 < high < low + 0.04
 
 
 @pytest.mark.slow

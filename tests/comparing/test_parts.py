@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.comparing.parts import mean_rows, parts
+from diagnose.comparing.changes import mean_rows, parts
 from diagnose.contracts.baseline import Run
 from diagnose.contracts.comparison import Change, ChangeKind, PartKind
 from diagnose.facts.run.time_attribution import AttributedTime, Part
@@ -16,14 +16,21 @@ from tests.runs import LINE, MS, run, spent
 GEMM = {"part": Part.COMPUTE, "kind": "gemm"}
 
 
+def mm(ms: int, **told: Any) -> AttributedTime:
+    return spent(**GEMM, ns=ms * MS, op="aten::mm", **told)
+
+
+def loading(ms: int, **told: Any) -> AttributedTime:
+    return spent(Part.IDLE, "loader", ms * MS, site=LINE, **told)
+
+
 def changes(before: Run, after: Run) -> list[Change]:
     sums = (sum(row.ns for row in one.spending) for one in (before, after))
     return [change for part in parts([before], [after], *sums) for change in part.detail]
 
 
 def test_each_part_is_told_and_the_largest_change_comes_first() -> None:
-    before = run(spent(Part.COMPUTE, "gemm", 60 * MS, "aten::mm"), spent(Part.IDLE, "loader", 40 * MS, site=LINE))
-    after = run(spent(Part.COMPUTE, "gemm", 61 * MS, "aten::mm"), spent(Part.EXPOSED_COPY, "memory", 5 * MS))
+    before, after = run(mm(60), loading(40)), run(mm(61), spent(Part.EXPOSED_COPY, "memory", 5 * MS))
     found = parts([before], [after], 100 * MS, 66 * MS)
     assert [(one.kind, one.of, one.before_ns, one.after_ns, one.ns) for one in found] == [
         (PartKind.IDLE, "loader", 40 * MS, 0, -40 * MS),
@@ -36,13 +43,8 @@ def test_each_part_is_told_and_the_largest_change_comes_first() -> None:
 def test_what_recorded_steps_take_longer_than_those_without_the_profiler_is_a_part() -> None:
     before, after = run(spent(**GEMM, ns=110 * MS)), run(spent(**GEMM, ns=118 * MS))
     work, profiler = parts([before], [after], 100 * MS, 105 * MS)
-    assert (work.kind, work.ns) == (PartKind.COMPUTE, 8 * MS)
-    assert (profiler.kind, profiler.before_ns, profiler.after_ns, profiler.ns) == (
-        PartKind.PROFILER,
-        -10 * MS,
-        -13 * MS,
-        -3 * MS,
-    )
+    assert (work.kind, work.ns, profiler.kind) == (PartKind.COMPUTE, 8 * MS, PartKind.PROFILER)
+    assert (profiler.before_ns, profiler.after_ns, profiler.ns) == (-10 * MS, -13 * MS, -3 * MS)
 
 
 def test_a_side_that_does_not_say_where_its_step_goes_leaves_one_part() -> None:
@@ -53,33 +55,13 @@ def test_a_side_that_does_not_say_where_its_step_goes_leaves_one_part() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "kind"),
     [
-        ([], [spent(**GEMM, ns=5 * MS, op="aten::mm")], ChangeKind.NEW),
-        ([spent(**GEMM, ns=5 * MS, op="aten::mm")], [], ChangeKind.GONE),
-        (
-            [spent(**GEMM, ns=5 * MS, op="aten::mm", calls=5)],
-            [spent(**GEMM, ns=9 * MS, op="aten::mm", calls=9)],
-            ChangeKind.MORE_CALLS,
-        ),
-        (
-            [spent(**GEMM, ns=9 * MS, op="aten::mm", calls=9)],
-            [spent(**GEMM, ns=5 * MS, op="aten::mm", calls=5)],
-            ChangeKind.FEWER_CALLS,
-        ),
-        (
-            [spent(**GEMM, ns=5 * MS, op="aten::mm", calls=5)],
-            [spent(**GEMM, ns=9 * MS, op="aten::mm", calls=6)],
-            ChangeKind.SLOWER,
-        ),
-        (
-            [spent(**GEMM, ns=9 * MS, op="aten::mm", calls=5)],
-            [spent(**GEMM, ns=5 * MS, op="aten::mm", calls=5)],
-            ChangeKind.FASTER,
-        ),
-        (
-            [spent(Part.IDLE, "loader", 5 * MS, site=LINE)],
-            [spent(Part.IDLE, "loader", 9 * MS, site=LINE, calls=3)],
-            ChangeKind.LONGER,
-        ),
+        ([], [mm(5)], ChangeKind.NEW),
+        ([mm(5)], [], ChangeKind.GONE),
+        ([mm(5, calls=5)], [mm(9, calls=9)], ChangeKind.MORE_CALLS),
+        ([mm(9, calls=9)], [mm(5, calls=5)], ChangeKind.FEWER_CALLS),
+        ([mm(5, calls=5)], [mm(9, calls=6)], ChangeKind.SLOWER),
+        ([mm(9, calls=5)], [mm(5, calls=5)], ChangeKind.FASTER),
+        ([loading(5)], [loading(9, calls=3)], ChangeKind.LONGER),
     ],
 )
 def test_what_kind_of_change_it_is(before: list[AttributedTime], after: list[AttributedTime], kind: ChangeKind) -> None:
@@ -89,17 +71,13 @@ def test_what_kind_of_change_it_is(before: list[AttributedTime], after: list[Att
 
 
 def test_a_kernel_of_another_name_is_the_same_op_and_both_names_are_told() -> None:
-    before = run(spent(**GEMM, ns=10 * MS, op="aten::mm", name="volta_sgemm"))
-    after = run(spent(**GEMM, ns=4 * MS, op="aten::mm", name="ampere_tf32"))
-    (change,) = changes(before, after)
+    (change,) = changes(run(mm(10, name="volta_sgemm")), run(mm(4, name="ampere_tf32")))
     assert (change.what, change.before_name, change.after_name) == ("aten::mm", "volta_sgemm", "ampere_tf32")
     assert (change.change, change.ns) == (ChangeKind.FASTER, -6 * MS)
 
 
 def test_where_one_side_knows_no_ops_kernels_are_told_by_name() -> None:
-    before = run(spent(**GEMM, ns=10 * MS, op="aten::mm", name="sgemm"))
-    after = run(spent(**GEMM, ns=12 * MS, name="sgemm"))
-    (change,) = changes(before, after)
+    (change,) = changes(run(mm(10, name="sgemm")), run(spent(**GEMM, ns=12 * MS, name="sgemm")))
     assert (change.what, change.change, change.ns) == ("sgemm", ChangeKind.SLOWER, 2 * MS)
 
 
@@ -113,13 +91,9 @@ def test_lines_of_one_function_are_the_same_though_the_file_was_edited_and_moved
 
 def test_the_shapes_and_the_line_with_most_of_a_difference_are_named_with_it() -> None:
     common: dict[str, Any] = {"part": Part.COMPUTE, "kind": "copy", "op": "aten::copy_"}
-    before = run(spent(**common, ns=2 * MS, shapes="(4,)"), spent(**GEMM, ns=50 * MS, op="aten::mm"))
-    after = run(
-        spent(**common, ns=2 * MS, shapes="(4,)"),
-        spent(**common, ns=6 * MS, shapes="(8,)", site=LINE, calls=48),
-        spent(**GEMM, ns=50 * MS, op="aten::mm"),
-    )
-    (change,) = changes(before, after)
+    same = spent(**common, ns=2 * MS, shapes="(4,)"), mm(50)
+    more = spent(**common, ns=6 * MS, shapes="(8,)", site=LINE, calls=48)
+    (change,) = changes(run(*same), run(*same, more))
     assert (change.what, change.shapes, change.site) == ("aten::copy_", "(8,)", LINE)
     assert (change.change, change.before_calls, change.after_calls) == (ChangeKind.MORE_CALLS, 1, 49)
 

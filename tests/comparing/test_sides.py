@@ -38,11 +38,8 @@ def test_the_recording_with_the_middle_step_is_shown(tmp_path: Path) -> None:
     assert found.shown is not None
     assert found.shown.steps is not None
     assert found.shown.steps.step_time_ns.mean == 120_000
-
-
-def test_the_middle_of_two_is_the_lower_one() -> None:
-    assert middle([run(times_ns=(9,)), run(times_ns=(5,))]) == 1
-    assert middle([run(times_ns=(9,)), run(times_ns=(5,)), run(times_ns=(7,))]) == 2
+    nine, five, seven = (run(times_ns=(ns,)) for ns in (9, 5, 7))
+    assert (middle([nine, five]), middle([nine, five, seven])) == (1, 2)  # Of two the lower one.
 
 
 def test_reports_and_baselines_of_a_pattern_are_recordings_of_their_own(tmp_path: Path) -> None:

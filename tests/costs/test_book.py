@@ -5,17 +5,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from diagnose.costs.book import (
-    CAST_BYTES,
-    CAUSAL,
-    FIXED_NS,
-    MOVED_16,
-    QUANTISED,
-    UNKNOWN_CHAIN,
-    UNKNOWN_COPY,
-    UNKNOWN_RATIO,
-    cost_book,
-)
+from diagnose.costs import book
+from diagnose.costs.book import CAST_BYTES, CAUSAL, FIXED_NS, MOVED_16, QUANTISED, cost_book
 from diagnose.costs.changes import (
     Attended,
     Chained,
@@ -71,9 +62,8 @@ def test_a_product_in_tf32_takes_what_such_were_measured_to_take() -> None:
     # 2 x 8192^3 operations take an H100 22 ms in fp32.
     facts, one = product(8192, "1-23"), row(Family.PRODUCT, "tf32")
     likely = (2 * 8192**3 / (PEAK["tf32"] * one.share) + one.fixed_ns) / 1e3
-    assert left_us(facts, LIKELY, InPrecision("tf32")) == [pytest.approx(likely, abs=1e-2)]
-    assert left_us(facts, LOW, InPrecision("tf32")) == [pytest.approx(likely * one.most, abs=1e-2)]
-    assert left_us(facts, HIGH, InPrecision("tf32")) == [pytest.approx(likely * one.least, abs=1e-2)]
+    for level, share in ((LOW, one.most), (LIKELY, 1), (HIGH, one.least)):
+        assert left_us(facts, level, InPrecision("tf32")) == [pytest.approx(likely * share, abs=1e-2)]
 
 
 def test_what_a_product_takes_beyond_reason_it_takes_after_the_change_as_well() -> None:
@@ -90,7 +80,7 @@ def test_without_shapes_the_rates_tell() -> None:
     shares = row(Family.PRODUCT, "fp32").share / row(Family.PRODUCT, "tf32").share
     likely = 20_000 * PEAK["fp32"] / PEAK["tf32"] * shares
     assert left_us(facts, LIKELY, InPrecision("tf32")) == [pytest.approx(likely, abs=1)]
-    assert left_us(facts, LOW, InPrecision("tf32")) == [pytest.approx(likely * UNKNOWN_RATIO[LOW], abs=1)]
+    assert left_us(facts, LOW, InPrecision("tf32")) == [pytest.approx(likely * book.UNKNOWN_RATIO[LOW], abs=1)]
 
 
 def test_the_narrower_of_two_types_counts() -> None:
@@ -140,11 +130,8 @@ def test_half_the_bytes_of_what_only_moves_data() -> None:
     # Autocast keeps softmax in fp32, and casts what it takes and gives; of the rest some stays in fp32.
     some = FIXED_NS / 1e3 + (300 - FIXED_NS / 1e3) * MOVED_16[LIKELY]
     casts = 2 * CAST_BYTES * 8192**2 / (0.9 * MEMORY) / 1e3
-    assert left_us(facts, LIKELY, InPrecision("bf16", autocast=True)) == [
-        pytest.approx(some, abs=1e-2),
-        pytest.approx(200 + casts, abs=1e-2),
-        200,
-    ]
+    changed = left_us(facts, LIKELY, InPrecision("bf16", autocast=True))
+    assert changed == pytest.approx([some, 200 + casts, 200], abs=1e-2)
 
 
 ATTENTION = """
@@ -173,12 +160,10 @@ def test_attention_as_one_kernel(dtype: str, gemm: str, math: str) -> None:
 
 
 def test_attention_is_fused_in_the_precision_of_the_other_changes() -> None:
-    in_fp32, in_16 = (facts_of(ATTENTION.format(dtype=dtype, gemm=gemm)) for dtype, gemm in _BOTH)
+    both = (("float", "sgemm"), ("c10::BFloat16", "bf16_gemm"))
+    in_fp32, in_16 = (facts_of(ATTENTION.format(dtype=dtype, gemm=gemm)) for dtype, gemm in both)
     changed = left_us(in_fp32, LIKELY, fused(in_fp32), InPrecision("bf16", autocast=True))
     assert changed == left_us(in_16, LIKELY, fused(in_16))
-
-
-_BOTH = (("float", "sgemm"), ("c10::BFloat16", "bf16_gemm"))
 
 
 @pytest.mark.parametrize("level", [LOW, LIKELY, HIGH])
@@ -195,14 +180,8 @@ gpu  pointwise 30-31 @20.5 | pointwise 31-32 @22.5 | sgemm 40-70 @24.5
     ids = work_table(facts).ids
     chain = Recost(ids[[3, 4]], Chained(np.zeros(2, dtype=np.int64), np.array([8192**2 * 12.0])))
     softmax_too = Recost(ids[[0, 1]], Chained(np.zeros(2, dtype=np.int64), np.zeros(1)))
-    changes = [
-        fused(facts),
-        Recost(ids, InPrecision("bf16", autocast=True)),
-        Recost(ids, InPrecision("tf32")),
-        Recost(ids, Padded()),
-        chain,
-        softmax_too,
-    ]
+    to_all = [Recost(ids, one) for one in (InPrecision("bf16", autocast=True), InPrecision("tf32"), Padded())]
+    changes = [fused(facts), *to_all, chain, softmax_too]
     for many in range(1, len(changes) + 1):
         for some in permutations(changes, many):
             ordered = sorted(some, key=changes.index)
@@ -240,7 +219,7 @@ def test_what_stays_in_a_chain_takes_its_time() -> None:
 def test_a_chain_of_unknown_bytes_takes_its_longest_at_least() -> None:
     facts, group = facts_of(CHAIN.format(mul="", relu="")), np.zeros(3, dtype=np.int64)
     for level in (LOW, LIKELY, HIGH):
-        us = 500 + UNKNOWN_CHAIN[level] * 700
+        us = 500 + book.UNKNOWN_CHAIN[level] * 700
         assert left_us(facts, level, Chained(group, np.zeros(1))) == [pytest.approx(us), 0, 0]
 
 
@@ -257,7 +236,7 @@ def test_copies_from_pinned_memory() -> None:
     ns = 100e6 / (63.0 * one.share) + one.fixed_ns
     assert left_us(facts, LIKELY, Pinned()) == [pytest.approx(ns / 1e3, rel=0.05)]
     unknown = facts_of("1 steps of 100\ndevice 1080\ncpu  aten::to 0-20\ngpu  h2d 0.1-20.1 @0.05-15 pageable 100MB")
-    assert left_us(unknown, LIKELY, Pinned()) == [pytest.approx(20_000 * UNKNOWN_COPY[LIKELY])]
+    assert left_us(unknown, LIKELY, Pinned()) == [pytest.approx(20_000 * book.UNKNOWN_COPY[LIKELY])]
 
 
 def test_with_twice_the_batch_a_kernel_that_fills_a_quarter_takes_as_long() -> None:
@@ -281,14 +260,12 @@ def test_a_kernel_that_may_have_to_stay_stays_at_low() -> None:
     assert left_us(facts, LOW, WellChosen()) == [pytest.approx(likely * one.most, abs=1e-2)]
 
 
-def test_on_a_device_that_is_not_known_nothing_is_said_of_products() -> None:
-    facts = facts_of("1 steps of 100\ndevice 1080\ncpu  aten::mm 0-1\ngpu  sgemm 1-21 @0.5")
-    assert left_us(facts, LIKELY, InPrecision("bf16")) == [20_000]
-
-
 def test_no_change_is_no_change() -> None:
     facts = product(8192, "1-23")
     left = cost_book(facts).left([], LIKELY)
     assert (left.ids.tolist(), left.gone.tolist()) == ([], [])
     nothing = Recost(np.zeros(0, dtype=np.int64), InPrecision("bf16"))
     assert left_us(facts, LIKELY, nothing) == [22_000]
+    # On a device that is not known nothing is said of products.
+    facts = facts_of("1 steps of 100\ndevice 1080\ncpu  aten::mm 0-1\ngpu  sgemm 1-21 @0.5")
+    assert left_us(facts, LIKELY, InPrecision("bf16")) == [20_000]

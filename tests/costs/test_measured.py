@@ -106,15 +106,12 @@ def test_what_is_to_be_measured_is_what_takes_time_after_each_fix_and_after_all(
     assert [one.spec for one in wanted(done, fixes, least_ns=6e6)] == []
 
 
-DOUBLES = """
-    2 steps of 100
-    1 threads, 2 cores
-    cpu  aten::mm 0-60 shapes=[[300,300],[300,300]] types=["double","double"]
-"""
-
-
 def test_where_the_cpu_trains_its_ops_change() -> None:
-    facts = facts_of(DOUBLES)
+    facts = facts_of("""
+        2 steps of 100
+        1 threads, 2 cores
+        cpu  aten::mm 0-60 shapes=[[300,300],[300,300]] types=["double","double"]
+    """)
     change = Recost(doubles(facts).ids, InPrecision("fp32"))
     by_rule = cost_book(facts).left([change], LIKELY)
     assert (len(by_rule.ids), by_rule.share.tolist()) == (2, [DOUBLE_LEFT[LIKELY]] * 2)
@@ -173,8 +170,7 @@ def test_where_the_cpu_trains_a_call_of_an_optimizer_is_measured_whole() -> None
 def test_an_optimizer_whose_closure_runs_in_its_calls_is_not_measured() -> None:
     facts = facts_of(ADAM.replace("optimizer 10-50", "optimizer 10-50 | zero_grad 11-12"))
     (one,) = optimizer_steps(facts)
-    assert one.parameters == ()
-    assert wanted(facts, [[updated_at_once(one, "fused")]], 1e6) == []
+    assert (one.parameters, wanted(facts, [[updated_at_once(one, "fused")]], 1e6)) == ((), [])
 
 
 ATTENTION = """
@@ -208,13 +204,8 @@ def taken_ms(left: Left, facts: Facts) -> list[float]:
 
 
 def test_on_a_gpu_the_work_of_an_optimizer_s_call_becomes_what_was_measured() -> None:
-    drawn = (
-        ADAM.replace("    1 threads, 2 cores\n", "").replace("addcdiv_ 20-30", "addcdiv_ 20-20.1")
-        + """
-        gpu  pointwise 30-40 @20.05 | pointwise 40-70 @38
-    """
-    )
-    facts = facts_of(drawn)
+    on_gpu = ADAM.replace("    1 threads, 2 cores\n", "").replace("addcdiv_ 20-30", "addcdiv_ 20-20.1")
+    facts = facts_of(on_gpu + "    gpu  pointwise 30-40 @20.05 | pointwise 40-70 @38\n")
     (one,) = optimizer_steps(facts)
     change = updated_at_once(one, "fused")
     (asked,) = wanted(facts, [[change]], 1e6)
@@ -228,9 +219,7 @@ SAMPLE = Path(__file__).parents[2] / "sample_traces/planted/kernels/data_in_doub
 
 def recording(folder: Path) -> Path:
     """A copy of a training on the CPU in fp64."""
-    for path in SAMPLE.iterdir():
-        shutil.copy(path, folder)
-    return folder
+    return Path(shutil.copytree(SAMPLE, folder, dirs_exist_ok=True))
 
 
 def test_the_file_beside_a_trace_prices_its_fixes(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Sums over the tables of real traces are the figures of the report, as the documentation says."""
 
+from collections import Counter
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 import diagnose
@@ -41,17 +41,14 @@ def test_sums_are_the_figures_of_the_report(corpus: Path, name: str) -> None:
     def near(ns: int) -> object:
         return pytest.approx(ns * count, abs=count)
 
-    assert summed("kernels", "kind", "dur_ns") == {
-        kernel_kind.label: near(kernel_kind.ns) for kernel_kind in kernel_kinds(facts)
-    }
-    assert summed("kernels", "op", "dur_ns") == {kernel_op.label: near(kernel_op.ns) for kernel_op in kernel_ops(facts)}
+    for by, groups in (("kind", kernel_kinds), ("op", kernel_ops)):
+        assert summed("kernels", by, "dur_ns") == {group.label: near(group.ns) for group in groups(facts)}
     if steps(facts).measure is not Measure.WINDOW:  # Its end may lie within an op, whose inner ops are left out then.
         own = summed("ops", "name", "self_ns")
         assert {op.name: own[op.name] for op in ops(facts)} == {op.name: near(op.self_ns) for op in ops(facts)}
-    causes = pd.Series({}, dtype="int64")
+    causes, found = Counter[str](), summed("idle_gaps", "cause", "dur_ns")
     for one in idle(facts):
-        causes[one.cause.value] = causes.get(one.cause.value, 0) + one.ns
-    found = summed("idle_gaps", "cause", "dur_ns")
+        causes[one.cause.value] += one.ns
     assert found == {cause: pytest.approx(ns * count, abs=count * len(idle(facts))) for cause, ns in causes.items()}
     spans = tables["spans"]
     known = tables["kernels"].dropna(subset=["op_id"])

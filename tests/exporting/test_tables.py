@@ -83,12 +83,9 @@ def test_a_copy_has_its_size_and_kind(made: dict[str, pd.DataFrame]) -> None:
     assert rows(made["copies"], *columns)[1] == (1024, "HtoD", "pageable", "aten::copy_", 0)
 
 
-def test_gaps_have_causes_and_lines(made: dict[str, pd.DataFrame]) -> None:
+def test_gaps_have_causes_and_lines_which_are_of_the_users_own_code(made: dict[str, pd.DataFrame]) -> None:
     found = rows(made["idle_gaps"], "start_ns", "dur_ns", "cause", "function")
     assert found[:2] == [(80_000, 30_000, "python", "step"), (165_000, 7_000, "python", "step")]
-
-
-def test_lines_are_of_the_users_own_code(made: dict[str, pd.DataFrame]) -> None:
     columns = ("start_ns", "dur_ns", "file", "line", "function")
     assert rows(made["lines"], *columns)[1] == (100_000, 99_000, "train.py", 3, "step")
 

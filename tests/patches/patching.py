@@ -56,13 +56,13 @@ def manifest(
     loop: str | None = None,
 ) -> Manifest:
     """Of a run of a script that makes these at these lines."""
+    name, line = optimizer or ("", 0)
+    made_by = (Optimizer(name=name, elements=10, devices=("cpu",), made=made(script, line)),) if optimizer else ()
     rank = RankManifest(
         rank=0,
         loop=loop,
         loaders=() if loader is None else (Loader(dataset="Data", made=made(script, loader)),),
-        optimizers=()
-        if optimizer is None
-        else (Optimizer(name=optimizer[0], elements=10, devices=("cpu",), made=made(script, optimizer[1])),),
+        optimizers=made_by,
         distributed=None if ddp is None else Distributed(ddp_made=(made(script, ddp),)),
     )
     return Manifest(command=("python", script.name), ranks=(rank,), environment=environment or {})

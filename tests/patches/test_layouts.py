@@ -37,9 +37,8 @@ def calls(draw: st.DrawFn) -> str:
 
 @given(calls(), st.sampled_from(["{}", "f(1, {}, 2)", "[{}]", "({}\n)", "x = y = {}  # z"]))
 def test_an_argument_is_all_that_is_added(tmp_path_factory: pytest.TempPathFactory, call: str, around: str) -> None:
-    text = (
-        f"from torch.utils.data import DataLoader\ndef f():\n    if x:\n        {around.format(call)}\n    return 1\n"
-    )
+    body = f"    if x:\n        {around.format(call)}\n    return 1\n"
+    text = f"from torch.utils.data import DataLoader\ndef f():\n{body}"
     try:
         before = ast.parse(text)
     except SyntaxError:
@@ -47,20 +46,17 @@ def test_an_argument_is_all_that_is_added(tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("layout")
     path = folder / "train.py"
     path.write_text(text)
-    done: Patch = patch(
-        folder, ["patch:DataLoader(num_workers=4)", "patch:DataLoader(pin_memory=True)"], manifest(path)
-    )
+    trials = [f"patch:DataLoader({setting})" for setting in ("num_workers=4", "pin_memory=True")]
+    done: Patch = patch(folder, trials, manifest(path))
     ((changed,), ()) = done.files, done.by_hand
     after = ast.parse(changed.after)
     (made,) = (one for one in ast.walk(after) if isinstance(one, ast.Call) and ast.unparse(one.func) == "DataLoader")
     assert [ast.unparse(keyword) for keyword in made.keywords[-2:]] == ["num_workers=4", "pin_memory=True"]
     del made.keywords[-2:]
     assert ast.dump(after) == ast.dump(before)
-    assert comments(changed.after.decode()) == comments(text)
-
-
-def comments(text: str) -> list[str]:
-    return [line[line.index("#") :] for line in text.splitlines() if "#" in line]
+    texts = (changed.after.decode(), text)
+    there, were = ([line[line.index("#") :] for line in one.splitlines() if "#" in line] for one in texts)
+    assert there == were
 
 
 FUSED = "patch:torch.optim(fused=True)"
@@ -71,6 +67,11 @@ FINDINGS = [
     finding("patch:zero_grad(set_to_none=True)", 4, minor=True),
     finding(None, 5),
 ]
+
+
+def tried(place: int, verdict: Verdict) -> Trial:
+    one = FINDINGS[place]
+    return replace(WORKERS, rule=one.rule, trial=(one.fixes[0].trial or "",), verdict=verdict)
 
 
 def test_what_needs_judgement_or_saves_little_has_to_be_asked_for() -> None:
@@ -111,18 +112,13 @@ def test_of_several_fixes_the_first_that_needs_no_judgement_is_made() -> None:
     [
         ("keep", [1, 4], []),
         ("inconclusive", [1], ["it would save less than 1 % (--fix 4 adds it)"]),
-        (
-            "slower",
-            [],
-            ["it was slower when it was tried (--fix 1 adds it)", "it was slower when it was tried (--fix 4 adds it)"],
-        ),
+        ("slower", [], [f"it was slower when it was tried (--fix {number} adds it)" for number in (1, 4)]),
     ],
 )
 def test_what_trials_have_found_counts_more_than_what_was_predicted(
     verdict: Verdict, made: list[int], why: list[str]
 ) -> None:
-    alone = [FINDINGS[0], FINDINGS[3]]
-    of = [replace(WORKERS, rule=one.rule, trial=(one.fixes[0].trial or "",), verdict=verdict) for one in alone]
+    alone, of = [FINDINGS[0], FINDINGS[3]], [tried(place, verdict) for place in (0, 3)]
     wanted, others = select(alone, (), report(*of))
     assert [one.finding.rank_order for one in wanted] == made
     assert [other.why for other in others] == why
@@ -130,10 +126,6 @@ def test_what_trials_have_found_counts_more_than_what_was_predicted(
 
 
 def test_what_trials_have_kept_is_made_whatever_judgement_it_needs() -> None:
-    def tried(place: int, verdict: Verdict) -> Trial:
-        one = FINDINGS[place]
-        return replace(WORKERS, rule=one.rule, trial=(one.fixes[0].trial or "",), verdict=verdict)
-
     found = kept(FINDINGS, report(tried(0, "no_gain"), tried(1, "keep"), tried(3, "keep")))
     assert [one.finding.rank_order for one in found] == [2, 4]
     with pytest.raises(CannotPatch, match=r"^The trials of this run kept no fix\.$"):

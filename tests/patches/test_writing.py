@@ -25,11 +25,8 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def recorded(*paths: Path) -> Manifest:
-    return Manifest(
-        sources=tuple(
-            SourceFile(file=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths
-        )
-    )
+    sums = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    return Manifest(sources=tuple(SourceFile(file=str(path), sha256=s) for path, s in zip(paths, sums, strict=True)))
 
 
 def made(files: tuple[Path, Path], known: Manifest | None = None) -> Patch:
@@ -58,9 +55,7 @@ def test_a_file_that_has_changed_since_keeps_all_from_being_written(files: tuple
     assert len(done.files) == 2
     assert done.notes == ("lib.py has changed since the recording.",)
     files[1].write_text(LIB)
-    with pytest.raises(
-        CannotPatch, match=r"^lib.py has changed since the recording. Nothing was written. Record again"
-    ):
+    with pytest.raises(CannotPatch, match=r"^lib.py has changed since the recording. Nothing was written. Record"):
         write(done)
     assert untouched(files)
 
@@ -68,9 +63,7 @@ def test_a_file_that_has_changed_since_keeps_all_from_being_written(files: tuple
 def test_a_file_that_changes_while_it_is_patched_is_not_written(files: tuple[Path, Path]) -> None:
     done = made(files)
     files[0].write_text("x = 1\n")
-    with pytest.raises(
-        CannotPatch, match=r"^train.py has just changed. Nothing was written\. Run the command again\.$"
-    ):
+    with pytest.raises(CannotPatch, match=r"^train.py has just changed. Nothing was written\. Run the command again"):
         write(done)
     assert files[0].read_text() == "x = 1\n"
     files[0].write_text(TEXT)
@@ -116,10 +109,8 @@ def test_of_an_older_recording_the_times_count(
 ) -> None:
     """It has no hashes, and a list of files as far as places are known."""
     started = None if began is None else (datetime.now(timezone.utc) + began).isoformat(timespec="seconds")
-    known = msgspec.structs.replace(
-        manifest(files[0]), started=started, command=("torchrun", "train.py", "--data", "lib.py")
-    )
-    done = made(files, known)
+    command = ("torchrun", "train.py", "--data", "lib.py")
+    done = made(files, msgspec.structs.replace(manifest(files[0]), started=started, command=command))
     assert [file.name for file in done.files] == ["lib.py", "train.py"]
     assert len(done.notes) == len(note)
     assert all(one.startswith(expected) for one, expected in zip(done.notes, note, strict=True))

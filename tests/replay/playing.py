@@ -2,56 +2,50 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from diagnose.trace.job import RECV, SEND, Calls, CollectiveSequence, Lane, ProcessGroup, Work
 
 MS = 1_000_000
 
 
-@dataclass(frozen=True)
-class Own:
+class Own(Struct, frozen=True):
     """Computes."""
 
     ns: int
 
 
-@dataclass(frozen=True)
-class Meet:
+class Meet(Struct, frozen=True):
     """Asks for a collective of these ranks and waits for it."""
 
     ranks: tuple[int, ...]
     transfer_ns: int = 0
 
 
-@dataclass(frozen=True)
-class Send:
+class Send(Struct, frozen=True):
     """Hands over, and goes on once the other rank is there."""
 
     to: int
     transfer_ns: int = 0
 
 
-@dataclass(frozen=True)
-class Recv:
+class Recv(Struct, frozen=True):
     """Waits for what another rank sends."""
 
     source: int
     transfer_ns: int = 0
 
 
-@dataclass(frozen=True)
-class NextStep:
+class NextStep(Struct, frozen=True):
     """A step ends."""
 
 
 Program = Sequence[Own | Meet | Send | Recv | NextStep]
 
 
-@dataclass
-class _Rank:
+class _Rank(Struct):
     at: int = 0
     now: int = 0
 
@@ -138,10 +132,8 @@ def _course(
         calls=Calls(
             ids=np.arange(count),
             operation=np.array(kind, dtype=np.int64),
-            group=np.array(
-                [groups.index(op.ranks) if isinstance(op, Meet) else -1 for op, *_ in asked], dtype=np.int64
-            ),
-            members=np.array([len(op.ranks) if isinstance(op, Meet) else 2 for op, *_ in asked], dtype=np.int64),
+            group=np.array([groups.index(one) if one else -1 for one in met], dtype=np.int64),
+            members=np.array([len(one) or 2 for one in met], dtype=np.int64),
             sequence=np.full(count, -1),
             peer=np.array(peer, dtype=np.int64),
             stage=np.full(count, -1),
@@ -153,12 +145,11 @@ def _course(
             queue=-1 - np.arange(count),
             after=np.full(count, -1),
         ),
-        lane=Lane(
-            call=lane[:, 0],
-            waits=lane[:, 1].astype(bool),
-            from_ns=lane[:, 2],
-            until_ns=lane[:, 3],
-            own_ns=lane[:, 4],
-            compute_ns=lane[:, 4],
-        ),
+        lane=Lane(lane[:, 0], lane[:, 1].astype(bool), *lane[:, 2:].T, lane[:, 4]),
     )
+
+
+def one_step_each(*own_ms: float) -> list[Program]:
+    """Ranks that compute for so long, meet for 2 ms, and do so in three steps."""
+    everyone = tuple(range(len(own_ms)))
+    return [[Own(round(ms * MS)), Meet(everyone, 2 * MS), NextStep()] * 3 for ms in own_ms]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.host import host_threads
@@ -31,26 +32,23 @@ OF_NOTHING = {
 }
 
 
-class Action:
+class Action(Struct, frozen=True):
     """What the host does next."""
 
 
-@dataclass(frozen=True)
-class Python(Action):
+class Python(Action, frozen=True):
     """The host works, and nothing shows it, or an op of the name `op` does."""
 
     us: int
     op: str = ""
 
 
-@dataclass(frozen=True)
-class Op(Action):
+class Op(Action, frozen=True):
     name: str
     inside: tuple[Action, ...]
 
 
-@dataclass(frozen=True)
-class Launch(Action):
+class Launch(Action, frozen=True):
     """A kernel; several: those of one CUDA graph, one after the other."""
 
     name: str
@@ -60,38 +58,33 @@ class Launch(Action):
     recorded: bool = True
 
 
-@dataclass(frozen=True)
-class Sync(Action):
+class Sync(Action, frozen=True):
     """Wait until all that was launched is done: on a stream, or (None) on the device."""
 
     stream: int | None = 7
 
 
-@dataclass(frozen=True)
-class Record(Action):
+class Record(Action, frozen=True):
     """Record an event behind all that was launched on a stream."""
 
     event: str
     stream: int
 
 
-@dataclass(frozen=True)
-class Wait(Action):
+class Wait(Action, frozen=True):
     """What a stream is given from now on waits for the last record of an event."""
 
     event: str
     stream: int
 
 
-@dataclass(frozen=True)
-class EventSync(Action):
+class EventSync(Action, frozen=True):
     """The host waits for the last record of an event."""
 
     event: str
 
 
-@dataclass(frozen=True)
-class ToHost(Action):
+class ToHost(Action, frozen=True):
     """A copy to pageable memory: the call returns when it is done. From pinned memory: at once."""
 
     us: int
@@ -99,8 +92,7 @@ class ToHost(Action):
     pinned: bool = False
 
 
-@dataclass(frozen=True)
-class ToDevice(Action):
+class ToDevice(Action, frozen=True):
     """A copy of `us` from pageable memory: the call waits for the stream, then fills staging buffers for as long."""
 
     us: int
@@ -109,30 +101,26 @@ class ToDevice(Action):
     pinned: bool = False
 
 
-@dataclass(frozen=True)
-class Fetch(Action):
+class Fetch(Action, frozen=True):
     """The next batch, made in `us` by this process, or by one of `workers`, which keep two batches each ahead."""
 
     us: int
     workers: int = 0
 
 
-@dataclass(frozen=True)
-class Free(Action):
+class Free(Action, frozen=True):
     """cudaFree: waits for the device, then takes `us`."""
 
     us: int
 
 
-@dataclass(frozen=True)
-class Backward(Action):
+class Backward(Action, frozen=True):
     """The main thread sleeps while autograd's thread does this."""
 
     inside: tuple[Action, ...]
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """What things cost, in us."""
 
     launch: int = 5  # A call that launches or records, on the host.
@@ -160,8 +148,7 @@ class Run:
     """By event: when it is reached, its stream, and the correlation of its record."""
     batches: list[int] = field(default_factory=list)  # When each batch was handed over.
     workers_free: list[int] = field(default_factory=list)
-    python: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    """By thread: when the host worked outside ops and calls."""
+    python: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # By thread: outside ops and calls.
     first_start: int = -1
     bounds: list[int] = field(default_factory=list)
 
@@ -191,10 +178,8 @@ class Run:
     def _put(self, stream: int, durations: Sequence[int]) -> list[tuple[int, int]]:
         """When work starts and ends whose launching call starts now."""
         runs, ends = [], self.ends.setdefault(stream, [])
-        ready = self.now + self.machine.latency
-        if ends:
-            ready = max(ready, ends[-1] + self.machine.gap)
-        ready = max(ready, self.not_before.get(stream, 0))
+        after = [end + self.machine.gap for end in ends[-1:]]
+        ready = max(self.now + self.machine.latency, self.not_before.get(stream, 0), *after)
         for us in durations:
             runs.append((ready, ready + us))
             ready += us + self.machine.gap
@@ -220,11 +205,9 @@ class Run:
         self.now = max(self.now + cost, moment + self.machine.back)
 
     def _sync(self, action: Sync) -> None:
-        begin = self.now
-        self._until(self.everything() if action.stream is None else self.last(action.stream), self.machine.sync)
-        whole = action.stream is None
+        begin, whole, stream = self.now, action.stream is None, -1 if action.stream is None else action.stream
+        self._until(self.everything() if whole else self.last(stream), self.machine.sync)
         self.draw.call("cudaDeviceSynchronize" if whole else "cudaStreamSynchronize", begin, self.now, tid=self.tid)
-        stream = -1 if action.stream is None else action.stream
         self._synced("Context Sync" if whole else "Stream Sync", begin, stream)
 
     def _synced(self, kind: str, begin: int, stream: int, **more: int) -> None:
@@ -336,8 +319,7 @@ def saving(facts: Facts, *edits: Edit) -> Saving:
     return Replay(facts).savings([edits])[0]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What a change of a program did, and what the replay of the recording before it says that it would do."""
 
     before_us: float  # Per step, as the next two.

@@ -71,9 +71,7 @@ def test_every_trace_replays_exactly_bears_faster_kernels_and_has_a_whole_path(c
     replay, step_ns = Replay(facts), steps(facts).mean_ns
     faster = [Shorten(device_work(facts).ids, 0.5)]
     everything = np.arange(len(facts.rank.spans), dtype=np.int64)
-    times = replay.step_times_ns(
-        [([], Estimate.LIKELY), (faster, Estimate.LIKELY), ([Shorten(everything, 1.0)], Estimate.LIKELY)]
-    )
+    times = replay.step_times_ns([(edits, Estimate.LIKELY) for edits in ([], faster, [Shorten(everything, 1.0)])])
     assert times[0] == times[2] == step_ns == replay.quality.step_time_ns
     assert 0 <= times[1] <= step_ns
     assert np.isfinite([replay.quality.error_share, replay.quality.unexplained_share]).all()
@@ -111,10 +109,8 @@ def test_a_loader_with_workers_that_is_not_waited_for_has_nothing_to_give(corpus
 def test_one_fetch_that_was_a_little_late_does_not_hold_up_a_loader_that_keeps_up(corpus: Path) -> None:
     # Fetches take 1.4 to 2.5 of 117 ms. Kernels run in 104 ms, and the host needs about 110: faster ones save a little.
     facts = opened(corpus, "tensorboard/resnet50_autograd_4_workers.json.gz")
-    replay = Replay(facts)
-    before, after = replay.step_times_ns(
-        [([], Estimate.LIKELY), ([Shorten(device_work(facts).ids, 0.5)], Estimate.LIKELY)]
-    )
+    replay, faster = Replay(facts), [Shorten(device_work(facts).ids, 0.5)]
+    before, after = replay.step_times_ns([([], Estimate.LIKELY), (faster, Estimate.LIKELY)])
     assert abs(replay.quality.error_share) < 0.02
     assert 0.92 < after / before < 0.96
 
@@ -153,9 +149,7 @@ def job_of(folder: Path) -> Job:
 @pytest.mark.parametrize("name", WHOLE)
 def test_all_that_ranks_do_together_is_found_and_replays_exactly(corpus: Path, name: str) -> None:
     found = job_of(corpus / "distributed" / name)
-    assert sum(len(join_point.ranks) for join_point in found.join_points) == sum(
-        len(sequence.calls.ids) for sequence in found.sequences
-    )
+    assert sum(len(one.ranks) for one in found.join_points) == sum(len(one.calls.ids) for one in found.sequences)
     assert len(found.groups) == WHOLE[name]
     for group in found.groups:  # As torch.distributed had noted them.
         assert all(group in found.sequences[rank].known_groups for rank in group.ranks)

@@ -38,6 +38,7 @@ from tests.replay.programs import (
 NO_SAVING = Saving(0, 0, 0, Basis.REPLAYED)
 CLOSE = 0.01  # Of the step: how far a prediction may be off.
 
+LAUNCH = "cudaLaunchKernel"
 SYNC = "cudaStreamSynchronize"
 COPY = "cudaMemcpyAsync"
 FETCH = "enumerate(DataLoader)*"
@@ -62,9 +63,21 @@ def half(facts: Facts, *names: str) -> list[Edit]:
 # Queue and launches. A queued kernel takes its time and 1 us; a launching call takes the host 5 us.
 
 
-def test_in_a_queue_limited_program_kernels_half_as_long_save_half() -> None:
-    found = outcome(kernels(800, 100), kernels(800, 50), lambda facts: half(facts, "k"))
-    check(found, 800 * 101, 800 * 51)
+@pytest.mark.parametrize(
+    ("before", "after", "name", "keep", "before_us", "after_us"),
+    [
+        pytest.param(kernels(800, 100), kernels(800, 50), "k", 0.5, 800 * 101, 800 * 51, id="limited by its queue"),
+        # 800 x 5 us of launching hides behind 800 x 101 us of kernels; most calls last 101 us, since the queue is full.
+        pytest.param(kernels(800, 100), kernels(800, 100), LAUNCH, 0.5, 80_800, 80_800, id="blocked is no time"),
+        # 800 x (3 + 1) us of kernels behind 800 x 5 us of launching.
+        pytest.param(kernels(800, 100), kernels(800, 3), "k", 0.03, 80_800, 4_000, id="then limited by launches"),
+        pytest.param(kernels(100, 20, 95), kernels(100, 10, 95), "k", 0.5, 10_000, 10_000, id="limited by launches"),
+    ],
+)
+def test_kernels_that_are_shorter_save_what_the_queue_and_the_host_leave(
+    before: list[Action], after: list[Action], name: str, keep: float, before_us: float, after_us: float
+) -> None:
+    check(outcome(before, after, lambda facts: Shorten(ids(facts, name), keep)), before_us, after_us)
 
 
 def test_kernels_that_were_lost_leave_the_queue_as_deep_and_take_as_long() -> None:
@@ -78,37 +91,20 @@ def test_kernels_that_were_lost_leave_the_queue_as_deep_and_take_as_long() -> No
     assert replay.doubt == pytest.approx(4 * 11 / (60 * (19 * 11 + 1_001)), rel=0.2)
 
 
-def test_time_that_launches_are_blocked_is_no_time_of_the_host() -> None:
-    # 800 x 5 us of launching hides behind 800 x 101 us of kernels; most calls last 101 us, since the queue is full.
-    before = kernels(800, 100)
-    found = outcome(before, before, lambda facts: half(facts, "cudaLaunchKernel"))
-    check(found, 80_800, 80_800)
-
-
-def test_a_queue_limited_program_made_fast_becomes_launch_limited() -> None:
-    # 800 x (3 + 1) us of kernels behind 800 x 5 us of launching.
-    found = outcome(kernels(800, 100), kernels(800, 3), lambda facts: Shorten(ids(facts, "k"), 0.03))
-    check(found, 80_800, 4_000)
-
-
-def test_in_a_launch_limited_program_kernels_half_as_long_save_nothing() -> None:
-    found = outcome(kernels(100, 20, 95), kernels(100, 10, 95), lambda facts: half(facts, "k"))
-    check(found, 100 * (95 + 5), 10_000)
-
-
-def test_in_a_launch_limited_program_half_the_python_saves_its_half() -> None:
-    done = run([kernels(100, 20, 96)] * 7)
+@pytest.mark.parametrize(
+    ("kernel_us", "python_us", "left_us", "after_us"),
+    [
+        (20, 96, 48, 100 * (48 + 5)),
+        (70, 95, 45, 7_100),  # Host 100 x (45 + 5) us is less than device 100 x (70 + 1) us.
+    ],
+)
+def test_half_the_python_of_a_launch_limited_program_saves_its_half_until_the_gpu_bounds_it(
+    kernel_us: int, python_us: int, left_us: int, after_us: float
+) -> None:
+    done, after = (run([kernels(100, kernel_us, us)] * 7) for us in (python_us, left_us))
     facts = done.draw.facts()
-    saved = saving(facts, Shorten(python_times(done, facts), 0.5))
-    check(Outcome(step_us(done), step_us(run([kernels(100, 20, 48)] * 7)), saved), 100 * (96 + 5), 100 * (48 + 5))
-
-
-def test_half_of_all_host_time_makes_a_host_bound_program_gpu_bound() -> None:
-    # Host 100 x (45 + 5) us is less than device 100 x (70 + 1) us.
-    done = run([kernels(100, 70, 95)] * 7)
-    facts = done.draw.facts()
-    saved = saving(facts, Shorten(python_times(done, facts), 45 / 95))
-    check(Outcome(step_us(done), step_us(run([kernels(100, 70, 45)] * 7)), saved), 10_000, 7_100)
+    saved = saving(facts, Shorten(python_times(done, facts), left_us / python_us))
+    check(Outcome(step_us(done), step_us(after), saved), 100 * (python_us + 5), after_us)
 
 
 def test_a_graph_launch_is_one_call_with_many_kernels() -> None:
@@ -171,16 +167,11 @@ def test_an_event_sync_waits_for_what_came_before_the_event(sync_events: bool) -
         return [Launch("a", us), Record("e", 7), Launch("b", 1_000), *sync, Python(4_000)]
 
     # From launch to a's start 8, a, 3 back, Python.
-    waiting = EventSync("e")
+    waiting, waits = EventSync("e"), "cudaEventSynchronize"
     found = outcome(step(3_000, waiting), step(1_500, waiting), lambda facts: half(facts, "a"), sync_events=sync_events)
     check(found, 8 + 3_000 + 3 + 4_000, 8 + 1_500 + 3 + 4_000)
-    found = outcome(
-        step(3_000, waiting),
-        step(3_000),
-        lambda facts: Detach(ids(facts, "cudaEventSynchronize")),
-        sync_events=sync_events,
-    )
-    check(found, 7_011, 3 * 5 + 4_000)
+    detached = outcome(step(3_000, waiting), step(3_000), lambda facts: Detach(ids(facts, waits)), 7, sync_events)
+    check(detached, 7_011, 3 * 5 + 4_000)
 
 
 # Copies.
@@ -388,9 +379,8 @@ def test_cuda_free_waits_for_the_device_and_then_takes_its_own_time() -> None:
     # Kernels, the call's own 1,000, Python, 8 to the next kernel.
     before_us = 100 * 31 - 1 + 1_000 + 2_000 + 8 + 100 * 31
     check(outcome(freed(Free(1_000)), freed(), edit), before_us, 200 * 31)
-    check(
-        outcome(freed(Free(1_000)), freed(Free(500)), lambda facts: half(facts, "cudaFree")), before_us, before_us - 500
-    )
+    found = outcome(freed(Free(1_000)), freed(Free(500)), lambda facts: half(facts, "cudaFree"))
+    check(found, before_us, before_us - 500)
     found = outcome(freed(Free(1_000)), freed(Free(1_000), us=15), lambda facts: half(facts, "k"))
     check(found, before_us, before_us - 3_000)
 

@@ -10,10 +10,10 @@ from diagnose.facts.core.device import device_work
 from diagnose.facts.core.steps import steps
 from diagnose.facts.run.recording_cost import event_costs
 from diagnose.replay import calls as host_calls
+from diagnose.replay.build import before_on_stream, event_edges
+from diagnose.replay.calls import streams
 from diagnose.replay.edits import Shorten
 from diagnose.replay.job_saving import baseline
-from diagnose.replay.streams import streams
-from diagnose.replay.work_edges import before_on_stream, event_edges
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import EventCost
 from tests.drawing import Drawing
@@ -117,11 +117,8 @@ def test_where_the_host_bounds_the_step_it_comes_out_at_the_one_without_the_prof
     assert step_ms(known(HOST_BOUND, true_ms, true_ms, true_ms)) == pytest.approx(true_ms, rel=0.05)
 
 
-def test_an_event_costs_no_more_than_twice_what_is_known() -> None:
+def test_an_event_costs_no_more_than_twice_what_is_known_and_nothing_where_the_device_bounds_the_step() -> None:
     assert step_ms(known(HOST_BOUND, 0.5, 0.5, 0.5)) == pytest.approx(2.0 - 0.72, rel=0.05)
-
-
-def test_where_the_device_bounds_the_step_it_stays() -> None:
     assert step_ms(known(DEVICE_BOUND, 1.5, 1.5, 1.5)) == pytest.approx(1.8, rel=0.01)
 
 

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.core.host import host_threads
 from diagnose.replay.edits import Between, Detach, Edit, Estimate, Remove, Replace, Shorten, Times, shares
 from diagnose.replay.saving import Basis, Replay, Saving
 from diagnose.trace.intervals import Intervals
 from tests.drawing import Drawing
-from tests.replay.programs import OF_NOTHING, ids, saving
+from tests.replay.programs import OF_NOTHING, ids, python, saving
 
 NO_SAVING = Saving(0, 0, 0, Basis.REPLAYED)
 
@@ -45,10 +44,7 @@ def test_what_an_edit_takes_off_a_step() -> None:
 
 def test_times_of_a_thread_are_shortened_where_they_lie() -> None:
     facts = trained()
-    pieces = Intervals(
-        np.arange(4, dtype=np.int64) * 1_000_000 + 700_000, np.arange(4, dtype=np.int64) * 1_000_000 + 900_000
-    )
-    assert saved_us(Shorten(Times(host_threads(facts).main, pieces), 0.5), facts=facts) == 100
+    assert saved_us(Shorten(python(facts), 0.5), facts=facts) == 100
 
 
 def test_removed_with_its_op_a_kernel_takes_no_time_of_anybody() -> None:
@@ -70,6 +66,9 @@ def test_levels_give_a_range() -> None:
     found = saving(trained(), Shorten(ids(trained(), "gemm"), Between(0.9, 0.5, 0.2)))
     assert (found.low_ns, found.likely_ns, found.high_ns) == (20_000, 100_000, 160_000)
     assert found.basis is Basis.REPLAYED
+    edits = [Shorten(ids(trained(), "gemm"), Between(1.0, 0.5, 0.0))]
+    times = Replay(trained()).step_times_ns([(edits, level) for level in Estimate])
+    assert times.tolist() == [1_000_000, 900_000, 800_000]
 
 
 def test_shares_are_bounded() -> None:
@@ -101,13 +100,6 @@ def test_savings_after_other_edits_are_what_is_left_to_save() -> None:
     alone, after = replay.savings([[Shorten(gemm, 0.5)]])[0], replay.savings([[Shorten(add, 0.5)]], after=first)[0]
     together = replay.savings([[Shorten(gemm, 0.5), Shorten(add, 0.5)]])[0]
     assert alone.likely_ns + after.likely_ns == together.likely_ns == 250_000
-
-
-def test_a_level_is_asked_for_by_itself() -> None:
-    facts = trained()
-    edits = [Shorten(ids(facts, "gemm"), Between(1.0, 0.5, 0.0))]
-    times = Replay(facts).step_times_ns([(edits, level) for level in Estimate])
-    assert times.tolist() == [1_000_000, 900_000, 800_000]
 
 
 def test_without_a_host_recording_there_is_nothing_to_replay() -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from diagnose.facts.communication.matching import join as joined_job
 from diagnose.replay.job import CallsOfAll, Joined, join
 from diagnose.trace.job import CollectiveSequence, Job
-from tests.replay.playing import MS, Meet, NextStep, Own, Program, Recv, Send, play
+from tests.replay.playing import MS, Meet, NextStep, Own, Program, Recv, Send, one_step_each, play
 
 
 def job_of(*programs: Program) -> Job:
@@ -22,12 +22,6 @@ def scaled(joined: Joined, *keep: float) -> int:
     """The job's step if of each rank's own time this share is left."""
     own = [np.rint(ns * share).astype(np.int64) for ns, share in zip(joined.recorded.own_ns, keep, strict=True)]
     return int(joined.step_ns([replace(joined.recorded, own_ns=tuple(own))])[0])
-
-
-def one_step_each(*own_ms: float) -> list[Program]:
-    """Ranks that compute for so long, meet for 2 ms, and do so in three steps."""
-    everyone = tuple(range(len(own_ms)))
-    return [[Own(round(ms * MS)), Meet(everyone, 2 * MS), NextStep()] * 3 for ms in own_ms]
 
 
 def test_the_slower_of_two_ranks_sets_the_pace_until_the_other_is_the_slower() -> None:

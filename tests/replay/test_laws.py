@@ -1,12 +1,12 @@
 """What holds for every program: of the replay itself, of edits, and between a prediction and the truth."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.steps import steps

@@ -111,15 +111,11 @@ def test_times_of_a_thread_count_where_they_lie(trained: Facts) -> None:
     assert change(trained, Shorten(python(trained), 0.5)) == Change(ChangeKind.SHORTEN, 3, 200_000, (0.5, 0.5, 0.5))
 
 
-def test_time_in_several_operations_counts_once(trained: Facts) -> None:
+def test_time_in_several_operations_counts_once_and_a_third_of_a_step_is_rounded(trained: Facts) -> None:
     both = np.concatenate([ids(trained, name) for name in ("cudaLaunchKernel", "aten::mm", "aten::mm")])
     found = change(trained, Remove(both))
     assert (found.count, found.ns) == (6, 400_000)
-
-
-def test_a_third_of_a_step_is_rounded(trained: Facts) -> None:
-    last = ids(trained, "gemm")[-1:]
-    assert change(trained, Remove(last)).ns == 66_667
+    assert change(trained, Remove(ids(trained, "gemm")[-1:])).ns == 66_667
 
 
 @pytest.mark.parametrize("edit", OF_NOTHING.values(), ids=OF_NOTHING)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnose.contracts.pictures import CollectiveBar, CopySize, MemoryCurve, Pictures, RooflineOp
+from diagnose.contracts.timeline import CollectiveBar, CopySize, MemoryCurve, Pictures, RooflineOp
 from diagnose.facts.core.base import Missing
 from diagnose.timeline import pictures as module
 from diagnose.timeline.pictures import (

@@ -13,8 +13,7 @@ import pandas as pd
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnose.facts.autograd.backward import backward_ops
-from diagnose.facts.autograd.backward import dataflow
+from diagnose.facts.autograd.backward import backward_ops, dataflow
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import TimeCause, round_half_up
 from diagnose.facts.core.device import device_work

@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary
-from diagnose.contracts.pictures import CollectiveBar, MemoryCurve
+from diagnose.contracts.timeline import CollectiveBar, MemoryCurve
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.reports.html import style

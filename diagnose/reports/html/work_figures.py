@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.pictures import CopySize, CopySizes, LaunchCurve, RooflineKind, RooflineOp, RooflinePicture
+from diagnose.contracts.timeline import CopySize, CopySizes, LaunchCurve, RooflineKind, RooflineOp, RooflinePicture
 from diagnose.facts.core.base import Missing
 from diagnose.reports.html import style
 from diagnose.reports.html.boxes import boxes, ops

@@ -15,7 +15,7 @@ from diagnose import pipeline
 from diagnose.contracts import finding as said
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary, StepTime
 from diagnose.contracts.finding import Level, PricedSaving, RankedFinding, ReplayQuality, Together, Where
-from diagnose.contracts.pictures import CollectiveBar, MemoryCurve, RooflineOp, RooflinePicture
+from diagnose.contracts.timeline import CollectiveBar, MemoryCurve, RooflineOp, RooflinePicture
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.breakdown import Breakdown, TimeCause
 from diagnose.facts.core.idle import IdleShare
