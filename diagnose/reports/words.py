@@ -1,5 +1,7 @@
 """The words for causes, activities and what is waited for, so that every report uses the same."""
 
+from collections.abc import Sequence
+
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import OutcomeKind
 from diagnose.facts.core.breakdown import TimeCause
@@ -79,6 +81,16 @@ def safety(diagnosis: Diagnosis, level: Safety) -> str:
     if level is Safety.PRECISION and infers(diagnosis):
         return "lower precision: check the results"
     return SAFETY[level]
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def capital(text: str) -> str:
+    """The text with a capital letter at its beginning."""
+    return text[:1].upper() + text[1:]
 
 
 def why_this_rank(diagnosis: Diagnosis) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.reports.places import Checkout, Place
+from diagnose.reports.sarif import Checkout, Place
 from diagnose.reports.words import MOST_QUOTED, plain, quoted, size
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Manifest, SourceFile

@@ -164,7 +164,7 @@ def test_all_reports_say_the_same_of_a_hole_in_a_graph() -> None:
         """
     )
     found = of_ranks(pipeline.present(facts, []))
-    (part,) = [one for one in step_figures.parts(found) if one.label == "work that was not recorded"]
+    (part,) = [one for one in step_figures.parts(found)[0] if one.label == "work that was not recorded"]
     assert part.ns == 200_000
     assert re.search(r"work that was not recorded\W+200 us\W+50\.0 %", terminal.render(found, details=True))
     assert re.search(r"work that was not recorded\W+200 us\W+50\.0 %", markdown.render(found, details=True))
