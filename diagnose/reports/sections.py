@@ -231,14 +231,6 @@ def _kernels(diagnosis: Diagnosis) -> Section:
     return _table(diagnosis, "Longest kernels", rows, "share", "calls", "kind")
 
 
-def _kernel_kinds(diagnosis: Diagnosis) -> Section:
-    return _groups(diagnosis, "Kernels by kind", diagnosis.kernel_kinds)
-
-
-def _kernel_ops(diagnosis: Diagnosis) -> Section:
-    return _groups(diagnosis, "Kernels by op", diagnosis.kernel_ops)
-
-
 def _groups(diagnosis: Diagnosis, title: str, groups: tuple[KernelGroup, ...] | None) -> Section:
     rows = [
         timed(group.label or "unknown", group.ns, _base_ns(diagnosis), _count(group.calls, diagnosis))
@@ -317,7 +309,7 @@ def _mostly(function: FunctionTime, step_ns: int) -> str:
     return ", ".join(f"{clipped(name, 30)} {share(ns, step_ns)}" for ns, name in longest)
 
 
-_TABLES = {
+_TABLES: dict[str, Callable[[Diagnosis], Section]] = {
     "where the GPU's time goes": _breakdown,
     "why the GPU was idle": _idle,
     "the critical path": _path,
@@ -325,8 +317,8 @@ _TABLES = {
     "your functions": _functions,
     "input, launches and memory": _input_and_launches,
     "achieved FLOP/s": _flops,
-    "kinds of kernels": _kernel_kinds,
-    "ops that launch kernels": _kernel_ops,
+    "kinds of kernels": lambda diagnosis: _groups(diagnosis, "Kernels by kind", diagnosis.kernel_kinds),
+    "ops that launch kernels": lambda diagnosis: _groups(diagnosis, "Kernels by op", diagnosis.kernel_ops),
     "kernels": _kernels,
     "synchronisation": _syncs,
     "copies": _copies,

@@ -22,12 +22,11 @@ from diagnose.trace.model import Severity
 MOST_WIDTH = 100
 MOST_LINES, MOST_JOB_LINES = 40, 50  # Of a report in brief.
 FEW_NOTES = 4  # That are shown beside findings in full.
-SAVES_WIDTH = 26
+MOST_OF_RUN = 22  # Lines of a watched run, without details.
 MOST_LEGEND, LEGEND = 4, 0.01  # Parts of the bar that are named, and of what share on.
 STYLES = {findings.FAULTS: "bold red", findings.OPTIONS: "bold yellow", findings.LOOK: "bold cyan"}
 STYLES |= {findings.LATER: "bold cyan", findings.RISKS: "bold red"}
-MOST_OF_RUN = 22  # Lines of a watched run, without details.
-PLACE_WIDTH = 68  # Its end is kept: a file's name and line.
+SAVES_WIDTH, PLACE_WIDTH = 26, 68  # Of a place the end is kept: a file's name and line.
 CARD_MARGIN = 9  # Columns beside the code of a card.
 _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 

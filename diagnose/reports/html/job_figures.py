@@ -137,9 +137,8 @@ def job_heat_sentence(diagnosis: Diagnosis) -> str:
     job = _job(diagnosis)
     most = max(job.ranks, key=lambda rank: rank.compute_ns)
     text = f"{rank_told(job, most.rank).capitalize()} computes most, {duration(most.compute_ns)} a step"
-    waits = [rank for rank in job.ranks if rank.wait_ns is not None]
-    if waits:
-        least = min(waits, key=lambda wait: wait.wait_ns or 0)
+    if waits := [rank for rank in job.ranks if rank.wait_ns is not None]:
+        least = min(waits, key=lambda rank: rank.wait_ns or 0)
         who = " and" if least is most else f"; {rank_told(job, least.rank)}"
         text += f"{who} waits least, {duration(least.wait_ns or 0)}"
     size = _band(job)

@@ -71,8 +71,7 @@ class Box(Struct, frozen=True):
 def _kernel_boxes(diagnosis: Diagnosis) -> list[Box]:
     """Parents have the sum of their children."""
     per = per_step(diagnosis)
-    rest = {kernel_kind.label: (kernel_kind.ns, kernel_kind.calls) for kernel_kind in diagnosis.kernel_kinds or ()}
-    leaves: list[Box] = []
+    leaves, rest = list[Box](), {group.label: (group.ns, group.calls) for group in diagnosis.kernel_kinds or ()}
     for kernel in diagnosis.kernels or ():
         kind = kernel.kind.value
         ns, calls = rest.get(kind, (kernel.ns, kernel.calls))
@@ -88,16 +87,11 @@ def _kernel_boxes(diagnosis: Diagnosis) -> list[Box]:
     for leaf in leaves:
         for depth in range(1, len(leaf.path)):
             sums[leaf.path[:depth]] += leaf.ns
-    inner = [
-        Box(
-            path,
-            plain(path[-1], 40),
-            ns,
-            f"{plain(path[-1])}<br>{duration(ns)}{per}, {share(ns, sums[(ROOT,)])} of all kernels",
-            style.KERNEL_COLOURS[path[1]] if len(path) > 1 else style.SHADE,
-        )
-        for path, ns in sums.items()
-    ]
+    inner = []
+    for path, ns in sums.items():
+        hover = f"{plain(path[-1])}<br>{duration(ns)}{per}, {share(ns, sums[(ROOT,)])} of all kernels"
+        colour = style.KERNEL_COLOURS[path[1]] if len(path) > 1 else style.SHADE
+        inner.append(Box(path, plain(path[-1], 40), ns, hover, colour))
     return inner + leaves
 
 
@@ -114,17 +108,12 @@ def _kernel_hover(one: Kernel, diagnosis: Diagnosis) -> str:
 
 
 def _op_boxes(diagnosis: Diagnosis) -> list[Box]:
-    per = per_step(diagnosis)
-    return [
-        Box(
-            (op.name,),
-            plain(op.name, 40),
-            op.self_ns,
-            f"{plain(op.name)}<br>{duration(op.self_ns)}{per} in {number(each_step(op.calls, diagnosis))} calls",
-            style.MARK_COLOURS["op"],
-        )
-        for op in _ops(diagnosis)
-    ]
+    shown = []
+    for op in _ops(diagnosis):
+        calls = f"in {number(each_step(op.calls, diagnosis))} calls"
+        hover = f"{plain(op.name)}<br>{duration(op.self_ns)}{per_step(diagnosis)} {calls}"
+        shown.append(Box((op.name,), plain(op.name, 40), op.self_ns, hover, style.MARK_COLOURS["op"]))
+    return shown
 
 
 def _ops(diagnosis: Diagnosis) -> list[Op]:
@@ -208,17 +197,14 @@ def launches(diagnosis: Diagnosis) -> go.Figure:
     moment, median = np.array(curve.moment_ns) / 1e6, np.array(curve.depth_median)
     least, delay = np.array(curve.depth_least), np.maximum(np.array(curve.delay_median_ns) / 1e3, SHORTEST_US)
     made = style.figure(380, showlegend=False, shapes=style.step_bounds(diagnosis))
-    axis = made.layout.yaxis.to_plotly_json()
+    waits = made.layout.yaxis.to_plotly_json() | style.decades("us until it runs", delay.tolist())
     made.update_xaxes(anchor="y2", title={"text": "ms on the timeline"}, separatethousands=True)
     made.update_yaxes(domain=[0.56, 1], title={"text": "in the queue"}, rangemode="tozero")
-    made.update_layout(
-        yaxis2={**axis, **style.decades("us until it runs", delay.tolist()), "domain": [0, 0.44], "tickformat": ",~r"}
-    )
+    made.update_layout(yaxis2={**waits, "domain": [0, 0.44], "tickformat": ",~r"})
     piece = np.diff(moment).min() if len(moment) > 1 else 1.0
     made.add_bar(x=moment, y=median - least, base=least, width=piece, marker={"color": style.SKY}, hoverinfo="skip")
-    queue = [
-        f"{low:,} to {mid:,} (least, median)" for low, mid in zip(curve.depth_least, curve.depth_median, strict=True)
-    ]
+    depths = zip(curve.depth_least, curve.depth_median, strict=True)
+    queue = [f"{low:,} to {middle:,} (least, median)" for low, middle in depths]
     wait = [f"{duration(ns)} (median)" for ns in curve.delay_median_ns]
     for values, panel, colour, said in ((median, "y", style.BLUE, queue), (delay, "y2", style.ORANGE, wait)):
         made.add_scatter(
