@@ -5,24 +5,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from diagnose import pipeline
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding, ReplayQuality
 from diagnose.replay.saving import Basis
 from diagnose.replay.shown import Change, ChangeKind
 from diagnose.reports.findings import changes, formula
-from tests.drawing import Drawing
+from tests.reports.drawn import waiting_for_data
 
 
 @pytest.fixture
 def diagnosed(tmp_path: Path) -> Diagnosis:
-    draw = Drawing()
-    for number in range(4):
-        at = number * 10_000
-        draw.step(number, at, at + 10_000)
-        draw.span("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 4_000)
-        draw.launch("gemm", (at + 4_650, at + 4_660), (at + 4_670, at + 8_000))
-    found = pipeline.diagnose([draw.write(tmp_path / "trace.json")])
+    found = waiting_for_data(tmp_path)
     return replace(found, replay=ReplayQuality(step_time_ns=100_000_000, error_share=0.0, unexplained_share=0.0))
 
 

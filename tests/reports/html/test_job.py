@@ -1,6 +1,6 @@
 """The first screen of many ranks: what it says, and how large it is for very many."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -133,29 +133,23 @@ def test_a_rank_that_takes_no_more_than_equal_ranks_do_by_chance_is_not_named() 
     )
     assert list(job_words.standing_out(on_gpu)) == [(1, JobPathKind.COMPUTE)]
     assert job_words.standing_out(on_cpu) == {}
-
-
-def test_where_nobody_waits_no_rank_stands_out() -> None:
-    """Ranks that meet nowhere: one takes longer, and holds nobody up."""
-    found = diagnosed(play([[Own(ms * MS), NextStep()] * 4 for ms in (20, 24, 20)])).job
-    assert job_words.standing_out(found) == {}
+    # Ranks that meet nowhere: one takes longer, and holds nobody up.
+    apart = diagnosed(play([[Own(ms * MS), NextStep()] * 4 for ms in (20, 24, 20)])).job
+    assert job_words.standing_out(apart) == {}
 
 
 @pytest.mark.parametrize("render", [terminal.render, markdown.render])
-def test_texts_have_the_job_before_the_ranks(render: object) -> None:
-    assert callable(render)
+def test_texts_have_the_job_before_the_ranks(render: Callable[..., str]) -> None:
     text = render(eight(), details=True)
     assert render(eight()).count("\n") <= terminal.MOST_JOB_LINES
     assert text.index("The job: critical path of its step") < text.index("Ranks\n")
     assert "rank 5: compute" in text
 
 
-def test_the_tables_add_up_to_the_step() -> None:
+def test_of_very_many_ranks_tables_show_those_to_look_at_and_say_so() -> None:
     found = thousand().job
     assert sum(ns for _, ns in job_tables.path_rows(found)) == found.step_ns
-
-
-def test_of_very_many_ranks_tables_show_those_to_look_at_and_say_so() -> None:
+    assert len(page.render(thousand()).encode()) < 5_000_000
     tables = {job_section.title: job_section for job_section in job_tables.job_sections(thousand())}
     assert len(tables["Ranks"].rows) == job_tables.MOST_JOB_RANKS
     assert "rank 700" in [row.label for row in tables["Ranks"].rows]
@@ -205,10 +199,6 @@ def test_ranks_that_hold_the_path_for_a_moment_share_a_lane() -> None:
     found = diagnosed(play([[*hop, Meet(tuple(range(14))), NextStep()] * 2 for hop in hops]))
     lanes = job_figures.path_lanes(found.job)
     assert lanes == [*(f"rank {rank}" for rank in range(1, 13)), "other ranks", "between ranks"]
-
-
-def test_the_page_of_very_many_ranks_is_no_larger_than_five_megabytes() -> None:
-    assert len(page.render(thousand()).encode()) < 5_000_000
 
 
 def test_of_each_rank_it_is_told_how_it_spends_its_step_and_what_is_found_on_it() -> None:
