@@ -11,7 +11,7 @@ from diagnose.failures import attempt
 from diagnose.replay.saving import Basis
 from diagnose.replay.shown import Change, ChangeKind
 from diagnose.reports.sections import place
-from diagnose.reports.words import BASES, LOOKS, OUTCOMES, capital, safety
+from diagnose.reports.words import BASES, OUTCOMES, capital, safety
 from diagnose.trace.units import clipped, duration, number, percent, rounded_share, share
 
 FAULTS, OPTIONS, LOOK, LATER, RISKS, MINOR = "FAULTS", "OPTIONS", "WHERE TO LOOK", "LATER", "RISKS", "UNDER 1 %"
@@ -142,7 +142,7 @@ def card(at: int, one: RankedFinding | ShownRisk, diagnosis: Diagnosis) -> Card:
         kind=kind,
         detail=capital(detail),
         evidence=tuple(evidence.text for evidence in one.evidence),
-        fixes=tuple((fix, LOOKS if looks else safety(diagnosis, fix.safety)) for fix in one.fixes),
+        fixes=tuple((fix, "where to look" if looks else safety(diagnosis, fix.safety)) for fix in one.fixes),
         place=place(one.site) if one.site else "",
         confidence=f"{one.confidence.level.value} ({one.confidence.why})",
     )

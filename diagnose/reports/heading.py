@@ -167,7 +167,7 @@ def bar(diagnosis: Diagnosis) -> list[Segment]:
     """What the step consists of, without empty parts: of the GPU, or of the CPU where no GPU was recorded."""
     whole, host = diagnosis.breakdown, diagnosis.host
     if whole is None:
-        parts = Counter(host.parts if host else {}).most_common()
+        parts = Counter[TimeCause](host.parts if host else {}).most_common()
         found = [Segment(CAUSES[cause], ns, "█" if cause in _COMPUTING else "░") for cause, ns in parts]
     else:
         losses = _losses(diagnosis).most_common()

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose import pipeline
-from diagnose.contracts import finding as said
+from diagnose.contracts import finding as contract
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Kind, Level, OutcomeKind, RankedFinding, Together
 from diagnose.replay.saving import Basis
@@ -77,7 +77,7 @@ def test_what_saves_little_is_listed_if_all_is_asked_for(found: Diagnosis, detai
 
 def test_hostile_text_stays_text(found: Diagnosis) -> None:
     evil = "[red]x[/red] <script>alert(1)</script> | `code` @you http://x.y *b*"
-    one = replace(found.findings[0], title=evil, evidence=(said.Evidence(evil),), site=Site(evil, 1, evil))
+    one = replace(found.findings[0], title=evil, evidence=(contract.Evidence(evil),), site=Site(evil, 1, evil))
     bad = replace(found, findings=(one,))
     assert "[red]x[/red] <script>" in terminal.render(bad, 200)
     text = "".join(markdown.render(bad, details) for details in (False, True))
@@ -140,7 +140,7 @@ def test_the_first_lines_say_what_recording_cost_and_what_savings_are_of(found: 
     (one,) = found.findings
     saving = replace(one.saving, likely_ns=32_000_000, after_above_ns=32_000_000)
     every = Together(32_000_000, 32_000_000, 32_000_000)
-    quality = said.ReplayQuality(100_000_000, 0.0, 0.0, every, every)
+    quality = contract.ReplayQuality(100_000_000, 0.0, 0.0, every, every)
     unprofiled = replace(found, steps=steps, findings=(replace(one, saving=saving),), replay=quality)
     first, _, second, *_ = terminal.render(unprofiled, 100).splitlines()
     assert first.endswith(" · 3 of 4 recorded steps · profiler overhead 25 %")
@@ -171,14 +171,14 @@ def of_kinds(found: Diagnosis, some: str) -> Diagnosis:
 
     def listed(at: int, kind: Kind, level: Level) -> RankedFinding:
         saving = replace(one.saving, after_above_ns=gains[at] * 1_000_000)
-        share, sure = gains[at] / 100, said.Confidence(level, "drawn")
+        share, sure = gains[at] / 100, contract.Confidence(level, "drawn")
         return replace(one, rank_order=at, kind=kind, confidence=sure, saving=saving, share_of_step=share)
 
     def together(among: str) -> Together | None:
         saved = sum(gains[at] for at, kind in enumerate(some, start=1) if kind in among) * 1_000_000
         return Together(0, saved, saved) if saved else None
 
-    quality = said.ReplayQuality(100_000_000, 0.0, 0.0, together("HM"), together("HML"), together("HMLO"))
+    quality = contract.ReplayQuality(100_000_000, 0.0, 0.0, together("HM"), together("HML"), together("HMLO"))
     every = tuple(listed(at, *KINDS[kind]) for at, kind in enumerate(some, start=1))
     return replace(found, findings=every, replay=quality, outcomes=found.outcomes[-1:])
 

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import pytest
 from msgspec.structs import replace
 
-from diagnose.contracts import finding as said
+from diagnose.contracts import finding as contract
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary, StepTime
 from diagnose.contracts.finding import Level, PricedSaving, RankedFinding, ReplayQuality, Together, Where
 from diagnose.contracts.pictures import CollectiveBar, MemoryCurve, RooflineOp, RooflinePicture
@@ -137,13 +137,13 @@ def finding(
         rule="r",
         code="RR01",
         title=title,
-        kind=said.Kind.FAULT,
+        kind=contract.Kind.FAULT,
         rank_order=rank_order,
         where=Where((0,), (1, 2)),
         evidence=(),
         saving=PricedSaving(likely_ns // 2, likely_ns, 2 * likely_ns, Basis.REPLAYED, added_ns, None),
         share_of_step=likely_ns / 1e6,
-        confidence=said.Confidence(Level.HIGH, "measured"),
+        confidence=contract.Confidence(Level.HIGH, "measured"),
         fixes=(),
         site=None,
         minor=minor,
