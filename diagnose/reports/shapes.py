@@ -100,8 +100,8 @@ def section(shown: Section, width: int) -> RenderableType:
         table.add_row(*map(Text, (label, *row.cells, *share)))
         if row.place:
             table.add_row(Text("  " + units.clipped_left(row.place, room - 2), style="dim"))
-    note = [Text(shown.note, style="dim")] * bool(shown.note)
-    return Group(title(shown.title), *map(indented, (table, *note)))
+    note = [indented(Text(shown.note, style="dim"))] * bool(shown.note)
+    return Group(title(shown.title), indented(table), *note)
 
 
 def _label_room(shown: Section, width: int, bars: bool) -> int:

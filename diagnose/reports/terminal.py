@@ -222,7 +222,8 @@ def _tried(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
         table.add_column(head, header_style="dim")
     for one in trials.all_of(report):
         table.add_row(*map(Text, (trials.name(one), *trials.speed_ups(one), trials.verdict(one))))
-    yield from map(shapes.indented, (table, Text(trials.conclusion(report))))
+    yield shapes.indented(table)
+    yield shapes.indented(Text(trials.conclusion(report)))
 
 
 def _card(card: Card, of: int, width: int) -> RenderableType:

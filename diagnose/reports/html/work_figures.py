@@ -88,10 +88,10 @@ def _kernel_boxes(diagnosis: Diagnosis) -> list[Box]:
         for depth in range(1, len(leaf.path)):
             sums[leaf.path[:depth]] += leaf.ns
     inner = []
-    for path, ns in sums.items():
-        hover = f"{plain(path[-1])}<br>{duration(ns)}{per}, {share(ns, sums[(ROOT,)])} of all kernels"
-        colour = style.KERNEL_COLOURS[path[1]] if len(path) > 1 else style.SHADE
-        inner.append(Box(path, plain(path[-1], 40), ns, hover, colour))
+    for above, ns in sums.items():
+        hover = f"{plain(above[-1])}<br>{duration(ns)}{per}, {share(ns, sums[(ROOT,)])} of all kernels"
+        colour = style.KERNEL_COLOURS[above[1]] if len(above) > 1 else style.SHADE
+        inner.append(Box(above, plain(above[-1], 40), ns, hover, colour))
     return inner + leaves
 
 
