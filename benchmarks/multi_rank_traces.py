@@ -15,7 +15,7 @@ import diagnose
 from benchmarks import gpu_traces
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
-from diagnose.reports import job_tables as jobs
+from diagnose.reports import job_words as jobs
 
 HERE = Path(__file__).parent
 

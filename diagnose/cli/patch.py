@@ -39,7 +39,7 @@ def command(
     from diagnose.patches import files, making
     from diagnose.patches.files import CannotPatch
     from diagnose.patches.making import Which
-    from diagnose.reports import patches
+    from diagnose.reports import trials
 
     if kept and fixes:
         raise click.ClickException("--kept and --fix exclude each other. Use only one.")
@@ -55,7 +55,7 @@ def command(
             Which.KEPT if kept else Which.WITH_OPTIONS if options else Which.FAULTS,
         )
         if not quiet:
-            click.echo(patches.render(patch, diagnosis), nl=False, err=True)
+            click.echo(trials.patched(patch, diagnosis), nl=False, err=True)
             if patch.files and patch.root != Path.cwd().resolve():
                 click.echo("Apply the diff in the top folder of the git checkout.", err=True)
         if write_it:

@@ -11,7 +11,7 @@ from diagnose.contracts.baseline import Baseline, GroupTime, KnownFinding, RankS
 from diagnose.contracts.diagnosis import Diagnosis, Provenance, RankSummary
 from diagnose.contracts.finding import OutcomeKind, RankedFinding
 from diagnose.contracts.job import JobSummary
-from diagnose.reports import job_tables as jobs
+from diagnose.reports import job_words as jobs
 from diagnose.trace.manifest import DeviceState, Manifest, RankManifest
 from diagnose.version import __version__
 

@@ -4,19 +4,20 @@ The terminal, Markdown, the page's head and agents show the same values.
 """
 
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
-from diagnose import failures
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import Kind, RankedFinding
+from diagnose.contracts.finding import Kind
+from diagnose.failures import attempt, each, section
 from diagnose.fixes.setting import Safety
 from diagnose.replay.saving import DOUBTFUL, Basis
 from diagnose.reports import findings, heading, trials
 from diagnose.reports.findings import Entry
 from diagnose.reports.heading import Segment
-from diagnose.reports.words import BASES, SAFETY
+from diagnose.reports.words import BASES, SAFETY, listed
 from diagnose.trace.model import Severity
 from diagnose.trace.units import clipped, duration, rounded_share
 
@@ -44,18 +45,15 @@ NOTHING = Brief("", "", (), (), "", (), (), ())
 
 def of(diagnosis: Diagnosis) -> Brief:
     """The report in brief. Where a part fails, it is left out."""
-    section = failures.section
-    lists = [
-        (name, findings.ABOUT[name], tuple(some)) for name, some in section("findings", findings.entries, diagnosis)
-    ]
+    lists = section("findings", findings.entries, diagnosis)
     return Brief(
-        subject="".join(section("what ran on what", heading.subject, diagnosis)),
-        headline="".join(section("the step time", heading.headline, diagnosis)),
+        subject=attempt("what ran on what", "", heading.subject, diagnosis),
+        headline=attempt("the step time", "", heading.headline, diagnosis),
         bar=tuple(section("the bar of the step", heading.bar, diagnosis)),
         gain=tuple(section("what fixing the faults gives", heading.gain, diagnosis)),
-        warning="".join(section("what was not recorded", _warning, diagnosis)),
-        lists=tuple(lists),
-        notes=tuple(clipped(note, MOST_TEXT) for note in failures.each(_NOTES, diagnosis)),
+        warning=attempt("what was not recorded", "", _warning, diagnosis),
+        lists=tuple((name, findings.ABOUT[name], tuple(some)) for name, some in lists),
+        notes=tuple(clipped(note, MOST_TEXT) for note in each(_NOTES, diagnosis)),
         next=tuple(section("what to do next", _next, diagnosis)),
     )
 
@@ -92,41 +90,30 @@ def _epoch(diagnosis: Diagnosis) -> Iterator[str]:
     if epoch is None:
         return
     parts = {"the first batch": epoch.starting_ns, "evaluation, saving and the like": epoch.between_ns}
-    told = [
-        f"{what} {duration(ns)}" for what, ns in parts.items() if ns >= heading.TELLING * epoch.steps * epoch.step_ns
-    ]
+    least = heading.TELLING * epoch.steps * epoch.step_ns
+    told = [f"{what} {duration(ns)}" for what, ns in parts.items() if ns >= least]
     if told:
         yield f"Once per epoch ({epoch.steps:,} steps), on top of the steps: {', '.join(told)}."
 
 
-def _worth(diagnosis: Diagnosis) -> list[tuple[int, RankedFinding]]:
-    return list(enumerate((one for one in diagnosis.findings if not one.minor), start=1))
-
-
 def _results(diagnosis: Diagnosis) -> Iterator[str]:
-    of_level: dict[Safety, list[int]] = {}
-    for number, one in _worth(diagnosis):
+    of_level = defaultdict[Safety, list[str]](list)
+    for at, one in findings.worth(diagnosis):
         if one.fixes and one.kind is not Kind.WHERE_TO_LOOK:
-            of_level.setdefault(one.fixes[0].safety, []).append(number)
-    exact = sorted(n for level in (Safety.SAME_NUMBERS, Safety.ROUNDING) for n in of_level.pop(level, []))
-    if not exact and not of_level:
-        return
-    others = [f"{heading.numbers(some)} {SAFETY[level]}" for level, some in of_level.items()]
-    if not exact:
-        yield f"Results: {'; '.join(others)}."
+            of_level[one.fixes[0].safety].append(str(at))
+    exact = [level for level in (Safety.SAME_NUMBERS, Safety.ROUNDING) if of_level.pop(level, [])]
+    others = "; ".join(f"{listed(some)} {SAFETY[level]}" for level, some in of_level.items())
+    if exact:
+        yield "Results stay the same up to rounding" + (f", except: {others}." if others else ".")
     elif others:
-        yield f"Results stay the same up to rounding, except: {'; '.join(others)}."
-    else:
-        yield "Results stay the same up to rounding."
+        yield f"Results: {others}."
 
 
 def _bases(diagnosis: Diagnosis) -> Iterator[str]:
-    of_basis: dict[Basis, list[int]] = {}
-    for number, one in _worth(diagnosis):
-        of_basis.setdefault(one.saving.basis, []).append(number)
-    told = [
-        f"{heading.numbers(some)} {'are' if len(some) > 1 else 'is'} {BASES[basis]}" for basis, some in of_basis.items()
-    ]
+    of_basis = defaultdict[Basis, list[str]](list)
+    for at, one in findings.worth(diagnosis):
+        of_basis[one.saving.basis].append(str(at))
+    told = [f"{listed(some)} {'are' if len(some) > 1 else 'is'} {BASES[basis]}" for basis, some in of_basis.items()]
     if len(told) == 1:
         told = [BASES[basis] for basis in of_basis]
     if told:

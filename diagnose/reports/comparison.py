@@ -1,9 +1,9 @@
 """What a report of a comparison says, as sentences, titled tables and lists: shared by all its forms."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 
 from diagnose.contracts.baseline import GroupTime, KnownFinding
-from diagnose.contracts.comparison import Change, ChangeKind, Comparison, GroupChange, Part, PartKind, SettingChange
+from diagnose.contracts.comparison import Change, ChangeKind, Comparison, Part, PartKind, SettingChange
 from diagnose.reports.sections import Row, Section, place
 from diagnose.reports.words import CAUSES, WORK_NOT_RECORDED
 from diagnose.trace import kinds
@@ -22,8 +22,6 @@ CHANGES = {
     ChangeKind.SHORTER: "shorter",
     ChangeKind.REST: "all else",
 }
-
-
 _UNDIVIDED = {
     PartKind.EXPOSED_COMMUNICATION: "exposed communication",
     PartKind.EXPOSED_COPY: "exposed copies and fills",
@@ -31,10 +29,19 @@ _UNDIVIDED = {
     PartKind.PROFILER: "profiler-overhead correction",
     PartKind.NOT_KNOWN: "not broken down on one side",
 }
+_CAUSES = {cause.value: told for cause, told in CAUSES.items()}  # A baseline of another version may know others.
 
+MOST_ROWS = 12  # Rows of a table for people; JSON has more.
+LEAST_SHARE = 0.001  # Of the step, for a row of its own (our choice).
+CHANGE_SHARE = 0.005  # Of the longer step, for a change that has a row (our choice).
+CAUSE_SHARE = 0.1  # Of the difference, for what is named as its cause (our choice).
+MOST_CAUSES = 3
+NAME_WIDTH, PLACE_WIDTH = 48, 40
+NEXT = "diagnose compare ... --details", "tables, savings and settings (or --html)"
 
-# A baseline of another version may know others.
-_CAUSES = {cause.value: told for cause, told in CAUSES.items()}
+DIFFERENCE = ("", "before", "after", "difference")  # Columns.
+
+Item = tuple[str, str]  # First words, and the rest.
 
 
 def part_words(kind: PartKind, of: str) -> str:
@@ -46,18 +53,6 @@ def part_words(kind: PartKind, of: str) -> str:
     if kind is PartKind.HOST:
         return f"CPU: {_CAUSES.get(of, of)}"
     return _UNDIVIDED[kind]
-
-
-MOST_ROWS = 12  # Rows of a table for people; JSON has more.
-LEAST_SHARE = 0.001  # Of the step, for a row of its own (our choice).
-CHANGE_SHARE = 0.005  # Of the longer step, for a change that has a row (our choice).
-CAUSE_SHARE = 0.1  # Of the difference, for what is named as its cause (our choice).
-
-MOST_CAUSES = 3
-NAME_WIDTH, PLACE_WIDTH = 48, 40
-NEXT = "diagnose compare ... --details", "tables, savings and settings (or --html)"
-
-Item = tuple[str, str]  # First words, and the rest.
 
 
 def headline(found: Comparison) -> str:
@@ -95,8 +90,8 @@ def causes(found: Comparison) -> Iterator[str]:
     whole = found.difference_ns.likely
     parts = [one for one in found.parts if one.kind is not PartKind.PROFILER]
     changes = [(change, part) for part in parts for change in _told(part)]
-    mine = [both for both in changes if both[0].ns * whole >= CAUSE_SHARE * whole**2]
-    for change, part in sorted(mine, key=lambda both: -abs(both[0].ns))[:MOST_CAUSES]:
+    causing = [both for both in changes if both[0].ns * whole >= CAUSE_SHARE * whole**2]
+    for change, part in sorted(causing, key=lambda both: -abs(both[0].ns))[:MOST_CAUSES]:
         name, of = (_name(change), f" ({part.what})") if change.what else (part.what, "")
         yield f"{signed(change.ns)}: {name}{_at(change)}: {how(change)}{of}"
 
@@ -106,15 +101,10 @@ def _told(part: Part) -> list[Change]:
 
 
 def _as_change(part: Part) -> Change:
-    kinds = {(True, False): ChangeKind.NEW, (False, True): ChangeKind.GONE}
-    usual = ChangeKind.LONGER if part.ns > 0 else ChangeKind.SHORTER
-    return Change(
-        what="",
-        change=kinds.get((not part.before_ns, not part.after_ns), usual),
-        before_ns=part.before_ns,
-        after_ns=part.after_ns,
-        ns=part.ns,
-    )
+    change = ChangeKind.LONGER if part.ns > 0 else ChangeKind.SHORTER
+    if bool(part.before_ns) != bool(part.after_ns):
+        change = ChangeKind.GONE if part.before_ns else ChangeKind.NEW
+    return Change(what="", change=change, before_ns=part.before_ns, after_ns=part.after_ns, ns=part.ns)
 
 
 def _name(change: Change) -> str:
@@ -150,8 +140,7 @@ def signed(ns: float) -> str:
 
 def sections(found: Comparison) -> Iterator[Section]:
     """The tables; empty ones are left out."""
-    made = (_parts(found), _changes(found), _per(found), _ranks(found), _groups(found))
-    return (one for one in made if one.rows)
+    return (made for made in (make(found) for make in (_parts, _changes, _per, _ranks, _groups)) if made.rows)
 
 
 def _split(found: Comparison) -> tuple[list[Part], list[Part]]:
@@ -175,66 +164,58 @@ def _parts(found: Comparison) -> Section:
         rows.append(_row("everything else", sum(one.before_ns for one in rest), sum(one.after_ns for one in rest)))
     rows.append(_row("step", found.before_ns, found.after_ns))
     note = "Each moment of a step counts once, so the parts add up to the difference."
-    return Section("Where the difference is", ("", "before", "after", "difference"), tuple(rows), note)
+    return Section("Where the difference is", DIFFERENCE, rows, note)
 
 
-def _row(label: str, before_ns: int, after_ns: int, site: str = "") -> Row:
-    return Row(label, (duration(before_ns), duration(after_ns), signed(after_ns - before_ns)), place=site)
+def _row(label: str, before_ns: int, after_ns: int) -> Row:
+    return Row(label, (duration(before_ns), duration(after_ns), signed(after_ns - before_ns)))
 
 
 def _changes(found: Comparison) -> Section:
     least = CHANGE_SHARE * max(found.before_ns, found.after_ns)
     told = [(one, part) for part in found.parts for one in part.detail if one.change is not ChangeKind.REST]
-    changes = [both for both in told if abs(both[0].ns) >= least]
-    ranked = sorted(changes, key=lambda both: -abs(both[0].ns))[:MOST_ROWS]
-    rows = tuple(
-        Row(
-            _name(change) or part.what,
-            (signed(change.ns), f"{part.what}: {how(change)}" if change.what else how(change)),
-            place=place(change.site) if change.site else "",
-        )
-        for change, part in ranked
-    )
+    rows = []
+    for change, part in sorted(told, key=lambda both: -abs(both[0].ns))[:MOST_ROWS]:
+        if abs(change.ns) >= least:
+            words = f"{part.what}: {how(change)}" if change.what else how(change)
+            line = place(change.site) if change.site else ""
+            rows.append(Row(_name(change) or part.what, (signed(change.ns), words), place=line))
     known = found.verdict in ("faster", "slower")
     note = "" if known else "The step time may not have changed, so these may be noise."
     return Section("What changed", ("", "difference", "how"), rows, note, words=True)
 
 
 def _per(found: Comparison) -> Section:
-    rows = tuple(Row(f"time per {one.unit}", (duration(one.before_ns), duration(one.after_ns))) for one in found.per)
+    rows = [Row(f"time per {one.unit}", (duration(one.before_ns), duration(one.after_ns))) for one in found.per]
     return Section("Time for the same work", ("", "before", "after"), rows)
 
 
 def _ranks(found: Comparison) -> Section:
-    known = [(one.after.rank, one.before.computing_ns, one.after.computing_ns) for one in found.ranks]
-    least = CHANGE_SHARE * max(found.before_ns, found.after_ns)
-    changed = [
-        (rank, before_ns, after_ns)
-        for rank, before_ns, after_ns in known
-        if before_ns is not None and after_ns is not None and abs(after_ns - before_ns) >= least
-    ]
-    changed.sort(key=lambda one: -abs(one[2] - one[1]))
-    rows = [_row(f"rank {rank}", before_ns, after_ns) for rank, before_ns, after_ns in changed[:MOST_ROWS]]
-    return Section("Compute time by rank (largest changes)", ("", "before", "after", "difference"), tuple(rows))
+    least, changed = CHANGE_SHARE * max(found.before_ns, found.after_ns), list[tuple[str, int, int]]()
+    for one in found.ranks:
+        before_ns, after_ns = one.before.computing_ns, one.after.computing_ns
+        if before_ns is not None and after_ns is not None and abs(after_ns - before_ns) >= least:
+            changed.append((f"rank {one.after.rank}", before_ns, after_ns))
+    changed.sort(key=lambda row: -abs(row[2] - row[1]))
+    rows = [_row(*row) for row in changed[:MOST_ROWS]]
+    return Section("Compute time by rank (largest changes)", DIFFERENCE, rows)
 
 
 def _groups(found: Comparison) -> Section:
     least = CHANGE_SHARE * max(found.before_ns, found.after_ns)
     rows = [
-        _row(f"{group.label}: {what}", *times)
+        _row(f"{group.label}: {what}", before_ns, after_ns)
         for group in found.groups
-        for what, times in (
-            ("waiting", _both(group, lambda side: side.wait_ns)),
-            ("transfer", _both(group, lambda side: side.transfer_ns)),
+        for what, before_ns, after_ns in zip(
+            ("waiting", "transfer"), _held(group.before), _held(group.after), strict=True
         )
-        if abs(times[1] - times[0]) >= least
+        if abs(after_ns - before_ns) >= least
     ]
-    return Section("Groups of ranks", ("", "before", "after", "difference"), tuple(rows[:MOST_ROWS]))
+    return Section("Groups of ranks", DIFFERENCE, rows[:MOST_ROWS])
 
 
-def _both(one: GroupChange, ns: Callable[[GroupTime], int]) -> tuple[int, int]:
-    before_ns, after_ns = (0 if side is None else ns(side) for side in (one.before, one.after))
-    return before_ns, after_ns
+def _held(side: GroupTime | None) -> tuple[int, int]:
+    return (0, 0) if side is None else (side.wait_ns, side.transfer_ns)
 
 
 def brief(found: Comparison) -> Iterator[Item]:
@@ -249,29 +230,27 @@ def brief(found: Comparison) -> Iterator[Item]:
 
 def lists(found: Comparison) -> Iterator[tuple[str, list[Item]]]:
     """Titled lists: findings and settings that differ; empty ones are left out."""
-    told, grown = found.findings, found.findings.grown
-    made: list[tuple[str, list[Item]]] = [
-        ("New findings", [_finding(one) for one in told.new]),
-        ("Grown findings", [_grown(one.before, one.after) for one in grown]),
-        ("Fixed findings", [_finding(one) for one in told.fixed]),
-        ("Found before, not checked after", [_finding(one) for one in told.not_looked_at]),
-        ("Found after, not checked before", [_finding(one) for one in told.not_looked_at_before]),
-        ("Changed settings", [_setting(setting) for setting in found.settings[:MOST_ROWS]]),
-    ]
-    return ((title, items) for title, items in made if items)
+    told = found.findings
+    made: dict[str, Iterable[Item]] = {
+        "New findings": map(_finding, told.new),
+        "Grown findings": (_finding(one.after, one.before) for one in told.grown),
+        "Fixed findings": map(_finding, told.fixed),
+        "Found before, not checked after": map(_finding, told.not_looked_at),
+        "Found after, not checked before": map(_finding, told.not_looked_at_before),
+        "Changed settings": map(_setting, found.settings[:MOST_ROWS]),
+    }
+    return ((title, items) for title, some in made.items() if (items := list(some)))
 
 
-def _finding(one: KnownFinding) -> Item:
-    at = f", at {place(one.site)}" if one.site else ""
-    return f"{one.title} ({one.code}):", f"{_saving(one)}{at}"
+def _finding(one: KnownFinding, before: KnownFinding | None = None) -> Item:
+    label = f"{one.title} ({one.code}):"
+    if before is not None:
+        return label, f"{_saving(before)} before, {_saving(one)} after"
+    return label, _saving(one) + (f", at {place(one.site)}" if one.site else "")
 
 
 def _saving(one: KnownFinding) -> str:
     return f"{about(one.likely_ns)} per step ({about(one.low_ns)} to {about(one.high_ns)})"
-
-
-def _grown(before: KnownFinding, after: KnownFinding) -> Item:
-    return f"{after.title} ({after.code}):", f"{_saving(before)} before, {_saving(after)} after"
 
 
 def _setting(one: SettingChange) -> Item:

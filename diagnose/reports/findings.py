@@ -1,16 +1,18 @@
-"""What a report says of findings and of what was not found, as text: shared by the terminal and Markdown."""
+"""What a report says of findings and of what was not found, as text: shared by the terminal, Markdown and the page."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 from msgspec import Struct
 
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import Confidence, Fix, Kind, OutcomeKind, RankedFinding, ShownRisk
+from diagnose.contracts.finding import Fix, Kind, OutcomeKind, RankedFinding, ShownRisk
 from diagnose.failures import attempt
 from diagnose.replay.saving import Basis
+from diagnose.replay.shown import Change, ChangeKind
 from diagnose.reports.sections import place
-from diagnose.reports.words import BASES, LOOKS, OUTCOMES, safety
-from diagnose.trace.units import clipped, duration, rounded_share, share
+from diagnose.reports.words import BASES, OUTCOMES, capital, safety
+from diagnose.trace.units import clipped, duration, number, percent, rounded_share, share
 
 FAULTS, OPTIONS, LOOK, LATER, RISKS, MINOR = "FAULTS", "OPTIONS", "WHERE TO LOOK", "LATER", "RISKS", "UNDER 1 %"
 HEADINGS = {Kind.FAULT: FAULTS, Kind.OPTION: OPTIONS, Kind.WHERE_TO_LOOK: LOOK}
@@ -41,27 +43,30 @@ class Entry(Struct, frozen=True):
     is_code: bool
 
 
+def worth(diagnosis: Diagnosis) -> list[tuple[int, RankedFinding]]:
+    """The findings worth a card, in order, each with its number."""
+    return list(enumerate((finding for finding in diagnosis.findings if not finding.minor), start=1))
+
+
 def entries(diagnosis: Diagnosis) -> list[tuple[str, list[Entry]]]:
     """The findings by heading, in order; headings without any are left out."""
-    shown = [(number, one) for number, one in enumerate(_worth(diagnosis), start=1)]
+    shown = worth(diagnosis)
     found = {
-        heading: [_entry(str(n), one, diagnosis) for n, one in shown if one.kind is kind]
+        heading: [_entry(str(at), one, diagnosis) for at, one in shown if one.kind is kind]
         for kind, heading in HEADINGS.items()
     }
     found[LATER] = [_entry("", one, diagnosis) for one in diagnosis.findings if one.hidden]
-    found[RISKS] = [_risk_entry(one) for one in diagnosis.risks]
+    found[RISKS] = [_entry("", one, diagnosis) for one in diagnosis.risks]
     return [(heading, some) for heading, some in found.items() if some]
 
 
-def _worth(diagnosis: Diagnosis) -> list[RankedFinding]:
-    return [finding for finding in diagnosis.findings if not finding.minor]
-
-
-def _entry(number: str, one: RankedFinding, diagnosis: Diagnosis) -> Entry:
-    fix = one.fixes[0] if one.fixes else None
-    saves, spread = _saves(one, _step_ns(diagnosis))
+def _entry(at: str, one: RankedFinding | ShownRisk, diagnosis: Diagnosis) -> Entry:
+    saves, spread = _saves(one, diagnosis.step_ns or 1) if isinstance(one, RankedFinding) else ("", "")
+    fix = one.fixes[0] if one.fixes else Fix("")
+    code = tuple(fix.after.splitlines())
+    is_code = 0 < len(code) <= MOST_CODE and len(fix.after) <= MOST_TEXT and not getattr(one, "per_sample", False)
     return Entry(
-        number=number,
+        number=at,
         title=one.title,
         code=one.code,
         saves=saves,
@@ -69,48 +74,22 @@ def _entry(number: str, one: RankedFinding, diagnosis: Diagnosis) -> Entry:
         level=one.confidence.level.value,
         place=place(one.site) if one.site else "",
         evidence=clipped(one.evidence[0].text, MOST_TEXT) if one.evidence else "",
-        change=_change(fix) if not one.per_sample or fix is None else (fix.do,),
-        is_code=fix is not None and _is_short(fix) and not one.per_sample,
+        change=code if is_code else (clipped(fix.do, MOST_TEXT),) if fix.do else (),
+        is_code=is_code,
     )
-
-
-def _risk_entry(one: ShownRisk) -> Entry:
-    fix = one.fixes[0] if one.fixes else None
-    return Entry(
-        "",
-        one.title,
-        one.code,
-        "",
-        "",
-        one.confidence.level.value,
-        place(one.site) if one.site else "",
-        clipped(one.evidence[0].text, MOST_TEXT),
-        _change(fix),
-        fix is not None and _is_short(fix),
-    )
-
-
-def _is_short(fix: Fix) -> bool:
-    return 0 < len(fix.after) <= MOST_TEXT and len(fix.after.splitlines()) <= MOST_CODE
-
-
-def _change(fix: Fix | None) -> tuple[str, ...]:
-    if fix is None:
-        return ()
-    return tuple(fix.after.splitlines()) if _is_short(fix) else (clipped(fix.do, MOST_TEXT),)
 
 
 def _saves(one: RankedFinding, step_ns: int) -> tuple[str, str]:
     low_ns, likely_ns, high_ns = one.hidden or one.shown_ns
     if one.per_sample:
-        low, high = (rounded_share(ns / max(step_ns, 1)).removesuffix(" %") for ns in (low_ns, high_ns))
-        return f"−{rounded_share(likely_ns / max(step_ns, 1))} per sample", f"({low}–{high})" if low != high else ""
+        low, high = (rounded_share(ns / step_ns).removesuffix(" %") for ns in (low_ns, high_ns))
+        return f"−{rounded_share(likely_ns / step_ns)} per sample", f"({low}–{high})" if low != high else ""
     if one.saving.basis.is_bound or one.kind is Kind.WHERE_TO_LOOK:
         return f"up to −{duration(high_ns)}", ""
-    return f"−{duration(likely_ns)}", span(low_ns, high_ns, duration(likely_ns).rpartition(" ")[2])
+    return f"−{duration(likely_ns)}", _span(low_ns, high_ns, duration(likely_ns).rpartition(" ")[2])
 
 
-def span(low_ns: int, high_ns: int, unit: str) -> str:
+def _span(low_ns: int, high_ns: int, unit: str) -> str:
     """A range in brackets, without units where both ends have that one; empty where both ends read the same."""
     low, high = duration(low_ns), duration(high_ns)
     if low == high:
@@ -121,13 +100,12 @@ def span(low_ns: int, high_ns: int, unit: str) -> str:
 
 
 class Card(Struct, frozen=True):
-    """One finding."""
+    """One finding, or risk."""
 
     number: int
     title: str
     code: str  # Of its rule: `diagnose rules show` has its page.
-    saving: str
-    """What it saves: `40.9 ms (26.0 %)`, with "up to" where the replay explains too little. Empty of a risk."""
+    saving: str  # `40.9 ms (26.0 %)`, with "up to" where the replay explains too little. Empty of a risk.
     kind: Kind
     detail: str  # Range, what it adds to those above, and what the estimate rests on.
     evidence: tuple[str, ...]
@@ -139,122 +117,52 @@ class Card(Struct, frozen=True):
 def cards(diagnosis: Diagnosis) -> list[Card]:
     """The findings worth a card, in order."""
     return [
-        attempt(f"a part of finding {number}", _bare(number, one), _card, number, one, diagnosis)
-        for number, one in enumerate(_worth(diagnosis), start=1)
+        attempt(f"a part of finding {at}", _bare(at, one), card, at, one, diagnosis) for at, one in worth(diagnosis)
     ]
-
-
-def card(one: RankedFinding, diagnosis: Diagnosis) -> Card:
-    """Any one finding, by its place in the order."""
-    return _card(one.rank_order, one, diagnosis)
-
-
-def risk_card(one: ShownRisk, diagnosis: Diagnosis) -> Card:
-    """Any one risk."""
-    return _risk(1, one, diagnosis)
 
 
 def risks(diagnosis: Diagnosis) -> list[Card]:
     """What may end the run, in order."""
-    return [_risk(number, one, diagnosis) for number, one in enumerate(diagnosis.risks, start=1)]
+    return [card(at, one, diagnosis) for at, one in enumerate(diagnosis.risks, start=1)]
 
 
-def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """(title, saving) of each minor finding."""
-    step_ns = _step_ns(diagnosis)
-    some = [finding for finding in diagnosis.findings if finding.minor and not finding.hidden]
-    return [(one.title, _short(one, step_ns)) for one in some]
+def card(at: int, one: RankedFinding | ShownRisk, diagnosis: Diagnosis) -> Card:
+    """Any one finding, or risk."""
+    if isinstance(one, ShownRisk):
+        ranks, kind, looks, saving, parts = one.ranks, Kind.FAULT, False, "", ["it costs no time now"]
+    else:
+        ranks, kind, looks = one.where.ranks, one.kind, one.saving.basis is Basis.AT_MOST
+        saving, parts = _short(one, diagnosis) + " per sample" * one.per_sample, list(_details(one))
+    detail = "; ".join(filter(None, (*parts, _on(ranks, diagnosis))))
+    return Card(
+        number=at,
+        title=one.title,
+        code=one.code,
+        saving=saving,
+        kind=kind,
+        detail=capital(detail),
+        evidence=tuple(evidence.text for evidence in one.evidence),
+        fixes=tuple((fix, "where to look" if looks else safety(diagnosis, fix.safety)) for fix in one.fixes),
+        place=place(one.site) if one.site else "",
+        confidence=f"{one.confidence.level.value} ({one.confidence.why})",
+    )
 
 
-def hidden(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """(title, what it saves then and what to do) of each finding that pays only once those with a card are fixed."""
-    step_ns = _step_ns(diagnosis)
-    return [
-        (_titled(finding), _then(finding, finding.hidden, step_ns)) for finding in diagnosis.findings if finding.hidden
-    ]
-
-
-def _titled(one: RankedFinding) -> str:
-    return f"{one.title}, at {place(one.site)}" if one.site else one.title
-
-
-def _then(one: RankedFinding, then: tuple[int, int, int], step_ns: int) -> str:
-    now, (low_ns, likely_ns, high_ns) = one.saving, then
-    text = f"then {duration(likely_ns)} ({share(likely_ns, step_ns)} of today's step)"
-    if low_ns != high_ns:
-        text += f", {duration(low_ns)} to {duration(high_ns)}"
-    text += f"; by itself {duration(now.likely_ns) if now.likely_ns else 'nothing'}; {BASES[now.basis]}."
-    return " ".join([text, *(fix.do for fix in one.fixes[:1]), f"Confidence: {one.confidence.level.value}."])
-
-
-def _step_ns(diagnosis: Diagnosis) -> int:
-    return diagnosis.step_ns or 0
-
-
-def _short(one: RankedFinding, step_ns: int) -> str:
-    _, likely_ns, high_ns = one.shown_ns
-    if one.saving.basis.is_bound:
-        return f"up to {duration(high_ns)} ({share(high_ns, step_ns)})"
-    return f"{duration(likely_ns)} ({share(likely_ns, step_ns)})"
-
-
-def _bare(number: int, one: RankedFinding) -> Card:
+def _bare(at: int, one: RankedFinding) -> Card:
     (low_ns, likely_ns, high_ns), sure = one.shown_ns, one.confidence.level.value
     detail = f"Range {duration(low_ns)} to {duration(high_ns)}; the rest of this finding is left out"
-    return Card(number, one.title, one.code, duration(likely_ns), one.kind, detail, (), (), "", sure)
+    return Card(at, one.title, one.code, duration(likely_ns), one.kind, detail, (), (), "", sure)
 
 
-def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
+def _details(one: RankedFinding) -> Iterator[str]:
     saving, (low_ns, likely_ns, high_ns) = one.saving, one.shown_ns
-    parts = []
     if low_ns != high_ns:
-        parts.append(f"range {duration(low_ns)} to {duration(high_ns)}")
+        yield f"range {duration(low_ns)} to {duration(high_ns)}"
     if one.per_sample:
-        parts.append("the step itself gets longer")
+        yield "the step itself gets longer"
     elif duration(saving.likely_ns) != duration(likely_ns):
-        parts.append(f"alone {duration(saving.likely_ns)}")
-    parts.append(BASES[saving.basis])
-    if on := _on(one.where.ranks, diagnosis):
-        parts.append(on)
-    return Card(
-        number=number,
-        title=one.title,
-        code=one.code,
-        saving=_short(one, _step_ns(diagnosis)) + " per sample" * one.per_sample,
-        kind=one.kind,
-        detail=_sentence("; ".join(parts)),
-        evidence=tuple(evidence.text for evidence in one.evidence),
-        fixes=tuple((fix, _does(one, fix, diagnosis)) for fix in one.fixes),
-        place=place(one.site) if one.site else "",
-        confidence=_told(one.confidence),
-    )
-
-
-def _does(one: RankedFinding, fix: Fix, diagnosis: Diagnosis) -> str:
-    return LOOKS if one.saving.basis is Basis.AT_MOST else safety(diagnosis, fix.safety)
-
-
-def _risk(number: int, one: ShownRisk, diagnosis: Diagnosis) -> Card:
-    return Card(
-        number=number,
-        title=one.title,
-        code=one.code,
-        saving="",
-        kind=Kind.FAULT,
-        detail=_sentence("; ".join(filter(None, ("it costs no time now", _on(one.ranks, diagnosis))))),
-        evidence=tuple(evidence.text for evidence in one.evidence),
-        fixes=tuple((fix, safety(diagnosis, fix.safety)) for fix in one.fixes),
-        place=place(one.site) if one.site else "",
-        confidence=_told(one.confidence),
-    )
-
-
-def _told(confidence: Confidence) -> str:
-    return f"{confidence.level.value} ({confidence.why})"
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+        yield f"alone {duration(saving.likely_ns)}"
+    yield BASES[saving.basis]
 
 
 def _on(ranks: tuple[int, ...], diagnosis: Diagnosis) -> str:
@@ -264,6 +172,36 @@ def _on(ranks: tuple[int, ...], diagnosis: Diagnosis) -> str:
         return "on all ranks"
     shown = ", ".join(map(str, ranks[:8]))
     return f"on rank{'s' * (len(ranks) > 1)} {shown}{', ...' * (len(ranks) > 8)}"
+
+
+def _short(one: RankedFinding, diagnosis: Diagnosis) -> str:
+    _, likely_ns, high_ns = one.shown_ns
+    bounded, step_ns = one.saving.basis.is_bound, diagnosis.step_ns or 0
+    ns = high_ns if bounded else likely_ns
+    return f"{'up to ' * bounded}{duration(ns)} ({share(ns, step_ns)})"
+
+
+def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """(title, saving) of each minor finding."""
+    return [(one.title, _short(one, diagnosis)) for one in diagnosis.findings if one.minor and not one.hidden]
+
+
+def hidden(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """(title, what it saves then and what to do) of each finding that pays only once those with a card are fixed."""
+    return [
+        (f"{one.title}, at {place(one.site)}" if one.site else one.title, _then(one, one.hidden, diagnosis))
+        for one in diagnosis.findings
+        if one.hidden
+    ]
+
+
+def _then(one: RankedFinding, then: tuple[int, int, int], diagnosis: Diagnosis) -> str:
+    now, (low_ns, likely_ns, high_ns) = one.saving, then
+    text = f"then {duration(likely_ns)} ({share(likely_ns, diagnosis.step_ns or 0)} of today's step)"
+    if low_ns != high_ns:
+        text += f", {duration(low_ns)} to {duration(high_ns)}"
+    text += f"; by itself {duration(now.likely_ns) if now.likely_ns else 'nothing'}; {BASES[now.basis]}."
+    return " ".join([text, *(fix.do for fix in one.fixes[:1]), f"Confidence: {one.confidence.level.value}."])
 
 
 def checked(diagnosis: Diagnosis) -> str:
@@ -310,3 +248,60 @@ def crashed(diagnosis: Diagnosis) -> list[str]:
         f"The rule{'s' * (len(some) > 1)} {', '.join(some)} failed: {why}. {how}".strip()
         for (why, how), some in rules.items()
     ]
+
+
+_DONE = {
+    ChangeKind.SHORTEN: "made shorter",
+    ChangeKind.REMOVE: "taken away",
+    ChangeKind.DETACH: "waited for by nobody any more",
+    ChangeKind.MOVE: "run beside the rest",
+    ChangeKind.REPLACE: "joined into fewer",
+    ChangeKind.RECOST: "computed otherwise",
+}
+
+
+def changes(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
+    """What the fix was replayed as, a sentence each."""
+    used = max(diagnosis.steps.used, 1) if diagnosis.steps else 1
+    return [_change(change, used) for change in finding.changes if change.count]
+
+
+def _change(one: Change, used: int) -> str:
+    if one.kind is ChangeKind.EVEN and one.left is not None:
+        ranks = f"{number(one.count)} rank{'s' * (one.count != 1)}"
+        return f"{ranks} take{'s' * (one.count == 1)} {percent(one.left[1])} of {duration(one.ns)} a step."
+    if one.kind is ChangeKind.RECHUNK:
+        return f"Each step has more than {number(one.count)} micro-batches, and each of them a cost of its own."
+    what = f"{number(one.count / used)} operations or calls a step, {duration(one.ns)} together, {_DONE[one.kind]}"
+    if one.kind in (ChangeKind.REMOVE, ChangeKind.DETACH) or one.left is None:
+        return f"{what}."
+    low, likely, high = one.left
+    if low == likely == high:
+        return f"{what}: {percent(likely)} of their time is left."
+    return f"{what}: {percent(likely)} of their time is left (low saving: {percent(low)}, high: {percent(high)})."
+
+
+def formula(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
+    """The sum that gives the likely saving and its range, a sentence each; empty if nothing was replayed."""
+    saving, quality = finding.saving, diagnosis.replay
+    if quality is None or saving.replayed_ns is None:
+        return []
+    step_ns, (low, likely, high) = quality.step_time_ns, saving.replayed_ns
+    spread = "" if low == high else f" (low estimate: {duration(low)}, high: {duration(high)})"
+    lines = [
+        f"The replayed step takes {duration(step_ns)}; with that change, {duration(likely)}{spread}.",
+        f"{_exact(step_ns)} - {_exact(likely)} = {_exact(step_ns - likely)} saved.",
+    ]
+    if diagnosis.step_ns != step_ns:
+        lines.append(f"Of the step of {duration(diagnosis.step_ns or 0)} that is {duration(saving.likely_ns)}.")
+    doubt = max(abs(quality.error_share), quality.unexplained_share)
+    if saving.basis is Basis.BOUNDED:
+        lines.append(f"The replay leaves {percent(doubt)} of this recording unexplained: the saving may also be 0.")
+    elif saving.basis is Basis.AT_MOST:
+        lines.append("That is an upper bound, as no fix is known.")
+    return lines
+
+
+def _exact(ns: int) -> str:
+    """With all digits that a sum needs to be seen to be right."""
+    return f"{ns / 1e6:,.3f} ms"

@@ -13,7 +13,7 @@ from diagnose.facts.core.breakdown import TimeCause
 from diagnose.facts.core.steps import Measure
 from diagnose.fixes.frameworks import NAMES
 from diagnose.replay.saving import Basis
-from diagnose.reports.words import CAUSES, WORK_NOT_RECORDED, infers
+from diagnose.reports.words import CAUSES, WORK_NOT_RECORDED, infers, listed
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.units import clipped, duration, rounded_share
 
@@ -37,13 +37,16 @@ BOUND = {
 }
 """What a step is called by its largest loss; others are named by the cause alone."""
 
+_COMPUTING = (TimeCause.OPS, TimeCause.HOST_COMPUTE, TimeCause.OPTIMIZER)  # Of a CPU that trains.
 ON_CPU = {
-    **dict.fromkeys((TimeCause.OPS, TimeCause.HOST_COMPUTE, TimeCause.OPTIMIZER), "compute-bound on the CPU"),
+    **dict.fromkeys(_COMPUTING, "compute-bound on the CPU"),
     TimeCause.PYTHON: "Python-bound",
     TimeCause.LOADER: "data-loader-bound",
     TimeCause.OTHER_RANK: "bound by other ranks",
 }
 """The same where the CPU trains."""
+
+_ACTIVE = (TimeCause.COMMUNICATION, TimeCause.COPY)  # The GPU does something then, and does not compute.
 
 _DEVICES = {"cpu": "CPU only", "cuda": "NVIDIA GPU", "rocm": "AMD GPU", "unknown": "device of an unknown maker"}
 
@@ -62,27 +65,22 @@ def subject(diagnosis: Diagnosis) -> str:
     names = sorted({device.name for device in provenance.devices if device.name})
     device = ", ".join(names) or _DEVICES[provenance.backend]
     world = f" of {provenance.world_size}" if provenance.world_size and provenance.world_size > 1 else ""
-    which = [f"{len(diagnosis.ranks):,} ranks{world}"] if len(diagnosis.ranks) > 1 else []
-    which += [f"rank {diagnosis.rank}{world}"] * (len(diagnosis.ranks) == 1 and (bool(world) or diagnosis.rank > 0))
+    which = f"{len(diagnosis.ranks):,} ranks{world}" if len(diagnosis.ranks) > 1 else ""
+    if len(diagnosis.ranks) == 1 and (world or diagnosis.rank > 0):
+        which = f"rank {diagnosis.rank}{world}"
     owner = "" if diagnosis.program is None else NAMES.get(diagnosis.program.loop, "")
     versions = [f"{name.replace('_', ' ')} {version}" for name, version in sorted(provenance.framework.items())]
-    run = [*_recorded_run(provenance.manifest), *([owner] if owner else [])]
-    kind = ["inference"] * infers(diagnosis)
-    torch = _torch(provenance.manifest) or versions[:1]
-    return " · ".join([*run, device, *which, *kind, *torch, *_recorded(diagnosis.steps)])
+    if provenance.manifest is not None and (torch := provenance.manifest.versions.get("torch")):
+        versions = [f"torch {torch.partition('+')[0]}"]
+    parts = (_command(provenance.manifest), owner, device, which, "inference" * infers(diagnosis), *versions[:1])
+    return " · ".join(filter(None, (*parts, *_recorded(diagnosis.steps))))
 
 
-def _recorded_run(manifest: Manifest | None) -> list[str]:
-    if manifest is None:
-        return []
-    words = manifest.command[1:] if "python" in PurePath(manifest.command[0] if manifest.command else "").name else ()
-    command = clipped(shlex.join(words or manifest.command), MOST_COMMAND)
-    return [command] if command else []
-
-
-def _torch(manifest: Manifest | None) -> list[str]:
-    version = manifest.versions.get("torch") if manifest else None
-    return [f"torch {version.partition('+')[0]}"] if version else []
+def _command(manifest: Manifest | None) -> str:
+    words = () if manifest is None else manifest.command
+    if words[1:] and "python" in PurePath(words[0]).name:
+        words = words[1:]
+    return clipped(shlex.join(words), MOST_COMMAND)
 
 
 def _recorded(steps: Steps | None) -> Iterator[str]:
@@ -103,9 +101,9 @@ def headline(diagnosis: Diagnosis) -> str:
     if steps is None:
         return "Nothing in this recording could be measured."
     whole = duration(step_ns(diagnosis))
-    took = f"{whole} in the recorded window; no steps are marked" if _is_window(steps) else f"{whole}/{unit(diagnosis)}"
-    bound = _bound(diagnosis)
-    return f"{took} · {bound}" if bound else took
+    window = steps.measure == Measure.WINDOW
+    took = f"{whole} in the recorded window; no steps are marked" if window else f"{whole}/{unit(diagnosis)}"
+    return " · ".join(filter(None, (took, _bound(diagnosis))))
 
 
 def unit(diagnosis: Diagnosis) -> str:
@@ -122,10 +120,6 @@ def step_ns(diagnosis: Diagnosis) -> int:
     return diagnosis.step_ns or diagnosis.steps.step_time_ns.mean
 
 
-def _is_window(steps: Steps) -> bool:
-    return steps.measure == Measure.WINDOW
-
-
 def _bound(diagnosis: Diagnosis) -> str:
     """What the step is bound by; empty if that is not known."""
     whole, losses = diagnosis.breakdown, _losses(diagnosis)
@@ -140,7 +134,7 @@ def _bound(diagnosis: Diagnosis) -> str:
         runs = f"kernels run {rounded_share(computing)} of the time{mfu}"
         return f"GPU-bound: {runs}" if computing >= BUSY else runs
     label = CAUSES[cause]
-    if cause in (TimeCause.COMMUNICATION, TimeCause.COPY):
+    if cause in _ACTIVE:
         takes = "takes" if cause is TimeCause.COMMUNICATION else "take"
         return f"{BOUND[cause]}: exposed {label} {takes} {rounded_share(ns / of_step)} of the {unit(diagnosis)}"
     idles = f"GPU idle {idle} of the time ({label} {rounded_share(ns / of_step)})"
@@ -173,23 +167,19 @@ def bar(diagnosis: Diagnosis) -> list[Segment]:
     """What the step consists of, without empty parts: of the GPU, or of the CPU where no GPU was recorded."""
     whole, host = diagnosis.breakdown, diagnosis.host
     if whole is None:
-        parts = sorted(host.parts.items(), key=lambda item: -item[1]) if host else []
-        fills = dict.fromkeys((TimeCause.OPS, TimeCause.HOST_COMPUTE, TimeCause.OPTIMIZER), "█")
-        found = [Segment(CAUSES[cause], ns, fills.get(cause, "░")) for cause, ns in parts]
-        return [one for one in found if one.ns]
-    losses = _losses(diagnosis)
-    idle = [Segment(f"idle: {CAUSES[cause]}", ns, "░") for cause, ns in losses.most_common() if cause not in _ACTIVE]
-    found = [
-        Segment("compute", whole.compute_ns, "█"),
-        Segment("communication", whole.exposed_communication_ns, "▓"),
-        Segment("memcpy", whole.exposed_copy_ns, "▒"),
-        *(idle or [Segment("idle", whole.idle_ns, "░")]),
-        Segment(WORK_NOT_RECORDED, whole.work_not_recorded_ns, "░"),
-    ]
+        parts = Counter[TimeCause](host.parts if host else {}).most_common()
+        found = [Segment(CAUSES[cause], ns, "█" if cause in _COMPUTING else "░") for cause, ns in parts]
+    else:
+        losses = _losses(diagnosis).most_common()
+        idle = [Segment(f"idle: {CAUSES[cause]}", ns, "░") for cause, ns in losses if cause not in _ACTIVE]
+        found = [
+            Segment("compute", whole.compute_ns, "█"),
+            Segment("communication", whole.exposed_communication_ns, "▓"),
+            Segment("memcpy", whole.exposed_copy_ns, "▒"),
+            *(idle or [Segment("idle", whole.idle_ns, "░")]),
+            Segment(WORK_NOT_RECORDED, whole.work_not_recorded_ns, "░"),
+        ]
     return [one for one in found if one.ns]
-
-
-_ACTIVE = (TimeCause.COMMUNICATION, TimeCause.COPY)
 
 
 def lost(diagnosis: Diagnosis) -> str:
@@ -207,8 +197,9 @@ def gain(diagnosis: Diagnosis) -> list[str]:
     faults = [one for one in shown if one.kind is Kind.FAULT and one.shortens]
     options = [one for one in shown if one.kind is Kind.OPTION]
     first = _of_faults(diagnosis, faults) if faults else _no_fault(diagnosis)
-    others = options or any(one.hidden for one in diagnosis.findings)
-    return [first, *([_of_others(diagnosis, options, shown)] if others else [])]
+    if not options and not any(one.hidden for one in diagnosis.findings):
+        return [first]
+    return [first, _of_others(diagnosis, options, shown)]
 
 
 def _of_faults(diagnosis: Diagnosis, faults: list[RankedFinding]) -> str:
@@ -231,9 +222,8 @@ def _after(diagnosis: Diagnosis, saved: Together | None) -> int:
 
 
 def _change(before: int, after: int, diagnosis: Diagnosis) -> str:
-    old, new = duration(before), duration(after)
-    unit_of = new.rpartition(" ")[2]
-    old = old.removesuffix(f" {unit_of}")
+    new = duration(after)
+    old = duration(before).removesuffix(f" {new.rpartition(' ')[2]}")
     bounded = any(one.saving.basis is Basis.BOUNDED and not one.minor for one in diagnosis.findings)
     faster = before / max(after, 1)
     times = f"{faster:.2g}x faster" if faster >= 1.15 else f"{rounded_share(1 - after / max(before, 1))} less"
@@ -255,8 +245,8 @@ def _of_others(diagnosis: Diagnosis, options: list[RankedFinding], shown: list[R
     if not timed and not later:
         largest = max(options, key=lambda one: one.shown_ns[1])
         return f"Option {shown.index(largest) + 1}: {largest.title}, −{rounded_share(largest.share_of_step)} per sample"
-    among = [shown.index(one) + 1 for one in timed]
-    options_too = [f"option{'s' * (len(timed) > 1)} {numbers(among)}"] if timed else []
+    among = [str(shown.index(one) + 1) for one in timed]
+    options_too = [f"option{'s' * (len(timed) > 1)} {listed(among)}"] if timed else []
     too = " as well" * any(one.kind is Kind.FAULT and one.shortens for one in shown)
     after = duration(_after(diagnosis, diagnosis.replay.all_together))
     with_all = f"With {' and '.join([*options_too, *later])}{too}: → {after}/{unit(diagnosis)}"
@@ -269,12 +259,6 @@ def _of_others(diagnosis: Diagnosis, options: list[RankedFinding], shown: list[R
     if too and all(one.shown_ns[1] <= largest.shown_ns[1] for one in shown):
         return f"The largest gain is {which}{f': {saves}' * (len(others) > 1)}. {with_all}"
     return with_all if len(others) == 1 else f"{with_all}; most by {which}: {saves}"
-
-
-def numbers(some: list[int]) -> str:
-    """`1`, `1 and 2`, `1, 2 and 4`."""
-    words = list(map(str, some))
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def incomplete(diagnosis: Diagnosis) -> str:

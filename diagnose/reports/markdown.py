@@ -9,11 +9,12 @@ from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.trials import Report, Trial
 from diagnose.contracts.watched_run import WatchedRun
-from diagnose.reports import brief, comparison, findings, sections, trials, watched_run
+from diagnose.reports import brief, comparison, findings, job_tables, trials, watched_run
 from diagnose.reports.brief import Brief
 from diagnose.reports.findings import Card, Entry
-from diagnose.reports.sections import Row, Section
+from diagnose.reports.sections import Section
 from diagnose.reports.watched_run import RunCard
+from diagnose.reports.words import capital
 
 _ACTIVE = re.compile(r"([\\`*_\[\]<>|~#&])")
 
@@ -26,9 +27,7 @@ def render(diagnosis: Diagnosis, details: bool = False, minor: bool = False) -> 
         lines = [*failures.section("the whole run", _whole_run, diagnosis), *_head(found)]
         lines += failures.each(_DETAILS, diagnosis) if details or found is brief.NOTHING else _body(found)
         lines += failures.section("smaller findings", _smaller, diagnosis) if minor else []
-    if lost:
-        lines += ["### Not in this report", "", *(f"- {escaped(str(one))}" for one in lost), ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_listed("Not in this report", map(str, lost))])
 
 
 def _head(found: Brief) -> Iterator[str]:
@@ -39,8 +38,13 @@ def _head(found: Brief) -> Iterator[str]:
 def _body(found: Brief) -> Iterator[str]:
     for name, about, some in found.lists:
         yield from (f"### {name}", "", f"{about}", "", *(line for one in some for line in _entry(one)), "")
-    if found.notes:
-        yield from ("### NOTES", "", *(f"- {escaped(note)}" for note in found.notes), "")
+    yield from _listed("NOTES", found.notes)
+
+
+def _listed(title: str, items: Iterable[str]) -> list[str]:
+    """A titled list; nothing of nothing."""
+    lines = [f"- {escaped(item)}" for item in items]
+    return [f"### {title}", "", *lines, ""] if lines else []
 
 
 def _entry(one: Entry) -> Iterator[str]:
@@ -62,13 +66,11 @@ def _fixes(diagnosis: Diagnosis) -> Iterator[str]:
     cards = findings.cards(diagnosis)
     for kind, name in findings.HEADINGS.items():
         yield from _cards(name, [card for card in cards if card.kind is kind])
-    if hidden := findings.hidden(diagnosis):
-        yield from (f"### {findings.LATER}", "", *(f"- {escaped(what)}: {escaped(then)}" for what, then in hidden), "")
+    yield from _listed(findings.LATER, map(": ".join, findings.hidden(diagnosis)))
 
 
-def _smaller(diagnosis: Diagnosis) -> Iterator[str]:
-    if found := findings.minor(diagnosis):
-        yield from (f"### {findings.MINOR}", "", *(f"- {escaped(what)}: {escaped(saves)}" for what, saves in found), "")
+def _smaller(diagnosis: Diagnosis) -> list[str]:
+    return _listed(findings.MINOR, map(": ".join, findings.minor(diagnosis)))
 
 
 def _risks(diagnosis: Diagnosis) -> list[str]:
@@ -80,14 +82,12 @@ def _trials(diagnosis: Diagnosis) -> list[str]:
 
 
 def _sections(diagnosis: Diagnosis) -> Iterator[str]:
-    for section in sections.sections(diagnosis):
+    for section in job_tables.sections(diagnosis):
         yield from _table(section)
 
 
 def _recording(diagnosis: Diagnosis) -> Iterator[str]:
-    if unchecked := findings.unchecked(diagnosis):
-        told = (f"- {escaped(what)}. {escaped(how)}" for what, how in unchecked)
-        yield from ("### Could not look at", "", *told, "")
+    yield from _listed("Could not look at", map(". ".join, findings.unchecked(diagnosis)))
     notes = [
         f"- **{note.severity.value}**: {escaped(note.what)} {escaped(note.effect)}" for note in diagnosis.integrity
     ]
@@ -113,7 +113,7 @@ def compared(found: Comparison, details: bool = False) -> str:
     for section in comparison.sections(found):
         lines += _table(section)
     for title, items in comparison.lists(found):
-        lines += [f"### {title}", "", *(f"- {escaped(f'{first} {rest}')}" for first, rest in items), ""]
+        lines += _listed(title, map(" ".join, items))
     return "\n".join(lines)
 
 
@@ -130,8 +130,7 @@ def watched(found: WatchedRun, details: bool = False) -> str:
     if not details:
         left = watched_run.left_out(found, cards[len(shown) :])
         return "\n".join([*lines, *(f"- {escaped(' '.join(both))}" for both in left)]).rstrip() + "\n"
-    if told := watched_run.others(found):
-        lines += [f"### {watched_run.OTHERS}", "", *(f"- {escaped(sentence)}" for sentence in told), ""]
+    lines += _listed(watched_run.OTHERS, watched_run.others(found))
     for section in watched_run.sections(found):
         lines += _table(section)
     return "\n".join(lines).rstrip() + "\n"
@@ -152,29 +151,25 @@ def tried(report: Report) -> str:
     """What trials have found, for a pull request."""
     lines = [f"**{escaped(trials.conclusion(report))}**", ""]
     if table := trials.all_of(report):
-        lines += ["| Fix | Predicted | Measured | Losses | Verdict |", "|---|---|---|---|---|"]
-        lines += [_tried(one) for one in table]
-        lines.append("")
+        heads = ["| Fix | Predicted | Measured | Losses | Verdict |", "|---|---|---|---|---|"]
+        lines += [*heads, *map(_tried, table), ""]
     if report.baseline is not None:
-        lines += [
-            f"{escaped(trials.as_it_is(report.baseline))}. Speed-ups are step times without and with the fix.",
-            "",
-        ]
+        base = escaped(trials.as_it_is(report.baseline))
+        lines += [f"{base}. Speed-ups are step times without and with the fix.", ""]
     for one in table:
         lines += [f"<details><summary>{html.escape(trials.name(one))}</summary>", ""]
         lines += [f"- {what}: {escaped(text)}" for what, text in trials.rows(one)]
         lines += ["", "</details>", ""]
     if report.not_tried:
-        lines += ["Not tried:", ""]
-        lines += [f"- {escaped(f'{one.number}. {one.rule}: {one.why}')}." for one in report.not_tried]
-        lines.append("")
+        others = (f"- {escaped(f'{one.number}. {one.rule}: {one.why}')}." for one in report.not_tried)
+        lines += ["Not tried:", "", *others, ""]
     return "\n".join([*lines, *(escaped(note) for note in report.notes)]).rstrip() + "\n"
 
 
 def _tried(one: Trial) -> str:
     predicted, measured = trials.speed_ups(one)
-    losses = "" if one.losses is None else trials.LOSSES[one.losses].format(count=one.losses_compared)
-    losses = losses or dict(trials.rows(one)).get("updates") or dict(trials.rows(one)).get("outputs", "")
+    known = dict(trials.rows(one))
+    losses = next((known[what] for what in ("losses", "updates", "outputs") if what in known), "")
     cells = (trials.name(one), predicted, measured, losses, trials.verdict(one))
     return f"| {' | '.join(map(escaped, cells))} |"
 
@@ -196,16 +191,14 @@ def _card(card: Card) -> list[str]:
     return [*lines, "", f"   {escaped(card.detail)}. Confidence: {escaped(card.confidence)}."]
 
 
-def _label(row: Row) -> str:
-    return f"{row.label}, at {row.place}" if row.place else row.label
-
-
 def _table(section: Section) -> list[str]:
-    heads = [head[:1].upper() + head[1:] or " " for head in section.columns]
+    heads = [capital(head) or " " for head in section.columns]
     numbers = len(heads) - 1 - section.words
     rule = "|---" + "|--:" * numbers + "|---" * section.words + "|"
     lines = [f"### {escaped(section.title)}", "", f"| {' | '.join(heads)} |", rule]
-    lines += [f"| {' | '.join(escaped(cell) for cell in (_label(row), *row.cells))} |" for row in section.rows]
+    for row in section.rows:
+        label = f"{row.label}, at {row.place}" if row.place else row.label
+        lines.append(f"| {' | '.join(map(escaped, (label, *row.cells)))} |")
     return [*lines, "", *([f"{escaped(section.note)}", ""] if section.note else [])]
 
 

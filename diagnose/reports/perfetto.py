@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from msgspec.structs import astuple
 
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
@@ -14,7 +13,6 @@ from diagnose.timeline.marks import Marks
 
 MOST_LANES = 256  # More than a timeline has.
 
-_GROUPS = ("findings", "idle", "path", "device", "host")
 _TITLES = {
     "findings": "Findings",
     "idle": "GPU idle",
@@ -22,28 +20,34 @@ _TITLES = {
     "device": "GPU streams",
     "host": "Host threads",
 }
+_GROUPS = tuple(_TITLES)
 
 
 def render(diagnosis: Diagnosis) -> str:
     """The trace as text, in Chrome's JSON format. Marks that were merged say how many operations they stand for."""
     shown = diagnosis.timeline
-    events = [] if shown is None else [*_names(shown, diagnosis), *_marks(shown), *_findings(diagnosis)]
+    events = list[dict[str, Any]]()
+    if shown is not None:
+        events += _names(shown, diagnosis)
+        for table, start_ns, end_ns in pieces(shown):
+            events += _marks(shown, table, start_ns, end_ns) if start_ns < end_ns else ()
+        events += _findings(diagnosis)
     return msgspec.json.encode({"displayTimeUnit": "ms", "traceEvents": events}).decode()
 
 
 def _names(shown: Timeline, diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
-    for pid, group in enumerate(_GROUPS):
+    for pid, (group, title) in enumerate(_TITLES.items()):
         if group == "findings" or any(lane.group == group for lane in shown.lanes):
-            yield _meta("process_name", pid, 0, name=_TITLES[group])
+            yield _meta("process_name", pid, 0, name=title)
             yield _meta("process_sort_index", pid, 0, sort_index=pid)
     for tid in range(len(shown.lanes)):
         yield _meta("thread_name", _pid(shown, tid), tid, name=lane_name(shown, tid))
         yield _meta("thread_sort_index", _pid(shown, tid), tid, sort_index=tid)
     for finding in diagnosis.findings:
         for lane in sorted({spot.lane for spot in finding.spots}):
-            name = f"{finding.rank_order}. {finding.title} ({lane_name(shown, lane)})"
-            yield _meta("thread_name", 0, _row(finding, lane), name=name)
-            yield _meta("thread_sort_index", 0, _row(finding, lane), sort_index=_row(finding, lane))
+            name, row = f"{finding.rank_order}. {finding.title} ({lane_name(shown, lane)})", _row(finding, lane)
+            yield _meta("thread_name", 0, row, name=name)
+            yield _meta("thread_sort_index", 0, row, sort_index=row)
 
 
 def _row(one: RankedFinding, lane: int) -> int:
@@ -59,17 +63,8 @@ def _pid(shown: Timeline, lane: int) -> int:
     return _GROUPS.index(shown.lanes[lane].group)
 
 
-def _marks(shown: Timeline) -> Iterator[dict[str, Any]]:
-    for table, start_ns, end_ns in pieces(shown):
-        yield from _table(shown, table, start_ns, end_ns)
-
-
-def _table(shown: Timeline, table: MarkTable, start_ns: int, end_ns: int) -> Iterator[dict[str, Any]]:
-    if start_ns >= end_ns:
-        return
-    marks = Marks.of(table).within(start_ns, end_ns)
-    columns = (column.tolist() for column in astuple(marks))
-    for lane, start, dur, number, kind, count, _ in zip(*columns, strict=True):
+def _marks(shown: Timeline, table: MarkTable, start_ns: int, end_ns: int) -> Iterator[dict[str, Any]]:
+    for lane, start, dur, number, kind, count, _ in Marks.of(table).within(start_ns, end_ns).rows():
         name = label(shown, number, kind)
         yield {
             "ph": "X",

@@ -12,26 +12,91 @@ from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote
 
+from msgspec import Struct
+
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Level, OutcomeKind, RankedFinding, RulePage, ShownRisk
-from diagnose.reports import findings as cards
-from diagnose.reports.findings import Card
-from diagnose.reports.places import Checkout, Place
+from diagnose.reports.findings import Card, card
 from diagnose.rulekit import page
 from diagnose.rulekit.page import SECTIONS
+from diagnose.storage import urls
 from diagnose.trace.frames import Site
+from diagnose.trace.manifest import Manifest
 from diagnose.trace.units import clipped
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-ROOT = "%SRCROOT%"
-"""Stands for the top of the checkout, in the paths of results; by this name viewers and GitHub know it."""
-
+ROOT = "%SRCROOT%"  # Stands for the top of the checkout, in the paths of results: viewers and GitHub know this name.
 FINGERPRINT = "diagnoseFinding/v1"  # The name of our fingerprint, with the version of how it is made.
-
 MOST_TITLE, MOST_TEXT = 200, 4_000
 """Characters of a title, and of what is said below it: names from the trace may be of any length (our choice)."""
+LARGEST_BYTES = 1 << 20  # Of a file that is read for a line of it (our choice).
 
 _PLACEHOLDER = re.compile(r"([\\\[\]])")  # What begins or ends a link in the text of a message (SARIF 3.11.6).
+
+
+class Place(Struct, frozen=True):
+    """A line of a file in the checkout, or the file as a whole."""
+
+    path: str  # Relative to the top of the checkout, with slashes.
+    line: int = 0  # From 1; 0: the file as a whole.
+    text: str = ""  # Of the line, without indentation; empty if it cannot be read.
+
+
+class Checkout:
+    """The git checkout that a folder is in, or the folder itself, and what a recording names in it.
+
+    Of all that reports show, lines of these files alone are looked up in files.
+    """
+
+    def __init__(self, manifest: Manifest | None, here: Path | None = None) -> None:
+        """`here`: the working folder; None: the current one."""
+        self._here = (here or Path.cwd()).resolve()
+        self._root = urls.root_of(self._here)
+        self._manifest = manifest or Manifest()
+        self._lines = dict[Path, list[str]]()
+
+    def place(self, site: Site) -> Place | None:
+        """The source line; None if its file is not in the checkout.
+
+        Profilers leave out the folders that Python finds modules in: the run's files are named in full.
+        """
+        named = [source.file for source in self._manifest.sources if source.file.endswith(f"/{site.file.lstrip('./')}")]
+        found = next(filter(None, map(self._inside, (site.file, *named))), None)
+        return None if found is None else Place(self._name(found), max(site.line, 0), self._line(found, site.line))
+
+    @property
+    def script(self) -> Place | None:
+        """The file that ran; None if it is not in the checkout, or not known."""
+        told = [source.file for source in self._manifest.sources if source.script]
+        names = told or [word for word in self._manifest.command if word.endswith(".py")]
+        found = next(filter(None, map(self._inside, names)), None)
+        return None if found is None else Place(self._name(found))
+
+    def relative(self, path: str) -> str | None:
+        """Any file or folder by its name from the top of the checkout; None if it is not inside."""
+        found = (self._here / path).resolve()
+        return self._name(found) if found.is_relative_to(self._root) else None
+
+    def _inside(self, recorded: str) -> Path | None:
+        return next((one for one in urls.candidates(recorded, self._here) if one.is_relative_to(self._root)), None)
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._root).as_posix()
+
+    def _line(self, path: Path, number: int) -> str:
+        if path not in self._lines:
+            self._lines[path] = _read(path)
+        lines = self._lines[path]
+        return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+
+
+def _read(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_BYTES + 1)
+    except OSError:
+        return []
+    return [] if len(content) > LARGEST_BYTES else content.decode(errors="replace").splitlines()
 
 
 def render(
@@ -83,16 +148,19 @@ def _rule(about: RulePage, family: str) -> dict[str, Any]:
 
 def _markdown(about: RulePage) -> str:
     parts = [f"**{about.title}** (`{about.rule}`, {about.code})", about.summary]
-    parts += [f"*{head}*\n\n{about.sections[head]}" for head in SECTIONS if about.sections.get(head)]
+    parts += [f"*{head}*\n\n{text}" for head, text in _sections(about)]
     if about.thresholds:
         rows = [f"| `{threshold.name}` | {threshold.value:g} | {threshold.reason} |" for threshold in about.thresholds]
         parts.append("\n".join(["| threshold | value | of what, and why |", "|---|--:|---|", *rows]))
     return "\n\n".join(filter(None, parts))
 
 
+def _sections(about: RulePage) -> list[tuple[str, str]]:
+    return [(head, about.sections[head]) for head in SECTIONS if about.sections.get(head)]
+
+
 def _plain(about: RulePage) -> str:
-    parts = [about.summary]
-    parts += [f"{head}\n{about.sections[head]}" for head in SECTIONS if about.sections.get(head)]
+    parts = [about.summary, *map("\n".join, _sections(about))]
     parts += [f"{threshold.name} = {threshold.value:g}: {threshold.reason}" for threshold in about.thresholds]
     return "\n\n".join(filter(None, parts)) or about.title
 
@@ -142,16 +210,16 @@ def _result(
     if one.site is not None:
         location = {**location, "logicalLocations": [{"name": one.site.function, "kind": "function"}]}
     if isinstance(one, ShownRisk):
-        card, ranks, matters, priority, figures = cards.risk_card(one, diagnosis), one.ranks, True, {}, {}
+        ranks, matters, priority, figures = one.ranks, True, {}, {}
     else:
-        card, ranks, matters, figures = cards.card(one, diagnosis), one.where.ranks, not one.minor, _figures(one)
+        ranks, matters, figures = one.where.ranks, not one.minor, _figures(one)
         priority = {"rank": round(min(max(100 * one.share_of_step, 0.0), 100.0), 3)}
     matters = matters and one.confidence.level is not Level.LOW
     return {
         "ruleId": one.code,
         **({"ruleIndex": indexes[one.rule]} if one.rule in indexes else {}),
         "level": "error" if fails else "warning" if matters else "note",
-        "message": {"text": _escaped(f"{clipped(one.title, MOST_TITLE)}. {_text(card)}")},
+        "message": {"text": _escaped(f"{clipped(one.title, MOST_TITLE)}. {_text(card(1, one, diagnosis))}")},
         "locations": [location],
         "partialFingerprints": {FINGERPRINT: _fingerprint(one.rule, one.site, place)},
         **priority,
@@ -173,11 +241,11 @@ def _figures(finding: RankedFinding) -> dict[str, Any]:
     }
 
 
-def _text(card: Card) -> str:
-    saving = f"Saves {card.saving}." if card.saving else ""
-    at = f"At {card.place}." if card.place else ""
-    fixes = [f"Fix: {fix.do}" for fix, _ in card.fixes[:1]]
-    parts = [saving, f"{card.detail}.", *card.evidence, at, *fixes, f"Confidence: {card.confidence}."]
+def _text(shown: Card) -> str:
+    saving = f"Saves {shown.saving}." if shown.saving else ""
+    at = f"At {shown.place}." if shown.place else ""
+    fixes = [f"Fix: {fix.do}" for fix, _ in shown.fixes[:1]]
+    parts = [saving, f"{shown.detail}.", *shown.evidence, at, *fixes, f"Confidence: {shown.confidence}."]
     return clipped(" ".join(filter(None, parts)), MOST_TEXT)
 
 
@@ -208,10 +276,8 @@ def _fallback(diagnosis: Diagnosis, checkout: Checkout) -> dict[str, Any]:
     """Of what lies in no file of the checkout: the script, else the trace."""
     if checkout.script is not None:
         return _location(checkout.script)
-    shown = [source.path for source in diagnosis.provenance.sources if source.rank == diagnosis.rank]
-    path = next(iter(shown), "")
-    inside = checkout.relative(path) if "://" not in path else None
-    if inside:
+    path = next((source.path for source in diagnosis.provenance.sources if source.rank == diagnosis.rank), "")
+    if inside := None if "://" in path else checkout.relative(path):
         return _location(Place(inside))
     return {"physicalLocation": {"artifactLocation": {"uri": quote(PurePath(path).name or "recording")}}}
 

@@ -1,11 +1,9 @@
 """A Diagnosis on a terminal. Names from the trace are shown as text, never as markup."""
 
-import io
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -13,12 +11,10 @@ from diagnose import failures
 from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.watched_run import WatchedRun
-from diagnose.failures import Failure
-from diagnose.reports import brief, comparison, findings, sections, trials, watched_run
+from diagnose.reports import brief, comparison, findings, job_tables, shapes, trials, watched_run
 from diagnose.reports.brief import Brief
 from diagnose.reports.findings import Card, Entry
 from diagnose.reports.heading import Segment
-from diagnose.reports.sections import Section
 from diagnose.reports.watched_run import RunCard
 from diagnose.trace import units
 from diagnose.trace.model import Severity
@@ -26,14 +22,11 @@ from diagnose.trace.model import Severity
 MOST_WIDTH = 100
 MOST_LINES, MOST_JOB_LINES = 40, 50  # Of a report in brief.
 FEW_NOTES = 4  # That are shown beside findings in full.
-SAVES_WIDTH = 26
+MOST_OF_RUN = 22  # Lines of a watched run, without details.
 MOST_LEGEND, LEGEND = 4, 0.01  # Parts of the bar that are named, and of what share on.
 STYLES = {findings.FAULTS: "bold red", findings.OPTIONS: "bold yellow", findings.LOOK: "bold cyan"}
 STYLES |= {findings.LATER: "bold cyan", findings.RISKS: "bold red"}
-MOST_OF_RUN = 22  # Lines of a watched run, without details.
-BAR_WIDTH = 12
-WORDS_WIDTH = 36
-PLACE_WIDTH = 68  # Its end is kept: a file's name and line.
+SAVES_WIDTH, PLACE_WIDTH = 26, 68  # Of a place the end is kept: a file's name and line.
 CARD_MARGIN = 9  # Columns beside the code of a card.
 _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
@@ -49,15 +42,16 @@ def render(
     width = min(width, MOST_WIDTH)
     with failures.collected() as lost:
         found = failures.attempt("the report in brief", brief.NOTHING, brief.of, diagnosis)
-        parts = list(failures.section("the whole run", _whole_run, diagnosis, width, details))
+        parts = failures.section("the whole run", _whole_run, diagnosis, width, details)
         head = _head(found, width)
-        smaller = list(failures.section("smaller findings", _smaller, diagnosis, width)) if minor else []
+        smaller = failures.section("smaller findings", _smaller, diagnosis) if minor else []
         if details or found is brief.NOTHING:
             parts += [*head, *failures.each(_DETAILS, diagnosis, width), *smaller, *_next(found, width, details)]
         else:
             most, then = MOST_LINES if diagnosis.job is None else MOST_JOB_LINES, _next(found, width)
             parts += [*head, *_body(found, width, most - len(head) - len(then)), *smaller, *then]
-    return _printed(Group(*parts, *([_left_out(lost)] if lost else [])), width, color)
+    left_out = shapes.bullets("Not in this report", [(f"{one.what} ", one.effect, "bold red") for one in lost])
+    return shapes.printed([*parts, *left_out], width, color)
 
 
 def _head(found: Brief, width: int) -> list[Text]:
@@ -156,45 +150,39 @@ def _next(found: Brief, width: int, details: bool = False) -> list[Text]:
     return lines
 
 
-def _printed(report: RenderableType, width: int, color: bool) -> str:
-    out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=color, no_color=not color, highlight=False)
-    console.print(report)
-    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
-
-
 def _fixes(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     cards = findings.cards(diagnosis)
     for kind, name in findings.HEADINGS.items():
-        if some := [card for card in cards if card.kind is kind]:
-            yield _title(name)
-            yield from (_card(card, len(cards), width) for card in some)
-    if hidden := findings.hidden(diagnosis):
-        yield _bullets(findings.LATER, [(f"{title}: ", then, "") for title, then in hidden])
+        yield from _cards(name, [card for card in cards if card.kind is kind], len(cards), width)
+    yield from shapes.bullets(findings.LATER, [(f"{title}: ", then, "") for title, then in findings.hidden(diagnosis)])
 
 
-def _smaller(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
-    if minor := findings.minor(diagnosis):
-        yield _bullets(findings.MINOR, [(f"{title}: ", saving, "") for title, saving in minor])
+def _cards(title: str, some: list[Card], of: int, width: int) -> Iterator[RenderableType]:
+    if some:
+        yield shapes.title(title)
+        yield from (_card(card, of, width) for card in some)
+
+
+def _smaller(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    return shapes.bullets(findings.MINOR, [(f"{title}: ", saving, "") for title, saving in findings.minor(diagnosis)])
 
 
 def _risks(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
-    if risks := findings.risks(diagnosis):
-        yield _title(findings.RISKS)
-        yield from (_card(card, len(risks), width) for card in risks)
+    risks = findings.risks(diagnosis)
+    return _cards(findings.RISKS, risks, len(risks), width)
 
 
 def _sections(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
-    yield from (_section(section, width) for section in sections.sections(diagnosis))
+    return (shapes.section(shown, width) for shown in job_tables.sections(diagnosis))
 
 
 def _recording(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
-    if unchecked := findings.unchecked(diagnosis):
-        yield _bullets("Could not look at", [(f"{what}. ", how, "") for what, how in unchecked])
+    yield from shapes.bullets(
+        "Could not look at", [(f"{what}. ", how, "") for what, how in findings.unchecked(diagnosis)]
+    )
     notes = [(f"{note.what} ", note.effect, _SEVERITY_STYLE[note.severity]) for note in diagnosis.integrity]
     notes += [(text, "", "bold red") for text in findings.crashed(diagnosis)]
-    if notes:
-        yield _bullets("About this recording", notes)
+    yield from shapes.bullets("About this recording", notes)
 
 
 def _checked(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
@@ -202,142 +190,59 @@ def _checked(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield Text(f"\n{checked}", style="bold")
 
 
-def _left_out(lost: list[Failure]) -> RenderableType:
-    return _bullets("Not in this report", [(f"{one.what} ", one.effect, "bold red") for one in lost])
-
-
 def _run(found: WatchedRun, width: int) -> Iterator[RenderableType]:
-    run = found.ranks[0]
-    yield Text(watched_run.headline(run), style="bold")
-    yield Text(watched_run.subject(found), style="dim")
-    if damage := watched_run.damage(run):
-        yield Text(damage, style="yellow")
+    yield from (Text(text, style=style) for text, style in _run_head(found))
     if cards := watched_run.cards(found):
-        yield _title(watched_run.FINDINGS)
+        yield shapes.title(watched_run.FINDINGS)
         yield from (_run_card(at, card, len(cards)) for at, card in enumerate(cards, start=1))
-    if told := watched_run.others(found):
-        yield _bullets(watched_run.OTHERS, [(sentence, "", "") for sentence in told])
-    yield from (_section(section, width) for section in watched_run.sections(found))
+    yield from shapes.bullets(watched_run.OTHERS, [(sentence, "", "") for sentence in watched_run.others(found)])
+    yield from (shapes.section(shown, width) for shown in watched_run.sections(found))
+
+
+def _run_head(found: WatchedRun) -> list[tuple[str, str]]:
+    """What it says first, with the style of each."""
+    run = found.ranks[0]
+    head = [(watched_run.headline(run), "bold"), (watched_run.subject(found), "dim")]
+    return [*head, *[(damage, "yellow") for damage in [watched_run.damage(run)] if damage]]
 
 
 def _whole_run(diagnosis: Diagnosis, width: int, details: bool) -> Iterator[RenderableType]:
     if diagnosis.watched is not None:
         yield from _run(diagnosis.watched, width) if details else _run_in_brief(diagnosis.watched, width)
-        yield _title("The recorded steps")
+        yield shapes.title("The recorded steps")
 
 
 def _tried(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     report = diagnosis.trials
     if report is None:
         return
-    yield _title(trials.TITLE)
+    yield shapes.title(trials.TITLE)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for head in ("fix", "predicted", "measured", ""):
         table.add_column(head, header_style="dim")
     for one in trials.all_of(report):
         table.add_row(*map(Text, (trials.name(one), *trials.speed_ups(one), trials.verdict(one))))
-    yield Padding(table, (0, 0, 0, 2))
-    yield Padding(Text(trials.conclusion(report)), (0, 0, 0, 2))
+    yield shapes.indented(table)
+    yield shapes.indented(Text(trials.conclusion(report)))
 
 
-def _code(text: str, width: int) -> Iterator[str]:
-    """Lines of code; the comment of one that is too long goes on a line before it, so that none breaks."""
-    for line in text.splitlines():
-        code, _, comment = line.partition("  # ")
-        if comment and code.strip() and len(line) > width:
-            indent = code[: len(code) - len(code.lstrip())]
-            yield from (f"{indent}# {part}" for part in textwrap.wrap(comment, max(width - len(indent) - 2, 20)))
-            yield code
-        else:
-            yield line
-
-
-def _card(card: Card, cards: int, width: int) -> RenderableType:
-    """One of several findings: its title with what it saves, the evidence, the fix, and how sure both are.
-
-    A risk saves nothing.
-    """
-    title = _saving_title(Text.assemble((card.title, "bold"), (f" ({card.code})", "dim")), card.saving)
-    lines: list[RenderableType] = [title]
-    lines += [Text(evidence) for evidence in card.evidence]
+def _card(card: Card, of: int, width: int) -> RenderableType:
+    """A finding or risk: its title with what it saves, the evidence, the fix, and how sure both are."""
+    lines: list[RenderableType] = [Text(evidence) for evidence in card.evidence]
     if card.place:
         lines.append(Text(f"at {units.clipped_left(card.place, PLACE_WIDTH)}", style="cyan"))
     for fix, safety in card.fixes:
         lines.append(Text.assemble(("→ ", "green"), fix.do, (f" ({safety})", "dim")))
-        lines += [Text(f"  {line}", style="magenta") for line in _code(fix.after, width - CARD_MARGIN)]
+        lines += [Text(f"  {line}", style="magenta") for line in shapes.code(fix.after, width - CARD_MARGIN)]
     lines.append(Text(f"{card.detail}. Confidence: {card.confidence}.", style="dim"))
-    return _numbered(card.number, lines, cards)
+    title = shapes.saving_title(Text.assemble((card.title, "bold"), (f" ({card.code})", "dim")), card.saving)
+    return shapes.numbered(card.number, [title, *lines], of)
 
 
-def _run_card(at: int, card: RunCard, cards: int) -> RenderableType:
-    lines: list[RenderableType] = [_saving_title(Text(card.title, style="bold"), card.saving)]
-    lines += [Text(evidence) for evidence in card.evidence]
+def _run_card(at: int, card: RunCard, of: int) -> RenderableType:
+    lines = [shapes.saving_title(Text(card.title, style="bold"), card.saving), *map(Text, card.evidence)]
     lines.append(Text.assemble(("→ ", "green"), card.change))
-    if card.detail:
-        lines.append(Text(card.detail, style="dim"))
-    return _numbered(at, lines, cards)
-
-
-def _saving_title(title: Text, saving: str) -> Text:
-    if saving:
-        title.append_text(Text.assemble(("  saves ", "dim"), (saving, "bold green")))
-    return title
-
-
-def _numbered(number: int, lines: list[RenderableType], of: int) -> RenderableType:
-    table = Table(box=None, padding=(0, 1, 0, 0), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column()
-    table.add_row(f"{number}.", Group(*lines))
-    return Padding(table, (0, 0, 1 if number < of else 0, 2))
-
-
-def _title(text: str) -> Text:
-    return Text(f"\n{text}", style="bold cyan")
-
-
-def _section(section: Section, width: int) -> RenderableType:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=any(section.columns), header_style="dim", expand=False)
-    single = len(section.columns) == 2 and not any(section.columns)
-    bars = not single and not section.words and any(row.part for row in section.rows) and len(section.columns) <= 4
-    table.add_column("", overflow="fold" if single else "ellipsis", no_wrap=not single, ratio=None)
-    for k, head in enumerate(section.columns[1:], 2):
-        wraps = single or (section.words and k == len(section.columns))
-        table.add_column(head, justify="left" if wraps else "right", no_wrap=not wraps)
-    if bars:
-        table.add_column("", no_wrap=True, style="cyan")
-    room = _label_room(section, width, bars)
-    for row in section.rows:
-        label = row.label if single else units.clipped(row.label, room)
-        cells = [Text(label), *(Text(cell) for cell in row.cells)]
-        if bars:
-            cells.append(Text(units.bar(row.part, 1.0, BAR_WIDTH)))
-        table.add_row(*cells)
-        if row.place:
-            table.add_row(Text("  " + units.clipped_left(row.place, room - 2), style="dim"))
-    parts: list[RenderableType] = [_title(section.title), Padding(table, (0, 0, 0, 2))]
-    if section.note:
-        parts.append(Padding(Text(section.note, style="dim"), (0, 0, 0, 2)))
-    return Group(*parts)
-
-
-def _label_room(section: Section, width: int, bars: bool) -> int:
-    """Columns left for the label when every other cell is shown whole."""
-    widths = [
-        max(len(head), *(len(row.cells[k]) for row in section.rows)) for k, head in enumerate(section.columns[1:])
-    ]
-    if section.words:
-        widths[-1] = min(widths[-1], WORDS_WIDTH)
-    return max(width - sum(widths) - 2 * len(widths) - 4 - (BAR_WIDTH + 2) * bars, 12)
-
-
-def _bullets(title: str, items: list[tuple[str, str, str]]) -> RenderableType:
-    table = Table(box=None, padding=(0, 1, 0, 0), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column()
-    for first, rest, style in items:
-        table.add_row("·", Text.assemble((first, style), (rest, "dim")))
-    return Group(_title(title), Padding(table, (0, 0, 0, 2)))
+    return shapes.numbered(at, [*lines, *[Text(card.detail, style="dim")] * bool(card.detail)], of)
 
 
 _DETAILS = {
@@ -355,40 +260,30 @@ def compared(found: Comparison, width: int = 80, color: bool = False, details: b
     """The report of a comparison, as `render`: at most 15 lines, or with all its tables and lists."""
     width = min(width, MOST_WIDTH)
     parts: list[RenderableType] = [Text(comparison.headline(found), style="bold")]
-    parts += [_line(label, rest) for label, rest in comparison.settings(found)]
+    parts += [shapes.line(label, rest) for label, rest in comparison.settings(found)]
     first, *others = found.incomparable or ("",)
-    parts += [Text.assemble(_line(text), style="yellow") for text in (first, " ".join(others)) if text]
-    parts += [_line(f"  {sentence}") for sentence in comparison.causes(found)]
+    parts += [Text.assemble(shapes.line(text), style="yellow") for text in (first, " ".join(others)) if text]
+    parts += [shapes.line(f"  {sentence}") for sentence in comparison.causes(found)]
     if details:
         parts.append(Text(found.why, style="dim"))
-        parts += [_section(section, width) for section in comparison.sections(found)]
+        parts += [shapes.section(shown, width) for shown in comparison.sections(found)]
         for title, items in comparison.lists(found):
-            parts.append(_bullets(title, [(f"{first} ", rest, "") for first, rest in items]))
+            parts += shapes.bullets(title, [(f"{first} ", rest, "") for first, rest in items])
     else:
-        parts += [_line(label, rest) for label, rest in comparison.brief(found)]
-        parts += [Text(found.why, style="dim"), _following(*comparison.NEXT)]
-    return _printed(Group(*parts), width, color)
-
-
-def _line(label: str, rest: str = "") -> Text:
-    """One line, which ends in an ellipsis where it is too long."""
-    return Text.assemble(label, *([(f" {rest}", "dim")] if rest else []), no_wrap=True, overflow="ellipsis")
-
-
-def _following(command: str, what: str) -> Text:
-    return Text.assemble("Next: ", (command, "cyan"), (f"  {what}", "dim"))
+        parts += [shapes.line(label, rest) for label, rest in comparison.brief(found)]
+        parts += [Text(found.why, style="dim"), shapes.following(*comparison.NEXT)]
+    return shapes.printed(parts, width, color)
 
 
 def watched(found: WatchedRun, width: int = 80, color: bool = False, details: bool = False) -> str:
     """The report of a watched run, as `render`: at most MOST_OF_RUN lines, or with all its tables."""
     width = min(width, MOST_WIDTH)
-    return _printed(Group(*(_run(found, width) if details else _run_in_brief(found, width))), width, color)
+    return shapes.printed(_run(found, width) if details else _run_in_brief(found, width), width, color)
 
 
 def _run_in_brief(found: WatchedRun, width: int) -> Iterator[RenderableType]:
-    run, cards = found.ranks[0], watched_run.cards(found)
-    head = (watched_run.headline(run), "bold"), (watched_run.subject(found), "dim"), (watched_run.damage(run), "yellow")
-    lines = [Text(line, style=style) for text, style in head for line in textwrap.wrap(text, width)]
+    cards = watched_run.cards(found)
+    lines = [Text(line, style=style) for text, style in _run_head(found) for line in textwrap.wrap(text, width)]
     shown = 0
     for shown, card in enumerate(cards[: watched_run.MOST_IN_FULL], start=1):
         more = list(_brief_run_card(shown, card, width))
@@ -398,13 +293,13 @@ def _run_in_brief(found: WatchedRun, width: int) -> Iterator[RenderableType]:
         lines += [Text(), *more] if shown == 1 else more
     yield from lines
     yield Text()
-    yield from (_line(label, rest) for label, rest in watched_run.left_out(found, cards[shown:]))
-    yield _following(*watched_run.NEXT)
+    yield from (shapes.line(label, rest) for label, rest in watched_run.left_out(found, cards[shown:]))
+    yield shapes.following(*watched_run.NEXT)
 
 
 def _brief_run_card(at: int, card: RunCard, width: int) -> Iterator[Text]:
     title = units.clipped(f"{at}. {card.title}", width - len(card.saving) - len("  saves ") * bool(card.saving))
-    yield _saving_title(Text(title, style="bold"), card.saving)
+    yield shapes.saving_title(Text(title, style="bold"), card.saving)
     for first, text in (("   ", card.evidence[0]), ("   > ", card.change)):
         part = textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * len(first), max_lines=2)
         yield from map(Text, part)

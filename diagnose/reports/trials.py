@@ -1,15 +1,20 @@
-"""What trials have found, in words: for a terminal, and as rows that Markdown and the page share."""
+"""What trials, the ledger and patches have to say of fixes, in words: for a terminal, Markdown and the page."""
 
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import RankedFinding
 from diagnose.contracts.ledger import LedgerReport, RuleTrials
+from diagnose.contracts.patches import FixByHand, Patch, PatchedFix
 from diagnose.contracts.trials import Baseline, Both, GpuState, Numbers, Range, Report, Trial
+from diagnose.reports.words import listed, safety
 from diagnose.trace import units
 
 WIDTH = 100
+MOST_ROWS = 12  # Trials in a report without details.
 
 TITLE = "Measured fixes"  # Of its section in the run's report.
 
@@ -40,24 +45,13 @@ def render(report: Report, details: bool = False, width: int = WIDTH) -> str:
     """All of it, or the largest speed-ups in 25 lines at most; ending in a newline."""
     if not details:
         return "".join(f"{line}\n" for line in _in_brief(report, min(width, WIDTH)))
-    base = report.baseline
-    lines = list[str]()
-    if base is not None:
-        lines += [as_it_is(base), ""]
-    for one in report.trials:
+    lines = [] if report.baseline is None else [as_it_is(report.baseline), ""]
+    for one in all_of(report):
         lines += [*_trial(one), ""]
-    if report.together is not None:
-        lines += [*_trial(report.together), ""]
     if report.not_tried:
-        lines.append("Not tried:")
-        lines += [f"  {one.number}. {one.rule}: {one.why}." for one in report.not_tried]
-        lines.append("")
+        lines += ["Not tried:", *(f"  {one.number}. {one.rule}: {one.why}." for one in report.not_tried), ""]
     lines += [line for note in report.notes for line in textwrap.wrap(note, WIDTH)]
-    lines.append(conclusion(report))
-    return "\n".join(lines) + "\n"
-
-
-MOST_ROWS = 12  # Trials in a report without details.
+    return "\n".join([*lines, conclusion(report)]) + "\n"
 
 
 def _in_brief(report: Report, width: int) -> Iterator[str]:
@@ -67,11 +61,11 @@ def _in_brief(report: Report, width: int) -> Iterator[str]:
     ranked = sorted(report.trials, key=lambda one: -one.found.likely if one.found else 0.0)
     ranked = [*([] if report.together is None else [report.together]), *ranked]
     names = [units.clipped(name(one), 40) for one in ranked]
+    room = max(map(len, names), default=0)
     for one, label in list(zip(ranked, names, strict=True))[:MOST_ROWS]:
         speed = "" if one.found is None else f"  {factors(one.found)}"
         why = f": {one.why}" if one.why else ""
-        text = f"  {label:<{max(map(len, names))}}  {verdict(one)}{speed}{why}"
-        yield units.clipped(text, width)
+        yield units.clipped(f"  {label:<{room}}  {verdict(one)}{speed}{why}", width)
     if len(ranked) > MOST_ROWS:
         yield f"  {len(ranked) - MOST_ROWS} more fixes"
     if report.not_tried:
@@ -86,18 +80,18 @@ def _in_brief(report: Report, width: int) -> Iterator[str]:
 def as_it_is(base: Baseline) -> str:
     """A sentence on the script without a fix, without its full stop."""
     which = f"{base.arms} runs" if base.arms else "blocks of one run"
-    return f"Baseline step time: {_times(base.step_ns)} ({which}, noise {100 * base.noise_share:.1f} %)"
+    likely, low, high = map(units.duration, (base.step_ns.likely, base.step_ns.low, base.step_ns.high))
+    return f"Baseline step time: {likely}, {low} to {high} ({which}, noise {100 * base.noise_share:.1f} %)"
 
 
 def conclusion(report: Report) -> str:
     """What to keep, and what is not known yet."""
-    undecided = [trial for trial in report.trials if trial.verdict == "inconclusive"]
-    open_ones = f"Undecided: {_listed(undecided)}." if undecided else ""
-    kept = [trial for trial in report.trials if trial.verdict == "keep"]
-    if kept:
-        return f"{_to_keep(report, kept)} {open_ones}".rstrip()
     if not report.trials:
         return "No fix was tried."
+    undecided = [trial for trial in report.trials if trial.verdict == "inconclusive"]
+    open_ones = f"Undecided: {_listed(undecided)}." if undecided else ""
+    if kept := [trial for trial in report.trials if trial.verdict == "keep"]:
+        return f"{_to_keep(report, kept)} {open_ones}".rstrip()
     return open_ones or "Keep the script as it is: no tried fix shows a gain."
 
 
@@ -113,10 +107,10 @@ def _to_keep(report: Report, kept: Sequence[Trial]) -> str:
     how = "" if best is together or best.measured_by == "runs" else ", in one run"
     if report.baseline is None:
         return f"Keep {_listed(kept)}: {factors(best.found)}{how}."
-    now, then = report.baseline.step_ns.likely, report.baseline.step_ns.likely / best.found.likely
+    now = report.baseline.step_ns.likely
     predicted = "" if best.predicted is None else f"; predicted {speed_of(best.predicted.likely)}"
     per = "per step" if best.batch_factor == 1 else "for the same samples"
-    times = f"{units.duration(now)} -> {units.duration(then)} {per}"
+    times = f"{units.duration(now)} -> {units.duration(now / best.found.likely)} {per}"
     return f"Keep {_listed(kept)}: {times}, {factors(best.found)}{predicted}{how}."
 
 
@@ -139,21 +133,20 @@ def name(one: Trial) -> str:
 
 def rows(one: Trial) -> Iterator[tuple[str, str]]:
     """(what, value) of all that is known of a trial."""
+    pairs, added = _pairs(one), " + ".join(map(str, one.on_top_of))
+    samples = "" if one.batch_factor == 1 else f" per sample (batch {one.batch_factor}x as large)"
+    pays = "" if one.pays_after_steps is None else f"; pays off after {one.pays_after_steps:,} steps"
     told = {
         "fix": one.fix,
         "injected": one.injected,
         "predicted": None if one.predicted is None else factors(one.predicted, "range"),
-        "measured": None
-        if one.measured is None
-        else f"{factors(one.measured)}{_of_samples(one)}{'' if one.added else _pairs(one)}",
-        "on top": None
-        if one.added is None
-        else f"{factors(one.added)} on top of {' + '.join(map(str, one.on_top_of))}{_pairs(one)}",
+        "measured": None if one.measured is None else f"{factors(one.measured)}{samples}{'' if one.added else pairs}",
+        "on top": None if one.added is None else f"{factors(one.added)} on top of {added}{pairs}",
         "outputs": None if one.outputs is None else _apart(one.outputs, "model outputs for the same batch"),
         "updates": None if one.updates is None else _apart(one.updates, "parameter updates in one step"),
         "losses": None if one.losses is None else LOSSES[one.losses].format(count=one.losses_compared),
         "memory": None if one.peak_bytes is None else _both(one.peak_bytes, units.size),
-        "warm-up": None if one.warmup_s is None else _both(one.warmup_s, lambda s: f"{s:.1f} s") + _pays(one),
+        "warm-up": None if one.warmup_s is None else _both(one.warmup_s, lambda s: f"{s:.1f} s") + pays,
         "GPU": None if one.gpu is None else "; ".join(_gpu(one.gpu)),
         "because": one.why or None,
     }
@@ -190,14 +183,6 @@ def _gpu(state: GpuState) -> Iterator[str]:
             yield _both(both, lambda value, unit=unit: f"{value:,.0f} {unit}")  # type: ignore[misc]
 
 
-def _of_samples(one: Trial) -> str:
-    return "" if one.batch_factor == 1 else f" per sample (batch {one.batch_factor}x as large)"
-
-
-def _pays(one: Trial) -> str:
-    return "" if one.pays_after_steps is None else f"; pays off after {one.pays_after_steps:,} steps"
-
-
 def _both(pair: Both, shown: Callable[[float], str]) -> str:
     return f"{shown(pair.without)} without, {shown(pair.with_)} with"
 
@@ -228,13 +213,8 @@ def speed_of(factor: float, most: float = TWICE) -> str:
     return f"{share:.{int(share < 9.95)}f} % {'slower' if factor < 1 else 'faster'}"
 
 
-def _times(ns: Range) -> str:
-    return f"{units.duration(ns.likely)}, {units.duration(ns.low)} to {units.duration(ns.high)}"
-
-
 def _listed(some: Sequence[Trial]) -> str:
-    names = [f"{one.numbers[0]} ({one.rule})" for one in some]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return listed([f"{one.numbers[0]} ({one.rule})" for one in some])
 
 
 HEADS = ("rule", "trials", "measured", "compared", "in range", "median", "verdicts")
@@ -254,15 +234,18 @@ def ledger_text(report: LedgerReport) -> str:
         lines += [f"On {device or 'an unknown device'}:", *_table(list(some)), ""]
     if report.rules:
         lines += [*COLUMNS, ""]
-    lines += _about(report)
-    parts = [part for line in lines for part in _wrapped(line)]
+    if report.file is None:
+        lines.append("The ledger is off (DIAGNOSE_NO_LEDGER), or you have no home folder.")
+    elif not report.entries:
+        lines.append("The ledger is empty. Run `diagnose try` to fill it.")
+    if report.file is not None and report.skipped:
+        lines.append(f"Unreadable lines, or from another version of diagnose: {report.skipped}.")
+    parts = [
+        part for line in lines for part in ([line] if line.startswith("  ") else textwrap.wrap(line, WIDTH) or [""])
+    ]
     if report.file is not None:
         parts.append(f"The file: {report.file}")
     return "\n".join(parts) + "\n"
-
-
-def _wrapped(line: str) -> list[str]:
-    return [line] if not line or line.startswith("  ") else textwrap.wrap(line, WIDTH)
 
 
 def _table(some: Sequence[RuleTrials]) -> Iterator[str]:
@@ -283,11 +266,49 @@ def _row(one: RuleTrials) -> tuple[str, ...]:
     )
 
 
-def _about(report: LedgerReport) -> Iterator[str]:
-    if report.file is None:
-        yield "The ledger is off (DIAGNOSE_NO_LEDGER), or you have no home folder."
-        return
-    if not report.entries:
-        yield "The ledger is empty. Run `diagnose try` to fill it."
-    if report.skipped:
-        yield f"Unreadable lines, or from another version of diagnose: {report.skipped}."
+def patched(patch: Patch, diagnosis: Diagnosis) -> str:
+    """What a patch does, beside its diff: all of it, ending in a newline."""
+    lines = [line for fix in patch.fixes for line in (*_patched(fix, diagnosis), "")]
+    lines += ["Not in the diff:", ""] * bool(patch.by_hand)
+    lines += [line for other in patch.by_hand for line in (*_by_hand(other), "")]
+    lines += [line for note in patch.notes for line in textwrap.wrap(f"Note: {note}", WIDTH)]
+    if patch.fixes:
+        count, files = len(patch.fixes), len(patch.files)
+        lines.append(f"The diff has {count} fix{'es' * (count > 1)} in {files} file{'s' * (files > 1)}.")
+    else:
+        nothing = "The diff is empty: see above for fixes by hand." if patch.by_hand else "There is no fix to make."
+        lines.append(nothing)
+    return "\n".join(lines) + "\n"
+
+
+def _patched(one: PatchedFix, diagnosis: Diagnosis) -> Iterator[str]:
+    yield f"{one.finding.rank_order}. {one.finding.rule}"
+    yield from _labelled("fix", one.fix.do)
+    for label, place in zip_longest(["changes"], dict.fromkeys(one.places), fillvalue=""):
+        yield from _labelled(label, place)
+    yield from _labelled("predicted", _saving(one.finding))
+    tried = None if diagnosis.trials is None else diagnosis.trials.of(one.finding.rule, one.fix.trial)
+    if tried is not None and tried.measured is not None:
+        yield from _labelled("measured", f"{factors(tried.measured)}: {verdict(tried)}")
+    yield from _labelled("results", safety(diagnosis, one.fix.safety))
+
+
+def _saving(finding: RankedFinding) -> str:
+    low, likely, high = map(units.about, finding.shown_ns)
+    if finding.per_sample:
+        return f"saves {likely} ({low} to {high}) for the work of a step; the step itself gets longer"
+    return f"saves {likely} ({low} to {high}) per step, {units.percent(finding.share_of_step)} of it"
+
+
+def _by_hand(one: FixByHand) -> Iterator[str]:
+    yield f"{one.finding.rank_order}. {one.finding.rule}"
+    yield from _labelled("fix", one.fix.do)
+    yield from _labelled("why not", f"{one.why}.")
+    for at, line in enumerate(one.fix.after.splitlines()):
+        yield f"   {'by hand' if at == 0 else '':<11}{line}".rstrip()
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    if not text:
+        return [label]
+    return textwrap.wrap(text, WIDTH, initial_indent=f"   {label:<11}", subsequent_indent=" " * 14)

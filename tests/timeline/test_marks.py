@@ -17,6 +17,10 @@ from diagnose.timeline.marks import RUN, Marks
 Row = tuple[int, int, int, int, int, int]  # lane, start, dur, label, kind, count
 
 
+TURNS = [(0, 11 * k + at, dur) for k in range(RUN) for at, dur in ((0, 1), (1, 10))]
+"""Short and long in turn: the most that is left of one cell and lane when resolutions are 10."""
+
+
 def marks(rows: list[Row]) -> Marks:
     columns = np.array(rows, dtype=np.int64).reshape(-1, 6).T
     return Marks(*columns, filled_ns=columns[2])
@@ -28,7 +32,7 @@ def bars(*bars: tuple[int, int, int]) -> Marks:
 
 
 def rows(found: Marks) -> list[Row]:
-    return [row[:6] for row in zip(*(column.tolist() for column in msgspec.structs.astuple(found)), strict=True)]
+    return [row[:6] for row in found.rows()]  # type: ignore[misc]
 
 
 def places(found: Marks) -> list[tuple[int, int, int]]:
@@ -74,44 +78,29 @@ def test_within_cuts_off_what_sticks_out() -> None:
     assert rows(found) == [(0, 10, 1, 1, 1, 1), (0, 12, 3, 2, 2, 1), (1, 10, 10, 3, 3, 1), (1, 19, 1, 4, 4, 1)]
 
 
-def test_a_mark_of_no_length_lies_where_it_starts() -> None:
-    moments = bars((0, 9, 0), (0, 10, 0), (0, 15, 0), (0, 20, 0))
-    assert places(moments.within(10, 20)) == [(0, 10, 0), (0, 15, 0)]
-    assert places(moments.within(20, 30)) == [(0, 20, 0)]
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # What is as long as the resolution is long, and stays as it is.
+        ([(0, 0, 3), (0, 4, 10), (0, 15, 3)], [(0, 0, 3), (0, 4, 10), (0, 15, 3)]),
+        ([(0, 0, 3), (0, 4, 9), (0, 15, 3)], [(0, 0, 18)]),
+        # Marks of other lanes do not join, nor those with a gap of the resolution between them.
+        ([(0, 0, 3), (0, 4, 3), (1, 5, 3), (1, 9, 3)], [(0, 0, 7), (1, 5, 7)]),
+        ([(0, 0, 3), (0, 13, 3)], [(0, 0, 3), (0, 13, 3)]),
+        ([(0, 0, 3), (0, 12, 3)], [(0, 0, 15)]),
+        # A long row of short marks is cut at cells; what starts in a cell may end in the next.
+        ([(0, start, 5) for start in range(0, 80, 5)], [(0, 0, 40), (0, 40, 40)]),
+        ([(0, 30, 5), (0, 38, 5), (0, 44, 1)], [(0, 30, 13), (0, 44, 1)]),
+        (TURNS, TURNS),
+    ],
+)
+def test_short_neighbours_become_one(before: list[tuple[int, int, int]], after: list[tuple[int, int, int]]) -> None:
+    assert places(bars(*before).merged(10)) == after
 
 
-def test_short_neighbours_become_one_with_the_name_of_the_longest() -> None:
+def test_several_that_became_one_have_the_name_of_the_longest() -> None:
     found = marks([(2, 0, 3, 7, 1, 1), (2, 5, 4, 8, 2, 5), (2, 12, 2, 9, 3, 1)]).merged(10)
     assert rows(found) == [(2, 0, 14, 8, 2, 7)]
-
-
-def test_long_marks_stay_as_they_are() -> None:
-    # As long as the resolution is long.
-    apart = [(0, 0, 3), (0, 4, 10), (0, 15, 3)]
-    assert rows(bars(*apart).merged(10)) == rows(bars(*apart))
-    assert places(bars((0, 0, 3), (0, 4, 9), (0, 15, 3)).merged(10)) == [(0, 0, 18)]
-
-
-def test_marks_of_other_lanes_do_not_join() -> None:
-    assert places(bars((0, 0, 3), (0, 4, 3), (1, 5, 3), (1, 9, 3)).merged(10)) == [(0, 0, 7), (1, 5, 7)]
-
-
-def test_a_gap_of_the_resolution_keeps_marks_apart() -> None:
-    assert places(bars((0, 0, 3), (0, 13, 3)).merged(10)) == [(0, 0, 3), (0, 13, 3)]
-    assert places(bars((0, 0, 3), (0, 12, 3)).merged(10)) == [(0, 0, 15)]
-
-
-def test_a_long_row_of_short_marks_is_cut_at_cells() -> None:
-    found = bars(*((0, start, 5) for start in range(0, 80, 5))).merged(10)
-    assert [(row[:3], row[5]) for row in rows(found)] == [((0, 0, 40), 8), ((0, 40, 40), 8)]
-    # What starts in a cell may end in the next.
-    assert places(bars((0, 30, 5), (0, 38, 5), (0, 44, 1)).merged(10)) == [(0, 30, 13), (0, 44, 1)]
-
-
-def test_short_and_long_in_turn_are_the_most_that_is_left() -> None:
-    turns = bars(*((0, 11 * k + at, dur) for k in range(4) for at, dur in ((0, 1), (1, 10))))
-    assert rows(turns.merged(10)) == rows(turns)
-    assert turns.size == 2 * RUN
 
 
 def test_merging_nothing() -> None:
@@ -120,17 +109,8 @@ def test_merging_nothing() -> None:
     assert bars().within(0, 10).size == 0
 
 
-drawn_rows = st.lists(
-    st.tuples(
-        st.integers(0, 2),
-        st.integers(0, 300),
-        st.integers(0, 40),
-        st.integers(0, 9),
-        st.integers(0, 4),
-        st.integers(1, 9),
-    ),
-    max_size=30,
-)
+bounds = ((0, 2), (0, 300), (0, 40), (0, 9), (0, 4), (1, 9))
+drawn_rows = st.lists(st.tuples(*(st.integers(low, high) for low, high in bounds)), max_size=30)
 any_marks = drawn_rows.map(lambda drawn: marks(drawn).in_order())
 
 
@@ -167,23 +147,15 @@ def runs(of: list[Row], resolution: int) -> list[list[Row]]:
 
 @given(any_marks, resolutions)
 def test_merging_agrees_with_a_plain_model(original: Marks, resolution: int) -> None:
-    found, expected = rows(original.merged(resolution)), runs(rows(original), resolution)
+    merged = original.merged(resolution)
+    found, expected = rows(merged), runs(rows(original), resolution)
     assert len(found) == len(expected)
+    assert merged.filled_ns.sum() == original.filled_ns.sum()
     for (lane, start, dur, label, kind, count), run in zip(found, expected, strict=True):
         assert (lane, start, start + dur) == (run[0][0], run[0][1], max(one[1] + one[2] for one in run))
         assert count == sum(one[5] for one in run)
         longest = max(one[2] for one in run)
         assert (label, kind) in [(one[3], one[4]) for one in run if one[2] == longest]
-
-
-@given(any_marks, resolutions)
-def test_merging_loses_nothing(original: Marks, resolution: int) -> None:
-    found = original.merged(resolution)
-    assert found.count.sum() == original.count.sum()
-    for lane, start, dur in places(original):
-        assert any(
-            lane == one and begin <= start and start + dur <= begin + length for one, begin, length in places(found)
-        )
 
 
 @given(disjoint_marks, resolutions)
@@ -225,8 +197,3 @@ def test_what_is_joined_knows_how_much_of_it_is_filled() -> None:
     assert joined.dur_ns.tolist() == [13, 50]
     assert joined.filled_ns.tolist() == [9, 50]
     assert joined.within(0, 8).filled_ns.tolist() == [8]
-
-
-@given(any_marks, resolutions)
-def test_merging_keeps_the_time_that_is_filled(original: Marks, resolution: int) -> None:
-    assert original.merged(resolution).filled_ns.sum() == original.filled_ns.sum()

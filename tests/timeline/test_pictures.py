@@ -1,13 +1,22 @@
 """What a page draws besides the timeline: points by hand, exposed communication against a count of microseconds."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnose.contracts.timeline import CollectiveBar, CopySize, MemoryCurve, Pictures, RooflineOp
-from diagnose.facts.core.base import Missing
+from diagnose.contracts.timeline import (
+    CollectiveBar,
+    CopySize,
+    CopySizes,
+    MemoryCurve,
+    Pictures,
+    RooflineKind,
+    RooflineOp,
+)
+from diagnose.facts.core.base import Facts, Missing
 from diagnose.timeline import pictures as module
 from diagnose.timeline.pictures import (
     MOST_POINTS,
@@ -23,6 +32,7 @@ from diagnose.trace.kinds import KernelKind
 from tests.drawing import MAIN, Drawing
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+GLOO = "gloo:all_reduce"
 SGEMM = "ampere_sgemm_128x64_nn"
 
 
@@ -63,11 +73,6 @@ def test_a_launch_curve_is_bounded() -> None:
     found = launch_curve(draw.facts())
     assert 0.9 * MOST_POINTS < len(found.moment_ns) <= MOST_POINTS
     assert list(found.moment_ns) == sorted(set(found.moment_ns))
-
-
-def test_without_launches_there_is_no_curve() -> None:
-    with pytest.raises(Missing, match="launches of device work"):
-        launch_curve(Drawing().work("k", (0, 5)).facts())
 
 
 # ---- copies
@@ -123,12 +128,6 @@ def test_devices_of_different_kinds_have_no_link_in_common() -> None:
     assert copy_sizes(draw.work("k", (90, 95), device=1).facts()).link_bytes_per_s is None
 
 
-def test_without_copies_there_are_no_sizes_and_without_a_device_no_answer() -> None:
-    assert copy_sizes(a100().work("k", (0, 5)).facts()).sizes == ()
-    with pytest.raises(Missing, match="device work"):
-        copy_sizes(Drawing().op("aten::mm", 0, 10).facts())
-
-
 # ---- collectives
 
 
@@ -150,17 +149,8 @@ def test_the_longest_collectives_are_kept(monkeypatch: pytest.MonkeyPatch) -> No
     for start, end in ((0, 9), (10, 12), (20, 27), (30, 38)):
         draw.work(NCCL, (start, end))
     monkeypatch.setattr(module, "MOST_POINTS", 3)
-    assert [(collective_bar.start_ns, collective_bar.dur_ns) for collective_bar in collective_bars(draw.facts())] == [
-        (0, 9_000),
-        (20_000, 7_000),
-        (30_000, 8_000),
-    ]
-
-
-def test_without_collectives_there_are_no_bars_and_on_the_host_alone_no_answer() -> None:
-    assert collective_bars(Drawing().work("k", (0, 5)).facts()) == ()
-    with pytest.raises(Missing, match="device work"):
-        collective_bars(Drawing().op("aten::mm", 0, 10).span("user_annotation", "gloo:all_reduce", 2, 8).facts())
+    found = [(one.start_ns, one.dur_ns) for one in collective_bars(draw.facts())]
+    assert found == [(0, 9_000), (20_000, 7_000), (30_000, 8_000)]
 
 
 pieces = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=8)
@@ -210,15 +200,8 @@ def test_a_product_under_the_roof() -> None:
     assert found.ops == (
         RooflineOp("aten::mm", (512, 256, 1024), "fp32", 4, 400_000, FLOPS, BYTES, pytest.approx(2 * FLOPS / 400e-6)),
     )
-    (kind,) = found.kinds
-    assert (kind.kind, kind.calls, kind.ns, kind.flops, kind.bytes) == (
-        KernelKind.GEMM,
-        4,
-        400_000,
-        4 * FLOPS,
-        4 * BYTES,
-    )
-    assert kind.flops_per_s == pytest.approx(2 * FLOPS / 400e-6)
+    rate = pytest.approx(2 * FLOPS / 400e-6)
+    assert found.kinds == (RooflineKind(KernelKind.GEMM, 4, 400_000, 4 * FLOPS, 4 * BYTES, rate),)
     assert found.device == "A100 SXM 40 GB"
     assert (found.bytes_per_s, found.flops_per_s) == (1555e9, {"fp32": 19.5e12})
 
@@ -250,18 +233,6 @@ def test_the_longest_points_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         product(draw, 100 * k, took, **{"Input Dims": [[8 + k, 16], [16, 4]]})
     monkeypatch.setattr(module, "MOST_POINTS", 2)
     assert [op.dims for op in roofline_picture(draw.facts()).ops] == [(9, 4, 16), (10, 4, 16)]
-
-
-def test_without_shapes_a_known_device_or_a_known_cost_there_is_no_roof() -> None:
-    bare = a100().op("aten::mm", 0, 2).launch(SGEMM, (0.5, 1), (2, 9))
-    with pytest.raises(Missing, match="record_shapes"):
-        roofline_picture(bare.facts())
-    product(unknown := on("NVIDIA GeForce GTX 1080 Ti"), 0, 100)
-    with pytest.raises(Missing, match="peak rates"):
-        roofline_picture(unknown.facts())
-    product(untyped := a100(), 0, 100, **{"Input type": []})
-    with pytest.raises(Missing, match="ops whose cost is known"):
-        roofline_picture(untyped.facts())
 
 
 # ---- memory
@@ -303,25 +274,45 @@ def test_a_memory_curve_is_bounded() -> None:
     assert found.allocated_bytes[-1] == 329
 
 
-def test_without_totals_of_a_device_s_memory_there_is_no_curve() -> None:
-    bare = Drawing().launch("k", (0, 1), (1, 60))
-    with pytest.raises(Missing, match="profile_memory"):
-        memory_curves(bare.facts())
-    event = {"ph": "i", "s": "t", "name": "[memory]", "pid": MAIN, "tid": MAIN, "ts": 5}
-    bare.events.append(event | {"args": {"Device Type": 1, "Device Id": 0, "Bytes": 1}})
-    with pytest.raises(Missing, match="profile_memory"):
-        memory_curves(bare.facts())
-
-
 # ---- together
+
+
+def with_product(draw: Drawing, **told: Any) -> Drawing:
+    product(draw, 0, 100, **told)
+    return draw
+
+
+def without_totals() -> Drawing:
+    draw = Drawing().launch("k", (0, 1), (1, 60))
+    said = {"Device Type": 1, "Device Id": 0, "Bytes": 1}
+    draw.events.append({"ph": "i", "s": "t", "name": "[memory]", "pid": MAIN, "tid": MAIN, "ts": 5, "args": said})
+    return draw
+
+
+@pytest.mark.parametrize(
+    ("picture", "draw", "match"),
+    [
+        (launch_curve, lambda: Drawing().work("k", (0, 5)), "launches of device work"),
+        (copy_sizes, lambda: Drawing().op("aten::mm", 0, 10), "device work"),
+        (collective_bars, lambda: Drawing().op("aten::mm", 0, 10).span("user_annotation", GLOO, 2, 8), "device work"),
+        (roofline_picture, lambda: a100().op("aten::mm", 0, 2).launch(SGEMM, (0.5, 1), (2, 9)), "record_shapes"),
+        (roofline_picture, lambda: with_product(on("NVIDIA GeForce GTX 1080 Ti")), "peak rates"),
+        (roofline_picture, lambda: with_product(a100(), **{"Input type": []}), "ops whose cost is known"),
+        (memory_curves, lambda: Drawing().launch("k", (0, 1), (1, 60)), "profile_memory"),
+        (memory_curves, without_totals, "profile_memory"),
+    ],
+)
+def test_what_a_picture_cannot_do_without(
+    picture: Callable[[Facts], object], draw: Callable[[], Drawing], match: str
+) -> None:
+    with pytest.raises(Missing, match=match):
+        picture(draw().facts())
 
 
 def test_what_a_recording_cannot_give_is_none() -> None:
     assert pictures(Drawing().op("aten::mm", 0, 10).facts()) == Pictures(None, None, None, None, None)
     device_alone = pictures(Drawing().work("k", (0, 10)).facts())
-    assert (device_alone.launches, device_alone.roofline, device_alone.memory) == (None, None, None)
-    assert device_alone.copies is not None
-    assert device_alone.collectives == ()
+    assert device_alone == Pictures(None, CopySizes((), None), (), None, None)
 
 
 def test_all_pictures_of_a_recording_that_has_everything() -> None:

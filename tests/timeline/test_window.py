@@ -58,7 +58,7 @@ def test_marks_are_cut_at_the_window_s_ends() -> None:
     assert rows(marks(drawn(), 22, 38, lanes=[0])) == []
 
 
-def test_names() -> None:
+def test_what_has_no_name_has_that_of_its_lane_above_or_of_its_kind() -> None:
     assert [lane_name(drawn(), lane) for lane in (0, 1)] == ["stream 7", "stream 7"]
     assert [label(drawn(), number, 0) for number in (2, 3)] == ["first", "compute"]
 
@@ -75,31 +75,18 @@ def test_places_lie_in_their_lanes_from_the_timeline_s_start(trained: Facts) -> 
         "main thread: calls",
     ]
     # The first step's kernel ends where the timeline begins.
-    assert spots(trained, [Shorten(ids(trained, "gemm"), 0.5)]) == (
-        (Spot(STREAM, 800_000, 200_000), Spot(STREAM, 1_800_000, 200_000), Spot(STREAM, 2_800_000, 200_000)),
-        3,
-    )
-
-
-def test_places_are_cut_off_at_the_timeline_s_ends(trained: Facts) -> None:
-    assert spots(trained, [Detach(ids(trained, "cudaStreamSynchronize"))]) == (
-        (
-            Spot(CALLS, 0, 10_000),
-            Spot(CALLS, 710_000, 300_000),
-            Spot(CALLS, 1_710_000, 300_000),
-            Spot(CALLS, 2_710_000, 290_000),
-        ),
-        4,
-    )
+    gemm = tuple(Spot(STREAM, start, 200_000) for start in (800_000, 1_800_000, 2_800_000))
+    assert spots(trained, [Shorten(ids(trained, "gemm"), 0.5)]) == (gemm, 3)
+    # Places are cut off at the timeline's ends.
+    waits = ((0, 10_000), (710_000, 300_000), (1_710_000, 300_000), (2_710_000, 290_000))
+    found = spots(trained, [Detach(ids(trained, "cudaStreamSynchronize"))])
+    assert found == (tuple(Spot(CALLS, start, dur) for start, dur in waits), 4)
 
 
 def test_times_lie_in_the_first_lane_of_their_thread(trained: Facts) -> None:
-    assert spots(trained, [Shorten(python(trained), 0.5)]) == (
-        (Spot(OPS, 10_000, 200_000), Spot(OPS, 1_010_000, 200_000), Spot(OPS, 2_010_000, 200_000)),
-        3,
-    )
-    nowhere = Times(99, python(trained).pieces)
-    assert spots(trained, [Shorten(nowhere, 0.5)]) == ((), 0)
+    times = tuple(Spot(OPS, start, 200_000) for start in (10_000, 1_010_000, 2_010_000))
+    assert spots(trained, [Shorten(python(trained), 0.5)]) == (times, 3)
+    assert spots(trained, [Shorten(Times(99, python(trained).pieces), 0.5)]) == ((), 0)
 
 
 def test_places_of_several_edits_are_in_order_of_time_and_each_is_there_once(trained: Facts) -> None:
@@ -114,9 +101,6 @@ def test_places_of_several_edits_are_in_order_of_time_and_each_is_there_once(tra
         (STREAM, 2_800_000),
     ]
     assert count == 6
-
-
-def test_without_edits_there_are_no_places(trained: Facts) -> None:
     assert spots(trained, []) == ((), 0)
     assert spots(trained, [Remove(np.zeros(0, dtype=np.int64))]) == ((), 0)
 
@@ -135,10 +119,8 @@ def test_an_op_too_deep_to_be_drawn_lies_in_the_deepest_lane() -> None:
 
 def test_an_operation_without_a_lane_lies_nowhere() -> None:
     draw = Drawing().op("aten::a", 0, 90).frame("train.py(1): main", 5, 20).launch("k", (1, 2), (2, 100))
-    facts = draw.facts()
-    frame = ids(facts, "train.py*")
-    assert len(frame) == 1
-    assert spots(facts, [Remove(frame)]) == ((), 0)
+    (frame,) = ids(facts := draw.facts(), "train.py*")
+    assert spots(facts, [Remove(np.array([frame]))]) == ((), 0)
 
 
 def uneven() -> Facts:

@@ -1,5 +1,6 @@
 """The job in figures: what each rank does in each step, and what the step waits for in order of time."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
@@ -9,13 +10,13 @@ import plotly.graph_objects as go
 from msgspec import Struct
 
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary
-from diagnose.contracts.job import JobRank, JobSummary
+from diagnose.contracts.job import JobSummary
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.breakdown import TimeCause
 from diagnose.replay.job_path import JobPathKind, JobPathStretch
-from diagnose.reports import job_tables as jobs
 from diagnose.reports.html.style import CAUSE_COLOURS, COMMUNICATION, COMPUTE, DARK, HEAT, figure
-from diagnose.reports.job_tables import KINDS, operation, rank_told, unit
+from diagnose.reports.job_tables import RANK_COLUMNS, rank_cells
+from diagnose.reports.job_words import KINDS, operation, rank_told, unit
 from diagnose.reports.sections import place
 from diagnose.reports.words import CAUSES
 from diagnose.trace.units import duration, share
@@ -26,7 +27,6 @@ MOST_LABELS = 8  # Bands that are named by their first rank.
 COMPUTING, WAITING = "compute", "waiting for others"
 
 Values = npt.NDArray[np.float64]
-
 
 MOST_LANES = 12  # Ranks with a lane of their own; the others share one.
 LANE_HEIGHT = 24
@@ -68,10 +68,10 @@ def job_path(diagnosis: Diagnosis) -> go.Figure:
 
 def path_lanes(job: JobSummary) -> list[str]:
     """From top to bottom: ranks in order, those that hold the path for longest; what several share."""
-    total = dict[int, int]()
+    total = Counter[int]()
     for one in job.path_lane:
         if one.rank is not None:
-            total[one.rank] = total.get(one.rank, 0) + one.ns
+            total[one.rank] += one.ns
     most = sorted(sorted(total, key=lambda rank: (-total[rank], rank))[:MOST_LANES])
     shared = [OTHERS] * (len(total) > MOST_LANES) + [BETWEEN] * any(one.rank is None for one in job.path_lane)
     return [rank_told(job, rank) for rank in most] + shared
@@ -87,12 +87,9 @@ def job_path_sentence(diagnosis: Diagnosis) -> str:
     job = _job(diagnosis)
     hops = sum(a.rank != b.rank for a, b in pairwise(one for one in job.path_lane if one.rank is not None))
     which = "the last recorded step" if job.steps else "the recorded window"
-    moved = "stays on one rank" if not hops else f"goes from one rank to another {_times(hops)}"
+    times = "once" if hops == 1 else f"{hops:,} times"
+    moved = f"goes from one rank to another {times}" if hops else "stays on one rank"
     return f"The critical path of {which}, from left to right: it {moved}."
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count:,} times"
 
 
 def job_heat(diagnosis: Diagnosis) -> go.Figure:
@@ -102,11 +99,11 @@ def job_heat(diagnosis: Diagnosis) -> go.Figure:
     that others wait for. Raises Missing without a job.
     """
     job = _job(diagnosis)
-    steps = len(job.compute_ns[0])
-    made = figure(min(26 * steps, 260) + 74, margin={"l": 8, "r": 8, "t": 4, "b": 8})
+    made = figure(min(26 * len(job.compute_ns[0]), 260) + 74, margin={"l": 8, "r": 8, "t": 4, "b": 8})
     size = _band(job)
     axis = "ranks" if size > 1 else "rank"
-    names = [_name(job, at, size) for at in range(0, len(job.ranks), size)]
+    bands = [job.ranks[at : at + size] for at in range(0, len(job.ranks), size)]
+    names = [str(some[0].rank) + f" to {some[-1].rank}" * (len(some) > 1) for some in bands]
     made.update_xaxes(title={"text": axis}, type="category", showgrid=False, fixedrange=True)
     if size > 1:
         labelled = names[:: -(-len(names) // MOST_LABELS)]
@@ -131,8 +128,8 @@ def job_heat(diagnosis: Diagnosis) -> go.Figure:
 
 def switches(diagnosis: Diagnosis) -> list[str]:
     """What the figure can show, in the order of its traces."""
-    job = diagnosis.job
-    return list(_shown(job, _band(job))) if job is not None else []
+    job = _job(diagnosis)
+    return list(_shown(job, _band(job)))
 
 
 def job_heat_sentence(diagnosis: Diagnosis) -> str:
@@ -140,13 +137,12 @@ def job_heat_sentence(diagnosis: Diagnosis) -> str:
     job = _job(diagnosis)
     most = max(job.ranks, key=lambda rank: rank.compute_ns)
     text = f"{rank_told(job, most.rank).capitalize()} computes most, {duration(most.compute_ns)} a step"
-    waits = [rank for rank in job.ranks if rank.wait_ns is not None]
-    if waits:
-        least = min(waits, key=lambda wait: wait.wait_ns or 0)
+    if waits := [rank for rank in job.ranks if rank.wait_ns is not None]:
+        least = min(waits, key=lambda rank: rank.wait_ns or 0)
         who = " and" if least is most else f"; {rank_told(job, least.rank)}"
         text += f"{who} waits least, {duration(least.wait_ns or 0)}"
     size = _band(job)
-    return f"{text}." + (f" A column shows {size} ranks: their most compute, their least waiting." if size > 1 else "")
+    return f"{text}." + f" A column shows {size} ranks: their most compute, their least waiting." * (size > 1)
 
 
 def _job(diagnosis: Diagnosis) -> JobSummary:
@@ -157,12 +153,6 @@ def _job(diagnosis: Diagnosis) -> JobSummary:
 
 def _band(job: JobSummary) -> int:
     return -(-len(job.ranks) // MOST_COLUMNS)
-
-
-def _name(job: JobSummary, at: int, size: int) -> str:
-    last = min(at + size, len(job.ranks)) - 1
-    first = str(job.ranks[at].rank)
-    return first if last == at else f"{first} to {job.ranks[last].rank}"
 
 
 def _shown(job: JobSummary, size: int) -> dict[str, Values]:
@@ -199,26 +189,21 @@ class RankView(Struct, frozen=True):
 def each_rank(diagnosis: Diagnosis, job: JobSummary) -> Iterator[RankView]:
     """All ranks of the job, in order."""
     alone = {rank.rank: rank for rank in diagnosis.ranks}
-    return (_view(job, rank, alone[rank.rank]) for rank in job.ranks if rank.rank in alone)
-
-
-def _view(job: JobSummary, one: JobRank, alone: RankSummary) -> RankView:
-    named = jobs.rank_told(job, one.rank)
-    return RankView(
-        number=one.rank,
-        name=f"{named[:1].upper()}{named[1:]}",
-        times=tuple(zip(jobs.RANK_COLUMNS, jobs.rank_cells(one), strict=True)),
-        host=_host(alone),
-        findings=tuple(
-            (found.title, place(found.site) if found.site is not None else "")
-            for found in alone.findings[:MOST_FINDINGS]
-        ),
-    )
+    for one in job.ranks:
+        if one.rank in alone:
+            found = alone[one.rank].findings[:MOST_FINDINGS]
+            yield RankView(
+                number=one.rank,
+                name=rank_told(job, one.rank).capitalize(),
+                times=tuple(zip(RANK_COLUMNS, rank_cells(one), strict=True)),
+                host=_host(alone[one.rank]),
+                findings=tuple((said.title, "" if said.site is None else place(said.site)) for said in found),
+            )
 
 
 def _host(alone: RankSummary) -> str:
-    if alone.host is None:
+    if (host := alone.host) is None:
         return ""
-    ranked = sorted(alone.host.parts.items(), key=lambda pair: -pair[1])[:MOST_ACTIVITIES]
-    shown = [(activity, ns) for activity, ns in ranked if ns >= LEAST * alone.host.step_ns]
-    return ", ".join(f"{CAUSES[activity]} {share(ns, alone.host.step_ns)}" for activity, ns in shown)
+    ranked = sorted(host.parts.items(), key=lambda pair: -pair[1])[:MOST_ACTIVITIES]
+    shown = [f"{CAUSES[activity]} {share(ns, host.step_ns)}" for activity, ns in ranked if ns >= LEAST * host.step_ns]
+    return ", ".join(shown)

@@ -1,6 +1,6 @@
 """A Diagnosis as one HTML page: no server, no network, every string of the trace as text."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -12,16 +12,17 @@ from msgspec.structs import replace
 
 from diagnose import failures
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.finding import OutcomeKind
+from diagnose.contracts.finding import Outcome, OutcomeKind, RulePage
 from diagnose.contracts.job import JobSummary
 from diagnose.facts.core.base import Missing
-from diagnose.failures import Failure, section
+from diagnose.failures import Failure, attempt, section
 from diagnose.replay.job_path import JobPathKind
-from diagnose.reports import brief, findings, heading, perfetto, sections
-from diagnose.reports import job_tables as jobs
+from diagnose.reports import brief, findings, heading, job_tables, perfetto, trials
+from diagnose.reports import job_words as jobs
 from diagnose.reports.html import cards, job_figures, run_figures, step_figures, style, timeline_figure, work_figures
 from diagnose.reports.html.style import MARK_COLOURS, plain
 from diagnose.reports.words import OUTCOMES, why_this_rank
+from diagnose.rulekit.page import SECTIONS
 from diagnose.trace.units import duration, share
 
 T = TypeVar("T")
@@ -65,29 +66,6 @@ class Panel(Struct, frozen=True):
     figure: msgspec.Raw | None = None
 
 
-class Tile(Struct, frozen=True):
-    """A number of a job."""
-
-    label: str
-    value: str
-    note: str = ""
-
-
-class JobView(Struct, frozen=True):
-    """The first screen of many ranks."""
-
-    tiles: tuple[Tile, ...]
-    unit: str  # What its times are of: a step, or the recorded window.
-    lead: tuple[str, ...]
-    path: sections.Section
-    lane: Panel
-    heat: Panel
-    switches: tuple[str, ...]
-    tables: tuple[sections.Section, ...]
-    ranks: tuple[job_figures.RankView, ...]
-    rank: str  # Whose the rest of the page is.
-
-
 def render(diagnosis: Diagnosis) -> str:
     """The page. It depends on nothing outside itself, and on nothing but the Diagnosis."""
     with failures.collected() as lost:
@@ -97,51 +75,58 @@ def render(diagnosis: Diagnosis) -> str:
 def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
     step, savings, *panels = [panel(one, diagnosis) for one in (STEP, SAVINGS, *PICTURES)]
     speed_ups = None if diagnosis.trials is None else panel(SPEED_UPS, diagnosis)
-    job, drawn = (
-        next(iter(section("the job", _job, diagnosis)), None),
-        dict(section("the timeline", _timeline, diagnosis)),
-    )
-    of_job = () if job is None else (job.lane, job.heat)
+    job = attempt("the job", None, _job, diagnosis)
+    drawn: dict[str, Any] = attempt("the timeline", {}, _timeline, diagnosis)
+    of_job = (job["lane"], job["heat"]) if job else ()
     shown = [one for one in (step, savings, speed_ups, *panels, *of_job) if one is not None]
-    plotly, plotly_hash = style.plotly_script()
-    script = style.text("report.js")
-    return style.template("page.html.j2").render(
+    return bundle(
+        "page.html.j2",
+        {"figures": figures(shown), "timeline": drawn.get("lanes")},
         diagnosis=diagnosis,
-        policy=policy(plotly_hash, style.script_hash(script)),
-        style=Markup(style.text("style.css")),
-        script=Markup(script),
-        plotly=plotly,
-        data=style.packed(msgspec.json.encode({"figures": figures(shown), "timeline": drawn.get("lanes")})),
-        trace="".join(section("the trace for Perfetto", _trace, diagnosis)),
-        subject="".join(section("what ran on what", heading.subject, diagnosis)),
-        headline="".join(section("the step time", heading.headline, diagnosis)),
-        lost="".join(section("what fixing the faults gives", heading.lost, diagnosis)),
-        brief_notes=list(failures.section("notes", lambda: brief.of(diagnosis).notes)),
+        trace=attempt("the trace for Perfetto", "", lambda: style.packed(perfetto.render(diagnosis))),
+        subject=attempt("what ran on what", "", heading.subject, diagnosis),
+        headline=attempt("the step time", "", heading.headline, diagnosis),
+        lost=attempt("what fixing the faults gives", "", heading.lost, diagnosis),
+        brief_notes=section("notes", lambda: brief.of(diagnosis).notes),
         job=job,
-        tried=next(iter(section("what was tried", _tried, diagnosis)), None),
+        trials=trials,
         speed_ups=speed_ups,
         cards=section("what to fix", cards.shown, diagnosis),
         risks=section("risks", findings.risks, diagnosis),
-        risks_heading=findings.RISKS,
         minor=section("minor findings", findings.minor, diagnosis),
         hidden=section("findings that pay once others are fixed", findings.hidden, diagnosis),
-        hidden_heading=findings.LATER,
+        findings=findings,
         unchecked=section("what could not be looked at", findings.unchecked, diagnosis),
-        notes=diagnosis.integrity,
         crashed=section("rules that failed", findings.crashed, diagnosis),
-        checked="".join(section("how many rules ended how", findings.checked, diagnosis)),
+        checked=attempt("how many rules ended how", "", findings.checked, diagnosis),
         step=step,
         legend=section("the legend", _legend, diagnosis),
         savings=savings,
         timeline=drawn.get("sentence", ""),
         panels=panels,
         outcomes=section("the rules that ran", _outcomes, diagnosis),
-        kinds=[(kind.value, OUTCOMES[kind]) for kind in OutcomeKind if _ended(diagnosis, kind)],
-        tables=section("tables", sections.sections, diagnosis),
+        kinds=[kind for kind in OutcomeKind if any(one.outcome is kind for one in diagnosis.outcomes)],
+        words=OUTCOMES,
+        headings=SECTIONS,
+        tables=section("tables", job_tables.sections, diagnosis),
         about=section("what was analysed", _about, diagnosis),
         safe=cards.SAFE,
         left_out=lost,
         part=_part,
+    )
+
+
+def bundle(template: str, data: Mapping[str, Any], **told: Any) -> str:
+    """A page with all that it carries, so that it opens offline: its style, its scripts, and the data of figures."""
+    plotly, plotly_hash = style.plotly_script()
+    script = style.text("report.js")
+    return style.template(template).render(
+        policy=policy(plotly_hash, style.script_hash(script)),
+        style=Markup(style.text("style.css")),
+        script=Markup(script),
+        plotly=plotly,
+        data=style.packed(msgspec.json.encode(data)),
+        **told,
     )
 
 
@@ -151,15 +136,6 @@ def _part(name: str, caller: Callable[[], Markup]) -> Markup:
         return caller()
     except Exception as error:
         return Markup('<p class="alert error">{}</p>').format(str(failures.note(name, error)))
-
-
-def _trace(diagnosis: Diagnosis) -> str:
-    return style.packed(perfetto.render(diagnosis))
-
-
-def _tried(diagnosis: Diagnosis) -> Iterator[cards.Tried]:
-    if diagnosis.trials is not None:
-        yield cards.view(diagnosis.trials)
 
 
 def policy(*scripts: str) -> str:
@@ -172,10 +148,9 @@ def policy(*scripts: str) -> str:
 
 def _legend(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     try:
-        parts = step_figures.parts(diagnosis)
+        parts, whole = step_figures.parts(diagnosis)
     except Missing:
         return []
-    whole = sum(part.ns for part in parts)
     seen = [part for part in parts if part.ns >= step_figures.IN_LEGEND * whole]
     return [(part.colour, part.label, share(part.ns, whole)) for part in seen]
 
@@ -196,12 +171,12 @@ def figures(panels: Iterable[Panel]) -> dict[str, msgspec.Raw]:
     return {one.picture.id: one.figure for one in panels if one.figure is not None}
 
 
-def _timeline(diagnosis: Diagnosis) -> Iterator[tuple[str, Any]]:
+def _timeline(diagnosis: Diagnosis) -> dict[str, Any]:
     """`lanes`, which the page's script draws the timeline from, and `sentence`; nothing if there is none."""
     try:
         shown = timeline_figure.drawn(diagnosis)
     except Missing:
-        return
+        return {}
     lanes = {
         "frame": msgspec.Raw(timeline_figure.frame(shown).to_json().encode()),
         "dur": shown.dur_ns,
@@ -216,104 +191,73 @@ def _timeline(diagnosis: Diagnosis) -> Iterator[tuple[str, Any]]:
         "steps": [shown.bounds_ns, shown.steps],
         "findings": [
             {"number": number, "title": one.title, "spots": one.spots, "count": one.spot_count}
-            for number, one in enumerate((finding for finding in diagnosis.findings if not finding.minor), start=1)
+            for number, one in findings.worth(diagnosis)
         ],
     }
-    yield "lanes", lanes
-    yield "sentence", timeline_figure.timeline_sentence(diagnosis)
-
-
-def _job(diagnosis: Diagnosis) -> Iterator[JobView]:
-    """What is shown of a job above all that is of one rank; nothing if ranks could not be compared."""
-    if diagnosis.job is None:
-        return
-    path, *tables = sections.job_sections(diagnosis)
-    note = " ".join(filter(None, (PATH_NOTE, jobs.clocks(diagnosis.job))))
-    yield JobView(
-        tiles=tuple(_job_tiles(diagnosis.job)),
-        unit=jobs.unit(diagnosis.job),
-        lead=tuple(jobs.lead(diagnosis.job)[jobs.mean_wait_ns(diagnosis.job) is not None :]),
-        path=replace(path, note=note),
-        lane=panel(JOB_PATH, diagnosis),
-        heat=panel(JOB, diagnosis),
-        switches=tuple(job_figures.switches(diagnosis)),
-        tables=tuple(tables),
-        ranks=tuple(job_figures.each_rank(diagnosis, diagnosis.job)),
-        rank=f"Rank {diagnosis.rank} in detail, {why_this_rank(diagnosis)}",
-    )
+    return {"lanes": lanes, "sentence": timeline_figure.timeline_sentence(diagnosis)}
 
 
 PATH_NOTE = "The critical path through the ranks: what is not on it can get faster and save nothing."
 
 
-def _job_tiles(job: JobSummary) -> Iterator[Tile]:
-    whole = "the job's mean step" if job.steps else "the recorded window"
-    yield Tile(whole, duration(job.step_ns), f"({len(job.ranks):,} ranks)")
-    waits = jobs.mean_wait_ns(job)
-    least = "at least " * any(rank.unmatched_ns for rank in job.ranks)
-    if waits is not None:
-        yield Tile(
-            "of it a rank waits for others, on average", least + duration(waits), f"({share(waits, job.step_ns)})"
-        )
-    if (one := jobs.culprit(job)) is not None:
-        name, what = jobs.rank_told(job, one.rank.rank), jobs.KINDS[one.kind]
-        yield Tile(
-            f"the {jobs.unit(job)} waits {duration(one.path_ns)} for its {what}",
-            f"{name[:1].upper()}{name[1:]}",
-            f"({share(one.path_ns, job.step_ns)})",
-        )
-    transfers = jobs.by_kind(job).get(JobPathKind.TRANSFER, 0)
-    yield Tile(
-        f"of it the {jobs.unit(job)} waits for transfers", duration(transfers), f"({share(transfers, job.step_ns)})"
+def _job(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    """What is shown of a job above all that is of one rank; None if ranks could not be compared."""
+    job = diagnosis.job
+    if job is None:
+        return None
+    path, *tables = job_tables.job_sections(diagnosis)
+    return {
+        "tiles": list(_tiles(job)),
+        "unit": jobs.unit(job),
+        "lead": jobs.lead(job)[jobs.mean_wait_ns(job) is not None :],  # What a tile says is not said again.
+        "path": replace(path, note=" ".join(filter(None, (PATH_NOTE, jobs.clocks(job))))),
+        "lane": panel(JOB_PATH, diagnosis),
+        "heat": panel(JOB, diagnosis),
+        "switches": job_figures.switches(diagnosis),
+        "tables": tables,
+        "ranks": list(job_figures.each_rank(diagnosis, job)),
+        "rank": f"Rank {diagnosis.rank} in detail, {why_this_rank(diagnosis)}",
+    }
+
+
+def _tiles(job: JobSummary) -> Iterator[tuple[str, str, str]]:
+    """(label, number, note) of what is to be seen first."""
+    unit = jobs.unit(job)
+    yield (
+        "the job's mean step" if job.steps else "the recorded window",
+        duration(job.step_ns),
+        f"({len(job.ranks):,} ranks)",
     )
+    waits = jobs.mean_wait_ns(job)
+    if waits is not None:
+        least = "at least " * any(rank.unmatched_ns for rank in job.ranks)
+        of_step = f"({share(waits, job.step_ns)})"
+        yield "of it a rank waits for others, on average", least + duration(waits), of_step
+    if (one := jobs.culprit(job)) is not None:
+        label = f"the {unit} waits {duration(one.path_ns)} for its {jobs.KINDS[one.kind]}"
+        yield label, jobs.rank_told(job, one.rank.rank).capitalize(), f"({share(one.path_ns, job.step_ns)})"
+    transfers = sum(part.ns for part in job.critical_path if part.what is JobPathKind.TRANSFER)
+    yield f"of it the {unit} waits for transfers", duration(transfers), f"({share(transfers, job.step_ns)})"
 
 
-def _ended(diagnosis: Diagnosis, kind: OutcomeKind) -> bool:
-    return any(outcome.outcome is kind for outcome in diagnosis.outcomes)
+_ORDER = ("found", "crashed", "cannot_tell", "clean", "not_applicable")  # Of rules, by how they ended.
 
 
-class _Row(Struct, frozen=True):
-    code: str
-    title: str
-    kind: str
-    ended: str
-    why: str
-    how: str
-    summary: str
-    sections: tuple[tuple[str, str], ...]
-    thresholds: tuple[Any, ...]
-
-
-def _outcomes(diagnosis: Diagnosis) -> Iterator[_Row]:
+def _outcomes(diagnosis: Diagnosis) -> Iterator[tuple[Outcome, RulePage | None]]:
     """Every rule, those that could not look first after those that found something."""
     pages = {rule.rule: rule for rule in diagnosis.rules}
-    order = [OutcomeKind.FOUND, OutcomeKind.CRASHED, OutcomeKind.CANNOT_TELL, OutcomeKind.CLEAN]
-    order.append(OutcomeKind.NOT_APPLICABLE)
-    for outcome in sorted(diagnosis.outcomes, key=lambda outcome: order.index(outcome.outcome)):
-        page = pages.get(outcome.rule)
-        yield _Row(
-            code=outcome.code,
-            title=page.title if page else outcome.rule,
-            kind=outcome.outcome.value,
-            ended=OUTCOMES[outcome.outcome],
-            why=outcome.why,
-            how=outcome.how_to_record_it,
-            summary=page.summary if page else "",
-            sections=cards.sections(page),
-            thresholds=page.thresholds if page else (),
-        )
+    for outcome in sorted(diagnosis.outcomes, key=lambda outcome: _ORDER.index(outcome.outcome)):
+        yield outcome, pages.get(outcome.rule)
 
 
 def _about(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     provenance = diagnosis.provenance
-    manifest = provenance.manifest
-    if manifest is not None:
+    versions = provenance.framework
+    if (manifest := provenance.manifest) is not None:
         yield "command", " ".join(manifest.command)
         if manifest.started:
             yield "started", manifest.started
-        versions = {**provenance.framework, **manifest.versions}
-    else:
-        versions = provenance.framework
+        versions = {**versions, **manifest.versions}
     if versions:
         yield "versions", ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     if diagnosis.steps is not None:
@@ -322,10 +266,8 @@ def _about(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "steps used", f"{numbers} (of {diagnosis.steps.recorded} recorded{found_by})"
     for source in provenance.sources[:16]:
         with_detail = f", with {source.detail}" if source.detail else ""
-        yield (
-            f"rank {source.rank}",
-            f"{source.path}: {source.events:,} events; {', '.join(source.recorded)}{with_detail}",
-        )
+        recorded = f"{source.events:,} events; {', '.join(source.recorded)}"
+        yield f"rank {source.rank}", f"{source.path}: {recorded}{with_detail}"
     if len(provenance.sources) > 16:
         yield "and", f"{len(provenance.sources) - 16} more ranks"
     if (quality := diagnosis.replay) is not None:

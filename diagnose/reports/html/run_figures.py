@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import cycle
 
 import numpy as np
+import numpy.typing as npt
 import plotly.graph_objects as go
 
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary
@@ -22,8 +23,6 @@ MOST_TEXTS = 64  # Cells of a heat map that hold their number.
 def communication(diagnosis: Diagnosis) -> go.Figure:
     """Each collective in order of time: what compute hides of it, and what not. Raises Missing without any."""
     bars = _bars(diagnosis)
-    place = np.arange(1, len(bars) + 1)
-    said = [_bar_hover(bar) for bar in bars]
     made = style.figure(320, barmode="stack", bargap=0.15)
     made.update_xaxes(title={"text": "collective, in order of time"}, range=[0.4, len(bars) + 0.6])
     made.update_yaxes(title={"text": "ms"}, rangemode="tozero", separatethousands=True)
@@ -34,10 +33,10 @@ def communication(diagnosis: Diagnosis) -> go.Figure:
     for name, ns, colour, shape in parts:
         made.add_bar(
             name=name,
-            x=place,
+            x=np.arange(1, len(bars) + 1),
             y=np.array(ns) / 1e6,
             marker={"color": colour, "pattern": style.pattern(shape)},
-            hovertext=said,
+            hovertext=[_bar_hover(bar) for bar in bars],
             hoverinfo="text",
         )
     return made
@@ -69,13 +68,8 @@ def _bars(diagnosis: Diagnosis) -> list[CollectiveBar]:
 
 def _bar_hover(one: CollectiveBar) -> str:
     carried = "size unknown" if one.bytes is None else size(one.bytes)
-    return "<br>".join(
-        (
-            f"{style.plain(one.operation)}, {carried}",
-            f"{duration(one.dur_ns)}, {duration(one.exposed_ns)} of it exposed",
-            f"from {one.start_ns / 1e6:,.3f} ms on the timeline",
-        )
-    )
+    times = f"{duration(one.dur_ns)}, {duration(one.exposed_ns)} of it exposed"
+    return f"{style.plain(one.operation)}, {carried}<br>{times}<br>from {one.start_ns / 1e6:,.3f} ms on the timeline"
 
 
 def _plural(count: int, noun: str) -> str:
@@ -92,9 +86,8 @@ def ranks(diagnosis: Diagnosis) -> go.Figure:
     count = max(len(one.times_ns) for one in shown)
     several = all(len(one.times_ns) > 1 for one in shown)
     heat_height = (min(24 * count, 240) + 30) * several
-    made = style.figure(
-        BARS_HEIGHT + heat_height, barmode="stack", legend={"y": 0, "yanchor": "bottom", "yref": "container"}
-    )
+    legend = {"y": 0, "yanchor": "bottom", "yref": "container"}
+    made = style.figure(BARS_HEIGHT + heat_height, barmode="stack", legend=legend)
     made.update_xaxes(title={"text": "rank"}, type="category", categoryorder="array", categoryarray=names)
     axis = made.layout.yaxis.to_plotly_json()
     room = BARS_HEIGHT + heat_height - MARGINS_HEIGHT
@@ -104,12 +97,13 @@ def ranks(diagnosis: Diagnosis) -> go.Figure:
     if several:
         _add_heat(made, shown, names, _numbers(diagnosis, count))
     for name, colour, shape, get in PARTS:
-        if name == WORK_NOT_RECORDED and not any(get(one.breakdown) for one in shown if one.breakdown):
+        ns = [None if one.breakdown is None else get(one.breakdown) for one in shown]
+        if name == WORK_NOT_RECORDED and not any(ns):
             continue
         made.add_bar(
             name=name,
             x=names,
-            y=[None if one.breakdown is None else get(one.breakdown) / 1e6 for one in shown],
+            y=[None if one is None else one / 1e6 for one in ns],
             marker={"color": colour, "pattern": style.pattern(shape), "line": {"width": 0}},
             hovertext=[_rank_hover(one, name, get) for one in shown],
             hoverinfo="text",
@@ -142,11 +136,10 @@ def ranks_sentence(diagnosis: Diagnosis) -> str:
 
 def _waits(diagnosis: Diagnosis) -> str:
     """Who waits most for the others at collectives, as the end of a sentence; "" if nobody does or it is not known."""
-    waiting = {one.rank: one.waiting_ns for one in diagnosis.ranks if one.waiting_ns}
-    if not waiting:
+    most = max(diagnosis.ranks, key=lambda one: one.waiting_ns or 0)
+    if not most.waiting_ns:
         return ""
-    most = max(waiting, key=lambda rank: waiting[rank])
-    return f"; rank {most} waits longest for others to come to collectives, {duration(waiting[most])} a step"
+    return f"; rank {most.rank} waits longest for others to come to collectives, {duration(most.waiting_ns)} a step"
 
 
 def _ranks(diagnosis: Diagnosis) -> list[RankSummary]:
@@ -164,16 +157,11 @@ def _numbers(diagnosis: Diagnosis, count: int) -> list[str]:
 
 
 def _add_heat(made: go.Figure, shown: list[RankSummary], names: list[str], steps: list[str]) -> None:
-    times = np.full((len(steps), len(shown)), np.nan)
+    times, said = np.full((len(steps), len(shown)), np.nan), [[""] * len(shown) for _ in steps]
     for column, one in enumerate(shown):
         times[: len(one.times_ns), column] = np.array(one.times_ns) / 1e6
-    said = [
-        [
-            f"rank {one.rank}, step {name}<br>{duration(one.times_ns[row])}" if row < len(one.times_ns) else ""
-            for one in shown
-        ]
-        for row, name in enumerate(steps)
-    ]
+        for row, ns in enumerate(one.times_ns):
+            said[row][column] = f"rank {one.rank}, step {steps[row]}<br>{duration(ns)}"
     made.add_heatmap(
         x=names,
         y=np.arange(len(steps)),
@@ -204,23 +192,20 @@ def memory(diagnosis: Diagnosis) -> go.Figure:
     used = diagnosis.timeline.bounds_ns if diagnosis.timeline else ()
     if used:
         made.add_vrect(used[0] / 1e6, used[-1] / 1e6, fillcolor=style.SHADE, line={"width": 0}, layer="below")
-        made.add_annotation(
-            x=used[-1] / 1e6, y=0, yref="paper", xanchor="right", yanchor="bottom", text="used steps", showarrow=False
-        )
-    for line in style.step_bounds(diagnosis).get("shapes", ()):
+        corner = {"y": 0, "yref": "paper", "xanchor": "right", "yanchor": "bottom"}
+        made.add_annotation(x=used[-1] / 1e6, text="used steps", showarrow=False, **corner)
+    for line in style.step_bounds(diagnosis):
         made.add_shape(line)
     for curve, colour in zip(curves, cycle(DEVICES), strict=False):
+        moment, gpu = np.array(curve.moment_ns) / 1e6, f" of GPU {curve.device}" * (len(curves) > 1)
         if curve.allocated_least_bytes:
-            _add_range(made, curve, colour)
-        gpu = f" of GPU {curve.device}" * (len(curves) > 1)
-        for name, dash, values in (
-            ("allocated", "solid", curve.allocated_bytes),
-            ("reserved", "dash", curve.reserved_bytes),
-        ):
+            _add_range(made, curve, moment, colour)
+        lines = ("allocated", "solid", curve.allocated_bytes), ("reserved", "dash", curve.reserved_bytes)
+        for name, dash, values in lines:
             made.add_scatter(
                 name=name + gpu,
                 mode="lines",
-                x=np.array(curve.moment_ns) / 1e6,
+                x=moment,
                 y=np.array([float(value) if value >= 0 else np.nan for value in values]),
                 line={"color": colour, "dash": dash, "shape": "hv", "width": 1.5},
                 hovertext=[f"{name}{gpu}: {size(value)}" for value in values],
@@ -229,8 +214,7 @@ def memory(diagnosis: Diagnosis) -> go.Figure:
     return made
 
 
-def _add_range(made: go.Figure, curve: MemoryCurve, colour: str) -> None:
-    moment = np.array(curve.moment_ns) / 1e6
+def _add_range(made: go.Figure, curve: MemoryCurve, moment: npt.NDArray[np.float64], colour: str) -> None:
     for values, fill in ((curve.allocated_least_bytes, None), (curve.allocated_bytes, "tonexty")):
         made.add_scatter(
             mode="lines",

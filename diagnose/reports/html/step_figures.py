@@ -1,6 +1,8 @@
 """The step in figures: what fills it, why the GPU idles, and what fixes would leave of it."""
 
 import textwrap
+from collections import Counter
+from itertools import accumulate
 
 import plotly.graph_objects as go
 from msgspec import Struct
@@ -19,11 +21,8 @@ from diagnose.trace.units import clipped, clipped_left, duration, share
 
 MOST_LINES = 12
 MOST_ROW = 40  # Characters of a label above a bar, on the narrowest screen.
-
 BAR_HEIGHT = 60
-
-IN_LEGEND = 0.01
-"""Parts from this share of the step on are in the legend; shorter ones say what they are where one points at them."""
+IN_LEGEND = 0.01  # Of the step: shorter parts are not in the legend, and say what they are where one points at them.
 
 REASONS = {
     **{cause: f"is {words}" for cause, words in CAUSES.items()},
@@ -48,8 +47,7 @@ def step_bar(diagnosis: Diagnosis, legend: bool = True) -> go.Figure:
 
     Raises Missing if nothing could be measured.
     """
-    shown = parts(diagnosis)
-    whole = sum(part.ns for part in shown)
+    shown, whole = parts(diagnosis)
     listed = sum(part.ns >= IN_LEGEND * whole for part in shown) * legend
     inside = BAR_HEIGHT + 8 + 20 * listed
     made = style.figure(inside + 40, barmode="stack", bargap=0, uniformtext={"minsize": 10, "mode": "hide"})
@@ -59,10 +57,10 @@ def step_bar(diagnosis: Diagnosis, legend: bool = True) -> go.Figure:
     made.update_xaxes(range=[0, whole / 1e6], ticksuffix=" ms", separatethousands=True, side="top", fixedrange=True)
     made.update_yaxes(visible=False, fixedrange=True, domain=[1 - BAR_HEIGHT / inside, 1])
     for part in shown:
-        amount = f"{duration(part.ns)} ({share(part.ns, whole)})"
+        of_step = share(part.ns, whole)
         made.add_bar(
             orientation="h",
-            name=f"{part.label}, {share(part.ns, whole)}",
+            name=f"{part.label}, {of_step}",
             x=[part.ns / 1e6],
             y=[0],
             marker={"color": part.colour, "pattern": style.pattern(part.pattern), "line": {"width": 0}},
@@ -70,7 +68,7 @@ def step_bar(diagnosis: Diagnosis, legend: bool = True) -> go.Figure:
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,
-            hovertext=[f"{part.label}<br>{amount}"],
+            hovertext=[f"{part.label}<br>{duration(part.ns)} ({of_step})"],
             hoverinfo="text",
             showlegend=legend and part.ns >= IN_LEGEND * whole,
         )
@@ -79,8 +77,7 @@ def step_bar(diagnosis: Diagnosis, legend: bool = True) -> go.Figure:
 
 def step_bar_sentence(diagnosis: Diagnosis) -> str:
     """What to see in it."""
-    shown = parts(diagnosis)
-    whole = sum(part.ns for part in shown)
+    shown, whole = parts(diagnosis)
     if diagnosis.breakdown is None:
         largest = max(shown, key=lambda part: part.ns)
         return f"The {threads(diagnosis)} spend {share(largest.ns, whole)} of {_whole(diagnosis)} on {largest.label}."
@@ -94,22 +91,18 @@ def step_bar_sentence(diagnosis: Diagnosis) -> str:
     return f"{head}; {most} of the rest ({duration(largest.ns)}) {largest.said}."
 
 
-def parts(diagnosis: Diagnosis) -> list[Part]:
-    """What the step consists of, without empty parts: of the GPU, or of the host where no GPU was recorded.
+def parts(diagnosis: Diagnosis) -> tuple[list[Part], int]:
+    """What the step consists of, without empty parts, and their sum: of the GPU, or of the host if none was recorded.
 
     Raises Missing if nothing could be measured.
     """
     whole, host = diagnosis.breakdown, diagnosis.host
     if whole is not None:
+        communication = "exposed communication"
+        ns = whole.exposed_communication_ns
         found = [
             Part("compute", whole.compute_ns, style.COMPUTE, "", ""),
-            Part(
-                "exposed communication",
-                whole.exposed_communication_ns,
-                style.COMMUNICATION,
-                "is exposed communication",
-                style.CROSSED,
-            ),
+            Part(communication, ns, style.COMMUNICATION, f"is {communication}", style.CROSSED),
             Part("exposed copies", whole.exposed_copy_ns, style.COPY, "is exposed copies", style.DOTTED),
             *_idle_parts(diagnosis, whole.idle_ns),
             Part(WORK_NOT_RECORDED, whole.work_not_recorded_ns, style.NOT_RECORDED, f"is {WORK_NOT_RECORDED}"),
@@ -122,17 +115,16 @@ def parts(diagnosis: Diagnosis) -> list[Part]:
     found = [part for part in found if part.ns]
     if not found:
         raise Missing("time in these steps", "Record longer steps.")
-    return found
+    return found, sum(part.ns for part in found)
 
 
 def _idle_parts(diagnosis: Diagnosis, idle_ns: int) -> list[Part]:
     if diagnosis.idle is None:
         return [Part("idle", idle_ns, style.NO_CAUSE, "is idle time")]
-    totals = dict[TimeCause, int]()
+    totals = Counter[TimeCause]()
     for one in diagnosis.idle:
-        totals[one.cause] = totals.get(one.cause, 0) + one.ns
-    longest = sorted(totals.items(), key=lambda item: -item[1])
-    return [Part(CAUSES[cause], ns, style.CAUSE_COLOURS[cause], REASONS[cause]) for cause, ns in longest]
+        totals[one.cause] += one.ns
+    return [Part(CAUSES[cause], ns, style.CAUSE_COLOURS[cause], REASONS[cause]) for cause, ns in totals.most_common()]
 
 
 def _whole(diagnosis: Diagnosis) -> str:
@@ -143,20 +135,13 @@ def _whole(diagnosis: Diagnosis) -> str:
 def idle_lines(diagnosis: Diagnosis) -> go.Figure:
     """Idle time by cause and source line, longest first. Raises Missing without causes, or without idle time."""
     shown = _idle(diagnosis)[:MOST_LINES]
-    layout = style.rows([(_idle_label(one), duration(one.ns)) for one in shown])
-    made = style.figure(**layout)
+    made = style.figure(**style.rows([(_idle_label(one), duration(one.ns)) for one in shown]))
     made.update_xaxes(
         title={"text": f"ms{style.per_step(diagnosis)}"}, rangemode="tozero", separatethousands=True, fixedrange=True
     )
-    made.add_bar(
-        orientation="h",
-        x=[one.ns / 1e6 for one in shown],
-        y=list(range(len(shown))),
-        width=0.3,
-        marker={"color": [style.CAUSE_COLOURS[one.cause] for one in shown], "line": {"width": 0}},
-        hovertext=[_idle_hover(one, diagnosis) for one in shown],
-        hoverinfo="text",
-    )
+    marker = {"color": [style.CAUSE_COLOURS[one.cause] for one in shown], "line": {"width": 0}}
+    said = [_idle_hover(one, diagnosis) for one in shown]
+    style.add_rows(made, range(len(shown)), [one.ns for one in shown], said, marker)
     return made
 
 
@@ -182,7 +167,8 @@ def _idle(diagnosis: Diagnosis) -> list[IdleShare]:
 def _idle_label(one: IdleShare) -> str:
     if one.site is None:
         return style.plain(CAUSES[one.cause], MOST_ROW)
-    return style.plain(clipped_left(place(one.site), MOST_ROW)) + style.small(CAUSES[one.cause])
+    line = style.plain(clipped_left(place(one.site), MOST_ROW))
+    return f'{line}<br><span style="font-size:10px">{CAUSES[one.cause]}</span>'
 
 
 def _idle_hover(one: IdleShare, diagnosis: Diagnosis) -> str:
@@ -197,48 +183,32 @@ def savings(diagnosis: Diagnosis) -> go.Figure:
     Raises Missing if no fix is worth a bar.
     """
     step_ns, fixes = _fixes(diagnosis)
-    gains = [(f"{one.rank_order}. {one.title}", one.saving.after_above_ns or 0, _range(one)) for one in fixes]
-    left, bases = step_ns, list[int]()
-    for _, gain, _ in gains:
-        left = max(left - gain, 0)
-        bases.append(left)
-    labels = ["today", *(_two_lines(title) for title, _, _ in gains), "what is left"]
-    values = [duration(step_ns), *("-" * (gain > 0) + duration(gain) for _, gain, _ in gains), duration(left)]
-    made = style.figure(**style.rows(list(zip(labels, values, strict=True))), barmode="overlay")
+    titles = [f"{one.rank_order}. {one.title}" for one in fixes]
+    gains = [one.saving.after_above_ns or 0 for one in fixes]
+    bases = list(accumulate(gains, lambda left, gain: max(left - gain, 0), initial=step_ns))[1:]
+    left = bases[-1]
+    labels = [("today", duration(step_ns))]
+    for title, gain in zip(titles, gains, strict=True):
+        lines = textwrap.wrap(title, MOST_ROW, max_lines=2, placeholder="…")
+        name = "<br>".join(style.plain(line, MOST_ROW) for line in lines)
+        labels.append((name, "-" * (gain > 0) + duration(gain)))
+    labels.append(("what is left", duration(left)))
+    made = style.figure(**style.rows(labels), barmode="overlay")
     made.update_xaxes(
         title={"text": f"ms{style.per_step(diagnosis)}"},
         range=[0, step_ns / 1e6],
         separatethousands=True,
         fixedrange=True,
     )
-    made.add_bar(
-        orientation="h",
-        x=[step_ns / 1e6, left / 1e6],
-        y=[0, len(labels) - 1],
-        width=0.3,
-        marker={"color": style.DARK},
-        hovertext=[f"today<br>{values[0]}", f"what is left<br>{values[-1]}"],
-        hoverinfo="text",
-    )
-    made.add_bar(
-        orientation="h",
-        x=[gain / 1e6 for _, gain, _ in gains],
-        base=[base / 1e6 for base in bases],
-        y=list(range(1, len(gains) + 1)),
-        width=0.3,
-        marker={"color": style.SAVED, "pattern": style.pattern(style.HATCHED)},
-        hovertext=[
-            f"{style.plain(title)}<br>after those above: {duration(gain)} ({share(gain, step_ns)}){alone}"
-            for title, gain, alone in gains
-        ],
-        hoverinfo="text",
-    )
+    whole = [f"today<br>{duration(step_ns)}", f"what is left<br>{duration(left)}"]
+    style.add_rows(made, (0, len(labels) - 1), (step_ns, left), whole, {"color": style.DARK})
+    said = [
+        f"{style.plain(title)}<br>after those above: {duration(gain)} ({share(gain, step_ns)}){_range(one)}"
+        for title, gain, one in zip(titles, gains, fixes, strict=True)
+    ]
+    marker = {"color": style.SAVED, "pattern": style.pattern(style.HATCHED)}
+    style.add_rows(made, range(1, len(gains) + 1), gains, said, marker, bases)
     return made
-
-
-def _two_lines(title: str) -> str:
-    lines = textwrap.wrap(title, MOST_ROW, max_lines=2, placeholder="…")
-    return "<br>".join(style.plain(line, MOST_ROW) for line in lines)
 
 
 def savings_sentence(diagnosis: Diagnosis) -> str:
@@ -250,9 +220,8 @@ def savings_sentence(diagnosis: Diagnosis) -> str:
 def _fixes(diagnosis: Diagnosis) -> tuple[int, list[RankedFinding]]:
     fixes = [finding for finding in diagnosis.findings if finding.shortens]
     if diagnosis.step_ns is None:
-        raise style.missing(
-            diagnosis, "host_time", Missing("what fixes would save", "Record with ProfilerActivity.CPU too.")
-        )
+        otherwise = Missing("what fixes would save", "Record with ProfilerActivity.CPU too.")
+        raise style.missing(diagnosis, "host_time", otherwise)
     if not fixes:
         raise Missing("fixes worth 1 % of a step", "The rules found none.")
     return diagnosis.step_ns, fixes

@@ -31,7 +31,6 @@ ORANGE, RED, PINK = "#E69F00", "#D55E00", "#CC79A7"
 DARK, GREY, PALE = "#6B6B6B", "#999999", "#C4C4C4"
 
 COMPUTE, COMMUNICATION, COPY = BLUE, PINK, GREEN
-
 NOT_RECORDED = "#D0C8E0"  # Neither busy nor idle: nothing says which.
 
 CAUSE_COLOURS = {
@@ -56,8 +55,6 @@ CAUSE_COLOURS = {
     TimeCause.OTHER_STEPS: NOT_RECORDED,
 }
 
-PATH_COLOURS = {kind: CAUSE_COLOURS.get(kind, DARK) for kind in PATH_CAUSES}
-
 MARK_COLOURS = {
     MarkKind.COMPUTE.value: COMPUTE,
     MarkKind.COMMUNICATION.value: COMMUNICATION,
@@ -73,18 +70,15 @@ MARK_COLOURS = {
     MarkKind.CALL.value: PALE,
     MarkKind.WORK_NOT_RECORDED.value: NOT_RECORDED,
     **{IDLE + cause.value: colour for cause, colour in CAUSE_COLOURS.items()},
-    **{PATH + kind.value: PATH_COLOURS[kind] for kind in PATH_CAUSES if kind not in MARK_OF_PATH},
+    **{PATH + kind.value: CAUSE_COLOURS.get(kind, DARK) for kind in PATH_CAUSES if kind not in MARK_OF_PATH},
 }
 """Colours of `facts.lanes.KINDS`."""
 
+# Patterns: of time in which the GPU is idle, or that is hidden or saved; of communication; of copies.
 HATCHED, CROSSED, DOTTED = "/", "x", "."
-"""Patterns: of time in which the GPU is idle, or that is hidden or saved; of communication; of copies."""
-
+# Idle time of any cause; what fixes take away; communication that compute hides.
 NO_CAUSE, SAVED, HIDDEN = "#B8B8B8", "#7CB342", "#E8C3D8"
-"""Idle time of any cause; what fixes take away; communication that compute hides."""
-
 SHADE = "rgba(128,128,128,0.18)"  # Behind what it is about.
-
 HEAT = ((0.0, "#F2E9D8"), (0.5, ORANGE), (1.0, "#7A2E00"))  # From little to much.
 
 _MULTIPLYING = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE, KernelKind.RNN)
@@ -176,9 +170,20 @@ def rows(labels: Sequence[tuple[str, str]]) -> dict[str, Any]:
     }
 
 
-def small(text: str) -> str:
-    """A second line of a label."""
-    return f'<br><span style="font-size:10px">{text}</span>'
+def add_rows(
+    made: go.Figure,
+    y: Sequence[int],
+    ns: Sequence[int],
+    said: Sequence[str],
+    marker: dict[str, Any],
+    base_ns: Sequence[int] = (),
+) -> None:
+    """Bars of times in ms at such rows; `said` is shown where one points at them."""
+    base = {"base": [one / 1e6 for one in base_ns]} if base_ns else {}
+    x = [one / 1e6 for one in ns]
+    made.add_bar(
+        orientation="h", y=list(y), x=x, width=0.3, marker=marker, hovertext=list(said), hoverinfo="text", **base
+    )
 
 
 def pattern(shape: str) -> dict[str, Any]:
@@ -208,15 +213,20 @@ def missing(diagnosis: Diagnosis, fact: str, otherwise: Missing) -> Missing:
     return next((Missing(one.what, one.how_to_record_it) for one in absent), otherwise)
 
 
-MOST_BOUNDS = 30
+MOST_STEPS = 30  # Steps that are bounded in a figure of them all.
 LARGEST_MARKER = 28  # Pixels across.
 
 
-def step_bounds(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The layout of thin lines between steps, on an x axis in ms of the timeline; of many steps none."""
+def step_bounds(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """Thin lines between steps, on an x axis in ms of the timeline; of many steps none."""
     bounds = diagnosis.timeline.bounds_ns if diagnosis.timeline else ()
+    return step_lines(bounds) if len(bounds) <= MOST_STEPS else []
+
+
+def step_lines(bounds_ns: Sequence[int]) -> list[dict[str, Any]]:
+    """Thin lines at these times, on an x axis in ms."""
     look = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"color": GREY, "width": 1, "dash": "dot"}}
-    return {"shapes": [{**look, "x0": ns / 1e6, "x1": ns / 1e6} for ns in bounds if len(bounds) <= MOST_BOUNDS]}
+    return [{**look, "x0": ns / 1e6, "x1": ns / 1e6} for ns in bounds_ns]
 
 
 def add_markers(
@@ -232,7 +242,6 @@ def add_markers(
 
     `said` is shown where one points at them.
     """
-    scale = 2 * max(amounts[1], 1) / LARGEST_MARKER**2
     colour, symbol = look
     made.add_scatter(
         name=name,
@@ -244,7 +253,7 @@ def add_markers(
             "symbol": symbol,
             "size": np.array(amounts[0]),
             "sizemode": "area",
-            "sizeref": scale,
+            "sizeref": 2 * max(amounts[1], 1) / LARGEST_MARKER**2,
             "sizemin": 4,
             "opacity": 0.75,
         },
@@ -257,12 +266,11 @@ def add_line(
     made: go.Figure, x: tuple[float, float], y: tuple[float, float], label: str, position: str, look: tuple[str, str]
 ) -> None:
     """A line, its colour and dash in `look`, with a label at its left end, or right, if the position ends in "left"."""
-    texts = ["", label] if position.endswith("left") else [label, ""]
     made.add_scatter(
         mode="lines+text",
         x=list(x),
         y=list(y),
-        text=texts,
+        text=["", label] if position.endswith("left") else [label, ""],
         textposition=position,
         cliponaxis=False,
         line={"color": look[0], "dash": look[1], "width": 1.5},
@@ -271,12 +279,9 @@ def add_line(
     )
 
 
-_HERE = Path(__file__).parent
-
-
 def text(name: str) -> str:
     """A file that lies beside this one."""
-    return (_HERE / name).read_text(encoding="utf-8")
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def template(name: str) -> jinja2.Template:

@@ -10,7 +10,7 @@ from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.timeline import IDLE, MARK_OF_PATH, PATH, MarkKind, MarkTable, Timeline
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.breakdown import IDLE_CAUSES, PATH_CAUSES
-from diagnose.reports.html.style import GREY, MARK_COLOURS, figure, plain
+from diagnose.reports.html.style import MARK_COLOURS, MOST_STEPS, figure, plain, step_lines
 from diagnose.reports.words import CAUSES, WORK_NOT_RECORDED, why_this_rank
 from diagnose.timeline.marks import Marks
 from diagnose.trace.units import duration
@@ -20,8 +20,6 @@ PIXELS = 1_200  # Width of a timeline on a large screen: what is shorter than on
 FINER = 6  # How many times finer each level is than the one above it.
 
 LANE_HEIGHT = 22
-
-MOST_STEPS = 30  # Steps that are bounded and named in a figure of them all.
 FAINTEST = 0.15  # Opacity of marks that are nearly empty: what is joined is as dense as what it stands for.
 
 KIND_WORDS = {
@@ -92,15 +90,22 @@ def step_marks(shown: Timeline) -> dict[str, Any]:
     """The layout of lines between steps, and of their numbers; of many steps none."""
     if not 0 < len(shown.steps) <= MOST_STEPS:
         return {}
-    line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 1, "color": GREY, "dash": "dot"}}
-    text = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "font": {"size": 11}}
-    middles = [(begin + end) / 2e6 for begin, end in pairwise(shown.bounds_ns)]
-    return {
-        "shapes": [{**line, "x0": ns / 1e6, "x1": ns / 1e6} for ns in shown.bounds_ns],
-        "annotations": [
-            {**text, "x": middle, "text": f"step {number}"} for number, middle in zip(shown.steps, middles, strict=True)
-        ],
-    }
+    look = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "font": {"size": 11}}
+    names = [
+        {**look, "x": (begin + end) / 2e6, "text": f"step {number}"}
+        for number, (begin, end) in zip(shown.steps, pairwise(shown.bounds_ns), strict=True)
+    ]
+    return {"shapes": step_lines(shown.bounds_ns), "annotations": names}
+
+
+_SHORT = {
+    "GPU idle": "idle",
+    "critical path": "path",
+    "GPU ": "g",
+    "stream ": "s",
+    "main thread": "main",
+    "thread ": "t",
+}
 
 
 def short(name: str) -> str:
@@ -108,14 +113,7 @@ def short(name: str) -> str:
     head, _, what = name.partition(" (")[0].partition(": ")
     if what == "calls":
         return what
-    for long, brief in (
-        ("GPU idle", "idle"),
-        ("critical path", "path"),
-        ("GPU ", "g"),
-        ("stream ", "s"),
-        ("main thread", "main"),
-        ("thread ", "t"),
-    ):
+    for long, brief in _SHORT.items():
         head = head.replace(long, brief)
     return head
 
@@ -127,9 +125,7 @@ def levels(shown: Timeline) -> list[MarkTable]:
     the coarsest has no more than MOST_SHOWN.
     """
     whole, *detail = shown.tables
-    found = [whole]
-    widest = (whole.end_ns - whole.start_ns) // PIXELS
-    resolutions = [widest]
+    found, resolutions = [whole], [(whole.end_ns - whole.start_ns) // PIXELS]
     while resolutions[-1] // FINER > max(whole.resolution_ns, 1):
         resolutions.append(resolutions[-1] // FINER)
     marks = Marks.of(whole)
@@ -155,6 +151,7 @@ def chosen(tables: list[MarkTable], low_ns: float, high_ns: float) -> Marks:
 
 
 def _bars(shown: Timeline, marks: Marks, kind: str) -> go.Bar:
+    numbers = zip(marks.label.tolist(), marks.count.tolist(), marks.filled_ns.tolist(), strict=True)
     return go.Bar(
         orientation="h",
         name=KIND_WORDS[kind],
@@ -167,17 +164,12 @@ def _bars(shown: Timeline, marks: Marks, kind: str) -> go.Bar:
             "line": {"width": 0},
             "opacity": np.clip(marks.filled_ns / np.maximum(marks.dur_ns, 1), FAINTEST, 1.0),
         },
-        hovertext=[
-            said(shown.labels[label], kind, count, filled)
-            for label, count, filled in zip(
-                marks.label.tolist(), marks.count.tolist(), marks.filled_ns.tolist(), strict=True
-            )
-        ],
+        hovertext=[_said(shown.labels[label], kind, count, filled) for label, count, filled in numbers],
         hoverinfo="text",
     )
 
 
-def said(label: str, kind: str, count: int, filled_ns: int) -> str:
+def _said(label: str, kind: str, count: int, filled_ns: int) -> str:
     """What a mark is, in two lines, or of several operations in three."""
     several = f"{count:,} operations, {duration(filled_ns)} together; the longest:<br>" if count > 1 else ""
     alone = "" if count > 1 else f", {duration(filled_ns)}"
@@ -187,12 +179,11 @@ def said(label: str, kind: str, count: int, filled_ns: int) -> str:
 def timeline_sentence(diagnosis: Diagnosis) -> str:
     """What to see in it."""
     shown = drawn(diagnosis)
-    steps = f"steps {shown.steps[0]} to {shown.steps[-1]}" if len(shown.steps) > 1 else "the recorded work"
-    steps = f"step {shown.steps[0]}" if len(shown.steps) == 1 else steps
+    steps = "the recorded work" if not shown.steps else f"step {shown.steps[0]}"
+    steps = f"steps {shown.steps[0]} to {shown.steps[-1]}" if len(shown.steps) > 1 else steps
     rank = f" of rank {diagnosis.rank}, {why_this_rank(diagnosis)}" if len(diagnosis.ranks) > 1 else ""
     idle = "The top lane shows when the GPU had nothing to do, coloured by why. " * (shown.lanes[0].group == "idle")
-    path = "The critical path is what the steps waited for, event by event. " * any(
-        lane.group == "path" for lane in shown.lanes
-    )
+    has_path = any(lane.group == "path" for lane in shown.lanes)
+    path = "The critical path is what the steps waited for, event by event. " * has_path
     missing = f" Without a lane of their own: {', '.join(shown.left_out)}." * bool(shown.left_out)
     return f"{idle}{path}Shown: {steps}{rank}. Drag to zoom, double-click to see all again.{missing}"

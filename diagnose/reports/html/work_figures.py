@@ -1,25 +1,30 @@
 """The GPU's work in figures: kernels, copies, launches, and how near to the roof ops come."""
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
+from msgspec import Struct
 
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.timeline import CopySize, CopySizes, LaunchCurve, RooflineKind, RooflineOp, RooflinePicture
 from diagnose.facts.core.base import Missing
+from diagnose.facts.device.kernels import Kernel
+from diagnose.facts.host.python import Op
 from diagnose.reports.html import style
-from diagnose.reports.html.boxes import boxes, ops
 from diagnose.reports.html.style import each_step, per_step, plain
 from diagnose.trace import kinds
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.units import clipped, duration, number, share, size, three_digits
 
+ROOT, SHORTER = "all kernels", "shorter kernels"
+
 
 def kernel_tree(diagnosis: Diagnosis) -> go.Figure:
     """Kernel time by kind, op and kernel; without a GPU the ops' own time. Raises Missing without either."""
-    shown = boxes(diagnosis)
+    shown = _kernel_boxes(diagnosis) if diagnosis.kernels else _op_boxes(diagnosis)
     place = {box.path: str(k) for k, box in enumerate(shown)}
     made = style.figure(420, uniformtext={"minsize": 9, "mode": "hide"})
     made.add_treemap(
@@ -44,13 +49,79 @@ def kernel_tree_sentence(diagnosis: Diagnosis) -> str:
     """What to see in it."""
     per = per_step(diagnosis)
     if not diagnosis.kernels:
-        found = ops(diagnosis)
+        found = _ops(diagnosis)
         total = sum(one.self_ns for one in found)
         return f"Of {duration(total)} in ops{per}, {share(found[0].self_ns, total)} go to {clipped(found[0].name, 80)}."
     first, groups = diagnosis.kernels[0], diagnosis.kernel_kinds or ()
     total = sum(group.ns for group in groups)
     head = f"Of {duration(total)} in kernels{per}, {share(groups[0].ns, total)} are of kind {groups[0].label}"
     return f"{head}; the longest kernel, {kinds.short_name(first.name, 60)}, takes {duration(first.ns)}."
+
+
+class Box(Struct, frozen=True):
+    """A rectangle of the kernel tree: kinds, the ops that launched them, kernels; without a GPU ops of the host."""
+
+    path: tuple[str, ...]  # Names from the root to it.
+    label: str
+    ns: int  # Per step.
+    hover: str
+    colour: str
+
+
+def _kernel_boxes(diagnosis: Diagnosis) -> list[Box]:
+    """Parents have the sum of their children."""
+    per = per_step(diagnosis)
+    leaves, rest = list[Box](), {group.label: (group.ns, group.calls) for group in diagnosis.kernel_kinds or ()}
+    for kernel in diagnosis.kernels or ():
+        kind = kernel.kind.value
+        ns, calls = rest.get(kind, (kernel.ns, kernel.calls))
+        rest[kind] = ns - kernel.ns, calls - kernel.calls
+        path = (ROOT, kind, kernel.op or "op unknown", kernel.name)
+        label = plain(kinds.short_name(kernel.name, 28))
+        leaves.append(Box(path, label, kernel.ns, _kernel_hover(kernel, diagnosis), style.KERNEL_COLOURS[kind]))
+    for kind, (ns, calls) in rest.items():
+        if calls > 0 and ns > 0:
+            hover = f"shorter kernels of kind {kind}<br>{duration(ns)}{per}"
+            leaves.append(Box((ROOT, kind, SHORTER), SHORTER, ns, hover, style.KERNEL_COLOURS[kind]))
+    sums = Counter[tuple[str, ...]]()
+    for leaf in leaves:
+        for depth in range(1, len(leaf.path)):
+            sums[leaf.path[:depth]] += leaf.ns
+    inner = []
+    for above, ns in sums.items():
+        hover = f"{plain(above[-1])}<br>{duration(ns)}{per}, {share(ns, sums[(ROOT,)])} of all kernels"
+        colour = style.KERNEL_COLOURS[above[1]] if len(above) > 1 else style.SHADE
+        inner.append(Box(above, plain(above[-1], 40), ns, hover, colour))
+    return inner + leaves
+
+
+def _kernel_hover(one: Kernel, diagnosis: Diagnosis) -> str:
+    unit = {True: "tensor cores", False: "no tensor cores", None: ""}[one.tensor_cores]
+    calls, per = each_step(one.calls, diagnosis), per_step(diagnosis)
+    lines = (
+        plain(kinds.short_name(one.name, 100)),
+        f"{duration(one.ns)}{per}, {share(one.share, 1)} of all time",
+        f"{number(calls)} calls{per}, {duration(one.ns / calls)} each",
+        ", ".join(filter(None, (one.dtype, unit))),
+    )
+    return "<br>".join(filter(None, lines))
+
+
+def _op_boxes(diagnosis: Diagnosis) -> list[Box]:
+    shown = []
+    for op in _ops(diagnosis):
+        calls = f"in {number(each_step(op.calls, diagnosis))} calls"
+        hover = f"{plain(op.name)}<br>{duration(op.self_ns)}{per_step(diagnosis)} {calls}"
+        shown.append(Box((op.name,), plain(op.name, 40), op.self_ns, hover, style.MARK_COLOURS["op"]))
+    return shown
+
+
+def _ops(diagnosis: Diagnosis) -> list[Op]:
+    """The ops that take time, where there is no GPU. Raises Missing without any."""
+    found = [op for op in diagnosis.ops or () if op.self_ns] if diagnosis.breakdown is None else []
+    if not found:
+        raise style.missing(diagnosis, "kernels", Missing("kernels", "There are none in these steps."))
+    return found
 
 
 def copies(diagnosis: Diagnosis) -> go.Figure:
@@ -125,18 +196,15 @@ def launches(diagnosis: Diagnosis) -> go.Figure:
     curve = _launches(diagnosis)
     moment, median = np.array(curve.moment_ns) / 1e6, np.array(curve.depth_median)
     least, delay = np.array(curve.depth_least), np.maximum(np.array(curve.delay_median_ns) / 1e3, SHORTEST_US)
-    made = style.figure(380, showlegend=False, **style.step_bounds(diagnosis))
-    axis = made.layout.yaxis.to_plotly_json()
+    made = style.figure(380, showlegend=False, shapes=style.step_bounds(diagnosis))
+    waits = made.layout.yaxis.to_plotly_json() | style.decades("us until it runs", delay.tolist())
     made.update_xaxes(anchor="y2", title={"text": "ms on the timeline"}, separatethousands=True)
     made.update_yaxes(domain=[0.56, 1], title={"text": "in the queue"}, rangemode="tozero")
-    made.update_layout(
-        yaxis2={**axis, **style.decades("us until it runs", delay.tolist()), "domain": [0, 0.44], "tickformat": ",~r"}
-    )
+    made.update_layout(yaxis2={**waits, "domain": [0, 0.44], "tickformat": ",~r"})
     piece = np.diff(moment).min() if len(moment) > 1 else 1.0
     made.add_bar(x=moment, y=median - least, base=least, width=piece, marker={"color": style.SKY}, hoverinfo="skip")
-    queue = [
-        f"{low:,} to {mid:,} (least, median)" for low, mid in zip(curve.depth_least, curve.depth_median, strict=True)
-    ]
+    depths = zip(curve.depth_least, curve.depth_median, strict=True)
+    queue = [f"{low:,} to {middle:,} (least, median)" for low, middle in depths]
     wait = [f"{duration(ns)} (median)" for ns in curve.delay_median_ns]
     for values, panel, colour, said in ((median, "y", style.BLUE, queue), (delay, "y2", style.ORANGE, wait)):
         made.add_scatter(
@@ -160,9 +228,8 @@ def launches_sentence(diagnosis: Diagnosis) -> str:
     empty, count = sum(depth == 0 for depth in curve.depth_least), len(curve.depth_least)
     delay = duration(round(statistics.median(curve.delay_median_ns)))
     runs = f"runs empty in {share(empty, count)} of" if empty else "never runs empty in"
-    return (
-        f"The launch queue {runs} the {count} moments drawn; half of the time work starts within {delay} of its launch."
-    )
+    starts = f"half of the time work starts within {delay} of its launch"
+    return f"The launch queue {runs} the {count} moments drawn; {starts}."
 
 
 def _launches(diagnosis: Diagnosis) -> LaunchCurve:
@@ -183,8 +250,7 @@ def roofline(diagnosis: Diagnosis) -> go.Figure:
     made = style.figure(400, showlegend=True)
     made.update_xaxes(**style.decades("FLOP per byte moved", [low, steep]))
     made.update_yaxes(**style.decades("FLOP/s", [*reached, low * bandwidth, steep * bandwidth]))
-    slope = f"memory: {size(bandwidth)}/s"
-    ends = (low * bandwidth, steep * bandwidth)
+    slope, ends = f"memory: {size(bandwidth)}/s", (low * bandwidth, steep * bandwidth)
     style.add_line(made, (low, steep), ends, slope, "bottom right", (style.DARK, "dash"))
     for dtype, rate in picture.flops_per_s.items():
         label, flat = f"{plain(dtype)}: {three_digits(rate / 1e12)} TFLOP/s", (ridges[dtype], max(high, 4 * steep))
@@ -201,23 +267,19 @@ def roofline(diagnosis: Diagnosis) -> go.Figure:
             [_op_hover(one, picture, diagnosis) for one in mine],
         )
     if picture.kinds:
-        _add_kinds(made, picture, diagnosis)
+        made.add_scatter(
+            name="all of a kind",
+            mode="markers+text",
+            x=[_intensity(kind) for kind in picture.kinds],
+            y=[kind.flops_per_s for kind in picture.kinds],
+            text=[f"{kind.kind.value}  " for kind in picture.kinds],
+            textposition="middle left",
+            cliponaxis=False,
+            marker={"symbol": "circle-open", "size": 16, "color": style.DARK, "line": {"width": 2}},
+            hovertext=[_kind_hover(kind, diagnosis) for kind in picture.kinds],
+            hoverinfo="text",
+        )
     return made
-
-
-def _add_kinds(made: go.Figure, picture: RooflinePicture, diagnosis: Diagnosis) -> None:
-    made.add_scatter(
-        name="all of a kind",
-        mode="markers+text",
-        x=[_intensity(kind) for kind in picture.kinds],
-        y=[kind.flops_per_s for kind in picture.kinds],
-        text=[f"{kind.kind.value}  " for kind in picture.kinds],
-        textposition="middle left",
-        cliponaxis=False,
-        marker={"symbol": "circle-open", "size": 16, "color": style.DARK, "line": {"width": 2}},
-        hovertext=[_kind_hover(kind, diagnosis) for kind in picture.kinds],
-        hoverinfo="text",
-    )
 
 
 def _kind_hover(one: RooflineKind, diagnosis: Diagnosis) -> str:
@@ -230,9 +292,7 @@ def roofline_sentence(diagnosis: Diagnosis) -> str:
     """What to see in it."""
     picture = _roofline(diagnosis)
     first = picture.ops[0]
-    roof, name = _roof(first, picture), clipped(first.name, 60)
-    of_roof = "" if roof is None else f", {share(first.flops_per_s, roof)} of the roof over it"
-    reached = f"{three_digits(first.flops_per_s / 1e12)} TFLOP/s{of_roof}"
+    name, reached = clipped(first.name, 60), _reached(first, picture)
     least = "bytes are the least that can move: each operand once, by its shape"
     return f"The op that takes longest, {name} ({_dims(first)}), reaches {reached} ({picture.device}); {least}."
 
@@ -256,10 +316,13 @@ def _look(dtype: str) -> tuple[str, str]:
     return style.DTYPE_MARKERS.get(dtype, style.DTYPE_MARKERS[""])
 
 
-def _roof(one: RooflineOp, picture: RooflinePicture) -> float | None:
-    """The most FLOP/s that an op of its intensity can reach; None if that is not known for its type."""
-    most = picture.flops_per_s.get(one.dtype)
-    return None if most is None else min(most, picture.bytes_per_s * _intensity(one))
+def _reached(one: RooflineOp, picture: RooflinePicture) -> str:
+    """With its share of the most that an op of its intensity can reach, if that is known for its type."""
+    most, reached = picture.flops_per_s.get(one.dtype), f"{three_digits(one.flops_per_s / 1e12)} TFLOP/s"
+    if most is None:
+        return reached
+    roof = min(most, picture.bytes_per_s * _intensity(one))
+    return f"{reached}, {share(one.flops_per_s, roof)} of the roof over it"
 
 
 def _dims(one: RooflineOp) -> str:
@@ -267,13 +330,6 @@ def _dims(one: RooflineOp) -> str:
 
 
 def _op_hover(one: RooflineOp, picture: RooflinePicture, diagnosis: Diagnosis) -> str:
-    roof, per = _roof(one, picture), per_step(diagnosis)
-    reached = f"{three_digits(one.flops_per_s / 1e12)} TFLOP/s"
-    return "<br>".join(
-        (
-            plain(one.name),
-            f"M, N, K: {_dims(one)}, {plain(one.dtype) or 'type unknown'}",
-            f"{duration(one.ns)}{per} in {number(each_step(one.calls, diagnosis))} calls",
-            reached if roof is None else f"{reached}, {share(one.flops_per_s, roof)} of the roof over it",
-        )
-    )
+    dims = f"M, N, K: {_dims(one)}, {plain(one.dtype) or 'type unknown'}"
+    times = f"{duration(one.ns)}{per_step(diagnosis)} in {number(each_step(one.calls, diagnosis))} calls"
+    return f"{plain(one.name)}<br>{dims}<br>{times}<br>{_reached(one, picture)}"

@@ -1,6 +1,6 @@
 """The first screen of many ranks: what it says, and how large it is for very many."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -14,7 +14,7 @@ from diagnose.facts.core.breakdown import TimeCause
 from diagnose.facts.core.host import HostTime
 from diagnose.replay.job import join
 from diagnose.replay.job_path import JobPathKind
-from diagnose.reports import job_tables, markdown, sections, terminal
+from diagnose.reports import job_tables, job_words, markdown, terminal
 from diagnose.reports.html import job_figures, page
 from diagnose.trace.frames import Site
 from diagnose.trace.job import CollectiveSequence
@@ -57,7 +57,7 @@ def test_the_first_screen_names_whom_the_step_waits_for_and_why() -> None:
     diagnosis = eight()
     # The slow rank's 30 ms, its group's 2 ms and 3 ms of all; seven wait for it, its neighbour in their group.
     assert diagnosis.job.step_ns == 35 * MS
-    assert job_tables.lead(diagnosis.job) == [
+    assert job_words.lead(diagnosis.job) == [
         "A rank waits 17.5 ms of 35.0 ms for others, on average (50.0 %).",
         "The step waits 30.0 ms for rank 5's compute, 3.00 ms for the all-reduce of all ranks"
         " and 2.00 ms for the all-reduce of ranks 4, 5.",
@@ -80,14 +80,13 @@ def test_a_rank_that_comes_late_is_named_before_the_compute_of_all() -> None:
     computed = np.where(late.lane.own_ns > 0, 20 * MS, 0)
     sequences[1] = replace(late, lane=replace(late.lane, compute_ns=computed), compute_ns=np.full(4, 20 * MS))
     found = diagnosed(sequences).job
-    assert job_tables.lead(found) == [
+    assert job_words.lead(found) == [
         "A rank waits 6.67 ms of 31.0 ms for others, on average (21.5 %).",
         "The step waits 10.0 ms for rank 1's host, 20.0 ms for compute in which no rank stands out"
         " and 1.00 ms for the all-reduce of all ranks.",
         "Rank 1 is on its host, without computing, for 10.0 ms a step, the others 0 (median).",
     ]
-    labels = {row.label: row.ns for row in job_tables.path_rows(found)}
-    assert labels == {
+    assert dict(job_tables.path_rows(found)) == {
         "compute, no rank stands out (1 rank)": 20 * MS,
         "rank 1: host": 10 * MS,
         "all-reduce of all ranks": MS,
@@ -96,8 +95,8 @@ def test_a_rank_that_comes_late_is_named_before_the_compute_of_all() -> None:
 
 def test_of_ranks_that_take_alike_none_is_named() -> None:
     found = diagnosed(play([[Own(20 * MS), Meet((0, 1, 2), MS), NextStep()] * 4] * 3)).job
-    assert job_tables.culprit(found) is None
-    assert job_tables.awaited(found) == (
+    assert job_words.culprit(found) is None
+    assert job_words.awaited(found) == (
         "The step waits 20.0 ms for compute in which no rank stands out and 1.00 ms for the all-reduce of all ranks."
     )
 
@@ -115,7 +114,7 @@ def in_turn(more_ms: int) -> list[CollectiveSequence]:
 def test_a_rank_that_explains_little_of_the_waiting_is_not_named() -> None:
     """It takes 3 ms more than the others' 25. The ranks wait for 15: mostly for the one whose turn it is."""
     found = diagnosed(in_turn(3)).job
-    assert job_tables.lead(found) == [
+    assert job_words.lead(found) == [
         "A rank waits 15.0 ms of 41.8 ms for others, on average (35.9 %).",
         "The step waits 40.8 ms for compute in which no rank stands out and 1.00 ms for the all-reduce of all ranks.",
     ]
@@ -123,7 +122,7 @@ def test_a_rank_that_explains_little_of_the_waiting_is_not_named() -> None:
 
 def test_a_rank_that_explains_much_of_the_waiting_is_named() -> None:
     found = diagnosed(in_turn(15)).job
-    assert job_tables.why(found) == "Rank 3 computes 40.0 ms a step, the others 25.0 ms (median)."
+    assert job_words.why(found) == "Rank 3 computes 40.0 ms a step, the others 25.0 ms (median)."
 
 
 def test_a_rank_that_takes_no_more_than_equal_ranks_do_by_chance_is_not_named() -> None:
@@ -132,33 +131,27 @@ def test_a_rank_that_takes_no_more_than_equal_ranks_do_by_chance_is_not_named() 
     on_gpu, on_cpu = (
         diagnosed([replace(sequence, on_cpu=is_cpu) for sequence in sequences]).job for is_cpu in (False, True)
     )
-    assert list(job_tables.standing_out(on_gpu)) == [(1, JobPathKind.COMPUTE)]
-    assert job_tables.standing_out(on_cpu) == {}
-
-
-def test_where_nobody_waits_no_rank_stands_out() -> None:
-    """Ranks that meet nowhere: one takes longer, and holds nobody up."""
-    found = diagnosed(play([[Own(ms * MS), NextStep()] * 4 for ms in (20, 24, 20)])).job
-    assert job_tables.standing_out(found) == {}
+    assert list(job_words.standing_out(on_gpu)) == [(1, JobPathKind.COMPUTE)]
+    assert job_words.standing_out(on_cpu) == {}
+    # Ranks that meet nowhere: one takes longer, and holds nobody up.
+    apart = diagnosed(play([[Own(ms * MS), NextStep()] * 4 for ms in (20, 24, 20)])).job
+    assert job_words.standing_out(apart) == {}
 
 
 @pytest.mark.parametrize("render", [terminal.render, markdown.render])
-def test_texts_have_the_job_before_the_ranks(render: object) -> None:
-    assert callable(render)
+def test_texts_have_the_job_before_the_ranks(render: Callable[..., str]) -> None:
     text = render(eight(), details=True)
     assert render(eight()).count("\n") <= terminal.MOST_JOB_LINES
     assert text.index("The job: critical path of its step") < text.index("Ranks\n")
     assert "rank 5: compute" in text
 
 
-def test_the_tables_add_up_to_the_step() -> None:
-    found = thousand().job
-    assert sum(row.ns for row in job_tables.path_rows(found)) == found.step_ns
-
-
 def test_of_very_many_ranks_tables_show_those_to_look_at_and_say_so() -> None:
-    tables = {job_section.title: job_section for job_section in sections.job_sections(thousand())}
-    assert len(tables["Ranks"].rows) == job_tables.MOST_RANKS
+    found = thousand().job
+    assert sum(ns for _, ns in job_tables.path_rows(found)) == found.step_ns
+    assert len(page.render(thousand()).encode()) < 5_000_000
+    tables = {job_section.title: job_section for job_section in job_tables.job_sections(thousand())}
+    assert len(tables["Ranks"].rows) == job_tables.MOST_JOB_RANKS
     assert "rank 700" in [row.label for row in tables["Ranks"].rows]
     assert "16 of 1,024 ranks" in tables["Ranks"].note
     groups = tables["The job's process groups and links"]
@@ -206,10 +199,6 @@ def test_ranks_that_hold_the_path_for_a_moment_share_a_lane() -> None:
     found = diagnosed(play([[*hop, Meet(tuple(range(14))), NextStep()] * 2 for hop in hops]))
     lanes = job_figures.path_lanes(found.job)
     assert lanes == [*(f"rank {rank}" for rank in range(1, 13)), "other ranks", "between ranks"]
-
-
-def test_the_page_of_very_many_ranks_is_no_larger_than_five_megabytes() -> None:
-    assert len(page.render(thousand()).encode()) < 5_000_000
 
 
 def test_of_each_rank_it_is_told_how_it_spends_its_step_and_what_is_found_on_it() -> None:

@@ -17,10 +17,7 @@ from diagnose.timeline.marks import Marks
 from diagnose.trace.units import duration
 from tests.diagnoses import of_ranks
 from tests.drawing import Drawing
-
-
-def of(drawing: Drawing) -> Diagnosis:
-    return of_ranks(pipeline.present(Facts(drawing.rank()), []))
+from tests.reports.test_reports import of
 
 
 def steps() -> Drawing:
