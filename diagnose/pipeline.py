@@ -55,7 +55,7 @@ from diagnose.replay.saving import Basis, Replay
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import Examined, LoadedRule, RuleSet
 from diagnose.rulekit.vocabulary import RuleError
-from diagnose.source import processes, ranks, recording
+from diagnose.source import arrangement, processes, ranks, recording
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles, Recordings
 from diagnose.timeline import drawing
@@ -113,7 +113,7 @@ def _of_one(files: RankFiles, in_full: InFull, progress: Progress) -> Known:
     """Raises InputError."""
     said = _sound(in_full(files))
     progress(1, 1)
-    arranged = ranks.arrange([said.provenance], [()])
+    arranged = arrangement.arrange([said.provenance], [()])
     said = _with(said, rank=arranged.indexes[0] or 0)
     return said, [in_brief(said, 1)], list(arranged.integrity)
 
@@ -132,7 +132,7 @@ def _of_many(
         notes.append(WITH_OPS)
     while True:
         times = [() if one.steps is None else one.steps.times_ns for one in read.values()]
-        arranged = ranks.arrange([one.provenance for one in read.values()], times)
+        arranged = arrangement.arrange([one.provenance for one in read.values()], times)
         placed = {index: at for index, at in zip(arranged.indexes, read, strict=True) if index is not None}
         briefs = {index: replace(read[placed[index]], index=index) for index in sorted(placed)}
         sequences = {index: one.sequence for index, one in briefs.items()}

@@ -67,12 +67,13 @@ class Columns(Struct):
     """`ts_ns`, `track` and `frame` of moments at which the line is known; nothing if none is."""
     frames: list[str] = field(default_factory=list)  # What `frame` stands for.
 
-    def add_spans(self, kind: SpanKind, **columns: Array) -> int:
-        """Append spans of one kind; returns the row of the first."""
-        first, count = self.rows, len(columns["name"])
-        columns["kind"] = np.full(count, _KINDS.index(kind), dtype=np.int8)
-        for name, values in columns.items():
-            self.spans.setdefault(name, []).append(values)
+    def add_spans(self, kind: SpanKind, name: Array, **columns: Array | int) -> int:
+        """Append spans of one kind; returns the row of the first. A number stands for a column of it; ids may lack."""
+        first, count = self.rows, len(name)
+        kinds = np.full(count, _KINDS.index(kind), dtype=np.int8)
+        for column, values in {"correlation": -1, "external_id": -1, "name": name, "kind": kinds, **columns}.items():
+            whole = np.full(count, values) if isinstance(values, int) else values
+            self.spans.setdefault(column, []).append(whole)
         self.rows += count
         return first
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from diagnose.cli.analyze import command
-from diagnose.source import cluster, processes
+from diagnose.source import processes
 from diagnose.source.base import InputError
 from diagnose.source.ranks import TraceFile
 from diagnose.source.recording import RankFiles
@@ -35,7 +35,7 @@ def address() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker starts as fast as a busy machine lets it."""
-    monkeypatch.setattr(cluster, "WORKERS_S", 600.0)
+    monkeypatch.setattr(processes, "WORKERS_S", 600.0)
 
 
 def files(folder: Path, count: int) -> list[RankFiles]:
@@ -92,7 +92,7 @@ def test_a_cluster_that_has_lost_all_its_workers_is_not_waited_for(
         distributed.Client(started.scheduler_address) as client,
     ):
         client.wait_for_workers(1)
-        monkeypatch.setattr(cluster, "WORKERS_S", 0.5)
+        monkeypatch.setattr(processes, "WORKERS_S", 0.5)
         with pytest.raises(InputError, match=r"^tcp://\S+ lost all its workers\. Start some: dask worker"):
             dict(processes.results(kills_every_worker, files(tmp_path, 8), 1, started.scheduler_address))
 
@@ -109,7 +109,7 @@ def joined(address: str, *options: str, **variables: str) -> Iterator[None]:
 
 
 def test_workers_of_another_version_are_refused(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "version", lambda: "0.0.1 (00000000)")
+    monkeypatch.setattr(processes, "version", lambda: "0.0.1 (00000000)")
     with pytest.raises(InputError, match=r"has a worker with diagnose .*, but this is 0\.0\.1 \(00000000\)\. Install"):
         list(processes.results(name, files(tmp_path, 2), 1, address))
 
@@ -134,7 +134,7 @@ def test_workers_without_this_program_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "CONNECT_S", 0.5)
+    monkeypatch.setattr(processes, "CONNECT_S", 0.5)
     with pytest.raises(InputError, match=r"no Dask scheduler at tcp://127\.0\.0\.1:9\."):
         list(processes.results(name, files(Path(), 2), 1, "tcp://127.0.0.1:9"))
 
@@ -145,7 +145,7 @@ def test_an_address_that_is_none_is_one_sentence() -> None:
 
 
 def test_a_scheduler_without_workers_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cluster, "WORKERS_S", 0.5)
+    monkeypatch.setattr(processes, "WORKERS_S", 0.5)
     with (
         distributed.LocalCluster(n_workers=0, dashboard_address=":0", processes=False) as started,
         pytest.raises(InputError, match="No worker has joined"),

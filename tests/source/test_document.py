@@ -15,7 +15,7 @@ from diagnose.source import document, ranks, stream
 from diagnose.source.base import Damage, InputError
 from diagnose.source.document import TraceText
 from diagnose.source.events import event_type
-from diagnose.source.header import HEADER_KEYS
+from diagnose.source.kineto import HEADER_KEYS
 from diagnose.trace.model import Rank
 
 PIECES = (64, 700, 1 << 22)

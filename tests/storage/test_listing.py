@@ -7,7 +7,7 @@ import pytest
 import diagnose
 from diagnose.source import processes, ranks, recording
 from diagnose.source.base import InputError
-from diagnose.storage import filesystem
+from diagnose.storage import remote
 from tests.drawing import Drawing
 from tests.storage.conftest import Bucket
 from tests.storage.network import times
@@ -144,7 +144,7 @@ def test_a_storage_that_is_not_known() -> None:
 def test_the_storages_that_are_promised_are_known_to_fsspec() -> None:
     from fsspec.registry import known_implementations
 
-    assert set(filesystem.PACKAGES) <= {*known_implementations, "abfss"}  # adlfs itself makes that one known.
+    assert set(remote.PACKAGES) <= {*known_implementations, "abfss"}  # adlfs itself makes that one known.
 
 
 def test_a_report_of_nsight_systems_is_refused(bucket: Bucket) -> None:

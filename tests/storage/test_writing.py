@@ -10,7 +10,7 @@ import pytest
 from diagnose.source import ranks
 from diagnose.source.base import InputError
 from diagnose.storage import remote, writing
-from diagnose.storage.remote import Listings, Remote
+from diagnose.storage.remote import Remote
 from diagnose.storage.urls import StorageError
 from tests.storage.conftest import Bucket
 from tests.storage.network import proxy, times, web_server
@@ -81,7 +81,7 @@ TRACE = Path(__file__).parents[2] / "sample_traces" / "recorded" / "cpu_mlp" / "
 
 
 def listed(url: str) -> Remote:
-    (one,) = Listings().named(url)
+    (one,) = remote.named(url)
     return one
 
 
