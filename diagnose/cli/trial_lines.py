@@ -13,7 +13,8 @@ import click
 
 if TYPE_CHECKING:
     from diagnose.contracts.trials import NotTried, Trial
-    from diagnose.trace.manifest import Manifest, Screened
+    from diagnose.trace.manifest import Manifest
+    from diagnose.trace.measured import Screened
     from diagnose.trials.protocol import Standing
     from diagnose.trials.selection import Candidate
 

@@ -18,7 +18,8 @@ from diagnose.capture.doctor import CannotRecord
 from diagnose.capture.run import prepare
 from diagnose.contracts.trials import Both, Numbers, Range, Trial, Verdict
 from diagnose.statistics import Pair
-from diagnose.trace.manifest import Difference, RankManifest, Screened
+from diagnose.trace.manifest import RankManifest
+from diagnose.trace.measured import Difference, Screened
 from diagnose.trials import arms
 from diagnose.trials.arms import Size
 from diagnose.trials.selection import Candidate, CannotTry

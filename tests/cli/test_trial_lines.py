@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from diagnose.cli.trial_lines import Lines
 from diagnose.contracts.finding import Fix
-from diagnose.trace.manifest import Screened
+from diagnose.trace.measured import Screened
 from diagnose.trials.protocol import Standing
 from diagnose.trials.selection import Candidate
 from tests.reports.test_trials import WORKERS
