@@ -9,7 +9,6 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Job, ProcessGroup
 from diagnose.trace.manifest import Host, RankManifest
 from diagnose.trace.measured import Measurements
-from diagnose.trace.varying import VaryingShapes
 
 
 class Severity(str, Enum):
@@ -173,6 +172,15 @@ class ValueGraph(Struct, frozen=True):
     repeats: IntArray | None = None
     """1 where sizes and 64 elements of the result are those of the so-many-th such op in the step before; None: nobody
     looked."""
+
+
+class VaryingShapes(Struct, frozen=True):
+    """What ops took in consecutive steps, each of those that took another shape in each."""
+
+    steps: tuple[int, ...]  # Their numbers, in order.
+    shapes: tuple[tuple[str, ...], ...]  # Of each such op in each of the steps, as in the table `ops`.
+    ids: IntArray  # Spans of the rank, in whichever step, that are one of these ops. Shape (spans,).
+    which: IntArray  # Position in `shapes`. Shape as `ids`.
 
 
 class Rank(Struct, frozen=True):

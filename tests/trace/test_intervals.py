@@ -12,7 +12,7 @@ from diagnose.synthetic.reading import facts_of
 from diagnose.trace import intervals
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.job import CollectiveSequence, ProcessGroup, packed, unpacked
-from diagnose.trace.varying import varying_shapes
+from diagnose.trace.sampling import varying_shapes
 
 pieces = st.lists(st.tuples(st.integers(-20, 40), st.integers(0, 12)), max_size=12).map(
     lambda pairs: intervals.of([start for start, _ in pairs], [start + length for start, length in pairs])

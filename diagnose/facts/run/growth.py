@@ -26,7 +26,8 @@ from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.varying import VaryingShapes, varying_shapes
+from diagnose.trace.model import VaryingShapes
+from diagnose.trace.sampling import varying_shapes
 
 LEAST_STEPS = 4  # Steps, from which on a count tells whether it rises in each (our choice).
 RARE = 0.01  # Chance of a rise that is taken for one: of counts, which vary by what steps do (our choice).
