@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache
 from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any, BinaryIO, cast
@@ -28,7 +29,7 @@ import numpy as np
 from diagnose.source.columns import ON_DEVICE, Array, Columns
 from diagnose.source.events import Args, Event, event_type, finished, floats, ints, texts, times, triples
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.kinds import host_kind
+from diagnose.trace.kinds import Activity, activity
 
 _KINDS: dict[str, SpanKind] = {
     "cpu_op": SpanKind.OP,
@@ -87,10 +88,6 @@ def collect(events: Sequence[Event[Any]], exact: bool) -> Columns:
     return columns
 
 
-_OF_NAME = {SpanKind.OP: "cpu_op", SpanKind.ANNOTATION: "user_annotation", SpanKind.PYTHON: "python_function"}
-_OF_NAME |= {SpanKind.RUNTIME: "cuda_runtime", SpanKind.DRIVER: "cuda_driver"}
-
-
 def _category(event: Event[Any]) -> str:
     """Of an event that has none, from what else it says; empty where that is not enough.
 
@@ -102,8 +99,24 @@ def _category(event: Event[Any]) -> str:
     if event.pid == "CUDA functions" or args.stream != -1:
         memory = re.match("(?i)mem(cpy|set)", event.name)
         return f"gpu_mem{memory[1].lower()}" if memory else "kernel"
-    kind = host_kind(event.name)
-    return _OF_NAME[kind] if kind else "user_annotation" * (event.pid == "CPU functions")
+    return named_category(event.name) or "user_annotation" * (event.pid == "CPU functions")
+
+
+_BEGINNINGS = {
+    "cuda_runtime": re.compile("(cuda|hip)[A-Z]"),
+    "cuda_driver": re.compile("cu[A-Z]"),
+    "python_function": re.compile(r"<built-in |nn\.Module: |[^(]*\(\d+\): "),
+    # A word in small letters is an op: so were ops called before PyTorch 1.6.
+    "cpu_op": re.compile(r"\w+::(\w|~)|\w+Backward\d*\Z|record_param_comms\Z|[a-z0-9_]+_?\Z"),
+}
+
+
+@lru_cache(4096)
+def named_category(name: str) -> str:
+    """Of a host span, by its name; empty where that does not tell."""
+    if activity(name) is not Activity.OTHER:
+        return "user_annotation"
+    return next((category for category, pattern in _BEGINNINGS.items() if pattern.match(name)), "")
 
 
 def _add(columns: Columns, category: str, events: list[Event[Any]], exact: bool) -> None:

@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from diagnose.source import processes, ranks, recording
 from diagnose.source.arrangement import arrange
 from diagnose.source.base import InputError
+from diagnose.source.collector import named_category
 from diagnose.source.ranks import TraceFile
 from diagnose.source.recording import RankFiles
-from diagnose.trace.enums import SpanKind
-from diagnose.trace.kinds import host_kind
 from diagnose.trace.manifest import RankManifest, Timed
 from diagnose.trace.model import Ground, Provenance, Rank
 from tests.drawing import Drawing
@@ -184,23 +183,23 @@ def test_what_is_within_the_spread_is_none(after: tuple[int, ...] | None) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("name", "category"),
     [
-        ("aten::add_", SpanKind.OP),
-        ("conv2d", SpanKind.OP),
-        ("ConvolutionBackward0", SpanKind.OP),
-        ("autograd::engine::evaluate_function: MmBackward0", SpanKind.OP),
-        ("ProfilerStep#3", SpanKind.ANNOTATION),
-        ("Optimizer.step#SGD.step", SpanKind.ANNOTATION),
-        ("cudaLaunchKernel", SpanKind.RUNTIME),
-        ("hipMemcpyAsync", SpanKind.RUNTIME),
-        ("cuLaunchKernelEx", SpanKind.DRIVER),
-        ("train.py(12): main", SpanKind.PYTHON),
-        ("My own part", None),
+        ("aten::add_", "cpu_op"),
+        ("conv2d", "cpu_op"),
+        ("ConvolutionBackward0", "cpu_op"),
+        ("autograd::engine::evaluate_function: MmBackward0", "cpu_op"),
+        ("ProfilerStep#3", "user_annotation"),
+        ("Optimizer.step#SGD.step", "user_annotation"),
+        ("cudaLaunchKernel", "cuda_runtime"),
+        ("hipMemcpyAsync", "cuda_runtime"),
+        ("cuLaunchKernelEx", "cuda_driver"),
+        ("train.py(12): main", "python_function"),
+        ("My own part", ""),
     ],
 )
-def test_names_tell_what_host_spans_are(name: str, kind: SpanKind | None) -> None:
-    assert host_kind(name) is kind
+def test_names_tell_what_host_spans_are(name: str, category: str) -> None:
+    assert named_category(name) == category
 
 
 def read(tmp_path: Path, events: list[dict[str, Any]]) -> Rank:
