@@ -23,9 +23,7 @@ NEAR_NS = 60_000_000_000
 """Recordings of one job overlap in time, but for clocks of hosts that differ. Chosen: NTP keeps them within a second;
 trainings that follow each other are minutes apart."""
 
-SINCE_UNIX_NS = 1_420_070_400_000_000_000
-"""2015. An earlier time was counted from the start of the machine, or of the recording: it tells no date."""
-
+SINCE_UNIX_NS = 1_420_070_400_000_000_000  # 2015. Earlier times count from a start, and tell no date.
 MOST_NAMED = 4  # Jobs that an error names before it says how many more there are.
 
 
@@ -173,11 +171,8 @@ def _named(job: Sequence[Provenance]) -> str:
     return f"{files} ({', '.join(about)})" if about else files
 
 
-SMALL_NUMBER = 1000
-"""Below it processes of containers have their numbers, where those of two runs are often equal (our choice)."""
-
-_WORKER = re.compile(r"(.+)\.\d{10,}\.pt\.trace\.json(\.gz)?\Z")
-"""As torch.profiler.tensorboard_trace_handler names files."""
+SMALL_NUMBER = 1000  # Below it are processes of containers, whose numbers often repeat in runs (our choice).
+_WORKER = re.compile(r"(.+)\.\d{10,}\.pt\.trace\.json(\.gz)?\Z")  # As tensorboard_trace_handler names files.
 
 
 def _unused(

@@ -23,15 +23,12 @@ from diagnose.trace.kinds import ApiKind
 
 SECOND_US = 1e6
 LATEST_US = 9e15  # A double holds no larger number of microseconds to their parts; it is in the year 2255.
-DAY_US = 86_400e6
-"""No window of torch.profiler lasts a day: what lies further from the rest was not measured."""
-
+DAY_US = 86_400e6  # No window of torch.profiler lasts a day: what lies further from the rest was not measured.
 IMPOSSIBLE_OVERLAP_NS = 1_000_000_000
 """Work on one stream runs in order. Overlaps of microseconds are real (programmatic dependent launch, graph branches);
 past a second the recorder lost an end (ROCm flush artefacts last seconds to centuries)."""
 
-IMPOSSIBLE_END_NS = 3_600_000_000_000
-"""What ends an hour after anything has begun has lost its end: even a hanging collective is given up before."""
+IMPOSSIBLE_END_NS = 3_600_000_000_000  # After the last begin: even a hanging collective is given up before.
 
 
 class Times(Struct, frozen=True):

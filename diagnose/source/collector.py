@@ -62,8 +62,7 @@ _KINDS: dict[str, SpanKind] = {
 
 _CORRELATED = frozenset({SpanKind.RUNTIME, SpanKind.DRIVER, *ON_DEVICE})  # Kinds whose events carry a correlation id.
 
-_PASSED_OVER = frozenset({"cuda_event", "cuda_profiler_range"})
-"""The recorder's own bookkeeping: no work of the program."""
+_PASSED_OVER = frozenset({"cuda_event", "cuda_profiler_range"})  # Bookkeeping: no work of the program.
 
 
 def collect(events: Sequence[Event[Any]], exact: bool) -> Columns:

@@ -52,10 +52,8 @@ class Columns(Struct):
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     process_name: str = ""  # Of the recorded process, as the system has it; "" unknown.
     unclassified: int = 0  # Events without a category whose name does not tell what they are.
-    windows: list[tuple[object, object]] = field(default_factory=list)
-    """(start, duration) in us of the recorder's own spans: when it says it was recording."""
-    spans: dict[str, list[Array]] = field(default_factory=dict)
-    """Chunks of each column; every chunk is of one kind of span."""
+    windows: list[tuple[object, object]] = field(default_factory=list)  # (start, us) at which it recorded.
+    spans: dict[str, list[Array]] = field(default_factory=dict)  # By column; each chunk is of one kind.
     side: dict[SpanKind, dict[str, list[Array]]] = field(default_factory=dict)
     collectives: dict[str, list[Array]] = field(default_factory=dict)
     names: Vocabulary = field(default_factory=Vocabulary)

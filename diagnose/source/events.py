@@ -15,8 +15,7 @@ from diagnose.source.base import Damage
 from diagnose.source.columns import Array
 
 Time = TypeVar("Time")
-Scalar = int | float | str | None
-"""A number, or what stood in its place: strings, "inf", "<unsupported metadata type>"."""
+Scalar = int | float | str | None  # A number, or what stood in its place: text, "<unsupported metadata type>".
 
 
 class Args(msgspec.Struct, frozen=True, gc=False):

@@ -39,9 +39,7 @@ WITHOUT = {
 }
 """What is said where one of these was not recorded."""
 
-_MISSING = (Ground.HOST_TIMES, Ground.DEVICE_IDLE, Ground.LAUNCHES)
-"""What is doubtful where events are missing, and nobody knows which."""
-
+_MISSING = (Ground.HOST_TIMES, Ground.DEVICE_IDLE, Ground.LAUNCHES)  # Where nobody knows what is missing.
 _IDLE, _TIMES = (Ground.DEVICE_IDLE,), (Ground.DEVICE_TIMES, Ground.DEVICE_IDLE)
 _AS_IDLE = "Times they took count as idle."
 _COUNTS = (

@@ -57,9 +57,7 @@ def read(path: Place) -> Rank:
     return assemble(path, "kineto", _header(text.header, damage), columns, damage)
 
 
-WORTH_WORKERS_BYTES = 64 << 20
-"""Text that one process decodes in a quarter of a second, more than twice what it takes to start others."""
-
+WORTH_WORKERS_BYTES = 64 << 20  # One process decodes it in 0.25 s, over twice what it takes to start others.
 GZIP_RATIO = 12  # of Kineto's traces, typically
 MOST_WORKERS = 4  # more wait for the process that puts their columns together, and each holds some 90 MB
 
@@ -83,9 +81,7 @@ _VERSIONS = {
 }
 _VERSION = re.compile(r"\d[\d.]{0,23}")
 _KEYS = ("deviceProperties", "computeProperties", "distributedInfo", "baseTimeNanoseconds", "host_name")
-HEADER_KEYS = frozenset((*_KEYS, "roctracer_version", *_VERSIONS))
-"""The top-level keys that are read beside `traceEvents`."""
-
+HEADER_KEYS = frozenset((*_KEYS, "roctracer_version", *_VERSIONS))  # That are read beside `traceEvents`.
 MOST_GROUPS = 4096  # Process groups that are read of one rank.
 
 

@@ -184,11 +184,8 @@ def _thread_names(db: Database, columns: Columns, process: int) -> None:
         columns.process_name = next((text_of(name) for (name,) in of_it), "")
 
 
-OFF_CORE = "off the processor"
-"""Name of the times in which a thread was on no core; why, only the call around it can tell."""
-
-LEAST_NS = 10_000
-"""Shorter ones cannot be why a device waits: queued work takes as long to start (facts.idle.TURNAROUND_NS)."""
+OFF_CORE = "off the processor"  # Times in which a thread was on no core; why, only the call around it can tell.
+LEAST_NS = 10_000  # Shorter is no reason why a device waits: queued work takes as long to start.
 
 
 def add_system(db: Database, columns: Columns, process: int) -> None:

@@ -254,8 +254,7 @@ def _frames(blob: object) -> list[_Frame]:
 
 LAST_LINE = 999_999_999  # No file has more; a larger number is none of a line.
 
-_MODULES = ("<module>", "_run_module_as_main")
-"""Functions that the main thread's stack begins with: of a script, and of a module that is run by its name."""
+_MODULES = ("<module>", "_run_module_as_main")  # What the main thread's stack begins with.
 
 
 def add_samples(db: Database, columns: Columns, process: int) -> None:

@@ -220,8 +220,7 @@ def _notes(sentences: Sequence[str]) -> list[IntegrityNote]:
     return [IntegrityNote(sentence[:LONGEST_NOTE], "", Severity.NOTE) for sentence in sentences[:MOST_NOTES]]
 
 
-CHANGED = 0.05
-"""Share by which median steps differ; equal runs on one GPU machine differ by 0.1 to 8 %, by what bounds them."""
+CHANGED = 0.05  # Share by which medians differ; of equal runs on one GPU machine by 0.1 to 8 %.
 
 
 def notes(rank: RankManifest) -> Iterator[IntegrityNote]:

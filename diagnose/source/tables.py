@@ -67,8 +67,7 @@ def tracks_table(columns: Columns) -> tuple[pd.DataFrame, IntArray]:
     return frame.loc[:, list(schema.TRACKS.columns)], np.array(host + device, dtype=np.int64)
 
 
-_SYNC_ROW = 1_000_000
-"""kineto since 2026-04 puts stream syncs on row stream + 1 000 000 (libkineto/src/CuptiActivity.h)."""
+_SYNC_ROW = 1_000_000  # kineto since 2026-04: stream syncs are on row stream + 1 000 000 (CuptiActivity.h).
 
 
 def _device_track(pid: object, tid: object, device: object, stream: object) -> tuple[str, str, int, int]:

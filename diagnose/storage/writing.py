@@ -10,8 +10,7 @@ from diagnose.storage import urls
 from diagnose.storage.remote import asked, filesystem
 from diagnose.storage.urls import StorageError
 
-_PUT_WHOLE = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
-"""Stores that show a file once all of it has come. Elsewhere it is written beside, and renamed."""
+_PUT_WHOLE = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")  # Show a file once all of it is there.
 
 
 def address(url: str) -> tuple[str, str]:

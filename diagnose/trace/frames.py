@@ -97,8 +97,7 @@ def is_user_frame(name: str, libraries: Collection[str] = ()) -> bool:
 _PACKAGES = re.compile(r".*(?:(?:site|dist)-packages|lib/python3[.\d]+)/", re.DOTALL)
 _FRAMEWORK = ("torch", "triton")  # Their work shows as ops and kernels.
 
-_WRAPPERS = ("wrapper", "wrapped", "inner", "decorator")
-"""Usual names of functions that a decorator puts around others."""
+_WRAPPERS = ("wrapper", "wrapped", "inner", "decorator")  # Usual names of what decorators put around.
 
 
 _OWNERS = (

@@ -108,13 +108,10 @@ class Peaks(Struct, frozen=True):
     memory_gbps: float  # Decimal gigabytes per second, as all rates here.
     memory_gb: float  # Nominal capacity.
     multiprocessors: int
-    link_gbps: float | None
-    """To the other devices of its node, one direction. None also where it takes a bridge that may be absent."""
+    link_gbps: float | None  # To others of its node, one direction; None also where it takes a bridge.
     pcie_generation: int | None  # None where the host is not reached through PCIe.
-    scaled: float = 1.0
-    """Below 1: this is a slice of the device (MIG, MPS limit, partition), and its rates are this share of the whole."""
-    estimated: bool = False
-    """Told from the family: good for how types compare, not for how near a kernel comes to the peak."""
+    scaled: float = 1.0  # Below 1: a slice of the device (MIG, MPS limit, partition) has this share of its rates.
+    estimated: bool = False  # By the family: good for how types compare, not for how near a kernel comes to it.
 
     def tflops(self, dtype: str) -> float | None:
         """The rate for a type as `kinds.math_dtype` names it."""

@@ -22,14 +22,10 @@ from diagnose.trace.kinds import Activity
 from diagnose.trace.model import IntegrityNote, Rank, Severity, VaryingShapes
 from diagnose.trace.sampling import UNKNOWN, Sequence, lines_table, matching, numbered, ordinals, varying_shapes
 
-MOST_DETAIL_STEPS = 32
-"""Steps of the detail recording that each step is compared with, the first ones: bounds the time (our choice)."""
-
+MOST_DETAIL_STEPS = 32  # The first steps of the detail recording, with which each is compared (our choice).
 FEW = 0.5  # With a smaller share of the ops found again, the two recordings hardly show the same steps (our choice).
 
-OF_DEVICE = (SpanKind.RUNTIME, SpanKind.DRIVER)
-"""Calls that a recording without the device lacks. They lie in ops, or in pauses: those tell their lines."""
-
+OF_DEVICE = (SpanKind.RUNTIME, SpanKind.DRIVER)  # A recording without the device lacks them: ops and pauses tell.
 MARKS = (Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD)  # Annotations that torch makes itself, in every recording.
 
 SHAPES = ("shapes", "dtypes", "strides")  # Columns of the table `ops`.
@@ -43,10 +39,8 @@ class _Calls(Struct, frozen=True):
     end_ns: IntArray
     track: IntArray
     step: IntArray  # Position in `Rank.steps`, or -1.
-    what: IntArray
-    """Thread, kind and name as a number from 0 that is the same in both recordings; -1 for what only detail has."""
-    marks: npt.NDArray[np.bool_]
-    """Of parts of the optimizer: what is no call, and may hold some and the pauses between them."""
+    what: IntArray  # Thread, kind and name as a number that is the same in both; -1 for what only detail has.
+    marks: npt.NDArray[np.bool_]  # Of parts of the optimizer: no call, and may hold some and the pauses between them.
 
     @property
     def following(self) -> IntArray:

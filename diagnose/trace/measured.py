@@ -20,8 +20,7 @@ OPTIMIZER = "torch.optim."  # It takes its parameters.
 class OpSpec(msgspec.Struct, frozen=True):
     """An op with all that it is called again by, as the table `ops` has it."""
 
-    op: str
-    """Or one of the forms of work that several ops do: `ATTENTION`, `ATTENTION_BACKWARD`, `OPTIMIZER` and its class."""
+    op: str  # Or work that several do: `ATTENTION`, `ATTENTION_BACKWARD`, `OPTIMIZER` and its class.
     shapes: str
     dtypes: str
     strides: str = ""
@@ -95,9 +94,7 @@ class Screened(msgspec.Struct, frozen=True, kw_only=True):
 
 FloatArray = npt.NDArray[np.float64]
 
-EVENT_NS = 2_000.0
-"""Of an op or a call, where nobody measured it: 1.4 to 2.8 us in four trainings that an H100 recorded."""
-
+EVENT_NS = 2_000.0  # Of an op or a call, where nobody measured it: 1.4 to 2.8 us in four trainings on an H100.
 LEAST = 0.05  # Share of a stretch that is left at least, as what an event costs is a mean (our choice).
 
 

@@ -36,8 +36,7 @@ class IntegrityNote(Struct, frozen=True):
     what: str  # One sentence: what is wrong, with the count.
     effect: str  # One sentence: what that makes unreliable or impossible, and how to record it where that is known.
     severity: Severity
-    doubts: tuple[Ground, ...] = ()
-    """What it makes unreliable: a finding that rests on one of these is less sure. None where the severity is NOTE."""
+    doubts: tuple[Ground, ...] = ()  # A finding that rests on one of these is less sure. Of a NOTE none.
 
 
 class Device(Struct, frozen=True):
@@ -77,18 +76,14 @@ class Provenance(Struct, frozen=True):
     resolution_ns: int  # Smallest time the recording can tell apart: 1 or 1000.
     versions: dict[str, str]  # Of cuda_runtime, cuda_driver, hip_runtime, hip_driver, cupti, nccl: what is known.
     step_marker: str  # What the steps were found by, in words; empty when there are none.
-    python: bool | None
-    """Whether the process has a name of Python's; None if no name is recorded. The name itself is not kept."""
+    python: bool | None  # Whether the process has a name of Python's; None if no name is recorded. It is not kept.
     begin_unix_ns: int
     end_unix_ns: int
     """When the first event starts and the last one ends, in Unix time, if that is what the recorder counts from."""
     detail: str | None = None  # Path of the detail recording, of other steps of the same run; None if there is none.
-    timed_by: str | None = None
-    """Path of the recording of other steps, without ops, whose times these are; None: they are its own."""
-    groups: tuple[ProcessGroup, ...] = ()
-    """That this rank is in, in the order in which they were made; none if the recording does not say."""
-    joined: frozenset[str] = frozenset()
-    """Of shapes and stacks: what was not recorded here and is known from the detail recording."""
+    timed_by: str | None = None  # Of the recording without ops whose times these are; None: they are its own.
+    groups: tuple[ProcessGroup, ...] = ()  # That this rank is in, in the order in which they were made.
+    joined: frozenset[str] = frozenset()  # Shapes and stacks that the detail recording alone has.
     machine: int = -1  # Tells the machines of ranks apart; -1 unknown.
     process: str = ""  # Id of the recorded process, as its host has it; "" unknown.
     machine_devices: int = 0  # That the process could see, whether they did work or not; 0 unknown.
@@ -104,8 +99,7 @@ class Context(Struct, frozen=True):
     rank: RankManifest
     host: Host
     ranks: int  # Processes recorded on that machine.
-    environment: dict[str, str] = field(default_factory=dict)
-    """Variables that change speed, as they were recorded; empty if they were not."""
+    environment: dict[str, str] = field(default_factory=dict)  # That change speed; empty if not recorded.
     versions: dict[str, str] = field(default_factory=dict)  # As `Manifest.versions`.
     command: tuple[str, ...] = ()  # What ran, its values without what may be secret; empty if that is not known.
 

@@ -22,11 +22,8 @@ DOMAIN, MARK = 75, 34  # `eventType` of what names a domain, and of a mark (ENUM
 HELP_S = 20
 EXPORT_S = 1800  # Exports of reports of some GB take minutes.
 
-MOST_JSON = 64 << 20
-"""Bytes of a report whose payloads are looked for in JSON, which is some seven times as large (measured on 2024.2)."""
-
-PAYLOAD_HEAD = struct.Struct("<4Q")
-"""What a blob begins with: domain, schema, bytes, and one more number (see `source.nvtx`)."""
+MOST_JSON = 64 << 20  # Of a report whose payloads are looked for in JSON, some seven times as large (2024.2).
+PAYLOAD_HEAD = struct.Struct("<4Q")  # Of a blob: domain, schema, bytes, and one more number (see `source.nvtx`).
 
 
 def export(nsys: str, report: Path, target: Path) -> str:

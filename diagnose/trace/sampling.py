@@ -15,9 +15,7 @@ from diagnose.trace.enums import CALLS
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.model import VaryingShapes
 
-REACHES = (4, 2, 1)
-"""Calls before and after that have to agree: as many as possible, fewer at the ends of loops (our choice)."""
-
+REACHES = (4, 2, 1)  # Calls before and after that agree: as many as possible, fewer at loops' ends (our choice).
 UNKNOWN = -1
 
 

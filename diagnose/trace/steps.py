@@ -25,9 +25,7 @@ REGULAR = 0.8  # Share of a name's distances that must be equal for them to prop
 ALIKE = 0.95  # Share of the launches of a period that must be what was launched a period before.
 MOST = 0.5  # Share of all launches that must lie in periods: the rest is start-up, or something else (our choice).
 
-AS_GOOD = 0.05
-"""Of two periods that hold about as much the shorter one is the step, the longer one several (our choice)."""
-
+AS_GOOD = 0.05  # Of two periods that hold about as much the shorter is the step (our choice).
 MOST_CANDIDATES = 64
 _UPDATING = (KernelKind.OPTIMIZER, KernelKind.FOREACH)
 
@@ -105,9 +103,7 @@ def _regular(name: IntArray, period: int) -> tuple[int, int]:
 
 
 NO_STEP = -1
-PARTIAL_STEP = 0.7
-"""A step at the border of the window with less than this share of the median step's device operations was cut off."""
-
+PARTIAL_STEP = 0.7  # A border step with less than this share of the median step's device work was cut off.
 MIN_REPEATS = 3  # a marker seen less often says too little about a period
 
 
