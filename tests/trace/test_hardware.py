@@ -12,7 +12,7 @@ from diagnose.trace.hardware import Peaks, estimated, peaks
 from diagnose.trace.model import Device
 
 TABLE = Path(__file__).parents[1] / "data" / "devices.tsv"
-KNOWN = [value for value in vars(hardware).values() if isinstance(value, Peaks)]
+KNOWN = list(hardware.KNOWN.values())
 
 
 def device(name: str, multiprocessors: int = 0, memory: float = 0, capability: tuple[int, int] = (0, 0)) -> Device:
