@@ -192,19 +192,15 @@ def _scalars(columns: Columns, events: Sequence[Event[Any]], args: Sequence[Args
     return found
 
 
-_COLLECTIVE_TEXTS = ("operation", "group", "group_description", "group_ranks", "dtype")
-
-
 def _add_collectives(columns: Columns, first: int, args: list[Args]) -> None:
     at = [k for k, one in enumerate(args) if one.operation]
     some = [args[k] for k in at]
-    side = {name: _text(columns, name, some, name) for name in _COLLECTIVE_TEXTS}
-    side["group_size"] = ints(some, "group_size", -1)
+    texts_of = ("operation", "group", "group_description", "group_ranks", "dtype")
+    side = {name: _text(columns, name, some, name) for name in texts_of}
+    side |= {name: ints(some, name, -1) for name in ("group_size", "in_elements", "out_elements")}
     side["sequence"] = ints(some, "group_sequence", -1)
     to_rank, from_rank = ints(some, "to_rank", -1), ints(some, "from_rank", -1)
     side["peer"] = np.where(to_rank >= 0, to_rank, from_rank)
-    side["in_elements"] = ints(some, "in_elements", -1)
-    side["out_elements"] = ints(some, "out_elements", -1)
     columns.add_collectives(first + np.array(at, dtype=np.int64), side)
 
 
