@@ -108,8 +108,7 @@ def _step_of(spans: pd.DataFrame, links: pd.DataFrame, marks: tuple[Any, ...]) -
 
     Where no launch is known, device work's is by its start, too.
     """
-    step = steps.assign(marks, spans["start_ns"].to_numpy())
-    kind = spans["kind"].cat.codes.to_numpy()
+    step, kind = steps.assign(marks, spans["start_ns"].to_numpy()), spans["kind"].cat.codes.to_numpy()
     launch = links[links["kind"] == LinkKind.LAUNCH.value]
     step[is_kind(kind, ON_DEVICE if len(launch) else (SpanKind.SYNC, SpanKind.GPU_ANNOTATION))] = steps.NO_STEP
     step[launch["to_id"].to_numpy()] = step[launch["from_id"].to_numpy()]
@@ -120,9 +119,12 @@ def _recorded(form: str, header: Header, spans: pd.DataFrame, tables: dict[str, 
     """What was recorded, and of which devices: the fields of Provenance that say so."""
     present, ops = set(spans["kind"].unique()), tables["ops"]
     used = {int(device) for name in ("kernels", "copies") for device in tables[name]["device"].unique()}
+    frames = spans.loc[spans["kind"] == SpanKind.PYTHON.value, "name"].unique()
+    # torch writes garbage collections as frames too, also without stacks.
+    stacks = any(kinds.activity(str(name)) is not kinds.Activity.GARBAGE_COLLECTION for name in frames)
     recorded = {
         "shapes": bool((ops["shapes"] != "").any()),
-        "stacks": _has_frames(spans) or bool((ops["stack"] != "").any()),
+        "stacks": stacks or bool((ops["stack"] != "").any()),
         "memory": len(tables["memory"]) > 0,
         "sync_events": len(tables["syncs"]) > 0,
         "device": bool(present & {kind.value for kind in DEVICE_WORK}),
@@ -168,9 +170,7 @@ def _maker(form: str, header: Header, spans: pd.DataFrame, tables: dict[str, pd.
 
 
 def _devices(listed: tuple[Device, ...], used: set[int]) -> Iterator[Device]:
-    """Those that did work. One that is not listed, as in a container that shows a part, is like all others if these
-    are alike.
-    """
+    """Those that did work. One that is not listed, as in a container, is like all others if these are alike."""
     kinds_listed = {replace(device, index=0) for device in listed}
     by_index = {device.index: device for device in listed}
     for index in sorted(used):
@@ -178,9 +178,3 @@ def _devices(listed: tuple[Device, ...], used: set[int]) -> Iterator[Device]:
             yield by_index[index]
         elif len(kinds_listed) == 1:
             yield replace(next(iter(kinds_listed)), index=index)
-
-
-def _has_frames(spans: pd.DataFrame) -> bool:
-    """Whether Python frames were recorded; torch writes garbage collections as frames too, also without stacks."""
-    names = spans.loc[spans["kind"] == SpanKind.PYTHON.value, "name"].unique()
-    return any(kinds.activity(str(name)) is not kinds.Activity.GARBAGE_COLLECTION for name in names)

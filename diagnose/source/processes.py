@@ -236,11 +236,8 @@ class _OnCluster(Executor):
         def over(done: Future[T]) -> None:
             if told.cancelled():
                 return
-            error = (
-                done.exception()
-                if not done.cancelled()
-                else InputError(f"{self._name} is no longer running. Start it again.")
-            )
+            ended = InputError(f"{self._name} is no longer running. Start it again.")
+            error = ended if done.cancelled() else done.exception()
             if error is None:
                 told.set_result(done.result())
             else:

@@ -25,7 +25,7 @@ from diagnose.trace.sampling import UNKNOWN, Sequence, lines_table, matching, nu
 MOST_DETAIL_STEPS = 32  # The first steps of the detail recording, with which each is compared (our choice).
 FEW = 0.5  # With a smaller share of the ops found again, the two recordings hardly show the same steps (our choice).
 
-OF_DEVICE = (SpanKind.RUNTIME, SpanKind.DRIVER)  # A recording without the device lacks them: ops and pauses tell.
+OF_DEVICE = (SpanKind.RUNTIME, SpanKind.DRIVER)  # Those that a recording without the device lacks.
 MARKS = (Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD)  # Annotations that torch makes itself, in every recording.
 
 SHAPES = ("shapes", "dtypes", "strides")  # Columns of the table `ops`.

@@ -81,7 +81,7 @@ class Provenance(Struct, frozen=True):
     end_unix_ns: int
     """When the first event starts and the last one ends, in Unix time, if that is what the recorder counts from."""
     detail: str | None = None  # Path of the detail recording, of other steps of the same run; None if there is none.
-    timed_by: str | None = None  # Of the recording without ops whose times these are; None: they are its own.
+    timed_by: str | None = None  # Path of the recording whose times these are, of other steps; None: its own.
     groups: tuple[ProcessGroup, ...] = ()  # That this rank is in, in the order in which they were made.
     joined: frozenset[str] = frozenset()  # Shapes and stacks that the detail recording alone has.
     machine: int = -1  # Tells the machines of ranks apart; -1 unknown.
@@ -132,16 +132,14 @@ class AutogradGraph(Struct, frozen=True):
     uses: IntArray  # The op of this node took ...
     used: IntArray  # ... what the op of this one made.
     optimizer: IntArray
-    """Of nodes that add to the gradient of a weight the number of the optimizer that has it, from 1 on, 0 if none has.
-
-    -1 of other nodes, and where nobody looked.
-    """
+    """Of nodes that add to a weight's gradient the optimizer that has it, from 1; 0 none; -1 of others, or unknown."""
 
 
 class ValueGraph(Struct, frozen=True):
     """The ops that torch's dispatcher ran in two steps, and which made equal values; looked at after recording.
 
     Arrays of shape (ops,) in the order in which ops were called, and (edges,) where two are said by their positions.
+    None: nobody looked.
     """
 
     names: tuple[str, ...]  # As "aten::mm".
@@ -154,18 +152,11 @@ class ValueGraph(Struct, frozen=True):
     uses: IntArray  # This op took ...
     used: IntArray  # ... what this one made; -1: what is in memory that no op was seen to fill, such as a batch.
     sparse: IntArray | None = None
-    """Thousandths that are zero of a matrix that a product takes and that depends on nothing that is learnt.
-
-    None: nobody looked.
-    """
+    """Thousandths that are zero of a matrix that a product takes and that depends on nothing that is learnt."""
     looked_up: IntArray | None = None
-    """The op that took rows of a table, if this one depends on them and on nothing else that changes or is learnt.
-
-    -1 of others. None: nobody looked.
-    """
+    """The op that took rows of a table, if this depends on them and nothing else that changes or is learnt; else -1."""
     repeats: IntArray | None = None
-    """1 where sizes and 64 elements of the result are those of the so-many-th such op in the step before; None: nobody
-    looked."""
+    """1 where sizes and 64 elements of the result are those of the so-many-th such op in the step before."""
 
 
 class VaryingShapes(Struct, frozen=True):
