@@ -42,63 +42,32 @@ WITHOUT = {
 _MISSING = (Ground.HOST_TIMES, Ground.DEVICE_IDLE, Ground.LAUNCHES)  # Where nobody knows what is missing.
 _IDLE, _TIMES = (Ground.DEVICE_IDLE,), (Ground.DEVICE_TIMES, Ground.DEVICE_IDLE)
 _AS_IDLE = "Times they took count as idle."
-_COUNTS = (
-    ("lost_events", "could not be read and were left out", _AS_IDLE, Severity.ERROR, _MISSING),
-    ("without_time", "had no usable time and were left out", _AS_IDLE, Severity.WARNING, _IDLE),
-    (
-        "implausible_times",
-        "lie more than a day away from the rest and were left out",
-        _AS_IDLE,
-        Severity.WARNING,
-        _IDLE,
+_COUNTS = {
+    "lost_events": _error("could not be read and were left out", _AS_IDLE, *_MISSING),
+    "without_time": _warning("had no usable time and were left out", _AS_IDLE, *_IDLE),
+    "implausible_times": _warning("lie more than a day away from the rest and were left out", _AS_IDLE, *_IDLE),
+    "unclassified": _warning(
+        "have no category, and no name that tells what they are", "They are in no figure.", Ground.HOST_TIMES
     ),
-    (
-        "unclassified",
-        "have no category, and no name that tells what they are",
-        "They are in no figure.",
-        Severity.WARNING,
-        (Ground.HOST_TIMES,),
-    ),
-    (
-        "negative_durations",
-        "had no duration or a negative one, taken as 0",
-        "Busy time may be low.",
-        Severity.WARNING,
-        _TIMES,
-    ),
-    (
-        "clipped",
+    "negative_durations": _warning("had no duration or a negative one, taken as 0", "Busy time may be low.", *_TIMES),
+    "clipped": _warning(
         "last longer than they can and were cut where the next on their row begins",
         "Their durations are upper bounds.",
-        Severity.WARNING,
-        _TIMES,
+        *_TIMES,
     ),
-    ("joined", "name no call, and were joined by op or by order", "Launch delays may be off.", Severity.NOTE, ()),
-    (
-        "outside_window",
+    "joined": _note("name no call, and were joined by op or by order", "Launch delays may be off."),
+    "outside_window": _note(
         "start outside the window in which the profiler says it recorded",
         "Recording was starting or stopping there: what surrounds them may be incomplete.",
-        Severity.NOTE,
-        (),
     ),
-    (
-        "duplicates",
-        "were exact repeats and were dropped",
-        "None, if the file was merged from parts.",
-        Severity.NOTE,
-        (),
+    "duplicates": _note("were exact repeats and were dropped", "None, if the file was merged from parts."),
+    "repaired_events": _note(
+        "were not valid JSON and were repaired", "None on times; names may differ in a character."
     ),
-    (
-        "repaired_events",
-        "were not valid JSON and were repaired",
-        "None on times; names may differ in a character.",
-        Severity.NOTE,
-        (),
-    ),
-)
-"""Counts of `Damage`: what they say, what that makes unreliable, how grave it is, and what is doubtful then.
+}
+"""Counts of `Damage`, and what they say of so many events.
 
-The last is of device work, or of what nobody knows; where only host spans are counted it is what the host did.
+What is doubtful is of device work, or of what nobody knows; where only host spans are counted it is what the host did.
 """
 
 
@@ -128,13 +97,12 @@ def _damage(damage: Damage) -> Iterator[IntegrityNote]:
     if damage.text_after_end:
         effect = "It is left out. If several traces were joined into one file, give each its own file."
         yield _warning("More text follows the end of the trace.", effect)
-    for name, what, effect, severity, doubts in _COUNTS:
+    for name, said in _COUNTS.items():
         if count := getattr(damage, name):
-            of_device = doubts if name in damage.on_device or name not in damage.on_host else ()
+            of_device = said.doubts if name in damage.on_device or name not in damage.on_host else ()
             of_host = (Ground.HOST_TIMES,) if name in damage.on_host else ()
-            yield IntegrityNote(
-                f"{count:,} events {what}.", effect, severity, tuple(dict.fromkeys((*of_device, *of_host)))
-            )
+            doubts = tuple(dict.fromkeys((*of_device, *of_host)))
+            yield IntegrityNote(f"{count:,} events {said.what}.", said.effect, said.severity, doubts)
     for sentence in damage.told:
         yield _warning(f"The recorder says: {sentence.rstrip('.')}.", "", *_MISSING)
     if damage.unread_tables:

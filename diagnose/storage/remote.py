@@ -27,16 +27,11 @@ T = TypeVar("T")
 SILENCE_S = 60.0  # A web server that sends nothing for so long has lost us. fsspec's own limit is for a whole file.
 
 PACKAGES = {
-    "s3": "s3fs",
-    "s3a": "s3fs",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "abfss": "adlfs",
+    **dict.fromkeys(("s3", "s3a"), "s3fs"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("az", "abfs", "abfss"), "adlfs"),
+    **dict.fromkeys(("http", "https"), "aiohttp"),
     "hdfs": "pyarrow",
-    "http": "aiohttp",
-    "https": "aiohttp",
 }
 """Scheme -> what to install beside fsspec."""
 

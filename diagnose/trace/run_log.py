@@ -3,19 +3,8 @@
 from msgspec import Struct
 
 COLUMNS = (
-    "step",
-    "loader",
-    "forward",
-    "backward",
-    "optimizer",
-    "collection",
-    "compilation",
-    "save",
-    "evaluation",
-    "evaluation_loader",
-    "recording",
-    "outside",
-    "device",
+    *("step", "loader", "forward", "backward", "optimizer", "collection", "compilation", "save", "evaluation"),
+    *("evaluation_loader", "recording", "outside", "device"),
 )
 """What is timed of the interval from one step's end to the next.
 
