@@ -86,16 +86,8 @@ def test_valid_json_is_read_as_json_reads_it(
 
 
 NAMES = [
-    '5" disk',
-    'say "mm" twice',
-    'say "}" twice',
-    'f({"a": 1}, {"b": 2})',
-    '"',
-    '"]}"',
-    'a "quoted, "b" c',
-    "C:\\Users\\x.py(1): f",
-    "C:\\dir\\",
-    'C:\\dir\\"x"',
+    *('5" disk', 'say "mm" twice', 'say "}" twice', 'f({"a": 1}, {"b": 2})', '"', '"]}"', 'a "quoted, "b" c'),
+    *("C:\\Users\\x.py(1): f", "C:\\dir\\", 'C:\\dir\\"x"'),
 ]
 
 

@@ -185,17 +185,15 @@ def test_what_is_within_the_spread_is_none(after: tuple[int, ...] | None) -> Non
 @pytest.mark.parametrize(
     ("name", "category"),
     [
-        ("aten::add_", "cpu_op"),
-        ("conv2d", "cpu_op"),
-        ("ConvolutionBackward0", "cpu_op"),
+        *(("aten::add_", "cpu_op"), ("conv2d", "cpu_op"), ("ConvolutionBackward0", "cpu_op")),
         ("autograd::engine::evaluate_function: MmBackward0", "cpu_op"),
-        ("ProfilerStep#3", "user_annotation"),
-        ("Optimizer.step#SGD.step", "user_annotation"),
-        ("cudaLaunchKernel", "cuda_runtime"),
-        ("hipMemcpyAsync", "cuda_runtime"),
-        ("cuLaunchKernelEx", "cuda_driver"),
+        *(("ProfilerStep#3", "user_annotation"), ("Optimizer.step#SGD.step", "user_annotation"), ("My own part", "")),
+        *(
+            ("cudaLaunchKernel", "cuda_runtime"),
+            ("hipMemcpyAsync", "cuda_runtime"),
+            ("cuLaunchKernelEx", "cuda_driver"),
+        ),
         ("train.py(12): main", "python_function"),
-        ("My own part", ""),
     ],
 )
 def test_names_tell_what_host_spans_are(name: str, category: str) -> None:

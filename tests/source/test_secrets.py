@@ -14,31 +14,16 @@ from tests.drawing import MAIN, Drawing
 
 TOKEN = "token1e7be3a5980703a0"
 
+TOKENS = ("host_name", "username", "trace_id", "PT_PROFILER_JOB_NAME", "cuda_runtime_version", "roctracer_version")
 HEADER: dict[str, Any] = {
     "metadata": {"env": {"AWS_SECRET_ACCESS_KEY": TOKEN}},
-    "env": [TOKEN],
     "traceName": f"/home/{TOKEN}/x.json",
-    "host_name": TOKEN,
-    "username": TOKEN,
-    "trace_id": TOKEN,
-    "PT_PROFILER_JOB_NAME": TOKEN,
-    "INFO": [TOKEN],
-    "WARNING": [TOKEN],
-    TOKEN: TOKEN,
-    "distributedInfo": {
-        "rank": 0,
-        "world_size": 1,
-        "backend": TOKEN,
-        "nccl_version": TOKEN,
-        "pg_config": [{"pg_name": TOKEN}],
-    },
+    **{key: [TOKEN] for key in ("env", "INFO", "WARNING")},
+    **dict.fromkeys((*TOKENS, "displayTimeUnit", "record_shapes", "schemaVersion", TOKEN), TOKEN),
+    "distributedInfo": {"rank": 0, "world_size": 1, **dict.fromkeys(("backend", "nccl_version"), TOKEN)},
     "deviceProperties": [{"id": 0, "name": "NVIDIA H100", "uuid": TOKEN, "totalGlobalMem": TOKEN}],
-    "cuda_runtime_version": TOKEN,
-    "roctracer_version": TOKEN,
-    "displayTimeUnit": TOKEN,
-    "record_shapes": TOKEN,
-    "schemaVersion": TOKEN,
 }
+HEADER["distributedInfo"]["pg_config"] = [{"pg_name": TOKEN}]
 
 SIZES = ("registers per thread", "shared memory", "est. achieved occupancy %", "bytes", "Bytes", "Total Allocated")
 NAMED = ("External id", "correlation", "Sequence number", "finished", "Python id", "cuda_sync_kind", "Addr", "grid")
