@@ -109,16 +109,11 @@ def test_a_module_that_is_run_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        b"",
-        b"x" * 47,
-        b"x" * 48,
-        b"\xff" * 48 + b"\xff" * 24,
+        *(None, b"", b"x" * 47, b"x" * 48, b"\xff" * 48 + b"\xff" * 24),
         blob(struct.pack("<4I", 1, 1, 5, 5) + b"\xff" * 24),  # Says five frames, and holds one.
         blob(struct.pack("<4I", 1, 1, 1, 1) + b"\xff" * 24),  # Ids of no text.
         blob(struct.pack("<4I", 1, 1, 1 << 20, 0) + b"\0" * (24 << 20)),  # A deeper stack than there is.
-        "text",
-        7,
+        *("text", 7),
     ],
     ids=["null", "empty", "short", "no frame", "noise", "another count", "no texts", "deep", "text", "number"],
 )

@@ -37,14 +37,8 @@ def sampled(rank: Rank, *moments: tuple[float, str]) -> list[Line]:
 
 def test_a_call_comes_from_one_line_and_a_pause_from_one_function() -> None:
     rank = Drawing().op("aten::mm", 0, 4000).op("aten::relu", 10_000, 14_000).op("aten::add", 20_000, 21_000).rank()
-    assert sampled(
-        rank,
-        (3900, "net.py(7): forward"),
-        (5000, "data.py(3): crop"),
-        (6000, "data.py(4): crop"),
-        (7000, "data.py(4): crop"),
-        (15_000, "data.py(3): crop"),
-    ) == [
+    crops = [(at, f"data.py({line}): crop") for at, line in ((5000, 3), (6000, 4), (7000, 4), (15_000, 3))]
+    assert sampled(rank, (3900, "net.py(7): forward"), *crops) == [
         (0, 4000, "net.py(7): forward"),
         (4000, 10_000, "data.py(4): crop"),  # Its hottest line
         (14_000, 20_000, "data.py(4): crop"),  # names the function elsewhere, too.
