@@ -109,15 +109,12 @@ def test_damage_brings_nothing_to_light(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        TOKEN,
-        json.dumps({TOKEN: TOKEN}),
-        json.dumps({"traceEvents": {"env": TOKEN}}),
+        *(TOKEN, json.dumps({TOKEN: TOKEN}), json.dumps({"traceEvents": {"env": TOKEN}})),
         json.dumps({"traceEvents": [{"name": TOKEN, "ph": "M"}]}),
         json.dumps({"traceEvents": [{"name": TOKEN, "ph": "X", "ts": TOKEN}]}),
         json.dumps({"traceEvents": [TOKEN, TOKEN]}),
         json.dumps({"env": {"x": TOKEN}, "traceEvents": []}),
-        '{"' + TOKEN,
-        '{"env": "' + TOKEN,
+        *('{"' + TOKEN, '{"env": "' + TOKEN),
     ],
 )
 def test_no_refusal_quotes_the_file(tmp_path: Path, text: str) -> None:

@@ -42,14 +42,7 @@ def test_a_folder_is_listed_once_and_only_its_manifest_is_read(bucket: Bucket) -
     url = bucket.put_folder(JOB, "runs/a")
     bucket.proxy.requests.clear()
     found = recording.find([f"{url}/"])
-    names = [
-        [
-            one.name
-            for one in (files.trace.path, *(files.beside.get(kind) for kind in ("detail", "graph", "values")))
-            if one is not None
-        ]
-        for files in found.ranks
-    ]
+    names = [[files.trace.path.name, *(one.name for one in files.beside.values())] for files in found.ranks]
     parts = ("trace", "detail", "graph", "values")
     assert names == [[f"rank{rank}.{part}.json.gz" for part in parts] for rank in (0, 1)]
     assert [files.trace.path.stat().st_size for files in found.ranks] == [

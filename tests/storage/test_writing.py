@@ -101,10 +101,8 @@ def test_a_file_is_read_whole(bucket: Bucket, large: bool, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (404, "it does not exist"),
-        (403, "access is denied"),
-        (503, "the storage answers with HTTP 503"),
-        (-1000, "the connection failed"),
+        *((404, "it does not exist"), (403, "access is denied")),
+        *((503, "the storage answers with HTTP 503"), (-1000, "the connection failed")),
     ],
 )
 def test_what_fails_is_said(bucket: Bucket, answer: int, words: str) -> None:
