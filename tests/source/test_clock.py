@@ -17,6 +17,7 @@ from diagnose.trace.model import Ground, IntegrityNote, Rank
 from tests.drawing import Drawing
 
 DAY_NS = 86_400_000_000_000
+OFFSETS = st.lists(st.integers(0, DAY_NS // 4), min_size=1, max_size=30)
 
 
 def converted(
@@ -28,11 +29,7 @@ def converted(
     return clock.to_ns(stamps, durations, np.zeros(len(ts), dtype=bool), base, damage), damage
 
 
-@given(
-    st.lists(st.integers(0, DAY_NS // 4), min_size=1, max_size=30),
-    st.integers(0, 7_889_238 * 10**9),
-    st.integers(0, 1 << 61),
-)
+@given(OFFSETS, st.integers(0, 7_889_238 * 10**9), st.integers(0, 1 << 61))
 def test_relative_times_are_exact(offsets: list[int], start: int, base: int) -> None:
     """As Kineto writes them since 2024-05: us with three decimals from the start of the quarter, in a double."""
     stamps_ns = [start + offset for offset in offsets]
@@ -43,7 +40,7 @@ def test_relative_times_are_exact(offsets: list[int], start: int, base: int) -> 
     assert damage == Damage()
 
 
-@given(st.lists(st.integers(0, DAY_NS // 4), min_size=1, max_size=30))
+@given(OFFSETS)
 def test_absolute_times_as_integers_are_exact(offsets: list[int]) -> None:
     stamps = [1_712_170_274_000_000_123 + offset for offset in offsets]
     found, _ = converted(stamps, exact=True)

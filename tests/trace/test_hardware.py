@@ -112,8 +112,7 @@ def test_rates_by_family(
     [
         device("NVIDIA H20", 78, 97e9, (9, 0)),  # of Hopper's multiprocessors and a seventh of the rate
         device("Quadro GP100", 56, 17e9, (6, 0)),  # no Tensor Cores
-        device("AMD Instinct MI308X", 80, 206e9, (9, 4)),
-        None,
+        *(device("AMD Instinct MI308X", 80, 206e9, (9, 4)), None),
     ],
 )
 def test_what_has_no_family(recorded: Device | None) -> None:

@@ -73,9 +73,7 @@ def test_a_period_with_an_optimizer_is_a_step() -> None:
     rank = training(steps=5).rank()
     starts, launches = repeated(rank.spans, rank.links)
     assert launches == 4 * 6 + 3
-    assert (
-        np.diff(starts).tolist() == [27 * 10_000 + 50_000] * 4 or np.diff(starts).tolist() == [27 * 10_000 + 50_000] * 3
-    )
+    assert np.diff(starts).tolist() in ([27 * 10_000 + 50_000] * 4, [27 * 10_000 + 50_000] * 3)
     # They begin after the pause: with the first launch that follows an optimizer.
     first = rank.spans[rank.spans["start_ns"] == starts[1]]
     assert first["name"].astype(str).tolist() == ["cudaLaunchKernel"]
@@ -90,9 +88,7 @@ def test_a_period_with_an_optimizer_is_a_step() -> None:
     [
         training(steps=1, layers=40),  # layers repeat, but update nothing
         training(steps=8, optimizer="no optimizer"),
-        training(steps=2),
-        Drawing().launch("gemm", (0, 1), (2, 3)),
-        Drawing().op("aten::mm", 0, 10),
+        *(training(steps=2), Drawing().launch("gemm", (0, 1), (2, 3)), Drawing().op("aten::mm", 0, 10)),
     ],
 )
 def test_what_is_no_period_of_steps(draw: Drawing) -> None:
