@@ -117,7 +117,7 @@ def _add(columns: Columns, category: str, events: list[Event[Any]], exact: bool)
         track=_tracks(columns, kind, events, args),
         ts_ns=times(events, exact),
         dur_us=np.zeros(len(events)) if kind == SpanKind.MEMORY else floats(events, "dur", float("nan")),
-        correlation=ints(args, "correlation", -1) if kind in _CORRELATED else np.full(len(events), -1),
+        correlation=ints(args, "correlation", -1) if kind in _CORRELATED else -1,
         external_id=ints(args, "external_id_2021" if category == "Runtime" else "external_id", -1),
     )
     if kind in _SIDE_COLUMNS:

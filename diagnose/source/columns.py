@@ -68,10 +68,11 @@ class Columns(Struct):
     def add_spans(self, kind: SpanKind, name: Array, **columns: Array | int) -> int:
         """Append spans of one kind; returns the row of the first. A number stands for a column of it; ids may lack."""
         first, count = self.rows, len(name)
-        kinds = np.full(count, _KINDS.index(kind), dtype=np.int8)
-        for column, values in {"correlation": -1, "external_id": -1, "name": name, "kind": kinds, **columns}.items():
-            whole = np.full(count, values) if isinstance(values, int) else values
-            self.spans.setdefault(column, []).append(whole)
+        whole: dict[str, Array | int] = {"correlation": -1, "external_id": -1, "name": name, **columns}
+        whole["kind"] = np.full(count, _KINDS.index(kind), dtype=np.int8)
+        for column, values in whole.items():
+            chunk = np.full(count, values) if isinstance(values, int) else values
+            self.spans.setdefault(column, []).append(chunk)
         self.rows += count
         return first
 
