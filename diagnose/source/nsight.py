@@ -21,7 +21,7 @@ from diagnose.storage.remote import Place, Remote
 from diagnose.trace import nsys_files
 from diagnose.trace.model import Device, Rank
 
-_ON_DEVICE, _ON_HOST = (KERNEL, MEMCPY, MEMSET, GRAPH), (RUNTIME, nvtx.TABLE)
+_ON_DEVICE, _ON_HOST = (KERNEL, MEMCPY, MEMSET, GRAPH), (RUNTIME, nsys_files.TABLE)
 _AGAIN = "Export the report again: nsys export --type sqlite REPORT.nsys-rep"
 DAY_NS, LATEST_NS = 86_400_000_000_000, 1 << 62  # A recording lasts no day, and none was made after 2116.
 MOST_TOLD, LONGEST_TOLD = 5, 300  # Sentences of the recorder's own that are passed on, and characters of each.

@@ -9,6 +9,7 @@ from diagnose.source.columns import Array, Columns
 from diagnose.source.nvtx import OF_HOST, add_host
 from diagnose.source.sqlite import UNKNOWN, Database, text_of
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.nsys_files import TABLE as NVTX
 
 KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, SYNC, EVENT, OVERHEAD = (
     f"CUPTI_ACTIVITY_KIND_{name}"
@@ -25,7 +26,7 @@ KNOWN = {
     EVENT: ("timestamp deviceId streamId correlationId eventId", "eventId"),
     OVERHEAD: (_CALLED, "overheadType"),
     RUNTIME: (_CALLED, "returnValue callchainId"),
-    nvtx.TABLE: ("start end eventType globalTid", "domainId textId"),
+    NVTX: ("start end eventType globalTid", "domainId textId"),
     OSRT: ("start end globalTid nameId", "nestingLevel"),
     SCHED: ("start globalTid isSchedIn", "isSchedIn"),
     "StringIds": ("id value", ""),
@@ -209,7 +210,7 @@ def add_system(db: Database, columns: Columns, process: int) -> None:
 
 
 def _threads(db: Database, process: int) -> list[int]:
-    there = (table for table in (RUNTIME, nvtx.TABLE) if db.has(table, "globalTid"))
+    there = (table for table in (RUNTIME, NVTX) if db.has(table, "globalTid"))
     found = (db.distinct(table, ['CAST("globalTid" AS INTEGER)'], OF_HOST, process) for table in there)
     return [thread for (thread,) in next(filter(None, found), [])]
 

@@ -45,8 +45,8 @@ class RankFiles(Struct, frozen=True):
 
     def absolute(self) -> RankFiles:
         """The same for a process that runs in another folder."""
-        beside = {kind: path.absolute() for kind, path in self.beside.items()}
-        return replace(self, trace=replace(self.trace, path=self.trace.path.absolute()), beside=beside)
+        trace = replace(self.trace, path=self.trace.path.absolute())
+        return replace(self, trace=trace, beside={kind: path.absolute() for kind, path in self.beside.items()})
 
 
 class Recordings(Struct, frozen=True):
