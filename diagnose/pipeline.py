@@ -52,7 +52,7 @@ from diagnose.replay.saving import Basis, Replay
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import Examined, LoadedRule, RuleSet
 from diagnose.rulekit.vocabulary import RuleError
-from diagnose.source import processes, ranks, recording
+from diagnose.source import arrangement, processes, ranks, recording
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles, Recordings
 from diagnose.timeline import drawing
@@ -105,7 +105,7 @@ Ranks: TypeAlias = tuple[RankDiagnosis, list[RankBrief], list[IntegrityNote]]
 def _of_one(files: RankFiles, in_full: InFull, progress: Progress) -> Ranks:
     shown = in_full(files)
     progress(1, 1)
-    arranged = ranks.arrange([shown.provenance], [()])
+    arranged = arrangement.arrange([shown.provenance], [()])
     shown = _with(shown, rank=arranged.indexes[0] or 0)
     return shown, [in_brief(shown, 1)], list(arranged.integrity)
 
@@ -119,7 +119,7 @@ def _of_many(files: Sequence[RankFiles], in_briefs: InBriefs, in_full: InFull, p
         notes.append(WITH_OPS)
     while True:
         times = [brief.steps.times_ns if brief.steps else () for brief in read.values()]
-        arranged = ranks.arrange([brief.provenance for brief in read.values()], times)
+        arranged = arrangement.arrange([brief.provenance for brief in read.values()], times)
         position = {rank: at for rank, at in zip(arranged.indexes, read, strict=True) if rank is not None}
         briefs = {rank: replace(read[position[rank]], index=rank) for rank in sorted(position)}
         sequences = {rank: brief.sequence for rank, brief in briefs.items()}

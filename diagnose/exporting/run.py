@@ -23,7 +23,7 @@ from diagnose import failures
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.exporting import tables
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.source import processes, ranks, recording
+from diagnose.source import arrangement, processes, recording
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles, Recordings
 from diagnose.trace import units
@@ -114,7 +114,7 @@ def _of_ranks(
     if not read:
         raise InputError(str(lost[min(lost)]))
     places = sorted(read)
-    arranged = ranks.arrange([read[at].provenance for at in places], [read[at].times_ns for at in places])
+    arranged = arrangement.arrange([read[at].provenance for at in places], [read[at].times_ns for at in places])
     made = {index: read[at] for at, index in zip(places, arranged.indexes, strict=True) if index is not None}
     notes = [f"{note.what} {note.effect}".strip() for note in (*given.integrity, *arranged.integrity)]
     return dict(sorted(made.items())), [*notes, *(str(lost[at]) for at in sorted(lost))]
@@ -136,7 +136,7 @@ def _rank_tables(files: RankFiles, folder: Path, names: Sequence[str]) -> _RankT
 
 def _written(rank: Rank, folder: Path, names: Sequence[str]) -> _RankTables:
     about = rank.provenance
-    number = (about.rank if about.rank is not None else ranks.rank_in_name(about.path)) or 0
+    number = (about.rank if about.rank is not None else arrangement.rank_in_name(about.path)) or 0
     rows, absent = dict[str, int](), dict[str, str]()
     for name, frame in tables.made(Facts(rank), names):
         if isinstance(frame, Missing):

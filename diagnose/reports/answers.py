@@ -11,7 +11,8 @@ from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
 from diagnose.contracts.trials import Report
-from diagnose.reports import comparison, findings, terminal, trials
+from diagnose.reports import comparison, terminal, trials
+from diagnose.reports.findings import changes, formula
 from diagnose.reports.words import MOST_BYTES, NOTE, plain, quoted, size
 from diagnose.timeline.drawing import label, lane_name, marks
 
@@ -47,8 +48,8 @@ def evidence(told: Diagnosis, handle: str, number: int, start: int = 0) -> str:
         *(f"evidence {_data(one)}" for one in finding.evidence),
         f"confidence {_data(finding.confidence)}",
         *(f"fix {_data(one)}" for one in finding.fixes),
-        *(f"replayed {quoted(text)}" for text in findings.changes(finding, told)),
-        *(f"sum {quoted(text)}" for text in findings.formula(finding, told)),
+        *(f"replayed {quoted(text)}" for text in changes(finding, told)),
+        *(f"sum {quoted(text)}" for text in formula(finding, told)),
     ]
     for spot in finding.spots[:MOST_SPOTS] if told.timeline else ():
         window = f"start_ns={spot.start_ns}, end_ns={spot.start_ns + spot.dur_ns}, lanes=[{spot.lane}]"

@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache
 from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any, BinaryIO, cast
@@ -26,43 +27,32 @@ import msgspec
 import numpy as np
 
 from diagnose.source.columns import ON_DEVICE, Array, Columns
-from diagnose.source.events import Args, Event, event_type, finished, floats, ints, texts, times, triples
+from diagnose.source.events import NO_ARGS, Args, Event, event_type, finished, floats, ints, texts, times, triples
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.kinds import host_kind
+from diagnose.trace.kinds import Activity, activity
 
-_KINDS: dict[str, SpanKind] = {
-    "cpu_op": SpanKind.OP,
-    "Operator": SpanKind.OP,
-    "hpu_op": SpanKind.OP,
-    "user_annotation": SpanKind.ANNOTATION,
-    "gpu_user_annotation": SpanKind.GPU_ANNOTATION,
-    "kernel": SpanKind.KERNEL,
-    "Kernel": SpanKind.KERNEL,
-    "gpu_memcpy": SpanKind.MEMCPY,
-    "Memcpy": SpanKind.MEMCPY,
-    "gpu_memset": SpanKind.MEMSET,
-    "Memset": SpanKind.MEMSET,
-    "cuda_runtime": SpanKind.RUNTIME,
-    "Runtime": SpanKind.RUNTIME,
-    "xpu_runtime": SpanKind.RUNTIME,
-    "mtia_runtime": SpanKind.RUNTIME,
-    "glow_runtime": SpanKind.RUNTIME,
-    "privateuse1_runtime": SpanKind.RUNTIME,
-    "cuda_driver": SpanKind.DRIVER,
-    "xpu_driver": SpanKind.DRIVER,
-    "privateuse1_driver": SpanKind.DRIVER,
-    "cuda_sync": SpanKind.SYNC,
-    "xpu_sync": SpanKind.SYNC,
-    "python_function": SpanKind.PYTHON,
-    "overhead": SpanKind.OVERHEAD,
-    "collective_comm": SpanKind.COLLECTIVE,
+_RUNTIMES = ("cuda_runtime", "Runtime", "xpu_runtime", "mtia_runtime", "glow_runtime", "privateuse1_runtime")
+_CATEGORIES = {
+    SpanKind.OP: ("cpu_op", "Operator", "hpu_op"),
+    SpanKind.ANNOTATION: ("user_annotation",),
+    SpanKind.GPU_ANNOTATION: ("gpu_user_annotation",),
+    SpanKind.KERNEL: ("kernel", "Kernel"),
+    SpanKind.MEMCPY: ("gpu_memcpy", "Memcpy"),
+    SpanKind.MEMSET: ("gpu_memset", "Memset"),
+    SpanKind.RUNTIME: _RUNTIMES,
+    SpanKind.DRIVER: ("cuda_driver", "xpu_driver", "privateuse1_driver"),
+    SpanKind.SYNC: ("cuda_sync", "xpu_sync"),
+    SpanKind.PYTHON: ("python_function",),
+    SpanKind.OVERHEAD: ("overhead",),
+    SpanKind.COLLECTIVE: ("collective_comm",),
+    SpanKind.MEMORY: ("[memory]",),
 }
+_KINDS = {category: kind for kind, categories in _CATEGORIES.items() for category in categories}
 """Event category -> kind. A category that is not here becomes OTHER."""
 
 _CORRELATED = frozenset({SpanKind.RUNTIME, SpanKind.DRIVER, *ON_DEVICE})  # Kinds whose events carry a correlation id.
 
-_PASSED_OVER = frozenset({"cuda_event", "cuda_profiler_range"})
-"""The recorder's own bookkeeping: no work of the program."""
+_PASSED_OVER = frozenset({"cuda_event", "cuda_profiler_range"})  # Bookkeeping: no work of the program.
 
 
 def collect(events: Sequence[Event[Any]], exact: bool) -> Columns:
@@ -87,10 +77,6 @@ def collect(events: Sequence[Event[Any]], exact: bool) -> Columns:
     return columns
 
 
-_OF_NAME = {SpanKind.OP: "cpu_op", SpanKind.ANNOTATION: "user_annotation", SpanKind.PYTHON: "python_function"}
-_OF_NAME |= {SpanKind.RUNTIME: "cuda_runtime", SpanKind.DRIVER: "cuda_driver"}
-
-
 def _category(event: Event[Any]) -> str:
     """Of an event that has none, from what else it says; empty where that is not enough.
 
@@ -102,12 +88,28 @@ def _category(event: Event[Any]) -> str:
     if event.pid == "CUDA functions" or args.stream != -1:
         memory = re.match("(?i)mem(cpy|set)", event.name)
         return f"gpu_mem{memory[1].lower()}" if memory else "kernel"
-    kind = host_kind(event.name)
-    return _OF_NAME[kind] if kind else "user_annotation" * (event.pid == "CPU functions")
+    return named_category(event.name) or "user_annotation" * (event.pid == "CPU functions")
+
+
+_BEGINNINGS = {
+    "cuda_runtime": re.compile("(cuda|hip)[A-Z]"),
+    "cuda_driver": re.compile("cu[A-Z]"),
+    "python_function": re.compile(r"<built-in |nn\.Module: |[^(]*\(\d+\): "),
+    # A word in small letters is an op: so were ops called before PyTorch 1.6.
+    "cpu_op": re.compile(r"\w+::(\w|~)|\w+Backward\d*\Z|record_param_comms\Z|[a-z0-9_]+_?\Z"),
+}
+
+
+@lru_cache(4096)
+def named_category(name: str) -> str:
+    """Of a host span, by its name; empty where that does not tell."""
+    if activity(name) is not Activity.OTHER:
+        return "user_annotation"
+    return next((category for category, pattern in _BEGINNINGS.items() if pattern.match(name)), "")
 
 
 def _add(columns: Columns, category: str, events: list[Event[Any]], exact: bool) -> None:
-    kind = SpanKind.MEMORY if category == "[memory]" else _KINDS.get(category, SpanKind.OTHER)
+    kind = _KINDS.get(category, SpanKind.OTHER)
     args = [event.args for event in events]
     first = columns.add_spans(
         kind,
@@ -115,7 +117,7 @@ def _add(columns: Columns, category: str, events: list[Event[Any]], exact: bool)
         track=_tracks(columns, kind, events, args),
         ts_ns=times(events, exact),
         dur_us=np.zeros(len(events)) if kind == SpanKind.MEMORY else floats(events, "dur", float("nan")),
-        correlation=ints(args, "correlation", -1) if kind in _CORRELATED else np.full(len(events), -1),
+        correlation=ints(args, "correlation", -1) if kind in _CORRELATED else -1,
         external_id=ints(args, "external_id_2021" if category == "Runtime" else "external_id", -1),
     )
     if kind in _SIDE_COLUMNS:
@@ -137,15 +139,15 @@ def _tracks(columns: Columns, kind: SpanKind, events: list[Event[Any]], args: li
 
 def _side(columns: Columns, kind: SpanKind, args: list[Args]) -> dict[str, Array]:
     side: dict[str, Array] = {}
-    for name, (attribute, default) in _SIDE_COLUMNS[kind].items():
+    for name in _SIDE_COLUMNS[kind]:
+        unknown = getattr(NO_ARGS, name)
         if name in columns.texts:
-            side[name] = _text(columns, name, args, attribute)
+            side[name] = _text(columns, name, args, name)
         elif name in ("grid", "block"):
             side.update(triples(args, name))
-        elif isinstance(default, float):
-            side[name] = floats(args, attribute, default)
         else:
-            side[name] = ints(args, attribute, default)
+            numbers = floats(args, name, unknown) if isinstance(unknown, float) else ints(args, name, unknown)
+            side[_RENAMED.get(name, name)] = numbers
     if kind == SpanKind.OP:
         side["finished"] = finished(args)
         if not side["shapes"].any():  # code 0 is the empty text
@@ -180,55 +182,28 @@ def _scalars(columns: Columns, events: Sequence[Event[Any]], args: Sequence[Args
     return found
 
 
-_COLLECTIVE_TEXTS = ("operation", "group", "group_description", "group_ranks", "dtype")
-
-
 def _add_collectives(columns: Columns, first: int, args: list[Args]) -> None:
     at = [k for k, one in enumerate(args) if one.operation]
     some = [args[k] for k in at]
-    side = {name: _text(columns, name, some, name) for name in _COLLECTIVE_TEXTS}
-    side["group_size"] = ints(some, "group_size", -1)
+    texts_of = ("operation", "group", "group_description", "group_ranks", "dtype")
+    side = {name: _text(columns, name, some, name) for name in texts_of}
+    side |= {name: ints(some, name, -1) for name in ("group_size", "in_elements", "out_elements")}
     side["sequence"] = ints(some, "group_sequence", -1)
     to_rank, from_rank = ints(some, "to_rank", -1), ints(some, "from_rank", -1)
     side["peer"] = np.where(to_rank >= 0, to_rank, from_rank)
-    side["in_elements"] = ints(some, "in_elements", -1)
-    side["out_elements"] = ints(some, "out_elements", -1)
     columns.add_collectives(first + np.array(at, dtype=np.int64), side)
 
 
-_SIDE_COLUMNS: dict[SpanKind, dict[str, tuple[str, Any]]] = {
-    SpanKind.KERNEL: {
-        "grid": ("grid", 0),
-        "block": ("block", 0),
-        "registers": ("registers", -1),
-        "shared_bytes": ("shared_bytes", -1),
-        "occupancy_percent": ("occupancy_percent", float("nan")),
-        "graph_id": ("graph_id", 0),
-    },
-    SpanKind.MEMCPY: {"bytes": ("bytes", -1)},
-    SpanKind.SYNC: {
-        "stream": ("stream", -1),
-        "wait_on_stream": ("wait_on_stream", -1),
-        "wait_on_correlation": ("wait_on_correlation", -1),
-    },
-    SpanKind.OP: {
-        "shapes": ("shapes", ""),
-        "dtypes": ("dtypes", ""),
-        "strides": ("strides", ""),
-        "sequence": ("sequence", -1),
-        "forward_thread": ("forward_thread", -1),
-        "stack": ("stack", ""),
-    },
-    SpanKind.MEMORY: {
-        "device_type": ("device_type", -1),
-        "device": ("device_id", -1),
-        "bytes": ("size", 0),
-        "allocated_bytes": ("allocated_bytes", -1),
-        "reserved_bytes": ("reserved_bytes", -1),
-    },
+_SIDE_COLUMNS = {
+    SpanKind.KERNEL: ("grid", "block", "registers", "shared_bytes", "occupancy_percent", "graph_id"),
+    SpanKind.MEMCPY: ("bytes",),
+    SpanKind.SYNC: ("stream", "wait_on_stream", "wait_on_correlation"),
+    SpanKind.OP: ("shapes", "dtypes", "strides", "sequence", "forward_thread", "stack"),
+    SpanKind.MEMORY: ("device_type", "device_id", "size", "allocated_bytes", "reserved_bytes"),
 }
-"""Side-table columns per kind: attribute of `Args`, and what stands for "not recorded"."""
+"""Attributes of `Args` that are columns of the side table of a kind: of that name, but for these two."""
 
+_RENAMED = {"device_id": "device", "size": "bytes"}
 
 _LENGTH = struct.Struct("<Q")
 _PIPE_BYTES = 1 << 20  # the most that Linux gives without privileges; elsewhere the size is not changed

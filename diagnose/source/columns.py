@@ -52,10 +52,8 @@ class Columns(Struct):
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     process_name: str = ""  # Of the recorded process, as the system has it; "" unknown.
     unclassified: int = 0  # Events without a category whose name does not tell what they are.
-    windows: list[tuple[object, object]] = field(default_factory=list)
-    """(start, duration) in us of the recorder's own spans: when it says it was recording."""
-    spans: dict[str, list[Array]] = field(default_factory=dict)
-    """Chunks of each column; every chunk is of one kind of span."""
+    windows: list[tuple[object, object]] = field(default_factory=list)  # (start, us) at which it recorded.
+    spans: dict[str, list[Array]] = field(default_factory=dict)  # By column; each chunk is of one kind.
     side: dict[SpanKind, dict[str, list[Array]]] = field(default_factory=dict)
     collectives: dict[str, list[Array]] = field(default_factory=dict)
     names: Vocabulary = field(default_factory=Vocabulary)
@@ -67,12 +65,14 @@ class Columns(Struct):
     """`ts_ns`, `track` and `frame` of moments at which the line is known; nothing if none is."""
     frames: list[str] = field(default_factory=list)  # What `frame` stands for.
 
-    def add_spans(self, kind: SpanKind, **columns: Array) -> int:
-        """Append spans of one kind; returns the row of the first."""
-        first, count = self.rows, len(columns["name"])
-        columns["kind"] = np.full(count, _KINDS.index(kind), dtype=np.int8)
-        for name, values in columns.items():
-            self.spans.setdefault(name, []).append(values)
+    def add_spans(self, kind: SpanKind, name: Array, **columns: Array | int) -> int:
+        """Append spans of one kind; returns the row of the first. A number stands for a column of it; ids may lack."""
+        first, count = self.rows, len(name)
+        whole: dict[str, Array | int] = {"correlation": -1, "external_id": -1, "name": name, **columns}
+        whole["kind"] = np.full(count, _KINDS.index(kind), dtype=np.int8)
+        for column, values in whole.items():
+            chunk = np.full(count, values) if isinstance(values, int) else values
+            self.spans.setdefault(column, []).append(chunk)
         self.rows += count
         return first
 

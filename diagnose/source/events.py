@@ -15,8 +15,7 @@ from diagnose.source.base import Damage
 from diagnose.source.columns import Array
 
 Time = TypeVar("Time")
-Scalar = int | float | str | None
-"""A number, or what stood in its place: strings, "inf", "<unsupported metadata type>"."""
+Scalar = int | float | str | None  # A number, or what stood in its place: text, "<unsupported metadata type>".
 
 
 class Args(msgspec.Struct, frozen=True, gc=False):
@@ -115,9 +114,7 @@ def floats(rows: Rows, attribute: str, default: float) -> Array:
     try:
         return np.fromiter(map(attrgetter(attribute), rows), np.float64, len(rows))
     except (TypeError, ValueError, OverflowError):
-        return np.array(
-            [_number(value, float, default) for value in map(attrgetter(attribute), rows)], dtype=np.float64
-        )
+        return np.array([_number(value, float, default) for value in map(attrgetter(attribute), rows)], dtype=float)
 
 
 def ints(rows: Rows, attribute: str, default: int) -> Array:
@@ -223,7 +220,7 @@ class EventDecoder(Generic[E]):
         if (event := self.one(text)) is not None:
             return event
         text = text.decode("utf-8", "replace").encode()
-        numbers = _mend_numbers(text)
+        numbers = _BARE_NUMBER.sub(b"null", text)
         for tried in dict.fromkeys((text, numbers, _mend_quotes(numbers))):
             if (event := self.one(tried) or self._loosely(tried)) is not None:
                 self._damage.repaired_events += 1
@@ -250,10 +247,6 @@ class EventDecoder(Generic[E]):
         with suppress(msgspec.ValidationError):
             return msgspec.convert({**value, "args": fit}, self._event)
         return None
-
-
-def _mend_numbers(text: bytes) -> bytes:
-    return _BARE_NUMBER.sub(b"null", text)
 
 
 def _mend_quotes(text: bytes) -> bytes:

@@ -4,58 +4,54 @@ Tables exist only if they had rows, and columns come and go: the file is asked. 
 2022.4 and 2023.4, and files of 2022.2 to 2026.2.
 """
 
+import atexit
+import shutil
+import tempfile
+from pathlib import Path, PurePath
+
 import numpy as np
 
 from diagnose.source import nvtx
-from diagnose.source.assemble import Recording, assemble
-from diagnose.source.base import Damage, InputError
+from diagnose.source.assemble import assemble
+from diagnose.source.base import Damage, Header, InputError
 from diagnose.source.columns import Columns, printable
-from diagnose.source.header import Header
-from diagnose.source.nsight_events import GRAPH, KERNEL, KNOWN, MEMCPY, MEMSET, OF_HOST, RUNTIME, add_calls, add_work
-from diagnose.source.nsight_system import add_samples, add_system
+from diagnose.source.nsight_events import GRAPH, KERNEL, KNOWN, MEMCPY, MEMSET, RUNTIME, add_calls, add_system, add_work
 from diagnose.source.sqlite import UNKNOWN, Database, text_of
-from diagnose.storage.remote import Place
+from diagnose.storage.remote import Place, Remote
+from diagnose.trace import nsys_files
 from diagnose.trace.model import Device, Rank
 
-_ON_DEVICE, _ON_HOST = (KERNEL, MEMCPY, MEMSET, GRAPH), (RUNTIME, nvtx.TABLE)
+_ON_DEVICE, _ON_HOST = (KERNEL, MEMCPY, MEMSET, GRAPH), (RUNTIME, nsys_files.TABLE)
 _AGAIN = "Export the report again: nsys export --type sqlite REPORT.nsys-rep"
 DAY_NS, LATEST_NS = 86_400_000_000_000, 1 << 62  # A recording lasts no day, and none was made after 2116.
 MOST_TOLD, LONGEST_TOLD = 5, 300  # Sentences of the recorder's own that are passed on, and characters of each.
 
 
-class NsightReader:
-    """Reads SQLite exports of Nsight Systems. See `source.base.Reader`."""
+def claims(head: bytes) -> bool:
+    """Any SQLite database; what kind shows only on reading it."""
+    return head.startswith(b"SQLite format 3\0")
 
-    format = "nsight"
 
-    def claims(self, path: Place, head: bytes) -> bool:
-        """Any SQLite database; what kind shows only on reading it."""
-        return head.startswith(b"SQLite format 3\0")
+def parts(path: Place) -> tuple[int, ...]:
+    """The processes that used a GPU, else those that did anything, by device and process id. Raises InputError."""
+    with Database(path, KNOWN) as db:
+        return _processes(db)
 
-    def parts(self, path: Place) -> tuple[int, ...]:
-        """The processes that used a GPU, else those that did anything, by device and process id."""
-        with Database(path, KNOWN) as db:
-            return _processes(db)
 
-    def read(self, path: Place, part: int | None = None) -> Rank:
-        """The rank of one process, of the first if none is said. Raises InputError if there is nothing of a GPU job."""
-        with Database(path, KNOWN) as db:
-            processes = _processes(db)
-            process = part if part is not None else processes[0]
-            columns, damage = Columns(), Damage()
-            add_work(db, columns, process)
-            add_calls(db, columns, process)
-            nvtx.read(db, columns, process, OF_HOST)
-            add_system(db, columns, process)
-            add_samples(db, columns, process, OF_HOST)
-            columns.events = columns.rows
-            if not columns.rows:
-                raise InputError(f"{path} has no GPU work, CUDA calls or NVTX ranges. Record with --trace=cuda,nvtx.")
-            damage.told, damage.unread_tables = _told(db), _unread(db)
-            before_ns = _from_zero(columns)
-            rank = processes.index(process) if len(processes) > 1 and process in processes else None
-            header = _header(db, before_ns, rank, len(processes) if rank is not None else None)
-        return assemble(Recording(path, self.format, columns.events, header, columns, damage))
+def read(path: Place, part: int | None = None) -> Rank:
+    """The rank of one process, of the first if none is said. Raises InputError if there is nothing of a GPU job."""
+    with Database(path, KNOWN) as db:
+        processes = _processes(db)
+        process = part if part is not None else processes[0]
+        columns, damage = Columns(), Damage()
+        for add in (add_work, add_calls, nvtx.read, add_system, nvtx.add_samples):
+            add(db, columns, process)
+        columns.events = columns.rows
+        if not columns.rows:
+            raise InputError(f"{path} has no GPU work, CUDA calls or NVTX ranges. Record with --trace=cuda,nvtx.")
+        damage.told, damage.unread_tables = _told(db), _unread(db)
+        header = _header(db, _from_zero(columns), processes, process)
+    return assemble(path, "nsight", header, columns, damage)
 
 
 def _unread(db: Database) -> list[str]:
@@ -104,30 +100,20 @@ def _from_zero(columns: Columns) -> int:
     return -earliest
 
 
-def _header(db: Database, before_ns: int, rank: int | None, world: int | None) -> Header:
+def _header(db: Database, before_ns: int, processes: tuple[int, ...], process: int) -> Header:
     zero = db.columns("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
     zero = zero[(zero > 0) & (zero < LATEST_NS)]
-    return Header(
-        devices=tuple(_devices(db)),
-        rank=rank,
-        world_size=world,
-        base_ns=max(int(zero[0]) - before_ns, 0) if len(zero) else 0,
-        versions={},
-        rocm=False,
-    )
+    base_ns = max(int(zero[0]) - before_ns, 0) if len(zero) else 0
+    several = len(processes) > 1 and process in processes
+    rank, world = (processes.index(process), len(processes)) if several else (None, None)
+    return Header(tuple(_devices(db)), rank, world, base_ns)
 
 
 def _devices(db: Database) -> list[Device]:
     if not db.has("TARGET_INFO_GPU", "id", "name"):
         return []
     numbers = (
-        "id",
-        "cuDevice",
-        "totalMemory",
-        "smCount",
-        "computeMajor",
-        "computeMinor",
-        "maxWarpsPerSm",
+        *("id", "cuDevice", "totalMemory", "smCount", "computeMajor", "computeMinor", "maxWarpsPerSm"),
         "threadsPerWarp",
     )
     found = db.columns("TARGET_INFO_GPU", numbers)
@@ -156,3 +142,34 @@ def _told(db: Database) -> list[str]:
     rows = db.rows("DIAGNOSTIC_EVENT", ['CAST("text" AS TEXT)'], '"severity" >= 2')
     texts = dict.fromkeys(printable(" ".join(text_of(text).split()))[:LONGEST_TOLD] for (text,) in rows if text)
     return list(texts)[:MOST_TOLD]
+
+
+REPORTS = (".nsys-rep", ".qdrep")  # How files end that have to be exported first.
+
+
+def exported(report: Place) -> Path:
+    """The SQLite export of a report, in a folder of ours until this process ends. Raises InputError with what to do."""
+    by_hand = f"nsys export --type sqlite --output {PurePath(report.name).stem}.sqlite {report.name}"
+    if isinstance(report, Remote):
+        raise InputError(
+            f"{report} needs conversion by Nsight Systems, which reads only local files."
+            f" Download the report, or run on its machine: {by_hand}"
+        )
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        raise InputError(
+            f"{report} needs conversion by Nsight Systems, but this machine has no nsys."
+            f" On a machine with nsys, run: {by_hand}"
+        )
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="diagnose-nsys-"))
+    except OSError as error:
+        raise InputError(f"No space to export {report}: {error}. Run it manually: {by_hand}") from error
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    target = folder / f"{report.stem}.sqlite"
+    if failure := nsys_files.export(nsys, report, target):
+        raise InputError(
+            f"nsys could not export {report}: {printable(failure)}. An old nsys cannot read newer reports."
+            f" Run it manually: {by_hand}"
+        )
+    return target

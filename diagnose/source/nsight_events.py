@@ -1,4 +1,4 @@
-"""Tables of Nsight Systems' exports as columns: device work, calls of the host, synchronisations."""
+"""Tables of Nsight Systems' exports as columns: device work, calls, what the system did with threads."""
 
 import re
 
@@ -6,8 +6,10 @@ import numpy as np
 
 from diagnose.source import nvtx
 from diagnose.source.columns import Array, Columns
+from diagnose.source.nvtx import OF_HOST, add_host
 from diagnose.source.sqlite import UNKNOWN, Database, text_of
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.nsys_files import TABLE as NVTX
 
 KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, SYNC, EVENT, OVERHEAD = (
     f"CUPTI_ACTIVITY_KIND_{name}"
@@ -24,16 +26,14 @@ KNOWN = {
     EVENT: ("timestamp deviceId streamId correlationId eventId", "eventId"),
     OVERHEAD: (_CALLED, "overheadType"),
     RUNTIME: (_CALLED, "returnValue callchainId"),
-    nvtx.TABLE: ("start end eventType globalTid", "domainId textId"),
+    NVTX: ("start end eventType globalTid", "domainId textId"),
     OSRT: ("start end globalTid nameId", "nestingLevel"),
     SCHED: ("start globalTid isSchedIn", "isSchedIn"),
     "StringIds": ("id value", ""),
 }
 """By the name of a table what it must have, and what tells it from others."""
 
-OF_DEVICE, OF_HOST = '"globalPid" = ?', '("globalTid" & ~16777215) = ?'
-"""The low 24 bits of a globalTid are the thread's id, the next 24 the process's (user guide)."""
-
+OF_DEVICE = '"globalPid" = ?'
 _TIMES, _PLACE = ("start", "end"), ("deviceId", "streamId", "correlationId")
 _VERSION = re.compile(r"_v\d{4,5}\Z")
 _OPERATIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP", 11: "HtoD", 12: "DtoH", 13: "DtoD"}
@@ -76,12 +76,8 @@ def add_work(db: Database, columns: Columns, process: int) -> None:
     first = _add(columns, SpanKind.MEMCPY, found, columns.names.codes(map(_copy, kinds), len(found["start"])))
     columns.add_side(SpanKind.MEMCPY, first, {"bytes": found["bytes"]})
     found = of_process(db, MEMSET, (*_TIMES, *_PLACE), process)
-    _add(
-        columns,
-        SpanKind.MEMSET,
-        found,
-        columns.names.codes(["Memset (Device)"] * len(found["start"]), len(found["start"])),
-    )
+    count = len(found["start"])
+    _add(columns, SpanKind.MEMSET, found, columns.names.codes(["Memset (Device)"] * count, count))
 
 
 def _kernel_side(found: dict[str, Array]) -> dict[str, Array]:
@@ -110,19 +106,11 @@ def _copy(kinds: tuple[int, int, int]) -> str:
 
 
 def _add(columns: Columns, kind: SpanKind, found: dict[str, Array], names: Array) -> int:
-    count = len(found["start"])
     stream = np.where(found["streamId"] == _NO_STREAM, 0, found["streamId"])
     places, place = np.unique(np.stack((found["deviceId"], stream)), axis=1, return_inverse=True)
     tracks = columns.device_tracks.codes(((*one, *one) for one in places.T.tolist()), places.shape[1])
-    return columns.add_spans(
-        kind,
-        name=names,
-        track=tracks[place.reshape(-1)],
-        ts_ns=found["start"],
-        dur_us=(found["end"] - found["start"]) / 1000,
-        correlation=found["correlationId"],
-        external_id=np.full(count, UNKNOWN, dtype=np.int64),
-    )
+    times = {"ts_ns": found["start"], "dur_us": (found["end"] - found["start"]) / 1000}
+    return columns.add_spans(kind, names, track=tracks[place.reshape(-1)], correlation=found["correlationId"], **times)
 
 
 def named(db: Database, columns: Columns, ids: Array) -> Array:
@@ -145,30 +133,17 @@ def add_calls(db: Database, columns: Columns, process: int) -> None:
     codes = columns.names.codes(names, len(names))
     for kind, mine in ((SpanKind.RUNTIME, ~driver.astype(bool)), (SpanKind.DRIVER, driver.astype(bool))):
         if mine.any():
-            _add_host(columns, kind, {name: values[mine] for name, values in found.items()}, codes[mine])
+            add_host(columns, kind, codes[mine], {name: values[mine] for name, values in found.items()})
     _syncs(db, columns, process, dict(zip(found["correlationId"].tolist(), names, strict=True)))
     spent = of_process(db, OVERHEAD, (*_TIMES, "globalTid", "correlationId", "nameId"), process)
-    _add_host(columns, SpanKind.OVERHEAD, spent, named(db, columns, spent["nameId"]))
+    add_host(columns, SpanKind.OVERHEAD, named(db, columns, spent["nameId"]), spent)
     _thread_names(db, columns, process)
-
-
-def _add_host(columns: Columns, kind: SpanKind, found: dict[str, Array], names: Array) -> int:
-    count = len(found["start"])
-    return columns.add_spans(
-        kind,
-        name=names,
-        track=nvtx.tracks(columns, found["globalTid"]),
-        ts_ns=found["start"],
-        dur_us=(found["end"] - found["start"]) / 1000,
-        correlation=found["correlationId"],
-        external_id=np.full(count, UNKNOWN, dtype=np.int64),
-    )
 
 
 def _syncs(db: Database, columns: Columns, process: int, call: dict[int, str]) -> None:
     found = of_process(db, SYNC, (*_TIMES, *_PLACE, "eventId"), process)
-    labels = [_sync_kind(call.get(one, "")) for one in found["correlationId"].tolist()]
-    count = len(labels)
+    calls = [call.get(one, "") for one in found["correlationId"].tolist()]
+    labels, count = [next((kind for part, kind in _SYNC_CALLS if part in one), "") for one in calls], len(calls)
     first = _add(columns, SpanKind.SYNC, found, columns.names.codes(labels, count))
     records = of_process(db, EVENT, ("timestamp", "eventId", "streamId", "correlationId"), process)
     at = _recorded_before(found["start"], found["eventId"], records)
@@ -183,10 +158,6 @@ def _syncs(db: Database, columns: Columns, process: int, call: dict[int, str]) -
             "wait_on_correlation": np.append(records["correlationId"], UNKNOWN)[at],
         },
     )
-
-
-def _sync_kind(call: str) -> str:
-    return next((kind for part, kind in _SYNC_CALLS if part in call), "")
 
 
 def _recorded_before(start: Array, event: Array, records: dict[str, Array]) -> Array:
@@ -212,3 +183,47 @@ def _thread_names(db: Database, columns: Columns, process: int) -> None:
     if db.has("PROCESSES", "globalPid", "name"):
         of_it = db.rows("PROCESSES", ['CAST("name" AS TEXT)'], OF_DEVICE, process)
         columns.process_name = next((text_of(name) for (name,) in of_it), "")
+
+
+OFF_CORE = "off the processor"  # Times in which a thread was on no core; why, only the call around it can tell.
+LEAST_NS = 10_000  # Shorter is no reason why a device waits: queued work takes as long to start.
+
+
+def add_system(db: Database, columns: Columns, process: int) -> None:
+    """Append long calls of the operating system, and times off the processor, while there was other work to see.
+
+    Only of threads that call CUDA, else of those with ranges: what helper threads wait for holds up nobody.
+    """
+    threads = _threads(db, process)
+    if not threads or process == UNKNOWN or not columns.rows:
+        return
+    first = min(int(chunk.min()) for chunk in columns.spans["ts_ns"] if len(chunk))
+    ends = zip(columns.spans["ts_ns"], columns.spans["dur_us"], strict=True)
+    last = min(max(int((start + np.maximum(dur, 0) * 1000).max()) for start, dur in ends if len(start)), 1 << 62)
+    listed = f'"globalTid" IN ({", ".join(map(str, threads))})'
+    calls = db.columns(OSRT, ("start", "end", "globalTid", "nameId"), listed) if db.has(OSRT, "globalTid") else {}
+    if calls:
+        _add_within(columns, calls, named(db, columns, calls["nameId"]), first, last)
+    if db.has(SCHED, "start", "globalTid", "isSchedIn"):
+        off = _off_core(db.columns(SCHED, ("start", "globalTid", "isSchedIn"), listed))
+        _add_within(columns, off, np.full(len(off["start"]), columns.names[OFF_CORE], dtype=np.int32), first, last)
+
+
+def _threads(db: Database, process: int) -> list[int]:
+    there = (table for table in (RUNTIME, NVTX) if db.has(table, "globalTid"))
+    found = (db.distinct(table, ['CAST("globalTid" AS INTEGER)'], OF_HOST, process) for table in there)
+    return [thread for (thread,) in next(filter(None, found), [])]
+
+
+def _off_core(switches: dict[str, Array]) -> dict[str, Array]:
+    order = np.lexsort((switches["start"], switches["globalTid"]))
+    start, thread, on = (switches[name][order] for name in ("start", "globalTid", "isSchedIn"))
+    left = np.flatnonzero((on[:-1] == 0) & (on[1:] == 1) & (thread[:-1] == thread[1:]))
+    return {"start": start[left], "end": start[left + 1], "globalTid": thread[left]}
+
+
+def _add_within(columns: Columns, found: dict[str, Array], names: Array, first: int, last: int) -> None:
+    """Those that last and begin within the given time, cut off at its end."""
+    found = {**found, "end": np.minimum(found["end"], last)}
+    kept = (found["end"] - found["start"] >= LEAST_NS) & (found["start"] >= first)
+    add_host(columns, SpanKind.SYSTEM, names[kept], {name: values[kept] for name, values in found.items()})

@@ -1,23 +1,31 @@
-"""NVTX ranges as PyTorch and its users write them: ops with a number and shapes, and annotations.
+"""NVTX ranges as PyTorch and its users write them: ops with a number and shapes, and annotations; NCCL's payloads,
+and samples of Python's stacks.
 
 A payload is a blob of NVTX_EVENTS.binaryData, which exports hold if asked to (nsys export --include-blobs=true). It
 begins with four 64-bit numbers: domain, schema, size, and one more; then come the values, at the offsets that
 NVTX_PAYLOAD_SCHEMA_ENTRIES says. No export with such blobs was at hand: how they begin is by two independent readers of
 them in the package nsys-ai (seen 2026-11-22), names and offsets of the values by an export of 2026.2.
+
+A thread of the recorder takes samples, of all threads of Python in turn. Whose a stack is only its outermost frame
+tells, so that just those of the main thread are used: they begin in a module, others in a function of `threading`.
 """
 
+import html
+import posixpath
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import chain
 
 import numpy as np
 
-from diagnose.source.columns import Array, Columns, Vocabulary
+from diagnose.source.columns import Array, Columns, Vocabulary, printable
 from diagnose.source.sqlite import UNKNOWN, Database, text_of
+from diagnose.trace import frames
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.nsys_files import BLOB, DOMAIN, MARK, PAYLOAD_HEAD, SAMPLES, TABLE
 
-TABLE = "NVTX_EVENTS"
 RANGES = "59, 60"  # eventType of push/pop ranges and of ranges that may end on another thread (ENUM_NSYS_EVENT_TYPE).
 CAPTURE = "diagnose.capture"  # A range that only tells nsys when to record; `diagnose profile --tracer nsys` opens it.
 
@@ -30,10 +38,13 @@ _SEQ, _ID, _SIZES, _INPUTS = ", seq = ", ", op_id = ", ", sizes = ", ", input_op
 
 _WRITTEN = re.compile(rf"\A(.*?)(?:{_SEQ}(\d{{1,18}}))?(?:{_ID}\d+)?(?:{_SIZES}(.*?))?(?:{_INPUTS}.*)?\Z", re.DOTALL)
 
+_TID_BITS = 0xFFFFFF  # Of a globalTid: the thread's id, and left of it the process's (user guide).
+OF_HOST = f'("globalTid" & ~{_TID_BITS}) = ?'
+
 
 def thread(global_tid: int) -> tuple[int, int]:
     """(process id, thread id) of a globalTid."""
-    return (global_tid >> 24) & 0xFFFFFF, global_tid & 0xFFFFFF
+    return global_tid >> 24 & _TID_BITS, global_tid & _TID_BITS
 
 
 def tracks(columns: Columns, global_tid: Array) -> Array:
@@ -44,19 +55,30 @@ def tracks(columns: Columns, global_tid: Array) -> Array:
     return found
 
 
-def read(db: Database, columns: Columns, process: int, of_process: str) -> None:
+def add_host(columns: Columns, kind: SpanKind, names: Array, found: dict[str, Array]) -> int:
+    """Append spans of host threads, by the columns of a table; returns the row of the first."""
+    start, end = found["start"], found["end"]
+    track, correlation = tracks(columns, found["globalTid"]), found.get("correlationId", UNKNOWN)
+    return columns.add_spans(
+        kind, names, track=track, ts_ns=start, dur_us=(end - start) / 1000, correlation=correlation
+    )
+
+
+def _of(process: int) -> tuple[str, tuple[int, ...]]:
+    """What asks for the rows of one process; for all where it is not known."""
+    return ("", ()) if process == UNKNOWN else (f" AND {OF_HOST}", (process,))
+
+
+def read(db: Database, columns: Columns, process: int) -> None:
     """Append the closed ranges of a process. Those that still ran, or began before the recording, are not there."""
     if not db.has(TABLE, "start", "end", "eventType", "globalTid"):
         return
-    text = _column(db, "text")
-    where = f'"eventType" IN ({RANGES}) AND "end" >= "start"'
-    values: tuple[int, ...] = ()
-    if process != UNKNOWN:
-        where, values = f"{where} AND {of_process}", (process,)
+    text, (mine, values) = _column(db, "text"), _of(process)
+    where = f'"eventType" IN ({RANGES}) AND "end" >= "start"{mine}'
     both = f"{_name(text)} || char({_BETWEEN[0]}) || {_sizes(text)}"
     registered = f"CASE WHEN {text} IS NULL THEN {_column(db, 'textId')} END"
     numbers = ['"start"', '"end"', '"globalTid"', _number(text, _SEQ), registered]
-    *found, text_id = db.ints(TABLE, numbers, where, *values)
+    start, end, owner, sequence, text_id = db.ints(TABLE, numbers, where, *values)
     codes, shapes = _named_and_sized(db.rows(TABLE, [both], where, *values), columns)
     by_id = text_id >= 0
     ids, at = np.unique(text_id[by_id], return_inverse=True)
@@ -64,16 +86,19 @@ def read(db: Database, columns: Columns, process: int, of_process: str) -> None:
     cut = [_WRITTEN.findall(texts.get(one, ""))[0] for one in ids.tolist()]
     codes[by_id] = columns.names.codes((name for name, _, _ in cut), len(cut))[at]
     shapes[by_id] = columns.texts["shapes"].codes((sizes for _, _, sizes in cut), len(cut))[at]
-    found[-1][by_id] = np.array([int(number or UNKNOWN) for _, number, _ in cut], dtype=np.int64)[at]
+    sequence[by_id] = np.array([int(number or UNKNOWN) for _, number, _ in cut], dtype=np.int64)[at]
     labels = columns.names.labels()
     named = np.array([label not in ("", CAPTURE) for label in labels], dtype=bool)[codes]
     is_op = np.array([_OP.match(one) is not None for one in labels], dtype=bool)[codes]
     backward = np.array([_BACKWARD.match(one) is not None for one in labels], dtype=bool)[codes]
-    first, own = columns.rows, named & ~is_op
-    for kind, mine in ((SpanKind.OP, named & is_op), (SpanKind.ANNOTATION, own)):
-        if mine.any():
-            first = _append(columns, kind, [one[mine] for one in found], codes[mine], shapes[mine], backward[mine])
-    if own.any() and told(db, TABLE):
+    ops, own = named & is_op, named & ~is_op
+    first_op, first = (
+        add_host(columns, kind, codes[some], {"start": start[some], "end": end[some], "globalTid": owner[some]})
+        for kind, some in ((SpanKind.OP, ops), (SpanKind.ANNOTATION, own))
+    )
+    if ops.any():
+        columns.add_side(SpanKind.OP, first_op, _side(shapes[ops], sequence[ops], backward[ops]))
+    if own.any() and db.has(TABLE, BLOB) and db.has(_ENTRIES, "domainId", "schemaId", "type", "name", "offset"):
         operations = [operation(label) for label in labels]
         (ids,) = db.ints(TABLE, ["rowid"], where, *values)
         rows = zip(ids[own].tolist(), range(first, columns.rows), codes[own].tolist(), strict=True)
@@ -117,43 +142,15 @@ def _sizes(text: str) -> str:
     return f"COALESCE(substr({text}, {begin}, {end} - {begin}), '')"
 
 
-def _append(columns: Columns, kind: SpanKind, found: list[Array], codes: Array, shapes: Array, backward: Array) -> int:
-    """`found`: start, end, thread and sequence number, one row each. Returns the row of the first."""
-    start, end, owner, sequence = found
-    count = len(start)
-    first = columns.add_spans(
-        kind,
-        name=codes,
-        track=tracks(columns, owner),
-        ts_ns=start,
-        dur_us=(end - start) / 1000,
-        correlation=np.full(count, UNKNOWN, dtype=np.int64),
-        external_id=np.full(count, UNKNOWN, dtype=np.int64),  # No call refers to it.
-    )
-    if kind is not SpanKind.OP:
-        return first
-    empty = np.zeros(count, dtype=np.int32)
-    columns.add_side(
-        kind,
-        first,
-        {
-            "shapes": shapes,
-            "dtypes": empty,
-            "strides": empty,
-            "scalars": empty,
-            "sequence": sequence,
-            # Which thread the forward op ran on is not recorded; that an op runs backward is what counts.
-            "forward_thread": backward.astype(np.int64),
-            "stack": empty,
-            "finished": np.ones(count, dtype=bool),
-        },
-    )
-    return first
+def _side(shapes: Array, sequence: Array, backward: Array) -> dict[str, Array]:
+    """What is known of ops. On which thread the forward op ran is not: that an op runs backward is what counts."""
+    empty = np.zeros(len(shapes), dtype=np.int32)
+    known = {"shapes": shapes, "sequence": sequence, "forward_thread": backward.astype(np.int64)}
+    rest = dict.fromkeys(("dtypes", "strides", "scalars", "stack"), empty)
+    return {**known, **rest, "finished": np.ones(len(shapes), dtype=bool)}
 
 
-BLOB = "binaryData"
 _ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
-_HEAD = struct.Struct("<4Q")
 _NUMBERS = {5: struct.Struct("<i"), 18: struct.Struct("<Q"), 22: struct.Struct("<Q")}
 """By the type of an entry, as far as NCCL's have it: an int, a 64-bit id and a size."""
 
@@ -162,11 +159,6 @@ _GATHER, _SCATTER = "all_gather", "reduce_scatter"
 _WORD = re.compile("(?<=[a-z])(?=[A-Z])")
 
 _Schema = dict[str, tuple[int, struct.Struct]]
-
-
-def told(db: Database, table: str) -> bool:
-    """Whether there are payloads, and what says how to read them."""
-    return db.has(table, BLOB) and db.has(_ENTRIES, "domainId", "schemaId", "type", "name", "offset")
 
 
 def operation(name: str) -> str:
@@ -204,14 +196,14 @@ def _schemas(db: Database) -> dict[tuple[int, int], _Schema]:
 
 def _decoded(blob: object, schemas: dict[tuple[int, int], _Schema]) -> dict[str, int]:
     """Values by name; none if the blob is no payload of a known schema."""
-    if not isinstance(blob, bytes) or len(blob) < _HEAD.size:
+    if not isinstance(blob, bytes) or len(blob) < PAYLOAD_HEAD.size:
         return {}
-    domain, schema, *_ = _HEAD.unpack_from(blob)
+    domain, schema, *_ = PAYLOAD_HEAD.unpack_from(blob)
     places = schemas.get((domain, schema), {})
     return {
-        name: int(number.unpack_from(blob, _HEAD.size + offset)[0])
+        name: int(number.unpack_from(blob, PAYLOAD_HEAD.size + offset)[0])
         for name, (offset, number) in places.items()
-        if _HEAD.size + offset + number.size <= len(blob)
+        if PAYLOAD_HEAD.size + offset + number.size <= len(blob)
     }
 
 
@@ -235,3 +227,77 @@ def _per_rank(name: str, values: dict[str, int], ranks: dict[int, int]) -> tuple
     size, group = min(values[_SIZE], 1 << 48), ranks.get(values.get(_COMMUNICATOR, UNKNOWN), UNKNOWN)
     whole = size * group if 0 < group <= 1 << 14 else UNKNOWN
     return group, whole if name == _SCATTER else size, whole if name == _GATHER else size
+
+
+DEEPEST = 4096  # Frames of a stack; Python itself allows 1,000 calls unless told otherwise.
+
+_Frame = tuple[int, int, int]
+_FRAME = struct.Struct("<qqI4x")
+_COUNTS, _FRAMES = (40, 44), 48
+"""Where in a blob the number of frames stands, by version, and where the frames begin. In JSON of 2023.4 and 2024.2 two
+32-bit numbers, the count and a gap come first; newer blobs have the count in the place of the gap (seen 2026-11-22 in
+a public script that reads them: github.com, "Attribute live cutlass launches via nsys Python backtrace")."""
+
+
+def _frames(blob: object) -> list[_Frame]:
+    """(function, file, line) of each frame of a sample, the innermost first; the first two are ids of StringIds.
+
+    Nothing if the blob is no sample: the number of frames has to fit its length.
+    """
+    if not isinstance(blob, bytes) or len(blob) <= _FRAMES:
+        return []
+    count, rest = divmod(len(blob) - _FRAMES, _FRAME.size)
+    if rest or count > DEEPEST or count not in (int.from_bytes(blob[at : at + 4], "little") for at in _COUNTS):
+        return []
+    return list(_FRAME.iter_unpack(blob[_FRAMES:]))
+
+
+LAST_LINE = 999_999_999  # No file has more; a larger number is none of a line.
+
+_MODULES = ("<module>", "_run_module_as_main")  # What the main thread's stack begins with.
+
+
+def add_samples(db: Database, columns: Columns, process: int) -> None:
+    """Keep, of each sample of the main thread, the innermost frame of the user's own code."""
+    if not db.has(TABLE, "start", "eventType", "globalTid", "domainId", BLOB):
+        return
+    mine, values = _of(process)
+    named = ['CAST("domainId" AS INTEGER)', f"CAST({_column(db, 'text')} AS TEXT)"]
+    rows = db.rows(TABLE, named, f'"eventType" = {DOMAIN}{mine}', *values)
+    domains = sorted({number for number, text in rows if isinstance(number, int) and text_of(text) == SAMPLES})
+    if not domains:
+        return
+    where = f'"eventType" = {MARK} AND "domainId" IN ({", ".join(map(str, domains))}) AND "{BLOB}" IS NOT NULL{mine}'
+    start, owner = db.ints(TABLE, ['"start"', '"globalTid"'], where, *values)
+    stacks, inner = Vocabulary(), Vocabulary()  # There are few, and many samples.
+    blobs = db.rows(TABLE, [f'CAST("{BLOB}" AS BLOB)'], where, *values)
+    stack = np.fromiter((stacks[tuple(_frames(blob))] for (blob,) in blobs), np.int64, len(start))
+    texts = db.texts("StringIds", np.array([one for some in stacks for frame in some for one in frame[:2]]))
+
+    @lru_cache(None)
+    def own(frame: _Frame) -> bool:
+        return frame[2] <= LAST_LINE and frames.is_user_frame(_frame_name(texts, frame))
+
+    def innermost(some: tuple[_Frame, ...]) -> int:
+        is_main = some and html.unescape(texts.get(some[-1][0], "")) in _MODULES
+        return next((inner[frame] for frame in some if own(frame)), UNKNOWN) if is_main else UNKNOWN
+
+    frame = np.array([innermost(some) for some in stacks], dtype=np.int64)[stack]
+    known = frame >= 0
+    if known.any():
+        main = owner[known] & ~_TID_BITS | owner[known] >> 24 & _TID_BITS  # Its id is that of the process.
+        columns.samples = {"ts_ns": start[known], "track": tracks(columns, main), "frame": frame[known]}
+        columns.frames = _short([_frame_name(texts, one) for one in inner])
+
+
+def _frame_name(texts: dict[int, str], frame: _Frame) -> str:
+    """As torch.profiler writes it. Some versions escape names as for HTML."""
+    function, file, line = frame
+    return html.unescape(f"{texts.get(file, '')}({line}): {texts.get(function, '')}")
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    """The names without the folder that all files are in, as torch.profiler cuts off where it imports from."""
+    folders = {posixpath.dirname(name.rpartition("(")[0]) for name in names}
+    shared = posixpath.commonpath(folders) if folders and all(folder.startswith("/") for folder in folders) else ""
+    return [printable(name[len(shared) + 1 :] if len(shared) > 1 else name) for name in names]

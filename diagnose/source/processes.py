@@ -1,20 +1,28 @@
-"""Where files are worked on: in this process, in several, or on a cluster. Results come as they are done."""
+"""Where files are worked on: in this process, in several, or on a cluster. Results come as they are done.
 
+A cluster is one of Dask, which needs the extra `cluster`: one that is there, or one of this machine's cores.
+"""
+
+import hashlib
+import logging
 import multiprocessing
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from itertools import islice
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from diagnose.source import cluster as clusters
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles
 from diagnose.storage.remote import Remote
+from diagnose.version import __version__
 
 T = TypeVar("T")
 Work = Callable[[RankFiles], T]
@@ -70,25 +78,16 @@ def results(work: Work[T], files: Sequence[RankFiles], jobs: int, cluster: str |
             yield from _one_by_one(Workplace(pool, 1, (BrokenExecutor,)), work, files, killed)
 
 
-def _workplace(jobs: int, files: Sequence[RankFiles], cluster: str | None) -> AbstractContextManager[Workplace]:
+@contextmanager
+def _workplace(jobs: int, files: Sequence[RankFiles], cluster: str | None) -> Iterator[Workplace]:
     if cluster is not None:
-        return _cluster(cluster, jobs)
-    return _here(jobs, files)
-
-
-@contextmanager
-def _cluster(address: str, jobs: int) -> Iterator[Workplace]:
-    with clusters.executor(address, jobs) as (executor, killed, alive):
-        yield Workplace(executor, AHEAD, killed, lasts=True, look=alive)
-
-
-@contextmanager
-def _here(jobs: int, files: Sequence[RankFiles]) -> Iterator[Workplace]:
-    if jobs == 1 or not _worth_a_pool(files):
+        with _on_cluster(cluster, jobs) as there:
+            yield there
+    elif jobs == 1 or not _worth_a_pool(files):
         yield Workplace(ThisProcess(), ahead=1)
-        return
-    with _pool(min(jobs, len(files))) as pool:
-        yield Workplace(pool, 2 * jobs, (BrokenExecutor,))
+    else:
+        with _pool(min(jobs, len(files))) as pool:
+            yield Workplace(pool, 2 * jobs, (BrokenExecutor,))
 
 
 class Processes(ProcessPoolExecutor):
@@ -130,16 +129,12 @@ def _streamed(place: Workplace, work: Work[T], files: Sequence[RankFiles]) -> It
             handed.add_done_callback(finished.put)
         if not pending:
             return
-        done = _next(place, finished)
-        yield pending.pop(done), done
-
-
-def _next(place: Workplace, finished: SimpleQueue[Future[T]]) -> Future[T]:
-    while True:
         try:
-            return finished.get(timeout=LOOK_S)
+            done = finished.get(timeout=LOOK_S)
         except Empty:
             place.look()
+        else:
+            yield pending.pop(done), done
 
 
 def _submitted(executor: Executor, work: Work[T], files: RankFiles) -> Future[T]:
@@ -157,13 +152,10 @@ def _one_by_one(place: Workplace, work: Work[T], files: Sequence[RankFiles], lef
         at = left.pop(0)
         ((_, done),) = _streamed(place, work, [files[at]])
         was_killed = isinstance(done.exception(), place.killed)
-        yield at, _killed(files[at]) if was_killed else done.result()
+        why = f"The process that read {files[at].trace.path} was killed, perhaps for memory. Record fewer steps."
+        yield at, InputError(why) if was_killed else done.result()
         if was_killed and not place.lasts:
             return
-
-
-def _killed(files: RankFiles) -> InputError:
-    return InputError(f"The process that read {files.trace.path} was killed, perhaps for memory. Record fewer steps.")
 
 
 def _worth_a_pool(files: Sequence[RankFiles]) -> bool:
@@ -176,3 +168,135 @@ def _size(files: RankFiles) -> int:
         return sum(path.stat().st_size for path in (files.trace.path, *files.beside.values()))
     except OSError:
         return 0
+
+
+CONNECT_S = 10  # For the scheduler to answer.
+WORKERS_S = 60  # For a worker to join it: the first, or another once none is left.
+_IS_THERE = "__import__('importlib.util', fromlist=['util']).find_spec('diagnose') is not None"
+"""Asks a worker for this program without a function of it, which would end a worker that lacks it."""
+
+
+class OtherVersionError(Exception):
+    """A worker has another version of this program."""
+
+
+class _Checked(Struct, frozen=True):
+    """Work that is only done by the same version of this program."""
+
+    work: Callable[..., Any]
+    version: str
+
+    def __call__(self, *args: Any) -> Any:
+        if version() != self.version:
+            raise OtherVersionError(version())
+        return self.work(*args)
+
+
+@cache
+def version() -> str:
+    """The version of this program with a digest of its files, as a checkout may differ from another of its version."""
+    digest = hashlib.blake2b(digest_size=4)
+    folder = Path(__file__).parent.parent
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
+    return f"{__version__} ({digest.hexdigest()})"
+
+
+class _Alive(Struct):
+    """Whether a cluster still has workers. Dask starts killed ones again, and waits for ever if it cannot."""
+
+    client: Any
+    address: str
+    empty_since_s: float | None = None
+
+    def __call__(self) -> None:
+        """Raises InputError once there has been no worker for as long as one is waited for."""
+        if self.client.scheduler_info()["workers"]:
+            self.empty_since_s = None
+        elif self.empty_since_s is None:
+            self.empty_since_s = time.monotonic()
+        elif time.monotonic() - self.empty_since_s > WORKERS_S:
+            raise InputError(f"{self.address} lost all its workers. {_start(self.address)}")
+
+
+def _start(address: str) -> str:
+    return f"Start some: dask worker {address} --nthreads 1."
+
+
+class _OnCluster(Executor):
+    """Dask's executor, with errors of the cluster in one sentence."""
+
+    def __init__(self, executor: Executor, address: str) -> None:
+        self._executor, self._address = executor, address
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """As of any executor; the future may end with InputError."""
+        told: Future[T] = Future()
+
+        def over(done: Future[T]) -> None:
+            if told.cancelled():
+                return
+            ended = InputError(f"{self._name} is no longer running. Start it again.")
+            error = ended if done.cancelled() else done.exception()
+            if error is None:
+                told.set_result(done.result())
+            else:
+                told.set_exception(self._in_a_sentence(error))
+
+        self._executor.submit(_Checked(fn, version()), *args, **kwargs).add_done_callback(over)
+        return told
+
+    @property
+    def _name(self) -> str:
+        return f"The Dask cluster {self._address}"
+
+    def _in_a_sentence(self, error: BaseException) -> BaseException:
+        if not isinstance(error, OtherVersionError):
+            return error
+        return InputError(
+            f"{self._name} has a worker with diagnose {error}, but this is {version()}."
+            " Install the same version on all workers."
+        )
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Cancels what is not done, unless it is to wait."""
+        self._executor.shutdown(wait=wait)
+
+
+@contextmanager
+def _on_cluster(address: str, jobs: int) -> Iterator[Workplace]:
+    """`address` is a scheduler's, or "local": then `jobs` workers are started here. Raises InputError if there is none.
+
+    Work that killed its worker has been tried by Dask on others.
+    """
+    try:
+        from distributed import Client, KilledWorker, LocalCluster
+    except ImportError:
+        raise InputError("--cluster needs Dask. Run: pip install 'torch-diagnose[cluster]'.") from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    with ExitStack() as opened:
+        try:
+            scheduler = address
+            if address == "local":
+                cluster = LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=":0")
+                scheduler = opened.enter_context(cluster)
+            client = opened.enter_context(Client(scheduler, timeout=CONNECT_S))
+        except (OSError, ValueError) as error:
+            why = f"There is no Dask scheduler at {address}. `dask scheduler` prints its address."
+            raise InputError(why) from error
+        _require_workers(client, address)
+        pool = _OnCluster(client.get_executor(pure=False), address)
+        opened.callback(pool.shutdown, wait=False)
+        yield Workplace(pool, AHEAD, (KilledWorker,), lasts=True, look=_Alive(client, address))
+
+
+def _require_workers(client: Any, address: str) -> None:
+    """Raises InputError if there are none, or if some lack this program: they would not survive being asked for it."""
+    try:
+        client.wait_for_workers(1, timeout=WORKERS_S)
+    except TimeoutError:
+        raise InputError(f"No worker has joined {address} in {WORKERS_S} s. {_start(address)}") from None
+    told = client.run(eval, _IS_THERE, on_error="return")
+    without = sum(one is not True for one in told.values())
+    if without:
+        raise InputError(f"{without} of {len(told)} workers of {address} lack diagnose. Install it on all of them.")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -16,12 +14,12 @@ from msgspec.structs import replace
 from diagnose.contracts.trials import SCHEMA_VERSION as TRIALS_VERSION
 from diagnose.contracts.trials import Report
 from diagnose.failures import attempt
-from diagnose.source import beside, ranks
+from diagnose.source import arrangement, beside, ranks
 from diagnose.source.base import InputError
-from diagnose.source.beside import LONGEST_NOTE, read_costs, read_graph, read_values
+from diagnose.source.beside import KINDS, LONGEST_NOTE
 from diagnose.source.integrity import WITHOUT
 from diagnose.source.ranks import TraceFile
-from diagnose.storage.remote import Listings, Place
+from diagnose.storage.remote import Place
 from diagnose.trace import retiming, units
 from diagnose.trace.joining import joined
 from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest, Timed
@@ -29,32 +27,16 @@ from diagnose.trace.measured import EVENT_NS
 from diagnose.trace.model import Context, Ground, IntegrityNote, Rank, Severity, Step
 from diagnose.trace.units import duration
 
-MANIFEST, TRIALS = "manifest.json", "trials.json"
-RECORD_AGAIN = "Record again to have them."
 NOT_TIMED = "Times are those of steps in which ops were recorded, which takes the host time."
 MOST_NOTES = 16  # Notes that are shown of each part of a manifest, with LONGEST_NOTE characters of each.
 _TRACE_NAME = re.compile(r"\.trace\.(json|json\.gz|sqlite)\Z")
-_BESIDE = {
-    "device": (".device.json.gz", ".device.json", ".device.sqlite"),
-    "detail": (".detail.json.gz", ".detail.json"),  # By torch.profiler, whatever made the other.
-    **{kind: (f".{kind}.json.gz",) for kind in ("graph", "values", "costs")},
-}
-_AGAIN = "Record again to know it."
-_ADDED: dict[str, tuple[str, Callable[[Place], tuple[Any, list[str]]], str, str]] = {
-    "graph": ("graph", read_graph, "How ops depend on each other", _AGAIN),
-    "values": ("values", read_values, "Which ops compute the same again", _AGAIN),
-    "costs": ("measured", read_costs, "What changed ops take on this machine", "Measure again: diagnose measure."),
-}
-"""By the kind of a file the field of Rank that it fills, how, what it tells, and what to do without it."""
 
 
 class RankFiles(Struct, frozen=True):
     """What is read as one rank."""
 
     trace: TraceFile
-    beside: dict[str, Place] = field(default_factory=dict)
-    """By kind: "device" work and runtime calls alone, "detail" (stacks, shapes), autograd's "graph", which ops made
-    equal "values", measured "costs" of changed ops."""
+    beside: dict[str, Place] = field(default_factory=dict)  # By kind, as in `beside.KINDS`.
     context: Context | None = None
 
     def without(self, kind: str) -> RankFiles:
@@ -63,8 +45,8 @@ class RankFiles(Struct, frozen=True):
 
     def absolute(self) -> RankFiles:
         """The same for a process that runs in another folder."""
-        beside = {kind: path.absolute() for kind, path in self.beside.items()}
-        return replace(self, trace=replace(self.trace, path=self.trace.path.absolute()), beside=beside)
+        trace = replace(self.trace, path=self.trace.path.absolute())
+        return replace(self, trace=trace, beside={kind: path.absolute() for kind, path in self.beside.items()})
 
 
 class Recordings(Struct, frozen=True):
@@ -78,58 +60,90 @@ class Recordings(Struct, frozen=True):
 
 def find(paths: Sequence[str | Path]) -> Recordings:
     """The recordings in the paths. A trace that was named, rather than its folder, is used alone. Raises InputError."""
-    listings = Listings()
-    told: dict[Place, _Told | None] = {}
+    seen: dict[str, Place] = {}
+    manifests: dict[Place, _Contexts | None] = {}
     notes: list[IntegrityNote] = []
     found: list[RankFiles] = []
     tried: list[Report] = []
-    for trace in ranks.find(paths, listings):
+    for trace in ranks.find(paths, seen):
         if trace.named:
             found.append(RankFiles(trace))
             continue
         folder = trace.path.parent
-        if folder not in told:
-            manifest, problems = _manifest_beside(trace.path, listings)
-            trials, others = _trials_beside(trace.path, listings)
-            told[folder] = None if manifest is None else _Told(manifest)
+        if folder not in manifests:
+            manifest, trials, problems = _about(trace.path, seen)
+            manifests[folder] = None if manifest is None else _Contexts(manifest)
             tried += [] if trials is None else [trials]
-            notes += [*problems, *others]
-        there = {kind: _beside(trace.path, names, listings) for kind, names in _BESIDE.items()}
-        known = told[folder]
-        context = None if known is None else known.context(trace.path.name)
-        found.append(RankFiles(trace, {kind: path for kind, path in there.items() if path is not None}, context))
-    manifests = [one.manifest for one in told.values() if one is not None]
+            notes += problems
+        contexts = manifests[folder]
+        context = None if contexts is None else contexts.of(trace.path.name)
+        found.append(RankFiles(trace, _beside(trace.path, seen), context))
+    known = [one.manifest for one in manifests.values() if one is not None]
     used = {one.context.rank.rank for one in found if one.context is not None}
-    notes += [note for one in manifests for note in _run_notes(one, used)]
-    return Recordings(
-        tuple(found), manifests[0] if manifests else None, tried[0] if tried else None, integrity=tuple(notes)
-    )
+    notes += [note for one in known for note in _run_notes(one, used)]
+    return Recordings(tuple(found), known[0] if known else None, tried[0] if tried else None, tuple(notes))
+
+
+def _about(trace: Place, seen: dict[str, Place]) -> tuple[Manifest | None, Report | None, list[IntegrityNote]]:
+    """What lies in the folder of a trace on the whole recording, and what is wrong with it."""
+    manifest: Manifest | None = None
+    trials: Report | None = None
+    told, others = list[IntegrityNote](), list[IntegrityNote]()
+    if path := seen.get(ranks.address(trace.with_name("manifest.json"))):
+        lost = "It is not used: times without the profiler and the run's settings are not known."
+        manifest, told = beside.read(path, Manifest, SCHEMA_VERSION, lost, "Record again to have them.")
+    if path := seen.get(ranks.address(trace.with_name("trials.json"))):
+        lost, again = "The report lacks the trials.", "Try again: diagnose try."
+        trials, others = beside.read(path, Report, TRIALS_VERSION, lost, again)
+    return manifest, trials, [*told, *others]
+
+
+def _beside(trace: Place, seen: dict[str, Place]) -> dict[str, Place]:
+    """The files beside a trace that our recorder named, by kind."""
+    if (stem := _stem(trace)) is None:
+        return {}
+    there = {
+        kind: [seen[name] for end in about.ends if (name := ranks.address(trace.with_name(stem + end))) in seen]
+        for kind, about in KINDS.items()
+    }
+    return {kind: files[0] for kind, files in there.items() if files}
+
+
+def _stem(trace: Place) -> str | None:
+    found = _TRACE_NAME.search(trace.name)
+    return trace.name[: found.start()] if found else None
+
+
+def costs_beside(trace: Place) -> str | None:
+    """Name of the file for what changed ops take, beside a trace; None of a trace that our recorder did not name."""
+    stem = _stem(trace)
+    return None if stem is None else stem + KINDS["costs"].ends[0]
 
 
 def read(files: RankFiles) -> Rank:
     """The rank in a trace, with what its detail recording and manifest add. Raises InputError if there is no trace."""
-    rank = ranks.read(files.trace.path, files.trace.part)
-    rank = replace(rank, context=files.context)
-    if files.context is not None:
-        told = files.context.rank
-        rank = replace(rank, integrity=(*rank.integrity, *_notes(told.notes), *notes(told)))
-    for kind in (one for one in _ADDED if one in files.beside):
-        rank = _with(rank, files.beside[kind], *_ADDED[kind])
-    rank = _timed(_settled(rank), files)
+    rank = replace(ranks.read(files.trace.path, files.trace.part), context=files.context)
+    own = None if files.context is None else files.context.rank
+    if own is not None:
+        rank = _noted(rank, *_notes(own.notes), *notes(own))
+    for kind, path in files.beside.items():
+        if KINDS[kind].read is not None:
+            rank = _with(rank, path, KINDS[kind])
+    if own is not None and own.timing is not None:
+        rank = retiming.without_first(rank, own.timing.settling or 0)
+    rank = _timed(rank, files)
     if "detail" not in files.beside:
         return rank
     try:
         rank = joined(rank, replace(ranks.read(files.beside["detail"]), context=files.context))
     except InputError as error:
-        lost = IntegrityNote(str(error), "Source lines and shapes are not known.", Severity.WARNING)
-        return replace(rank, integrity=(*rank.integrity, lost))
+        return _noted(rank, IntegrityNote(str(error), "Source lines and shapes are not known.", Severity.WARNING))
     obsolete = [WITHOUT[option] for option in rank.provenance.joined]
     return replace(rank, integrity=tuple(note for note in rank.integrity if note not in obsolete))
 
 
-def _settled(rank: Rank) -> Rank:
-    timing = None if rank.context is None else rank.context.rank.timing
-    return rank if timing is None else retiming.without_first(rank, timing.settling or 0)
+def _noted(rank: Rank, *notes: IntegrityNote) -> Rank:
+    return replace(rank, integrity=(*rank.integrity, *notes))
 
 
 def _timed(rank: Rank, files: RankFiles) -> Rank:
@@ -140,14 +154,14 @@ def _timed(rank: Rank, files: RankFiles) -> Rank:
     try:
         device = ranks.read(files.beside["device"])
     except InputError as error:
-        return replace(rank, integrity=(*rank.integrity, IntegrityNote(str(error), NOT_TIMED, Severity.WARNING)))
+        return _noted(rank, IntegrityNote(str(error), NOT_TIMED, Severity.WARNING))
     measured = known.event_cost
     op_ns = EVENT_NS if measured is None or measured.op_ns is None else measured.op_ns
     marks = _marks(device, known.device_timing)
     moved = attempt("the times of the recording without ops", rank, retiming.retimed, rank, device, marks, op_ns)
     if moved.provenance.timed_by is None or rank.context is None:
         return moved
-    timed = msgspec.structs.replace(known, timing=known.device_timing)
+    timed = replace(known, timing=known.device_timing)
     return replace(moved, context=replace(rank.context, rank=timed))
 
 
@@ -158,57 +172,35 @@ def _marks(device: Rank, timed: Timed) -> tuple[Step, ...]:
     return (device.steps if device.provenance.step_marker == "ProfilerStep" else tuple(by_clock))[timed.settling or 0 :]
 
 
-def _manifest_beside(trace: Place, listings: Listings) -> tuple[Manifest | None, list[IntegrityNote]]:
-    lost = "It is not used: times without the profiler and the run's settings are not known."
-    path = listings.there(trace.with_name(MANIFEST))
-    return (None, []) if path is None else beside.read(path, Manifest, SCHEMA_VERSION, lost, RECORD_AGAIN)
-
-
-def _trials_beside(trace: Place, listings: Listings) -> tuple[Report | None, list[IntegrityNote]]:
-    lost, again = "The report lacks the trials.", "Try again: diagnose try."
-    path = listings.there(trace.with_name(TRIALS))
-    return (None, []) if path is None else beside.read(path, Report, TRIALS_VERSION, lost, again)
-
-
-def _with(
-    rank: Rank, path: Place, name: str, read: Callable[[Place], tuple[Any, list[str]]], lost: str, again: str
-) -> Rank:
+def _with(rank: Rank, path: Place, kind: beside.Kind) -> Rank:
+    """With what a file beside its trace adds, or a note on why that is not used."""
+    assert kind.read is not None
     try:
-        added, dropped = read(path)
+        added, dropped = kind.read(path)
     except (OSError, ValueError) as error:
         why = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
-        note = IntegrityNote(f"{path.name} {why}.", f"{lost} is not known. {again}", Severity.WARNING)
-        return replace(rank, integrity=(*rank.integrity, note))
-    partly = (beside.partly(path.name, dropped, again),) if dropped else ()
-    return replace(rank, integrity=(*rank.integrity, *partly), **{name: added})
+        lost = f"{kind.lost} is not known. {kind.again}"
+        return _noted(rank, IntegrityNote(f"{path.name} {why}.", lost, Severity.WARNING))
+    rank = replace(rank, **{kind.attribute: added})
+    return _noted(rank, beside.partly(path.name, dropped, kind.again)) if dropped else rank
 
 
-def costs_beside(trace: Place) -> str | None:
-    """Name of the file for what changed ops take, beside a trace; None of a trace that our recorder did not name."""
-    name = _TRACE_NAME.sub("", trace.name)
-    return None if name == trace.name else name + _BESIDE["costs"][0]
+class _Contexts:
+    """What a manifest knows of the ranks of its folder."""
 
-
-def _beside(trace: Place, names: Sequence[str], listings: Listings) -> Place | None:
-    found = _TRACE_NAME.search(trace.name)
-    beside = [trace.with_name(trace.name[: found.start()] + name) for name in names] if found else []
-    return next((file for file in map(listings.there, beside) if file is not None), None)
-
-
-class _Told:
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self._by_name = {rank.trace: rank for rank in reversed(manifest.ranks)}
         self._by_number = {rank.rank: rank for rank in reversed(manifest.ranks)}
 
-    def context(self, trace: str) -> Context | None:
+    def of(self, trace: str) -> Context | None:
         """Of the rank that names the file, else of the one of its number."""
-        told, index = self.manifest, ranks.rank_in_name(trace)
+        about, index = self.manifest, arrangement.rank_in_name(trace)
         own = self._by_name.get(trace) or (None if index is None else self._by_number.get(index))
         if own is None:
             return None
-        here = own.peers or len(told.ranks)
-        return Context(own, told.host, here, told.environment, told.versions, told.command)
+        here = own.peers or len(about.ranks)
+        return Context(own, about.host, here, about.environment, about.versions, about.command)
 
 
 def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:
@@ -217,27 +209,18 @@ def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:
         yield IntegrityNote("The recording is incomplete.", "Later parts are missing.", Severity.WARNING)
     for rank in manifest.ranks:
         if rank.rank not in used and rank.recorded:
-            yield from _absent(rank)
+            said = " ".join(rank.notes[:MOST_NOTES])[:LONGEST_NOTE]
+            yield IntegrityNote(f"Rank {rank.rank} left no trace.", said, Severity.WARNING)
     if timed := [rank.rank for rank in manifest.ranks if not rank.recorded]:
-        yield _timed_only(timed)
-
-
-def _absent(rank: RankManifest) -> Iterator[IntegrityNote]:
-    said = " ".join(rank.notes[:MOST_NOTES])[:LONGEST_NOTE]
-    yield IntegrityNote(f"Rank {rank.rank} left no trace.", said, Severity.WARNING)
-
-
-def _timed_only(ranks: Sequence[int]) -> IntegrityNote:
-    said = f"{units.ranks(ranks).capitalize()} {'were' if len(ranks) > 1 else 'was'} timed but not recorded."
-    return IntegrityNote(said[:LONGEST_NOTE], "Choose ranks with diagnose profile --ranks.", Severity.NOTE)
+        said = f"{units.ranks(timed).capitalize()} {'were' if len(timed) > 1 else 'was'} timed but not recorded."
+        yield IntegrityNote(said[:LONGEST_NOTE], "Choose ranks with diagnose profile --ranks.", Severity.NOTE)
 
 
 def _notes(sentences: Sequence[str]) -> list[IntegrityNote]:
     return [IntegrityNote(sentence[:LONGEST_NOTE], "", Severity.NOTE) for sentence in sentences[:MOST_NOTES]]
 
 
-CHANGED = 0.05
-"""Share by which median steps differ; equal runs on one GPU machine differ by 0.1 to 8 %, by what bounds them."""
+CHANGED = 0.05  # Share by which medians differ; of equal runs on one GPU machine by 0.1 to 8 %.
 
 
 def notes(rank: RankManifest) -> Iterator[IntegrityNote]:

@@ -14,18 +14,15 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import msgspec
+from msgspec.structs import astuple
 
 from diagnose.source.base import InputError
 from diagnose.trace.run_log import COLUMNS, Column, EpochTime, Gauge, OutlierStep, RunLog, Window
 
 MAGIC, HEADER = b"\xd1\xa9", struct.Struct("<2sII")
-
 VERSION = 1
-
 MOST_FILE_BYTES, MOST_RECORD_BYTES, MOST_RECORDS = 256_000_000, 1_000_000, 100_000
 """Beyond which nothing is read: a log has 1 MB for each 100,000 steps, and a record some kB (our choice)."""
-
-OUTLIER_FIELDS = 3  # Number, step, waiting.
 
 _NAME = re.compile(r"rank(\d{1,7})\.watch\Z")
 _ATTEMPT = re.compile(r"rank\d{1,7}\.attempt-(\d{1,7})\.watch\Z")
@@ -116,7 +113,6 @@ class _End(_Record, frozen=True, tag="end"):
 
 _Any = _Begin | _Steps | _Window | _Open | _End
 
-
 WHOLE = ("step", "save", "evaluation", "recording", "outside")  # Columns that add up to the time.
 
 
@@ -150,7 +146,10 @@ def read(path: Path) -> RunLog:
         raise InputError(f"{path} has format {begin.version}, but this version reads {VERSION}. Update diagnose.")
     end = next((one for one in records if isinstance(one, _End)), None)
     by_number = {one.number: one for one in records if isinstance(one, _Window)}
-    current = _current(path, damage)
+    current: _Open | None = None
+    with suppress(OSError):
+        unfinished = list(_records(path.with_name(f"{path.name}.open"), damage))
+        current = next((one for one in unfinished if isinstance(one, _Open)), None)
     if end is None and current is not None and current.window.number not in by_number:
         by_number[current.window.number] = current.window
     else:
@@ -171,26 +170,14 @@ def read(path: Path) -> RunLog:
         last={} if latest is None else _named(begin.columns, latest.last),
         files=() if end is None else end.files,
         damaged=damage[0],
-        first_steps=tuple(_detailed(records, begin.columns)),
+        first_steps=tuple(
+            _named(begin.columns, row[1:]) for record in records if isinstance(record, _Steps) for row in record.rows
+        ),
     )
-
-
-def _detailed(records: list[_Any], columns: tuple[str, ...]) -> Iterator[dict[str, int]]:
-    for record in records:
-        if isinstance(record, _Steps):
-            yield from (_named(columns, row[1:]) for row in record.rows)
 
 
 def _named(columns: tuple[str, ...], row: Row) -> dict[str, int]:
     return {name: value for name, value in zip(columns, row, strict=False) if name in COLUMNS}
-
-
-def _current(path: Path, damage: list[int]) -> _Open | None:
-    try:
-        found = list(_records(path.with_name(f"{path.name}.open"), damage))
-    except OSError:
-        return None
-    return next((one for one in found if isinstance(one, _Open)), None)
 
 
 def _records(path: Path, damage: list[int]) -> Iterator[_Any]:
@@ -239,17 +226,16 @@ def _in_order(by_number: dict[int, _Window], damage: list[int]) -> Iterator[Wind
             one.steps,
             one.began_ns,
             one.ended_ns,
-            {name: _column(column) for name, column in one.columns.items() if name in COLUMNS},
+            {name: _column(*astuple(column)) for name, column in one.columns.items() if name in COLUMNS},
             one.outliers.count,
             one.outliers.excess_ns,
             tuple(sorted(one.outliers.gaps.items())),
-            tuple(EpochTime(*msgspec.structs.astuple(epoch)) for epoch in one.epochs),
+            tuple(EpochTime(*astuple(epoch)) for epoch in one.epochs),
             one.more_epochs,
-            {name: Gauge(*msgspec.structs.astuple(gauge)) for name, gauge in one.gauges.items()},
-            tuple(OutlierStep(*row) for row in one.outliers.longest if len(row) == OUTLIER_FIELDS),
+            {name: Gauge(*astuple(gauge)) for name, gauge in one.gauges.items()},
+            tuple(OutlierStep(*row) for row in one.outliers.longest if len(row) == 3),  # Number, step, waiting.
         )
 
 
-def _column(one: _Column) -> Column:
-    pairs = tuple(zip(one.buckets[::2], one.buckets[1::2], strict=False))
-    return Column(one.count, one.sum_ns, one.least_ns, one.most_ns, pairs)
+def _column(count: int, sum_ns: int, least_ns: int, most_ns: int, buckets: tuple[int, ...]) -> Column:
+    return Column(count, sum_ns, least_ns, most_ns, tuple(zip(buckets[::2], buckets[1::2], strict=False)))

@@ -10,9 +10,7 @@ from typing import BinaryIO
 from diagnose.source.base import Damage, InputError
 from diagnose.storage.remote import Place
 
-PIECE_BYTES = 1 << 20
-"""Small enough to stay in a core's cache with what is decoded of it: events of 4 MB take 1.5 times as long each."""
-
+PIECE_BYTES = 1 << 20  # In a core's cache with what is decoded of it: with 4 MB events take 1.5 times as long.
 PACKED_BYTES = 64 << 10  # read at a time; small, because what follows a gzip member is copied
 GZIP_MAGIC = b"\x1f\x8b"
 BOMB_BYTES = 1 << 30

@@ -1,26 +1,107 @@
 """A file at a URL as a value: it goes to other processes and machines, and offers what readers ask of a Path.
 
-To be read it is copied: copies are of bounded size, and gone afterwards.
+To be read it is copied: copies are of bounded size, and gone afterwards. The only place that imports fsspec.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Literal, TypeAlias
+from typing import Any, BinaryIO, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from diagnose.storage import urls
-from diagnose.storage.filesystem import asked, filesystem
 from diagnose.storage.urls import StorageError, in_words
+
+T = TypeVar("T")
+
+SILENCE_S = 60.0  # A web server that sends nothing for so long has lost us. fsspec's own limit is for a whole file.
+
+PACKAGES = {
+    **dict.fromkeys(("s3", "s3a"), "s3fs"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("az", "abfs", "abfss"), "adlfs"),
+    **dict.fromkeys(("http", "https"), "aiohttp"),
+    "hdfs": "pyarrow",
+}
+"""Scheme -> what to install beside fsspec."""
+
+_TALKATIVE = ("asyncio", "fsspec", "s3fs", "gcsfs", "adlfs", "aiohttp", "aiobotocore", "botocore", "azure", "google")
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The filesystem that a URL leads to, and the path in it. Credentials are found by fsspec's own rules.
+
+    Raises StorageError with what to install, or what is wrong with the URL.
+    """
+    kind = urls.scheme(url)
+    try:
+        known = _known(kind)
+        import fsspec
+
+        options = {**known._get_kwargs_from_urls(url), **(_web_options(fsspec.config.conf) if urls.is_web(url) else {})}
+        return fsspec.filesystem(kind, **options), known._strip_protocol(url)
+    except ImportError:
+        raise _not_installed(kind) from None
+    except Exception as error:
+        raise in_words(error) from None
+
+
+def asked(storage: Any, call: Callable[[], T]) -> T:
+    """What a filesystem answers, not from listings that it remembers. It tries again by itself. Raises StorageError."""
+    try:
+        storage.invalidate_cache()
+        return call()
+    except Exception as error:
+        raise in_words(error) from None
+
+
+def _known(kind: str) -> Any:
+    """fsspec's class for a scheme. Raises StorageError if there is none, ImportError if its package is missing."""
+    import fsspec
+
+    # Keeps Python from printing what libraries log, which may hold signed URLs, where no logging was set up.
+    for logger in map(logging.getLogger, _TALKATIVE):
+        if not logger.handlers:
+            logger.addHandler(logging.NullHandler())
+    try:
+        return fsspec.get_filesystem_class(kind)
+    except ValueError:
+        if kind in PACKAGES:
+            raise _not_installed(kind) from None
+        raise StorageError(
+            errno.EINVAL,
+            f"fsspec does not support {kind}://. Use, for example, s3://, gs://, az://, hdfs:// or https://",
+        ) from None
+
+
+def _not_installed(kind: str) -> StorageError:
+    package = PACKAGES.get(kind, "and what it needs for that")
+    return StorageError(
+        errno.ENOSYS, f"{kind}:// needs packages that are not installed. Run: pip install fsspec {package}"
+    )
+
+
+def _web_options(configured: Mapping[str, Any]) -> dict[str, Any]:
+    """Files as they are, not compressed on the way. What users configured stays."""
+    import aiohttp
+
+    wanted = {**configured.get("http", {}), **configured.get("https", {})}
+    client = {"timeout": aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)}
+    return {
+        "headers": {**wanted.get("headers", {}), "Accept-Encoding": "identity"},
+        "client_kwargs": {**client, **wanted.get("client_kwargs", {})},
+    }
+
 
 MOST_BYTES = 16 << 30  # A longer recording than anybody reads at once.
 SPARED_BYTES = 1 << 30  # Of the disk, for others.
@@ -101,52 +182,36 @@ class Status(Struct, frozen=True):
 Place: TypeAlias = Path | Remote  # Where a file is: on this machine, or elsewhere.
 
 
-class Listings:
-    """The folders that were listed so far: each once, and the list is all that is asked of it."""
+def named(url: str) -> list[Remote]:
+    """What a URL stands for: a file, a folder, or those that fit a pattern; nothing if nothing lies there.
 
-    def __init__(self) -> None:
-        self._files: dict[str, Remote] = {}
+    Raises StorageError.
+    """
+    storage, path = filesystem(url)
+    bare = urls.without_parameters(url)
+    if bare.endswith("/"):
+        return [Remote(url, folder=True)]
+    try:
+        return [_remote(url, asked(storage, lambda: storage.info(path)))]
+    except StorageError as error:
+        if not error.is_missing:
+            raise
+    first = _PATTERN.search(bare)
+    folder = "" if first is None else bare[: first.start()].rpartition("/")[0]
+    if not urls.is_url(f"{folder}/"):  # No pattern, or one of buckets.
+        return []
+    _, root = filesystem(f"{folder}/")
+    found = asked(storage, lambda: storage.glob(path, detail=True))
+    return [_remote(urls.inside(folder, _relative(name, root)), info) for name, info in sorted(found.items())]
 
-    def named(self, url: str) -> list[Remote]:
-        """What a URL stands for: a file, a folder, or those that fit a pattern; nothing if nothing lies there.
 
-        Raises StorageError.
-        """
-        storage, path = filesystem(url)
-        bare = urls.without_parameters(url)
-        if bare.endswith("/"):
-            return [Remote(url, folder=True)]
-        try:
-            return [_remote(url, asked(storage, lambda: storage.info(path)))]
-        except StorageError as error:
-            if not error.is_missing:
-                raise
-        first = _PATTERN.search(bare)
-        folder = "" if first is None else bare[: first.start()].rpartition("/")[0]
-        if not urls.is_url(f"{folder}/"):  # No pattern, or one of buckets.
-            return []
-        _, root = filesystem(f"{folder}/")
-        found = asked(storage, lambda: storage.glob(path, detail=True))
-        return [_remote(urls.inside(folder, _relative(name, root)), info) for name, info in sorted(found.items())]
-
-    def inside(self, folder: Remote) -> dict[str, Remote]:
-        """All files in a folder and in those inside it, by their path from there. Raises StorageError."""
-        storage, root = filesystem(folder.url)
-        how = {"on_error": "raise"} if urls.is_web(folder.url) else {}
-        found = asked(storage, lambda: storage.find(root, detail=True, **how))
-        files = {
-            _relative(name, root): _remote(urls.inside(folder.url, _relative(name, root)), info)
-            for name, info in found.items()
-            if info.get("type") == "file"
-        }
-        self._files |= {file.url: file for file in files.values()}
-        return files
-
-    def there(self, place: Place) -> Place | None:
-        """The file at a place, with its size; None if there is none. Of a URL, as its folder was listed."""
-        if isinstance(place, Remote):
-            return self._files.get(place.url)
-        return place if place.is_file() else None
+def inside(folder: Remote) -> dict[str, Remote]:
+    """All files in a folder and in those inside it, by their path from there, by one listing. Raises StorageError."""
+    storage, root = filesystem(folder.url)
+    how = {"on_error": "raise"} if urls.is_web(folder.url) else {}
+    found = asked(storage, lambda: storage.find(root, detail=True, **how))
+    infos = {_relative(name, root): info for name, info in found.items() if info.get("type") == "file"}
+    return {name: _remote(urls.inside(folder.url, name), info) for name, info in infos.items()}
 
 
 _kept: dict[Remote, tempfile.TemporaryDirectory[str]] = {}

@@ -59,8 +59,7 @@ _FORBIDDEN = (401, 403, 407)
 _OF_RIGHTS = re.compile(r"Credential|Auth|Forbidden|Permission|TokenRetrieval|RefreshError|Token.*Expired")
 _OF_WORDS = re.compile(r"Validation|Invalid(Bucket|URL|Url|Argument)|Unknown\w*Error")
 
-_NOT_KNOWN = (TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
-"""Of fsspec for what it cannot do or does not know."""
+_NOT_KNOWN = (TypeError, ValueError, LookupError, AttributeError, NotImplementedError)  # What fsspec raises.
 
 
 class StorageError(OSError):

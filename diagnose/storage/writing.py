@@ -1,16 +1,16 @@
 """Writing to URLs: a file is there whole or not at all, and a folder's most important file comes last."""
 
 import errno
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from diagnose.storage import urls
-from diagnose.storage.filesystem import asked, filesystem
+from diagnose.storage.remote import asked, filesystem
 from diagnose.storage.urls import StorageError
 
-_PUT_WHOLE = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
-"""Stores that show a file once all of it has come. Elsewhere it is written beside, and renamed."""
+_PUT_WHOLE = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")  # Show a file once all of it is there.
 
 
 def address(url: str) -> tuple[str, str]:
@@ -72,12 +72,6 @@ def _put(storage: Any, url: str, local: Path, path: str) -> None:
         asked(storage, lambda: storage.put_file(str(local), beside))
         asked(storage, lambda: storage.mv(beside, path))
     except BaseException:
-        _remove(storage, beside)
+        with suppress(Exception):
+            storage.rm_file(beside)
         raise
-
-
-def _remove(storage: Any, path: str) -> None:
-    try:
-        storage.rm_file(path)
-    except Exception:
-        return

@@ -6,7 +6,6 @@ from decimal import Decimal
 import numpy as np
 
 from diagnose.trace import manifest
-from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import Context, ValueGraph
 
 MADE_LATE_NS = 500_000  # What handing over a batch takes that is made after it was asked for.
@@ -53,11 +52,12 @@ def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
     said, timed, searches = _THREADS.search(text), _TIMED.search(text), _BENCHMARK.search(text)
     threads, cores = (int(said["threads"]), int(said["cores"])) if said else (None, None)
     times = tuple(map(ns, timed["times"].split())) if timed else (period_ns,)
+    fetched = int(found["megabytes"]) * 1_000_000 if (found := _FETCHED.search(text)) else None
     known = manifest.RankManifest(
         rank=rank,
         world_size=int(world["ranks"]) if (world := _WORLD.search(text)) else ranks,
         flags=manifest.Flags(threads=threads, cudnn_benchmark=None if searches is None else searches["value"] == "on"),
-        unprofiled=manifest.Timed(first_step=0, wall_ns=times, fetched_bytes=_fetched(text)) if said or timed else None,
+        unprofiled=manifest.Timed(first_step=0, wall_ns=times, fetched_bytes=fetched) if said or timed else None,
         python_threads=tuple(manifest.PythonThread(name=one, cpu_share=float(at)) for one, at in _RIVAL.findall(text)),
         loaders=_loaders(text),
         epochs=_epochs(text),
@@ -81,7 +81,9 @@ def values(text: str) -> ValueGraph | None:
     made = [step * count + at if not said[at]["always"] else at for step in (0, 1) for at in first]
     takes = [(one["takes"] or "").replace("-", "-1").split(",") for one in said]
     edges = [(at, int(taken)) for at, some in enumerate(takes) for taken in some if taken]
-    counts = [_counted(one["counts"]) for one in said]
+    words = [one["counts"].split() for one in said]
+    counts = [dict(zip(some[::2], map(int, some[1::2]), strict=True)) for some in words]
+    looked = [one.get("looked", -1) for one in counts]
     before = [(count + at, one["carried"]) for at, one in enumerate(counts) if "carried" in one]
     both = [
         (step * count + at, one if one < 0 else step * count + one) for step in (0, 1) for at, one in edges
@@ -96,20 +98,9 @@ def values(text: str) -> ValueGraph | None:
         same=np.array([-1 if value == at else value for at, value in enumerate(made)]),
         uses=np.array([taker for taker, _ in both], dtype=np.int64),
         sparse=np.array([one.get("sparse", 0) for one in counts] * 2),
-        looked_up=_looked_up(counts),
+        looked_up=np.array([*looked, *(one + count if one >= 0 else -1 for one in looked)]),
         used=np.array([made for _, made in both], dtype=np.int64),
     )
-
-
-def _counted(text: str) -> dict[str, int]:
-    words = text.split()
-    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
-
-
-def _looked_up(said: list[dict[str, int]]) -> IntArray:
-    looked = [one.get("looked", -1) for one in said]
-    both = [*looked, *(one + len(said) if one >= 0 else -1 for one in looked)]
-    return np.array(both)
 
 
 def _epochs(text: str) -> manifest.Epochs | None:
@@ -126,11 +117,6 @@ def _epochs(text: str) -> manifest.Epochs | None:
         between_ns=between_ns,
         starting_ns=starting_ns,
     )
-
-
-def _fetched(text: str) -> int | None:
-    said = _FETCHED.search(text)
-    return int(said["megabytes"]) * 1_000_000 if said else None
 
 
 def _loaders(text: str) -> tuple[manifest.Loader, ...]:

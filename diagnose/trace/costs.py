@@ -15,9 +15,7 @@ from msgspec import Struct
 Shape = tuple[int, ...]
 Convolved = tuple[Shape, Shape]  # Sizes of a convolution's input and weight.
 
-DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
-"""Every type in which is multiplied, in the words of `kinds.math_dtype`."""
-
+DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")  # As `kinds.math_dtype` has them.
 DTYPE_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5, "int8": 1.0}
 """Bytes per element in memory; tf32 is stored as fp32."""
 
@@ -35,15 +33,13 @@ _ESCAPED = re.compile(r"\\[nrt]")  # White space of indented JSON, as the reader
 class Cost(Struct, frozen=True):
     """What one call multiplies and moves."""
 
-    flops: int
-    """Additions and multiplications of its matrix products, 2 for each pair. At most so many where not `exact`."""
+    flops: int  # Additions and multiplications of products, 2 for each pair; at most so many if not `exact`.
     bytes: int | None  # Traffic if every operand moves once, in the type of the inputs; None if that was not recorded.
     dtype: str | None  # Of the inputs, one of DTYPES; None if not recorded.
     dims: tuple[int, int, int]
     """M, N and K of a product. Of a convolution batch times pixels, and of one group the channels out and in; of
     attention queries, keys and size of a head."""
-    exact: bool
-    """False where arguments that are not recorded can make it less: a mask or window, which gradients are asked for."""
+    exact: bool  # False where arguments that are not recorded can make it less: masks, wanted gradients.
 
 
 class _Work(NamedTuple):

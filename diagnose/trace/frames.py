@@ -74,10 +74,15 @@ def at_line(name: str, line: int) -> str:
     return f"{frame[1]}({line}): {frame[3]}" if frame else name
 
 
+def _file(name: str, other: str = "") -> str:
+    """The file of a frame, with slashes; `other` if it is none."""
+    site = frame_site(name)
+    return site.file.replace("\\", "/") if site else other
+
+
 def is_profiler(name: str) -> bool:
     """Whether a frame is of torch's profiler, or of one made like it."""
-    site = frame_site(name)
-    return site is not None and _PROFILER.match(site.file.replace("\\", "/")) is not None
+    return _PROFILER.match(_file(name)) is not None
 
 
 def is_user_frame(name: str, libraries: Collection[str] = ()) -> bool:
@@ -86,8 +91,7 @@ def is_user_frame(name: str, libraries: Collection[str] = ()) -> bool:
     Files are named from where Python finds them, so that nothing in a name may say that its module is installed:
     `libraries` are modules that are known to be.
     """
-    site = frame_site(name)
-    file = site.file.replace("\\", "/") if site else "<"
+    file = _file(name, "<")
     module = file.partition("/")[0].removesuffix(".py")
     return not (
         module in sys.stdlib_module_names or module in libraries or _INSTALLED.search(file) or _LIBRARY.match(file)
@@ -97,9 +101,7 @@ def is_user_frame(name: str, libraries: Collection[str] = ()) -> bool:
 _PACKAGES = re.compile(r".*(?:(?:site|dist)-packages|lib/python3[.\d]+)/", re.DOTALL)
 _FRAMEWORK = ("torch", "triton")  # Their work shows as ops and kernels.
 
-_WRAPPERS = ("wrapper", "wrapped", "inner", "decorator")
-"""Usual names of functions that a decorator puts around others."""
-
+_WRAPPERS = ("wrapper", "wrapped", "inner", "decorator")  # Usual names of what decorators put around.
 
 _OWNERS = (
     ("transformers", re.compile(r"(.*/)?transformers/trainer(_\w+)?\.py\Z")),
@@ -113,8 +115,7 @@ _OWNERS = (
 
 def loop_owner(name: str) -> str | None:
     """The framework whose training loop, or part of it, a Python frame is of; None if it is of none."""
-    site = frame_site(name)
-    file = site.file.replace("\\", "/") if site else ""
+    file = _file(name)
     return next((owner for owner, files in _OWNERS if files.match(file)), None)
 
 

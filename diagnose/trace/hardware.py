@@ -7,7 +7,7 @@ A device that is not known for sure has no peaks: a wrong peak is worse than non
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -108,13 +108,10 @@ class Peaks(Struct, frozen=True):
     memory_gbps: float  # Decimal gigabytes per second, as all rates here.
     memory_gb: float  # Nominal capacity.
     multiprocessors: int
-    link_gbps: float | None
-    """To the other devices of its node, one direction. None also where it takes a bridge that may be absent."""
+    link_gbps: float | None  # To others of its node, one direction; None also where it takes a bridge.
     pcie_generation: int | None  # None where the host is not reached through PCIe.
-    scaled: float = 1.0
-    """Below 1: this is a slice of the device (MIG, MPS limit, partition), and its rates are this share of the whole."""
-    estimated: bool = False
-    """Told from the family: good for how types compare, not for how near a kernel comes to the peak."""
+    scaled: float = 1.0  # Below 1: a slice of the device (MIG, MPS limit, partition) has this share of its rates.
+    estimated: bool = False  # By the family: good for how types compare, not for how near a kernel comes to it.
 
     def tflops(self, dtype: str) -> float | None:
         """The rate for a type as `kinds.math_dtype` names it."""
@@ -131,11 +128,24 @@ class Peaks(Struct, frozen=True):
 _Rates = tuple[float, float | None, float, float | None, float | None]
 
 
+KNOWN: dict[str, Peaks] = {}
+_CONTAINED: dict[str, list[Peaks]] = {}  # By what names of devices contain. Of several the recorded size decides.
+
+
 def _known(
-    name: str, tflops: _Rates, memory: tuple[float, float], multiprocessors: int, link: float | None, pcie: int | None
+    name: str,
+    tflops: _Rates,
+    memory: tuple[float, float],
+    multiprocessors: int,
+    link: float | None,
+    pcie: int | None,
+    *contained: str,
 ) -> Peaks:
-    """`tflops` are fp32, tf32, fp16, bf16, fp8; `memory` is GB/s and GB."""
-    return Peaks(name, *tflops, *memory, multiprocessors, link, pcie)
+    """`tflops` are fp32, tf32, fp16, bf16, fp8; `memory` is GB/s and GB; `contained`, if not `name`: see _CONTAINED."""
+    known = KNOWN[name] = Peaks(name, *tflops, *memory, multiprocessors, link, pcie)
+    for part in contained or (name,):
+        _CONTAINED.setdefault(part, []).append(known)
+    return known
 
 
 # Vendor data sheets, NVIDIA's sparse figures halved. Least certain are the rates of A10G and
@@ -145,31 +155,31 @@ _A100 = (19.5, 156.0, 312.0, 312.0, None)
 _H100 = (67.0, 495.0, 989.0, 989.0, 1979.0)
 _MI300 = (163.4, 653.7, 1307.0, 1307.0, 2615.0)
 
-V100_16 = _known("V100 SXM2 16 GB", _V100, (900, 16), 80, 150, 3)
-V100_32 = _known("V100 SXM2 32 GB", _V100, (900, 32), 80, 150, 3)
-V100_PCIE_16 = _known("V100 PCIe 16 GB", (14.0, None, 112.0, None, None), (900, 16), 80, None, 3)
-V100_PCIE_32 = replace(V100_PCIE_16, name="V100 PCIe 32 GB", memory_gb=32)
-T4 = _known("T4", (8.1, None, 65.0, None, None), (320, 16), 40, None, 3)
-A10 = _known("A10", (31.2, 62.5, 125.0, 125.0, None), (600, 24), 72, None, 4)
-A10G = _known("A10G", (35.0, 35.0, 70.0, 70.0, None), (600, 24), 80, None, 4)
-A100_40 = _known("A100 SXM 40 GB", _A100, (1555, 40), 108, 300, 4)
-A100_80 = _known("A100 SXM 80 GB", _A100, (2039, 80), 108, 300, 4)
-A100_PCIE_40 = _known("A100 PCIe 40 GB", _A100, (1555, 40), 108, None, 4)
-A100_PCIE_80 = _known("A100 PCIe 80 GB", _A100, (1935, 80), 108, None, 4)
-A40 = _known("A40", (37.4, 74.8, 149.7, 149.7, None), (696, 48), 84, None, 4)
-L4 = _known("L4", (30.3, 60.0, 121.0, 121.0, 242.0), (300, 24), 58, None, 4)
-L40S = _known("L40S", (91.6, 183.0, 362.0, 362.0, 733.0), (864, 48), 142, None, 4)
-RTX_3090 = _known("RTX 3090", (35.6, 35.6, 71.0, 71.0, None), (936, 24), 82, None, 4)
-RTX_4090 = _known("RTX 4090", (82.6, 82.6, 165.0, 165.0, 330.0), (1008, 24), 128, None, 4)
-RTX_5090 = _known("RTX 5090", (104.8, 104.8, 209.5, 209.5, 419.0), (1792, 32), 170, None, 5)
-H100 = _known("H100 SXM", _H100, (3350, 80), 132, 450, 5)
-H100_PCIE = _known("H100 PCIe", (51.0, 378.0, 756.0, 756.0, 1513.0), (2000, 80), 114, None, 5)
-H100_NVL = _known("H100 NVL", (60.0, 417.0, 835.0, 835.0, 1671.0), (3900, 94), 132, None, 5)
-H200 = _known("H200 SXM", _H100, (4800, 141), 132, 450, 5)
-GH200_96 = _known("GH200 96 GB", _H100, (4000, 96), 132, 450, None)
-GH200_144 = _known("GH200 144 GB", _H100, (4900, 144), 132, 450, None)
-B200 = _known("B200", (80.0, 1125.0, 2250.0, 2250.0, 4500.0), (8000, 180), 148, 900, 5)
-GB200 = _known("GB200", (80.0, 1250.0, 2500.0, 2500.0, 5000.0), (8000, 186), 148, 900, None)
+_known("V100 SXM2 16 GB", _V100, (900, 16), 80, 150, 3, "V100-SXM2-16GB")
+_known("V100 SXM2 32 GB", _V100, (900, 32), 80, 150, 3, "V100-SXM2-32GB")
+_known("V100 PCIe 16 GB", (14.0, None, 112.0, None, None), (900, 16), 80, None, 3, "V100-PCIE-16GB")
+_known("V100 PCIe 32 GB", (14.0, None, 112.0, None, None), (900, 32), 80, None, 3, "V100-PCIE-32GB")
+_known("T4", (8.1, None, 65.0, None, None), (320, 16), 40, None, 3, "Tesla T4")
+_known("A10", (31.2, 62.5, 125.0, 125.0, None), (600, 24), 72, None, 4)
+_known("A10G", (35.0, 35.0, 70.0, 70.0, None), (600, 24), 80, None, 4)
+_known("A100 SXM 40 GB", _A100, (1555, 40), 108, 300, 4, "A100-SXM4-40GB", "A100-PG509-200")
+_known("A100 SXM 80 GB", _A100, (2039, 80), 108, 300, 4, "A100-SXM4-80GB", "A100-SXM-80GB")
+_known("A100 PCIe 40 GB", _A100, (1555, 40), 108, None, 4, "A100-PCIE-40GB")
+_known("A100 PCIe 80 GB", _A100, (1935, 80), 108, None, 4, "A100 80GB PCIe")
+_known("A40", (37.4, 74.8, 149.7, 149.7, None), (696, 48), 84, None, 4)
+_known("L4", (30.3, 60.0, 121.0, 121.0, 242.0), (300, 24), 58, None, 4)
+_known("L40S", (91.6, 183.0, 362.0, 362.0, 733.0), (864, 48), 142, None, 4)
+_known("RTX 3090", (35.6, 35.6, 71.0, 71.0, None), (936, 24), 82, None, 4)
+_known("RTX 4090", (82.6, 82.6, 165.0, 165.0, 330.0), (1008, 24), 128, None, 4)
+_known("RTX 5090", (104.8, 104.8, 209.5, 209.5, 419.0), (1792, 32), 170, None, 5)
+H100 = _known("H100 SXM", _H100, (3350, 80), 132, 450, 5, "H100 80GB HBM3", "H100")
+_known("H100 PCIe", (51.0, 378.0, 756.0, 756.0, 1513.0), (2000, 80), 114, None, 5, "H100 PCIe", "H100")
+_known("H100 NVL", (60.0, 417.0, 835.0, 835.0, 1671.0), (3900, 94), 132, None, 5, "H100 NVL", "H100")
+_known("H200 SXM", _H100, (4800, 141), 132, 450, 5, "H200")
+_known("GH200 96 GB", _H100, (4000, 96), 132, 450, None, "GH200 480GB")
+_known("GH200 144 GB", _H100, (4900, 144), 132, 450, None, "GH200 144G")
+_known("B200", (80.0, 1125.0, 2250.0, 2250.0, 4500.0), (8000, 180), 148, 900, 5)
+_known("GB200", (80.0, 1250.0, 2500.0, 2500.0, 5000.0), (8000, 186), 148, 900, None)
 # Of the same silicon GeForce multiplies at half the rate of RTX when it accumulates in fp32 (NVIDIA's whitepapers on
 # GA102 and AD102, appendices); fp32 is multiprocessors x 128 x 2 x the boost clock, of Turing x 64 x 2.
 
@@ -180,106 +190,48 @@ def _rates(fp32: float, times: int, tf32: bool = True, fp8: bool = False) -> _Ra
     return fp32, half / 2 if tf32 else None, half, half if tf32 else None, half * 2 if fp8 else None
 
 
-RTX_2080_TI = _known("RTX 2080 Ti", _rates(13.45, 4, tf32=False), (616, 11), 68, None, 3)
-TITAN_RTX = _known("TITAN RTX", _rates(16.3, 8, tf32=False), (672, 24), 72, None, 3)
-QUADRO_RTX_6000 = _known("Quadro RTX 6000", _rates(16.3, 8, tf32=False), (672, 24), 72, None, 3)
-QUADRO_RTX_8000 = _known("Quadro RTX 8000", _rates(16.3, 8, tf32=False), (672, 48), 72, None, 3)
-RTX_3060 = _known("RTX 3060 12 GB", _rates(12.7, 2), (360, 12), 28, None, 4)
-RTX_3060_8 = _known("RTX 3060 8 GB", _rates(12.7, 2), (240, 8), 28, None, 4)
-RTX_3060_TI = _known("RTX 3060 Ti", _rates(16.2, 2), (448, 8), 38, None, 4)
-RTX_3070 = _known("RTX 3070", _rates(20.3, 2), (448, 8), 46, None, 4)
-RTX_3070_TI = _known("RTX 3070 Ti", _rates(21.7, 2), (608, 8), 48, None, 4)
-RTX_3080_10 = _known("RTX 3080 10 GB", _rates(29.8, 2), (760, 10), 68, None, 4)
-RTX_3080_12 = _known("RTX 3080 12 GB", _rates(30.6, 2), (912, 12), 70, None, 4)
-RTX_3080_TI = _known("RTX 3080 Ti", _rates(34.1, 2), (912, 12), 80, None, 4)
-RTX_3090_TI = _known("RTX 3090 Ti", _rates(40.0, 2), (1008, 24), 84, None, 4)
-RTX_A4000 = _known("RTX A4000", _rates(19.2, 4), (448, 16), 48, None, 4)
-RTX_A5000 = _known("RTX A5000", _rates(27.8, 4), (768, 24), 64, None, 4)
-RTX_A6000 = _known("RTX A6000", _rates(38.7, 4), (768, 48), 84, None, 4)
-RTX_4060 = _known("RTX 4060", _rates(15.1, 2, fp8=True), (272, 8), 24, None, 4)
-RTX_4060_TI = _known("RTX 4060 Ti 8 GB", _rates(22.1, 2, fp8=True), (288, 8), 34, None, 4)
-RTX_4060_TI_16 = _known("RTX 4060 Ti 16 GB", _rates(22.1, 2, fp8=True), (288, 16), 34, None, 4)
-RTX_4070 = _known("RTX 4070", _rates(29.1, 2, fp8=True), (504, 12), 46, None, 4)
-RTX_4070_TI = _known("RTX 4070 Ti", _rates(40.1, 2, fp8=True), (504, 12), 60, None, 4)
-RTX_4080 = _known("RTX 4080", _rates(48.7, 2, fp8=True), (717, 16), 76, None, 4)
-RTX_6000_ADA = _known("RTX 6000 Ada", _rates(91.1, 4, fp8=True), (960, 48), 142, None, 4)
-RTX_5070 = _known("RTX 5070", _rates(30.9, 2, fp8=True), (672, 12), 48, None, 5)
-RTX_5070_TI = _known("RTX 5070 Ti", _rates(43.9, 2, fp8=True), (896, 16), 70, None, 5)
-RTX_5080 = _known("RTX 5080", _rates(56.3, 2, fp8=True), (960, 16), 84, None, 5)
+_known("RTX 2080 Ti", _rates(13.45, 4, tf32=False), (616, 11), 68, None, 3)
+_known("TITAN RTX", _rates(16.3, 8, tf32=False), (672, 24), 72, None, 3)
+_known("Quadro RTX 6000", _rates(16.3, 8, tf32=False), (672, 24), 72, None, 3)
+_known("Quadro RTX 8000", _rates(16.3, 8, tf32=False), (672, 48), 72, None, 3)
+_known("RTX 3060 12 GB", _rates(12.7, 2), (360, 12), 28, None, 4, "RTX 3060")
+_known("RTX 3060 8 GB", _rates(12.7, 2), (240, 8), 28, None, 4, "RTX 3060")
+_known("RTX 3060 Ti", _rates(16.2, 2), (448, 8), 38, None, 4)
+_known("RTX 3070", _rates(20.3, 2), (448, 8), 46, None, 4)
+_known("RTX 3070 Ti", _rates(21.7, 2), (608, 8), 48, None, 4)
+_known("RTX 3080 10 GB", _rates(29.8, 2), (760, 10), 68, None, 4, "RTX 3080")
+_known("RTX 3080 12 GB", _rates(30.6, 2), (912, 12), 70, None, 4, "RTX 3080")
+_known("RTX 3080 Ti", _rates(34.1, 2), (912, 12), 80, None, 4)
+_known("RTX 3090 Ti", _rates(40.0, 2), (1008, 24), 84, None, 4)
+_known("RTX A4000", _rates(19.2, 4), (448, 16), 48, None, 4)
+_known("RTX A5000", _rates(27.8, 4), (768, 24), 64, None, 4)
+_known("RTX A6000", _rates(38.7, 4), (768, 48), 84, None, 4)
+_known("RTX 4060", _rates(15.1, 2, fp8=True), (272, 8), 24, None, 4)
+_known("RTX 4060 Ti 8 GB", _rates(22.1, 2, fp8=True), (288, 8), 34, None, 4, "RTX 4060 Ti")
+_known("RTX 4060 Ti 16 GB", _rates(22.1, 2, fp8=True), (288, 16), 34, None, 4, "RTX 4060 Ti")
+_known("RTX 4070", _rates(29.1, 2, fp8=True), (504, 12), 46, None, 4)
+_known("RTX 4070 Ti", _rates(40.1, 2, fp8=True), (504, 12), 60, None, 4)
+_known("RTX 4080", _rates(48.7, 2, fp8=True), (717, 16), 76, None, 4)
+_known("RTX 6000 Ada", _rates(91.1, 4, fp8=True), (960, 48), 142, None, 4, "RTX 6000 Ada Generation")
+_known("RTX 5070", _rates(30.9, 2, fp8=True), (672, 12), 48, None, 5)
+_known("RTX 5070 Ti", _rates(43.9, 2, fp8=True), (896, 16), 70, None, 5)
+_known("RTX 5080", _rates(56.3, 2, fp8=True), (960, 16), 84, None, 5)
 # One of two dies of a package, which is what torch sees; its share of the package's links depends on the board.
-MI250X = _known("MI250X, one die", (23.9, None, 191.5, 191.5, None), (1638, 64), 110, None, 4)
+_known("MI250X, one die", (23.9, None, 191.5, 191.5, None), (1638, 64), 110, None, 4, "MI250X")
 # The same die with 104 compute units: the rates above times 104 / 110.
-MI210 = _known("MI210 or MI250, one die", (22.6, None, 181.0, 181.0, None), (1638, 64), 104, None, 4)
-MI300X = _known("MI300X", _MI300, (5300, 192), 304, 448, 5)
-MI325X = _known("MI325X", _MI300, (6000, 256), 304, 448, 5)
-MI355X = _known("MI355X", (157.3, None, 2500.0, 2500.0, 5000.0), (8000, 288), 256, 536, 5)
+_known(
+    "MI210 or MI250, one die", (22.6, None, 181.0, 181.0, None), (1638, 64), 104, None, 4, "MI210", "MI250", "MI250X"
+)
+_known("MI300X", _MI300, (5300, 192), 304, 448, 5)
+_known("MI325X", _MI300, (6000, 256), 304, 448, 5)
+_known("MI355X", (157.3, None, 2500.0, 2500.0, 5000.0), (8000, 288), 256, 536, 5)
 
-# What device names contain. Several candidates: the recorded size decides.
-_NAMES: dict[str, tuple[Peaks, ...]] = {
-    "V100-SXM2-16GB": (V100_16,),
-    "V100-SXM2-32GB": (V100_32,),
-    "V100-PCIE-16GB": (V100_PCIE_16,),
-    "V100-PCIE-32GB": (V100_PCIE_32,),
-    "Tesla T4": (T4,),
-    "A10": (A10,),
-    "A10G": (A10G,),
-    "A100-SXM4-40GB": (A100_40,),
-    "A100-SXM4-80GB": (A100_80,),
-    "A100-SXM-80GB": (A100_80,),
-    "A100-PG509-200": (A100_40,),
-    "A100-PCIE-40GB": (A100_PCIE_40,),
-    "A100 80GB PCIe": (A100_PCIE_80,),
-    "A40": (A40,),
-    "L4": (L4,),
-    "L40S": (L40S,),
-    "RTX 2080 Ti": (RTX_2080_TI,),
-    "TITAN RTX": (TITAN_RTX,),
-    "Quadro RTX 6000": (QUADRO_RTX_6000,),
-    "Quadro RTX 8000": (QUADRO_RTX_8000,),
-    "RTX 3060": (RTX_3060, RTX_3060_8),
-    "RTX 3060 Ti": (RTX_3060_TI,),
-    "RTX 3070": (RTX_3070,),
-    "RTX 3070 Ti": (RTX_3070_TI,),
-    "RTX 3080": (RTX_3080_10, RTX_3080_12),
-    "RTX 3080 Ti": (RTX_3080_TI,),
-    "RTX 3090": (RTX_3090,),
-    "RTX 3090 Ti": (RTX_3090_TI,),
-    "RTX A4000": (RTX_A4000,),
-    "RTX A5000": (RTX_A5000,),
-    "RTX A6000": (RTX_A6000,),
-    "RTX 4060": (RTX_4060,),
-    "RTX 4060 Ti": (RTX_4060_TI, RTX_4060_TI_16),
-    "RTX 4070": (RTX_4070,),
-    "RTX 4070 Ti": (RTX_4070_TI,),
-    "RTX 4080": (RTX_4080,),
-    "RTX 6000 Ada Generation": (RTX_6000_ADA,),
-    "RTX 5070": (RTX_5070,),
-    "RTX 5070 Ti": (RTX_5070_TI,),
-    "RTX 5080": (RTX_5080,),
-    "RTX 4090": (RTX_4090,),
-    "RTX 5090": (RTX_5090,),
-    "H100 80GB HBM3": (H100,),
-    "H100 PCIe": (H100_PCIE,),
-    "H100 NVL": (H100_NVL,),
-    "H100": (H100, H100_PCIE, H100_NVL),
-    "H200": (H200,),
-    "GH200 144G": (GH200_144,),
-    "GH200 480GB": (GH200_96,),
-    "B200": (B200,),
-    "GB200": (GB200,),
-    "MI210": (MI210,),
-    "MI250": (MI210,),
-    "MI250X": (MI250X, MI210),
-    "MI300X": (MI300X,),
-    "MI325X": (MI325X,),
-    "MI355X": (MI355X,),
-}
-_TOKENS = sorted(_NAMES, key=len, reverse=True)
+_TOKENS = sorted(_CONTAINED, key=len, reverse=True)
 # Another product: RTX 4080 SUPER, RTX 5090 D, RTX 4090 Laptop GPU, H200 NVL, V100-SXM2-32GB-LS, ... with Max-Q Design.
 _OTHER_PRODUCT = re.compile(r"[ -](Ti|SUPER|D|LS|NVL|Laptop|Max-Q|Mobile|with|v\d)\b", re.IGNORECASE)
 # AMD devices whose marketing name the recorder could not find, by compute capability; size decides.
 _UNNAMED = ("", "AMD Radeon Graphics")
-_AMD = {(9, 0): (MI250X, MI210), (9, 4): (MI300X, MI325X), (9, 5): (MI355X,)}
+_AMD = {(9, 0): ("MI250X, one die", "MI210 or MI250, one die"), (9, 4): ("MI300X", "MI325X"), (9, 5): ("MI355X",)}
 
 
 def peaks(device: Device) -> Peaks | None:
@@ -287,15 +239,15 @@ def peaks(device: Device) -> Peaks | None:
     name = device.name.strip()
     if name in _UNNAMED:
         candidates = _AMD.get(device.compute_capability, ()) if device.warp_size == 64 else ()
-        return next((known for known in candidates if _fits(device, known)), None)
+        return next((KNOWN[one] for one in candidates if _fits(device, KNOWN[one])), None)
     for token in _TOKENS:
         found = re.search(rf"(?<![A-Za-z0-9]){re.escape(token)}(?![A-Za-z0-9])", name)
         if found:
-            return None if _OTHER_PRODUCT.match(name, found.end()) else _choose(device, _NAMES[token])
+            return None if _OTHER_PRODUCT.match(name, found.end()) else _choose(device, _CONTAINED[token])
     return None
 
 
-def _choose(device: Device, candidates: tuple[Peaks, ...]) -> Peaks | None:
+def _choose(device: Device, candidates: Sequence[Peaks]) -> Peaks | None:
     """The only candidate, whole or a slice of it; of several the one that fits, as a whole."""
     if len(candidates) == 1:
         return _slice(device, candidates[0])

@@ -65,9 +65,8 @@ def merge(*sets: Intervals) -> Intervals:
 
 def clip(a: Intervals, start: int, end: int) -> Intervals:
     """Normal set of the part of `a` inside [start, end)."""
-    starts, ends = np.maximum(a.starts, start), np.minimum(a.ends, end)
-    keep = ends > starts
-    return Intervals(starts[keep], ends[keep])
+    inside = Intervals(np.maximum(a.starts, start), np.minimum(a.ends, end))
+    return inside.where(inside.ends > inside.starts)
 
 
 def gaps(a: Intervals, start: int, end: int) -> Intervals:
@@ -106,7 +105,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
 
 def union_of(pieces: Intervals, chosen: IntArray | npt.NDArray[np.bool_]) -> Intervals:
     """The normal set of some of the pieces, by mask or position."""
-    return union(Intervals(pieces.starts[chosen], pieces.ends[chosen]))
+    return union(pieces.where(chosen))
 
 
 def covered(pieces: Intervals, a: Intervals) -> IntArray:

@@ -94,8 +94,7 @@ class Calls(Struct, frozen=True):
     members: IntArray  # Size of the group; -1 unknown.
     sequence: IntArray  # Number within the group as recorded; -1 unknown.
     peer: IntArray  # Of a transfer: to, or from, which rank; -1 unknown.
-    stage: IntArray
-    """Of a transfer: the stage of the pipeline that gives or takes; -1 unknown. A rank may have several."""
+    stage: IntArray  # Of a transfer: the pipeline's stage that gives or takes; -1 unknown. A rank may have several.
     toward: IntArray  # Of a transfer: 1 to, or from, the next stage, -1 the one before; 0 unknown.
     bytes: IntArray  # -1 unknown.
     step: IntArray  # Position in `CollectiveSequence.numbers`; -1 in none.
@@ -178,8 +177,7 @@ class JoinPoint(Struct, frozen=True):
     calls: IntArray  # Which call of each.
     arrived_ns: IntArray
     ended_ns: IntArray
-    whole: bool = True
-    """All ranks that took part were recorded. Else the last one may have come later than the last recorded one."""
+    whole: bool = True  # All that took part were recorded; else the last may have come later than the last recorded.
 
     @property
     def last_ns(self) -> int:

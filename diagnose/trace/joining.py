@@ -15,25 +15,18 @@ import pandas as pd
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnose.trace import enums, frames, intervals, kinds, schema
+from diagnose.trace import enums, frames, intervals, kinds
 from diagnose.trace.enums import CALLS, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity
-from diagnose.trace.model import IntegrityNote, Rank, Severity
-from diagnose.trace.sampling import Sequence, matching
-from diagnose.trace.varying import VaryingShapes, varying_shapes
+from diagnose.trace.model import IntegrityNote, Rank, Severity, VaryingShapes
+from diagnose.trace.sampling import UNKNOWN, Sequence, lines_table, matching, numbered, ordinals, varying_shapes
 
-MOST_DETAIL_STEPS = 32
-"""Steps of the detail recording that each step is compared with, the first ones: bounds the time (our choice)."""
-
+MOST_DETAIL_STEPS = 32  # The first steps of the detail recording, with which each is compared (our choice).
 FEW = 0.5  # With a smaller share of the ops found again, the two recordings hardly show the same steps (our choice).
 
-OF_DEVICE = (SpanKind.RUNTIME, SpanKind.DRIVER)
-"""Calls that a recording without the device lacks. They lie in ops, or in pauses: those tell their lines."""
-
+OF_DEVICE = (SpanKind.RUNTIME, SpanKind.DRIVER)  # Those that a recording without the device lacks.
 MARKS = (Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD)  # Annotations that torch makes itself, in every recording.
-
-UNKNOWN = -1
 
 SHAPES = ("shapes", "dtypes", "strides")  # Columns of the table `ops`.
 
@@ -46,10 +39,8 @@ class _Calls(Struct, frozen=True):
     end_ns: IntArray
     track: IntArray
     step: IntArray  # Position in `Rank.steps`, or -1.
-    what: IntArray
-    """Thread, kind and name as a number from 0 that is the same in both recordings; -1 for what only detail has."""
-    marks: npt.NDArray[np.bool_]
-    """Of parts of the optimizer: what is no call, and may hold some and the pauses between them."""
+    what: IntArray  # Thread, kind and name as a number that is the same in both; -1 for what only detail has.
+    marks: npt.NDArray[np.bool_]  # Of parts of the optimizer: no call, and may hold some and the pauses between them.
 
     @property
     def following(self) -> IntArray:
@@ -156,9 +147,7 @@ def _partners(ours: _Calls, theirs: _Calls) -> IntArray:
     first = np.searchsorted(groups, alike[step] * kinds_of + what)
     past = np.searchsorted(groups, alike[step] * kinds_of + what, side="right")
     agree = (alike[step] >= 0) & (past - first == count)
-    order = np.argsort(of_own.reshape(-1), kind="stable")
-    ordinal = np.empty(len(mine), dtype=np.int64)
-    ordinal[order] = np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count)
+    ordinal = ordinals(of_own.reshape(-1))
     found = np.full(len(ours.ids), UNKNOWN, dtype=np.int64)
     some = agree[of_own.reshape(-1)]
     found[mine[some]] = candidates[(first[of_own.reshape(-1)] + ordinal)[some]]
@@ -199,8 +188,7 @@ def _shapes_of(detail: Rank, theirs: _Calls) -> IntArray:
     """A number for the shapes, types and strides of each call, equal for equal ones."""
     row = detail.ops.index.get_indexer(pd.Index(theirs.ids))
     codes = np.stack([np.append(detail.ops[name].cat.codes, UNKNOWN)[row] for name in SHAPES])
-    _, number = np.unique(codes, axis=1, return_inverse=True)
-    return number.reshape(-1)
+    return numbered(codes, np.ones(len(row), dtype=np.bool_))
 
 
 def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.DataFrame:
@@ -253,19 +241,9 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
     frame = pd.Categorical.from_codes(line[kept], categories=names)
     codes, at = np.unique(inner[kept], return_inverse=True)
     owners = pd.Index(["" if code == UNKNOWN else str(names[code]) for code in codes], dtype="str")
-    made = pd.DataFrame(
-        {
-            "start_ns": start[kept],
-            "dur_ns": end[kept] - start[kept],
-            "track": track[kept].astype(np.int32),
-            "name": frame.remove_unused_categories(),
-            "framework": pd.Categorical.from_codes(at.reshape(-1), categories=owners),
-            "callee": pd.Categorical.from_codes(callee[kept], categories=pd.Index(parts.names, dtype="str")),
-            "calls": parts.calls[kept],
-        }
-    )
-    schema.check(made, schema.LINES)
-    return made
+    framework = pd.Categorical.from_codes(at.reshape(-1), categories=owners)
+    callees = pd.Categorical.from_codes(callee[kept], categories=pd.Index(parts.names, dtype="str"))
+    return lines_table(Intervals(start, end).where(kept), track[kept], frame, framework, callees, parts.calls[kept])
 
 
 class _Parts(Struct, frozen=True):
@@ -291,8 +269,9 @@ def _parts(detail: Rank, calls: Intervals, pauses: Intervals, tracks: IntArray) 
     callee = called.at(moments, track)
     kept = (owner < calls.size) | (callee != called.names.index(frames.COLLECTION))
     pieces, owner, track, moments, callee = pieces.where(kept), owner[kept], track[kept], moments[kept], callee[kept]
-    told = np.stack((_lines_at(detail, moments, track), _framework_at(detail, moments, track), callee))
-    label = _numbers(told)
+    framework = _innermost(detail, moments, track, lambda name: frames.loop_owner(name) is not None)
+    told = np.stack((_lines_at(detail, moments, track), framework, callee))
+    label = numbered(told, np.ones(told.shape[1], dtype=np.bool_))
     labels = int(label.max(initial=0)) + 1
     _, first, part = np.unique(owner * labels + label, return_index=True, return_inverse=True)
     lasted = pieces.ends - pieces.starts
@@ -303,13 +282,6 @@ def _parts(detail: Rank, calls: Intervals, pauses: Intervals, tracks: IntArray) 
     first, ns, begun = first[order], ns[order], begun[order]
     line, inner, callee = told[:, first]
     return _Parts(owner[first], line, inner, callee, ns.astype(np.int64), begun.astype(np.int64), called.names)
-
-
-def _numbers(rows: IntArray) -> IntArray:
-    number = np.zeros(rows.shape[1], dtype=np.int64)
-    for row in rows:
-        _, number = np.unique(number * (int(row.max(initial=0)) + 2) + row + 1, return_inverse=True)
-    return number.reshape(-1)
 
 
 def _shared_out(times: Intervals, owner: IntArray, ns: IntArray) -> Intervals:
@@ -324,18 +296,12 @@ def _shared_out(times: Intervals, owner: IntArray, ns: IntArray) -> Intervals:
     return Intervals(np.where(first, times.starts[owner], np.roll(ends, 1)), ends)
 
 
-def _lines_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> npt.NDArray[np.int64]:
+def _lines_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> IntArray:
     """Code of the innermost frame of the user's code at each moment on its thread, else on the main thread; or -1."""
     return _innermost(detail, moments_ns, tracks, lambda name: frames.is_user_frame(name, detail.libraries))
 
 
-def _framework_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> npt.NDArray[np.int64]:
-    return _innermost(detail, moments_ns, tracks, lambda name: frames.loop_owner(name) is not None)
-
-
-def _innermost(
-    detail: Rank, moments_ns: IntArray, tracks: IntArray, counts: Callable[[str], bool]
-) -> npt.NDArray[np.int64]:
+def _innermost(detail: Rank, moments_ns: IntArray, tracks: IntArray, counts: Callable[[str], bool]) -> IntArray:
     spans = detail.spans
     names, codes = spans["name"].cat.categories, spans["name"].cat.codes.to_numpy()
     python = np.flatnonzero(spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON))

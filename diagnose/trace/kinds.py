@@ -5,7 +5,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from diagnose.trace.enums import Direction, HostMemory, SpanKind
+from diagnose.trace.enums import Direction, HostMemory
 
 _K = TypeVar("_K", bound="_Kind")
 
@@ -219,7 +219,6 @@ _ARGUMENT = re.compile(
     r"\b(?!([a-z]+|\w*(_t|Half|Params|Metadata|_traits|Type|Accessor|Batched|Iterator|IteratorBase)|\w*[Ff]loat(\d+|8_\w+)"
     r"|gpu_kernel_impl\w*|gpu_index_kernel|ReduceOp|[AB]UnaryFunctor|BinaryFunctor)\b)[A-Za-z_]\w{2,}\b(?!::)"
 )
-_DIRECTIONS = {"HD": Direction.H2D, "DH": Direction.D2H, "DD": Direction.D2D, "HH": Direction.H2H, "PP": Direction.P2P}
 # Before NCCL 2.7 ncclAllReduceRingLLKernel_sum_f32.
 _NCCL = re.compile(r"nccl(?:\w*Kernel_)?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll)")
 
@@ -300,8 +299,8 @@ def api_kind(name: str) -> ApiKind:
 
 def copy_direction(name: str) -> Direction:
     """Where a copy of this name goes, in the words of Kineto's cupti_strings.cpp. Arrays are device memory."""
-    ends = re.search(r"\b([HDAP])to([HDAP])\b", name)
-    return _DIRECTIONS.get((ends[1] + ends[2]).replace("A", "D"), Direction.UNKNOWN) if ends else Direction.UNKNOWN
+    ends = re.search(r"\b[HDAP]to[HDAP]\b", name)
+    return next((one for one in Direction if ends and one.value == ends[0].replace("A", "D")), Direction.UNKNOWN)
 
 
 def host_memory(name: str) -> HostMemory:
@@ -315,25 +314,6 @@ def host_memory(name: str) -> HostMemory:
 def activity(name: str) -> Activity:
     """What the host span of this name is to the training loop."""
     return _kind_of(Activity, re.split(", (?:seq|op_id|sizes) = ", name, maxsplit=1)[0])  # As NVTX ranges end.
-
-
-_HOST_KINDS = {
-    SpanKind.RUNTIME: re.compile("(cuda|hip)[A-Z]"),
-    SpanKind.DRIVER: re.compile("cu[A-Z]"),
-    SpanKind.PYTHON: re.compile(r"<built-in |nn\.Module: |[^(]*\(\d+\): "),
-    SpanKind.OP: re.compile(r"\w+::(\w|~)|\w+Backward\d*\Z|record_param_comms\Z|[a-z0-9_]+_?\Z"),
-}
-
-
-@lru_cache(4096)
-def host_kind(name: str) -> SpanKind | None:
-    """What a host span of this name is, where nothing else tells. None: its name does not either.
-
-    A word in small letters is an op: so were ops called before PyTorch 1.6.
-    """
-    if activity(name) is not Activity.OTHER:
-        return SpanKind.ANNOTATION
-    return next((kind for kind, pattern in _HOST_KINDS.items() if pattern.match(name)), None)
 
 
 @lru_cache(4096)
@@ -353,12 +333,9 @@ def collective_of(name: str) -> str | None:
     return re.sub("(?<=[a-z])(?=[A-Z])", "_", found[1]).lower() if found else None
 
 
-_PYTHON = re.compile(r"python|^(pt_|ray::|VLLM|vllm|sglang)", re.IGNORECASE)
-
-
 def names_python(process: str) -> bool | None:
     """Whether a process or thread is of the interpreter, or of a program of Python that gives itself another name.
 
     None if it has no name.
     """
-    return bool(_PYTHON.search(process)) if process else None
+    return bool(re.search(r"(?i)python|^(pt_|ray::|vllm|sglang)", process)) if process else None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from diagnose.trace.frames import Site
+from diagnose.trace.measured import Screened
 
 SCHEMA_VERSION = 1
 
@@ -36,8 +37,7 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
     power_w: float | None = None
     power_limit_w: float | None = None
     temperature_c: int | None = None
-    throttled_by: tuple[str, ...] | None = None
-    """Why the clock is below its most, by NVML's names; () if nothing holds it back."""
+    throttled_by: tuple[str, ...] | None = None  # Why the clock is below its most, by NVML's names; () if nothing is.
 
 
 class Links(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +51,7 @@ class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the user's own that the run imported."""
 
     file: str
-    sha256: str | None = None
-    """Of all of it, as hexadecimal digits; None if it is large, or was written since the process began."""
+    sha256: str | None = None  # Of all of it, in hexadecimal; None if it is large, or was written since the start.
     script: bool = False  # It is what was run.
 
 
@@ -91,8 +90,7 @@ class SampledLine(msgspec.Struct, frozen=True, kw_only=True):
     file: str  # Of the script's own; empty, and line 0: none of it ran.
     line: int
     function: str
-    calls: str = ""
-    """The library function that it calls there, as "numpy.load"; empty: its own work, or built-in functions."""
+    calls: str = ""  # Function of a library that it calls there, as "numpy.load"; "": its own work, or built-in ones.
     share: float  # Of the time of all samples.
 
 
@@ -113,35 +111,26 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     collate: str | None = None
     start_method: str | None = None  # Of the workers: fork, spawn, forkserver.
     batches: int = 0  # That were timed.
-    fetch_ns: int | None = None
-    """Mean time to make a batch, on a worker or in process, in timed steps if it was there: items and collation."""
+    fetch_ns: int | None = None  # Mean time to make a batch, items and collation, in timed steps if it was there.
     items_ns: int | None = None  # Of that, mean time in the dataset.
     collate_ns: int | None = None
-    fetch_cpu_ns: int | None = None
-    """Mean CPU time of that, of all threads of the process that made it: over `fetch_ns` if several cores work."""
-    fetch_queued_ns: int | None = None
-    """Mean time of it for which the worker's thread waited for a core; None if that is not known."""
-    blocked_ns: int | None = None
-    """Mean time of that in which its thread waited for something else than a core: storage, a network, a lock."""
+    fetch_cpu_ns: int | None = None  # Mean CPU time of that, of all threads: over `fetch_ns` if several cores work.
+    fetch_queued_ns: int | None = None  # Mean time of it for which the worker's thread waited for a core.
+    blocked_ns: int | None = None  # Mean time of that in which its thread waited for storage, a network, a lock.
     blocked_most_ns: int | None = None  # The same of the slowest of ten batches.
     sending_ns: int | None = None
-    """Mean CPU time of a worker to send a batch. Without workers this and `handed_ns` are what handing tensors of such
-    sizes over takes within the process."""
+    """Mean CPU time of a worker to send a batch. Without workers this and `handed_ns` are of doing so within one."""
     sampled: int = 0  # Batches during which a worker was sampled.
     lines: tuple[SampledLine, ...] = ()  # Those with most of the time, most first.
     asked: int = 0  # How often the training asked for a batch.
-    asked_timed: int | None = None
-    """Of those, while steps were timed without the profiler; None if that was not counted."""
+    asked_timed: int | None = None  # Of those, while steps were timed without the profiler; None: not counted.
     wait_ns: int | None = None  # Mean time until it got one, in timed steps if there were any.
-    sampling_ns: int | None = None
-    """Of that, mean time of the sampler, which runs in the process that trains; None in recordings that do not say."""
+    sampling_ns: int | None = None  # Of that, mean time of the sampler, which runs in the process that trains.
     empty_share: float | None = None  # Share of the times when none was ready; None without workers.
-    handed_ns: int | None = None
-    """Mean time from when a batch was made by a worker, and asked for, until the training had it; None if unknown."""
+    handed_ns: int | None = None  # Mean time from when a batch was made, and asked for, until the training had it.
     handing_share: float | None = None
     """Of the time that the training waited for batches but for the sampler, that of those made before it asked."""
-    tensors: int | None = None
-    """Median number of tensors in a batch, wherever in it they are; None if that is not known."""
+    tensors: int | None = None  # Median number of tensors in a batch, wherever in it they are.
     objects: int | None = None  # Of all Python objects in it.
     batch_bytes: int | None = None  # Of its tensors and numpy arrays.
     looks: int = 0  # Batches of the warm-up that were looked into.
@@ -156,8 +145,7 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     foreach: bool | None = None
     fused: bool | None = None
     capturable: bool | None = None
-    momentum: float | None = None
-    """Largest of its groups, as `weight_decay`; None where it has none to set, or that was not recorded."""
+    momentum: float | None = None  # Largest of its groups, as `weight_decay`; None where it has none to set.
     weight_decay: float | None = None
     groups: int | None = None
     distinct_groups: int | None = None  # By their settings; None in recordings that do not say.
@@ -165,8 +153,7 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     elements: int | None = None
     bytes: int | None = None
     dtypes: dict[str, int] = {}  # Elements by dtype, as in {"float32": 25557032}.
-    devices: tuple[str, ...] = ()
-    """Types of the devices that hold its parameters, as in ("cuda",). Empty if that was not recorded."""
+    devices: tuple[str, ...] = ()  # Types of the devices that hold its parameters, as "cuda"; empty: not recorded.
     made: Made | None = None
 
 
@@ -204,9 +191,7 @@ class Distributed(msgspec.Struct, frozen=True, kw_only=True):
     """How the ranks work together."""
 
     backend: str | None = None
-    ddp: tuple[dict[str, bool | int | str | None], ...] = ()
-    """Options of each DistributedDataParallel: bucket_cap_mb, find_unused_parameters, static_graph,
-    gradient_as_bucket_view, broadcast_buffers."""
+    ddp: tuple[dict[str, bool | int | str | None], ...] = ()  # Options of each, as bucket_cap_mb, static_graph.
     fsdp: tuple[dict[str, bool | int | str | None], ...] = ()
     ddp_made: tuple[Made, ...] = ()
 
@@ -218,20 +203,15 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     wall_ns: tuple[int, ...]
     began_s: float | None = None  # Seconds from the start of the process to that of the first step.
     device_ns: tuple[int, ...] | None = None  # None without a device.
-    bounds_unix_ns: tuple[int, ...] = ()
-    """When each step began and the last one ended, in Unix time. Shape (steps + 1,); empty if that was not noted."""
-    settling: int | None = None
-    """Of these steps the first ones, in which the recorder still became faster; None without a recorder."""
+    bounds_unix_ns: tuple[int, ...] = ()  # When each step began and the last ended. Shape (steps + 1,); () unknown.
+    settling: int | None = None  # Of these steps the first, in which the recorder became faster; None: no recorder.
     fetched_bytes: int | None = None  # Memory that the process touched for the first time, per step.
     cpu_ns: int | None = None  # CPU time of all threads of the process, per step; not that of loader workers.
     cpu_times_ns: tuple[int, ...] = ()  # The same of each step.
-    waited_ns: int | None = None
-    """In which the training's thread could run and got no CPU, per step; 0 where the system does not say."""
-    nodes: tuple[int, ...] = ()
-    """Nodes of autograd's graph that each step made: how much it did, whatever the machine. Empty if not counted."""
+    waited_ns: int | None = None  # In which the training's thread could run and got no CPU, per step; 0 also: not told.
+    nodes: tuple[int, ...] = ()  # Of autograd's graph that each step made: how much it did. Empty if not counted.
     phases_ns: dict[str, tuple[int, ...]] = {}
-    """Time of each step in "loader", "backward", "optimizer", "save" and "collection"; the rest is forward passes and
-    Python. Empty if steps were not timed by phase."""
+    """Of each step, in loader, backward, optimizer, save and collection; the rest is forward passes and Python."""
 
     @property
     def busy_cores(self) -> float | None:
@@ -257,46 +237,11 @@ class PythonThread(msgspec.Struct, frozen=True, kw_only=True):
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
     """What an arm of a trial measured beside its steps."""
 
-    injected: dict[str, tuple[str, ...]] = {}
-    """Name of a setting -> where it took effect, as in "DataLoader at train.py:41: num_workers 0 -> 4"."""
+    injected: dict[str, tuple[str, ...]] = {}  # Setting -> places, as "DataLoader at train.py:41: num_workers 0 -> 4".
     refused: dict[str, str] = {}  # Fix that took no effect -> a clause on why, where that is known.
     losses: tuple[str, ...] = ()  # What each backward pass began at, as `float.hex` writes it: NaN is no JSON.
     peak_bytes: int | None = None  # Most memory on the GPU, where torch uses one; else of the process.
-    reread: tuple[str, ...] = ()
-    """Files that it read and had not written, but the recorded run had: it may continue what that began."""
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """Of two results that should be the same, as shares of the spread of the first (a standard deviation)."""
-
-    largest: float
-    typical: float  # Mean absolute difference.
-    kind: str  # "same" bits, "rounding", "differ", or "not_deterministic": they differ as much without any change.
-
-
-class Screened(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting that was turned on and off while the training ran."""
-
-    name: str
-    injected: tuple[str, ...] = ()  # Where it took effect.
-    void: str = ""  # A clause on why it could not be measured so; empty if it could.
-    out_of_memory: bool = False
-    alone: tuple[tuple[float, float], ...] = ()
-    """Pairs of blocks without any other switch: mean time of a step without and with it, in ns."""
-    added: tuple[tuple[float, float], ...] = ()  # Pairs of blocks on top of those that were kept before.
-    on_top_of: tuple[str, ...] = ()
-    steps: int = 0  # Of a block, at least.
-    settling_s: float = 0.0  # By which its first steps took longer than later ones: compiling, mostly.
-    outputs: Difference | None = None  # Of the model, for one batch; None: it could not be asked.
-    updates: Difference | None = None
-    """Of parameters in one step of an optimizer; None: it does not change that, or memory did not allow it."""
-    peak_bytes: tuple[int, ...] = ()  # Without and with it; empty where it is not known.
-    repeated_for: dict[str, int] = {}
-    """Blocks that were made again, by what else fell into them: save, epoch, collection, pause."""
-    seconds: float = 0.0
-    kept: bool = False  # It stayed on for those after it.
-    ended: bool = False
-    is_on: bool = False  # The script ended while it was on.
+    reread: tuple[str, ...] = ()  # Read and not written, but the recorded run had: it may continue what that began.
 
 
 class Epochs(msgspec.Struct, frozen=True, kw_only=True):
@@ -304,14 +249,10 @@ class Epochs(msgspec.Struct, frozen=True, kw_only=True):
 
     began: tuple[int, ...] = ()  # Number of the first step of each, the latest ones.
     steps: int | None = None  # Of the latest whole one; None if none was seen.
-    timed: int = 0
-    """Steps that the times are of: the latest before anything was recorded, as many as are in whole epochs."""
-    step_ns: int | None = None
-    """Their mean time, with all that is between epochs; None if there were not so many once steps were steady."""
-    first_step_ns: int | None = None
-    """Of an epoch's first step, from the end of the step before it; a mean, as the others."""
-    between_ns: int | None = None
-    """Of that, until an iterator is asked for: evaluation, saving, the end of the workers before."""
+    timed: int = 0  # Steps that the times are of: the latest before the recording, as many as are in whole epochs.
+    step_ns: int | None = None  # Mean, with all that is between epochs; None: too few once steps were steady.
+    first_step_ns: int | None = None  # Of an epoch's first step, from the end of the one before; a mean as well.
+    between_ns: int | None = None  # Of that, until an iterator is asked for: evaluation, saving, workers that end.
     starting_ns: int | None = None  # From then until its first batch is there: workers that start, and make it.
 
     def place(self, number: int) -> int | None:
@@ -327,8 +268,7 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = -1  # Its number in the job; -1: not known.
     world_size: int = 1
     peers: int | None = None  # Ranks on its machine, itself included; None in recordings that do not say.
-    node: int | None = None
-    """Number of its machine as the launcher counts them, else in the order of ranks; never a name."""
+    node: int | None = None  # Its machine, as the launcher counts them, else in the order of ranks; never a name.
     machine: int | None = None  # Tells machines apart, each of which has one clock; None in recordings that do not say.
     recorded: bool = True  # False: it was only timed, as --ranks does not name it.
     pid: int | None = None
@@ -336,26 +276,20 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     detail: str | None = None  # Name of the attribution recording (stacks, shapes).
     graph: str | None = None  # Name of the file that has autograd's graph of one step.
     values: str | None = None  # Name of the file that tells which ops of a step compute what has been computed before.
-    steps_by: str | None = None
-    """What steps were found by: "optimizer", "backward" (passes), "loader", "call" (of the model), "code"
-    (diagnose.record) or "time" (there are none)."""
-    loop: str | None = None
-    """What owns the training loop, as `diagnose.fixes.setting.Loop`; None in recordings that do not say."""
+    steps_by: str | None = None  # By optimizer, backward, loader, call (of the model), code (our calls) or time.
+    loop: str | None = None  # What owns the training loop, as `fixes.setting.Loop`; None also: not recorded.
     steps_made: int | None = None  # Steps until recording ended, in recordings that say.
     steady: bool | None = None  # Whether step times had become steady before anything was measured.
     warm_up: Timed | None = None
     unprofiled: Timed | None = None  # Steps without any profiler: the truth that recordings are compared with.
     cycle: int = 1  # Steps from one long step to the next, if long ones came at a period in these.
-    python_threads: tuple[PythonThread, ...] | None = None
-    """Those that computed in these steps, most first; None if that is not known."""
+    python_threads: tuple[PythonThread, ...] | None = None  # That computed in these steps, most first.
     unprofiled_after: Timed | None = None  # As `unprofiled`, after the timing recordings.
-    device: str | None = None
-    """Name of the recording of device work and runtime calls alone, whose times are the truest; None without a GPU."""
+    device: str | None = None  # Name of the recording without ops, whose times are the truest; None without a GPU.
     device_timing: Timed | None = None  # Steps of that, by the same clocks.
     timing: Timed | None = None  # Steps of the timing recording, by the same clocks.
     attribution: Timed | None = None  # Steps of the attribution recording.
-    marked: tuple[str, ...] = ()
-    """What has ranges in the timing recording whenever it happens: "garbage_collection", "checkpoint"."""
+    marked: tuple[str, ...] = ()  # What has ranges in the timing recording: "garbage_collection", "checkpoint".
     loaders: tuple[Loader, ...] = ()
     optimizers: tuple[Optimizer, ...] = ()
     flags: Flags = Flags()
@@ -363,18 +297,11 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     distributed: Distributed | None = None
     arm: Arm | None = None  # None: it was recorded, and is no arm of a trial.
     screened: tuple[Screened, ...] | None = None  # None: nothing was screened.
-    writes: tuple[str, ...] | None = None
-    """Files that the script opened for writing, relative to its working folder, and folders that it made, which end in
-    a slash; None if that was not looked at."""
-    """By number of classes; () also where nobody looked."""
-    allocator: dict[str, int] = {}
-    """Of torch.cuda.memory_stats: allocated_bytes, reserved_bytes (now and most), retries, ooms, segments."""
-    libraries: tuple[str, ...] = ()
-    """Installed packages that were imported: frames of their files are not the user's own."""
-    ended: str | None = None
-    """How the process ended: "recorded", "itself", "interrupted", "crashed"; None if it could not say."""
-    epochs: Epochs | None = None
-    """None where no loader gives the training its batches, and in recordings that do not say."""
+    writes: tuple[str, ...] | None = None  # What the script wrote: files, and folders, which end in a slash.
+    allocator: dict[str, int] = {}  # Of torch.cuda.memory_stats: {allocated,reserved}_bytes, retries, ooms, segments.
+    libraries: tuple[str, ...] = ()  # Installed packages that were imported: their frames are not the user's own.
+    ended: str | None = None  # How the process ended: "recorded", "itself", "interrupted", "crashed".
+    epochs: Epochs | None = None  # None also where no loader gives the training its batches.
     event_cost: EventCost | None = None  # None: not measured.
     notes: tuple[str, ...] = ()  # Sentences for the user.
 
@@ -389,8 +316,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     started: str | None = None  # ISO 8601, in UTC.
     exit_code: int | None = None  # Of the command, if it ended by itself.
     host: Host = Host()
-    versions: dict[str, str] = {}
-    """Of python, torch, cuda, cudnn, nccl, hip, driver and the frameworks that were imported."""
+    versions: dict[str, str] = {}  # Of python, torch, cuda, cudnn, nccl, hip, driver, and frameworks imported.
     environment: dict[str, str] = {}  # Variables that change speed, of an allow-list; never others.
     devices: tuple[DeviceState, ...] = ()
     links: tuple[Links, ...] = ()

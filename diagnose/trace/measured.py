@@ -1,4 +1,7 @@
-"""What changed ops take on the machine of a recording, as `diagnose measure` leaves it beside the trace."""
+"""What was measured of changes on the machine of a recording: of ops by `diagnose measure`, of settings in a trial.
+
+And what recording itself takes.
+"""
 
 import msgspec
 import numpy as np
@@ -17,8 +20,7 @@ OPTIMIZER = "torch.optim."  # It takes its parameters.
 class OpSpec(msgspec.Struct, frozen=True):
     """An op with all that it is called again by, as the table `ops` has it."""
 
-    op: str
-    """Or one of the forms of work that several ops do: `ATTENTION`, `ATTENTION_BACKWARD`, `OPTIMIZER` and its class."""
+    op: str  # Or work that several do: `ATTENTION`, `ATTENTION_BACKWARD`, `OPTIMIZER` and its class.
     shapes: str
     dtypes: str
     strides: str = ""
@@ -60,11 +62,39 @@ class Measurements(msgspec.Struct, frozen=True):
         return len({one.spec for one in self.ops if one.tells})
 
 
+class Difference(msgspec.Struct, frozen=True):
+    """Of two results that should be the same, as shares of the spread of the first (a standard deviation)."""
+
+    largest: float
+    typical: float  # Mean absolute difference.
+    kind: str  # "same" bits, "rounding", "differ", or "not_deterministic": they differ as much without any change.
+
+
+class Screened(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting that was turned on and off while the training ran."""
+
+    name: str
+    injected: tuple[str, ...] = ()  # Where it took effect.
+    void: str = ""  # A clause on why it could not be measured so; empty if it could.
+    out_of_memory: bool = False
+    alone: tuple[tuple[float, float], ...] = ()  # Mean time of a step, ns, without and with it; without other switches.
+    added: tuple[tuple[float, float], ...] = ()  # Pairs of blocks on top of those that were kept before.
+    on_top_of: tuple[str, ...] = ()
+    steps: int = 0  # Of a block, at least.
+    settling_s: float = 0.0  # By which its first steps took longer than later ones: compiling, mostly.
+    outputs: Difference | None = None  # Of the model, for one batch; None: it could not be asked.
+    updates: Difference | None = None  # Of parameters in one optimizer step; None: unchanged, or too little memory.
+    peak_bytes: tuple[int, ...] = ()  # Without and with it; empty where it is not known.
+    repeated_for: dict[str, int] = {}  # Blocks that were made again, by why: save, epoch, collection, pause.
+    seconds: float = 0.0
+    kept: bool = False  # It stayed on for those after it.
+    ended: bool = False
+    is_on: bool = False  # The script ended while it was on.
+
+
 FloatArray = npt.NDArray[np.float64]
 
-EVENT_NS = 2_000.0
-"""Of an op or a call, where nobody measured it: 1.4 to 2.8 us in four trainings that an H100 recorded."""
-
+EVENT_NS = 2_000.0  # Of an op or a call, where nobody measured it: 1.4 to 2.8 us in four trainings on an H100.
 LEAST = 0.05  # Share of a stretch that is left at least, as what an event costs is a mean (our choice).
 
 

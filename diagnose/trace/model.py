@@ -9,7 +9,6 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Job, ProcessGroup
 from diagnose.trace.manifest import Host, RankManifest
 from diagnose.trace.measured import Measurements
-from diagnose.trace.varying import VaryingShapes
 
 
 class Severity(str, Enum):
@@ -37,8 +36,7 @@ class IntegrityNote(Struct, frozen=True):
     what: str  # One sentence: what is wrong, with the count.
     effect: str  # One sentence: what that makes unreliable or impossible, and how to record it where that is known.
     severity: Severity
-    doubts: tuple[Ground, ...] = ()
-    """What it makes unreliable: a finding that rests on one of these is less sure. None where the severity is NOTE."""
+    doubts: tuple[Ground, ...] = ()  # A finding that rests on one of these is less sure. Of a NOTE none.
 
 
 class Device(Struct, frozen=True):
@@ -78,18 +76,14 @@ class Provenance(Struct, frozen=True):
     resolution_ns: int  # Smallest time the recording can tell apart: 1 or 1000.
     versions: dict[str, str]  # Of cuda_runtime, cuda_driver, hip_runtime, hip_driver, cupti, nccl: what is known.
     step_marker: str  # What the steps were found by, in words; empty when there are none.
-    python: bool | None
-    """Whether the process has a name of Python's; None if no name is recorded. The name itself is not kept."""
+    python: bool | None  # Whether the process has a name of Python's; None if no name is recorded. It is not kept.
     begin_unix_ns: int
     end_unix_ns: int
     """When the first event starts and the last one ends, in Unix time, if that is what the recorder counts from."""
     detail: str | None = None  # Path of the detail recording, of other steps of the same run; None if there is none.
-    timed_by: str | None = None
-    """Path of the recording of other steps, without ops, whose times these are; None: they are its own."""
-    groups: tuple[ProcessGroup, ...] = ()
-    """That this rank is in, in the order in which they were made; none if the recording does not say."""
-    joined: frozenset[str] = frozenset()
-    """Of shapes and stacks: what was not recorded here and is known from the detail recording."""
+    timed_by: str | None = None  # Path of the recording whose times these are, of other steps; None: its own.
+    groups: tuple[ProcessGroup, ...] = ()  # That this rank is in, in the order in which they were made.
+    joined: frozenset[str] = frozenset()  # Shapes and stacks that the detail recording alone has.
     machine: int = -1  # Tells the machines of ranks apart; -1 unknown.
     process: str = ""  # Id of the recorded process, as its host has it; "" unknown.
     machine_devices: int = 0  # That the process could see, whether they did work or not; 0 unknown.
@@ -105,8 +99,7 @@ class Context(Struct, frozen=True):
     rank: RankManifest
     host: Host
     ranks: int  # Processes recorded on that machine.
-    environment: dict[str, str] = field(default_factory=dict)
-    """Variables that change speed, as they were recorded; empty if they were not."""
+    environment: dict[str, str] = field(default_factory=dict)  # That change speed; empty if not recorded.
     versions: dict[str, str] = field(default_factory=dict)  # As `Manifest.versions`.
     command: tuple[str, ...] = ()  # What ran, its values without what may be secret; empty if that is not known.
 
@@ -139,16 +132,14 @@ class AutogradGraph(Struct, frozen=True):
     uses: IntArray  # The op of this node took ...
     used: IntArray  # ... what the op of this one made.
     optimizer: IntArray
-    """Of nodes that add to the gradient of a weight the number of the optimizer that has it, from 1 on, 0 if none has.
-
-    -1 of other nodes, and where nobody looked.
-    """
+    """Of nodes that add to a weight's gradient the optimizer that has it, from 1; 0 none; -1 of others, or unknown."""
 
 
 class ValueGraph(Struct, frozen=True):
     """The ops that torch's dispatcher ran in two steps, and which made equal values; looked at after recording.
 
     Arrays of shape (ops,) in the order in which ops were called, and (edges,) where two are said by their positions.
+    None: nobody looked.
     """
 
     names: tuple[str, ...]  # As "aten::mm".
@@ -161,18 +152,20 @@ class ValueGraph(Struct, frozen=True):
     uses: IntArray  # This op took ...
     used: IntArray  # ... what this one made; -1: what is in memory that no op was seen to fill, such as a batch.
     sparse: IntArray | None = None
-    """Thousandths that are zero of a matrix that a product takes and that depends on nothing that is learnt.
-
-    None: nobody looked.
-    """
+    """Thousandths that are zero of a matrix that a product takes and that depends on nothing that is learnt."""
     looked_up: IntArray | None = None
-    """The op that took rows of a table, if this one depends on them and on nothing else that changes or is learnt.
-
-    -1 of others. None: nobody looked.
-    """
+    """The op that took rows of a table, if this depends on them and nothing else that changes or is learnt; else -1."""
     repeats: IntArray | None = None
-    """1 where sizes and 64 elements of the result are those of the so-many-th such op in the step before; None: nobody
-    looked."""
+    """1 where sizes and 64 elements of the result are those of the so-many-th such op in the step before."""
+
+
+class VaryingShapes(Struct, frozen=True):
+    """What ops took in consecutive steps, each of those that took another shape in each."""
+
+    steps: tuple[int, ...]  # Their numbers, in order.
+    shapes: tuple[tuple[str, ...], ...]  # Of each such op in each of the steps, as in the table `ops`.
+    ids: IntArray  # Spans of the rank, in whichever step, that are one of these ops. Shape (spans,).
+    which: IntArray  # Position in `shapes`. Shape as `ids`.
 
 
 class Rank(Struct, frozen=True):

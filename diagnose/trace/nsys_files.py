@@ -1,4 +1,4 @@
-"""What recording with Nsight Systems and reading its files share: exporting reports, and samples of Python in exports.
+"""Exporting reports of Nsight Systems, with the samples of Python in them: what recording and reading share.
 
 A sample is an NVTX mark in a domain of its own; the call stack is its payload, a blob of NVTX_EVENTS.binaryData. nsys
 exports blobs if it is asked to (`--include-blobs`), older ones (2023.4 and 2024.2 do not know the option) only as JSON,
@@ -22,32 +22,8 @@ DOMAIN, MARK = 75, 34  # `eventType` of what names a domain, and of a mark (ENUM
 HELP_S = 20
 EXPORT_S = 1800  # Exports of reports of some GB take minutes.
 
-MOST_JSON = 64 << 20
-"""Bytes of a report whose payloads are looked for in JSON, which is some seven times as large (measured on 2024.2)."""
-
-PAYLOAD_HEAD = struct.Struct("<4Q")
-"""What a blob begins with: domain, schema, bytes, and one more number (see `source.nccl`)."""
-
-DEEPEST = 4096  # Frames of a stack; Python itself allows 1,000 calls unless told otherwise.
-
-_FRAME = struct.Struct("<qqI4x")
-_COUNTS, _FRAMES = (40, 44), 48
-"""Where in a blob the number of frames stands, by version, and where the frames begin. In JSON of 2023.4 and 2024.2 two
-32-bit numbers, the count and a gap come first; newer blobs have the count in the place of the gap (seen 2026-11-22 in
-a public script that reads them: github.com, "Attribute live cutlass launches via nsys Python backtrace")."""
-
-
-def frames(blob: object) -> list[tuple[int, int, int]]:
-    """(function, file, line) of each frame of a sample, the innermost first; the first two are ids of StringIds.
-
-    None if the blob is no sample: the number of frames has to fit its length.
-    """
-    if not isinstance(blob, bytes) or len(blob) <= _FRAMES:
-        return []
-    count, rest = divmod(len(blob) - _FRAMES, _FRAME.size)
-    if rest or count > DEEPEST or count not in (int.from_bytes(blob[at : at + 4], "little") for at in _COUNTS):
-        return []
-    return list(_FRAME.iter_unpack(blob[_FRAMES:]))
+MOST_JSON = 64 << 20  # Of a report whose payloads are looked for in JSON, some seven times as large (2024.2).
+PAYLOAD_HEAD = struct.Struct("<4Q")  # Of a blob: domain, schema, bytes, and one more number (see `source.nvtx`).
 
 
 def export(nsys: str, report: Path, target: Path) -> str:

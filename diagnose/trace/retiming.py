@@ -57,34 +57,32 @@ def retimed(rank: Rank, device: Rank, marks: tuple[Step, ...], op_ns: float = EV
     """
     count = len(rank.steps)
     if not count or len(marks) < count:
-        return replace(rank, integrity=(*rank.integrity, _not_used(device, f"holds {len(marks)} of {count} steps")))
+        return _as_it_was(rank, device, f"holds {len(marks)} of {count} steps")
     ours, theirs = _side(rank, rank.steps[-count:]), _side(device, marks[-count:])
     partner = _in_order(rank, ours, theirs, _partners(rank, device, ours, theirs))
     mine, other = _same_work(ours, theirs, partner)
     share = min(_share(ours, mine), _share(theirs, other))
     if share < LEAST_SHARE:
-        return replace(
-            rank,
-            integrity=(
-                *rank.integrity,
-                _not_used(device, f"holds only {share:.0%} of the device's time in the same order"),
-            ),
-        )
+        return _as_it_was(rank, device, f"holds only {share:.0%} of the device's time in the same order")
     known = np.flatnonzero(partner >= 0)
     same = np.append(ours.calls[known], ours.work[mine]), np.append(theirs.calls[partner[known]], theirs.work[other])
     warps = _warps(rank, ours, theirs, same, op_ns)
     start, end = _warped(warps, rank.spans)
     start[same[0]], end[same[0]] = theirs.start_ns[same[1]], theirs.end_ns[same[1]]
     begun, ended = _warped(warps, rank.lines)
-    told = replace(
+    said = f"Ops are of other steps of the same run; {share:.1%} of device time is in both."
+    note = IntegrityNote(
+        f"Times come from {Path(device.provenance.path).name}, which holds no ops.", said, Severity.NOTE
+    )
+    moved = replace(
         rank,
         lines=rank.lines.assign(start_ns=begun, dur_ns=ended - begun),
         steps=marks[-count:],
         zero_unix_ns=device.zero_unix_ns,
         provenance=replace(rank.provenance, timed_by=device.provenance.path),
-        integrity=(*rank.integrity, *(one for one in device.integrity if one.doubts), _note(device, share)),
+        integrity=(*rank.integrity, *(one for one in device.integrity if one.doubts), note),
     )
-    return _arranged(told, start, end)
+    return _arranged(moved, start, end)
 
 
 def without_first(rank: Rank, count: int) -> Rank:
@@ -294,7 +292,8 @@ def _arranged(rank: Rank, start: IntArray, end: IntArray) -> Rank:
     moved = {"start_ns": start - zero, "dur_ns": end - start}
     spans = rank.spans.assign(**moved).iloc[order].reset_index(drop=True)
     links = rank.links.assign(**{one: id_of[rank.links[one].to_numpy()] for one in ("from_id", "to_id")})
-    tables: dict[str, Any] = {name: _labelled(getattr(rank, name), id_of) for name in BY_SPAN}
+    labels = {name: pd.Index(id_of[getattr(rank, name).index.to_numpy()], name="id") for name in BY_SPAN}
+    tables: dict[str, Any] = {name: getattr(rank, name).set_axis(ids).sort_index() for name, ids in labels.items()}
     return replace(
         rank,
         spans=spans,
@@ -306,22 +305,8 @@ def _arranged(rank: Rank, start: IntArray, end: IntArray) -> Rank:
     )
 
 
-def _labelled(table: pd.DataFrame, id_of: IntArray) -> pd.DataFrame:
-    return table.set_axis(pd.Index(id_of[table.index.to_numpy()], name=table.index.name)).sort_index()
-
-
-def _note(device: Rank, share: float) -> IntegrityNote:
-    return IntegrityNote(
-        f"Times come from {Path(device.provenance.path).name}, which holds no ops.",
-        f"Ops are of other steps of the same run; {share:.1%} of device time is in both.",
-        Severity.NOTE,
-    )
-
-
-def _not_used(device: Rank, why: str) -> IntegrityNote:
-    return IntegrityNote(
-        "Times are those of steps in which ops were recorded, which takes the host time.",
-        f"{Path(device.provenance.path).name} {why}. Record again for truer times.",
-        Severity.WARNING,
-        (Ground.RANKS,),
-    )
+def _as_it_was(rank: Rank, device: Rank, why: str) -> Rank:
+    what = "Times are those of steps in which ops were recorded, which takes the host time."
+    effect = f"{Path(device.provenance.path).name} {why}. Record again for truer times."
+    note = IntegrityNote(what, effect, Severity.WARNING, (Ground.RANKS,))
+    return replace(rank, integrity=(*rank.integrity, note))

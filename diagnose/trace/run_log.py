@@ -3,19 +3,8 @@
 from msgspec import Struct
 
 COLUMNS = (
-    "step",
-    "loader",
-    "forward",
-    "backward",
-    "optimizer",
-    "collection",
-    "compilation",
-    "save",
-    "evaluation",
-    "evaluation_loader",
-    "recording",
-    "outside",
-    "device",
+    *("step", "loader", "forward", "backward", "optimizer", "collection", "compilation", "save", "evaluation"),
+    *("evaluation_loader", "recording", "outside", "device"),
 )
 """What is timed of the interval from one step's end to the next.
 
@@ -55,8 +44,7 @@ class EpochTime(Struct, frozen=True):
     steps: int  # Without the first step of the run.
     step_ns: int  # All of them, without what is outside, evaluation and saving.
     loader_ns: int
-    first_wait_ns: int | None = None
-    """Waiting for its first batch, also of the run's first step; older logs do not tell it."""
+    first_wait_ns: int | None = None  # For its first batch, also of the run's first step; older logs lack it.
 
 
 class OutlierStep(Struct, frozen=True):
@@ -107,5 +95,4 @@ class RunLog(Struct, frozen=True):
     last: dict[str, int]  # Of the time after the last step's end, by column.
     files: tuple[str, ...]  # That the run wrote, relative to its working folder.
     damaged: int  # Places in the file where something could not be read.
-    first_steps: tuple[dict[str, int], ...] = ()
-    """The times of each of the first 100 steps at most, by column; none of the very first."""
+    first_steps: tuple[dict[str, int], ...] = ()  # Of the first 100 at most, by column; none of the very first.

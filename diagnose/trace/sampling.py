@@ -3,8 +3,6 @@
 A sample tells the line of one moment. A call comes from one line, which so is known for all of it; in a pause lines
 follow each other, and what counts is the function. A call that lasts too short to be met in one step is met in
 another: calls that are the so-many-th of their kind in a step are the same.
-
-a step tells nothing.
 """
 
 import numpy as np
@@ -14,12 +12,11 @@ from msgspec import Struct
 
 from diagnose.trace import enums, frames, intervals, schema
 from diagnose.trace.enums import CALLS
-from diagnose.trace.intervals import IntArray
+from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.model import VaryingShapes
 
-REACHES = (4, 2, 1)
-"""Calls before and after that have to agree: as many as possible, fewer at the ends of loops (our choice)."""
-
-_PRIME = 0x100000001B3  # Of FNV-1a, 64 bits.
+REACHES = (4, 2, 1)  # Calls before and after that agree: as many as possible, fewer at loops' ends (our choice).
+UNKNOWN = -1
 
 
 class Sequence(Struct, frozen=True):
@@ -35,7 +32,7 @@ def matching(ours: Sequence, theirs: Sequence, told: IntArray) -> IntArray:
 
     Only if all of theirs that have these around them tell the same (`told`, shape (theirs,)).
     """
-    found = np.full(len(ours.what), -1, dtype=np.int64)
+    found = np.full(len(ours.what), UNKNOWN, dtype=np.int64)
     for reach in REACHES:
         left = np.flatnonzero((found < 0) & (ours.what >= 0))
         keys, first, group = np.unique(_keys(theirs, reach), return_index=True, return_inverse=True)
@@ -59,17 +56,48 @@ def _keys(some: Sequence, reach: int) -> npt.NDArray[np.uint64]:
     for by in range(2 * reach + 1):
         on_thread = track[by : by + count] == here
         near = np.where(on_thread, what[by : by + count] + 3, 0).astype(np.uint64)
-        made = (made ^ near) * np.uint64(_PRIME)
+        made = (made ^ near) * np.uint64(0x100000001B3)  # FNV-1a's prime, of 64 bits.
     keys = np.empty(count, dtype=np.uint64)
     keys[order] = made
     return keys
 
 
+def varying_shapes(spans: pd.DataFrame, ops: pd.DataFrame, steps: tuple[int, ...]) -> VaryingShapes:
+    """Of a recording with these tables and all its steps, by number.
+
+    Ops of two steps are the same if they are the so-many-th of a name on a thread, and all steps have as many of these.
+    """
+    none = np.zeros(0, dtype=np.int64)
+    if not steps:
+        return VaryingShapes((), (), none, none)
+    ids = ops.index.to_numpy().astype(np.int64)
+    step = spans["step"].to_numpy()[ids].astype(np.int64)
+    ids, step = ids[step >= 0], step[step >= 0]
+    names = spans["name"].cat
+    thread = spans["track"].to_numpy()[ids].astype(np.int64)
+    _, what = np.unique(thread * len(names.categories) + names.codes.to_numpy()[ids], return_inverse=True)
+    group = what * len(steps) + step
+    kinds = int(what.max(initial=-1)) + 1
+    count = np.bincount(group, minlength=kinds * len(steps))
+    place = ordinals(group)
+    by_step = count.reshape(kinds, len(steps))
+    whole = np.flatnonzero((by_step == by_step[:, :1]).all(axis=1)[what])
+    whole = whole[np.lexsort((step[whole], place[whole], what[whole]))]
+    same = ids[whole].reshape(-1, len(steps))
+    codes = ops["shapes"].cat.codes.to_numpy()[ops.index.get_indexer(pd.Index(same.reshape(-1)))].reshape(same.shape)
+    some = np.flatnonzero((np.diff(codes, axis=1) != 0).all(axis=1)) if len(steps) > 1 else none
+    texts = ops["shapes"].cat.categories
+    return VaryingShapes(
+        steps=steps,
+        shapes=tuple(tuple(str(texts[code]) for code in row) for row in codes[some].tolist()),
+        ids=same[some].reshape(-1),
+        which=np.repeat(np.arange(len(some)), len(steps)),
+    )
+
+
 CLOSE_NS = 3_000_000
 """Samples that are no further apart, and tell one line, tell it of what lies between (our choice: three times the
 distance at the 1,000 Hz that nsys samples at unless told otherwise)."""
-
-UNKNOWN = -1
 
 
 class Samples(Struct, frozen=True):
@@ -100,17 +128,23 @@ def lines(spans: pd.DataFrame, samples: Samples) -> pd.DataFrame:
     kept = np.flatnonzero((frame >= 0) & (cells.end_ns > cells.start_ns))
     kept = kept[np.argsort(cells.start_ns[kept], kind="stable")]
     names = pd.Categorical.from_codes(frame[kept], categories=pd.Index(samples.names, dtype="str"))
-    made = pd.DataFrame(
-        {
-            "start_ns": cells.start_ns[kept],
-            "dur_ns": cells.end_ns[kept] - cells.start_ns[kept],
-            "track": cells.track[kept].astype(np.int32),
-            "name": names.remove_unused_categories(),
-            "framework": pd.Categorical([""] * len(kept)),
-            "callee": pd.Categorical([""] * len(kept)),
-            "calls": np.zeros(len(kept), dtype=np.int64),
-        }
-    )
+    nothing = pd.Categorical([""] * len(kept))
+    times = Intervals(cells.start_ns[kept], cells.end_ns[kept])
+    return lines_table(times, cells.track[kept], names, nothing, nothing, np.zeros(len(kept), dtype=np.int64))
+
+
+def lines_table(
+    times: Intervals,
+    track: IntArray,
+    name: pd.Categorical,
+    framework: pd.Categorical,
+    callee: pd.Categorical,
+    calls: IntArray,
+) -> pd.DataFrame:
+    """The table `lines` of these columns."""
+    lasted, used = times.ends - times.starts, name.remove_unused_categories()
+    made = pd.DataFrame({"start_ns": times.starts, "dur_ns": lasted, "track": track.astype(np.int32), "name": used})
+    made = made.assign(framework=framework, callee=callee, calls=calls)
     schema.check(made, schema.LINES)
     return made
 
@@ -128,7 +162,7 @@ def _cells(spans: pd.DataFrame, tracks: IntArray) -> _Cells:
     what = (track[ids] * len(enums.SpanKind) + kind[ids]) * len(names.categories) + names.codes.to_numpy()[ids]
     same = _same(what, spans["step"].to_numpy()[ids].astype(np.int64))
     both = np.stack((same, np.append(same[1:], UNKNOWN)[: len(ids)]))
-    following = _numbered(both, (both >= 0).all(axis=0) & ~last) + int(same.max(initial=0)) + 1
+    following = numbered(both, (both >= 0).all(axis=0) & ~last) + int(same.max(initial=0)) + 1
     pause = np.where((both >= 0).all(axis=0) & ~last, following, UNKNOWN)
     return _Cells(
         start_ns=_alternating(start[ids], end[ids]),
@@ -146,16 +180,21 @@ def _alternating(first: IntArray, second: IntArray) -> IntArray:
 def _same(what: IntArray, step: IntArray) -> IntArray:
     """A number for each call: that of what it is, of how many such its step has, and the so-many-th it is; or -1."""
     inside = step >= 0
-    group = _numbered(np.stack((step, what)), inside)
-    order = np.argsort(group, kind="stable")
-    count = np.bincount(group[inside], minlength=1)
-    ordinal = np.zeros(len(what), dtype=np.int64)
-    mine = order[group[order] >= 0]
-    ordinal[mine] = np.arange(len(mine)) - (np.cumsum(count) - count)[group[mine]]
-    return _numbered(np.stack((what, count[group], ordinal)), inside)
+    group = numbered(np.stack((step, what)), inside)
+    count, ordinal = np.bincount(group[inside], minlength=1), np.zeros(len(what), dtype=np.int64)
+    ordinal[inside] = ordinals(group[inside])
+    return numbered(np.stack((what, count[group], ordinal)), inside)
 
 
-def _numbered(keys: IntArray, some: npt.NDArray[np.bool_]) -> IntArray:
+def ordinals(group: IntArray) -> IntArray:
+    """The so-many-th of its group, from 0, that each is; groups are numbered from 0."""
+    order, count = np.argsort(group, kind="stable"), np.bincount(group)
+    found = np.empty(len(group), dtype=np.int64)
+    found[order] = np.arange(len(group)) - np.repeat(np.cumsum(count) - count, count)
+    return found
+
+
+def numbered(keys: IntArray, some: npt.NDArray[np.bool_]) -> IntArray:
     """Numbers from 0 for the distinct columns of `keys`, of shape (keys, n); -1 where `some` is false."""
     number = np.zeros(int(some.sum()), dtype=np.int64)
     for key in keys:

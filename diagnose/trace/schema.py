@@ -37,13 +37,8 @@ class SchemaError(ValueError):
     """A frame does not have the columns or dtypes its table promises: a bug in a reader, never the user's fault."""
 
 
-ENUMS: dict[str, type[Enum]] = {
-    "SpanKind": SpanKind,
-    "LinkKind": LinkKind,
-    "Direction": Direction,
-    "HostMemory": HostMemory,
-    "SyncKind": SyncKind,
-}
+_ENUMS: tuple[type[Enum], ...] = (SpanKind, LinkKind, Direction, HostMemory, SyncKind)
+ENUMS = {enum.__name__: enum for enum in _ENUMS}
 
 SPANS = Table(
     "spans",

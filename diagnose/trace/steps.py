@@ -25,9 +25,7 @@ REGULAR = 0.8  # Share of a name's distances that must be equal for them to prop
 ALIKE = 0.95  # Share of the launches of a period that must be what was launched a period before.
 MOST = 0.5  # Share of all launches that must lie in periods: the rest is start-up, or something else (our choice).
 
-AS_GOOD = 0.05
-"""Of two periods that hold about as much the shorter one is the step, the longer one several (our choice)."""
-
+AS_GOOD = 0.05  # Of two periods that hold about as much the shorter is the step (our choice).
 MOST_CANDIDATES = 64
 _UPDATING = (KernelKind.OPTIMIZER, KernelKind.FOREACH)
 
@@ -40,23 +38,16 @@ def repeated(spans: pd.DataFrame, links: pd.DataFrame) -> tuple[IntArray, int]:
     none = np.zeros(0, dtype=np.int64), 0
     start, end, name = _launches(spans, links)
     period = _period(name)
-    if not period:
-        return none
-    first, last = _regular(name, period)
-    if last - first < MIN_PERIODS * period:
+    first, last = _regular(name, period) if period else (0, 0)
+    labels = spans["name"].cat.categories
+    kernels = (kinds.kernel_kind(str(labels[one])) for one in np.unique(name[first : first + period]).tolist())
+    if last - first < max(MIN_PERIODS * period, 1) or not any(kind in _UPDATING for kind in kernels):
         return none
     pause = np.append(start[first + 1 : last] - end[first : last - 1], 0)
-    if not _updates(spans, name[first : first + period]):
-        return none
     whole = len(pause) // period * period
     begin = first + (int(pause[:whole].reshape(-1, period).mean(axis=0).argmax()) + 1) % period
     starts = start[begin:last:period]
     return (starts, period) if len(starts) > MIN_PERIODS else none
-
-
-def _updates(spans: pd.DataFrame, names: IntArray) -> bool:
-    labels = spans["name"].cat.categories
-    return any(kinds.kernel_kind(str(labels[one])) in _UPDATING for one in np.unique(names).tolist())
 
 
 def _launches(spans: pd.DataFrame, links: pd.DataFrame) -> tuple[IntArray, IntArray, IntArray]:
@@ -105,9 +96,7 @@ def _regular(name: IntArray, period: int) -> tuple[int, int]:
 
 
 NO_STEP = -1
-PARTIAL_STEP = 0.7
-"""A step at the border of the window with less than this share of the median step's device operations was cut off."""
-
+PARTIAL_STEP = 0.7  # A border step with less than this share of the median step's device work was cut off.
 MIN_REPEATS = 3  # a marker seen less often says too little about a period
 
 
@@ -116,9 +105,6 @@ class StepMarks(Struct, frozen=True):
 
     steps: tuple[Step, ...]
     marker: str
-
-
-NO_MARKS = StepMarks((), "")
 
 
 def find(spans: pd.DataFrame, links: pd.DataFrame) -> StepMarks:
@@ -137,17 +123,14 @@ def find(spans: pd.DataFrame, links: pd.DataFrame) -> StepMarks:
     if len(ends) >= MIN_REPEATS:
         bounds = (ends["start_ns"] + ends["dur_ns"]).to_numpy()
         return StepMarks(_between(bounds), f"the ends of {ends['name'].iloc[0]}")
-    begins = _most_repeated(_marks(spans, kinds.Activity.LOADER))
-    if len(begins) >= MIN_REPEATS:
-        return StepMarks(_between(begins["start_ns"].to_numpy()), f"the starts of {begins['name'].iloc[0]}")
-    ranges = _most_repeated(_called_steps(spans))
-    if len(ranges) >= MIN_REPEATS:
-        called = ranges["name"].iloc[0]
-        return StepMarks(_between(ranges["start_ns"].to_numpy()), f"the starts of ranges called {called}")
+    for what, found in (("", _marks(spans, kinds.Activity.LOADER)), ("ranges called ", _called_steps(spans))):
+        begins = _most_repeated(found)
+        if len(begins) >= MIN_REPEATS:
+            return StepMarks(_between(begins["start_ns"].to_numpy()), f"the starts of {what}{begins['name'].iloc[0]}")
     starts, launches = repeated(spans, links)
     if launches:
         return StepMarks(_between(starts), f"launches, which repeat every {launches:,}")
-    return NO_MARKS
+    return StepMarks((), "")
 
 
 def is_cut_off(work_counts: IntArray, position: int) -> bool:

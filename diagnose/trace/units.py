@@ -1,18 +1,24 @@
 """Numbers for people: times, shares, sizes. One way to write each."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
+_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def _scaled(
+    value: float, scales: Sequence[tuple[float, str]], least: str, digits: Callable[[float], str], one: float = 0.9995
+) -> str:
+    """In the largest unit of which it is about `one` at least, else in the `least`."""
+    told = (f"{digits(value / factor)} {unit}" for factor, unit in scales if abs(value) >= one * factor)
+    return next(told, f"{value:.0f} {least}")
 
 
 def duration(ns: int | float) -> str:
     """Three significant digits and a unit: 222 ms, 14.7 ms, 850 us, 1.24 s. Below 1 us in ns; nothing is 0."""
-    if not ns:
-        return "0"
-    for factor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
-        if abs(ns) >= 0.9995 * factor:
-            return f"{three_digits(ns / factor)} {unit}"
-    return f"{ns:.0f} ns"
+    return _scaled(ns, _TIMES, "ns", three_digits) if ns else "0"
 
 
 def durations_ns(text: str) -> list[float]:
@@ -36,12 +42,7 @@ def two_digits(value: float) -> str:
 
 def about(ns: float) -> str:
     """An estimated duration, with two significant digits: 8.6 s, 48 ms."""
-    if not ns:
-        return "0"
-    for factor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
-        if abs(ns) >= 0.995 * factor:
-            return f"{two_digits(ns / factor)} {unit}"
-    return f"{ns:.0f} ns"
+    return _scaled(ns, _TIMES, "ns", two_digits, 0.995) if ns else "0"
 
 
 def share(part: float, whole: float) -> str:
@@ -84,10 +85,7 @@ def number(count: float) -> str:
 
 def size(count: float) -> str:
     """Bytes in decimal units, as bandwidths are given in: 19.3 MB."""
-    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if abs(count) >= 0.9995 * factor:
-            return f"{three_digits(count / factor)} {unit}"
-    return f"{count:.0f} B"
+    return _scaled(count, _SIZES, "B", three_digits)
 
 
 def bar(part: float, whole: float, width: int) -> str:

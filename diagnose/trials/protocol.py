@@ -16,7 +16,7 @@ from diagnose.capture.agent.screening import FEWEST_PAIRS
 from diagnose.contracts.trials import Both, GpuState, Range, Trial, Verdict
 from diagnose.statistics import CPU, Spread, wait_alike
 from diagnose.trace import units
-from diagnose.trace.manifest import Screened
+from diagnose.trace.measured import Screened
 from diagnose.trials import arms, screening
 from diagnose.trials.arms import Arm, Size, Void
 from diagnose.trials.selection import Candidate, CannotTry, named

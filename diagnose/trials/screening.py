@@ -16,7 +16,8 @@ from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.screening import FEWEST_PAIRS, LIVE, RAISES, log_ratios
 from diagnose.contracts.trials import Both, Numbers, Range, Trial, Verdict
 from diagnose.statistics import Pair
-from diagnose.trace.manifest import Difference, RankManifest, Screened
+from diagnose.trace.manifest import RankManifest
+from diagnose.trace.measured import Difference, Screened
 from diagnose.trials import arms
 from diagnose.trials.arms import Size
 from diagnose.trials.selection import Candidate

@@ -10,8 +10,10 @@ from benchmarks.recorded_ops import MEMORY, Recorded, Timed, ops_of
 from diagnose.costs.known import ELSEWHERE, KNOWN, Family, Grade, known
 from diagnose.facts.core.base import Facts
 from diagnose.synthetic.reading import facts_of
-from diagnose.trace.hardware import A100_40, H100
+from diagnose.trace import hardware
+from diagnose.trace.hardware import H100
 
+A100_40 = hardware.KNOWN["A100 SXM 40 GB"]
 PRODUCT = (Family.PRODUCT, "bf16", Grade.ALIGNED)
 PEAK = 312e3  # Operations a ns of an A100.
 

@@ -15,8 +15,13 @@ from diagnose.facts.core.work import work_table
 from diagnose.pipeline import present
 from diagnose.replay.saving import Basis
 from diagnose.synthetic.reading import facts_of
-from diagnose.trace.hardware import A100_40, A100_80, A100_PCIE_40, H100, H100_PCIE, MI300X, V100_32, Peaks
+from diagnose.trace import hardware
+from diagnose.trace.hardware import H100, Peaks
 from tests.rules import built_in
+
+A100_40, A100_80 = hardware.KNOWN["A100 SXM 40 GB"], hardware.KNOWN["A100 SXM 80 GB"]
+A100_PCIE_40, H100_PCIE = hardware.KNOWN["A100 PCIe 40 GB"], hardware.KNOWN["H100 PCIe"]
+MI300X, V100_32 = hardware.KNOWN["MI300X"], hardware.KNOWN["V100 SXM2 32 GB"]
 
 
 def one(family: Family, dtype: str = "", share: float = 0.5, grade: Grade = Grade.ANY, device: Peaks = H100) -> Known:

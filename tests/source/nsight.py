@@ -77,23 +77,13 @@ class Export:
     def kernel(
         self, name: str, start: int, end: int, correlation: int = 0, process: int = PROCESS, **row: Any
     ) -> Export:
-        return self.add(
-            "CUPTI_ACTIVITY_KIND_KERNEL",
-            start=start,
-            end=end,
-            correlationId=correlation,
-            globalPid=pid(process),
-            **{"deviceId": 0, "streamId": 7, "demangledName": self.string(name), **row},
-        )
+        known = {"start": start, "end": end, "correlationId": correlation, "globalPid": pid(process)}
+        place = {"deviceId": 0, "streamId": 7, "demangledName": self.string(name)}
+        return self.add("CUPTI_ACTIVITY_KIND_KERNEL", **{**known, **place, **row})
 
     def call(self, name: str, start: int, end: int, correlation: int = 0, process: int = PROCESS, **row: Any) -> Export:
-        return self.add(
-            "CUPTI_ACTIVITY_KIND_RUNTIME",
-            start=start,
-            end=end,
-            correlationId=correlation,
-            **{"globalTid": pid(process) | process, "nameId": self.string(name), "eventClass": 0, **row},
-        )
+        known = {"start": start, "end": end, "correlationId": correlation, "globalTid": pid(process) | process}
+        return self.add("CUPTI_ACTIVITY_KIND_RUNTIME", **{**known, "nameId": self.string(name), "eventClass": 0, **row})
 
     def sync(self, start: int, end: int, correlation: int, **row: Any) -> Export:
         place = {"deviceId": 0, "streamId": 7, "globalPid": pid(), "correlationId": correlation}
@@ -113,13 +103,8 @@ class Export:
         return self
 
     def range(self, text: str | None, start: int, end: int | None, process: int = PROCESS, **row: Any) -> Export:
-        return self.add(
-            "NVTX_EVENTS",
-            start=start,
-            end=end,
-            text=text,
-            **{"globalTid": pid(process) | process, "eventType": 59, **row},
-        )
+        known = {"start": start, "end": end, "text": text, "globalTid": pid(process) | process, "eventType": 59}
+        return self.add("NVTX_EVENTS", **{**known, **row})
 
     def write(self, path: Path, columns: Mapping[str, Iterable[str]] | None = None) -> Path:
         """The file. Tables without rows are not in it, as in lazy exports; `columns` leaves some out."""

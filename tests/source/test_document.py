@@ -15,7 +15,7 @@ from diagnose.source import document, ranks, stream
 from diagnose.source.base import Damage, InputError
 from diagnose.source.document import TraceText
 from diagnose.source.events import event_type
-from diagnose.source.header import HEADER_KEYS
+from diagnose.source.kineto import HEADER_KEYS
 from diagnose.trace.model import Rank
 
 PIECES = (64, 700, 1 << 22)
@@ -86,16 +86,8 @@ def test_valid_json_is_read_as_json_reads_it(
 
 
 NAMES = [
-    '5" disk',
-    'say "mm" twice',
-    'say "}" twice',
-    'f({"a": 1}, {"b": 2})',
-    '"',
-    '"]}"',
-    'a "quoted, "b" c',
-    "C:\\Users\\x.py(1): f",
-    "C:\\dir\\",
-    'C:\\dir\\"x"',
+    *('5" disk', 'say "mm" twice', 'say "}" twice', 'f({"a": 1}, {"b": 2})', '"', '"]}"', 'a "quoted, "b" c'),
+    *("C:\\Users\\x.py(1): f", "C:\\dir\\", 'C:\\dir\\"x"'),
 ]
 
 

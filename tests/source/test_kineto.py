@@ -37,10 +37,7 @@ def same(one: Rank, other: Rank) -> bool:
 
 def forms() -> dict[str, bytes]:
     draw = training()
-    compact, pretty = (
-        json.dumps({**draw.header, "traceEvents": draw.events}),
-        json.dumps({**draw.header, "traceEvents": draw.events}, indent=2),
-    )
+    compact, pretty = (json.dumps({**draw.header, "traceEvents": draw.events}, indent=indent) for indent in (None, 2))
     events = json.dumps(draw.events)
     kineto = ",\n".join(
         f'  {{\n    "ph": "X", "cat": {json.dumps(e["cat"])}, "name": {json.dumps(e["name"])}, "pid": {e["pid"]}, '
@@ -162,17 +159,9 @@ def test_copies_syncs_and_collectives() -> None:
     waits_on: dict[str, Any] = {"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 1, "correlation": 99}
     kind = "Stream Wait Event"
     draw.work(kind, (10, 10), cat="cuda_sync", stream=20, cuda_sync_kind=kind, **waits_on)
-    said: dict[str, Any] = {
-        "Collective name": "allreduce",
-        "dtype": "BFloat16",
-        "In msg nelems": 1024,
-        "Out msg nelems": 2048,
-    }
-    group: dict[str, Any] = {
-        "Group size": 8,
-        "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
-        "Process Group Description": "mesh_dp",
-    }
+    said: dict[str, Any] = {"Collective name": "allreduce", "dtype": "BFloat16", "In msg nelems": 1024}
+    said |= {"Out msg nelems": 2048, "Group size": 8, "Process Group Description": "mesh_dp"}
+    group = {"Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]"}
     draw.launch("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", (11, 12), (15, 30), stream=20, **said, **group, Seq=17)
     found = draw.rank()
     assert found.copies.to_dict("records") == [
@@ -287,12 +276,8 @@ def test_the_python_writer_of_torch_2_13_puts_the_sm_count_elsewhere() -> None:
 def test_versions_are_readable_and_ranks_below_zero_unknown() -> None:
     provenance = Drawing(distributedInfo={"rank": -1, "world_size": -1}).op("x", 0, 1).rank().provenance
     assert (provenance.rank, provenance.world_size) == (None, None)
-    draw = Drawing(
-        cuda_runtime_version=12040,
-        cupti_version=24,
-        hip_runtime_version=60032830,
-        distributedInfo={"nccl_version": "2.21.5"},
-    )
+    of_makers = {"cuda_runtime_version": 12040, "cupti_version": 24, "hip_runtime_version": 60032830}
+    draw = Drawing(**of_makers, distributedInfo={"nccl_version": "2.21.5"})
     versions = draw.work("k", (0, 1)).rank().provenance.versions
     assert versions == {"cuda_runtime": "12.4", "cupti": "24", "hip_runtime": "6.0.32830", "nccl": "2.21.5"}
 
@@ -316,9 +301,7 @@ def test_real_traces_agree_with_a_plain_reader(corpus: Path, folder: str) -> Non
         found = ranks.read(path)
         count, length, launches = plain(events)
         kinds = (
-            found.spans["kind"]
-            .astype(str)
-            .replace({"loader": "host", "collective": "host", "annotation": "host", "op": "host"})
+            found.spans["kind"].astype(str).replace(dict.fromkeys(("loader", "collective", "annotation", "op"), "host"))
         )
         assert Counter(kinds) == count, path
         assert found.spans["dur_ns"].groupby(kinds).sum().to_dict() == length, path

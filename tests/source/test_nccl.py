@@ -59,11 +59,8 @@ def test_sizes_and_ranks_of_collectives(tmp_path: Path) -> None:
     made = trained(
         ("ncclAllReduce", message(4 * MB)), ("ncclAllGather", message(MB)), ("ncclReduceScatter", message(2 * MB))
     )
-    assert found(made, tmp_path) == [
-        ("all_gather", 8, 8 * MB),
-        ("all_reduce", 8, 4 * MB),
-        ("reduce_scatter", 8, 16 * MB),
-    ]
+    sizes = [("all_gather", 8, 8 * MB), ("all_reduce", 8, 4 * MB), ("reduce_scatter", 8, 16 * MB)]
+    assert found(made, tmp_path) == sizes
 
 
 def test_ranks_that_were_told_before_the_recording_are_not_known(tmp_path: Path) -> None:
@@ -74,10 +71,7 @@ def test_ranks_that_were_told_before_the_recording_are_not_known(tmp_path: Path)
 @pytest.mark.parametrize(
     "payload",
     [
-        None,
-        b"",
-        b"short",
-        blob(MESSAGE, b""),
+        *(None, b"", b"short", blob(MESSAGE, b"")),
         blob(5, struct.pack("<QQ", 77, MB)),  # of another schema
         blob(MESSAGE, struct.pack("<QQ", 77, MB), domain=3),
         struct.pack("<4Q", 1, MESSAGE, 1 << 63, 1 << 63),
@@ -89,10 +83,8 @@ def test_a_call_without_a_sound_payload_has_no_size(payload: bytes | None, tmp_p
 
 def test_absurd_numbers_stay_numbers(tmp_path: Path) -> None:
     made = trained(("ncclAllReduce", message((1 << 64) - 1)), ("ncclAllGather", message(MB)), group=(1 << 31) - 1)
-    assert [(operation, size) for operation, _, size in found(made, tmp_path)] == [
-        ("all_gather", MB),
-        ("all_reduce", None),
-    ]
+    sizes = [(operation, size) for operation, _, size in found(made, tmp_path)]
+    assert sizes == [("all_gather", MB), ("all_reduce", None)]
 
 
 def test_without_blobs_or_their_schemas_nothing_is_told(tmp_path: Path) -> None:

@@ -19,10 +19,7 @@ from diagnose.synthetic.reading import facts_of
 from tests.source.nsight import TABLES, Export, pid, read, synthetic
 
 FILES = (
-    "h100_2gpu_1s.sqlite",
-    "healthy_1pct.sqlite",
-    "mock.sqlite",
-    "nsight-2025.5.2.sqlite",
+    *("h100_2gpu_1s.sqlite", "healthy_1pct.sqlite", "mock.sqlite", "nsight-2025.5.2.sqlite"),
     "saxpy-mpi-cuda_nsys_perlmutter0.sqlite",
 )
 KINDS = {"KERNEL": "kernel", "MEMCPY": "memcpy", "MEMSET": "memset", "SYNCHRONIZATION": "sync"}
@@ -58,10 +55,8 @@ def test_what_is_read_of_real_files_is_what_sql_says(corpus: Path, name: str) ->
             count, total, _ = asked(path, sql)[0] if has(path, full) else (0, 0, 0)
             mine = rank.spans["kind"] == kind
             graphs = rank.spans["name"].astype(str).str.startswith("CUDA graph ")
-            assert (counts[kind] - int((mine & graphs).sum()), int(rank.spans["dur_ns"][mine & ~graphs].sum())) == (
-                count,
-                total or 0,
-            ), table
+            lasted = int(rank.spans["dur_ns"][mine & ~graphs].sum())
+            assert (counts[kind] - int((mine & graphs).sum()), lasted) == (count, total or 0), table
         calls = asked(path, f"SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {mask(process, 'globalTid')}")
         assert counts["runtime"] + counts["driver"] == calls[0][0]
         if has(path, "NVTX_EVENTS"):
@@ -137,10 +132,9 @@ def test_the_same_recorded_both_ways_gives_the_same_facts(text: str, tmp_path: P
         columns = [name for name in getattr(kineto.rank, table).columns if name not in ("occupancy", "graph_id")]
         ours, theirs = (getattr(facts.rank, table)[columns].to_numpy().tolist() for facts in (nsight, kineto))
         assert ours == theirs, table
-    ops = kineto.rank.ops[["shapes", "sequence"]].to_numpy().tolist()
-    assert [
-        [str(shapes).replace(" ", ""), seq] for shapes, seq in nsight.rank.ops[["shapes", "sequence"]].to_numpy()
-    ] == [[str(shapes).replace(" ", ""), seq] for shapes, seq in ops]
+    rows = (facts.rank.ops[["shapes", "sequence"]].to_numpy() for facts in (nsight, kineto))
+    ours, theirs = ([(str(shapes).replace(" ", ""), number) for shapes, number in some] for some in rows)
+    assert ours == theirs
 
 
 def test_names_of_ranges_lose_what_pytorch_appends(tmp_path: Path) -> None:
@@ -180,15 +174,9 @@ def test_a_graph_launched_as_a_whole_is_work(tmp_path: Path) -> None:
 
 def test_what_a_synchronisation_is_follows_from_the_call(tmp_path: Path) -> None:
     """syncType is wrong before schema 3.25: here it says "event" of all."""
-    calls = (
-        "cudaStreamSynchronize_v3020",
-        "cudaDeviceSynchronize_v3020",
-        "cudaStreamWaitEvent_v3020",
-        "cudaFree_v3020",
-    )
     made = Export().kernel("k", 0, 500)
-    for number, name in enumerate(calls, start=1):
-        made.call(name, 100 * number, 100 * number + 50, correlation=number)
+    for number, name in enumerate(("StreamSynchronize", "DeviceSynchronize", "StreamWaitEvent", "Free"), start=1):
+        made.call(f"cuda{name}_v3020", 100 * number, 100 * number + 50, correlation=number)
         stream, event = 4294967295 if number == 2 else 7, 9 if number == 3 else 4294967295
         made.sync(100 * number, 100 * number + 50, number, streamId=stream, eventId=event, syncType=1)
     for stamp, stream in ((10, 13), (250, 20), (350, 21)):
@@ -259,11 +247,7 @@ def renamed(path: Path, names: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     "names",
     [
-        {
-            "KERNEL": "CUPTI_ACTIVITY_KIND_KERNEL_V3",
-            "RUNTIME": "CUPTI_ACTIVITY_KIND_RUNTIME_V3",
-            "NVTX": "NVTX_EVENTS_V2",
-        },
+        {**{kind: f"CUPTI_ACTIVITY_KIND_{kind}_V3" for kind in ("KERNEL", "RUNTIME")}, "NVTX": "NVTX_EVENTS_V2"},
         {"KERNEL": "GPU_WORK", "MEMCPY": "COPIES", "NVTX": "RANGES", "StringIds": "StringIds_V2"},
     ],
 )
@@ -399,9 +383,8 @@ def test_ranges_without_a_text_of_their_own(tmp_path: Path) -> None:
     """Registered texts are looked up once each; a table that has neither holds no ranges that could be named."""
     made = Export().range("aten::mul, seq = 1", 0, 5).kernel("k", 0, 9)
     made.range(None, 6, 7, textId=made.string("registered")).range(None, 7, 8).range(None, 8, 9, textId=77)
-    made.range(
-        None, 10, 12, textId=made.string("aten::add, seq = 2, op_id = 3, sizes = [[4], [4]], input_op_ids = [1]")
-    )
+    whole = made.string("aten::add, seq = 2, op_id = 3, sizes = [[4], [4]], input_op_ids = [1]")
+    made.range(None, 10, 12, textId=whole)
     rank = read(made, tmp_path)
     assert sorted(rank.spans["name"].astype(str)) == ["aten::add", "aten::mul", "k", "registered"]
     assert rank.ops["sequence"].tolist() == [1, 2]

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose.source import processes, ranks, recording
+from diagnose.source.arrangement import arrange
 from diagnose.source.base import InputError
+from diagnose.source.collector import named_category
 from diagnose.source.ranks import TraceFile
 from diagnose.source.recording import RankFiles
-from diagnose.trace.enums import SpanKind
-from diagnose.trace.kinds import host_kind
 from diagnose.trace.manifest import RankManifest, Timed
 from diagnose.trace.model import Ground, Provenance, Rank
 from tests.drawing import Drawing
@@ -102,14 +102,14 @@ STEADY, ROUGH, COLD = (50, 50, 50), (50, 60, 50), (149, 149, 149)
     ],
 )
 def test_the_steadiest_later_recording_is_used(times_ns: Sequence[tuple[int, ...]], used: int) -> None:
-    found = ranks.arrange([taken(0), taken(2), taken(4)], times_ns)
+    found = arrange([taken(0), taken(2), taken(4)], times_ns)
     assert found.indexes == tuple(0 if at == used else None for at in range(3))
     (note,) = found.integrity
     assert note.what.startswith("One process was recorded 3 times. Used: ")
 
 
 def test_the_report_names_each_recording_with_its_steps() -> None:
-    (note,) = ranks.arrange([taken(0, name="t_1.json"), taken(1, name="t_2.json")], [(3000, 5000), ()]).integrity
+    (note,) = arrange([taken(0, name="t_1.json"), taken(1, name="t_2.json")], [(3000, 5000), ()]).integrity
     used, unused = "Used: t_1.json (steps of 4.00 us).", "Not used: t_2.json (no steps)."
     assert note.what == f"One process was recorded 2 times. {used} {unused}"
     assert note.effect.startswith("Only it has steps.")
@@ -120,7 +120,7 @@ def test_ranks_are_compared_in_the_cycle_that_is_steadiest_on_all() -> None:
     names = ["a_1.{}.pt.trace.json", "b_2.{}.pt.trace.json"]
     given = [taken(minute, pid, names[pid - 1]) for pid in (1, 2) for minute in (0, 1, 2)]
     wild = (50, 90, 50)
-    found = ranks.arrange(given, [COLD, STEADY, ROUGH, COLD, wild, ROUGH])
+    found = arrange(given, [COLD, STEADY, ROUGH, COLD, wild, ROUGH])
     assert found.indexes == (None, None, 0, None, None, 1)
 
 
@@ -134,18 +134,18 @@ def test_ranks_are_compared_in_the_cycle_that_is_steadiest_on_all() -> None:
     ],
 )
 def test_ranks_are_not_taken_for_recordings_of_one_process(other: Provenance) -> None:
-    found = ranks.arrange([taken(0), other], [STEADY, STEADY])
+    found = arrange([taken(0), other], [STEADY, STEADY])
     assert sorted(index for index in found.indexes if index is not None) == [0, 1]
 
 
 @pytest.mark.parametrize("known", [{"machine": 0}, {"pid": 3107}])
 def test_a_process_is_told_by_its_number_on_its_machine_whatever_files_are_called(known: dict[str, int]) -> None:
-    found = ranks.arrange([taken(0, name="warm.json", **known), taken(1, name="epoch1.json", **known)], [COLD, STEADY])
+    found = arrange([taken(0, name="warm.json", **known), taken(1, name="epoch1.json", **known)], [COLD, STEADY])
     assert found.indexes == (None, 0)
 
 
 def test_small_numbers_on_unknown_machines_may_be_equal_by_chance() -> None:
-    found = ranks.arrange([taken(0, name="eager.json"), taken(1, name="compiled.json")], [STEADY, STEADY])
+    found = arrange([taken(0, name="eager.json"), taken(1, name="compiled.json")], [STEADY, STEADY])
     assert found.indexes == (0, 1)
 
 
@@ -172,9 +172,7 @@ def test_a_faster_host_is_noted() -> None:
 @pytest.mark.parametrize(
     "after",
     [
-        None,
-        (),
-        (10_400_000,) * 5,  # 4 % more
+        *(None, (), (10_400_000,) * 5),  # 4 % more
         (9_900_000, 10_000_000, 12_000_000, 12_000_000, 13_000_000),  # as often as not as before
     ],
 )
@@ -183,23 +181,21 @@ def test_what_is_within_the_spread_is_none(after: tuple[int, ...] | None) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("name", "category"),
     [
-        ("aten::add_", SpanKind.OP),
-        ("conv2d", SpanKind.OP),
-        ("ConvolutionBackward0", SpanKind.OP),
-        ("autograd::engine::evaluate_function: MmBackward0", SpanKind.OP),
-        ("ProfilerStep#3", SpanKind.ANNOTATION),
-        ("Optimizer.step#SGD.step", SpanKind.ANNOTATION),
-        ("cudaLaunchKernel", SpanKind.RUNTIME),
-        ("hipMemcpyAsync", SpanKind.RUNTIME),
-        ("cuLaunchKernelEx", SpanKind.DRIVER),
-        ("train.py(12): main", SpanKind.PYTHON),
-        ("My own part", None),
+        *(("aten::add_", "cpu_op"), ("conv2d", "cpu_op"), ("ConvolutionBackward0", "cpu_op")),
+        ("autograd::engine::evaluate_function: MmBackward0", "cpu_op"),
+        *(("ProfilerStep#3", "user_annotation"), ("Optimizer.step#SGD.step", "user_annotation"), ("My own part", "")),
+        *(
+            ("cudaLaunchKernel", "cuda_runtime"),
+            ("hipMemcpyAsync", "cuda_runtime"),
+            ("cuLaunchKernelEx", "cuda_driver"),
+        ),
+        ("train.py(12): main", "python_function"),
     ],
 )
-def test_names_tell_what_host_spans_are(name: str, kind: SpanKind | None) -> None:
-    assert host_kind(name) is kind
+def test_names_tell_what_host_spans_are(name: str, category: str) -> None:
+    assert named_category(name) == category
 
 
 def read(tmp_path: Path, events: list[dict[str, Any]]) -> Rank:

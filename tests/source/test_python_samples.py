@@ -15,7 +15,7 @@ import pytest
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.spans import sites_of
-from diagnose.source import nsight_system, ranks
+from diagnose.source import nsight, ranks
 from diagnose.trace import nsys_files
 from diagnose.trace.frames import Site
 from diagnose.trace.model import Rank
@@ -109,16 +109,11 @@ def test_a_module_that_is_run_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        b"",
-        b"x" * 47,
-        b"x" * 48,
-        b"\xff" * 48 + b"\xff" * 24,
+        *(None, b"", b"x" * 47, b"x" * 48, b"\xff" * 48 + b"\xff" * 24),
         blob(struct.pack("<4I", 1, 1, 5, 5) + b"\xff" * 24),  # Says five frames, and holds one.
         blob(struct.pack("<4I", 1, 1, 1, 1) + b"\xff" * 24),  # Ids of no text.
         blob(struct.pack("<4I", 1, 1, 1 << 20, 0) + b"\0" * (24 << 20)),  # A deeper stack than there is.
-        "text",
-        7,
+        *("text", 7),
     ],
     ids=["null", "empty", "short", "no frame", "noise", "another count", "no texts", "deep", "text", "number"],
 )
@@ -246,7 +241,7 @@ def test_lines_that_a_real_nsys_samples(tmp_path: Path, monkeypatch: pytest.Monk
     subprocess.run(
         [*line, "--output=run", sys.executable, "train.py"], cwd=tmp_path, check=True, capture_output=True, timeout=120
     )
-    rank = ranks.read(nsight_system.exported(tmp_path / "run.nsys-rep"))
+    rank = ranks.read(nsight.exported(tmp_path / "run.nsys-rep"))
     source = REAL.splitlines()
     pauses, calls = set(), {}
     for start, dur, name in zip(rank.lines["start_ns"], rank.lines["dur_ns"], rank.lines["name"], strict=True):

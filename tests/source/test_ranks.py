@@ -1,5 +1,6 @@
 """Which file is which rank, and what a path may stand for."""
 
+import gzip
 import os
 from pathlib import Path
 
@@ -11,10 +12,10 @@ from diagnose.trace.model import Run
 from tests.drawing import Drawing
 
 
-def trace(path: Path, rank: int | None = None, world: int | None = None) -> Path:
+def trace(path: Path, rank: int | None = None, world: int | None = None, **header: object) -> Path:
     info = {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world}} if rank is not None else {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    return Drawing(**info).op("aten::mm", 0, 5).write(path)
+    return Drawing(**info, **header).op("aten::mm", 0, 5).write(path)
 
 
 def placed(run: Run) -> dict[int, str]:
@@ -52,40 +53,29 @@ def test_two_files_of_one_rank_are_named_and_one_is_used(tmp_path: Path) -> None
     assert "second.json (rank 0, as first.json)" in notes(run)
 
 
-def test_missing_ranks_are_named(tmp_path: Path) -> None:
-    for rank in (0, 2, 3):
-        trace(tmp_path / f"{rank}.json", rank=rank, world=5)
-    assert "The ranks given are 0, 2, 3 of 5." in notes(ranks.load([tmp_path]))
-
-
-def test_the_only_rank_of_several_is_named(tmp_path: Path) -> None:
-    assert "The only rank given is 2 of 8." in notes(ranks.load([trace(tmp_path / "x.json", rank=2, world=8)]))
-
-
-def test_a_whole_run_has_nothing_to_say(tmp_path: Path) -> None:
-    for rank in (0, 1):
-        trace(tmp_path / f"{rank}.json", rank=rank, world=2)
-    assert notes(ranks.load([tmp_path])) == ""
-
-
-def test_an_absurd_world_size_is_no_list_of_a_million_ranks(tmp_path: Path) -> None:
-    assert len(notes(ranks.load([trace(tmp_path / "x.json", rank=0, world=1 << 62)]))) < 200
+@pytest.mark.parametrize(
+    ("given", "world", "said"),
+    [
+        ((0, 2, 3), 5, "The ranks given are 0, 2, 3 of 5."),
+        ((2,), 8, "The only rank given is 2 of 8."),
+        ((0, 1), 2, ""),
+        ((0,), (1 << 62) - 1, f"The only rank given is 0 of {(1 << 62) - 1}."),
+    ],
+)
+def test_missing_ranks_are_named(tmp_path: Path, given: tuple[int, ...], world: int, said: str) -> None:
+    for rank in given:
+        trace(tmp_path / f"{rank}.json", rank=rank, world=world)
+    assert notes(ranks.load([tmp_path])) == said
 
 
 def test_folders_globs_and_files_in_natural_order_each_once(tmp_path: Path) -> None:
     names = ["b/t10.json", "b/t2.json", "a/t1.json", "b/t1.json.gz"]
     for name in names[:3]:
         trace(tmp_path / name)
-    import gzip
-
     (tmp_path / names[3]).write_bytes(gzip.compress((tmp_path / "a/t1.json").read_bytes()))
     found = ranks.find([str(tmp_path / "a" / "*.json"), tmp_path / "b", tmp_path / "b" / "t2.json"])
-    assert [file.path.relative_to(tmp_path).as_posix() for file in found] == [
-        "a/t1.json",
-        "b/t1.json.gz",
-        "b/t2.json",
-        "b/t10.json",
-    ]
+    names_found = [file.path.relative_to(tmp_path).as_posix() for file in found]
+    assert names_found == ["a/t1.json", "b/t1.json.gz", "b/t2.json", "b/t10.json"]
     assert [file.named for file in found] == [True, False, True, False]
 
 
@@ -146,10 +136,7 @@ NOVEMBER_NS = 1_795_255_200_000_000_000  # 2026-11-21 10:00 UTC
 
 def at(path: Path, minute: int, rank: int | None = None, world: int | None = None, **header: object) -> Path:
     """A trace of five microseconds that begins so many minutes after ten."""
-    info = {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world}} if rank is not None else {}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    base = {"baseTimeNanoseconds": NOVEMBER_NS + minute * MINUTE_NS}
-    return Drawing(**info, **base, **header).op("aten::mm", 0, 5).write(path)
+    return trace(path, rank, world, baseTimeNanoseconds=NOVEMBER_NS + minute * MINUTE_NS, **header)
 
 
 def refused(*paths: Path) -> str:

@@ -14,31 +14,16 @@ from tests.drawing import MAIN, Drawing
 
 TOKEN = "token1e7be3a5980703a0"
 
+TOKENS = ("host_name", "username", "trace_id", "PT_PROFILER_JOB_NAME", "cuda_runtime_version", "roctracer_version")
 HEADER: dict[str, Any] = {
     "metadata": {"env": {"AWS_SECRET_ACCESS_KEY": TOKEN}},
-    "env": [TOKEN],
     "traceName": f"/home/{TOKEN}/x.json",
-    "host_name": TOKEN,
-    "username": TOKEN,
-    "trace_id": TOKEN,
-    "PT_PROFILER_JOB_NAME": TOKEN,
-    "INFO": [TOKEN],
-    "WARNING": [TOKEN],
-    TOKEN: TOKEN,
-    "distributedInfo": {
-        "rank": 0,
-        "world_size": 1,
-        "backend": TOKEN,
-        "nccl_version": TOKEN,
-        "pg_config": [{"pg_name": TOKEN}],
-    },
+    **{key: [TOKEN] for key in ("env", "INFO", "WARNING")},
+    **dict.fromkeys((*TOKENS, "displayTimeUnit", "record_shapes", "schemaVersion", TOKEN), TOKEN),
+    "distributedInfo": {"rank": 0, "world_size": 1, **dict.fromkeys(("backend", "nccl_version"), TOKEN)},
     "deviceProperties": [{"id": 0, "name": "NVIDIA H100", "uuid": TOKEN, "totalGlobalMem": TOKEN}],
-    "cuda_runtime_version": TOKEN,
-    "roctracer_version": TOKEN,
-    "displayTimeUnit": TOKEN,
-    "record_shapes": TOKEN,
-    "schemaVersion": TOKEN,
 }
+HEADER["distributedInfo"]["pg_config"] = [{"pg_name": TOKEN}]
 
 SIZES = ("registers per thread", "shared memory", "est. achieved occupancy %", "bytes", "Bytes", "Total Allocated")
 NAMED = ("External id", "correlation", "Sequence number", "finished", "Python id", "cuda_sync_kind", "Addr", "grid")
@@ -90,11 +75,8 @@ def test_nothing_but_what_a_table_is_made_for_is_kept(tmp_path: Path) -> None:
 
 def test_what_is_shown_is_found_by_this_test() -> None:
     """Names of spans, threads and devices, call stacks, shapes: so the search above looks where it should."""
-    shown = [
-        Drawing().op(TOKEN, 0, 1),
-        Drawing().op("x", 0, 1, **{"Call stack": TOKEN}),
-        Drawing(deviceProperties=[{"id": 0, "name": TOKEN}]).work("k", (0, 1)),
-    ]
+    shown = [Drawing().op(TOKEN, 0, 1), Drawing().op("x", 0, 1, **{"Call stack": TOKEN})]
+    shown.append(Drawing(deviceProperties=[{"id": 0, "name": TOKEN}]).work("k", (0, 1)))
     assert all(TOKEN in everything(draw.rank()) for draw in shown)
 
 
@@ -124,15 +106,12 @@ def test_damage_brings_nothing_to_light(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        TOKEN,
-        json.dumps({TOKEN: TOKEN}),
-        json.dumps({"traceEvents": {"env": TOKEN}}),
+        *(TOKEN, json.dumps({TOKEN: TOKEN}), json.dumps({"traceEvents": {"env": TOKEN}})),
         json.dumps({"traceEvents": [{"name": TOKEN, "ph": "M"}]}),
         json.dumps({"traceEvents": [{"name": TOKEN, "ph": "X", "ts": TOKEN}]}),
         json.dumps({"traceEvents": [TOKEN, TOKEN]}),
         json.dumps({"env": {"x": TOKEN}, "traceEvents": []}),
-        '{"' + TOKEN,
-        '{"env": "' + TOKEN,
+        *('{"' + TOKEN, '{"env": "' + TOKEN),
     ],
 )
 def test_no_refusal_quotes_the_file(tmp_path: Path, text: str) -> None:

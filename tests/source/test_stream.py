@@ -16,6 +16,7 @@ from diagnose.source import ranks, stream
 from diagnose.source.base import Damage, InputError
 
 ROOT = Path(__file__).parents[2]
+SIZES = st.integers(1, 300)
 
 
 def taken(path: Path) -> tuple[list[bytes], Damage]:
@@ -29,12 +30,7 @@ def written(tmp_path: Path, content: bytes) -> Path:
     return path
 
 
-@given(
-    st.lists(st.binary(max_size=400), min_size=1, max_size=8),
-    st.integers(1, 300),
-    st.integers(1, 300),
-    st.integers(0, 700),
-)
+@given(st.lists(st.binary(max_size=400), min_size=1, max_size=8), SIZES, SIZES, st.integers(0, 700))
 def test_members_and_padding_of_any_size(
     tmp_path_factory: pytest.TempPathFactory, members: list[bytes], piece: int, packed: int, padding: int
 ) -> None:
@@ -149,13 +145,7 @@ EVENT = b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("start", "unit"),
-    [
-        (b'{"traceEvents": [', b" "),
-        (b'{"traceEvents": [', EVENT),
-        (b'{"a": ', b"0"),
-        (b'{"traceEvents": [{"name": "', b"x"),
-    ],
+    ("start", "unit"), [(LIST, b" "), (LIST, EVENT), (b'{"a": ', b"0"), (b'{"traceEvents": [{"name": "', b"x")]
 )
 def test_two_gigabytes_from_a_few_megabytes_take_little_memory(tmp_path: Path, start: bytes, unit: bytes) -> None:
     """Under a bound on memory that the content passes twofold."""

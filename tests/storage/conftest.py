@@ -51,12 +51,8 @@ def server() -> Iterator[tuple[Any, Proxy]]:
     from moto.server import ThreadedMotoServer
 
     patch = pytest.MonkeyPatch()
-    for name, value in (
-        ("AWS_ACCESS_KEY_ID", "test"),
-        ("AWS_SECRET_ACCESS_KEY", "test"),
-        ("AWS_DEFAULT_REGION", "us-east-1"),
-        ("AWS_MAX_ATTEMPTS", "1"),
-    ):
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    for name, value in (keys | {"AWS_DEFAULT_REGION": "us-east-1", "AWS_MAX_ATTEMPTS": "1"}).items():
         patch.setenv(name, value)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

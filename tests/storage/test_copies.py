@@ -12,7 +12,6 @@ import pytest
 from diagnose.source import ranks
 from diagnose.source.base import InputError
 from diagnose.storage import remote
-from diagnose.storage.remote import Listings
 from tests.source.nsight import Export
 from tests.storage.conftest import Bucket
 from tests.storage.network import times
@@ -72,7 +71,7 @@ def test_nothing_is_left_when_the_process_ends(bucket: Bucket, export: bytes, sc
 
 def test_an_export_that_cannot_be_fetched_leaves_nothing(bucket: Bucket, export: bytes, scratch: Path) -> None:
     url = bucket.put("report.sqlite", export)
-    (file,) = Listings().named(url)
+    (file,) = remote.named(url)
     bucket.proxy.fault = times(1000, 403, "GET", "report.sqlite")
     with pytest.raises(OSError, match="access is denied"):
         remote.local(file)
@@ -95,7 +94,7 @@ def test_no_room_for_a_copy(bucket: Bucket, export: bytes, monkeypatch: pytest.M
 
 
 def test_a_disk_that_is_full_at_the_last_bytes(bucket: Bucket, scratch: Path) -> None:
-    (file,) = Listings().named(bucket.put("long.json", bytes((4 << 20) + 4000)))
+    (file,) = remote.named(bucket.put("long.json", bytes((4 << 20) + 4000)))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, ((4 << 20) + 1000, limits[1]))
     try:

@@ -7,7 +7,7 @@ import pytest
 import diagnose
 from diagnose.source import processes, ranks, recording
 from diagnose.source.base import InputError
-from diagnose.storage import filesystem
+from diagnose.storage import remote
 from tests.drawing import Drawing
 from tests.storage.conftest import Bucket
 from tests.storage.network import times
@@ -42,14 +42,7 @@ def test_a_folder_is_listed_once_and_only_its_manifest_is_read(bucket: Bucket) -
     url = bucket.put_folder(JOB, "runs/a")
     bucket.proxy.requests.clear()
     found = recording.find([f"{url}/"])
-    names = [
-        [
-            one.name
-            for one in (files.trace.path, *(files.beside.get(kind) for kind in ("detail", "graph", "values")))
-            if one is not None
-        ]
-        for files in found.ranks
-    ]
+    names = [[files.trace.path.name, *(one.name for one in files.beside.values())] for files in found.ranks]
     parts = ("trace", "detail", "graph", "values")
     assert names == [[f"rank{rank}.{part}.json.gz" for part in parts] for rank in (0, 1)]
     assert [files.trace.path.stat().st_size for files in found.ranks] == [
@@ -144,7 +137,7 @@ def test_a_storage_that_is_not_known() -> None:
 def test_the_storages_that_are_promised_are_known_to_fsspec() -> None:
     from fsspec.registry import known_implementations
 
-    assert set(filesystem.PACKAGES) <= {*known_implementations, "abfss"}  # adlfs itself makes that one known.
+    assert set(remote.PACKAGES) <= {*known_implementations, "abfss"}  # adlfs itself makes that one known.
 
 
 def test_a_report_of_nsight_systems_is_refused(bucket: Bucket) -> None:

@@ -10,7 +10,7 @@ import pytest
 from diagnose.source import ranks
 from diagnose.source.base import InputError
 from diagnose.storage import remote, writing
-from diagnose.storage.remote import Listings, Remote
+from diagnose.storage.remote import Remote
 from diagnose.storage.urls import StorageError
 from tests.storage.conftest import Bucket
 from tests.storage.network import proxy, times, web_server
@@ -81,7 +81,7 @@ TRACE = Path(__file__).parents[2] / "sample_traces" / "recorded" / "cpu_mlp" / "
 
 
 def listed(url: str) -> Remote:
-    (one,) = Listings().named(url)
+    (one,) = remote.named(url)
     return one
 
 
@@ -101,10 +101,8 @@ def test_a_file_is_read_whole(bucket: Bucket, large: bool, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (404, "it does not exist"),
-        (403, "access is denied"),
-        (503, "the storage answers with HTTP 503"),
-        (-1000, "the connection failed"),
+        *((404, "it does not exist"), (403, "access is denied")),
+        *((503, "the storage answers with HTTP 503"), (-1000, "the connection failed")),
     ],
 )
 def test_what_fails_is_said(bucket: Bucket, answer: int, words: str) -> None:

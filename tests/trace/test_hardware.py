@@ -12,7 +12,7 @@ from diagnose.trace.hardware import Peaks, estimated, peaks
 from diagnose.trace.model import Device
 
 TABLE = Path(__file__).parents[1] / "data" / "devices.tsv"
-KNOWN = [value for value in vars(hardware).values() if isinstance(value, Peaks)]
+KNOWN = list(hardware.KNOWN.values())
 
 
 def device(name: str, multiprocessors: int = 0, memory: float = 0, capability: tuple[int, int] = (0, 0)) -> Device:
@@ -112,8 +112,7 @@ def test_rates_by_family(
     [
         device("NVIDIA H20", 78, 97e9, (9, 0)),  # of Hopper's multiprocessors and a seventh of the rate
         device("Quadro GP100", 56, 17e9, (6, 0)),  # no Tensor Cores
-        device("AMD Instinct MI308X", 80, 206e9, (9, 4)),
-        None,
+        *(device("AMD Instinct MI308X", 80, 206e9, (9, 4)), None),
     ],
 )
 def test_what_has_no_family(recorded: Device | None) -> None:

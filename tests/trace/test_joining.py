@@ -214,14 +214,8 @@ def test_a_real_recording_has_every_shape(real: Facts) -> None:
 
 def test_a_real_recording_has_lines(real: Facts) -> None:
     """As train.py has them: torch's own frames are passed over."""
-    lines = {
-        "aten::item": "report",
-        "aten::linear": "forward",
-        "aten::stack": "train_step",
-        "aten::full": "__getitem__",
-        "NllLossBackward0": "train_step",
-        "aten::add_": "train_step",
-    }
+    lines = dict.fromkeys(("aten::stack", "NllLossBackward0", "aten::add_"), "train_step")
+    lines |= {"aten::item": "report", "aten::linear": "forward", "aten::full": "__getitem__"}
     for name, function in lines.items():
         assert {site and site.function for site in sites_of(real, ids(real.rank, name))} == {function}, name
     assert {one.site.function for one in functions(real) if one.site} >= {"train_step", "forward"}

@@ -15,12 +15,8 @@ from diagnose.trace.kinds import Activity, ApiKind, KernelKind
 TABLE = (Path(__file__).parents[1] / "data" / "names.tsv").read_text(encoding="utf-8")
 ROWS = [tuple(line.split("\t")) for line in TABLE.splitlines() if not line.startswith("#")]
 ROWS += [
-    ("kernel", "OTHER", ""),
-    ("plain", "", "  "),
-    ("short", "two lines", "two\nlines"),
-    ("activity", "OTHER", ""),
-    ("step", "None", "ProfilerStep#" + "9" * 5000),
-    ("frame", "library", "a.py(" + "9" * 5000 + "): f"),
+    *(("kernel", "OTHER", ""), ("plain", "", "  "), ("short", "two lines", "two\nlines"), ("activity", "OTHER", "")),
+    *(("step", "None", "ProfilerStep#" + "9" * 5000), ("frame", "library", "a.py(" + "9" * 5000 + "): f")),
     ("frame", "library", ""),
 ]
 SAID: dict[str, Callable[[str], tuple[object, ...]]] = {
@@ -54,14 +50,9 @@ def test_every_kind_has_a_name(question: str, kind: type[KernelKind | ApiKind]) 
 
 
 def test_both_demanglers_give_one_name() -> None:
-    nsight = (
-        "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, "
-        "std::array<char *, (unsigned long)1>>(int, T2, T3)"
-    )
-    kineto = (
-        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1> >"
-        "(int, at::native::FillFunctor<float>, std::array<char*, 1>)"
-    )
+    head, fill = "void at::native::vectorized_elementwise_kernel", "at::native::FillFunctor<float>"
+    nsight = f"{head}<(int)4, {fill}, std::array<char *, (unsigned long)1>>(int, T2, T3)"
+    kineto = f"{head}<4, {fill}, std::array<char*, 1> >(int, {fill}, std::array<char*, 1>)"
     assert kinds.normalise(nsight) == kinds.normalise(kineto)
 
 

@@ -37,14 +37,8 @@ def sampled(rank: Rank, *moments: tuple[float, str]) -> list[Line]:
 
 def test_a_call_comes_from_one_line_and_a_pause_from_one_function() -> None:
     rank = Drawing().op("aten::mm", 0, 4000).op("aten::relu", 10_000, 14_000).op("aten::add", 20_000, 21_000).rank()
-    assert sampled(
-        rank,
-        (3900, "net.py(7): forward"),
-        (5000, "data.py(3): crop"),
-        (6000, "data.py(4): crop"),
-        (7000, "data.py(4): crop"),
-        (15_000, "data.py(3): crop"),
-    ) == [
+    crops = [(at, f"data.py({line}): crop") for at, line in ((5000, 3), (6000, 4), (7000, 4), (15_000, 3))]
+    assert sampled(rank, (3900, "net.py(7): forward"), *crops) == [
         (0, 4000, "net.py(7): forward"),
         (4000, 10_000, "data.py(4): crop"),  # Its hottest line
         (14_000, 20_000, "data.py(4): crop"),  # names the function elsewhere, too.
@@ -68,12 +62,9 @@ def test_a_call_missed_in_one_step_is_known_from_another() -> None:
         draw.step(number, at, at + 50_000).op("aten::mm", at, at + 10).op("aten::mm", at + 10_000, at + 10_010)
     draw.op("aten::mm", 130_000, 130_010)  # Step 5 has another: which of them is the second is not known.
     rows = sampled(draw.rank(), (10_005, "net.py(8): forward"), (55_000, "net.py(2): wait"))
-    assert rows == [
-        (10, 10_000, "net.py(2): wait"),
-        (10_000, 10_010, "net.py(8): forward"),
-        (50_010, 60_000, "net.py(2): wait"),
-        (60_000, 60_010, "net.py(8): forward"),
-    ]
+    wait, forward = "net.py(2): wait", "net.py(8): forward"
+    first = [(10, 10_000, wait), (10_000, 10_010, forward)]
+    assert rows == [*first, (50_010, 60_000, wait), (60_000, 60_010, forward)]
 
 
 def test_what_lies_between_close_samples_of_one_line_is_of_that_line() -> None:

@@ -1,6 +1,8 @@
-"""Numbers as people read them."""
+"""Numbers as people read them; and steps found by what repeats."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,87 +16,43 @@ from tests.drawing import Drawing
 @pytest.mark.parametrize(
     ("ns", "text"),
     [
-        (0, "0"),
-        (999, "999 ns"),
-        (1_000, "1.00 us"),
-        (14_660, "14.7 us"),
-        (999_499, "999 us"),
-        (999_500, "1.00 ms"),
-        (222_390_791, "222 ms"),
-        (1_240_000_000, "1.24 s"),
-        (75_000_000_000, "75.0 s"),
-        (4_000_000_000_000, "4,000 s"),
+        *(
+            (0, "0"),
+            (999, "999 ns"),
+            (1_000, "1.00 us"),
+            (14_660, "14.7 us"),
+            (999_499, "999 us"),
+            (999_500, "1.00 ms"),
+        ),
+        *((222_390_791, "222 ms"), (1_240_000_000, "1.24 s"), (75_000_000_000, "75.0 s"), (4e12, "4,000 s")),
     ],
 )
-def test_durations_have_three_digits(ns: int, text: str) -> None:
+def test_durations_have_three_digits(ns: float, text: str) -> None:
     assert units.duration(ns) == text
     assert units.durations_ns(f"12 kernels, {text}; 3s") == pytest.approx([ns] if ns else [], rel=5e-3)
 
 
 @pytest.mark.parametrize(
-    ("ns", "text"),
+    ("written", "numbers", "texts"),
     [
-        (0, "0"),
-        (999, "1.0 us"),
-        (9_960_000, "10 ms"),
-        (14_660, "15 us"),
-        (222_390_791, "222 ms"),
-        (2_390_000, "2.4 ms"),
+        # Estimates have two digits.
+        (units.about, (0, 999, 9_960_000, 14_660, 222_390_791, 2_390_000), "0|1.0 us|10 ms|15 us|222 ms|2.4 ms"),
+        # Shares never show zero for something.
+        (lambda part: units.share(part, 1000), (0, 0.4, 0.5, 173, 1000), "0.0 %|<0.1 %|0.1 %|17.3 %|100.0 %"),
+        (lambda part: units.share(part, 0), (1,), "-"),
+        (units.size, (0, 512, 46_700, 19_267_840, 2.63e9, 4e12), "0 B|512 B|46.7 kB|19.3 MB|2.63 GB|4.00 TB"),
+        # Counts have a decimal only if they need one.
+        (units.number, (0, 1325, 1.6, 1324.75, 0.05, 0.04), "0|1,325|1.6|1,324.8|0.1|<0.1"),
+        (units.ranks, ([3], [3, 0, 1, 2], [8, 0, 1], range(10_000)), "rank 3|ranks 0-3|ranks 0-1, 8|ranks 0-9999"),
+        # Bars grow by eighths; clipping keeps the width.
+        (lambda part: units.bar(part, 1, 4), (0.5, 0.28125, 0), "██|█▏|"),
+        (lambda part: units.bar(part, 0, 4), (1,), ""),
+        (lambda text: units.clipped(text, 4), ("abcdef", "abcd"), "abc…|abcd"),
+        (lambda text: units.clipped_left(text, 5), ("/a/b/c.py", "c.py"), "…c.py|c.py"),
     ],
 )
-def test_estimates_have_two_digits(ns: int, text: str) -> None:
-    assert units.about(ns) == text
-
-
-def test_shares_never_show_zero_for_something() -> None:
-    assert [units.share(part, 1000) for part in (0, 0.4, 0.5, 173, 1000)] == [
-        "0.0 %",
-        "<0.1 %",
-        "0.1 %",
-        "17.3 %",
-        "100.0 %",
-    ]
-    assert units.share(1, 0) == "-"
-
-
-def test_sizes_are_decimal() -> None:
-    assert [units.size(count) for count in (0, 512, 46_700, 19_267_840, 2.63e9, 4e12)] == [
-        "0 B",
-        "512 B",
-        "46.7 kB",
-        "19.3 MB",
-        "2.63 GB",
-        "4.00 TB",
-    ]
-
-
-def test_bars_grow_by_eighths() -> None:
-    assert units.bar(0.5, 1, 4) == "██"
-    assert units.bar(0.28125, 1, 4) == "█▏"
-    assert units.bar(0, 1, 4) == ""
-    assert units.bar(1, 0, 4) == ""
-
-
-def test_clipping_keeps_the_width() -> None:
-    assert (units.clipped("abcdef", 4), units.clipped("abcd", 4)) == ("abc…", "abcd")
-    assert (units.clipped_left("/a/b/c.py", 5), units.clipped_left("c.py", 5)) == ("…c.py", "c.py")
-
-
-def test_counts_have_a_decimal_only_if_they_need_one() -> None:
-    assert [units.number(count) for count in (0, 1325, 1.6, 1324.75, 0.05, 0.04)] == [
-        "0",
-        "1,325",
-        "1.6",
-        "1,324.8",
-        "0.1",
-        "<0.1",
-    ]
-
-
-def test_ranks_that_follow_each_other_are_one() -> None:
-    assert [units.ranks(some) for some in ([3], [3, 0, 1, 2], [8, 0, 1], range(10_000))] == [
-        *("rank 3", "ranks 0-3", "ranks 0-1, 8", "ranks 0-9999")
-    ]
+def test_how_numbers_are_written(written: Callable[[Any], str], numbers: Sequence[Any], texts: str) -> None:
+    assert "|".join(map(written, numbers)) == texts
 
 
 ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4> >(int)"
@@ -115,9 +73,7 @@ def test_a_period_with_an_optimizer_is_a_step() -> None:
     rank = training(steps=5).rank()
     starts, launches = repeated(rank.spans, rank.links)
     assert launches == 4 * 6 + 3
-    assert (
-        np.diff(starts).tolist() == [27 * 10_000 + 50_000] * 4 or np.diff(starts).tolist() == [27 * 10_000 + 50_000] * 3
-    )
+    assert np.diff(starts).tolist() in ([27 * 10_000 + 50_000] * 4, [27 * 10_000 + 50_000] * 3)
     # They begin after the pause: with the first launch that follows an optimizer.
     first = rank.spans[rank.spans["start_ns"] == starts[1]]
     assert first["name"].astype(str).tolist() == ["cudaLaunchKernel"]
@@ -132,9 +88,7 @@ def test_a_period_with_an_optimizer_is_a_step() -> None:
     [
         training(steps=1, layers=40),  # layers repeat, but update nothing
         training(steps=8, optimizer="no optimizer"),
-        training(steps=2),
-        Drawing().launch("gemm", (0, 1), (2, 3)),
-        Drawing().op("aten::mm", 0, 10),
+        *(training(steps=2), Drawing().launch("gemm", (0, 1), (2, 3)), Drawing().op("aten::mm", 0, 10)),
     ],
 )
 def test_what_is_no_period_of_steps(draw: Drawing) -> None:

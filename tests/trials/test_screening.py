@@ -16,7 +16,7 @@ import pytest
 from diagnose.contracts.finding import Fix
 from diagnose.contracts.trials import Trial
 from diagnose.fixes.setting import Safety
-from diagnose.trace.manifest import Screened
+from diagnose.trace.measured import Screened
 from diagnose.trials.arms import Size
 from diagnose.trials.screening import Screen, Start, on_top_of, screen, so_far, trial_of
 from diagnose.trials.selection import Candidate

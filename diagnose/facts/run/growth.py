@@ -22,7 +22,8 @@ from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.varying import VaryingShapes, varying_shapes
+from diagnose.trace.model import VaryingShapes
+from diagnose.trace.sampling import varying_shapes
 
 RARE_TIME = 0.001  # Chance of a rise that is taken for one: of times, which vary by what else the machine does. Chosen.
 

@@ -216,11 +216,11 @@ def test_types_that_were_not_recorded_leave_compute() -> None:
 
 
 def test_what_is_reached() -> None:
-    assert reached_share(hardware.A100_80, "bf16") == pytest.approx(0.869, abs=5e-4)
-    assert reached_share(hardware.A100_PCIE_80, "bf16") == pytest.approx(0.811, abs=5e-4)
-    assert reached_share(hardware.GH200_96, "fp16") == pytest.approx(0.838, abs=5e-4)
-    assert reached_share(hardware.GB200, "fp8") == pytest.approx(0.723, abs=5e-4)
-    assert (reached_share(hardware.T4, "fp16"), reached_share(hardware.L4, "fp8")) == (0.78, 0.70)
+    assert reached_share(hardware.KNOWN["A100 SXM 80 GB"], "bf16") == pytest.approx(0.869, abs=5e-4)
+    assert reached_share(hardware.KNOWN["A100 PCIe 80 GB"], "bf16") == pytest.approx(0.811, abs=5e-4)
+    assert reached_share(hardware.KNOWN["GH200 96 GB"], "fp16") == pytest.approx(0.838, abs=5e-4)
+    assert reached_share(hardware.KNOWN["GB200"], "fp8") == pytest.approx(0.723, abs=5e-4)
+    assert (reached_share(hardware.KNOWN["T4"], "fp16"), reached_share(hardware.KNOWN["L4"], "fp8")) == (0.78, 0.70)
 
 
 @pytest.mark.parametrize(

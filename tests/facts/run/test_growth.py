@@ -15,7 +15,7 @@ from diagnose.facts.run.longer_steps import Count, growth
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Timed
-from diagnose.trace.varying import VaryingShapes
+from diagnose.trace.model import VaryingShapes
 from tests.rules import built_in
 
 MS = 1_000_000

@@ -1,29 +1,99 @@
-"""Which recordings are of one job: ranks are compared with each other only if they ran together.
+"""Which recording is which rank, and which are of one job: ranks are compared only if they ran together.
 
-So does `tensorboard_trace_handler` with a schedule that repeats: worker_pid.time.pt.trace.json, a file for each cycle.
+One process may be recorded several times. So does `tensorboard_trace_handler` with a schedule that repeats:
+worker_pid.time.pt.trace.json, a file for each cycle.
 """
 
 import re
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
+from msgspec import Struct
+
 from diagnose.source.base import InputError
 from diagnose.trace.model import IntegrityNote, Provenance, Severity
-from diagnose.trace.units import duration
+from diagnose.trace.units import duration, long_duration
+
+MAX_NAMED = 8  # Ranks or files that are listed before it says how many more there are.
+_RANK_IN_NAME = re.compile(r"(?:rank|worker|gpu|node)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 NEAR_NS = 60_000_000_000
 """Recordings of one job overlap in time, but for clocks of hosts that differ. Chosen: NTP keeps them within a second;
 trainings that follow each other are minutes apart."""
 
-SINCE_UNIX_NS = 1_420_070_400_000_000_000
-"""2015. An earlier time was counted from the start of the machine, or of the recording: it tells no date."""
-
+SINCE_UNIX_NS = 1_420_070_400_000_000_000  # 2015. Earlier times count from a start, and tell no date.
 MOST_NAMED = 4  # Jobs that an error names before it says how many more there are.
 
 
-def require_one(recordings: Sequence[Provenance], claims: Sequence[int | None]) -> None:
+class Arrangement(Struct, frozen=True):
+    """Which of the files that were read are used as which rank."""
+
+    indexes: tuple[int | None, ...]  # Of each file; None if another one has that rank, or is of the same process.
+    integrity: tuple[IntegrityNote, ...]
+
+
+def arrange(recordings: Sequence[Provenance], times_ns: Sequence[Sequence[int]]) -> Arrangement:
+    """Ranks of files: as recorded in the file, else from its name, else the next free number in order.
+
+    `times_ns`: of the steps of each file, which tell what to use of several recordings of one process.
+    Raises InputError if they are of several jobs.
+    """
+    claims = [rank_in_name(one.path) if one.rank is None else one.rank for one in recordings]
+    unused, notes = _unused(recordings, claims, times_ns)
+    used = [at for at in range(len(recordings)) if at not in unused]
+    found = _arranged([recordings[at] for at in used], [claims[at] for at in used])
+    indexes = dict(zip(used, found.indexes, strict=True))
+    return Arrangement(tuple(map(indexes.get, range(len(recordings)))), (*notes, *found.integrity))
+
+
+def _arranged(recordings: Sequence[Provenance], claims: Sequence[int | None]) -> Arrangement:
+    taken: dict[int, int] = {}
+    indexes: list[int | None] = []
+    repeated: list[str] = []
+    _require_one(recordings, claims)
+    for position, claim in enumerate(claims):
+        free = (k for k in range(len(recordings) + 1) if k not in taken and k not in claims)
+        index = next(free) if claim is None else claim
+        if index in taken:
+            first = Path(recordings[taken[index]].path).name
+            repeated.append(f"{Path(recordings[position].path).name} (rank {index}, as {first})")
+            indexes.append(None)
+        else:
+            taken[index] = position
+            indexes.append(index)
+    return Arrangement(tuple(indexes), tuple(_set_notes(recordings, set(taken), repeated)))
+
+
+def rank_in_name(path: str) -> int | None:
+    """The rank that a file's name tells, as in rank0.trace.json; None if it tells none."""
+    found = _RANK_IN_NAME.search(Path(path).name)
+    return int(found[1]) if found else None
+
+
+def _set_notes(recordings: Sequence[Provenance], ranks: set[int], repeated: list[str]) -> Iterator[IntegrityNote]:
+    if repeated:
+        what = f"Not used, as another file is of the same rank: {_listed(repeated)}."
+        yield IntegrityNote(what, "Analyse one recording of one run at a time.", Severity.WARNING)
+    if apart_ns := _apart_ns(recordings):
+        what = f"By their clocks the ranks ran {long_duration(apart_ns)} apart."
+        why = "Each rank is there once, so they count as one job. If runs are mixed, ignore what compares ranks."
+        yield IntegrityNote(what, why, Severity.WARNING)
+    world = max((recording.world_size or 0 for recording in recordings), default=0)
+    if any(rank not in ranks for rank in range(min(world, len(ranks) + 1))):
+        one = "The only rank given is" if len(ranks) == 1 else "The ranks given are"
+        what = f"{one} {_listed([str(rank) for rank in sorted(ranks)])} of {world}."
+        effect = "Whether a collective was transferring or waiting for a rank that is not here cannot be told."
+        yield IntegrityNote(what, effect, Severity.NOTE)
+
+
+def _listed(items: Sequence[str]) -> str:
+    shown = ", ".join(items[:MAX_NAMED])
+    return shown if len(items) <= MAX_NAMED else f"{shown} and {len(items) - MAX_NAMED} more"
+
+
+def _require_one(recordings: Sequence[Provenance], claims: Sequence[int | None]) -> None:
     """Raise InputError if the recordings are of several jobs; `claims` are the ranks that they say they are.
 
     Where each rank of the only world size is there once, they are one job, whatever their clocks say.
@@ -42,7 +112,7 @@ def require_one(recordings: Sequence[Provenance], claims: Sequence[int | None]) 
         )
 
 
-def apart_ns(recordings: Sequence[Provenance]) -> int:
+def _apart_ns(recordings: Sequence[Provenance]) -> int:
     """The longest time in which none of them ran by their clocks, as far as these tell a date; 0 if within NEAR_NS."""
     parts = [part for part in _by_time(list(recordings)) if all(map(_is_dated, part))]
     ends = [max(one.end_unix_ns for one in part) for part in parts[:-1]]
@@ -51,18 +121,14 @@ def apart_ns(recordings: Sequence[Provenance]) -> int:
 
 
 def _by_time(recordings: list[Provenance]) -> list[list[Provenance]]:
-    dated = [recording for recording in recordings if _is_dated(recording)]
-    found: list[list[Provenance]] = []
-    last = 0
-    for one in sorted(dated, key=lambda one: one.begin_unix_ns):
+    found, last = list[list[Provenance]](), 0
+    for one in sorted(filter(_is_dated, recordings), key=lambda one: one.begin_unix_ns):
         if not found or one.begin_unix_ns > last + NEAR_NS:
             found.append([])
         found[-1].append(one)
         last = max(last, one.end_unix_ns)
-    undated = [recording for recording in recordings if not _is_dated(recording)]
-    if len(found) > 1:
-        return [*found, *([undated] if undated else [])]
-    return [recordings]
+    undated = [one for one in recordings if not _is_dated(one)]
+    return [part for part in (*found, undated) if part] if len(found) > 1 else [recordings]
 
 
 def _is_dated(one: Provenance) -> bool:
@@ -89,13 +155,10 @@ def _by_folder(recordings: list[Provenance], claims: Iterable[int | None]) -> li
 
 def _parted(recordings: list[Provenance], key: Callable[[Provenance], Hashable | None]) -> list[list[Provenance]]:
     """By key, in order of the first of each; those without one are with the first."""
-    keys = list(dict.fromkeys(key(recording) for recording in recordings if key(recording) is not None))
+    keys = list(dict.fromkeys(key(one) for one in recordings if key(one) is not None))
     if len(keys) < 2:
         return [recordings]
-    return [
-        [recording for recording in recordings if (keys[0] if key(recording) is None else key(recording)) == own]
-        for own in keys
-    ]
+    return [[one for one in recordings if (keys[0] if key(one) is None else key(one)) == own] for own in keys]
 
 
 def _named(job: Sequence[Provenance]) -> str:
@@ -108,16 +171,11 @@ def _named(job: Sequence[Provenance]) -> str:
     return f"{files} ({', '.join(about)})" if about else files
 
 
-MAX_NAMED = 8  # Recordings that are listed before it says how many more there are.
-
-SMALL_NUMBER = 1000
-"""Below it processes of containers have their numbers, where those of two runs are often equal (our choice)."""
-
-_WORKER = re.compile(r"(.+)\.\d{10,}\.pt\.trace\.json(\.gz)?\Z")
-"""As torch.profiler.tensorboard_trace_handler names files."""
+SMALL_NUMBER = 1000  # Below it are processes of containers, whose numbers often repeat in runs (our choice).
+_WORKER = re.compile(r"(.+)\.\d{10,}\.pt\.trace\.json(\.gz)?\Z")  # As tensorboard_trace_handler names files.
 
 
-def unused(
+def _unused(
     recordings: Sequence[Provenance], claims: Sequence[int | None], times_ns: Sequence[Sequence[int]]
 ) -> tuple[set[int], list[IntegrityNote]]:
     """Positions of recordings of a process of which another one is used, and notes on them.
@@ -171,10 +229,9 @@ def _note(
         took = f"steps of {duration(round(statistics.fmean(times_ns[at])))}" if times_ns[at] else "no steps"
         return f"{Path(recordings[at].path).name} ({took})"
 
-    more = f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else ""
     return IntegrityNote(
         f"One process was recorded {len(others) + 1} times. Used: {said(used)}. "
-        f"Not used: {', '.join(map(said, others[:MAX_NAMED]))}{more}.",
+        f"Not used: {_listed([said(at) for at in others])}.",
         f"{why} Name another file to analyse that.",
         Severity.NOTE,
     )
