@@ -25,7 +25,8 @@ from diagnose.cli.results import STDOUT, output, put, refuse_unwritable, sentenc
 if TYPE_CHECKING:
     from diagnose.contracts.diagnosis import Diagnosis
     from diagnose.contracts.trials import NotTried, Range, Report, Trial
-    from diagnose.trace.manifest import Manifest, Screened
+    from diagnose.trace.manifest import Manifest
+    from diagnose.trace.measured import Screened
     from diagnose.trials.protocol import Bench
     from diagnose.trials.selection import Candidate
 

@@ -23,7 +23,8 @@ from diagnose.fixes.catalogue import OptimizerArgument, parsed
 from diagnose.fixes.setting import Safety
 from diagnose.replay.saving import Basis
 from diagnose.statistics import CPU, RANKS, Spread, of_waiting
-from diagnose.trace.manifest import Arm, Distributed, Flags, Loader, Optimizer, RankManifest, Screened
+from diagnose.trace.manifest import Arm, Distributed, Flags, Loader, Optimizer, RankManifest
+from diagnose.trace.measured import Screened
 from diagnose.trials.arms import why_none
 from diagnose.trials.selection import Candidate, CannotTry, between_runs, predicted, select
 from tests.reports.html.test_figures import finding
