@@ -70,7 +70,7 @@ class Settings:
             return None
         calls = [found for one in [*self._known] if type(one).__name__ == _DDP_CLASS and (found := noticed.where(one))]
         # Different options, and how many modules have each: there is one for each layer.
-        alike = Counter(tuple((name, options[name]) for name in sorted(options)) for options in self._wrapped["fsdp"])
+        alike = Counter(tuple(options.items()) for options in self._wrapped["fsdp"])
         fsdp = [{**dict(options), "modules": count} for options, count in alike.items()]
         return {"backend": backend, "ddp": self._wrapped["ddp"], "fsdp": fsdp, "ddp_made": calls}
 
