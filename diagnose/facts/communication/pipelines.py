@@ -36,7 +36,7 @@ def pipelines(sequences: Sequence[CollectiveSequence]) -> list[Pipeline]:
 
 
 def _tells_other(one: CollectiveSequence) -> npt.NDArray[np.bool_]:
-    return (one.calls.toward != 0) | (one.calls.peer >= 0)
+    return np.logical_or(one.calls.toward != 0, one.calls.peer >= 0)
 
 
 def paired(sequences: Sequence[CollectiveSequence]) -> list[CollectiveSequence]:
