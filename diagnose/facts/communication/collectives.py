@@ -123,7 +123,9 @@ def _launched_by(facts: Facts) -> IntArray:
 
 def texts(column: pd.Series[str], row: IntArray) -> npt.NDArray[np.object_]:
     """The text in each row of a column of `Rank.collectives`; "" in row -1."""
-    return np.array([*column.cat.categories, ""], dtype=object)[np.append(column.cat.codes.to_numpy(), -1)[row]]
+    labels = np.array([*column.cat.categories, ""], dtype=object)
+    found: npt.NDArray[np.object_] = labels[np.append(column.cat.codes.to_numpy(), -1)[row]]
+    return found
 
 
 def _operation(name: str) -> str:
@@ -135,7 +137,8 @@ def _operation(name: str) -> str:
 def _element_bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
     names = [str(dtype).lower().partition("_")[0] for dtype in told["dtype"].cat.categories]
     sizes = [next((size for size, types in _ELEMENT_BYTES if name in types), 0) for name in names]
-    return np.array([*sizes, 0], dtype=np.int64)[np.append(told["dtype"].cat.codes.to_numpy(), -1)[row]]
+    found: IntArray = np.array([*sizes, 0], dtype=np.int64)[np.append(told["dtype"].cat.codes.to_numpy(), -1)[row]]
+    return found
 
 
 def told_bytes(told: pd.DataFrame, row: IntArray) -> IntArray:

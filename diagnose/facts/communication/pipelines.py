@@ -27,7 +27,7 @@ from diagnose.trace.job import RECV, SEND, CollectiveSequence, Pipeline
 
 def pipelines(sequences: Sequence[CollectiveSequence]) -> list[Pipeline]:
     """The pipelines of a job whose recordings tell sides or ranks; none where what is sent is not received."""
-    by_rank = {one.rank: one for one in sequences if _tells_other(one).any()}
+    by_rank = {one.rank: one for one in sequences if _tells_other(one)}
     for ranks in _ways(by_rank) if by_rank else ():
         found = [made for some in ranks if (made := _made([by_rank[rank] for rank in some])) is not None]
         if len(found) == len(ranks):
@@ -35,8 +35,8 @@ def pipelines(sequences: Sequence[CollectiveSequence]) -> list[Pipeline]:
     return []
 
 
-def _tells_other(one: CollectiveSequence) -> npt.NDArray[np.bool_]:
-    return (one.calls.toward != 0) | (one.calls.peer >= 0)
+def _tells_other(one: CollectiveSequence) -> bool:
+    return bool((one.calls.toward != 0).any() or (one.calls.peer >= 0).any())
 
 
 def paired(sequences: Sequence[CollectiveSequence]) -> list[CollectiveSequence]:
@@ -54,7 +54,7 @@ def paired(sequences: Sequence[CollectiveSequence]) -> list[CollectiveSequence]:
         for a, sent, b, got in ways
     )
     found = list(sequences)
-    if len(sides[0]) != len(sides[1]) or any(_tells_other(one).any() for one in sequences) or not all(causal):
+    if len(sides[0]) != len(sides[1]) or any(map(_tells_other, sequences)) or not all(causal):
         return found
     for a, sent, b, got in ways:
         for at, rows, other in ((a, sent, b), (b, got, a)):

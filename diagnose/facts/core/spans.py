@@ -113,7 +113,8 @@ def used_step(facts: Facts, ids: IntArray) -> IntArray:
         return np.where((start >= used.start_ns) & (start < used.end_ns), 0, intervals.NONE)
     position = {number: k for k, number in enumerate(used.numbers)}
     of_mark = [position.get(mark.number, intervals.NONE) for mark in facts.rank.steps]
-    return np.array([*of_mark, intervals.NONE], dtype=np.int64)[spans["step"].to_numpy()[ids]]
+    found: IntArray = np.array([*of_mark, intervals.NONE], dtype=np.int64)[spans["step"].to_numpy()[ids]]
+    return found
 
 
 def in_used_steps(facts: Facts, ids: IntArray) -> npt.NDArray[np.bool_]:
