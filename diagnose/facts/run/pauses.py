@@ -278,8 +278,8 @@ def _top(
     for k in np.flatnonzero(spike).tolist():
         most = int(excess_ns[:, k].argmax())
         inside = (label == kept[most]) & (times.starts < bounds[k + 1]) & (times.ends > bounds[k])
-        its_ids = ids[inside] if len(ids) else ids
-        found.append(Filler(filling, *labels[kept[most]], int(excess_ns[most, k]), its_ids))
+        name, site = labels[int(kept[most])]
+        found.append(Filler(filling, name, site, int(excess_ns[most, k]), ids[inside] if len(ids) else ids))
     return found
 
 
