@@ -225,7 +225,7 @@ class CostBook:
         narrow = (size < 4) & (stored > size)
         stays = cast & narrow & (ops.casts[rows] >= 0)
         left = np.where(cast & narrow, np.where(stays, 1.0, MOVED_16[level]), left)
-        casts_ns = stays * CAST_BYTES * CAST[level] * ops.casts[rows] * ops.elements[rows] / self._bandwidth
+        casts_ns: FloatArray = stays * CAST_BYTES * CAST[level] * ops.casts[rows] * ops.elements[rows] / self._bandwidth
         fixed = np.minimum(self._fixed_ns, took)
         return (fixed + (took - fixed) * left + casts_ns) / np.maximum(took, 1.0)
 

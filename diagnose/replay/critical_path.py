@@ -6,6 +6,8 @@ Walker 1959; of programs, Yang and Miller 1988). What is not on it could be shor
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
@@ -248,7 +250,7 @@ def _main_sites(path: CriticalPath) -> tuple[list[Site | None], IntArray]:
     return list(number), np.where(np.isin(site, np.argsort(-total, kind="stable")[:MOST_LINES]), site, 0)
 
 
-def _main_names(facts: Facts, path: CriticalPath, group: IntArray, total: npt.NDArray[np.float64]) -> dict[int, str]:
+def _main_names(facts: Facts, path: CriticalPath, group: IntArray, total: npt.NDArray[Any]) -> dict[int, str]:
     """For each group the name that takes half of its time or more, of kinds of which names say more."""
     names = facts.rank.spans["name"].cat
     told = np.flatnonzero(np.isin(path.kind, _BY_NAME) & (path.owner >= 0))
