@@ -46,7 +46,7 @@ def assemble(path: Place, form: str, header: Header, columns: Columns, damage: D
     links = links_table(spans, columns, id_of, damage)
     marks = steps.find(spans, links)
     spans = spans.assign(step=_step_of(spans, links, marks.steps)).loc[:, list(schema.SPANS.columns)]
-    tables = side_tables(columns, id_of, spans, tracks, links)
+    tables: dict[str, Any] = side_tables(columns, id_of, spans, tracks, links)
     if columns.samples:
         tables["lines"] = sampled_lines(columns, spans, track_of, origin_ns)
     for table in schema.TABLES:

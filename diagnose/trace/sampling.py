@@ -5,6 +5,8 @@ follow each other, and what counts is the function. A call that lasts too short 
 another: calls that are the so-many-th of their kind in a step are the same.
 """
 
+from typing import Any, TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -133,13 +135,11 @@ def lines(spans: pd.DataFrame, samples: Samples) -> pd.DataFrame:
     return lines_table(times, cells.track[kept], names, nothing, nothing, np.zeros(len(kept), dtype=np.int64))
 
 
+_Names: TypeAlias = "pd.Categorical[Any]"
+
+
 def lines_table(
-    times: Intervals,
-    track: IntArray,
-    name: pd.Categorical,
-    framework: pd.Categorical,
-    callee: pd.Categorical,
-    calls: IntArray,
+    times: Intervals, track: IntArray, name: _Names, framework: _Names, callee: _Names, calls: IntArray
 ) -> pd.DataFrame:
     """The table `lines` of these columns."""
     lasted, used = times.ends - times.starts, name.remove_unused_categories()
