@@ -54,10 +54,13 @@ from diagnose.replay.critical_path import path_parts
 from diagnose.replay.saving import Basis, Replay
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import Examined, LoadedRule, RuleSet
+from diagnose.rulekit.testing import Said
 from diagnose.rulekit.vocabulary import RuleError
 from diagnose.source import processes, ranks, recording
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles, Recordings
+from diagnose.synthetic.reading import facts_of
+from diagnose.synthetic.run_notation import run_of
 from diagnose.timeline import spots
 from diagnose.timeline.drawing import timeline
 from diagnose.timeline.pictures import pictures
@@ -65,6 +68,7 @@ from diagnose.trace.manifest import Flags
 from diagnose.trace.measured import Measurements
 from diagnose.trace.model import Ground, IntegrityNote, Peers, Severity
 from diagnose.version import __version__
+from diagnose.watched.findings import of_run
 
 StepRange = tuple[int, int]
 Found = tuple[RuleName, Finding]
@@ -392,3 +396,15 @@ def _outcomes(facts: Facts, found: Studied) -> tuple[Outcome, ...]:
     else:
         ended = outcomes.priced(before, findings, found.found, found.order)
     return recording_hints.in_outcomes(facts.rank, ended)
+
+
+def of_drawing(rule: LoadedRule, drawing: str) -> Said:
+    """What a rule says of a trace or a run that is drawn in text. Raises DrawingError."""
+    if rule.check.of_run:
+        return of_run(run_of(drawing), rule)
+    said = present(facts_of(drawing), [rule])
+    times_ns = said.findings[0].saving.replayed_ns if said.findings else None
+    if times_ns is None or (replay := said.sections.replay) is None:
+        return Said(said.outcomes[0])
+    low_ms, high_ms = ((replay.step_time_ns - ns) / 1e6 for ns in (max(times_ns), min(times_ns)))
+    return Said(said.outcomes[0], (low_ms, high_ms))

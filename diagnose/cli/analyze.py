@@ -119,7 +119,7 @@ def command(
     Example: diagnose analyze runs/rank0.trace.json.gz --steps 3-7
     """
     files = {form.removesuffix("_file"): output(name) for form, name in asked.items() if name}
-    log = watched(paths)
+    log = watched(paths, folders, select, ignore)
     how: dict[str, Any] = {"folders": folders, "select": select, "ignore": ignore, "jobs": jobs, "quiet": quiet}
     if log is not None and stands_alone(paths[0]):
         log = with_recordings(log, paths[0], **how)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from diagnose.contracts.watched_run import RunFindingKind
     from diagnose.live.follow import Show
     from diagnose.live.now import RankNow
 
@@ -93,7 +92,7 @@ class Lines:
 
     def __init__(self) -> None:
         self._told_s: float | None = None
-        self._found: set[RunFindingKind] = set()
+        self._found: set[str] = set()
 
     def show(self, ranks: Sequence[RankNow]) -> None:
         """Tell it, if it is time to."""

@@ -21,11 +21,16 @@ FORMS = ("terminal", "json", "markdown", "html")  # In which a run without recor
 _RECORDING = re.compile(r"recording-\d+\Z")  # Folders of steps that were recorded while the run was watched.
 
 
-def watched(paths: Sequence[str]) -> WatchedRun | None:
-    """What the logs in a run's folder tell; None if the paths are anything else.
+def watched(
+    paths: Sequence[str], folders: Sequence[str] = (), select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> WatchedRun | None:
+    """What the logs in a run's folder tell, by rules as `opened` takes them; None if the paths are anything else.
 
-    Raises a ClickException if there are logs and none can be read. Of several those that can be are used.
+    Raises a ClickException if there are logs and none can be read, or if rules or settings are not sound. Of several
+    logs those that can be read are used.
     """
+    from diagnose.rulekit.settings import SettingsError, rule_set
+    from diagnose.rulekit.vocabulary import RuleError
     from diagnose.source.base import InputError
     from diagnose.source.run_log import earlier_attempts, logs_in, read
     from diagnose.watched.assembly import watched_run
@@ -50,8 +55,11 @@ def watched(paths: Sequence[str]) -> WatchedRun | None:
         raise click.ClickException(problems[0])
     if not logs:
         return None
-    with failures.collected() as lost:
-        found = watched_run(logs, earlier)
+    try:
+        with failures.collected() as lost:
+            found = watched_run(logs, earlier, rule_set(files[0], folders, select, ignore))
+    except (RuleError, SettingsError) as error:
+        raise click.ClickException(str(error)) from error
     for failure in lost:
         click.echo(f"diagnose: {failure}", err=True)
     return found

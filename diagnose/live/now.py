@@ -9,12 +9,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnose.contracts.watched_run import NotFound, RankRun, RunFinding, RunPart
+from diagnose.facts.watched.windows import counted, quantile_ns, total
 from diagnose.trace.run_log import RunLog, Window
 from diagnose.watched.assembly import rank_run
 from diagnose.watched.findings import of_rank
 from diagnose.watched.parts import parts
-from diagnose.watched.pricing import counted, total
-from diagnose.watched.sketch import quantile_ns
 
 PERIOD_NS = 120_000_000_000  # What is at first, and what is now; of a run below six minutes a third (our choice).
 LATEST = 64  # Windows that are kept: one is complete each second at most, and logs are read more often (our choice).

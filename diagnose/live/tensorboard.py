@@ -9,9 +9,9 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
+from diagnose.facts.watched.windows import quantile_ns
 from diagnose.live.now import RankNow
 from diagnose.trace.run_log import Window
-from diagnose.watched.sketch import quantile_ns
 
 SHARES = ("loader", "evaluation", "save", "collection", "compilation", "outside")
 """Columns whose share of the time is told."""

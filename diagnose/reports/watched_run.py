@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from diagnose.contracts.watched_run import (
+    RECORDED,
     Figure,
     PhaseTime,
     RankRun,
     RunBasis,
     RunFinding,
-    RunFindingKind,
     RunPart,
     RunPartKind,
     WatchedRun,
@@ -87,27 +87,6 @@ FIGURES = {
     "slowed": "throttled by heat or power",
 }
 
-SOUGHT = {
-    RunFindingKind.GROWING_STEPS: "rising step time",
-    RunFindingKind.SLOWER_STEPS: "step-time jumps",
-    RunFindingKind.OUTLIER_STEPS: "outlier steps",
-    RunFindingKind.SLOW_FIRST_EPOCH: "a slow first epoch",
-    RunFindingKind.EPOCH_STARTS: "waits at epoch starts",
-    RunFindingKind.DATA_WAIT: "waiting for data",
-    RunFindingKind.EVALUATION: "evaluation",
-    RunFindingKind.EVALUATION_DATA_WAIT: "evaluation waiting for data",
-    RunFindingKind.GROWING_EVALUATION: "rising evaluation time",
-    RunFindingKind.CHECKPOINTS: "checkpoints",
-    RunFindingKind.GROWING_CHECKPOINTS: "rising checkpoint time",
-    RunFindingKind.COLLECTION: "Python garbage collection",
-    RunFindingKind.COMPILATION: "recompilation",
-    RunFindingKind.OUTSIDE: "pauses between steps",
-    RunFindingKind.STRAGGLER: "stragglers (except in backward passes)",
-    RunFindingKind.LOST_RANK: "lost ranks",
-    RunFindingKind.RESTARTS: "restarts",
-    RunFindingKind.GROWING_MEMORY: "growing memory",
-}
-
 BASES = {
     RunBasis.COMPARED: "compared with other steps of this run",
     RunBasis.RULE_OF_THUMB: "assumes a typical saving for this fix",
@@ -180,7 +159,7 @@ def _card(one: RunFinding, length_ns: int, ranks_known: int) -> RunCard:
     costs = one.saving.basis is not RunBasis.NONE
     told = "" if low == high else f" ({_estimate(low)} to {_estimate(high)})"
     on = f"On {ranks(one.ranks)}. " if 0 < len(one.ranks) < ranks_known else ""
-    bound = one.kind is RunFindingKind.RECORDED and saving.basis is RunBasis.AT_MOST
+    bound = one.kind == RECORDED and saving.basis is RunBasis.AT_MOST
     basis = "upper bound" if bound else BASES[saving.basis]
     return RunCard(
         one.title,
@@ -216,7 +195,7 @@ def _not_found(found: WatchedRun) -> tuple[list[str], dict[str, list[str]]]:
     """What is clean, and what could not be looked for by why."""
     clean, unknown = list[str](), dict[str, list[str]]()
     for one in found.not_found:
-        (unknown.setdefault(one.why, []) if one.why else clean).append(SOUGHT[one.kind])
+        (unknown.setdefault(one.why, []) if one.why else clean).append(one.rule.replace("_", " "))
     return clean, unknown
 
 

@@ -27,6 +27,11 @@ ENTRY, LEDGER = "wasted", ("wasted_work",)
 """What makes a rule of an entry of the ledger, `RULE = wasted("CODE", ...)`, and the fact that it looks at."""
 
 
+RUN_RULE = "run_rule"
+MAKERS = ("rule", RUN_RULE)
+"""What makes a rule of a function."""
+
+
 class Threshold(Struct, frozen=True):
     """A constant that decides what a rule finds; a project may set it by name."""
 
@@ -55,6 +60,7 @@ class Page(Struct, frozen=True):
     needs: tuple[str, ...]  # Facts without which the rule cannot tell.
     wishes: tuple[str, ...]
     examples: tuple[Example, ...]
+    of_run: bool = False  # It looks at the log of a whole run.
 
     @property
     def is_entry(self) -> bool:
@@ -137,7 +143,7 @@ def _keep(file: Path, content: bytes) -> None:
 def _parsed(path: Path) -> Page:
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source, str(path))
-    code, needs, wishes = _rule(tree, path)
+    code, needs, wishes, of_run = _rule(tree, path)
     text = ast.get_docstring(tree) or ""
     title, _, rest = text.partition("\n")
     summary, sections = _sections(rest.strip("\n"))
@@ -152,6 +158,7 @@ def _parsed(path: Path) -> Page:
         needs=needs,
         wishes=wishes,
         examples=tuple(_examples(tree)),
+        of_run=of_run,
     )
 
 
@@ -179,18 +186,18 @@ def problems(page: Page) -> list[str]:
     return found
 
 
-def _rule(tree: ast.Module, path: Path) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The code, the facts without which the rule cannot tell, and the others that it asks for."""
+def _rule(tree: ast.Module, path: Path) -> tuple[str, tuple[str, ...], tuple[str, ...], bool]:
+    """The code, the facts without which the rule cannot tell, the others that it asks for, and if it is on a run."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             maker = _name(node.value.func) if _name(node.targets[0]) == "RULE" else ""
             if maker == ENTRY:
-                return _code(node.value, path), LEDGER, ()
+                return _code(node.value, path), LEDGER, (), False
         for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
-            if isinstance(node, ast.FunctionDef) and isinstance(mark, ast.Call) and _name(mark.func) == "rule":
+            if isinstance(node, ast.FunctionDef) and isinstance(mark, ast.Call) and _name(mark.func) in MAKERS:
                 names = tuple(arg.arg for arg in node.args.args)
                 needed = len(names) - len(node.args.defaults)
-                return _code(mark, path), names[:needed], names[needed:]
+                return _code(mark, path), names[:needed], names[needed:], _name(mark.func) == RUN_RULE
     raise ValueError(f'{path} has no function marked @rule("CODE"), and no RULE.')
 
 
@@ -263,6 +270,10 @@ def _dedented(text: str) -> str:
     return textwrap.dedent(text.strip("\n").rstrip())
 
 
+OF_STEPS = "steps, ops and kernels with start-end in ms, `@` when launched"
+OF_RUN = "steps of a run with times in ms"
+
+
 def section(page: Page) -> str:
     """A page as Markdown: what `diagnose rules show` prints, and a section of docs/rules/."""
     lines = [f"## `{page.id}` ({page.code})", "", f"**{page.title}.**", ""]
@@ -281,12 +292,5 @@ def section(page: Page) -> str:
     for kind, words in zip(EXAMPLE_KINDS, ("Fires on", "Is silent on", "Cannot tell on"), strict=True):
         synthetic = next((example.drawing for example in page.examples if example.kind == kind), None)
         if synthetic is not None:
-            lines += [
-                f"{words} (steps, ops and kernels with start-end in ms, `@` when launched)",
-                "",
-                "```text",
-                synthetic,
-                "```",
-                "",
-            ]
+            lines += [f"{words} ({OF_RUN if page.of_run else OF_STEPS})", "", "```text", synthetic, "```", ""]
     return "\n".join(lines)

@@ -19,11 +19,14 @@ from diagnose.contracts.finding import (
     NotApplicable,
     Risk,
 )
+from diagnose.contracts.watched_run import RunBasis, RunFinding, RunSaving
 from diagnose.costs.changes import Enlarged, InPrecision, Padded, Pinned, Recost, Searched, WellChosen
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
 from diagnose.facts.host.waits import HostWait
 from diagnose.facts.values.wasted_work import Cause
+from diagnose.facts.watched.base import RunFacts
+from diagnose.facts.watched.series import OTHER_CODE
 from diagnose.fixes import catalogue as fixes
 from diagnose.fixes.setting import Safety
 from diagnose.replay.edits import (
@@ -41,7 +44,7 @@ from diagnose.replay.edits import (
     Times,
 )
 from diagnose.replay.saving import Basis
-from diagnose.rulekit.check import Check, RuleError, Verdicts, rule
+from diagnose.rulekit.check import Check, RuleError, Verdicts, rule, run_rule
 from diagnose.rulekit.examples import CannotTell, Fires, Silent
 from diagnose.rulekit.fusing_advice import (
     attended,
@@ -56,13 +59,25 @@ from diagnose.rulekit.fusing_advice import (
 )
 from diagnose.rulekit.guard_advice import guard_evidence, guard_fixes, guard_site, why_not
 from diagnose.rulekit.loading_advice import function_said, loading_evidence, parts_evidence
+from diagnose.rulekit.run_advice import (
+    MORE_WORKERS,
+    NO_TIME,
+    PART_NAMES,
+    STANDS_OUT,
+    Shares,
+    cost,
+    saved,
+    sentences,
+    times,
+)
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.frames import Site
 from diagnose.trace.kinds import CalleeKind
 from diagnose.trace.manifest import Loader, Optimizer, RankManifest
+from diagnose.trace.run_log import RunLog
 from diagnose.trace.steps import seen_again
-from diagnose.trace.units import about, percent
+from diagnose.trace.units import about, long_duration, number, percent, ranks, share
 from diagnose.trace.units import duration as ms
 from diagnose.trace.units import size as bytes_
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.contracts.watched_run import SCHEMA_VERSION, Figure, PhaseTime, RankRun, WatchedRun
+from diagnose.contracts.watched_run import SCHEMA_VERSION, Attempt, Figure, PhaseTime, RankRun, WatchedRun
+from diagnose.facts.watched.windows import evaluates_in_steps, quantile_ns, saved_steps, steps_of
+from diagnose.rulekit.engine import RuleSet
 from diagnose.trace.run_log import COLUMNS, RunLog
 from diagnose.version import __version__
 from diagnose.watched.findings import findings
 from diagnose.watched.over_time import MANY, MOST_SLICES, OF_MANY, over_time
-from diagnose.watched.parts import epochs, evaluates_in_steps, parts, steps_of
-from diagnose.watched.restarts import attempts
-from diagnose.watched.sketch import quantile_ns
+from diagnose.watched.parts import epochs, parts
 
 
-def watched_run(logs: Sequence[RunLog], earlier: Sequence[RunLog] = ()) -> WatchedRun:
-    """Of all ranks, one at least. `earlier`: attempts of the first one, in order."""
+def watched_run(logs: Sequence[RunLog], earlier: Sequence[RunLog] = (), rules: RuleSet | None = None) -> WatchedRun:
+    """Of all ranks, one at least. `earlier`: attempts of the first one, in order. Raises RuleError."""
     most = MOST_SLICES if len(logs) <= MANY else OF_MANY
     ranks = tuple(rank_run(log, most) for log in logs)
-    found, others = findings(logs, earlier)
-    return WatchedRun(SCHEMA_VERSION, __version__, ranks, found, others, attempts([*earlier, logs[0]]))
+    found, others = findings(logs, earlier, rules)
+    return WatchedRun(SCHEMA_VERSION, __version__, ranks, found, others, tuple(map(_attempt, earlier)))
+
+
+def _attempt(log: RunLog) -> Attempt:
+    start_ns = log.start.get("step", 0)
+    return Attempt(log.started_unix_ns, log.length_ns, steps_of(log), log.ended, saved_steps(log), start_ns)
 
 
 def rank_run(log: RunLog, most_slices: int = MOST_SLICES) -> RankRun:

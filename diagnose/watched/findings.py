@@ -1,113 +1,104 @@
-"""All that a run is looked at for, and what of it is found, by what it would save."""
+"""What rules find in a run, on any rank or in all together, by what it would save."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
-from diagnose import failures
-from diagnose.contracts.watched_run import NotFound, RunFinding, RunFindingKind
+from diagnose.contracts.finding import Outcome, OutcomeKind
+from diagnose.contracts.watched_run import NotFound, RunBasis, RunFinding
+from diagnose.facts.watched.base import OF_ALL_RANKS, RunFacts
+from diagnose.rulekit import engine
+from diagnose.rulekit.engine import LoadedRule, RuleSet
+from diagnose.rulekit.testing import Said
 from diagnose.trace.run_log import RunLog
-from diagnose.watched import growth, outliers, pauses, waiting
-from diagnose.watched.pricing import CannotTell, worth
-from diagnose.watched.restarts import restarts
-from diagnose.watched.stragglers import lost_ranks, stragglers
 
-T = TypeVar("T")
+WORTH_SHARE, WORTH_NS = 0.01, 1_000_000_000
+"""Of the run, and in all: what costs less is no finding. A fix has to be worth the work, as those of recorded steps,
+and what is shorter than a window of the log cannot be told from noise (our choice)."""
 
-OF_A_RANK: dict[RunFindingKind, Callable[[RunLog], list[RunFinding]]] = {
-    RunFindingKind.GROWING_STEPS: growth.growing_steps,
-    RunFindingKind.SLOWER_STEPS: growth.slower_steps,
-    RunFindingKind.OUTLIER_STEPS: lambda log: outliers.outlier_steps(log, waiting.starts_ns(log)),
-    RunFindingKind.SLOW_FIRST_EPOCH: waiting.slow_first_epoch,
-    RunFindingKind.EPOCH_STARTS: waiting.epoch_starts,
-    RunFindingKind.DATA_WAIT: waiting.data_wait,
-    RunFindingKind.EVALUATION: pauses.evaluation,
-    RunFindingKind.EVALUATION_DATA_WAIT: pauses.evaluation_data_wait,
-    RunFindingKind.GROWING_EVALUATION: growth.growing_evaluation,
-    RunFindingKind.CHECKPOINTS: pauses.checkpoints,
-    RunFindingKind.GROWING_CHECKPOINTS: growth.growing_checkpoints,
-    RunFindingKind.COLLECTION: outliers.collection,
-    RunFindingKind.COMPILATION: outliers.compilation,
-    RunFindingKind.OUTSIDE: pauses.outside,
-    RunFindingKind.GROWING_MEMORY: growth.growing_memory,
-}
-OF_RANKS: dict[RunFindingKind, Callable[[Sequence[RunLog]], list[RunFinding]]] = {
-    RunFindingKind.STRAGGLER: stragglers,
-    RunFindingKind.LOST_RANK: lost_ranks,
-}
-EXPLAINED = 0.7  # Of what slower steps cost, the share that a straggler costs if it is why (our choice).
+EXPLAINED = 0.7  # Of what a finding costs, the share that the finding costs which is why (our choice).
+WHY = {"outlier_steps": "growing_pauses", "outside": "growing_pauses", "slower_steps": "straggler"}
+"""Kinds of findings, and those that may tell them: outliers or pauses get longer, a rank holds up the others."""
 
-_ORDER = list(RunFindingKind)
+Findings = tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]
+"""What is found, those first that would save most, and the rules by which nothing is."""
 
 
-def findings(
-    logs: Sequence[RunLog], earlier: Sequence[RunLog] = ()
-) -> tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]:
-    """Those of all ranks, and all other kinds. `earlier`: attempts of the first rank, in order."""
-    length_ns = max(log.length_ns for log in logs)
-    looked = {kind: _of_each(kind, look, logs) for kind, look in OF_A_RANK.items()}
-    if max(log.world_size for log in logs) > 1:
-        looked |= {kind: _looked(kind, look, logs, length_ns) for kind, look in OF_RANKS.items()}
-    whole_ns = logs[0].started_unix_ns + logs[0].length_ns - [*earlier, *logs][0].started_unix_ns
-    looked[RunFindingKind.RESTARTS] = _looked(RunFindingKind.RESTARTS, restarts, [*earlier, logs[0]], whole_ns)
-    found = [one for some, _ in looked.values() for one in some]
-    others = tuple(NotFound(kind, why) for kind, (some, why) in looked.items() if not some)
-    return ranked([one for one in found if not _is_told(one, found)]), others
+def findings(logs: Sequence[RunLog], earlier: Sequence[RunLog] = (), rules: RuleSet | None = None) -> Findings:
+    """On all ranks. `earlier`: attempts of the first one, in order. Raises RuleError."""
+    return by_rules(RunFacts(logs, earlier), engine.load(rules or RuleSet(), of_run=True))
 
 
-def of_rank(log: RunLog) -> tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]:
-    """Those of one rank by itself, and all other kinds that one can be looked at for."""
-    looked = {kind: _looked(kind, look, log, log.length_ns) for kind, look in OF_A_RANK.items()}
-    others = tuple(NotFound(kind, why) for kind, (some, why) in looked.items() if not some)
-    return ranked([one for some, _ in looked.values() for one in some]), others
+def of_rank(log: RunLog) -> Findings:
+    """On one rank by itself, by the rules that look at each."""
+    loaded = engine.load(RuleSet(), of_run=True)
+    return by_rules(RunFacts([log]), [one for one in loaded if not OF_ALL_RANKS.intersection(one.check.needs)])
+
+
+def by_rules(run: RunFacts, loaded: Sequence[LoadedRule]) -> Findings:
+    """What these rules find. One that cannot tell of the first rank says why."""
+    each = [(log.rank, RunFacts([log])) for log in run.logs]
+    found, others = list[RunFinding](), list[NotFound]()
+    for rule in loaded:
+        if OF_ALL_RANKS.intersection(rule.check.needs):
+            some, why = _asked(run, rule)
+        else:
+            asked = [(rank, *_asked(facts, rule)) for rank, facts in each]
+            some, why = _together([(rank, one) for rank, seen, _ in asked for one in seen]), asked[0][2]
+        found += some
+        others += [NotFound(rule.page.id, why)] if not some and why is not None else []
+    return ranked([one for one in found if not _is_told(one, found)]), tuple(others)
+
+
+def of_run(run: RunFacts, rule: LoadedRule) -> Said:
+    """What a rule says of a drawn run."""
+    found, others = by_rules(run, [rule])
+    kind = OutcomeKind.FOUND if found else OutcomeKind.CANNOT_TELL if others and others[0].why else OutcomeKind.CLEAN
+    outcome = Outcome(rule.page.id, rule.page.code, kind, "".join(one.why for one in others))
+    return Said(outcome, (found[0].saving.low_ns / 1e6, found[0].saving.high_ns / 1e6) if found else None)
 
 
 def ranked(found: Sequence[RunFinding]) -> tuple[RunFinding, ...]:
     """Those first that would save most."""
-    return tuple(sorted(found, key=lambda one: (-one.saving.likely_ns, _ORDER.index(one.kind))))
+    return tuple(sorted(found, key=lambda one: -one.saving.likely_ns))
+
+
+def _asked(run: RunFacts, rule: LoadedRule) -> tuple[list[RunFinding], str | None]:
+    """What of it is worth telling: by its likely saving; what costs no time always is. And why nothing can be told of
+    the rest, "" if nothing is wrong; None if the rule is about other runs."""
+    outcome, said = engine.ask(run, rule)
+    seen = [
+        replace(one, kind=one.kind or rule.page.id, rule=rule.page.id) for one in said if isinstance(one, RunFinding)
+    ]
+    sound = [one for one in seen if one.saving.high_ns <= run.length_ns]
+    found = [one for one in sound if is_worth(one, run.length_ns)]
+    if outcome.outcome is OutcomeKind.CRASHED:
+        return [], f"diagnose itself failed ({outcome.why.rpartition('(')[2].rstrip(')')})"
+    if outcome.outcome is OutcomeKind.NOT_APPLICABLE:
+        return [], None
+    cannot = outcome.why if outcome.outcome is OutcomeKind.CANNOT_TELL else ""
+    return found, "the log contradicts itself" if len(sound) < len(seen) else cannot
+
+
+def is_worth(one: RunFinding, length_ns: int) -> bool:
+    """Whether it is told, by its likely saving. What costs no time always is."""
+    return one.saving.basis is RunBasis.NONE or one.saving.likely_ns >= max(WORTH_SHARE * length_ns, WORTH_NS)
 
 
 def _is_told(one: RunFinding, found: Sequence[RunFinding]) -> bool:
-    """Whether steps take longer from a moment on as one rank does, or outliers or pauses are those that get longer."""
-    if one.kind in (RunFindingKind.OUTLIER_STEPS, RunFindingKind.OUTSIDE):
-        grown = max((other.saving.high_ns for other in found if other.title == growth.LONGER_PAUSES), default=0)
-        return grown >= EXPLAINED * one.saving.likely_ns > 0
-    held_up = max((other.saving.high_ns for other in found if other.kind is RunFindingKind.STRAGGLER), default=0)
-    return one.kind is RunFindingKind.SLOWER_STEPS and held_up >= EXPLAINED * one.saving.likely_ns
+    """Whether another finding tells why it is there."""
+    why = max((other.saving.high_ns for other in found if other.kind == WHY.get(one.kind)), default=0)
+    return why >= EXPLAINED * one.saving.likely_ns > 0
 
 
-def _looked(
-    kind: RunFindingKind, look: Callable[[T], list[RunFinding]], given: T, length_ns: int
-) -> tuple[list[RunFinding], str]:
-    try:
-        return [one for one in look(given) if worth(one, length_ns)], ""
-    except CannotTell as error:
-        return [], str(error)
-    except Exception as error:
-        failure = failures.note(f"the look for {kind.value.replace('_', ' ')}", error)
-        return [], f"diagnose itself failed ({failure.error})"
-
-
-def _of_each(
-    kind: RunFindingKind, look: Callable[[RunLog], list[RunFinding]], logs: Sequence[RunLog]
-) -> tuple[list[RunFinding], str]:
-    """What is found on any rank, each with the ranks that have it; else why it cannot be told on the first."""
-    looked = [_looked(kind, look, log, log.length_ns) for log in logs]
-    by_name = dict[str, list[tuple[int, RunFinding]]]()
-    for log, (some, _) in zip(logs, looked, strict=True):
-        for one in some:
-            by_name.setdefault(_name(one), []).append((log.rank, one))
-    return [_together(some) for some in by_name.values()], looked[0][1]
-
-
-def _name(one: RunFinding) -> str:
-    """Of one kind there may be several, as of several memories; all others are one."""
-    return one.title if one.kind is RunFindingKind.GROWING_MEMORY else one.kind.value
-
-
-def _together(some: Sequence[tuple[int, RunFinding]]) -> RunFinding:
-    _, worst = max(some, key=lambda pair: pair[1].saving.likely_ns)
-    return msgspec.structs.replace(worst, ranks=tuple(sorted(rank for rank, _ in some)))
+def _together(found: Sequence[tuple[int, RunFinding]]) -> list[RunFinding]:
+    """One finding of each kind, of the rank that it costs most, with all ranks that have it."""
+    by_kind = dict[tuple[str, str], list[tuple[int, RunFinding]]]()
+    for rank, one in found:
+        title = one.title if one.saving.basis is RunBasis.NONE else ""  # There may be several, as of several memories.
+        by_kind.setdefault((one.kind, title), []).append((rank, one))
+    worst = [max(some, key=lambda pair: pair[1].saving.likely_ns)[1] for some in by_kind.values()]
+    on = [tuple(sorted(rank for rank, _ in some)) for some in by_kind.values()]
+    return [replace(one, ranks=ranks) for one, ranks in zip(worst, on, strict=True)]

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diagnose.contracts.watched_run import RunPartKind, RunSlice
+from diagnose.facts.watched.windows import groups, quantile_ns, total
 from diagnose.trace.run_log import RunLog, Window
-from diagnose.watched.pricing import total
-from diagnose.watched.series import groups
-from diagnose.watched.sketch import quantile_ns
 
 MOST_SLICES, OF_MANY = 96, 24  # More are no wider than some pixels; of each of many ranks (our choice).
 MANY = 16  # Ranks, beyond which each has fewer stretches: their JSON stays some MB (our choice).

@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 from diagnose.contracts.watched_run import Epoch, RunPart, RunPartKind
+from diagnose.facts.watched.epochs import known_epochs
+from diagnose.facts.watched.windows import counted, evaluates_in_steps, evaluations, steps_of, total
 from diagnose.trace.run_log import RunLog
-from diagnose.watched.pricing import counted, total
-from diagnose.watched.waiting import known_epochs
-
-OF_STEPS = 0.5
-"""Share of steps from which forward passes without gradients are part of steps, as where a teacher is asked in each
-(our choice)."""
-
-
-def steps_of(log: RunLog) -> int:
-    """All steps that ended, the first included."""
-    return 1 + sum(window.steps for window in log.windows)
-
-
-def evaluates_in_steps(log: RunLog) -> bool:
-    """Whether forward passes without gradients are part of steps."""
-    return counted(log.windows, "evaluation") > OF_STEPS * steps_of(log)
 
 
 def parts(log: RunLog) -> tuple[RunPart, ...]:
     """The largest first. What the log has lost is a part as well."""
     windows, start, last = log.windows, log.start, log.last
     in_steps = {name: total(windows, name) for name in ("step", "loader", "collection", "compilation", "outside")}
-    edges = {name: start.get(name, 0) + last.get(name, 0) for name in ("evaluation", "save")}
-    evaluation, save = total(windows, "evaluation"), total(windows, "save") + edges["save"]
-    evaluations = counted(windows, "evaluation")
+    save = total(windows, "save") + start.get("save", 0) + last.get("save", 0)
+    evaluation, evaluated = evaluations(log)
     training = in_steps["step"] - in_steps["loader"] - in_steps["collection"] - in_steps["compilation"]
-    if evaluates_in_steps(log):
-        training, evaluation, evaluations = training + evaluation, 0, 0
-    evaluations += bool(start.get("evaluation")) + bool(last.get("evaluation"))
-    evaluation += edges["evaluation"]
+    training += total(windows, "evaluation") * evaluates_in_steps(log)
     saves = counted(windows, "save") + bool(start.get("save")) + bool(last.get("save"))
     found = {
         RunPartKind.TRAINING: (training, steps_of(log) - 1 - counted(windows, "recording")),
         RunPartKind.LOADER: (in_steps["loader"], None),
-        RunPartKind.EVALUATION: (evaluation, evaluations),
+        RunPartKind.EVALUATION: (evaluation, evaluated),
         RunPartKind.SAVE: (save, saves),
         RunPartKind.COLLECTION: (in_steps["collection"], None),
         RunPartKind.START: (start.get("step", 0) + in_steps["compilation"], None),

@@ -8,11 +8,10 @@ import msgspec
 
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Evidence, RankedFinding
-from diagnose.contracts.watched_run import RankRun, RunBasis, RunFinding, RunFindingKind, RunSaving, WatchedRun
+from diagnose.contracts.watched_run import RECORDED, RankRun, RunBasis, RunFinding, RunSaving, WatchedRun
 from diagnose.replay.saving import Basis
 from diagnose.trace.units import about, duration, number
-from diagnose.watched.findings import ranked
-from diagnose.watched.pricing import worth
+from diagnose.watched.findings import is_worth, ranked
 
 
 def with_recorded(run: WatchedRun, diagnoses: Mapping[str, Diagnosis]) -> WatchedRun:
@@ -27,7 +26,7 @@ def with_recorded(run: WatchedRun, diagnoses: Mapping[str, Diagnosis]) -> Watche
             if key not in found or scaled.saving.likely_ns > found[key].saving.likely_ns:
                 found[key] = scaled
     length_ns = max(one.length_ns for one in run.ranks)
-    kept = [one for one in found.values() if one.saving.high_ns <= length_ns and worth(one, length_ns)]
+    kept = [one for one in found.values() if one.saving.high_ns <= length_ns and is_worth(one, length_ns)]
     return msgspec.structs.replace(run, findings=ranked((*run.findings, *kept)))
 
 
@@ -44,7 +43,6 @@ def _scaled(one: RankedFinding, step_ns: int, run: RankRun, name: str) -> RunFin
         f" The run has {number(steps)} steps of {duration(usual_ns)}."
     )
     return RunFinding(
-        RunFindingKind.RECORDED,
         f"{one.title} ({one.code})",
         (*evidence, Evidence(seen)),
         RunSaving(
@@ -54,6 +52,8 @@ def _scaled(one: RankedFinding, step_ns: int, run: RankRun, name: str) -> RunFin
             RunBasis.AT_MOST if saving.basis.is_bound else _BASES.get(saving.basis, RunBasis.REPLAYED),
         ),
         one.fixes[0].do if one.fixes else "No fix is known.",
+        RECORDED,
+        one.rule,
         one.where.ranks,
     )
 

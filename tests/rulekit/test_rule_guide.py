@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.pipeline import present
+from diagnose.pipeline import of_drawing
 from diagnose.rulekit import settings, testing
 from diagnose.rulekit.settings import Settings, SettingsError
 from diagnose.synthetic import notation
-from diagnose.synthetic.reading import facts_of
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "writing-rules.md").read_text(encoding="utf-8")
 
@@ -25,7 +24,7 @@ def shown(path: str, language: str = "python") -> str:
 def test_its_examples_hold(tmp_path: Path) -> None:
     name = "checkpoint_in_every_step"
     (tmp_path / f"{name}.py").write_text(shown(f"my-rules/{name}.py"), encoding="utf-8")
-    ran = {example.name: testing.failure(example, facts_of, present) for example in testing.examples(tmp_path)}
+    ran = {example.name: testing.failure(example, of_drawing) for example in testing.examples(tmp_path)}
     assert ran == {f"{name}::fires[0]": None, f"{name}::silent[0]": None}
 
 

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose.contracts.watched_run import RunPartKind
+from diagnose.facts.watched.windows import quantile_ns
 from diagnose.reports import markdown, terminal, watched_run
 from diagnose.trace.run_log import Column
 from diagnose.trace.units import long_duration
@@ -13,7 +14,6 @@ from diagnose.watched.assembly import rank_run
 from diagnose.watched.assembly import watched_run as of_logs
 from diagnose.watched.over_time import over_time
 from diagnose.watched.parts import parts
-from diagnose.watched.sketch import quantile_ns
 from tests.watched.logs import MS, S, column, interval, log, recorded, windows, with_columns, with_gauges
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import fmean, median
 from typing import TypeVar
 
@@ -11,14 +11,17 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from diagnose.facts.core.base import Missing
 from diagnose.facts.run.growth import RARE_TIME, RISE, trend
+from diagnose.facts.watched.base import RunFacts, run_fact
+from diagnose.facts.watched.epochs import steady
+from diagnose.facts.watched.windows import groups, quantile_ns
 from diagnose.trace.run_log import RunLog, Window
-from diagnose.watched.sketch import quantile_ns
 
 PARTS = ("loader", "forward", "backward", "optimizer", "collection", "compilation")
-"""Of a step, as the log tells them apart; the rest of it is REST."""
+"""Of a step, as the log tells them apart; the rest of it is OTHER_CODE."""
 
-REST = "rest"
+OTHER_CODE = "rest"
 
 GROUPS, MOMENTS, LEAST_GROUPS = 24, 48, 7
 """Into how many a run is put together to see whether something grows, to see when it changed, and at least (our
@@ -29,6 +32,8 @@ LEAST_APART = 12
 """Values that hang together are averaged in pairs, down to so many: a rise of 12 in order is no chance (our choice)."""
 
 LEAST_TO_CHANGE = 17  # Of fewer values no order is as rare as RARE_TIME wherever they may have changed.
+
+TOO_FEW = "the log needs at least {} windows of one second or longer"
 
 T = TypeVar("T")
 FloatArray = npt.NDArray[np.float64]
@@ -45,8 +50,15 @@ class Stretch(Struct, frozen=True):
     ended_ns: int
     step_ns: float  # Of a usual step: without what outliers take beyond it.
     pause_ns: float  # What the mean step takes beyond the median one, with pauses between steps.
-    parts_ns: dict[str, float]  # Of the mean step, by PARTS and REST.
+    parts_ns: dict[str, float]  # Of the mean step, by PARTS and OTHER_CODE.
     windows: tuple[Window, ...]  # Of the log; none where steps are known one by one.
+
+
+class Stretches(Struct, frozen=True):
+    """A run put together twice."""
+
+    few: list[Stretch]  # GROUPS at most, to see whether something grows.
+    many: list[Stretch]  # MOMENTS at most, to see when it changed.
 
 
 class Risen(Struct, frozen=True):
@@ -68,21 +80,18 @@ class Changed(Struct, frozen=True):
     chance: float
 
 
-def stretches(windows: Sequence[Window], most: int = GROUPS) -> list[Stretch]:
-    """Windows put together into at most so many, of about as much time; those without steps are left out."""
-    return [_stretch(group) for group in groups([one for one in windows if one.timed], most)]
+@run_fact
+def stretches(run: RunFacts) -> Stretches:
+    """The run but a slow first epoch, or its first steps if it has no more. Missing with fewer than 7 windows."""
+    return Stretches(_stretches(run, GROUPS), _stretches(run, MOMENTS))
 
 
-def groups(windows: Sequence[Window], most: int) -> Iterator[list[Window]]:
-    """As `stretches`."""
-    if not windows:
-        return
-    began, length = windows[0].began_ns, windows[-1].ended_ns - windows[0].began_ns
-    found: dict[int, list[Window]] = {}
-    for window in windows:
-        middle = (window.began_ns + window.ended_ns) / 2 - began
-        found.setdefault(int(most * middle / max(length, 1)), []).append(window)
-    yield from (found[at] for at in sorted(found))
+def _stretches(run: RunFacts, most: int) -> list[Stretch]:
+    found = [_stretch(group) for group in groups([one for one in steady(run) if one.timed], most)]
+    found = found if len(found) >= LEAST_GROUPS else of_first_steps(run.logs[0])
+    if len(found) < LEAST_GROUPS:
+        raise Missing(TOO_FEW.format(LEAST_GROUPS))
+    return found
 
 
 def of_first_steps(log: RunLog) -> list[Stretch]:
@@ -102,14 +111,18 @@ def _stretch(windows: Sequence[Window]) -> Stretch:
     ends = windows[0].began_ns, windows[-1].ended_ns
     pause = max(sums["step"] / steps - (quantile_ns((one.of("step") for one in windows), 0.5) or usual), 0.0)
     pause += sum(window.of("outside").sum_ns for window in windows) / steps
-    return Stretch(windows[0].first_step, steps, *ends, max(usual, 0.0), pause, {**parts, REST: rest}, tuple(windows))
+    return Stretch(
+        windows[0].first_step, steps, *ends, max(usual, 0.0), pause, {**parts, OTHER_CODE: rest}, tuple(windows)
+    )
 
 
 def _of_rows(first_step: int, rows: Sequence[dict[str, int]]) -> Stretch:
     parts = {name: median(row.get(name, 0) for row in rows) for name in PARTS}
     step = median(row.get("step", 0) for row in rows)
     pause = max(fmean(row.get("step", 0) for row in rows) - step, 0.0)
-    return Stretch(first_step, len(rows), 0, 0, step, pause, {**parts, REST: max(step - sum(parts.values()), 0)}, ())
+    return Stretch(
+        first_step, len(rows), 0, 0, step, pause, {**parts, OTHER_CODE: max(step - sum(parts.values()), 0)}, ()
+    )
 
 
 def risen(values: Sequence[float], rise: float = RISE) -> Risen | None:

@@ -1,0 +1,49 @@
+"""What rules on whole runs say alike: what a fix would save of a run, and how parts of a step are called."""
+
+from __future__ import annotations
+
+from diagnose.contracts.finding import Evidence
+from diagnose.contracts.watched_run import RunBasis, RunSaving
+from diagnose.facts.watched.series import OTHER_CODE
+from diagnose.trace.run_log import RunLog
+from diagnose.trace.units import long_duration, share
+
+Shares = tuple[float, float, float]  # Of a time: what goes if it is fixed, low, likely and high.
+
+UNKNOWN: Shares = (0.0, 0.5, 0.9)  # As rules have it where nothing tells what of a time is needed (DL05: our choice).
+NO_TIME = RunSaving(0, 0, 0, RunBasis.NONE)
+
+MORE_WORKERS = "Use more workers (num_workers, prefetch_factor), or make batches cheaper."
+
+STANDS_OUT = 0.3  # Of what steps are longer by, from which share on a part is named (our choice).
+
+PART_NAMES = {
+    "loader": "waiting for data",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimizer step",
+    "collection": "Python garbage collection",
+    "compilation": "compilation",
+    OTHER_CODE: "other code in the loop",
+}
+
+
+def saved(ns: float, shares: Shares = UNKNOWN, basis: RunBasis = RunBasis.AT_MOST) -> RunSaving:
+    """Of that much time of the run."""
+    low, likely, high = (int(max(ns, 0) * one) for one in shares)
+    return RunSaving(low, likely, high, basis)
+
+
+def sentences(*some: str | Evidence) -> tuple[Evidence, ...]:
+    """Evidence in order, without what is empty."""
+    return tuple(Evidence(one) if isinstance(one, str) else one for one in some if one)
+
+
+def cost(ns: float, log: RunLog) -> str:
+    """`8.63 s (13.5 % of the run)`."""
+    return f"{long_duration(ns)} ({share(ns, log.length_ns)} of the run)"
+
+
+def times(count: int, what: str) -> str:
+    """`2 evaluations`."""
+    return f"{count:,} {what}{'s' * (count != 1)}"

@@ -1,0 +1,56 @@
+"""Evaluation takes much of the run.
+
+It may also wait for its batches, or take longer each time.
+
+Why it costs
+    Nothing trains meanwhile.
+
+How to fix
+    Evaluate less often, or on a subset of the data. Keep its workers: `persistent_workers=True`.
+
+Ignore when
+    decisions such as early stopping need it as often.
+
+Sources
+    https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
+"""
+
+from diagnose.facts.watched.windows import evaluations, steps_of, total
+from diagnose.rulekit.vocabulary import *
+
+from ._growth import growing_pauses
+
+HALF: Shares = (0.5, 0.5, 0.5)  # Of evaluations, if half of them are made.
+
+
+@run_rule("RU04")
+def evaluation(log: RunLog) -> Verdicts:
+    spent, count = evaluations(log)
+    if count >= 2:
+        often = f"{times(count, 'evaluation')} of {ms(spent / count)}, one every {steps_of(log) / count:,.0f} steps"
+        yield RunFinding(
+            title=f"Evaluation takes {share(spent, log.length_ns)} of the run",
+            evidence=sentences(
+                Evidence(f"{often}: {cost(spent, log)}.", spent, "ns", primary=True),
+                f"Evaluating half as often would save {long_duration(spent / 2)}.",
+            ),
+            saving=saved(spent, HALF, RunBasis.CHOICE),
+            change="Evaluate less often, or on a subset of the data.",
+        )
+    waits = total(log.windows, "evaluation_loader")
+    waits = min(waits + sum(one.get("evaluation_loader", 0) for one in (log.start, log.last)), spent)
+    said = f"Evaluation waits for data {share(waits, spent)} of its time: {cost(waits, log)}."
+    yield RunFinding(
+        kind="evaluation_data_wait",
+        title="Evaluation waits for data",
+        evidence=(Evidence(said, waits, "ns", primary=True),),
+        saving=saved(waits),
+        change=f"{MORE_WORKERS} Keep the workers between evaluations: persistent_workers=True.",
+    )
+    yield from growing_pauses(log, "evaluation", "growing_evaluation", "Evaluation")
+
+
+EXAMPLES = [
+    Fires("1000 steps of 20, every 100 evaluation 2000", saving_ms=(10_000, 10_000)),
+    Silent("1000 steps of 20, every 500 evaluation 200"),
+]

@@ -1,0 +1,151 @@
+"""Single steps are far longer, or the run pauses between steps.
+
+Outliers take over three times the usual step: they wait for data, collect garbage, compile, or do something else.
+
+Why it costs
+    Few such steps can cost as much as all others.
+
+How to fix
+    Do less often what happens in these steps. Collect garbage manually. Mark sizes that vary as dynamic.
+
+Ignore when
+    the machine is shared, and the pauses are other jobs'.
+
+Sources
+    https://docs.python.org/3/library/gc.html#gc.freeze
+    https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html
+"""
+
+from diagnose.facts.watched.epochs import EpochWaits, known_epochs
+from diagnose.facts.watched.outliers import Outliers
+from diagnose.facts.watched.outliers import outliers as outliers_of
+from diagnose.facts.watched.windows import counted, total
+from diagnose.rulekit.vocabulary import *
+
+SELDOM: Shares = (0.5, 0.9, 0.98)  # Of collections, if they are made every some hundred steps (PA02: our choice).
+
+MOSTLY_AT_EPOCHS = 0.8  # Share of the pauses at ends of epochs, from which on they are said to be (our choice).
+LEAST_PAUSES = 5  # Of pauses that come at a period (our choice).
+MOST_APART = 1.5  # More or fewer pauses than at the period at any time: 40 by chance are three off (our choice).
+
+WHY = {
+    "loader": "the training waits for data",
+    "forward": "the forward pass is longer",
+    "backward": "the backward pass is longer",
+    "optimizer": "the optimizer step is longer",
+    "collection": "Python collects garbage",
+    "compilation": "code is compiled",
+    OTHER_CODE: "other code in the loop takes longer",
+}
+WHAT_TO_DO = {
+    "loader": "Load ahead (num_workers, prefetch_factor), and check what the dataset does in these steps.",
+    "collection": "Collect manually every few hundred steps: gc.disable(), then gc.collect(). gc.freeze() helps too.",
+    "compilation": "Set TORCH_LOGS=recompiles to find the cause, and mark sizes that vary as dynamic.",
+    OTHER_CODE: "Check what the script does in these steps (logging, metrics, images, a scheduler). Do it less often.",
+}
+RECORD = "Record such steps: `diagnose watch` does so automatically if they come every 60 steps or more often."
+
+
+@run_rule("RU06")
+def step_pauses(
+    log: RunLog, facts: RunFacts, outliers: Outliers | None = None, epoch_waits: EpochWaits | None = None
+) -> Verdicts:
+    part = outliers.part if outliers else ""
+    spikes = f"This causes step-time spikes (over 3x the typical step){_every(outliers)}."
+    spent, count = total(log.windows, "collection"), counted(log.windows, "collection")
+    said = f"Python collects garbage in {number(count)} steps: {cost(spent, log)}."
+    yield RunFinding(
+        kind="collection",
+        title="Python garbage collection pauses the training",
+        evidence=sentences(Evidence(said, spent, "ns", primary=True), spikes if part == "collection" else ""),
+        saving=saved(spent, SELDOM, RunBasis.RULE_OF_THUMB),
+        change=WHAT_TO_DO["collection"],
+    )
+    spent, count = total(log.windows, "compilation"), counted(log.windows, "compilation")
+    said = f"torch.compile compiles in {number(count)} steps after the first: {cost(spent, log)}."
+    yield RunFinding(
+        kind="compilation",
+        title="torch.compile compiles again after the first step",
+        evidence=sentences(Evidence(said, spent, "ns", primary=True), spikes if part == "compilation" else ""),
+        saving=saved(spent),
+        change=WHAT_TO_DO["compilation"],
+    )
+    yield from _outside(log)
+    found = outliers_of(facts)
+    if found is not None and found.part not in ("collection", "compilation"):
+        yield _outlier_steps(log, found, epoch_waits.lost_ns if epoch_waits else 0)
+
+
+def _outlier_steps(log: RunLog, found: Outliers, starts_ns: int) -> RunFinding:
+    """Those whose reason is no finding of its own; of waiting what is beyond that at beginnings of epochs."""
+    left = max(found.excess_ns - starts_ns * (found.part == "loader"), 0)
+    every = _every(found)
+    at = f", {100 * found.regular:.0f} % of them{every}" if every else ""
+    take = f"take{'s' * (found.count == 1)} {ms(found.excess_ns / found.count)} longer each: {cost(left, log)}."
+    said = f"{times(found.count, 'outlier step')} (over 3x the typical step{at}) {take}"
+    return RunFinding(
+        kind="outlier_steps",
+        title=f"Step-time spikes{every}",
+        evidence=sentences(
+            Evidence(said, left, "ns", primary=True),
+            f"In these steps, {WHY[found.part]}." if found.part else "The log does not show which part takes longer.",
+        ),
+        saving=saved(left),
+        change=WHAT_TO_DO.get(found.part, RECORD),
+    )
+
+
+def _every(found: Outliers | None) -> str:
+    return f" every {number(found.period_steps)} steps" if found and found.period_steps else ""
+
+
+def _outside(log: RunLog) -> Verdicts:
+    """Pauses between steps that are neither evaluation nor a checkpoint."""
+    spent, count = total(log.windows, "outside"), counted(log.windows, "outside")
+    if not count:
+        return
+    at_epochs = _at_epochs(log) >= MOSTLY_AT_EPOCHS * count
+    longest = max(window.of("outside").most_ns for window in log.windows)
+    period = _period(log, count)
+    every = f", one every {period:,.0f} steps" if period else " at irregular intervals"
+    where = " at the ends of epochs" if at_epochs else every
+    said = f"{times(count, 'pause')}{where}, {ms(spent / count)} each (up to {ms(longest)})"
+    yield RunFinding(
+        kind="outside",
+        title="Pauses at the ends of epochs" if at_epochs else "Pauses between steps",
+        evidence=sentences(
+            Evidence(f"{said}: {cost(spent, log)}.", spent, "ns", primary=True),
+            "The script neither evaluates nor saves a checkpoint then. The log does not show what it does.",
+        ),
+        saving=saved(spent),
+        change="Check what the script does there: logging, metrics, shuffling, copying files.",
+    )
+
+
+def _at_epochs(log: RunLog) -> int:
+    begins = [one.began_ns for one in known_epochs(log)[1:]]
+    return sum(
+        min(window.of("outside").count, sum(window.began_ns <= at <= window.ended_ns for at in begins))
+        for window in log.windows
+        if window.of("outside").count
+    )
+
+
+def _period(log: RunLog, count: int) -> float | None:
+    """Steps from one pause to the next, if they come so evenly that no window's end is far from it; else None."""
+    if count < LEAST_PAUSES:
+        return None
+    every, steps, seen = sum(window.steps for window in log.windows) / count, 0, 0
+    for window in log.windows:
+        steps, seen = steps + window.steps, seen + window.of("outside").count
+        if abs(seen - steps / every) > MOST_APART:
+            return None
+    return every
+
+
+EXAMPLES = [
+    Fires("1000 steps of 20, every 50 collection 380", saving_ms=(3800, 7448)),
+    Fires("1000 steps of 20, every 50 forward 380", saving_ms=(0, 6840)),
+    Fires("1000 steps of 20, every 100 between 3000", saving_ms=(0, 27_000)),
+    Silent("1000 steps of 20, every 500 forward 380"),
+]
