@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diagnose.contracts.finding import Evidence
-from diagnose.contracts.watched_run import RunBasis, RunSaving
+from diagnose.contracts.watched_run import RunBasis, RunFinding, RunSaving
 from diagnose.facts.watched.series import OTHER_CODE
 from diagnose.trace.run_log import RunLog
 from diagnose.trace.units import long_duration, share
@@ -28,10 +28,18 @@ PART_NAMES = {
 }
 
 
-def saved(ns: float, shares: Shares = UNKNOWN, basis: RunBasis = RunBasis.AT_MOST) -> RunSaving:
-    """Of that much time of the run."""
-    low, likely, high = (int(max(ns, 0) * one) for one in shares)
-    return RunSaving(low, likely, high, basis)
+def saved(ns: float, shares: Shares | None = None) -> RunSaving:
+    """These shares of that much time of the run; None: nothing tells how much of it."""
+    low, likely, high = (int(max(ns, 0) * one) for one in shares or UNKNOWN)
+    return RunSaving(low, likely, high, RunBasis.RULE_OF_THUMB if shares else RunBasis.AT_MOST)
+
+
+def costs(
+    log: RunLog, ns: float, said: str, *more: str, title: str, change: str, kind: str = "", shares: Shares | None = None
+) -> RunFinding:
+    """A finding of that much time, priced as `saved`. `said` is the clause before the amount, `more` are sentences."""
+    first = Evidence(f"{said}: {cost(ns, log)}.", ns, "ns", primary=True)
+    return RunFinding(title, sentences(first, *more), saved(ns, shares), change, kind)
 
 
 def sentences(*some: str | Evidence) -> tuple[Evidence, ...]:

@@ -66,6 +66,7 @@ from diagnose.rulekit.run_advice import (
     STANDS_OUT,
     Shares,
     cost,
+    costs,
     saved,
     sentences,
     times,

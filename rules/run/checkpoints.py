@@ -32,15 +32,14 @@ def checkpoints(log: RunLog) -> Verdicts:
         return
     longest = max(window.of("save").most_ns for window in log.windows)
     often = f"{times(count, 'checkpoint')}, one every {steps_of(log) / count:,.0f} steps"
-    said = f"{often}, {ms(spent / count)} each (up to {ms(longest)}): {cost(spent, log)}."
-    yield RunFinding(
+    yield costs(
+        log,
+        spent,
+        f"{often}, {ms(spent / count)} each (up to {ms(longest)})",
+        "A background save still copies the state, and slows the steps that run concurrently.",
         title="Training stops while a checkpoint is saved",
-        evidence=sentences(
-            Evidence(said, spent, "ns", primary=True),
-            "A background save still copies the state, and slows the steps that run concurrently.",
-        ),
-        saving=saved(spent, BACKGROUND, RunBasis.RULE_OF_THUMB),
         change="Save in the background (torch.distributed.checkpoint.async_save), or less often.",
+        shares=BACKGROUND,
     )
     yield from growing_pauses(log, "save", "growing_checkpoints", "Checkpoint")
 

@@ -28,16 +28,16 @@ def epoch_starts(log: RunLog, facts: RunFacts, first_epoch: FirstEpoch | None = 
         yield _slow_first(log, first_epoch)
     waits = waits_of(facts)
     workers = any("children_resident_bytes" in window.gauges for window in log.windows)
-    each = f"The first batch of an epoch arrives {ms(waits.lost_ns / max(waits.epochs, 1))} later than others"
-    said = f"{each}, {number(waits.epochs)} times: {cost(waits.lost_ns, log)}."
-    yield RunFinding(
-        kind="epoch_starts",
+    each = ms(waits.lost_ns / max(waits.epochs, 1))
+    keep = "Keep the workers between epochs: persistent_workers=True."
+    yield costs(
+        log,
+        waits.lost_ns,
+        f"The first batch of an epoch arrives {each} later than others, {number(waits.epochs)} times",
         title="Each epoch waits for its first batch",
-        evidence=(Evidence(said, waits.lost_ns, "ns", primary=True),),
-        saving=saved(waits.lost_ns, KEPT_WORKERS, RunBasis.RULE_OF_THUMB) if workers else saved(waits.lost_ns),
-        change="Keep the workers between epochs: persistent_workers=True."
-        if workers
-        else "Check what the dataset and its sampler do when an epoch starts.",
+        change=keep if workers else "Check what the dataset and its sampler do when an epoch starts.",
+        kind="epoch_starts",
+        shares=KEPT_WORKERS if workers else None,
     )
 
 
@@ -47,13 +47,13 @@ def _slow_first(log: RunLog, found: FirstEpoch) -> RunFinding:
     slow = Evidence(f"{said}: {cost(found.beyond_ns, log)}.", found.beyond_ns, "ns", primary=True)
     waits = f"{cost(found.waiting_ns, log)} of this is waiting for data, perhaps with a cold file cache."
     return RunFinding(
-        kind="slow_first_epoch",
         title="The first epoch is slow",
         evidence=sentences(slow, waits if cold else ""),
         saving=saved(found.waiting_ns if cold else found.beyond_ns),
         change="Copy the data to a local disk or into memory before the run, or prefetch with more workers."
         if cold
         else "Record steps of the first and of a later epoch with `diagnose record`, and compare them.",
+        kind="slow_first_epoch",
     )
 
 

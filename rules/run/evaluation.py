@@ -20,13 +20,12 @@ from diagnose.rulekit.vocabulary import *
 
 from ._growth import growing_pauses
 
-HALF: Shares = (0.5, 0.5, 0.5)  # Of evaluations, if half of them are made.
-
 
 @run_rule("RU04")
 def evaluation(log: RunLog) -> Verdicts:
     spent, count = evaluations(log)
     if count >= 2:
+        half = int(spent / 2)  # If half of them are made: whether that is enough is for the user to say.
         often = f"{times(count, 'evaluation')} of {ms(spent / count)}, one every {steps_of(log) / count:,.0f} steps"
         yield RunFinding(
             title=f"Evaluation takes {share(spent, log.length_ns)} of the run",
@@ -34,18 +33,18 @@ def evaluation(log: RunLog) -> Verdicts:
                 Evidence(f"{often}: {cost(spent, log)}.", spent, "ns", primary=True),
                 f"Evaluating half as often would save {long_duration(spent / 2)}.",
             ),
-            saving=saved(spent, HALF, RunBasis.CHOICE),
+            saving=RunSaving(half, half, half, RunBasis.CHOICE),
             change="Evaluate less often, or on a subset of the data.",
         )
     waits = total(log.windows, "evaluation_loader")
     waits = min(waits + sum(one.get("evaluation_loader", 0) for one in (log.start, log.last)), spent)
-    said = f"Evaluation waits for data {share(waits, spent)} of its time: {cost(waits, log)}."
-    yield RunFinding(
-        kind="evaluation_data_wait",
+    yield costs(
+        log,
+        waits,
+        f"Evaluation waits for data {share(waits, spent)} of its time",
         title="Evaluation waits for data",
-        evidence=(Evidence(said, waits, "ns", primary=True),),
-        saving=saved(waits),
         change=f"{MORE_WORKERS} Keep the workers between evaluations: persistent_workers=True.",
+        kind="evaluation_data_wait",
     )
     yield from growing_pauses(log, "evaluation", "growing_evaluation", "Evaluation")
 

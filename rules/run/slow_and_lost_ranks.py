@@ -80,7 +80,7 @@ def _straggler(one: SlowRank, log: RunLog) -> RunFinding:
             waits if one.others_backward_ns >= STANDS_OUT * one.behind_ns else "",
             f"At the speed of the next slowest rank, the job would save {cost(one.lost_ns, log)}.",
         ),
-        saving=saved(one.lost_ns, EVENED if one.on_device else CPU_EVENED, RunBasis.RULE_OF_THUMB),
+        saving=saved(one.lost_ns, EVENED if one.on_device else CPU_EVENED),
         change=f"Check what rank {one.rank} does more than the others, and its machine: other processes, clocks,"
         " storage.",
     )

@@ -53,24 +53,28 @@ def step_pauses(
     part = outliers.part if outliers else ""
     spikes = f"This causes step-time spikes (over 3x the typical step){_every(outliers)}."
     spent, count = total(log.windows, "collection"), counted(log.windows, "collection")
-    said = f"Python collects garbage in {number(count)} steps: {cost(spent, log)}."
-    yield RunFinding(
-        kind="collection",
+    yield costs(
+        log,
+        spent,
+        f"Python collects garbage in {number(count)} steps",
+        spikes if part == "collection" else "",
         title="Python garbage collection pauses the training",
-        evidence=sentences(Evidence(said, spent, "ns", primary=True), spikes if part == "collection" else ""),
-        saving=saved(spent, SELDOM, RunBasis.RULE_OF_THUMB),
         change=WHAT_TO_DO["collection"],
+        kind="collection",
+        shares=SELDOM,
     )
     spent, count = total(log.windows, "compilation"), counted(log.windows, "compilation")
-    said = f"torch.compile compiles in {number(count)} steps after the first: {cost(spent, log)}."
-    yield RunFinding(
-        kind="compilation",
+    yield costs(
+        log,
+        spent,
+        f"torch.compile compiles in {number(count)} steps after the first",
+        spikes if part == "compilation" else "",
         title="torch.compile compiles again after the first step",
-        evidence=sentences(Evidence(said, spent, "ns", primary=True), spikes if part == "compilation" else ""),
-        saving=saved(spent),
         change=WHAT_TO_DO["compilation"],
+        kind="compilation",
     )
-    yield from _outside(log)
+    if log.windows:
+        yield _outside(log)
     found = outliers_of(facts)
     if found is not None and found.part not in ("collection", "compilation"):
         yield _outlier_steps(log, found, epoch_waits.lost_ns if epoch_waits else 0)
@@ -78,20 +82,17 @@ def step_pauses(
 
 def _outlier_steps(log: RunLog, found: Outliers, starts_ns: int) -> RunFinding:
     """Those whose reason is no finding of its own; of waiting what is beyond that at beginnings of epochs."""
-    left = max(found.excess_ns - starts_ns * (found.part == "loader"), 0)
     every = _every(found)
     at = f", {100 * found.regular:.0f} % of them{every}" if every else ""
-    take = f"take{'s' * (found.count == 1)} {ms(found.excess_ns / found.count)} longer each: {cost(left, log)}."
-    said = f"{times(found.count, 'outlier step')} (over 3x the typical step{at}) {take}"
-    return RunFinding(
-        kind="outlier_steps",
+    take = f"take{'s' * (found.count == 1)} {ms(found.excess_ns / found.count)} longer each"
+    return costs(
+        log,
+        max(found.excess_ns - starts_ns * (found.part == "loader"), 0),
+        f"{times(found.count, 'outlier step')} (over 3x the typical step{at}) {take}",
+        f"In these steps, {WHY[found.part]}." if found.part else "The log does not show which part takes longer.",
         title=f"Step-time spikes{every}",
-        evidence=sentences(
-            Evidence(said, left, "ns", primary=True),
-            f"In these steps, {WHY[found.part]}." if found.part else "The log does not show which part takes longer.",
-        ),
-        saving=saved(left),
         change=WHAT_TO_DO.get(found.part, RECORD),
+        kind="outlier_steps",
     )
 
 
@@ -99,26 +100,21 @@ def _every(found: Outliers | None) -> str:
     return f" every {number(found.period_steps)} steps" if found and found.period_steps else ""
 
 
-def _outside(log: RunLog) -> Verdicts:
+def _outside(log: RunLog) -> RunFinding:
     """Pauses between steps that are neither evaluation nor a checkpoint."""
     spent, count = total(log.windows, "outside"), counted(log.windows, "outside")
-    if not count:
-        return
     at_epochs = _at_epochs(log) >= MOSTLY_AT_EPOCHS * count
-    longest = max(window.of("outside").most_ns for window in log.windows)
-    period = _period(log, count)
+    longest, period = max(window.of("outside").most_ns for window in log.windows), _period(log, count)
     every = f", one every {period:,.0f} steps" if period else " at irregular intervals"
     where = " at the ends of epochs" if at_epochs else every
-    said = f"{times(count, 'pause')}{where}, {ms(spent / count)} each (up to {ms(longest)})"
-    yield RunFinding(
-        kind="outside",
+    return costs(
+        log,
+        spent,
+        f"{times(count, 'pause')}{where}, {ms(spent / max(count, 1))} each (up to {ms(longest)})",
+        "The script neither evaluates nor saves a checkpoint then. The log does not show what it does.",
         title="Pauses at the ends of epochs" if at_epochs else "Pauses between steps",
-        evidence=sentences(
-            Evidence(f"{said}: {cost(spent, log)}.", spent, "ns", primary=True),
-            "The script neither evaluates nor saves a checkpoint then. The log does not show what it does.",
-        ),
-        saving=saved(spent),
         change="Check what the script does there: logging, metrics, shuffling, copying files.",
+        kind="outside",
     )
 
 

@@ -32,18 +32,17 @@ def waiting_for_data(
     starts = epoch_waits.lost_ns if epoch_waits else 0
     long = outliers.excess_ns if outliers and outliers.part == "loader" else 0
     left = max(total(log.windows, "loader") - first - max(starts, long), 0)
-    said = f"Steps wait {ms(left / max(sum(window.steps for window in log.windows), 1))} on average for their batch"
+    each = ms(left / max(sum(window.steps for window in log.windows), 1))
     looks = [window.gauges["batches_ready"] for window in log.windows if "batches_ready" in window.gauges]
     ready = sum(one.mean * one.count for one in looks) / max(sum(one.count for one in looks), 1)
-    yield RunFinding(
-        kind="data_wait",
+    yield costs(
+        log,
+        left,
+        f"Steps wait {each} on average for their batch",
+        f"The workers have {ready:.1f} batches ready on average (sampled every second)." if looks else "",
         title="Steps wait for data",
-        evidence=sentences(
-            Evidence(f"{said}: {cost(left, log)}.", left, "ns", primary=True),
-            f"The workers have {ready:.1f} batches ready on average (sampled every second)." if looks else "",
-        ),
-        saving=saved(left),
         change=f"{MORE_WORKERS} `diagnose profile` shows how long a batch takes.",
+        kind="data_wait",
     )
 
 
