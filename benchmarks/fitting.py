@@ -25,7 +25,7 @@ import numpy.typing as npt
 from benchmarks.recorded_ops import SHORTEST_NS, Kind, Recorded, Timed
 from diagnose.costs.book import FIXED_NS as MOVED_FIXED_NS
 from diagnose.costs.known import BANDWIDTH, ELSEWHERE, MEASURED_ON, Family, Grade, Known, grade_of, known, table
-from diagnose.facts.core.matmuls import MATMULS
+from diagnose.facts.core.inputs import MATMULS
 from diagnose.trace import hardware, kinds
 from diagnose.trace.costs import DTYPE_BYTES
 from diagnose.trace.hardware import Peaks

@@ -21,8 +21,8 @@ from benchmarks.fitting import FEWEST, RATES_SOURCE, as_elsewhere, by_kind, held
 from benchmarks.recorded_ops import SHORTEST_NS, Recorded, ops_of, recordings
 from diagnose.costs.book import CAUSAL, FIXED_NS
 from diagnose.costs.known import KNOWN, MEASURED_ON, Family, Grade, Known, known, table
+from diagnose.costs.measured import seen_in
 from diagnose.costs.ops import costed_ops
-from diagnose.costs.seen import seen_in
 from diagnose.facts.core.base import Facts
 
 RESULTS = Path(__file__).with_name("known_costs.json")

@@ -1,4 +1,4 @@
-"""Do ranges of savings hold? `python -m benchmarks.ranges` prints the factors of diagnose/advice/ranges.py, and tables.
+"""Do ranges of savings hold? `python -m benchmarks.ranges` prints the factors of diagnose/advice/pricing.py and tables.
 
 It asks all published pairs of a predicted and a measured saving whose basis is known: planted cases, trainings by
 others, ops that were measured, and the H100's. The range of a case is made by factors of other cases.
@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks import accuracy, changed_ops, h100
 from benchmarks.accuracy_tables import table
 from benchmarks.verdicts import Figure
-from diagnose.advice.ranges import Factors, ranged
+from diagnose.advice.pricing import Factors, ranged
 from diagnose.replay.saving import Basis
 
 BASES = (Basis.MEASURED, Basis.TIMED_ELSEWHERE, Basis.REPLAYED, Basis.RULE_OF_THUMB)  # Bounds have no likely value.

@@ -20,8 +20,7 @@ import numpy.typing as npt
 from diagnose.costs.known import Family, Grade
 from diagnose.costs.ops import FAMILIES, GRADES, costed_ops, grades_in
 from diagnose.facts.core.base import Facts, optional
-from diagnose.facts.core.inputs import Inputs, recorded_inputs
-from diagnose.facts.core.matmuls import peaks
+from diagnose.facts.core.inputs import Inputs, peaks, recorded_inputs
 from diagnose.facts.core.work import WorkTable, work_table
 from diagnose.source import recording
 from diagnose.trace import intervals

@@ -50,9 +50,9 @@ def __getattr__(name: str) -> Any:
 
         return import_module("diagnose.figures")
     if name == "Diagnosis":
-        from diagnose.reports import notebook
+        from diagnose.reports import markdown
 
-        return notebook.shown_in_notebooks()
+        return markdown.shown_in_notebooks()
     raise AttributeError(f"module 'diagnose' has no attribute {name!r}")
 
 
@@ -89,12 +89,12 @@ def analyze(
     from pathlib import Path
 
     from diagnose import pipeline
-    from diagnose.reports import notebook
+    from diagnose.reports import markdown
     from diagnose.rulekit.engine import RuleSet, known_folders
 
     folders = (*known_folders(), *(Path(folder) for folder in rules))
     chosen = RuleSet(folders, tuple(select), tuple(ignore))
-    notebook.shown_in_notebooks()
+    markdown.shown_in_notebooks()
     return pipeline.diagnose([str(path) for path in paths], steps, jobs, rules=chosen, cluster=cluster)
 
 
@@ -104,11 +104,10 @@ def compare(before: str | PathLike[str], after: str | PathLike[str], *, jobs: in
     Each is what `analyze` takes, a report of it as JSON, or what `diagnose baseline` has written; a pattern of folders
     stands for several recordings of one side.
 
-    Raises `diagnose.source.base.InputError` if a side cannot be read, and `diagnose.comparing.sides.Inconclusive` if
+    Raises `diagnose.source.base.InputError` if a side cannot be read, and `diagnose.comparing.compare.Inconclusive` if
     nothing can be measured in it.
     """
-    from diagnose.comparing.compare import compare
-    from diagnose.comparing.sides import side
+    from diagnose.comparing.compare import compare, side
 
     def analysed(paths: Sequence[str]) -> Diagnosis:
         return analyze(*paths, jobs=jobs)

@@ -31,20 +31,20 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from diagnose import pipeline
-from diagnose.comparing import compare, sides
+from diagnose.comparing import compare
 from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
 from diagnose.contracts.trials import Report
-from diagnose.patches import making, writing
-from diagnose.patches.errors import CannotPatch
+from diagnose.patches import files, making
+from diagnose.patches.files import CannotPatch
 from diagnose.reports import comparison, patches, reasons, terminal, trials
-from diagnose.reports.quoting import MOST_BYTES, NOTE, plain, quoted, size
+from diagnose.reports.words import MOST_BYTES, NOTE, plain, quoted, size
 from diagnose.rulekit.settings import SettingsError, rule_set
 from diagnose.rulekit.vocabulary import RuleError
 from diagnose.source.base import InputError
 from diagnose.storage.urls import is_url
-from diagnose.timeline.window import label, lane_name, marks
+from diagnose.timeline.drawing import label, lane_name, marks
 from diagnose.version import __version__
 
 INSTRUCTIONS = (
@@ -156,7 +156,7 @@ class Server:
             for path in matching(self._root, one):
                 self._path(str(path))
         with self._analyses, _sentences():
-            found = compare.compare(*(sides.side(one, _diagnosed).baseline for one in (before, after)))
+            found = compare.compare(*(compare.side(one, _diagnosed).baseline for one in (before, after)))
         return compared(found, start)
 
     def patch(self, path: Recorded, fixes: Fixes = None, start: Start = 0) -> str:
@@ -176,7 +176,7 @@ class Server:
             if any(size(line) > MOST_LINE for line in lines):
                 raise ToolError(f"The diff has lines that are too long to show. Run: diagnose patch {quoted(name)}")
             if write:
-                writing.write(made)
+                files.write(made)
         notes = [f"note {quoted(line)}" for line in patches.render(made, told).splitlines() if line.strip()]
         head = [
             "The files are changed." if write else "Nothing is changed yet.",
@@ -424,7 +424,7 @@ def _sentences() -> Iterator[None]:
     """What a user can mend ends as a ToolError with its sentence."""
     try:
         yield
-    except (InputError, RuleError, SettingsError, sides.Inconclusive, CannotPatch) as error:
+    except (InputError, RuleError, SettingsError, compare.Inconclusive, CannotPatch) as error:
         raise ToolError(quoted(str(error), 2 * MOST_TEXT)) from error
 
 
@@ -469,7 +469,7 @@ def matching(root: Path, pattern: str) -> list[Path]:
         return [inside(root, pattern)]
     if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
         raise ToolError(f"{quoted(pattern)} may lead out of {root}. Name a pattern inside it, without ..")
-    found = sorted(glob.glob(pattern, root_dir=root, recursive=True))  # noqa: PTH207 (as `sides.recordings` reads it)
+    found = sorted(glob.glob(pattern, root_dir=root, recursive=True))  # noqa: PTH207 (as `compare.recordings` reads it)
     if not found:
         raise ToolError(f"{quoted(pattern)} matches nothing under {root}. Check the pattern.")
     return [inside(root, one) for one in found]

@@ -117,8 +117,8 @@ def rules_index(pages: Sequence[Page]) -> str:
     lines = [
         "# Rules",
         "",
-        f"`diagnose analyze` checks {len(pages)} rules, {sum(one.of_run for one in pages)} of them on the logs of watched"
-        " runs. Each is one file below `rules/`, in its family's folder.",
+        f"`diagnose analyze` checks {len(pages)} rules, {sum(one.of_run for one in pages)} of them on logs of whole runs."
+        " Each is one file below `rules/`, in its family's folder.",
     ]
     lines += ["[Writing rules](../writing-rules.md) says how to add your own.", ""]
     lines += ["| code | rule | problem |", "|---|---|---|"]

@@ -25,8 +25,8 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from diagnose import failures
-from diagnose.advice import assembly, fixes_of_run, library_evidence, merging, outcomes, ranking, recording_hints
-from diagnose.advice.job_summary import job_summary
+from diagnose.advice import assembly, fixes_of_run, library_evidence, merging, outcomes, ranking
+from diagnose.advice.assembly import job_summary
 from diagnose.advice.pricing import Step
 from diagnose.advice.rank_diagnosis import (
     RankBrief,
@@ -49,8 +49,8 @@ from diagnose.facts.core.steps import steps
 from diagnose.facts.run.program import older_than, program
 from diagnose.facts.run.timed_steps import epoch, slowdown
 from diagnose.failures import attempt
-from diagnose.replay.baseline import baseline
 from diagnose.replay.critical_path import path_parts
+from diagnose.replay.job_saving import baseline
 from diagnose.replay.saving import Basis, Replay
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import Examined, LoadedRule, RuleSet
@@ -61,7 +61,7 @@ from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles, Recordings
 from diagnose.synthetic.reading import facts_of
 from diagnose.synthetic.run_notation import run_of
-from diagnose.timeline import spots
+from diagnose.timeline import drawing
 from diagnose.timeline.drawing import timeline
 from diagnose.timeline.pictures import pictures
 from diagnose.trace.manifest import Flags
@@ -282,7 +282,7 @@ def present(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     return _with(
         said,
         steps=assembly.steps_of(said, optional(slowdown, facts), optional(epoch, facts)),
-        findings=attempt("places on the timeline", found.order.findings, spots.on_timeline, facts, found.order),
+        findings=attempt("places on the timeline", found.order.findings, drawing.on_timeline, facts, found.order),
         outcomes=_outcomes(facts, found),
         replay=found.quality,
         timeline=optional(timeline, facts),
@@ -373,14 +373,14 @@ _PASSES: Mapping[str, Callable[[Facts, Sequence[Found]], Sequence[Found]]] = {
     "fixes as this run can follow them": _followable,
     "settings of frameworks": library_evidence.with_framework,
     "functions of libraries in findings": library_evidence.added,
-    "what findings ask to record": lambda facts, found: recording_hints.in_findings(facts.rank, found),
+    "what findings ask to record": lambda facts, found: outcomes.in_findings(facts.rank, found),
     "findings with one fix": lambda facts, found: merging.merged(found),
 }
 """From what rules find to what this run can use, in order; where one fails, findings stay as they were."""
 
 
 def _told(facts: Facts, said: RankDiagnosis, found: Studied) -> RankDiagnosis:
-    told = recording_hints.in_sections(said.sections, facts)
+    told = outcomes.in_sections(said.sections, facts)
     return _with(
         replace(said, sections=told),
         integrity=(*told.integrity, *map(engine.note, found.examined.cautions)),
@@ -395,7 +395,7 @@ def _outcomes(facts: Facts, found: Studied) -> tuple[Outcome, ...]:
         ended = outcomes.unpriced(before, findings, found.replay)
     else:
         ended = outcomes.priced(before, findings, found.found, found.order)
-    return recording_hints.in_outcomes(facts.rank, ended)
+    return outcomes.in_outcomes(facts.rank, ended)
 
 
 def of_drawing(rule: LoadedRule, drawing: str) -> Said:

@@ -26,7 +26,7 @@ from diagnose.comparing.compare import compare
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports import terminal
 from diagnose.reports.comparison import headline
-from diagnose.reports.quoting import MOST_BYTES, NOTE, size
+from diagnose.reports.words import MOST_BYTES, NOTE, size
 from diagnose.trace.frames import Site
 from tests.capture.scripts import environment, script, wait_for
 from tests.cli.test_try import LOADER

@@ -16,7 +16,7 @@ from diagnose.cli.results import rendered
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import OutcomeKind
 from diagnose.facts.core.base import FACTS
-from diagnose.reports import notebook
+from diagnose.reports import markdown
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
 from diagnose.source import recording
@@ -98,7 +98,7 @@ def test_a_finding_that_cannot_be_priced_goes_alone(sound: Diagnosis, monkeypatc
 def test_a_fact_that_fails_takes_along_what_stands_on_it_and_no_more() -> None:
     """Rules that ask for it have failed; those that do not, end as before."""
     before = {outcome.rule: outcome.outcome for outcome in diagnosed().outcomes}
-    with broken(function("diagnose.facts.device.copies.copies")):
+    with broken(function("diagnose.facts.device.transfers.copies")):
         found = diagnosed()
     (absent,) = [one for one in found.absent if SAYS in one.what]
     assert absent.fact == "copies"
@@ -206,7 +206,7 @@ def test_an_analysis_comes_without_any_rule(sound: Diagnosis, monkeypatch: pytes
 
 def test_a_notebook_shows_what_is_left(sound: Diagnosis) -> None:
     with broken(function("diagnose.reports.brief._next")):
-        shown = notebook.render(sound)
+        shown = markdown.notebook_html(sound)
     assert SAYS in shown
     assert sound.findings[0].title in html.unescape(shown)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import diagnose
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause
 from diagnose.facts.core.steps import Measure
 from diagnose.rulekit.page import built_in_rules
 

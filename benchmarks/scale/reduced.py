@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.scale.made import Straggler, make
 from benchmarks.scale.sequences import longer, of_rank
-from diagnose.advice.job_summary import summarised
+from diagnose.advice.assembly import summarised
 from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.communication.peers import KeptSequence, compared, kept
 from diagnose.facts.core.base import Facts

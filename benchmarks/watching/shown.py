@@ -8,8 +8,8 @@ from pathlib import Path
 from msgspec.structs import replace
 from prometheus_client import generate_latest
 
-from diagnose.cli.panel import drawn
-from diagnose.live import words
+from diagnose.cli.live import drawn
+from diagnose.live import now
 from diagnose.live.metrics import Metrics
 from diagnose.live.now import RankNow, rank_now
 from diagnose.reports import terminal
@@ -35,7 +35,7 @@ def panel() -> str:
 
 def line() -> str:
     """The same in a pipe."""
-    return f"```text\ndiagnose: {words.line([_then()])}\n```"
+    return f"```text\ndiagnose: {now.line([_then()])}\n```"
 
 
 def scraped() -> str:

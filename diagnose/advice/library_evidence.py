@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from diagnose.advice.fixes_of_run import written
 from diagnose.contracts.finding import Evidence, Finding, Fix, Kind, RuleName
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.host.framework_frames import framework_frame, runs_loop
-from diagnose.facts.host.library_calls import LibraryCall, library_call
+from diagnose.facts.host.callees import LibraryCall, framework_frame, library_call, runs_loop
 from diagnose.facts.run.program import loop_owner
 from diagnose.fixes.frameworks import NAMES, OWNERS, own_work
 from diagnose.fixes.setting import Loop

@@ -1,12 +1,138 @@
-"""How each rule ended, once its fixes were compared with what is in force and its findings were priced."""
+"""How each rule ended, and how to record what is missing.
+
+Facts speak of torch.profiler, and of all ways to record what they lack.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
+import msgspec
+from msgspec.structs import replace
+
 from diagnose.advice.ranking import Ranked
-from diagnose.contracts.finding import Finding, Outcome, OutcomeKind, RuleName
-from diagnose.facts.core.base import Failed, Missing
+from diagnose.contracts.diagnosis import Sections
+from diagnose.contracts.finding import Finding, Fix, Outcome, OutcomeKind, RuleName
+from diagnose.facts.core.base import Facts, Failed, Missing, optional
+from diagnose.facts.core.run import trains_on_cpu
+from diagnose.trace.model import Rank
+
+_TORCH = "Nsight Systems does not record this. Record with diagnose profile."
+
+NSIGHT = {
+    "device work": "Record with nsys profile --trace=cuda,nvtx.",
+    "launches of device work": "Record with nsys profile --trace=cuda.",
+    "runtime calls": "Record with nsys profile --trace=cuda.",
+    "framework ops": "Record with nsys profile --pytorch=autograd-nvtx.",
+    "shapes": "Record with nsys profile --pytorch=autograd-shapes-nvtx.",
+    "marked steps": 'Mark them: torch.cuda.nvtx.range_push("step") before each step and range_pop() after it.',
+    "backward passes": "Record with nsys profile --pytorch=autograd-nvtx.",
+    "the backward pass": "Record with nsys profile --pytorch=autograd-nvtx.",
+    "three steps or more": "Record more steps.",
+    "DataLoader fetches": "Record with nsys profile --pytorch=autograd-nvtx.",
+    "call stacks": "Record with diagnose profile --tracer nsys, or with nsys profile --python-sampling=true.",
+    "memory events": "Record with diagnose profile --tracer nsys --memory.",
+    "sizes of collectives": "Export with nsys export --include-blobs=true, which keeps NCCL's own data.",
+    "garbage collections": _TORCH,
+    "checkpoints": _TORCH,
+}
+"""By what is missing."""
+
+_NOTES = {
+    "No framework ops were recorded.": "Kernels have no ops, and all CPU time between calls counts as Python. "
+    "Use --pytorch=autograd-nvtx.",
+    "No training steps are marked.": "All figures are for the whole recorded window. Mark steps with NVTX ranges.",
+    "Synchronisation events were not recorded.": "Which event a stream waits for is inferred.",
+    "Input shapes were not recorded.": "FLOPs and bytes of ops are unknown. Use --pytorch=autograd-shapes-nvtx.",
+    "Call stacks were not recorded.": "Source lines are unknown. diagnose profile --tracer nsys finds them.",
+}
+
+
+_NOTES_ON_CPU = {"No device work was recorded.": "The training computes on the CPU."}
+
+PROFILED = "profiled"  # What a recording of `diagnose profile` holds beside its trace.
+
+ASKS = {
+    "stacks": re.compile(r"with_stack=True|\bstacks\b"),
+    "shapes": re.compile(r"record_shapes=True"),
+    "memory": re.compile(r"profile_memory=True|diagnose profile[^,.]* --memory"),
+    "ops": re.compile(r"ProfilerActivity\.CPU"),
+    "device": re.compile(r"ProfilerActivity\.CUDA"),
+    PROFILED: re.compile(r"(?<!as )(?<!of )\bdiagnose profile\b(?! --|, num_workers| does)"),
+}
+"""By what a recording holds, how hints ask for it."""
+
+NOTHING_MORE = "This recording does not show it."
+LOOK = Fix("Zoom into this time in the HTML timeline (--html).")
+
+
+def held(rank: Rank) -> frozenset[str]:
+    """Which of the keys of ASKS a recording has no need to be asked for."""
+    known = {option for option in ASKS if rank.provenance.knows(option)}
+    return frozenset(known | ({PROFILED} if rank.context is not None else set()))
+
+
+def asked(text: str, has: frozenset[str]) -> bool:
+    """Whether a text asks for what is there, and for nothing else."""
+    wanted = {option for option, words in ASKS.items() if words.search(text)}
+    return bool(wanted) and wanted <= has
+
+
+def without(hint: str, has: frozenset[str]) -> str:
+    """A hint without the ways to record that were taken: of each sentence those are left that are not.
+
+    >>> without("Record with diagnose profile, or save inside record_function.", frozenset({"profiled"}))
+    'Save inside record_function.'
+    """
+    left = []
+    for sentence in hint.removesuffix(".").split(". "):
+        ways = re.split(r", or |, (?=with )", sentence)
+        open_ways = [way for way in ways if not asked(way, has)]
+        if len(open_ways) < len(ways) and open_ways:
+            open_ways[0] = _whole(open_ways[0])
+        left += [f"{', or '.join(open_ways)}." if len(open_ways) < len(ways) else f"{sentence}."] if open_ways else []
+    return " ".join(left) or NOTHING_MORE if hint else hint
+
+
+def _whole(way: str) -> str:
+    if re.match(r"with |diagnose |\w+=", way):
+        return f"Record {'' if way.startswith('with ') else 'with '}{way}"
+    return way[:1].upper() + way[1:]
+
+
+def in_findings(rank: Rank, found: Sequence[tuple[RuleName, Finding]]) -> list[tuple[RuleName, Finding]]:
+    """The findings without fixes that only ask to record what is there."""
+    has = held(rank)
+    return [(page, replace(one, fixes=_open(one.fixes, has))) for page, one in found]
+
+
+def _open(fixes: Sequence[Fix], has: frozenset[str]) -> tuple[Fix, ...]:
+    kept = tuple(fix for fix in fixes if not (fix.do.startswith("Record") and asked(f"{fix.do} {fix.after}", has)))
+    return kept or ((LOOK,) if fixes else ())
+
+
+def in_sections(one: Sections, facts: Facts) -> Sections:
+    """What is known of a rank, with hints for its recorder."""
+    has, nsight = held(facts.rank), facts.rank.provenance.format == "nsight"
+    told = _NOTES if nsight else _NOTES_ON_CPU if optional(trains_on_cpu, facts) else {}
+    hints = ((each, _hint(each.what, each.how_to_record_it, nsight, has)) for each in one.absent)
+    absent = tuple(msgspec.structs.replace(each, how_to_record_it=hint) for each, hint in hints)
+    notes = tuple(replace(note, effect=told.get(note.what, note.effect)) for note in one.integrity)
+    return msgspec.structs.replace(one, absent=absent, integrity=notes)
+
+
+def _hint(what: str, hint: str, nsight: bool, has: frozenset[str]) -> str:
+    return NSIGHT[what] if nsight and what in NSIGHT else without(hint, has)
+
+
+def in_outcomes(rank: Rank, outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
+    """The outcomes with hints for the recorder of a rank."""
+    has, nsight = held(rank), rank.provenance.format == "nsight"
+    return tuple(
+        msgspec.structs.replace(one, how_to_record_it=_hint(one.why, one.how_to_record_it, nsight, has))
+        for one in outcomes
+    )
 
 
 def unpriced(

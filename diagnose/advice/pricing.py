@@ -1,12 +1,18 @@
-"""What a finding saves: of the step as replayed, and of the step that the report is about.
+"""What a finding saves of the step as replayed and of the step that the report is about, in which range, how sure.
 
 That step is the mean of all that were timed without the profiler. Work of the device takes what it took when it was
 recorded. The rest of the replayed step is the host's, which recording lengthens: it is scaled so that the whole is as
 long as a step without the profiler. What steps of a kind that was not recorded take longer stays as it is.
+
+A saving has odds: the time that goes over the time that is left, which is the speed-up less one. Its range is the
+likely odds times two factors: the 10 and 90 % quantiles of true over predicted odds, of published pairs of its basis.
+So a range lies within the step by itself, and gets small where little is saved or little is left.
+A rule's own low and high say nothing of how far its savings are off in these pairs: they widen no range.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -14,20 +20,126 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from diagnose.advice import ranges
 from diagnose.contracts.diagnosis import Sections
-from diagnose.contracts.finding import Finding, Kind, RuleName
+from diagnose.contracts.finding import Caution, Finding, Kind, Level, RuleName
 from diagnose.facts.core.base import Facts, optional
-from diagnose.facts.core.breakdown import Breakdown, breakdown, shared_out
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import Breakdown, TimeCause, breakdown, shared_out
 from diagnose.facts.core.host import HostTime
 from diagnose.facts.core.idle import IdleShare
 from diagnose.facts.core.run import busy_share
 from diagnose.facts.core.steps import steps
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.run.timed_steps import slowdown
-from diagnose.replay.saving import Basis, Replay, Saving
+from diagnose.replay.saving import DOUBTFUL, Basis, Replay, Saving
 from diagnose.replay.shown import Change, ChangeKind
+from diagnose.trace.model import Ground, IntegrityNote, Severity
+from diagnose.trace.units import percent
+
+_SAID = {
+    Ground.HOST_TIMES: "CPU timings",
+    Ground.DEVICE_TIMES: "kernel timings",
+    Ground.DEVICE_IDLE: "GPU idle times",
+    Ground.LAUNCHES: "links from calls to kernels",
+    Ground.CLOCKS: "CPU-to-GPU clock offsets",
+    Ground.RANKS: "clock offsets between ranks",
+}
+
+
+class Doubt(Struct, frozen=True):
+    """Why a finding is less sure than its rule thinks."""
+
+    why: str
+    decides: bool = False  # It alone makes the confidence low.
+
+
+class Doubtful(Struct, frozen=True):
+    """What is doubtful of a rank: in its measurement, its replay, and its recording."""
+
+    replay: Replay
+    cautions: Sequence[Caution]
+
+    def doubts(self, one: Priced, step: Step) -> list[Doubt]:
+        """Each makes the finding a level less sure."""
+        found = []
+        for caution in self.cautions:
+            if caution.lowers_all or (caution.lowers_host and one.finding.host_bound):
+                noise = one.alone.likely_ns < caution.noise_share * step.ns
+                below = f"below the noise ({percent(caution.noise_share)}): measure before you keep it"
+                found.append(Doubt(below if noise else caution.what, noise))
+        quality = self.replay.quality
+        if quality.unexplained_share >= DOUBTFUL:
+            found.append(Doubt(f"the simulation cannot explain {quality.unexplained_share:.0%} of the step"))
+        elif abs(quality.error_share) >= DOUBTFUL:
+            found.append(Doubt(f"the simulated step is off by {quality.error_share:+.0%} before fitting"))
+        against = self._against(one.finding)
+        if doubted := [ground for ground in Ground if any(ground in grounds for _, grounds in against)]:
+            said = " and ".join(_SAID[ground] for ground in doubted)
+            lost = any(note.severity is Severity.ERROR for note, _ in against)
+            found.append(Doubt(f"{said} are unreliable here, see Notes", lost))
+        return found
+
+    def bounded(self, finding: Finding, saving: Saving) -> Saving:
+        """The saving, but at most that where so much device work is missing that the device may not have been idle."""
+        lost = (Ground.DEVICE_IDLE in said and note.severity is Severity.ERROR for note, said in self._against(finding))
+        return dataclasses.replace(saving, low_ns=0, basis=Basis.BOUNDED) if any(lost) else saving
+
+    def _against(self, finding: Finding) -> list[tuple[IntegrityNote, frozenset[Ground]]]:
+        own = self.replay.grounds(finding.edits)
+        against = ((note, own.intersection(note.doubts)) for note in self.replay.notes)
+        return [(note, said) for note, said in against if said]
+
+
+Factors = Mapping[Basis, tuple[float, float]]
+
+FACTORS: Factors = {
+    Basis.MEASURED: (0.74, 1.32),
+    Basis.TIMED_ELSEWHERE: (0.74, 1.30),
+    Basis.REPLAYED: (0.60, 4.47),
+    Basis.RULE_OF_THUMB: (0.66, 5.38),
+}
+"""The likely odds times these are low and high. `python -m benchmarks.ranges` computes them; docs/accuracy.md says how
+often ranges hold if a case's own pairs are left out."""
+
+NARROW = 0.25
+"""Of the saving: a narrower range is of high confidence, if the saving rests on this run alone (our choice)."""
+
+
+def ranged(
+    likely_ns: int,
+    high_ns: int,
+    step_ns: int,
+    basis: Basis,
+    doubt: float = 0.0,
+    factors: Factors = FACTORS,
+    most_ns: int | None = None,
+) -> tuple[int, int, int]:
+    """Low, likely and high of a saving, ns per step: 0 <= low <= likely <= high <= step.
+
+    `high_ns`: as replayed by the highest estimates, for bounds alone, of which only the upper end says something.
+    `most_ns`: of the fix, whatever its basis; None: not known.
+    `doubt`: share by which the replay fails to explain the recording; odds may be lower and higher by that, too.
+    """
+    likely_ns = min(max(likely_ns, 0), step_ns)
+    if basis.is_bound:
+        return 0, likely_ns, min(max(high_ns, likely_ns), step_ns)
+    down, up = factors[basis]
+    left_ns, certain = step_ns - likely_ns, 1.0 - min(doubt, 1.0)
+    low_ns = round(step_ns * _share(likely_ns * down * certain, left_ns))
+    high_ns = round(step_ns * _share(likely_ns * up, left_ns * certain))
+    return low_ns, likely_ns, high_ns if most_ns is None else max(min(high_ns, most_ns), likely_ns)
+
+
+def _share(gone: float, left: float) -> float:
+    return gone / (gone + left) if gone else 0.0
+
+
+def confidence(low_ns: int, likely_ns: int, high_ns: int, basis: Basis) -> Level:
+    """How sure a saving can be, by the width of its range and what it rests on."""
+    if basis.is_bound:
+        return Level.LOW
+    here = basis in (Basis.REPLAYED, Basis.MEASURED)
+    return Level.HIGH if here and high_ns - low_ns < NARROW * likely_ns else Level.MEDIUM
+
 
 Share = TypeVar("Share", IdleShare, Kernel, KernelGroup)
 
@@ -126,7 +238,7 @@ class Step(Struct, frozen=True):
         most_ns: int | None = None,
     ) -> Saving:
         """A saving with its range. `high_ns`: of bounds, of which only the upper end says something."""
-        low_ns, likely_ns, high_ns = ranges.ranged(likely_ns, high_ns, self.ns, basis, self.doubt, most_ns=most_ns)
+        low_ns, likely_ns, high_ns = ranged(likely_ns, high_ns, self.ns, basis, self.doubt, most_ns=most_ns)
         return Saving(low_ns, likely_ns, high_ns, basis, replayed_ns)
 
     def left(self, replayed_ns: int, device_left: float = 1.0, phases: Iterable[str] = ()) -> int:

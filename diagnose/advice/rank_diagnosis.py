@@ -17,20 +17,19 @@ from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.communication.overlap import communication
 from diagnose.facts.communication.peers import KeptSequence, kept
 from diagnose.facts.core.base import Facts, Missing, optional
-from diagnose.facts.core.breakdown import Breakdown, breakdown
+from diagnose.facts.core.breakdown import Breakdown, breakdown, launches
 from diagnose.facts.core.host import HostTime, host_time
 from diagnose.facts.core.idle import idle
-from diagnose.facts.core.launches import launches
 from diagnose.facts.core.run import is_of_no_use
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.data.fetches import input_wait
-from diagnose.facts.device.achieved import achieved_flops
-from diagnose.facts.device.copies import copies
 from diagnose.facts.device.kernels import kernel_kinds, kernel_ops, kernels
+from diagnose.facts.device.lost_time import achieved_flops
 from diagnose.facts.device.memory import allocation_calls, memory
+from diagnose.facts.device.transfers import copies
 from diagnose.facts.host.functions import functions
 from diagnose.facts.host.python import ops
-from diagnose.facts.host.syncs import syncs
+from diagnose.facts.host.waits import syncs
 from diagnose.facts.run.program import program
 from diagnose.facts.run.quality import not_recorded
 from diagnose.facts.run.time_attribution import time_attribution

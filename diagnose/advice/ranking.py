@@ -14,9 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnose.advice.doubts import Doubt, Doubtful
-from diagnose.advice.pricing import Priced, Step, likely_ns
-from diagnose.advice.ranges import confidence
+from diagnose.advice.pricing import Doubt, Doubtful, Priced, Step, confidence, likely_ns
 from diagnose.contracts.finding import (
     Caution,
     Confidence,

@@ -12,7 +12,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from diagnose.facts.core.causes import LAUNCHING, TimeCause
+from diagnose.facts.core.breakdown import LAUNCHING, TimeCause
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.run.time_attribution import AttributedTime, Part
 from diagnose.statistics import CPU, RANKS, Spread, of_waits

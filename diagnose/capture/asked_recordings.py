@@ -14,12 +14,12 @@ import msgspec
 from msgspec import Struct
 
 from diagnose import failures
-from diagnose.capture import folders, gathering, manifests
+from diagnose.capture import folders, manifests
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import RECORDING as VARIABLE
 from diagnose.capture.agent.plan import WORK, Part, Plan
-from diagnose.capture.agent.watch.asked import ASK, MADE, RECORDING
-from diagnose.capture.limits import CannotRecord
+from diagnose.capture.agent.watch.watcher import ASK, MADE, RECORDING
+from diagnose.capture.doctor import CannotRecord
 from diagnose.capture.run import prepare
 
 PLAN = Plan(keep_running=True)
@@ -78,7 +78,7 @@ class Recordings:
 
     def _begin(self) -> None:
         folder = self._part.recording / f"{RECORDING}-{self._number}"
-        if gathering.completes(self._part):
+        if manifests.completes(self._part):
             wish = self._asked() or self._wished()
             if wish is None:
                 return
@@ -119,15 +119,15 @@ class Recordings:
         self._is_made = False
         if not any(self._made.shared.glob("rank*")):
             shutil.rmtree(self._made.recording, ignore_errors=True)
-        elif gathering.completes(self._made):
-            gathering.wait_for_all(self._made, self._say)
+        elif manifests.completes(self._made):
+            manifests.wait_for_all(self._made, self._say)
             manifest = manifests.complete(self._made, None, [f"Recorded during diagnose watch: {self._why}."])
             if any(one.trace for one in manifest.ranks):
                 self._say(f"recorded; see it with: diagnose analyze {self._made.recording}")
             else:
                 self._say(f"nothing could be recorded: {' '.join(one for one in manifest.notes if one)}")
         else:
-            gathering.leave(self._made)
+            manifests.leave(self._made)
 
 
 def ask(folder: Path) -> Path:

@@ -15,10 +15,10 @@ from uuid import uuid4
 
 import msgspec
 
-from diagnose.capture import folders, gathering, manifests
-from diagnose.capture.agent import chosen, place
+from diagnose.capture import folders, manifests
+from diagnose.capture.agent import place
 from diagnose.capture.agent.board import Board
-from diagnose.capture.agent.phases import OPTIMIZER, phases
+from diagnose.capture.agent.interruptions import OPTIMIZER, phases
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.recorder import Recorder
 from diagnose.capture.agent.steps import Steps
@@ -32,7 +32,7 @@ def recording(
 ) -> Recording:
     """A recording of a training that goes on when it is over. Raises ValueError if there are no steps to record, or
     `ranks` are none."""
-    chosen.named(ranks, 1)
+    place.named(ranks, 1)
     if steps < 1 or warmup < 1:
         raise ValueError("steps and warmup are at least 1")
     plan = Plan(warmup=warmup, steps=steps, memory=memory, ranks=ranks, keep_running=True)
@@ -144,11 +144,11 @@ class Recording:
             self._asked.end()
         if self._part is None:
             return
-        if gathering.completes(self._part):
-            gathering.wait_for_all(self._part, lambda what: None)
+        if manifests.completes(self._part):
+            manifests.wait_for_all(self._part, lambda what: None)
             manifests.complete(self._part, exit_code=None)
         else:
-            gathering.leave(self._part)
+            manifests.leave(self._part)
 
 
 class AskedInCode:

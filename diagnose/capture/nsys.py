@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from diagnose.capture import limits
+from diagnose.capture import doctor
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.nsys import CAPTURE, POSTED, SESSION
 from diagnose.capture.agent.plan import FILES, OF_TIMES, Part
-from diagnose.capture.limits import CannotRecord
+from diagnose.capture.doctor import CannotRecord
 from diagnose.trace import nsys_files
 from diagnose.trace.manifest import RankManifest
 
@@ -47,7 +47,7 @@ def find(environment: Mapping[str, str] = os.environ) -> str:
     """The nsys to use. Raises CannotRecord."""
     if environment.get(SESSION):
         raise CannotRecord("diagnose itself runs under nsys. Start it without nsys, or without --tracer.")
-    if set_by_others := [name for name in limits.INJECTIONS if environment.get(name)]:
+    if set_by_others := [name for name in doctor.INJECTIONS if environment.get(name)]:
         raise CannotRecord(f"Another profiler is loaded into CUDA programs: unset {' '.join(set_by_others)}.")
     nsys = shutil.which("nsys", path=environment.get("PATH"))
     if nsys is None:
@@ -69,7 +69,7 @@ def command(nsys: str, folder: Path, run: Sequence[str], say: Callable[[str], No
         raise CannotRecord(f"{nsys} does not run: {error}. Reinstall it, or omit --tracer.") from error
     if "repeat[:N]" not in known:
         raise CannotRecord(f"{nsys} is too old to record twice in a run. Use version 2022 or later.")
-    limited = [check for check in limits.check_sampling(Path("/")) if check.state != "ok"]
+    limited = [check for check in doctor.check_sampling(Path("/")) if check.state != "ok"]
     for check in limited:
         say(f"CPU scheduling of threads cannot be recorded: {check.what}. {check.fix}")
     return [

@@ -18,11 +18,11 @@ from typing import IO
 
 from msgspec import Struct
 
-from diagnose.capture import folders, gathering, manifests, nsys
+from diagnose.capture import folders, manifests, nsys
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import INTERRUPTED, RECORDING, REFUSED, Part, Plan
-from diagnose.capture.agent.watch.asked import ASK, ASKED_BY_SIGNAL
-from diagnose.capture.limits import CannotRecord as CannotRecord
+from diagnose.capture.agent.watch.watcher import ASK, ASKED_BY_SIGNAL
+from diagnose.capture.doctor import CannotRecord as CannotRecord
 from diagnose.trace.manifest import Manifest
 
 BOOTSTRAP, AGENT = (Path(__file__).resolve().parent / name for name in ("bootstrap", "agent"))
@@ -165,10 +165,10 @@ def run(
 
 
 def _completed(part: Part, plan: Plan, code: int | None, say: Callable[[str], None]) -> tuple[Manifest, bool]:
-    if not gathering.completes(part):
-        gathering.leave(part)
+    if not manifests.completes(part):
+        manifests.leave(part)
         return Manifest(), False
-    gathering.wait_for_all(part, say)
+    manifests.wait_for_all(part, say)
     notes: list[str] = []
     if plan.tracer == "nsys":
         notes += nsys.collect(part, nsys.find(), manifests.said(part)[0])

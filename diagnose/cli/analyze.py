@@ -10,9 +10,8 @@ import click
 import msgspec
 
 from diagnose.cli import INTERNAL_ERROR
-from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 from diagnose.cli.reading import opened
-from diagnose.cli.results import open_page, open_text, put, rendered
+from diagnose.cli.results import STDOUT, open_page, open_text, output, put, refuse_unwritable, rendered, write
 from diagnose.cli.watched import refuse_other_forms, stands_alone, watched, with_recordings
 from diagnose.cli.watched import rendered as of_log
 from diagnose.trace.units import share_of

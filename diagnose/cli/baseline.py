@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
+from diagnose.cli.results import STDOUT, output, refuse_unwritable, write
 
 
 @click.command(name="baseline")
@@ -26,7 +26,7 @@ def command(run: str, name: str, jobs: int | None, quiet: bool) -> None:
 
     Example: diagnose baseline 'runs/main-*' -o baseline.json
     """
-    from diagnose.cli.comparisons import read_side
+    from diagnose.cli.compare import read_side
 
     name = output(name)
     refuse_unwritable([name], [Path(run)])

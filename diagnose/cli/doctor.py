@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from diagnose.capture.limits import Check
+    from diagnose.capture.doctor import Check
 
 COLORS = {"ok": "green", "limited": "yellow", "missing": "red"}
 CANNOT_RECORD = 2

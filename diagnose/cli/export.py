@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diagnose.cli.reading import opened
-from diagnose.cli.upload import OutFolder, checked
+from diagnose.cli.results import OutFolder, checked
 
 if TYPE_CHECKING:
     from diagnose.exporting.run import Export
@@ -78,7 +78,7 @@ def _local(folder: Path | str) -> Iterator[Path]:
     """The folder; of a URL one of this machine, which is put there once it is whole."""
     from diagnose.exporting.run import FILE
     from diagnose.storage import writing
-    from diagnose.storage.failures import StorageError
+    from diagnose.storage.urls import StorageError
     from diagnose.storage.urls import shown as told
 
     if isinstance(folder, Path):

@@ -22,7 +22,7 @@ def command(as_json: bool, rule: str | None) -> None:
     Example: diagnose ledger --rule dataloader_starvation
     """
     from diagnose import ledger
-    from diagnose.reports import ledger as text
+    from diagnose.reports import trials as text
 
     try:
         report = ledger.read().report
@@ -34,7 +34,7 @@ def command(as_json: bool, rule: str | None) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
     else:
-        click.echo(text.render(report), nl=False)
+        click.echo(text.ledger_text(report), nl=False)
 
 
 def _only(report: LedgerReport, rule: str) -> LedgerReport:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diagnose import failures
-from diagnose.cli.progress import notes, shown
-from diagnose.cli.reading import opened
+from diagnose.cli.reading import notes, opened, shown
 from diagnose.cli.results import rendered
 
 if TYPE_CHECKING:

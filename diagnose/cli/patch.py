@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from diagnose.cli.files import STDOUT, write
+from diagnose.cli.results import STDOUT, write
 
 
 @click.command(name="patch")
@@ -31,9 +31,9 @@ def command(
     """
     from diagnose.cli.analyze import INCONCLUSIVE
     from diagnose.cli.reading import opened
-    from diagnose.patches import making, writing
-    from diagnose.patches.errors import CannotPatch
-    from diagnose.patches.selection import Which
+    from diagnose.patches import files, making
+    from diagnose.patches.files import CannotPatch
+    from diagnose.patches.making import Which
     from diagnose.reports import patches
 
     if kept and fixes:
@@ -54,7 +54,7 @@ def command(
             if patch.files and patch.root != Path.cwd().resolve():
                 click.echo("Apply the diff in the top folder of the git checkout.", err=True)
         if write_it:
-            writing.write(patch)
+            files.write(patch)
         write(output, making.unified(patch.files))
     except CannotPatch as error:
         raise click.ClickException(str(error)) from error

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 import click
 
 from diagnose import failures
-from diagnose.capture.agent.chosen import MOST, named
 from diagnose.capture.agent.clocks import needed
+from diagnose.capture.agent.place import MOST, named
 from diagnose.capture.agent.plan import Plan
-from diagnose.capture.job import of as job_of
-from diagnose.cli import upload
+from diagnose.capture.folders import of as job_of
+from diagnose.cli import results
 from diagnose.cli.measure import DEFAULT, Duration, by_profile
-from diagnose.cli.progress import notes
-from diagnose.cli.reading import opened
+from diagnose.cli.reading import notes, opened
 from diagnose.cli.results import open_page, put, rendered
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class Launching(click.Command):
 @click.option(
     "--out",
     "-o",
-    type=upload.OutFolder(),
+    type=results.OutFolder(),
     metavar="DIR",
     help="Folder or URL for the recording.  [default: diagnose-runs/SCRIPT-DATE-TIME]",
 )
@@ -138,7 +137,7 @@ def command(
 
     say = notes(quiet)
     name, words = command_of(ctx.meta[COMMAND])
-    job, url = job_of(words, os.environ), upload.checked(out)
+    job, url = job_of(words, os.environ), results.checked(out)
     folder = out if isinstance(out, Path) else new_folder(name, job)
     plan = Plan(warmup=warmup, steps=steps, memory=memory, tracer=tracer, keep_running=keep_running, ranks=ranks)
     try:
@@ -156,7 +155,7 @@ def command(
         click.echo(f"Error: {_why_nothing(recorded, plan)}", err=True)
         raise click.exceptions.Exit(recorded.exit_code or 2)
     say(f"the recording is in {folder}")
-    with upload.put_at_the_end(folder, url, say):
+    with results.put_at_the_end(folder, url, say):
         if measure and not (no_analyze or keep_running):
             by_profile(folder, measure, quiet, say)
         if not no_analyze:

@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from threading import Timer
 from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
 
 from diagnose import failures
-from diagnose.cli.files import refuse_unwritable
-from diagnose.cli.progress import shown
+from diagnose.cli.results import refuse_unwritable
 
 if TYPE_CHECKING:
     from diagnose.contracts.diagnosis import Diagnosis
     from diagnose.source.recording import Recordings
+
+
+PATIENCE_S = 1.0
+
+
+def notes(quiet: bool) -> Callable[[str], None]:
+    """What tells a note, unless a command is to be quiet."""
+    return lambda what: None if quiet else click.echo(f"diagnose: {what}", err=True)
+
+
+@contextmanager
+def shown(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Yields a function that takes (done, total). Nothing is shown if quiet, in a pipe, or under PATIENCE_S."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=None)
+    timer = Timer(PATIENCE_S, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+    finally:
+        timer.cancel()
+        bar.stop()
 
 
 class Opened(Struct, frozen=True):

@@ -22,7 +22,7 @@ def command(run: str, no_wait: bool) -> None:
     Example: diagnose record diagnose-runs/train-20260101-120000
     """
     from diagnose.capture.asked_recordings import ask, folder_of, goes_on, is_made
-    from diagnose.capture.limits import CannotRecord
+    from diagnose.capture.doctor import CannotRecord
 
     try:
         folder = folder_of(int(run)) if run.isdecimal() and not Path(run).exists() else Path(run)

@@ -1,12 +1,16 @@
-"""What becomes of a diagnosis: text of some form, and a page in the browser."""
+"""What becomes of results: text of some form, a page in the browser, files that are there whole or not at all."""
 
 from __future__ import annotations
 
+import contextlib
 import html
+import os
+import stat
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -15,11 +19,133 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from diagnose import failures
-from diagnose.cli.files import write
+from diagnose.storage import writing
+from diagnose.storage.remote import Place, Remote
+from diagnose.storage.urls import StorageError, is_url, shown
 
 if TYPE_CHECKING:
     from diagnose.contracts.diagnosis import Diagnosis
     from diagnose.contracts.finding import RankedFinding
+
+
+STDOUT = "-"
+
+
+def output(name: str) -> str:
+    """The name of an output as it was given; `-` if it leads to standard output, as /dev/stdout does."""
+    try:
+        there = Path(name).stat()
+        return STDOUT if not _stands_alone(there) and os.path.samestat(there, os.fstat(1)) else name
+    except OSError:
+        return name
+
+
+def _stands_alone(there: os.stat_result) -> bool:
+    """Whether writing it twice is harmless: devices such as /dev/null, not terminals."""
+    return stat.S_ISCHR(there.st_mode) and not os.isatty(1)
+
+
+def refuse_unwritable(outputs: Sequence[str], inputs: Sequence[Place]) -> None:
+    """Raise a ClickException if an output cannot be written, or is one of the inputs: before any work is done."""
+    if outputs.count(STDOUT) > 1:
+        raise click.ClickException("Only one result can go to standard output (-). Name files for the others.")
+    _refuse_urls([name for name in outputs if is_url(name)], inputs)
+    read = {os.path.realpath(path) for path in inputs if isinstance(path, Path)}
+    files = [name for name in outputs if name != STDOUT and not is_url(name) and not _is_stream(name)]
+    targets = [os.path.realpath(name) for name in files]
+    for name, target in zip(files, targets, strict=True):
+        folder = Path(target).parent
+        if target in read:
+            raise click.ClickException(f"{name} is an input, and writing there would destroy it. Choose another file.")
+        if targets.count(target) > 1:
+            raise click.ClickException(f"Two results would go to {name}. Name a different file for each.")
+        if Path(target).is_dir():
+            raise click.ClickException(f"{name} is a folder. Name a file.")
+        if Path(target).is_symlink():  # That is where realpath gives up.
+            raise click.ClickException(f"{name} is a link to itself. Name a file.")
+        if not folder.is_dir():
+            raise click.ClickException(f"The folder {folder} does not exist. Create it first.")
+        if not os.access(folder, os.W_OK):
+            raise click.ClickException(f"The folder {folder} is not writable. Choose another folder.")
+
+
+def _refuse_urls(outputs: Sequence[str], inputs: Sequence[Place]) -> None:
+    targets = [_target(url) for url in outputs]
+    read = {writing.address(path.url) for path in inputs if outputs and isinstance(path, Remote)}
+    for name, target in zip(map(shown, outputs), targets, strict=True):
+        if target in read:
+            raise click.ClickException(f"{name} is an input, and writing there would destroy it. Choose another file.")
+        if targets.count(target) > 1:
+            raise click.ClickException(f"Two results would go to {name}. Name a different file for each.")
+        if name.endswith("/"):
+            raise click.ClickException(f"{name} is a folder. Name a file.")
+
+
+def _target(url: str) -> tuple[str, str]:
+    try:
+        writing.refuse(url)
+        return writing.address(url)
+    except StorageError as error:
+        raise click.ClickException(f"Cannot write {shown(url)}: {error.strerror}.") from error
+
+
+def write(name: str, text: str | bytes) -> None:
+    """Write a result to standard output (`-`), a file, a URL, or whatever else can be written to.
+
+    A file gets all of the text or none, an older one stays until then, and links to it stay links. Devices and pipes
+    are written to as they are. Raises a ClickException if that fails.
+    """
+    content = text.encode() if isinstance(text, str) else text
+    try:
+        if name == STDOUT:
+            click.echo(text, nl=False)
+            sys.stdout.flush()
+        elif is_url(name):
+            writing.write(name, content)
+        elif _is_stream(name):
+            with Path(name).open("wb") as stream:
+                stream.write(content)
+        else:
+            _replace(Path(os.path.realpath(name)), content)
+    except BrokenPipeError as error:
+        if name == STDOUT:  # Python flushes it once more at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        what = "standard output" if name == STDOUT else name
+        raise click.ClickException(f"{what} closed before the result was complete. Write to a file instead.") from error
+    except OSError as error:
+        raise click.ClickException(f"Cannot write {shown(name)}: {error.strerror or error}.") from error
+
+
+def _is_stream(name: str) -> bool:
+    """Whether it is there and no regular file: a device, a pipe, a socket. Folders are no streams."""
+    try:
+        mode = Path(name).stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        mode = 0o666 & ~_umask()
+    handle, scratch = tempfile.mkstemp(prefix=f".{path.name[:200]}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(scratch).chmod(mode)
+        Path(scratch).replace(path)
+    except BaseException:  # Ctrl-C as well.
+        with contextlib.suppress(OSError):
+            Path(scratch).unlink()
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 _MODULES = {"html": "html.page", "markdown": "markdown", "perfetto": "perfetto", "sarif": "sarif"}
@@ -100,3 +226,50 @@ def open_text(page: Callable[[], str], written: str | None) -> None:
         write(written, page())
     if not webbrowser.open(Path(written).resolve().as_uri()):
         click.echo(f"No browser could be started. Open {written} yourself.", err=True)
+
+
+LAST = "manifest.json"  # Who sees it there sees the whole recording.
+
+
+class OutFolder(click.ParamType[Path | str]):
+    """A folder, or a URL of one."""
+
+    name = "DIR"
+
+    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:
+        """A Path, or the URL as it was given."""
+        return str(value) if is_url(str(value)) else Path(value)
+
+
+def checked(out: Path | str | None) -> str | None:
+    """The URL if that is where a recording is to go. Raises a ClickException if it cannot: before anything runs."""
+    if not isinstance(out, str):
+        return None
+    try:
+        writing.refuse(out)
+        taken = writing.is_taken(out)
+    except StorageError as error:
+        raise click.ClickException(f"Cannot write {shown(out)}: {error.strerror}.") from error
+    if taken:
+        raise click.ClickException(f"{shown(out)} is not empty. Choose a new URL.")
+    return out
+
+
+@contextmanager
+def put_at_the_end(folder: Path, url: str | None, say: Callable[[str], None]) -> Iterator[None]:
+    """Put a folder to a URL on leaving, whatever happens before. Raises a ClickException that names what is here."""
+    try:
+        yield
+    finally:
+        if url is not None:
+            _put(folder, url)
+            say(f"the recording is also in {shown(url)}")
+
+
+def _put(folder: Path, url: str) -> None:
+    try:
+        writing.upload(folder, url, LAST)
+    except StorageError as error:
+        raise click.ClickException(
+            f"Cannot write {shown(url)}: {error.strerror}. The recording is still in {folder}."
+        ) from error

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from diagnose.capture.job import of as job_of
-from diagnose.cli import profile, trial_plan
-from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
+from diagnose.capture.folders import of as job_of
+from diagnose.cli import profile, trial_lines
 from diagnose.cli.measure import Duration
-from diagnose.cli.progress import notes
-from diagnose.cli.reading import opened
-from diagnose.cli.results import put, width_and_color
+from diagnose.cli.reading import notes, opened
+from diagnose.cli.results import STDOUT, output, put, refuse_unwritable, width_and_color, write
 from diagnose.cli.trial_lines import Lines
 
 if TYPE_CHECKING:
@@ -123,14 +121,14 @@ def command(
         size = arms.first_size(manifest)
         candidates = in_order(candidates)
         if dry_run:
-            return click.echo("\n".join(trial_plan.lines(words, candidates, others, pairs, size.expected_s)))
+            return click.echo("\n".join(trial_lines.lines(words, candidates, others, pairs, size.expected_s)))
         if candidates:
-            trial_plan.ask(manifest, yes, say)
-            trial_plan.warn(candidates, pairs, size.expected_s, budget, say)
+            trial_lines.ask(manifest, yes, say)
+            trial_lines.warn(candidates, pairs, size.expected_s, budget, say)
         watch = Lines(candidates, say)
         with _work_folder(run) as folder:
             bench = Bench(words, Path(folder), size, pairs, budget, watch.begins)
-            bench.written, bench.screens = trial_plan.written(manifest), watch.screens
+            bench.written, bench.screens = trial_lines.written(manifest), watch.screens
             bench.between = between_runs(diagnosis)
             found = _measured(run, bench, watch, candidates, others, together)
     except CannotTry as error:

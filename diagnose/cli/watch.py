@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from diagnose.capture.agent.plan import Plan
-from diagnose.capture.job import of as job_of
-from diagnose.cli.files import write
+from diagnose.capture.folders import of as job_of
 from diagnose.cli.live import following, options, shows
 from diagnose.cli.profile import COMMAND, INTERRUPTED, Launching, command_of, new_folder
-from diagnose.cli.progress import notes
+from diagnose.cli.reading import notes
+from diagnose.cli.results import write
 from diagnose.cli.watched import rendered, watched, with_recordings
 
 if TYPE_CHECKING:

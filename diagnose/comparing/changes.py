@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 import msgspec
 
 from diagnose.comparing.parts import function_of
-from diagnose.comparing.settings import Area, area
+from diagnose.comparing.runs import Area, area
 from diagnose.contracts import comparison
 from diagnose.contracts.baseline import GroupTime, KnownFinding, RankStep, Run
 from diagnose.contracts.diagnosis import Diagnosis

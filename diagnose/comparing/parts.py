@@ -13,7 +13,7 @@ from diagnose.contracts.comparison import Change, ChangeKind, Part, PartKind
 from diagnose.facts.core.breakdown import shared_out
 from diagnose.facts.run.time_attribution import AttributedTime
 from diagnose.facts.run.time_attribution import Part as Where
-from diagnose.reports.comparison_words import part_words
+from diagnose.reports.comparison import part_words
 from diagnose.trace.frames import Site
 
 SMALL_SHARE = 1e-3  # Of the longer step: changes of less have no row of their own (our choice).

@@ -1,19 +1,145 @@
-"""What of a Diagnosis is compared."""
+"""What of a Diagnosis is compared: its parts, settings and versions."""
 
 from __future__ import annotations
 
+import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
 
 from diagnose.advice.timing import without_profiler
-from diagnose.comparing.settings import settings
 from diagnose.contracts.baseline import Baseline, GroupTime, KnownFinding, RankStep, Run
-from diagnose.contracts.diagnosis import Diagnosis, RankSummary
+from diagnose.contracts.diagnosis import Diagnosis, Provenance, RankSummary
 from diagnose.contracts.finding import OutcomeKind, RankedFinding
 from diagnose.contracts.job import JobSummary
 from diagnose.reports import job_tables as jobs
-from diagnose.trace.manifest import RankManifest
+from diagnose.trace.manifest import DeviceState, Loader, Manifest, Optimizer, RankManifest
 from diagnose.version import __version__
+
+MOST_SOURCES = 50  # Files of the user's own whose changes are named.
+DIGITS = 8  # Of a file's checksum: enough to tell that it changed.
+
+
+class Area(Struct, frozen=True):
+    """What of a step some settings act on."""
+
+    pattern: str  # Of their names.
+    words: str
+    holds: Callable[[str, str], bool]  # Whether a part is of it: its kind, and what it is of.
+
+
+_MATRICES = ("gemm", "gemv", "conv", "attention", "triton_template")
+
+AREAS = (
+    Area(r"loader \d+ ", "data loading", lambda kind, of: of in ("loader", "host_copy") or kind == "exposed_copy"),
+    Area(
+        r"torch (float32_matmul_precision|cuda_matmul|cudnn)",
+        "matrix products and convolutions",
+        lambda kind, of: of in _MATRICES,
+    ),
+    Area(r"env PYTORCH_(CUDA_)?ALLOC", "device memory allocation", lambda kind, of: of == "allocation"),
+    Area(
+        r"env (NCCL|GLOO|TORCH_NCCL)|(ddp|fsdp) \d+ |version nccl",
+        "communication",
+        lambda kind, of: kind == "exposed_communication" or of == "other_rank",
+    ),
+    Area(
+        r"device \d+ |env CUDA_LAUNCH_BLOCKING", "the GPU's work", lambda kind, of: kind in ("compute", "exposed_copy")
+    ),
+    Area(
+        r"env (OMP|MKL)_|torch threads|host ",
+        "the CPU's work",
+        lambda kind, of: kind == "host" or of in ("ops", "python", "launch", "loader"),
+    ),
+)
+"""The first whose pattern begins a name is what it acts on; a setting of no area may act on all."""
+
+
+def area(name: str) -> Area | None:
+    """What a setting acts on; None: it may be all."""
+    return next((area for area in AREAS if re.match(area.pattern, name)), None)
+
+
+def settings(told: Provenance, ran: RankManifest | None) -> dict[str, str]:
+    """All that is known of how a rank ran, by name. A name begins with what it is of."""
+    found = {f"version {name}": version for name, version in told.framework.items()}
+    if told.manifest is not None:
+        found |= dict(_of_run(told.manifest))
+    if ran is not None:
+        found |= dict(_of_rank(ran))
+    return found
+
+
+def _of_run(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    yield from ((f"version {name}", version) for name, version in manifest.versions.items())
+    yield from ((f"env {name}", value) for name, value in manifest.environment.items())
+    yield from _fields("host", manifest.host)
+    for device in manifest.devices:
+        yield from _device(device)
+    for source in manifest.sources[:MOST_SOURCES]:
+        if source.sha256:
+            yield f"source {source.file}", source.sha256[:DIGITS]
+
+
+def _device(device: DeviceState) -> Iterator[tuple[str, str]]:
+    """What may hold it back. Its clock, power and temperature of one moment differ from run to run."""
+    kept = (device.name, device.memory_bytes, device.most_sm_clock_mhz, device.power_limit_w)
+    names = ("name", "memory_bytes", "most_sm_clock_mhz", "power_limit_w")
+    yield from ((f"device {device.index} {name}", str(value)) for name, value in zip(names, kept, strict=True) if value)
+    if device.throttled_by is not None:
+        yield f"device {device.index} throttled by", ", ".join(device.throttled_by) or "nothing"
+
+
+def _of_rank(ran: RankManifest) -> Iterator[tuple[str, str]]:
+    yield "world size", str(ran.world_size)
+    yield from _fields("torch", ran.flags)
+    for number, loader in enumerate(ran.loaders):
+        yield from _loader(number, loader)
+    for number, optimizer in enumerate(ran.optimizers):
+        yield from _optimizer(number, optimizer)
+    if ran.distributed is not None:
+        for kind, wrapped in (("ddp", ran.distributed.ddp), ("fsdp", ran.distributed.fsdp)):
+            for number, options in enumerate(wrapped):
+                yield from _options(f"{kind} {number}", options)
+
+
+_OF_LOADER: tuple[str, ...] = (
+    "dataset",
+    "dataset_length",
+    "batch_size",
+    "num_workers",
+    "pin_memory",
+    "prefetch_factor",
+)
+_OF_LOADER += ("prefetch_factor", "persistent_workers", "drop_last", "in_order", "sampler", "collate", "start_method")
+_OF_OPTIMIZER = ("name", "foreach", "fused", "capturable", "groups", "parameters", "elements", "dtypes", "devices")
+
+
+def _loader(number: int, loader: Loader) -> Iterator[tuple[str, str]]:
+    yield from _options(f"loader {number}", {name: getattr(loader, name) for name in _OF_LOADER})
+
+
+def _optimizer(number: int, optimizer: Optimizer) -> Iterator[tuple[str, str]]:
+    yield from _options(f"optimizer {number}", {name: getattr(optimizer, name) for name in _OF_OPTIMIZER})
+
+
+def _fields(prefix: str, given: msgspec.Struct) -> Iterator[tuple[str, str]]:
+    yield from _options(prefix, msgspec.structs.asdict(given))
+
+
+def _options(prefix: str, given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    for name, value in given.items():
+        if value is not None and value != {} and value != ():
+            yield f"{prefix} {name}", _text(value)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {setting}" for name, setting in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
 
 MOST_GROUPS = 32  # Of a job: those that hold ranks up longest.
 

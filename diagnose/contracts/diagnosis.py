@@ -15,19 +15,18 @@ from diagnose.contracts.timeline import Timeline
 from diagnose.contracts.trials import Report
 from diagnose.contracts.watched_run import WatchedRun
 from diagnose.facts.communication.overlap import Communication
-from diagnose.facts.core.breakdown import Breakdown
+from diagnose.facts.core.breakdown import Breakdown, Launches
 from diagnose.facts.core.host import HostTime
 from diagnose.facts.core.idle import IdleShare
-from diagnose.facts.core.launches import Launches
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.data.fetches import Input
-from diagnose.facts.device.achieved import AchievedFlops
-from diagnose.facts.device.copies import Copies
 from diagnose.facts.device.kernels import Kernel, KernelGroup
+from diagnose.facts.device.lost_time import AchievedFlops
 from diagnose.facts.device.memory import AllocationCalls, Memory
+from diagnose.facts.device.transfers import Copies
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.facts.host.python import Op
-from diagnose.facts.host.syncs import Sync
+from diagnose.facts.host.waits import Sync
 from diagnose.facts.run.program import Program
 from diagnose.facts.run.time_attribution import AttributedTime
 from diagnose.facts.run.timed_steps import Epoch, Unrecorded

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diagnose.facts.core.causes import IDLE_CAUSES, PATH_CAUSES, TimeCause
+from diagnose.facts.core.breakdown import IDLE_CAUSES, PATH_CAUSES, TimeCause
 
 
 class MarkKind(str, Enum):

@@ -28,11 +28,10 @@ from diagnose.costs.changes import (
 )
 from diagnose.costs.host import HostBook
 from diagnose.costs.known import BANDWIDTH, SEARCHED, SEARCHED_ELSEWHERE, Family, Grade, Known, known, own_row
-from diagnose.costs.measured import MOSTLY, Key, Wanted, change_of, measured_costs, specs_of
+from diagnose.costs.measured import MOSTLY, Key, Wanted, change_of, measured_costs, seen, specs_of
 from diagnose.costs.ops import FAMILIES, GRADES, CostedOps, costed_ops, grades_in
-from diagnose.costs.seen import seen
 from diagnose.facts.core.base import Facts, fact, optional
-from diagnose.facts.core.matmuls import SHORTEST_NS, type_rates
+from diagnose.facts.core.inputs import SHORTEST_NS, type_rates
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.steps import steps
 from diagnose.trace.costs import DTYPE_BYTES, DTYPES

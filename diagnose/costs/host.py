@@ -12,7 +12,7 @@ from diagnose.facts.core.base import Facts
 from diagnose.facts.core.inputs import inputs_read
 from diagnose.facts.core.spans import host_spans, in_used_steps
 from diagnose.facts.core.steps import steps
-from diagnose.trace import nesting
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.measured import OpSpec
@@ -81,7 +81,7 @@ class HostBook:
         order = np.lexsort((start, track))
         ids, start, track = ids[order], start[order], track[order]
         ops = host_spans(self._facts, SpanKind.OP, named=lambda name: name.startswith("aten::"))
-        inside = nesting.innermost_at(ops.start_ns, ops.track, track, start, start + self._dur_ns[ids])
+        inside = intervals.innermost_at(ops.start_ns, ops.track, track, start, start + self._dur_ns[ids])
         return ops.where(inside >= 0).outermost().ids
 
     def _unmeasured(self, spec: OpSpec, mine: IntArray, level: int) -> FloatArray:

@@ -10,8 +10,7 @@ from diagnose.costs.changes import FloatArray, Mask
 from diagnose.costs.known import Family, Grade, grade_of
 from diagnose.facts.autograd.backward import backward_nodes
 from diagnose.facts.core.base import Facts, fact, optional
-from diagnose.facts.core.inputs import Inputs, recorded_inputs
-from diagnose.facts.core.names import name_codes
+from diagnose.facts.core.inputs import Inputs, name_codes, recorded_inputs
 from diagnose.facts.core.spans import launched_in
 from diagnose.facts.core.work import KERNEL_KINDS, WorkTable, work_table
 from diagnose.facts.device.roofline import MatmulOps, inner_sizes, math_dtypes, matmul_ops

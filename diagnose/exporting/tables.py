@@ -16,13 +16,10 @@ import pandas as pd
 from diagnose.contracts.finding import RankedFinding
 from diagnose.facts.communication.collectives import collective_table, told_rows
 from diagnose.facts.core.base import Facts, Missing, optional
-from diagnose.facts.core.breakdown import NO_DEVICE
-from diagnose.facts.core.causes import IDLE_CAUSES
+from diagnose.facts.core.breakdown import IDLE_CAUSES, NO_DEVICE, every_launch
 from diagnose.facts.core.idle import idle_gaps
-from diagnose.facts.core.launches import every_launch
 from diagnose.facts.core.run import trains_on_cpu
-from diagnose.facts.core.source_lines import sites_of, user_frames
-from diagnose.facts.core.spans import host_spans, in_used_steps, require_ops
+from diagnose.facts.core.spans import host_spans, in_used_steps, require_ops, sites_of, user_frames
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.core.work import KERNEL_KINDS, work_table
 from diagnose.trace import schema

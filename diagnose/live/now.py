@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnose.contracts.watched_run import NotFound, RankRun, RunFinding, RunPart
 from diagnose.facts.watched.windows import counted, quantile_ns, total
+from diagnose.reports import watched_run
 from diagnose.trace.run_log import RunLog, Window
+from diagnose.trace.units import duration, long_duration, number, share, size, three_digits
 from diagnose.watched.assembly import rank_run
 from diagnose.watched.findings import of_rank
 from diagnose.watched.parts import parts
@@ -96,3 +98,95 @@ def _pace(windows: Sequence[Window]) -> Pace:
         median_ns=quantile_ns(columns, 0.5),
         p99_ns=quantile_ns(columns, 0.99),
     )
+
+
+MOST_FINDINGS = 3  # In the panel (our choice).
+MOST_RANKS = 12  # That are told one by one: of more, the slowest (our choice).
+
+STALLED_S = 10
+STALLED_STEPS = 10  # Seconds, and usual steps, after which it is told that no step has ended (our choice).
+
+
+def rows(ranks: Sequence[RankNow]) -> Iterator[tuple[str, str]]:
+    """A name and what is said of it. Figures are the first rank's; ranks follow at the end, if there are several."""
+    one = ranks[0]
+    yield "so far", f"{_so_far(one)}{_which(ranks)}"
+    if one.now is not None:
+        yield "step", _step(one)
+        if _waits(one):
+            yield "waiting for data", _then(one, lambda pace: share(pace.loader_ns, pace.mean_ns)) + " of a step"
+    yield "time", watched_run.headline(one.run)
+    figures = {figure.name: figure for figure in one.run.figures}
+    memory = [name for name in ("resident_bytes", "children_resident_bytes", "allocated_bytes") if name in figures]
+    if memory:
+        yield "memory", ", ".join(f"{watched_run.FIGURES[name]} {size(figures[name].last)}" for name in memory)
+    device = [name for name in ("sm_clock_mhz", "temperature_c", "power_w") if name in figures]
+    if device:
+        told = [f"{watched_run.FIGURES[name]} {three_digits(figures[name].last)}" for name in device]
+        slowed = "slowed" in figures and figures["slowed"].last
+        yield "GPU", "; ".join([*told, *(["throttled by heat or power"] if slowed else [])])
+    for found in one.findings[:MOST_FINDINGS]:
+        yield "finding", finding(found)
+    if len(ranks) > 1:
+        yield "median steps", _ranks(ranks)
+
+
+def line(ranks: Sequence[RankNow]) -> str:
+    """The same in a line, the most important of it."""
+    one = ranks[0]
+    told = [_so_far(one) + _which(ranks)]
+    if one.now is not None:
+        told.append(f"step: {_step(one)}")
+        if _waits(one):
+            told.append(f"waiting for data {share(one.now.loader_ns, one.now.mean_ns)} of a step")
+    for figure in one.run.figures:
+        if figure.name == "resident_bytes":
+            told.append(f"{watched_run.FIGURES[figure.name]} {size(figure.last)}")
+    if len(ranks) > 1:
+        told.append(f"median steps: {_ranks(ranks)}")
+    return "; ".join(told)
+
+
+def finding(one: RunFinding) -> str:
+    """What was seen so far, in two sentences."""
+    return f"{one.title}. {one.evidence[0].text}"
+
+
+def _so_far(one: RankNow) -> str:
+    count, stalled_ns = one.run.steps, one.since_last_step_ns
+    steps = f"{number(count)} step{'' if count == 1 else 's'} in {long_duration(one.run.length_ns)}"
+    usual_ns = (one.now and one.now.median_ns) or 0
+    if stalled_ns > max(STALLED_S * 1e9, STALLED_STEPS * usual_ns):
+        return f"{steps}, none for {long_duration(stalled_ns)}"
+    if one.now is None or not one.now.length_ns:
+        return steps
+    return f"{steps}, {three_digits(one.now.steps / one.now.length_ns * 1e9)} steps/s now"
+
+
+def _which(ranks: Sequence[RankNow]) -> str:
+    run = ranks[0].run
+    return "" if run.world_size == 1 else f" (rank {run.rank} of {run.world_size})"
+
+
+def _waits(one: RankNow) -> bool:
+    return any(pace is not None and pace.loader_ns for pace in (one.first, one.now))
+
+
+def _step(one: RankNow) -> str:
+    return _then(one, _usual)
+
+
+def _usual(pace: Pace) -> str:
+    return f"median {duration(pace.median_ns or pace.mean_ns)}, p99 {duration(pace.p99_ns or pace.mean_ns)}"
+
+
+def _then(one: RankNow, told: Callable[[Pace], str]) -> str:
+    assert one.now is not None
+    return told(one.now) + (f" (at first {told(one.first)})" if one.first is not None else "")
+
+
+def _ranks(ranks: Sequence[RankNow]) -> str:
+    known = [(one.now.median_ns or one.now.mean_ns, one.rank) for one in ranks if one.now is not None]
+    kept = known if len(known) <= MOST_RANKS else sorted(known, reverse=True)[:MOST_RANKS]
+    told = ", ".join(f"rank {rank} {duration(ns)}" for ns, rank in kept)
+    return told if len(kept) == len(known) else f"{told}; {len(known) - len(kept)} others are faster"

@@ -13,8 +13,7 @@ from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvide
 from libcst.metadata import QualifiedNameSource as NameSource
 from msgspec import Struct
 
-from diagnose.patches.errors import CannotEdit
-from diagnose.patches.files import SourceText
+from diagnose.patches.files import CannotEdit, SourceText
 
 Function = (cst.FunctionDef, cst.Lambda)
 Change = Callable[[Any], Any]  # A node, with what other changes have done inside it -> what stands there instead.

@@ -9,10 +9,10 @@ import libcst as cst
 
 from diagnose.fixes.setting import DS_CONFIG, Argument, Loop, NotPossible, Run, Setting
 from diagnose.fixes.setting import Code as Expression
-from diagnose.patches import models, settings, statements
-from diagnose.patches.arguments import constant, given, in_all, set_argument
+from diagnose.patches import changes, models
+from diagnose.patches.changes import constant, given, in_all, set_argument
 from diagnose.patches.code import Code, Edit
-from diagnose.patches.errors import CannotEdit
+from diagnose.patches.files import CannotEdit
 from diagnose.patches.project import Found, Project, is_call, is_method
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Made, training_loaders
@@ -166,23 +166,23 @@ class Editor:
 
     def call_once(self, function: str, argument: str, value: object) -> list[Edit]:
         """A value that a function of torch's own sets."""
-        return settings.set_by_call(self._project, function, argument, value)
+        return changes.set_by_call(self._project, function, argument, value)
 
     def assigned(self, attribute: str, value: object) -> list[Edit]:
         """An attribute of torch's."""
-        return settings.set_attribute(self._project, attribute, value)
+        return changes.set_attribute(self._project, attribute, value)
 
     def variable(self, name: str, value: str) -> list[Edit]:
         """An environment variable."""
-        return settings.set_variable(self._project, name, value)
+        return changes.set_variable(self._project, name, value)
 
     def without_calls(self, function: str, site: Site | None) -> list[Edit]:
         """The calls of a function where the finding is are left out."""
-        return statements.left_out(self._where_found(function, site), function)
+        return changes.left_out(self._where_found(function, site), function)
 
     def seldom_calls(self, function: str, every: int, site: Site | None) -> list[Edit]:
         """The same calls are made in one step of so many."""
-        return statements.made_seldom(self._where_found(function, site), function, every)
+        return changes.made_seldom(self._where_found(function, site), function, every)
 
     def _where_found(self, function: str, site: Site | None) -> list[Found]:
         word = function.rpartition(".")[2]

@@ -1,18 +1,32 @@
-"""The user's files: where they are, and their text as bytes that can be written again."""
+"""The user's files: where they are, their text as bytes, and writing a patch into them, all or none."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import os
+import shutil
+import stat
+import tempfile
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from msgspec import Struct
 
-from diagnose.patches.errors import CannotEdit
-from diagnose.storage import checkout
+from diagnose.contracts.patches import Patch, PatchedFile
+from diagnose.storage import urls
+
+
+class CannotPatch(Exception):
+    """There can be no patch at all; the message is a sentence that says why and what to do."""
+
+
+class CannotEdit(Exception):
+    """A fix cannot be made in the files; the message is a clause that says why."""
+
 
 LARGEST_BYTES = 1 << 20  # Of a file that is patched (our choice).
 
@@ -45,11 +59,11 @@ def located(recorded: str, root: Path, here: Path) -> Path:
 
     Links are followed, but not out of `root`. Raises CannotEdit if it is not inside, or not there.
     """
-    found = checkout.candidates(recorded, here)
+    found = urls.candidates(recorded, here)
     inside = [one for one in found if one.is_relative_to(root)]
     if inside:
         return inside[0]
-    raise CannotEdit(f"{checkout.name_of(recorded)} is {f'outside of {root.name}/' if found else 'not here'}")
+    raise CannotEdit(f"{urls.name_of(recorded)} is {f'outside of {root.name}/' if found else 'not here'}")
 
 
 def read(path: Path, root: Path) -> SourceText:
@@ -75,3 +89,61 @@ def command_files(command: Iterable[str]) -> list[str]:
     words = list(command)
     modules = [f"{two.replace('.', '/')}.py" for one, two in pairwise(words) if one == "-m"]
     return [*(word for word in words if word.endswith(".py")), *modules]
+
+
+def write(patch: Patch) -> None:
+    """Write all files. Raises CannotPatch, with nothing written, if one may not be changed or cannot be."""
+    if patch.notes:
+        raise CannotPatch(f"{patch.notes[0]} Nothing was written. Record again, or apply the diff by hand.")
+    for file in patch.files:
+        _refuse(file)
+    ready = list[tuple[Path, PatchedFile]]()
+    try:
+        for file in patch.files:
+            ready.append((_beside(file.path, file.after), file))
+        _replace(ready)
+    except OSError as error:
+        raise CannotPatch(f"Nothing was written: {error.strerror or error}.") from error
+    finally:
+        for scratch, _ in ready:
+            scratch.unlink(missing_ok=True)
+
+
+def _refuse(one: PatchedFile) -> None:
+    try:
+        writable = bool(one.path.stat().st_mode & stat.S_IWUSR) and os.access(one.path, os.W_OK)
+        same = one.path.read_bytes() == one.before
+    except OSError as error:
+        raise CannotPatch(f"{one.name} cannot be read: {error.strerror}. Nothing was written.") from error
+    if not writable:
+        raise CannotPatch(f"{one.name} is read-only. Nothing was written. Make it writable, or apply the diff.")
+    if not same:
+        raise CannotPatch(f"{one.name} has just changed. Nothing was written. Run the command again.")
+
+
+def _replace(ready: Sequence[tuple[Path, PatchedFile]]) -> None:
+    """Put the new files in the places of the old ones; if that fails for one, the old ones come back."""
+    done = list[PatchedFile]()
+    try:
+        for scratch, one in ready:
+            scratch.replace(one.path)
+            done.append(one)
+    except BaseException:  # Ctrl-C as well.
+        for one in done:
+            _beside(one.path, one.before).replace(one.path)
+        raise
+
+
+def _beside(path: Path, content: bytes) -> Path:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name[:200]}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.copymode(path, name)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+    return Path(name)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import libcst as cst
 
 from diagnose.patches.code import Code, Edit, inside
-from diagnose.patches.errors import CannotEdit
+from diagnose.patches.files import CannotEdit
 from diagnose.patches.project import Project
 
 OPTIMIZERS = (

@@ -14,9 +14,8 @@ from diagnose.contracts.patches import PatchedFile
 from diagnose.fixes.setting import Loop
 from diagnose.patches import files
 from diagnose.patches.code import Code
-from diagnose.patches.errors import CannotEdit
-from diagnose.patches.files import SourceText
-from diagnose.storage import checkout
+from diagnose.patches.files import CannotEdit, SourceText
+from diagnose.storage import urls
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Made, Manifest, RankManifest, training_loaders
 
@@ -37,7 +36,7 @@ class Project:
         """
         self.manifest = manifest or Manifest()
         self.rank = next((one for one in self.manifest.ranks if one.rank == rank), RankManifest(rank=rank))
-        self.here, self.root = here, checkout.root_of(here)
+        self.here, self.root = here, urls.root_of(here)
         self.loop = loop or Loop(self.rank.loop or Loop.OWN)
         self._sites = sites
         self._sources: dict[Path, SourceText] = {}

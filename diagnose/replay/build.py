@@ -6,17 +6,15 @@ import numpy as np
 from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, once
-from diagnose.facts.core.device import DeviceWork, device_work
+from diagnose.facts.core.device import DeviceWork, device_work, unrecorded_work
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.steps import Measure, steps
-from diagnose.facts.core.unrecorded_work import unrecorded_work
 from diagnose.replay import calls as host_calls
 from diagnose.replay import graph as graphs
 from diagnose.replay.calls import Calls
 from diagnose.replay.graph import ONLY_IN_EDITS, EdgeKind, Edges, Graph, edges
-from diagnose.replay.moments import own_stretches
 from diagnose.replay.moves import Movable, movable, move_edges
-from diagnose.replay.streams import Stream, streams
+from diagnose.replay.streams import Stream, own_stretches, streams
 from diagnose.replay.threads import Cuts, Threads, threads
 from diagnose.replay.work_edges import UNEXPLAINED_NS, event_edges, inferred_events, launch_edges, stream_edges
 from diagnose.trace import intervals

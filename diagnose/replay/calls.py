@@ -7,12 +7,11 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.device import device_work
+from diagnose.facts.core.device import LAUNCHING, device_work, lost_launches
 from diagnose.facts.core.host import BLOCKING, api_calls
-from diagnose.facts.core.unrecorded_work import LAUNCHING, lost_launches
 from diagnose.replay.graph import JITTER_NS
 from diagnose.replay.streams import Stream, recorded_on, sync_devices
-from diagnose.trace import nesting
+from diagnose.trace import intervals
 from diagnose.trace.enums import Direction, HostMemory, SyncKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import ApiKind
@@ -58,7 +57,7 @@ def calls(facts: Facts) -> Calls:
     api, work = api_calls(facts), device_work(facts)
     launching = np.isin(api.ids, np.append(work.launch, lost_launches(facts)))
     taken = np.flatnonzero(launching | api.blocks | api.of(*FREEING))
-    parent = nesting.parents(api.track[taken], api.start_ns[taken], api.end_ns[taken])
+    parent = intervals.parents(api.track[taken], api.start_ns[taken], api.end_ns[taken])
     outermost = np.arange(len(taken))
     while (up := parent[outermost] >= 0).any():
         outermost[up] = parent[outermost[up]]

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnose.replay.chain import Chain, chain
+from diagnose.replay.critical_path import Chain, chain
 from diagnose.replay.graph import EdgeKind
 from diagnose.replay.job import Joined
 from diagnose.trace.intervals import IntArray

@@ -11,14 +11,14 @@ from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.device import unrecorded_work
 from diagnose.facts.core.steps import steps
-from diagnose.facts.core.unrecorded_work import unrecorded_work
 from diagnose.facts.run.quality import not_recorded
 from diagnose.facts.run.recording_cost import RecordingCost
 from diagnose.replay import simulate
 from diagnose.replay.apply import Desk, Scenario
 from diagnose.replay.build import recorded_graph
-from diagnose.replay.chain import recorded_chain, unexplained
+from diagnose.replay.critical_path import recorded_chain, unexplained
 from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.graph import EdgeKind, Graph
 from diagnose.replay.shown import Change, change, grounds, times_by_track

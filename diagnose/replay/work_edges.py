@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.device import DeviceWork
-from diagnose.facts.core.unrecorded_work import unrecorded_work
+from diagnose.facts.core.device import DeviceWork, unrecorded_work
 from diagnose.replay.calls import Calls
 from diagnose.replay.graph import ONLY_IN_EDITS, EdgeKind, Edges, edges, joined
 from diagnose.replay.streams import Stream, recorded_on, sync_devices

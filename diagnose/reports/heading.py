@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from diagnose.contracts.diagnosis import Diagnosis, Steps
 from diagnose.contracts.finding import Kind, OutcomeKind, RankedFinding, Together
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause
 from diagnose.facts.core.steps import Measure
 from diagnose.fixes.frameworks import NAMES
 from diagnose.replay.saving import Basis

@@ -220,3 +220,17 @@ _DETAILS: dict[str, Callable[[Diagnosis], Iterable[str]]] = {
     "what was checked": _checked,
 }
 """Behind the head of a report, in order."""
+
+
+def shown_in_notebooks() -> type[Diagnosis]:
+    """The class of a Diagnosis, which is told from here how notebooks show it, as it knows no reports."""
+    type.__setattr__(Diagnosis, "_repr_html_", notebook_html)
+    return Diagnosis
+
+
+def notebook_html(diagnosis: Diagnosis) -> str:
+    """What a notebook shows: the report in brief."""
+    from diagnose.reports import terminal
+
+    report = html.escape(terminal.render(diagnosis, terminal.MOST_WIDTH))
+    return f'<pre style="white-space: pre; overflow-x: auto">{report}</pre>'

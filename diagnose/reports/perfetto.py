@@ -11,8 +11,8 @@ from msgspec.structs import astuple
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
 from diagnose.contracts.timeline import MarkTable, Timeline
+from diagnose.timeline.drawing import label, lane_name, pieces
 from diagnose.timeline.marks import Marks
-from diagnose.timeline.window import label, lane_name, pieces
 
 MOST_LANES = 256  # More than a timeline has.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from diagnose.storage import checkout
+from diagnose.storage import urls
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Manifest
 
@@ -27,7 +27,7 @@ class Checkout:
     def __init__(self, manifest: Manifest | None, here: Path | None = None) -> None:
         """`here`: the working folder; None: the current one."""
         self._here = (here or Path.cwd()).resolve()
-        self._root = checkout.root_of(self._here)
+        self._root = urls.root_of(self._here)
         self._manifest = manifest or Manifest()
         self._lines = dict[Path, list[str]]()
 
@@ -57,11 +57,7 @@ class Checkout:
 
     def _inside(self, recorded: str) -> Path | None:
         return next(
-            (
-                candidate
-                for candidate in checkout.candidates(recorded, self._here)
-                if candidate.is_relative_to(self._root)
-            ),
+            (candidate for candidate in urls.candidates(recorded, self._here) if candidate.is_relative_to(self._root)),
             None,
         )
 

@@ -10,8 +10,8 @@ from msgspec import Struct
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary
 from diagnose.contracts.job import JobSummary
 from diagnose.facts.core.steps import Measure
-from diagnose.facts.device.achieved import AchievedFlops
 from diagnose.facts.device.kernels import Kernel, KernelGroup
+from diagnose.facts.device.lost_time import AchievedFlops
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.failures import attempt
 from diagnose.replay.critical_path import PathPart

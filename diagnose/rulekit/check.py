@@ -1,4 +1,4 @@
-"""What a rule is to the engine that runs it."""
+"""What a rule is to the engine that runs it, and drawings of traces in its file."""
 
 from __future__ import annotations
 
@@ -61,3 +61,26 @@ def _made(check: Check) -> Check:
         needs=tuple(parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty),
         wishes=tuple(parameter.name for parameter in parameters if parameter.default is None),
     )
+
+
+class Fires(Struct, frozen=True):
+    """A drawing on which the rule fires, once; with `saving_ms`, what the fix saves: (low, high), within 5 %.
+
+    A risk saves nothing, so that its drawing states no saving.
+    """
+
+    drawing: str
+    saving_ms: tuple[float, float] | None = None
+
+
+class Silent(Struct, frozen=True):
+    """A drawing on which the rule finds nothing worth fixing."""
+
+    drawing: str
+
+
+class CannotTell(Struct, frozen=True):
+    """A drawing that lacks what the rule needs; `because` is part of what it then says."""
+
+    drawing: str
+    because: str

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from diagnose.contracts.finding import Outcome, OutcomeKind
 from diagnose.rulekit import engine, page
+from diagnose.rulekit.check import CannotTell, Fires, Silent
 from diagnose.rulekit.engine import LoadedRule
-from diagnose.rulekit.examples import CannotTell, Fires, Silent
 from diagnose.rulekit.vocabulary import RuleError
 
 TOLERANCE = 0.05  # Of a saving that an example states.

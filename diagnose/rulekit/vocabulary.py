@@ -44,21 +44,7 @@ from diagnose.replay.edits import (
     Times,
 )
 from diagnose.replay.saving import Basis
-from diagnose.rulekit.check import Check, RuleError, Verdicts, rule, run_rule
-from diagnose.rulekit.examples import CannotTell, Fires, Silent
-from diagnose.rulekit.fusing_advice import (
-    attended,
-    chains_taken,
-    fusing,
-    gave_up,
-    known,
-    launched,
-    torchs_own,
-    unsorted,
-    updated_at_once,
-)
-from diagnose.rulekit.guard_advice import guard_evidence, guard_fixes, guard_site, why_not
-from diagnose.rulekit.loading_advice import function_said, loading_evidence, parts_evidence
+from diagnose.rulekit.check import CannotTell, Check, Fires, RuleError, Silent, Verdicts, rule, run_rule
 from diagnose.rulekit.run_advice import (
     MORE_WORKERS,
     NO_TIME,
@@ -70,6 +56,24 @@ from diagnose.rulekit.run_advice import (
     saved,
     sentences,
     times,
+)
+from diagnose.rulekit.shared_advice import (
+    attended,
+    chains_taken,
+    function_said,
+    fusing,
+    gave_up,
+    guard_evidence,
+    guard_fixes,
+    guard_site,
+    known,
+    launched,
+    loading_evidence,
+    parts_evidence,
+    torchs_own,
+    unsorted,
+    updated_at_once,
+    why_not,
 )
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory

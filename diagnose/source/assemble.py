@@ -11,7 +11,7 @@ import pandas as pd
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnose.source import causality, clock, integrity, joins, lines
+from diagnose.source import beside, clock, integrity, joins
 from diagnose.source.base import Damage, InputError
 from diagnose.source.columns import DEVICE_WORK, ON_DEVICE, Array, Columns, Vocabulary, is_kind, matched, printable
 from diagnose.source.header import Header
@@ -53,7 +53,7 @@ def assemble(recording: Recording) -> Rank:
     labels = columns.names.labels()
     times = _aligned(raw, times, tracks, labels, recording.damage)
     raw["start_ns"] = times.start_ns
-    told = lines.told(lines.Told(raw, times.keep, labels))
+    told = beside.told(beside.Told(raw, times.keep, labels))
     raw = told.raw
     order = clock.order(raw, told.keep, recording.damage)
     raw = {name: values[order] for name, values in raw.items()}
@@ -101,7 +101,7 @@ def _aligned(
 ) -> clock.Times:
     """The times on the clock of the host, as far as they show that a device's clock differs from it."""
     device = tracks["device"].to_numpy()[raw["track"]]
-    damage.shifts = list(causality.shifts(causality.Events(raw, times.keep, device, labels)))
+    damage.shifts = list(joins.shifts(joins.Events(raw, times.keep, device, labels)))
     if not damage.shifts:
         return times
     # CUPTI takes the times of synchronisations on the host: they lie within those of their calls.

@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from diagnose.source.base import Damage, InputError
-from diagnose.source.repair import UNREADABLE, EventDecoder
+from diagnose.source.events import UNREADABLE, EventDecoder
 from diagnose.storage.remote import Place
 
 E = TypeVar("E")

@@ -17,12 +17,11 @@ from functools import partial
 from diagnose.source import stream
 from diagnose.source.assemble import Recording, assemble
 from diagnose.source.base import Damage, InputError
-from diagnose.source.collector import collect
+from diagnose.source.collector import Workers, collect
 from diagnose.source.columns import Columns
 from diagnose.source.document import TraceText
 from diagnose.source.events import event_type
 from diagnose.source.header import HEADER_KEYS, read_header
-from diagnose.source.workers import Workers
 from diagnose.storage.remote import Place
 from diagnose.trace.model import Rank
 

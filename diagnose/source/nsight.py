@@ -14,8 +14,7 @@ from diagnose.source.base import Damage, InputError
 from diagnose.source.columns import Columns, printable
 from diagnose.source.header import Header
 from diagnose.source.nsight_events import GRAPH, KERNEL, KNOWN, MEMCPY, MEMSET, OF_HOST, RUNTIME, add_calls, add_work
-from diagnose.source.nsight_system import add_system
-from diagnose.source.python_samples import add_samples
+from diagnose.source.nsight_system import add_samples, add_system
 from diagnose.source.sqlite import UNKNOWN, Database, text_of
 from diagnose.storage.remote import Place
 from diagnose.trace.model import Device, Rank

@@ -12,13 +12,13 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnose.source import jobs, nsys_export, repeats, run_log, stream
+from diagnose.source import jobs, nsight_system, run_log, stream
 from diagnose.source.base import InputError, Reader
 from diagnose.source.kineto import KinetoReader
 from diagnose.source.nsight import NsightReader
 from diagnose.storage import urls
-from diagnose.storage.failures import StorageError
 from diagnose.storage.remote import Listings, Place, Remote
+from diagnose.storage.urls import StorageError
 from diagnose.trace import units
 from diagnose.trace.model import IntegrityNote, Provenance, Rank, Run, Severity
 
@@ -66,7 +66,7 @@ def find(paths: Sequence[str | Path], listings: Listings | None = None) -> tuple
                 for inside in _in_folder(path, listings):
                     found.setdefault(_identity(inside), TraceFile(inside, named=False))
             else:
-                read = nsys_export.exported(path) if path.suffix in nsys_export.SUFFIXES else path
+                read = nsight_system.exported(path) if path.suffix in nsight_system.SUFFIXES else path
                 found[_identity(path)] = TraceFile(read, named=True)
     if not found:
         raise InputError("No trace was given. Name a file of torch.profiler or Nsight Systems, or a folder of them.")
@@ -201,7 +201,7 @@ def arrange(recordings: Sequence[Provenance], times_ns: Sequence[Sequence[int]])
     claims = [
         recording.rank if recording.rank is not None else rank_in_name(recording.path) for recording in recordings
     ]
-    unused, notes = repeats.unused(recordings, claims, times_ns)
+    unused, notes = jobs.unused(recordings, claims, times_ns)
     used = [at for at in range(len(recordings)) if at not in unused]
     found = _arranged([recordings[at] for at in used], [claims[at] for at in used])
     indexes = dict(zip(used, found.indexes, strict=True))

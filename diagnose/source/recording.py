@@ -23,9 +23,9 @@ from diagnose.source.integrity import WITHOUT
 from diagnose.source.ranks import TraceFile
 from diagnose.storage.remote import Listings, Place
 from diagnose.trace import retiming, units
-from diagnose.trace.event_cost import EVENT_NS
 from diagnose.trace.joining import joined
 from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest, Timed
+from diagnose.trace.measured import EVENT_NS
 from diagnose.trace.model import Context, Ground, IntegrityNote, Rank, Severity, Step
 from diagnose.trace.units import duration
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from diagnose.source.base import InputError
 from diagnose.source.columns import Array
-from diagnose.storage.failures import StorageError
 from diagnose.storage.remote import Place, local
+from diagnose.storage.urls import StorageError
 
 UNKNOWN = -1
 

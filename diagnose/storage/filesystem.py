@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from diagnose.storage import failures, urls
-from diagnose.storage.failures import StorageError
+from diagnose.storage import urls
+from diagnose.storage.urls import StorageError
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     except ImportError:
         raise _not_installed(kind) from None
     except Exception as error:
-        raise failures.in_words(error) from None
+        raise urls.in_words(error) from None
 
 
 def asked(storage: Any, call: Callable[[], T]) -> T:
@@ -55,7 +55,7 @@ def asked(storage: Any, call: Callable[[], T]) -> T:
         storage.invalidate_cache()
         return call()
     except Exception as error:
-        raise failures.in_words(error) from None
+        raise urls.in_words(error) from None
 
 
 def _known(kind: str) -> Any:

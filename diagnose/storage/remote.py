@@ -19,8 +19,8 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 from msgspec import Struct
 
 from diagnose.storage import urls
-from diagnose.storage.failures import StorageError, in_words
 from diagnose.storage.filesystem import asked, filesystem
+from diagnose.storage.urls import StorageError, in_words
 
 MOST_BYTES = 16 << 30  # A longer recording than anybody reads at once.
 SPARED_BYTES = 1 << 30  # Of the disk, for others.

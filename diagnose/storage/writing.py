@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from diagnose.storage import urls
-from diagnose.storage.failures import StorageError
 from diagnose.storage.filesystem import asked, filesystem
+from diagnose.storage.urls import StorageError
 
 _PUT_WHOLE = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 """Stores that show a file once all of it has come. Elsewhere it is written beside, and renamed."""

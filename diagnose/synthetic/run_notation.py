@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from diagnose.capture.agent.watch.log_file import framed
+from diagnose.capture.agent.watch.log import framed
 from diagnose.capture.agent.watch.step_times import Interval
 from diagnose.capture.agent.watch.windows import COLUMNS, Windows
 from diagnose.facts.watched.base import RunFacts

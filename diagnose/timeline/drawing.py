@@ -2,20 +2,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
+
+import msgspec
 import numpy as np
 from msgspec.structs import astuple, replace
 
-from diagnose.contracts.timeline import KINDS, MARK_KINDS, MARK_OF_PATH, PATH, MarkKind, MarkTable, Timeline
+from diagnose.advice.ranking import Ranked
+from diagnose.contracts.finding import RankedFinding
+from diagnose.contracts.timeline import KINDS, MARK_KINDS, MARK_OF_PATH, PATH, MarkKind, MarkTable, Spot, Timeline
 from diagnose.facts.core.base import Facts, once, optional
-from diagnose.facts.core.breakdown import device_time
-from diagnose.facts.core.causes import ON_DEVICE, PATH_CAUSES
+from diagnose.facts.core.breakdown import ON_DEVICE, PATH_CAUSES, device_time
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import Measure, Steps, steps
 from diagnose.replay.critical_path import critical_path
-from diagnose.timeline.lanes import Lanes, lanes, window
-from diagnose.timeline.marks import Marks
+from diagnose.replay.edits import Edit
+from diagnose.replay.shown import selected
+from diagnose.timeline.marks import Lanes, Marks, lanes, window
 from diagnose.trace.frames import Site
+from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.units import clipped
+
+MOST_SPOTS = 60  # Places of one finding on the timeline: the longest ones.
+
+
+def on_timeline(facts: Facts, order: Ranked) -> tuple[RankedFinding, ...]:
+    """The ranked findings with their places on the timeline."""
+    found = []
+    for one, edits in zip(order.findings, order.edits, strict=True):
+        places, count = spots(facts, edits)
+        found.append(msgspec.structs.replace(one, spots=places, spot_count=count))
+    return tuple(found)
+
+
+def spots(facts: Facts, edits: Sequence[Edit]) -> tuple[tuple[Spot, ...], int]:
+    """The longest places on the timeline that edits touch, in order of time, and how many there are in all.
+
+    Where the timeline shows one step in more detail, that step's places come first.
+    """
+    zero, end = window(facts)
+    laid_out = lanes(facts)
+    rows = [_rows(*selected(facts, edit), laid_out.lane, laid_out.first_of_track) for edit in edits]
+    found = np.unique(np.concatenate(rows), axis=0) if rows else np.zeros((0, 3), dtype=np.int64)
+    lane, start, stop = found[:, 0], np.maximum(found[:, 1], zero), np.minimum(found[:, 2], end)
+    kept = np.flatnonzero((lane >= 0) & (stop > start))
+    low, high = detailed(steps(facts), zero)
+    typical = (start[kept] >= zero + low) & (start[kept] < zero + high)
+    longest = kept[np.lexsort((start[kept] - stop[kept], ~typical))[:MOST_SPOTS]]
+    order = longest[np.argsort(start[longest], kind="stable")]
+    shown = tuple(Spot(int(lane[k]), int(start[k]) - zero, int(stop[k] - start[k])) for k in order.tolist())
+    return shown, len(kept)
+
+
+def _rows(times: Intervals, owner: IntArray | int, lane: IntArray, first_of_track: dict[int, int]) -> IntArray:
+    """(lane, start, end) of each time; lane -1 where it has none."""
+    at = first_of_track.get(owner, -1) if isinstance(owner, int) else lane[owner]
+    return np.column_stack((np.broadcast_to(at, times.size), times.starts, times.ends))
+
+
+def pieces(shown: Timeline) -> Iterator[tuple[MarkTable, int, int]]:
+    """Tables, each with the part of the timeline (from, to; in ns) in which it is the most detailed one."""
+    whole, *detail = shown.tables
+    for table in detail:
+        yield table, table.start_ns, table.end_ns
+    if detail:
+        yield whole, whole.start_ns, detail[0].start_ns
+        yield whole, detail[-1].end_ns, whole.end_ns
+    else:
+        yield whole, whole.start_ns, whole.end_ns
+
+
+def marks(shown: Timeline, start_ns: int, end_ns: int, lanes: Collection[int] | None = None) -> Marks:
+    """The marks in [start, end), cut off at its ends; of these lanes, or all. In order of lane and start."""
+    parts = [
+        Marks.of(table).within(max(low, start_ns), min(high, end_ns))
+        for table, low, high in pieces(shown)
+        if max(low, start_ns) < min(high, end_ns)
+    ] or [Marks.of(shown.tables[0]).within(0, 0)]
+    found = Marks(*(np.concatenate(column) for column in zip(*(astuple(part) for part in parts), strict=True)))
+    if lanes is not None:
+        found = found.where(np.isin(found.lane, list(lanes)))
+    return found.in_order()
+
+
+def lane_name(shown: Timeline, lane: int) -> str:
+    """A lane's name; lanes below the first of a thread have its name."""
+    return shown.lanes[lane].name or lane_name(shown, lane - 1)
+
+
+def label(shown: Timeline, number: int, kind: int) -> str:
+    """The name of a mark, or of its kind where it has none."""
+    return shown.labels[number] or shown.kinds[kind]
+
 
 MOST_MARKS = 16_000
 """Marks of all used steps, and again of the detailed one: with coarser copies, a page draws some 50,000."""

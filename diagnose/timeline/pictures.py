@@ -17,14 +17,13 @@ from diagnose.contracts.pictures import (
 )
 from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.core.base import Facts, Missing, once, optional
-from diagnose.facts.core.breakdown import NO_DEVICE, device_time, round_half_up
+from diagnose.facts.core.breakdown import NO_DEVICE, device_time, launch_table, round_half_up
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.launches import launch_table
-from diagnose.facts.core.matmuls import peaks
+from diagnose.facts.core.inputs import peaks
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import KERNEL_KINDS
 from diagnose.facts.device.roofline import MatmulOps, op_roofline
-from diagnose.timeline.lanes import window
+from diagnose.timeline.marks import window
 from diagnose.trace import hardware, intervals
 from diagnose.trace.costs import DTYPES
 from diagnose.trace.enums import Direction, HostMemory

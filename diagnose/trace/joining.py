@@ -3,7 +3,7 @@
 Recording stacks and shapes costs the host time, so that they are recorded apart from times, in other steps. A host
 span is the same in both recordings if it is on the same thread, of the same kind and name, and the so-many-th of these
 in its step; but only if that step has as many of them as the step of the detail recording that is most like it. Where
-it has not, as steps do more or less of the same, what the calls around it are tells (call_matching.py).
+it has not, as steps do more or less of the same, what the calls around it are tells (sampling.py).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pandas as pd
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnose.trace import callees, enums, frames, kinds, nesting, schema
-from diagnose.trace.call_matching import Sequence, matching
+from diagnose.trace import enums, frames, intervals, kinds, schema
 from diagnose.trace.enums import CALLS, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity
 from diagnose.trace.model import IntegrityNote, Rank, Severity
+from diagnose.trace.sampling import Sequence, matching
 from diagnose.trace.varying import VaryingShapes, varying_shapes
 
 MOST_DETAIL_STEPS = 32
@@ -57,7 +57,7 @@ class _Calls(Struct, frozen=True):
     def following(self) -> IntArray:
         """For each call that lies in no other the position of the next such one on its thread, else -1."""
         calls = np.flatnonzero(~self.marks)
-        outer = calls[nesting.parents(self.track[calls], self.start_ns[calls], self.end_ns[calls]) < 0]
+        outer = calls[intervals.parents(self.track[calls], self.start_ns[calls], self.end_ns[calls]) < 0]
         outer = outer[np.lexsort((self.start_ns[outer], self.track[outer]))]
         same = self.track[outer[1:]] == self.track[outer[:-1]]
         found = np.full(len(self.ids), UNKNOWN, dtype=np.int64)
@@ -248,7 +248,7 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
     track = track[parts.owner]
     kept = np.flatnonzero((line >= 0) & (end >= start))
     kept = kept[np.lexsort((-end[kept], start[kept]))]
-    inside = nesting.parents(track[kept], start[kept], end[kept])
+    inside = intervals.parents(track[kept], start[kept], end[kept])
     told = np.stack((line, inner, callee))[:, kept]
     kept = kept[(inside < 0) | (told != told[:, inside]).any(axis=0)]
     names = detail.spans["name"].cat.categories
@@ -284,14 +284,14 @@ class _Parts(Struct, frozen=True):
 
 def _parts(detail: Rank, calls: Intervals, pauses: Intervals, tracks: IntArray) -> _Parts:
     """The parts of calls, as they begin, and of pauses, by where they lie on average; `tracks` are those of both."""
-    called = callees.of_frames(detail.spans, detail.libraries)
+    called = frames.of_frames(detail.spans, detail.libraries)
     some = np.flatnonzero(pauses.ends > pauses.starts)
     pieces, of_some = called.cut(pauses.where(some))
     owner = np.append(np.arange(calls.size), calls.size + some[of_some])
     track, moments = tracks[owner], np.append(calls.starts, (pieces.starts + pieces.ends) // 2)
     pieces = Intervals(np.append(calls.starts, pieces.starts), np.append(calls.ends, pieces.ends))
     callee = called.at(moments, track)
-    kept = (owner < calls.size) | (callee != called.names.index(callees.COLLECTION))
+    kept = (owner < calls.size) | (callee != called.names.index(frames.COLLECTION))
     pieces, owner, track, moments, callee = pieces.where(kept), owner[kept], track[kept], moments[kept], callee[kept]
     told = np.stack((_lines_at(detail, moments, track), _framework_at(detail, moments, track), callee))
     label = _numbers(told)
@@ -345,10 +345,10 @@ def _innermost(
     ids = python[np.isin(codes[python], own)]
     track, start = spans["track"].to_numpy()[ids].astype(np.int64), spans["start_ns"].to_numpy()[ids]
     end = start + spans["dur_ns"].to_numpy()[ids]
-    found = nesting.innermost_at(moments_ns, tracks, track, start, end)
+    found = intervals.innermost_at(moments_ns, tracks, track, start, end)
     lost = found < 0
     main = np.full(int(lost.sum()), _main(detail), dtype=np.int64)
-    found[lost] = nesting.innermost_at(moments_ns[lost], main, track, start, end)
+    found[lost] = intervals.innermost_at(moments_ns[lost], main, track, start, end)
     return np.where(found >= 0, np.append(codes[ids], UNKNOWN)[found], UNKNOWN).astype(np.int64)
 
 

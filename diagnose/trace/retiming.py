@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from diagnose.trace import enums, steps
 from diagnose.trace.enums import LinkKind, SpanKind
-from diagnose.trace.event_cost import EVENT_NS, FloatArray, moments, own_ns
 from diagnose.trace.intervals import IntArray
+from diagnose.trace.measured import EVENT_NS, FloatArray, moments, own_ns
 from diagnose.trace.model import Ground, IntegrityNote, Rank, Severity, Step
 
 LEAST_SHARE = 0.95  # Of device time: with less of it in both, the recordings hardly show the same steps (our choice).

@@ -3,6 +3,8 @@
 A sample tells the line of one moment. A call comes from one line, which so is known for all of it; in a pause lines
 follow each other, and what counts is the function. A call that lasts too short to be met in one step is met in
 another: calls that are the so-many-th of their kind in a step are the same.
+
+a step tells nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +14,58 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
 
-from diagnose.trace import enums, frames, nesting, schema
+from diagnose.trace import enums, frames, intervals, schema
 from diagnose.trace.enums import CALLS
 from diagnose.trace.intervals import IntArray
+
+REACHES = (4, 2, 1)
+"""Calls before and after that have to agree: as many as possible, fewer at the ends of loops (our choice)."""
+
+_PRIME = 0x100000001B3  # Of FNV-1a, 64 bits.
+
+
+class Sequence(Struct, frozen=True):
+    """Calls in any order. Arrays of shape (calls,)."""
+
+    what: IntArray  # Equal for calls of one name on one thread, in both recordings; -1 for what the other one lacks.
+    track: IntArray
+    start_ns: IntArray
+
+
+def matching(ours: Sequence, theirs: Sequence, told: IntArray) -> IntArray:
+    """For each of our calls one of theirs with the same calls around it, or -1. Shape (ours,).
+
+    Only if all of theirs that have these around them tell the same (`told`, shape (theirs,)).
+    """
+    found = np.full(len(ours.what), -1, dtype=np.int64)
+    for reach in REACHES:
+        left = np.flatnonzero((found < 0) & (ours.what >= 0))
+        keys, first, group = np.unique(_keys(theirs, reach), return_index=True, return_inverse=True)
+        if not len(left) or not len(keys):
+            break
+        differ = told != told[first][group.reshape(-1)]
+        sure = np.bincount(group.reshape(-1), weights=differ, minlength=len(keys)) == 0
+        mine = _keys(ours, reach)[left]
+        at = np.minimum(np.searchsorted(keys, mine), len(keys) - 1)
+        some = (keys[at] == mine) & sure[at] & (theirs.what[first[at]] == ours.what[left])
+        found[left[some]] = first[at[some]]
+    return found
+
+
+def _keys(some: Sequence, reach: int) -> npt.NDArray[np.uint64]:
+    order = np.lexsort((some.start_ns, some.track))
+    edge = np.full(reach, -2)
+    what, track = (np.concatenate((edge, values[order], edge)) for values in (some.what, some.track))
+    count, made = len(order), np.zeros(len(order), dtype=np.uint64)
+    here = track[reach : reach + count]
+    for by in range(2 * reach + 1):
+        on_thread = track[by : by + count] == here
+        near = np.where(on_thread, what[by : by + count] + 3, 0).astype(np.uint64)
+        made = (made ^ near) * np.uint64(_PRIME)
+    keys = np.empty(count, dtype=np.uint64)
+    keys[order] = made
+    return keys
+
 
 CLOSE_NS = 3_000_000
 """Samples that are no further apart, and tell one line, tell it of what lies between (our choice: three times the
@@ -71,7 +122,7 @@ def _cells(spans: pd.DataFrame, tracks: IntArray) -> _Cells:
     ids = np.flatnonzero(np.isin(kind, [enums.code(call) for call in CALLS]) & np.isin(track, tracks))
     start = spans["start_ns"].to_numpy()
     end = start + spans["dur_ns"].to_numpy()
-    ids = ids[nesting.parents(track[ids], start[ids], end[ids]) < 0]
+    ids = ids[intervals.parents(track[ids], start[ids], end[ids]) < 0]
     ids = ids[np.lexsort((start[ids], track[ids]))]
     last = np.append(track[ids][1:] != track[ids][:-1], True)[: len(ids)]
     until = np.where(last, end[ids], np.append(start[ids][1:], 0)[: len(ids)])
@@ -119,7 +170,7 @@ def _numbered(keys: IntArray, some: npt.NDArray[np.bool_]) -> IntArray:
 
 def _sampled(cells: _Cells, samples: Samples) -> IntArray:
     """The frame that most samples tell of each cell, or of the same cell in other steps; or -1."""
-    cell = nesting.innermost_at(samples.moment_ns, samples.track, cells.track, cells.start_ns, cells.end_ns)
+    cell = intervals.innermost_at(samples.moment_ns, samples.track, cells.track, cells.start_ns, cells.end_ns)
     inside = (cell >= 0) & (samples.moment_ns < np.append(cells.end_ns, 0)[cell])
     cell, frame = cell[inside], samples.frame[inside].astype(np.int64)
     pause = cell % 2 == 1

@@ -20,7 +20,7 @@ from diagnose.contracts.trials import Both, GpuState, Range, Trial, Verdict
 from diagnose.statistics import CPU, Spread, wait_alike
 from diagnose.trace import units
 from diagnose.trace.manifest import Screened
-from diagnose.trials import arms, losses, screening
+from diagnose.trials import arms, screening
 from diagnose.trials.arms import Arm, Size, Void
 from diagnose.trials.selection import Candidate, CannotTry, named
 
@@ -299,7 +299,7 @@ class Bench:
         measured, factor = self._so_far(pairs), arms.batch_factor([one.trial for one in some])
         last = pairs[-1][1] if pairs else None
         numbers = [one.losses for one in ([pair[0] for pair in pairs] if self.base else self.without)[:2]]
-        same = losses.compared(numbers[0], numbers[1], last.losses) if last and len(numbers) == 2 else None
+        same = arms.compared(numbers[0], numbers[1], last.losses) if last and len(numbers) == 2 else None
         warm_up, memory = _both(pairs, lambda one: one.warmup_s), _both(pairs, lambda one: one.peak_bytes)
         concluded: Verdict = verdict or _verdict(some, measured, same)
         return Trial(

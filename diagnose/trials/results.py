@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from diagnose.contracts.trials import Baseline, NotTried, Range, Report, Trial
-from diagnose.trials import arms, losses
+from diagnose.trials import arms
 from diagnose.trials.arms import Arm
 from diagnose.trials.protocol import LEAST_FOR_INTERVAL, Bench
 from diagnose.trials.selection import named
@@ -77,7 +77,7 @@ def _notes(baseline: Baseline, without: Sequence[Arm]) -> list[str]:
     if len(without) < LEAST_FOR_INTERVAL:
         return [told] if (told := arms.busy()) else []
     first, second = (one.losses for one in without[:2])
-    if losses.compared(first, second, second) == "not_deterministic" and (resumes := arms.resuming(without[1].reread)):
+    if arms.compared(first, second, second) == "not_deterministic" and (resumes := arms.resuming(without[1].reread)):
         notes.append(f"Losses differ between identical runs of the script. {resumes}")
     if baseline.noise_share > BUSY_SHARE:
         notes.append(

@@ -16,7 +16,7 @@ from msgspec import Struct
 from diagnose import statistics as looks
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.screening import FEWEST_PAIRS, LIVE, RAISES, log_ratios
-from diagnose.capture.limits import CannotRecord
+from diagnose.capture.doctor import CannotRecord
 from diagnose.capture.run import prepare
 from diagnose.contracts.trials import Both, Numbers, Range, Trial, Verdict
 from diagnose.statistics import Pair

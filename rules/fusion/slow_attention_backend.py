@@ -16,8 +16,7 @@ Sources
     https://arxiv.org/abs/2407.08608
 """
 
-from diagnose.facts.device.attention import Backend, SlowAttention
-from diagnose.facts.device.fusion import AttentionChain
+from diagnose.facts.device.fusion import AttentionChain, Backend, SlowAttention
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in such attention (our choice)

@@ -14,7 +14,7 @@ Sources
     https://docs.pytorch.org/docs/stable/notes/randomness.html#cuda-convolution-benchmarking
 """
 
-from diagnose.facts.device.convolutions import Convolutions
+from diagnose.facts.device.layout import Convolutions
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in convolutions (our choice)

@@ -13,7 +13,7 @@ Sources
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions
 """
 
-from diagnose.facts.device.doubles import Doubles
+from diagnose.facts.device.precision import Doubles
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in double precision (our choice)

@@ -15,7 +15,7 @@ Sources
     https://docs.pytorch.org/docs/stable/notes/randomness.html
 """
 
-from diagnose.facts.device.indexing import SortedIndexing
+from diagnose.facts.device.kernels import SortedIndexing
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in such additions (our choice)

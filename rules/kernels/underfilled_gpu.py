@@ -12,7 +12,7 @@ Sources
     https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background
 """
 
-from diagnose.facts.device.filling import GridFilling
+from diagnose.facts.device.kernels import GridFilling
 from diagnose.facts.host.batch import LargerBatch
 from diagnose.facts.run.program import Language, Program
 from diagnose.rulekit.vocabulary import *

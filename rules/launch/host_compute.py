@@ -14,7 +14,7 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from diagnose.facts.host.host_compute import HostCompute
+from diagnose.facts.host.starvation import HostCompute
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step idle for one op at one line (our choice)

@@ -18,7 +18,7 @@ Sources
 from diagnose.facts.device.chains import PointwiseChains
 from diagnose.facts.host.compiling import Compiling
 from diagnose.facts.host.starvation import Starvation
-from diagnose.facts.host.syncs import BlockingLaunches
+from diagnose.facts.host.waits import BlockingLaunches
 from diagnose.rulekit.vocabulary import *
 
 STARVED_SHARE = 0.01  # of the step idle while the host dispatches (our choice)

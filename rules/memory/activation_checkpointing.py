@@ -15,7 +15,7 @@ Sources
     https://arxiv.org/abs/2205.05198
 """
 
-from diagnose.facts.autograd.recompute import Recompute
+from diagnose.facts.autograd.backward import Recompute
 from diagnose.facts.device.memory import Memory
 from diagnose.rulekit.vocabulary import *
 

@@ -15,7 +15,7 @@ Sources
     https://arxiv.org/abs/1910.02054
 """
 
-from diagnose.facts.communication.replicated_update import ReplicatedUpdate
+from diagnose.facts.communication.overlap import ReplicatedUpdate
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in updates (our choice)

@@ -15,8 +15,8 @@ Sources
     https://github.com/huggingface/peft/pull/2894
 """
 
-from diagnose.facts.run.garbage import HOW_COLLECTIONS, GarbageCollections
 from diagnose.facts.run.pauses import Silences
+from diagnose.facts.run.step_table import HOW_COLLECTIONS, GarbageCollections
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.005  # of the step in collections (our choice)

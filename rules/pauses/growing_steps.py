@@ -15,7 +15,7 @@ Sources
     https://github.com/pytorch/pytorch/issues/2769
 """
 
-from diagnose.facts.core.shaped import Work
+from diagnose.facts.core.inputs import Work
 from diagnose.facts.run.growth import Grows, Growth, Kept, Measured
 from diagnose.rulekit.vocabulary import *
 

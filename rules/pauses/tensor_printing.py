@@ -14,7 +14,7 @@ Sources
     https://docs.python.org/3/howto/logging.html#optimization
 """
 
-from diagnose.facts.host.texts import Texts
+from diagnose.facts.host.callees import Texts
 from diagnose.facts.run.timed_steps import Slowdown
 from diagnose.rulekit.vocabulary import *
 

@@ -15,7 +15,7 @@ Sources
 """
 
 from diagnose.facts.communication.balance import Balance, Late
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause
 from diagnose.rulekit.vocabulary import *
 
 SAME_RANK_SHARE = 0.75  # of the steps in which that rank computes longest: of two that take turns one may have 3 of 5

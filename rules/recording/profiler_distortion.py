@@ -15,8 +15,7 @@ Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """
 
-from diagnose.facts.core.breakdown import Breakdown
-from diagnose.facts.core.launches import Launches
+from diagnose.facts.core.breakdown import Breakdown, Launches
 from diagnose.facts.run.quality import EVENTS_NS, Distortion
 from diagnose.facts.run.timed_steps import Slowdown
 from diagnose.rulekit.vocabulary import *

@@ -5,9 +5,8 @@ from msgspec import Struct
 
 from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.inputs import named
-from diagnose.facts.core.shaped import Shape, Work, inputs_of, main_ops, work_of
-from diagnose.facts.core.source_lines import sites_of
+from diagnose.facts.core.inputs import Shape, Work, inputs_of, main_ops, named, work_of
+from diagnose.facts.core.spans import sites_of
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 

@@ -16,8 +16,8 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from diagnose.facts.autograd.anomaly import NanChecks
-from diagnose.facts.core.shaped import Work
+from diagnose.facts.autograd.backward import NanChecks
+from diagnose.facts.core.inputs import Work
 from diagnose.rulekit.vocabulary import *
 
 ALL = 0.3  # gradients checked for each node of the backward pass: many nodes have none, or several (our choice)

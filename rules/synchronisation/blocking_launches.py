@@ -13,7 +13,7 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from diagnose.facts.host.syncs import BlockingLaunches
+from diagnose.facts.host.waits import BlockingLaunches
 from diagnose.rulekit.vocabulary import *
 
 LAUNCH = Between(0.3, 0.1, 0.03)  # of a launch's time: 3 to 6 us are usual

@@ -14,7 +14,7 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause
 from diagnose.facts.device.lost_time import Lost, together
 from diagnose.facts.host.functions import Dominant
 from diagnose.facts.run.quality import Distortion

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from diagnose.advice.job_summary import summarised
+from diagnose.advice.assembly import summarised
 from diagnose.contracts.job import JobRank, JobSummary
 from diagnose.facts.communication.job_times import WhyUnmatched
 from diagnose.facts.communication.matching import join as joined_job

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import ranges
-from diagnose.advice.ranges import FACTORS, confidence, ranged
+from diagnose.advice.pricing import FACTORS, confidence, ranged
 from diagnose.advice.timing import between_runs, blocks_of, waiting_shares
 from diagnose.contracts.finding import Level
 from diagnose.facts.core.steps import Measure

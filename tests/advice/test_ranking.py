@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose.advice import ranking
-from diagnose.advice.pricing import Step
-from diagnose.advice.ranges import ranged
+from diagnose.advice.pricing import Step, ranged
 from diagnose.advice.ranking import Ranked
 from diagnose.contracts.finding import Caution, Confidence, Finding, Fix, Kind, Level, RankedFinding, Together
 from diagnose.facts.core.base import Facts
@@ -20,8 +19,8 @@ from diagnose.pipeline import present, study
 from diagnose.replay.edits import Between, Edit, Number, Shorten
 from diagnose.replay.saving import Basis, Replay
 from diagnose.rulekit import engine, testing
+from diagnose.rulekit.check import Fires
 from diagnose.rulekit.engine import RuleSet
-from diagnose.rulekit.examples import Fires
 from diagnose.rulekit.page import Page
 from diagnose.rulekit.testing import Example
 from diagnose.synthetic.reading import facts_of

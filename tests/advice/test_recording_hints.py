@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 import diagnose
 from diagnose.advice.merging import merged
-from diagnose.advice.recording_hints import ASKS, LOOK, NOTHING_MORE, PROFILED, asked, in_findings, without
+from diagnose.advice.outcomes import ASKS, LOOK, NOTHING_MORE, PROFILED, asked, in_findings, without
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Confidence, Evidence, Finding, Fix, Level
 from diagnose.synthetic.reading import facts_of

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
-from diagnose.capture.agent import alone, event_cost, start, steps
+from diagnose.capture.agent import alone, recordings, start, steps
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.clocks import Clock, Cycle, cycle, steady
 from diagnose.capture.agent.foreign import turns
@@ -315,7 +315,7 @@ torch = pytest.importorskip("torch")
 
 def test_measuring_what_an_event_costs_leaves_the_training_as_it_was() -> None:
     numbers, nodes = torch.get_rng_state(), torch._C._autograd._get_sequence_nr()
-    found = event_cost.event_cost()
+    found = recordings.event_cost()
     assert (found["op_ns"] or 1.0) > 0.0
     assert found["call_ns"] is None or torch.cuda.is_initialized()
     assert torch.equal(torch.get_rng_state(), numbers)
@@ -329,6 +329,6 @@ def test_it_is_not_measured_while_the_script_records_itself() -> None:
     profile = object()
     turns.give(profile)
     try:
-        assert event_cost.event_cost() is None
+        assert recordings.event_cost() is None
     finally:
         turns.given_back(profile)

@@ -1,14 +1,14 @@
 """Where epochs begin and how long they take, by a clock that the test sets."""
 
+import time
 from collections import deque
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from diagnose.capture.agent import epochs
 from diagnose.capture.agent.clocks import Cycle, cycle, whole_epoch
-from diagnose.capture.agent.epochs import Epochs
+from diagnose.capture.agent.steps import Epochs
 from diagnose.trace import manifest
 from tests.capture import scripts
 
@@ -42,7 +42,7 @@ class Run:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     made = Run()
-    monkeypatch.setattr(epochs.time, "perf_counter_ns", lambda: made.now)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: made.now)
     return made
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from diagnose.capture.agent import alone, backwards, graphs
-from diagnose.capture.agent.graphs import graph_of_a_step
+from diagnose.capture.agent import alone, backwards
+from diagnose.capture.agent.backwards import graph_of_a_step
 from diagnose.source.beside import read_graph
 from diagnose.trace.model import AutogradGraph
 
@@ -89,7 +89,7 @@ def test_a_step_without_a_pass(tmp_path: Path, weight: Any) -> None:
 
 
 def test_a_graph_that_is_too_large(tmp_path: Path, weight: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "MOST_NODES", 3)
+    monkeypatch.setattr(backwards, "MOST_NODES", 3)
     assert looked_at(tmp_path / "g", lambda: weight.exp().sin().cos().sum().backward()) is None
 
 
@@ -97,7 +97,7 @@ def test_a_full_disk(tmp_path: Path, weight: Any, monkeypatch: pytest.MonkeyPatc
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(graphs.json, "dump", full)
+    monkeypatch.setattr(backwards.json, "dump", full)
     told = "g: OSError: [Errno 28] No space left on device"
     assert looked_at(tmp_path / "g", lambda: weight.exp().sum().backward(), told) is None
     assert list(tmp_path.iterdir()) == []

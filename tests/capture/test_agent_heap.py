@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.capture.agent import heap
+from diagnose.capture.agent import recordings
 from diagnose.capture.agent.place import Place
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.session import Session
@@ -29,10 +29,10 @@ from diagnose.capture.agent.plan import WORK, Part, Plan
 from diagnose.capture.agent.session import Session
 from tests.capture.scripts import profile
 
-made = heap.make_room({recorded}, {usual}, 4)
-before = heap.fetched_bytes()
+made = recordings.make_room({recorded}, {usual}, 4)
+before = recordings.fetched_bytes()
 kept = [torch.ones(300_000) for _ in range(64)]  # 77 MB
-print(made, heap.fetched_bytes() - before)
+print(made, recordings.fetched_bytes() - before)
 """
 
 
@@ -55,13 +55,15 @@ def fetch(size: int) -> None:
 def test_what_was_fetched_before_is_used() -> None:
     """Twice what four steps need, in blocks of 25.2 MB."""
     made, fetched = filled(31_000_000, 1_000_000)
-    assert made == 10 * heap.BLOCK_BYTES
+    assert made == 10 * recordings.BLOCK_BYTES
     assert fetched < 20_000_000
 
 
-@pytest.mark.parametrize(("recorded", "usual"), [(heap.LEAST_BYTES // 4 - 1, 0), (100_000_000, 20_000_000), (0, 0)])
+@pytest.mark.parametrize(
+    ("recorded", "usual"), [(recordings.LEAST_BYTES // 4 - 1, 0), (100_000_000, 20_000_000), (0, 0)]
+)
 def test_no_room_is_made_where_it_is_little_or_steps_fetch_memory_anyway(recorded: int, usual: int) -> None:
-    assert heap.make_room(recorded, usual, 4) == 0
+    assert recordings.make_room(recorded, usual, 4) == 0
 
 
 def test_without_room_all_is_fetched() -> None:
@@ -71,8 +73,8 @@ def test_without_room_all_is_fetched() -> None:
 
 
 def test_not_more_than_a_part_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heap, "free_bytes", lambda: 50_000_000)
-    assert heap.make_room(10_000_000_000, 0, 1) == 0
+    monkeypatch.setattr(recordings, "free_bytes", lambda: 50_000_000)
+    assert recordings.make_room(10_000_000_000, 0, 1) == 0
 
 
 @pytest.mark.parametrize(
@@ -88,23 +90,23 @@ def test_what_a_control_group_leaves(tmp_path: Path, files: dict[str, str], left
         file = tmp_path / "sys/fs/cgroup" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    assert heap.free_bytes(tmp_path) == left
+    assert recordings.free_bytes(tmp_path) == left
 
 
 def test_what_the_machine_has_free(tmp_path: Path) -> None:
     """If the control group says "max", or nothing."""
-    free = heap.free_bytes(tmp_path)
+    free = recordings.free_bytes(tmp_path)
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
     (tmp_path / "sys/fs/cgroup/memory.current").write_text("1000\n")
     assert free > 0
-    assert heap.free_bytes(tmp_path) > 0
+    assert recordings.free_bytes(tmp_path) > 0
 
 
 @pytest.mark.skipif(not GLIBC, reason="only glibc is told what to keep")
 def test_a_recording_that_took_memory_as_it_went_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where glibc keeps what is freed, records of the first recording part it, and 45 MB a step are fetched anew."""
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(heap.LARGEST_THRESHOLD))
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(recordings.LARGEST_THRESHOLD))
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", str((1 << 31) - 1))
     case = ["-m", "sample_traces.planted.launch.heads_one_by_one.make", "--level", "strong", "--steps", 1_000_000]
     rank = profile(tmp_path, *case).rank

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from diagnose.capture.agent import alone, interruptions, loaders, loaders_measured
-from diagnose.capture.agent.handing import handing
+from diagnose.capture.agent.batches import handing
 from diagnose.capture.agent.loaders import LoaderWatch
 from diagnose.capture.agent.loaders_measured import Fetch, Loader, Request, RunQueue, WorkerFile
 from diagnose.capture.agent.plan import WORK

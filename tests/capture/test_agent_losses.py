@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from diagnose.capture.agent.losses import MOST, Losses
+from diagnose.capture.agent.backwards import MOST, Losses
 
 
 def kept(*some: torch.Tensor) -> list[float]:

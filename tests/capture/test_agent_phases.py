@@ -10,9 +10,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from diagnose.capture.agent import guards
-from diagnose.capture.agent import phases as module
-from diagnose.capture.agent.phases import BACKWARD, COLLECTION, COMPILATION, FORWARD, LOADER, OPTIMIZER, SAVE, Phases
+from diagnose.capture.agent import compiled
+from diagnose.capture.agent import interruptions as module
+from diagnose.capture.agent.interruptions import (
+    BACKWARD,
+    COLLECTION,
+    COMPILATION,
+    FORWARD,
+    LOADER,
+    OPTIMIZER,
+    SAVE,
+    Phases,
+)
 from diagnose.trace.manifest import FailedGuard
 
 torch = pytest.importorskip("torch")
@@ -91,7 +100,7 @@ SIZE = "0/0: tensor 'x' size mismatch at index 0. expected 2, actual {}"
 
 
 def told(*reasons: str) -> list[FailedGuard]:
-    return msgspec.convert(guards.of_function(CODE, reasons), list[FailedGuard])
+    return msgspec.convert(compiled.of_function(CODE, reasons), list[FailedGuard])
 
 
 def test_a_number_is_told_by_what_holds_it_and_the_line_that_asked() -> None:
@@ -137,7 +146,7 @@ net = torch.compile(Net(), backend="eager")
 for size in range(2, 7):
     net(torch.ones(size))
 from diagnose.capture.agent import guards
-print(json.dumps(guards.failed()))
+print(json.dumps(compiled.failed()))
 """
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from diagnose.capture.agent.same_batch import Called, Difference, SameBatch, update_compared
+from diagnose.capture.agent.arm import Called, Difference, SameBatch, update_compared
 from diagnose.fixes.interfaces import Switch
 from diagnose.fixes.optimizers import OptimizerArgument
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from diagnose.capture.agent import sources
+from diagnose.capture.agent import script_files
 
 
 def imported(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
@@ -16,8 +16,8 @@ def imported(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     module = ModuleType("own_module")
     module.__file__ = str(path)
     monkeypatch.setitem(sys.modules, "own_module", module)
-    monkeypatch.setattr(sources, "MOST_FILES", len(sys.modules))  # Those of all tests are the user's own.
-    (told,) = (one for one in sources.imported(None) if one["file"] == str(path))
+    monkeypatch.setattr(script_files, "MOST_FILES", len(sys.modules))  # Those of all tests are the user's own.
+    (told,) = (one for one in script_files.imported(None) if one["file"] == str(path))
     return told
 
 
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_file_is_told_by_its_hash(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = hashlib.sha256(b"x = 1\n").hexdigest()
     assert imported(path, monkeypatch) == {"file": str(path), "sha256": expected, "script": False}
-    assert sources.imported(str(path))[0] == {"file": str(path), "sha256": expected, "script": True}
+    assert script_files.imported(str(path))[0] == {"file": str(path), "sha256": expected, "script": True}
 
 
 def test_a_file_written_since_the_process_began_has_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,7 @@ def test_a_file_written_since_the_process_began_has_none(path: Path, monkeypatch
 
 
 def test_a_large_file_and_one_that_is_gone_have_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path.write_bytes(b"#" * (sources.LARGEST_BYTES + 1))
+    path.write_bytes(b"#" * (script_files.LARGEST_BYTES + 1))
     os.utime(path, (0, 0))
     assert imported(path, monkeypatch)["sha256"] is None
     path.unlink()
@@ -52,6 +52,6 @@ def test_a_large_file_and_one_that_is_gone_have_none(path: Path, monkeypatch: py
 
 
 def test_libraries_are_not_told() -> None:
-    told = [str(one["file"]) for one in sources.imported(None)]
+    told = [str(one["file"]) for one in script_files.imported(None)]
     assert all("site-packages" not in one and not one.startswith(str(Path(os.__file__).parent)) for one in told)
-    assert len(told) <= sources.MOST_FILES
+    assert len(told) <= script_files.MOST_FILES

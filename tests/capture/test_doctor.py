@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from diagnose.capture import doctor, limits
-from diagnose.capture.doctor import Torch
-from diagnose.capture.limits import ALLOW_COUNTERS, Check
+from diagnose.capture import doctor
+from diagnose.capture.doctor import ALLOW_COUNTERS, Check, Torch
 from tests.capture.test_agent_about import draw
 
 NO_CAPABILITY, SYS_ADMIN, PERFMON = "0000000000000000", f"{1 << 21:016x}", f"{1 << 38:016x}"
@@ -197,14 +196,14 @@ VERSION = "2025.5.1.121-255136380782v0"
 
 def test_nsys_on_the_path(tmp_path: Path) -> None:
     nsys = program(tmp_path / "bin" / "nsys", NSYS)
-    assert limits.check_nsys(str(nsys.parent)) == Check("nsys", "ok", f"{nsys} ({VERSION})")
+    assert doctor.check_nsys(str(nsys.parent)) == Check("nsys", "ok", f"{nsys} ({VERSION})")
 
 
 @pytest.mark.parametrize("text", [None, "#!/bin/sh\nexit 1\n", "#!/no/such/shell\n"], ids=["none", "fails", "broken"])
 def test_no_nsys(tmp_path: Path, text: str | None) -> None:
     if text:
         program(tmp_path / "bin" / "nsys", text)
-    found = limits.check_nsys(str(tmp_path / "bin"))
+    found = doctor.check_nsys(str(tmp_path / "bin"))
     assert (found.name, found.state) == ("nsys", "missing")
     assert doctor.can_record([found])
 
@@ -226,13 +225,13 @@ def test_sampling(tmp_path: Path, level: str, capabilities: str, container: bool
     draw(root, proc__sys__kernel__perf_event_paranoid=f"{level}\n")
     if container:
         draw(root, **{".dockerenv": ""})
-    [found] = limits.check_sampling(root)
+    [found] = doctor.check_sampling(root)
     assert (found.name, found.state, found.what) == ("CPU sampling", state, what)
     assert bool(found.fix) == (state != "ok")
 
 
 def test_no_word_on_sampling_where_there_is_no_linux(tmp_path: Path) -> None:
-    assert list(limits.check_sampling(tmp_path)) == []
+    assert list(doctor.check_sampling(tmp_path)) == []
 
 
 @pytest.mark.parametrize(
@@ -245,10 +244,10 @@ def test_counters(tmp_path: Path, value: str, capabilities: str, state: str) -> 
         proc__driver__nvidia__params=f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {value}\n",
         proc__self__status=f"CapEff:\t{capabilities}\n",
     )
-    [found] = limits.check_counters(root)
+    [found] = doctor.check_counters(root)
     assert (found.name, found.state) == ("GPU counters", state)
     assert found.fix == (ALLOW_COUNTERS if state == "limited" else "")
 
 
 def test_no_word_on_counters_without_a_driver(tmp_path: Path) -> None:
-    assert list(limits.check_counters(tmp_path)) == []
+    assert list(doctor.check_counters(tmp_path)) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.capture import folders, gathering, manifests
+from diagnose.capture import folders, manifests
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.trace.manifest import Manifest
@@ -31,18 +31,18 @@ def says(part: Part, rank: int, **more: object) -> None:
 
 
 def completed(part: Part, said: list[str]) -> Manifest:
-    gathering.wait_for_all(part, said.append)
+    manifests.wait_for_all(part, said.append)
     return manifests.complete(part, exit_code=0)
 
 
 def test_the_command_of_rank_0_completes(parts: list[Part]) -> None:
     first, second = parts
-    assert (gathering.completes(first), gathering.completes(second)) == (False, True)
+    assert (manifests.completes(first), manifests.completes(second)) == (False, True)
 
 
 def test_without_rank_0_the_command_that_began_completes(tmp_path: Path) -> None:
     first, second = (folders.take(tmp_path, Plan(), "job", False)[0] for _ in range(2))
-    assert (gathering.completes(first), gathering.completes(second)) == (True, False)
+    assert (manifests.completes(first), manifests.completes(second)) == (True, False)
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_what_comes_late_is_waited_for(parts: list[Part]) -> None:
     def come() -> None:
         time.sleep(2.0)
         says(other, 1)
-        gathering.leave(other)
+        manifests.leave(other)
 
     coming = threading.Thread(target=come)
     coming.start()
@@ -69,7 +69,7 @@ def test_what_comes_late_is_waited_for(parts: list[Part]) -> None:
 def test_a_rank_whose_command_has_ended_is_not_waited_for(parts: list[Part]) -> None:
     other, mine = parts
     says(mine, 0)
-    gathering.leave(other)
+    manifests.leave(other)
     said: list[str] = []
     found = completed(mine, said)
     assert said == []
@@ -133,8 +133,8 @@ def test_a_command_that_outlives_the_recording_leaves_it_alone(parts: list[Part]
     for rank, part in ((1, other), (0, mine)):
         says(part, rank)
     manifests.complete(mine, exit_code=0)
-    assert not gathering.completes(other)
-    gathering.leave(other)
+    assert not manifests.completes(other)
+    manifests.leave(other)
     assert sorted(path.name for path in mine.recording.iterdir()) == [
         *("manifest.json", "rank0.trace.json.gz", "rank1.trace.json.gz")
     ]
@@ -150,7 +150,7 @@ def test_what_a_shared_folder_does_not_list_yet_is_found_by_name(
     monkeypatch.setattr(Path, "glob", lambda *_: iter(()))
     with pytest.raises(folders.CannotRecord, match="Another command is recording into"):
         folders.take(mine.recording, Plan(), "other job", False)
-    gathering.leave(other)
+    manifests.leave(other)
     found = completed(mine, [])
     assert [(one.rank, one.trace) for one in found.ranks] == [(0, "rank0.trace.json.gz"), (1, "rank1.trace.json.gz")]
     assert found.complete

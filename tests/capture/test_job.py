@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from diagnose.capture.agent import board as boards
-from diagnose.capture.agent import chosen
+from diagnose.capture.agent import place
 from diagnose.capture.agent.board import Board, StoreBoard, Words
 from diagnose.capture.agent.plan import WORK
 from diagnose.capture.agent.recordings import Recording
-from diagnose.capture.job import of
+from diagnose.capture.folders import of
 
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}
 PODS = {"WORLD_SIZE": "2", "MASTER_ADDR": "train-master-0", "MASTER_PORT": "23456"}
@@ -207,17 +207,17 @@ def test_a_store_that_hangs_or_dies_is_not_asked_again(
 
 
 def test_ranks_that_are_named() -> None:
-    assert chosen.named("all", 4) == {0, 1, 2, 3}
-    assert chosen.named("auto", chosen.MOST) == set(range(chosen.MOST))
-    assert chosen.named("auto", chosen.MOST + 1) is None
-    assert chosen.named("0,1, 8-15", 10) == {0, 1, 8, 9}
-    assert chosen.named("12", 10) == set()
+    assert place.named("all", 4) == {0, 1, 2, 3}
+    assert place.named("auto", place.MOST) == set(range(place.MOST))
+    assert place.named("auto", place.MOST + 1) is None
+    assert place.named("0,1, 8-15", 10) == {0, 1, 8, 9}
+    assert place.named("12", 10) == set()
 
 
 @pytest.mark.parametrize("text", ["", "some", "1-", "-1", "1,,2", "1-2-3", "²"])
 def test_what_names_no_ranks_is_refused_in_a_sentence(text: str) -> None:
     with pytest.raises(ValueError, match=r"are not ranks\. Write auto, all, or numbers such as 0,1,8-15\."):
-        chosen.named(text, 4)
+        place.named(text, 4)
 
 
 GROUPS = """
@@ -226,7 +226,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from diagnose.capture.agent import chosen
 d.init_process_group("fake", rank=0, world_size=1024, store=FakeStore())
 mesh = d.init_device_mesh("cpu", (16, 8, 8), mesh_dim_names=("pp", "dp", "tp"))
-print(*sorted(chosen.of_groups(0, 1024)))
+print(*sorted(place.of_groups(0, 1024)))
 """
 
 

@@ -15,7 +15,7 @@ from diagnose.capture.agent import lines
 from diagnose.capture.agent.plan import WORK
 from diagnose.capture.agent.recordings import Recording
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.source_lines import sites_of
+from diagnose.facts.core.spans import sites_of
 from diagnose.source import ranks
 from diagnose.trace.frames import Site
 

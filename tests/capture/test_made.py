@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.capture.agent.loops import line_of
-from diagnose.capture.agent.made import Place, call_at
+from diagnose.capture.agent.noticed import Place, call_at
+from diagnose.capture.agent.threads import line_of
 from diagnose.trace.manifest import Made
 from tests.capture.scripts import profile, script
 

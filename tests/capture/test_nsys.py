@@ -18,9 +18,9 @@ from diagnose.capture import nsys
 from diagnose.capture.agent import nsys as agent
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import WORK, Part
-from diagnose.capture.limits import CannotRecord
+from diagnose.capture.doctor import CannotRecord
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.source_lines import sites_of
+from diagnose.facts.core.spans import sites_of
 from diagnose.source import nvtx, ranks, recording
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import RankManifest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.capture.agent.watch.log_file import LogFile
+from diagnose.capture.agent.watch.log import LogFile
 from diagnose.capture.agent.watch.step_times import Interval, recorded
 from diagnose.capture.agent.watch.windows import COLUMNS, DETAILED, Windows
 from diagnose.source.run_log import read

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.capture.agent.writes import MOST_FILES, Writes
+from diagnose.capture.agent.script_files import MOST_WRITTEN, Writes
 from tests.capture.scripts import environment
 
 
@@ -72,7 +72,7 @@ def test_so_many_are_enough(written: Writes) -> None:
     names = [f"{letter}.pt" for letter in string.ascii_letters]
     for name in names:
         written.note(name)
-    assert written.found() == names[:MOST_FILES]
+    assert written.found() == names[:MOST_WRITTEN]
 
 
 def test_of_those_that_differ_by_numbers_the_first_is_named(written: Writes) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.source_lines import sites_of
+from diagnose.facts.core.spans import sites_of
 from diagnose.source import recording
-from diagnose.trace import nesting
+from diagnose.trace import intervals
 from diagnose.trace.frames import Site
 from diagnose.trace.kinds import Activity, activity
 
@@ -182,7 +182,7 @@ def works(facts: Facts, source: Source) -> dict[int, Work]:
     ids = np.flatnonzero((spans["step"].to_numpy() >= 0) & np.array([work is not None for work in of_span]))
     some = spans.iloc[ids]
     start = some["start_ns"].to_numpy()
-    outer = nesting.parents(some["track"].to_numpy().astype(np.int64), start, start + some["dur_ns"].to_numpy()) < 0
+    outer = intervals.parents(some["track"].to_numpy().astype(np.int64), start, start + some["dur_ns"].to_numpy()) < 0
     return {at: work for at in ids[outer].tolist() if (work := of_span[at])}
 
 

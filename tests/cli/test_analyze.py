@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.capture.agent.watch.log_file import framed
+from diagnose.capture.agent.watch.log import framed
 from diagnose.cli import main
 from diagnose.contracts.diagnosis import Diagnosis
 from tests.cli.invoking import refused, run

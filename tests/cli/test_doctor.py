@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from diagnose.capture.limits import Check
+from diagnose.capture.doctor import Check
 from diagnose.cli import COMMANDS, group
 from diagnose.cli.doctor import report
 from tests.cli.invoking import refused, run

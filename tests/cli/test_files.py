@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
+from diagnose.cli.results import STDOUT, output, refuse_unwritable, write
 from tests.cli.invoking import refused, run
 from tests.cli.test_analyze import trace
 from tests.exhaustive import some_of

@@ -25,7 +25,7 @@ from tests.watched.logs import MS, S, interval, recorded
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import os, sys
-from diagnose.cli.panel import Panel, possible
+from diagnose.cli.live import Panel, possible
 from diagnose.live.now import rank_now
 from tests.live.drawn import log, window
 
@@ -85,12 +85,12 @@ def test_a_low_terminal_keeps_half_of_its_lines() -> None:
 
 @pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"TERM": ""}])
 def test_there_is_none_on_a_terminal_that_cannot(variables: dict[str, str]) -> None:
-    program = "from diagnose.cli.panel import possible\nprint(possible())"
+    program = "from diagnose.cli.live import possible\nprint(possible())"
     assert shown_by(program, **variables) == "False\r\n"
 
 
 def test_there_is_none_in_a_pipe() -> None:
-    program = "from diagnose.cli.panel import possible\nprint(possible())"
+    program = "from diagnose.cli.live import possible\nprint(possible())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "False\n"
 

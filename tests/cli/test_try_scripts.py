@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from diagnose.trace.manifest import Manifest
-from diagnose.trials.arms import first_size
-from diagnose.trials.losses import compared
+from diagnose.trials.arms import compared, first_size
 from tests.capture.scripts import profile, script
 from tests.cli.invoking import refused, run
 from tests.trials.running import SIZE, arm

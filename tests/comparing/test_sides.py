@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from diagnose import analyze
+from diagnose.comparing.compare import recordings, side
 from diagnose.comparing.runs import middle
-from diagnose.comparing.sides import recordings, side
 from diagnose.source.base import InputError
 from tests.cli.test_compare import trace
 from tests.runs import run

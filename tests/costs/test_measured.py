@@ -18,14 +18,14 @@ from diagnose.costs.host import DOUBLE_LEFT, UPDATED
 from diagnose.costs.measured import measured_costs
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.work import work_table
-from diagnose.facts.device.doubles import doubles
 from diagnose.facts.device.fusion import attention_chains
+from diagnose.facts.device.precision import doubles
 from diagnose.facts.optimizer.optimizer import optimizer_steps
 from diagnose.pipeline import to_measure
 from diagnose.replay import shown
 from diagnose.replay.saving import Basis
 from diagnose.reports import markdown
-from diagnose.rulekit.fusing_advice import attended, updated_at_once
+from diagnose.rulekit.shared_advice import attended, updated_at_once
 from diagnose.source.recording import find
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Optimizer

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from diagnose.costs.known import Family, Grade, Known, known
+from diagnose.costs.measured import FEWEST, LONG_NS, MOST, SPREAD, Seen, seen, seen_in
 from diagnose.costs.ops import costed_ops
-from diagnose.costs.seen import FEWEST, LONG_NS, MOST, SPREAD, Seen, seen, seen_in
 from diagnose.facts.core.base import Facts
 from diagnose.pipeline import present
 from diagnose.replay.saving import Basis

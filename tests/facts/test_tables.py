@@ -5,9 +5,9 @@ import pytest
 from diagnose.facts.communication.overlap import communication
 from diagnose.facts.core.base import Missing
 from diagnose.facts.data.fetches import input_wait
-from diagnose.facts.device.copies import copies
 from diagnose.facts.device.kernels import kernel_kinds, kernel_ops, kernels
 from diagnose.facts.device.memory import allocation_calls, memory
+from diagnose.facts.device.transfers import copies
 from diagnose.facts.host.python import Op, ops
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.kinds import KernelKind

@@ -15,7 +15,7 @@ from diagnose.fixes import catalogue as fixes
 from diagnose.fixes.process import VARIABLES
 from diagnose.fixes.setting import PARTS, Argument, Loop, NotPossible, Run, Safety, Setting
 from diagnose.patches.editor import edits_of
-from diagnose.patches.errors import CannotEdit
+from diagnose.patches.files import CannotEdit
 from diagnose.patches.project import Project
 from diagnose.trace.manifest import (
     Arm,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from diagnose.capture.agent.watch.log_file import framed
+from diagnose.capture.agent.watch.log import framed
 from diagnose.trace.run_log import Column, Gauge, RunLog, Window
 
 S, MS = 1_000_000_000, 1_000_000

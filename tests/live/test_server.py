@@ -9,8 +9,8 @@ import click
 import pytest
 
 from diagnose.cli import live
+from diagnose.live.metrics import CannotServe, MetricsServer, address_of
 from diagnose.live.now import rank_now
-from diagnose.live.server import CannotServe, MetricsServer, address_of
 from tests.live.boards import points
 from tests.live.drawn import MS, log, window
 

@@ -3,14 +3,14 @@
 from msgspec.structs import replace
 
 from diagnose.contracts.watched_run import RunPartKind
-from diagnose.live import words
+from diagnose.live import now
 from diagnose.live.now import RankNow, rank_now
 from diagnose.trace.run_log import Column
 from tests.live.drawn import MS, S, log, window
 
 
 def told(*ranks: RankNow) -> dict[str, str]:
-    return dict(words.rows(ranks))
+    return dict(now.rows(ranks))
 
 
 def slow(rank: int) -> RankNow:
@@ -31,7 +31,7 @@ def test_a_run_of_one_rank() -> None:
         "memory": "resident memory 800 MB",
         "GPU": "SM clock, MHz 1,411; temperature, °C 62.0; throttled by heat or power",
     }
-    assert words.line([one]) == (
+    assert now.line([one]) == (
         "161 steps in 6.00 s, 40.0 steps/s now;"
         " step: median 25.0 ms, p99 25.0 ms (at first median 25.0 ms, p99 25.0 ms);"
         " waiting for data 20.0 % of a step; resident memory 800 MB"
@@ -41,7 +41,7 @@ def test_a_run_of_one_rank() -> None:
 def test_no_step_but_the_first() -> None:
     one = rank_now(log())
     assert told(one) == {"so far": "1 step in 2.00 s", "time": "2.00 s: start-up and compilation 100.0 %"}
-    assert words.line([one]) == "1 step in 2.00 s"
+    assert now.line([one]) == "1 step in 2.00 s"
 
 
 def test_a_run_that_stands_still_is_told() -> None:
@@ -62,7 +62,7 @@ def test_a_finding_is_told_when_it_is_seen() -> None:
     steps = [Column(40, 40 * ns, ns, ns, ()) for ns in range(20 * MS, 29 * MS, MS)]
     one = rank_now(log(*(replace(window(at), columns={"step": step}) for at, step in enumerate(steps))))
     (found,) = one.findings
-    sentence = words.finding(found)
+    sentence = now.finding(found)
     assert sentence.startswith("Step time rises over the run. The typical step rises from 21.0 ms to 27.0 ms")
     assert told(one)["finding"] == sentence
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from diagnose.contracts.patches import PatchedFile
 from diagnose.patches import files, making
-from diagnose.patches.errors import CannotEdit, CannotPatch
+from diagnose.patches.files import CannotEdit, CannotPatch
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Manifest, SourceFile
 from tests.patches.patching import apply, finding, manifest, patch, why_not

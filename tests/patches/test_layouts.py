@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from diagnose.contracts.patches import Patch
 from diagnose.contracts.trials import Trial, Verdict
 from diagnose.fixes.setting import Safety
-from diagnose.patches.errors import CannotPatch
-from diagnose.patches.selection import kept, select
+from diagnose.patches.files import CannotPatch
+from diagnose.patches.making import kept, select
 from tests.patches.patching import finding, manifest, patch
 from tests.reports.test_trials import WORKERS, report
 

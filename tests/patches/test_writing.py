@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from diagnose.contracts.patches import Patch
-from diagnose.patches import writing
-from diagnose.patches.errors import CannotPatch
+from diagnose.patches.files import CannotPatch, write
 from diagnose.trace.manifest import Manifest, SourceFile
 from tests.patches.patching import manifest, patch
 
@@ -45,7 +44,7 @@ def untouched(files: tuple[Path, Path]) -> bool:
 
 def test_all_files_are_written_with_their_modes(files: tuple[Path, Path]) -> None:
     files[0].chmod(0o755)
-    writing.write(made(files))
+    write(made(files))
     assert files[0].read_text() == TEXT.replace("8", "2")
     assert files[1].read_text() == LIB.replace("False", "True")
     assert [file.stat().st_mode & 0o777 for file in files] == [0o755, 0o644]
@@ -62,7 +61,7 @@ def test_a_file_that_has_changed_since_keeps_all_from_being_written(files: tuple
     with pytest.raises(
         CannotPatch, match=r"^lib.py has changed since the recording. Nothing was written. Record again"
     ):
-        writing.write(done)
+        write(done)
     assert untouched(files)
 
 
@@ -72,12 +71,12 @@ def test_a_file_that_changes_while_it_is_patched_is_not_written(files: tuple[Pat
     with pytest.raises(
         CannotPatch, match=r"^train.py has just changed. Nothing was written\. Run the command again\.$"
     ):
-        writing.write(done)
+        write(done)
     assert files[0].read_text() == "x = 1\n"
     files[0].write_text(TEXT)
     files[1].unlink()
     with pytest.raises(CannotPatch, match=r"^lib.py cannot be read: No such file or directory. Nothing was written\.$"):
-        writing.write(done)
+        write(done)
     assert files[0].read_text() == TEXT
 
 
@@ -86,7 +85,7 @@ def test_a_file_that_is_read_only_is_patched_and_not_written(files: tuple[Path, 
     done = made(files)
     assert len(done.files) == 2
     with pytest.raises(CannotPatch, match=r"^lib.py is read-only. Nothing was written. Make it writable, or apply"):
-        writing.write(done)
+        write(done)
     assert untouched(files)
 
 
@@ -100,7 +99,7 @@ def test_if_one_cannot_be_replaced_none_is(files: tuple[Path, Path], monkeypatch
 
     monkeypatch.setattr(Path, "replace", fails_at_the_second)
     with pytest.raises(CannotPatch, match=r"^Nothing was written: No space left on device\.$"):
-        writing.write(done)
+        write(done)
     assert untouched(files)
 
 
@@ -126,10 +125,10 @@ def test_of_an_older_recording_the_times_count(
     assert all(one.startswith(expected) for one, expected in zip(done.notes, note, strict=True))
     if note:
         with pytest.raises(CannotPatch, match="Nothing was written"):
-            writing.write(done)
+            write(done)
         assert untouched(files)
     else:
-        writing.write(done)
+        write(done)
         assert not untouched(files)
 
 
@@ -137,6 +136,6 @@ def test_an_owner_s_link_stays_a_link(files: tuple[Path, Path]) -> None:
     link = files[0].parent / "linked.py"
     link.symlink_to("train.py")
     known = Manifest(sources=recorded(files[0]).sources)
-    writing.write(patch(files[0].parent, TRIALS[:1], known))
+    write(patch(files[0].parent, TRIALS[:1], known))
     assert link.readlink() == Path("train.py")
     assert link.read_text() == TEXT.replace("8", "2")

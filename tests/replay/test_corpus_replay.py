@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from msgspec.structs import replace
 
-from diagnose.advice.job_summary import summarised
+from diagnose.advice.assembly import summarised
 from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.communication.matching import join as joined_job
 from diagnose.facts.communication.peers import compare

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.core.causes import PATH_CAUSES, TimeCause
+from diagnose.facts.core.breakdown import PATH_CAUSES, TimeCause
 from diagnose.facts.core.steps import steps
 from diagnose.replay.critical_path import critical_path, path_parts
 from tests.drawing import Drawing

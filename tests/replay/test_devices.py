@@ -10,8 +10,8 @@ from diagnose.facts.core.device import device_work
 from diagnose.facts.core.steps import steps
 from diagnose.facts.run.recording_cost import event_costs
 from diagnose.replay import calls as host_calls
-from diagnose.replay.baseline import baseline
 from diagnose.replay.edits import Shorten
+from diagnose.replay.job_saving import baseline
 from diagnose.replay.streams import streams
 from diagnose.replay.work_edges import before_on_stream, event_edges
 from diagnose.synthetic.reading import facts_of

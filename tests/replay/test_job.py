@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from diagnose.facts.communication.matching import join as joined_job
-from diagnose.replay.job import Joined, join
-from diagnose.replay.job_calls import CallsOfAll
+from diagnose.replay.job import CallsOfAll, Joined, join
 from diagnose.trace.job import CollectiveSequence, Job
 from tests.replay.playing import MS, Meet, NextStep, Own, Program, Recv, Send, play
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.reports.places import Checkout, Place
-from diagnose.reports.quoting import MOST_QUOTED, plain, quoted, size
+from diagnose.reports.words import MOST_QUOTED, plain, quoted, size
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Manifest, SourceFile
 from tests.reports.drawn import checkout

@@ -10,7 +10,7 @@ import pytest
 from diagnose import pipeline
 from diagnose.advice.rank_diagnosis import RankDiagnosis
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.reports import findings, markdown, notebook, perfetto, terminal
+from diagnose.reports import findings, markdown, perfetto, terminal
 from diagnose.reports.html import page
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
@@ -58,7 +58,7 @@ def test_every_report_shows_it(found: Diagnosis) -> None:
     assert "- The disk is nearly full (TT02)  high\n   The disk is 99 % full.\n" in markdown.render(found)
     whole = markdown.render(found, details=True)
     assert "### RISKS\n\n1. **The disk is nearly full**\n   The disk is 99 % full.\n" in whole
-    for html in (page.render(found), notebook.render(found)):
+    for html in (page.render(found), markdown.notebook_html(found)):
         assert "RISKS" in html
         assert "The disk is 99 % full." in html
         assert "Delete &lt;b&gt;old&lt;/b&gt; checkpoints." in html or "rm old.pt" in html

@@ -10,8 +10,8 @@ from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.trials import Baseline, Both, GpuState, NotTried, Numbers, Range, Report, Trial
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.reports import markdown, terminal, trials
-from diagnose.reports.html import page, tried
-from diagnose.reports.html.trial_figures import speed_ups, speed_ups_sentence
+from diagnose.reports.html import cards, page
+from diagnose.reports.html.cards import speed_ups, speed_ups_sentence
 from tests.diagnoses import of_ranks
 from tests.drawing import Drawing
 
@@ -269,4 +269,4 @@ def test_without_an_interval_nothing_is_drawn_and_the_page_says_so() -> None:
     with pytest.raises(Missing):
         speed_ups(of_a_run(report(VOID)))
     assert "a measured fix" in page.render(of_a_run(report(VOID)))
-    assert tried.view(report(VOID)).fixes[0].verdict == "could not be injected"
+    assert cards.view(report(VOID)).fixes[0].verdict == "could not be injected"

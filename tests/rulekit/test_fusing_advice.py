@@ -14,7 +14,7 @@ from diagnose.facts.host.starvation import Starvation, starvation
 from diagnose.fixes.setting import Safety
 from diagnose.pipeline import present
 from diagnose.replay.edits import Between, Shorten
-from diagnose.rulekit.fusing_advice import launched
+from diagnose.rulekit.shared_advice import launched
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import FailedGuard, Optimizer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import diagnose
-from diagnose.source import packed
+from diagnose.source import beside
 from diagnose.source.beside import read_graph, read_values
 from diagnose.source.recording import find, read
 from tests.trace.test_lenient import changed, paths
@@ -71,7 +71,7 @@ def test_values(tmp_path: Path) -> None:
         ("graph", {"used": [1, 1]}),
         ("graph", {"optimizer": [-1]}),
         ("graph", {"optimizer": [-1, -2]}),
-        ("graph", {"names": ["x"] * (packed.MOST_NAMES + 1)}),
+        ("graph", {"names": ["x"] * (beside.MOST_NAMES + 1)}),
         ("values", {"name": [0, 2, 0]}),
         ("values", {"thread": [0, 0, 3]}),
         ("values", {"step": [0, 0, 2]}),
@@ -86,7 +86,7 @@ def test_values(tmp_path: Path) -> None:
         ("values", {"sparse": [0, 0, 1001]}),
         ("values", {"looked_up": [-1, 3, 0]}),
         ("values", {"repeats": [0, 0, 2]}),
-        ("values", {"names": ["x"] * (packed.MOST_NAMES + 1)}),
+        ("values", {"names": ["x"] * (beside.MOST_NAMES + 1)}),
     ],
 )
 def test_what_does_not_fit_is_not_used(tmp_path: Path, kind: str, change: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def test_a_column_that_is_no_must_is_left_out_alone(tmp_path: Path, kind: str, f
 def test_what_is_too_large_is_not_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
-    monkeypatch.setattr(packed, bound, most)
+    monkeypatch.setattr(beside, bound, most)
     with pytest.raises(ValueError, match="too large"):
         read_values(written(tmp_path, VALUES, "values"))
 
@@ -128,7 +128,7 @@ def test_a_damaged_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_grows_beyond_all_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(beside, "MOST_BYTES", 1 << 20)
     with pytest.raises(ValueError, match="is larger than 1 MB"):
         read_graph(written(tmp_path, {**GRAPH, "more": " " * (2 << 20)}, "graph"))
 

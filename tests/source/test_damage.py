@@ -136,7 +136,7 @@ def test_one_bad_event_leaves_all_others(
 def test_workers_that_die_are_done_without(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diagnose.source.stream.PIECE_BYTES", 700)
     monkeypatch.setattr("diagnose.source.kineto.WORTH_WORKERS_BYTES", 0)
-    monkeypatch.setattr("diagnose.source.workers._PROGRAM", program)
+    monkeypatch.setattr("diagnose.source.collector._PROGRAM", program)
     found = read(tmp_path, text())
     assert len(found.spans) == EVENTS
     assert not warned(found)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.source_lines import sites_at
+from diagnose.facts.core.spans import sites_at
 from diagnose.reports.sections import place
 from diagnose.trace.frames import Site
 from tests.drawing import MAIN, Drawing

@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.core.base import Facts
-from diagnose.source import nccl, ranks
+from diagnose.source import nvtx, ranks
 from tests.source.nsight import Export
 
 MB = 1 << 20
@@ -106,4 +106,4 @@ def test_without_blobs_or_their_schemas_nothing_is_told(tmp_path: Path) -> None:
     [("ncclAllReduce", "all_reduce"), ("ncclReduceScatter", "reduce_scatter"), ("ncclSend", "send"), ("step", "")],
 )
 def test_names_of_operations_are_as_of_their_kernels(name: str, operation: str) -> None:
-    assert nccl.operation(name) == operation
+    assert nvtx.operation(name) == operation

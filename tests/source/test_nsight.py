@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.breakdown import breakdown
+from diagnose.facts.core.breakdown import breakdown, launches
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.idle import idle
-from diagnose.facts.core.launches import launches
 from diagnose.facts.core.steps import steps
-from diagnose.facts.device.copies import copies
-from diagnose.facts.host.syncs import syncs
+from diagnose.facts.device.transfers import copies
+from diagnose.facts.host.waits import syncs
 from diagnose.source import ranks
 from diagnose.source.base import InputError
 from diagnose.synthetic.reading import facts_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause
 from diagnose.facts.core.host import host_time
 from diagnose.facts.core.idle import idle
 from diagnose.facts.host.python import python_pauses

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.source_lines import sites_of
-from diagnose.source import nsys_export, ranks
+from diagnose.facts.core.spans import sites_of
+from diagnose.source import nsight_system, ranks
 from diagnose.trace import nsys_files
 from diagnose.trace.frames import Site
 from diagnose.trace.model import Rank
@@ -246,7 +246,7 @@ def test_lines_that_a_real_nsys_samples(tmp_path: Path, monkeypatch: pytest.Monk
     subprocess.run(
         [*line, "--output=run", sys.executable, "train.py"], cwd=tmp_path, check=True, capture_output=True, timeout=120
     )
-    rank = ranks.read(nsys_export.exported(tmp_path / "run.nsys-rep"))
+    rank = ranks.read(nsight_system.exported(tmp_path / "run.nsys-rep"))
     source = REAL.splitlines()
     pauses, calls = set(), {}
     for start, dur, name in zip(rank.lines["start_ns"], rank.lines["dur_ns"], rank.lines["name"], strict=True):

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.capture.agent.watch import windows
-from diagnose.capture.agent.watch.log import VERSION
-from diagnose.capture.agent.watch.log_file import HEADER, MAGIC, framed
+from diagnose.capture.agent.watch.log import HEADER, MAGIC, VERSION, framed
 from diagnose.source import recording, run_log
 from diagnose.source.base import InputError
 from diagnose.source.run_log import logs_in, read

@@ -9,7 +9,7 @@ import click
 import pytest
 
 import diagnose
-from diagnose.cli.files import refuse_unwritable, write
+from diagnose.cli.results import refuse_unwritable, write
 from diagnose.source.base import InputError
 from diagnose.storage.remote import Remote
 from tests.capture.scripts import STEP, environment, script

@@ -6,8 +6,8 @@ from botocore.exceptions import ClientError, EndpointConnectionError, NoCredenti
 from yarl import URL
 
 from diagnose.storage import urls
-from diagnose.storage.failures import in_words
 from diagnose.storage.remote import Remote
+from diagnose.storage.urls import in_words
 
 
 @pytest.mark.parametrize("text", ["s3://b/run", "https://h/x.json", "abfs://c@a.dfs.core.windows.net/x", "hdfs:///run"])

@@ -10,8 +10,8 @@ import pytest
 from diagnose.source import ranks
 from diagnose.source.base import InputError
 from diagnose.storage import remote, writing
-from diagnose.storage.failures import StorageError
 from diagnose.storage.remote import Listings, Remote
+from diagnose.storage.urls import StorageError
 from tests.storage.conftest import Bucket
 from tests.storage.network import proxy, times, web_server
 

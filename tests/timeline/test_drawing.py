@@ -8,15 +8,13 @@ import pytest
 
 from diagnose.contracts.timeline import KINDS, MarkKind, Timeline
 from diagnose.facts.core.base import Facts, Missing, optional
-from diagnose.facts.core.breakdown import breakdown, device_time
-from diagnose.facts.core.causes import IDLE_CAUSES
+from diagnose.facts.core.breakdown import IDLE_CAUSES, breakdown, device_time
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import steps
 from diagnose.source import ranks
 from diagnose.timeline import drawing as module
 from diagnose.timeline.drawing import MOST_MARKS, MOST_NAME, timeline
-from diagnose.timeline.lanes import MOST_STREAMS, MOST_THREADS, lanes, window
-from diagnose.timeline.marks import Marks
+from diagnose.timeline.marks import MOST_STREAMS, MOST_THREADS, Marks, lanes, window
 from diagnose.trace import intervals
 from tests.drawing import Drawing
 from tests.replay.test_corpus_replay import FILES

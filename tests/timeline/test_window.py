@@ -6,11 +6,9 @@ import pytest
 from diagnose.contracts.timeline import Lane, Spot, Timeline
 from diagnose.facts.core.base import Facts
 from diagnose.replay.edits import Detach, Remove, Shorten, Times
-from diagnose.timeline import spots as module
-from diagnose.timeline.lanes import lanes
-from diagnose.timeline.marks import Marks
-from diagnose.timeline.spots import MOST_SPOTS, spots
-from diagnose.timeline.window import label, lane_name, marks, pieces
+from diagnose.timeline import drawing as module
+from diagnose.timeline.drawing import MOST_SPOTS, label, lane_name, marks, pieces, spots
+from diagnose.timeline.marks import Marks, lanes
 from tests.drawing import Drawing
 from tests.replay.programs import ids, python
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.trace import hardware
-from diagnose.trace.gpu_families import estimated
-from diagnose.trace.hardware import Peaks, peaks
+from diagnose.trace.hardware import Peaks, estimated, peaks
 from diagnose.trace.model import Device
 
 TABLE = Path(__file__).parents[1] / "data" / "devices.tsv"

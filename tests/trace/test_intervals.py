@@ -11,8 +11,7 @@ from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace import intervals
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.job import CollectiveSequence, ProcessGroup
-from diagnose.trace.packing import packed, unpacked
+from diagnose.trace.job import CollectiveSequence, ProcessGroup, packed, unpacked
 from diagnose.trace.varying import varying_shapes
 
 pieces = st.lists(st.tuples(st.integers(-20, 40), st.integers(0, 12)), max_size=12).map(

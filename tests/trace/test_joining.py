@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.inputs import recorded_inputs
-from diagnose.facts.core.source_lines import sites_at, sites_of
+from diagnose.facts.core.spans import sites_at, sites_of
 from diagnose.facts.device.memory import Memory, memory
 from diagnose.facts.host.functions import functions
 from diagnose.facts.run.pauses import checkpoints

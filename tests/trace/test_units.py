@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from diagnose.source import ranks
-from diagnose.trace import periods, units
+from diagnose.trace import units
+from diagnose.trace.steps import repeated
 from tests.drawing import Drawing
 
 
@@ -112,7 +113,7 @@ def training(steps: int, optimizer: str = ADAM, layers: int = 6, pause: int = 50
 
 def test_a_period_with_an_optimizer_is_a_step() -> None:
     rank = training(steps=5).rank()
-    starts, launches = periods.repeated(rank.spans, rank.links)
+    starts, launches = repeated(rank.spans, rank.links)
     assert launches == 4 * 6 + 3
     assert (
         np.diff(starts).tolist() == [27 * 10_000 + 50_000] * 4 or np.diff(starts).tolist() == [27 * 10_000 + 50_000] * 3
@@ -138,7 +139,7 @@ def test_a_period_with_an_optimizer_is_a_step() -> None:
 )
 def test_what_is_no_period_of_steps(draw: Drawing) -> None:
     rank = draw.rank()
-    assert periods.repeated(rank.spans, rank.links)[1] == 0
+    assert repeated(rank.spans, rank.links)[1] == 0
     assert rank.steps == ()
 
 
@@ -149,7 +150,7 @@ def test_a_step_of_two_equal_halves_is_not_halved_by_its_layers() -> None:
         draw.launch(name, (at, at + 2), (at + 4, at + 9))
         at += 10
     rank = draw.rank()
-    assert periods.repeated(rank.spans, rank.links)[1] == 2 * 17 + 1
+    assert repeated(rank.spans, rank.links)[1] == 2 * 17 + 1
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_a_step_of_two_equal_halves_is_not_halved_by_its_layers() -> None:
 )
 def test_periods_of_real_trainings_are_the_steps_that_they_mark(corpus: Path, name: str, launches: int) -> None:
     rank = ranks.read(corpus / "kineto" / name)
-    starts, found = periods.repeated(rank.spans, rank.links)
+    starts, found = repeated(rank.spans, rank.links)
     kernels = rank.spans[rank.spans["kind"] == "kernel"]
     calls = rank.links[rank.links["to_id"].isin(kernels.index)].set_index("to_id")["from_id"]
     per_step = kernels.assign(call=calls).groupby("step")["call"].nunique().drop(-1, errors="ignore")

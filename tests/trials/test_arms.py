@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.trials.arms import Size, Void, run_arm
-from diagnose.trials.losses import compared
+from diagnose.trials.arms import Size, Void, compared, run_arm
 from diagnose.trials.selection import CannotTry
 from tests.trials.running import SIZE, arm
 from tests.trials.scripts import MANY, steady

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diagnose.trials.arms import Void
-from diagnose.trials.losses import compared
+from diagnose.trials.arms import Void, compared
 from tests.trials.running import arm, printed
 from tests.trials.scripts import COMPILED, LIGHTNING, MANY, MORE, OTHER, TRANSFORMERS, steady
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.trials.arms import Arm, Void
-from diagnose.trials.losses import compared
+from diagnose.trials.arms import Arm, Void, compared
 from tests.trials.running import arm, printed
 from tests.trials.scripts import SHARDED, ranks
 

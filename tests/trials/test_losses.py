@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from diagnose.contracts.trials import Both, GpuState
 from diagnose.trace.manifest import DeviceState
 from diagnose.trials import arms, protocol
-from diagnose.trials.arms import Arm, Size
-from diagnose.trials.losses import compared
+from diagnose.trials.arms import Arm, Size, compared
 from diagnose.trials.protocol import Bench
 from diagnose.trials.results import report
 from tests.trials.test_protocol import candidate

@@ -12,11 +12,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from . import made
+from . import noticed
 from .about_devices import devices, links
 from .about_settings import Settings, if_known
 from .alone import uses_gpu
-from .loops import is_library
+from .threads import is_library
 
 __all__ = ["Settings", "devices", "environment", "host", "links", "optimizers", "versions"]
 
@@ -194,7 +194,7 @@ def _optimizer(one: Any) -> dict[str, object]:
         "bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         "dtypes": dtypes,
         "devices": sorted({str(parameter.device.type) for parameter in parameters}),
-        "made": made.where(one),
+        "made": noticed.where(one),
     }
 
 

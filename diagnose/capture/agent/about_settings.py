@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, TypeVar
 
-from . import made
+from . import noticed
 from .alone import failed, uses_gpu
 from .imports import when_imported
 
@@ -66,7 +66,9 @@ class Settings:
         backend = if_known(_backend) or self._backend
         if backend is None:
             return None
-        calls = [found for one in list(self._known) if type(one).__name__ == _DDP_CLASS and (found := made.where(one))]
+        calls = [
+            found for one in list(self._known) if type(one).__name__ == _DDP_CLASS and (found := noticed.where(one))
+        ]
         return {
             "backend": backend,
             "ddp": self._wrapped["ddp"],
@@ -109,7 +111,7 @@ class Settings:
 
     def made(self, one: Any, value: object) -> None:
         """A loader, an optimizer or a wrapped model is being made."""
-        made.note(one)
+        noticed.note(one)
 
     def wrapped(self, kind: str, option: str, read: Callable[[Any], Option], module: Any, value: object) -> None:
         """An option of a module that runs on several ranks was set."""

@@ -1,4 +1,4 @@
-"""What is in the batches of a DataLoader that no trace tells: their parts, and how much of them is padding.
+"""How a DataLoader was made, what is in its batches, and what handing one over takes.
 
 Looked at while the training warms up, and with torch's own ops: on nothing that is measured, and on the CPU only.
 """
@@ -7,11 +7,80 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from statistics import median
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, WrapperDescriptorType
 from typing import Any, NamedTuple
 
-from .handing import handing
+from . import noticed
+
+
+def settings(loader: Any) -> dict[str, object]:
+    """By the names of `Loader` in the manifest; what is known only later is None."""
+    own = loader.__dict__
+    batches, sampler = own.get("batch_sampler"), own.get("sampler")
+    made_by = getattr(batches, "__dict__", {})
+    if batches is not None:
+        sampler = made_by.get("sampler", sampler) if type(batches).__name__ == "BatchSampler" else batches
+    return {
+        "dataset": type(own.get("dataset")).__name__,
+        "dataset_length": None,
+        "batch_size": _whole(own.get("batch_size")) or _whole(made_by.get("batch_size")),
+        "num_workers": _whole(own.get("num_workers")) or 0,
+        "pin_memory": bool(own.get("pin_memory")),
+        "prefetch_factor": _whole(own.get("prefetch_factor")),
+        "persistent_workers": bool(own.get("persistent_workers")),
+        "drop_last": bool(own.get("drop_last") or made_by.get("drop_last") is True),
+        "in_order": None if own.get("in_order") is None else bool(own["in_order"]),
+        "sampler": None if type(sampler).__name__ == "_InfiniteConstantSampler" else type(sampler).__name__,
+        "sampler_at": noticed.begins(getattr(type(sampler), "__iter__", None)),
+        "collate": _name(own.get("collate_fn")),
+        "start_method": None,
+        "made": noticed.where(loader),
+    }
+
+
+def dataset_length(iterator: Any) -> int | None:
+    """Length of the dataset of a loader's iterator that has given a batch, where torch's own sampler has asked as well.
+
+    Asking first could do what the script does not expect, such as opening a file before workers are forked.
+    """
+    module = sys.modules["torch.utils.data"]
+    kinds = (module.SequentialSampler, module.RandomSampler, module.DistributedSampler)
+    dataset, sampler = iterator._dataset, iterator._index_sampler
+    if type(sampler) is module.BatchSampler:
+        sampler = sampler.sampler
+    if not isinstance(sampler, kinds):
+        return None
+    own = sampler.__dict__
+    plain = isinstance(getattr(type(dataset), "__len__", None), (FunctionType, WrapperDescriptorType))
+    if not plain or own.get("data_source", own.get("dataset")) is not dataset:
+        return None
+    try:
+        return _whole(len(dataset))
+    except Exception:
+        return None
+
+
+def start_method(worker: Any) -> str | None:
+    """How a worker was started, without fixing the way of later ones."""
+    import multiprocessing
+
+    return getattr(type(worker), "_start_method", None) or multiprocessing.get_start_method(allow_none=True)
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int else None
+
+
+def _name(function: object) -> str | None:
+    while type(function).__name__ == "partial" and hasattr(function, "func"):
+        function = function.func
+    if isinstance(function, (FunctionType, MethodType, BuiltinFunctionType)):
+        return str(function.__qualname__)
+    return None if function is None else type(function).__name__
+
 
 MOST_LOOKS = 32  # Batches of a loader that are looked at (our choice).
 SHORTEST = 8  # Places of a row from which on it is taken for a sequence (our choice).
@@ -170,3 +239,48 @@ def _lengths(same: list[Any], axis: int) -> list[Any]:
             longest = torch.maximum(longest, (filled * places).amax(dim=1))
         found.append(longest)
     return found
+
+
+TIMES = 3  # That it is done (our choice).
+MOST_SENT_TENSORS, MOST_SENT_BYTES = (
+    256,
+    1 << 28,
+)  # That are sent at once; of more, so many times as much is told (our choice).
+
+
+def handing(tensors: int, objects: int, size: int) -> dict[str, object]:
+    """`handed_ns` and `sending_ns` as in `Loader` of the manifest; empty if that cannot be told. `size`: in bytes."""
+    from multiprocessing import resource_sharer
+
+    times = max(tensors / MOST_SENT_TENSORS, size / MOST_SENT_BYTES, 1.0)
+    tensors, objects, size = (round(one / times) for one in (tensors, objects, size))
+    sharer = getattr(resource_sharer, "_resource_sharer", None)  # A thread of this process, which sends descriptors.
+    begins = getattr(sharer, "_listener", None) is None
+    try:
+        each = [_once(tensors, objects, size) for _ in range(TIMES)]
+    except Exception:
+        return {}  # All else can be recorded without it.
+    finally:
+        if begins and sharer is not None:
+            resource_sharer.stop(timeout=1.0)
+    takes = zip(("handed_ns", "sending_ns"), zip(*each, strict=True), strict=True)
+    return {name: round(times * median(one)) for name, one in takes}
+
+
+def _once(tensors: int, objects: int, size: int) -> tuple[int, int]:
+    from multiprocessing.reduction import ForkingPickler
+
+    import torch
+    import torch.multiprocessing
+
+    parts = [torch.zeros(size // tensors, dtype=torch.uint8) for _ in range(tensors)]
+    batch = [parts, bytes(0 if tensors else size), list(range(objects))]
+    begun_cpu_ns = time.process_time_ns()
+    sent = bytes(ForkingPickler.dumps(batch))
+    sent_cpu_ns = time.process_time_ns() - begun_cpu_ns
+    del batch, parts  # Else they would be found again, and not received.
+    begun_ns, begun_cpu_ns, own_ns = time.perf_counter_ns(), time.process_time_ns(), time.thread_time_ns()
+    del ForkingPickler.loads(sent)[0]  # To give its memory back is part of it.
+    taken_ns = time.perf_counter_ns() - begun_ns
+    others_ns = time.process_time_ns() - begun_cpu_ns - (time.thread_time_ns() - own_ns)
+    return taken_ns, sent_cpu_ns + max(others_ns, 0)

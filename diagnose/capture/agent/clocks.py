@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from .alone import alone, uses_gpu
-from .heap import fetched_bytes
-from .phases import BACKWARD, phases
+from .interruptions import BACKWARD, phases
+from .recordings import fetched_bytes
 
 ON_DEVICE = "device times of steps"  # What fails alone if events do.
 _STARTED_NS = time.perf_counter_ns()  # When this process loaded the agent.

@@ -1,9 +1,11 @@
-"""Acting on modules once the script has imported them, without importing anything ourselves."""
+"""Modules: acting on those that the script imports, and those of `diagnose` that need the standard library alone."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from .alone import tried
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
+
 
 Act = Callable[[ModuleType], None]
 
@@ -60,3 +63,16 @@ def _tell(loader: Any, name: str) -> None:
             tried(module.__name__, act, module)
 
     loader.exec_module = exec_module
+
+
+NAME = "diagnose_standalone"
+
+
+def standalone(name: str) -> Any:
+    """A module by its name in `diagnose`. Without `diagnose` it is imported from beside the agent's files."""
+    if __package__ and __package__.startswith("diagnose."):
+        return importlib.import_module(f"diagnose.{name}")
+    if NAME not in sys.modules:
+        package = sys.modules[NAME] = ModuleType(NAME)
+        package.__path__ = [str(Path(__file__).parents[2])]
+    return importlib.import_module(f"{NAME}.{name}")

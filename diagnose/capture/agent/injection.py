@@ -13,10 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import backwards, loops, made
-from .imports import when_imported
-from .models import largest
-from .standalone import standalone
+from . import backwards, noticed, threads
+from .imports import standalone, when_imported
+from .noticed import largest
 
 NO_LINE = "the run reached no line of the script that it changes"
 
@@ -94,9 +93,9 @@ class Injection:
         self.on = True
         self.check: Callable[[], str] = str
 
-    def note(self, what: str, change: str, place: made.Place | None = None) -> None:
+    def note(self, what: str, change: str, place: noticed.Place | None = None) -> None:
         """It has changed something at a line of the user's: without a place, the one that runs now."""
-        place = place or made.running()
+        place = place or noticed.running()
         if len(self._lines) < MOST_LINES and place is not None:
             self._lines[f"{what} at {_shown(place.file)}:{place.line}: {change}"] = None
 
@@ -135,11 +134,11 @@ class Injection:
         why = self.check() if self._lines else self._refused
         return ([], why) if why else (list(self._lines), "")
 
-    def caller(self) -> made.Place | None:
+    def caller(self) -> noticed.Place | None:
         """The line that calls the function which asks, if it is the user's own."""
         frame = sys._getframe(2)
-        known = made.is_users(frame.f_code.co_filename)
-        return made.Place(frame.f_code.co_filename, loops.line_of(frame), frame.f_code.co_name) if known else None
+        known = noticed.is_users(frame.f_code.co_filename)
+        return noticed.Place(frame.f_code.co_filename, threads.line_of(frame), frame.f_code.co_name) if known else None
 
     def change_argument(
         self,
@@ -204,7 +203,7 @@ class Injection:
 
         The largest one that is there need not be called itself: Lightning calls a method of it.
         """
-        called: dict[int, tuple[Any, made.Place | None]] = {}
+        called: dict[int, tuple[Any, noticed.Place | None]] = {}
         hooks: list[Any] | None = None
 
         def act(torch: Any, module: ModuleType) -> None:
@@ -215,7 +214,7 @@ class Injection:
 
         def calls(model: Any, args: Any) -> None:
             if id(model) not in called and sys.modules["torch"].is_grad_enabled():
-                called[id(model)] = model, made.running()
+                called[id(model)] = model, noticed.running()
 
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
             if not called or not hooks:

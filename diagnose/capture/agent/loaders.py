@@ -15,14 +15,13 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from .alone import failed, tried
-from .epochs import Epochs
+from .batches import settings
 from .imports import when_imported
-from .interruptions import STARTING, STOPPING, Marked
+from .interruptions import LOADER, STARTING, STOPPING, Marked, phases
+from .lines import Sampler
 from .loaders_measured import Fetch, Loader, RunQueue, WorkerFile
-from .loaders_sampled import Sampler
-from .loaders_settings import settings
 from .noticed import Noticed
-from .phases import LOADER, phases
+from .steps import Epochs
 
 MOST_LOADERS = 32  # DataLoaders that are kept apart: a script may make one for each epoch (our choice).
 

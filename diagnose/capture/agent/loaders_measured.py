@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .batches import Batches
-from .loaders_sampled import Line, told
-from .loaders_settings import dataset_length, start_method
+from .batches import Batches, dataset_length, start_method
+from .lines import Line, told
 
 MOST_KEPT = 1_000  # Batches of a loader that are kept, the latest ones (our choice).
 SAMPLING = "sampling"  # File that tells workers to sample where they spend their time: no step is timed any more.

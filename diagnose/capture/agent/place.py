@@ -1,12 +1,17 @@
-"""Which rank this process is, and who else trains on this machine."""
+"""Which rank this process is, which ranks are recorded, and how they begin and end at the same step."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
+from typing import Any, TypeVar
+
+from .board import Board, StoreBoard, Words, store
 
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 _WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -60,3 +65,189 @@ def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | Non
         if value.isascii() and value.isdigit():
             return int(value)
     return None
+
+
+MOST = 64  # Ranks that are all recorded: what they write fits the disk and the patience of a laptop (our choice).
+FEW = 8  # Of a larger group the first are: an eighth of MOST, as many as a machine has usually (our choice).
+
+
+def named(asked: str, world_size: int, most: int = MOST) -> frozenset[int] | None:
+    """The ranks that are asked for, "all" or as in "0,1,8-15", or that "auto" stands for; None if it depends.
+
+    `most`: of a run of so many all are recorded by "auto".
+
+    Raises ValueError with a sentence if the text is no list of ranks.
+    """
+    if asked == "all" or (asked == "auto" and world_size <= most):
+        return frozenset(range(world_size))
+    if asked == "auto":
+        return None
+    return frozenset(rank for first, last in _ranges(asked) for rank in range(first, min(last + 1, world_size)))
+
+
+def _ranges(asked: str) -> Iterator[tuple[int, int]]:
+    for part in asked.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))):
+            raise ValueError(f"{asked!r} are not ranks. Write auto, all, or numbers such as 0,1,8-15.")
+        yield int(first), int(last or first)
+
+
+def of_groups(rank: int, world_size: int, most: int = MOST) -> frozenset[int]:
+    """The ranks of each process group of a rank, this one, and of one of more than `most` ranks the first.
+
+    So each way in which the training is parallel is there once: a pipeline has all of its stages, a tensor-parallel
+    group all of its shards.
+    """
+    few = max(most // FEW, 1)
+    found = set(range(min(few, world_size)))
+    for ranks in _groups(rank):
+        found.update(sorted(ranks)[: len(ranks) if len(ranks) <= most else few])
+    return frozenset(found)
+
+
+def _groups(rank: int) -> list[list[int]]:
+    """The ranks of each process group that this rank is in; none where torch does not tell."""
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    known = getattr(getattr(distributed, "_world", None), "pg_group_ranks", {})
+    return [list(ranks) for ranks in known.values() if rank in ranks]
+
+
+LEAD = 5  # Steps between an announcement and what it announces, so that all ranks hear of it in time (our choice).
+END = "end"  # The last word: at its step all leave.
+
+T = TypeVar("T")
+Course = Generator[None, None, T]  # Yields to let the script make one step.
+
+
+class Over(Exception):
+    """The leader has ended what this rank still waits for."""
+
+
+class Lost(Exception):
+    """The other ranks cannot be reached any more, so that no step to end at can be agreed on."""
+
+
+class Agreement:
+    """Between all ranks of a process group; without one between those of a machine. The first of them leads."""
+
+    def __init__(self, board: Board, here: Place, number: Callable[[], int], told: Callable[[str, int], None]) -> None:
+        """`board` is of the machine's ranks. `number()` is that of the step that ended last.
+
+        `told(what, steps)` is called some steps before ranks begin something.
+        """
+        shared = store() if here.world_size > 1 else None
+        self._words: Words = board if shared is None else StoreBoard(shared, here.world_size)
+        self._here, self._number, self._told = here, number, told
+        self.ranks = range(here.first, here.first + here.peers) if shared is None else range(here.world_size)
+        """Those that agree."""
+        self._leader = self.ranks[0]
+        self._begun_s, self._first = time.monotonic(), number()
+
+    @property
+    def leads(self) -> bool:
+        """This rank says when what is recorded."""
+        return self._here.rank == self._leader
+
+    @property
+    def alone(self) -> bool:
+        """No other rank has to keep in step with this one."""
+        return len(self.ranks) <= 1
+
+    def join(self, run: str) -> None:
+        """Say, as the first rank, to which run all belong. On one machine the first that says it is heard."""
+        if self.leads and self._words.read("run") is None:
+            self._words.post("run", name=run)
+
+    def joined(self) -> Course[str]:
+        """The run that the first rank has joined. Raises Lost."""
+        while (word := self._heard("run")) is None:
+            yield
+        self._words.rest()
+        return str(word["name"])
+
+    def write_elsewhere(self) -> None:
+        """This rank has the folder of another run: the machines share none."""
+        self._words.count("elsewhere")
+
+    def some_write_elsewhere(self) -> bool:
+        """Whether any rank has said so."""
+        return self._words.counted("elsewhere") > 0
+
+    def begin(
+        self, what: str, steps: int, wait: Callable[[int], int] | None = None, unless: Sequence[str] = ()
+    ) -> Course[int]:
+        """Wait for the step at which all ranks begin something; to the number of steps that the leader says.
+
+        `wait(number)`: how many steps later than with that of this number it may begin at the earliest. 0 where the
+        leader has said one of `unless` instead, which come later. Raises Over if the leader has ended the recording,
+        Lost if nobody can be reached.
+        """
+        if self.leads:
+            step = self._number() + self._lead()
+            self._words.post(what, step=step + (wait(step + 1) if wait else 0), steps=steps)
+        return int((yield from self._awaited(what, unless)).get("steps", 0))
+
+    def _awaited(self, what: str, unless: Sequence[str] = ()) -> Course[dict[str, Any]]:
+        """A word of the leader, once the step has ended that it names; empty if it was left out. Raises Over, Lost."""
+        while True:
+            word = self._heard(what)
+            if word is None and any(self._heard(one) is not None for one in unless):
+                return {}
+            if what != END and self._heard(END) is not None:
+                raise Over
+            if word is not None:
+                break
+            yield
+        self._words.rest()
+        self._told(what, word.get("steps", 0))
+        while self._number() < word["step"]:
+            yield
+        return word
+
+    def choose(self, asked: str, most: int, own_ns: int) -> Course[frozenset[int]]:
+        """The ranks to record; the first of them leads from now on. `own_ns`: how long this rank's own step takes.
+
+        Raises like `begin`.
+        """
+        some = named(asked, self._here.world_size, most)
+        if some is None:
+            some = yield from self._chosen(most, own_ns)
+        self._leader = min(some.intersection(self.ranks), default=self._leader)
+        return some
+
+    def _chosen(self, most: int, own_ns: int) -> Course[frozenset[int]]:
+        """By the first rank, from its process groups and from what all say of their steps."""
+        self._words.offer("own", self._here.rank, own_ns)
+        if self.leads:
+            for _ in range(self._lead()):
+                yield
+            slowest = self._words.greatest("own")
+            some = of_groups(self._here.rank, self._here.world_size, most)
+            some |= {slowest} if slowest is not None else set()
+            self._words.post("ranks", step=self._number() + self._lead(), some=",".join(map(str, sorted(some))))
+        return frozenset(map(int, (yield from self._awaited("ranks"))["some"].split(",")))
+
+    def end(self, patience_s: float, note: Callable[[str], None]) -> Course[None]:
+        """Wait until no rank leaves while another still needs it, for as long as patience lasts. Raises Lost."""
+        self._words.count("done")
+        until = time.monotonic() + patience_s
+        while self.leads and self._words.counted("done") < len(self.ranks) and time.monotonic() < until:
+            yield
+        if self.leads and (done := self._words.counted("done")) < len(self.ranks):
+            where = "" if len(self.ranks) == self._here.world_size else " on this machine"
+            note(f"Only {done} of {len(self.ranks)} ranks{where} completed the recording.")
+        yield from self.begin(END, 0)
+
+    def _lead(self) -> int:
+        if self.alone:
+            return 0
+        made, passed_s = max(self._number() - self._first, 1), time.monotonic() - self._begun_s
+        return max(LEAD, ceil(self._words.delay_s * made / max(passed_s, 1e-6)) + 1)
+
+    def _heard(self, what: str) -> dict[str, Any] | None:
+        """A word, if it has been said. Raises Lost."""
+        word = self._words.read(what)
+        if word is None and self._words.lost:
+            raise Lost
+        return word

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .chosen import MOST
+from .place import MOST
 
 WORK = ".work"
 """Folder in the recording for what processes and commands tell each other; gone once the recording is complete."""

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import about, guards, interruptions, loaders, place, sources, writes
+from . import about, compiled, interruptions, loaders, place, script_files
 from .alone import each_alone, failures, in_time
 from .arm import Arm
 from .foreign import watch_foreign
@@ -112,7 +112,7 @@ class Recorder:
             print(f"diagnose: the run's settings could not be kept ({type(error).__name__}: {error})", file=sys.stderr)
 
     def _begun(self) -> Session | None:
-        self._script = sources.script()
+        self._script = script_files.script()
         session = Session(self.part, self.plan, place.find(), self._watch.epochs, self._stepped)
         return session if session.join() else None
 
@@ -147,13 +147,13 @@ class Recorder:
                 loaders=self._watch.loaders,
                 optimizers=lambda: about.optimizers(self._stepped() or about.alive()),
                 flags=self._settings.flags,
-                failed_guards=guards.failed,
+                failed_guards=compiled.failed,
                 distributed=self._settings.distributed,
                 allocator=self._settings.allocator,
                 libraries=about.libraries,
                 screened=lambda: None if session.screening is None else session.screening.found(),
                 arm=lambda: None if self._arm is None else self._arm.found(),
-                writes=writes.found,
+                writes=script_files.found,
                 epochs=self._watch.epochs.found,
             ),
             "notes": [*session.notes, *(f"Could not observe {failure}." for failure in failures)],
@@ -176,5 +176,5 @@ def _of_the_run(script: str | None) -> dict[str, object]:
         environment=lambda: about.environment(os.environ),
         devices=lambda: in_time("the devices", about.devices, ()),
         links=lambda: in_time("the links between devices", about.links, ()),
-        sources=lambda: sources.imported(script),
+        sources=lambda: script_files.imported(script),
     )

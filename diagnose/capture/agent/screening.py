@@ -17,15 +17,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from . import injection
-from .agreement import Agreement, Course
 from .alone import alone, uses_gpu
-from .arm import device_peak, own_peak
+from .arm import Called, Difference, SameBatch, device_peak, own_peak, update_compared
 from .clocks import LONG, Clock, Cycle
-from .epochs import Epochs
-from .phases import SAVE, YOUNGEST
+from .imports import standalone
+from .interruptions import SAVE, YOUNGEST
+from .place import Agreement, Course
 from .plan import Plan
-from .same_batch import Called, Difference, SameBatch, update_compared
-from .standalone import standalone
+from .steps import Epochs
 
 if TYPE_CHECKING:
     from diagnose import statistics as looks

@@ -12,24 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from . import about
-from .agreement import Agreement, Course, Lost, Over, T
 from .alone import failed, uses_gpu
+from .backwards import graph_of_a_step
 from .board import Board
 from .clocks import WINDOW, Clock, Cycle, cycle, long_enough, settling, steady, to_be_timed
-from .epochs import Epochs
-from .event_cost import event_cost
 from .foreign import turns
-from .graphs import graph_of_a_step
-from .heap import make_room
+from .interruptions import phases
 from .loaders_measured import SAMPLING
-from .loops import owner
 from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
-from .phases import phases
-from .place import Place
+from .place import Agreement, Course, Lost, Over, Place, T
 from .plan import APART, ENDINGS, FILES, GRAPH, LEFT, OF_TIMES, REFUSED, VALUES, Part, Plan
-from .recordings import Recording
+from .recordings import Recording, event_cost, make_room
 from .screening import LIVE, Screening
-from .threads import CompetingThreads
+from .steps import Epochs
+from .threads import CompetingThreads, owner
 from .values import values_of_two_steps
 
 DETAILED = 3  # Steps of the attribution recording, of which analysis drops the first (our choice).

@@ -14,15 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from . import backwards, injection, loops, main_thread, models, writes
+from . import backwards, injection, noticed, script_files, threads
 from .alone import alone, uses_gpu
 from .board import Board
 from .foreign import turns
 from .imports import when_imported
-from .loops import OWN
 from .plan import INTERRUPTED, Part, Plan
 from .recorder import Recorder
 from .steps import Steps, watch_optimizers
+from .threads import OWN
 from .watch.watcher import Watcher
 
 MOST_EXITS = 3  # Times the script may catch the exit that ends the run; then it is left to the command that started it.
@@ -136,18 +136,18 @@ class Script:
             timer.daemon = True
             timer.start()
 
-        after(self._plan.calls_after_s, lambda: main_thread.soon(self._watch_model))
+        after(self._plan.calls_after_s, lambda: threads.soon(self._watch_model))
         if self._plan.watch:
             return
         after(self._plan.hint_after_s, self._tell_how_to_mark)
         after(self._plan.window_after_s, lambda: self._recorder.record_window(WINDOW_S))
 
     def _watch_model(self) -> None:
-        if "made" not in self._optimizers and (model := models.largest()) is not None:
-            self._leave_model = models.when_called(model, self._model_called)
+        if "made" not in self._optimizers and (model := noticed.largest()) is not None:
+            self._leave_model = noticed.when_called(model, self._model_called)
 
     def _tell_how_to_mark(self) -> None:
-        loop = loops.running()
+        loop = threads.running()
         where = "around its loop" if loop is None else f"in {loop.file}, line {loop.line}"
         head = "for batch in batches:" if loop is None else loop.head
         Board(self._part.work).post("unfound", seconds=self._plan.hint_after_s, where=where, head=head)
@@ -193,7 +193,7 @@ def start(recording: str) -> None:
     global _script
     part = Part.at(Path(recording))
     _script = Script(part)
-    writes.watch(part.recording, Plan.read(part).written)
+    script_files.watch(part.recording, Plan.read(part).written)
 
 
 _script: Script | None = None  # Kept for as long as the process lives.

@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from .alone import MOST_S, capturing, failed, whole
-from .calls import Op, described, is_one_number, plain, some_of, tensors_in
-from .contents import Contents, Unknown
-from .counts import Counts
+from .contents import Contents, Counts, Op, Unknown, described, is_one_number, plain, some_of, tensors_in
 
 T = TypeVar("T")
 

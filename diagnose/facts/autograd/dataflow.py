@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from diagnose.facts.autograd.backward import BackwardNodes, backward_nodes
 from diagnose.facts.core.base import Facts, Missing, fact, optional
-from diagnose.facts.core.names import BACKWARD
+from diagnose.facts.core.inputs import BACKWARD
 from diagnose.facts.core.spans import used_step
 from diagnose.facts.core.steps import steps
 from diagnose.trace.intervals import IntArray

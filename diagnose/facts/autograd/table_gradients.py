@@ -11,15 +11,13 @@ from msgspec import Struct
 from diagnose.facts.autograd.backward import backward_nodes, places
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.inputs import NO_SHAPES, named
+from diagnose.facts.core.inputs import NO_SHAPES, Shape, Work, first_shape, inputs_of, named, work_of
 from diagnose.facts.core.run import trains_on_cpu
-from diagnose.facts.core.shaped import Shape, Work, first_shape, inputs_of, work_of
-from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans
+from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, sites_of
 from diagnose.facts.core.steps import steps
 from diagnose.facts.optimizer.optimizer import updates
 from diagnose.facts.optimizer.zeroing import zeroings
-from diagnose.trace import nesting
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 
@@ -71,7 +69,7 @@ def table_gradients(facts: Facts) -> tuple[TableGradients, ...]:
 
 def _gradients(facts: Facts, dense: HostSpans, shape: Shape, some: list[tuple[int, int]]) -> TableGradients:
     calls, ops = updates(facts), host_spans(facts, SpanKind.OP)
-    inside = ops.where(nesting.innermost_at(ops.start_ns, ops.track, *places(calls)) >= 0).outermost()
+    inside = ops.where(intervals.innermost_at(ops.start_ns, ops.track, *places(calls)) >= 0).outermost()
     alone = [
         bool(input_) and len(input_[0]) == 1 and input_[0][0].shape == shape for input_ in inputs_of(facts, inside.ids)
     ]
@@ -94,7 +92,7 @@ def _gradients(facts: Facts, dense: HostSpans, shape: Shape, some: list[tuple[in
 
 def _freeing(facts: Facts) -> HostSpans:
     calls, ops = zeroings(facts), host_spans(facts, SpanKind.OP)
-    inside = nesting.innermost_at(ops.start_ns, ops.track, *places(calls))
+    inside = intervals.innermost_at(ops.start_ns, ops.track, *places(calls))
     return calls.where(np.bincount(inside[inside >= 0], minlength=len(calls.ids)) == 0)
 
 
@@ -111,7 +109,7 @@ def _looked_up(facts: Facts, made: HostSpans) -> Site | None:
     nodes = optional(backward_nodes, facts)
     if nodes is None:
         return None
-    node = nesting.innermost_at(made.start_ns, made.track, *places(nodes.spans))
+    node = intervals.innermost_at(made.start_ns, made.track, *places(nodes.spans))
     number = facts.rank.ops["sequence"]
     wanted = number.reindex(nodes.spans.ids[node[node >= 0]], fill_value=-1).to_numpy()
     lookups = host_spans(facts, SpanKind.OP, named=lambda name: name == "aten::embedding")
@@ -122,7 +120,7 @@ def _looked_up(facts: Facts, made: HostSpans) -> Site | None:
 def _filled(facts: Facts, spans: HostSpans) -> list[Shape | None]:
     """The shape of the largest tensor that is filled within each of these ops; None if that was not recorded."""
     fills = host_spans(facts, SpanKind.OP, named=lambda name: name in _FILLS)
-    inside = nesting.innermost_at(fills.start_ns, fills.track, *places(spans))
+    inside = intervals.innermost_at(fills.start_ns, fills.track, *places(spans))
     found: list[Shape | None] = [None] * len(spans.ids)
     for at, given in zip(inside.tolist(), inputs_of(facts, fills.ids), strict=True):
         shape = first_shape(given)

@@ -13,8 +13,7 @@ from diagnose.facts.communication.job_times import own_time_ns
 from diagnose.facts.communication.peers import peers
 from diagnose.facts.communication.roles import Role, roles
 from diagnose.facts.core.base import Facts, Missing, fact, optional
-from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause, round_half_up
 from diagnose.facts.core.host import host_time
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import RECV, SEND, Job

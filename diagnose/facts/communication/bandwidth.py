@@ -13,7 +13,7 @@ from diagnose.facts.communication.roles import Role, ranks_of_a_machine, roles, 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import WorkClass, device_work
-from diagnose.facts.core.matmuls import peaks
+from diagnose.facts.core.inputs import peaks
 from diagnose.facts.core.spans import members, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals

@@ -23,7 +23,7 @@ from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.inputs import recorded_inputs
 from diagnose.facts.core.spans import HostSpans, host_spans, used_step
 from diagnose.facts.core.steps import Measure, steps
-from diagnose.trace import intervals, nesting
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.job import RECV, SEND, Calls, CollectiveSequence, Lane, Work
@@ -215,7 +215,7 @@ def _posted(facts: Facts, ids: IntArray, begin: IntArray) -> IntArray:
     if not len(ops.ids):
         return begin
     track = facts.rank.spans["track"].to_numpy()[ids].astype(np.int64)
-    around = nesting.innermost_at(begin, track, ops.track, ops.start_ns, ops.end_ns)
+    around = intervals.innermost_at(begin, track, ops.track, ops.start_ns, ops.end_ns)
     return np.where(around >= 0, ops.end_ns[around], begin)
 
 

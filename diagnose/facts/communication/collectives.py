@@ -22,7 +22,7 @@ from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
 from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.spans import HostSpans, host_spans, launched_in
 from diagnose.facts.core.steps import steps
-from diagnose.trace import kinds, nesting
+from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.job import RECV, SEND, ProcessGroup
@@ -107,7 +107,7 @@ def _rows(facts: Facts) -> IntArray:
     """Row of the table of collectives about each device operation: its own, else that of the op around it, or -1."""
     told, ops = facts.rank.collectives, host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)
     ops = ops.where(np.isin(ops.ids, told.index[told["operation"] != "wait"]))
-    around = np.append(ops.ids, nesting.NONE)[launched_in(facts, ops)]
+    around = np.append(ops.ids, intervals.NONE)[launched_in(facts, ops)]
     own: IntArray = told.index.get_indexer(pd.Index(device_work(facts).ids)).astype(np.int64)
     return np.where(own >= 0, own, told.index.get_indexer(pd.Index(around)))
 
@@ -115,7 +115,7 @@ def _rows(facts: Facts) -> IntArray:
 def _launched_by(facts: Facts) -> IntArray:
     """The collective on the host that launched each device operation, or -1: kernels that only send run several."""
     started = host_spans(facts, SpanKind.COLLECTIVE, named=lambda name: name.startswith("nccl:"))
-    return np.append(started.ids, nesting.NONE)[launched_in(facts, started)]
+    return np.append(started.ids, intervals.NONE)[launched_in(facts, started)]
 
 
 def texts(column: pd.Series[str], row: IntArray) -> npt.NDArray[np.object_]:
@@ -185,9 +185,9 @@ def carried(facts: Facts) -> Carried:
     if not len(batches):
         return Carried(every, told)
     transfers, kernel = _asked_for(facts)
-    row = np.full(len(facts.rank.spans), nesting.NONE, dtype=np.int64)
+    row = np.full(len(facts.rank.spans), intervals.NONE, dtype=np.int64)
     row[table.ids[batches]] = batches
-    batch = np.where(kernel >= 0, row[np.maximum(kernel, 0)], nesting.NONE)
+    batch = np.where(kernel >= 0, row[np.maximum(kernel, 0)], intervals.NONE)
     alone = np.setdiff1d(every, batch)
     rows = np.concatenate((alone, batch[batch >= 0]))
     found = np.concatenate((told[alone], transfers[batch >= 0]))
@@ -202,12 +202,12 @@ def _asked_for(facts: Facts) -> tuple[IntArray, IntArray]:
     asked = np.flatnonzero(told["operation"].isin([SEND, RECV]).to_numpy() & ~told.index.isin(work.ids))
     asked = asked[np.argsort(start[told.index.to_numpy()[asked]], kind="stable")]
     at = told.index.to_numpy()[asked]
-    kernel = np.full(len(asked), nesting.NONE, dtype=np.int64)
+    kernel = np.full(len(asked), intervals.NONE, dtype=np.int64)
     launched = np.flatnonzero((work.work_class == WorkClass.COMMUNICATION) & (work.launch >= 0))
     launched = launched[np.argsort(start[work.launch[launched]], kind="stable")]
     for thread in np.unique(track[at]).tolist():
         mine, some = np.flatnonzero(track[at] == thread), launched[track[work.launch[launched]] == thread]
-        ids = np.append(work.ids[some], nesting.NONE)
+        ids = np.append(work.ids[some], intervals.NONE)
         kernel[mine] = ids[np.searchsorted(start[work.launch[some]], start[at[mine]])]
     return asked, kernel
 

@@ -12,14 +12,13 @@ from msgspec import Struct
 from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.communication.host_collectives import host_collectives
 from diagnose.facts.core.base import Facts, Missing, fact
-from diagnose.facts.core.breakdown import device_time, round_half_up
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause, device_time, round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import asking_ops, host_activities, host_threads
-from diagnose.facts.core.names import BACKWARD, DDP_FORWARD
+from diagnose.facts.core.inputs import BACKWARD, DDP_FORWARD
 from diagnose.facts.core.spans import NO_OPS, HostSpans, host_spans, launched_in, require_ops
 from diagnose.facts.core.steps import steps
-from diagnose.trace import intervals, kinds, nesting
+from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity
@@ -116,7 +115,7 @@ def _buffer_broadcasts(facts: Facts) -> tuple[HostSpans, Intervals]:
     """
     ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE).outermost()
     forward = _forwards(facts)
-    within = nesting.innermost_at(ops.start_ns, ops.track, forward.track, forward.start_ns, forward.end_ns)
+    within = intervals.innermost_at(ops.start_ns, ops.track, forward.track, forward.start_ns, forward.end_ns)
     ops, within = ops.where(within >= 0), within[within >= 0]
     names = facts.rank.spans["name"].iloc[ops.ids].to_numpy()
     sending, unpacking = np.isin(names, _SENDS), np.isin(names, _UNPACKS)

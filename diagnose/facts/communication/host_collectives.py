@@ -17,7 +17,7 @@ from diagnose.facts.core.host import asking_ops, host_threads
 from diagnose.facts.core.inputs import recorded_inputs
 from diagnose.facts.core.spans import HostSpans, host_spans, on_training_threads, used_step
 from diagnose.facts.core.steps import steps
-from diagnose.trace import intervals, nesting
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.job import RECV, SEND
@@ -209,7 +209,7 @@ def held_on_device(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray) 
     pieces = device_time(facts).exposed_communication
     order = np.argsort(end, kind="stable")
     at = np.searchsorted(end[order], pieces.ends, side="right") - 1
-    call = np.append(order, nesting.NONE)[at]
+    call = np.append(order, intervals.NONE)[at]
     known = (call >= 0) & (end[call] > pieces.starts) & (begin[call] < pieces.ends)
     at, call = np.flatnonzero(known), call[known]
     first, count = _batch_of(ids)
@@ -286,7 +286,7 @@ def standing(facts: Facts) -> Intervals:
     used = steps(facts)
     moments = intervals.distinct(np.concatenate((ops.start_ns, ops.end_ns, [used.start_ns, used.end_ns])))
     last = np.full(len(moments), main)
-    at = nesting.innermost_at(moments, last, ops.track, ops.start_ns, ops.end_ns)
+    at = intervals.innermost_at(moments, last, ops.track, ops.start_ns, ops.end_ns)
     busy = (at >= 0) & own[at]
     free = ~busy[:-1]
     pieces = intervals.union(Intervals(moments[:-1][free], moments[1:][free]))

@@ -16,9 +16,8 @@ from diagnose.facts.communication.roles import Role, roles
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.names import DDP_FORWARD
-from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in
+from diagnose.facts.core.inputs import DDP_FORWARD
+from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in, sites_of
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
 from diagnose.facts.optimizer.optimizer import updates

@@ -23,9 +23,8 @@ from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.spans import members
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.job import CollectiveSequence, Job, JoinPoint
+from diagnose.trace.job import CollectiveSequence, Job, JoinPoint, packed, unpacked
 from diagnose.trace.model import IntegrityNote, Peers, Severity
-from diagnose.trace.packing import packed, unpacked
 
 HOW = "Record all ranks at once, as diagnose profile does, and analyse their folder."
 

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_threads
-from diagnose.facts.core.names import name_of
+from diagnose.facts.core.inputs import name_of
 from diagnose.facts.core.spans import HostSpans, host_spans, used_step
-from diagnose.trace import nesting
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import RECV, SEND, CollectiveSequence, Pipeline
@@ -172,7 +172,7 @@ def _named(facts: Facts, ids: IntArray) -> Sides:
     spans = facts.rank.spans
     actions = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: bool(_ACTION.match(name)))
     start, track = spans["start_ns"].to_numpy()[ids], spans["track"].to_numpy()[ids].astype(np.int64)
-    at = nesting.innermost_at(start, track, actions.track, actions.start_ns, actions.end_ns)
+    at = intervals.innermost_at(start, track, actions.track, actions.start_ns, actions.end_ns)
     stage, toward = [], []
     for one in at.tolist():
         found = _ACTION.match(name_of(facts, int(actions.ids[one]))) if one >= 0 else None

@@ -14,10 +14,10 @@ from diagnose.facts.communication.host_collectives import host_collectives
 from diagnose.facts.communication.peers import peers
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.names import BACKWARD, DDP_FORWARD
+from diagnose.facts.core.inputs import BACKWARD, DDP_FORWARD
 from diagnose.facts.core.spans import HostSpans, host_spans
 from diagnose.facts.optimizer.optimizer import updates
-from diagnose.trace import kinds, nesting
+from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 
@@ -98,13 +98,13 @@ def roles(facts: Facts) -> npt.NDArray[np.object_]:
 
 def asked_by(facts: Facts, table: CollectiveTable) -> IntArray:
     """Span on a thread of the program that started each: a launching call, or the op of one on the host. Or -1."""
-    work, found = device_work(facts), np.full(len(table.ids), nesting.NONE, dtype=np.int64)
+    work, found = device_work(facts), np.full(len(table.ids), intervals.NONE, dtype=np.int64)
     device = np.flatnonzero(~table.on_host)
     found[device] = work.launch[np.searchsorted(work.ids, table.ids[device])]
     if table.on_host.any():
         known = host_collectives(facts)
         row = dict(zip(known.ids.tolist(), known.op_ids.tolist(), strict=True))
-        found[table.on_host] = [row.get(one, nesting.NONE) for one in table.ids[table.on_host].tolist()]
+        found[table.on_host] = [row.get(one, intervals.NONE) for one in table.ids[table.on_host].tolist()]
     return found
 
 
@@ -157,7 +157,7 @@ class _Place:
     def is_hooked(self) -> Mask:
         """Whether a hook of a gradient is what starts them: the innermost op is of the backward pass."""
         ops = host_spans(self._facts, SpanKind.OP)
-        found = nesting.innermost_at(self._start, self._track, ops.track, ops.start_ns, ops.end_ns)
+        found = intervals.innermost_at(self._start, self._track, ops.track, ops.start_ns, ops.end_ns)
         inner = np.where(found >= 0, np.append(ops.ids, 0)[found], 0)
         names = self._facts.rank.spans["name"].iloc[inner].astype(str).to_numpy().astype(str)
         begins = np.logical_or.reduce([np.char.startswith(names, one) for one in _HOOKED])
@@ -165,7 +165,7 @@ class _Place:
         return hooked
 
     def _in(self, some: HostSpans) -> Mask:
-        found = nesting.innermost_at(self._start, self._track, some.track, some.start_ns, some.end_ns)
+        found = intervals.innermost_at(self._start, self._track, some.track, some.start_ns, some.end_ns)
         return self._known & (found >= 0)
 
     def _last(self, moments_ns: IntArray) -> IntArray:

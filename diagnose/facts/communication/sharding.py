@@ -22,12 +22,11 @@ from diagnose.facts.communication.roles import Role, asked_by, roles
 from diagnose.facts.core.base import Facts, fact, once
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.host import host_threads
-from diagnose.facts.core.inputs import recorded_inputs
-from diagnose.facts.core.names import BACKWARD
+from diagnose.facts.core.inputs import BACKWARD, recorded_inputs
 from diagnose.facts.core.spans import HostSpans, host_spans, members, require_ops
 from diagnose.facts.core.steps import steps
 from diagnose.facts.optimizer.optimizer import updates
-from diagnose.trace import intervals, nesting
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 
@@ -186,7 +185,7 @@ def _unit_name(name: str) -> str:
 
 
 def _innermost(some: HostSpans, at: IntArray, track: IntArray) -> IntArray:
-    return nesting.innermost_at(at, track, some.track, some.start_ns, some.end_ns)
+    return intervals.innermost_at(at, track, some.track, some.start_ns, some.end_ns)
 
 
 def _in_backward(facts: Facts, at: IntArray, track: IntArray) -> Mask:

@@ -1,4 +1,4 @@
-"""What the device did: every kernel, copy and memset with its class, step and launching call."""
+"""What the device did, and when it ran what was not recorded: neither idle nor known."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diagnose.facts.core.base import Facts, fact
+from diagnose.facts.core.base import Facts, Missing, fact, once
 from diagnose.trace import enums, intervals, kinds
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.kinds import ApiKind, api_kind
 
 
 class WorkClass(IntEnum):
@@ -81,3 +82,174 @@ def _classes(facts: Facts, ids: IntArray) -> npt.NDArray[np.int8]:
     is_copy = spans["kind"].cat.codes.to_numpy()[ids] != enums.code(SpanKind.KERNEL)
     classes[is_copy] = WorkClass.COPY
     return classes
+
+
+TURNAROUND_NS = 10_000
+"""A queued kernel starts within 1 to 10 us of the one before (replay survey: 0.8 to 4 us back to back); what is queued
+and waits longer waits for something."""
+
+LATE_NS = 1_000_000
+"""A wait that returns later than this after all recorded work has waited for other work: a host that is slow to wake
+takes less (our choice; awaited work was seen to end 10 to 30 us before)."""
+
+LAUNCHING = (ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH)
+
+
+@fact
+def unrecorded_work(facts: Facts) -> Intervals:
+    """When work ran that was not recorded, as waits, queues and replays of CUDA graphs show; a normal set.
+
+    A replay's kernels are queued at once: between them the device waits for nothing.
+    """
+    return intervals.merge(_in_replays(facts), _awaited(facts), _queued(facts))
+
+
+def _in_replays(facts: Facts) -> Intervals:
+    """When nothing was recorded within one replay of a CUDA graph for longer than TURNAROUND_NS."""
+    work = device_work(facts)
+    replays = _calls(facts, ApiKind.GRAPH_LAUNCH)
+    replayed = np.isin(work.launch, replays)
+    if not replayed.any():
+        return intervals.EMPTY
+    busy = work.of()
+    gaps = intervals.gaps(busy, int(busy.starts[0]), int(busy.ends[-1]))
+    following = np.searchsorted(work.start_ns, gaps.ends)
+    inside = replayed[following] & (_first_start(work.launch, work.start_ns)[following] < gaps.starts)
+    inside &= gaps.ends - gaps.starts > TURNAROUND_NS
+    return Intervals(gaps.starts[inside], gaps.ends[inside])
+
+
+def _awaited(facts: Facts) -> Intervals:
+    """When the host waited for the device for longer than LATE_NS, and no work was recorded until the wait's end.
+
+    Such work may have run since the recorded work was done; and, if calls launch kernels of which none is recorded, not
+    before the first of them, else not before the wait. Clocks that disagree are allowed for.
+    """
+    work, spans = device_work(facts), facts.rank.spans
+    waits = _calls(facts, ApiKind.STREAM_SYNC, ApiKind.DEVICE_SYNC, ApiKind.EVENT_SYNC)
+    if not len(waits) or not len(work.ids):
+        return intervals.EMPTY
+    start = spans["start_ns"].to_numpy()
+    end = start[waits] + spans["dur_ns"].to_numpy()[waits]
+    launched = np.where(work.launch >= 0, start[work.launch], work.start_ns)
+    skew_ns = int((launched - work.start_ns).max(initial=0))
+    before = np.searchsorted(work.start_ns, end)
+    done, given = (np.maximum.accumulate(np.append(0, times))[before] for times in (work.end_ns, launched))
+    since = np.maximum(done, np.minimum(_first_lost(facts, given), start[waits]))
+    late = end - np.maximum(done, start[waits]) > LATE_NS + skew_ns
+    return intervals.union(Intervals(since[late], end[late]))
+
+
+def _queued(facts: Facts) -> Intervals:
+    """When work waited that was queued on a stream behind work of which nothing is recorded.
+
+    Streams work in order: what was launched between the work before such a gap and the work after it ran in the gap,
+    not before its launch. The stream of such a launch is not known; it is asked where a gap begins and ends on one.
+    """
+    work, spans = device_work(facts), facts.rank.spans
+    timed = np.flatnonzero(work.end_ns > work.start_ns)
+    if not len(timed):
+        return intervals.EMPTY
+    busy = work.of()
+    gaps = intervals.gaps(busy, int(busy.starts[0]), int(busy.ends[-1]))
+    by_end = timed[np.argsort(work.end_ns[timed], kind="stable")]
+    before = by_end[np.searchsorted(work.end_ns[by_end], gaps.starts)]
+    after = timed[np.searchsorted(work.start_ns[timed], gaps.ends)]
+    start = spans["start_ns"].to_numpy()
+    launched = np.where(work.launch >= 0, start[work.launch], work.start_ns)
+    queued = launched + np.where(work.launch >= 0, spans["dur_ns"].to_numpy()[work.launch], 0)
+    first = _first_lost(facts, launched[before])
+    hides = (first < launched[after]) & (work.track[before] == work.track[after])
+    hides &= gaps.ends - np.maximum(gaps.starts, queued[after]) > TURNAROUND_NS
+    return Intervals(np.maximum(gaps.starts, first)[hides], gaps.ends[hides])
+
+
+def _first_lost(facts: Facts, after_ns: IntArray) -> IntArray:
+    """When the first launch after each time began whose work is not recorded; the greatest int if there is none."""
+    lost = facts.rank.spans["start_ns"].to_numpy()[lost_launches(facts)]
+    found: IntArray = np.append(lost, np.iinfo(np.int64).max)[np.searchsorted(lost, after_ns, side="right")]
+    return found
+
+
+@once
+def lost_launches(facts: Facts) -> IntArray:
+    """Ids of the launching calls whose work is not recorded, in order.
+
+    Work without a duration may be that short; but on an only stream, what waits behind it can wait for nothing else.
+    """
+    work = device_work(facts)
+    recorded = work.launch[(work.end_ns > work.start_ns) | (not work.on_one_stream)]
+    return np.setdiff1d(_calls(facts, *LAUNCHING), recorded)
+
+
+def _calls(facts: Facts, *api_kinds: ApiKind) -> IntArray:
+    names = facts.rank.spans["name"].cat
+    codes = [code for code, name in enumerate(names.categories) if api_kind(name) in api_kinds]
+    return np.flatnonzero(np.isin(names.codes.to_numpy(), codes))
+
+
+def _first_start(launch: IntArray, start_ns: IntArray) -> IntArray:
+    """When the first work that the same call launched starts, of each work in order of start."""
+    _, first, number = np.unique(launch, return_index=True, return_inverse=True)
+    return start_ns[first[number.reshape(-1)]]
+
+
+_FRAMEWORK = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.LOADER, SpanKind.ANNOTATION, SpanKind.PYTHON)
+"""What the framework records itself; its buffer may end while CUPTI or roctracer still record calls."""
+
+_CALLS = (SpanKind.RUNTIME, SpanKind.DRIVER, SpanKind.SYSTEM)
+
+ENOUGH_LAUNCHES = 20
+"""So many launches in a row without an op, of a program most of whose launches have one: ops were not recorded there.
+Chosen: custom kernels without an op of their own seldom come in such a row between two ops."""
+
+MOST = 0.5
+"""Share of the launches that ops made where ops were recorded, for that to be expected of the others (our choice)."""
+
+
+class HostRecorded(Struct, frozen=True):
+    """The stretch of time from the first to the last record of what the host did; its calls may be known longer."""
+
+    start_ns: int
+    end_ns: int
+
+    def missing_in(self, start_ns: int, end_ns: int) -> Intervals:
+        """Normal set of the times from one moment to another that lie outside of it."""
+        whole = Intervals(np.array([start_ns]), np.array([end_ns]))
+        return intervals.subtract(whole, Intervals(np.array([self.start_ns]), np.array([self.end_ns])))
+
+
+@fact
+def host_recorded(facts: Facts) -> HostRecorded:
+    """When the host was recorded, over all its threads. Raises Missing if it never was."""
+    spans = facts.rank.spans
+    kind, start = spans["kind"].cat.codes.to_numpy().astype(np.int64), spans["start_ns"].to_numpy()
+    end = start + spans["dur_ns"].to_numpy()
+    framework, calls = (np.isin(kind, [enums.code(one) for one in some]) for some in (_FRAMEWORK, _CALLS))
+    every = framework | calls
+    if not every.any():
+        raise Missing("host activity", "Profile with ProfilerActivity.CPU as well.")
+    first, last = int(start[every].min()), int(end[every].max())
+    if framework.any():
+        begun, ended = int(start[framework].min()), int(end[framework].max())
+        launches = _launches(facts, start)
+        if _in_ops(launches, kind, start, end):
+            first = begun if (launches < begun).sum() >= ENOUGH_LAUNCHES else first
+            last = ended if (launches > ended).sum() >= ENOUGH_LAUNCHES else last
+    return HostRecorded(first, last)
+
+
+def _launches(facts: Facts, start: IntArray) -> IntArray:
+    links = facts.rank.links
+    calls: IntArray = links.loc[links["kind"] == LinkKind.LAUNCH.value, "from_id"].unique()
+    return start[np.sort(calls)]
+
+
+def _in_ops(launches: IntArray, kind: IntArray, start: IntArray, end: IntArray) -> bool:
+    is_op = kind == enums.code(SpanKind.OP)
+    if not is_op.any():
+        return False
+    between = launches[(launches >= start[is_op].min()) & (launches <= end[is_op].max())]
+    ops = intervals.union(Intervals(start[is_op], end[is_op]))
+    inside = intervals.covered(Intervals(between, between + 1), ops)
+    return bool(len(between)) and float((inside > 0).mean()) >= MOST

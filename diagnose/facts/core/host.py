@@ -10,12 +10,10 @@ import pandas as pd
 from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, once
-from diagnose.facts.core.breakdown import shared_out
-from diagnose.facts.core.causes import TimeCause
-from diagnose.facts.core.device import device_work
+from diagnose.facts.core.breakdown import TimeCause, shared_out
+from diagnose.facts.core.device import device_work, host_recorded, lost_launches
 from diagnose.facts.core.steps import steps
-from diagnose.facts.core.unrecorded_work import host_recorded, lost_launches
-from diagnose.trace import enums, intervals, kinds, nesting
+from diagnose.trace import enums, intervals, kinds
 from diagnose.trace.enums import HostMemory, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals, distinct
 from diagnose.trace.kinds import Activity, ApiKind
@@ -257,8 +255,8 @@ def enclosing_op(facts: Facts, ids: IntArray) -> IntArray:
     op, start, end, track = _ops_on_threads_of(facts, ids)
     moments = facts.rank.spans["start_ns"].to_numpy()[ids]
     threads = facts.rank.spans["track"].to_numpy()[ids].astype(np.int64)
-    found = nesting.innermost_at(moments, threads, track, start, end)
-    return np.where(found >= 0, op[np.maximum(found, 0)], nesting.NONE) if len(op) else found
+    found = intervals.innermost_at(moments, threads, track, start, end)
+    return np.where(found >= 0, op[np.maximum(found, 0)], intervals.NONE) if len(op) else found
 
 
 def asking_ops(facts: Facts, ids: IntArray) -> IntArray:
@@ -274,7 +272,7 @@ def asking_ops(facts: Facts, ids: IntArray) -> IntArray:
     while len(climbing):
         climbing = climbing[up[at[climbing]] >= 0]
         at[climbing] = up[at[climbing]]
-    return np.where(found >= 0, op[np.minimum(at, len(op) - 1)], nesting.NONE)
+    return np.where(found >= 0, op[np.minimum(at, len(op) - 1)], intervals.NONE)
 
 
 def _ops_on_threads_of(facts: Facts, ids: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
@@ -297,4 +295,4 @@ def _ops(facts: Facts) -> tuple[IntArray, IntArray, IntArray, IntArray]:
 @once
 def _parents_of_ops(facts: Facts) -> IntArray:
     _, start, end, track = _ops(facts)
-    return nesting.parents(track, start, end)
+    return intervals.parents(track, start, end)

@@ -7,13 +7,11 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
-from diagnose.facts.core.breakdown import breakdown, device_time, shared_out
-from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
-from diagnose.facts.core.device import device_work
+from diagnose.facts.core.breakdown import IDLE_CAUSES, TimeCause, breakdown, device_time, shared_out
+from diagnose.facts.core.device import TURNAROUND_NS, device_work
 from diagnose.facts.core.host import ApiCalls, api_calls, host_activities
-from diagnose.facts.core.source_lines import sites_at
+from diagnose.facts.core.spans import sites_at
 from diagnose.facts.core.steps import steps
-from diagnose.facts.core.unrecorded_work import TURNAROUND_NS
 from diagnose.trace import intervals
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals

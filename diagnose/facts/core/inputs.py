@@ -1,4 +1,4 @@
-"""The tensors that ops took: their shapes, types and sizes, and ops by name."""
+"""The ops of a recording by name, and the tensors that they took."""
 
 from __future__ import annotations
 
@@ -12,11 +12,47 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
-from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.names import name_codes
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.host import host_threads
+from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, members, sites_of
+from diagnose.facts.core.steps import steps
+from diagnose.trace import hardware, intervals
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
+from diagnose.trace.hardware import Peaks
 from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import KernelKind
+
+
+def name_codes(facts: Facts, ids: IntArray) -> IntArray:
+    """The number of each span's name, -1 where the id is -1. Shape (ids,)."""
+    return np.where(ids >= 0, facts.rank.spans["name"].cat.codes.to_numpy()[ids], -1).astype(np.int64)
+
+
+def name_of(facts: Facts, span: int) -> str:
+    """A span's name; "" for -1."""
+    return str(facts.rank.spans["name"].iloc[span]) if span >= 0 else ""
+
+
+def grouped(facts: Facts, calls: IntArray, *columns: IntArray) -> list[tuple[IntArray, Site | None]]:
+    """Rows that agree in all columns and in the line of the user's code that led to their host call (-1: unknown)."""
+    known = np.flatnonzero(calls >= 0)
+    sites = dict(zip(known.tolist(), sites_of(facts, calls[known]), strict=True))
+    numbers: dict[Site | None, int] = {}
+    site = np.array([numbers.setdefault(sites.get(row), len(numbers)) for row in range(len(calls))], dtype=np.int64)
+    keys, group = np.unique(np.stack([*columns, site]), axis=1, return_inverse=True)
+    return [(rows, sites.get(int(rows[0]))) for rows in members(group.reshape(-1), keys.shape[1])]
+
+
+BACKWARD = "autograd::engine::evaluate_function"  # Beginning of the ops that a backward pass consists of.
+
+
+DDP_FORWARD = "DistributedDataParallel.forward"
+
 
 Mask = npt.NDArray[np.bool_]
 
@@ -121,3 +157,96 @@ def named(facts: Facts, ids: IntArray, *wanted: str) -> Mask:
 def known_per_step(amounts: IntArray, count: int) -> int | None:
     """Their sum per step; None if one of them is negative, which is unknown."""
     return round_half_up(int(amounts.sum()), count) if (amounts >= 0).all() else None
+
+
+Shape = tuple[int, ...]
+
+
+class Work(Struct, frozen=True):
+    """Ops of the whole recording, the device work launched in them, and what both take."""
+
+    ids: IntArray
+    work_ids: IntArray
+    data_ids: IntArray  # What lasts for as long as there is data: the device work, and the ops that launch none.
+    host_ns: int  # Time in the ops, per step.
+    device_ns: int  # Sum of durations of the device work, per step.
+
+    @property
+    def longest_ns(self) -> int:
+        """The larger of both times."""
+        return max(self.host_ns, self.device_ns)
+
+
+def work_of(facts: Facts, ids: IntArray) -> Work:
+    """What these ops take, each moment of a thread counted once."""
+    spans, count, work = host_spans(facts, SpanKind.OP), steps(facts).count, device_work(facts)
+    spans = spans.where(np.isin(spans.ids, ids)).outermost()
+    launched, used = launched_in(facts, spans), spans.in_steps(facts)
+    in_steps = np.append(np.isin(spans.ids, used.ids), False)[launched]
+    return Work(
+        ids=spans.ids,
+        work_ids=work.ids[launched >= 0],
+        data_ids=np.concatenate((np.delete(spans.ids, launched[launched >= 0]), work.ids[launched >= 0])),
+        host_ns=round_half_up(int((used.end_ns - used.start_ns).sum()), count),
+        device_ns=round_half_up(int((work.end_ns - work.start_ns)[in_steps].sum()), count),
+    )
+
+
+@fact
+def main_ops(facts: Facts) -> tuple[HostSpans, tuple[Shape | None, ...]]:
+    """The outermost ops of the main thread, and the shape of the first input of each.
+
+    Raises Missing without shapes, and like host_threads.
+    """
+    if not facts.rank.provenance.knows("shapes"):
+        raise NO_SHAPES
+    ops = host_spans(facts, SpanKind.OP)
+    tops = ops.where(ops.track == host_threads(facts).main).outermost()
+    return tops, tuple(first_shape(input_) for input_ in inputs_of(facts, tops.ids))
+
+
+def inputs_of(facts: Facts, ids: IntArray) -> list[Inputs]:
+    """Of each op; () where they were not recorded."""
+    position, inputs = recorded_inputs(facts, ids)
+    return [inputs[one] if one >= 0 else () for one in position.tolist()]
+
+
+def first_shape(inputs: Inputs) -> Shape | None:
+    """The shape of the first input, if it is a tensor, or of the first of a list."""
+    return inputs[0][0].shape if inputs and inputs[0] else None
+
+
+def calls_alike(facts: Facts, ids: IntArray) -> IntArray:
+    """Of each op a number for its name with shapes and types of its inputs; -1 where these were not recorded."""
+    position, _ = recorded_inputs(facts, ids)
+    _, number = np.unique(np.stack((position, name_codes(facts, ids))), axis=1, return_inverse=True)
+    return np.where(position >= 0, number.reshape(-1), intervals.NONE)
+
+
+MATMULS = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE)
+
+SHORTEST_NS = 2_000  # The shortest useful kernel.
+
+
+@fact
+def peaks(facts: Facts) -> Peaks:
+    """The peak rates of the device that did the work. Raises Missing if it is not known, or there are several kinds."""
+    devices = facts.rank.provenance.devices
+    known = {hardware.peaks(device) for device in devices}
+    found = known.pop() if len(known) == 1 else None
+    if found is None:
+        name = devices[0].name if devices else "not recorded"
+        how = "diagnose does not know this GPU." if devices else "Record with a current PyTorch."
+        raise Missing(f"peak rates of the GPU ({name})", how)
+    return found
+
+
+@fact
+def type_rates(facts: Facts) -> Peaks:
+    """The peak rates, or else those of the device's family: how types compare. Raises Missing like `peaks`."""
+    devices = facts.rank.provenance.devices
+    known = optional(peaks, facts)
+    if known is not None or len({(device.name, device.multiprocessors) for device in devices}) > 1:
+        return peaks(facts)
+    names = map(str, facts.rank.spans["name"].cat.categories)
+    return hardware.estimated(next(iter(devices), None), names) or peaks(facts)

@@ -13,11 +13,10 @@ import numpy as np
 from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
-from diagnose.facts.core.inputs import Mask
-from diagnose.facts.core.names import name_codes
+from diagnose.facts.core.inputs import Mask, name_codes
 from diagnose.facts.core.spans import HostSpans, host_spans, used_step
 from diagnose.facts.core.steps import steps
-from diagnose.trace import nesting
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import ValueGraph
@@ -93,7 +92,7 @@ def inside(facts: Facts, seen: SeenOps, spans: HostSpans) -> dict[int, set[int]]
     ids = seen.ids.ravel()[recorded]
     table = facts.rank.spans
     start, track = table["start_ns"].to_numpy()[ids], table["track"].to_numpy()[ids].astype(np.int64)
-    around = nesting.innermost_at(start, track, spans.track, spans.start_ns, spans.end_ns)
+    around = intervals.innermost_at(start, track, spans.track, spans.start_ns, spans.end_ns)
     found: dict[int, set[int]] = {}
     for one, at in zip(around.tolist(), (recorded % seen.ids.shape[1]).tolist(), strict=True):
         if one >= 0:

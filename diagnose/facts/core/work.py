@@ -12,7 +12,7 @@ from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import asking_ops, enclosing_op
 from diagnose.facts.core.spans import host_spans
 from diagnose.facts.core.steps import steps
-from diagnose.trace import kinds, nesting
+from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, distinct
 from diagnose.trace.kinds import KernelKind
@@ -79,7 +79,7 @@ def work_table(facts: Facts) -> WorkTable:
 def sole_ops(facts: Facts, calls: IntArray) -> IntArray:
     """The outermost op around each call in which no device work but that of these calls is started, or -1."""
     ops, launch = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE), device_work(facts).launch
-    up = np.append(ops.parents, nesting.NONE)
+    up = np.append(ops.parents, intervals.NONE)
     other = np.ones(len(facts.rank.spans), dtype=bool)
     other[calls[calls >= 0]] = False
     launch = distinct(launch[launch >= 0])
@@ -89,12 +89,12 @@ def sole_ops(facts: Facts, calls: IntArray) -> IntArray:
     while len(at := at[~mixed[at]]):
         mixed[at] = True
         at = distinct(up[at])
-    own = np.where(calls >= 0, enclosing_op(facts, np.maximum(calls, 0)), nesting.NONE)
-    at = np.where(own >= 0, np.searchsorted(ops.ids, own), nesting.NONE)
-    at[mixed[at]] = nesting.NONE
+    own = np.where(calls >= 0, enclosing_op(facts, np.maximum(calls, 0)), intervals.NONE)
+    at = np.where(own >= 0, np.searchsorted(ops.ids, own), intervals.NONE)
+    at[mixed[at]] = intervals.NONE
     while (climbing := ~mixed[up[at]]).any():
         at = np.where(climbing, up[at], at)
-    return np.append(ops.ids, nesting.NONE)[at]
+    return np.append(ops.ids, intervals.NONE)[at]
 
 
 def reading_ops(facts: Facts, ids: IntArray, copy: IntArray, reads: npt.NDArray[np.bool_]) -> IntArray:

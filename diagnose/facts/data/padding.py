@@ -11,12 +11,10 @@ from msgspec import Struct
 
 from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, Missing, fact
-from diagnose.facts.core.inputs import named
+from diagnose.facts.core.inputs import Shape, Work, inputs_of, main_ops, named, work_of
 from diagnose.facts.core.run import manifest
-from diagnose.facts.core.shaped import Shape, Work, inputs_of, main_ops, work_of
-from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.spans import HostSpans, host_spans
-from diagnose.trace import nesting
+from diagnose.facts.core.spans import HostSpans, host_spans, sites_of
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
@@ -80,7 +78,7 @@ def _powers(facts: Facts, tops: HostSpans, rows: RowsFilled) -> IntArray:
     lookup, attends = (named(facts, tops.ids, *names) for names in (("aten::embedding",), _ATTENTION))
     every = host_spans(facts, SpanKind.LOADER)
     fetched, fetch = np.searchsorted(every.start_ns, tops.start_ns), every.outermost()
-    making = nesting.innermost_at(tops.start_ns, tops.track, fetch.track, fetch.start_ns, fetch.end_ns) >= 0
+    making = intervals.innermost_at(tops.start_ns, tops.track, fetch.track, fetch.start_ns, fetch.end_ns) >= 0
     found = np.zeros(len(tops.ids), dtype=np.int64)
     length, batch = 0, -1
     for at, inputs in enumerate(inputs_of(facts, tops.ids)):

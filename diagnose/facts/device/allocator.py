@@ -14,10 +14,9 @@ from msgspec import Struct
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, device_time, round_half_up
 from diagnose.facts.core.host import ALLOCATING, NO_CALLS, ApiCalls, api_calls, asking_ops, enclosing_op
-from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.spans import host_spans, members, used_step
+from diagnose.facts.core.spans import host_spans, members, sites_of, used_step
 from diagnose.facts.core.steps import steps
-from diagnose.trace import intervals, nesting
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
@@ -107,7 +106,7 @@ def _groups(facts: Facts, ids: IntArray, asked: IntArray, sites: list[Site | Non
     codes = facts.rank.spans["name"].cat.codes.to_numpy()
     numbers: dict[Site | None, int] = {}
     site = np.array([numbers.setdefault(one, len(numbers)) for one in sites], dtype=np.int64)
-    keys = np.stack([codes[ids], np.where(asked >= 0, codes[asked], nesting.NONE), site])
+    keys = np.stack([codes[ids], np.where(asked >= 0, codes[asked], intervals.NONE), site])
     _, first, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     return group.ravel(), first
 
@@ -127,7 +126,7 @@ def _churn(facts: Facts, calls: ApiCalls, rows: IntArray, inside: npt.NDArray[np
             found[free & (burst >= BURST) & (op < 0)] = _CHURNS.index(Churn.EMPTY_CACHE)
     frames = host_spans(facts, SpanKind.PYTHON, named=lambda name: "empty_cache" in name or "emptyCache" in name)
     start, track = calls.start_ns[rows], calls.track[rows]
-    emptying = nesting.innermost_at(start, track, frames.track, frames.start_ns, frames.end_ns) >= 0
+    emptying = intervals.innermost_at(start, track, frames.track, frames.start_ns, frames.end_ns) >= 0
     found[free & emptying] = _CHURNS.index(Churn.EMPTY_CACHE)
     if frees:
         allocating = calls.of(ApiKind.MALLOC)[rows]
@@ -142,7 +141,7 @@ def _bursts(calls: ApiCalls, rows: IntArray, op: IntArray) -> IntArray:
     """
     order = np.lexsort((calls.start_ns, calls.track))
     free = calls.of(ApiKind.FREE)[order]
-    op_of = np.full(len(order), nesting.NONE, dtype=np.int64)
+    op_of = np.full(len(order), intervals.NONE, dtype=np.int64)
     op_of[rows] = op
     op_of, track = op_of[order], calls.track[order]
     goes_on = free[1:] & free[:-1] & (op_of[1:] == op_of[:-1]) & (track[1:] == track[:-1])

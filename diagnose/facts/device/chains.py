@@ -8,14 +8,13 @@ from msgspec import Struct
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.inputs import NO_SHAPES, Mask, named
-from diagnose.facts.core.names import name_of
+from diagnose.facts.core.inputs import NO_SHAPES, Mask, name_of, named
 from diagnose.facts.core.spans import NO_OPS, HostSpans, host_spans, in_used_steps, on_training_threads
 from diagnose.facts.core.steps import steps
 from diagnose.facts.device.layout import traffic_of
 from diagnose.facts.optimizer.optimizer import updates
 from diagnose.facts.optimizer.zeroing import zeroings
-from diagnose.trace import nesting
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 
@@ -101,7 +100,7 @@ def chains_on_cpu(facts: Facts) -> PointwiseChains:
 def _calls(facts: Facts, ops: HostSpans, chain: IntArray) -> IntArray:
     """In how many calls of torch, none inside another, the ops of each chain are. Shape (chains,)."""
     calls = on_training_threads(facts, host_spans(facts, SpanKind.OP)).outermost()
-    call = nesting.innermost_at(ops.start_ns, ops.track, calls.track, calls.start_ns, calls.end_ns)
+    call = intervals.innermost_at(ops.start_ns, ops.track, calls.track, calls.start_ns, calls.end_ns)
     pairs = np.unique(np.stack((chain, call)), axis=1)
     found: IntArray = np.bincount(pairs[0])
     return found
@@ -128,7 +127,7 @@ def _elsewhere(facts: Facts) -> tuple[HostSpans, ...]:
 def _within(ops: HostSpans, others: tuple[HostSpans, ...]) -> Mask:
     found = np.zeros(len(ops.ids), dtype=bool)
     for other in others:
-        found |= nesting.innermost_at(ops.start_ns, ops.track, other.track, other.start_ns, other.end_ns) >= 0
+        found |= intervals.innermost_at(ops.start_ns, ops.track, other.track, other.start_ns, other.end_ns) >= 0
     return found
 
 
@@ -189,7 +188,7 @@ def chained(run: IntArray, own: IntArray, recorded: Mask) -> tuple[IntArray, Mas
         near[far:] = np.maximum(near[far:], own[:-far] * same)
         near[:-far] = np.maximum(near[:-far], own[far:] * same)
     tells = own > near // _STATISTIC
-    last = np.maximum(np.maximum.accumulate(np.where(tells, np.arange(len(own)), nesting.NONE)), 0)
+    last = np.maximum(np.maximum.accumulate(np.where(tells, np.arange(len(own)), intervals.NONE)), 0)
     size, exact = np.where(run[last] == run, own[last], 0), recorded[last]
     less, more = np.minimum(size[1:], size[:-1]), np.maximum(size[1:], size[:-1])
     # Rotary embeddings and gated units handle halves.

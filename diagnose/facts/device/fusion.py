@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from math import prod
 
 import numpy as np
@@ -10,17 +11,17 @@ from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import breakdown, round_half_up
-from diagnose.facts.core.inputs import NO_SHAPES, Inputs, Mask, named, recorded_inputs
-from diagnose.facts.core.names import name_codes, name_of
+from diagnose.facts.core.inputs import NO_SHAPES, Inputs, Mask, inputs_of, name_codes, name_of, named, recorded_inputs
 from diagnose.facts.core.run import trains_on_cpu
-from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.spans import NO_OPS, HostSpans, launched_in, members
+from diagnose.facts.core.spans import NO_OPS, HostSpans, launched_in, members, sites_of
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
 from diagnose.facts.device.chains import LONG, WHOLE, PointwiseChains, bytes_left, chained, chains_on_cpu
 from diagnose.facts.device.layout import eager, for_parallelism, traffic
+from diagnose.facts.device.roofline import MatmulOps, matmul_ops
 from diagnose.facts.optimizer.optimizer import for_parameters
-from diagnose.trace import nesting
+from diagnose.trace import intervals
+from diagnose.trace.costs import DTYPES
 from diagnose.trace.enums import LinkKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
@@ -96,7 +97,7 @@ def _elements(facts: Facts, recorded: IntArray) -> IntArray:
 def _run(facts: Facts, order: IntArray, member: Mask) -> IntArray:
     """Number of the run of each row in `order`: members of one stream, launching thread and step, or one other row."""
     table, spans = work_table(facts), facts.rank.spans
-    thread = np.append(spans["track"].to_numpy(), nesting.NONE)[table.launch]
+    thread = np.append(spans["track"].to_numpy(), intervals.NONE)[table.launch]
     place = np.stack((table.track, thread, spans["step"].to_numpy()[table.ids]))[:, order]
     joined = member[1:] & member[:-1] & (place[:, 1:] == place[:, :-1]).all(axis=0)
     return np.concatenate(([0], np.cumsum(~joined)))
@@ -178,7 +179,7 @@ def _backward_of(facts: Facts, first: IntArray, last: IntArray) -> list[IntArray
     links = links[links["kind"] == LinkKind.FORWARD_OF.value]
     start, track = spans["start_ns"].to_numpy(), spans["track"].to_numpy().astype(np.int64)
     end, of, to = start + spans["dur_ns"].to_numpy(), links["from_id"].to_numpy(), links["to_id"].to_numpy()
-    chain = nesting.innermost_at(start[of], track[of], track[first], start[first], end[last])
+    chain = intervals.innermost_at(start[of], track[of], track[first], start[first], end[last])
     to, chain = to[chain >= 0], chain[chain >= 0]
     held = launched_in(facts, HostSpans(to, start[to], end[to], track[to]))
     rows = np.flatnonzero(held >= 0)
@@ -207,4 +208,107 @@ def _attention(facts: Facts, shape: Dims, forward: list[IntArray], backward: lis
         elements=np.where(is_backward, BACKWARD_TENSORS, FORWARD_TENSORS) * one,
         masked=bool(named(facts, table.op[forward[0]], *_MASKING).any()),
         site=sites_of(facts, table.op[forward[0][:1]])[0],
+    )
+
+
+FLASH_FROM = (8, 0)  # FlashAttention 2 needs compute capability 8.0; 16 bits; and heads of at most WIDEST.
+WIDEST = 256
+NEWER_ON = ((9,), (10,))
+"""Major compute capabilities for which FlashAttention 3 or 4 and cuDNN have kernels of their own."""
+NEWER_LEFT = (1 / 1.1, 1 / 1.5, 1 / 2.0)
+"""FlashAttention 3 takes 1.5 to 2 times less than 2 forward, 1.5 to 1.75 times backward (arXiv 2407.08608); with short
+sequences little less."""
+LONG_SEQUENCE = 1_024  # Queries and keys, from which on that holds (figures 5 and 6 of the same).
+
+
+class Backend(str, Enum):
+    """What computes attention."""
+
+    EFFICIENT = "memory-efficient attention"
+    FLASH_2 = "FlashAttention 2"
+
+
+class SlowAttention(Struct, frozen=True):
+    """Calls of one backend for which the GPU has a faster one; totals are per step."""
+
+    backend: Backend
+    masked: bool  # A mask is given as a tensor, which the faster one does not take.
+    calls: int
+    queries: int
+    keys: int
+    head_dim: int  # Of the longest.
+    ids: IntArray  # Kernels of the whole recording.
+    ns: int
+    left: tuple[float, float, float] | None
+    """Share of their time with the faster one: low, likely and high estimate; None of what costs has prices for."""
+
+
+@fact
+def slow_attention(facts: Facts) -> tuple[SlowAttention, ...]:
+    """By backend and mask. Raises Missing without device work, without shapes, or if the GPU is not known."""
+    if not facts.rank.provenance.knows("shapes"):
+        raise NO_SHAPES
+    ops, capability = matmul_ops(facts), _capability(facts)
+    half = np.isin(ops.dtype, [DTYPES.index(one) for one in ("fp16", "bf16")])
+    fits = half & (ops.dims[:, 2] > 0) & (ops.dims[:, 2] <= WIDEST) & (ops.flops > 0)
+    efficient = fits & _named(ops, "efficient_attention") & (capability >= FLASH_FROM)
+    flash = (
+        fits & _by_flash_2(facts, ops) & (ops.dims[:, :2].min(axis=1) >= LONG_SEQUENCE) & (capability[:1] in NEWER_ON)
+    )
+    masked = np.zeros(len(ops.op), dtype=bool)
+    masked[efficient] = [_has_mask(facts, ops, at) for at in np.flatnonzero(efficient).tolist()]
+    found = [
+        _slow(facts, ops, chosen, backend, is_masked)
+        for backend, chosen, is_masked in (
+            (Backend.EFFICIENT, efficient & ~masked, False),
+            (Backend.EFFICIENT, efficient & masked, True),
+            (Backend.FLASH_2, flash, False),
+        )
+        if (chosen & ops.in_steps).any()
+    ]
+    return tuple(sorted(found, key=lambda one: -one.ns))
+
+
+def _capability(facts: Facts) -> tuple[int, ...]:
+    devices = facts.rank.provenance.devices
+    return devices[0].compute_capability if devices and devices[0].warp_size == 32 else ()
+
+
+def _named(ops: MatmulOps, part: str) -> Mask:
+    return np.append([part in name for name in ops.names], False)[ops.name].astype(bool)
+
+
+def _by_flash_2(facts: Facts, ops: MatmulOps) -> Mask:
+    names = facts.rank.spans["name"].cat
+    own = [
+        ("flash_fwd_kernel" in category or "flash_bwd_dq_dk_dv" in category) and "Sm90" not in category
+        for category in names.categories
+    ]
+    found = np.zeros(len(ops.op), dtype=bool)
+    found[ops.row[np.array(own, dtype=bool)[names.codes.to_numpy()[ops.work]]]] = True
+    return found
+
+
+def _has_mask(facts: Facts, ops: MatmulOps, at: int) -> bool:
+    """Of memory-efficient attention: the input behind queries, keys and values, which backward follow the gradient."""
+    (inputs,) = inputs_of(facts, ops.op[[at]])
+    behind = 4 if ops.names[ops.name[at]].endswith("backward") else 3
+    return len(inputs) > behind and bool(inputs[behind]) and inputs[behind][0].elements > 1
+
+
+def _slow(facts: Facts, ops: MatmulOps, chosen: Mask, backend: Backend, masked: bool) -> SlowAttention:
+    used = np.flatnonzero(chosen & ops.in_steps)
+    longest = used[np.argmax(ops.dur_ns[used])]
+    queries, keys, head_dim = ops.dims[longest].tolist()
+    count = steps(facts).count
+    return SlowAttention(
+        backend=backend,
+        masked=masked,
+        calls=round_half_up(len(used), count),
+        queries=queries,
+        keys=keys,
+        head_dim=head_dim,
+        ids=ops.work[chosen[ops.row]],
+        ns=round_half_up(int(ops.dur_ns[used].sum()), count),
+        left=NEWER_LEFT if backend is Backend.FLASH_2 else None,
     )

@@ -6,13 +6,18 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from diagnose.facts.core.base import Facts, fact
+from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, breakdown, round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import enclosing_op
+from diagnose.facts.core.inputs import SHORTEST_NS, Work, inputs_of, name_codes, peaks, work_of
+from diagnose.facts.core.spans import HostSpans, host_spans, launched_in
 from diagnose.facts.core.steps import steps
-from diagnose.trace import enums, kinds
+from diagnose.facts.core.work import work_table
+from diagnose.facts.device.memory import memory
+from diagnose.trace import enums, intervals, kinds
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import KernelKind
 
 
@@ -115,3 +120,119 @@ def _in_steps(facts: Facts) -> pd.DataFrame:
             "occupancy": facts.rank.kernels["occupancy"].reindex(work.ids[inside]).to_numpy(),
         }
     )
+
+
+class GridFilling(Struct, frozen=True):
+    """How well kernels fill the device; times per step."""
+
+    underfilled_ids: IntArray
+    """Kernels with fewer blocks than multiprocessors are left to them: by the device, less those that a communication
+    kernel beside them takes."""
+    underfilled_ns: int
+    compute_ns: int
+    underfilled_share: float  # Of compute.
+    filled_share: float
+    """Of the multiprocessors left to them that their blocks can take, the mean over their time; 1 if there are none."""
+    free_memory_share: float | None
+    """Of the device's memory, never reserved by the allocator; None without memory events."""
+
+
+@fact
+def filling(facts: Facts) -> GridFilling:
+    """How full the device is. Raises Missing without device work, or if its size or the kernels' was not recorded."""
+    work, count = work_table(facts), steps(facts).count
+    sizes = {device.index: device for device in facts.rank.provenance.devices}
+    grid = facts.rank.kernels
+    if not any(device.multiprocessors for device in sizes.values()) or not len(grid):
+        raise Missing("number of multiprocessors", "Record with torch.profiler of PyTorch 1.12 or newer on a GPU.")
+    blocks = (grid["grid_x"].astype(np.int64) * grid["grid_y"] * grid["grid_z"]).to_numpy()
+    room = np.array([sizes[one].multiprocessors if one in sizes else 0 for one in grid["device"].tolist()])
+    ids = grid.index.to_numpy()
+    room -= _taken_beside(facts, ids, blocks)
+    compute = np.isin(ids, work.ids[~work.of(KernelKind.COMMUNICATION, KernelKind.MEMORY)])
+    under = compute & (blocks > 0) & (blocks < room)
+    dur = facts.rank.spans["dur_ns"].to_numpy()[ids]
+    inside = np.isin(ids, work.ids[work.in_steps])
+    filled = (dur * blocks / np.maximum(room, 1))[under & inside].sum()
+    compute_ns = int(dur[compute & inside].sum())
+    under_ns = int(dur[under & inside].sum())
+    return GridFilling(
+        underfilled_ids=ids[under],
+        underfilled_ns=round_half_up(under_ns, count),
+        compute_ns=round_half_up(compute_ns, count),
+        underfilled_share=under_ns / compute_ns if compute_ns else 0.0,
+        filled_share=float(filled / under_ns) if under_ns else 1.0,
+        free_memory_share=_free_memory(facts),
+    )
+
+
+def _taken_beside(facts: Facts, ids: IntArray, blocks: IntArray) -> IntArray:
+    """Blocks of the communication kernel that runs when each kernel starts; 0 if none does. Shape (kernels,)."""
+    work, spans = work_table(facts), facts.rank.spans
+    own = np.flatnonzero(np.isin(ids, work.ids[work.of(KernelKind.COMMUNICATION)]))
+    if not len(own):
+        return np.zeros(len(ids), dtype=np.int64)
+    start, dur = (spans[name].to_numpy()[ids] for name in ("start_ns", "dur_ns"))
+    own = own[np.argsort(start[own], kind="stable")]
+    last = np.searchsorted(start[own], start, side="right") - 1
+    runs = (last >= 0) & ((start + dur)[own[last]] > start)
+    return np.where(runs, blocks[own[last]], 0)
+
+
+def _free_memory(facts: Facts) -> float | None:
+    shares = [one.free_share for one in optional(memory, facts) or () if one.free_share is not None]
+    return min(shares, default=None)
+
+
+STREAMS = 3  # Adding rows reads them and what they are added to, and writes that.
+REACHED = 0.6  # Of the memory's rate, with accesses that are scattered (our choice).
+_PUTS = ("aten::index_put_", "aten::_index_put_impl_", "aten::index_put")
+_ADDS = ("aten::index_add", "aten::index_add_", "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce_")
+
+
+class SortedIndexing(Struct, frozen=True):
+    """Additions at indices that sort them first, so that each row is added to in one fixed order; per step."""
+
+    deterministic: bool
+    """They stand in for index_add or scatter_add: use_deterministic_algorithms(True) asks for that. Otherwise they are
+    what `x[indices]` runs in the backward pass."""
+    calls: float
+    work: Work
+    call: IntArray  # The call, 0.., that each of `work.work_ids` is launched in.
+    moved_bytes: IntArray  # What each call reads and writes without sorting; 0 unknown. Shape (calls,).
+    floor: float | None
+    """Share of the device's time that adding without sorting would at least take; None if sizes or the device are not
+    known."""
+
+
+@fact
+def sorted_indexing(facts: Facts) -> tuple[SortedIndexing, ...]:
+    """By what asks for them, longest first. Raises Missing without device work."""
+    work, names = device_work(facts), facts.rank.spans["name"].cat.categories
+    if not len(work.ids):
+        raise NO_DEVICE
+    sums = np.array(["indexing_backward_kernel" in name for name in names], dtype=bool)[name_codes(facts, work.ids)]
+    puts = host_spans(facts, SpanKind.OP, named=lambda name: name in _PUTS).outermost()
+    held = launched_in(facts, puts)[sums]
+    puts = puts.where(np.unique(held[held >= 0]))
+    adds = host_spans(facts, SpanKind.OP, named=lambda name: name in _ADDS)
+    asked = intervals.innermost_at(puts.start_ns, puts.track, adds.track, adds.start_ns, adds.end_ns) >= 0
+    found = [_sorted(facts, puts.where(asked == one), one) for one in (False, True) if (asked == one).any()]
+    return tuple(sorted(found, key=lambda one: -one.work.device_ns))
+
+
+def _sorted(facts: Facts, puts: HostSpans, deterministic: bool) -> SortedIndexing:
+    used, count, known = puts.in_steps(facts), max(steps(facts).count, 1), optional(peaks, facts)
+    work = work_of(facts, puts.ids)
+    moved = _moved_bytes(facts, puts)
+    mine, floor = moved[np.isin(puts.ids, used.ids)], None
+    if known is not None and work.device_ns and (mine > 0).all():
+        least = np.maximum(mine / (known.memory_gbps * REACHED), SHORTEST_NS).sum() / count
+        floor = min(float(least) / work.device_ns, 1.0)
+    call = launched_in(facts, puts)[np.isin(device_work(facts).ids, work.work_ids)]
+    return SortedIndexing(deterministic, len(used.ids) / count, work, call, moved, floor)
+
+
+def _moved_bytes(facts: Facts, puts: HostSpans) -> IntArray:
+    values = [given[2][0].bytes if len(given) > 2 and given[2] else None for given in inputs_of(facts, puts.ids)]
+    return np.array([STREAMS * (size or 0) for size in values], dtype=np.int64)

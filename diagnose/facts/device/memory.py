@@ -10,8 +10,8 @@ from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import ALLOCATING, NO_CALLS, api_calls, asking_ops
-from diagnose.facts.core.names import name_of
-from diagnose.facts.core.source_lines import sites_of
+from diagnose.facts.core.inputs import name_of
+from diagnose.facts.core.spans import sites_of
 from diagnose.facts.core.steps import steps
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray

@@ -8,10 +8,10 @@ import pandas as pd
 from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
-from diagnose.facts.core.matmuls import MATMULS, SHORTEST_NS, peaks
+from diagnose.facts.core.inputs import MATMULS, SHORTEST_NS, peaks
 from diagnose.facts.core.spans import host_spans, names_of
 from diagnose.facts.core.work import work_table
-from diagnose.trace import kinds, nesting
+from diagnose.trace import intervals, kinds
 from diagnose.trace.costs import DTYPE_BYTES, DTYPES, Convolved, Cost, Shape, convolved, cost, has_cost
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.hardware import Peaks
@@ -185,7 +185,7 @@ def _holds_another(facts: Facts, op: IntArray) -> Mask:
     spans, holds = facts.rank.spans, np.zeros(len(op), dtype=bool)
     at = np.flatnonzero(op >= 0)
     start = spans["start_ns"].to_numpy()[op[at]]
-    up = nesting.parents(spans["track"].to_numpy()[op[at]], start, start + spans["dur_ns"].to_numpy()[op[at]])
+    up = intervals.parents(spans["track"].to_numpy()[op[at]], start, start + spans["dur_ns"].to_numpy()[op[at]])
     holds[at[up[up >= 0]]] = True
     return holds
 

@@ -11,11 +11,11 @@ from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import BLOCKING, api_calls, enclosing_op
-from diagnose.facts.core.names import grouped, name_codes, name_of
+from diagnose.facts.core.inputs import grouped, name_codes, name_of
 from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.core.work import sole_ops, work_table
-from diagnose.trace import intervals, nesting
+from diagnose.trace import intervals
 from diagnose.trace.enums import Direction, HostMemory, SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
@@ -224,7 +224,7 @@ def host_born(facts: Facts) -> tuple[HostBorn, ...]:
 def _neighbours(ops: HostSpans) -> tuple[IntArray, IntArray]:
     """Positions of the op before and after each one, within the same op or in none on the same thread; -1 for none."""
     up = ops.parents
-    before, after = np.full((2, len(up)), nesting.NONE, dtype=np.int64)
+    before, after = np.full((2, len(up)), intervals.NONE, dtype=np.int64)
     order = np.lexsort((up, ops.track))
     first, second = order[:-1], order[1:]
     same = (up[first] == up[second]) & (ops.track[first] == ops.track[second])
@@ -234,7 +234,7 @@ def _neighbours(ops: HostSpans) -> tuple[IntArray, IntArray]:
 
 def _untouched(facts: Facts, makers: HostSpans) -> npt.NDArray[np.bool_]:
     loaders = host_spans(facts, SpanKind.LOADER)
-    loading = nesting.innermost_at(makers.start_ns, makers.track, loaders.track, loaders.start_ns, loaders.end_ns)
+    loading = intervals.innermost_at(makers.start_ns, makers.track, loaders.track, loaders.start_ns, loaders.end_ns)
     return (loading < 0) & ~np.isin(np.arange(len(makers.ids)), launched_in(facts, makers))
 
 
@@ -244,3 +244,48 @@ def _same_shape(facts: Facts, ops: HostSpans, move: IntArray) -> npt.NDArray[np.
     filled, moved = (text.str.extract(r"^\[\[([^\]]*)\]", expand=False).to_numpy() for text in shapes)
     fills = facts.rank.spans["name"].iloc[ops.ids[move - 1]].isin([*_FILLS, *_LIFTS, "detach_"]).to_numpy()
     return np.array((filled == moved) | pd.isna(filled) | pd.isna(moved) | ~fills, dtype=bool)
+
+
+class Copies(Struct, frozen=True):
+    """Copies of one direction and kind of host memory."""
+
+    direction: Direction
+    host_memory: HostMemory
+    calls: int  # In all used steps.
+    bytes: int | None  # Per step, of the copies whose size was recorded; None if of none.
+    ns: int  # Device time, per step.
+    exposed_ns: int  # Of it, while neither compute nor communication ran.
+    host_ns: int  # Host time in the calls that started them, per step.
+    bandwidth_bytes_per_s: float | None  # Bytes over device time, of the copies whose size was recorded.
+
+
+@fact
+def copies(facts: Facts) -> tuple[Copies, ...]:
+    """Copies in the used steps, longest first; empty if there are none. Raises Missing without device work."""
+    table, used, work = facts.rank.copies, steps(facts), device_work(facts)
+    exposed = device_time(facts).exposed_copies
+    position = np.searchsorted(work.ids, table.index.to_numpy())
+    start, end, launch = work.start_ns[position], work.end_ns[position], work.launch[position]
+    inside = (start >= used.start_ns) & (start < used.end_ns)
+    dur = facts.rank.spans["dur_ns"].to_numpy()
+    found = []
+    for (direction, memory), rows in table[inside].groupby(["direction", "host_memory"], observed=True):
+        mine = inside & table.index.isin(rows.index)
+        size, took = table["bytes"].to_numpy()[mine], (end - start)[mine]
+        known = size >= 0
+        together = intervals.clip(intervals.union(Intervals(start[mine], end[mine])), used.start_ns, used.end_ns)
+        calls = np.unique(launch[mine][launch[mine] >= 0])
+        timed = int(took[known].sum())
+        found.append(
+            Copies(
+                direction=Direction(direction),
+                host_memory=HostMemory(memory),
+                calls=int(mine.sum()),
+                bytes=round_half_up(int(size[known].sum()), used.count) if known.any() else None,
+                ns=round_half_up(int(took.sum()), used.count),
+                exposed_ns=round_half_up(intervals.intersect(together, exposed).total, used.count),
+                host_ns=round_half_up(int(dur[calls].sum()), used.count),
+                bandwidth_bytes_per_s=float(size[known].sum()) / timed * 1e9 if timed else None,
+            )
+        )
+    return tuple(sorted(found, key=lambda copy: -copy.ns))

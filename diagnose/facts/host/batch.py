@@ -6,12 +6,12 @@ import numpy as np
 from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause
 from diagnose.facts.core.host import host_activities, host_threads
 from diagnose.facts.core.idle import idle
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
-from diagnose.facts.device.filling import filling
+from diagnose.facts.device.kernels import filling
 from diagnose.facts.device.memory import memory
 from diagnose.facts.host.python import python_pauses
 from diagnose.facts.host.starvation import starvation

@@ -15,7 +15,7 @@ from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, in_used_steps, launched_in
 from diagnose.facts.core.steps import steps
-from diagnose.trace import kinds, nesting
+from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity, KernelKind
@@ -149,7 +149,7 @@ def _between(facts: Facts, regions: HostSpans) -> HostSpans:
     ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE, named=lambda name: not name.startswith(marks))
 
     def within(spans: HostSpans) -> npt.NDArray[np.bool_]:
-        found = nesting.innermost_at(ops.start_ns, ops.track, spans.track, spans.start_ns, spans.end_ns)
+        found = intervals.innermost_at(ops.start_ns, ops.track, spans.track, spans.start_ns, spans.end_ns)
         return np.asarray(found >= 0)
 
     return ops.where(within(regions) & ~within(compiled)).outermost()
@@ -158,12 +158,12 @@ def _between(facts: Facts, regions: HostSpans) -> HostSpans:
 def _fused(facts: Facts) -> HostSpans:
     graphs = host_spans(facts, *_HOST, named=lambda name: name.startswith(_GRAPH))
     ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE, named=lambda name: not name.startswith("#"))
-    inside = nesting.innermost_at(ops.start_ns, ops.track, graphs.track, graphs.start_ns, graphs.end_ns)
+    inside = intervals.innermost_at(ops.start_ns, ops.track, graphs.track, graphs.start_ns, graphs.end_ns)
     return graphs.where(np.bincount(inside[inside >= 0], minlength=len(graphs.ids)) == 0)
 
 
 def _pieces(fused: HostSpans, calls: HostSpans) -> int:
-    found = nesting.innermost_at(fused.start_ns, fused.track, calls.track, calls.start_ns, calls.end_ns)
+    found = intervals.innermost_at(fused.start_ns, fused.track, calls.track, calls.start_ns, calls.end_ns)
     counts = np.bincount(found[found >= 0])
     return round(float(np.median(counts[counts > 0]))) if counts.any() else 1
 

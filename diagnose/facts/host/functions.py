@@ -11,20 +11,25 @@ from msgspec import Struct
 from diagnose.facts.autograd.backward import BackwardNodes, backward_nodes, forward_ops, nodes_of
 from diagnose.facts.core.base import Facts, fact, once, optional
 from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.device import device_work
+from diagnose.facts.core.device import device_work, host_recorded
 from diagnose.facts.core.host import host_threads
-from diagnose.facts.core.inputs import Mask, Tensor
-from diagnose.facts.core.names import BACKWARD
+from diagnose.facts.core.inputs import BACKWARD, Mask, Tensor, Work, inputs_of, work_of
 from diagnose.facts.core.seen_ops import inside, seen_ops
-from diagnose.facts.core.shaped import Work, inputs_of, work_of
-from diagnose.facts.core.source_lines import cut_at_frames, sites_at
-from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in, members, on_training_threads
+from diagnose.facts.core.spans import (
+    HostSpans,
+    cut_at_frames,
+    host_spans,
+    in_used_steps,
+    launched_in,
+    members,
+    on_training_threads,
+    sites_at,
+)
 from diagnose.facts.core.steps import host_window, steps
-from diagnose.facts.core.unrecorded_work import host_recorded
 from diagnose.facts.host.loops import LAYERS
 from diagnose.facts.optimizer.optimizer import updates
 from diagnose.facts.optimizer.zeroing import zeroings
-from diagnose.trace import intervals, nesting
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
@@ -249,7 +254,7 @@ def _counted(facts: Facts) -> Mask:
 def _of_own_optimizer(facts: Facts) -> Mask:
     """Calls within updates in other functions than those that ask for them: of an optimizer that is the user's."""
     spent, made = _spent(facts), updates(facts)
-    held = nesting.innermost_at(spent.calls.start_ns, spent.calls.track, made.track, made.start_ns, made.end_ns)
+    held = intervals.innermost_at(spent.calls.start_ns, spent.calls.track, made.track, made.start_ns, made.end_ns)
     function = [site and (site.file, site.function) for site in spent.sites]
     asked = [site and (site.file, site.function) for site in sites_at(facts, made.start_ns, made.track)]
     inside = zip(held.tolist(), spent.of_call.tolist(), strict=True)

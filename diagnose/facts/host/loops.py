@@ -16,31 +16,29 @@ from msgspec.structs import replace
 
 from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, Missing, fact, optional
-from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause, round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_activities, host_threads
-from diagnose.facts.core.inputs import Mask
-from diagnose.facts.core.names import BACKWARD
+from diagnose.facts.core.inputs import BACKWARD, Mask
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.seen_ops import inside, seen_ops
-from diagnose.facts.core.source_lines import first_of_function, sites_of
 from diagnose.facts.core.spans import (
     NO_SPANS,
     HostSpans,
+    first_of_function,
     host_spans,
     launched_in,
     on_training_threads,
     require_ops,
+    sites_of,
     used_step,
 )
 from diagnose.facts.core.steps import Measure, steps
-from diagnose.facts.host.callees import whole_calls
+from diagnose.facts.host.callees import texts, whole_calls
 from diagnose.facts.host.rounds import LEAST_ROUNDS, Run, forward_of, runs_of, shapes_of, share_in_need
-from diagnose.facts.host.texts import texts
 from diagnose.facts.optimizer.optimizer import updates
 from diagnose.facts.optimizer.zeroing import zeroings
-from diagnose.trace import intervals, nesting
+from diagnose.trace import intervals
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
@@ -162,7 +160,7 @@ def _within_one_op(facts: Facts, ops: HostSpans, run: Run) -> bool:
     back, forward = pairs["to_id"].to_numpy(), pairs["from_id"].to_numpy()
     mine = (start[back] >= ops.start_ns[run.first]) & (start[back] < ops.end_ns[run.last - 1])
     forward = forward[mine & (track[back] == ops.track[run.first])]
-    calls = nesting.innermost_at(start[forward], track[forward], ops.track, ops.start_ns, ops.end_ns)
+    calls = intervals.innermost_at(start[forward], track[forward], ops.track, ops.start_ns, ops.end_ns)
     return bool(len(forward)) and len(np.unique(calls)) < run.rounds
 
 
@@ -178,14 +176,14 @@ def _without_backward(
     links, start = facts.rank.links, facts.rank.spans["start_ns"].to_numpy()
     linked = links["from_id"].to_numpy()[(links["kind"] == LinkKind.FORWARD_OF.value).to_numpy()]
     track = facts.rank.spans["track"].to_numpy()[linked].astype(np.int64)
-    holder = nesting.innermost_at(start[linked], track, ops.track, ops.start_ns, ops.end_ns)
+    holder = intervals.innermost_at(start[linked], track, ops.track, ops.start_ns, ops.end_ns)
     if not len(linked) and any(text[code].startswith(BACKWARD) for code in np.unique(names)):
         return []
     kept = np.zeros(len(names), dtype=bool)
     kept[holder[holder >= 0]] = True
     torchs_own = np.array([name.startswith("aten::") for name in text], dtype=bool)[names]  # Not DDP's.
     for one in (updates(facts), zeroings(facts), host_spans(facts, SpanKind.LOADER)):
-        kept |= nesting.innermost_at(ops.start_ns, ops.track, one.track, one.start_ns, one.end_ns) >= 0
+        kept |= intervals.innermost_at(ops.start_ns, ops.track, one.track, one.start_ns, one.end_ns) >= 0
     at = np.flatnonzero(~kept & torchs_own)
     own = ops.where(at)
     found: dict[tuple[int, ...], list[tuple[Run, Run | None]]] = {}
@@ -285,7 +283,7 @@ def _added_up(facts: Facts, ops: HostSpans) -> IntArray:
     of_engine = np.array([category.startswith(BACKWARD) for category in names.categories], dtype=bool)
     by_engine = (around >= 0) & of_engine[codes[around]]
     adds = every.where(names.categories.isin(_ADDS)[codes] & by_engine)
-    held_by = nesting.innermost_at(adds.start_ns, adds.track, ops.track, ops.start_ns, ops.end_ns)
+    held_by = intervals.innermost_at(adds.start_ns, adds.track, ops.track, ops.start_ns, ops.end_ns)
     held, dur = held_by >= 0, adds.end_ns - adds.start_ns
     return np.bincount(held_by[held], dur[held], len(ops.ids)).astype(np.int64)
 

@@ -9,22 +9,28 @@ import numpy as np
 from msgspec import Struct, field
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
-from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.causes import IDLE_CAUSES, LAUNCHING, TimeCause
+from diagnose.facts.core.breakdown import IDLE_CAUSES, LAUNCHING, TimeCause, round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import api_calls, host_activities, host_threads
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.inputs import Mask
 from diagnose.facts.core.run import trains_on_cpu
-from diagnose.facts.core.source_lines import sites_at
-from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, in_used_steps, members, require_ops, whole_idle
+from diagnose.facts.core.spans import (
+    NO_SPANS,
+    HostSpans,
+    host_spans,
+    in_used_steps,
+    members,
+    require_ops,
+    sites_at,
+    whole_idle,
+)
 from diagnose.facts.core.steps import Steps, steps
 from diagnose.facts.host.callees import Callee, called, callee, whole_calls
-from diagnose.facts.run.garbage import garbage_collections
-from diagnose.trace import enums, intervals, kinds, nesting
-from diagnose.trace.callees import OWN
+from diagnose.facts.run.step_table import garbage_collections
+from diagnose.trace import enums, intervals, kinds
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.frames import Site
+from diagnose.trace.frames import OWN, Site
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity, CalleeKind
 
@@ -80,7 +86,7 @@ def ops(facts: Facts) -> tuple[Op, ...]:
     ids = ids[in_used_steps(facts, ids)]
     if not len(ids):
         raise Missing("framework ops", "Profile with ProfilerActivity.CPU.")
-    parent = nesting.parents(spans["track"].to_numpy()[ids].astype(np.int64), start[ids], start[ids] + dur[ids])
+    parent = intervals.parents(spans["track"].to_numpy()[ids].astype(np.int64), start[ids], start[ids] + dur[ids])
     inner = np.zeros(len(ids), dtype=np.int64)
     np.add.at(inner, parent[parent >= 0], dur[ids][parent >= 0])
     self_ns = np.maximum(dur[ids] - inner, 0)
@@ -299,7 +305,7 @@ def _next_op(facts: Facts, track: int, pauses: Intervals) -> IntArray:
     ops = host_spans(facts, SpanKind.OP)
     ids = ops.where(ops.track == track).ids
     start = facts.rank.spans["start_ns"].to_numpy()[ids]
-    codes = np.append(facts.rank.spans["name"].cat.codes.to_numpy()[ids].astype(np.int64), nesting.NONE)
+    codes = np.append(facts.rank.spans["name"].cat.codes.to_numpy()[ids].astype(np.int64), intervals.NONE)
     return codes[np.searchsorted(start, pauses.ends)]
 
 
@@ -329,7 +335,7 @@ def _numbered(keys: dict[_Place, int], places: list[_Place]) -> IntArray:
 def _late(facts: Facts, gaps: Intervals) -> Intervals:
     """The part of each idle gap before the work that ends it is launched; empty where that is not known."""
     work, start = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
-    launch = np.append(work.launch, nesting.NONE)[np.searchsorted(work.start_ns, gaps.ends)]
+    launch = np.append(work.launch, intervals.NONE)[np.searchsorted(work.start_ns, gaps.ends)]
     return Intervals(gaps.starts, np.clip(np.where(launch >= 0, start[launch], gaps.starts), gaps.starts, gaps.ends))
 
 
@@ -342,7 +348,7 @@ def _pauses(facts: Facts, late: Intervals, group: IntArray, keys: dict[_Place, i
     if not active.size or not late.size:
         return intervals.EMPTY, np.zeros(0, dtype=np.int64)
     pauses = intervals.gaps(active, int(active.starts[0]), int(active.ends[-1]))
-    of_group = np.full(pauses.size, nesting.NONE, dtype=np.int64)
+    of_group = np.full(pauses.size, intervals.NONE, dtype=np.int64)
     at = np.minimum(np.searchsorted(late.ends, pauses.starts, side="right"), late.size - 1)
     causing = (late.starts[at] < pauses.ends) & (late.ends[at] > pauses.starts)
     of_group[causing] = group[at[causing]]
@@ -353,6 +359,6 @@ def _pauses(facts: Facts, late: Intervals, group: IntArray, keys: dict[_Place, i
     following = np.searchsorted(calls.start_ns, pauses.ends[outside])
     tracks = np.append(calls.track, host_threads(facts).main)[following]
     sites = sites_at(facts, (pauses.starts + pauses.ends)[outside] // 2, tracks)
-    places = [keys.get(place, nesting.NONE) for place in zip(sites, tracks.tolist(), strict=True)]
+    places = [keys.get(place, intervals.NONE) for place in zip(sites, tracks.tolist(), strict=True)]
     of_group[outside] = np.array(places, dtype=np.int64)
     return pauses, of_group

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from diagnose.facts.autograd.dataflow import dataflow
 from diagnose.facts.core.base import Facts, optional
-from diagnose.facts.core.names import BACKWARD
+from diagnose.facts.core.inputs import BACKWARD
 from diagnose.facts.core.spans import HostSpans
 from diagnose.trace.intervals import IntArray
 

@@ -13,19 +13,18 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
 
-from diagnose.facts.core.base import Facts, fact, optional
-from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
-from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
+from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.breakdown import IDLE_CAUSES, NO_DEVICE, TimeCause, launch_table, round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import BLOCKING, NO_CALLS, ApiCalls, api_calls, asking_ops, enclosing_op
 from diagnose.facts.core.idle import DRAIN_TOLERANCE_NS, idle_gaps
-from diagnose.facts.core.names import grouped, name_codes, name_of
-from diagnose.facts.core.spans import host_spans, used_step
+from diagnose.facts.core.inputs import grouped, name_codes, name_of
+from diagnose.facts.core.spans import host_spans, sites_of, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import reading_ops
 from diagnose.facts.device.transfers import copy_before
 from diagnose.facts.run.program import Language, program
-from diagnose.trace import enums, kinds, nesting
+from diagnose.trace import enums, intervals, kinds
 from diagnose.trace.enums import Direction, SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
@@ -177,8 +176,8 @@ def _within(facts: Facts, op: IntArray, *names: frozenset[str]) -> npt.NDArray[n
     ops, category = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE), facts.rank.spans["name"].cat
     wanted = np.stack([np.isin(category.categories, list(some)) for some in names])
     named = np.pad(wanted[:, category.codes.to_numpy()[ops.ids]], ((0, 0), (0, 1)))
-    up = np.append(ops.parents, nesting.NONE)
-    at = np.where(op >= 0, np.searchsorted(ops.ids, op), nesting.NONE)
+    up = np.append(ops.parents, intervals.NONE)
+    at = np.where(op >= 0, np.searchsorted(ops.ids, op), intervals.NONE)
     found: npt.NDArray[np.bool_] = named[:, at]
     while (at >= 0).any():
         at = up[at]
@@ -244,3 +243,87 @@ def _drained_idle(facts: Facts, calls: ApiCalls, rows: IntArray, freeing: npt.ND
         fits = found.gaps.starts[gaps] <= calls.end_ns[rows[at]] + DRAIN_TOLERANCE_NS
         np.add.at(idle_ns, at[fits], (found.gaps.ends - found.gaps.starts)[gaps[fits]])
     return idle_ns
+
+
+class Sync(Struct, frozen=True):
+    """Blocking calls of one kind, asked for by one op at one line."""
+
+    call: str
+    asked_by: str  # The outermost op around the call; "" if the program called it itself.
+    site: Site | None
+    calls: int  # In all used steps.
+    blocked_ns: int  # Host time in the calls, per step.
+
+
+@fact
+def syncs(facts: Facts) -> tuple[Sync, ...]:
+    """Blocking calls on the training threads in the used steps, longest first. Raises Missing without runtime calls."""
+    if "launches" not in facts.rank.provenance.recorded:
+        raise NO_CALLS if "device" in facts.rank.provenance.recorded else NO_DEVICE
+    calls, used = api_calls(facts), steps(facts)
+    inside = calls.blocks & (calls.start_ns >= used.start_ns) & (calls.start_ns < used.end_ns)
+    ids = calls.ids[inside]
+    names = facts.rank.spans["name"]
+    dur = facts.rank.spans["dur_ns"].to_numpy()[ids]
+    groups: dict[tuple[str, str, Site | None], list[int]] = {}
+    asked = asking_ops(facts, ids)
+    for call, op, site, blocked in zip(names.iloc[ids], asked, sites_of(facts, ids), dur, strict=True):
+        group = groups.setdefault((str(call), str(names.iloc[op]) if op >= 0 else "", site), [0, 0])
+        group[0] += 1
+        group[1] += int(blocked)
+    found = [
+        Sync(call, op, site, count, round_half_up(blocked, used.count))
+        for (call, op, site), (count, blocked) in groups.items()
+    ]
+    return tuple(sorted(found, key=lambda sync: -sync.blocked_ns))
+
+
+@fact
+def blocked_ns(facts: Facts) -> int:
+    """Host time blocked in synchronising calls, ns per step. Raises Missing like syncs."""
+    return int(np.sum([sync.blocked_ns for sync in syncs(facts)], dtype=np.int64))
+
+
+LONG_KERNEL_NS = 50_000
+"""Launches take the host 3 to 10 us: one that lasts as long as such a kernel waited for it (our choice)."""
+
+ALIKE = (0.8, 1.2)  # A launch that lasts this share of its kernel's time is taken to have waited for it (our choice).
+
+ALIKE_SHARE = 0.5
+"""Of the launches of long kernels that take as long as their kernel, where all wait (msprof-analyze uses the same)."""
+
+DEPTH = 2  # Queued before such a launch at most: launches also block when the queue is full, then hundreds are queued.
+
+
+class BlockingLaunches(Struct, frozen=True):
+    """How long the launches of kernels over LONG_KERNEL_NS took: with CUDA_LAUNCH_BLOCKING, as long as the kernels."""
+
+    call_ids: IntArray  # Calls that launch one kernel, of any length.
+    alike_share: float  # Share of the launches that lasted, over their kernels' time, as ALIKE says.
+    depth_median: int
+    """Work queued before the kernel when its launch begins; hundreds where launches block because the queue is full."""
+    empty_queue_share: float  # Share of the launches that found nothing queued.
+
+    @property
+    def block(self) -> bool:
+        """Whether launches seem to wait for their kernels, and not for a place in the queue."""
+        return self.alike_share >= ALIKE_SHARE and self.depth_median <= DEPTH
+
+
+@fact
+def blocking_launches(facts: Facts) -> BlockingLaunches:
+    """The comparison over the used steps. Raises Missing like launch_table, and without long kernels."""
+    table, dur, launch = launch_table(facts), facts.rank.spans["dur_ns"].to_numpy(), device_work(facts).launch
+    is_kernel = facts.rank.spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.KERNEL)
+    calls, count = np.unique(launch, return_counts=True)
+    single = calls[(count == 1) & (calls >= 0)]
+    chosen = np.isin(table.call, single) & is_kernel[table.work] & (dur[table.work] > LONG_KERNEL_NS)
+    if not chosen.any():
+        raise Missing("kernels longer than 50 us", "Record steps with larger batches.")
+    ratio = dur[table.call[chosen]] / dur[table.work[chosen]]
+    return BlockingLaunches(
+        call_ids=np.intersect1d(single, launch[is_kernel[device_work(facts).ids]]),
+        alike_share=float(((ratio >= ALIKE[0]) & (ratio <= ALIKE[1])).mean()),
+        depth_median=int(np.median(table.depth[chosen])),
+        empty_queue_share=float((table.depth[chosen] == 0).mean()),
+    )

@@ -12,14 +12,13 @@ from msgspec import Struct
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.host import after_closures
-from diagnose.facts.core.inputs import Inputs, Mask, Tensor, named, recorded_inputs
-from diagnose.facts.core.names import name_codes, name_of
+from diagnose.facts.core.inputs import Inputs, Mask, Tensor, name_codes, name_of, named, recorded_inputs
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import KERNEL_KINDS, work_table
 from diagnose.facts.optimizer.zeroing import NO_LAUNCHES, zeroings
-from diagnose.trace import kinds, nesting
+from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity, KernelKind
@@ -161,7 +160,7 @@ def _within(calls: HostSpans, ops: HostSpans) -> HostSpans:
 
 
 def _holding(calls: HostSpans, ops: HostSpans) -> IntArray:
-    return nesting.innermost_at(ops.start_ns, ops.track, calls.track, calls.start_ns, calls.end_ns)
+    return intervals.innermost_at(ops.start_ns, ops.track, calls.track, calls.start_ns, calls.end_ns)
 
 
 def _implementation(facts: Facts, mine: Mask) -> Implementation:
@@ -210,7 +209,7 @@ def _elements(facts: Facts, ops: HostSpans, calls: int) -> int | None:
         return None
     own = _first_elements(facts, chosen.ids)
     asked = _of_name(facts, ops, "aten::result_type")
-    parent = nesting.innermost_at(asked.start_ns, asked.track, chosen.track, chosen.start_ns, chosen.end_ns)
+    parent = intervals.innermost_at(asked.start_ns, asked.track, chosen.track, chosen.start_ns, chosen.end_ns)
     inside = np.zeros(len(own), dtype=np.int64)
     np.add.at(inside, parent[parent >= 0], _first_elements(facts, asked.ids)[parent >= 0])
     own = np.where(own > 0, own, inside)

@@ -12,7 +12,7 @@ from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
-from diagnose.trace import frames, kinds, nesting
+from diagnose.trace import frames, intervals, kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity
@@ -57,7 +57,7 @@ def gradient_zeroing(facts: Facts) -> GradientZeroing:
     used = in_used_steps(facts, calls.ids)
     launched = _NOTHING if on_cpu else _launched(facts, calls)
     ops = host_spans(facts, SpanKind.OP)
-    inside = ops.where(nesting.innermost_at(ops.start_ns, ops.track, calls.track, calls.start_ns, calls.end_ns) >= 0)
+    inside = ops.where(intervals.innermost_at(ops.start_ns, ops.track, calls.track, calls.start_ns, calls.end_ns) >= 0)
     return GradientZeroing(
         total_calls=int(used.sum()),
         launches=launched.launches,

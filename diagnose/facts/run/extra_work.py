@@ -6,8 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact, optional
-from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause, round_half_up
 from diagnose.facts.core.host import host_activities, host_threads
 from diagnose.facts.core.spans import host_spans, on_training_threads, used_step
 from diagnose.facts.core.steps import steps

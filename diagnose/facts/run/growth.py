@@ -16,16 +16,13 @@ from diagnose.facts.autograd.backward import backward_nodes, forward_ops, nodes_
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_threads
-from diagnose.facts.core.inputs import Inputs, Mask, inputs_read
-from diagnose.facts.core.names import BACKWARD, name_codes, name_of
+from diagnose.facts.core.inputs import BACKWARD, Inputs, Mask, Shape, Work, inputs_read, name_codes, name_of, work_of
 from diagnose.facts.core.run import manifest
-from diagnose.facts.core.shaped import Shape, Work, work_of
-from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, on_training_threads, used_step
+from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, on_training_threads, sites_of, used_step
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.run.step_table import time_by_step
 from diagnose.facts.run.timed_steps import uneven
-from diagnose.trace import intervals, nesting
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
@@ -367,7 +364,7 @@ def growing_sizes(facts: Facts, longer: bool) -> Grows | None:
     found = [_larger([inputs_read(one, "") for one in row], varying.steps, longer) for row in varying.shapes]
     tops = on_training_threads(facts, host_spans(facts, SpanKind.OP)).outermost()
     start, track = (facts.rank.spans[one].to_numpy()[varying.ids].astype(np.int64) for one in ("start_ns", "track"))
-    inside = nesting.innermost_at(start, track, tops.track, tops.start_ns, tops.end_ns).tolist()
+    inside = intervals.innermost_at(start, track, tops.track, tops.start_ns, tops.end_ns).tolist()
     of_top = dict[int, _Larger]()
     for top, row in zip(inside, varying.which.tolist(), strict=True):
         if top >= 0 and (one := found[row]) is not None:

@@ -11,13 +11,21 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
-from diagnose.facts.core.breakdown import device_time, round_half_up
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause, device_time, round_half_up
 from diagnose.facts.core.host import host_activities, host_threads
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.run import marked_ranges
-from diagnose.facts.core.source_lines import cut_at_frames, site_of_spans, sites_at
-from diagnose.facts.core.spans import HostSpans, host_spans, idle_under, in_used_steps, on_training_threads, whole_idle
+from diagnose.facts.core.spans import (
+    HostSpans,
+    cut_at_frames,
+    host_spans,
+    idle_under,
+    in_used_steps,
+    on_training_threads,
+    site_of_spans,
+    sites_at,
+    whole_idle,
+)
 from diagnose.facts.core.steps import steps
 from diagnose.facts.run.step_table import Filler, Filling, Labels, StepTable, step_table
 from diagnose.trace import frames, intervals, kinds

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.names import BACKWARD
+from diagnose.facts.core.inputs import BACKWARD
 from diagnose.facts.core.spans import names_of
 from diagnose.fixes.setting import Loop
 from diagnose.trace import enums, frames, kinds

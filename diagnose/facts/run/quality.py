@@ -10,21 +10,18 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact, once, optional
-from diagnose.facts.core.breakdown import breakdown, device_time, round_half_up
-from diagnose.facts.core.causes import LAUNCHING, TimeCause
-from diagnose.facts.core.device import device_work
+from diagnose.facts.core.breakdown import LAUNCHING, TimeCause, breakdown, device_time, launch_table, round_half_up
+from diagnose.facts.core.device import device_work, host_recorded
 from diagnose.facts.core.host import api_calls, host_activities, host_threads
 from diagnose.facts.core.idle import idle
-from diagnose.facts.core.launches import launch_table
 from diagnose.facts.core.run import manifest
 from diagnose.facts.core.spans import HostSpans, host_spans, members, on_training_threads, used_step
 from diagnose.facts.core.steps import ALIKE, LONG, Measure, steps
-from diagnose.facts.core.unrecorded_work import host_recorded
 from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.event_cost import EVENT_NS
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity, ApiKind
+from diagnose.trace.measured import EVENT_NS
 from diagnose.trace.model import Ground, IntegrityNote, Severity
 from diagnose.trace.units import duration, percent
 

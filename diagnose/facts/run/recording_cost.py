@@ -23,10 +23,10 @@ from diagnose.facts.core.steps import Steps, steps
 from diagnose.facts.run.timed_steps import comparable, slowdown, uneven
 from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.event_cost import EVENT_NS, LEAST, FloatArray, moments, own_ns
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity
 from diagnose.trace.manifest import Timed
+from diagnose.trace.measured import EVENT_NS, LEAST, FloatArray, moments, own_ns
 from diagnose.trace.retiming import OPS
 
 MOST = 1.25  # Times as long a phase may take without the profiler: more is chance (our choice).

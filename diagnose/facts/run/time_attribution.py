@@ -16,16 +16,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
-from diagnose.facts.core.breakdown import DeviceTime, device_time, shared_out
-from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
+from diagnose.facts.core.breakdown import IDLE_CAUSES, DeviceTime, TimeCause, device_time, shared_out
 from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.host import enclosing_op, host_activities, host_threads
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.inputs import Inputs, recorded_inputs
-from diagnose.facts.core.source_lines import cut_at_frames, sites_at
-from diagnose.facts.core.spans import host_spans
+from diagnose.facts.core.spans import cut_at_frames, host_spans, sites_at
 from diagnose.facts.core.steps import Steps, steps
-from diagnose.trace import intervals, kinds, nesting
+from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
@@ -120,7 +118,7 @@ def _work(facts: Facts, part: Part, rows: IntArray, before: Intervals, used: Ste
     labels = spans["name"].cat.categories
     known = {kind: code for code, kind in enumerate(kinds.KernelKind)}
     of_name = {code: known[kinds.kernel_kind(str(labels[code]))] for code in np.unique(name).tolist()}
-    op, called = np.full(len(rows), nesting.NONE), launch >= 0
+    op, called = np.full(len(rows), intervals.NONE), launch >= 0
     op[called] = enclosing_op(facts, launch[called])
     sites: list[Site | None] = [None] * len(rows)
     moments, tracks = (spans[one].to_numpy()[launch[called]].astype(np.int64) for one in ("start_ns", "track"))
@@ -148,7 +146,7 @@ def _idle(facts: Facts, time: DeviceTime) -> _Pieces:
 
 
 def _plain(part: Part, kind: str, times: Intervals, sites: Sequence[Site | None]) -> _Pieces:
-    none = np.full(times.size, nesting.NONE)
+    none = np.full(times.size, intervals.NONE)
     zero, every = np.zeros(times.size, dtype=np.int64), np.ones(times.size, dtype=bool)
     return _Pieces(part, [kind], zero, times.ends - times.starts, none, none, sites, every)
 
@@ -180,14 +178,14 @@ def _ops(facts: Facts, times: Intervals) -> _Pieces:
     every, threads = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE), host_threads(facts)
     every = every.where(np.isin(every.track, threads.training))
     pieces = intervals.cut(times, np.concatenate((every.start_ns, every.end_ns)))[0]
-    row = np.full(pieces.size, nesting.NONE)
+    row = np.full(pieces.size, intervals.NONE)
     for track in (threads.main, *threads.training.tolist()):
         open_at = np.flatnonzero(row < 0)
         tracks = np.full(len(open_at), track, dtype=np.int64)
-        row[open_at] = nesting.innermost_at(pieces.starts[open_at], tracks, every.track, every.start_ns, every.end_ns)
+        row[open_at] = intervals.innermost_at(pieces.starts[open_at], tracks, every.track, every.start_ns, every.end_ns)
     ran = np.unique(row[row >= 0])
     site_of = dict(zip(ran.tolist(), sites_at(facts, every.start_ns[ran], every.track[ran]), strict=True))
-    op = np.where(row >= 0, every.ids[row], nesting.NONE) if len(every.ids) else row
+    op = np.where(row >= 0, every.ids[row], intervals.NONE) if len(every.ids) else row
     plain = _plain(Part.HOST, TimeCause.OPS.value, pieces, [site_of.get(one) for one in row.tolist()])
     first = np.zeros(pieces.size, dtype=bool)
     first[np.unique(row, return_index=True)[1]] = True
@@ -198,7 +196,7 @@ def _summed(facts: Facts, pieces: _Pieces) -> Iterator[tuple[AttributedTime, Sum
     names = facts.rank.spans["name"].cat
     ops, op = np.unique(pieces.op, return_inverse=True)
     position, inputs = recorded_inputs(facts, ops)
-    op_name = np.where(ops >= 0, names.codes.to_numpy()[ops], nesting.NONE)
+    op_name = np.where(ops >= 0, names.codes.to_numpy()[ops], intervals.NONE)
     number: dict[Site | None, int] = {}
     site = np.array([number.setdefault(one, len(number)) for one in pieces.sites], dtype=np.int64)
     columns = (pieces.kind, op_name[op.reshape(-1)], position[op.reshape(-1)], pieces.name, site)

@@ -20,15 +20,14 @@ from diagnose.facts.autograd.backward import (
 from diagnose.facts.autograd.dataflow import optimizer_of
 from diagnose.facts.core.base import Facts, Missing, once, optional
 from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.inputs import NO_SHAPES, Mask, named, recorded_inputs
+from diagnose.facts.core.inputs import NO_SHAPES, Mask, Shape, calls_alike, inputs_of, named, recorded_inputs
 from diagnose.facts.core.seen_ops import inside, seen_ops
-from diagnose.facts.core.shaped import Shape, calls_alike, inputs_of
 from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, used_step
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.optimizer.optimizer import NO_STEPS, updates
 from diagnose.facts.optimizer.zeroing import zeroings
-from diagnose.facts.values.wasted_entries import Cause, Wasted, finds, of_spans
-from diagnose.trace import nesting
+from diagnose.facts.values.known_values import Cause, Wasted, finds, of_spans
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 
@@ -172,7 +171,7 @@ def _with_their_optimizer(
 def _updated(facts: Facts, calls: HostSpans, shapes: set[Shape | None]) -> list[set[Shape] | None]:
     """Which of the shapes each call updates; None if not all that it updates is known."""
     ops = host_spans(facts, SpanKind.OP)
-    call = nesting.innermost_at(ops.start_ns, ops.track, *places(calls))
+    call = intervals.innermost_at(ops.start_ns, ops.track, *places(calls))
     inside = ops.where(call >= 0)
     position, inputs = recorded_inputs(facts, inside.ids)
     listed = named(facts, inside.ids, *_LISTS).astype(np.int64)
@@ -205,7 +204,7 @@ def unused_graphs(facts: Facts) -> Iterator[Wasted]:
     makes = (begin >= 0) & (end > begin)
     order = np.flatnonzero(makes)[np.argsort(begin[makes], kind="stable")]
     at = np.searchsorted(begin[order], number, side="right") - 1
-    if (by_main & (step >= 0) & (step != np.append(made_in[order], nesting.NONE)[at])).any():
+    if (by_main & (step >= 0) & (step != np.append(made_in[order], intervals.NONE)[at])).any():
         raise _MAY_BE_RUN_LATER
     is_run = np.searchsorted(number, begin) < np.searchsorted(number, end)
     is_vain = makes & ~is_run & (end <= number[-1]) & (made_in >= 0)

@@ -8,7 +8,7 @@ from diagnose.facts.core.base import Facts, fact
 
 # Each of these modules adds the finders of some causes to FINDERS.
 from diagnose.facts.values import known_values, unneeded_backward  # noqa: F401
-from diagnose.facts.values.wasted_entries import FINDERS, Cause, Wasted
+from diagnose.facts.values.known_values import FINDERS, Cause, Wasted
 
 __all__ = ["Cause", "Ledger", "Wasted", "wasted_work"]
 

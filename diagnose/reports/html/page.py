@@ -21,18 +21,7 @@ from diagnose.failures import Failure, section
 from diagnose.replay.job_path import JobPathKind
 from diagnose.reports import brief, findings, heading, perfetto, sections
 from diagnose.reports import job_tables as jobs
-from diagnose.reports.html import (
-    bundle,
-    cards,
-    job_figures,
-    one_rank_panel,
-    run_figures,
-    step_figures,
-    timeline_figure,
-    trial_figures,
-    tried,
-    work_figures,
-)
+from diagnose.reports.html import cards, job_figures, run_figures, step_figures, style, timeline_figure, work_figures
 from diagnose.reports.html.style import MARK_COLOURS, plain
 from diagnose.reports.words import OUTCOMES, why_this_rank
 from diagnose.trace.units import duration, share
@@ -55,7 +44,7 @@ STEP = Picture("step", "Where a step's time goes", _BAR, step_figures.step_bar_s
 SAVINGS = Picture("savings", "What the fixes would leave", step_figures.savings, step_figures.savings_sentence)
 JOB_PATH = Picture("job_path", "Critical path, in order of time", job_figures.job_path, job_figures.job_path_sentence)
 JOB = Picture("job_heat", "What each rank does in each step", job_figures.job_heat, job_figures.job_heat_sentence)
-SPEED_UPS = Picture("speed_ups", "Predicted and measured", trial_figures.speed_ups, trial_figures.speed_ups_sentence)
+SPEED_UPS = Picture("speed_ups", "Predicted and measured", cards.speed_ups, cards.speed_ups_sentence)
 PICTURES = (
     Picture("idle", "Why the GPU was idle, by line", step_figures.idle_lines, step_figures.idle_lines_sentence),
     Picture("kernels", "What the work was", work_figures.kernel_tree, work_figures.kernel_tree_sentence),
@@ -97,7 +86,7 @@ class JobView(Struct, frozen=True):
     heat: Panel
     switches: tuple[str, ...]
     tables: tuple[sections.Section, ...]
-    ranks: tuple[one_rank_panel.RankView, ...]
+    ranks: tuple[job_figures.RankView, ...]
     rank: str  # Whose the rest of the page is.
 
 
@@ -116,15 +105,15 @@ def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
     )
     of_job = () if job is None else (job.lane, job.heat)
     shown = [one for one in (step, savings, speed_ups, *panels, *of_job) if one is not None]
-    plotly, plotly_hash = bundle.plotly_script()
-    script = bundle.text("report.js")
-    return bundle.template("page.html.j2").render(
+    plotly, plotly_hash = style.plotly_script()
+    script = style.text("report.js")
+    return style.template("page.html.j2").render(
         diagnosis=diagnosis,
-        policy=policy(plotly_hash, bundle.script_hash(script)),
-        style=Markup(bundle.text("style.css")),
+        policy=policy(plotly_hash, style.script_hash(script)),
+        style=Markup(style.text("style.css")),
         script=Markup(script),
         plotly=plotly,
-        data=bundle.packed(msgspec.json.encode({"figures": figures(shown), "timeline": drawn.get("lanes")})),
+        data=style.packed(msgspec.json.encode({"figures": figures(shown), "timeline": drawn.get("lanes")})),
         trace="".join(section("the trace for Perfetto", _trace, diagnosis)),
         subject="".join(section("what ran on what", heading.subject, diagnosis)),
         headline="".join(section("the step time", heading.headline, diagnosis)),
@@ -167,12 +156,12 @@ def _part(name: str, caller: Callable[[], Markup]) -> Markup:
 
 
 def _trace(diagnosis: Diagnosis) -> str:
-    return bundle.packed(perfetto.render(diagnosis))
+    return style.packed(perfetto.render(diagnosis))
 
 
-def _tried(diagnosis: Diagnosis) -> Iterator[tried.Tried]:
+def _tried(diagnosis: Diagnosis) -> Iterator[cards.Tried]:
     if diagnosis.trials is not None:
-        yield tried.view(diagnosis.trials)
+        yield cards.view(diagnosis.trials)
 
 
 def policy(*scripts: str) -> str:
@@ -251,7 +240,7 @@ def _job(diagnosis: Diagnosis) -> Iterator[JobView]:
         heat=panel(JOB, diagnosis),
         switches=tuple(job_figures.switches(diagnosis)),
         tables=tuple(tables),
-        ranks=tuple(one_rank_panel.each_rank(diagnosis, diagnosis.job)),
+        ranks=tuple(job_figures.each_rank(diagnosis, diagnosis.job)),
         rank=f"Rank {diagnosis.rank} in detail, {why_this_rank(diagnosis)}",
     )
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
 from diagnose.facts.core.base import Missing
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause
 from diagnose.facts.core.idle import IdleShare
 from diagnose.facts.core.steps import Measure
 from diagnose.reports import heading

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.timeline import IDLE, MARK_OF_PATH, PATH, MarkKind, MarkTable, Timeline
 from diagnose.facts.core.base import Missing
-from diagnose.facts.core.causes import IDLE_CAUSES, PATH_CAUSES
+from diagnose.facts.core.breakdown import IDLE_CAUSES, PATH_CAUSES
 from diagnose.reports.html.style import GREY, MARK_COLOURS, figure, plain
 from diagnose.reports.words import CAUSES, WORK_NOT_RECORDED, why_this_rank
 from diagnose.timeline.marks import Marks

@@ -2,21 +2,231 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from statistics import median
+
 import msgspec
+import plotly.graph_objects as go
 from markupsafe import Markup
 
 from diagnose import failures
-from diagnose.contracts.watched_run import WatchedRun
+from diagnose.contracts.watched_run import RankRun, RunPartKind, RunSlice, WatchedRun
+from diagnose.facts.core.base import Missing
+from diagnose.facts.core.breakdown import TimeCause
 from diagnose.failures import section
 from diagnose.reports import watched_run
-from diagnose.reports.html import bundle, whole_run_figures
+from diagnose.reports.html import style
 from diagnose.reports.html.page import Picture, figures, panel, policy
+from diagnose.reports.watched_run import FIGURES, KINDS
+from diagnose.trace.units import duration, number, share, size, three_digits
+
+COLOURS = {
+    RunPartKind.TRAINING: style.BLUE,
+    RunPartKind.LOADER: style.CAUSE_COLOURS[TimeCause.LOADER],
+    RunPartKind.EVALUATION: style.GREEN,
+    RunPartKind.SAVE: style.CAUSE_COLOURS[TimeCause.CHECKPOINT],
+    RunPartKind.COLLECTION: style.CAUSE_COLOURS[TimeCause.GARBAGE_COLLECTION],
+    RunPartKind.START: style.CAUSE_COLOURS[TimeCause.COMPILE],
+    RunPartKind.RECORDING: style.PINK,
+    RunPartKind.OUTSIDE: style.SKY,
+    RunPartKind.LOST: style.PALE,
+}
+LINES = (style.BLUE, style.RED, style.GREEN, style.ORANGE, style.PINK, style.SKY, style.DARK, style.YELLOW)
+
+MOST_RANKS = len(LINES)  # With a line of their own; of more the slowest and the fastest are drawn.
+
+MEMORY = ("resident_bytes", "children_resident_bytes", "allocated_bytes", "reserved_bytes")
+DEVICE = ("sm_clock_mhz", "temperature_c", "power_w", "slowed")
+
+HEIGHT, LANE = 300, 110
+
+
+def parts(found: WatchedRun) -> go.Figure:
+    """Shares of each stretch of the run, one above the other. Raises Missing without any."""
+    run = _with_stretches(found)
+    unit_ns, unit = _unit(run)
+    made = style.figure(HEIGHT, barmode="stack", bargap=0)
+    made.update_xaxes(title={"text": f"{unit} since the start"}, rangemode="tozero")
+    made.update_yaxes(title={"text": "% of the time"}, range=[0, 100], fixedrange=True)
+    bars = [(0, run.over_time[0].began_ns, {RunPartKind.START: run.over_time[0].began_ns})]
+    bars += [(one.began_ns, one.ended_ns, one.parts) for one in run.over_time]
+    bars = [bar for bar in bars if bar[1] > bar[0]]
+    for kind in (part.kind for part in run.parts):
+        spent = [some.get(kind, 0) for _, _, some in bars]
+        if any(spent):
+            made.add_bar(
+                name=KINDS[kind],
+                x=[(began + ended) / 2 / unit_ns for began, ended, _ in bars],
+                width=[(ended - began) / unit_ns for began, ended, _ in bars],
+                y=[100 * ns / (ended - began) for ns, (began, ended, _) in zip(spent, bars, strict=True)],
+                marker={"color": COLOURS[kind], "line": {"width": 0}},
+                hovertext=[
+                    f"{KINDS[kind]}: {duration(ns)} of {duration(ended - began)}"
+                    for ns, (began, ended, _) in zip(spent, bars, strict=True)
+                ],
+                hoverinfo="text",
+            )
+    return made
+
+
+def parts_sentence(found: WatchedRun) -> str:
+    """What to see in it."""
+    run = _with_stretches(found)
+    most = run.parts[0]
+    return (
+        f"What the time goes to over the run of rank {run.rank}, in {number(len(run.over_time))} stretches:"
+        f" most of it, {share(most.ns, run.length_ns)}, is {KINDS[most.kind]}."
+    )
+
+
+def step_times(found: WatchedRun) -> go.Figure:
+    """The usual step over the run by rank, and the 99th percentile of the shown rank. Raises Missing without steps."""
+    first = _with_stretches(found)
+    unit_ns, unit = _unit(first)
+    made = style.figure(HEIGHT)
+    made.update_xaxes(title={"text": f"{unit} since the start"}, rangemode="tozero")
+    made.update_yaxes(title={"text": "ms"}, rangemode="tozero", fixedrange=True)
+    shown = _shown(found)
+    for at, run in enumerate(shown):
+        stretches = [one for one in run.over_time if one.steps]
+        name = f"rank {run.rank}" if len(shown) > 1 else "usual step"
+        _line(made, name, _middles(stretches, unit_ns), [one.step_ns / 1e6 for one in stretches], LINES[at])
+    known = [one for one in first.over_time if one.p99_ns is not None]
+    if known:
+        name = f"99th percentile of rank {first.rank}" if len(shown) > 1 else "99th percentile"
+        values = [(one.p99_ns or 0) / 1e6 for one in known]
+        _line(made, name, _middles(known, unit_ns), values, style.GREY, dash="dot")
+    return made
+
+
+def step_times_sentence(found: WatchedRun) -> str:
+    """What to see in it."""
+    run = _with_stretches(found)
+    steps = [one.step_ns for one in run.over_time if one.steps]
+    quarter = max(len(steps) // 4, 1)
+    hidden = len([one for one in found.ranks if one.over_time]) - len(_shown(found))
+    more = f" The slowest and fastest of {number(len(found.ranks))} ranks are drawn." if hidden else ""
+    return (
+        f"The typical step takes {duration(median(steps[:quarter]))} in the first quarter and"
+        f" {duration(median(steps[-quarter:]))} in the last"
+        f" on rank {run.rank}.{more}"
+    )
+
+
+def memory(found: WatchedRun) -> go.Figure:
+    """Raises Missing where no figure of memory is known."""
+    run = _with_stretches(found)
+    unit_ns, unit = _unit(run)
+    made = style.figure(HEIGHT)
+    made.update_xaxes(title={"text": f"{unit} since the start"}, rangemode="tozero")
+    made.update_yaxes(title={"text": "GB"}, rangemode="tozero", fixedrange=True)
+    for name, colour in zip(_known(run, MEMORY, "memory"), LINES, strict=False):
+        some = [one for one in run.over_time if name in one.figures]
+        _line(made, FIGURES[name], _middles(some, unit_ns), [one.figures[name] / 1e9 for one in some], colour)
+    return made
+
+
+def memory_sentence(found: WatchedRun) -> str:
+    """What to see in it."""
+    run = _with_stretches(found)
+    name = _known(run, MEMORY, "memory")[0]
+    known = [one.figures[name] for one in run.over_time if name in one.figures]
+    return f"{FIGURES[name].capitalize()}: {size(known[0])} at first, {size(known[-1])} at last."
+
+
+def device(found: WatchedRun) -> go.Figure:
+    """Clock, temperature, power one below the other. Raises Missing where none is known."""
+    run = _with_stretches(found)
+    unit_ns, unit = _unit(run)
+    names = _known(run, DEVICE, "figures of a device")
+    made = style.figure(LANE * len(names) + 60, showlegend=False)
+    for at, name in enumerate(names):
+        some = [one for one in run.over_time if name in one.figures]
+        top = 1 - at / len(names)
+        axis = "" if at == 0 else str(at + 1)
+        made.update_layout(
+            {
+                f"yaxis{axis}": {
+                    "domain": [top - 0.8 / len(names), top],
+                    "title": {"text": FIGURES[name].replace(", ", "<br>")},
+                    "automargin": True,
+                    "fixedrange": True,
+                }
+            }
+        )
+        values = [one.figures[name] for one in some]
+        _line(made, FIGURES[name], _middles(some, unit_ns), values, LINES[at], yaxis=f"y{axis}")
+    made.update_xaxes(title={"text": f"{unit} since the start"}, rangemode="tozero", anchor="free", position=0)
+    return made
+
+
+def device_sentence(found: WatchedRun) -> str:
+    """What to see in it."""
+    run = _with_stretches(found)
+    told = list(_ends(run, _known(run, DEVICE, "figures of a device")))
+    return f"From the first stretch of the run to the last: {'; '.join(told)}."
+
+
+def _ends(run: RankRun, names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        known = [one.figures[name] for one in run.over_time if name in one.figures]
+        yield f"{FIGURES[name]} {three_digits(known[0])} to {three_digits(known[-1])}"
+
+
+def _with_stretches(found: WatchedRun) -> RankRun:
+    run = found.ranks[0]
+    if not any(one.steps for one in run.over_time):
+        raise Missing("steps after the first", "Let the run continue for longer.")
+    return run
+
+
+def _known(run: RankRun, names: Sequence[str], what: str) -> list[str]:
+    known = [name for name in names if any(name in one.figures for one in run.over_time)]
+    if not known:
+        raise Missing(what, "This system does not report them.")
+    return known
+
+
+def _shown(found: WatchedRun) -> list[RankRun]:
+    """Those with a line: all, or the shown one and the slowest and fastest."""
+    known = [run for run in found.ranks if any(one.steps for one in run.over_time)]
+    if len(known) <= MOST_RANKS:
+        return known
+    first, *others = known
+    others.sort(key=lambda run: sum(one.steps * one.step_ns for one in run.over_time) / max(run.steps - 1, 1))
+    return [first, *others[:3], *others[3 - MOST_RANKS + 1 :]]
+
+
+def _unit(run: RankRun) -> tuple[float, str]:
+    for ns, name in ((3600e9, "hours"), (60e9, "minutes")):
+        if run.length_ns >= 3 * ns:
+            return ns, name
+    return 1e9, "seconds"
+
+
+def _middles(stretches: Sequence[RunSlice], unit_ns: float) -> list[float]:
+    return [(one.began_ns + one.ended_ns) / 2 / unit_ns for one in stretches]
+
+
+def _line(
+    made: go.Figure, name: str, x: list[float], y: list[float], colour: str, dash: str = "solid", yaxis: str = "y"
+) -> None:
+    made.add_scatter(
+        name=style.plain(name),
+        mode="lines",
+        x=x,
+        y=y,
+        yaxis=yaxis,
+        line={"color": colour, "width": 2, "dash": dash, "shape": "hvh"},
+        hovertemplate=f"{style.plain(name)}: %{{y:.4~g}}<extra></extra>",
+    )
+
 
 PICTURES = (
-    Picture("parts", "Where the run's time went", whole_run_figures.parts, whole_run_figures.parts_sentence),
-    Picture("steps", "Step time", whole_run_figures.step_times, whole_run_figures.step_times_sentence),
-    Picture("memory", "Memory", whole_run_figures.memory, whole_run_figures.memory_sentence),
-    Picture("device", "Device", whole_run_figures.device, whole_run_figures.device_sentence),
+    Picture("parts", "Where the run's time went", parts, parts_sentence),
+    Picture("steps", "Step time", step_times, step_times_sentence),
+    Picture("memory", "Memory", memory, memory_sentence),
+    Picture("device", "Device", device, device_sentence),
 )
 
 
@@ -25,14 +235,14 @@ def render(found: WatchedRun) -> str:
     with failures.collected() as lost:
         panels = [panel(one, found) for one in PICTURES]
         run = found.ranks[0]
-        plotly, plotly_hash = bundle.plotly_script()
-        script = bundle.text("report.js")
-        return bundle.template("whole_run.html.j2").render(
-            policy=policy(plotly_hash, bundle.script_hash(script)),
-            style=Markup(bundle.text("style.css")),
+        plotly, plotly_hash = style.plotly_script()
+        script = style.text("report.js")
+        return style.template("whole_run.html.j2").render(
+            policy=policy(plotly_hash, style.script_hash(script)),
+            style=Markup(style.text("style.css")),
             script=Markup(script),
             plotly=plotly,
-            data=bundle.packed(msgspec.json.encode({"figures": figures(panels), "timeline": None})),
+            data=style.packed(msgspec.json.encode({"figures": figures(panels), "timeline": None})),
             headline=watched_run.headline(run),
             subject=watched_run.subject(found),
             damage=watched_run.damage(run),

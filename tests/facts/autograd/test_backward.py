@@ -2,8 +2,7 @@
 
 import pytest
 
-from diagnose.facts.autograd.backward import backward_nodes, backward_ops
-from diagnose.facts.autograd.recompute import Recompute, recompute
+from diagnose.facts.autograd.backward import Recompute, backward_nodes, backward_ops, recompute
 from diagnose.facts.autograd.table_gradients import table_gradients
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.spans import host_spans

@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.facts.communication.balance import Balance, balance, cores_shared, is_certain
 from diagnose.facts.core.base import Missing
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Flags, Host, RankManifest, Timed
 from diagnose.trace.model import Context

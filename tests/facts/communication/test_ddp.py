@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose.facts.communication.ddp import Accumulation, accumulation
-from diagnose.facts.communication.replicated_update import ReplicatedUpdate, replicated_update
+from diagnose.facts.communication.overlap import ReplicatedUpdate, replicated_update
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Host, Optimizer, RankManifest

@@ -5,10 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.facts.core.base import Missing
-from diagnose.facts.core.breakdown import breakdown, round_half_up, shared_out
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause, breakdown, launch_table, launches, round_half_up, shared_out
 from diagnose.facts.core.idle import idle, idle_gaps
-from diagnose.facts.core.launches import launch_table, launches
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing, step_to_fill

@@ -1,6 +1,6 @@
 """Who trains, what the training threads do, and which op or line asked."""
 
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause
 from diagnose.facts.core.host import asking_ops, enclosing_op, host_threads, host_time
 from tests.drawing import MAIN, Drawing
 

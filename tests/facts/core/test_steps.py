@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, breakdown, device_time
-from diagnose.facts.core.source_lines import sites_of
+from diagnose.facts.core.spans import sites_of
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.enums import SpanKind

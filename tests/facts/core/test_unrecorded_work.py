@@ -1,7 +1,7 @@
 """Work that waits and graphs show to have run, and that was not recorded."""
 
 from diagnose.facts.core.breakdown import breakdown
-from diagnose.facts.core.unrecorded_work import unrecorded_work
+from diagnose.facts.core.device import unrecorded_work
 from diagnose.facts.core.work import work_table
 from diagnose.trace.kinds import KernelKind
 from tests.drawing import Drawing

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.device.achieved import TypeFlops, achieved_flops
+from diagnose.facts.device.lost_time import TypeFlops, achieved_flops
 from diagnose.facts.device.roofline import MatmulOps, matmul_ops, op_roofline, reached_share
 from diagnose.source import ranks
 from diagnose.synthetic.reading import facts_of

@@ -3,9 +3,9 @@
 import pytest
 
 from diagnose.facts.core.base import Missing
-from diagnose.facts.device.attention import Backend, SlowAttention, slow_attention
-from diagnose.facts.device.convolutions import Convolutions, convolutions
-from diagnose.facts.device.doubles import doubles
+from diagnose.facts.device.fusion import Backend, SlowAttention, slow_attention
+from diagnose.facts.device.layout import Convolutions, convolutions
+from diagnose.facts.device.precision import doubles
 from diagnose.synthetic.reading import facts_of
 
 QKV = "[4,8,2048,64],[4,8,2048,64],[4,8,2048,64]"

@@ -10,7 +10,7 @@ import pytest
 from diagnose.facts.core.base import Missing
 from diagnose.facts.device.chains import PointwiseChains
 from diagnose.facts.device.fusion import attention_chains, pointwise_chains
-from diagnose.facts.device.indexing import sorted_indexing
+from diagnose.facts.device.kernels import sorted_indexing
 from diagnose.synthetic.reading import facts_of
 from tests.drawing import MAIN, Drawing
 

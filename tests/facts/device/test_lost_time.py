@@ -7,8 +7,7 @@ from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.communication.peers import compare
 from diagnose.facts.communication.roles import Role
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.breakdown import breakdown
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause, breakdown
 from diagnose.facts.device.lost_time import Lost, lost_time, together
 from diagnose.pipeline import present
 from diagnose.synthetic.reading import facts_of, facts_of_ranks

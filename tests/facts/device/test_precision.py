@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.core.matmuls import peaks
-from diagnose.facts.device.filling import filling
+from diagnose.facts.core.inputs import peaks
+from diagnose.facts.device.kernels import filling
 from diagnose.facts.device.precision import large_products, precision, roofline
 from diagnose.synthetic.reading import facts_of
 

@@ -6,8 +6,7 @@ from diagnose.facts.core.base import Facts
 from diagnose.facts.host.callees import Callee
 from diagnose.facts.host.python import PythonPause, python_pauses
 from diagnose.synthetic.reading import facts_of
-from diagnose.trace.callees import OWN, TORCH, named, short
-from diagnose.trace.frames import Site
+from diagnose.trace.frames import OWN, TORCH, Site, named, short
 from diagnose.trace.joining import joined
 from diagnose.trace.kinds import CalleeKind, callee_kind
 from tests.drawing import Drawing

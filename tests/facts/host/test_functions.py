@@ -4,15 +4,15 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause
 from diagnose.facts.core.host import host_compute_ops, host_time
 from diagnose.facts.core.idle import idle
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.host.batch import larger_batch
 from diagnose.facts.host.functions import FunctionOp, FunctionTime, dominant_lines, functions
-from diagnose.facts.host.host_compute import host_compute
 from diagnose.facts.host.loops import Loop, apart_in_time, loops
 from diagnose.facts.host.python import Op, ops
+from diagnose.facts.host.starvation import host_compute
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import Intervals

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from diagnose.facts.core.base import Missing
-from diagnose.facts.host.library_calls import LibraryCall, library_call
+from diagnose.facts.host.callees import LibraryCall, Texts, library_call, texts
 from diagnose.facts.host.loops import loops
 from diagnose.facts.host.process import FetchedMemory, fetched_memory
-from diagnose.facts.host.texts import Texts, texts
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import Intervals

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause
 from diagnose.facts.core.idle import idle
 from diagnose.facts.core.spans import host_spans, in_used_steps, launched_in
 from diagnose.facts.core.steps import steps

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
+from diagnose.facts.core.breakdown import IDLE_CAUSES, TimeCause
 from diagnose.facts.core.host import api_calls
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import Measure, steps
-from diagnose.facts.host.syncs import Sync, blocked_ns, blocking_launches, syncs
-from diagnose.facts.host.waits import HostWait, WaitReason, host_waits
+from diagnose.facts.host.waits import HostWait, Sync, WaitReason, blocked_ns, blocking_launches, host_waits, syncs
 from diagnose.source import ranks
 from diagnose.trace.frames import Site
 from tests.drawing import MAIN, Drawing, names, two_steps

@@ -5,7 +5,7 @@ import pytest
 
 from diagnose import pipeline
 from diagnose.facts.host.python import python_pauses
-from diagnose.facts.run.garbage import garbage_collections
+from diagnose.facts.run.step_table import garbage_collections
 from diagnose.replay.edits import Shorten
 from diagnose.replay.saving import Replay
 from diagnose.synthetic.reading import facts_of

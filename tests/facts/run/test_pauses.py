@@ -3,9 +3,8 @@
 import pytest
 
 from diagnose.facts.core.base import Missing
-from diagnose.facts.run.garbage import garbage_collections
 from diagnose.facts.run.pauses import checkpoints, silences, step_spikes
-from diagnose.facts.run.step_table import Filling
+from diagnose.facts.run.step_table import Filling, garbage_collections
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.capture.agent import loops
+from diagnose.capture.agent import threads
 from diagnose.facts.core.base import Facts
 from diagnose.facts.run.program import Language, Program, Workload, older_than, program
 from diagnose.fixes.setting import Loop
@@ -109,7 +109,7 @@ def test_nodes_without_a_number_are_of_old_versions(node: str, older: tuple[int,
     assert older_than(facts_of(f"4 steps of 100\ncpu  {node} 0-10")) == older
 
 
-@pytest.mark.parametrize(("module", "owner"), loops.OWNERS.items())
+@pytest.mark.parametrize(("module", "owner"), threads.OWNERS.items())
 def test_a_module_that_the_recorder_knows_is_a_file_that_the_reader_knows(module: str, owner: str) -> None:
     of_package, of_module = f"{module.replace('.', '/')}/loop.py", f"{module.replace('.', '/')}.py"
     found = {frames.loop_owner(f"/lib/site-packages/{file}(7): run") for file in (of_package, of_module)}
@@ -117,5 +117,5 @@ def test_a_module_that_the_recorder_knows_is_a_file_that_the_reader_knows(module
 
 
 def test_one_that_stands_on_another_comes_first_in_both() -> None:
-    assert list(dict.fromkeys(loops.OWNERS.values())) == [owner for owner, _ in frames._OWNERS]
-    assert set(loops.OWNERS.values()) < {owner.value for owner in Loop}
+    assert list(dict.fromkeys(threads.OWNERS.values())) == [owner for owner, _ in frames._OWNERS]
+    assert set(threads.OWNERS.values()) < {owner.value for owner in Loop}

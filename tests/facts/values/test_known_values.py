@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.seen_ops import seen_ops
-from diagnose.facts.values.known_values import constants, duplicates, frozen_rows, sparse_products
-from diagnose.facts.values.wasted_entries import Wasted
+from diagnose.facts.values.known_values import Wasted, constants, duplicates, frozen_rows, sparse_products
 from diagnose.synthetic.reading import facts_of
 
 NODE = "autograd::engine::evaluate_function:"

@@ -5,8 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.values.known_values import Wasted
 from diagnose.facts.values.unneeded_backward import unused_gradients, unused_graphs
-from diagnose.facts.values.wasted_entries import Wasted
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.model import AutogradGraph
 

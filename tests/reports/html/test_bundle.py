@@ -12,8 +12,8 @@ from plotly.offline import get_plotlyjs
 
 from diagnose.contracts.watched_run import RunPartKind, WatchedRun
 from diagnose.facts.core.base import Missing
-from diagnose.reports.html import bundle, whole_run_page
-from diagnose.reports.html import whole_run_figures as figures
+from diagnose.reports.html import style, whole_run_page
+from diagnose.reports.html import whole_run_page as figures
 from diagnose.watched.assembly import watched_run
 from tests.watched.logs import MS, S, column, interval, log, recorded, windows, with_columns, with_gauges
 
@@ -21,15 +21,15 @@ from tests.watched.logs import MS, S, column, interval, log, recorded, windows, 
 @pytest.mark.parametrize("content", ["", "a <b> \u202e", b"\x00\xff" * 1000])
 def test_what_is_packed_comes_back(content: str | bytes) -> None:
     raw = content.encode() if isinstance(content, str) else content
-    assert gzip.decompress(base64.b64decode(bundle.packed(content))) == raw
+    assert gzip.decompress(base64.b64decode(style.packed(content))) == raw
 
 
 def test_packing_twice_gives_the_same() -> None:
-    assert bundle.packed("x" * 100) == bundle.packed("x" * 100)
+    assert style.packed("x" * 100) == style.packed("x" * 100)
 
 
 def test_plotly_is_carried_whole_and_allowed_by_its_hash() -> None:
-    packed, allowed = bundle.plotly_script()
+    packed, allowed = style.plotly_script()
     script = gzip.decompress(base64.b64decode(packed))
     assert script.decode() == get_plotlyjs()
     assert allowed == f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'"
@@ -56,7 +56,7 @@ def test_plotly_is_carried_whole_and_allowed_by_its_hash() -> None:
     ],
 )
 def test_prose_flows_and_is_text(written: str, shown: str) -> None:
-    assert bundle.prose(written) == shown
+    assert style.prose(written) == shown
 
 
 HOSTILE = "<script>alert(1)</script>"

@@ -17,8 +17,7 @@ from diagnose.contracts.diagnosis import Diagnosis, RankSummary, StepTime
 from diagnose.contracts.finding import Level, PricedSaving, RankedFinding, ReplayQuality, Together, Where
 from diagnose.contracts.pictures import CollectiveBar, MemoryCurve, RooflineOp, RooflinePicture
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.core.breakdown import Breakdown
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import Breakdown, TimeCause
 from diagnose.facts.core.idle import IdleShare
 from diagnose.facts.core.steps import Measure
 from diagnose.replay.saving import Basis

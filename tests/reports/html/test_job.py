@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from diagnose.advice.job_summary import summarised
+from diagnose.advice.assembly import summarised
 from diagnose.contracts.diagnosis import Diagnosis, RankFinding, RankSummary
 from diagnose.facts.communication.matching import join as joined_job
-from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.breakdown import TimeCause
 from diagnose.facts.core.host import HostTime
 from diagnose.replay.job import join
 from diagnose.replay.job_path import JobPathKind
 from diagnose.reports import job_tables, markdown, sections, terminal
-from diagnose.reports.html import job_figures, one_rank_panel, page
+from diagnose.reports.html import job_figures, page
 from diagnose.trace.frames import Site
 from diagnose.trace.job import CollectiveSequence
 from tests.replay.playing import MS, Meet, NextStep, Own, Program, play
@@ -217,7 +217,7 @@ def test_of_each_rank_it_is_told_how_it_spends_its_step_and_what_is_found_on_it(
     said = RankFinding("scalar_syncs", "SY01", "It <waits>", Site("train.py", 12, "step"))
     host = HostTime(200, {TimeCause.OPS: 150, TimeCause.PYTHON: 50, TimeCause.SYNC: 0})
     ranks = [replace(rank, findings=(said,) * (rank.rank == 5), host=host) for rank in found.ranks]
-    views = list(one_rank_panel.each_rank(replace(found, ranks=tuple(ranks)), found.job))
+    views = list(job_figures.each_rank(replace(found, ranks=tuple(ranks)), found.job))
     assert [view.number for view in views] == list(range(8))
     assert views[5].times == (
         ("compute", "30.0 ms"),

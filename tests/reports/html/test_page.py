@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from diagnose import pipeline
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.reports import notebook
+from diagnose.reports import markdown
 from diagnose.reports.html import page
 from diagnose.trace.manifest import Manifest
 from tests.drawing import Drawing
@@ -39,7 +39,7 @@ def analysed(drawing: Drawing, folder: Path) -> Diagnosis:
 
 
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("render", [page.render, notebook.render])
+@pytest.mark.parametrize("render", [page.render, markdown.notebook_html])
 def test_every_kind_of_diagnosis_has_one(name: str, render: Callable[[Diagnosis], str], tmp_path: Path) -> None:
     text = render(analysed(EVERY[name](), tmp_path))
     elements = Elements(text)
@@ -67,7 +67,7 @@ def test_what_a_manifest_says_is_text_too(tmp_path: Path) -> None:
     found = analysed(EVERY["training"](), tmp_path)
     manifest = Manifest(command=("python", HOSTILE), versions={"torch": HOSTILE}, started=HOSTILE)
     hostile = replace(found, provenance=replace(found.provenance, manifest=manifest))
-    for text in (page.render(hostile), notebook.render(hostile)):
+    for text in (page.render(hostile), markdown.notebook_html(hostile)):
         assert HOSTILE not in text
         assert not Elements(text).named("img")
     assert "&lt;img src=https://evil.example/x&gt;" in page.render(hostile)
@@ -93,9 +93,9 @@ def test_the_same_diagnosis_gives_the_same_page(tmp_path: Path) -> None:
 
 def test_a_notebook_shows_the_summary(tmp_path: Path) -> None:
     found = analysed(EVERY["training"](), tmp_path)
-    assert notebook.shown_in_notebooks() is type(found)
+    assert markdown.shown_in_notebooks() is type(found)
     shown = found._repr_html_()  # type: ignore[attr-defined]
-    assert shown == notebook.render(found)
+    assert shown == markdown.notebook_html(found)
     assert "10.0 ms/step · data-loader-bound: " in shown
     assert "<script" not in shown
     assert len(shown) < 30_000

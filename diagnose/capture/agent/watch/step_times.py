@@ -3,15 +3,110 @@
 Between two steps' ends there are stretches of training and of evaluation. What a stretch is shows by its first call of
 the model, backward pass or optimizer's step; a batch that was asked for before belongs to it. So at each batch that is
 asked for a moment is kept, from which on the time is the next stretch's.
+
+Nothing here waits for the device.
 """
 
 from __future__ import annotations
 
 import time
+import weakref
+from collections import deque
+from collections.abc import Callable
 from operator import add, sub
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from ..phases import ALL, COLLECTION, LOADER, SAVE, phases
+from ..alone import alone, capturing, uses_gpu
+from ..clocks import ON_DEVICE, between_ns, device_event
+from ..interruptions import ALL, COLLECTION, LOADER, SAVE, phases
+from ..loaders import LoaderWatch, worker_here
+
+MOST_PENDING = 64  # Events that the device has not come to yet, beyond which none are added (our choice).
+
+
+class DeviceTimes:
+    """Of the thread that trains, on the current stream of its current device."""
+
+    def __init__(self) -> None:
+        self._pending: deque[Any] = deque()
+        self._free: list[Any] = []
+
+    def step_ended(self) -> list[int]:
+        """A step has ended on the host. Returns times in ns between ends that the device has passed since."""
+        if not uses_gpu() or capturing():
+            return []
+        return list(alone(ON_DEVICE, self._passed, default=()))
+
+    def _passed(self) -> list[int]:
+        found, pending = list[int](), self._pending
+        while len(pending) > 1 and pending[1].query():
+            before = pending.popleft()
+            found.append(between_ns(before, pending[0]))
+            self._free.append(before)
+        if len(pending) >= MOST_PENDING:
+            pending.clear()  # Times that begin at an earlier end would be those of several steps.
+        pending.append(device_event(self._free.pop() if self._free else None))
+        return found
+
+
+class BatchesAsked(LoaderWatch):
+    """Calls `on_batch()` when a batch is asked for, and where an epoch of a loader begins. Keeps no iterator alive.
+
+    An epoch is that of an iterator: its loader may be gone by then, as in `for batch in DataLoader(...)`.
+    """
+
+    def __init__(self, on_batch: Callable[[], None]) -> None:
+        super().__init__(Path(), on_batch)
+        self.starting_is_waiting = True
+        self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._latest: weakref.ref[Any] | None = None
+        self._iterator: weakref.ref[Any] | None = None  # That was asked last.
+        self._looked = False  # Whether this process is a worker has been looked at; one that is forked does not train.
+
+    def epoch_begins(self) -> bool:
+        """Whether the step that has ended is the first of an epoch: that with its first batch. Asked once a step."""
+        latest, self._latest = self._latest, None
+        if latest is None or not self._begun:
+            return False
+        iterator = latest()
+        if iterator is None or iterator not in self._begun:
+            return False
+        self._begun.discard(iterator)
+        return True
+
+    def ready(self) -> int | None:
+        """Batches that workers have ready, of the iterator that was asked last; for another thread."""
+        iterator = None if self._iterator is None else self._iterator()
+        loader = None if iterator is None else self._iterating.get(iterator)
+        return None if loader is None else loader.ready(iterator)
+
+    def _begins(self, loader: Any) -> None:
+        if (kept := getattr(loader, "_iterator", None)) is not None:
+            self._begun.add(kept)  # Of persistent workers: it begins again, and is not made anew.
+        self._asked()
+
+    def _made(self, iterator: Any, loader: Any) -> None:
+        self.forget_gone()
+        super()._made(iterator, loader)
+        self._begun.add(iterator)
+
+    def _iterated(self, iterator: Any) -> tuple[Any, int | None]:
+        if self._iterator is None or self._iterator() is not iterator:
+            self._iterator = weakref.ref(iterator)
+        return self._iterator, None
+
+    def _got(self, loader: Any, *_: Any) -> None:
+        self._latest = loader  # The iterator, as _iterated has it.
+
+    def _keeper(self) -> None:
+        if self._looked:
+            return
+        worker = worker_here()
+        if worker is not None and getattr(worker, "worker_method", None) != "thread":
+            self.trains_here = False
+        self._looked = True
+
 
 Moment = tuple[int, ...]  # The clock, and the time spent so far on each of ALL, in ns.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -13,20 +15,60 @@ from threading import get_ident
 from types import ModuleType
 from typing import Any
 
-from .. import about, backwards, interruptions, loaders, models, place, writes
+from .. import about, backwards, interruptions, loaders, noticed, place, script_files
+from ..board import Board
 from ..compiled import compiler_switch
 from ..foreign import watch_foreign
 from ..imports import when_imported
-from ..phases import COMPILATION, FORWARD, phases
+from ..interruptions import COMPILATION, FORWARD, phases
 from ..plan import Part, Plan
 from ..recorder import Recorder
-from .asked import Asked
-from .batches_asked import BatchesAsked
-from .device_times import DeviceTimes
 from .figures import Figures
-from .log import Log
-from .log_file import make_room
-from .step_times import Interval, StepTimes, recorded
+from .log import Log, make_room
+from .step_times import BatchesAsked, DeviceTimes, Interval, StepTimes, recorded
+
+ASKED_BY_SIGNAL = getattr(signal, "SIGUSR2", None)
+"""Asks for a recording, where the script has no use of its own for it; None on Windows."""
+
+RECORDING = "recording"
+"""What the command posts, with a number, when the next steps are to be recorded; and what the folder is called."""
+
+MADE = "made"  # What each rank posts in the part of a recording when it is over.
+ASK = "ask"  # What anyone posts who wants a recording; with something that tells it from other posts.
+
+
+class Asked:
+    """Is looked at by a thread; what is to be recorded is taken by the one that trains."""
+
+    def __init__(self, part: Part) -> None:
+        self._board, self._shared = Board(part.work), part.shared
+        self._number, self._signals = 1, 0
+        self.part: Part | None = None  # What to record into; None while nothing is asked for.
+        self._heed_signals()
+
+    def _heed_signals(self) -> None:
+        """Unless there is a handler already, or the script sets one later."""
+        here = threading.current_thread() is threading.main_thread()
+        if here and ASKED_BY_SIGNAL is not None and signal.getsignal(ASKED_BY_SIGNAL) is signal.SIG_DFL:
+            signal.signal(ASKED_BY_SIGNAL, lambda *_: self._signalled())
+
+    def look(self) -> None:
+        """Whether the next recording has been asked for."""
+        while self.part is None and (word := self._board.read(f"{RECORDING}-{self._number}")) is not None:
+            self._number += 1
+            work = Path(word["part"])
+            self.part = Part.at(work) if work.exists() else None  # Of an earlier attempt, which is complete.
+
+    def made(self) -> None:
+        """The recording is over, or has failed."""
+        part, self.part = self.part, None
+        if part is not None:
+            Board(part.work).post(f"{MADE}.{place.find().rank}")
+
+    def _signalled(self) -> None:
+        self._signals += 1
+        Board(self._shared).post(f"{ASK}.{os.getpid()}-{self._signals}", why="requested by a signal")
+
 
 LOOKS_FOR_MODELS = (0, 1, 2, 10)
 """Steps at whose ends models are looked for if none was called in them: some are wrapped late (our choice)."""
@@ -123,7 +165,7 @@ class Watcher:
         if log is not None and os.getpid() == self._pid:
             if self._recorder is not None:
                 self._recorder.end(how)
-            log.end(how, writes.found() or [])
+            log.end(how, script_files.found() or [])
 
     def _begun(self) -> Log:
         """Raises OSError."""
@@ -209,11 +251,11 @@ class Watcher:
         if phases.in_thread != get_ident() or os.getpid() != self._pid:
             return
         optimizers = [one for ref in self.optimizers if (one := ref()) is not None] or about.alive()
-        for model in models.trained(optimizers):
+        for model in noticed.trained(optimizers):
             if model not in self._known:
                 self._known.add(model)
-                models.when_called(model, self._called(model), self._call_ended)
-                models.when_trained(model, self._evaluation_ends)
+                noticed.when_called(model, self._called(model), self._call_ended)
+                noticed.when_trained(model, self._evaluation_ends)
 
     def _called(self, model: Any) -> Callable[[], None]:
         wanted = weakref.ref(model)

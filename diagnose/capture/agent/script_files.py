@@ -1,19 +1,52 @@
-"""Which files a script opens for writing, and which folders it makes: who runs it again wants to know these."""
+"""Files of the script: which it has imported, which it writes."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .loops import is_library
+from . import noticed
+from .threads import is_library
 
-MOST_FILES = 20  # That are named, with folders (our choice).
+MOST_FILES = 200  # That are named (our choice).
+LARGEST_BYTES = 1 << 20  # Of a file whose content is told by a hash (our choice).
+
+_BEGAN_S = time.time()
+
+
+def script() -> str | None:
+    """The file that runs; Python forgets it before it ends."""
+    return getattr(sys.modules.get("__main__"), "__file__", None)
+
+
+def imported(script: str | None) -> list[dict[str, object]]:
+    """The script and all modules, as `SourceFile`. Modules that are no files have names that are no paths."""
+    modules = {name: module for name, module in sys.modules.items() if name != "sitecustomize"}  # That is ours.
+    names = [script, *(getattr(module, "__file__", None) for module in modules.values())]
+    files = [name for name in names if isinstance(name, str) and name.endswith(".py") and Path(name).is_absolute()]
+    own = [name for name in dict.fromkeys(files) if noticed.is_users(name)][:MOST_FILES]
+    return [{"file": name, "sha256": _sha256(Path(name)), "script": name == script} for name in own]
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        there = path.stat()
+        if there.st_size > LARGEST_BYTES or there.st_mtime > _BEGAN_S:
+            return None
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+MOST_WRITTEN = 20  # That are named, with folders (our choice).
 
 WRITING = os.O_WRONLY | os.O_RDWR
 
@@ -34,7 +67,7 @@ class Writes:
 
     def note(self, path: Any, folder: bool = False) -> None:
         """A file is opened for writing, or a folder made. Those by number, and those of children, are left out."""
-        if len(self._names) >= MOST_FILES or os.getpid() != self._process or not isinstance(path, str | bytes | Path):
+        if len(self._names) >= MOST_WRITTEN or os.getpid() != self._process or not isinstance(path, str | bytes | Path):
             return
         whole = Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100 (a link's own name counts)
         if whole.is_relative_to(self._ours) or "__pycache__" in whole.parts or is_library(str(whole)):
