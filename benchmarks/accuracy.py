@@ -7,8 +7,6 @@ It needs neither torch nor a GPU: it reads the recordings in sample_traces/ and 
 where it stays.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 from itertools import groupby

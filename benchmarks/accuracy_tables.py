@@ -1,7 +1,5 @@
 """Tables that say how often the diagnosis is right, each from the rows of benchmarks/*.json (see benchmarks.texts)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """What other ways of reading the same recordings would say, to compare with."""
 
-from __future__ import annotations
-
 import json
 
 from benchmarks.patterns import NAMES

@@ -1,7 +1,5 @@
 """How truth is measured: steps without any profiler, bad and fixed in turn, each block in a process of its own."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import multiprocessing

@@ -6,8 +6,6 @@ those of `diagnose measure`. `--write` puts the rows into benchmarks/changed_ops
 those that are there are not made again. It needs torch, and a machine that does nothing else meanwhile.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

@@ -3,8 +3,6 @@
 They are of kinds that no planted case has. With `--fixed` the fault is not there.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

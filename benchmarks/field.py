@@ -4,8 +4,6 @@ BEFORE and AFTER are two folders with the same training, one of them with the fi
 fresh processes, and the mean step of each run is timed without any profiler (field_timer.py).
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

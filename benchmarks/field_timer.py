@@ -5,8 +5,6 @@ SECONDS; then the process ends. OUT gets the mean in nanoseconds. Nothing of dia
 are held against.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import sys

@@ -9,8 +9,6 @@ what they take with less error than the shares of an H100 do. As these are few t
 of other devices is.
 """
 
-from __future__ import annotations
-
 import gzip
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

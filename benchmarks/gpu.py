@@ -6,8 +6,6 @@ worth most comes first. `python -m benchmarks.h100 --from FOLDER` makes tables o
 machine that does nothing else meanwhile. With `--device cpu` all is small: a rehearsal in some minutes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ The verdicts in gpu_verdicts.json were written from the traces alone, by other m
 at: causes with what a fix would save, in order, and advice that would be wrong. gpu_traces.json has what came out.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

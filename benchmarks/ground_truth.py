@@ -7,8 +7,6 @@ not there yet, so that it can be broken off and gone on with. It needs torch, an
 meanwhile. On GPUs, `python -m benchmarks.gpu` does this.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gzip

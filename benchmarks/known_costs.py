@@ -5,8 +5,6 @@ published elsewhere. The result is diagnose/costs/known.json, which the package 
 well it holds for ops that it was not fitted to.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

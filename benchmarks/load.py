@@ -4,8 +4,6 @@ A big trace is a small one repeated, with times and ids shifted so that nothing 
 process of its own; of several the fastest counts. HTA is the package `traceinsight`, in its default configuration.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

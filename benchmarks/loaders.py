@@ -4,8 +4,6 @@ Six small trainings, each slow in another way, are timed with each number of wor
 Needs Linux, and some 15 minutes; what other processes take meanwhile is noted with each figure.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -3,8 +3,6 @@
 With `--seconds` it prints the steps of stretches of time, each with the share of the cores that other processes took.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -6,8 +6,6 @@ look at first, causes with what a fix would save, and advice that would be wrong
 out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -5,8 +5,6 @@ fault, which `fix.diff` mends. Each is recorded, its diagnosis is kept, and both
 profiler. What comes out goes into benchmarks/others.json, from which benchmarks.texts makes the published rows.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What torch's own pattern matcher ("TorchTidy") says of a planted case, to compare with."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -3,8 +3,6 @@
 The corpus is the folder of public traces: the report that is shown is of the trace that the README's report is of.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """The planted cases of sample_traces: what they are, where they were tried, and what their fix gained."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field

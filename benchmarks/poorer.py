@@ -1,7 +1,5 @@
 """What is said of a planted case if its recording holds less: a trace alone, two steps, one rank."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

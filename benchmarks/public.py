@@ -6,8 +6,6 @@ Their data is generated. It needs torch, torchvision, lightning and torchmetrics
 meanwhile. `--write` keeps each result as it comes, in benchmarks/public.json; `--missing` measures what is not there.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

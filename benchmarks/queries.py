@@ -1,7 +1,5 @@
 """What the queries in docs/queries.md print: each is run as it stands there, on an export of a recording."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -4,8 +4,6 @@ It asks all published pairs of a predicted and a measured saving whose basis is 
 others, ops that were measured, and the H100's. The range of a case is made by factors of other cases.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

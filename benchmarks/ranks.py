@@ -4,8 +4,6 @@ A transformer of twelve layers is trained with DistributedDataParallel on two ra
 the second is only timed. Both say how long their steps took, so that what recording adds is known.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -3,8 +3,6 @@
 Calls that something else on the device overlaps are left out.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """How much longer steps take while they are recorded, in the recordings of sample_traces/."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median, quantiles
 

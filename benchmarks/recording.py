@@ -4,8 +4,6 @@ The same script runs alone and under `diagnose profile`, in turn, with a warm-up
 nothing, so that what is added stands out; of several runs the fastest counts.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

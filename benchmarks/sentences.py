@@ -1,7 +1,5 @@
 """Lists sentences of over 20 words in pages written by hand: `python -m benchmarks.sentences`. It is advice."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ sample_traces/. Reports of public traces are made where those are: `--corpus` na
 `make texts` writes these and those of `diagnose.docs`.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What was said of the planted cases, and what is true: the rows of benchmarks/accuracy.json."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

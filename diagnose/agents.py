@@ -4,8 +4,6 @@ Answers are lines of text within one bound. What may come from a recording is in
 Only this module imports the SDK, which is an extra.
 """
 
-from __future__ import annotations
-
 import glob
 import os
 import re

@@ -3,8 +3,6 @@
 Only commands read and write it. It is never sent anywhere, and nothing in it says what was trained, by whom or where.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import statistics

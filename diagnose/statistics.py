@@ -2,8 +2,6 @@
 usually differ. Of the standard library alone: the recorder's agent loads it where `diagnose` is not installed.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ repository does not keep. Of those that are not there, the published row stays. 
 `--write` puts the rows into benchmarks/jobs.json.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import msgspec

@@ -1,7 +1,5 @@
 """Jobs of sample_traces/jobs with a fault, and healthy ones: a line each in cases.tsv."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

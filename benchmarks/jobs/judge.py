@@ -1,7 +1,5 @@
 """What diagnose says of a job's recording, beside what the fix of its fault gains."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import diagnose

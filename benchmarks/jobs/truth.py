@@ -1,7 +1,5 @@
 """What the fix of a job's fault gains, measured without a profiler; and recordings of the job with the fault."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import statistics

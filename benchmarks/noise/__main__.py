@@ -5,8 +5,6 @@ are, and with each step made longer by known shares, in turn. `--write` keeps ea
 where it ended.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

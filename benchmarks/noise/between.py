@@ -1,7 +1,5 @@
 """How mean steps of equal runs differ: on CPUs from the blocks in which truth was measured, on GPUs see `gpus`."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Sequence

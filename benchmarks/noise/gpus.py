@@ -4,8 +4,6 @@ Runs are those in which the truth of planted cases was timed, on an H100: two or
 trainings differed is as it was measured by hand.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import sys

@@ -4,8 +4,6 @@ Synthetic: there are two or three runs of each training on that H100, so runs ar
 differ by goes to what the GPU waits for. Then one part is made longer by a share of the step.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

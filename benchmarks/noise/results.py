@@ -1,7 +1,5 @@
 """What was recorded: benchmarks/noise.json."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """A control whose every step waits: `python -m benchmarks.noise.slowed NS MODULE [ARGUMENTS]`."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 import time

@@ -1,7 +1,5 @@
 """What comparing these recordings says: how often noise is called a difference, and which slowdowns are seen."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ alone, to a job of up to 16,384 ranks: comparing them, and replaying the job wit
 measurement is a process of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ longer for one op of every step: on all ranks everything after that moment is la
 in which they wait is as much longer.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from bisect import bisect_right

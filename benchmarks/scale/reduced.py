@@ -1,7 +1,5 @@
 """One reduction in a process of its own: `python -m benchmarks.scale.reduced RANKS REPEATS` prints what it took."""
 
-from __future__ import annotations
-
 import json
 import resource
 import sys

@@ -1,7 +1,5 @@
 """Courses of very many ranks, made from those of a few: more steps, other ranks, clocks and process groups."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

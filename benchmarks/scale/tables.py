@@ -1,7 +1,5 @@
 """What very many ranks take, as it is published, and its tables."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

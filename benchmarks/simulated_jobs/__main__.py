@@ -3,8 +3,6 @@
 It needs no GPU and no recording. `--write` puts the rows into benchmarks/simulated_jobs.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import os

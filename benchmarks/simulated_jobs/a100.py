@@ -1,7 +1,5 @@
 """The GPU of all jobs, an A100: peaks of the vendor's sheet, and what public measurements reach of them."""
 
-from __future__ import annotations
-
 import math
 
 NAME = "NVIDIA A100-SXM4-80GB"

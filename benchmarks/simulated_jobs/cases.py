@@ -1,7 +1,5 @@
 """Jobs with one fault, and healthy ones of each kind. A fault's truth is the same job without it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What diagnose says of a job's traces, beside what the same job takes when its fault is fixed."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Writes what happened on the ranks of a job as torch.profiler does (record_shapes=True), with Kineto of torch 2.4."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Iterator, Sequence
 from pathlib import Path

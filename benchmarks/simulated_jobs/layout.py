@@ -1,7 +1,5 @@
 """Hosts with their GPUs, the links between them, and the process groups of a job."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

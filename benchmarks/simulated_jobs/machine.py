@@ -5,8 +5,6 @@ last rank's kernel has begun; what is sent and received, after both sides' have.
 whatever its streams are. Kernels that run side by side do not slow each other down.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A transformer's blocks on one rank: the ops and kernels of their forward and backward passes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

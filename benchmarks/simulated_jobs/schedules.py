@@ -1,7 +1,5 @@
 """In which order the ranks of a pipeline work that have several stages each, and what they hand on: 1F1B in rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias

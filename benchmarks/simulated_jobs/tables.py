@@ -1,7 +1,5 @@
 """The published tables of benchmarks/simulated_jobs.json."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median

@@ -1,7 +1,5 @@
 """A job: what its script decides, and what each rank does in a step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -12,8 +12,6 @@ runs      healthy controls run as they are, again and again: trials of nothing i
 there. So it can be broken off at any time, and gone on with.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """Trials without a finding, decided by the code of `diagnose try`: of nothing, and of a fault as if it were a fix."""
 
-from __future__ import annotations
-
 import json
 import random
 import statistics

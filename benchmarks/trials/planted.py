@@ -1,7 +1,5 @@
 """Planted faults whose fix can be injected: what `diagnose try` measures of it, and the truth right after it."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile

@@ -3,8 +3,6 @@
 python -m benchmarks.trials.switch_of_nothing MODULE [ARGUMENT...]
 """
 
-from __future__ import annotations
-
 import runpy
 import sys
 from typing import Any

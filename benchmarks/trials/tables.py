@@ -1,7 +1,5 @@
 """The published tables of benchmarks/trials_measured.json, and what is counted for them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median

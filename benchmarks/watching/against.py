@@ -4,8 +4,6 @@ It stays in an environment of its own, with torch. It sees a loop of one's own b
 these. `--missing` runs what is not there yet, `--write` keeps each result as it comes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ Each run is a process of its own, in the order alone, watched, watched, alone, s
 falls on both sides alike. The table has the medians of the differences of such pairs, and their range.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

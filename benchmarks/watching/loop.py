@@ -4,8 +4,6 @@ KIND is `tiny`, as fast a step as torch makes, or `20ms`, whose batch takes the 
 mean wall time and CPU time of a step, in us, and the last loss, bit by bit.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ reads them once more, by what the analysis has become. `--missing` runs what is 
 result as it comes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

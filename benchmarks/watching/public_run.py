@@ -5,8 +5,6 @@ training is small, with an evaluation and a checkpoint every 250 steps, on one t
 the stopwatch says.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The report of a watched run that the documentation shows: of `training.py 12`, on two cores."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`loop.py` or `trainings.py` with the two calls that TraceML wants in a loop: `python traced.py NAME ARGS`."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

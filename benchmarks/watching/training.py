@@ -1,7 +1,5 @@
 """A small training that times itself: a cold first epoch, a metric over all losses, evaluations and checkpoints."""
 
-from __future__ import annotations
-
 import sys
 import time
 

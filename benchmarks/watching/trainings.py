@@ -5,8 +5,6 @@ with an evaluation and a checkpoint after each epoch. `told.json` gets how long 
 of it went to the places where the faults are. A case of many ranks runs under torchrun.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

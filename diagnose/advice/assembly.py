@@ -1,7 +1,5 @@
 """The Diagnosis of a run, put together of what is known of its ranks."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 of what owns its loop, as changes of its own calls, and with its command.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import shlex

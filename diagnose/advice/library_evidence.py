@@ -1,7 +1,5 @@
 """What a finding says of installed packages: the function in which most of its host time lies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import PurePath
 

@@ -1,7 +1,5 @@
 """One action is one finding: what one change gains, with its parts; two ways to the same time with both fixes."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Sequence
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """Naming findings on a command line: by number, by rule or by its code."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from diagnose.contracts.finding import RankedFinding

@@ -3,8 +3,6 @@
 Facts speak of torch.profiler, and of all ways to record what they lack.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """What is known of one rank: all of it, and in brief, as it crosses processes where there are many."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

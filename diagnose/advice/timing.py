@@ -5,8 +5,6 @@ off: memory lies elsewhere, cores and clocks are others. A step that a GPU fills
 longer the GPU waits for its host, the more. On a CPU it depends on whether processes wait for each other.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

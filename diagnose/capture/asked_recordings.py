@@ -1,7 +1,5 @@
 """Recordings of a run while it is watched: as someone asks for one, or as its log shows what is worth a closer look."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ Torch is asked in a process of its own: importing it may fail, hang or crash.
 Each check looks at one thing and changes nothing. `root` is where /proc, /sys and the like are found.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

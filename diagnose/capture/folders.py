@@ -1,7 +1,5 @@
 """Which job a command belongs to, and which folders a recording may go to."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Recording or watching a Lightning training: `Trainer(callbacks=[Record("runs/a")])`. Needs the package lightning."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

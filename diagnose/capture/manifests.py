@@ -1,7 +1,5 @@
 """Writing `manifest.json`, and bringing together what the ranks of a run have left."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import time

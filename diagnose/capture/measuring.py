@@ -1,7 +1,5 @@
 """Measuring what changed ops take, in a process of its own, once a training has ended."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

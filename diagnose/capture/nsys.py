@@ -1,7 +1,5 @@
 """Starting a run under Nsight Systems, and making of its reports one file for each rank."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

@@ -3,8 +3,6 @@
 Prints a line of JSON per stage, so that what crashes in one leaves what the stages before it found.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings

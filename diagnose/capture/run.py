@@ -1,7 +1,5 @@
 """Running a command so that its training processes record themselves, and ending it when they have."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

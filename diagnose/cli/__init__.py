@@ -1,7 +1,5 @@
 """The command line: words into calls, a result into an exit code. One file per command; commands load when called."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module

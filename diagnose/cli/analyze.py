@@ -118,7 +118,7 @@ def command(
     Example: diagnose analyze runs/rank0.trace.json.gz --steps 3-7
     """
     files = {form.removesuffix("_file"): output(name) for form, name in asked.items() if name}
-    log = watched(paths, folders, select, ignore)
+    log = watched(paths, folders=folders, select=select, ignore=ignore)
     how: dict[str, Any] = {"folders": folders, "select": select, "ignore": ignore, "jobs": jobs, "quiet": quiet}
     if log is not None and stands_alone(paths[0]):
         log = with_recordings(log, paths[0], **how)
@@ -128,7 +128,7 @@ def command(
     from diagnose.contracts.finding import Kind
 
     if log is not None:
-        from diagnose.watched.recorded import with_recorded
+        from diagnose.watched.findings import with_recorded
 
         diagnosis = msgspec.structs.replace(diagnosis, watched=with_recorded(log, {"the recorded steps": diagnosis}))
     faults = [finding for finding in diagnosis.findings if finding.kind is Kind.FAULT]

@@ -1,7 +1,5 @@
 """`diagnose baseline`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

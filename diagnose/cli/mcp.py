@@ -1,7 +1,5 @@
 """`diagnose mcp`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

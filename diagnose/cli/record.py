@@ -1,7 +1,5 @@
 """`diagnose record`."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

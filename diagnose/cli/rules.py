@@ -1,7 +1,5 @@
 """`diagnose rules`."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 

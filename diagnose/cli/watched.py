@@ -21,13 +21,10 @@ FORMS = ("terminal", "json", "markdown", "html")  # In which a run without recor
 _RECORDING = re.compile(r"recording-\d+\Z")  # Folders of steps that were recorded while the run was watched.
 
 
-def watched(
-    paths: Sequence[str], folders: Sequence[str] = (), select: Sequence[str] = (), ignore: Sequence[str] = ()
-) -> WatchedRun | None:
-    """What the logs in a run's folder tell, by rules as `opened` takes them; None if the paths are anything else.
+def watched(paths: Sequence[str], **asked: Sequence[str]) -> WatchedRun | None:
+    """What the logs in a run's folder tell; None if the paths are anything else. `asked` is passed on to `rule_set`.
 
-    Raises a ClickException if there are logs and none can be read, or if rules or settings are not sound. Of several
-    logs those that can be read are used.
+    Raises a ClickException if there are logs and none can be read, or if rules or settings are not sound.
     """
     from diagnose.rulekit.settings import SettingsError, rule_set
     from diagnose.rulekit.vocabulary import RuleError
@@ -57,7 +54,7 @@ def watched(
         return None
     try:
         with failures.collected() as lost:
-            found = watched_run(logs, earlier, rule_set(files[0], folders, select, ignore))
+            found = watched_run(logs, earlier, rule_set(files[0], **asked))
     except (RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     for failure in lost:
@@ -70,7 +67,7 @@ def with_recordings(found: WatchedRun, folder: str, **asked: Any) -> WatchedRun:
 
     One that cannot be read is told on standard error. `asked` is passed on to `opened`.
     """
-    from diagnose.watched.recorded import with_recorded
+    from diagnose.watched.findings import with_recorded
 
     diagnoses = {}
     names = [one.name for one in Path(folder).iterdir() if one.is_dir() and _RECORDING.match(one.name)]

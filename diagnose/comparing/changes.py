@@ -1,7 +1,5 @@
 """How the findings and settings of two sides differ, and what makes the sides different things."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 
 import msgspec

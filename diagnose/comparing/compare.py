@@ -1,7 +1,5 @@
 """Two sides -> a Comparison."""
 
-from __future__ import annotations
-
 import glob
 import re
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ How far a run's own mean is off comes from its steps; how equal runs differ, fro
 freedom.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator, Sequence

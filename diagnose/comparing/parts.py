@@ -1,7 +1,5 @@
 """The difference of two steps as parts that add up to it exactly, and what in each part has changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """What of a Diagnosis is compared: its parts, settings and versions."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Times are integer nanoseconds per step. Unknown is None. It holds no command, and no path but those of source lines.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

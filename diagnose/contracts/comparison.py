@@ -3,8 +3,6 @@
 Times are integer nanoseconds per step. Differences are of after minus before: positive is slower. Unknown is None.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """A job of many ranks in brief: what its step is spent on, who waits for whom, in which groups."""
 
-from __future__ import annotations
-
 import msgspec
 
 from diagnose.facts.communication.job_times import WhyUnmatched

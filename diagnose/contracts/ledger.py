@@ -1,7 +1,5 @@
 """What is remembered of trials: a line of the ledger, and what `diagnose ledger --json` tells of all lines."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

@@ -1,7 +1,5 @@
 """What a patch of the user's files holds: the fixes that are in it, those that are not and why, the files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from msgspec import Struct

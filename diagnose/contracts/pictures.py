@@ -1,7 +1,5 @@
 """Pictures as a Diagnosis holds them: bounded samples of single launches, copies, collectives, ops and memory."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from diagnose.trace.enums import Direction, HostMemory

@@ -3,8 +3,6 @@
 Speed-ups are factors: the step without the fix over the step with it. Unknown is None.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

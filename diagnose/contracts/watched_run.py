@@ -3,8 +3,6 @@
 Times are integer nanoseconds of the whole run unless the name says otherwise. Unknown is None.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 import msgspec

@@ -1,7 +1,5 @@
 """What device operations take after changes: all changes of an operation are put together, and priced once."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What ops take after changes where the CPU trains: measured, or by what is known of CPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What ops of a kind reach on devices that were measured: the table known.json, fitted by `benchmarks.known_costs`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cache

@@ -1,7 +1,5 @@
 """What ops take on the machine of the recording: as they were measured, and in this very recording."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import msgspec

@@ -3,8 +3,6 @@
 The folder is new, empty, or an earlier export, which is replaced once the new one is whole.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Columns of the trace are described in `trace/schema.py`, all others in docs/queries.md. Unknown, and none, is null.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What can be measured on a rank's trace. One module per question; facts are lazy, cached, never advise."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from functools import cache

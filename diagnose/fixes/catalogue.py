@@ -1,7 +1,5 @@
 """All kinds of settings, and the one place that reads their names."""
 
-from __future__ import annotations
-
 from .calls import NoBarrier, NoCheckpointing, NoEmptyCache, NoSynchronize, SaveInBackground, SeldomCollect
 from .distributed import CommunicationHook, DdpArgument, FsdpArgument, NoSync
 from .loaders import LoaderArgument

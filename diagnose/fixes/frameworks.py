@@ -1,7 +1,5 @@
 """What frameworks do in each step by themselves, and which setting of theirs has them do it less often."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """glibc's thresholds of malloc(), set in a running process: https://sourceware.org/glibc/manual/latest/html_node/Malloc-Tunable-Parameters.html"""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading

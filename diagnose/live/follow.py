@@ -3,8 +3,6 @@
 What is shown of them must never disturb the run: what fails is named once on standard error, and ends by itself.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """A run that goes on as metrics of Prometheus. Counters never fall: they end with the last step that has ended."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
@@ -12,7 +10,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from diagnose.facts.watched.windows import PER_OCTAVE
+from diagnose.facts.watched.log import PER_OCTAVE
 from diagnose.live.now import RankNow
 from diagnose.trace.units import clipped
 from diagnose.version import __version__

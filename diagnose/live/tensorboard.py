@@ -1,7 +1,5 @@
 """Writes scalars for TensorBoard, a folder for each rank."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator, Sequence
@@ -9,7 +7,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from diagnose.facts.watched.windows import quantile_ns
+from diagnose.facts.watched.log import quantile_ns
 from diagnose.live.now import RankNow
 from diagnose.trace.run_log import Window
 

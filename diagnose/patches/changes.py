@@ -1,7 +1,5 @@
 """What a patch changes: arguments of calls, calls that are left out or made seldom, settings of the process."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Sequence

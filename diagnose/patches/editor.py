@@ -1,7 +1,5 @@
 """The user's files as kinds of settings edit them: the same changes as `diagnose try` makes in the running script."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The user's files: where they are, their text as bytes, and writing a patch into them, all or none."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

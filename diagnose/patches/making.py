@@ -1,7 +1,5 @@
 """From the findings of a diagnosis to a patch."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum

@@ -1,7 +1,5 @@
 """The model: compiled, in another memory format, under autocast, once it is complete and its optimizer is made."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import libcst as cst

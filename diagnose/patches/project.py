@@ -1,7 +1,5 @@
 """The files of a recorded run, and the calls in them that fixes are about."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """From a rank's facts to its dependency graph."""
 
-from __future__ import annotations
-
 import numpy as np
 from msgspec import Struct
 

@@ -1,7 +1,5 @@
 """Host calls that the replay has to see: those that launch device work and those that wait for it."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct

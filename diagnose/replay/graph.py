@@ -9,8 +9,6 @@ beyond all of a point's edges is its *residual*. With residuals a replay gives t
 and with unlimited delays, it is the model's own prediction (`pure`).
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 import numpy as np

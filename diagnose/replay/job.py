@@ -5,8 +5,6 @@ come, and is over on all some transfer time after the last one has; a transfer n
 call goes on when it is over. All of that are edges of one graph (`replay.graph`), so that a replay is one pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

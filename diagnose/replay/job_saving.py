@@ -6,8 +6,6 @@ not shorter than the one on the rank that was fixed, for what only that rank had
 then says when the last rank is through.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

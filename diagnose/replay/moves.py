@@ -1,7 +1,5 @@
 """What an edit may move to a track of its own: loader fetches, and copies between host and device."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """What edits would save per step, with a range, and how far the replay can be trusted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum

@@ -1,7 +1,5 @@
 """What edits touch, as people see it: how much of what they change."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from enum import Enum
 

@@ -8,8 +8,6 @@ for long, as work on a stream does: a *run* of points, of which all other edges 
 maximum. In the graph of many ranks there are many points that need nothing of each other: a *level* of them.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

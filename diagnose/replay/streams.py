@@ -1,7 +1,5 @@
 """Device operations by stream, and the moments between which a rank goes on by itself."""
 
-from __future__ import annotations
-
 import numpy as np
 from msgspec import Struct
 

@@ -1,7 +1,5 @@
 """Host threads as points and edges: what each thread spends between its calls, and how threads take turns."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct

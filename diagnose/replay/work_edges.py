@@ -1,7 +1,5 @@
 """Edges between device operations, and from the calls that launch them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from diagnose.facts.core.base import Facts

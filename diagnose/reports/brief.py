@@ -3,8 +3,6 @@
 The terminal, Markdown, the page's head and agents show the same values.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """What a report of a comparison says, as sentences, titled tables and lists: shared by all its forms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from diagnose.contracts.baseline import GroupTime, KnownFinding

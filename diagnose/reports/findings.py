@@ -1,7 +1,5 @@
 """What a report says of findings and of what was not found, as text: shared by the terminal and Markdown."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from msgspec import Struct

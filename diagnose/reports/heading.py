@@ -1,7 +1,5 @@
 """The head of every report: what ran on what, how long a step is, what bounds it, and what fixing the faults gives."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a report says of a job of many ranks, as text: shared by the terminal, Markdown and the page."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A Diagnosis as Markdown that pastes well into an issue or a pull request."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """What a patch does, as text beside its diff."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """The timeline of a Diagnosis as a trace of its own, with the findings as annotations: opens in Perfetto."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where findings lie in the user's checkout. Of all that reports show, this alone is looked up in files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from msgspec import Struct

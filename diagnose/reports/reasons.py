@@ -1,7 +1,5 @@
 """Why a finding says what it says: what the replay changed, and the sum that gives the saving, with its numbers."""
 
-from __future__ import annotations
-
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
 from diagnose.replay.saving import Basis

@@ -1,7 +1,5 @@
 """What a report says, as titled tables of text: shared by the terminal and Markdown, so that both say the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 

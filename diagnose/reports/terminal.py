@@ -1,7 +1,5 @@
 """A Diagnosis on a terminal. Names from the trace are shown as text, never as markup."""
 
-from __future__ import annotations
-
 import io
 import textwrap
 from collections.abc import Iterator, Sequence

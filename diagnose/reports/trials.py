@@ -1,7 +1,5 @@
 """What trials have found, in words: for a terminal, and as rows that Markdown and the page share."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A watched run in words and tables, for the terminal and Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
@@ -180,34 +178,21 @@ def _of(ns: int, whole_ns: int) -> float:
 
 
 def others(found: WatchedRun) -> list[str]:
-    """What was looked for and is not there or costs little, and what could not be looked for."""
-    clean, unknown = _not_found(found)
-    return [
-        *([f"{CLEAN}: {', '.join(clean)}."] if clean else []),
-        *(f"Not checked, as {why}: {', '.join(some)}." for why, some in unknown.items()),
-    ]
-
-
-CLEAN = "Nothing significant (< 1 % or < 1 s)"
-
-
-def _not_found(found: WatchedRun) -> tuple[list[str], dict[str, list[str]]]:
-    """What is clean, and what could not be looked for by why."""
-    clean, unknown = list[str](), dict[str, list[str]]()
-    for one in found.not_found:
-        (unknown.setdefault(one.why, []) if one.why else clean).append(one.rule.replace("_", " "))
-    return clean, unknown
+    """By which rules nothing is found, and which could not look."""
+    return [f"{label} {what}." for label, what in left_out(found, [])]
 
 
 def left_out(found: WatchedRun, rest: Sequence[RunCard]) -> Iterator[tuple[str, str]]:
-    """What a report without details names only: findings that it does not show, and the other checks."""
-    clean, unknown = _not_found(found)
+    """What a report without details names only: findings that it does not show, and the other rules."""
     if rest:
         yield f"{len(rest)} more:", "; ".join(f"{one.title}{f': {one.saving}' if one.saving else ''}" for one in rest)
-    if clean:
-        yield f"{CLEAN}:", ", ".join(clean)
-    if unknown:
-        yield "Not checked:", "; ".join(f"{', '.join(some)} ({why})" for why, some in unknown.items())
+    by_why = dict[str, list[str]]()
+    for one in found.not_found:
+        by_why.setdefault(one.why, []).append(one.rule.replace("_", " "))
+    if clean := by_why.pop("", []):
+        yield "Nothing significant (< 1 % or < 1 s):", ", ".join(clean)
+    if by_why:
+        yield "Not checked:", "; ".join(f"{', '.join(some)} ({why})" for why, some in by_why.items())
 
 
 def sections(found: WatchedRun) -> Iterator[Section]:

@@ -1,7 +1,5 @@
 """The words for causes, activities and what is waited for, so that every report uses the same."""
 
-from __future__ import annotations
-
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import OutcomeKind
 from diagnose.facts.core.breakdown import TimeCause

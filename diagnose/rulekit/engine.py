@@ -1,7 +1,5 @@
 """Rules: where they are, which of them run, and what each of them says. Each runs alone, and fails alone."""
 
-from __future__ import annotations
-
 import ast
 import difflib
 import hashlib

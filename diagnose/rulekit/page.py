@@ -1,7 +1,5 @@
 """A rule's page, read from its file without running it: title, text, thresholds, what it needs, drawings."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import os
@@ -25,11 +23,6 @@ EXAMPLE_KINDS = ("Fires", "Silent", "CannotTell")
 
 ENTRY, LEDGER = "wasted", ("wasted_work",)
 """What makes a rule of an entry of the ledger, `RULE = wasted("CODE", ...)`, and the fact that it looks at."""
-
-
-RUN_RULE = "run_rule"
-MAKERS = ("rule", RUN_RULE)
-"""What makes a rule of a function."""
 
 
 class Threshold(Struct, frozen=True):
@@ -194,10 +187,11 @@ def _rule(tree: ast.Module, path: Path) -> tuple[str, tuple[str, ...], tuple[str
             if maker == ENTRY:
                 return _code(node.value, path), LEDGER, (), False
         for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
-            if isinstance(node, ast.FunctionDef) and isinstance(mark, ast.Call) and _name(mark.func) in MAKERS:
+            maker = _name(mark.func) if isinstance(mark, ast.Call) else ""
+            if isinstance(node, ast.FunctionDef) and isinstance(mark, ast.Call) and maker in ("rule", "run_rule"):
                 names = tuple(arg.arg for arg in node.args.args)
                 needed = len(names) - len(node.args.defaults)
-                return _code(mark, path), names[:needed], names[needed:], _name(mark.func) == RUN_RULE
+                return _code(mark, path), names[:needed], names[needed:], maker == "run_rule"
     raise ValueError(f'{path} has no function marked @rule("CODE"), and no RULE.')
 
 
@@ -270,10 +264,6 @@ def _dedented(text: str) -> str:
     return textwrap.dedent(text.strip("\n").rstrip())
 
 
-OF_STEPS = "steps, ops and kernels with start-end in ms, `@` when launched"
-OF_RUN = "steps of a run with times in ms"
-
-
 def section(page: Page) -> str:
     """A page as Markdown: what `diagnose rules show` prints, and a section of docs/rules/."""
     lines = [f"## `{page.id}` ({page.code})", "", f"**{page.title}.**", ""]
@@ -287,10 +277,12 @@ def section(page: Page) -> str:
         lines += [
             f"| `{threshold.name}` | {threshold.value:g} | {threshold.reason} |" for threshold in page.thresholds
         ] + [""]
+    of_steps = "steps, ops and kernels with start-end in ms, `@` when launched"
+    notation = "steps of a run with times in ms" if page.of_run else of_steps
     wishes = f"; better with {', '.join(f'`{wish}`' for wish in page.wishes)}" if page.wishes else ""
     lines += [f"Looks at {', '.join(f'`{need}`' for need in page.needs)}{wishes}.", ""]
     for kind, words in zip(EXAMPLE_KINDS, ("Fires on", "Is silent on", "Cannot tell on"), strict=True):
         synthetic = next((example.drawing for example in page.examples if example.kind == kind), None)
         if synthetic is not None:
-            lines += [f"{words} ({OF_RUN if page.of_run else OF_STEPS})", "", "```text", synthetic, "```", ""]
+            lines += [f"{words} ({notation})", "", "```text", synthetic, "```", ""]
     return "\n".join(lines)

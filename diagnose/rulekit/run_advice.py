@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from diagnose.contracts.finding import Evidence
 from diagnose.contracts.watched_run import RunBasis, RunFinding, RunSaving
-from diagnose.facts.watched.series import OTHER_CODE
+from diagnose.facts.watched.log import OTHER_CODE
 from diagnose.trace.run_log import RunLog
 from diagnose.trace.units import long_duration, share
 
 Shares = tuple[float, float, float]  # Of a time: what goes if it is fixed, low, likely and high.
 
 UNKNOWN: Shares = (0.0, 0.5, 0.9)  # As rules have it where nothing tells what of a time is needed (DL05: our choice).
-NO_TIME = RunSaving(0, 0, 0, RunBasis.NONE)
-
-MORE_WORKERS = "Use more workers (num_workers, prefetch_factor), or make batches cheaper."
 
 STANDS_OUT = 0.3  # Of what steps are longer by, from which share on a part is named (our choice).
 

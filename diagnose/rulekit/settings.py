@@ -3,8 +3,6 @@
 Rules are code, and a folder with traces may come from anyone: more of them are asked for on the command line only.
 """
 
-from __future__ import annotations
-
 import configparser
 import sys
 from collections.abc import Mapping, Sequence

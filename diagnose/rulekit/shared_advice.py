@@ -1,7 +1,5 @@
 """What several rules say alike: of code that could be fused, compiled code that does not fit, the data loader."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 They go through all that a real trace goes through, which stands above the rules: whoever runs them hands it in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

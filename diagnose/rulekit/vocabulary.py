@@ -5,8 +5,6 @@ findings, its EXAMPLES are drawings that are tests and documentation. Its parame
 default None is optional, and a missing one that is not ends the rule as "cannot tell".
 """
 
-from __future__ import annotations
-
 from diagnose.contracts.finding import (
     Caution,
     Clean,
@@ -25,8 +23,7 @@ from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
 from diagnose.facts.host.waits import HostWait
 from diagnose.facts.values.wasted_work import Cause
-from diagnose.facts.watched.base import RunFacts
-from diagnose.facts.watched.series import OTHER_CODE
+from diagnose.facts.watched.log import OTHER_CODE, RunFacts
 from diagnose.fixes import catalogue as fixes
 from diagnose.fixes.setting import Safety
 from diagnose.replay.edits import (
@@ -45,36 +42,7 @@ from diagnose.replay.edits import (
 )
 from diagnose.replay.saving import Basis
 from diagnose.rulekit.check import CannotTell, Check, Fires, RuleError, Silent, Verdicts, rule, run_rule
-from diagnose.rulekit.run_advice import (
-    MORE_WORKERS,
-    NO_TIME,
-    PART_NAMES,
-    STANDS_OUT,
-    Shares,
-    cost,
-    costs,
-    saved,
-    sentences,
-    times,
-)
-from diagnose.rulekit.shared_advice import (
-    attended,
-    chains_taken,
-    function_said,
-    fusing,
-    gave_up,
-    guard_evidence,
-    guard_fixes,
-    guard_site,
-    known,
-    launched,
-    loading_evidence,
-    parts_evidence,
-    torchs_own,
-    unsorted,
-    updated_at_once,
-    why_not,
-)
+from diagnose.rulekit.run_advice import PART_NAMES, STANDS_OUT, Shares, cost, costs, saved, sentences, times
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.frames import Site

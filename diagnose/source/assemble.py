@@ -1,7 +1,5 @@
 """From a reader's columns to a Rank: one clock, sorted tables, tracks, links and steps. The same for every format."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

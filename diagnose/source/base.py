@@ -1,7 +1,5 @@
 """What every reader promises, and what may go wrong on the way."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 import numpy.typing as npt

@@ -5,8 +5,6 @@ later (`capture.agent.lines`): the frame's span is cut there, and each piece has
 is better than that of another moment.
 """
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from collections.abc import Sequence

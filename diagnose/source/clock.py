@@ -1,7 +1,5 @@
 """Recorded times to int64 nanoseconds, and the order of spans: what cannot be true is dropped or cut, and counted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, TypeGuard

@@ -1,7 +1,5 @@
 """Work on a Dask cluster: one that is there, or one of this machine's cores. Needs the extra `cluster`."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import time

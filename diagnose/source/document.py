@@ -6,8 +6,6 @@ but a guess that proves itself: reading from a true start, `[` + text + `]` is v
 Text that does not decode is walked event by event: read, else repaired, else counted as lost.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import deque

@@ -1,7 +1,5 @@
 """Kineto's events as typed structs, and their fields as columns: numbers whatever stands in their place."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence

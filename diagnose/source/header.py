@@ -1,7 +1,5 @@
 """The named top-level keys of a Kineto trace. Every other key is never read: traces have carried whole environments."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What is missing or damaged in one recording, and what that makes unreliable."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

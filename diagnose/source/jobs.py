@@ -3,8 +3,6 @@
 So does `tensorboard_trace_handler` with a schedule that repeats: worker_pid.time.pt.trace.json, a file for each cycle.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Sequence

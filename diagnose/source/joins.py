@@ -4,8 +4,6 @@ No work starts before the call that launches it, and no call that waits returns 
 ended. So what a device's clock is off by lies between two bounds. Where 0 does, times stay as they were recorded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

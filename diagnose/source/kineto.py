@@ -5,8 +5,6 @@ ever held whole. Categories and keys: kineto libkineto/src/output_json.cpp, Cupt
 before mid-2022 from traces of that time.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re

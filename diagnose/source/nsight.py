@@ -4,8 +4,6 @@ Tables exist only if they had rows, and columns come and go: the file is asked. 
 2022.4 and 2023.4, and files of 2022.2 to 2026.2.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from diagnose.source import nvtx

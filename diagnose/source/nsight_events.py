@@ -1,7 +1,5 @@
 """Tables of Nsight Systems' exports as columns: device work, calls of the host, synchronisations."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

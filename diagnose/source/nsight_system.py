@@ -4,8 +4,6 @@ A thread of the recorder takes them, of all threads of Python in turn. Whose a s
 so that just those of the main thread are used: they begin in a module, others in a function of `threading`.
 """
 
-from __future__ import annotations
-
 import atexit
 import html
 import posixpath

@@ -6,8 +6,6 @@ NVTX_PAYLOAD_SCHEMA_ENTRIES says. No export with such blobs was at hand: how the
 them in the package nsys-ai (seen 2026-11-22), names and offsets of the values by an export of 2026.2.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterable

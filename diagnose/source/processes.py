@@ -1,7 +1,5 @@
 """Where files are worked on: in this process, in several, or on a cluster. Results come as they are done."""
 
-from __future__ import annotations
-
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Which file is which rank: from paths the user gives to recordings, and from recordings to a run."""
 
-from __future__ import annotations
-
 import glob
 import os
 import re

@@ -1,7 +1,5 @@
 """The side tables of a rank, from a reader's columns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

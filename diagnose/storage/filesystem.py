@@ -1,7 +1,5 @@
 """fsspec's filesystem of a URL, and what it is asked. The only place that imports fsspec."""
 
-from __future__ import annotations
-
 import errno
 import logging
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """URLs as text: which words are one, and what may be shown of it."""
 
-from __future__ import annotations
-
 import errno
 import re
 from pathlib import Path, PurePosixPath, PureWindowsPath

@@ -1,7 +1,5 @@
 """Writing to URLs: a file is there whole or not at all, and a folder's most important file comes last."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory

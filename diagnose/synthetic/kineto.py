@@ -1,7 +1,5 @@
 """What torch.profiler would have recorded: events as Kineto writes them, from names, times and threads."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator

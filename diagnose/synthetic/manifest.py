@@ -1,7 +1,5 @@
 """What `diagnose profile` would have noted of a synthetic training, beside its trace: see `drawing` for the lines."""
 
-from __future__ import annotations
-
 import re
 from decimal import Decimal
 

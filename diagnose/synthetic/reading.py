@@ -1,7 +1,5 @@
 """The facts of drawings, written as real files and read by the real reader."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -6,43 +6,45 @@
     ---                                          # what follows is another rank
     === 4000                                     # the process was killed; 4 s later another took its place
 
-Times are in ms, and named as in an Interval of the recorder. A time of a step is part of it, and one with `every` makes
-the step longer, if it is none of `save` and `evaluation`. The recorder's own code makes the log, and the real reader
-reads it. A run starts up for a second.
+Times are in ms, and named as in an Interval of the recorder. Those of a step are parts of it; with `every` they make
+the step longer. The recorder's own code makes the log, and the real reader reads it. A run starts up for a second.
 """
 
 from __future__ import annotations
 
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from diagnose.capture.agent.watch.log import framed
 from diagnose.capture.agent.watch.step_times import Interval
 from diagnose.capture.agent.watch.windows import COLUMNS, Windows
-from diagnose.facts.watched.base import RunFacts
+from diagnose.facts.watched.log import RunFacts
 from diagnose.source.run_log import read
 from diagnose.synthetic.notation import DrawingError
 from diagnose.trace.run_log import RunLog
 
 START_NS = 1_000_000_000
+APART = ("epoch", "save", "evaluation", "evaluation_loader")  # That make no step longer.
 
-_TIME = r"(\d+(?:\.\d+)?)(?: to (\d+(?:\.\d+)?))?"
-_STEPS, _WORD = re.compile(rf"(\d+) steps of {_TIME}"), re.compile(rf"(?:every (\d+) )?([a-z_]+)(?: {_TIME})?")
+_TIME = r"(?P<first>\d+(?:\.\d+)?)(?: to (?P<last>\d+(?:\.\d+)?))?"
+_STEPS = re.compile(rf"(?P<count>\d+) steps of {_TIME}")
+_WORD = re.compile(rf"(?:every (?P<every>\d+) )?(?P<name>{'|'.join(Interval._fields)}|memory)(?: {_TIME})?")
 
 Step = tuple[Interval, dict[str, float]]  # With figures of the process at its end.
 
 
 def run_of(text: str) -> RunFacts:
     """The logs of a drawing. Raises DrawingError."""
-    parts = re.split(r"(?m)^ *=== *(\d*).*$", text)
-    earlier, began_ns = list[RunLog](), 0
+    *before, last = re.split(r"(?m)^ *===.*$", text)
+    pauses, earlier, began_ns = re.findall(r"(?m)^ *=== *(\d+)", text), list[RunLog](), 0
     with tempfile.TemporaryDirectory() as folder:
-        for attempt, pause_ms in zip(parts[:-1:2], parts[1::2], strict=True):
+        for attempt, pause_ms in zip(before, pauses, strict=True):
             earlier.append(written(Path(folder), _steps(attempt), began_unix_ns=began_ns, ended=False))
-            began_ns += earlier[-1].length_ns + int(pause_ms or 0) * 1_000_000
-        ranks = re.split(r"(?m)^ *---.*$", parts[-1])
+            began_ns += earlier[-1].length_ns + 1_000_000 * int(pause_ms)
+        ranks = re.split(r"(?m)^ *---.*$", last)
         logs = [written(Path(folder), _steps(one), at, len(ranks), began_ns) for at, one in enumerate(ranks)]
     return RunFacts(logs, earlier)
 
@@ -57,8 +59,9 @@ def written(
     folder: Path, steps: Iterable[Step], rank: int = 0, world_size: int = 1, began_unix_ns: int = 0, ended: bool = True
 ) -> RunLog:
     """The log as the recorder writes it."""
-    now, made, records = START_NS, Windows(0), list[list[object]]()
-    first = interval(START_NS)._replace(ended=now)
+    now, made, first = START_NS, Windows(0), interval(START_NS)._replace(ended=START_NS)
+    row = [int(getattr(first, name, 0)) for name in COLUMNS]
+    records: list[list[object]] = [["begin", 1, rank, world_size, 99, began_unix_ns, [*COLUMNS], row]]
     made.started(first)
     for one, figures in steps:
         now += one.step + one.save + one.evaluation
@@ -73,44 +76,36 @@ def written(
     records.append(made.record(last=True))
     if ended:
         records.append(["end", "itself", now, [0] * len(COLUMNS), "optimizer", []])
-    row = [int(getattr(first, name, 0)) for name in COLUMNS]
     path = folder / f"rank{rank}.watch"
-    begin = ["begin", 1, rank, world_size, 99, began_unix_ns, [*COLUMNS], row]
-    path.write_bytes(b"".join(map(framed, [begin, *records])))
+    path.write_bytes(b"".join(map(framed, records)))
     return read(path)
 
 
 def _steps(text: str) -> Iterator[Step]:
     for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
-        steps, *words = (part.strip() for part in line.split(","))
-        found, items = _STEPS.fullmatch(steps), [_WORD.fullmatch(word) for word in words]
-        if found is None or not all(items):
+        first, *words = line.split(",")
+        steps, items = _STEPS.fullmatch(first.strip()), [_WORD.fullmatch(word.strip()) for word in words]
+        if steps is None or not all(items):
             raise DrawingError(f"{line!r} is no line of a run.")
-        count = int(found[1])
+        count = int(steps["count"])
         for at in range(count):
-            yield _step(_at(found, 2, at / count), [one for one in items if one and _is_now(one, at)], at / count)
+            now = [one for one in items if one and (at + 1) % int(one["every"] or 1) == 0]
+            yield _step(_millionths(steps, at / count), now, at / count)
 
 
 def _step(step_ns: int, items: list[re.Match[str]], share: float) -> Step:
-    spent, figures = dict[str, int](), dict[str, float]()
+    spent, figures = Counter(step=step_ns), dict[str, float]()
     for one in items:
-        every, name = one[1], one[2]
+        name, value = one["name"], _millionths(one, share)
         if name == "memory":
-            figures["resident_bytes"] = _at(one, 3, share)
-        elif name not in Interval._fields:
-            raise DrawingError(f"{name!r} is no time of a step.")
+            figures["resident_bytes"] = value
         else:
-            ns = 1 if name == "epoch" else _at(one, 3, share)
-            spent[name] = spent.get(name, 0) + ns
-            step_ns += ns * (every is not None and name not in ("epoch", "save", "evaluation", "evaluation_loader"))
-    return interval(step_ns, **spent), figures
+            spent[name] += 1 if name == "epoch" else value
+            spent["step"] += value * (one["every"] is not None and name not in APART)
+    return interval(**spent), figures
 
 
-def _is_now(item: re.Match[str], at: int) -> bool:
-    return item[1] is None or (at + 1) % int(item[1]) == 0
-
-
-def _at(found: re.Match[str], group: int, share: float) -> int:
-    """The number in a group, on its way to the next one, in millionths."""
-    first = float(found[group] or 0)
-    return int(1e6 * (first + share * (float(found[group + 1] or first) - first)))
+def _millionths(found: re.Match[str], share: float) -> int:
+    """The number, or one on the way from the first to the last."""
+    first = float(found["first"] or 0)
+    return int(1e6 * (first + share * (float(found["last"] or first) - first)))

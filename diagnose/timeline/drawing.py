@@ -1,7 +1,5 @@
 """What a page draws of the used steps: marks in lanes, the device's idle gaps, and the critical path."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """What a page draws besides the timeline: bounded samples of single launches, copies, collectives, ops and memory."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from diagnose.contracts.pictures import (

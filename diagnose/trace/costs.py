@@ -3,8 +3,6 @@
 An op whose cost does not follow from what is recorded has none. Shapes and types come as JSON text, as in `schema.OPS`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The kinds that columns of a trace's tables hold. Free of pandas, so that names can be classified without it."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 

@@ -3,8 +3,6 @@
 What counts is the call that the user's own code makes: of what that calls in turn nothing is told.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Collection

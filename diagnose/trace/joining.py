@@ -6,8 +6,6 @@ in its step; but only if that step has as many of them as the step of the detail
 it has not, as steps do more or less of the same, what the calls around it are tells (sampling.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a kernel, op, API call, annotation or frame name *is*: the only place with name patterns. Linear in any text."""
 
-from __future__ import annotations
-
 import re
 from enum import Enum
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """JSON as typed structs, without what cannot be read of it: a wrong value costs its own place, never the rest."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from types import UnionType

@@ -3,8 +3,6 @@
 Everything is optional to a reader but the version: an older or interrupted recording knows less. Unknown is None.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """What changed ops take on the machine of a recording, as `diagnose measure` leaves it beside the trace."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import numpy.typing as npt

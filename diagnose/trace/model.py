@@ -1,7 +1,5 @@
 """The recorded run as values: ranks with their tables, steps, and what is known about the recording itself."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 import pandas as pd

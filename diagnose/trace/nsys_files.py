@@ -5,8 +5,6 @@ exports blobs if it is asked to (`--include-blobs`), older ones (2023.4 and 2024
 from where they are brought into the SQLite file, in the layout of the newer ones.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

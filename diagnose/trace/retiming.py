@@ -7,8 +7,6 @@ calls divides their time as it did where ops were recorded, without what recordi
 started lies between the work around.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise

@@ -7,8 +7,6 @@ another: calls that are the so-many-th of their kind in a step are the same.
 a step tells nothing.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd

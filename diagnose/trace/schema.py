@@ -6,8 +6,6 @@ order of start. Times are int64 nanoseconds from the rank's zero (`Rank.zero_uni
 (`source.assemble`).
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 import numpy as np

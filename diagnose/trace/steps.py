@@ -4,8 +4,6 @@ Layers launch the same again and again too, within a step. A period is a step on
 which an optimizer without fused or foreach kernels does not show.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Numbers for people: times, shares, sizes. One way to write each."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from itertools import groupby

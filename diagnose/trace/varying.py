@@ -1,7 +1,5 @@
 """Ops that take inputs of another shape in each step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """An arm: a fresh process of the user's command, with fixes or none, that times its steps and ends."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """The course of all trials of a run: the largest predicted saving first, then all that is kept together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from diagnose.contracts.trials import Range, Trial

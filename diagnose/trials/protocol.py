@@ -1,8 +1,6 @@
 """The order of measuring: switches in blocks of one running process, other fixes in pairs of runs on top of those that
 these kept, and all that is kept in pairs of runs against the script as it is, until enough is known."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -1,7 +1,5 @@
 """What came of all trials: one result for each finding, the script as it is, and notes on the machine."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator, Sequence

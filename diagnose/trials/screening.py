@@ -1,7 +1,5 @@
 """Fixes that are switches, measured in one running process of the user's command."""
 
-from __future__ import annotations
-
 import math
 import signal
 import statistics

@@ -1,18 +1,18 @@
-"""What rules find in a run, on any rank or in all together, by what it would save."""
+"""What rules find in a run, and in steps that were recorded meanwhile, by what it would save."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from diagnose.contracts.finding import Outcome, OutcomeKind
-from diagnose.contracts.watched_run import NotFound, RunBasis, RunFinding
-from diagnose.facts.watched.base import OF_ALL_RANKS, RunFacts
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import Evidence, Outcome, OutcomeKind, RankedFinding
+from diagnose.contracts.watched_run import RECORDED, NotFound, RankRun, RunBasis, RunFinding, RunSaving, WatchedRun
+from diagnose.facts.watched.log import OF_ALL_RANKS, RunFacts
+from diagnose.replay.saving import Basis
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import LoadedRule, RuleSet
 from diagnose.rulekit.testing import Said
-from diagnose.trace.run_log import RunLog
+from diagnose.trace.units import about, duration, number
 
 WORTH_SHARE, WORTH_NS = 0.01, 1_000_000_000
 """Of the run, and in all: what costs less is no finding. A fix has to be worth the work, as those of recorded steps,
@@ -26,27 +26,20 @@ Findings = tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]
 """What is found, those first that would save most, and the rules by which nothing is."""
 
 
-def findings(logs: Sequence[RunLog], earlier: Sequence[RunLog] = (), rules: RuleSet | None = None) -> Findings:
-    """On all ranks. `earlier`: attempts of the first one, in order. Raises RuleError."""
-    return by_rules(RunFacts(logs, earlier), engine.load(rules or RuleSet(), of_run=True))
-
-
-def of_rank(log: RunLog) -> Findings:
-    """On one rank by itself, by the rules that look at each."""
-    loaded = engine.load(RuleSet(), of_run=True)
-    return by_rules(RunFacts([log]), [one for one in loaded if not OF_ALL_RANKS.intersection(one.check.needs)])
+def findings(run: RunFacts, rules: RuleSet | None = None, alone: bool = False) -> Findings:
+    """By the rules that are chosen; of a rank `alone` by those that look at each. Raises RuleError."""
+    loaded = engine.load(rules or RuleSet(), of_run=True)
+    return by_rules(run, [one for one in loaded if not (alone and OF_ALL_RANKS.intersection(one.check.needs))])
 
 
 def by_rules(run: RunFacts, loaded: Sequence[LoadedRule]) -> Findings:
-    """What these rules find. One that cannot tell of the first rank says why."""
-    each = [(log.rank, RunFacts([log])) for log in run.logs]
+    """One that cannot tell of the first rank says why."""
+    each = [RunFacts([log]) for log in run.logs]
     found, others = list[RunFinding](), list[NotFound]()
     for rule in loaded:
-        if OF_ALL_RANKS.intersection(rule.check.needs):
-            some, why = _asked(run, rule)
-        else:
-            asked = [(rank, *_asked(facts, rule)) for rank, facts in each]
-            some, why = _together([(rank, one) for rank, seen, _ in asked for one in seen]), asked[0][2]
+        of_all = OF_ALL_RANKS.intersection(rule.check.needs)
+        asked = [_asked(one, rule, () if of_all else (one.logs[0].rank,)) for one in ([run] if of_all else each)]
+        some, why = _together([one for seen, _ in asked for one in seen]), asked[0][1]
         found += some
         others += [NotFound(rule.page.id, why)] if not some and why is not None else []
     return ranked([one for one in found if not _is_told(one, found)]), tuple(others)
@@ -65,21 +58,21 @@ def ranked(found: Sequence[RunFinding]) -> tuple[RunFinding, ...]:
     return tuple(sorted(found, key=lambda one: -one.saving.likely_ns))
 
 
-def _asked(run: RunFacts, rule: LoadedRule) -> tuple[list[RunFinding], str | None]:
-    """What of it is worth telling: by its likely saving; what costs no time always is. And why nothing can be told of
-    the rest, "" if nothing is wrong; None if the rule is about other runs."""
-    outcome, said = engine.ask(run, rule)
-    seen = [
-        replace(one, kind=one.kind or rule.page.id, rule=rule.page.id) for one in said if isinstance(one, RunFinding)
-    ]
+def _asked(run: RunFacts, rule: LoadedRule, ranks: tuple[int, ...]) -> tuple[list[RunFinding], str | None]:
+    """What it finds that is worth telling, and why nothing can be told of the rest, "" if all was looked at; None if
+    the rule is not about such a run."""
+    (outcome, said), name = engine.ask(run, rule), rule.page.id
+    seen = [one for one in said if isinstance(one, RunFinding)]
     sound = [one for one in seen if one.saving.high_ns <= run.length_ns]
     found = [one for one in sound if is_worth(one, run.length_ns)]
+    why: str | None = "the log contradicts itself" if len(sound) < len(seen) else ""
     if outcome.outcome is OutcomeKind.CRASHED:
-        return [], f"diagnose itself failed ({outcome.why.rpartition('(')[2].rstrip(')')})"
-    if outcome.outcome is OutcomeKind.NOT_APPLICABLE:
-        return [], None
-    cannot = outcome.why if outcome.outcome is OutcomeKind.CANNOT_TELL else ""
-    return found, "the log contradicts itself" if len(sound) < len(seen) else cannot
+        why = f"diagnose itself failed ({outcome.why.rpartition('(')[2].rstrip(')')})"
+    elif outcome.outcome is OutcomeKind.CANNOT_TELL:
+        why = outcome.why
+    elif outcome.outcome is OutcomeKind.NOT_APPLICABLE:
+        why = None
+    return [replace(one, kind=one.kind or name, rule=name, ranks=ranks) for one in found], why
 
 
 def is_worth(one: RunFinding, length_ns: int) -> bool:
@@ -93,12 +86,48 @@ def _is_told(one: RunFinding, found: Sequence[RunFinding]) -> bool:
     return why >= EXPLAINED * one.saving.likely_ns > 0
 
 
-def _together(found: Sequence[tuple[int, RunFinding]]) -> list[RunFinding]:
+def _together(found: Sequence[RunFinding]) -> list[RunFinding]:
     """One finding of each kind, of the rank that it costs most, with all ranks that have it."""
-    by_kind = dict[tuple[str, str], list[tuple[int, RunFinding]]]()
-    for rank, one in found:
-        title = one.title if one.saving.basis is RunBasis.NONE else ""  # There may be several, as of several memories.
-        by_kind.setdefault((one.kind, title), []).append((rank, one))
-    worst = [max(some, key=lambda pair: pair[1].saving.likely_ns)[1] for some in by_kind.values()]
-    on = [tuple(sorted(rank for rank, _ in some)) for some in by_kind.values()]
-    return [replace(one, ranks=ranks) for one, ranks in zip(worst, on, strict=True)]
+    by_kind = dict[tuple[str, str], RunFinding]()
+    for one in found:
+        key = one.kind, one.title if one.saving.basis is RunBasis.NONE else ""  # There may be several, as of memories.
+        other = by_kind.setdefault(key, one)
+        if other is not one:
+            worse = max(other, one, key=lambda each: each.saving.likely_ns)
+            by_kind[key] = replace(worse, ranks=tuple(sorted((*other.ranks, *one.ranks))))
+    return list(by_kind.values())
+
+
+def with_recorded(run: WatchedRun, diagnoses: Mapping[str, Diagnosis]) -> WatchedRun:
+    """The run with findings of its recordings, by their names. Of one that several show the largest is told."""
+    found = dict[tuple[str, str], RunFinding]()
+    for name, diagnosis in diagnoses.items():
+        for one in diagnosis.findings:
+            if one.minor or one.per_sample or not diagnosis.step_ns:
+                continue
+            scaled = _scaled(one, diagnosis.step_ns, run.ranks[0], name)
+            key = one.code, "" if one.site is None else one.site.place
+            if key not in found or scaled.saving.likely_ns > found[key].saving.likely_ns:
+                found[key] = scaled
+    length_ns = max(one.length_ns for one in run.ranks)
+    kept = [one for one in found.values() if one.saving.high_ns <= length_ns and is_worth(one, length_ns)]
+    return replace(run, findings=ranked((*run.findings, *kept)))
+
+
+def _scaled(one: RankedFinding, step_ns: int, run: RankRun, name: str) -> RunFinding:
+    """Of all steps of the run. Where recorded steps are longer than these, as outliers are, by its share of them."""
+    steps = sum(part.steps for part in run.over_time)
+    usual_ns = sum(part.steps * part.step_ns for part in run.over_time) / max(steps, 1)
+    times = steps * min(usual_ns / step_ns, 1.0)
+    saving = one.saving
+    low, likely, high = (int(max(ns, 0) * times) for ns in (saving.low_ns, saving.likely_ns, saving.high_ns))
+    evidence = sorted(one.evidence, key=lambda evidence: not evidence.primary)[:1]
+    seen = (
+        f"In {name}, a fix would save {about(saving.likely_ns)} of a step of {duration(step_ns)}."
+        f" The run has {number(steps)} steps of {duration(usual_ns)}."
+    )
+    thumb = RunBasis.RULE_OF_THUMB if saving.basis is Basis.RULE_OF_THUMB else RunBasis.REPLAYED
+    priced = RunSaving(low, likely, high, RunBasis.AT_MOST if saving.basis.is_bound else thumb)
+    change = one.fixes[0].do if one.fixes else "No fix is known."
+    title, said = f"{one.title} ({one.code})", (*evidence, Evidence(seen))
+    return RunFinding(title, said, priced, change, RECORDED, one.rule, one.where.ranks)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median, quantiles
 
+from diagnose.facts.watched.log import counted, groups, total
 from diagnose.facts.watched.series import GROUPS, Stretch, ends, risen
-from diagnose.facts.watched.windows import counted, groups, total
 from diagnose.rulekit.vocabulary import *
 
 SLOWER_CLOCK, SLOWED = 0.05, 0.2

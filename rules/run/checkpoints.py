@@ -4,18 +4,15 @@ The training's thread writes them, or each takes longer than the one before.
 
 Why it costs
     Nothing trains while a checkpoint is written. With several ranks all wait for the slowest.
-
 How to fix
     Save in the background (`torch.distributed.checkpoint.async_save`), or less often.
-
 Ignore when
     the run may be killed at any time: what comes after the last checkpoint is lost.
-
 Sources
     https://pytorch.org/blog/reducing-checkpointing-times
 """
 
-from diagnose.facts.watched.windows import counted, steps_of, total
+from diagnose.facts.watched.log import counted, steps_of, total
 from diagnose.rulekit.vocabulary import *
 
 from ._growth import growing_pauses

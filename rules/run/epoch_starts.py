@@ -4,19 +4,16 @@ The first epoch is slower than later ones, or each epoch waits longer for its fi
 
 Why it costs
     A cold file cache makes the first epoch wait. A DataLoader that starts its workers anew makes each epoch wait.
-
 How to fix
     Copy the data to a local disk before the run. Keep the workers: `persistent_workers=True`.
-
 Ignore when
     the run has few epochs, and they are long.
-
 Sources
     https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
 """
 
-from diagnose.facts.watched.epochs import FirstEpoch
-from diagnose.facts.watched.epochs import epoch_waits as waits_of
+from diagnose.facts.watched.steps import FirstEpoch
+from diagnose.facts.watched.steps import epoch_waits as waits_of
 from diagnose.rulekit.vocabulary import *
 
 KEPT_WORKERS: Shares = (0.5, 0.9, 0.98)  # Of starting workers, where these are kept (DL05: our choice).

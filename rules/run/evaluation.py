@@ -4,18 +4,15 @@ It may also wait for its batches, or take longer each time.
 
 Why it costs
     Nothing trains meanwhile.
-
 How to fix
     Evaluate less often, or on a subset of the data. Keep its workers: `persistent_workers=True`.
-
 Ignore when
     decisions such as early stopping need it as often.
-
 Sources
     https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
 """
 
-from diagnose.facts.watched.windows import evaluations, steps_of, total
+from diagnose.facts.watched.log import evaluations, steps_of, total
 from diagnose.rulekit.vocabulary import *
 
 from ._growth import growing_pauses
@@ -43,7 +40,8 @@ def evaluation(log: RunLog) -> Verdicts:
         waits,
         f"Evaluation waits for data {share(waits, spent)} of its time",
         title="Evaluation waits for data",
-        change=f"{MORE_WORKERS} Keep the workers between evaluations: persistent_workers=True.",
+        change="Use more workers (num_workers, prefetch_factor), or make batches cheaper."
+        " Keep the workers between evaluations: persistent_workers=True.",
         kind="evaluation_data_wait",
     )
     yield from growing_pauses(log, "evaluation", "growing_evaluation", "Evaluation")

@@ -4,19 +4,16 @@ Once caches and pools are full, a process needs no more memory from step to step
 
 Why it costs
     A process that runs out of memory dies, and the run with it.
-
 How to fix
     Keep no losses with their graph, no outputs and no lists from step to step: `loss.item()`, `.detach()`.
-
 Ignore when
     the growth is meant, as with a cache in memory that will fit.
-
 Sources
     https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory
 """
 
+from diagnose.facts.watched.log import groups
 from diagnose.facts.watched.series import GROUPS, LEAST_GROUPS, TOO_FEW, risen
-from diagnose.facts.watched.windows import groups
 from diagnose.rulekit.vocabulary import *
 
 LEAST_BYTES = 64_000_000  # By so much memory must rise: allocators keep some (our choice).
@@ -54,7 +51,7 @@ def growing_memory(log: RunLog) -> Verdicts:
                 f"At this rate, a run twice as long would reach {bytes_(then)}."
                 " A process that runs out of memory dies.",
             ),
-            saving=NO_TIME,
+            saving=RunSaving(0, 0, 0, RunBasis.NONE),
             change="Check what the script keeps from step to step: losses with their graph, outputs, lists, caches.",
         )
 

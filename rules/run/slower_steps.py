@@ -4,14 +4,11 @@ They take longer and longer, or longer from a moment on, or the pauses in them d
 
 Why it costs
     The longer the run lasts, the more each step costs.
-
 How to fix
     Compute over recent steps, not over all steps so far. Detach tensors that are kept from step to step.
     If the GPU is throttled, check its cooling and power limit.
-
 Ignore when
     steps are meant to change, as with a curriculum or a growing batch.
-
 Sources
     https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory
 """
@@ -19,18 +16,7 @@ Sources
 from statistics import median
 
 from diagnose.facts.run.growth import RISE
-from diagnose.facts.watched.series import (
-    LEAST_TO_CHANGE,
-    TOO_FEW,
-    Changed,
-    Risen,
-    Stretch,
-    Stretches,
-    changed,
-    ends,
-    grows,
-    risen,
-)
+from diagnose.facts.watched import series
 from diagnose.rulekit.vocabulary import *
 
 from ._growth import beyond, device_and_cpu, held_back, slow_to_fast, what_grows
@@ -49,23 +35,23 @@ COOL = "Check the GPU's cooling and power limit: nvidia-smi -q -d CLOCK,TEMPERAT
 
 
 @run_rule("RU05")
-def slower_steps(log: RunLog, stretches: Stretches) -> Verdicts:
-    some, many = stretches.few, stretches.many
-    along, values = risen([one.step_ns for one in some]), [one.step_ns for one in many]
-    steadily = along is not None and grows(values)
+def slower_steps(log: RunLog, stretches: tuple[list[series.Stretch], list[series.Stretch]]) -> Verdicts:
+    some, many = stretches
+    along, values = series.risen([one.step_ns for one in some]), [one.step_ns for one in many]
+    steadily = along is not None and series.grows(values)
     if along is not None and steadily:
         yield _growing(log, some, along)
     else:
         yield from _growing_pauses(log, some)
-    if len(values) < LEAST_TO_CHANGE and not steadily:
-        raise Missing(TOO_FEW.format(LEAST_TO_CHANGE))
-    found = changed(values)
+    if len(values) < series.LEAST_TO_CHANGE and not steadily:
+        raise Missing(series.TOO_FEW.format(series.LEAST_TO_CHANGE))
+    found = series.changed(values)
     if found is not None and not steadily:
         yield _from_a_moment_on(log, many, found)
 
 
-def _growing(log: RunLog, some: list[Stretch], found: Risen) -> RunFinding:
-    first, last = ends(some)
+def _growing(log: RunLog, some: list[series.Stretch], found: series.Risen) -> RunFinding:
+    first, last = series.ends(some)
     steps = sum(one.steps for one in some)
     per_step = found.each * (len(some) - 1) / max(steps - some[-1].steps, 1)
     beginning = [one.step_ns for one in first]
@@ -86,12 +72,12 @@ def _growing(log: RunLog, some: list[Stretch], found: Risen) -> RunFinding:
     )
 
 
-def _growing_pauses(log: RunLog, some: list[Stretch]) -> Verdicts:
+def _growing_pauses(log: RunLog, some: list[series.Stretch]) -> Verdicts:
     pauses = [one.pause_ns for one in some]
-    found, usual_ns = risen(pauses), median(one.step_ns for one in some)
+    found, usual_ns = series.risen(pauses), median(one.step_ns for one in some)
     if found is None or found.last - found.first < RISE * usual_ns:
         return
-    lost = beyond([(one.steps, one.pause_ns) for one in some], *slow_to_fast(ends(pauses)[0]))
+    lost = beyond([(one.steps, one.pause_ns) for one in some], *slow_to_fast(series.ends(pauses)[0]))
     said = f"Pauses add {ms(found.first)} to the mean step at first, {ms(found.last)} at the end"
     yield RunFinding(
         kind="growing_pauses",
@@ -105,7 +91,7 @@ def _growing_pauses(log: RunLog, some: list[Stretch]) -> Verdicts:
     )
 
 
-def _from_a_moment_on(log: RunLog, some: list[Stretch], found: Changed) -> RunFinding:
+def _from_a_moment_on(log: RunLog, some: list[series.Stretch], found: series.Changed) -> RunFinding:
     before, after = some[: found.at], some[found.at :]
     lost = beyond(_steps(after), *slow_to_fast([one.step_ns for one in before]))
     when = after[0]
@@ -128,7 +114,7 @@ def _from_a_moment_on(log: RunLog, some: list[Stretch], found: Changed) -> RunFi
     )
 
 
-def _steps(some: list[Stretch]) -> list[tuple[int, float]]:
+def _steps(some: list[series.Stretch]) -> list[tuple[int, float]]:
     return [(one.steps, one.step_ns) for one in some]
 
 

@@ -4,35 +4,37 @@ Outliers take over three times the usual step: they wait for data, collect garba
 
 Why it costs
     Few such steps can cost as much as all others.
-
 How to fix
     Do less often what happens in these steps. Collect garbage manually. Mark sizes that vary as dynamic.
-
 Ignore when
     the machine is shared, and the pauses are other jobs'.
-
 Sources
     https://docs.python.org/3/library/gc.html#gc.freeze
     https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html
 """
 
-from diagnose.facts.watched.epochs import EpochWaits, known_epochs
-from diagnose.facts.watched.outliers import Outliers
-from diagnose.facts.watched.outliers import outliers as outliers_of
-from diagnose.facts.watched.windows import counted, total
+from diagnose.facts.watched.log import counted, total
+from diagnose.facts.watched.steps import EpochWaits, Outliers, known_epochs
+from diagnose.facts.watched.steps import outliers as outliers_of
 from diagnose.rulekit.vocabulary import *
 
 SELDOM: Shares = (0.5, 0.9, 0.98)  # Of collections, if they are made every some hundred steps (PA02: our choice).
+IN_STEPS: dict[str, tuple[str, str, Shares | None]] = {
+    "collection": ("Python collects garbage in {} steps", "Python garbage collection pauses the training", SELDOM),
+    "compilation": (
+        "torch.compile compiles in {} steps after the first",
+        "torch.compile compiles again after the first step",
+        None,
+    ),
+}
+"""Parts of steps that are findings of their own: what is said of them, the title, and what a fix saves."""
 
 MOSTLY_AT_EPOCHS = 0.8  # Share of the pauses at ends of epochs, from which on they are said to be (our choice).
 LEAST_PAUSES = 5  # Of pauses that come at a period (our choice).
 MOST_APART = 1.5  # More or fewer pauses than at the period at any time: 40 by chance are three off (our choice).
 
-WHY = {
+WHY = {part: f"{name} is longer" for part, name in PART_NAMES.items()} | {
     "loader": "the training waits for data",
-    "forward": "the forward pass is longer",
-    "backward": "the backward pass is longer",
-    "optimizer": "the optimizer step is longer",
     "collection": "Python collects garbage",
     "compilation": "code is compiled",
     OTHER_CODE: "other code in the loop takes longer",
@@ -50,33 +52,22 @@ RECORD = "Record such steps: `diagnose watch` does so automatically if they come
 def step_pauses(
     log: RunLog, facts: RunFacts, outliers: Outliers | None = None, epoch_waits: EpochWaits | None = None
 ) -> Verdicts:
-    part = outliers.part if outliers else ""
-    spikes = f"This causes step-time spikes (over 3x the typical step){_every(outliers)}."
-    spent, count = total(log.windows, "collection"), counted(log.windows, "collection")
-    yield costs(
-        log,
-        spent,
-        f"Python collects garbage in {number(count)} steps",
-        spikes if part == "collection" else "",
-        title="Python garbage collection pauses the training",
-        change=WHAT_TO_DO["collection"],
-        kind="collection",
-        shares=SELDOM,
-    )
-    spent, count = total(log.windows, "compilation"), counted(log.windows, "compilation")
-    yield costs(
-        log,
-        spent,
-        f"torch.compile compiles in {number(count)} steps after the first",
-        spikes if part == "compilation" else "",
-        title="torch.compile compiles again after the first step",
-        change=WHAT_TO_DO["compilation"],
-        kind="compilation",
-    )
+    for part, (said, title, shares) in IN_STEPS.items():
+        spikes = outliers is not None and outliers.part == part
+        yield costs(
+            log,
+            total(log.windows, part),
+            said.format(number(counted(log.windows, part))),
+            f"This causes step-time spikes (over 3x the typical step){_every(outliers)}." if spikes else "",
+            title=title,
+            change=WHAT_TO_DO[part],
+            kind=part,
+            shares=shares,
+        )
     if log.windows:
         yield _outside(log)
     found = outliers_of(facts)
-    if found is not None and found.part not in ("collection", "compilation"):
+    if found is not None and found.part not in IN_STEPS:
         yield _outlier_steps(log, found, epoch_waits.lost_ns if epoch_waits else 0)
 
 

@@ -4,20 +4,16 @@ The part that has no reason of its own: no slow first epoch, no starts of epochs
 
 Why it costs
     The training computes nothing while it waits.
-
 How to fix
     Use more workers (num_workers, prefetch_factor), or make batches cheaper.
-
 Ignore when
     other findings of data loading are fixed first: workers that start late are also waited for later.
-
 Sources
     https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
 """
 
-from diagnose.facts.watched.epochs import EpochWaits, FirstEpoch
-from diagnose.facts.watched.outliers import Outliers
-from diagnose.facts.watched.windows import total
+from diagnose.facts.watched.log import total
+from diagnose.facts.watched.steps import EpochWaits, FirstEpoch, Outliers
 from diagnose.rulekit.vocabulary import *
 
 
@@ -41,7 +37,8 @@ def waiting_for_data(
         f"Steps wait {each} on average for their batch",
         f"The workers have {ready:.1f} batches ready on average (sampled every second)." if looks else "",
         title="Steps wait for data",
-        change=f"{MORE_WORKERS} `diagnose profile` shows how long a batch takes.",
+        change="Use more workers (num_workers, prefetch_factor), or make batches cheaper."
+        " `diagnose profile` shows how long a batch takes.",
         kind="data_wait",
     )
 

@@ -13,9 +13,9 @@ import pytest
 from diagnose.capture.agent.watch.figures import Figures
 from diagnose.capture.agent.watch.log import Log
 from diagnose.capture.agent.watch.step_times import Interval
-from diagnose.facts.watched.windows import steps_of
+from diagnose.facts.watched.log import steps_of
 from diagnose.source.run_log import read
-from diagnose.watched.parts import parts
+from diagnose.watched.assembly import parts
 from tests.capture.scripts import STEP, plain, script
 from tests.exhaustive import some_of
 

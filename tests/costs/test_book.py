@@ -1,7 +1,5 @@
 """What device operations take after changes: figures by hand, whatever the order in which changes are named."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np

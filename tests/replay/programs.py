@@ -5,8 +5,6 @@ host does one thing at a time (the main thread sleeps while autograd's works), s
 event or a sync only ever waits for work that was launched before it: so one pass over the host's actions suffices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise

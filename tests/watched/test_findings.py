@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from diagnose.contracts.watched_run import RunBasis, RunFinding, RunSaving
 from diagnose.facts.core.base import Missing
-from diagnose.facts.watched import outliers as facts_of_outliers
-from diagnose.facts.watched.base import RunFacts
+from diagnose.facts.watched import steps as steps_of_run
+from diagnose.facts.watched.log import RunFacts
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
 from diagnose.trace.run_log import EpochTime, OutlierStep, RunLog, Window
@@ -19,8 +19,8 @@ from tests.watched.logs import MS, S, column, interval, log, noise, recorded, wi
 OF_CHANGE = {"growing_steps", "slower_steps", "growing_evaluation", "growing_checkpoints", "growing_memory"}
 
 
-def outliers(one: RunLog) -> facts_of_outliers.Outliers | None:
-    return facts_of_outliers.outliers(RunFacts([one]))
+def outliers(one: RunLog) -> steps_of_run.Outliers | None:
+    return steps_of_run.outliers(RunFacts([one]))
 
 
 def found(one: RunLog) -> dict[str, RunFinding]:

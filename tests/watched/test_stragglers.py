@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from diagnose.contracts.watched_run import RunBasis, RunFinding, RunSaving, WatchedRun
 from diagnose.facts.core.base import Missing
-from diagnose.facts.watched.base import RunFacts
+from diagnose.facts.watched.log import RunFacts
 from diagnose.facts.watched.series import _rank_sum_chance, changed, grows, risen, stretches
 from diagnose.facts.watched.side_by_side import side_by_side
 from diagnose.reports import terminal
@@ -248,7 +248,7 @@ def test_the_chance_is_that_of_all_orders(first: int, second: int) -> None:
 
 def test_a_stretch_has_the_usual_step_and_the_parts_of_the_mean_one() -> None:
     some = tuple(with_columns(one, forward=column(10, 400 * MS)) for one in windows([100 * MS] * 48))
-    found = stretches(RunFacts([log(some)])).few
+    found, _ = stretches(RunFacts([log(some)]))
     assert len(found) == 24
     assert (found[1].first_step, found[1].steps, found[1].began_ns, found[1].ended_ns) == (21, 20, 3 * S, 5 * S)
     assert (found[1].step_ns, found[1].parts_ns["forward"], found[1].parts_ns["rest"]) == (100 * MS, 40 * MS, 60 * MS)

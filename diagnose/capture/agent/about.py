@@ -1,7 +1,5 @@
 """What the process knows of itself and its machine, by the names of the manifest. Whatever fails is unknown."""
 
-from __future__ import annotations
-
 import gc
 import os
 import platform

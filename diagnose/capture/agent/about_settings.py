@@ -1,7 +1,5 @@
 """Settings of PyTorch in this process: those that can be read, and those that are noted when the script makes them."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 import weakref

@@ -1,7 +1,5 @@
 """Parts of the agent fail alone: what one raises is told by its name, and the training and the other parts go on."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -3,8 +3,6 @@
 Neither trains: random states and buffers are put back as they were, and optimizers step copies.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math

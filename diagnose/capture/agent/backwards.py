@@ -1,7 +1,5 @@
 """Backward passes: when they begin and end, the losses that they begin at, and autograd's graph."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import json

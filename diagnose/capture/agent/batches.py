@@ -3,8 +3,6 @@
 Looked at while the training warms up, and with torch's own ops: on nothing that is measured, and on the CPU only.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 import time

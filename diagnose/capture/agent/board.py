@@ -4,8 +4,6 @@ On one machine they are files. Across machines they are in the store by which to
 together: file systems that machines share show new files late.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """How long steps take, without a profiler: the process's clock, and events on the device where there is one."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence

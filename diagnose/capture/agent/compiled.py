@@ -1,7 +1,5 @@
 """What torch.compile makes of the script: not to run within it, and why compiled code did not fit."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """What torch tells of an op, and what is in the tensors that it takes and makes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 Of two that overlap, in one thread or in two, the later one fails or the process crashes (torch 2.13).
 """
 
-from __future__ import annotations
-
 import gc
 import signal
 import threading

@@ -8,8 +8,6 @@ The same clocks run in steps without a profiler and in recorded ones, so that wh
 phase. A phase within another counts for itself, and not for the other.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import sys

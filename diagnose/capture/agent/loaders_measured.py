@@ -1,7 +1,5 @@
 """What was measured of DataLoaders, in the process that trains and in its workers."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct

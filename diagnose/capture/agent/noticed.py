@@ -1,7 +1,5 @@
 """What the script makes and calls: models, loaders, optimizers, and attributes that we are told of."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import gc

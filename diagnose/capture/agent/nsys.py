@@ -1,7 +1,5 @@
 """One recording by Nsight Systems, which started this process and records while a range of ours is open."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

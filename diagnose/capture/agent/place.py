@@ -1,7 +1,5 @@
 """Which rank this process is, which ranks are recorded, and how they begin and end at the same step."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

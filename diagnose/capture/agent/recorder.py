@@ -1,7 +1,5 @@
 """A process that records itself: its session, and what it says of itself at the end."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

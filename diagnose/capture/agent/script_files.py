@@ -1,7 +1,5 @@
 """Files of the script: which it has imported, which it writes."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The course of a recording in one process: warm up, time without a profiler, record, record with stacks, end."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

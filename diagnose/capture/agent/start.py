@@ -1,7 +1,5 @@
 """The beginning and the end of a recorded script: hooks when Python starts, a clean exit when all is recorded."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

@@ -1,7 +1,5 @@
 """Where one training step ends and the next begins, in a script that does not say so; and where epochs do."""
 
-from __future__ import annotations
-
 import functools
 import time
 import weakref

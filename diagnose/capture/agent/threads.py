@@ -1,7 +1,5 @@
 """The process's threads: which compute, and what the main thread runs now."""
 
-from __future__ import annotations
-
 import ast
 import ctypes
 import os

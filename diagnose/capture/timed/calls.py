@@ -1,7 +1,5 @@
 """What a spec of an op stands for, as a call that can be repeated: of ATen by its schema, attention, optimizers."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Tensors as they were recorded and as a change leaves them: shapes, types, strides; never the recorded values."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A backward pass runs the nodes of the graph, each in one outermost op. All but t
 weight carry the number of their node.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from msgspec import Struct
 

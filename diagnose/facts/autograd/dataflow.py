@@ -4,8 +4,6 @@ The graph is of a step after the recording. Its nodes are told to be those of a 
 two have nodes of the same kinds in the same order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

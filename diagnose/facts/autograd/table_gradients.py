@@ -1,7 +1,5 @@
 """Which tables get a dense gradient, though a pass reads a few of their rows only?"""
 
-from __future__ import annotations
-
 from collections import Counter
 from math import prod
 

@@ -1,7 +1,5 @@
 """Do ranks that do the same compute alike? Who computes more waits for nobody, and all others wait for it."""
 
-from __future__ import annotations
-
 from functools import reduce
 
 import numpy as np

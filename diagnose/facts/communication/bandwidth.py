@@ -1,7 +1,5 @@
 """How fast do large collectives transfer without waiting, gradients of fewer bytes, and groups within one machine?"""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct

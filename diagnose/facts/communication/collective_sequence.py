@@ -5,8 +5,6 @@ communication is left to run. On the host (gloo, mpi) it is the main thread, whi
 itself, or is in what encloses a collective, until one of them is over.
 """
 
-from __future__ import annotations
-
 from zlib import crc32
 
 import numpy as np

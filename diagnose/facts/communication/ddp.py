@@ -1,7 +1,5 @@
 """In which buckets and how often does DistributedDataParallel reduce gradients, and what else does it do?"""
 
-from __future__ import annotations
-
 from enum import Enum
 from math import ceil
 

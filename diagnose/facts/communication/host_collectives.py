@@ -3,8 +3,6 @@
 On a device that is while nothing else runs, on the host while a thread stands.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct

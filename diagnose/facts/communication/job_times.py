@@ -4,8 +4,6 @@ A rank's step is its own time, of which it computes, and time in which it is hel
 the last rank has come it waits, after that it transfers. What a rank waits is charged to the one that came last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import Enum
 

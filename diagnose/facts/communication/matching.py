@@ -6,8 +6,6 @@ in it before that is waiting, the rest is transfer. They leave it at the same mo
 ranks' clocks are set.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Which collectives could be fewer: small ones, gradients one by one, statistics of norms, gathered results?"""
 
-from __future__ import annotations
-
 import re
 from math import ceil
 

@@ -1,7 +1,5 @@
 """How much of the communication does compute hide, and how much could it? What would sharing out the update cost?"""
 
-from __future__ import annotations
-
 import numpy as np
 from msgspec import Struct
 

@@ -9,8 +9,6 @@ with the first one (a replica of each dimension that the job is parallel in), an
 least: the others wait for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 

@@ -6,8 +6,6 @@ of a forward pass goes to the next stage, what comes out of a backward pass to t
 its passes in their order.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 

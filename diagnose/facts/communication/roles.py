@@ -1,7 +1,5 @@
 """What is each collective for? Advice on communication depends on that more than on how long it takes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from enum import Enum

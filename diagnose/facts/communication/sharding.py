@@ -5,8 +5,6 @@ names it in its ranges, as in `FSDP::all_gather (layers.1)`; FSDP1 does not, so 
 pass. A *round* is a forward pass and the backward passes that follow it: a micro-batch.
 """
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

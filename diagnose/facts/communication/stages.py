@@ -1,7 +1,5 @@
 """The stages of pipelines: what each computes, and how many micro-batches go through them."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct

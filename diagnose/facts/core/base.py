@@ -1,6 +1,6 @@
 """Facts: named pure functions of a rank, each computed once, on demand. What a recording lacks is `Missing`, not 0.
 
-Those of a watched run are of its logs (`facts/watched/base.py`), and work alike.
+Those of a watched run are of its logs (`facts/watched/log.py`), and work alike.
 """
 
 from __future__ import annotations

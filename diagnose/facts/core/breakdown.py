@@ -1,7 +1,5 @@
 """Where the device's time goes, by parts that add up to the step exactly; and how far ahead of it the host is."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the device did, and when it ran what was not recorded: neither idle nor known."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 import numpy as np

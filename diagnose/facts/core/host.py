@@ -1,7 +1,5 @@
 """What did the training threads of the host do: which are they, and what was each moment spent on?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

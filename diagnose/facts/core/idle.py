@@ -1,7 +1,5 @@
 """Why was the device idle? Every gap gets one cause, from what the training threads did, and a source line if known."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """The ops of a recording by name, and the tensors that they took."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

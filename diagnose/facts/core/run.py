@@ -1,7 +1,5 @@
 """What is known of the run besides its trace, where `diagnose profile` recorded it."""
 
-from __future__ import annotations
-
 from diagnose.facts.core.base import Facts, Missing, fact, once, optional
 from diagnose.facts.core.device import device_work
 from diagnose.trace.manifest import RankManifest

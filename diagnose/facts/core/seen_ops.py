@@ -5,8 +5,6 @@ thread by thread; views count for nothing. What the dispatcher sees lies within 
 `aten::linear` runs an `addmm`. And the dispatcher itself changes some: gradients are added up in other ways.
 """
 
-from __future__ import annotations
-
 from fnmatch import fnmatch
 
 import numpy as np

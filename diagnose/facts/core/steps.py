@@ -4,8 +4,6 @@ The host's `ProfilerStep#N` spans are not step times: the host runs ahead until 
 steps of one public trace show spans of 35 to 96 ms). They only say which launches belong together.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Every device operation of the recording with what it is, who asked for it and when."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """What do batches take, and how long is a step with other numbers of workers?"""
 
-from __future__ import annotations
-
 from collections import Counter
 from math import inf
 from statistics import fmean

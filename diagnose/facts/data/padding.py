@@ -4,8 +4,6 @@ A place is one position of one row of a batch. What takes its time with the leng
 and places, alone, joined, or split by heads.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from msgspec import Struct
 

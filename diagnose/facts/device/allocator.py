@@ -3,8 +3,6 @@
 The framework's caching allocator makes none once it is warm: each one in a steady step has a cause to be removed.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which kernels could be one? Chains of memory-bound kernels, losses over a vocabulary, attention written out."""
 
-from __future__ import annotations
-
 from enum import Enum
 from math import prod
 

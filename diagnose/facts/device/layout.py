@@ -1,7 +1,5 @@
 """What is moved without being changed: tensors copied, cast and transposed, and who asks for it."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

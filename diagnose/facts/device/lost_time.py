@@ -4,8 +4,6 @@ Each moment has one owner: exposed communication, then exposed copies, then idle
 what its main thread does besides ops.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import numpy as np

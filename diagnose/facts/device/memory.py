@@ -1,7 +1,5 @@
 """Device memory: the allocator's peaks, what is free, what grows, and calls that allocate inside steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """In what precision does the training multiply, and how near the peak: by class of call, for rules to act on."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct

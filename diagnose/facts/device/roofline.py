@@ -1,7 +1,5 @@
 """How near does each call that multiplies matrices come to what the device could do?"""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd

@@ -1,7 +1,5 @@
 """What would a larger batch bring, where the device has memory for it?"""
 
-from __future__ import annotations
-
 import numpy as np
 from msgspec import Struct
 

@@ -1,7 +1,5 @@
 """What lines of the user's code call: functions of libraries and of frameworks, and how long they take."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

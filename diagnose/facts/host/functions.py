@@ -3,8 +3,6 @@
 It needs no rule: it also shows what no rule knows. What dominates a step is a finding.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from msgspec import Struct
 

@@ -8,8 +8,6 @@ What repeats without any backward pass (bookkeeping, masks, numbers that are rea
 layers do: a stack of layers looks the same where no gradients are kept.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace

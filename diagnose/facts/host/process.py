@@ -1,7 +1,5 @@
 """What the process takes of the machine: threads that compute on its CPU, and memory that it fetches each step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from msgspec import Struct

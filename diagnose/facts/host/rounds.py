@@ -1,7 +1,5 @@
 """Rounds in a row: the same ops, on one thread, one round after the other, within a step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """Is the device starved because the host dispatches ops too slowly?"""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct

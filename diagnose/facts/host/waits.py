@@ -4,8 +4,6 @@ One `.item()` is one wait, though it may block in two calls (a pageable copy, th
 calls of one innermost op count once, under the name of the last.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 import numpy as np

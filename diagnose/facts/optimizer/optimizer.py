@@ -1,7 +1,5 @@
 """What does the optimizer cost: its steps, and how are they implemented?"""
 
-from __future__ import annotations
-
 from collections import Counter
 from enum import Enum
 from math import gcd

@@ -1,7 +1,5 @@
 """What does it cost to reset gradients?"""
 
-from __future__ import annotations
-
 import numpy as np
 from msgspec import Struct
 

@@ -1,7 +1,5 @@
 """What do steps that take far longer than others do, that the others do not?"""
 
-from __future__ import annotations
-
 import numpy as np
 from msgspec import Struct
 

@@ -1,7 +1,5 @@
 """What interrupts the training now and then: checkpoints, silences, far longer steps? For garbage see `garbage`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial

@@ -1,7 +1,5 @@
 """What kind of program was recorded: in which language its user writes it, whether it trains, what owns its loop."""
 
-from __future__ import annotations
-
 import re
 from enum import Enum
 

@@ -1,7 +1,5 @@
 """Can the measurement be trusted? Warm-up in it, what was not recorded, what it costs, and how steps differ."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import Enum
 

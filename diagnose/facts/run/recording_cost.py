@@ -5,8 +5,6 @@ phase takes longer in recorded steps is the recorder's. It is spread over the ph
 costs about the same: Python between two ops costs nothing more when it is recorded, a thousand small ops cost much.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -5,8 +5,6 @@ copy; a moment without work belongs to the cause of its idle gap. Without device
 threads do. So two recordings can be compared row by row, and no part of their difference is lost or counted twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 

@@ -1,7 +1,5 @@
 """How long do steps take without the profiler, over whole epochs, and how much longer when they are recorded?"""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 All are told by what was seen of each op, row by row as they were called.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import compress

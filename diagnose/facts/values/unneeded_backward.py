@@ -1,7 +1,5 @@
 """Backward passes: gradients that nobody uses, and graphs that no pass goes through."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

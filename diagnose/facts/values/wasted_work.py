@@ -1,7 +1,5 @@
 """Which work is wasted, by cause: the ledger that the rules of wasted work are entries of."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, fact

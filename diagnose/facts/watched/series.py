@@ -13,15 +13,9 @@ from msgspec import Struct
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.run.growth import RARE_TIME, RISE, trend
-from diagnose.facts.watched.base import RunFacts, run_fact
-from diagnose.facts.watched.epochs import steady
-from diagnose.facts.watched.windows import groups, quantile_ns
+from diagnose.facts.watched.log import OTHER_CODE, PARTS, RunFacts, groups, quantile_ns, run_fact
+from diagnose.facts.watched.steps import steady
 from diagnose.trace.run_log import RunLog, Window
-
-PARTS = ("loader", "forward", "backward", "optimizer", "collection", "compilation")
-"""Of a step, as the log tells them apart; the rest of it is OTHER_CODE."""
-
-OTHER_CODE = "rest"
 
 GROUPS, MOMENTS, LEAST_GROUPS = 24, 48, 7
 """Into how many a run is put together to see whether something grows, to see when it changed, and at least (our
@@ -54,13 +48,6 @@ class Stretch(Struct, frozen=True):
     windows: tuple[Window, ...]  # Of the log; none where steps are known one by one.
 
 
-class Stretches(Struct, frozen=True):
-    """A run put together twice."""
-
-    few: list[Stretch]  # GROUPS at most, to see whether something grows.
-    many: list[Stretch]  # MOMENTS at most, to see when it changed.
-
-
 class Risen(Struct, frozen=True):
     """Values that rise with their position."""
 
@@ -81,9 +68,9 @@ class Changed(Struct, frozen=True):
 
 
 @run_fact
-def stretches(run: RunFacts) -> Stretches:
-    """The run but a slow first epoch, or its first steps if it has no more. Missing with fewer than 7 windows."""
-    return Stretches(_stretches(run, GROUPS), _stretches(run, MOMENTS))
+def stretches(run: RunFacts) -> tuple[list[Stretch], list[Stretch]]:
+    """The run but a slow first epoch, in 24 stretches at most, and in 48. Missing with fewer than 7 windows."""
+    return _stretches(run, GROUPS), _stretches(run, MOMENTS)
 
 
 def _stretches(run: RunFacts, most: int) -> list[Stretch]:

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.run.growth import RARE_TIME
-from diagnose.facts.watched.base import RunFacts, run_fact
-from diagnose.facts.watched.series import GROUPS, LEAST_GROUPS, LEAST_TO_CHANGE, OTHER_CODE, PARTS, TOO_FEW, changed
+from diagnose.facts.watched.log import OTHER_CODE, PARTS, RunFacts, run_fact
+from diagnose.facts.watched.series import GROUPS, LEAST_GROUPS, LEAST_TO_CHANGE, TOO_FEW, changed
 from diagnose.trace.run_log import RunLog
 
 SLOWER = 0.05  # Of the step: by so much a straggler is behind the median of the other ranks at least (our choice).
@@ -102,16 +102,10 @@ def _slow_rank(table: SideBySide, row: int, since: int) -> SlowRank:
     lost = np.maximum(table.own[row] - _others(table.own, row).max(axis=0), 0.0)[since:]
     longer = {name: -_gap(table.parts[name], row, since) for name in table.compared}
     part = max(longer, key=lambda one: longer[one])
-    return SlowRank(
-        rank=table.ranks[row],
-        since_step=table.first_step + since * table.steps if since else None,
-        behind_ns=float(np.median(_behind(table, row)[since:])),
-        part=part,
-        longer_ns=longer[part],
-        others_backward_ns=_gap(table.parts["backward"], row, since),
-        lost_ns=float(lost.sum()) * table.steps,
-        on_device=OTHER_CODE not in table.compared,
-    )
+    began = table.first_step + since * table.steps if since else None
+    behind, lost_ns = float(np.median(_behind(table, row)[since:])), float(lost.sum()) * table.steps
+    backward_ns, on_device = _gap(table.parts["backward"], row, since), OTHER_CODE not in table.compared
+    return SlowRank(table.ranks[row], began, behind, part, longer[part], backward_ns, lost_ns, on_device)
 
 
 def _others(values: Times, row: int) -> Times:

@@ -1,7 +1,5 @@
 """The boxes of the kernel tree: kinds, the ops that launched them, kernels; without a GPU the ops of the host."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from diagnose.contracts.diagnosis import Diagnosis

@@ -1,7 +1,5 @@
 """Findings as the page shows them: saving, evidence, fix, and why it is said."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import plotly.graph_objects as go

@@ -1,7 +1,5 @@
 """A Comparison as one HTML page: no server, no network, every string of the traces as text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

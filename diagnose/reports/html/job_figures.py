@@ -1,7 +1,5 @@
 """The job in figures: what each rank does in each step, and what the step waits for in order of time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """A Diagnosis as one HTML page: no server, no network, every string of the trace as text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Generic, TypeVar

@@ -1,7 +1,5 @@
 """The run in figures: communication, ranks beside each other, memory over time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import cycle
 

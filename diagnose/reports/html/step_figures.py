@@ -1,7 +1,5 @@
 """The step in figures: what fills it, why the GPU idles, and what fixes would leave of it."""
 
-from __future__ import annotations
-
 import textwrap
 
 import plotly.graph_objects as go

@@ -1,7 +1,5 @@
 """How the page and its figures look, and what it carries so that it opens offline."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

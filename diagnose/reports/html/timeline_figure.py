@@ -1,7 +1,5 @@
 """The timeline: streams, threads and idle gaps over time, as detailed as the part that is shown allows."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The GPU's work in figures: kernels, copies, launches, and how near to the roof ops come."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

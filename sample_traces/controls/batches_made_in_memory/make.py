@@ -1,7 +1,5 @@
 """DataLoader loads in the training process (num_workers=0), of samples in memory, which costs next to nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

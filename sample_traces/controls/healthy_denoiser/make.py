@@ -1,7 +1,5 @@
 """A diffusion model of feature vectors: blocks with residuals, told the time by a table of waves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

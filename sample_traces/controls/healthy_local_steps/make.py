@@ -1,7 +1,5 @@
 """Two ranks learn apart, and average their weights in every 16th step (local SGD)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Two ranks have the same work, and communicate little for what they compute."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

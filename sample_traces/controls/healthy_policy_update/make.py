@@ -1,7 +1,5 @@
 """Proximal policy optimisation: passes over recorded play, in shuffled batches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

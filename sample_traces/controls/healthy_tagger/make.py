@@ -1,7 +1,5 @@
 """A tagger of words, on batches of sentences of one length each."""
 
-from __future__ import annotations
-
 import math
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a look at the process and its devices tells: a second apart, by a thread of our own."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

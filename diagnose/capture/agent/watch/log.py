@@ -5,8 +5,6 @@ that were appended whole can be read. The run's current window is in a file of i
 predecessor by a rename.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -7,8 +7,6 @@ asked for a moment is kept, from which on the time is the next stretch's.
 Nothing here waits for the device.
 """
 
-from __future__ import annotations
-
 import time
 import weakref
 from collections import deque

@@ -1,7 +1,5 @@
 """A process that is watched: hooks that say what its time goes to, and the log that they feed."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

@@ -1,7 +1,5 @@
 """Steps put together in windows that get longer as the run does, so that a log stays small however long it lasts."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """Two ranks tell in every step how many of all guesses are right."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

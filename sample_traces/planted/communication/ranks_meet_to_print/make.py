@@ -1,7 +1,5 @@
 """In every step all ranks wait until the first has told how far they are."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

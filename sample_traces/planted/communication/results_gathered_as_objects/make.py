@@ -1,7 +1,5 @@
 """Every step gathers what each rank has found, as Python objects."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """DistributedDataParallel searches for unused parameters in every step, and there are none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

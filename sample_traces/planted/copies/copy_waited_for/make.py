@@ -1,7 +1,5 @@
 """Batches are pinned, but the host waits for each copy, and has other work to do before it launches anything."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Batches are collated by way of lists of Python numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

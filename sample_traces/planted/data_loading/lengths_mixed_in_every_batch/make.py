@@ -1,7 +1,5 @@
 """Recordings of very different lengths share a batch, which is as long as its longest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Batches are read in the training process, and every item waits for storage."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Epochs are short, and each starts the loader's workers again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Convolutions add a bias that the batch norm behind them takes away again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

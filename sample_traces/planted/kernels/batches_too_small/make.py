@@ -1,7 +1,5 @@
 """Batches are too small to keep the GPU busy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """One thread computes, whatever the number of cores."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every step makes histograms of all gradients, to be looked at some day."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

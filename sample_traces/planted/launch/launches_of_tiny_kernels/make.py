@@ -1,7 +1,5 @@
 """A model of tiny kernels is launched kernel by kernel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

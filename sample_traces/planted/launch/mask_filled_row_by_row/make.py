@@ -1,7 +1,5 @@
 """Every step fills the mask of its attention row by row."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

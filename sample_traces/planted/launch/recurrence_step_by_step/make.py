@@ -1,7 +1,5 @@
 """A recurrent layer is a loop in Python, one cell after the other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

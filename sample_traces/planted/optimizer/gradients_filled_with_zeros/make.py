@@ -1,7 +1,5 @@
 """Gradients are filled with zeros, and added to, instead of being made anew."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Validation keeps what a backward pass would need, which never comes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

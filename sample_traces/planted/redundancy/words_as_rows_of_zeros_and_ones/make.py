@@ -1,7 +1,5 @@
 """Words are looked up by a matrix product, of which all but one term in each sum is zero."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

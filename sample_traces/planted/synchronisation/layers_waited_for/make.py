@@ -1,7 +1,5 @@
 """The host waits for the GPU after every layer, forward and backward, as for timing them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,19 +1,71 @@
-"""Windows of a run's log put together: sums, counts, quantiles."""
+"""A watched run: its logs, and sums, counts and quantiles of their windows."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
+from diagnose.facts.core.base import Known, registered
 from diagnose.trace.run_log import Column, RunLog, Window
 
+T = TypeVar("T")
+
 PER_OCTAVE = 16  # Buckets between a time and its double, as the log has it.
+
+PARTS = ("loader", "forward", "backward", "optimizer", "collection", "compilation")
+"""Of a step, as the log tells them apart; the rest of it is OTHER_CODE."""
+
+OTHER_CODE = "rest"
 
 OF_STEPS = 0.5
 """Share of steps from which forward passes without gradients are part of steps, as where a teacher is asked in each
 (our choice)."""
 
 MIDDLE = 0.5  # Of a window of the log, where a checkpoint in it is taken to be: windows tell no more (our choice).
+
+
+class RunFacts(Known):
+    """A rank of a run, or all of them, and the facts computed so far."""
+
+    def __init__(self, logs: Sequence[RunLog], earlier: Sequence[RunLog] = ()) -> None:
+        """Of the first log; rules that compare ranks ask for all. `earlier`: attempts of the first rank, in order."""
+        super().__init__()
+        self.logs, self.attempts = tuple(logs), (*earlier, logs[0])
+
+    @property
+    def length_ns(self) -> int:
+        """Of the longest rank, and of the first one with all its attempts."""
+        first, last = self.attempts[0], self.attempts[-1]
+        whole_ns = last.started_unix_ns + last.length_ns - first.started_unix_ns
+        return max(whole_ns, *(log.length_ns for log in self.logs))
+
+
+RUN_FACTS: dict[str, Callable[[RunFacts], object]] = {}  # Every fact of a run by name.
+OF_ALL_RANKS = frozenset({"logs", "attempts"})  # A rule that needs one of these looks at a run once, else at each rank.
+
+
+def run_fact(compute: Callable[[RunFacts], T]) -> Callable[[RunFacts], T]:
+    """Make a function of RunFacts a fact of a run. Raises as `registered` does."""
+    return registered(RUN_FACTS, compute)
+
+
+@run_fact
+def log(run: RunFacts) -> RunLog:
+    """The log of the rank."""
+    return run.logs[0]
+
+
+@run_fact
+def logs(run: RunFacts) -> tuple[RunLog, ...]:
+    """Those of all ranks that have one. A rule that needs them looks at the run once."""
+    return run.logs
+
+
+@run_fact
+def attempts(run: RunFacts) -> tuple[RunLog, ...]:
+    """The logs of the first rank's processes, in order. A rule that needs them looks at the run once."""
+    return run.attempts
 
 
 def total(windows: Sequence[Window], name: str) -> int:
