@@ -50,8 +50,8 @@ def told(diagnosis: Diagnosis) -> bool:
 
 PASSES = (
     *("facts.device.kernels.kernels", "facts.run.timed_steps.slowdown", "advice.fixes_of_run.fitted"),
-    *("advice.pricing.Step.priced", "advice.ranking.ranked", "replay.baseline.baseline"),
-    *("timeline.pictures.pictures", "timeline.spots.on_timeline"),
+    *("advice.pricing.Step.priced", "advice.ranking.ranked", "replay.job_saving.baseline"),
+    *("timeline.pictures.pictures", "timeline.drawing.on_timeline"),
 )
 """One of each kind; slow tests break every function."""
 
@@ -226,7 +226,7 @@ def test_every_fact_may_fail(sound: Diagnosis) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "code", "missing"), [("reports.html.bundle.template", 0, ()), ("reports.sarif.render", 70, ("sarif",))]
+    ("lost", "code", "missing"), [("reports.html.style.template", 0, ()), ("reports.sarif.render", 70, ("sarif",))]
 )
 def test_the_command_writes_what_can_be_made(lost: str, code: int, missing: tuple[str, ...], tmp_path: Path) -> None:
     words = ["analyze", str(GPU), "--select", "AT,KE"]

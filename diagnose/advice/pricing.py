@@ -95,7 +95,7 @@ FACTORS: Factors = {
     Basis.MEASURED: (0.74, 1.32),
     Basis.TIMED_ELSEWHERE: (0.74, 1.30),
     Basis.REPLAYED: (0.60, 4.47),
-    Basis.RULE_OF_THUMB: (0.66, 5.38),
+    Basis.RULE_OF_THUMB: (0.60, 5.38),
 }
 """The likely odds times these are low and high. `python -m benchmarks.ranges` computes them; docs/accuracy.md says how
 often ranges hold if a case's own pairs are left out."""

@@ -1,7 +1,5 @@
 """What rules on whole runs say alike: what a fix would save of a run, and how parts of a step are called."""
 
-from __future__ import annotations
-
 from diagnose.contracts.finding import Evidence
 from diagnose.contracts.watched_run import RunBasis, RunFinding, RunSaving
 from diagnose.facts.watched.log import OTHER_CODE

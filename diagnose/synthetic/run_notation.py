@@ -10,8 +10,6 @@ Times are in ms, and named as in an Interval of the recorder. Those of a step ar
 the step longer. The recorder's own code makes the log, and the real reader reads it. A run starts up for a second.
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections import Counter

@@ -1,7 +1,5 @@
 """What gets longer over a run: what that costs, and what else changes with it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median, quantiles
 

@@ -93,9 +93,9 @@ def test_what_is_opened_for_reading_is_not(tmp_path: Path) -> None:
     program = """
 import os, sys
 from pathlib import Path
-from diagnose.capture.agent import writes
+from diagnose.capture.agent import script_files
 Path("data.csv").write_text("1")
-writes.watch(Path("out"))
+script_files.watch(Path("out"))
 open("data.csv").read()
 Path("data.csv").read_bytes()
 os.close(os.open("data.csv", os.O_RDONLY))
@@ -107,7 +107,7 @@ Path("old").mkdir()
 os.makedirs("old", exist_ok=True)
 os.makedirs("logs/version_0")
 Path("old/model.pt").write_text("4")
-print(writes.found())
+print(script_files.found())
 """
     words = [sys.executable, "-c", program]
     done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)

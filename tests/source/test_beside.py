@@ -128,7 +128,7 @@ def test_a_damaged_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_grows_beyond_all_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(beside, "MOST_PACKED_BYTES", 1 << 20)
     with pytest.raises(ValueError, match="is larger than 1 MB"):
         read_graph(written(tmp_path, {**GRAPH, "more": " " * (2 << 20)}, "graph"))
 

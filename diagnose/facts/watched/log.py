@@ -1,7 +1,5 @@
 """A watched run: its logs, and sums, counts and quantiles of their windows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Stretches of a run in order, and whether what is measured in them rises, slowly or at once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import fmean, median

@@ -6,8 +6,6 @@ left: waiting for data, forward pass, optimizer, and without a GPU the rest of t
 backward pass only, or only on its GPU, cannot be told from a log.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Steps of a run that are unlike others: in a slow first epoch, at beginnings of epochs, and outliers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import suppress
 from statistics import median
