@@ -33,7 +33,6 @@ TRIALS_SCHEMA_FILE = Path(__file__).with_name("trials.schema.json")
 LEDGER_SCHEMA_FILE = Path(__file__).with_name("ledger.schema.json")
 COMPARISON_SCHEMA_FILE = Path(__file__).with_name("comparison.schema.json")
 BASELINE_SCHEMA_FILE = Path(__file__).with_name("baseline.schema.json")
-WATCHED_SCHEMA_FILE = Path(__file__).with_name("watched_run.schema.json")
 SITE = Path(__file__).parent.parent / "docs"  # The pages of the documentation: there are none in an installed package.
 
 FAMILIES = {
@@ -95,7 +94,7 @@ def texts() -> list[Text]:
         Text(LEDGER_SCHEMA_FILE, partial(json_schema, LedgerReport)),
         Text(COMPARISON_SCHEMA_FILE, partial(json_schema, Comparison)),
         Text(BASELINE_SCHEMA_FILE, partial(json_schema, Baseline)),
-        Text(WATCHED_SCHEMA_FILE, partial(json_schema, WatchedRun)),
+        Text(SCHEMA_FILE.with_name("watched_run.schema.json"), partial(json_schema, WatchedRun)),
         Text(SITE / "rules" / "index.md", partial(rules_index, pages)),
         Text(SITE / "writing-rules.md", partial(facts_table, FACTS), "facts"),
         Text(SITE / "writing-rules.md", partial(facts_table, RUN_FACTS), "run-facts"),

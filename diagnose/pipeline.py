@@ -403,8 +403,8 @@ def of_drawing(rule: LoadedRule, drawing: str) -> Said:
     if rule.check.of_run:
         return of_run(run_of(drawing), rule)
     said = present(facts_of(drawing), [rule])
-    times_ns = said.findings[0].saving.replayed_ns if said.findings else None
-    if times_ns is None or (replay := said.sections.replay) is None:
-        return Said(said.outcomes[0])
+    times_ns, replay = said.findings[0].saving.replayed_ns if said.findings else None, said.sections.replay
+    if times_ns is None or replay is None:
+        return said.outcomes[0], None
     low_ms, high_ms = ((replay.step_time_ns - ns) / 1e6 for ns in (max(times_ns), min(times_ns)))
-    return Said(said.outcomes[0], (low_ms, high_ms))
+    return said.outcomes[0], (low_ms, high_ms)

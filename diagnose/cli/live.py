@@ -23,9 +23,6 @@ from rich.panel import Panel as Box
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.live import now
-from diagnose.live.now import RankNow
-
 if TYPE_CHECKING:
     from diagnose.live.follow import Show
     from diagnose.live.now import RankNow
@@ -96,6 +93,8 @@ class Panel:
 
 def drawn(ranks: Sequence[RankNow], width: int) -> list[str]:
     """The lines of the panel, with their colours. Names from the run are shown as text, never as markup."""
+    from diagnose.live import now
+
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True, style="dim")
     table.add_column()

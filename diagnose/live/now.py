@@ -55,8 +55,10 @@ def rank_now(log: RunLog) -> RankNow:
     first = now = None
     if windows:
         period_ns = min(PERIOD_NS, (windows[-1].ended_ns - windows[0].began_ns) // 3)
-        now = _pace(_last_of(windows, period_ns))
-        first = _pace(_first_of(windows, period_ns)) if len(windows) > 1 else None
+        until_ns, from_ns = windows[0].began_ns + period_ns, windows[-1].ended_ns - period_ns
+        now = _pace(windows[-1 - sum(window.began_ns > from_ns for window in windows) :])
+        earliest = windows[: 1 + sum(window.ended_ns < until_ns for window in windows)]
+        first = _pace(earliest) if len(windows) > 1 else None
     upto_ns = log.windows[-1].ended_ns if log.windows else log.length_ns
     step_times = Counter[int]()
     for window in windows:
@@ -73,16 +75,6 @@ def rank_now(log: RunLog) -> RankNow:
         step_times=tuple(sorted(step_times.items())),
         latest=log.windows[-LATEST:],
     )
-
-
-def _first_of(windows: Sequence[Window], period_ns: int) -> Sequence[Window]:
-    until_ns = windows[0].began_ns + period_ns
-    return windows[: 1 + sum(window.ended_ns < until_ns for window in windows)]
-
-
-def _last_of(windows: Sequence[Window], period_ns: int) -> Sequence[Window]:
-    from_ns = windows[-1].ended_ns - period_ns
-    return windows[-1 - sum(window.began_ns > from_ns for window in windows) :]
 
 
 def _pace(windows: Sequence[Window]) -> Pace:
@@ -170,11 +162,10 @@ def _waits(one: RankNow) -> bool:
 
 
 def _step(one: RankNow) -> str:
-    return _then(one, _usual)
+    def usual(pace: Pace) -> str:
+        return f"median {duration(pace.median_ns or pace.mean_ns)}, p99 {duration(pace.p99_ns or pace.mean_ns)}"
 
-
-def _usual(pace: Pace) -> str:
-    return f"median {duration(pace.median_ns or pace.mean_ns)}, p99 {duration(pace.p99_ns or pace.mean_ns)}"
+    return _then(one, usual)
 
 
 def _then(one: RankNow, told: Callable[[Pace], str]) -> str:

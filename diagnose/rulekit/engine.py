@@ -246,11 +246,8 @@ def ask(facts: Known, one: LoadedRule) -> tuple[finding.Outcome, list[Any]]:
     return outcome(*_said(said)), said
 
 
-FOUND = finding.Finding | finding.Risk | finding.Caution | RunFinding
-
-
 def _said(said: list[Any]) -> tuple[finding.OutcomeKind, str]:
-    if found := sum(isinstance(verdict, FOUND) for verdict in said):
+    if found := sum(isinstance(one, finding.Finding | finding.Risk | finding.Caution | RunFinding) for one in said):
         return finding.OutcomeKind.FOUND, f"{found} found"
     if why := next((verdict.why for verdict in said if isinstance(verdict, finding.NotApplicable)), ""):
         return finding.OutcomeKind.NOT_APPLICABLE, why
@@ -259,8 +256,8 @@ def _said(said: list[Any]) -> tuple[finding.OutcomeKind, str]:
 
 
 def _inapplicable(facts: Known, check: Check) -> str:
-    about = isinstance(facts, Facts) and bool(OF_TRAINING.intersection(check.needs)) and program(facts).infers
-    return INFERENCE if about else ""
+    of_training = isinstance(facts, Facts) and OF_TRAINING.intersection(check.needs)
+    return INFERENCE if isinstance(facts, Facts) and of_training and program(facts).infers else ""
 
 
 def _of_no_use(facts: Known, missing: Missing) -> str:

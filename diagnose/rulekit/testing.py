@@ -42,25 +42,21 @@ def examples_of(rule: LoadedRule) -> Iterator[Example]:
         seen[kind] += 1
 
 
-class Said(Struct, frozen=True):
-    """What a rule says of a drawing."""
-
-    outcome: Outcome
-    saved_ms: tuple[float, float] | None = None  # By the fix of the first finding: low and high; None without a price.
+Said = tuple[Outcome, tuple[float, float] | None]
+"""How a rule ends on a drawing, and what its first finding saves in ms, low and high; None without a price."""
 
 
 def failure(example: Example, ask: Callable[[LoadedRule, str], Said]) -> str | None:
     """Why an example does not hold; None if it does. `ask` has the rule look at a drawing, or raises ValueError."""
     try:
-        said = ask(example.rule, example.expected.drawing)
+        outcome, saved_ms = ask(example.rule, example.expected.drawing)
     except ValueError as error:
         return f"the drawing cannot be read: {error}"
-    outcome = said.outcome
     ended = f"it ended as {outcome.outcome.value} ({' '.join(filter(None, (outcome.why, outcome.how_to_record_it)))})"
     if isinstance(example.expected, Fires):
         if outcome.outcome is not OutcomeKind.FOUND:
             return f"it should fire, but {ended}"
-        return _wrong_saving(example.expected, said.saved_ms)
+        return _wrong_saving(example.expected, saved_ms)
     if isinstance(example.expected, Silent):
         quiet = outcome.outcome in (OutcomeKind.CLEAN, OutcomeKind.NOT_APPLICABLE)
         return None if quiet else f"it should be silent, but {ended}"

@@ -49,8 +49,7 @@ def run_of(text: str) -> RunFacts:
 
 def interval(step: int, **more: int | bool) -> Interval:
     """Of a step in ns; `ended` is filled in by `written`."""
-    known = dict.fromkeys(Interval._fields, 0) | {"step": step, "epoch": False} | more
-    return Interval(**known)  # type: ignore[arg-type]
+    return Interval(**dict.fromkeys(Interval._fields, 0) | {"step": step, "epoch": False} | more)  # type: ignore[arg-type]
 
 
 def written(

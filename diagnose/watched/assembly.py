@@ -72,7 +72,7 @@ def rank_run(log: RunLog, most_slices: int = MOST_SLICES) -> RankRun:
         steps=steps_of(log),
         steps_by=log.steps_by,
         parts=parts(log),
-        phases=tuple(one for name in COLUMNS if (one := _phase(log, name)) is not None),
+        phases=tuple(_phase(log, name) for name in COLUMNS if any(name in window.columns for window in log.windows)),
         epochs=tuple(map(_epoch, known_epochs(log))),
         epochs_left_out=sum(window.more_epochs for window in log.windows),
         figures=tuple(_figure(log, name) for name in sorted({name for one in log.windows for name in one.gauges})),
@@ -148,10 +148,8 @@ def _epoch(one: EpochTime) -> Epoch:
     return Epoch(one.first_step, one.began_ns, one.steps, one.step_ns // one.steps, one.loader_ns // one.steps)
 
 
-def _phase(log: RunLog, name: str) -> PhaseTime | None:
+def _phase(log: RunLog, name: str) -> PhaseTime:
     columns = [window.columns[name] for window in log.windows if name in window.columns]
-    if not columns:
-        return None
     return PhaseTime(
         phase=name,
         ns=sum(one.sum_ns for one in columns),

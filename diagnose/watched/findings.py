@@ -48,9 +48,10 @@ def by_rules(run: RunFacts, loaded: Sequence[LoadedRule]) -> Findings:
 def of_run(run: RunFacts, rule: LoadedRule) -> Said:
     """What a rule says of a drawn run."""
     found, others = by_rules(run, [rule])
-    kind = OutcomeKind.FOUND if found else OutcomeKind.CANNOT_TELL if others and others[0].why else OutcomeKind.CLEAN
-    outcome = Outcome(rule.page.id, rule.page.code, kind, "".join(one.why for one in others))
-    return Said(outcome, (found[0].saving.low_ns / 1e6, found[0].saving.high_ns / 1e6) if found else None)
+    why = "".join(one.why for one in others)
+    kind = OutcomeKind.FOUND if found else OutcomeKind.CANNOT_TELL if why else OutcomeKind.CLEAN
+    saved = (found[0].saving.low_ns / 1e6, found[0].saving.high_ns / 1e6) if found else None
+    return Outcome(rule.page.id, rule.page.code, kind, why), saved
 
 
 def ranked(found: Sequence[RunFinding]) -> tuple[RunFinding, ...]:

@@ -37,13 +37,9 @@ def growing_pauses(log: RunLog, column: str, kind: str, what: str) -> Iterator[R
     lost = beyond(list(zip(counts, means, strict=True)), *slow_to_fast(ends(means)[0]))
     more = f"{ms(found.last)} at the end (+{percent(found.last / found.first - 1)})"
     said = f"{what} time rises from {ms(found.first)} to {more}: {cost(lost.likely_ns, log)}."
-    yield RunFinding(
-        kind=kind,
-        title=f"{what} time rises over the run",
-        evidence=(Evidence(said, found.last / found.first, "times", primary=True),),
-        saving=lost,
-        change="Check what each one iterates over or keeps: results or state of all steps so far.",
-    )
+    told = sentences(Evidence(said, found.last / found.first, "times", primary=True))
+    change = "Check what each one iterates over or keeps: results or state of all steps so far."
+    yield RunFinding(f"{what} time rises over the run", told, lost, change, kind)
 
 
 def what_grows(first: Sequence[Stretch], last: Sequence[Stretch]) -> tuple[str, str]:

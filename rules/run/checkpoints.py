@@ -29,15 +29,10 @@ def checkpoints(log: RunLog) -> Verdicts:
         return
     longest = max(window.of("save").most_ns for window in log.windows)
     often = f"{times(count, 'checkpoint')}, one every {steps_of(log) / count:,.0f} steps"
-    yield costs(
-        log,
-        spent,
-        f"{often}, {ms(spent / count)} each (up to {ms(longest)})",
-        "A background save still copies the state, and slows the steps that run concurrently.",
-        title="Training stops while a checkpoint is saved",
-        change="Save in the background (torch.distributed.checkpoint.async_save), or less often.",
-        shares=BACKGROUND,
-    )
+    said = f"{often}, {ms(spent / count)} each (up to {ms(longest)})"
+    then = "A background save still copies the state, and slows the steps that run concurrently."
+    change = "Save in the background (torch.distributed.checkpoint.async_save), or less often."
+    yield costs(log, spent, said, "Training stops while a checkpoint is saved", change, then, shares=BACKGROUND)
     yield from growing_pauses(log, "save", "growing_checkpoints", "Checkpoint")
 
 

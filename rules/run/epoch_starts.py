@@ -26,16 +26,11 @@ def epoch_starts(log: RunLog, facts: RunFacts, first_epoch: FirstEpoch | None = 
     waits = waits_of(facts)
     workers = any("children_resident_bytes" in window.gauges for window in log.windows)
     each = ms(waits.lost_ns / max(waits.epochs, 1))
+    said = f"The first batch of an epoch arrives {each} later than others, {number(waits.epochs)} times"
     keep = "Keep the workers between epochs: persistent_workers=True."
-    yield costs(
-        log,
-        waits.lost_ns,
-        f"The first batch of an epoch arrives {each} later than others, {number(waits.epochs)} times",
-        title="Each epoch waits for its first batch",
-        change=keep if workers else "Check what the dataset and its sampler do when an epoch starts.",
-        kind="epoch_starts",
-        shares=KEPT_WORKERS if workers else None,
-    )
+    change = keep if workers else "Check what the dataset and its sampler do when an epoch starts."
+    shares = KEPT_WORKERS if workers else None
+    yield costs(log, waits.lost_ns, said, "Each epoch waits for its first batch", change, shares=shares)
 
 
 def _slow_first(log: RunLog, found: FirstEpoch) -> RunFinding:
@@ -43,15 +38,11 @@ def _slow_first(log: RunLog, found: FirstEpoch) -> RunFinding:
     said = f"Steps take {ms(found.step_ns)} in the first epoch and {ms(found.later_step_ns)} later"
     slow = Evidence(f"{said}: {cost(found.beyond_ns, log)}.", found.beyond_ns, "ns", primary=True)
     waits = f"{cost(found.waiting_ns, log)} of this is waiting for data, perhaps with a cold file cache."
-    return RunFinding(
-        title="The first epoch is slow",
-        evidence=sentences(slow, waits if cold else ""),
-        saving=saved(found.waiting_ns if cold else found.beyond_ns),
-        change="Copy the data to a local disk or into memory before the run, or prefetch with more workers."
-        if cold
-        else "Record steps of the first and of a later epoch with `diagnose record`, and compare them.",
-        kind="slow_first_epoch",
-    )
+    early = "Copy the data to a local disk or into memory before the run, or prefetch with more workers."
+    unknown = "Record steps of the first and of a later epoch with `diagnose record`, and compare them."
+    saving = saved(found.waiting_ns if cold else found.beyond_ns)
+    told = sentences(slow, waits if cold else "")
+    return RunFinding("The first epoch is slow", told, saving, early if cold else unknown, "slow_first_epoch")
 
 
 EXAMPLES = [

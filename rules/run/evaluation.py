@@ -24,26 +24,17 @@ def evaluation(log: RunLog) -> Verdicts:
     if count >= 2:
         half = int(spent / 2)  # If half of them are made: whether that is enough is for the user to say.
         often = f"{times(count, 'evaluation')} of {ms(spent / count)}, one every {steps_of(log) / count:,.0f} steps"
-        yield RunFinding(
-            title=f"Evaluation takes {share(spent, log.length_ns)} of the run",
-            evidence=sentences(
-                Evidence(f"{often}: {cost(spent, log)}.", spent, "ns", primary=True),
-                f"Evaluating half as often would save {long_duration(spent / 2)}.",
-            ),
-            saving=RunSaving(half, half, half, RunBasis.CHOICE),
-            change="Evaluate less often, or on a subset of the data.",
-        )
+        said = Evidence(f"{often}: {cost(spent, log)}.", spent, "ns", primary=True)
+        told = sentences(said, f"Evaluating half as often would save {long_duration(spent / 2)}.")
+        title = f"Evaluation takes {share(spent, log.length_ns)} of the run"
+        saving = RunSaving(half, half, half, RunBasis.CHOICE)
+        yield RunFinding(title, told, saving, "Evaluate less often, or on a subset of the data.")
     waits = total(log.windows, "evaluation_loader")
     waits = min(waits + sum(one.get("evaluation_loader", 0) for one in (log.start, log.last)), spent)
-    yield costs(
-        log,
-        waits,
-        f"Evaluation waits for data {share(waits, spent)} of its time",
-        title="Evaluation waits for data",
-        change="Use more workers (num_workers, prefetch_factor), or make batches cheaper."
-        " Keep the workers between evaluations: persistent_workers=True.",
-        kind="evaluation_data_wait",
-    )
+    change = "Use more workers (num_workers, prefetch_factor), or make batches cheaper."
+    change += " Keep the workers between evaluations: persistent_workers=True."
+    clause = f"Evaluation waits for data {share(waits, spent)} of its time"
+    yield costs(log, waits, clause, "Evaluation waits for data", change, kind="evaluation_data_wait")
     yield from growing_pauses(log, "evaluation", "growing_evaluation", "Evaluation")
 
 

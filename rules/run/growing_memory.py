@@ -20,6 +20,7 @@ LEAST_BYTES = 64_000_000  # By so much memory must rise: allocators keep some (o
 LEAST_SHARE = 0.05  # The same of what is used (our choice).
 SETTLED = 1 / 3  # Share of the run after which memory may grow no more: caches and pools fill until then (our choice).
 
+CHANGE = "Check what the script keeps from step to step: losses with their graph, outputs, lists, caches."
 MEMORY = {
     "resident_bytes": "Resident memory",
     "children_resident_bytes": "Resident memory of workers",
@@ -44,16 +45,10 @@ def growing_memory(log: RunLog) -> Verdicts:
         then = sizes[-1] + per_step * sum(window.steps for window in log.windows)
         rate = 1000 * per_step
         said = f"Over the last two thirds of the run, it rises from {bytes_(sizes[0])} to {bytes_(sizes[-1])}"
-        yield RunFinding(
-            title=f"{MEMORY[name]} keeps growing",
-            evidence=sentences(
-                Evidence(f"{said} (+{bytes_(rate)} per 1,000 steps).", rate, "B per 1,000 steps"),
-                f"At this rate, a run twice as long would reach {bytes_(then)}."
-                " A process that runs out of memory dies.",
-            ),
-            saving=RunSaving(0, 0, 0, RunBasis.NONE),
-            change="Check what the script keeps from step to step: losses with their graph, outputs, lists, caches.",
-        )
+        grown = Evidence(f"{said} (+{bytes_(rate)} per 1,000 steps).", rate, "B per 1,000 steps")
+        end = f"At this rate, a run twice as long would reach {bytes_(then)}. A process that runs out of memory dies."
+        saving = RunSaving(0, 0, 0, RunBasis.NONE)
+        yield RunFinding(f"{MEMORY[name]} keeps growing", sentences(grown, end), saving, CHANGE)
 
 
 EXAMPLES = [

@@ -63,13 +63,9 @@ def _growing(log: RunLog, some: list[series.Stretch], found: series.Risen) -> Ru
     then = f"At this rate, a run twice as long would end at {ms(found.last + per_step * steps)} per step."
     what, why = what_grows(first, last)
     rate = Evidence(said, 1000 * per_step, "ns per 1,000 steps", primary=True)
-    return RunFinding(
-        kind="growing_steps",
-        title="Step time rises over the run",
-        evidence=sentences(rate, what, *device_and_cpu(first, last), then),
-        saving=lost,
-        change=COOL if held_back(first, last) else WHAT_TO_DO.get(why, PROFILE),
-    )
+    told = sentences(rate, what, *device_and_cpu(first, last), then)
+    change = COOL if held_back(first, last) else WHAT_TO_DO.get(why, PROFILE)
+    return RunFinding("Step time rises over the run", told, lost, change, "growing_steps")
 
 
 def _growing_pauses(log: RunLog, some: list[series.Stretch]) -> Verdicts:
@@ -79,16 +75,10 @@ def _growing_pauses(log: RunLog, some: list[series.Stretch]) -> Verdicts:
         return
     lost = beyond([(one.steps, one.pause_ns) for one in some], *slow_to_fast(series.ends(pauses)[0]))
     said = f"Pauses add {ms(found.first)} to the mean step at first, {ms(found.last)} at the end"
-    yield RunFinding(
-        kind="growing_pauses",
-        title="Pauses get longer over the run",
-        evidence=sentences(
-            Evidence(f"{said}: {cost(lost.likely_ns, log)}.", found.last - found.first, "ns", primary=True),
-            f"The typical step takes {ms(usual_ns)}.",
-        ),
-        saving=lost,
-        change="Check what happens there, such as saving or sorting: handle only what is new, not all steps so far.",
-    )
+    more = Evidence(f"{said}: {cost(lost.likely_ns, log)}.", found.last - found.first, "ns", primary=True)
+    told = sentences(more, f"The typical step takes {ms(usual_ns)}.")
+    change = "Check what happens there, such as saving or sorting: handle only what is new, not all steps so far."
+    yield RunFinding("Pauses get longer over the run", told, lost, change, "growing_pauses")
 
 
 def _from_a_moment_on(log: RunLog, some: list[series.Stretch], found: series.Changed) -> RunFinding:
@@ -103,15 +93,9 @@ def _from_a_moment_on(log: RunLog, some: list[series.Stretch], found: series.Cha
     throttled = held_back(before, after)
     ratio = Evidence(said, found.after / found.before, "times", primary=True)
     unknown = "" if throttled else "The log does not show the cause."
-    return RunFinding(
-        kind="slower_steps",
-        title="Step time jumps during the run",
-        evidence=sentences(ratio, what_grows(before, after)[0], *device_and_cpu(before, after), unknown),
-        saving=lost,
-        change=COOL
-        if throttled
-        else "Check what started then: another process on this machine, or a new phase of the script.",
-    )
+    told = sentences(ratio, what_grows(before, after)[0], *device_and_cpu(before, after), unknown)
+    other = "Check what started then: another process on this machine, or a new phase of the script."
+    return RunFinding("Step time jumps during the run", told, lost, COOL if throttled else other, "slower_steps")
 
 
 def _steps(some: list[series.Stretch]) -> list[tuple[int, float]]:

@@ -19,7 +19,7 @@ from diagnose.facts.watched.steps import outliers as outliers_of
 from diagnose.rulekit.vocabulary import *
 
 SELDOM: Shares = (0.5, 0.9, 0.98)  # Of collections, if they are made every some hundred steps (PA02: our choice).
-IN_STEPS: dict[str, tuple[str, str, Shares | None]] = {
+IN_STEPS: dict[str, tuple[str, str, Shares]] = {
     "collection": ("Python collects garbage in {} steps", "Python garbage collection pauses the training", SELDOM),
     "compilation": (
         "torch.compile compiles in {} steps after the first",
@@ -54,16 +54,9 @@ def step_pauses(
 ) -> Verdicts:
     for part, (said, title, shares) in IN_STEPS.items():
         spikes = outliers is not None and outliers.part == part
-        yield costs(
-            log,
-            total(log.windows, part),
-            said.format(number(counted(log.windows, part))),
-            f"This causes step-time spikes (over 3x the typical step){_every(outliers)}." if spikes else "",
-            title=title,
-            change=WHAT_TO_DO[part],
-            kind=part,
-            shares=shares,
-        )
+        more = f"This causes step-time spikes (over 3x the typical step){_every(outliers)}." if spikes else ""
+        said = said.format(number(counted(log.windows, part)))
+        yield costs(log, total(log.windows, part), said, title, WHAT_TO_DO[part], more, part, shares)
     if log.windows:
         yield _outside(log)
     found = outliers_of(facts)
@@ -76,15 +69,11 @@ def _outlier_steps(log: RunLog, found: Outliers, starts_ns: int) -> RunFinding:
     every = _every(found)
     at = f", {100 * found.regular:.0f} % of them{every}" if every else ""
     take = f"take{'s' * (found.count == 1)} {ms(found.excess_ns / found.count)} longer each"
-    return costs(
-        log,
-        max(found.excess_ns - starts_ns * (found.part == "loader"), 0),
-        f"{times(found.count, 'outlier step')} (over 3x the typical step{at}) {take}",
-        f"In these steps, {WHY[found.part]}." if found.part else "The log does not show which part takes longer.",
-        title=f"Step-time spikes{every}",
-        change=WHAT_TO_DO.get(found.part, RECORD),
-        kind="outlier_steps",
-    )
+    left = max(found.excess_ns - starts_ns * (found.part == "loader"), 0)
+    said = f"{times(found.count, 'outlier step')} (over 3x the typical step{at}) {take}"
+    why = f"In these steps, {WHY[found.part]}." if found.part else "The log does not show which part takes longer."
+    change = WHAT_TO_DO.get(found.part, RECORD)
+    return costs(log, left, said, f"Step-time spikes{every}", change, why, kind="outlier_steps")
 
 
 def _every(found: Outliers | None) -> str:
@@ -98,15 +87,11 @@ def _outside(log: RunLog) -> RunFinding:
     longest, period = max(window.of("outside").most_ns for window in log.windows), _period(log, count)
     every = f", one every {period:,.0f} steps" if period else " at irregular intervals"
     where = " at the ends of epochs" if at_epochs else every
-    return costs(
-        log,
-        spent,
-        f"{times(count, 'pause')}{where}, {ms(spent / max(count, 1))} each (up to {ms(longest)})",
-        "The script neither evaluates nor saves a checkpoint then. The log does not show what it does.",
-        title="Pauses at the ends of epochs" if at_epochs else "Pauses between steps",
-        change="Check what the script does there: logging, metrics, shuffling, copying files.",
-        kind="outside",
-    )
+    said = f"{times(count, 'pause')}{where}, {ms(spent / max(count, 1))} each (up to {ms(longest)})"
+    more = "The script neither evaluates nor saves a checkpoint then. The log does not show what it does."
+    title = "Pauses at the ends of epochs" if at_epochs else "Pauses between steps"
+    change = "Check what the script does there: logging, metrics, shuffling, copying files."
+    return costs(log, spent, said, title, change, more, kind="outside")
 
 
 def _at_epochs(log: RunLog) -> int:

@@ -29,6 +29,7 @@ EARLY_NS = 15_000_000_000  # A log loses ten seconds of a rank that is killed at
 LATE_NS = 60_000_000_000  # Ranks of one job start within a minute (our choice).
 MOST_RANKS = 4096  # Among which those without a log are looked for.
 MOST_TOLD = 8  # Sentences.
+RESTARTED = "Find out what ended the attempts. Until then, save more often in the background, and shorten the start-up."
 
 
 @run_rule("RU08")
@@ -59,13 +60,9 @@ def _lost_ranks(logs: tuple[RunLog, ...]) -> Verdicts:
     if len(said) > MOST_TOLD:
         said[MOST_TOLD:] = [f"{number(len(said) - MOST_TOLD)} more cases."]
     if said:
-        yield RunFinding(
-            kind="lost_rank",
-            title="Some ranks have no complete log",
-            evidence=sentences(*said),
-            saving=RunSaving(0, 0, 0, RunBasis.NONE),
-            change="Check the output of these ranks, and the system log for killed processes.",
-        )
+        change = "Check the output of these ranks, and the system log for killed processes."
+        saving = RunSaving(0, 0, 0, RunBasis.NONE)
+        yield RunFinding("Some ranks have no complete log", sentences(*said), saving, change, "lost_rank")
 
 
 def _straggler(one: SlowRank, log: RunLog) -> RunFinding:
@@ -73,19 +70,15 @@ def _straggler(one: SlowRank, log: RunLog) -> RunFinding:
     said = f"{who} takes {ms(one.behind_ns)} longer per step than the other ranks, and they wait for it."
     where = f"The extra time is in {PART_NAMES[one.part]}: {ms(one.longer_ns)}."
     waits = f"The other ranks wait in their backward passes, which take {ms(one.others_backward_ns)} longer."
-    return RunFinding(
-        kind="straggler",
-        title=f"Straggler: rank {one.rank}",
-        evidence=sentences(
-            Evidence(said, one.behind_ns, "ns", primary=True),
-            where if one.longer_ns >= STANDS_OUT * one.behind_ns else "No part of its step stands out.",
-            waits if one.others_backward_ns >= STANDS_OUT * one.behind_ns else "",
-            f"At the speed of the next slowest rank, the job would save {cost(one.lost_ns, log)}.",
-        ),
-        saving=saved(one.lost_ns, EVENED if one.on_device else CPU_EVENED),
-        change=f"Check what rank {one.rank} does more than the others, and its machine: other processes, clocks,"
-        " storage.",
+    told = sentences(
+        Evidence(said, one.behind_ns, "ns", primary=True),
+        where if one.longer_ns >= STANDS_OUT * one.behind_ns else "No part of its step stands out.",
+        waits if one.others_backward_ns >= STANDS_OUT * one.behind_ns else "",
+        f"At the speed of the next slowest rank, the job would save {cost(one.lost_ns, log)}.",
     )
+    saving = saved(one.lost_ns, EVENED if one.on_device else CPU_EVENED)
+    change = f"Check what rank {one.rank} does more than the others, and its machine: other processes, clocks, storage."
+    return RunFinding(f"Straggler: rank {one.rank}", told, saving, change, "straggler")
 
 
 def _restarts(attempts: tuple[RunLog, ...]) -> Verdicts:
@@ -99,17 +92,11 @@ def _restarts(attempts: tuple[RunLog, ...]) -> Verdicts:
     lost = sum(steps_of(one) - saved_steps(one) for one, _ in pairs)
     unsaved = "" if all(map(saved_steps, (one for one, _ in pairs))) else " Not every attempt saved a checkpoint."
     paused = f"{long_duration(pause_ns)} passed between the last steps of attempts and the first steps of the next."
-    yield RunFinding(
-        kind="restarts",
-        title=f"The training restarted {'once' if len(pairs) == 1 else f'{number(len(pairs))} times'}",
-        evidence=sentences(
-            Evidence(paused, pause_ns, "ns", primary=True),
-            f"About {number(lost)} steps ({long_duration(lost_ns)}) came after the last checkpoint.{unsaved}",
-        ),
-        saving=RunSaving(pause_ns + least_ns, pause_ns + lost_ns, pause_ns + all_ns, RunBasis.COMPARED),
-        change="Find out what ended the attempts. Until then, save more often in the background, and shorten the"
-        " start-up.",
-    )
+    after = f"About {number(lost)} steps ({long_duration(lost_ns)}) came after the last checkpoint.{unsaved}"
+    told = sentences(Evidence(paused, pause_ns, "ns", primary=True), after)
+    saving = RunSaving(pause_ns + least_ns, pause_ns + lost_ns, pause_ns + all_ns, RunBasis.COMPARED)
+    title = f"The training restarted {'once' if len(pairs) == 1 else f'{number(len(pairs))} times'}"
+    yield RunFinding(title, told, saving, RESTARTED, "restarts")
 
 
 def _after_ns(log: RunLog, share: float) -> int:

@@ -28,19 +28,13 @@ def waiting_for_data(
     starts = epoch_waits.lost_ns if epoch_waits else 0
     long = outliers.excess_ns if outliers and outliers.part == "loader" else 0
     left = max(total(log.windows, "loader") - first - max(starts, long), 0)
-    each = ms(left / max(sum(window.steps for window in log.windows), 1))
+    said = f"Steps wait {ms(left / max(sum(window.steps for window in log.windows), 1))} on average for their batch"
     looks = [window.gauges["batches_ready"] for window in log.windows if "batches_ready" in window.gauges]
     ready = sum(one.mean * one.count for one in looks) / max(sum(one.count for one in looks), 1)
-    yield costs(
-        log,
-        left,
-        f"Steps wait {each} on average for their batch",
-        f"The workers have {ready:.1f} batches ready on average (sampled every second)." if looks else "",
-        title="Steps wait for data",
-        change="Use more workers (num_workers, prefetch_factor), or make batches cheaper."
-        " `diagnose profile` shows how long a batch takes.",
-        kind="data_wait",
-    )
+    workers = f"The workers have {ready:.1f} batches ready on average (sampled every second)." if looks else ""
+    change = "Use more workers (num_workers, prefetch_factor), or make batches cheaper."
+    change += " `diagnose profile` shows how long a batch takes."
+    yield costs(log, left, said, "Steps wait for data", change, workers, kind="data_wait")
 
 
 EXAMPLES = [Fires("1000 steps of 20, loader 8", saving_ms=(0, 7200)), Silent("1000 steps of 20, loader 0.1")]

@@ -1,7 +1,4 @@
-"""Facts: named pure functions of a rank, each computed once, on demand. What a recording lacks is `Missing`, not 0.
-
-Those of a watched run are of its logs (`facts/watched/log.py`), and work alike.
-"""
+"""Facts: named pure functions of a rank, each computed once, on demand. What a recording lacks is `Missing`, not 0."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ class Missing(Exception):
     """The recording does not hold what a fact needs."""
 
     def __init__(self, what: str, how_to_record_it: str = "") -> None:
-        """`what` is a noun phrase ("call stacks"), `how_to_record_it` an imperative sentence.
-
-        Of a run's log `what` is a clause ("the log has no second epoch"): nothing else can be recorded of it any more.
-        """
+        """`what` is a noun phrase ("call stacks"), `how_to_record_it` a sentence; of a log it is a clause alone."""
         super().__init__(f"{what}: {how_to_record_it}")
         self.what = what
         self.how_to_record_it = how_to_record_it
@@ -74,8 +68,7 @@ class Facts(Known):
     def __init__(self, rank: Rank, step_range: tuple[int, int] | None = None) -> None:
         """`step_range`: use only recorded steps whose numbers are in it, both ends included."""
         super().__init__()
-        self.rank = rank
-        self.step_range = step_range
+        self.rank, self.step_range = rank, step_range
 
 
 FACTS: dict[str, Callable[[Facts], object]] = {}  # Every fact of a rank by name.

@@ -10,10 +10,8 @@ from diagnose.trace.run_log import Column, RunLog, Window
 T = TypeVar("T")
 
 PER_OCTAVE = 16  # Buckets between a time and its double, as the log has it.
-
 PARTS = ("loader", "forward", "backward", "optimizer", "collection", "compilation")
 """Of a step, as the log tells them apart; the rest of it is OTHER_CODE."""
-
 OTHER_CODE = "rest"
 
 OF_STEPS = 0.5

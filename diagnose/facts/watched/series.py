@@ -24,7 +24,6 @@ LEAST_APART = 12
 """Values that hang together are averaged in pairs, down to so many: a rise of 12 in order is no chance (our choice)."""
 
 LEAST_TO_CHANGE = 17  # Of fewer values no order is as rare as RARE_TIME wherever they may have changed.
-
 TOO_FEW = "the log needs at least {} windows of one second or longer"
 
 T = TypeVar("T")
@@ -81,10 +80,16 @@ def _stretches(run: RunFacts, most: int) -> list[Stretch]:
 
 def of_first_steps(log: RunLog) -> list[Stretch]:
     """The first steps, which are known one by one, put together: for runs that have no more."""
-    rows = log.first_steps
+    rows, found = log.first_steps, list[Stretch]()
     size = max(len(rows) // GROUPS, 1)
-    chunks = [rows[at : at + size] for at in range(0, len(rows) - size + 1, size)]
-    return [_of_rows(1 + size * at, chunk) for at, chunk in enumerate(chunks)]
+    for at in range(0, len(rows) - size + 1, size):
+        some = rows[at : at + size]
+        parts = {name: median(row.get(name, 0) for row in some) for name in PARTS}
+        step = median(row.get("step", 0) for row in some)
+        pause = max(fmean(row.get("step", 0) for row in some) - step, 0.0)
+        parts[OTHER_CODE] = max(step - sum(parts.values()), 0)
+        found.append(Stretch(1 + at, size, 0, 0, step, pause, parts, ()))
+    return found
 
 
 def _stretch(windows: Sequence[Window]) -> Stretch:
@@ -98,15 +103,6 @@ def _stretch(windows: Sequence[Window]) -> Stretch:
     pause += sum(window.of("outside").sum_ns for window in windows) / steps
     return Stretch(
         windows[0].first_step, steps, *ends, max(usual, 0.0), pause, {**parts, OTHER_CODE: rest}, tuple(windows)
-    )
-
-
-def _of_rows(first_step: int, rows: Sequence[dict[str, int]]) -> Stretch:
-    parts = {name: median(row.get(name, 0) for row in rows) for name in PARTS}
-    step = median(row.get("step", 0) for row in rows)
-    pause = max(fmean(row.get("step", 0) for row in rows) - step, 0.0)
-    return Stretch(
-        first_step, len(rows), 0, 0, step, pause, {**parts, OTHER_CODE: max(step - sum(parts.values()), 0)}, ()
     )
 
 

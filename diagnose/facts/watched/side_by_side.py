@@ -126,12 +126,10 @@ def _behind_since(table: SideBySide, row: int) -> int | None:
     slowest = int((table.own.argmax(axis=0) == row).sum())
     if np.median(behind) < SLOWER * usual:
         return None
-    return 0 if _chance(slowest, count, len(table.ranks)) * len(table.ranks) <= RARE_TIME else None
-
-
-def _chance(times: int, of: int, among: int) -> float:
-    """That one of so many ranks is the slowest so often if each is as likely."""
-    return sum(math.comb(of, k) * (1 / among) ** k * (1 - 1 / among) ** (of - k) for k in range(times, of + 1))
+    # That one of so many ranks is the slowest so often, if each is as likely.
+    among = len(table.ranks)
+    each = (math.comb(count, k) * (1 / among) ** k * (1 - 1 / among) ** (count - k) for k in range(slowest, count + 1))
+    return 0 if sum(each) * among <= RARE_TIME else None
 
 
 def _gap(values: Times, row: int, since: int) -> float:

@@ -11,9 +11,7 @@ from diagnose.facts.watched.log import OTHER_CODE, PARTS, RunFacts, run_fact, to
 from diagnose.trace.run_log import EpochTime, RunLog, Window
 
 SLOWER = 0.2  # By so much a first epoch's step is longer than later ones at least (our choice).
-
 LEAST_EPOCH_STEPS = 5
-
 LEAST_OUTLIERS, REGULAR, MOSTLY = 5, 0.6, 0.2
 """Outliers, the share of them that must come at the period, and that of steps above which they are no outliers but
 another kind of steps, or a machine that others use (our choice)."""
@@ -155,16 +153,13 @@ def _part(log: RunLog) -> str:
             continue
         beyond += excess
         for part in PARTS:
-            waited = longest.loader_ns if part == "loader" and longest is not None else window.of(part).most_ns
-            by_part[part] += max(min(waited - _mean(window, part), excess), 0)
+            column = window.of(part)
+            waited = longest.loader_ns if part == "loader" and longest is not None else column.most_ns
+            mean = (column.sum_ns - column.most_ns) / max(window.timed - 1, 1) if column.count else 0.0
+            by_part[part] += max(min(waited - mean, excess), 0)
     if not beyond:
         return ""
     part, most = max(by_part.items(), key=lambda pair: pair[1])
     if most >= EXPLAINS * beyond:
         return part
     return OTHER_CODE if sum(by_part.values()) < EXPLAINS * beyond else ""
-
-
-def _mean(window: Window, part: str) -> float:
-    column = window.of(part)
-    return (column.sum_ns - column.most_ns) / max(window.timed - 1, 1) if column.count else 0.0

@@ -1,6 +1,6 @@
 """A watched run as one HTML page: no server, no network, every string of the log as text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -153,15 +153,11 @@ def device(found: WatchedRun) -> go.Figure:
 
 def device_sentence(found: WatchedRun) -> str:
     """What to see in it."""
-    run = _with_stretches(found)
-    told = list(_ends(run, _known(run, DEVICE, "figures of a device")))
-    return f"From the first stretch of the run to the last: {'; '.join(told)}."
-
-
-def _ends(run: RankRun, names: Sequence[str]) -> Iterator[str]:
-    for name in names:
+    run, told = _with_stretches(found), list[str]()
+    for name in _known(run, DEVICE, "figures of a device"):
         known = [one.figures[name] for one in run.over_time if name in one.figures]
-        yield f"{FIGURES[name]} {three_digits(known[0])} to {three_digits(known[-1])}"
+        told.append(f"{FIGURES[name]} {three_digits(known[0])} to {three_digits(known[-1])}")
+    return f"From the first stretch of the run to the last: {'; '.join(told)}."
 
 
 def _with_stretches(found: WatchedRun) -> RankRun:
