@@ -43,6 +43,24 @@ from diagnose.replay.edits import (
 from diagnose.replay.saving import Basis
 from diagnose.rulekit.check import CannotTell, Check, Fires, RuleError, Silent, Verdicts, rule, run_rule
 from diagnose.rulekit.run_advice import PART_NAMES, STANDS_OUT, Shares, cost, costs, saved, sentences, times
+from diagnose.rulekit.shared_advice import (
+    attended,
+    chains_taken,
+    function_said,
+    fusing,
+    gave_up,
+    guard_evidence,
+    guard_fixes,
+    guard_site,
+    known,
+    launched,
+    loading_evidence,
+    parts_evidence,
+    torchs_own,
+    unsorted,
+    updated_at_once,
+    why_not,
+)
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.frames import Site

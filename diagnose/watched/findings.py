@@ -1,6 +1,7 @@
 """What rules find in a run, and in steps that were recorded meanwhile, by what it would save."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from msgspec.structs import replace
 
@@ -26,9 +27,12 @@ Findings = tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]
 """What is found, those first that would save most, and the rules by which nothing is."""
 
 
+_rules = cache(lambda: engine.load(RuleSet(), of_run=True))  # Of this process: a run that goes on is looked at often.
+
+
 def findings(run: RunFacts, rules: RuleSet | None = None, alone: bool = False) -> Findings:
     """By the rules that are chosen; of a rank `alone` by those that look at each. Raises RuleError."""
-    loaded = engine.load(rules or RuleSet(), of_run=True)
+    loaded = engine.load(rules, of_run=True) if rules else _rules()
     return by_rules(run, [one for one in loaded if not (alone and OF_ALL_RANKS.intersection(one.check.needs))])
 
 

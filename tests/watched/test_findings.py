@@ -302,7 +302,7 @@ def test_a_long_healthy_run_shows_nothing_and_a_short_one_cannot_tell() -> None:
     steady = with_gauges(windows([100 * MS] * 30), resident_bytes=[1e9] * 30)
     assert found(log(steady)) == {}
     rules = {one.page.id for one in engine.load(RuleSet(), of_run=True)}
-    assert set(whys(log(steady))) == rules - {"slow_and_lost_ranks"}
+    assert set(whys(log(steady))) == rules
     one_epoch, short = "the log has no second epoch of a DataLoader", "the log needs at least 7 windows"
     assert {rule: why for rule, why in whys(log(steady)).items() if why} == {"epoch_starts": one_epoch}
     unknown = {rule for rule, why in whys(log(steady[:5])).items() if why.startswith(short)}

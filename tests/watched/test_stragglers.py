@@ -19,7 +19,7 @@ from diagnose.watched.assembly import watched_run
 from tests.rules import built_in
 from tests.watched.logs import MS, S, column, interval, log, noise, recorded, windows, with_columns
 
-RULE = built_in("slow_and_lost_ranks")
+RULE = built_in("stragglers_and_restarts")
 USUAL = {"loader": 2 * MS, "forward": 20 * MS, "backward": 40 * MS, "optimizer": 10 * MS, "rest": 8 * MS}
 
 
@@ -44,7 +44,9 @@ def job(folder: Path, world: int, slow: str = "", since: int = 0, share: float =
 
 
 def stragglers(logs: list[RunLog]) -> list[RunFinding]:
-    return [one for one in RULE.check.run(logs=logs, facts=RunFacts(logs)) if one.kind == "straggler"]
+    return [
+        one for one in RULE.check.run(logs=logs, attempts=logs[:1], facts=RunFacts(logs)) if one.kind == "straggler"
+    ]
 
 
 def lost_ranks(logs: list[RunLog]) -> list[RunFinding]:
@@ -194,7 +196,7 @@ def test_without_a_checkpoint_all_is_lost() -> None:
 
 def test_one_that_ended_by_itself_was_no_failure() -> None:
     for found in (of(attempt(0, "itself"), attempt(10, "itself")), of(attempt(0, None))):
-        assert "restarts" in {other.rule for other in found.not_found}
+        assert "stragglers_and_restarts" in {other.rule for other in found.not_found}
 
 
 def test_values_that_rise_all_along() -> None:
