@@ -13,7 +13,6 @@ Shares: TypeAlias = "tuple[float, float, float] | None"
 
 UNKNOWN = (0.0, 0.5, 0.9)  # As rules have it where nothing tells what of a time is needed (DL05: our choice).
 STANDS_OUT = 0.3  # Of what steps are longer by, from which share on a part is named (our choice).
-
 PART_NAMES = {
     "loader": "waiting for data",
     "forward": "the forward pass",

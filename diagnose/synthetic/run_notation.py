@@ -86,20 +86,15 @@ def _steps(text: str) -> Iterator[Step]:
             raise DrawingError(f"{line!r} is no line of a run.")
         count = int(steps["count"])
         for at in range(count):
-            now = [one for one in items if one and (at + 1) % int(one["every"] or 1) == 0]
-            yield _step(_millionths(steps, at / count), now, at / count)
-
-
-def _step(step_ns: int, items: list[re.Match[str]], share: float) -> Step:
-    spent, figures = Counter(step=step_ns), dict[str, float]()
-    for one in items:
-        name, value = one["name"], _millionths(one, share)
-        if name == "memory":
-            figures["resident_bytes"] = value
-        else:
-            spent[name] += 1 if name == "epoch" else value
-            spent["step"] += value * (one["every"] is not None and name not in APART)
-    return interval(**spent), figures
+            spent, figures = Counter(step=_millionths(steps, at / count)), dict[str, float]()
+            for one in (one for one in items if one and (at + 1) % int(one["every"] or 1) == 0):
+                name, value = one["name"], _millionths(one, at / count)
+                if name == "memory":
+                    figures["resident_bytes"] = value
+                else:
+                    spent[name] += 1 if name == "epoch" else value
+                    spent["step"] += value * (one["every"] is not None and name not in APART)
+            yield interval(**spent), figures
 
 
 def _millionths(found: re.Match[str], share: float) -> int:

@@ -33,10 +33,8 @@ from diagnose.watched.findings import findings
 
 MOST_SLICES, OF_MANY = 96, 24  # More are no wider than some pixels; of each of many ranks (our choice).
 MANY = 16  # Ranks, beyond which each has fewer stretches: their JSON stays some MB (our choice).
-
 COUNTED = ("read_bytes", "written_bytes", "faults", "cpu_s", "retries")
 """Ends of names of figures that count from the start of the process."""
-
 PART_COLUMNS = {
     RunPartKind.LOADER: "loader",
     RunPartKind.EVALUATION: "evaluation",
@@ -105,7 +103,6 @@ def parts(log: RunLog) -> tuple[RunPart, ...]:
 
 
 def _spent(windows: Sequence[Window], evaluates_in_steps: bool) -> dict[RunPartKind, int]:
-    """`evaluates_in_steps`: evaluation counts as training."""
     spent = {RunPartKind.TRAINING: 0} | {kind: total(windows, name) for kind, name in PART_COLUMNS.items()}
     inside = spent[RunPartKind.LOADER] + spent[RunPartKind.COLLECTION] + spent[RunPartKind.START]
     spent[RunPartKind.TRAINING] = max(total(windows, "step") - inside, 0)

@@ -86,7 +86,6 @@ def is_worth(one: RunFinding, length_ns: int) -> bool:
 
 
 def _is_told(one: RunFinding, found: Sequence[RunFinding]) -> bool:
-    """Whether another finding tells why it is there."""
     why = max((other.saving.high_ns for other in found if other.kind == WHY.get(one.kind)), default=0)
     return why >= EXPLAINED * one.saving.likely_ns > 0
 

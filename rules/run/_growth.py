@@ -26,7 +26,6 @@ def beyond(some: Sequence[tuple[int, float]], *usual: float) -> RunSaving:
 
 
 def growing_pauses(log: RunLog, column: str, kind: str, what: str) -> Iterator[RunFinding]:
-    """Nothing of a log with few of them."""
     windows = [window for window in log.windows if window.of(column).count]
     some = list(groups(windows, GROUPS))
     counts = [counted(group, column) for group in some]
@@ -68,7 +67,6 @@ def held_back(before: Sequence[Stretch], after: Sequence[Stretch]) -> bool:
 
 
 def device_and_cpu(before: Sequence[Stretch], after: Sequence[Stretch]) -> Iterator[str]:
-    """Sentences on the GPU's clock, and on the CPU time of steps."""
     clocks = _mean(before, "sm_clock_mhz"), _mean(after, "sm_clock_mhz")
     heat = _mean(before, "temperature_c"), _mean(after, "temperature_c")
     if clocks[0] and clocks[1]:

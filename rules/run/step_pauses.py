@@ -28,11 +28,9 @@ IN_STEPS: dict[str, tuple[str, str, Shares]] = {
     ),
 }
 """Parts of steps that are findings of their own: what is said of them, the title, and what a fix saves."""
-
 MOSTLY_AT_EPOCHS = 0.8  # Share of the pauses at ends of epochs, from which on they are said to be (our choice).
 LEAST_PAUSES = 5  # Of pauses that come at a period (our choice).
 MOST_APART = 1.5  # More or fewer pauses than at the period at any time: 40 by chance are three off (our choice).
-
 WHY = {part: f"{name} is longer" for part, name in PART_NAMES.items()} | {
     "loader": "the training waits for data",
     "collection": "Python collects garbage",
@@ -81,7 +79,6 @@ def _every(found: Outliers | None) -> str:
 
 
 def _outside(log: RunLog) -> RunFinding:
-    """Pauses between steps that are neither evaluation nor a checkpoint."""
     spent, count = total(log.windows, "outside"), counted(log.windows, "outside")
     at_epochs = _at_epochs(log) >= MOSTLY_AT_EPOCHS * count
     longest, period = max(window.of("outside").most_ns for window in log.windows), _period(log, count)

@@ -24,7 +24,6 @@ from diagnose.rulekit.vocabulary import *
 EVENED: Shares = (0.7, 1.0, 1.0)
 """Of the difference to the next slowest rank, on devices of their own (ST01: our choice)."""
 CPU_EVENED: Shares = (0.4, 0.7, 1.0)  # Where ranks share a machine (ST01).
-
 EARLY_NS = 15_000_000_000  # A log loses ten seconds of a rank that is killed at most (our choice).
 LATE_NS = 60_000_000_000  # Ranks of one job start within a minute (our choice).
 MOST_RANKS = 4096  # Among which those without a log are looked for.
@@ -42,7 +41,6 @@ def stragglers_and_restarts(logs: tuple[RunLog, ...], attempts: tuple[RunLog, ..
 
 
 def _lost_ranks(logs: tuple[RunLog, ...]) -> Verdicts:
-    """Ranks without a log, that ended before the others, or were started after them."""
     world, have = max(log.world_size for log in logs), {log.rank for log in logs}
     said = list[str]()
     if missing := [rank for rank in range(min(world, MOST_RANKS)) if rank not in have]:

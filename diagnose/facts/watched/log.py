@@ -13,11 +13,9 @@ PER_OCTAVE = 16  # Buckets between a time and its double, as the log has it.
 PARTS = ("loader", "forward", "backward", "optimizer", "collection", "compilation")
 """Of a step, as the log tells them apart; the rest of it is OTHER_CODE."""
 OTHER_CODE = "rest"
-
 OF_STEPS = 0.5
 """Share of steps from which forward passes without gradients are part of steps, as where a teacher is asked in each
 (our choice)."""
-
 MIDDLE = 0.5  # Of a window of the log, where a checkpoint in it is taken to be: windows tell no more (our choice).
 
 

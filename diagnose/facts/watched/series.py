@@ -22,10 +22,8 @@ choice): so few hardly depend on each other, as neighbouring steps do. Of six no
 
 LEAST_APART = 12
 """Values that hang together are averaged in pairs, down to so many: a rise of 12 in order is no chance (our choice)."""
-
 LEAST_TO_CHANGE = 17  # Of fewer values no order is as rare as RARE_TIME wherever they may have changed.
 TOO_FEW = "the log needs at least {} windows of one second or longer"
-
 T = TypeVar("T")
 FloatArray = npt.NDArray[np.float64]
 

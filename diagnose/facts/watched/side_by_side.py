@@ -20,7 +20,6 @@ from diagnose.facts.watched.series import GROUPS, LEAST_GROUPS, LEAST_TO_CHANGE,
 from diagnose.trace.run_log import RunLog
 
 SLOWER = 0.05  # Of the step: by so much a straggler is behind the median of the other ranks at least (our choice).
-
 Times = npt.NDArray[np.float64]
 
 

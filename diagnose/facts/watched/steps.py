@@ -17,7 +17,6 @@ LEAST_OUTLIERS, REGULAR, MOSTLY = 5, 0.6, 0.2
 another kind of steps, or a machine that others use (our choice)."""
 
 EXPLAINS = 0.5  # Of what an outlier takes beyond the usual step, the share from which on a part is why (our choice).
-
 NO_SECOND = Missing("the log has no second epoch of a DataLoader")
 
 
