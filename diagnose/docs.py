@@ -145,8 +145,8 @@ def facts_table(known: Mapping[str, Callable[..., object]]) -> str:
     rows = ["| fact | type | what it is |", "|---|---|---|"]
     for name, get in sorted((name, get) for name, get in known.items() if get.__module__.startswith("diagnose.")):
         first = (inspect.getdoc(get) or "").partition("\n")[0]
-        kind = str(inspect.signature(get).return_annotation).replace("|", "or")
-        rows.append(f"| `{name}` | `{kind}` in `{get.__module__}` | {first} |")
+        kind = re.sub(r"<class '|'>|\bdiagnose\.(?:\w+\.)+", "", str(inspect.signature(get).return_annotation))
+        rows.append(f"| `{name}` | `{kind.replace('|', 'or')}` in `{get.__module__}` | {first} |")
     return "\n".join(rows)
 
 
