@@ -86,7 +86,7 @@ def _per_step(log: RunLog, name: str, bounds: Times) -> Times:
 
 @run_fact
 def slow_ranks(run: RunFacts) -> tuple[SlowRank, ...]:
-    """Ranks that are the slowest far more often than by chance, or fall behind from a moment on. Missing with few windows."""
+    """Ranks that are slowest more often than by chance, or fall behind from a moment on. Missing with few windows."""
     table = side_by_side(run)
     since = {row: at for row in range(len(table.ranks)) if (at := _behind_since(table, row)) is not None}
     if not since and table.step.shape[1] < LEAST_TO_CHANGE:
