@@ -7,7 +7,7 @@ are those that the package alone can tell; `benchmarks.texts` lists the others a
 import inspect
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from diagnose.contracts.ledger import LedgerReport
 from diagnose.contracts.trials import Report
 from diagnose.contracts.watched_run import WatchedRun
 from diagnose.facts.core.base import FACTS
+from diagnose.facts.watched.log import RUN_FACTS
 from diagnose.rulekit import page
 from diagnose.rulekit.page import Page
 from diagnose.trace import schema
@@ -52,6 +53,7 @@ FAMILIES = {  # A folder of rules -> its page's title.
     "pauses": "Pauses",
     "unexplained": "What no other finding explains",
     "recording": "Quality of the recording",
+    "run": "Whole runs",
 }
 
 
@@ -90,7 +92,8 @@ def texts() -> list[Text]:
     found = [
         *(Text(schema_file(name), partial(json_schema, kind)) for name, kind in SCHEMAS.items()),
         Text(SITE / "rules" / "index.md", partial(rules_index, pages)),
-        Text(SITE / "writing-rules.md", facts_table, "facts"),
+        Text(SITE / "writing-rules.md", partial(facts_table, FACTS), "facts"),
+        Text(SITE / "writing-rules.md", partial(facts_table, RUN_FACTS), "run-facts"),
         Text(SITE / "queries.md", columns_of_traces, "columns"),
     ]
     for name, title in FAMILIES.items():
@@ -111,10 +114,12 @@ def json_schema(kind: type[Struct]) -> str:
 
 def rules_index(pages: Sequence[Page]) -> str:
     """All rules with links to their pages."""
+    on_runs = sum(one.of_run for one in pages)
     lines = [
         "# Rules",
         "",
-        f"`diagnose analyze` checks {len(pages)} rules. Each is one file below `rules/`, in its family's folder.",
+        f"`diagnose analyze` checks {len(pages)} rules, {on_runs} of them on logs of whole runs."
+        " Each is one file below `rules/`, in its family's folder.",
         "[Writing rules](../writing-rules.md) says how to add your own.",
         "",
         "| code | rule | problem |",
@@ -132,14 +137,14 @@ def family_page(title: str, pages: Sequence[Page]) -> str:
     return re.sub(r"^(https://\S+)$", r"- <\1>", text, flags=re.MULTILINE)
 
 
-def facts_table() -> str:
+def facts_table(known: Mapping[str, Callable[..., object]]) -> str:
     """A row for each fact of ours: its type, the module to import that from, and its docstring's first line."""
     facts.import_all()
     rows = ["| fact | type | what it is |", "|---|---|---|"]
-    for name, get in sorted((name, get) for name, get in FACTS.items() if get.__module__.startswith("diagnose.")):
+    for name, get in sorted((name, get) for name, get in known.items() if get.__module__.startswith("diagnose.")):
         first = (inspect.getdoc(get) or "").partition("\n")[0]
-        kind = str(inspect.signature(get).return_annotation).replace("|", "or")
-        rows.append(f"| `{name}` | `{kind}` in `{get.__module__}` | {first} |")
+        kind = re.sub(r"<class '|'>|\bdiagnose\.(?:\w+\.)+", "", str(inspect.signature(get).return_annotation))
+        rows.append(f"| `{name}` | `{kind.replace('|', 'or')}` in `{get.__module__}` | {first} |")
     return "\n".join(rows)
 
 

@@ -161,11 +161,11 @@ def _said(finding: RunFinding) -> Said:
     """What it costs: the time that it is about, else what the run would take less."""
     saving = finding.saving
     if saving.basis is RunBasis.NONE:
-        return Said(finding.kind.value, None)
+        return Said(finding.kind, None)
     if saving.basis is RunBasis.COMPARED:
-        return Said(finding.kind.value, saving.likely_ns / 1e9)
+        return Said(finding.kind, saving.likely_ns / 1e9)
     spent_ns = next((one.value for one in finding.evidence if one.primary and one.unit == "ns"), None) or 0
-    return Said(finding.kind.value, max(spent_ns, saving.high_ns) / 1e9)
+    return Said(finding.kind, max(spent_ns, saving.high_ns) / 1e9)
 
 
 def measured(case: Case) -> Row:

@@ -116,7 +116,7 @@ def command(
     Example: diagnose analyze runs/rank0.trace.json.gz --steps 3-7
     """
     files = {form.removesuffix("_file"): output(name) for form, name in asked.items() if name}
-    log = watched(paths)
+    log = watched(paths, folders=folders, select=select, ignore=ignore)
     how: dict[str, Any] = {"folders": folders, "select": select, "ignore": ignore, "jobs": jobs, "quiet": quiet}
     if log is not None and stands_alone(paths[0]):
         log = with_recordings(log, paths[0], **how)
@@ -124,7 +124,7 @@ def command(
     with opened(paths, list(files.values()), steps=steps, cluster=cluster, **how) as recordings:
         diagnosis = recordings.diagnosed()
     if log is not None:
-        from diagnose.watched.recorded import with_recorded
+        from diagnose.watched.findings import with_recorded
 
         diagnosis = msgspec.structs.replace(diagnosis, watched=with_recorded(log, {"the recorded steps": diagnosis}))
     over = [] if fail_over is None else _faults_over(diagnosis, fail_over)

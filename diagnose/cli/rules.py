@@ -87,17 +87,16 @@ def test_rules(folder: Path) -> None:
 
     Example: diagnose rules test my-rules
     """
-    from diagnose.pipeline import present
+    from diagnose.pipeline import of_drawing
     from diagnose.rulekit import testing
     from diagnose.rulekit.vocabulary import RuleError
-    from diagnose.synthetic.reading import facts_of
 
     if not folder.is_dir():
         raise click.ClickException(f"{folder} is not a folder.")
     failed = passed = 0
     with sentences(RuleError):
         for example in testing.examples(folder):
-            why = testing.failure(example, facts_of, present)
+            why = testing.failure(example, of_drawing)
             click.echo(f"{'FAILED' if why else 'ok':<6} {example.name}{f': {why}' if why else ''}")
             failed, passed = failed + bool(why), passed + (not why)
     if not failed + passed:

@@ -21,11 +21,13 @@ FORMS = ("terminal", "json", "markdown", "html")  # In which a run without recor
 _RECORDING = re.compile(r"recording-\d+\Z")  # Folders of steps that were recorded while the run was watched.
 
 
-def watched(paths: Sequence[str]) -> WatchedRun | None:
-    """What the logs in a run's folder tell; None if the paths are anything else.
+def watched(paths: Sequence[str], **asked: Sequence[str]) -> WatchedRun | None:
+    """What the logs in a run's folder tell; None if the paths are anything else. `asked` is passed on to `rule_set`.
 
-    Raises a ClickException if there are logs and none can be read. Of several those that can be are used.
+    Raises a ClickException if there are logs and none can be read, or if rules or settings are not sound.
     """
+    from diagnose.rulekit.settings import SettingsError, rule_set
+    from diagnose.rulekit.vocabulary import RuleError
     from diagnose.source.base import InputError
     from diagnose.source.run_log import earlier_attempts, logs_in, read
     from diagnose.watched.assembly import watched_run
@@ -50,8 +52,11 @@ def watched(paths: Sequence[str]) -> WatchedRun | None:
         raise click.ClickException(problems[0])
     if not logs:
         return None
-    with failures.collected() as lost:
-        found = watched_run(logs, earlier)
+    try:
+        with failures.collected() as lost:
+            found = watched_run(logs, earlier, rule_set(files[0], **asked))
+    except (RuleError, SettingsError) as error:
+        raise click.ClickException(str(error)) from error
     for failure in lost:
         click.echo(f"diagnose: {failure}", err=True)
     return found
@@ -62,7 +67,7 @@ def with_recordings(found: WatchedRun, folder: str, **asked: Any) -> WatchedRun:
 
     One that cannot be read is told on standard error. `asked` is passed on to `opened`.
     """
-    from diagnose.watched.recorded import with_recorded
+    from diagnose.watched.findings import with_recorded
 
     diagnoses = {}
     names = [one.name for one in Path(folder).iterdir() if one.is_dir() and _RECORDING.match(one.name)]

@@ -82,30 +82,6 @@ class RunSlice(msgspec.Struct, frozen=True):
     """Means over the stretch, by the name of a Figure; of what counts from the start of the process the latest."""
 
 
-class RunFindingKind(str, Enum):
-    """What a whole run is looked at for. In the order of a report where as much would be saved."""
-
-    GROWING_STEPS = "growing_steps"  # Steps take longer the longer the run lasts.
-    SLOWER_STEPS = "slower_steps"  # Steps take longer from a moment on.
-    OUTLIER_STEPS = "outlier_steps"
-    SLOW_FIRST_EPOCH = "slow_first_epoch"
-    EPOCH_STARTS = "epoch_starts"  # The first batch of an epoch takes long.
-    DATA_WAIT = "data_wait"  # Waiting for data at any time.
-    EVALUATION = "evaluation"
-    EVALUATION_DATA_WAIT = "evaluation_data_wait"
-    GROWING_EVALUATION = "growing_evaluation"
-    CHECKPOINTS = "checkpoints"
-    GROWING_CHECKPOINTS = "growing_checkpoints"
-    COLLECTION = "collection"
-    COMPILATION = "compilation"
-    OUTSIDE = "outside"
-    STRAGGLER = "straggler"
-    LOST_RANK = "lost_rank"
-    RESTARTS = "restarts"  # Attempts ended, and others took their place.
-    RECORDED = "recorded"  # A finding of steps that were recorded meanwhile, for all steps of the run.
-    GROWING_MEMORY = "growing_memory"
-
-
 class RunBasis(str, Enum):
     """What a saving rests on."""
 
@@ -126,21 +102,26 @@ class RunSaving(msgspec.Struct, frozen=True):
     basis: RunBasis
 
 
+RECORDED = "recorded"
+"""The kind of a finding of steps that were recorded meanwhile, for all steps of the run."""
+
+
 class RunFinding(msgspec.Struct, frozen=True):
     """What costs time of the run, or endangers it."""
 
-    kind: RunFindingKind
     title: str
     evidence: tuple[Evidence, ...]  # The first one has the number that matters.
     saving: RunSaving
     change: str  # What to do, as an imperative.
+    kind: str = ""  # What of its rule it is; of a rule that tells one thing only the rule's id.
+    rule: str = ""  # The rule's id.
     ranks: tuple[int, ...] = ()  # On which it was found; the numbers are of the one that it costs most.
 
 
 class NotFound(msgspec.Struct, frozen=True):
-    """What was looked for and is not there or costs too little, or could not be looked for."""
+    """A rule by which nothing was found that is there and costs enough, or that could not tell."""
 
-    kind: RunFindingKind
+    rule: str
     why: str  # Why nothing can be told, as a clause; empty: the run was looked at.
 
 
@@ -183,7 +164,7 @@ class WatchedRun(msgspec.Struct, frozen=True):
     tool_version: str
     ranks: tuple[RankRun, ...]
     findings: tuple[RunFinding, ...]  # Of all ranks, those first that would save most.
-    not_found: tuple[NotFound, ...]  # All other kinds.
+    not_found: tuple[NotFound, ...]  # All other rules that are about such a run.
     attempts: tuple[Attempt, ...] = ()
     """Earlier ones of the first of these ranks, in order: of processes that have ended before those above began."""
 

@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from diagnose.facts.watched.log import PER_OCTAVE
 from diagnose.live.now import RankNow
 from diagnose.trace.units import clipped
 from diagnose.version import __version__
-from diagnose.watched.sketch import PER_OCTAVE
 
 PREFIX = "diagnose_watch_"
 HOST = "127.0.0.1"
@@ -109,16 +109,16 @@ def _quantiles(one: RankNow) -> Iterator[Sample]:
 
 
 def _findings(one: RankNow) -> Iterator[Sample]:
-    for kind in {found.kind: None for found in one.findings}:
-        yield Sample({"finding": kind.value}, 1)
+    for rule in {found.rule: None for found in one.findings}:
+        yield Sample({"finding": rule}, 1)
     for other in one.not_found:
-        yield Sample({"finding": other.kind.value}, None if other.why else 0)
+        yield Sample({"finding": other.rule}, None if other.why else 0)
 
 
 def _savings(one: RankNow) -> Iterator[Sample]:
-    for kind in {found.kind: None for found in one.findings}:
-        likely_ns = sum(found.saving.likely_ns for found in one.findings if found.kind is kind)
-        yield Sample({"finding": kind.value}, likely_ns / 1e9)
+    # Findings of one rule overlap: the first saves most.
+    for rule, likely_ns in {found.rule: found.saving.likely_ns for found in reversed(one.findings)}.items():
+        yield Sample({"finding": rule}, likely_ns / 1e9)
 
 
 def _spread(ranks: Ranks) -> Iterator[Sample]:

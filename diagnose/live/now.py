@@ -7,14 +7,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnose.contracts.watched_run import NotFound, RankRun, RunFinding, RunPart
+from diagnose.facts.watched.log import RunFacts, counted, quantile_ns, total
 from diagnose.reports import watched_run
 from diagnose.trace.run_log import RunLog, Window
 from diagnose.trace.units import duration, long_duration, number, share, size, three_digits
-from diagnose.watched.assembly import rank_run
-from diagnose.watched.findings import of_rank
-from diagnose.watched.parts import parts
-from diagnose.watched.pricing import counted, total
-from diagnose.watched.sketch import quantile_ns
+from diagnose.watched.assembly import parts, rank_run
+from diagnose.watched.findings import findings
 
 PERIOD_NS = 120_000_000_000  # What is at first, and what is now; of a run below six minutes a third (our choice).
 LATEST = 64  # Windows that are kept: one is complete each second at most, and logs are read more often (our choice).
@@ -64,7 +62,7 @@ def rank_now(log: RunLog) -> RankNow:
     step_times = Counter[int]()
     for window in windows:
         step_times.update(dict(window.of("step").buckets))
-    found, others = of_rank(log)
+    found, others = findings(RunFacts([log]), alone=True)
     return RankNow(
         run=rank_run(log),
         findings=found,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
+from diagnose.facts.watched.log import quantile_ns
 from diagnose.live.now import RankNow
 from diagnose.trace.run_log import Window
-from diagnose.watched.sketch import quantile_ns
 
 SHARES = ("loader", "evaluation", "save", "collection", "compilation", "outside")  # Columns told as shares of the time.
 PHASES = ("forward", "backward", "optimizer")  # Columns whose mean in a step is told.

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from diagnose.contracts.watched_run import (
+    RECORDED,
     Figure,
     PhaseTime,
     RankRun,
     RunBasis,
     RunFinding,
-    RunFindingKind,
     RunPart,
     RunPartKind,
     WatchedRun,
@@ -85,27 +85,6 @@ FIGURES = {
     "slowed": "throttled by heat or power",
 }
 
-SOUGHT = {
-    RunFindingKind.GROWING_STEPS: "rising step time",
-    RunFindingKind.SLOWER_STEPS: "step-time jumps",
-    RunFindingKind.OUTLIER_STEPS: "outlier steps",
-    RunFindingKind.SLOW_FIRST_EPOCH: "a slow first epoch",
-    RunFindingKind.EPOCH_STARTS: "waits at epoch starts",
-    RunFindingKind.DATA_WAIT: "waiting for data",
-    RunFindingKind.EVALUATION: "evaluation",
-    RunFindingKind.EVALUATION_DATA_WAIT: "evaluation waiting for data",
-    RunFindingKind.GROWING_EVALUATION: "rising evaluation time",
-    RunFindingKind.CHECKPOINTS: "checkpoints",
-    RunFindingKind.GROWING_CHECKPOINTS: "rising checkpoint time",
-    RunFindingKind.COLLECTION: "Python garbage collection",
-    RunFindingKind.COMPILATION: "recompilation",
-    RunFindingKind.OUTSIDE: "pauses between steps",
-    RunFindingKind.STRAGGLER: "stragglers (except in backward passes)",
-    RunFindingKind.LOST_RANK: "lost ranks",
-    RunFindingKind.RESTARTS: "restarts",
-    RunFindingKind.GROWING_MEMORY: "growing memory",
-}
-
 BASES = {
     RunBasis.COMPARED: "compared with other steps of this run",
     RunBasis.RULE_OF_THUMB: "assumes a typical saving for this fix",
@@ -121,11 +100,11 @@ ALL = 0.95  # Share that is called all of it (our choice).
 
 def headline(run: RankRun) -> str:
     """Where the time went, in one line. Shares add up to 100 %; what rounds to nothing is left out."""
-    told = [
-        f"{KINDS[part.kind]} {tenths / 10:.1f} %{_where(part)}"
-        for part, tenths in zip(run.parts, _tenths(run.parts), strict=True)
-        if tenths
-    ]
+    told = []
+    for part, tenths in zip(run.parts, _tenths(run.parts), strict=True):
+        in_first = part.ns >= 1e9 and (part.first_epoch_ns or 0) >= ALL * part.ns
+        where = " (all of it in the first epoch)" if in_first else ""
+        told += [f"{KINDS[part.kind]} {tenths / 10:.1f} %{where}"] if tenths else []
     return f"{long_duration(run.length_ns)}: {', '.join(told)}"
 
 
@@ -160,33 +139,29 @@ class RunCard(Struct, frozen=True):
 
 
 def cards(found: WatchedRun) -> list[RunCard]:
-    """All findings, in order."""
-    length_ns = _whole_ns(found)
+    """All findings, in order. Shares are of the longest rank; with earlier attempts from the start of the first one."""
+    first = found.ranks[0]
+    began_ns = min([first.started_unix_ns, *(one.started_unix_ns for one in found.attempts)])
+    length_ns = first.started_unix_ns + first.length_ns - began_ns
+    length_ns = max(length_ns, *(run.length_ns for run in found.ranks))
     return [_card(one, length_ns, len(found.ranks)) for one in found.findings]
 
 
-def _whole_ns(found: WatchedRun) -> int:
-    """Of the longest rank; with earlier attempts from the start of the first one."""
-    longest_ns, first = max(run.length_ns for run in found.ranks), found.ranks[0]
-    began_ns = min([first.started_unix_ns, *(one.started_unix_ns for one in found.attempts)])
-    return max(longest_ns, first.started_unix_ns + first.length_ns - began_ns)
-
-
 def _card(one: RunFinding, length_ns: int, ranks_known: int) -> RunCard:
-    saving = one.saving
-    low, likely, high = saving.low_ns, saving.likely_ns, saving.high_ns
+    low, likely, high = one.saving.low_ns, one.saving.likely_ns, one.saving.high_ns
+    low_share, share, high_share = (min(100 * ns / max(length_ns, 1), 100.0) for ns in (low, likely, high))
     costs = one.saving.basis is not RunBasis.NONE
     told = "" if low == high else f" ({_estimate(low)} to {_estimate(high)})"
     on = f"On {ranks(one.ranks)}. " if 0 < len(one.ranks) < ranks_known else ""
-    bound = one.kind is RunFindingKind.RECORDED and saving.basis is RunBasis.AT_MOST
-    basis = "upper bound" if bound else BASES[saving.basis]
+    bound = one.kind == RECORDED and one.saving.basis is RunBasis.AT_MOST
+    basis = "upper bound" if bound else BASES[one.saving.basis]
     return RunCard(
         one.title,
-        f"{_estimate(likely)}{told}, {two_digits(_of(likely, length_ns))} %" if costs else "",
+        f"{_estimate(likely)}{told}, {two_digits(share)} %" if costs else "",
         tuple(evidence.text for evidence in one.evidence),
         one.change,
         f"{on}Saving: this fix alone, {basis}." if costs else on.strip(),
-        (_of(low, length_ns), _of(likely, length_ns), _of(high, length_ns)),
+        (low_share, share, high_share),
     )
 
 
@@ -194,70 +169,31 @@ def _estimate(ns: int) -> str:
     return long_duration(ns) if ns >= 60e9 else about(ns)
 
 
-def _of(ns: int, whole_ns: int) -> float:
-    return min(100 * ns / max(whole_ns, 1), 100.0)
-
-
 def others(found: WatchedRun) -> list[str]:
-    """What was looked for and is not there or costs little, and what could not be looked for."""
-    clean, unknown = _not_found(found)
-    return [
-        *([f"{CLEAN}: {', '.join(clean)}."] if clean else []),
-        *(f"Not checked, as {why}: {', '.join(some)}." for why, some in unknown.items()),
-    ]
-
-
-CLEAN = "Nothing significant (< 1 % or < 1 s)"
-
-
-def _not_found(found: WatchedRun) -> tuple[list[str], dict[str, list[str]]]:
-    """What is clean, and what could not be looked for by why."""
-    clean, unknown = list[str](), dict[str, list[str]]()
-    for one in found.not_found:
-        (unknown.setdefault(one.why, []) if one.why else clean).append(SOUGHT[one.kind])
-    return clean, unknown
+    """By which rules nothing is found, and which could not look."""
+    return [f"{label} {what}." for label, what in left_out(found, [])]
 
 
 def left_out(found: WatchedRun, rest: Sequence[RunCard]) -> Iterator[tuple[str, str]]:
-    """What a report without details names only: findings that it does not show, and the other checks."""
-    clean, unknown = _not_found(found)
+    """What a report without details names only: findings that it does not show, and the other rules."""
     if rest:
         yield f"{len(rest)} more:", "; ".join(f"{one.title}{f': {one.saving}' if one.saving else ''}" for one in rest)
-    if clean:
-        yield f"{CLEAN}:", ", ".join(clean)
-    if unknown:
-        yield "Not checked:", "; ".join(f"{', '.join(some)} ({why})" for why, some in unknown.items())
+    by_why = dict[str, list[str]]()
+    for one in found.not_found:
+        by_why.setdefault(one.why, []).append(one.rule.replace("_", " "))
+    if clean := by_why.pop("", []):
+        yield "Nothing significant (< 1 % or < 1 s):", ", ".join(clean)
+    if by_why:
+        yield "Not checked:", "; ".join(f"{', '.join(some)} ({why})" for why, some in by_why.items())
 
 
 def sections(found: WatchedRun) -> Iterator[Section]:
     """The tables, the most important first."""
     run = found.ranks[0]
-    rows = [
-        Row(
-            KINDS[part.kind],
-            (long_duration(part.ns), f"{tenths / 10:.1f} %", _count(part)),
-            part.ns / max(run.length_ns, 1),
-        )
-        for part, tenths in zip(run.parts, _tenths(run.parts), strict=True)
-    ]
-    yield Section("Where the run's time went", ("", "time", "share", "count"), tuple(rows))
+    yield Section("Where the run's time went", ("", "time", "share", "count"), tuple(_parts(run)))
     if found.attempts:
-        yield Section(
-            "Earlier attempts",
-            ("", "length", "start-up", "steps", "steps saved"),
-            tuple(
-                Row(
-                    f"{at}: {'killed' if one.ended is None else ENDINGS.get(one.ended, ENDINGS[None])}",
-                    (
-                        long_duration(one.length_ns),
-                        long_duration(one.start_ns),
-                        number(one.steps),
-                        number(one.saved_steps),
-                    ),
-                )
-                for at, one in enumerate(found.attempts, start=1)
-            ),
-        )
+        heads = ("", "length", "start-up", "steps", "steps saved")
+        yield Section("Earlier attempts", heads, tuple(_attempts(found)))
     if run.phases:
         columns = ("", "total", "steps", "mean", "median", "p99", "max")
         note = "Without the first step. CPU times do not include GPU work that runs asynchronously."
@@ -266,22 +202,28 @@ def sections(found: WatchedRun) -> Iterator[Section]:
         yield _ranks(found)
     if len(run.epochs) > 1:
         kept = run.epochs if len(run.epochs) <= MOST_EPOCHS else (*run.epochs[: MOST_EPOCHS - 1], run.epochs[-1])
-        epochs = [
-            Row(
-                f"from step {number(one.first_step)}",
-                (number(one.steps), duration(one.step_ns), duration(one.loader_ns)),
-            )
-            for one in kept
-        ]
-        yield Section("Epochs", ("", "steps", "mean step", "waiting for data"), tuple(epochs), _more(run, len(kept)))
+        times = [(number(one.steps), duration(one.step_ns), duration(one.loader_ns)) for one in kept]
+        rows = [Row(f"from step {number(one.first_step)}", cells) for one, cells in zip(kept, times, strict=True)]
+        more = len(run.epochs) + run.epochs_left_out - len(kept)
+        note = f"{number(more)} more epochs are not shown." if more else ""
+        yield Section("Epochs", ("", "steps", "mean step", "waiting for data"), tuple(rows), note)
     if run.figures:
-        figures = [_figure(one) for one in sorted(run.figures, key=_place)]
+        figures = [_figure(one) for one in sorted(run.figures, key=lambda one: [*FIGURES, one.name].index(one.name))]
         yield Section("Process and GPU", ("", "first", "mean", "max", "last"), tuple(figures))
 
 
-def _more(run: RankRun, shown: int) -> str:
-    more = len(run.epochs) + run.epochs_left_out - shown
-    return f"{number(more)} more epochs are not shown." if more else ""
+def _parts(run: RankRun) -> Iterator[Row]:
+    for part, tenths in zip(run.parts, _tenths(run.parts), strict=True):
+        count = "" if part.count is None else number(part.count)
+        cells = long_duration(part.ns), f"{tenths / 10:.1f} %", count
+        yield Row(KINDS[part.kind], cells, part.ns / max(run.length_ns, 1))
+
+
+def _attempts(found: WatchedRun) -> Iterator[Row]:
+    for at, one in enumerate(found.attempts, start=1):
+        ended = "killed" if one.ended is None else ENDINGS.get(one.ended, ENDINGS[None])
+        times = long_duration(one.length_ns), long_duration(one.start_ns)
+        yield Row(f"{at}: {ended}", (*times, number(one.steps), number(one.saved_steps)))
 
 
 def _tenths(parts: Sequence[RunPart]) -> list[int]:
@@ -293,16 +235,6 @@ def _tenths(parts: Sequence[RunPart]) -> list[int]:
     for at in order[: 1000 - sum(found)] if whole else []:
         found[at] += 1
     return found
-
-
-def _where(part: RunPart) -> str:
-    if not part.first_epoch_ns or part.ns < 1e9:
-        return ""
-    return " (all of it in the first epoch)" if part.first_epoch_ns >= ALL * part.ns else ""
-
-
-def _count(part: RunPart) -> str:
-    return "" if part.count is None else number(part.count)
 
 
 def _phase(one: PhaseTime) -> Row:
@@ -317,10 +249,6 @@ def _figure(one: Figure) -> Row:
     return Row(FIGURES.get(one.name, one.name), tuple(map(told, (one.first, one.mean, one.most, one.last))))
 
 
-def _place(one: Figure) -> int:
-    return list(FIGURES).index(one.name) if one.name in FIGURES else len(FIGURES)
-
-
 _BESIDE = {"step": "step", "loader": "data", "forward": "forward", "backward": "backward", "optimizer": "optimizer"}
 """Phases of the table of ranks, in short."""
 
@@ -329,20 +257,13 @@ def _ranks(found: WatchedRun) -> Section:
     shown = found.ranks[:MOST_RANKS]
     phases = [{one.phase: one for one in run.phases} for run in shown]
     columns = [name for name in _BESIDE if any(name in some for some in phases)]
-    rows = [
-        Row(
-            f"rank {run.rank}",
-            (
-                number(run.steps),
-                long_duration(run.length_ns),
-                *(duration(some[name].ns / max(run.steps - 1, 1)) if name in some else "-" for name in columns),
-            ),
-        )
-        for run, some in zip(shown, phases, strict=True)
-    ]
+    rows = []
+    for run, some in zip(shown, phases, strict=True):
+        steps = max(run.steps - 1, 1)
+        means = [duration(some[name].ns / steps) if name in some else "-" for name in columns]
+        rows.append(Row(f"rank {run.rank}", (number(run.steps), long_duration(run.length_ns), *means)))
     heads = ("", "steps", "time", *(_BESIDE[name] for name in columns))
     more = len(found.ranks) - len(shown)
     note = f"{number(more)} more ranks are not shown. " if more else ""
-    return Section(
-        "Ranks", heads, tuple(rows), f"{note}Means per step. Backward passes include waiting for other ranks."
-    )
+    note += "Means per step. Backward passes include waiting for other ranks."
+    return Section("Ranks", heads, tuple(rows), note)

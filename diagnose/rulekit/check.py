@@ -1,18 +1,21 @@
 """What a rule is to the engine that runs it, and drawings of traces in its file."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from diagnose import facts
 from diagnose.contracts.finding import Caution, Clean, Finding, NotApplicable, Risk
+from diagnose.contracts.watched_run import RunFinding
 from diagnose.facts.core.base import FACTS
+from diagnose.facts.watched.log import RUN_FACTS
 
-Verdicts: TypeAlias = "Iterator[Finding | Risk | Caution | Clean | NotApplicable]"
+Verdicts: TypeAlias = "Iterator[Finding | Risk | Caution | Clean | NotApplicable | RunFinding]"
 
-WHOLE = "facts"  # The parameter that gets all facts of the rank, to ask those that are not known before.
+WHOLE = "facts"  # The parameter that gets all facts of the rank or run, to ask those that are not known before.
 
 
 class RuleError(Exception):
@@ -26,26 +29,32 @@ class Check(Struct, frozen=True):
     run: Callable[..., Verdicts]
     needs: tuple[str, ...]
     wishes: tuple[str, ...]  # Facts it cannot do without, and those that are None where the recording lacks them.
+    known: Mapping[str, Callable[..., object]]  # What it can ask for, by name.
+
+    @property
+    def of_run(self) -> bool:
+        """It asks for facts of a watched run, not of recorded steps."""
+        return self.known is RUN_FACTS
 
 
 def rule(code: str) -> Callable[[Callable[..., Verdicts]], Check]:
     """Make a function a rule. `code` is its short name (`DL02`), by which `--select` and `--ignore` also know it."""
+    return partial(_made, code, FACTS)
 
-    def made(run: Callable[..., Verdicts]) -> Check:
-        parameters = inspect.signature(run).parameters.values()
-        if any(parameter.name not in FACTS for parameter in parameters):
-            facts.import_all()
-        unknown = [parameter.name for parameter in parameters if parameter.name not in (*FACTS, WHOLE)]
-        if unknown:
-            raise RuleError(f"{run.__name__} asks for {', '.join(unknown)}, which is no fact.")
-        return Check(
-            code=code,
-            run=run,
-            needs=tuple(parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty),
-            wishes=tuple(parameter.name for parameter in parameters if parameter.default is None),
-        )
 
-    return made
+def run_rule(code: str) -> Callable[[Callable[..., Verdicts]], Check]:
+    """As `rule`, on the log of a whole run."""
+    return partial(_made, code, RUN_FACTS)
+
+
+def _made(code: str, known: Mapping[str, Callable[..., object]], run: Callable[..., Verdicts]) -> Check:
+    parameters = inspect.signature(run).parameters.values()
+    if any(parameter.name not in known for parameter in parameters):
+        facts.import_all()
+    if unknown := [parameter.name for parameter in parameters if parameter.name not in (*known, WHOLE)]:
+        raise RuleError(f"{run.__name__} asks for {', '.join(unknown)}, which is no fact.")
+    needs = tuple(parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty)
+    return Check(code, run, needs, tuple(one.name for one in parameters if one.default is None), known)
 
 
 class Fires(Struct, frozen=True):

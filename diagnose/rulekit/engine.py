@@ -16,8 +16,9 @@ from msgspec import Struct, field
 
 from diagnose import failures
 from diagnose.contracts import finding
+from diagnose.contracts.watched_run import RunFinding
 from diagnose.facts.autograd.backward import NO_PASSES
-from diagnose.facts.core.base import FACTS, Facts, Failed, Missing, optional
+from diagnose.facts.core.base import Facts, Failed, Known, Missing, optional
 from diagnose.facts.core.run import is_of_no_use
 from diagnose.facts.run.program import OF_TRAINING, program
 from diagnose.rulekit import page
@@ -92,8 +93,8 @@ class LoadedRule(Struct, frozen=True):
     module: ModuleType
 
 
-def load(rules: RuleSet) -> tuple[LoadedRule, ...]:
-    """The selected rules, in order of their codes.
+def load(rules: RuleSet, of_run: bool = False) -> tuple[LoadedRule, ...]:
+    """The selected rules on recorded steps, or those on whole runs, in order of their codes.
 
     Raises RuleError if a file is no sound rule, two rules share a name, or a name or threshold is not known.
     """
@@ -114,7 +115,8 @@ def load(rules: RuleSet) -> tuple[LoadedRule, ...]:
     chosen = [
         one
         for one in found.values()
-        if (not rules.select or any(_matches(one, name) for name in (*rules.select, QUALITY)))
+        if one.check.of_run is of_run
+        and (not rules.select or any(_matches(one, name) for name in (*rules.select, QUALITY)))
         and not any(_matches(one, name) for name in rules.ignore)
     ]
     return tuple(sorted(chosen, key=lambda one: (one.page.code, one.page.id)))
@@ -209,28 +211,34 @@ def examine(facts: Facts, rules: Iterable[LoadedRule]) -> Examined:
     """Run every rule. Nothing that a rule does keeps the others from running."""
     outcomes, findings, cautions, risks = [], [], [], []
     for rule in rules:
-        outcome, said = _ask(facts, rule)
+        outcome, said = ask(facts, rule)
         outcomes.append(outcome)
+        if outcome.outcome is not finding.OutcomeKind.FOUND:
+            continue
         findings += [(rule.page, verdict) for verdict in said if isinstance(verdict, finding.Finding)]
         cautions += [verdict for verdict in said if isinstance(verdict, finding.Caution)]
         risks += [(rule.page, verdict) for verdict in said if isinstance(verdict, finding.Risk)]
     return Examined(tuple(outcomes), tuple(findings), tuple(cautions), tuple(risks))
 
 
-def _ask(facts: Facts, one: LoadedRule) -> tuple[finding.Outcome, list[Any]]:
+def ask(facts: Known, one: LoadedRule) -> tuple[finding.Outcome, list[Any]]:
+    """How a rule ends, and what it says; of one that cannot tell what it said before something was missing."""
+
     def outcome(kind: finding.OutcomeKind, why: str, how: str = "") -> finding.Outcome:
         return finding.Outcome(one.page.id, one.page.code, kind, why, how)
 
+    said: list[Any] = []
     try:
         if why := _inapplicable(facts, one.check):
             return outcome(finding.OutcomeKind.NOT_APPLICABLE, why), []
-        said = list(one.check.run(**_arguments(facts, one.check)))
+        for verdict in one.check.run(**_arguments(facts, one.check)):
+            said.append(verdict)
     except Failed as failed:
         return outcome(finding.OutcomeKind.CRASHED, failed.what, failed.how_to_record_it), []
     except Missing as missing:
         if why := _of_no_use(facts, missing):
             return outcome(finding.OutcomeKind.NOT_APPLICABLE, why), []
-        return outcome(finding.OutcomeKind.CANNOT_TELL, missing.what, missing.how_to_record_it), []
+        return outcome(finding.OutcomeKind.CANNOT_TELL, missing.what, missing.how_to_record_it), said
     except Exception as error:
         if failures.raised():
             raise
@@ -239,7 +247,7 @@ def _ask(facts: Facts, one: LoadedRule) -> tuple[finding.Outcome, list[Any]]:
 
 
 def _said(said: list[Any]) -> tuple[finding.OutcomeKind, str]:
-    if found := sum(isinstance(verdict, finding.Finding | finding.Risk | finding.Caution) for verdict in said):
+    if found := sum(isinstance(one, finding.Finding | finding.Risk | finding.Caution | RunFinding) for one in said):
         return finding.OutcomeKind.FOUND, f"{found} found"
     if why := next((verdict.why for verdict in said if isinstance(verdict, finding.NotApplicable)), ""):
         return finding.OutcomeKind.NOT_APPLICABLE, why
@@ -247,24 +255,27 @@ def _said(said: list[Any]) -> tuple[finding.OutcomeKind, str]:
     return finding.OutcomeKind.CLEAN, "; ".join(clean) or "nothing found"
 
 
-def _inapplicable(facts: Facts, check: Check) -> str:
-    return INFERENCE if OF_TRAINING.intersection(check.needs) and program(facts).infers else ""
+def _inapplicable(facts: Known, check: Check) -> str:
+    of_training = isinstance(facts, Facts) and OF_TRAINING.intersection(check.needs)
+    return INFERENCE if isinstance(facts, Facts) and of_training and program(facts).infers else ""
 
 
-def _of_no_use(facts: Facts, missing: Missing) -> str:
+def _of_no_use(facts: Known, missing: Missing) -> str:
     """Why the program has nothing of what is missing, so that no recording of it would hold it; empty if one may."""
+    if not isinstance(facts, Facts):
+        return ""
     if is_of_no_use(missing, facts):
         return "the training computes on the CPU"
     ran = optional(program, facts)
     return INFERENCE if missing == NO_PASSES and ran is not None and ran.infers else ""
 
 
-def _arguments(facts: Facts, check: Check) -> dict[str, object]:
+def _arguments(facts: Known, check: Check) -> dict[str, object]:
     """The facts a rule asks for, by name. Raises Missing if one that it needs is not there."""
-    found = {name: facts if name == WHOLE else FACTS[name](facts) for name in check.needs}
+    found = {name: facts if name == WHOLE else check.known[name](facts) for name in check.needs}
     for name in check.wishes:
         try:
-            found[name] = FACTS[name](facts)
+            found[name] = check.known[name](facts)
         except Missing:
             found[name] = None
     return found

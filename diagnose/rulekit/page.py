@@ -53,6 +53,7 @@ class Page(Struct, frozen=True):
     needs: tuple[str, ...]  # Facts without which the rule cannot tell.
     wishes: tuple[str, ...]
     examples: tuple[Example, ...]
+    of_run: bool = False  # It looks at the log of a whole run.
 
     @property
     def is_entry(self) -> bool:
@@ -135,7 +136,7 @@ def _keep(file: Path, content: bytes) -> None:
 def _parsed(path: Path) -> Page:
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source, str(path))
-    code, needs, wishes = _rule(tree, path)
+    code, needs, wishes, of_run = _rule(tree, path)
     text = ast.get_docstring(tree) or ""
     title, _, rest = text.partition("\n")
     summary, sections = _sections(rest.strip("\n"))
@@ -150,6 +151,7 @@ def _parsed(path: Path) -> Page:
         needs=needs,
         wishes=wishes,
         examples=tuple(_examples(tree)),
+        of_run=of_run,
     )
 
 
@@ -177,18 +179,19 @@ def problems(page: Page) -> list[str]:
     return found
 
 
-def _rule(tree: ast.Module, path: Path) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The code, the facts without which the rule cannot tell, and the others that it asks for."""
+def _rule(tree: ast.Module, path: Path) -> tuple[str, tuple[str, ...], tuple[str, ...], bool]:
+    """The code, the facts without which the rule cannot tell, the others that it asks for, and if it is on a run."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             maker = _name(node.value.func) if _name(node.targets[0]) == "RULE" else ""
             if maker == ENTRY:
-                return _code(node.value, path), LEDGER, ()
+                return _code(node.value, path), LEDGER, (), False
         for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
-            if isinstance(node, ast.FunctionDef) and isinstance(mark, ast.Call) and _name(mark.func) == "rule":
+            maker = _name(mark.func) if isinstance(mark, ast.Call) else ""
+            if isinstance(node, ast.FunctionDef) and isinstance(mark, ast.Call) and maker in ("rule", "run_rule"):
                 names = tuple(arg.arg for arg in node.args.args)
                 needed = len(names) - len(node.args.defaults)
-                return _code(mark, path), names[:needed], names[needed:]
+                return _code(mark, path), names[:needed], names[needed:], maker == "run_rule"
     raise ValueError(f'{path} has no function marked @rule("CODE"), and no RULE.')
 
 
@@ -274,17 +277,12 @@ def section(page: Page) -> str:
         lines += [
             f"| `{threshold.name}` | {threshold.value:g} | {threshold.reason} |" for threshold in page.thresholds
         ] + [""]
+    of_steps = "steps, ops and kernels with start-end in ms, `@` when launched"
+    notation = "steps of a run with times in ms" if page.of_run else of_steps
     wishes = f"; better with {', '.join(f'`{wish}`' for wish in page.wishes)}" if page.wishes else ""
     lines += [f"Looks at {', '.join(f'`{need}`' for need in page.needs)}{wishes}.", ""]
     for kind, words in zip(EXAMPLE_KINDS, ("Fires on", "Is silent on", "Cannot tell on"), strict=True):
         synthetic = next((example.drawing for example in page.examples if example.kind == kind), None)
         if synthetic is not None:
-            lines += [
-                f"{words} (steps, ops and kernels with start-end in ms, `@` when launched)",
-                "",
-                "```text",
-                synthetic,
-                "```",
-                "",
-            ]
+            lines += [f"{words} ({notation})", "", "```text", synthetic, "```", ""]
     return "\n".join(lines)

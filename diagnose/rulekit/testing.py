@@ -3,14 +3,12 @@
 They go through all that a real trace goes through, which stands above the rules: whoever runs them hands it in.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
-from diagnose.advice.rank_diagnosis import RankDiagnosis
-from diagnose.contracts.finding import OutcomeKind
-from diagnose.facts.core.base import Facts
+from diagnose.contracts.finding import Outcome, OutcomeKind
 from diagnose.rulekit import engine, page
 from diagnose.rulekit.check import CannotTell, Fires, Silent
 from diagnose.rulekit.engine import LoadedRule
@@ -44,24 +42,21 @@ def examples_of(rule: LoadedRule) -> Iterator[Example]:
         seen[kind] += 1
 
 
-def failure(
-    example: Example, read: Callable[[str], Facts], diagnose: Callable[[Facts, Sequence[LoadedRule]], RankDiagnosis]
-) -> str | None:
-    """Why an example does not hold; None if it does.
+Said = tuple[Outcome, tuple[float, float] | None]
+"""How a rule ends on a drawing, and what its first finding saves in ms, low and high; None without a price."""
 
-    `read` gives the facts of a drawing, or raises ValueError; `diagnose` says what rules find in facts.
-    """
+
+def failure(example: Example, ask: Callable[[LoadedRule, str], Said]) -> str | None:
+    """Why an example does not hold; None if it does. `ask` has the rule look at a drawing, or raises ValueError."""
     try:
-        facts = read(example.expected.drawing)
+        outcome, saved_ms = ask(example.rule, example.expected.drawing)
     except ValueError as error:
         return f"the drawing cannot be read: {error}"
-    said = diagnose(facts, [example.rule])
-    outcome = said.outcomes[0]
     ended = f"it ended as {outcome.outcome.value} ({' '.join(filter(None, (outcome.why, outcome.how_to_record_it)))})"
     if isinstance(example.expected, Fires):
         if outcome.outcome is not OutcomeKind.FOUND:
             return f"it should fire, but {ended}"
-        return _wrong_saving(example.expected, said)
+        return _wrong_saving(example.expected, saved_ms)
     if isinstance(example.expected, Silent):
         quiet = outcome.outcome in (OutcomeKind.CLEAN, OutcomeKind.NOT_APPLICABLE)
         return None if quiet else f"it should be silent, but {ended}"
@@ -71,19 +66,17 @@ def failure(
     return f"it should not be able to tell because of {example.expected.because!r}, but {ended}"
 
 
-def _wrong_saving(example: Fires, said: RankDiagnosis) -> str | None:
+def _wrong_saving(example: Fires, found: tuple[float, float] | None) -> str | None:
     if example.saving_ms is None:
         return None
     try:
         low_ms, high_ms = example.saving_ms
     except (TypeError, ValueError):
         return f"saving_ms is {example.saving_ms!r}; it is a pair of ms, (low, high)"
-    times_ns = said.findings[0].saving.replayed_ns if said.findings else None
-    if times_ns is None or (replay := said.sections.replay) is None:
+    if found is None:
         return "it states a saving, but what the rule found has none"
-    found = tuple((replay.step_time_ns - ns) / 1e6 for ns in (max(times_ns), min(times_ns)))
     if all(abs(a - b) <= TOLERANCE * max(b, 0.001) for a, b in zip(found, (low_ms, high_ms), strict=True)):
         return None
     stated = f"from {low_ms:.4g} to {high_ms:.4g} ms"
     real = f"from {found[0]:.4g} to {found[1]:.4g} ms"
-    return f"the replay should save {stated} (each within {TOLERANCE:.0%}), but saves {real}"
+    return f"the fix should save {stated} (each within {TOLERANCE:.0%}), but saves {real}"

@@ -17,11 +17,13 @@ from diagnose.contracts.finding import (
     NotApplicable,
     Risk,
 )
+from diagnose.contracts.watched_run import RunBasis, RunFinding, RunSaving
 from diagnose.costs.changes import Enlarged, InPrecision, Padded, Pinned, Recost, Searched, WellChosen
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
 from diagnose.facts.host.waits import HostWait
 from diagnose.facts.values.wasted_work import Cause
+from diagnose.facts.watched.log import OTHER_CODE, RunFacts
 from diagnose.fixes import catalogue as fixes
 from diagnose.fixes.setting import Safety
 from diagnose.replay.edits import (
@@ -39,7 +41,8 @@ from diagnose.replay.edits import (
     Times,
 )
 from diagnose.replay.saving import Basis
-from diagnose.rulekit.check import CannotTell, Check, Fires, RuleError, Silent, Verdicts, rule
+from diagnose.rulekit.check import CannotTell, Check, Fires, RuleError, Silent, Verdicts, rule, run_rule
+from diagnose.rulekit.run_advice import PART_NAMES, STANDS_OUT, Shares, cost, costs, saved, sentences, times
 from diagnose.rulekit.shared_advice import (
     attended,
     chains_taken,
@@ -63,8 +66,9 @@ from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.frames import Site
 from diagnose.trace.kinds import CalleeKind
 from diagnose.trace.manifest import Loader, Optimizer, RankManifest
+from diagnose.trace.run_log import RunLog
 from diagnose.trace.steps import seen_again
-from diagnose.trace.units import about, percent
+from diagnose.trace.units import about, long_duration, number, percent, ranks, share
 from diagnose.trace.units import duration as ms
 from diagnose.trace.units import size as bytes_
 

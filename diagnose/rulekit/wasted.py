@@ -12,7 +12,7 @@ from diagnose.facts.core.steps import Steps
 from diagnose.facts.values.wasted_work import Cause, Ledger, Wasted
 from diagnose.replay.edits import Between, Edit, Shorten, Times
 from diagnose.replay.saving import Basis
-from diagnose.rulekit.check import Check, Verdicts
+from diagnose.rulekit.check import Check, Verdicts, rule
 from diagnose.trace.units import duration, percent
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def wasted(
                     host_bound=host_only,
                 )
 
-    return Check(code=code, run=run, needs=("wasted_work", "steps"), wishes=())
+    return rule(code)(run)
 
 
 def _of(by_kind: OfKind[T], one: Wasted) -> T:

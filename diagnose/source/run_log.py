@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from diagnose.source.base import InputError
-from diagnose.trace.run_log import COLUMNS, Column, EpochTime, Gauge, OutlierStep, RunLog, Window
+from diagnose.trace.run_log import COLUMNS, Column, Count, EpochTime, Gauge, OutlierStep, RunLog, Window
 
 MAGIC, HEADER = b"\xd1\xa9", struct.Struct("<2sII")
 VERSION = 1
@@ -27,8 +27,6 @@ MOST_FILE_BYTES, MOST_RECORD_BYTES, MOST_RECORDS = 256_000_000, 1_000_000, 100_0
 _NAME = re.compile(r"rank(\d{1,7})\.watch\Z")
 _ATTEMPT = re.compile(r"rank\d{1,7}\.attempt-(\d{1,7})\.watch\Z")
 
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-Number: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
 Short: TypeAlias = Annotated[str, msgspec.Meta(max_length=4096)]
 Row = tuple[Count, ...]
 
@@ -66,23 +64,6 @@ class _Outliers(msgspec.Struct, frozen=True, array_like=True):
     gaps: dict[Count, Count]
 
 
-class _Epoch(msgspec.Struct, frozen=True, array_like=True):
-    first_step: Count
-    began_ns: Count
-    steps: Count
-    step_ns: Count
-    loader_ns: Count
-    first_wait_ns: Count | None = None  # Older logs lack it.
-
-
-class _Gauge(msgspec.Struct, frozen=True, array_like=True):
-    count: Count
-    mean: Number
-    least: Number
-    most: Number
-    last: Number
-
-
 class _Window(_Record, frozen=True, tag="window"):
     number: Count
     first_step: Count
@@ -91,9 +72,9 @@ class _Window(_Record, frozen=True, tag="window"):
     ended_ns: Count
     columns: dict[Short, _Column]
     outliers: _Outliers
-    epochs: tuple[_Epoch, ...]
+    epochs: tuple[EpochTime, ...]
     more_epochs: Count
-    gauges: dict[Short, _Gauge]
+    gauges: dict[Short, Gauge]
 
 
 class _Open(_Record, frozen=True, tag="open"):
@@ -230,9 +211,9 @@ def _in_order(by_number: dict[int, _Window], damage: list[int]) -> Iterator[Wind
             one.outliers.count,
             one.outliers.excess_ns,
             tuple(sorted(one.outliers.gaps.items())),
-            tuple(EpochTime(*astuple(epoch)) for epoch in one.epochs),
+            one.epochs,
             one.more_epochs,
-            {name: Gauge(*astuple(gauge)) for name, gauge in one.gauges.items()},
+            dict(one.gauges),
             tuple(OutlierStep(*row) for row in one.outliers.longest if len(row) == 3),  # Number, step, waiting.
         )
 

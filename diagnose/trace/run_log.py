@@ -1,6 +1,11 @@
 """What a log of a whole run says: the values of `source/run_log.py`, times in ns, unknown is None."""
 
-from msgspec import Struct
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta, Struct
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 62)]
+Number: TypeAlias = Annotated[float, Meta(ge=-1e18, le=1e18)]
 
 COLUMNS = (
     *("step", "loader", "forward", "backward", "optimizer", "collection", "compilation", "save", "evaluation"),
@@ -26,25 +31,25 @@ class Column(Struct, frozen=True):
     kept."""
 
 
-class Gauge(Struct, frozen=True):
+class Gauge(Struct, frozen=True, array_like=True):
     """A figure of the process as it was looked at each second."""
 
-    count: int
-    mean: float
-    least: float
-    most: float
-    last: float
+    count: Count
+    mean: Number
+    least: Number
+    most: Number
+    last: Number
 
 
-class EpochTime(Struct, frozen=True):
+class EpochTime(Struct, frozen=True, array_like=True):
     """An epoch, or as much of it as there was."""
 
-    first_step: int
-    began_ns: int  # Since the start of the run.
-    steps: int  # Without the first step of the run.
-    step_ns: int  # All of them, without what is outside, evaluation and saving.
-    loader_ns: int
-    first_wait_ns: int | None = None  # For its first batch, also of the run's first step; older logs lack it.
+    first_step: Count
+    began_ns: Count  # Since the start of the run.
+    steps: Count  # Without the first step of the run.
+    step_ns: Count  # All of them, without what is outside, evaluation and saving.
+    loader_ns: Count
+    first_wait_ns: Count | None = None  # For its first batch, also of the run's first step; older logs lack it.
 
 
 class OutlierStep(Struct, frozen=True):

@@ -1,111 +1,137 @@
-"""All that a run is looked at for, and what of it is found, by what it would save."""
+"""What rules find in a run, and in steps that were recorded meanwhile, by what it would save."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from functools import cache
 
-import msgspec
+from msgspec.structs import replace
 
-from diagnose import failures
-from diagnose.contracts.watched_run import NotFound, RunFinding, RunFindingKind
-from diagnose.trace.run_log import RunLog
-from diagnose.watched import growth, outliers, pauses, waiting
-from diagnose.watched.pricing import CannotTell, worth
-from diagnose.watched.restarts import restarts
-from diagnose.watched.stragglers import lost_ranks, stragglers
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import Evidence, Outcome, OutcomeKind, RankedFinding
+from diagnose.contracts.watched_run import RECORDED, NotFound, RankRun, RunBasis, RunFinding, RunSaving, WatchedRun
+from diagnose.facts.watched.log import OF_ALL_RANKS, RunFacts
+from diagnose.replay.saving import Basis
+from diagnose.rulekit import engine
+from diagnose.rulekit.engine import LoadedRule, RuleSet
+from diagnose.rulekit.testing import Said
+from diagnose.trace.units import about, duration, number
 
-T = TypeVar("T")
+WORTH_SHARE, WORTH_NS = 0.01, 1_000_000_000
+"""Of the run, and in all: what costs less is no finding. A fix has to be worth the work, as those of recorded steps,
+and what is shorter than a window of the log cannot be told from noise (our choice)."""
 
-OF_A_RANK: dict[RunFindingKind, Callable[[RunLog], list[RunFinding]]] = {
-    RunFindingKind.GROWING_STEPS: growth.growing_steps,
-    RunFindingKind.SLOWER_STEPS: growth.slower_steps,
-    RunFindingKind.OUTLIER_STEPS: lambda log: outliers.outlier_steps(log, waiting.starts_ns(log)),
-    RunFindingKind.SLOW_FIRST_EPOCH: waiting.slow_first_epoch,
-    RunFindingKind.EPOCH_STARTS: waiting.epoch_starts,
-    RunFindingKind.DATA_WAIT: waiting.data_wait,
-    RunFindingKind.EVALUATION: pauses.evaluation,
-    RunFindingKind.EVALUATION_DATA_WAIT: pauses.evaluation_data_wait,
-    RunFindingKind.GROWING_EVALUATION: growth.growing_evaluation,
-    RunFindingKind.CHECKPOINTS: pauses.checkpoints,
-    RunFindingKind.GROWING_CHECKPOINTS: growth.growing_checkpoints,
-    RunFindingKind.COLLECTION: outliers.collection,
-    RunFindingKind.COMPILATION: outliers.compilation,
-    RunFindingKind.OUTSIDE: pauses.outside,
-    RunFindingKind.GROWING_MEMORY: growth.growing_memory,
-}
-OF_RANKS: dict[RunFindingKind, Callable[[Sequence[RunLog]], list[RunFinding]]] = {
-    RunFindingKind.STRAGGLER: stragglers,
-    RunFindingKind.LOST_RANK: lost_ranks,
-}
-EXPLAINED = 0.7  # Of what slower steps cost, the share that a straggler costs if it is why (our choice).
+EXPLAINED = 0.7  # Of what a finding costs, the share that the finding costs which is why (our choice).
+WHY = {"outlier_steps": "growing_pauses", "outside": "growing_pauses", "slower_steps": "straggler"}
+"""Kinds of findings, and those that may tell them: outliers or pauses get longer, a rank holds up the others."""
 
-_ORDER = list(RunFindingKind)
+Findings = tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]
+"""What is found, those first that would save most, and the rules by which nothing is."""
 
 
-def findings(
-    logs: Sequence[RunLog], earlier: Sequence[RunLog] = ()
-) -> tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]:
-    """Those of all ranks, and all other kinds. `earlier`: attempts of the first rank, in order."""
-    length_ns = max(log.length_ns for log in logs)
-    looked = {kind: _of_each(kind, look, logs) for kind, look in OF_A_RANK.items()}
-    if max(log.world_size for log in logs) > 1:
-        looked |= {kind: _looked(kind, look, logs, length_ns) for kind, look in OF_RANKS.items()}
-    whole_ns = logs[0].started_unix_ns + logs[0].length_ns - [*earlier, *logs][0].started_unix_ns
-    looked[RunFindingKind.RESTARTS] = _looked(RunFindingKind.RESTARTS, restarts, [*earlier, logs[0]], whole_ns)
-    found = [one for some, _ in looked.values() for one in some]
-    others = tuple(NotFound(kind, why) for kind, (some, why) in looked.items() if not some)
-    return ranked([one for one in found if not _is_told(one, found)]), others
+_rules = cache(lambda: engine.load(RuleSet(), of_run=True))  # Of this process: a run that goes on is looked at often.
 
 
-def of_rank(log: RunLog) -> tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]:
-    """Those of one rank by itself, and all other kinds that one can be looked at for."""
-    looked = {kind: _looked(kind, look, log, log.length_ns) for kind, look in OF_A_RANK.items()}
-    others = tuple(NotFound(kind, why) for kind, (some, why) in looked.items() if not some)
-    return ranked([one for some, _ in looked.values() for one in some]), others
+def findings(run: RunFacts, rules: RuleSet | None = None, alone: bool = False) -> Findings:
+    """By the rules that are chosen; of a rank `alone` by those that look at each. Raises RuleError."""
+    loaded = engine.load(rules, of_run=True) if rules else _rules()
+    return by_rules(run, [one for one in loaded if not (alone and OF_ALL_RANKS.intersection(one.check.needs))])
+
+
+def by_rules(run: RunFacts, loaded: Sequence[LoadedRule]) -> Findings:
+    """One that cannot tell of the first rank says why."""
+    each = [RunFacts([log]) for log in run.logs]
+    found, others = list[RunFinding](), list[NotFound]()
+    for rule in loaded:
+        of_all = OF_ALL_RANKS.intersection(rule.check.needs)
+        asked = [_asked(one, rule, () if of_all else (one.logs[0].rank,)) for one in ([run] if of_all else each)]
+        some, why = _together([one for seen, _ in asked for one in seen]), asked[0][1]
+        found += some
+        others += [NotFound(rule.page.id, why)] if not some and why is not None else []
+    return ranked([one for one in found if not _is_told(one, found)]), tuple(others)
+
+
+def of_run(run: RunFacts, rule: LoadedRule) -> Said:
+    """What a rule says of a drawn run."""
+    found, others = by_rules(run, [rule])
+    why = "".join(one.why for one in others)
+    kind = OutcomeKind.FOUND if found else OutcomeKind.CANNOT_TELL if why else OutcomeKind.CLEAN
+    saved = (found[0].saving.low_ns / 1e6, found[0].saving.high_ns / 1e6) if found else None
+    return Outcome(rule.page.id, rule.page.code, kind, why), saved
 
 
 def ranked(found: Sequence[RunFinding]) -> tuple[RunFinding, ...]:
     """Those first that would save most."""
-    return tuple(sorted(found, key=lambda one: (-one.saving.likely_ns, _ORDER.index(one.kind))))
+    return tuple(sorted(found, key=lambda one: -one.saving.likely_ns))
+
+
+def _asked(run: RunFacts, rule: LoadedRule, ranks: tuple[int, ...]) -> tuple[list[RunFinding], str | None]:
+    """What it finds that is worth telling, and why nothing can be told of the rest, "" if all was looked at; None if
+    the rule is not about such a run."""
+    (outcome, said), name = engine.ask(run, rule), rule.page.id
+    seen = [one for one in said if isinstance(one, RunFinding)]
+    sound = [one for one in seen if one.saving.high_ns <= run.length_ns]
+    found = [one for one in sound if is_worth(one, run.length_ns)]
+    why: str | None = "the log contradicts itself" if len(sound) < len(seen) else ""
+    if outcome.outcome is OutcomeKind.CRASHED:
+        why = f"diagnose itself failed ({outcome.why.rpartition('(')[2].rstrip(')')})"
+    elif outcome.outcome is OutcomeKind.CANNOT_TELL:
+        why = outcome.why
+    elif outcome.outcome is OutcomeKind.NOT_APPLICABLE:
+        why = None
+    return [replace(one, kind=one.kind or name, rule=name, ranks=ranks) for one in found], why
+
+
+def is_worth(one: RunFinding, length_ns: int) -> bool:
+    """Whether it is told, by its likely saving. What costs no time always is."""
+    return one.saving.basis is RunBasis.NONE or one.saving.likely_ns >= max(WORTH_SHARE * length_ns, WORTH_NS)
 
 
 def _is_told(one: RunFinding, found: Sequence[RunFinding]) -> bool:
-    """Whether steps take longer from a moment on as one rank does, or outliers or pauses are those that get longer."""
-    if one.kind in (RunFindingKind.OUTLIER_STEPS, RunFindingKind.OUTSIDE):
-        grown = max((other.saving.high_ns for other in found if other.title == growth.LONGER_PAUSES), default=0)
-        return grown >= EXPLAINED * one.saving.likely_ns > 0
-    held_up = max((other.saving.high_ns for other in found if other.kind is RunFindingKind.STRAGGLER), default=0)
-    return one.kind is RunFindingKind.SLOWER_STEPS and held_up >= EXPLAINED * one.saving.likely_ns
+    why = max((other.saving.high_ns for other in found if other.kind == WHY.get(one.kind)), default=0)
+    return why >= EXPLAINED * one.saving.likely_ns > 0
 
 
-def _looked(
-    kind: RunFindingKind, look: Callable[[T], list[RunFinding]], given: T, length_ns: int
-) -> tuple[list[RunFinding], str]:
-    try:
-        return [one for one in look(given) if worth(one, length_ns)], ""
-    except CannotTell as error:
-        return [], str(error)
-    except Exception as error:
-        failure = failures.note(f"the look for {kind.value.replace('_', ' ')}", error)
-        return [], f"diagnose itself failed ({failure.error})"
+def _together(found: Sequence[RunFinding]) -> list[RunFinding]:
+    """One finding of each kind, of the rank that it costs most, with all ranks that have it."""
+    by_kind = dict[tuple[str, str], RunFinding]()
+    for one in found:
+        key = one.kind, one.title if one.saving.basis is RunBasis.NONE else ""  # There may be several, as of memories.
+        other = by_kind.setdefault(key, one)
+        if other is not one:
+            worse = max(other, one, key=lambda each: each.saving.likely_ns)
+            by_kind[key] = replace(worse, ranks=tuple(sorted((*other.ranks, *one.ranks))))
+    return list(by_kind.values())
 
 
-def _of_each(
-    kind: RunFindingKind, look: Callable[[RunLog], list[RunFinding]], logs: Sequence[RunLog]
-) -> tuple[list[RunFinding], str]:
-    """What is found on any rank, each with the ranks that have it; else why it cannot be told on the first."""
-    looked = [_looked(kind, look, log, log.length_ns) for log in logs]
-    by_name = dict[str, list[tuple[int, RunFinding]]]()
-    for log, (some, _) in zip(logs, looked, strict=True):
-        for one in some:
-            by_name.setdefault(_name(one), []).append((log.rank, one))
-    return [_together(some) for some in by_name.values()], looked[0][1]
+def with_recorded(run: WatchedRun, diagnoses: Mapping[str, Diagnosis]) -> WatchedRun:
+    """The run with findings of its recordings, by their names. Of one that several show the largest is told."""
+    found = dict[tuple[str, str], RunFinding]()
+    for name, diagnosis in diagnoses.items():
+        for one in diagnosis.findings:
+            if one.minor or one.per_sample or not diagnosis.step_ns:
+                continue
+            scaled = _scaled(one, diagnosis.step_ns, run.ranks[0], name)
+            key = one.code, "" if one.site is None else one.site.place
+            if key not in found or scaled.saving.likely_ns > found[key].saving.likely_ns:
+                found[key] = scaled
+    length_ns = max(one.length_ns for one in run.ranks)
+    kept = [one for one in found.values() if one.saving.high_ns <= length_ns and is_worth(one, length_ns)]
+    return replace(run, findings=ranked((*run.findings, *kept)))
 
 
-def _name(one: RunFinding) -> str:
-    """Of one kind there may be several, as of several memories; all others are one."""
-    return one.title if one.kind is RunFindingKind.GROWING_MEMORY else one.kind.value
-
-
-def _together(some: Sequence[tuple[int, RunFinding]]) -> RunFinding:
-    _, worst = max(some, key=lambda pair: pair[1].saving.likely_ns)
-    return msgspec.structs.replace(worst, ranks=tuple(sorted(rank for rank, _ in some)))
+def _scaled(one: RankedFinding, step_ns: int, run: RankRun, name: str) -> RunFinding:
+    """Of all steps of the run. Where recorded steps are longer than these, as outliers are, by its share of them."""
+    steps = sum(part.steps for part in run.over_time)
+    usual_ns = sum(part.steps * part.step_ns for part in run.over_time) / max(steps, 1)
+    times = steps * min(usual_ns / step_ns, 1.0)
+    saving = one.saving
+    low, likely, high = (int(max(ns, 0) * times) for ns in (saving.low_ns, saving.likely_ns, saving.high_ns))
+    evidence = sorted(one.evidence, key=lambda evidence: not evidence.primary)[:1]
+    seen = (
+        f"In {name}, a fix would save {about(saving.likely_ns)} of a step of {duration(step_ns)}."
+        f" The run has {number(steps)} steps of {duration(usual_ns)}."
+    )
+    thumb = RunBasis.RULE_OF_THUMB if saving.basis is Basis.RULE_OF_THUMB else RunBasis.REPLAYED
+    priced = RunSaving(low, likely, high, RunBasis.AT_MOST if saving.basis.is_bound else thumb)
+    change = one.fixes[0].do if one.fixes else "No fix is known."
+    title, said = f"{one.title} ({one.code})", (*evidence, Evidence(seen))
+    return RunFinding(title, said, priced, change, RECORDED, one.rule, one.where.ranks)

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+from diagnose.facts.watched.log import counted, total
 from diagnose.trace.run_log import RunLog, Window
 from diagnose.trace.units import duration, size
 
@@ -147,11 +148,9 @@ def _enough(windows: list[Window]) -> list[Window]:
 
 def _usual_ns(windows: Sequence[Window]) -> float:
     """Of a step, without what outliers take beyond the usual one."""
-    steps = sum(window.of("step").count for window in windows)
-    return sum(window.of("step").sum_ns - window.excess_ns for window in windows) / max(steps, 1)
+    excess_ns = sum(window.excess_ns for window in windows)
+    return (total(windows, "step") - excess_ns) / max(counted(windows, "step"), 1)
 
 
 def _share(windows: Sequence[Window], name: str) -> float:
-    return sum(window.of(name).sum_ns for window in windows) / max(
-        sum(window.of("step").sum_ns for window in windows), 1
-    )
+    return total(windows, name) / max(total(windows, "step"), 1)

@@ -15,8 +15,9 @@ import pytest
 from diagnose.capture.agent.watch.log import Figures, Log, LogFile
 from diagnose.capture.agent.watch.step_times import Interval, recorded
 from diagnose.capture.agent.watch.windows import COLUMNS, DETAILED, Windows
+from diagnose.facts.watched.log import steps_of
 from diagnose.source.run_log import read
-from diagnose.watched.parts import parts, steps_of
+from diagnose.watched.assembly import parts
 from tests.capture.scripts import STEP, plain, script
 from tests.exhaustive import some_of
 

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from diagnose import pipeline
 from diagnose.cli import group
-from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, WatchedRun
-from diagnose.watched import growth
+from diagnose.contracts.watched_run import RunBasis, RunFinding, WatchedRun
+from diagnose.facts.watched import series
 from diagnose.watched.assembly import watched_run
-from diagnose.watched.recorded import with_recorded
+from diagnose.watched.findings import with_recorded
 from tests.cli.terminals import LINES, Screen, on_a_terminal
 from tests.test_failures import GPU, RULES
 from tests.watched.logs import MS, S, interval, recorded
@@ -95,7 +95,7 @@ def test_there_is_none_in_a_pipe() -> None:
     assert done.stdout == "False\n"
 
 
-OPTIONS = ("--quiet", "--select", "AT", "--select", "KE", "--select", "LB01")
+OPTIONS = ("--quiet", "--select", "RU", "--select", "AT", "--select", "KE", "--select", "LB01")
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_findings_of_recorded_steps_are_scaled_to_the_run(tmp_path: Path) -> Non
 
     # Longer steps of the run save as much each; of shorter ones it is the share of the recorded step.
     longer, shorter = told(2 * step_ns), told(step_ns // 2)
-    assert longer.kind is RunFindingKind.RECORDED
+    assert longer.kind == "recorded"
     assert longer.saving.likely_ns == pytest.approx(2000 * first.saving.likely_ns)
     assert shorter.saving.likely_ns == pytest.approx(1000 * first.saving.likely_ns, rel=1e-3)
     assert longer.change == first.fixes[0].do
@@ -153,13 +153,12 @@ def test_a_recording_beside_the_log_is_ranked_with_it_as_well(run: Path) -> None
 
 def test_a_look_that_fails_leaves_all_others(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DIAGNOSE_DEBUG", raising=False)
-    monkeypatch.setattr(growth, "_known", lambda *_: 1 / 0)
+    monkeypatch.setattr(series, "_stretches", lambda *_: 1 / 0)
     text, problems = analyze(run, "--details")
     assert "Steps wait 8.00 ms on average for their batch" in text
     text = " ".join(text.split())
-    assert "Not checked, as diagnose itself failed (ZeroDivisionError" in text
-    assert ": rising step time, step-time jumps." in text
-    assert "Left out: the look for growing steps, as diagnose itself failed (ZeroDivisionError" in problems
+    assert "Not checked: slower steps (diagnose itself failed (ZeroDivisionError" in text
+    assert "Left out: stretches, as diagnose itself failed (ZeroDivisionError" in problems
 
 
 def test_the_json_is_that_of_the_contract(run: Path) -> None:

@@ -97,11 +97,11 @@ def test_findings_are_told_as_seen_looked_for_or_not_at_all() -> None:
     steps = [Column(40, 40 * ns, ns, ns, ()) for ns in range(20 * MS, 29 * MS, MS)]
     windows = [replace(window(at), columns={"step": step}) for at, step in enumerate(steps)]
     short, growing = values(log(window(0))), values(log(*windows))
-    kinds = ("growing_steps", "growing_memory", "outlier_steps", "slow_first_epoch")
+    kinds = ("slower_steps", "growing_memory", "step_pauses", "epoch_starts")
     assert [short.get(("finding", kind)) for kind in kinds] == [None, None, 0, None]
     assert [growing.get(("finding", kind)) for kind in kinds] == [1, None, 0, None]
     # The line begins with 20 ms, which the nine are held against: 40 times 0, 1, ... 8 ms.
-    assert growing["finding_saving_seconds", "growing_steps"] == pytest.approx(40 * 36 * 0.001)
+    assert growing["finding_saving_seconds", "slower_steps"] == pytest.approx(40 * 36 * 0.001)
 
 
 def test_what_is_unknown_is_left_out() -> None:

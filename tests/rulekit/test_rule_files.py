@@ -8,7 +8,7 @@ import pytest
 import diagnose
 from diagnose.contracts.finding import OutcomeKind
 from diagnose.fixes.catalogue import parsed
-from diagnose.pipeline import present
+from diagnose.pipeline import of_drawing, present
 from diagnose.rulekit import engine, page, testing
 from diagnose.synthetic.reading import facts_of
 from tests.drawing import Drawing
@@ -21,7 +21,7 @@ EXAMPLES = [one for path in FILES for one in testing.examples_of(engine.load_fil
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.name)
 def test_example(example: testing.Example) -> None:
-    assert testing.failure(example, facts_of, present) is None
+    assert testing.failure(example, of_drawing) is None
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -65,9 +65,8 @@ def test_a_rule_begins_with_at_most_five_lines_of_imports(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     imports = [line.split()[1] for line in lines if line.startswith(("import ", "from "))]
     assert len(imports) <= 5
-    assert all(
-        import_.startswith(("diagnose.rulekit.vocabulary", "diagnose.facts.", "math", "._")) for import_ in imports
-    )
+    known = ("diagnose.rulekit.vocabulary", "diagnose.facts.", "math", "statistics", "itertools", "._")
+    assert all(import_.startswith(known) for import_ in imports)
 
 
 GEMM = "ampere_sgemm_128x64_tn"

@@ -1,18 +1,22 @@
 """The examples in the guide to writing rules work: in a folder, and as a package that pip installs."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from diagnose.pipeline import present
+from diagnose.cli import group
+from diagnose.pipeline import of_drawing
 from diagnose.rulekit import settings, testing
 from diagnose.rulekit.settings import Settings, SettingsError
 from diagnose.synthetic import notation
-from diagnose.synthetic.reading import facts_of
+from tests.watched.logs import MS, S, interval, recorded
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "writing-rules.md").read_text(encoding="utf-8")
 
@@ -22,11 +26,32 @@ def shown(path: str, language: str = "python") -> str:
     return block[1]
 
 
-def test_its_examples_hold(tmp_path: Path) -> None:
-    name = "checkpoint_in_every_step"
+@pytest.mark.parametrize("name", ["checkpoint_in_every_step", "slow_optimizer"])
+def test_its_examples_hold(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.py").write_text(shown(f"my-rules/{name}.py"), encoding="utf-8")
-    ran = {example.name: testing.failure(example, facts_of, present) for example in testing.examples(tmp_path)}
+    ran = {example.name: testing.failure(example, of_drawing) for example in testing.examples(tmp_path)}
     assert ran == {f"{name}::fires[0]": None, f"{name}::silent[0]": None}
+
+
+def test_its_rule_on_a_run_finds_what_costs_a_watched_run(tmp_path: Path) -> None:
+    own, run = tmp_path / "own", tmp_path / "run"
+    own.mkdir()
+    run.mkdir()
+    (own / "slow_optimizer.py").write_text(shown("my-rules/slow_optimizer.py"), encoding="utf-8")
+    recorded(run, [interval(20 * MS, optimizer=10 * MS, loader=8 * MS)] * 1000)
+
+    def analyzed(*more: str) -> dict[str, Any]:
+        done = CliRunner().invoke(group, ["analyze", str(run), "--rules", str(own), "--json", "-", *more])
+        return {one["rule"]: one for one in json.loads(done.stdout)["findings"]}
+
+    one = analyzed("--select", "MY02")["slow_optimizer"]
+    assert (one["kind"], one["ranks"]) == ("slow_optimizer", [0])
+    assert one["evidence"][0]["text"] == "The optimizer takes 50.0 % of the steps: 10.0 s (47.6 % of the run)."
+    assert one["saving"] == {"low_ns": 0, "likely_ns": 5 * S, "high_ns": 9 * S, "basis": "at_most"}
+    assert set(analyzed()) == {"slow_optimizer", "waiting_for_data"}
+    assert set(analyzed("--ignore", "RU01")) == {"slow_optimizer"}
+    refused = CliRunner().invoke(group, ["analyze", str(run), "--select", "MY02"])
+    assert "There is no rule 'MY02'" in refused.output
 
 
 def test_it_names_every_kind_of_edit_and_example() -> None:

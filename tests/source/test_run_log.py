@@ -7,11 +7,11 @@ import pytest
 
 from diagnose.capture.agent.watch import windows
 from diagnose.capture.agent.watch.log import HEADER, MAGIC, VERSION, framed
+from diagnose.facts.watched import log as sketch
 from diagnose.source import recording, run_log
 from diagnose.source.base import InputError
 from diagnose.source.run_log import logs_in, read
 from diagnose.trace.run_log import COLUMNS, Column, EpochTime, Gauge, OutlierStep, RunLog
-from diagnose.watched import sketch
 
 NAMES = ["step", "loader", "save", "evaluation", "outside"]
 BEGIN: list[object] = ["begin", 1, 0, 1, 99, 1_700_000_000_000_000_000, NAMES, [100, 10, 0, 20, 0]]

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from diagnose.capture.agent.watch.log import framed
 from diagnose.capture.agent.watch.step_times import Interval
-from diagnose.capture.agent.watch.windows import COLUMNS, Windows
-from diagnose.source.run_log import read
+from diagnose.synthetic.run_notation import interval as interval
+from diagnose.synthetic.run_notation import written
 from diagnose.trace.run_log import Column, Gauge, RunLog, Window
 
 S, MS = 1_000_000_000, 1_000_000
@@ -51,35 +50,9 @@ def with_gauges(some: tuple[Window, ...], **values: list[float]) -> tuple[Window
     )
 
 
-def interval(step: int, **more: int | bool) -> Interval:
-    """Of a step in ns; `ended` is filled in by `recorded`."""
-    known = dict.fromkeys(Interval._fields, 0) | {"step": step, "epoch": False} | more
-    return Interval(**known)  # type: ignore[arg-type]
-
-
-def recorded(
-    folder: Path, intervals: Iterable[Interval], rank: int = 0, world_size: int = 1, began_unix_ns: int = 0
-) -> RunLog:
+def recorded(folder: Path, intervals: Iterable[Interval], rank: int = 0, *job: int) -> RunLog:
     """The log as the recorder writes it of a run whose first interval starts up for a second."""
-    now, made, records = S, Windows(0), list[list[object]]()
-    first = interval(S)._replace(ended=now)
-    made.started(first)
-    for one in intervals:
-        now += one.step + one.save + one.evaluation
-        made.take([one._replace(ended=now)])
-        if made.detailed:
-            records.append(["steps", made.detailed])
-            made.detailed = []
-        if made.long_enough(now):
-            records.append(made.record())
-            made.next()
-    row = [int(getattr(first, name, 0)) for name in COLUMNS]
-    records.append(made.record(last=True))
-    records.append(["end", "itself", now, [0] * len(COLUMNS), "optimizer", []])
-    path = folder / f"rank{rank}.watch"
-    begin = ["begin", 1, rank, world_size, 99, began_unix_ns, [*COLUMNS], row]
-    path.write_bytes(b"".join(map(framed, [begin, *records])))
-    return read(path)
+    return written(folder, ((one, {}) for one in intervals), rank, *job)
 
 
 def noise(seed: int, share: float) -> Iterator[float]:

@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from diagnose.contracts.watched_run import RunBasis, RunFinding, RunFindingKind, RunSaving, WatchedRun
+from diagnose.contracts.watched_run import RunBasis, RunFinding, RunSaving, WatchedRun
+from diagnose.facts.core.base import Missing
+from diagnose.facts.watched.log import RunFacts
+from diagnose.facts.watched.series import _rank_sum_chance, changed, grows, risen, stretches
+from diagnose.facts.watched.side_by_side import side_by_side
 from diagnose.reports import terminal
 from diagnose.trace.run_log import RunLog
 from diagnose.watched.assembly import watched_run
-from diagnose.watched.pricing import CannotTell
-from diagnose.watched.series import _rank_sum_chance, changed, grows, risen, stretches
-from diagnose.watched.stragglers import lost_ranks, side_by_side, stragglers
+from tests.rules import built_in
 from tests.watched.logs import MS, S, column, interval, log, noise, recorded, windows, with_columns
 
+RULE = built_in("stragglers_and_restarts")
 USUAL = {"loader": 2 * MS, "forward": 20 * MS, "backward": 40 * MS, "optimizer": 10 * MS, "rest": 8 * MS}
 
 
@@ -40,6 +43,16 @@ def job(folder: Path, world: int, slow: str = "", since: int = 0, share: float =
     return logs
 
 
+def stragglers(logs: list[RunLog]) -> list[RunFinding]:
+    return [
+        one for one in RULE.check.run(logs=logs, attempts=logs[:1], facts=RunFacts(logs)) if one.kind == "straggler"
+    ]
+
+
+def lost_ranks(logs: list[RunLog]) -> list[RunFinding]:
+    return list(RULE.module._lost_ranks(logs))
+
+
 def told(one: RunFinding) -> str:
     return " ".join(evidence.text for evidence in one.evidence)
 
@@ -50,7 +63,7 @@ def test_columns_are_compared_by_the_steps_that_ranks_make_together(tmp_path: Pa
         recorded(tmp_path, [interval(ms * MS, forward=ms * MS // 2)] * 1000, at, 2) for at, ms in enumerate((20, 30))
     ]
     assert len(logs[0].windows) != len(logs[1].windows)
-    table = side_by_side(logs)
+    table = side_by_side(RunFacts(logs))
     assert table.ranks == (0, 1)
     assert np.allclose(table.step, [[20 * MS], [30 * MS]])
     assert np.allclose(table.parts["forward"], [[10 * MS], [15 * MS]])
@@ -101,13 +114,13 @@ def test_with_a_gpu_the_rest_of_the_step_may_be_waiting(tmp_path: Path) -> None:
 
 def test_what_cannot_be_compared_says_so(tmp_path: Path) -> None:
     first, second = job(tmp_path, 2)
-    with pytest.raises(CannotTell, match="fewer than two ranks have a log"):
+    with pytest.raises(Missing, match="fewer than two ranks have a log"):
         stragglers([first])
-    with pytest.raises(CannotTell, match="the log of a rank is damaged"):
+    with pytest.raises(Missing, match="the log of a rank is damaged"):
         stragglers([first, replace(second, windows=(*second.windows[:3], *second.windows[4:]))])
-    with pytest.raises(CannotTell, match="at least 7 windows"):
+    with pytest.raises(Missing, match="at least 7 windows"):
         stragglers([first, replace(second, windows=second.windows[:4])])
-    with pytest.raises(CannotTell, match="at least 17 windows"):  # So few do not show a rank that gets slow.
+    with pytest.raises(Missing, match="at least 17 windows"):  # So few do not show a rank that gets slow.
         stragglers([first, replace(second, windows=second.windows[:10])])
 
 
@@ -130,7 +143,7 @@ def test_ranks_that_are_lost(tmp_path: Path) -> None:
 
 def test_a_job_is_shown_as_one(tmp_path: Path) -> None:
     found = watched_run(job(tmp_path, 2, "forward"))
-    assert found.findings[0].kind is RunFindingKind.STRAGGLER
+    assert found.findings[0].kind == "straggler"
     text = terminal.watched(found, 100, details=True)
     assert "Rank 0 of 2 (2 with a log): 501 steps" in text
     assert re.search(r"rank 1 +501 +51\.\d s +100 ms +2\.0\d ms +40\.\d ms +40\.\d ms +10\.\d ms", text)
@@ -138,11 +151,8 @@ def test_a_job_is_shown_as_one(tmp_path: Path) -> None:
 
 def test_slower_steps_that_a_straggler_explains_are_no_finding_of_their_own(tmp_path: Path) -> None:
     logs = job(tmp_path, 4, "forward", since=200)
-    assert [one.kind for one in watched_run(logs[:1]).findings] == [
-        RunFindingKind.SLOWER_STEPS,
-        RunFindingKind.LOST_RANK,
-    ]
-    assert [one.kind for one in watched_run(logs).findings] == [RunFindingKind.STRAGGLER]
+    assert [one.kind for one in watched_run(logs[:1]).findings] == ["slower_steps", "lost_rank"]
+    assert [one.kind for one in watched_run(logs).findings] == ["straggler"]
 
 
 def attempt(began_s: int, ended: str | None, saves_in: int | None = 2) -> RunLog:
@@ -163,7 +173,7 @@ def test_what_was_trained_after_the_last_checkpoint_is_lost() -> None:
     The checkpoint is in the third of five seconds: 2 to 3 s are lost, 250 of 500 steps if it was in the middle.
     """
     found = of(attempt(0, "crashed"), attempt(10, "itself"))
-    (one,) = [finding for finding in found.findings if finding.kind is RunFindingKind.RESTARTS]
+    (one,) = [finding for finding in found.findings if finding.kind == "restarts"]
     saving = one.saving
     assert RunSaving(7 * S, 7_500 * MS, 10 * S, saving.basis) == saving
     assert one.title == "The training restarted once"
@@ -178,7 +188,7 @@ def test_what_was_trained_after_the_last_checkpoint_is_lost() -> None:
 
 def test_without_a_checkpoint_all_is_lost() -> None:
     found = of(attempt(0, None, saves_in=None), attempt(6, "itself"))
-    (one,) = [finding for finding in found.findings if finding.kind is RunFindingKind.RESTARTS]
+    (one,) = [finding for finding in found.findings if finding.kind == "restarts"]
     assert (one.saving.low_ns, one.saving.likely_ns, one.saving.high_ns) == (6 * S, 6 * S, 6 * S)
     assert one.evidence[1].text.endswith("Not every attempt saved a checkpoint.")
     assert "1: killed" in terminal.watched(found, 80, details=True)
@@ -186,7 +196,7 @@ def test_without_a_checkpoint_all_is_lost() -> None:
 
 def test_one_that_ended_by_itself_was_no_failure() -> None:
     for found in (of(attempt(0, "itself"), attempt(10, "itself")), of(attempt(0, None))):
-        assert RunFindingKind.RESTARTS in {other.kind for other in found.not_found}
+        assert "stragglers_and_restarts" in {other.rule for other in found.not_found}
 
 
 def test_values_that_rise_all_along() -> None:
@@ -240,7 +250,7 @@ def test_the_chance_is_that_of_all_orders(first: int, second: int) -> None:
 
 def test_a_stretch_has_the_usual_step_and_the_parts_of_the_mean_one() -> None:
     some = tuple(with_columns(one, forward=column(10, 400 * MS)) for one in windows([100 * MS] * 48))
-    found = stretches(some, 24)
+    found, _ = stretches(RunFacts([log(some)]))
     assert len(found) == 24
     assert (found[1].first_step, found[1].steps, found[1].began_ns, found[1].ended_ns) == (21, 20, 3 * S, 5 * S)
     assert (found[1].step_ns, found[1].parts_ns["forward"], found[1].parts_ns["rest"]) == (100 * MS, 40 * MS, 60 * MS)

@@ -6,14 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose.contracts.watched_run import RunPartKind
+from diagnose.facts.watched.log import quantile_ns
 from diagnose.reports import markdown, terminal, watched_run
+from diagnose.synthetic.notation import DrawingError
+from diagnose.synthetic.run_notation import run_of
 from diagnose.trace.run_log import Column
 from diagnose.trace.units import long_duration
-from diagnose.watched.assembly import rank_run
+from diagnose.watched.assembly import over_time, parts, rank_run
 from diagnose.watched.assembly import watched_run as of_logs
-from diagnose.watched.over_time import over_time
-from diagnose.watched.parts import parts
-from diagnose.watched.sketch import quantile_ns
 from tests.watched.logs import MS, S, column, interval, log, recorded, windows, with_columns, with_gauges
 
 
@@ -65,7 +65,7 @@ def test_a_quantile_is_in_its_bucket() -> None:
 def test_stretches_of_the_run_add_up_to_it() -> None:
     some = with_gauges(windows([100 * MS] * 200), cpu_s=[float(k) for k in range(200)], temperature_c=[50.0] * 200)
     some = tuple(with_columns(one, loader=column(10, 300 * MS)) for one in some)
-    found = over_time(log(some), False)
+    found = over_time(log(some))
     assert len(found) == 96
     assert (found[0].began_ns, found[-1].ended_ns, sum(one.steps for one in found)) == (S, 201 * S, 2000)
     assert all(sum(one.parts.values()) == one.ended_ns - one.began_ns for one in found)
@@ -79,6 +79,12 @@ def test_evaluation_in_most_steps_is_part_of_them_over_time_as_well() -> None:
     window = replace(with_columns(window, evaluation=column(100, 500 * MS)), ended_ns=2 * S + 500 * MS)
     (found,) = rank_run(log((window,))).over_time
     assert found.parts == {RunPartKind.TRAINING: 1500 * MS}
+
+
+@pytest.mark.parametrize("text", ["nothing", "100 steps of 20, lunch 8", "100 steps of 20 ms"])
+def test_a_drawing_that_is_no_run_is_refused(text: str) -> None:
+    with pytest.raises(DrawingError, match="is no line of a run"):
+        run_of(text)
 
 
 def test_the_sentence_adds_up_to_a_hundred_percent() -> None:

@@ -10,13 +10,14 @@ from diagnose import failures
 from diagnose.trace.model import Rank
 
 T = TypeVar("T")
+K = TypeVar("K", bound="Known")
 
 
 class Missing(Exception):
     """The recording does not hold what a fact needs."""
 
-    def __init__(self, what: str, how_to_record_it: str) -> None:
-        """`what` is a noun phrase ("call stacks"), `how_to_record_it` an imperative sentence."""
+    def __init__(self, what: str, how_to_record_it: str = "") -> None:
+        """`what` is a noun phrase ("call stacks"), `how_to_record_it` a sentence; of a log it is a clause alone."""
         super().__init__(f"{what}: {how_to_record_it}")
         self.what = what
         self.how_to_record_it = how_to_record_it
@@ -39,16 +40,13 @@ def failed(part: str, error: Exception) -> Failed:
     return Failed(f"{failure.part}, as diagnose itself failed ({failure.error})", failures.REPORT)
 
 
-class Facts:
-    """A rank and the facts computed of it so far. Pass it to a fact to get its value."""
+class Known:
+    """Something, and the facts computed of it so far. Pass it to a fact to get its value."""
 
-    def __init__(self, rank: Rank, step_range: tuple[int, int] | None = None) -> None:
-        """`step_range`: use only recorded steps whose numbers are in it, both ends included."""
-        self.rank = rank
-        self.step_range = step_range
-        self._known: dict[Callable[[Facts], object], object] = {}
+    def __init__(self) -> None:
+        self._known: dict[Callable[..., object], object] = {}
 
-    def _get(self, compute: Callable[[Facts], T]) -> T:
+    def _get(self: K, compute: Callable[[K], T]) -> T:
         if compute not in self._known:
             try:
                 self._known[compute] = compute(self)
@@ -64,29 +62,40 @@ class Facts:
         return cast(T, value)
 
 
-FACTS: dict[str, Callable[[Facts], object]] = {}  # Every fact by name.
+class Facts(Known):
+    """A rank and the facts computed of it so far."""
+
+    def __init__(self, rank: Rank, step_range: tuple[int, int] | None = None) -> None:
+        """`step_range`: use only recorded steps whose numbers are in it, both ends included."""
+        super().__init__()
+        self.rank, self.step_range = rank, step_range
 
 
-def once(compute: Callable[[Facts], T]) -> Callable[[Facts], T]:
+FACTS: dict[str, Callable[[Facts], object]] = {}  # Every fact of a rank by name.
+
+
+def once(compute: Callable[[K], T]) -> Callable[[K], T]:
     """Have a function of Facts computed once per Facts, `Missing` remembered too."""
 
     @wraps(compute)
-    def cached(facts: Facts) -> T:
+    def cached(facts: K) -> T:
         return facts._get(compute)
 
     return cached
 
 
-def fact(compute: Callable[[Facts], T]) -> Callable[[Facts], T]:
-    """Make a function of Facts a fact: computed once per Facts, and registered under its name, for rules to ask for.
-
-    Raises ValueError if there is one of that name.
-    """
+def registered(known: dict[str, Callable[[K], object]], compute: Callable[[K], T]) -> Callable[[K], T]:
+    """Computed once, and known under its name, for rules to ask for. Raises ValueError if one has that name."""
     name = compute.__name__
-    if name in FACTS:
+    if name in known:
         raise ValueError(f"two facts are called {name}")
-    FACTS[name] = cached = once(compute)
+    known[name] = cached = once(compute)
     return cached
+
+
+def fact(compute: Callable[[Facts], T]) -> Callable[[Facts], T]:
+    """Make a function of Facts a fact. Raises as `registered` does."""
+    return registered(FACTS, compute)
 
 
 def optional(get: Callable[[Facts], T], facts: Facts) -> T | None:

@@ -1,7 +1,8 @@
 """A watched run as one HTML page: no server, no network, every string of the log as text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 import msgspec
 import plotly.graph_objects as go
@@ -42,10 +43,8 @@ HEIGHT, LANE = 300, 110
 def parts(found: WatchedRun) -> go.Figure:
     """Shares of each stretch of the run, one above the other. Raises Missing without any."""
     run = _with_stretches(found)
-    unit_ns, unit = _unit(run)
-    made = style.figure(HEIGHT, barmode="stack", bargap=0)
-    made.update_xaxes(title={"text": f"{unit} since the start"}, rangemode="tozero")
-    made.update_yaxes(title={"text": "% of the time"}, range=[0, 100], fixedrange=True)
+    made, unit_ns = _figure(run, "% of the time", barmode="stack", bargap=0)
+    made.update_yaxes(range=[0, 100])
     bars = [(0, run.over_time[0].began_ns, {RunPartKind.START: run.over_time[0].began_ns})]
     bars += [(one.began_ns, one.ended_ns, one.parts) for one in run.over_time]
     bars = [bar for bar in bars if bar[1] > bar[0]]
@@ -80,10 +79,7 @@ def parts_sentence(found: WatchedRun) -> str:
 def step_times(found: WatchedRun) -> go.Figure:
     """The usual step over the run by rank, and the 99th percentile of the shown rank. Raises Missing without steps."""
     first = _with_stretches(found)
-    unit_ns, unit = _unit(first)
-    made = style.figure(HEIGHT)
-    made.update_xaxes(title={"text": f"{unit} since the start"}, rangemode="tozero")
-    made.update_yaxes(title={"text": "ms"}, rangemode="tozero", fixedrange=True)
+    made, unit_ns = _figure(first, "ms")
     shown = _shown(found)
     for at, run in enumerate(shown):
         stretches = [one for one in run.over_time if one.steps]
@@ -114,10 +110,7 @@ def step_times_sentence(found: WatchedRun) -> str:
 def memory(found: WatchedRun) -> go.Figure:
     """Raises Missing where no figure of memory is known."""
     run = _with_stretches(found)
-    unit_ns, unit = _unit(run)
-    made = style.figure(HEIGHT)
-    made.update_xaxes(title={"text": f"{unit} since the start"}, rangemode="tozero")
-    made.update_yaxes(title={"text": "GB"}, rangemode="tozero", fixedrange=True)
+    made, unit_ns = _figure(run, "GB")
     for name, colour in zip(_known(run, MEMORY, "memory"), LINES, strict=False):
         some = [one for one in run.over_time if name in one.figures]
         _line(made, FIGURES[name], _middles(some, unit_ns), [one.figures[name] / 1e9 for one in some], colour)
@@ -160,15 +153,11 @@ def device(found: WatchedRun) -> go.Figure:
 
 def device_sentence(found: WatchedRun) -> str:
     """What to see in it."""
-    run = _with_stretches(found)
-    told = list(_ends(run, _known(run, DEVICE, "figures of a device")))
-    return f"From the first stretch of the run to the last: {'; '.join(told)}."
-
-
-def _ends(run: RankRun, names: Sequence[str]) -> Iterator[str]:
-    for name in names:
+    run, told = _with_stretches(found), list[str]()
+    for name in _known(run, DEVICE, "figures of a device"):
         known = [one.figures[name] for one in run.over_time if name in one.figures]
-        yield f"{FIGURES[name]} {three_digits(known[0])} to {three_digits(known[-1])}"
+        told.append(f"{FIGURES[name]} {three_digits(known[0])} to {three_digits(known[-1])}")
+    return f"From the first stretch of the run to the last: {'; '.join(told)}."
 
 
 def _with_stretches(found: WatchedRun) -> RankRun:
@@ -193,6 +182,15 @@ def _shown(found: WatchedRun) -> list[RankRun]:
     first, *others = known
     others.sort(key=lambda run: sum(one.steps * one.step_ns for one in run.over_time) / max(run.steps - 1, 1))
     return [first, *others[:3], *others[3 - MOST_RANKS + 1 :]]
+
+
+def _figure(run: RankRun, values: str, **layout: Any) -> tuple[go.Figure, float]:
+    """Of values over the run, and the ns in a unit of its time."""
+    unit_ns, unit = _unit(run)
+    made = style.figure(HEIGHT, **layout)
+    made.update_xaxes(title={"text": f"{unit} since the start"}, rangemode="tozero")
+    made.update_yaxes(title={"text": values}, rangemode="tozero", fixedrange=True)
+    return made, unit_ns
 
 
 def _unit(run: RankRun) -> tuple[float, str]:

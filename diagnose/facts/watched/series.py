@@ -1,7 +1,7 @@
 """Stretches of a run in order, and whether what is measured in them rises, slowly or at once."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import fmean, median
 from typing import TypeVar
 
@@ -9,14 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from diagnose.facts.core.base import Missing
 from diagnose.facts.run.growth import RARE_TIME, RISE, trend
+from diagnose.facts.watched.log import OTHER_CODE, PARTS, RunFacts, groups, quantile_ns, run_fact
+from diagnose.facts.watched.steps import steady
 from diagnose.trace.run_log import RunLog, Window
-from diagnose.watched.sketch import quantile_ns
-
-PARTS = ("loader", "forward", "backward", "optimizer", "collection", "compilation")
-"""Of a step, as the log tells them apart; the rest of it is REST."""
-
-REST = "rest"
 
 GROUPS, MOMENTS, LEAST_GROUPS = 24, 48, 7
 """Into how many a run is put together to see whether something grows, to see when it changed, and at least (our
@@ -25,9 +22,8 @@ choice): so few hardly depend on each other, as neighbouring steps do. Of six no
 
 LEAST_APART = 12
 """Values that hang together are averaged in pairs, down to so many: a rise of 12 in order is no chance (our choice)."""
-
 LEAST_TO_CHANGE = 17  # Of fewer values no order is as rare as RARE_TIME wherever they may have changed.
-
+TOO_FEW = "the log needs at least {} windows of one second or longer"
 T = TypeVar("T")
 FloatArray = npt.NDArray[np.float64]
 
@@ -43,7 +39,7 @@ class Stretch(Struct, frozen=True):
     ended_ns: int
     step_ns: float  # Of a usual step: without what outliers take beyond it.
     pause_ns: float  # What the mean step takes beyond the median one, with pauses between steps.
-    parts_ns: dict[str, float]  # Of the mean step, by PARTS and REST.
+    parts_ns: dict[str, float]  # Of the mean step, by PARTS and OTHER_CODE.
     windows: tuple[Window, ...]  # Of the log; none where steps are known one by one.
 
 
@@ -66,29 +62,32 @@ class Changed(Struct, frozen=True):
     chance: float
 
 
-def stretches(windows: Sequence[Window], most: int = GROUPS) -> list[Stretch]:
-    """Windows put together into at most so many, of about as much time; those without steps are left out."""
-    return [_stretch(group) for group in groups([one for one in windows if one.timed], most)]
+@run_fact
+def stretches(run: RunFacts) -> tuple[list[Stretch], list[Stretch]]:
+    """The run but a slow first epoch, in 24 stretches at most, and in 48. Missing with fewer than 7 windows."""
+    return _stretches(run, GROUPS), _stretches(run, MOMENTS)
 
 
-def groups(windows: Sequence[Window], most: int) -> Iterator[list[Window]]:
-    """As `stretches`."""
-    if not windows:
-        return
-    began, length = windows[0].began_ns, windows[-1].ended_ns - windows[0].began_ns
-    found: dict[int, list[Window]] = {}
-    for window in windows:
-        middle = (window.began_ns + window.ended_ns) / 2 - began
-        found.setdefault(int(most * middle / max(length, 1)), []).append(window)
-    yield from (found[at] for at in sorted(found))
+def _stretches(run: RunFacts, most: int) -> list[Stretch]:
+    found = [_stretch(group) for group in groups([one for one in steady(run) if one.timed], most)]
+    found = found if len(found) >= LEAST_GROUPS else of_first_steps(run.logs[0])
+    if len(found) < LEAST_GROUPS:
+        raise Missing(TOO_FEW.format(LEAST_GROUPS))
+    return found
 
 
 def of_first_steps(log: RunLog) -> list[Stretch]:
     """The first steps, which are known one by one, put together: for runs that have no more."""
-    rows = log.first_steps
+    rows, found = log.first_steps, list[Stretch]()
     size = max(len(rows) // GROUPS, 1)
-    chunks = [rows[at : at + size] for at in range(0, len(rows) - size + 1, size)]
-    return [_of_rows(1 + size * at, chunk) for at, chunk in enumerate(chunks)]
+    for at in range(0, len(rows) - size + 1, size):
+        some = rows[at : at + size]
+        parts = {name: median(row.get(name, 0) for row in some) for name in PARTS}
+        step = median(row.get("step", 0) for row in some)
+        pause = max(fmean(row.get("step", 0) for row in some) - step, 0.0)
+        parts[OTHER_CODE] = max(step - sum(parts.values()), 0)
+        found.append(Stretch(1 + at, size, 0, 0, step, pause, parts, ()))
+    return found
 
 
 def _stretch(windows: Sequence[Window]) -> Stretch:
@@ -100,14 +99,9 @@ def _stretch(windows: Sequence[Window]) -> Stretch:
     ends = windows[0].began_ns, windows[-1].ended_ns
     pause = max(sums["step"] / steps - (quantile_ns((one.of("step") for one in windows), 0.5) or usual), 0.0)
     pause += sum(window.of("outside").sum_ns for window in windows) / steps
-    return Stretch(windows[0].first_step, steps, *ends, max(usual, 0.0), pause, {**parts, REST: rest}, tuple(windows))
-
-
-def _of_rows(first_step: int, rows: Sequence[dict[str, int]]) -> Stretch:
-    parts = {name: median(row.get(name, 0) for row in rows) for name in PARTS}
-    step = median(row.get("step", 0) for row in rows)
-    pause = max(fmean(row.get("step", 0) for row in rows) - step, 0.0)
-    return Stretch(first_step, len(rows), 0, 0, step, pause, {**parts, REST: max(step - sum(parts.values()), 0)}, ())
+    return Stretch(
+        windows[0].first_step, steps, *ends, max(usual, 0.0), pause, {**parts, OTHER_CODE: rest}, tuple(windows)
+    )
 
 
 def risen(values: Sequence[float], rise: float = RISE) -> Risen | None:

@@ -1,0 +1,1 @@
+"""What can be measured in the log of a watched run, for rules on whole runs."""
