@@ -24,12 +24,11 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.cli.results import sentences
-from diagnose.live import now
-from diagnose.live.now import RankNow
 
 if TYPE_CHECKING:
     from diagnose.contracts.watched_run import RunFindingKind
     from diagnose.live.follow import Show
+    from diagnose.live.now import RankNow
 
 MOST_WIDTH = 110
 BETWEEN_S = 60.0  # Lines, where there is no panel.
@@ -97,6 +96,8 @@ class Panel:
 
 def drawn(ranks: Sequence[RankNow], width: int) -> list[str]:
     """The lines of the panel, with their colours. Names from the run are shown as text, never as markup."""
+    from diagnose.live import now
+
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True, style="dim")
     table.add_column()
