@@ -51,19 +51,15 @@ from diagnose.replay.job_saving import baseline
 from diagnose.replay.saving import Basis, Replay
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import Examined, LoadedRule, RuleSet
-from diagnose.rulekit.testing import Said
 from diagnose.rulekit.vocabulary import RuleError
 from diagnose.source import arrangement, processes, ranks, recording
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles, Recordings
-from diagnose.synthetic.reading import facts_of
-from diagnose.synthetic.run_notation import run_of
 from diagnose.timeline import drawing
 from diagnose.timeline.drawing import timeline
 from diagnose.timeline.pictures import pictures
 from diagnose.trace.model import Ground, IntegrityNote, Peers, Severity
 from diagnose.version import __version__
-from diagnose.watched.findings import of_run
 
 StepRange: TypeAlias = tuple[int, int]
 Found: TypeAlias = tuple[RuleName, Finding]
@@ -345,15 +341,3 @@ def to_measure(files: RankFiles) -> tuple[Facts, list[Wanted]]:
     findings = _usable(facts, engine.examine(facts, engine.load(RuleSet())).findings)
     recosts = [[edit for edit in finding.edits if isinstance(edit, Recost)] for _, finding in findings]
     return facts, wanted(facts, list(filter(None, recosts)), WORTH_MEASURING * steps(facts).mean_ns)
-
-
-def of_drawing(rule: LoadedRule, drawing: str) -> Said:
-    """What a rule says of a trace or a run that is drawn in text. Raises DrawingError."""
-    if rule.check.of_run:
-        return of_run(run_of(drawing), rule)
-    said = present(facts_of(drawing), [rule])
-    times_ns, replay = said.findings[0].saving.replayed_ns if said.findings else None, said.sections.replay
-    if times_ns is None or replay is None:
-        return said.outcomes[0], None
-    low_ms, high_ms = ((replay.step_time_ns - ns) / 1e6 for ns in (max(times_ns), min(times_ns)))
-    return said.outcomes[0], (low_ms, high_ms)

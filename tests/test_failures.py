@@ -150,6 +150,7 @@ def test_a_report_comes_without_any_of_its_parts(
     assert count or form == "json"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_page_comes_without_any_of_its_parts(sound: Diagnosis, capsys: pytest.CaptureFixture[str]) -> None:
     for name, text in parts_of(sound, "html"):
@@ -173,6 +174,7 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "read", lambda files: rank)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("read_once")
 def test_an_analysis_comes_without_any_fact() -> None:

@@ -2,12 +2,17 @@
 
 import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from diagnose.cli.results import sentences, width_and_color
 from diagnose.rulekit import page
 from diagnose.rulekit.page import Page
+
+if TYPE_CHECKING:
+    from diagnose.rulekit.engine import LoadedRule
+    from diagnose.rulekit.testing import Said
 
 WIDTH = 100
 MOST_LINES = {"Why it costs": 3, "How to fix": 5, "Ignore when": 3}  # Of the parts of a rule's page that `show` has.
@@ -87,7 +92,6 @@ def test_rules(folder: Path) -> None:
 
     Example: diagnose rules test my-rules
     """
-    from diagnose.pipeline import of_drawing
     from diagnose.rulekit import testing
     from diagnose.rulekit.vocabulary import RuleError
 
@@ -104,3 +108,20 @@ def test_rules(folder: Path) -> None:
     click.echo(f"{passed} ok, {failed} failed")
     if failed:
         raise click.exceptions.Exit(1)
+
+
+def of_drawing(rule: "LoadedRule", drawing: str) -> "Said":
+    """What a rule says of a trace or a run that is drawn in text. Raises DrawingError."""
+    from diagnose.pipeline import present
+    from diagnose.synthetic.reading import facts_of
+    from diagnose.synthetic.run_notation import run_of
+    from diagnose.watched.findings import of_run
+
+    if rule.check.of_run:
+        return of_run(run_of(drawing), rule)
+    said = present(facts_of(drawing), [rule])
+    times_ns, replay = said.findings[0].saving.replayed_ns if said.findings else None, said.sections.replay
+    if times_ns is None or replay is None:
+        return said.outcomes[0], None
+    low_ms, high_ms = ((replay.step_time_ns - ns) / 1e6 for ns in (max(times_ns), min(times_ns)))
+    return said.outcomes[0], (low_ms, high_ms)

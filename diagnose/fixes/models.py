@@ -31,7 +31,6 @@ COMPILED_FROM = (7, 0)  # Compute capability that torch.compile needs (Triton as
 
 
 def _compiled_nothing() -> str:
-    """A clause on that; empty if something was compiled."""
     frames = sys.modules.get("torch._dynamo.utils")
     done = frames is not None and frames.counters["frames"]["ok"] > 0
     return "" if done else "torch.compile could trace no part of the model"
@@ -57,8 +56,7 @@ class Compile(Setting):
 
     @property
     def action(self) -> str:
-        """Choosing kernels by measuring is for products, and another thing."""
-        return "" if self.value == "max-autotune" else self.form
+        return "" if self.value == "max-autotune" else self.form  # That chooses kernels by measuring: another action.
 
     def words(self) -> Words:
         return Words("Compile the model.", after=f"model = torch.compile(model{self._options(', ', _quoted)})")
@@ -98,8 +96,7 @@ class Compile(Setting):
 
     def _compiled(self, model: Any, torch: Any) -> Any:
         """Module.compile() compiles nothing of a Sequential of torch's own modules alone, in whose files no compiled
-        code may begin (torch 2.13): it begins here. Raises CannotSwitch where the script compiles.
-        """
+        code may begin (torch 2.13): it begins here. Raises CannotSwitch where the script compiles."""
         if any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules()):
             raise CannotSwitch("the script compiles the model itself")
 

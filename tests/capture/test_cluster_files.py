@@ -50,6 +50,7 @@ def whole(found: Manifest) -> None:
     assert (found.complete, found.notes) == (True, ())
 
 
+@pytest.mark.exhaustive
 def test_the_batch_script_of_slurm(tmp_path: Path, free_port: int) -> None:
     script(tmp_path, DDP)
     given = programs(tmp_path, srun=SRUN, scontrol=SCONTROL)

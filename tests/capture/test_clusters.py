@@ -225,6 +225,7 @@ def recorded(folder: Path, plan: Plan, *words: object) -> Manifest:
         os.environ.update(before)
 
 
+@pytest.mark.exhaustive
 def test_of_many_ranks_some_and_the_slowest_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With "auto" of 3 ranks, where 2 were many."""
     script(tmp_path, DDP)

@@ -138,6 +138,7 @@ def limits() -> Iterator[None]:
     signal.signal(signal.SIGXFSZ, earlier)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("full", some_of([False, True], [True]), ids=["", "full disk"])
 @pytest.mark.parametrize("steps", some_of(["300_000", "10_000_000"], ["300_000"]))

@@ -144,6 +144,7 @@ def test_the_page_shows_what_a_sample_gives(tmp_path: Path) -> None:
     subprocess.run(["git", "apply", "--check", "-"], cwd=tmp_path, input=done.stdout, check=True)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("case", "switch", "bad", "good"),
     [

@@ -149,6 +149,7 @@ def test_commands_of_one_job_record_together(tmp_path: Path) -> None:
     assert len({one.first_step for one in timed if one is not None}) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_is_killed_as_it_records_leaves_its_log(tmp_path: Path) -> None:
     script(tmp_path, LOADED)
     process = begun(tmp_path, "train.py")
@@ -195,6 +196,7 @@ for at in range({most}):
 )
 
 
+@pytest.mark.exhaustive
 def test_the_next_outlier_is_caught(tmp_path: Path) -> None:
     """Every 40th step has one: a whole period is recorded, and the place is named. `--recordings 0` asks for none."""
     script(tmp_path, STUTTER.format(most=8000))

@@ -140,6 +140,7 @@ for epoch in range(4):
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kept", ["None", "DataLoader(rows, batch_size=4, num_workers=1, persistent_workers=True)"])
 def test_epochs_of_loaders_that_nothing_keeps_and_of_workers_that_stay(tmp_path: Path, kept: str) -> None:
     done = watch(tmp_path, "train.py", text=EPOCHS.format(kept=kept))
@@ -252,6 +253,7 @@ if first:
 )
 
 
+@pytest.mark.exhaustive
 def test_a_training_that_starts_again_has_a_log_of_each_attempt(tmp_path: Path) -> None:
     done = watch(tmp_path, "train.py", text=RESTARTED)
     assert done.returncode == 0, done.stderr
@@ -296,6 +298,7 @@ def test_a_killed_run_loses_ten_seconds_at_most(tmp_path: Path, seed: str) -> No
     assert (shown.returncode, "killed or still running" in shown.stdout) == (0, True)
 
 
+@pytest.mark.exhaustive
 def test_a_full_disk_leaves_the_training_alone(tmp_path: Path) -> None:
     """Files cannot get larger than 1,500 bytes: the log's beginning fits, and what follows does not."""
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1500, -1))\n"
@@ -310,6 +313,7 @@ def test_a_full_disk_leaves_the_training_alone(tmp_path: Path) -> None:
     assert (log.rank, log.damaged, log.ended) == (0, 0, None)
 
 
+@pytest.mark.exhaustive
 def test_modules_and_launchers_are_watched(tmp_path: Path) -> None:
     steps = "for _ in range(30):\n    step()\n"
     script(tmp_path, STEP + steps)

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 import diagnose
+from diagnose.cli.rules import of_drawing
 from diagnose.contracts.finding import OutcomeKind
 from diagnose.fixes.catalogue import parsed
-from diagnose.pipeline import of_drawing, present
+from diagnose.pipeline import present
 from diagnose.rulekit import engine, page, testing
 from diagnose.synthetic.reading import facts_of
 from tests.drawing import Drawing

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from diagnose.cli import group
-from diagnose.pipeline import of_drawing
+from diagnose.cli.rules import of_drawing
 from diagnose.rulekit import settings, testing
 from diagnose.rulekit.settings import Settings, SettingsError
 from diagnose.synthetic import notation

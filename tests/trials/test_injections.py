@@ -107,6 +107,7 @@ def test_a_variable_that_the_script_sets_voids_the_arm(tmp_path: Path) -> None:
         arm(tmp_path, text, "env:MALLOC_TRIM_THRESHOLD_=99999999")
 
 
+@pytest.mark.exhaustive
 def test_a_variable_is_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch looks whether it is there, whatever its value."""
     name = "PYTORCH_NO_CUDA_MEMORY_CACHING"
@@ -132,11 +133,13 @@ def test_attention_of_transformers(tmp_path: Path) -> None:
         arm(tmp_path, TRANSFORMERS.format(attention="sdpa"), fix)
 
 
+@pytest.mark.exhaustive
 def test_the_module_that_lightning_calls_is_changed(tmp_path: Path) -> None:
     changed = arm(tmp_path, LIGHTNING, "wrap:torch.autocast")
     assert changed.injected == ("Sequential at train.py:21: forward() in autocast to bfloat16",)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
 def test_calls_of_torch_compile_are_changed(tmp_path: Path) -> None:
     fixes = "patch:torch.compile(dynamic=True)", "patch:torch.compile(mode=reduce-overhead)"
@@ -174,6 +177,7 @@ def told(folder: Path) -> tuple[int, str, float]:
     return int(reduced), same, float(total)
 
 
+@pytest.mark.exhaustive
 def test_gradients_are_reduced_in_the_last_backward_pass(tmp_path: Path) -> None:
     """Two of nine steps are learnt from."""
     before = both(tmp_path, ranks("4"))
@@ -227,6 +231,7 @@ def test_shards_are_kept_after_the_forward_pass(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_two_runs_and_one_with_workers_have_the_same_losses(tmp_path: Path) -> None:
     first, again = arm(tmp_path, MANY), arm(tmp_path, MANY)
     changed = arm(tmp_path, MANY, "patch:DataLoader(num_workers=1)")

@@ -149,6 +149,7 @@ def test_equal_arms_show_a_difference_in_at_most_5_of_100(spread: float) -> None
     assert sum(claims(draw, spread, CPU) for _ in range(1000)) <= 50
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("between", [CPU, RANKS, of_waiting(0.0), of_waiting(0.5)])
 def test_so_do_arms_of_trainings_that_differ_in_how_much_their_runs_do(between: Spread) -> None:
@@ -173,6 +174,7 @@ def test_what_one_side_waits_throughout_is_of_the_fix() -> None:
     assert wait_alike([(100.0, 50.0), (150.0, 50.0)], [(0.1, 0.2), (0.4, 0.2)]) == [(100.0, 50.0), (150.0, 50.0)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_machine_that_is_busy_now_and_then_makes_no_gain_of_nothing() -> None:
     """1000 trials of steps of 100 ns with 2 % of noise, of which other processes take a third now and then."""

@@ -130,6 +130,8 @@ def test_shapes_are_read_as_text_and_bounded() -> None:
     assert len(shapes_text(((matrix,),) * 60)) == module.LONGEST
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_rows_of_recorded_traces_add_up_to_their_mean_step(corpus: Path) -> None:
     traces = sorted(corpus.glob("kineto/*/*.json.gz"))
     assert traces
