@@ -100,7 +100,7 @@ ALL = 0.95  # Share that is called all of it (our choice).
 
 def headline(run: RankRun) -> str:
     """Where the time went, in one line. Shares add up to 100 %; what rounds to nothing is left out."""
-    told = []
+    told = list[str]()
     for part, tenths in zip(run.parts, _tenths(run.parts), strict=True):
         in_first = part.ns >= 1e9 and (part.first_epoch_ns or 0) >= ALL * part.ns
         where = " (all of it in the first epoch)" if in_first else ""

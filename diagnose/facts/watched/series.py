@@ -82,7 +82,7 @@ def of_first_steps(log: RunLog) -> list[Stretch]:
     size = max(len(rows) // GROUPS, 1)
     for at in range(0, len(rows) - size + 1, size):
         some = rows[at : at + size]
-        parts = {name: median(row.get(name, 0) for row in some) for name in PARTS}
+        parts: dict[str, float] = {name: median(row.get(name, 0) for row in some) for name in PARTS}
         step = median(row.get("step", 0) for row in some)
         pause = max(fmean(row.get("step", 0) for row in some) - step, 0.0)
         parts[OTHER_CODE] = max(step - sum(parts.values()), 0)
