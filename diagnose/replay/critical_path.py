@@ -146,7 +146,11 @@ class _Stretches(Struct, frozen=True):
 
 
 def _stretches(facts: Facts, found: Chain) -> _Stretches:
-    """What each edge of the chain is, and behind it, where it is not a thread's time, what only a residual explains."""
+    """Each edge of the chain as a stretch of its kind; where that ends before the edge, an unexplained one follows.
+
+    `call`: what launched the device work, or the fetch that delivered a batch. A launch explains the time until its
+    call returns, a queue the turnaround between two kernels, work and threads all of theirs.
+    """
     some, work, spans = recorded_graph(facts).edges, device_work(facts), facts.rank.spans
     start, end = spans["start_ns"].to_numpy(), (spans["start_ns"] + spans["dur_ns"]).to_numpy()
     known = found.edge >= 0

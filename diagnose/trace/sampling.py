@@ -150,6 +150,8 @@ def lines_table(
 
 
 def _cells(spans: pd.DataFrame, tracks: IntArray) -> _Cells:
+    """The outermost calls of these threads and the pauses behind them. A pause is the same where the calls before and
+    behind it are; the last of a thread has none behind it."""
     kind, track = (spans["kind"].cat.codes.to_numpy(), spans["track"].to_numpy().astype(np.int64))
     ids = np.flatnonzero(np.isin(kind, [enums.code(call) for call in CALLS]) & np.isin(track, tracks))
     start = spans["start_ns"].to_numpy()

@@ -231,6 +231,11 @@ def _ns(facts: Facts) -> IntArray:
 
 
 def _counted(facts: Facts) -> Mask:
+    """Which calls may make a line dominant: the user's ops, and the backward nodes that these made.
+
+    Not those of layers, optimizers (but the user's own), zeroing and loading. What anyone's code calls (`_ANYONES`)
+    counts in the forward pass alone.
+    """
     spent, names = _spent(facts), facts.rank.spans["name"].cat
     made_by = names.codes.to_numpy()[spent.calls.ids[spent.maker]]
     is_op, layer, anyones = (

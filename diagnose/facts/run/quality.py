@@ -218,8 +218,8 @@ class Steadiness(Struct, frozen=True):
     """Standard deviation of their times over the mean; None for one step. In whole cycles of steps, of which one is
     long, each time is compared with those of its kind: long steps are no accident there."""
     quicker_ns: int | None
-    """Host time of a first recorded step that took less than a third of the used ones for as much work on the device,
-    of which that did not take half; None if there is none."""
+    """Host time of a first recorded step that took less than a third of the used ones for as much device work, which
+    took less than half of these; None if there is none."""
 
 
 @fact
@@ -237,6 +237,8 @@ def steadiness(facts: Facts) -> Steadiness:
 
 
 def _quicker_ns(facts: Facts) -> int | None:
+    """Host time of the first step, if the used ones took over three times as long for as much device work, while the
+    device was mostly idle: what grew is not the training."""
     used, marks, time = steps(facts), facts.rank.steps, optional(breakdown, facts)
     if time is None or not marks or marks[0].number not in used.dropped or used.measure is not Measure.DEVICE:
         return None
