@@ -156,7 +156,7 @@ sys.modules["diagnose_agent"] = package = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(package)
 from diagnose_agent import injection
 injection.inject(["patch:gc.collect(every=500)", "env:OMP_NUM_THREADS=8"])
-print(sorted(injection.effects()), [name for name in sys.modules if name.partition(".")[0] == "diagnose"])
+print(sorted(injection.found()["injected"]), [name for name in sys.modules if name.partition(".")[0] == "diagnose"])
 """
     run = [sys.executable, "-I", "-S", "-c", text]
     done = subprocess.run(run, capture_output=True, text=True, check=True, cwd=tmp_path)

@@ -118,14 +118,15 @@ def test_a_window_that_moves_from_one_file_to_the_other_while_both_are_read_is_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between both reads the recorder appends the window that was open, and another one takes its place."""
-    path, original = written(tmp_path, windows=2, opened=True), run_log._current
+    path, original = written(tmp_path, windows=2, opened=True), run_log._records
 
-    def later(*arguments: Any) -> Any:
-        monkeypatch.setattr(run_log, "_current", original)
-        written(tmp_path, windows=3, opened=True)
-        return original(*arguments)
+    def later(path: Path, damage: list[int]) -> Any:
+        if path.suffix == ".open":
+            monkeypatch.setattr(run_log, "_records", original)
+            written(tmp_path, windows=3, opened=True)
+        return original(path, damage)
 
-    monkeypatch.setattr(run_log, "_current", later)
+    monkeypatch.setattr(run_log, "_records", later)
     _, known = follow._read(path)
     assert [one.first_step for one in known.latest] == [1, 11, 21]
 
