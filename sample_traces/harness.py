@@ -7,6 +7,8 @@ numbers both ways. Cases of several processes are started by torchrun. A mixed c
 `--fixed loader logs`.
 """
 
+from __future__ import annotations
+
 import argparse
 import ctypes
 import gzip

@@ -1,5 +1,7 @@
 """What jobs are made of. Compute is an op that sleeps: ranks then compute at once, however few cores there are."""
 
+from __future__ import annotations
+
 import time
 from typing import Any
 

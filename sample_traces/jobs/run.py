@@ -5,6 +5,8 @@
 benchmarks/jobs/cases.tsv has the options of each planted fault, and those that fix it. Times are in ms.
 """
 
+from __future__ import annotations
+
 import argparse
 import ast
 import contextlib

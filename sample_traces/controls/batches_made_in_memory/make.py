@@ -1,5 +1,7 @@
 """DataLoader loads in the training process (num_workers=0), of samples in memory, which costs next to nothing."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

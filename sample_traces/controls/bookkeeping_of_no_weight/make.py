@@ -1,5 +1,7 @@
 """Python keeps books after every step, in less than a hundredth of it."""
 
+from __future__ import annotations
+
 import time
 from collections import deque
 from pathlib import Path

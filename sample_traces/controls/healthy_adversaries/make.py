@@ -1,5 +1,7 @@
 """A generator and its critic learn in turn, each from its own loss, on rows in memory."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

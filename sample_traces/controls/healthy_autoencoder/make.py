@@ -1,5 +1,7 @@
 """An autoencoder that keeps an average of its weights and clips its gradients, all weights at once."""
 
+from __future__ import annotations
+
 import copy
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """A compiled transformer with fused attention and a fused optimizer trains in bf16, and nothing is wrong."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

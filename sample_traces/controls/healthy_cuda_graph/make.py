@@ -1,5 +1,7 @@
 """Forward and backward pass of many small layers are a CUDA graph, so that the host has little to do."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 

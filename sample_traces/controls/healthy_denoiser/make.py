@@ -1,5 +1,7 @@
 """A diffusion model of feature vectors: blocks with residuals, told the time by a table of waves."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

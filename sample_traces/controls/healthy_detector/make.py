@@ -1,5 +1,7 @@
 """A detector of middles on images in memory: convolutions of layout NHWC, boxes read where there are objects."""
 
+from __future__ import annotations
+
 import copy
 from pathlib import Path
 

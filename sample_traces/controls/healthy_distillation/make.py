@@ -1,5 +1,7 @@
 """A small net learns from what a large one makes of the same inputs, which are new in every step."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

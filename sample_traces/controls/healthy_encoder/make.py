@@ -1,5 +1,7 @@
 """An encoder of torch's own layers, as a tutorial would train it."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

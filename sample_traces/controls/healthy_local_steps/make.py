@@ -1,5 +1,7 @@
 """Two ranks learn apart, and average their weights in every 16th step (local SGD)."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Large matrix multiplications in bf16 keep the GPU busy, and nothing is wrong."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Two views of a thing are drawn together, helped by a net that follows slowly and by a ring of earlier views."""
 
+from __future__ import annotations
+
 import copy
 from pathlib import Path
 

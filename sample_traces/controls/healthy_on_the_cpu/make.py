@@ -1,5 +1,7 @@
 """A training on the CPU, with data in memory, that computes all the time."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Two ranks have the same work, and communicate little for what they compute."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

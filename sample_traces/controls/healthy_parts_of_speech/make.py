@@ -1,5 +1,7 @@
 """A tagger of parts of speech: every word gets one, the few places that are padding count nothing."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """A learner of actions' worth that balances pendulums: all of them play, and are remembered, in tensors."""
 
+from __future__ import annotations
+
 import copy
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Proximal policy optimisation: passes over recorded play, in shuffled batches."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """A recurrent net of torch's own, with its gradients clipped and its rate going down."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

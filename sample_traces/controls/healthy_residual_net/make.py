@@ -1,5 +1,7 @@
 """A residual net in bf16 and channels_last gets pinned batches from workers, and nothing is wrong."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

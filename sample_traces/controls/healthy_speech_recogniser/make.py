@@ -1,5 +1,7 @@
 """A speech recogniser: spectra of noisy sounds, a bidirectional LSTM, and letters without a given alignment."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

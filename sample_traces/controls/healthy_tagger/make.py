@@ -1,5 +1,7 @@
 """A tagger of words, on batches of sentences of one length each."""
 
+from __future__ import annotations
+
 import math
 import random
 from pathlib import Path

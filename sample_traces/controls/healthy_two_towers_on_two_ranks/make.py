@@ -1,5 +1,7 @@
 """Users and items learn to be alike, and unlike those of the other rank, whose features are gathered."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Small batches pass wide layers in fp32: what limits them is reading the weights, not multiplying."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """The loss is read and printed every 100 steps, which costs nothing."""
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Adam updates one parameter after the other, of which there are two small ones."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Batches are loaded in the training process, in hardly any time: the pattern is there, and costs nothing."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

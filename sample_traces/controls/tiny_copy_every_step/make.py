@@ -1,5 +1,7 @@
 """A kilobyte that is not pinned is copied to the GPU in every step, which costs nothing."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Two ranks have the same work; what one of them waits for the other is hidden behind the backward pass."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

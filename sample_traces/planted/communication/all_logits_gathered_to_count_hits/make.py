@@ -1,5 +1,7 @@
 """Two ranks tell in every step how many of all guesses are right."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Barriers stand in the training loop, where nothing needs them."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """DistributedDataParallel sends a large constant buffer from rank 0 to all ranks before each forward pass."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

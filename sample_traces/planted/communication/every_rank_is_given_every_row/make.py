@@ -1,5 +1,7 @@
 """The ranks do not share the rows of a batch: each computes all, and the gradients they average are the same."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Gradients are accumulated over three micro-batches, and summed over the ranks after each of them."""
 
+from __future__ import annotations
+
 import contextlib
 from pathlib import Path
 

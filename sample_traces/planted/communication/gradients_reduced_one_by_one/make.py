@@ -1,5 +1,7 @@
 """DistributedDataParallel's buckets are so small that every gradient is reduced on its own."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Gradients of a model that computes in bf16 are sent in fp32."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Every metric is summed over the ranks in a collective of its own."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """DistributedDataParallel reduces all gradients at once, when the backward pass has ended."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

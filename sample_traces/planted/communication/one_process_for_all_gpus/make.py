@@ -1,5 +1,7 @@
 """One process drives all GPUs with DataParallel, which sends the weights to them in every step."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

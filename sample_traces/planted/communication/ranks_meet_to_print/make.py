@@ -1,5 +1,7 @@
 """In every step all ranks wait until the first has told how far they are."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Every step gathers what each rank has found, as Python objects."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """FSDP gathers the whole model at once, before the forward pass, as no layer is a unit of its own."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

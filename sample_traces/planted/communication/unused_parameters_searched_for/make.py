@@ -1,5 +1,7 @@
 """DistributedDataParallel searches for unused parameters in every step, and there are none."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Batches are copied to the GPU from memory that is not pinned, and the host waits for each."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

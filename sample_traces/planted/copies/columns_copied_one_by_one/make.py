@@ -1,5 +1,7 @@
 """The columns of a table are copied to the GPU one by one."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

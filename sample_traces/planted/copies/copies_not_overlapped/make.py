@@ -1,5 +1,7 @@
 """Large batches are copied on the stream that computes, so that the GPU does one or the other."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path

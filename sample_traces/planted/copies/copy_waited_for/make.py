@@ -1,5 +1,7 @@
 """Batches are pinned, but the host waits for each copy, and has other work to do before it launches anything."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

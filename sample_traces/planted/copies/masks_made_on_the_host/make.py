@@ -1,5 +1,7 @@
 """A mask for every sequence of the batch is made on the host, and moved to the GPU."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Every batch is pinned in the training loop, on the thread that launches the work."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

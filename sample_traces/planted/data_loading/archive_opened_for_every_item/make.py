@@ -1,5 +1,7 @@
 """Every item opens its archive again, and reads the index of all that is in it."""
 
+from __future__ import annotations
+
 import json
 import tempfile
 from pathlib import Path

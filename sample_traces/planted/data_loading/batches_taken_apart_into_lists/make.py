@@ -1,5 +1,7 @@
 """Batches are collated by way of lists of Python numbers."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Every step asks a new iterator of the loader for its first batch, for which all windows of a series are shuffled."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Images are resized in the training process, which trains nothing meanwhile."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

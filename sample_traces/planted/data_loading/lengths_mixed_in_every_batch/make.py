@@ -1,5 +1,7 @@
 """Recordings of very different lengths share a batch, which is as long as its longest."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

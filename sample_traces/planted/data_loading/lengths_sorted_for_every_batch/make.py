@@ -1,5 +1,7 @@
 """Batches of items of like lengths, for which a sampler sorts all of them every time."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
 

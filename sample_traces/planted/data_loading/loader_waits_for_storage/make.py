@@ -1,5 +1,7 @@
 """Batches are read in the training process, and every item waits for storage."""
 
+from __future__ import annotations
+
 import time
 from pathlib import Path
 

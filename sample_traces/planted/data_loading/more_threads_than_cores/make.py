@@ -1,5 +1,7 @@
 """Far more threads compute than there are cores, and wait for each other in every op."""
 
+from __future__ import annotations
+
 import json
 import os
 from pathlib import Path

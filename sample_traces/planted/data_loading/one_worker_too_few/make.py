@@ -1,5 +1,7 @@
 """One worker waits for storage longer than a step takes."""
 
+from __future__ import annotations
+
 import time
 from pathlib import Path
 

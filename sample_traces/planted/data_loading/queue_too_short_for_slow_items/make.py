@@ -1,5 +1,7 @@
 """Now and then an item takes long, and the workers may not be far enough ahead to hide it."""
 
+from __future__ import annotations
+
 import time
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Texts are padded to the longest one there is, not to the longest of their batch."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

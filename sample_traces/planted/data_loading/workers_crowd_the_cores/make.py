@@ -1,5 +1,7 @@
 """Many loader workers compute with many threads each, on few cores."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 

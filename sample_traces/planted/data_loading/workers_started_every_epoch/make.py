@@ -1,5 +1,7 @@
 """Epochs are short, and each starts the loader's workers again."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

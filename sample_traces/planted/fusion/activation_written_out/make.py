@@ -1,5 +1,7 @@
 """A normalisation and an activation are written out as a chain of small operations."""
 
+from __future__ import annotations
+
 import math
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Attention is written out as matmul, softmax and matmul."""
 
+from __future__ import annotations
+
 import math
 from pathlib import Path
 

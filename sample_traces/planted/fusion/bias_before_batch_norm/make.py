@@ -1,5 +1,7 @@
 """Convolutions add a bias that the batch norm behind them takes away again."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

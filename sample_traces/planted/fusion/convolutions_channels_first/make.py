@@ -1,5 +1,7 @@
 """Convolutions in bf16 get their images in PyTorch's default order, channels first."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

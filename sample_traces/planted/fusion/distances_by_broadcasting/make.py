@@ -1,5 +1,7 @@
 """Metric learning by neighbourhood components: near are rows of the same class."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

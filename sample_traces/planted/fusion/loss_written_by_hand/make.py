@@ -1,5 +1,7 @@
 """The loss is written out: softmax, its logarithm, and a product with one-hot labels."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

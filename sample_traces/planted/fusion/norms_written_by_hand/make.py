@@ -1,5 +1,7 @@
 """Layers whose norms and activations are written op by op."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

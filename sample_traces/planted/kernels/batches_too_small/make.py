@@ -1,5 +1,7 @@
 """Batches are too small to keep the GPU busy."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

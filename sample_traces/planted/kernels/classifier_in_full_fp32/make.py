@@ -1,5 +1,7 @@
 """A classifier behind a bf16 model multiplies in fp32, and TF32 is not allowed."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

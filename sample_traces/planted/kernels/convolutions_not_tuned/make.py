@@ -1,5 +1,7 @@
 """Grouped convolutions with long filters take the algorithm that cuDNN guesses, which has not measured any."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 

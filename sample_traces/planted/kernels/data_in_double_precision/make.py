@@ -1,5 +1,7 @@
 """Readings arrive as float64, as NumPy makes them, and their part of the model computes in it."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

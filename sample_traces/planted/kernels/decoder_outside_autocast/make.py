@@ -1,5 +1,7 @@
 """The last layers of a model are called outside of autocast, and compute in 32 bits."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

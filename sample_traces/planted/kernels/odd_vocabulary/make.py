@@ -1,5 +1,7 @@
 """A language model in bf16 has a vocabulary of 50,257 words, which is no multiple of 8."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """One thread computes, whatever the number of cores."""
 
+from __future__ import annotations
+
 import json
 import os
 from pathlib import Path

@@ -1,5 +1,7 @@
 """A debug line, which prints nothing, splits compiled code into pieces."""
 
+from __future__ import annotations
+
 import logging
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Every step writes all losses so far to a file."""
 
+from __future__ import annotations
+
 import json
 import tempfile
 from pathlib import Path

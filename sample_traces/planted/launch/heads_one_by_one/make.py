@@ -1,5 +1,7 @@
 """Two layers of attention that compute one head after the other."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

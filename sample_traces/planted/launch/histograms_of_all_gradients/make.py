@@ -1,5 +1,7 @@
 """Every step makes histograms of all gradients, to be looked at some day."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

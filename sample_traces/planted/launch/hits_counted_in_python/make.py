@@ -1,5 +1,7 @@
 """Every step counts in Python which class was taken for which."""
 
+from __future__ import annotations
+
 from collections import Counter
 from pathlib import Path
 

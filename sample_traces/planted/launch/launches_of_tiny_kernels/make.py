@@ -1,5 +1,7 @@
 """A model of tiny kernels is launched kernel by kernel."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

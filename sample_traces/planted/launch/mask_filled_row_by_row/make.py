@@ -1,5 +1,7 @@
 """Every step fills the mask of its attention row by row."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """After every step the training waits until a metrics service has answered."""
 
+from __future__ import annotations
+
 import time
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Every step copies the whole model, to compare the next one with it."""
 
+from __future__ import annotations
+
 import copy
 from pathlib import Path
 

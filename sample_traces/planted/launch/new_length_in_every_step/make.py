@@ -1,5 +1,7 @@
 """Compiled code meets a new length in every step, for which it is not compiled."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

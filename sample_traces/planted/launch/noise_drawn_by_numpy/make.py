@@ -1,5 +1,7 @@
 """Noise for the inputs is drawn by numpy, in double precision and by one thread of the host."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import numpy as np

@@ -1,5 +1,7 @@
 """A recurrent layer is a loop in Python, one cell after the other."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Q-learning from remembered steps of a pole on a cart."""
 
+from __future__ import annotations
+
 import random
 from collections import deque
 from collections.abc import Sequence

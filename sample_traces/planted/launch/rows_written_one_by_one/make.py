@@ -1,5 +1,7 @@
 """Results are written into a tensor row by row."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

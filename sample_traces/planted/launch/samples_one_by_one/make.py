@@ -1,5 +1,7 @@
 """The model is called for one sample after the other."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """The training loop tokenises every batch, although loader workers could."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 from string import ascii_lowercase

@@ -1,5 +1,7 @@
 """A thread beside the training writes JSON, and holds the interpreter's lock meanwhile."""
 
+from __future__ import annotations
+
 import json
 import multiprocessing
 import threading

@@ -1,5 +1,7 @@
 """After every step a loop moves an average of the weights, tensor by tensor."""
 
+from __future__ import annotations
+
 import copy
 from pathlib import Path
 

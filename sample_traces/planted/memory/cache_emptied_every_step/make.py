@@ -1,5 +1,7 @@
 """The allocator's cache is given back to the GPU in every step."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """A denoiser of pictures: what it frees in a step goes back to the system, and is fetched again in the next."""
 
+from __future__ import annotations
+
 import json
 import math
 from pathlib import Path

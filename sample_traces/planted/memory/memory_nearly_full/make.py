@@ -1,5 +1,7 @@
 """Memory is nearly full, so that the allocator gives its cached blocks back in every step to get others."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Each length needs blocks of another size, and cached ones may not be split: memory is got anew in every step."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Layers are computed again in the backward pass, to save memory of which plenty is free."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Batches are copied from memory that is not pinned, and a classifier multiplies in fp32 without TF32."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Batches are read in the training process from slow storage, and the loss is read in every step."""
 
+from __future__ import annotations
+
 import time
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """The optimizer updates one parameter after the other, and metrics are read from the GPU one by one."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """A classifier multiplies in fp32 without TF32, the loss is read in every step, and Adam updates one by one."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Batches wait for storage, every step is logged, and Adam passes over its parameters many times."""
 
+from __future__ import annotations
+
 import json
 import tempfile
 import time

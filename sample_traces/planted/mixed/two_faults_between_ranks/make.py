@@ -1,5 +1,7 @@
 """The last rank computes more than the first, and every gradient is reduced on its own."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """A table of many words, all of which get a gradient though few were looked up."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Gradients are filled with zeros, and added to, instead of being made anew."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Adam updates one parameter after the other, and passes over each many times."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

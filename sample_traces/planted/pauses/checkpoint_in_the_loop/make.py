@@ -1,5 +1,7 @@
 """The training thread writes a checkpoint every fourth step."""
 
+from __future__ import annotations
+
 import tempfile
 from pathlib import Path
 

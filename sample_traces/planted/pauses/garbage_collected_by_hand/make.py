@@ -1,5 +1,7 @@
 """The program collects garbage itself, again and again."""
 
+from __future__ import annotations
+
 import gc
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Messages for debugging are put together in every step, though the logger passes none of them on."""
 
+from __future__ import annotations
+
 import logging
 from pathlib import Path
 

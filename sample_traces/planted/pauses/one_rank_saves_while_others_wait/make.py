@@ -1,5 +1,7 @@
 """Rank 0 writes a checkpoint every fourth step, and the others wait for it at a barrier."""
 
+from __future__ import annotations
+
 import tempfile
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """In every step one rank writes a long report, for which the others wait at the next reduction."""
 
+from __future__ import annotations
+
 import tempfile
 from pathlib import Path
 

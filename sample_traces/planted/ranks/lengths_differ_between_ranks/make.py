@@ -1,5 +1,7 @@
 """Documents are dealt out as they come, so that in every step the rank with the shorter one waits for the other."""
 
+from __future__ import annotations
+
 import itertools
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """The data is split unevenly: the last rank computes more than the first, which waits for it."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Every step computes answers twice: for the loss, and to count how many are right."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

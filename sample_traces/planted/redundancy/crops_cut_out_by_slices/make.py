@@ -1,5 +1,7 @@
 """Every window of a feature map is a slice of its own; going back, each fills a map of zeros to put its gradient in."""
 
+from __future__ import annotations
+
 import random
 from pathlib import Path
 

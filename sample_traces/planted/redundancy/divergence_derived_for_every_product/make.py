@@ -1,5 +1,7 @@
 """A policy steps within a trusted region; the divergence is derived anew for every product with its curvature."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 

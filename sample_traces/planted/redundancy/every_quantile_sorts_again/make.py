@@ -1,5 +1,7 @@
 """Windows of a series are clipped and scaled by their own quantiles, each of which sorts the window anew."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """A hinge-loss GAN on tabular rows, whose critic loss is not cut off from the generator."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

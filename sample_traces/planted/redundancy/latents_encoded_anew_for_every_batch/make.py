@@ -1,5 +1,7 @@
 """A denoiser learns in the space of a frozen encoder, which encodes the same images again in every epoch."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """A net tells samples apart by a bank of their last features, all of which are scaled to length 1 in every step."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

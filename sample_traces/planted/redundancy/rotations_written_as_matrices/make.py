@@ -1,5 +1,7 @@
 """Positions turn queries and keys; every position has a full matrix for that, most of whose numbers are zero."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

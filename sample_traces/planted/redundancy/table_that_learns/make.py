@@ -1,5 +1,7 @@
 """A net learns from a table in memory that was made with `requires_grad=True`: each batch sends a gradient into it."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import numpy as np

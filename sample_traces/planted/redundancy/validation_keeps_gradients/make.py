@@ -1,5 +1,7 @@
 """Validation keeps what a backward pass would need, which never comes."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Words are looked up by a matrix product, of which all but one term in each sum is zero."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Anomaly detection, which checks every gradient for NaN, was left on."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

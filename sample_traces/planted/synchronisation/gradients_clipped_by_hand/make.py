@@ -1,5 +1,7 @@
 """Gradients are clipped by hand, and the host reads the norm of each."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """The host waits for the GPU after every layer, forward and backward, as for timing them."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """The loss is checked for NaN in every step, and the host has work to do before it launches the next."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

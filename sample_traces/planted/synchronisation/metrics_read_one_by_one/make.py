@@ -1,5 +1,7 @@
 """The mean of every output is read from the GPU by a call of its own."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

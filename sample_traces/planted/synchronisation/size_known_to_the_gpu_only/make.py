@@ -1,5 +1,7 @@
 """Large losses are selected by a mask in every step: the host waits to learn how many there are."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch
