@@ -69,7 +69,7 @@ def measured_costs(facts: Facts) -> MeasuredCosts:
 
 
 def specs_of(facts: Facts, ops: IntArray) -> tuple[IntArray, list[OpSpec]]:
-    """The distinct specs of ops, and which of them each has; -1 of those that are -1 or have no shapes."""
+    """By op the position of its spec, or -1 where the op is -1 or has no shapes; and the distinct specs."""
     table, names = facts.rank.ops, facts.rank.spans["name"].cat.categories
     row = table.index.get_indexer(pd.Index(ops))
     columns = [table[name].cat for name in ("shapes", "dtypes", "strides", "scalars")]

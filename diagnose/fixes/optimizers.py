@@ -82,7 +82,8 @@ class OptimizerArgument(Setting):
         injection.when_imported("torch.optim", act)
 
     def switch(self, injection: Injection) -> Switch:
-        """What it keeps of parameters stays. Only the number of steps moves: fused ones read it on the GPU."""
+        """The optimizer's states of parameters stay. Only its count of steps moves between devices: fused ones read it
+        on the GPU. `of_copy` is for a copy of an optimizer, which `agent/arm.py` compares with it."""
         some = [one for one in injection.optimizers() if self.argument in one.defaults]
         others = [one for one in some if any(group[self.argument] != self.value for group in one.param_groups)]
         if not some:

@@ -193,7 +193,10 @@ class Scenario:
             self._cuts.setdefault(track, []).append((pieces, keep))
 
     def _cut(self) -> None:
-        """Carry out what was collected of threads: on host edges, and on what calls do after waiting."""
+        """Scale each host edge, and each call after it has waited, by the share of its thread's own time that is left.
+
+        Own time is without what recording cost. An edge that is off keeps no delay.
+        """
         for track, cuts in self._cuts.items():
             clock = self.index.own_time(track)
             at, lost = _lost(cuts, clock)

@@ -273,6 +273,12 @@ def _sampling(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _fetching(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A fetcher's `fetch`, timed: the wall, CPU and waiting time of a batch, and collation as the time since it began.
+
+    In a worker also the batch's number, which the loop of torch that calls it has as `idx`, and the CPU time since the
+    batch before, which went to sending that.
+    """
+
     @functools.wraps(original)
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
         watch = _watch

@@ -100,11 +100,11 @@ LARGEST_THRESHOLD = 32 << 20  # As in glibc's malloc.h; larger ones it does not 
 
 
 def make_room(recorded: int, usual: int, steps: int) -> int:
-    """Fetch more than so many steps will, which take `recorded` bytes each and `usual` ones without the profiler.
+    """Have glibc hold as much memory as recording these steps will take, so that no step fetches it page by page.
 
-    Returns how much that was, 0 if it is not worth it. From then on glibc gives nothing back to the system: so nothing
-    is done where steps fetch memory anyway, as they would stop to. Nor with another library than glibc, or with a GPU,
-    where tensors lie elsewhere.
+    A step takes `recorded` bytes with the profiler and `usual` ones without. Blocks are touched and freed again, and
+    glibc is told to give nothing back. Returns their bytes; 0 if it is not worth it, where steps fetch memory anyway
+    (they would no longer, so that other steps were measured), without glibc, and with a GPU, where tensors lie there.
     """
     size = (recorded - usual) * steps
     if size < LEAST_BYTES or usual > USUAL_SHARE * recorded or uses_gpu():

@@ -267,7 +267,11 @@ class Session:
             return None
 
     def _recorded(self, kind: str, steps: int) -> Course[None]:
-        """A recording, after one of a single step that tells how large it gets and warms the profiler up."""
+        """Record so many steps and keep them, after a single one that tells how large a recording gets.
+
+        That also warms the profiler up. It is done again where the script's own profiler broke in, and where a
+        recording fetched memory as it went. `self.recordings.open` is the one that goes on; keeping it closes it.
+        """
         for _ in range(ATTEMPTS):
             yield from self._apart()
             if not (fitting := (yield from self._fitting(kind, steps))):

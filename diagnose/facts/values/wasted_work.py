@@ -173,7 +173,10 @@ def _turns(
 
 
 def _unused(nodes: BackwardNodes, shapes: list[Shape | None], turn: IntArray, turns: list[_Turn]) -> tuple[Mask, Mask]:
-    """Which nodes add to gradients that are not used, and to which of those another turn adds again."""
+    """Which nodes add to gradients in vain: no turn updates their shape, or it resets them before it updates.
+
+    The second mask has those that are reset. A pass after the last turn (its turn is `len(turns)`) may still be used.
+    """
     vain, cleared = np.zeros(len(shapes), dtype=bool), np.zeros(len(shapes), dtype=bool)
     takers = {
         shape: [at for at, one in enumerate(turns) if one.updated is None or shape in one.updated]
@@ -221,8 +224,9 @@ def unused_graphs(facts: Facts) -> Iterator[Wasted]:
     """Outermost ops of the main thread that have made nodes, none of which is run before their step ends.
 
     A graph may well be run later: of ops outside of steps nothing is said, and raises Missing if a backward pass runs
-    what another step has made, as in pipelines. Also raises it without steps, if no node has a number, and like
-    backward_nodes. Ops after the last backward pass are left out.
+    what another step has made, as in pipelines, or what was made before the recording. Also raises it without steps,
+    if no node has a number, and like backward_nodes, which is asked for that alone. Ops after the last backward pass
+    are left out.
     """
     _, (ops, _) = backward_nodes(facts), forward_ops(facts)
     if steps(facts).measure is Measure.WINDOW:
