@@ -193,10 +193,7 @@ class Scenario:
             self._cuts.setdefault(track, []).append((pieces, keep))
 
     def _cut(self) -> None:
-        """Scale each host edge, and each call after it has waited, by the share of its thread's own time that is left.
-
-        Own time is without what recording cost. An edge that is off keeps no delay.
-        """
+        """Scale host edges, and calls after they have waited, by the share of their thread's own time that is left."""
         for track, cuts in self._cuts.items():
             clock = self.index.own_time(track)
             at, lost = _lost(cuts, clock)
