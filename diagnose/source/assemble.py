@@ -51,26 +51,7 @@ def assemble(path: Place, form: str, header: Header, columns: Columns, damage: D
         tables["lines"] = sampled_lines(columns, spans, track_of, origin_ns)
     for table in schema.TABLES:
         schema.check({"spans": spans, "tracks": tracks, "links": links, **tables}[table.name], table)
-    python = kinds.names_python(columns.process_name)
-    provenance = Provenance(
-        path=str(path),
-        format=form,
-        bytes=path.stat().st_size,
-        events=columns.events,
-        rank=header.rank,
-        world_size=header.world_size,
-        step_marker=marks.marker,
-        resolution_ns=times.resolution_ns,
-        versions=header.versions,
-        groups=header.groups,
-        python=python,
-        machine=header.machine,
-        machine_devices=len(header.devices),
-        begin_unix_ns=times.zero_unix_ns,
-        end_unix_ns=times.zero_unix_ns + int((spans["start_ns"] + spans["dur_ns"]).max()),
-        process=_process(spans, tracks),
-        **_recorded(form, header, spans, tables),
-    )
+    provenance = _provenance(path, form, header, columns, times, marks, tables | {"spans": spans, "tracks": tracks})
     return Rank(
         index=header.rank or 0,
         zero_unix_ns=times.zero_unix_ns,
@@ -81,6 +62,38 @@ def assemble(path: Place, form: str, header: Header, columns: Columns, damage: D
         provenance=provenance,
         integrity=integrity.notes(damage, spans, tables, links, marks.steps, provenance),
         **tables,
+    )
+
+
+def _provenance(
+    path: Place,
+    form: str,
+    header: Header,
+    columns: Columns,
+    times: clock.Times,
+    marks: steps.StepMarks,
+    tables: dict[str, Any],
+) -> Provenance:
+    """What is known of the recording itself. `tables`: all of the rank."""
+    spans = tables["spans"]
+    return Provenance(
+        path=str(path),
+        format=form,
+        bytes=path.stat().st_size,
+        events=columns.events,
+        rank=header.rank,
+        world_size=header.world_size,
+        step_marker=marks.marker,
+        resolution_ns=times.resolution_ns,
+        versions=header.versions,
+        groups=header.groups,
+        python=kinds.names_python(columns.process_name),
+        machine=header.machine,
+        machine_devices=len(header.devices),
+        begin_unix_ns=times.zero_unix_ns,
+        end_unix_ns=times.zero_unix_ns + int((spans["start_ns"] + spans["dur_ns"]).max()),
+        process=_process(spans, tables["tracks"]),
+        **_recorded(form, header, spans, tables),
     )
 
 

@@ -47,10 +47,9 @@ def collective_sequence(facts: Facts) -> CollectiveSequence:
     rows, told = apart.row[mine], apart.told[mine]
     ids, begin, end = table.ids[rows], table.times.starts[rows], table.times.ends[rows]
     operation = _operations(facts, table.operation[rows], told)
-    if on_cpu:
-        begin = np.where(np.isin(operation, (SEND, RECV)), _posted(facts, ids, begin), begin)
-    held = held_on_host(facts, operation, begin, end) if on_cpu else held_on_device(facts, ids, begin, end)
     transfer = np.isin(operation, (SEND, RECV))
+    begin = np.where(transfer, _posted(facts, ids, begin), begin) if on_cpu else begin
+    held = held_on_host(facts, operation, begin, end) if on_cpu else held_on_device(facts, ids, begin, end)
     queue = _queues(facts, ids, np.where(transfer, -1, groups.group[mine]), on_cpu, transfer)
     after = np.full(len(ids), -1) if on_cpu else _after(facts, ids, begin, end, queue)
     ready = begin if on_cpu else _ready(facts, ids, begin, end, queue, after)
